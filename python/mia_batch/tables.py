@@ -1,4 +1,4 @@
-"""Tables as files that are whole or not there, read and written in batches."""
+"""Tables and files of a run: read in bounded memory, checked, and written whole or not at all."""
 
 from __future__ import annotations
 
@@ -30,10 +30,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-# Large arrays that leave no trace once they are gone.
-
-
 _Number = TypeVar("_Number", bound=np.generic)
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 
 
 def mapped_zeros(size: int, dtype: type[_Number]) -> NDArray[_Number]:
@@ -44,12 +43,6 @@ def mapped_zeros(size: int, dtype: type[_Number]) -> NDArray[_Number]:
     """
     length = max(1, size * np.dtype(dtype).itemsize)  # nothing cannot be mapped
     return np.frombuffer(mmap(-1, length), dtype, size)
-
-
-# Many small things, put together until they are worth one step.
-
-
-_Item = TypeVar("_Item")
 
 
 def in_batches(
@@ -68,9 +61,6 @@ def in_batches(
         yield batch
 
 
-# What the system says where it refuses to read or write.
-
-
 @contextmanager
 def system_errors(path: Path) -> Iterator[None]:
     """Raise RunFolderError with the system's reason where ``path`` cannot be written."""
@@ -86,8 +76,7 @@ def system_errors(path: Path) -> Iterator[None]:
 
 def system_reason(error: Exception) -> str | None:
     """Return what the system said, such as "No space left on device"; None if it said nothing."""
-    number = system_number(error)
-    return None if number is None else os.strerror(number)
+    return None if (number := system_number(error)) is None else os.strerror(number)
 
 
 def system_number(error: BaseException) -> int | None:
@@ -99,9 +88,6 @@ def system_number(error: BaseException) -> int | None:
     if number is None and (found := re.search(r"\(os error (\d+)\)", str(error))):
         number = int(found[1])
     return number
-
-
-# Tables that a crash has cut short, or a disk has changed.
 
 
 READ_ERRORS = (pl.exceptions.PolarsError, pl.exceptions.PanicException, DamagedTableError)
@@ -138,7 +124,6 @@ def is_sound(path: Path) -> bool:
 
 
 # Files that are there whole or not at all.
-
 
 _ROOM_ASKED_FOR = 1 << 20
 _followers: dict[Path, Follower] = {}
@@ -226,7 +211,9 @@ def replacing(
                 try:
                     yield stream
                 except pl.exceptions.ComputeError:
-                    _ask_system(stream)
+                    # Polars hides what the system says where a footer finds no room.
+                    stream.write(bytes(_ROOM_ASKED_FOR))
+                    stream.flush()
                     raise
                 stream.flush()
                 os.fsync(stream.fileno())
@@ -243,12 +230,6 @@ def temporary_path(path: Path) -> Path:
     return path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
 
 
-def _ask_system(stream: IO[bytes]) -> None:
-    """Raise what the system says to further bytes: Polars hides it where a footer finds no room."""
-    stream.write(bytes(_ROOM_ASKED_FOR))
-    stream.flush()
-
-
 def sync_folder(folder: Path) -> None:
     """Wait until the names in a folder are on the disk."""
     with system_errors(folder):
@@ -258,11 +239,6 @@ def sync_folder(folder: Path) -> None:
         finally:
             os.close(descriptor)
 
-
-# Files known by their SHA-256, and work on many of them in threads.
-
-
-_Result = TypeVar("_Result")
 
 _THREADS = 8  # more than cores: a disk answers several at once
 _ITEMS_IN_FLIGHT = 1024
@@ -281,9 +257,6 @@ def side_by_side(function: Callable[[_Item], _Result], items: Iterable[_Item]) -
             yield from pool.map(function, batch)
 
 
-# Tables that are read: their columns are checked.
-
-
 _YOUNGER: dict[type[dy.Schema], tuple[str, ...]] = {
     LogProbs: ("bounded", "trained"),
     ExtractedDocuments: ("passages_20", "passages_50"),
@@ -300,11 +273,10 @@ def check(frame: pl.DataFrame | pl.LazyFrame, schema: type[dy.Schema], *, what: 
     present = frame.lazy().collect_schema()
     wanted = _columns(schema)
     faults = [f"{name!r} is missing" for name in wanted if name not in present]
-    faults += [
-        f"{name!r} is {present[name]} instead of {dtype}"
-        for name, dtype in wanted.items()
-        if name in present and present[name] != dtype
-    ]
+    other = {
+        name: present[name] for name in wanted if present.get(name, wanted[name]) != wanted[name]
+    }
+    faults += [f"{name!r} is {found} instead of {wanted[name]}" for name, found in other.items()]
     if faults:
         raise SchemaMismatchError(f"{what} is not a {schema.__name__} table: {', '.join(faults)}")
 
@@ -316,15 +288,11 @@ def _columns(schema: type[dy.Schema]) -> pl.Schema:
 
 def _with_later_choices(frame: pl.LazyFrame, schema: type[dy.Schema]) -> pl.LazyFrame:
     """Widen the enumerations of an earlier version, which had fewer categories."""
-    wanted, present = _columns(schema), frame.collect_schema()
-    older = {
-        name: dtype
-        for name, dtype in wanted.items()
-        if isinstance(dtype, pl.Enum)
-        and isinstance(had := present.get(name), pl.Enum)
-        and had != dtype
-        and {*had.categories} <= {*dtype.categories}
-    }
+    wanted, older = _columns(schema), dict[str, pl.DataType]()
+    for name, found in frame.collect_schema().items():
+        dtype = wanted.get(name)
+        if isinstance(found, pl.Enum) and isinstance(dtype, pl.Enum) and found != dtype:
+            older |= {name: dtype} if {*found.categories} <= {*dtype.categories} else {}
     return frame.cast(older) if older else frame  # type: ignore[arg-type]
 
 
@@ -388,9 +356,6 @@ def generate(
     return register_io_source(source, schema=schema)
 
 
-# Where a key stands in a table, in 12 bytes a row, also while the index is built.
-
-
 _ROWS_AT_ONCE = 65536
 _BUCKETS = 256
 _BUCKET_SHIFT = 56  # the highest byte of a hash names its bucket
@@ -399,9 +364,9 @@ _BUCKET_SHIFT = 56  # the highest byte of a hash names its bucket
 class RowIndex:
     """The rows of a table by the hash of a key, in their order; rows without key are left out.
 
-    Keys are known by 64 bits of their hash: of a million foreign keys, the chance that one is
-    taken for one of a million rows' is 5 in 100 million. ``keys`` is one column of at most 2^32
-    rows; it is read twice.
+    It takes 12 bytes a row, also while it is built. Keys are known by 64 bits of their hash: of a
+    million foreign keys, the chance that one is taken for one of a million rows' is 5 in 100
+    million. ``keys`` is one column of at most 2^32 rows; it is read twice.
     """
 
     def __init__(self, keys: pl.LazyFrame) -> None:
@@ -412,26 +377,17 @@ class RowIndex:
         starts = np.cumsum(counts) - counts
         self._hashes = mapped_zeros(int(counts.sum()), np.uint64)
         self._rows = mapped_zeros(int(counts.sum()), np.uint32)
-        self._fill(_parts(keys, self.height), starts.copy())
-        self._sort(starts)
-
-    def _fill(self, parts: Iterator[pl.DataFrame], free: NDArray[np.int64]) -> None:
-        """Put every row into its bucket, at the bucket's first free index."""
-        for part in parts:
+        free = starts.copy()
+        for part in _parts(keys, self.height):  # each row at its bucket's first free index
             counts = _count(part)
             before = np.cumsum(counts) - counts
             indices = np.arange(part.height) + np.repeat(free - before, counts)
-            self._hashes[indices] = part["hash"]
-            self._rows[indices] = part["row"]
+            self._hashes[indices], self._rows[indices] = part["hash"], part["row"]
             free += counts
-
-    def _sort(self, starts: NDArray[np.int64]) -> None:
-        """Sort within buckets, so that little is held twice."""
         buckets = (np.split(array, starts[1:]) for array in (self._hashes, self._rows))
-        for hashes, rows in zip(*buckets, strict=True):
+        for hashes, rows in zip(*buckets, strict=True):  # one by one, so that little is held twice
             order = np.argsort(hashes, kind="stable")
-            hashes[:] = hashes[order]
-            rows[:] = rows[order]
+            hashes[:], rows[:] = hashes[order], rows[order]
 
     @property
     def n_keys(self) -> int:
@@ -479,9 +435,6 @@ def _parts(keys: pl.LazyFrame, height: int) -> Iterator[pl.DataFrame]:
 def _count(part: pl.DataFrame) -> NDArray[np.int64]:
     """Count the rows of each bucket."""
     return np.bincount(part["hash"].to_numpy() >> _BUCKET_SHIFT, minlength=_BUCKETS)
-
-
-# Tables that are written: checked, streamed and atomically.
 
 
 # Small row groups keep the memory of writers and readers of long texts low.
@@ -568,9 +521,6 @@ def sink_frames(frames: Iterable[pl.DataFrame], path: Path, schema: type[dy.Sche
             shutil.rmtree(parts, ignore_errors=True)
 
 
-# Calls that run while others are prepared.
-
-
 _MOST_AT_ONCE = 9  # each may hold parts of some 25 MB
 
 
@@ -579,14 +529,8 @@ def in_background() -> Iterator[Callable[..., None]]:
     """Lend a function that runs calls in threads, 4 to 9 at once: half as many again as cores.
 
     It takes a function and its arguments and waits where all threads are busy, so that no more
-    arguments wait in memory than are worked on. With some more, no core rests while calls wait
-    for the disk.
-
-    Yields
-    ------
-    Callable
-        Raises what an earlier call raised, as does the end of the block. Where the block itself
-        raises, calls that have not begun are dropped.
+    arguments wait in memory than are worked on. It raises what an earlier call raised, as does the
+    end of the block; where the block itself raises, calls that have not begun are dropped.
     """
     at_once = min(max(2, pl.thread_pool_size()) * 3 // 2 + 1, _MOST_AT_ONCE)
     running: set[Future[object]] = set()
@@ -607,33 +551,13 @@ def in_background() -> Iterator[Callable[..., None]]:
         pool.shutdown(cancel_futures=True)
 
 
-# Columns of large tables as arrays, without a second copy.
-
-
 _NUMBERS_ROWS_AT_ONCE = 32_768
 
 
 def read_numbers(
     table: pl.LazyFrame, column: pl.Expr, size: int, dtype: type[_Number]
 ) -> NDArray[_Number]:
-    """Read one column of numbers, batch by batch.
-
-    Parameters
-    ----------
-    table
-        The table.
-    column
-        What to read of it.
-    size
-        Its rows.
-    dtype
-        Type of the numbers; with float64, null is NaN.
-
-    Returns
-    -------
-    ndarray
-        The column, in the table's order; the system has its memory back once it is freed.
-    """
+    """Read one column of ``size`` numbers, batch by batch; with float64, null is NaN."""
     numbers, end = mapped_zeros(size, dtype), 0
     batches = table.select(column).collect_batches(
         chunk_size=_NUMBERS_ROWS_AT_ONCE, maintain_order=True

@@ -1,4 +1,4 @@
-"""From documents to targets: windows, words, prefixes, names, copies."""
+"""Targets: documents are cut into windows, each into prefix and reference, and named by hashes."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import re
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from hashlib import blake2b
-from itertools import chain, pairwise
+from itertools import chain, count, pairwise
 from struct import Struct
 from threading import Lock
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 from zlib import crc32
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from mia_batch.errors import SettingsError
@@ -30,9 +29,6 @@ if TYPE_CHECKING:
 __all__ = ["Ordinals", "TargetPlan", "build_targets"]
 
 
-# Which windows of a long document are asked about, where not all are.
-
-
 _BITS = 64
 
 
@@ -47,26 +43,16 @@ def choose_windows(n_windows: int, most: int, seed: int, identity: bytes) -> fro
     if most >= n_windows:
         return frozenset(range(n_windows))
     key = f"{seed}:".encode() + identity
-    turn = int.from_bytes(
-        blake2b(key, digest_size=_BITS // 8, person=b"windows").digest(), "little"
-    )
+    turned = blake2b(key, digest_size=_BITS // 8, person=b"windows")
+    turn = int.from_bytes(turned.digest(), "little")
     chosen: set[int] = set()
-    index = 0
+    indices = count()
     while len(chosen) < most:
-        point = (_reversed_bits(index) + turn) % (1 << _BITS)
+        reversed_bits = int(f"{next(indices):0{_BITS}b}"[::-1], 2)
+        point = (reversed_bits + turn) % (1 << _BITS)
         chosen.add(point * n_windows >> _BITS)
-        index += 1
     return frozenset(chosen)
 
-
-def _reversed_bits(index: int) -> int:
-    return int(f"{index:0{_BITS}b}"[::-1], 2)
-
-
-# Passages that came before: by their runs of eight words, in bounded memory.
-
-
-_Hashes = npt.NDArray[np.uint64]
 
 _RUN_WORDS = 8
 _COPIED_SHARE = 0.7  # of a text's runs; Chowdhery et al. (2022), arXiv:2204.02311, section 8
@@ -85,11 +71,11 @@ class Passages:
     """
 
     def __init__(self) -> None:
-        self._kept: list[_Hashes] = []  # each in order
+        self._kept: list[NDArray[np.uint64]] = []  # each in order
         self._largest = (1 << 64) - 1
         self._n_texts = 0
 
-    def are_copies(self, texts: Sequence[str]) -> npt.NDArray[np.bool_]:
+    def are_copies(self, texts: Sequence[str]) -> NDArray[np.bool_]:
         """Return for each text whether it is one, of texts before it here or in earlier calls."""
         found = [np.empty(0, np.bool_)]
         while texts:
@@ -97,11 +83,13 @@ class Passages:
             n_texts = _TEXTS_AT_ONCE - self._n_texts % _TEXTS_AT_ONCE
             found.append(self._compare(texts[:n_texts]))
             texts = texts[n_texts:]
-            if self._n_texts % _TEXTS_AT_ONCE == 0:
-                self._shrink()
+            while self._n_texts % _TEXTS_AT_ONCE == 0 and sum(map(len, self._kept)) > _MOST_KEPT:
+                self._largest >>= 1
+                most = np.uint64(self._largest)
+                self._kept = [kept[: np.searchsorted(kept, most, "right")] for kept in self._kept]
         return np.concatenate(found)
 
-    def _compare(self, texts: Sequence[str]) -> npt.NDArray[np.bool_]:
+    def _compare(self, texts: Sequence[str]) -> NDArray[np.bool_]:
         self._n_texts += len(texts)
         texts_of, hashes = _runs(texts)
         is_small = hashes <= np.uint64(self._largest)
@@ -109,27 +97,20 @@ class Passages:
         unique, first, inverse = np.unique(hashes, return_index=True, return_inverse=True)
         is_known = np.zeros(unique.size, np.bool_)
         for kept in self._kept:
-            is_known |= _among(kept, unique)
-        self._keep(unique[~is_known])
+            found = np.searchsorted(kept, unique)
+            is_among = np.append(kept, np.uint64(0))[found] == unique
+            is_known |= is_among & (found < kept.size)
+        # One is merged with its neighbour before it outgrows it.
+        self._kept.append(unique[~is_known])
+        while len(self._kept) > 1 and self._kept[-2].size < 2 * self._kept[-1].size:
+            self._kept[-2:] = [np.sort(np.concatenate(self._kept[-2:]), kind="stable")]
         seen = is_known[inverse] | (texts_of[first][inverse] < texts_of)
         n_runs = np.bincount(texts_of, minlength=len(texts))
         n_seen = np.bincount(texts_of[seen], minlength=len(texts))
         return (n_runs >= _LEAST_RUNS) & (n_seen >= _COPIED_SHARE * n_runs)
 
-    def _keep(self, hashes: _Hashes) -> None:
-        """Add to the parts; one is merged with its neighbour before it outgrows it."""
-        self._kept.append(hashes)
-        while len(self._kept) > 1 and self._kept[-2].size < 2 * self._kept[-1].size:
-            self._kept[-2:] = [np.sort(np.concatenate(self._kept[-2:]), kind="stable")]
 
-    def _shrink(self) -> None:
-        while sum(kept.size for kept in self._kept) > _MOST_KEPT:
-            self._largest >>= 1
-            largest = np.uint64(self._largest)
-            self._kept = [kept[: np.searchsorted(kept, largest, "right")] for kept in self._kept]
-
-
-def _runs(texts: Sequence[str]) -> tuple[npt.NDArray[np.int64], _Hashes]:
+def _runs(texts: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
     """Return for each run of words which text it is of, and a hash, the same on every machine."""
     words = [[crc32(word.encode()) for word in _WORD.findall(text.lower())] for text in texts]
     text_of = np.repeat(np.arange(len(words)), [len(each) for each in words])
@@ -145,12 +126,6 @@ def _runs(texts: Sequence[str]) -> tuple[npt.NDArray[np.int64], _Hashes]:
     return first[first == last], hashes[first == last]
 
 
-def _among(kept: _Hashes, hashes: _Hashes) -> npt.NDArray[np.bool_]:
-    found = np.searchsorted(kept, hashes)
-    is_among: npt.NDArray[np.bool_] = np.append(kept, np.uint64(0))[found] == hashes
-    return is_among & (found < kept.size)
-
-
 # Why a target cannot be sampled: short sentences, as users read them.
 
 
@@ -162,9 +137,6 @@ NO_REFERENCE: Final = (
     "the text is shorter than the cut of the samia preset: nothing is left to compare"
 )
 COPY: Final = "the same passage as in earlier windows"
-
-
-# Split a target into prefix and reference.
 
 
 class Split(NamedTuple):
@@ -179,21 +151,10 @@ class Split(NamedTuple):
     n_windows: int = 1
 
 
-NULL_SPLIT = Split(None, None, None, None, NULL_TEXT, None)
-"""What becomes of a null text."""
-
-
-def as_copy(split: Split) -> Split:
-    """Leave of a window its place: what it says is asked elsewhere."""
-    return Split(None, None, None, None, COPY, split.start, split.n_windows)
-
-
 def split_at_word(target: str, words: Words, ratio: float) -> Split:
-    """Split after the first ``int(n_words * ratio)`` words.
+    """Split after the first ``int(n_words * ratio)`` words, so that both parts join to the target.
 
-    Prefix and reference join to the target. The prefix ends with a word; what stands between two
-    words, such as white space, or punctuation where the word rule leaves it out, belongs to the
-    reference.
+    What stands between the last word of the prefix and the next one belongs to the reference.
     """
     n_words = len(words.ends)
     n_prefix = int(n_words * ratio)
@@ -240,17 +201,11 @@ def split_as_given(prefix: str, reference: str, words: Words) -> Split:
     return Split(target, prefix, reference, n_words, None)
 
 
-# Where the words of many texts are, found in one call.
-
-
-Indices = npt.NDArray[np.uint32]
-
-
 class Words(NamedTuple):
     """The words of one text, as indices of its characters."""
 
-    starts: Indices  # of the words' first characters
-    ends: Indices  # of the characters after their last ones
+    starts: NDArray[np.uint32]  # of the words' first characters
+    ends: NDArray[np.uint32]  # of the characters after their last ones
 
     def part(self, words: range) -> Words:
         """Return some consecutive words, at least one, of the text that begins with the first."""
@@ -268,9 +223,6 @@ def find_words(texts: Sequence[str], rule: WordRule) -> Iterator[Words]:
         yield Words(starts[first:last], ends[first:last])
 
 
-# Texts to targets: windows, each split into prefix and reference.
-
-
 def cut_documents(
     texts: Iterable[str | None],
     prefixes: Iterable[str | None],
@@ -279,22 +231,19 @@ def cut_documents(
 ) -> Iterator[Iterator[Split]]:
     """Yield each document's targets, at least one; given prefix and reference are its only one."""
     rows = list(zip(texts, prefixes, references, strict=True))
-    whole = [_whole(*row) for row in rows]
+    whole = [
+        text or "" if prefix is None or reference is None else prefix + reference
+        for text, prefix, reference in rows
+    ]
     rule = "whitespace" if plan.preset == "samia" else plan.words
     for row, text, words in zip(rows, whole, find_words(whole, rule), strict=True):
         match row:
             case (_, str(prefix), str(reference)):
                 yield iter([split_as_given(prefix, reference, words)])
             case (None, _, _):
-                yield iter([NULL_SPLIT])
+                yield iter([Split(None, None, None, None, NULL_TEXT, None)])
             case _:
                 yield _cut(text, words, plan)
-
-
-def _whole(text: str | None, prefix: str | None, reference: str | None) -> str:
-    if prefix is None or reference is None:
-        return text or ""
-    return prefix + reference
 
 
 def _cut(text: str, words: Words, plan: TargetPlan) -> Iterator[Split]:
@@ -320,11 +269,9 @@ def _split(target: str, words: Words, plan: TargetPlan) -> Split:
 
 
 def windows(n_words: int, window_words: int | None, stride: int | None) -> Iterator[range]:
-    """Cut a document into windows of equal length.
+    """Cut a document into full windows of words; a shorter one, and any with None, is one window.
 
-    A document of at most ``window_words`` words (None: any) is one window. Of a longer one, windows
-    start every ``stride`` words (None: ``window_words``) as long as they are full; words after
-    the last full window are left out.
+    They start every ``stride`` words (None: ``window_words``); words after the last are left out.
     """
     if window_words is None or n_words <= window_words:
         yield range(n_words)
@@ -358,12 +305,6 @@ def character_windows(words: Words, size: int, stride: int | None) -> Iterator[r
         begin = begin + stride if stride else int(starts[window.stop])
 
 
-# Names of targets: hashes that are the same on every run and machine.
-#
-# The lengths of the parts are hashed before them, so that different parts never give the same
-# bytes.
-
-
 _DIGEST_BYTES = 16
 _HEAD = Struct("<QQQ")
 
@@ -388,20 +329,13 @@ def target_id(identity: bytes, window_index: int, target: str | None) -> str:
     """Return the name of a target, 32 hexadecimal digits.
 
     BLAKE2b of three little-endian unsigned 64-bit numbers (bytes of the identity, window index,
-    bytes of the text plus 1, or 0 for None), the identity and the text.
+    bytes of the text plus 1, or 0 for None), the identity and the text. The lengths come first so
+    that different parts never give the same bytes.
     """
     content = b"" if target is None else target.encode()
     n_content = 0 if target is None else len(content) + 1
     head = _HEAD.pack(len(identity), window_index, n_content)
     return blake2b(head + identity + content, digest_size=_DIGEST_BYTES).hexdigest()
-
-
-# Count how often a key came before, in a few bytes a key.
-
-
-_Keys = npt.NDArray[np.uint64]
-_Counts = npt.NDArray[np.uint32]
-_Numbers = npt.NDArray[np.int64]
 
 
 class Ordinals:
@@ -412,48 +346,29 @@ class Ordinals:
     """
 
     def __init__(self) -> None:
-        self._runs: list[tuple[_Keys, _Counts]] = []
+        self._runs: list[tuple[NDArray[np.uint64], NDArray[np.uint32]]] = []
 
-    def number(self, keys: _Keys) -> _Numbers:
+    def number(self, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
         """Return for each key how many equal ones came before it, in this call or earlier ones."""
         if keys.size == 0:
             return np.empty(0, np.int64)
         unique, inverse, counts = np.unique(keys, return_inverse=True, return_counts=True)
-        numbers = _rank_among_equals(inverse, counts)
-        for run in self._runs:
-            numbers += _look_up(run, unique)[inverse]
-        self._add(unique, counts.astype(np.uint32))
-        return numbers
-
-    def _add(self, keys: _Keys, counts: _Counts) -> None:
-        self._runs.append((keys, counts))
+        order = np.argsort(inverse, kind="stable")
+        numbers = np.empty(inverse.size, np.int64)  # first the rank among equals of this call
+        numbers[order] = np.arange(inverse.size) - np.repeat(np.cumsum(counts) - counts, counts)
+        for known, before in self._runs:
+            found = np.minimum(np.searchsorted(known, unique), known.size - 1)
+            earlier = np.where(known[found] == unique, before[found].astype(np.int64), 0)
+            numbers += earlier[inverse]
+        self._runs.append((unique, counts.astype(np.uint32)))
         while len(self._runs) > 1 and self._runs[-2][0].size < 2 * self._runs[-1][0].size:
-            self._runs[-2:] = [_merge(*self._runs[-2:])]
-
-
-def _look_up(run: tuple[_Keys, _Counts], keys: _Keys) -> _Numbers:
-    known, counts = run
-    found = np.minimum(np.searchsorted(known, keys), known.size - 1)
-    return np.where(known[found] == keys, counts[found].astype(np.int64), 0)
-
-
-def _merge(left: tuple[_Keys, _Counts], right: tuple[_Keys, _Counts]) -> tuple[_Keys, _Counts]:
-    keys = np.concatenate((left[0], right[0]))
-    counts = np.concatenate((left[1], right[1]))
-    order = np.argsort(keys, kind="stable")
-    ordered = keys[order]
-    first = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
-    return ordered[first], np.add.reduceat(counts[order], first, dtype=np.uint32)
-
-
-def _rank_among_equals(inverse: npt.NDArray[np.intp], counts: npt.NDArray[np.intp]) -> _Numbers:
-    order = np.argsort(inverse, kind="stable")
-    ranks = np.empty(inverse.size, np.int64)
-    ranks[order] = np.arange(inverse.size) - np.repeat(np.cumsum(counts) - counts, counts)
-    return ranks
-
-
-# Documents to targets: windows, parts and names, a few megabytes at a time.
+            merged, counts = (np.concatenate(each) for each in zip(*self._runs[-2:], strict=True))
+            order = np.argsort(merged, kind="stable")
+            merged = merged[order]
+            first = np.flatnonzero(np.append(True, merged[1:] != merged[:-1]))
+            summed = np.add.reduceat(counts[order], first, dtype=np.uint32)
+            self._runs[-2:] = [(merged[first], summed)]
+        return numbers
 
 
 _PIECE_BYTES = 2 << 20  # of text at a time, in and out
@@ -497,35 +412,36 @@ def build_targets(
     further = {name: types[name] for name in types if name not in Documents.column_names()}
     schema = pl.Schema({**Targets.create_empty().schema, **further})
 
+    def is_chosen(identity: bytes, window_index: int, _name: str, split: Split) -> bool:
+        most = plan.max_windows_per_document
+        return most is None or window_index in choose_windows(
+            split.n_windows, most, plan.seed, identity
+        )
+
     def frames(_names: list[str] | None) -> Iterator[pl.DataFrame]:
         ordinals, copies = Ordinals(), _Copies(plan)
         for batch in documents.collect_batches(maintain_order=True):
-            if plan.window is not None:
-                _refuse_given_parts(batch)
-            if plan.max_windows_per_document is not None:
-                _refuse_nameless(batch)
+            _refuse(batch, plan)
             for piece in _pieces(batch):
                 names = _identities(piece, ordinals)
                 for rows in _rows(piece, names, plan):
                     if role == "target":
                         copies.mark(rows)
-                    if chosen := [row for row in rows if _is_chosen(row, names, plan)]:
+                    if chosen := [row for row in rows if is_chosen(names[row[0]], *row[1:])]:
                         yield _frame(chosen, piece, schema, role)
 
     return generate(schema, frames)
 
 
-def _refuse_given_parts(batch: pl.DataFrame) -> None:
-    if batch["prefix"].is_not_null().any():
+def _refuse(batch: pl.DataFrame, plan: TargetPlan) -> None:
+    if plan.window is not None and batch["prefix"].is_not_null().any():
         raise SettingsError(
             "a window is set but the corpus has its own prefix and reference; "
             "leave out one or the other"
         )
-
-
-def _refuse_nameless(batch: pl.DataFrame) -> None:
-    """Refuse documents whose windows nothing would hold together once some are missing."""
-    if batch.select(pl.all_horizontal(pl.col("document_id", "group").is_null()).any()).item():
+    # Nothing would hold the windows of a nameless document together once some are missing.
+    nameless = pl.all_horizontal(pl.col("document_id", "group").is_null()).any()
+    if plan.max_windows_per_document is not None and batch.select(nameless).item():
         raise SettingsError(
             "max_windows_per_document is set but a document has neither document_id nor group; "
             "give documents one of them"
@@ -587,15 +503,9 @@ class _Copies:
             is_copy |= self._alike.are_copies(texts)
         for place in np.array(windows, np.int64)[is_copy].tolist():
             document, window_index, name, split = rows[place]
-            rows[place] = (document, window_index, name, as_copy(split))
-
-
-def _is_chosen(row: _Row, identities: list[bytes], plan: TargetPlan) -> bool:
-    document, window_index, _, split = row
-    most = plan.max_windows_per_document
-    if most is None:
-        return True
-    return window_index in choose_windows(split.n_windows, most, plan.seed, identities[document])
+            # Its place is left: what it says is asked elsewhere.
+            copy = Split(None, None, None, None, COPY, split.start, split.n_windows)
+            rows[place] = (document, window_index, name, copy)
 
 
 def _frame(rows: list[_Row], piece: pl.DataFrame, schema: pl.Schema, role: str) -> pl.DataFrame:
@@ -612,9 +522,6 @@ def _frame(rows: list[_Row], piece: pl.DataFrame, schema: pl.Schema, role: str) 
     return (
         pl.concat([built, kept], how="horizontal").with_columns(role=roles).select(schema.names())
     )
-
-
-# How documents are cut into targets.
 
 
 Preset = Literal["default", "matched", "samia", "min-k", "spv"]
@@ -677,31 +584,29 @@ class TargetPlan:
             value = getattr(self, name)
             if value is not None and self.window is None:
                 raise SettingsError(f"{name} is {value} without window_words; set window_words too")
-        self._check_window()
-        self._check_text_length()
+        if self.window_words is not None:
+            self._check_window(self.window_words)
+        if self.text_length is not None:
+            self._check_text_length()
 
     @property
     def window(self) -> int | None:
         """Words or characters of a window."""
         return self.window_characters if self.window_words is None else self.window_words
 
-    def _check_window(self) -> None:
-        if self.window_words is None:
-            return
+    def _check_window(self, words: int) -> None:
         if self.window_characters is not None:
             raise SettingsError(
-                f"window_words is {self.window_words} and window_characters is "
-                f"{self.window_characters}; leave out one of them"
+                f"window_words is {words} and window_characters is {self.window_characters}; "
+                "leave out one of them"
             )
-        if not 0 < int(self.window_words * self.prefix_ratio) < self.window_words:
+        if not 0 < int(words * self.prefix_ratio) < words:
             raise SettingsError(
-                f"window_words is {self.window_words}, too few to split with prefix_ratio "
+                f"window_words is {words}, too few to split with prefix_ratio "
                 f"{self.prefix_ratio}; make windows longer"
             )
 
     def _check_text_length(self) -> None:
-        if self.text_length is None:
-            return
         if self.preset != "samia":
             raise SettingsError(
                 f"text_length is {self.text_length} without preset samia; leave it out"
@@ -715,9 +620,6 @@ class TargetPlan:
             raise SettingsError(
                 "text_length is in words; set window_words instead of window_characters"
             )
-
-
-# Which texts belong together, so that their errors do.
 
 
 _ROLE = pl.col("role").cast(pl.String).replace("copy", "target")  # windows of one document
@@ -784,9 +686,6 @@ def _owner(role: pl.Expr, place: pl.Expr) -> pl.Expr:
     )
 
 
-# Targets by name, read as they are needed.
-
-
 _ROWS_AT_ONCE = 8192
 _PIECES_HELD = 2
 
@@ -820,16 +719,15 @@ class TargetLookup:
         return self._rows(range(int(part[0]), int(part[-1]) + 1) for part in near)
 
     def _rows(self, places: Iterable[range]) -> pl.DataFrame:
-        found = [rows for place in places for rows in self._pieces(place)]
+        found = []
+        for place in places:
+            start = place.start
+            while start < place.stop:
+                piece, first = divmod(start, _ROWS_AT_ONCE)
+                found.append(self._held(piece).slice(first, place.stop - start))
+                start = (piece + 1) * _ROWS_AT_ONCE
         # In one chunk: of several, a join would copy every text.
         return pl.concat(found or [self._held(0).clear()], rechunk=True)
-
-    def _pieces(self, place: range) -> Iterator[pl.DataFrame]:
-        start = place.start
-        while start < place.stop:
-            piece, first = divmod(start, _ROWS_AT_ONCE)
-            yield self._held(piece).slice(first, place.stop - start)
-            start = (piece + 1) * _ROWS_AT_ONCE
 
     def _held(self, piece: int) -> pl.DataFrame:
         with self._reading:

@@ -1,4 +1,4 @@
-"""A set from documents to folder: built, tested without a model, repaired, summarised."""
+"""Builds evaluation sets, and says whether they can carry any conclusion."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import fcntl
 import json
 import os
 import shutil
-from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -24,17 +23,18 @@ from mia_batch.storage import is_url
 from mia_batch.tables import sink, sync_folder, system_errors, temporary_path, write_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Sequence
     from datetime import date
 
     from mia_batch.building.matching import OneLength
 
 __all__ = ["SETTINGS", "BuiltSet", "build_set"]
 
+SETTINGS: Final = ("original", "paraphrased", "concatenated")
+"""What can be done to the texts of a set."""
 
-# What is said of sets that were built: rows of a summary, and sentences.
-
-
+_LEAST_WORDS = 8
+_SUMMARY = "summary.json"
 _HEADS = ("set", "members", "non-members", "blind AUC before", "after", "from outside", "verdict")
 
 _LEGEND = """Each figure is of the classifier with the highest upper limit, with its 95 % interval.
@@ -43,28 +43,17 @@ together; matching biases this figure downwards. From outside: by classifiers tr
 that were drawn at random and had no part in the matching. The verdict is the worse of both."""
 
 
-def summarise(made: Sequence[OneLength], away: pl.DataFrame) -> dict[str, Any]:
-    """Give a row for each set, refusals, sentences, and how many documents went for what."""
-    counts = away.group_by("length", "reason").len().sort("length", "reason", nulls_last=False)
-    return {
-        "sets": [row for each in made for row in _sets(each)],
-        "refused": {str(each.length): each.refused for each in made if each.refused is not None},
-        "sentences": [sentence_of(each) for each in made],
-        "thrown_away": counts.to_dicts(),
-    }
-
-
-def sentence_of(made: OneLength) -> str:
+def _sentence_of(made: OneLength) -> str:
     """Say of one length what its sets can carry."""
     if made.refused is not None:
         before = _strongest(made.tests, "original", "before", "the set")
         found = "" if before is None else f"; before, the blind AUC is {_figure(before)}"
         return made.refused + found
-    return " ".join(_sentence(made, row) for row in _sets(made))
+    return " ".join(_sentence(made.length, row) for row in _sets(made))
 
 
-def _sentence(made: OneLength, row: dict[str, Any]) -> str:
-    what = f"{made.length} words, {row['setting']}:"
+def _sentence(length: int, row: dict[str, Any]) -> str:
+    what = f"{length} words, {row['setting']}:"
     if not row["members"]:
         return f"{what} no set, because too few texts have it."
     kept = f"{what} {row['members']:,} members, {row['nonmembers']:,} non-members;"
@@ -73,32 +62,31 @@ def _sentence(made: OneLength, row: dict[str, Any]) -> str:
         figures += f" and {_figure(row['after'])} after"
     if row["outside"] is not None:
         figures += f", {_figure(row['outside'])} to classifiers trained on held-out documents"
+    how = "can be" if row["verdict"] == "separable" else "may be"
+    end = f"It can carry no conclusion: its classes {how} told apart without a model."
     if row["verdict"] == "not separable":
         end = (
             f"An attack's AUC above {EXCLUDED_ABOVE:.2f} on it is not explained by what these "
             "classifiers see; smaller ones may be."
         )
-    else:
-        how = "can be" if row["verdict"] == "separable" else "may be"
-        end = f"It can carry no conclusion: its classes {how} told apart without a model."
     return f"{kept} {figures}. {end}"
 
 
 def _sets(made: OneLength) -> list[dict[str, Any]]:
     rows = []
-    for built in made.built:
-        members = int(built.texts["member"].sum())
+    for setting, (texts, verdict, upper) in made.sets.items():
+        members = int(texts["member"].sum())
         rows.append(
             {
                 "length": made.length,
-                "setting": built.setting,
+                "setting": setting,
                 "members": members,
-                "nonmembers": built.texts.height - members,
+                "nonmembers": texts.height - members,
                 "before": _strongest(made.tests, "original", "before", "the set"),
-                "after": _strongest(made.tests, built.setting, "after", "the set"),
-                "outside": _strongest(made.tests, built.setting, "after", "held out"),
-                "upper": built.upper,
-                "verdict": built.verdict,
+                "after": _strongest(made.tests, setting, "after", "the set"),
+                "outside": _strongest(made.tests, setting, "after", "held out"),
+                "upper": upper,
+                "verdict": verdict,
             }
         )
     return rows
@@ -120,7 +108,7 @@ def _figure(row: dict[str, Any]) -> str:
     return f"{row['roc_auc']:.3f} ({row['low']:.3f} to {row['high']:.3f})"
 
 
-def as_markdown(summary: dict[str, Any]) -> str:
+def _as_markdown(summary: dict[str, Any]) -> str:
     """Write the summary as a page."""
     lines = ["# What these sets can carry", ""]
     for sentence in summary["sentences"]:
@@ -141,13 +129,7 @@ def _row(cells: Sequence[object]) -> str:
     return "| " + " | ".join("-" if cell is None else str(cell) for cell in cells) + " |"
 
 
-# The folder of a set: there whole or not at all.
-
-
-_SUMMARY = "summary.json"
-
-
-def look(
+def _look(
     place: Path, request: dict[str, Any], documents: pl.DataFrame
 ) -> tuple[str, dict[str, Any] | None]:
     """Name a request by its SHA-256; return the summary as well where its sets are there."""
@@ -171,7 +153,7 @@ def look(
     return key, summary
 
 
-def write(
+def _write(
     place: Path,
     made: Sequence[OneLength],
     tests: pl.DataFrame,
@@ -179,46 +161,28 @@ def write(
     summary: dict[str, Any],
 ) -> None:
     """Write everything beside the folder's name, then give it that name."""
-    with system_errors(place), _alone(place):
-        work = temporary_path(place)
-        work.mkdir()
+    work = temporary_path(place)
+    with system_errors(place):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        parent = os.open(place.parent, os.O_RDONLY)
         try:
+            fcntl.flock(parent, fcntl.LOCK_EX)  # no other process writes here
+            for left in place.parent.glob(f".{place.name}.*.tmp"):  # by a killed one
+                shutil.rmtree(left, ignore_errors=True)
+            work.mkdir()
             for each in made:
-                for built in each.built:
-                    if built.texts.height:
-                        name = f"{built.setting}-{each.length}.parquet"
-                        sink(built.texts, work / name, BuiltTexts)
+                for setting, (texts, *_) in each.sets.items():
+                    if texts.height:
+                        sink(texts, work / f"{setting}-{each.length}.parquet", BuiltTexts)
             sink(tests, work / "tests.parquet", BuiltTests)
             sink(away, work / "thrown-away.parquet", ThrownAway)
-            write_text(work / "summary.md", as_markdown(summary))
+            write_text(work / "summary.md", _as_markdown(summary))
             write_text(work / _SUMMARY, json.dumps(summary, indent=2) + "\n")
             work.replace(place)  # a folder that holds something is not replaced
             sync_folder(place.parent)
         finally:
             shutil.rmtree(work, ignore_errors=True)
-
-
-@contextmanager
-def _alone(place: Path) -> Iterator[None]:
-    """Let no other process write here, and remove what a killed one left."""
-    place.parent.mkdir(parents=True, exist_ok=True)
-    parent = os.open(place.parent, os.O_RDONLY)
-    try:
-        fcntl.flock(parent, fcntl.LOCK_EX)
-        for left in place.parent.glob(f".{place.name}.*.tmp"):
-            shutil.rmtree(left, ignore_errors=True)
-        yield
-    finally:
-        os.close(parent)
-
-
-# Builds evaluation sets, and says whether they can carry any conclusion.
-
-
-SETTINGS: Final = ("original", "paraphrased", "concatenated")
-"""What can be done to the texts of a set."""
-
-_LEAST_WORDS = 8
+            os.close(parent)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -343,7 +307,7 @@ def build_set(
     found, away = read_labelled(
         documents, columns or ColumnNames(), further, cutoff=cutoff, gap_days=gap_days
     )
-    request = {
+    request: dict[str, Any] = {
         "cutoff": None if cutoff is None else cutoff.isoformat(),
         "gap_days": gap_days,
         "lengths": list(lengths),
@@ -351,7 +315,7 @@ def build_set(
         "repair": repair,
         "seed": seed,
     }
-    key, there = look(place, request, found)
+    key, there = _look(place, request, found)
     if there is not None:
         observer.stage(f"{out} holds the sets, which were built before")
         return BuiltSet(path=place, summary=there, is_new=False)
@@ -364,22 +328,30 @@ def build_set(
     for length in lengths:
         observer.stage(f"texts of {length:,} words: testing and matching")
         made.append(build_length(found, length, settings=settings, repair=repair, seed=seed))
-    if not any(built.texts.height for each in made for built in each.built):
-        raise CorpusError(_nothing(map(sentence_of, made)))
+    if not any(texts.height for each in made for texts, *_ in each.sets.values()):
+        raise CorpusError(
+            f"no set can be built: {'; '.join(map(_sentence_of, made))}. Give more documents, "
+            "documents nearer to each other in time and kind, or shorter lengths"
+        )
     away = pl.concat([away, *(rows for each in made for rows in each.away)])
     tests = pl.DataFrame(
         [row for each in made for row in each.tests], schema=BuiltTests.create_empty().schema
     )
-    summary = {"request": key} | request | summarise(made, away)
-    write(place, made, tests, away, summary)
-    return BuiltSet(path=place, summary=summary, is_new=True)
-
-
-def _nothing(reasons: Iterable[str]) -> str:
-    return (
-        f"no set can be built: {'; '.join(reasons)}. Give more documents, documents nearer to each "
-        "other in time and kind, or shorter lengths"
+    counts = away.group_by("length", "reason").len().sort("length", "reason", nulls_last=False)
+    summary = (
+        {"request": key}
+        | request
+        | {
+            "sets": [row for each in made for row in _sets(each)],
+            "refused": {
+                str(each.length): each.refused for each in made if each.refused is not None
+            },
+            "sentences": [_sentence_of(each) for each in made],
+            "thrown_away": counts.to_dicts(),
+        }
     )
+    _write(place, made, tests, away, summary)
+    return BuiltSet(path=place, summary=summary, is_new=True)
 
 
 def _check(

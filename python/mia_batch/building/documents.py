@@ -1,4 +1,4 @@
-"""Documents with a membership: by their date and a cutoff, or by labels that are there."""
+"""Documents with a membership, by a cutoff of dates or by labels, and their texts of one length."""
 
 from __future__ import annotations
 
@@ -21,11 +21,8 @@ if TYPE_CHECKING:
     from mia_batch.corpus import ColumnNames
 
 
-# Documents with a membership: by their date and a cutoff, or by labels that are there.
-
-
 _RUN_WORDS = 8
-_THROWN = ThrownAway.create_empty().schema
+_THROWN = ThrownAway.create_empty()
 
 
 class Further(NamedTuple):
@@ -38,13 +35,12 @@ class Further(NamedTuple):
 
 def thrown(documents: pl.DataFrame, reason: str, **more: pl.Expr | int | str) -> pl.DataFrame:
     """Make rows of what is thrown away, for one reason."""
-    given = {
-        name: value if isinstance(value, pl.Expr) else pl.lit(value) for name, value in more.items()
+    values = {
+        name: each if isinstance(each, pl.Expr) else pl.lit(each) for name, each in more.items()
     }
-    rows = documents.select("document_id", "member", reason=pl.lit(reason), **given)
-    missing = [pl.lit(None).alias(name) for name in _THROWN if name not in rows.columns]
-    return rows.with_columns(missing).select(
-        pl.col(name).cast(kind) for name, kind in _THROWN.items()
+    rows = documents.select("document_id", "member", reason=pl.lit(reason), **values)
+    return pl.concat(
+        [_THROWN, rows.cast({n: _THROWN.schema[n] for n in rows.columns})], how="diagonal"
     )
 
 
@@ -74,22 +70,23 @@ def read_labelled(
         date=_dates(rows, further.date, path),
         n_words=count_words("text").fill_null(0),
     )
+    near, unknown = pl.lit(value=False), "membership unknown"
     if cutoff is not None:
-        gap = timedelta(days=gap_days)
+        gap, unknown = timedelta(days=gap_days), "undated"
         rows = rows.with_columns(member=pl.col("date") < cutoff)
         near = pl.col("date").is_between(cutoff - gap, cutoff + gap, closed="left")
-        near = near if gap_days else pl.lit(value=False)
-    else:
-        near = pl.lit(value=False)
-    unknown = "undated" if cutoff is not None else "membership unknown"
-    return _divide(
-        rows.drop("row"),
-        {
-            "no text": pl.col("n_words") == 0,
-            unknown: pl.col("member").is_null(),
-            "near the cutoff": near,
-        },
-    )
+    faults = {
+        "no text": pl.col("n_words") == 0,
+        unknown: pl.col("member").is_null(),
+        "near the cutoff": near,
+    }
+    away, rows = [], rows.drop("row")
+    for reason, fault in faults.items():
+        is_wrong = fault.fill_null(value=False)
+        away.append(thrown(rows.filter(is_wrong), reason))
+        rows = rows.filter(~is_wrong)
+    rows, copies = _without_copies(rows)
+    return rows, pl.concat([*away, copies])
 
 
 def _read(path: Path | str, names: ColumnNames, further: Further) -> pl.DataFrame:
@@ -100,11 +97,11 @@ def _read(path: Path | str, names: ColumnNames, further: Further) -> pl.DataFram
             raise CorpusError(
                 f"{path} has no column {name!r}; name the {part} with --{part}-column"
             )
-    further_columns = {
+    columns = {
         part: pl.lit(None, pl.String) if name is None else pl.col(name)
         for part, name in further._asdict().items()
     }
-    wanted = documents.select("document_id", "text", "member", "group", **further_columns)
+    wanted = documents.select("document_id", "text", "member", "group", **columns)
     strings = pl.col("source", "paraphrase").cast(pl.String)
     return wanted.with_columns(strings).collect(engine="streaming")
 
@@ -122,16 +119,6 @@ def _dates(rows: pl.DataFrame, name: str | None, path: Path | str) -> pl.Series:
             "as 2023-01-31, or leave them empty"
         )
     return dates
-
-
-def _divide(rows: pl.DataFrame, faults: dict[str, pl.Expr]) -> tuple[pl.DataFrame, pl.DataFrame]:
-    away = []
-    for reason, fault in faults.items():
-        is_wrong = fault.fill_null(value=False)
-        away.append(thrown(rows.filter(is_wrong), reason))
-        rows = rows.filter(~is_wrong)
-    rows, copies = _without_copies(rows)
-    return rows, pl.concat([*away, copies])
 
 
 def _without_copies(rows: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -156,9 +143,6 @@ def _without_copies(rows: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
         copies.with_columns(other=other), "copy of another document", other_document=pl.col("other")
     )
     return kept.sort("place").drop("place"), away
-
-
-# Texts of one length: the windows of each document that has so many words.
 
 
 MOST_DOCUMENTS = 1000
@@ -204,8 +188,7 @@ def _windows(document: str, text: str, length: int, seed: int) -> Iterator[tuple
     later = choose_windows(len(found) - 1, _MOST_WINDOWS - 1, seed, from_document_id(document))
     for place in (0, *(1 + index for index in sorted(later))):
         start = found[place].start
-        stop = start + length - 1
-        yield start, text[int(words.starts[start]) : int(words.ends[stop])]
+        yield start, text[int(words.starts[start]) : int(words.ends[start + length - 1])]
 
 
 def words_of(text: str | None, start: int, length: int) -> str | None:

@@ -1,4 +1,4 @@
-"""Pairs of a member and a non-member that classifiers cannot tell apart."""
+"""The sets of one length: tested, matched so that classifiers tell nothing apart, tested again."""
 
 from __future__ import annotations
 
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from mia_batch.diagnostics.blind import BlindVerdict, Classifier
-
-
-# Pairs of a member and a non-member that classifiers cannot tell apart.
 
 
 _N_FOLDS = 5
@@ -83,15 +80,11 @@ def match(texts: Candidates, generator: np.random.Generator) -> NDArray[np.intp]
         scores = _scores(classifiers, texts.label, away, rows)
         learnt[rows] = _shares(_mean_of_words(scores, classifiers))
         paired = pairs.ravel()
-        if roc_auc(texts.label[paired], learnt[paired]) <= _chance(len(pairs)):
+        # Half a standard deviation above the AUC of a score that means nothing is chance.
+        if roc_auc(texts.label[paired], learnt[paired]) <= 0.5 + 0.5 / np.sqrt(6 * len(pairs)):
             break
         pairs = _pair(np.column_stack([position, learnt / _CALIPERS[3]]), rows, texts)
     return pairs
-
-
-def _chance(n_pairs: int) -> float:
-    """Give the AUC half a standard deviation above that of a score that means nothing."""
-    return float(0.5 + 0.5 / np.sqrt(6 * n_pairs))
 
 
 def _cross_fitted(
@@ -117,15 +110,10 @@ def _scores(
     test: NDArray[np.intp],
 ) -> NDArray[np.float64]:
     """Score texts by every classifier, a column each, of mean 0 and deviation 1."""
-    columns = [
-        classifier.scores(train, test, label[train][:, None]) for classifier in classifiers.values()
-    ]
-    scores = np.hstack(columns)
+    learnt = label[train][:, None]
+    scores = np.hstack([each.scores(train, test, learnt) for each in classifiers.values()])
     deviation = scores.std(axis=0)
-    standard: NDArray[np.float64] = (scores - scores.mean(axis=0)) / np.where(
-        deviation > 0, deviation, 1
-    )
-    return standard
+    return np.asarray((scores - scores.mean(axis=0)) / np.where(deviation > 0, deviation, 1))
 
 
 def _mean_of_words(
@@ -171,9 +159,6 @@ def _pair(
     return np.column_stack([members[row], others[column]])
 
 
-# Can a set's classes be told apart without a model? Asked within it, and from outside.
-
-
 EXCLUDED_ABOVE: Final = 0.60
 LEAST_PAIRS: Final = 46
 """With fewer, an AUC above 0.60 is not excluded even where the AUC found is 1/2.
@@ -187,23 +172,12 @@ _N_TREES = 200
 _LEAST_TO_LEARN = 10
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tested:
-    """What a test found.
+class Tested(NamedTuple):
+    """What a test found."""
 
-    Attributes
-    ----------
-    rows
-        Of the tests table, without length, setting and stage.
-    verdict
-        As of `BlindBaseline`; None without one.
-    upper
-        Upper limit, confidence 0.95, of the AUC of every classifier of the test; None without one.
-    """
-
-    rows: list[dict[str, object]]
-    verdict: BlindVerdict | None
-    upper: float | None
+    rows: list[dict[str, object]]  # of the tests table, without length, setting and stage
+    verdict: BlindVerdict | None = None  # as of `BlindBaseline`
+    upper: float | None = None  # one-sided limit, confidence 0.95, of every classifier's AUC
 
 
 def ask_within(texts: pl.DataFrame, seed: int) -> Tested:
@@ -212,7 +186,7 @@ def ask_within(texts: pl.DataFrame, seed: int) -> Tested:
     names = {"attack": "classifier", "value": "roc_auc"}
     kept = ["attack", "value", "low", "high", "n_members", "n_nonmembers", "reason"]
     rows = found.metrics.select(kept).rename(names).with_columns(learnt_from=pl.lit("the set"))
-    return Tested(rows=rows.to_dicts(), verdict=found.verdict, upper=found.upper)
+    return Tested(rows.to_dicts(), found.verdict, found.upper)
 
 
 def ask_outside(texts: pl.DataFrame, held_out: pl.DataFrame, seed: int) -> Tested:
@@ -232,32 +206,31 @@ def ask_outside(texts: pl.DataFrame, held_out: pl.DataFrame, seed: int) -> Teste
     learnt = int(held_out["member"].sum())
     if min(learnt, held_out.height - learnt) < _LEAST_TO_LEARN:
         reason = f"fewer than {_LEAST_TO_LEARN} texts of a class were held out"
-        row = same | {"classifier": "blind_forest_v1", "reason": reason}
-        return Tested(rows=[row], verdict=None, upper=None)
+        return Tested([same | {"classifier": "blind_forest_v1", "reason": reason}])
     scores = _outside_scores(texts, held_out, seed)
     rows, firm, uppers = [], [], []
     for name, score in scores.items():
         sides = score[member], score[~member]
-        interval = auc_interval(*sides)
-        auc = roc_auc(member, score)
-        rows.append(
-            same | {"classifier": name, "roc_auc": auc, "low": interval.low, "high": interval.high}
-        )
-        firm.append(auc_interval(*sides, confidence=1 - 0.1 / len(scores)).low)
+        interval, auc = auc_interval(*sides), roc_auc(member, score)
+        figures = {"roc_auc": auc, "low": interval.low, "high": interval.high}
+        rows.append(same | {"classifier": name} | figures)
+        firm_low = auc_interval(*sides, confidence=1 - 0.1 / len(scores)).low
+        firm.append(firm_low if auc > _SEPARABLE_ABOVE else 0.0)
         uppers.append(auc_interval(*sides, confidence=0.90).high)
-        if auc <= _SEPARABLE_ABOVE:
-            firm[-1] = 0.0
     verdict: BlindVerdict = "undecided"
     if max(firm) > 0.5:
         verdict = "separable"
     elif max(uppers) <= EXCLUDED_ABOVE:
         verdict = "not separable"
-    return Tested(rows=rows, verdict=verdict, upper=max(uppers))
+    return Tested(rows, verdict, max(uppers))
 
 
 def _outside_scores(
     texts: pl.DataFrame, held_out: pl.DataFrame, seed: int
 ) -> dict[str, np.ndarray]:
+    from sklearn.ensemble import RandomForestClassifier
+    from sklearn.feature_extraction.text import CountVectorizer
+
     both = pl.concat([frame.select("target", "member") for frame in (held_out, texts)])
     label, n_learnt = both["member"].to_numpy(), held_out.height
     train, test = np.arange(n_learnt), np.arange(n_learnt, both.height)
@@ -265,24 +238,13 @@ def _outside_scores(
         name: classifier.scores(train, test, label[train][:, None])[:, 0].round(9)
         for name, classifier in build_classifiers(both.select(seen_of_texts())).items()
     }
-    forest = _forest_scores(held_out["target"], label[train], texts["target"], seed)
-    return scores | {"blind_forest_v1": forest}
-
-
-def _forest_scores(learnt: pl.Series, label: np.ndarray, asked: pl.Series, seed: int) -> np.ndarray:
-    from sklearn.ensemble import RandomForestClassifier
-    from sklearn.feature_extraction.text import CountVectorizer
-
     words = CountVectorizer(binary=True, token_pattern=r"(?u)\w+", min_df=2)
     forest = RandomForestClassifier(
         _N_TREES, min_samples_leaf=2, class_weight="balanced", random_state=seed, n_jobs=1
     )
-    forest.fit(words.fit_transform(learnt.to_list()), label)
-    score: np.ndarray = forest.predict_proba(words.transform(asked.to_list()))[:, 1]
-    return score
-
-
-# The sets of one length: tested, matched, varied, tested again.
+    forest.fit(words.fit_transform(held_out["target"].to_list()), label[train])
+    trees = forest.predict_proba(words.transform(texts["target"].to_list()))[:, 1]
+    return scores | {"blind_forest_v1": trees}
 
 
 _HELD_OUT = 1 / 3
@@ -291,54 +253,53 @@ _HELD_OUT = 1 / 3
 _COLUMNS = BuiltTexts.create_empty().schema
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Built:
-    """One set: its texts, and what two tests say of it."""
-
-    setting: str
-    texts: pl.DataFrame
-    verdict: BlindVerdict | None
-    upper: float | None
-
-
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class OneLength:
     """What was made at one length."""
 
     length: int
-    built: list[Built] = field(default_factory=list)
+    sets: dict[str, tuple[pl.DataFrame, BlindVerdict | None, float | None]] = field(
+        default_factory=dict
+    )  # by setting: texts, and as in `Tested` what the worse of both tests says
     tests: list[dict[str, object]] = field(default_factory=list)
     away: list[pl.DataFrame] = field(default_factory=list)
     refused: str | None = None
 
-    def add(self, tested: Tested, setting: str, stage: str) -> None:
+    def add(self, tested: Tested, setting: str, stage: str) -> Tested:
         """Keep the rows of a test."""
         of = {"length": self.length, "setting": setting, "stage": stage}
         self.tests += [of | row for row in tested.rows]
+        return tested
 
 
 def build_length(
     documents: pl.DataFrame, length: int, *, settings: Sequence[str], repair: bool, seed: int
 ) -> OneLength:
     """Build the sets of one length, or say why there is none."""
-    made = OneLength(length=length)
+    made = OneLength(length)
     texts, too_short = cut(documents, length, seed)
     made.away.append(too_short)
     texts = texts.with_columns(group_given=pl.col("group"), cluster=cluster_name(texts.columns))
     first = texts.filter(from_word=0)
     members = int(first["member"].sum())
-    if min(members, first.height - members) < LEAST_PAIRS:
-        return _refuse(made, first, f"has {_counts(first)}")
-    before = ask_within(first, seed)
-    made.add(before, "original", "before")
+    nonmembers = first.height - members
+    what = f"has {members:,} members and {nonmembers:,} non-members"
+    if min(members, nonmembers) < LEAST_PAIRS:
+        return _refuse(made, first, what)
+    before = made.add(ask_within(first, seed), "original", "before")
     if repair and before.verdict != "not separable":
         held_out = texts.filter(_is_held_out(first, seed))
         made.away.append(_away(held_out, "held out to test the set", length))
         texts = texts.join(held_out, on="document_id", how="anti")
-        pairs = match(_candidates(texts), np.random.default_rng(seed))
+        ranks = pl.col("document_id", "cluster", "source").fill_null("").rank("dense")
+        numbered = texts.select(ranks.cast(pl.Int64) - 1)
+        document, cluster, source = (column.to_numpy() for column in numbered)
+        member, seen = texts["member"].to_numpy(), texts.select(seen_of_texts())
+        candidates = Candidates(member, document, cluster, source, seen)
+        pairs = match(candidates, np.random.default_rng(seed))
         if len(pairs) < LEAST_PAIRS:
-            what = (
-                f"has {_counts(first)}; a third is held out to test the set, and matching leaves "
+            what += (
+                "; a third is held out to test the set, and matching leaves "
                 f"{len(pairs)} pairs of the others"
             )
             return _refuse(made, texts.filter(from_word=0), what)
@@ -370,11 +331,6 @@ def _away(texts: pl.DataFrame, reason: str, length: int) -> pl.DataFrame:
     return thrown(texts.unique("document_id", maintain_order=True), reason, length=length)
 
 
-def _counts(first: pl.DataFrame) -> str:
-    members = int(first["member"].sum())
-    return f"{members:,} members and {first.height - members:,} non-members"
-
-
 def _refuse(made: OneLength, first: pl.DataFrame, what: str) -> OneLength:
     made.refused = (
         f"{made.length} words: the input {what}; with fewer than {LEAST_PAIRS} of each no test "
@@ -382,20 +338,6 @@ def _refuse(made: OneLength, first: pl.DataFrame, what: str) -> OneLength:
     )
     made.away.append(thrown(first, "set refused", length=made.length))
     return made
-
-
-def _candidates(texts: pl.DataFrame) -> Candidates:
-    def numbers(column: str) -> np.ndarray:
-        rank = texts[column].fill_null("").rank("dense").to_numpy()
-        return (rank - 1).astype(np.intp)
-
-    return Candidates(
-        label=texts["member"].to_numpy(),
-        document=numbers("document_id"),
-        cluster=numbers("cluster"),
-        source=numbers("source"),
-        seen=texts.select(seen_of_texts()),
-    )
 
 
 def _build(
@@ -409,34 +351,25 @@ def _build(
         whole = pl.col("target").is_not_null()
         if chosen["pair"].is_not_null().all():  # its partner goes with it
             whole = whole.all().over("pair")
-        made.away.append(
-            thrown(
-                chosen.filter(~whole),
-                "no paraphrase of this length",
-                length=made.length,
-                setting=setting,
-            )
-        )
+        lost, reason = chosen.filter(~whole), "no paraphrase of this length"
+        made.away.append(thrown(lost, reason, length=made.length, setting=setting))
         chosen = chosen.filter(whole)
     members = int(chosen["member"].sum())
     if min(members, chosen.height - members) < LEAST_PAIRS:
-        made.built.append(Built(setting=setting, texts=chosen.clear(), verdict=None, upper=None))
+        made.sets[setting] = (chosen.clear(), None, None)
         return
-    within = ask_within(_tested(chosen), seed + 1)
-    made.add(within, setting, "after")
-    outside = ask_outside(chosen, held_out, seed) if was_matched else None
-    if outside is not None:
-        made.add(outside, setting, "after")
+    # Whole pairs where there are more than the blind baseline looks at.
+    few = chosen.filter(pl.col("pair").is_null() | (pl.col("pair") <= MAX_TEXTS_PER_CLASS))
+    tests = [made.add(ask_within(few, seed + 1), setting, "after")]
+    if was_matched:
+        tests.append(made.add(ask_outside(chosen, held_out, seed), setting, "after"))
     if setting == "concatenated":  # what stands before is equal in a pair and tells nothing
         chosen = _after_contexts(chosen, held_out, seed)
-    made.built.append(
-        Built(
-            setting=setting,
-            texts=_as_table(chosen, made.length, setting),
-            verdict=_worse(within, outside),
-            upper=_higher(within, outside),
-        )
-    )
+    verdicts = {tested.verdict for tested in tests}
+    worse: BlindVerdict = "not separable" if verdicts == {"not separable"} else "undecided"
+    worse = "separable" if "separable" in verdicts else worse
+    upper = max((each.upper for each in tests if each.upper is not None), default=None)
+    made.sets[setting] = (_as_table(chosen, made.length, setting), worse, upper)
 
 
 def _paraphrased(texts: pl.DataFrame, length: int) -> pl.DataFrame:
@@ -454,24 +387,6 @@ def _after_contexts(chosen: pl.DataFrame, held_out: pl.DataFrame, seed: int) -> 
     order = contexts.sample(fraction=1, shuffle=True, seed=seed)
     place = chosen.select((pl.col("pair") - 1) % order.len()).to_series()
     return chosen.with_columns(target=order.gather(place) + "\n\n" + chosen["target"])
-
-
-def _tested(chosen: pl.DataFrame) -> pl.DataFrame:
-    """Take whole pairs where there are more than the blind baseline looks at."""
-    limit = pl.col("pair").is_null() | (pl.col("pair") <= MAX_TEXTS_PER_CLASS)
-    return chosen.filter(limit)
-
-
-def _worse(within: Tested, outside: Tested | None) -> BlindVerdict | None:
-    verdicts = {within.verdict, outside.verdict if outside is not None else within.verdict}
-    if "separable" in verdicts:
-        return "separable"
-    return "not separable" if verdicts == {"not separable"} else "undecided"
-
-
-def _higher(within: Tested, outside: Tested | None) -> float | None:
-    uppers = [within.upper, None if outside is None else outside.upper]
-    return max((upper for upper in uppers if upper is not None), default=None)
 
 
 def _as_table(chosen: pl.DataFrame, length: int, setting: str) -> pl.DataFrame:

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 # What stands around and within a book and is not the book: found by sure marks, else left.
 
-
 _HEADER_CHARS = 50_000  # with the licence of the 1990s, which stood before the text
 _LICENCE_CHARS = 60_000
 _NOTE_CHARS = 6_000
@@ -181,7 +180,9 @@ def find_cut(text: str) -> Cut:
     if end < len(text):
         end = start + len(text[start:end].rstrip())
     head = view[:header]
-    title, author = (_field(names, head) for names in ("Title|Titel|Titre", "Author|Auteur|Autor"))
+    names = ("Title|Titel|Titre", "Author|Auteur|Autor")
+    fields = (re.search(_FIELD.format(name), head, _FLAGS) for name in names)
+    title, author = (" ".join(found[1].split()) if found else None for found in fields)
     return Cut(start, end, title, author)
 
 
@@ -249,7 +250,10 @@ def _contents_end(text: str, start: int, end: int) -> int | None:
     lines = [*islice(_lines(text, heading.end(), end), _LINES_OF_BOOK)]
     while lines and lines[0][0] in _COLUMN_HEADINGS:
         del lines[0]
-    first = _second_place(lines)
+    # The line where the first one comes again, alone or with the one that follows.
+    places = range(1, min(len(lines) - 1, _MOST_LINES))
+    both = ((place, lines[place][0], lines[place + 1][0]) for place in places)
+    first = next((at for at, a, b in both if lines[0][0] in (a, f"{a} {b}")), None)
     if first is None:
         return None
     body = lines[first:]
@@ -274,15 +278,6 @@ def _lines(text: str, start: int, end: int) -> Iterator[tuple[str, int]]:
             yield " ".join(words), found.end()
 
 
-def _second_place(lines: list[tuple[str, int]]) -> int | None:
-    """Return the line where the first one comes again, alone or with the one that follows."""
-    for place in range(1, min(len(lines) - 1, _MOST_LINES)):
-        line, following = lines[place][0], lines[place + 1][0]
-        if lines[0][0] in (line, f"{line} {following}"):
-            return place
-    return None
-
-
 def _past_paragraphs(view: str, start: int, end: int, *marks: re.Pattern[str]) -> int:
     """Return where the paragraphs end that follow and have one of the marks; else ``start``."""
     while paragraph := _PARAGRAPH.match(view, _next_word(view, start, end), end):
@@ -298,14 +293,6 @@ def _next_word(view: str, start: int, end: int) -> int:
     skipped = start if blank is None else blank.end()
     line = view.rfind("\n", start, skipped)
     return skipped if line < 0 else line + 1
-
-
-def _field(names: str, header: str) -> str | None:
-    found = re.search(_FIELD.format(names), header, _FLAGS)
-    return " ".join(found[1].split()) if found else None
-
-
-# What is read from a file that is a whole document, and how its bytes become text.
 
 
 MOST_CHARS = 32 << 20
@@ -396,7 +383,6 @@ def decode(content: bytes, *, declared: str | None = None, given: str | None = N
 
 
 # HTML and XHTML to text, without layout, network, or a tree, so that memory is bounded.
-
 
 MOST_PAGE_BYTES = 10 << 20
 """A page may cost forty times its size in memory: attributes do."""
@@ -652,7 +638,6 @@ def _escape(literal: re.Match[bytes]) -> bytes:
 
 # EPUB: a zip archive whose package file lists the chapters, which are XHTML, in order.
 
-
 _MOST_BYTES = 64 << 20
 _HEADING_CHARS = 200  # are left of a table of contents
 _CONTAINER = "META-INF/container.xml"
@@ -699,7 +684,9 @@ class _Epub:
 
     def read(self, encoding: str | None) -> Book:
         if _ENCRYPTION in self._archive.namelist():
-            self._refuse_encrypted()
+            data = self._xml(_ENCRYPTION).iterfind(".//{*}EncryptedData/{*}EncryptionMethod")
+            if any(each.get("Algorithm") not in _HIDDEN_FONTS for each in data):
+                raise BookError("is encrypted (its rights are managed); give a copy that is not")
         roots = (each.get("full-path") for each in self._xml(_CONTAINER).iter("{*}rootfile"))
         path = next(filter(None, roots), None)
         if path is None:
@@ -747,11 +734,6 @@ class _Epub:
             what, _, way_out = str(error).rpartition("; ")
             said = f"{what} in {name!r}" if error.line else f"has a page {name!r} that {what}"
             raise BookError(f"{said}; {way_out}", error.line) from error
-
-    def _refuse_encrypted(self) -> None:
-        for method in self._xml(_ENCRYPTION).iterfind(".//{*}EncryptedData/{*}EncryptionMethod"):
-            if method.get("Algorithm") not in _HIDDEN_FONTS:
-                raise BookError("is encrypted (its rights are managed); give a copy that is not")
 
     def _xml(self, name: str) -> _Element:
         from lxml import etree

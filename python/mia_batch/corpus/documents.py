@@ -1,4 +1,4 @@
-"""The documents table: columns of a corpus, checked row by row, and canaries."""
+"""A corpus, read into the documents table: columns are found, and every row is checked first."""
 
 from __future__ import annotations
 
@@ -35,9 +35,6 @@ if TYPE_CHECKING:
     from mia_batch.corpus.files import Source, SourceFile
 
 
-# The check of a corpus: every row is read once, and errors are reported before work starts.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
     """What makes a row wrong."""
@@ -54,23 +51,21 @@ def check_rows(
     place_of: Callable[[int], str],
     wrong: Callable[[int, str], None],
 ) -> int:
-    """Read all rows once, and return how many there are.
+    """Read all rows once and count them; ``wrong`` takes a wrong one, and may raise.
 
-    ``frames`` yields some of the user's columns, all rows in order; ``place_of`` says where a row
-    is, counted from 0; ``wrong`` takes a wrong row and what to do about it, and may raise. Memory
-    grows by a few bytes a row, and only where there is a ``document_id``.
+    Memory grows by a few bytes a row, and only where there is a ``document_id``.
     """
     faults = _faults(columns)
     identifier = columns.expression("document_id")
-    hashes: list[np.ndarray] = []
-    n_rows = 0
+    hashes, n_rows = [np.empty(0, np.uint64)], 0
     for frame in frames(columns.raw.names()):
         for row, what in faulty_rows(frame, faults):
             wrong(n_rows + row, what)
         n_rows += frame.height
         if "document_id" in columns.parts:
             hashes.append(frame.select(identifier.hash()).to_series().to_numpy())
-    repeated = _repeated(hashes)
+    ordered = np.sort(np.concatenate(hashes))
+    repeated = pl.Series(np.unique(ordered[1:][ordered[1:] == ordered[:-1]]))
     if not repeated.is_empty():
         names = frames(columns.needed(["document_id"]))
         for row, before, name in _duplicates((each.select(identifier) for each in names), repeated):
@@ -111,12 +106,6 @@ def faulty_rows(frame: pl.DataFrame, faults: list[Fault]) -> Iterator[tuple[int,
             yield row, f"column {fault.name!r} is {shown}{fault.rest}"
 
 
-def _repeated(hashes: list[np.ndarray]) -> pl.Series:
-    """Return the hashes that occur more than once."""
-    ordered = np.sort(np.concatenate(hashes or [np.empty(0, np.uint64)]))
-    return pl.Series(np.unique(ordered[1:][ordered[1:] == ordered[:-1]]))
-
-
 def _duplicates(
     frames: Iterator[pl.DataFrame], repeated: pl.Series
 ) -> Iterator[tuple[int, int, str]]:
@@ -130,9 +119,6 @@ def _duplicates(
             if before != start + row:
                 yield start + row, before, names[row]
         start += frame.height
-
-
-# Which column of the user's corpus plays which part, and how it becomes one of ours.
 
 
 _WRITTEN = frozenset(
@@ -151,6 +137,7 @@ _ALSO = {
     "document_id": ("doc_id",),
 }
 """Further names by which a column is known to play a part."""
+_PAIR_ID = {"document_id": "pair_id"}
 PAIR = ("member", "nonmember")
 """Columns of texts in pairs, as benchmarks of membership write them."""
 _WORDS = {"0": False, "0.0": False, "false": False, "1": True, "1.0": True, "true": True}
@@ -327,9 +314,8 @@ def _missing(part: str, name: str, raw: pl.Schema, where: str) -> CorpusError:
     near = get_close_matches(name, raw.names(), n=1)
     hint = f" (did you mean {near[0]!r}?)" if near else ""
     present = ", ".join(map(repr, raw.names()[:_SHOWN])) + (", ..." if len(raw) > _SHOWN else "")
-    msg = f"{where} has no column {name!r}{hint}, only {present}; "
-    msg = f"{msg}name the {part} with {_option(part)}"
-    return CorpusError(msg)
+    way_out = f"name the {part} with {_option(part)}"
+    return CorpusError(f"{where} has no column {name!r}{hint}, only {present}; {way_out}")
 
 
 def _check_type(part: str, name: str, dtype: pl.DataType, where: str) -> None:
@@ -345,9 +331,6 @@ def _check_type(part: str, name: str, dtype: pl.DataType, where: str) -> None:
         raise CorpusError(
             f"{where}: column {name!r} is the {part} but holds {came}; it must hold {wanted}"
         )
-
-
-# Read a corpus into the documents table.
 
 
 BadInput = Literal["refuse", "set-aside"]
@@ -478,15 +461,20 @@ def _read(
     if source.kind == "books":
         identity = names.document_id or "document_id"
         names = replace(names, document_id=identity, group=names.group or identity)
-    pair = in_pairs(names, raw)
-    if pair is not None:
-        schema, raw = raw, _unpaired(raw, pair)
+    pair, schema = in_pairs(names, raw), raw
+    if pair is not None:  # an identifier names both texts, so it is none
+        others = {_PAIR_ID.get(name, name): raw[name] for name in raw if name not in pair}
+        raw = pl.Schema({"text": pl.String(), "member": pl.Boolean(), **others})
     found = resolve(names, raw, where=source.given, reserved=reserved)
 
     def read_rows(wanted: list[str]) -> Iterator[pl.DataFrame]:
         if pair is None:
             return reader.read_rows(files, raw, wanted, reading)
-        return _in_two(reader.read_rows(files, schema, schema.names(), reading), pair, wanted)
+        frames = reader.read_rows(files, schema, schema.names(), reading)
+        member = pl.lit([True, False], pl.List(pl.Boolean))
+        two = (frame.with_columns(text=pl.concat_list(pair), member=member) for frame in frames)
+        named = (frame.rename(_PAIR_ID, strict=False) for frame in two)
+        return (frame.explode("text", "member").select(wanted) for frame in named)
 
     def place_of(row: int) -> str:
         number = row if pair is None else row // 2
@@ -520,24 +508,6 @@ def _read(
         set_aside=rejected,
         notes=tuple(notes),
     )
-
-
-def _unpaired(raw: pl.Schema, pair: tuple[str, str]) -> pl.Schema:
-    """Return the columns of a corpus in pairs; an identifier names both texts, so it is none."""
-    others = {name: dtype for name, dtype in raw.items() if name not in pair}
-    passing = {("pair_id" if name == "document_id" else name): of for name, of in others.items()}
-    return pl.Schema({"text": pl.String(), "member": pl.Boolean(), **passing})
-
-
-def _in_two(
-    frames: Iterator[pl.DataFrame], pair: tuple[str, str], wanted: list[str]
-) -> Iterator[pl.DataFrame]:
-    for frame in frames:
-        both = frame.with_columns(
-            text=pl.concat_list(pair), member=pl.lit([True, False], pl.List(pl.Boolean))
-        )
-        named = both.rename({"document_id": "pair_id"}, strict=False)
-        yield named.explode("text", "member").select(wanted)
 
 
 def _empty(source: Source, rejected: Mapping[str, str]) -> CorpusError:

@@ -1,4 +1,4 @@
-"""The files of a corpus, found and read: Parquet, Arrow, JSON Lines, CSV, books."""
+"""The files of a corpus: which they are, and how each kind is read in batches that fit memory."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ import sys
 import zlib
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path, PurePath
 from typing import IO, TYPE_CHECKING, Any, Literal
 
@@ -45,30 +46,21 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 
-# Text files: unpacked, decoded, and cut into lines that fit in memory.
-
-
 if sys.version_info >= (3, 14):
     from compression import zstd
 else:
     from backports import zstd
 
 
-BOM = codecs.BOM_UTF8
-"""The byte-order mark that some editors put before UTF-8 text; not part of the text."""
 _LONGEST_LINE = 64 << 20  # a small file may unpack to one line without end
 
 
 class BadInputError(CorpusError):
-    """A file or row that cannot be read, while others of the corpus can.
-
-    Of a file, ``place`` is its path and ``what`` goes on with the sentence.
-    """
+    """A file (``place`` is its path) or row that cannot be read, while others can."""
 
     def __init__(self, place: Path | str, what: str, way_out: str) -> None:
         super().__init__(f"{place}{' ' if isinstance(place, Path) else ': '}{what}; {way_out}")
-        self.place = str(place)
-        self.what = what
+        self.place, self.what = str(place), what
 
 
 class EncodingError(BadInputError):
@@ -93,12 +85,8 @@ class Reading:
         self.rejected.setdefault(error.place, error.what)
 
 
-PACKED: dict[str, Callable[[Path], Any]] = {
-    ".gz": gzip.open,
-    ".bz2": bz2.open,
-    ".xz": lzma.open,
-    ".zst": zstd.open,
-}
+PACKED: dict[str, Callable[[Path], Any]]
+PACKED = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open, ".zst": zstd.open}
 """How files are unpacked, by the ending of their name."""
 
 
@@ -129,7 +117,7 @@ def read_lines(file: SourceFile, reading: Reading) -> Iterator[bytes]:
     with open_bytes(file) as stream:
         declared = declared_encoding(stream.peek(4)[:4])
         if (declared or reading.encoding or "utf-8").startswith("utf-8"):
-            stream.read(len(BOM) if declared else 0)
+            stream.read(len(codecs.BOM_UTF8) if declared else 0)
             yield from bounded(file, stream.readline)
             return
     with open_text(file, reading, "\n") as text:
@@ -157,9 +145,6 @@ def _not_decodable(file: SourceFile, encoding: str) -> EncodingError:
                 where, byte = f"{file.path}, line {number}", error.object[error.start]
                 return EncodingError(where, f"byte 0x{byte:02x} is not valid {known}", way_out)
     return EncodingError(file.path, f"ends within a character of {known}", way_out)
-
-
-# Which files a corpus consists of: one file, a folder, or a glob.
 
 
 Kind = Literal["columnar", "jsonl", "csv", "books"]
@@ -231,7 +216,9 @@ def base_of(given: str) -> Path:
     path = Path(given).expanduser()
     if path.is_dir():
         return path
-    return _literal_base(path) if glob.has_magic(given) and not path.exists() else path.parent
+    if path.exists():
+        return path.parent
+    return Path(*takewhile(lambda part: not glob.has_magic(part), path.parts[:-1]))
 
 
 def _expand(given: str) -> tuple[Path, list[Path]]:
@@ -260,16 +247,6 @@ def _walk(folder: Path) -> Iterator[Path]:
             continue
         folders[:] = [name for name in folders if not name.startswith((".", "_"))]
         yield from (Path(root, name) for name in names if not name.startswith((".", "_")))
-
-
-def _literal_base(pattern: Path) -> Path:
-    """Return the longest leading folder of a glob that holds no wildcard."""
-    parts: list[str] = []
-    for part in pattern.parts[:-1]:
-        if glob.has_magic(part):
-            break
-        parts.append(part)
-    return Path(*parts)
 
 
 def _source(given: str, base: Path, found: list[Path]) -> Source:
@@ -319,7 +296,6 @@ def _is_unicode(name: str) -> bool:
 
 # Parquet and Arrow files, read in slices, so that large row groups need no large memory.
 
-
 _SLICE_BYTES = 4 << 20  # compressed; a slice costs one read of its whole row group
 _SLICE_ROWS = 1 << 17  # for texts that compress well
 _FRAME_ROWS = 2048
@@ -328,11 +304,7 @@ _ERRORS = (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException)
 
 
 def agreed_schema(schemas: Mapping[str, pl.Schema]) -> pl.Schema:
-    """Merge the schemas of several files (path to schema), whose columns and types must agree.
-
-    A column that is null throughout a file (type ``Null``) fits any type; the order of columns is
-    the first file's.
-    """
+    """Merge the schemas of files, by path; a column that is null throughout fits any type."""
     (first, merged), *others = schemas.items()
     for path, schema in others:
         for name in sorted(merged.keys() ^ schema.keys()):
@@ -372,15 +344,21 @@ def columnar_rows(
             height = _height(rows)
         step = min(max(1, height * _SLICE_BYTES // max(file.size, 1)), _SLICE_ROWS)
         for start in range(0, height, step):
+            table = rows.slice(start, step)
+            try:
+                read = table.collect()
+            except _ERRORS as error:
+                row = start + _first_broken(table, step) + 1
+                what = f"is broken at row {row}: {_first_line(error)}"
+                raise BadInputError(file.path, what, "restore the file") from error
             # Engines read some frames ahead, whatever their size, so they had better be small.
-            yield from _read_slice(file, rows, start, step).iter_slices(_FRAME_ROWS)
+            yield from read.iter_slices(_FRAME_ROWS)
 
 
 def columnar_places(files: Sequence[SourceFile], _reading: Reading) -> Iterator[str]:
     """Say of every row where it is."""
     for file in files:
-        for row in range(_height(_scan(file))):
-            yield f"{file.path}, row {row + 1}"
+        yield from (f"{file.path}, row {row + 1}" for row in range(_height(_scan(file))))
 
 
 def _scan(file: SourceFile) -> pl.LazyFrame:
@@ -394,16 +372,6 @@ def _scan(file: SourceFile) -> pl.LazyFrame:
 
 def _height(rows: pl.LazyFrame) -> int:
     return int(rows.select(pl.len()).collect().item())
-
-
-def _read_slice(file: SourceFile, table: pl.LazyFrame, start: int, length: int) -> pl.DataFrame:
-    rows = table.slice(start, length)
-    try:
-        return rows.collect()
-    except _ERRORS as error:
-        row = start + _first_broken(rows, length)
-        what = f"is broken at row {row + 1}: {_first_line(error)}"
-        raise BadInputError(file.path, what, "restore the file") from error
 
 
 def _first_broken(rows: pl.LazyFrame, length: int) -> int:
@@ -438,7 +406,6 @@ def _first_line(error: BaseException) -> str:
 #
 # They have no types and no null: every column is text, and an empty field is null. Blank lines are
 # skipped. The reader is Python's, in its strict mode, because it refuses what others repair.
-
 
 _BATCH_CHARS = 4 << 20
 _Record = tuple[str, list[str]]  # where it begins, fields
@@ -482,16 +449,16 @@ def _rows(file: SourceFile, reading: Reading) -> tuple[list[str], Iterator[_Reco
     """Return the header, and the records that have as many fields."""
     records = _records(file, reading)
     _, header = next(records, ("", []))
-    return header, _of_length(len(header), records, reading)
 
+    def fitting() -> Iterator[_Record]:
+        for where, record in records:
+            if len(record) == len(header):
+                yield where, record
+            else:
+                what = f"{len(record)} fields where the header has {len(header)}"
+                reading.reject(_broken(where, what))
 
-def _of_length(n: int, records: Iterator[_Record], reading: Reading) -> Iterator[_Record]:
-    for where, record in records:
-        if len(record) == n:
-            yield where, record
-        else:
-            what = f"{len(record)} fields where the header has {n}"
-            reading.reject(BadInputError(where, what, "correct or remove the line"))
+    return header, fitting()
 
 
 def _records(file: SourceFile, reading: Reading) -> Iterator[_Record]:
@@ -507,8 +474,7 @@ def _records(file: SourceFile, reading: Reading) -> Iterator[_Record]:
                     yield where, record
                 where = f"{file.path}, line {reader.line_num + 1}"
         except csv.Error as error:
-            way_out = "correct or remove the line"
-            raise BadInputError(where, f"not valid CSV, {error}", way_out) from error
+            raise _broken(where, f"not valid CSV, {error}") from error
 
 
 def _next_record(reader: _csv.Reader) -> list[str] | None:
@@ -526,14 +492,12 @@ def _next_record(reader: _csv.Reader) -> list[str] | None:
 # these columns, so that the first rows do not decide what type a column has. ``NaN`` and
 # ``Infinity``, which Python's ``json`` writes, are null.
 
-
 _BATCH_BYTES = 4 << 20
 _READ_CHARS = 1 << 20
 _LONGEST_ITEM = 64 << 20
 _START = 64  # bytes in which an array begins
 _BEFORE_START = b"\xef\xbb\xbf\xff\xfe\0 \t\r\n"  # byte-order marks of UTF-8 and UTF-16, blanks
 _BETWEEN_ITEMS = re.compile(r"\s*,?\s*")
-_NO_NUMBERS = (b"NaN", b"Infinity")
 _JsonlRecord = tuple[str, bytes]  # where it stands, JSON
 
 
@@ -563,10 +527,9 @@ def jsonl_schema(files: Sequence[SourceFile], reading: Reading) -> pl.Schema:
                 reading.reject(error)
                 continue
             for name, value in parsed.items():
-                kinds = seen.setdefault(name, {})
-                kind = _jsonl_kind(value)
-                if kind not in kinds:
-                    kinds[kind] = where
+                is_long = type(value) is int and not -(2**63) <= value < 2**63
+                kind = _LongInteger if is_long else type(value)
+                seen.setdefault(name, {}).setdefault(kind, where)
     return pl.Schema({name: _column_type(name, kinds) for name, kinds in seen.items()})
 
 
@@ -576,9 +539,8 @@ def jsonl_rows(
     """Yield the rows of all files in order, some megabytes at a time, nested values as JSON."""
     types = {name: pl.String() if schema[name] == pl.Object else schema[name] for name in columns}
     for file in files:
-        for batch in in_batches(
-            _jsonl_records(file, reading), lambda each: len(each[1]), _BATCH_BYTES
-        ):
+        records = _jsonl_records(file, reading)
+        for batch in in_batches(records, lambda each: len(each[1]), _BATCH_BYTES):
             yield _read_batch(batch, types, reading)
 
 
@@ -591,15 +553,15 @@ def _jsonl_records(file: SourceFile, reading: Reading) -> Iterator[_JsonlRecord]
     """Yield the records that were not rejected, with where they stand, counted from 1."""
     with open_bytes(file) as stream:
         is_array = stream.peek(1)[:_START].lstrip(_BEFORE_START).startswith(b"[")
-    for where, record in _items(file, reading) if is_array else _lines(file, reading):
-        if reading.rejected is None or where not in reading.rejected:
-            yield where, _without_nan(record)
-
-
-def _lines(file: SourceFile, reading: Reading) -> Iterator[_JsonlRecord]:
-    for number, line in enumerate(read_lines(file, reading), 1):
-        if not line.isspace():
-            yield f"{file.path}, line {number}", line
+    numbered = enumerate(read_lines(file, reading), 1)
+    lines = ((f"{file.path}, line {n}", line) for n, line in numbered if not line.isspace())
+    for where, record in _items(file, reading) if is_array else lines:
+        if where in (reading.rejected or ()):
+            continue
+        if b"NaN" in record or b"Infinity" in record:
+            with suppress(ValueError):  # which the strict parser will say
+                record = to_json(from_json(record), inf_nan_mode="null")  # noqa: PLW2901
+        yield where, record
 
 
 def _items(file: SourceFile, reading: Reading) -> Iterator[_JsonlRecord]:
@@ -635,15 +597,7 @@ def _broken(where: str, what: str, of: str = "line") -> BadInputError:
     return BadInputError(where, what, f"correct or remove the {of}")
 
 
-def _without_nan(record: bytes) -> bytes:
-    """Write null for what is no number."""
-    if any(word in record for word in _NO_NUMBERS):
-        with suppress(ValueError):  # which the strict parser will say
-            return to_json(from_json(record), inf_nan_mode="null")
-    return record
-
-
-def _parse(where: str, line: bytes) -> Mapping[str, object]:
+def _parse(where: str, line: bytes) -> dict[str, object]:
     try:
         record = from_json(line.strip(), allow_inf_nan=False)
     except ValueError as error:
@@ -657,13 +611,6 @@ def _parse(where: str, line: bytes) -> Mapping[str, object]:
     if not isinstance(record, dict):
         raise _broken(where, "not a JSON object")
     return record
-
-
-def _jsonl_kind(value: object) -> type:
-    kind = type(value)
-    if kind is int and isinstance(value, int) and not -(2**63) <= value < 2**63:
-        return _LongInteger
-    return kind
 
 
 def _column_type(name: str, kinds: Mapping[type, str]) -> pl.DataType:
@@ -706,7 +653,6 @@ def _read(batch: list[_JsonlRecord], types: Mapping[str, pl.DataType]) -> pl.Dat
 
 
 # Files that are whole documents: ``.txt``, ``.html`` and ``.epub``, one document each.
-
 
 _ROW_BYTES = 1 << 10  # what a row costs besides its text
 _NUMBERS = ("n_characters", "cut_start", "cut_inside", "cut_end", *LEFT_OUT)
@@ -787,9 +733,6 @@ def _books_read(file: SourceFile, stream: IO[bytes], encoding: str | None) -> Bo
     return Book(
         decode(content, declared=next(filter(codec, reversed(names)), None), given=encoding)
     )
-
-
-# How each kind of file is read: its columns, its rows, and where a row stands.
 
 
 @dataclass(frozen=True, slots=True)

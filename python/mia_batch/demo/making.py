@@ -1,4 +1,8 @@
-"""The demo's corpus and models: passages of Python's own documentation, half of them learnt."""
+"""The demo's folder: passages of documentation, a coin that says which are members, and models.
+
+The passages are real text that every Python carries: the documentation of the standard library.
+Sources are parsed, never imported. The same Python gives the same passages on every machine.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,6 @@ import sysconfig
 import tempfile
 import time
 import warnings
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from hashlib import blake2b
@@ -25,22 +28,16 @@ from importlib.util import find_spec
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import polars as pl
 from filelock import FileLock, Timeout
 
 from mia_batch.errors import MiaBatchError, RunFolderError, SettingsError
-from mia_batch.tables import write_text
+from mia_batch.tables import digest, write_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
-
-
-# Passages of real text that every Python carries: the documentation of the standard library.
-#
-# Sources are parsed, never imported. The same Python gives the same passages on every machine.
-
 
 SHARED_RUN = 13
 """No two passages share so many words in a row: members would leak into non-members."""
@@ -51,9 +48,73 @@ _NOT_DOCUMENTATION = frozenset(
     {"__pycache__", "dist-packages", "idlelib", "lib2to3", "site-packages", "test", "tests"}
 )
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+_PACKAGES = ("tokenizers", "torch", "transformers")
+_NAME, _LOCK, _LOG, _STAGING = "demo.json", ".demo.lock", "train.log", ".making-"
+_MADE_BY = "mia-batch demo"
+_RECIPE = 3  # increase it when the same settings come to mean another demo
+_CONFIG = """\
+# What `mia-batch demo` audits: mia-batch --config mia-batch.toml
+# With --reference-model reference, attacks that compare two models are computed, too.
+input = "corpus.parquet"
+model = "model"
+masked_model = "masked"
+neighbours = 5
+nonmember_shots = "nonmember-shots.parquet"
+member_shots = "member-shots.parquet"
+frequencies_from = "corpus.parquet"
+dtype = "float32"
+seed = 0
+out = "run-{digest}"
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DemoSettings:
+    """Sizes of the demo; with the same settings a machine makes the same demo.
+
+    The defaults train in under two minutes on two cores, to a memory that is good but not perfect.
+    With 256 texts, one seed in twenty separates the classes without the model by chance; the
+    default, found by trying 0 to 8, excludes differences above AUC 0.60 (such a choice is called
+    rerandomisation: Morgan and Rubin 2012).
+    """
+
+    seed: int = 8  # of membership, order and training
+    n_passages: int = 256  # in the corpus, even; half of them are members
+    per_group: int = 8  # most passages of one group (module), even
+    n_words: int = 128  # of a passage
+    vocabulary: int = 4096  # most tokens; at least the 256 bytes and two special tokens
+    hidden: int = 128  # width of the model
+    head: int = 64  # width of an attention head; divides both widths
+    layers: int = 2
+    context: int = 1024  # most tokens that the model can read and write
+    epochs: int = 12  # times that the model sees each member
+    learning_rate: float = 2e-3  # highest step size of AdamW
+    n_shots: int = 8  # texts to put before each text: members of the corpus, and so many others
+    helper_hidden: int = 64  # width of the reference and the masked model, of one layer each
+    helper_epochs: int = 3  # times that these two see each passage of the corpus
+
+
+class DemoFolder(NamedTuple):
+    """Where the files of a demo are."""
+
+    corpus: Path  # Parquet: document_id, text, member, group
+    nonmember_shots: Path  # texts to put before others: not in the corpus
+    member_shots: Path  # the same, from among its members
+    model: Path  # checkpoint that was trained on the members
+    reference: Path  # checkpoint of a smaller model, trained on members and others alike
+    masked: Path  # the same of a model that fills gaps
+    config: Path  # settings of the audit
+
+    @classmethod
+    def at(cls, folder: Path) -> DemoFolder:
+        """Name the files of the demo in ``folder``, there or not."""
+        tables = (f"{name}.parquet" for name in ("corpus", "nonmember-shots", "member-shots"))
+        return cls(
+            *map(folder.joinpath, (*tables, "model", "reference", "masked", "mia-batch.toml"))
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Passage:
     """A piece of one module's documentation."""
 
@@ -68,16 +129,13 @@ def read_modules(library: Path | None = None) -> Iterator[tuple[str, str]]:
     The order is fixed; modules without documentation, and files that are not Python, are left out.
     """
     root = Path(sysconfig.get_path("stdlib")) if library is None else library
-    for path in _source_files(root):
-        module = ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
-        if text := _documentation(path, topics=module == _TOPICS):
-            yield module, text
-
-
-def _source_files(root: Path) -> Iterator[Path]:
     for folder, folders, names in os.walk(root):
         folders[:] = sorted(set(folders) - _NOT_DOCUMENTATION)
-        yield from (Path(folder, name) for name in sorted(names) if name.endswith(".py"))
+        for path in (Path(folder, name) for name in sorted(names) if name.endswith(".py")):
+            parts = path.relative_to(root).with_suffix("").parts
+            module = ".".join(parts).removesuffix(".__init__")
+            if text := _documentation(path, topics=module == _TOPICS):
+                yield module, text
 
 
 def _documentation(path: Path, *, topics: bool) -> str:
@@ -87,8 +145,15 @@ def _documentation(path: Path, *, topics: bool) -> str:
             tree = ast.parse(path.read_bytes())
         except (OSError, SyntaxError, ValueError):
             return ""
-    text = "\n\n".join(_topics(tree) if topics else _docstrings(tree))
-    return text.encode(errors="ignore").decode()  # without lone surrogates
+    if topics:  # the values of a dictionary
+        nodes = (node for node in ast.walk(tree) if isinstance(node, ast.Dict))
+        values = (
+            each.value for of in nodes for each in of.values if isinstance(each, ast.Constant)
+        )
+        found: Iterable[str] = (value for value in values if isinstance(value, str))
+    else:
+        found = _docstrings(tree)
+    return "\n\n".join(found).encode(errors="ignore").decode()  # without lone surrogates
 
 
 def _docstrings(node: ast.AST) -> Iterator[str]:
@@ -97,15 +162,6 @@ def _docstrings(node: ast.AST) -> Iterator[str]:
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.stmt):
             yield from _docstrings(child)
-
-
-def _topics(tree: ast.Module) -> Iterator[str]:
-    """Values of the dictionary of help topics, in their order."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Dict):
-            for value in node.values:
-                if isinstance(value, ast.Constant) and isinstance(value.value, str):
-                    yield value.value
 
 
 def cut_passages(module: str, text: str, *, n_words: int) -> Iterator[Passage]:
@@ -118,7 +174,7 @@ def cut_passages(module: str, text: str, *, n_words: int) -> Iterator[Passage]:
         first, last = words[index * n_words], words[(index + 1) * n_words - 1]
         passage = text[first.start() : last.end()]
         if len(passage) <= _CHARACTERS_PER_WORD * n_words:
-            yield Passage(module=module, index=index, text=passage)
+            yield Passage(module, index, passage)
 
 
 def drop_near_duplicates(passages: Iterable[Passage]) -> Iterator[Passage]:
@@ -155,55 +211,44 @@ def hash_order(passages: Iterable[Passage], *salt: object) -> list[Passage]:
     return sorted(passages, key=lambda passage: blake2b(f"{salt} {passage.text}".encode()).digest())
 
 
-# The demo's corpus: passages of documentation, and a coin that says which are members.
-
-
-_SCHEMA = {
-    "document_id": pl.String,
-    "text": pl.String,
-    "member": pl.Boolean,
-    "group": pl.String,
-}
-
-
 def build_corpus(settings: DemoSettings, library: Path | None = None) -> pl.DataFrame:
     """Make the corpus from the documentation in ``library``, None: this Python's own.
 
     The order of its rows tells nothing of their membership.
     """
-    chosen = _choose(_passages(settings.n_words, library), settings)
+    chosen = _choose(settings, library)
     members = draw_members(chosen, settings.seed)
     return _frame(hash_order(chosen, "order", settings.seed), members)
 
 
-def build_shots(settings: DemoSettings, library: Path | None = None) -> pl.DataFrame:
+def build_shots(settings: DemoSettings) -> pl.DataFrame:
     """Choose non-members outside the corpus; fewer than asked for where the library has no more."""
-    passages = _passages(settings.n_words, library)
-    left = set(passages).difference(_choose(passages, settings))
-    drawn = hash_order(left, "shots", settings.seed)[: settings.n_shots]
-    return _frame(drawn, frozenset())
+    left = {*_passages(settings.n_words, None)}.difference(_choose(settings, None))
+    return _frame(hash_order(left, "shots", settings.seed)[: settings.n_shots], ())
 
 
 def _frame(passages: Iterable[Passage], members: Collection[Passage]) -> pl.DataFrame:
     rows = [
-        (f"{passage.module}-{passage.index:03}", passage.text, passage in members, passage.module)
-        for passage in passages
+        (f"{each.module}-{each.index:03}", each.text, each in members, each.module)
+        for each in passages
     ]
-    return pl.DataFrame(rows, schema=_SCHEMA, orient="row")
+    types = {"document_id": str, "text": str, "member": bool, "group": str}
+    return pl.DataFrame(rows, schema=types, orient="row")
 
 
 @cache
 def _passages(n_words: int, library: Path | None) -> tuple[Passage, ...]:
-    passages = [
-        passage
-        for module, text in read_modules(library)
-        for passage in cut_passages(module, text, n_words=n_words)
-    ]
-    return tuple(drop_near_duplicates(passages))
+    modules = read_modules(library)
+    cut = (each for one in modules for each in cut_passages(*one, n_words=n_words))
+    return tuple(drop_near_duplicates(cut))
 
 
-def _choose(passages: Iterable[Passage], settings: DemoSettings) -> list[Passage]:
-    return choose_passages(passages, n_passages=settings.n_passages, per_module=settings.per_group)
+def _choose(settings: DemoSettings, library: Path | None) -> list[Passage]:
+    return choose_passages(
+        _passages(settings.n_words, library),
+        n_passages=settings.n_passages,
+        per_module=settings.per_group,
+    )
 
 
 def draw_members(passages: Iterable[Passage], seed: int) -> set[Passage]:
@@ -215,31 +260,21 @@ def draw_members(passages: Iterable[Passage], seed: int) -> set[Passage]:
     return members
 
 
-# The note that a demo's folder keeps: what made the demo, and which files are its own.
-
-
-_NAME = "demo.json"
-_MADE_BY = "mia-batch demo"
-_PACKAGES = ("tokenizers", "torch", "transformers")
-
-
-def _versions() -> dict[str, str]:
-    return {name: metadata.version(name) for name in _PACKAGES}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """The contents of ``demo.json``."""
+    """What ``demo.json`` says: what made the demo, and which files belong to it."""
 
     recipe: str  # digest of the settings and of the way they are followed
     files: dict[str, str]  # SHA-256 by path in the folder; empty while files are replaced
     python: str = field(default_factory=platform.python_version)  # whose documentation it is
-    packages: dict[str, str] = field(default_factory=_versions)  # that trained the models
+    packages: dict[str, str] = field(  # that trained the models
+        default_factory=lambda: {name: metadata.version(name) for name in _PACKAGES}
+    )
     made_by: str = _MADE_BY  # marks the folder as a demo's
 
     @classmethod
     def of(cls, folder: Path) -> Self | None:
-        """Read a folder's record; None where it has none of ours."""
+        """Read a folder's record; None where there is no demo's."""
         try:
             record = cls(**json.loads((folder / _NAME).read_bytes()))
         except (FileNotFoundError, ValueError, TypeError):
@@ -260,215 +295,7 @@ class Record:
 
 def digest_files(folder: Path, names: Iterable[str]) -> dict[str, str]:
     """Return the SHA-256 of files by their path in the folder."""
-    return {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in names}
-
-
-# Starts the training program and passes on its progress.
-
-
-_LOG = "train.log"
-
-
-def run_training(folder: Path, settings: DemoSettings, notify: Callable[[str], None]) -> None:
-    """Train on ``folder/corpus.parquet``; the output of the libraries goes to ``train.log``."""
-    with (
-        (folder / _LOG).open("wb") as log,
-        subprocess.Popen(
-            _command(folder, settings),
-            process_group=0,  # Ctrl-C is for this process, which ends the other
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            encoding="utf-8",
-        ) as process,
-    ):
-        try:
-            for line in process.stdout or ():
-                notify(line.rstrip("\n"))
-        except BaseException:
-            process.kill()
-            process.wait()
-            raise
-    if process.returncode:
-        raise MiaBatchError(
-            f"the training of the demo's model {_explain(process.returncode, folder / _LOG)}"
-        )
-
-
-def _command(folder: Path, settings: DemoSettings) -> list[str]:
-    """Run the program with this process's module path, as multiprocessing does."""
-    code = (
-        f"import sys; sys.path[:] = {sys.path!r}; from pathlib import Path; "
-        "from mia_batch.demo.making import DemoSettings; from mia_batch.demo.train import main; "
-        f"main(Path({str(folder)!r}), {settings!r})"
-    )
-    return [sys.executable, "-c", code]
-
-
-def _explain(code: int, log: Path) -> str:
-    if code == -signal.SIGKILL:
-        return "was killed, most likely because the machine ran out of memory; free some, try again"
-    if code < 0:
-        return f"was ended by {signal.Signals(-code).name}"
-    lines = log.read_text("utf-8", errors="replace").splitlines()
-    last = next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
-    return f"ended with exit code {code}: {last}"
-
-
-# Makes a demo beside the old one, then replaces that.
-
-
-_RECIPE = 3  # increase it when the same settings come to mean another demo
-_STAGING = ".making-"
-_CONFIG = """\
-# What `mia-batch demo` audits: mia-batch --config mia-batch.toml
-# With --reference-model reference, attacks that compare two models are computed, too.
-input = "corpus.parquet"
-model = "model"
-masked_model = "masked"
-neighbours = 5
-nonmember_shots = "nonmember-shots.parquet"
-member_shots = "member-shots.parquet"
-frequencies_from = "corpus.parquet"
-dtype = "float32"
-seed = 0
-out = "run-{digest}"
-"""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DemoFolder:
-    """Where the files of a demo are."""
-
-    corpus: Path  # Parquet: document_id, text, member, group
-    nonmember_shots: Path  # texts to put before others: not in the corpus
-    member_shots: Path  # the same, from among its members
-    model: Path  # checkpoint that was trained on the members
-    reference: Path  # checkpoint of a smaller model, trained on members and others alike
-    masked: Path  # the same of a model that fills gaps
-    config: Path  # settings of the audit
-
-    @classmethod
-    def at(cls, folder: Path) -> DemoFolder:
-        """Name the files of the demo in ``folder``, there or not."""
-        return cls(
-            corpus=folder / "corpus.parquet",
-            nonmember_shots=folder / "nonmember-shots.parquet",
-            member_shots=folder / "member-shots.parquet",
-            model=folder / "model",
-            reference=folder / "reference",
-            masked=folder / "masked",
-            config=folder / "mia-batch.toml",
-        )
-
-
-def make_demo(folder: Path, settings: DemoSettings, notify: Callable[[str], None]) -> None:
-    """Make a demo in a locked folder; an earlier one stays until the new one is complete."""
-    _require_packages()
-    for leftover in folder.glob(f"{_STAGING}*"):
-        shutil.rmtree(leftover, ignore_errors=True)
-    staging = Path(tempfile.mkdtemp(prefix=_STAGING, dir=folder))
-    try:
-        _make_corpus(staging, settings, notify)
-        _make_model(staging, settings, notify)
-        _put_in_place(staging, folder, recipe_of(settings))
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
-
-
-def recipe_of(settings: DemoSettings) -> str:
-    """Digest of what decides a demo, except Python and the packages."""
-    return hashlib.sha256(repr((_RECIPE, settings)).encode()).hexdigest()
-
-
-def write_config(folder: Path) -> None:
-    """Write the audit's settings; another corpus or model gets another run folder."""
-    record = Record.of(folder)
-    files = json.dumps(record.files if record else {}, sort_keys=True)
-    digest = hashlib.sha256(files.encode()).hexdigest()[:8]
-    write_text(DemoFolder.at(folder).config, _CONFIG.format(digest=digest))
-
-
-def _require_packages() -> None:
-    needed = ("tokenizers", "torch", "transformers")
-    if missing := [name for name in needed if find_spec(name) is None]:
-        raise SettingsError(
-            f"the demo needs {', '.join(missing)}; run pip install 'mia-batch[demo]'"
-        )
-
-
-def _make_corpus(staging: Path, settings: DemoSettings, notify: Callable[[str], None]) -> None:
-    began = time.monotonic()
-    corpus = build_corpus(settings)
-    parts = DemoFolder.at(staging)
-    corpus.write_parquet(parts.corpus)
-    corpus.filter("member").head(settings.n_shots).write_parquet(parts.member_shots)
-    build_shots(settings).write_parquet(parts.nonmember_shots)
-    notify(
-        f"cut the documentation of {corpus['group'].n_unique()} standard modules into "
-        f"{corpus.height} passages, {corpus['member'].sum()} of them members "
-        f"({time.monotonic() - began:.0f} s)"
-    )
-
-
-def _make_model(staging: Path, settings: DemoSettings, notify: Callable[[str], None]) -> None:
-    began = time.monotonic()
-    run_training(staging, settings, notify)
-    notify(f"made the models ({time.monotonic() - began:.0f} s)")
-
-
-def _put_in_place(staging: Path, folder: Path, recipe: str) -> None:
-    """Replace file by file, so that nothing but the demo's own files is lost."""
-    new, old = DemoFolder.at(staging), DemoFolder.at(folder)
-    paths = [new.corpus, new.nonmember_shots, new.member_shots]
-    paths += [path for model in _models(new) for path in sorted(model.iterdir())]
-    files = digest_files(staging, [path.relative_to(staging).as_posix() for path in paths])
-    Record(recipe=recipe, files={}).write(folder)
-    for model in _models(old):
-        model.mkdir(exist_ok=True)
-    for name in files:
-        (staging / name).replace(folder / name)
-    Record(recipe=recipe, files=files).write(folder)
-    write_config(folder)
-
-
-def _models(parts: DemoFolder) -> tuple[Path, ...]:
-    return parts.model, parts.reference, parts.masked
-
-
-# What the demo's corpus and model are made of.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DemoSettings:
-    """Sizes of the demo; with the same settings a machine makes the same demo.
-
-    The defaults train in under two minutes on two cores, to a memory that is good but not perfect.
-    With 256 texts, one seed in twenty separates the classes without the model by chance; the
-    default, found by trying 0 to 8, excludes differences above AUC 0.60 (such a choice is called
-    rerandomisation: Morgan and Rubin 2012).
-    """
-
-    seed: int = 8  # of membership, order and training
-    n_passages: int = 256  # in the corpus, even; half of them are members
-    per_group: int = 8  # most passages of one group (module), even
-    n_words: int = 128  # of a passage
-    vocabulary: int = 4096  # most tokens; at least the 256 bytes and two special tokens
-    hidden: int = 128  # width of the model
-    head: int = 64  # width of an attention head; divides both widths
-    layers: int = 2
-    context: int = 1024  # most tokens that the model can read and write
-    epochs: int = 12  # times that the model sees each member
-    learning_rate: float = 2e-3  # highest step size of AdamW
-    n_shots: int = 8  # texts to put before each text: members of the corpus, and so many others
-    helper_hidden: int = 64  # width of the reference and the masked model, of one layer each
-    helper_epochs: int = 3  # times that these two see each passage of the corpus
-
-
-# Makes the demo's folder once, and reuses it.
-
-
-_LOCK = ".demo.lock"
+    return {name: digest(folder / name) for name in names}
 
 
 def prepare(
@@ -486,13 +313,25 @@ def prepare(
     folder, settings = Path(folder), settings or DemoSettings()
     notify = notify or (lambda _line: None)
     try:
-        _refuse_other_things(folder)
+        names = {path.name for path in folder.iterdir()} if folder.exists() else set()
+        if names and _LOCK not in names and Record.of(folder) is None:
+            raise SettingsError(
+                f"the folder {folder} holds other things than a demo; name a new or an empty folder"
+            )
         folder.mkdir(parents=True, exist_ok=True)
-        with _alone(folder, notify):
+        lock = FileLock(folder / _LOCK)
+        try:
+            lock.acquire(blocking=False)
+        except Timeout:
+            notify(f"waiting for another mia-batch demo that works in {folder}")
+            lock.acquire()
+        try:
             if fresh or not _is_kept(folder, settings, notify):
-                make_demo(folder, settings, notify)
+                _make(folder, settings, notify)
             elif not DemoFolder.at(folder).config.exists():
-                write_config(folder)
+                _write_config(folder)
+        finally:
+            lock.release()
     except OSError as error:
         why = error.strerror or error
         raise RunFolderError(
@@ -501,36 +340,107 @@ def prepare(
     return DemoFolder.at(folder)
 
 
-def _refuse_other_things(folder: Path) -> None:
-    names = {path.name for path in folder.iterdir()} if folder.exists() else set()
-    if names and _LOCK not in names and Record.of(folder) is None:
-        raise SettingsError(
-            f"the folder {folder} holds other things than a demo; name a new or an empty folder"
-        )
-
-
-@contextmanager
-def _alone(folder: Path, notify: Callable[[str], None]) -> Iterator[None]:
-    """Keep other processes out of the folder."""
-    lock = FileLock(folder / _LOCK)
-    try:
-        lock.acquire(blocking=False)
-    except Timeout:
-        notify(f"waiting for another mia-batch demo that works in {folder}")
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
-
-
 def _is_kept(folder: Path, settings: DemoSettings, notify: Callable[[str], None]) -> bool:
     record = Record.of(folder)
     if record is None:
         return False
-    kept = record.recipe == recipe_of(settings) and record.is_true_of(folder)
-    if kept:
-        notify(f"corpus and model in {folder} are kept from before; --fresh makes them anew")
-    else:
-        notify(f"corpus and model in {folder} are unfinished, changed or of another version")
+    kept = record.recipe == _recipe_of(settings) and record.is_true_of(folder)
+    what = "unfinished, changed or of another version"
+    notify(
+        f"corpus and model in {folder} are "
+        f"{'kept from before; --fresh makes them anew' if kept else what}"
+    )
     return kept
+
+
+def _recipe_of(settings: DemoSettings) -> str:
+    """Digest of what decides a demo, except Python and the packages."""
+    return hashlib.sha256(repr((_RECIPE, settings)).encode()).hexdigest()
+
+
+def _make(folder: Path, settings: DemoSettings, notify: Callable[[str], None]) -> None:
+    """Make a demo in a locked folder; an earlier one stays until the new one is complete."""
+    if missing := [name for name in _PACKAGES if find_spec(name) is None]:
+        raise SettingsError(
+            f"the demo needs {', '.join(missing)}; run pip install 'mia-batch[demo]'"
+        )
+    for leftover in folder.glob(f"{_STAGING}*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+    staging = Path(tempfile.mkdtemp(prefix=_STAGING, dir=folder))
+    new, old = DemoFolder.at(staging), DemoFolder.at(folder)
+    try:
+        began = time.monotonic()
+        corpus = build_corpus(settings)
+        corpus.write_parquet(new.corpus)
+        corpus.filter("member").head(settings.n_shots).write_parquet(new.member_shots)
+        build_shots(settings).write_parquet(new.nonmember_shots)
+        notify(
+            f"cut the documentation of {corpus['group'].n_unique()} standard modules into "
+            f"{corpus.height} passages, {corpus['member'].sum()} of them members "
+            f"({time.monotonic() - began:.0f} s)"
+        )
+        began = time.monotonic()
+        run_training(staging, settings, notify)
+        notify(f"made the models ({time.monotonic() - began:.0f} s)")
+        # Replaced file by file, so that nothing but the demo's files is lost.
+        paths = [new.corpus, new.nonmember_shots, new.member_shots]
+        for model in (new.model, new.reference, new.masked):
+            paths += sorted(model.iterdir())
+        files = digest_files(staging, [path.relative_to(staging).as_posix() for path in paths])
+        recipe = _recipe_of(settings)
+        Record(recipe=recipe, files={}).write(folder)
+        for model in (old.model, old.reference, old.masked):
+            model.mkdir(exist_ok=True)
+        for name in files:
+            (staging / name).replace(folder / name)
+        Record(recipe=recipe, files=files).write(folder)
+        _write_config(folder)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def _write_config(folder: Path) -> None:
+    """Write the audit's settings; another corpus or model gets another run folder."""
+    record = Record.of(folder)
+    files = json.dumps(record.files if record else {}, sort_keys=True)
+    of_files = hashlib.sha256(files.encode()).hexdigest()[:8]
+    write_text(DemoFolder.at(folder).config, _CONFIG.format(digest=of_files))
+
+
+def run_training(folder: Path, settings: DemoSettings, notify: Callable[[str], None]) -> None:
+    """Train on ``folder/corpus.parquet``; the output of the libraries goes to ``train.log``."""
+    code = (  # with this process's module path, as multiprocessing does
+        f"import sys; sys.path[:] = {sys.path!r}; from pathlib import Path; "
+        "from mia_batch.demo.making import DemoSettings; from mia_batch.demo.train import main; "
+        f"main(Path({str(folder)!r}), {settings!r})"
+    )
+    with (
+        (folder / _LOG).open("wb") as log,
+        subprocess.Popen(
+            [sys.executable, "-c", code],
+            process_group=0,  # Ctrl-C is for this process, which ends the other
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            encoding="utf-8",
+        ) as process,
+    ):
+        try:
+            for line in process.stdout or ():
+                notify(line.rstrip("\n"))
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
+    if ended := process.returncode:
+        raise MiaBatchError(f"the training of the demo's model {_explain(ended, folder / _LOG)}")
+
+
+def _explain(code: int, log: Path) -> str:
+    if code == -signal.SIGKILL:
+        return "was killed, most likely because the machine ran out of memory; free some, try again"
+    if code < 0:
+        return f"was ended by {signal.Signals(-code).name}"
+    lines = log.read_text("utf-8", errors="replace").splitlines()
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
+    return f"ended with exit code {code}: {last}"

@@ -11,7 +11,7 @@ import sys
 import time
 from random import Random
 from threading import Thread
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 
     from tokenizers import Tokenizer
     from torch import Tensor
-    from torch.optim import Optimizer
-    from transformers import BertForMaskedLM, LlamaForCausalLM, PreTrainedModel
+    from transformers import LlamaForCausalLM, PreTrainedModel
 
     from mia_batch.demo.making import DemoSettings
 
@@ -37,6 +36,9 @@ def main(folder: Path, settings: DemoSettings) -> None:
 
     The helpers are ``reference``, a smaller model, and ``masked``, one that fills gaps.
     """
+    import torch
+    from transformers import BertConfig, BertForMaskedLM
+
     Thread(target=_end_with_parent, daemon=True).start()
     corpus = pl.read_parquet(folder / "corpus.parquet")
     tokenizer = train_tokenizer(corpus["text"].sort(), settings.vocabulary)
@@ -50,7 +52,8 @@ def main(folder: Path, settings: DemoSettings) -> None:
     _teach(reference, tokenizer, texts, settings, settings.helper_epochs, "passages")
     save(reference, tokenizer, folder / "reference")
     tokenizer.add_special_tokens([_MASK])
-    masked = _new_masked_model(tokenizer, settings)
+    torch.manual_seed(settings.seed)
+    masked = BertForMaskedLM(BertConfig(**_sizes(tokenizer, settings, settings.helper_hidden, 1)))
     _teach(masked, tokenizer, texts, settings, settings.helper_epochs, "passages")
     save(masked, tokenizer, folder / "masked")
 
@@ -104,35 +107,28 @@ def new_model(
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(settings.seed)
-    config = LlamaConfig(
-        vocab_size=tokenizer.get_vocab_size(),
-        hidden_size=hidden,
-        intermediate_size=3 * hidden,
-        num_hidden_layers=layers,
-        num_attention_heads=hidden // settings.head,
-        max_position_embeddings=settings.context,
-        tie_word_embeddings=True,
-        initializer_range=0.1,  # narrow layers learn slowly from the usual 0.02
-        bos_token_id=tokenizer.token_to_id(_BOS),
-        eos_token_id=tokenizer.token_to_id(_EOS),
+    return LlamaForCausalLM(
+        LlamaConfig(
+            **_sizes(tokenizer, settings, hidden, layers),
+            tie_word_embeddings=True,
+            initializer_range=0.1,  # narrow layers learn slowly from the usual 0.02
+            bos_token_id=tokenizer.token_to_id(_BOS),
+            eos_token_id=tokenizer.token_to_id(_EOS),
+        )
     )
-    return LlamaForCausalLM(config)
 
 
-def _new_masked_model(tokenizer: Tokenizer, settings: DemoSettings) -> BertForMaskedLM:
-    import torch
-    from transformers import BertConfig, BertForMaskedLM
-
-    torch.manual_seed(settings.seed)
-    config = BertConfig(
-        vocab_size=tokenizer.get_vocab_size(),
-        hidden_size=settings.helper_hidden,
-        intermediate_size=3 * settings.helper_hidden,
-        num_hidden_layers=1,
-        num_attention_heads=settings.helper_hidden // settings.head,
-        max_position_embeddings=settings.context,
-    )
-    return BertForMaskedLM(config)
+def _sizes(
+    tokenizer: Tokenizer, settings: DemoSettings, hidden: int, layers: int
+) -> dict[str, Any]:
+    return {
+        "vocab_size": tokenizer.get_vocab_size(),
+        "hidden_size": hidden,
+        "intermediate_size": 3 * hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": hidden // settings.head,
+        "max_position_embeddings": settings.context,
+    }
 
 
 def train(
@@ -148,28 +144,31 @@ def train(
     in one order, and other processes cannot slow it down by more than their share.
     """
     import torch
+    from torch.nn.utils import clip_grad_norm_
 
     torch.set_num_threads(1)
     began = time.monotonic()
     optimizer = torch.optim.AdamW(
         model.parameters(), betas=(0.9, 0.99), weight_decay=0.0, fused=True
     )
+    steps, rate = epochs * len(rows), settings.learning_rate
     schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer,
-        max_lr=settings.learning_rate,
-        total_steps=epochs * len(rows),
-        pct_start=0.05,
-        cycle_momentum=False,
+        optimizer, max_lr=rate, total_steps=steps, pct_start=0.05, cycle_momentum=False
     )
-    shuffle = Random(settings.seed).shuffle
-    gaps = Random(settings.seed)
+    shuffle, gaps = Random(settings.seed).shuffle, Random(settings.seed)
     for epoch in range(1, epochs + 1):
         shuffle(rows)
         loss = 0.0
         for row in rows:
             tokens, labels = _gaps(row, mask, gaps) if mask else (row, row)
-            loss += _step(model, optimizer, torch.tensor([[tokens, labels]])) / len(rows)
+            ids, wanted = torch.tensor([[tokens, labels]]).unbind(1)
+            of_row: Tensor = model(input_ids=ids, labels=wanted).loss
+            optimizer.zero_grad()
+            of_row.backward()  # type: ignore[no-untyped-call] # torch gives it no types
+            clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
             schedule.step()
+            loss += of_row.item() / len(rows)
         if (epochs - epoch) % -(-epochs // _REPORTS) == 0:
             seconds = time.monotonic() - began
             _tell(f"epoch {epoch} of {epochs}: loss {loss:.2f} ({seconds:.0f} s)")
@@ -182,18 +181,6 @@ def _gaps(row: list[int], mask: int, random: Random) -> tuple[list[int], list[in
         hidden[random.randrange(len(row))] = True
     tokens = [mask if gap else token for token, gap in zip(row, hidden, strict=True)]
     return tokens, [token if gap else -100 for token, gap in zip(row, hidden, strict=True)]
-
-
-def _step(model: PreTrainedModel, optimizer: Optimizer, both: Tensor) -> float:
-    from torch.nn.utils import clip_grad_norm_
-
-    tokens, labels = both.unbind(1)
-    loss: Tensor = model(input_ids=tokens, labels=labels).loss
-    optimizer.zero_grad()
-    loss.backward()  # type: ignore[no-untyped-call] # torch gives it no types
-    clip_grad_norm_(model.parameters(), 1.0)
-    optimizer.step()
-    return loss.item()
 
 
 def save(model: PreTrainedModel, tokenizer: Tokenizer, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Recorded samples, read from files in place of a model."""
+"""A recording: continuations generated elsewhere, checked once, asked for the samples of blocks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shutil
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain, islice
 from reprlib import repr as brief
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
@@ -36,14 +36,10 @@ if TYPE_CHECKING:
     from mia_batch.prompts.views import View
 
 
-# Which column of a recording plays which part, and how it becomes one of the samples table.
-
-
 Key = Literal["target_id", "document_id", "prefix"]
 """Columns that name a recording's targets; the first one that it has is used."""
 
 _TEXTS = ("prompt", "finish_reason", "reason")
-_PROBE = "probe"
 _NUMBERS = ("sample_index", "n_tokens", "view_index", "point")
 
 
@@ -85,7 +81,7 @@ class Columns:
         if self.has("view"):
             view = pl.col("view").cast(pl.String)
         else:  # a point is a probe's; a prefix says itself what was asked
-            view = pl.lit(_PROBE if self.has("point") else None, pl.String)
+            view = pl.lit("probe" if self.has("point") else None, pl.String)
         return [
             key,
             view.alias("view"),
@@ -164,9 +160,6 @@ def _check_type(name: str, dtype: pl.DataType, where: str, *, number: bool) -> N
         raise CorpusError(f"{where}: column {name!r} holds {came}; it must hold {wanted}")
 
 
-# Which targets the rows of a recording name.
-
-
 class TargetKeys:
     """The rows of the targets table that a key names.
 
@@ -178,7 +171,15 @@ class TargetKeys:
         self.table = scan(targets, Targets).select(key)
         self._targets: NDArray[np.uint32] | None = None  # of each row of the table
         if key == "prefix" and "prefix" not in view.columns:
-            self._store_contexts(targets, view, partition)
+            of_rows = [np.zeros(0, np.uint32)]
+
+            def contexts(_names: list[str] | None) -> Iterator[pl.DataFrame]:
+                for prompts in FreshUnits(scan(targets, Targets), view).slices():
+                    of_rows.append(prompts["target_row"].to_numpy())
+                    yield prompts.select(prefix="context")
+
+            self.table = partition.sink(generate(pl.Schema({"prefix": pl.String()}), contexts))
+            self._targets = np.concatenate(of_rows)
         self.index = RowIndex(self.table)
 
     def find(self, keys: pl.Series) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
@@ -191,20 +192,6 @@ class TargetKeys:
         """Count the targets that have a key."""
         return self.index.n_keys if self._targets is None else np.unique(self._targets).size
 
-    def _store_contexts(self, targets: Path, view: View, partition: Partition) -> None:
-        of_rows = [np.zeros(0, np.uint32)]
-
-        def contexts(_names: list[str] | None) -> Iterator[pl.DataFrame]:
-            for prompts in FreshUnits(scan(targets, Targets), view).slices():
-                of_rows.append(prompts["target_row"].to_numpy())
-                yield prompts.select(prefix="context")
-
-        self.table = partition.sink(generate(pl.Schema({"prefix": pl.String()}), contexts))
-        self._targets = np.concatenate(of_rows)
-
-
-# The rows of a recording: checked once, then read in the columns of the samples table.
-
 
 _HELD_BYTES = 8 << 20  # of text, in memory at a time
 _HELD_ROWS = 1 << 15  # the same, for short texts
@@ -215,11 +202,8 @@ def check_rows(source: Source, columns: Columns) -> tuple[int, int, bool]:
 
     Returns their number, `Recording.most_samples` and `Recording.has_probes`.
     """
-    reader = FORMATS[source.kind]
-    ordinals = Ordinals()
-    n_rows = most_samples = 0
-    has_probes = False
-    reading = Reading()
+    reader, reading, ordinals = FORMATS[source.kind], Reading(), Ordinals()
+    n_rows, most_samples, has_probes = 0, 0, False
     for frame in reader.read_rows(source.files, columns.raw, columns.small, reading):
         for row, what in faulty_rows(frame, columns.faults):
             place = next(islice(reader.places(source.files, reading), n_rows + row, None))
@@ -263,17 +247,8 @@ def _numbered(rows: pl.DataFrame, columns: Columns, ordinals: Ordinals) -> pl.Da
     return rows.with_columns(sample_index=pl.Series(numbers, dtype=pl.UInt32))
 
 
-# Rows of a recording to the samples of a block.
-
-
 MISSING = "the recording lacks this sample"
 _NO_TEXT = "the recording has no text"
-
-
-def first_of_each(rows: pl.DataFrame) -> pl.DataFrame:
-    """Keep one row of each sample: the first with a text, else the first."""
-    textless_last = rows.sort(pl.col("candidate").is_null(), maintain_order=True)
-    return textless_last.unique(["key", "view_index", "sample_index"], keep="first")
 
 
 def answer(
@@ -327,9 +302,6 @@ def answer(
     )
 
 
-# Rows that come in any order, stored on disk in portions that are small enough to hold.
-
-
 Packed: TypeAlias = memoryview
 """Rows as they lie in a portion."""
 
@@ -354,20 +326,17 @@ class Partition:
 
     def append(self, number: int, rows: Packed) -> None:
         """Add packed rows to a portion; those of one portion have the same columns."""
-        with self._refusing(), self._path(number).open("ab") as file:
+        with self._refusing(), (self._folder / f"{number:08d}").open("ab") as file:
             file.write(len(rows).to_bytes(_SIZE_BYTES, "little"))
             file.write(rows)
 
     def read(self, number: int) -> list[pl.DataFrame]:
         """Return what was added to a portion, in order."""
-        found = []
-        with self._refusing():
-            if not self._path(number).exists():
-                return []
-            with self._path(number).open("rb") as file:
-                while size := file.read(_SIZE_BYTES):
-                    packed = io.BytesIO(file.read(int.from_bytes(size, "little")))
-                    found.append(pl.read_ipc_stream(packed))
+        found, path = [], self._folder / f"{number:08d}"
+        with self._refusing(), path.open("rb") if path.exists() else io.BytesIO() as file:
+            while size := file.read(_SIZE_BYTES):
+                packed = io.BytesIO(file.read(int.from_bytes(size, "little")))
+                found.append(pl.read_ipc_stream(packed))
         return found
 
     def sink(self, rows: pl.LazyFrame) -> pl.LazyFrame:
@@ -382,9 +351,6 @@ class Partition:
         if self._folder.exists():
             shutil.rmtree(self._folder)
 
-    def _path(self, number: int) -> Path:
-        return self._folder / f"{number:08d}"
-
     @contextmanager
     def _refusing(self) -> Iterator[None]:
         try:
@@ -392,9 +358,6 @@ class Partition:
         except OSError as error:
             why = f"{error.strerror}; make room or choose another --out"
             raise RunFolderError(f"{self._folder} cannot be used: {why}") from error
-
-
-# A recording of continuations: checked once, then asked for the samples of blocks.
 
 
 _PORTION_BYTES = 8 << 20  # of text, in memory at a time
@@ -434,7 +397,7 @@ class Recording:
     columns: Columns
     counts: Counts
     has_probes: bool  # whether it has answers at points, beside or instead of continuations
-    _most_samples: int = field(repr=False)
+    most_samples: int  # the largest ``sample_index`` plus 1; without it, the most rows of a key
 
     @classmethod
     def open(cls, source: str, *, candidate_column: str = "candidate") -> Recording:
@@ -453,18 +416,17 @@ class Recording:
             raise CorpusError(f"{source} is {kind}, which has no types; give Parquet or JSON Lines")
         raw = FORMATS[found.kind].read_schema(found.files, Reading())
         columns = resolve(raw, candidate=candidate_column, where=source) if raw else None
-        n_rows, most, has_probes = check_rows(found, columns) if columns else (0, 0, False)
+        n_rows, most_samples, has_probes = check_rows(found, columns) if columns else (0, 0, False)
         if columns is None or n_rows == 0:  # JSON Lines without a line have no columns
             raise CorpusError(
                 f"{source} has no rows; give a recording with at least one continuation"
             )
-        counts = Counts(rows=n_rows)
         return cls(
             source=found,
             columns=columns,
-            counts=counts,
+            counts=Counts(rows=n_rows),
             has_probes=has_probes,
-            _most_samples=most,
+            most_samples=most_samples,
         )
 
     @property
@@ -483,10 +445,6 @@ class Recording:
         if not self.has_finish_reason:
             yield "finish_reason", "not recorded: candidates count as whole"
 
-    def most_samples(self) -> int:
-        """Return the largest ``sample_index`` plus 1; without it, the most rows of a key."""
-        return self._most_samples
-
     def collect(
         self, targets: Path, view: View, blocks: Iterable[Block], work: Path, words: WordRule
     ) -> Generator[tuple[Block, pl.DataFrame]]:
@@ -499,34 +457,17 @@ class Recording:
         documents are named that are not one target each, or no row names a target.
         """
         if self.key == "document_id":
-            self._refuse_documents(RowIndex(scan(targets, Targets).select("document_id")))
+            index = RowIndex(scan(targets, Targets).select("document_id"))
+            if not (index.unique and index.n_keys):
+                why = "several targets each" if index.n_keys else "no identifier in the corpus"
+                raise SettingsError(
+                    f"{self.source.given} names documents, but these have {why}; "
+                    "give it a column 'target_id' or 'prefix' instead"
+                )
         return self._collect(targets, iter(blocks), work / "replay", view, words)
 
-    def _refuse_documents(self, index: RowIndex) -> None:
-        if index.unique and index.n_keys > 0:
-            return
-        lack = "have several targets each" if index.n_keys else "have no identifier in the corpus"
-        raise SettingsError(
-            f"{self.source.given} names documents, but these {lack}; "
-            "give it a column 'target_id' or 'prefix' instead"
-        )
-
-    def _refuse_others(self, keys: pl.LazyFrame) -> None:
-        recorded = next(read_rows(self.source, self.columns))["key"][0]
-        known = keys.drop_nulls().head(1).collect().item()
-        raise SettingsError(
-            f"none of the {self.counts.rows:,} rows of {self.source.given} names a target: "
-            f"{self.key!r} is {brief(recorded)} in its first row and {brief(known)} of the first "
-            "target; give both the same names"
-        )
-
     def _collect(
-        self,
-        targets: Path,
-        blocks: Iterator[Block],
-        folder: Path,
-        view: View,
-        words: WordRule,
+        self, targets: Path, blocks: Iterator[Block], folder: Path, view: View, words: WordRule
     ) -> Generator[tuple[Block, pl.DataFrame]]:
         self.counts = Counts(rows=self.counts.rows)
         first = next(blocks, None)
@@ -537,13 +478,24 @@ class Recording:
             keys = TargetKeys(targets, self.key, view, partition)
             portion = self._store(keys, partition, view, first.last)
             if self.counts.unmatched == self.counts.rows:
-                self._refuse_others(keys.table)
+                recorded = next(read_rows(self.source, self.columns))["key"][0]
+                known = keys.table.drop_nulls().head(1).collect().item()
+                raise SettingsError(
+                    f"none of the {self.counts.rows:,} rows of {self.source.given} names a target: "
+                    f"{self.key!r} is {brief(recorded)} in its first row and {brief(known)} of the "
+                    "first target; give both the same names"
+                )
             del keys  # not needed while the samples are handed out
             held, rows = -1, pl.DataFrame()
             for block in chain([first], blocks):
                 number = block.index * RECORDED_BLOCK_TARGETS // portion
                 if number != held:
-                    held, rows = number, self._read(partition, number)
+                    held = number
+                    stored = pl.concat([_NOTHING, *partition.read(number)])
+                    # Of a sample the first row with a text, else the first.
+                    rows = stored.sort(pl.col("candidate").is_null(), maintain_order=True)
+                    rows = rows.unique(["key", "view_index", "sample_index"], keep="first")
+                    self.counts.duplicates += stored.height - rows.height
                 samples = answer(block, rows, view=view, key=self.key, words=words)
                 missing = int((samples["reason"] == MISSING).sum())
                 self.counts.missing += missing
@@ -564,7 +516,11 @@ class Recording:
         with ThreadPoolExecutor(_PACKED_AT_ONCE) as beside:
             for read in read_rows(self.source, self.columns):
                 rows = read.filter(pl.col("view").fill_null(view.name) == view.name).drop("view")
-                portion = portion or self._portion(read, keys.n_targets)
+                if not portion:  # estimated from the first rows; whole blocks
+                    a_row = text_bytes(read) / read.height
+                    a_target = a_row * self.counts.rows / max(keys.n_targets, 1)
+                    n_blocks = int(_PORTION_BYTES / (a_target + 1)) // RECORDED_BLOCK_TARGETS
+                    portion = RECORDED_BLOCK_TARGETS * min(max(n_blocks, 1), _PORTION_BLOCKS)
                 known = rows.filter(pl.Series(keys.index.count(rows["key"]) > 0, dtype=pl.Boolean))
                 wanted = known.filter(pl.col("sample_index") < n_samples)
                 self.counts.unmatched += rows.height - known.height
@@ -575,19 +531,6 @@ class Recording:
             while packed:
                 write()
         return portion
-
-    def _portion(self, rows: pl.DataFrame, n_targets: int) -> int:
-        """Estimate from the first rows how many targets' rows can be held; whole blocks."""
-        a_target = text_bytes(rows) / rows.height * self.counts.rows / max(n_targets, 1)
-        n_blocks = int(_PORTION_BYTES / (a_target + 1)) // RECORDED_BLOCK_TARGETS
-        return RECORDED_BLOCK_TARGETS * min(max(n_blocks, 1), _PORTION_BLOCKS)
-
-    def _read(self, partition: Partition, number: int) -> pl.DataFrame:
-        """Return the rows of a portion, each sample once."""
-        rows = pl.concat([_NOTHING, *partition.read(number)])
-        distinct = first_of_each(rows)
-        self.counts.duplicates += rows.height - distinct.height
-        return distinct
 
 
 def _pack(rows: pl.DataFrame, keys: TargetKeys, portion: int) -> list[tuple[int, Packed]]:

@@ -1,4 +1,4 @@
-"""Tokenizers: special tokens, limits of length, counts."""
+"""Text to token ids and back, exactly as a model's tokenizer does it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,9 @@ from mia_batch.errors import SettingsError
 from mia_batch.models.weights import Measure, cause_of, tokenizer_source, weights_source
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from transformers import PreTrainedTokenizerBase
-
-
-# What a tokenizer does of its own accord: special tokens around a text, a limit of its length.
 
 
 NO_LIMIT = 2**62
@@ -57,9 +54,6 @@ def why_of_another(tokenizer: PreTrainedTokenizerBase, config: Any) -> str | Non
     return f"ends texts with token {own}, and the model's config.json with {ends[0]}"
 
 
-# Text to token ids and back, exactly as the model's own tokenizer does it.
-
-
 _CUT = "\N{REPLACEMENT CHARACTER}"
 """What the first bytes of a character decode to where the rest of them is missing."""
 
@@ -70,7 +64,8 @@ class Tokenizer:
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self._tokenizer = tokenizer
         self._tokenizer.model_max_length = NO_LIMIT
-        self._digest = _digest(tokenizer)
+        self.digest = _digest(tokenizer)
+        """SHA-256 of everything that decides how text is cut into tokens, in hexadecimal."""
         self._prepended, appended = find_specials(tokenizer)
         self._n_appended = len(appended)
 
@@ -104,11 +99,6 @@ class Tokenizer:
                 )
         return cls(loaded)
 
-    @property
-    def digest(self) -> str:
-        """SHA-256 of everything that decides how text is cut into tokens, in hexadecimal."""
-        return self._digest
-
     def encode_prompts(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of prompts, with the special tokens that the tokenizer puts before a text.
 
@@ -116,9 +106,7 @@ class Tokenizer:
         shall go on.
         """
         encoded = self._encode(texts, add_special_tokens=True)
-        if not self._n_appended:
-            return encoded
-        return [ids[: -self._n_appended] for ids in encoded]
+        return [ids[: len(ids) - self._n_appended] for ids in encoded]
 
     def encode_after(self, context: str, text: str) -> tuple[list[int], list[int], list[int]]:
         """Token ids of a text that follows another: special tokens, the context's, the text's.
@@ -141,17 +129,19 @@ class Tokenizer:
         """Cut a text to its last tokens, at most ``n_tokens``."""
         if not self._tokenizer.is_fast:
             return self._decode([self.encode([text])[0][-n_tokens:]])[0]
-        encoded = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-        starts = [start for start, _ in encoded["offset_mapping"]]
-        return text[starts[-n_tokens] :] if len(starts) > n_tokens else text
+        spans = self._spans(text)
+        return text[spans[-n_tokens][0] :] if len(spans) > n_tokens else text
 
     def keep_first(self, text: str, n_tokens: int) -> str:
         """Cut a text to its first tokens, at most ``n_tokens``; what they share with it stays."""
         if not self._tokenizer.is_fast:
             return self._decode([self.encode([text])[0][:n_tokens]])[0]
+        return text[: max((end for _, end in self._spans(text)[:n_tokens]), default=0)]
+
+    def _spans(self, text: str) -> list[tuple[int, int]]:
         encoded = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-        ends = [end for _, end in encoded["offset_mapping"]][:n_tokens]
-        return text[: max(ends, default=0)]
+        spans: list[tuple[int, int]] = encoded["offset_mapping"]
+        return spans
 
     def count_tokens(self, texts: Sequence[str]) -> list[int]:
         """Tokens of each text, special tokens not counted."""
@@ -168,20 +158,14 @@ class Tokenizer:
 
     def token_text(self, token: int) -> str:
         """Decode one token alone."""
-        return self._alone([token])[0]
+        return self._decode([[token]], skip_special=False)[0]
 
     @cached_property
     def by_text(self) -> dict[str, int]:
         """Token ids by what they decode to alone; a text that several have is left out."""
-        texts = self._alone(range(self.vocabulary))
+        texts = self._decode([[token] for token in range(self.vocabulary)], skip_special=False)
         counts = Counter(texts)
         return {text: token for token, text in enumerate(texts) if counts[text] == 1}
-
-    def _alone(self, ids: Iterable[int]) -> list[str]:
-        texts: list[str] = self._tokenizer.batch_decode(
-            [[token] for token in ids], clean_up_tokenization_spaces=False
-        )
-        return texts
 
     def measure(self, prefixes: Sequence[str], references: Sequence[str]) -> list[Measure]:
         """Encode prompts, and count the tokens of their references."""
@@ -212,9 +196,9 @@ class Tokenizer:
                 (texts[index],) = self._decode([prompt + list(output[:n_tokens])])
         return decoded_prompt, [_after(decoded_prompt, text) for text in texts]
 
-    def _decode(self, ids: list[list[int]]) -> list[str]:
+    def _decode(self, ids: list[list[int]], *, skip_special: bool = True) -> list[str]:
         decoded: list[str] = self._tokenizer.batch_decode(
-            ids, skip_special_tokens=True, clean_up_tokenization_spaces=False
+            ids, skip_special_tokens=skip_special, clean_up_tokenization_spaces=False
         )
         return decoded
 
@@ -231,13 +215,11 @@ def _after(prompt: str, text: str) -> str:
     """Cut ``prompt`` off the start of ``text``, as far as ``text`` starts with it."""
     if text.startswith(prompt):
         return text[len(prompt) :]
-    shared = sum(takewhile(bool, map(eq, prompt, text)))
-    return text[shared:]
+    return text[sum(takewhile(bool, map(eq, prompt, text))) :]
 
 
 def _digest(tokenizer: PreTrainedTokenizerBase) -> str:
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is not None:
+    if (backend := getattr(tokenizer, "backend_tokenizer", None)) is not None:
         content = backend.to_str()
     else:  # a tokenizer written in Python
         content = repr((type(tokenizer).__name__, sorted(tokenizer.get_vocab().items())))

@@ -1,4 +1,4 @@
-"""Which model it is: checkpoints, adapters, their digests and sizes."""
+"""Models before they are asked: adapters, whole weights, digests; and lengths in tokens."""
 
 from __future__ import annotations
 
@@ -21,13 +21,9 @@ from mia_batch.errors import SettingsError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-    from hashlib import _Hash
 
     import torch
     from torch import Tensor
-
-
-# The cause of a failure of another library, in one line.
 
 
 _LONGEST = 300
@@ -52,9 +48,6 @@ def first_error_in(log: str) -> str:
 def _shorten(line: str) -> str:
     text = line.strip().rstrip(".")
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ..."
-
-
-# Loading models without a word: what their libraries would say is no news here.
 
 
 _LOADING = RLock()
@@ -83,7 +76,6 @@ def quiet() -> Iterator[None]:
 
 # Adapters: folders that peft's ``save_pretrained`` wrote, which are models like any other.
 
-
 TOKENIZERS = ("tokenizer.json", "*.model", "*.tiktoken", "vocab.*", "tekken.json")
 """Files of which a tokenizer has at least one."""
 
@@ -93,15 +85,8 @@ _LENGTH_BYTES = 8  # of a safetensors file's header, which names its weights
 _INJECTED = ("LORA", "IA3")
 _VIRTUAL = ("PREFIX_TUNING", "P_TUNING", "PROMPT_TUNING")
 _BEYOND_LORA = (
-    "modules_to_save",
-    "use_dora",
-    "lora_bias",
-    "alora_invocation_tokens",
-    "layer_replication",
-    "use_bdlora",
-    "use_qalora",
-    "target_parameters",
-    "trainable_token_indices",
+    *("modules_to_save", "use_dora", "lora_bias", "alora_invocation_tokens", "layer_replication"),
+    *("use_bdlora", "use_qalora", "target_parameters", "trainable_token_indices"),
 )
 """Settings of peft that make an adapter more than two matrices beside a frozen one."""
 
@@ -229,7 +214,6 @@ def _why_not_asked(adapter: Adapter, config: dict[str, Any]) -> str | None:
 
 
 # Whether a model has every tensor of its architecture, by its files' headers, and no noise.
-
 
 _FILES = ("model.safetensors", "pytorch_model.bin")
 _FILES_OF_ADAPTER = ("adapter_model.safetensors", "adapter_model.bin")
@@ -469,7 +453,6 @@ def _refuse(reason: str) -> NoReturn:
 
 # Whether a model is there at all, found out before any engine starts.
 
-
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin", "*.pt", "*.gguf")
 _SECONDS_FOR_HUB = 20.0
 _PARTS = {"config.json": ("config.json",), "weights": _WEIGHTS, "tokenizer": TOKENIZERS}
@@ -511,22 +494,29 @@ def _check_base(adapter: Adapter, asked: str) -> None:
 def _check_checkpoint(
     model: str, revision: str | None, parts: Mapping[str, Sequence[str]], asked: str
 ) -> None:
+    from transformers import AutoConfig
+
     path = Path(model)
     if path.is_dir():
         _check_folder(path, parts)
-    elif path.exists() or _is_path(model):
+    elif path.exists() or model.startswith(("/", ".", "~")) or model.count("/") > 1:
         what = "is a file" if path.exists() else "does not exist"
         raise SettingsError(
             f"setting 'model': {model!r} {what}; give a checkpoint folder or a hub name"
         )
     else:
         _check_hub(model, revision)
-    _check_config(model, revision)
+    try:
+        AutoConfig.from_pretrained(model, revision=revision, trust_remote_code=False)
+    except Exception as error:
+        way_out = "give a model that the installed transformers library knows"
+        if "gated" in str(error):
+            way_out = "ask for access on the hub, then log in with 'hf auth login'"
+        raise SettingsError(
+            f"setting 'model': the configuration of {model!r} cannot be read ({cause_of(error)}); "
+            f"{way_out}"
+        ) from error
     check_weights(model, revision, asked)
-
-
-def _is_path(model: str) -> bool:
-    return model.startswith(("/", ".", "~")) or model.count("/") > 1
 
 
 def _check_folder(folder: Path, parts: Mapping[str, Sequence[str]]) -> None:
@@ -542,50 +532,29 @@ def _check_folder(folder: Path, parts: Mapping[str, Sequence[str]]) -> None:
 def _check_hub(model: str, revision: str | None) -> None:
     from huggingface_hub import errors, model_info, try_to_load_from_cache
 
+    neither = "it is neither a folder here nor {}; check the spelling"
+    causes: dict[type[Exception], str] = {
+        errors.HFValidationError: neither.format("a possible hub name"),
+        errors.RevisionNotFoundError: f"it has no revision {revision!r}; check the setting "
+        "'revision'",
+        errors.RepositoryNotFoundError: neither.format("on the hub"),
+        Exception: "it is no folder here, and the hub cannot be reached; check the network, or "
+        "give the folder of a downloaded checkpoint",
+    }
     cached: object = None
     try:
         cached = try_to_load_from_cache(model, "config.json", revision=revision)
         model_info(model, revision=revision, timeout=_SECONDS_FOR_HUB)
-    except errors.HFValidationError as error:
-        cause = "it is neither a folder here nor a possible hub name; check the spelling"
-        raise _unresolved(model, cause) from error
-    except errors.RevisionNotFoundError as error:
-        cause = f"it has no revision {revision!r}; check the setting 'revision'"
-        raise _unresolved(model, cause) from error
-    except errors.RepositoryNotFoundError as error:
-        cause = "it is neither a folder here nor on the hub; check the spelling"
-        raise _unresolved(model, cause) from error
-    except Exception as error:  # whatever the network throws
-        if isinstance(cached, str):
+    except Exception as error:  # the network may throw anything
+        kind = next(kind for kind in causes if isinstance(error, kind))
+        if kind is Exception and isinstance(cached, str):
             return
-        cause = (
-            "it is no folder here, and the hub cannot be reached; check the network, or give the "
-            "folder of a downloaded checkpoint"
-        )
-        raise _unresolved(model, cause) from error
-
-
-def _unresolved(model: str, cause: str) -> SettingsError:
-    return SettingsError(f"setting 'model': {model!r} cannot be found: {cause}")
-
-
-def _check_config(model: str, revision: str | None) -> None:
-    from transformers import AutoConfig
-
-    try:
-        AutoConfig.from_pretrained(model, revision=revision, trust_remote_code=False)
-    except Exception as error:
-        way_out = "give a model that the installed transformers library knows"
-        if "gated" in str(error):
-            way_out = "ask for access on the hub, then log in with 'hf auth login'"
         raise SettingsError(
-            f"setting 'model': the configuration of {model!r} cannot be read ({cause_of(error)}); "
-            f"{way_out}"
+            f"setting 'model': {model!r} cannot be found: {causes[kind]}"
         ) from error
 
 
 # Which model it is: what a run records so that samples of two models are never mixed.
-
 
 _PIECE = 1 << 20
 _SUFFIXES = frozenset({".bin", ".json", ".jinja", ".model", ".pt", ".safetensors", ".txt"})
@@ -605,24 +574,16 @@ def identify_model(model: str, revision: str | None, asked: str = "logprobs") ->
     For what is ``asked`` see `check_weights`. An adapter has a digest of itself and its base, and
     what its virtual tokens leave of the base's context.
     """
-    check_model(model, revision, asked)
-    adapter = read_adapter(model)
-    if adapter is None:
-        return _identify(model, revision)
-    base = _identify(adapter.base, adapter.base_revision)
-    context = base.max_model_len
-    return ModelIdentity(
-        digest=sha256(f"{digest_folder(model)}\0{base.digest}".encode()).hexdigest(),
-        max_model_len=None if context is None else context - adapter.virtual_tokens,
-    )
-
-
-def _identify(model: str, revision: str | None) -> ModelIdentity:
     from transformers import AutoConfig
 
-    config = AutoConfig.from_pretrained(model, revision=revision, trust_remote_code=False)
-    digest = digest_folder(model) or str(config._commit_hash)
+    check_model(model, revision, asked)
+    adapter, (base, of_base) = read_adapter(model), weights_source(model, revision)
+    config = AutoConfig.from_pretrained(base, revision=of_base, trust_remote_code=False)
+    digest = digest_folder(base) or str(config._commit_hash)
     context = getattr(config.get_text_config(), "max_position_embeddings", None)
+    if adapter is not None:
+        digest = sha256(f"{digest_folder(model)}\0{digest}".encode()).hexdigest()
+        context = None if context is None else context - adapter.virtual_tokens
     return ModelIdentity(digest=digest, max_model_len=context)
 
 
@@ -637,19 +598,13 @@ def digest_folder(model: str) -> str | None:
     digest = sha256()
     for path in sorted(folder.iterdir()):
         if path.suffix in _SUFFIXES and path.is_file():
-            digest.update(f"{path.name}\0{path.stat().st_size}\0".encode())
-            _add_ends(path, digest)
+            size = path.stat().st_size
+            digest.update(f"{path.name}\0{size}\0".encode())
+            with path.open("rb") as file:
+                digest.update(file.read(_PIECE))
+                file.seek(max(_PIECE, size - _PIECE))
+                digest.update(file.read(_PIECE))
     return digest.hexdigest()
-
-
-def _add_ends(path: Path, digest: _Hash) -> None:
-    with path.open("rb") as file:
-        digest.update(file.read(_PIECE))
-        file.seek(max(_PIECE, path.stat().st_size - _PIECE))
-        digest.update(file.read(_PIECE))
-
-
-# How long prompts and references are in tokens: counted, or estimated where nobody can count.
 
 
 _BYTES_PER_TOKEN = 4  # of English prose; other text has fewer
@@ -672,11 +627,11 @@ def estimated_tokens(column: str) -> pl.Expr:
 
 def estimate_tokens(prefixes: Sequence[str], references: Sequence[str]) -> list[Measure]:
     """Estimate lengths where no tokenizer is at hand: a token for every four bytes of UTF-8."""
+    lengths = (
+        [-(-len(text.encode()) // _BYTES_PER_TOKEN) for text in pair]
+        for pair in zip(prefixes, references, strict=True)
+    )
     return [
-        Measure(
-            prompt_token_ids=None,
-            prompt_tokens=-(-len(prefix.encode()) // _BYTES_PER_TOKEN),
-            reference_tokens=-(-len(reference.encode()) // _BYTES_PER_TOKEN),
-        )
-        for prefix, reference in zip(prefixes, references, strict=True)
+        Measure(prompt_token_ids=None, prompt_tokens=prompt, reference_tokens=reference)
+        for prompt, reference in lengths
     ]

@@ -232,7 +232,7 @@ def recorded_settings(settings: Settings, recording: Recording) -> Settings:
     """
     filled: dict[str, object] = {}
     if "samples" not in settings.model_fields_set:
-        filled["samples"] = recording.most_samples()
+        filled["samples"] = recording.most_samples
     by_default = settings.attacks is None and settings.preset == "default"
     if by_default and not recording.has_probes:
         whole = () if recording.has_finish_reason else defaults("samia")

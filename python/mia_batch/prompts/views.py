@@ -17,14 +17,11 @@ from mia_batch.schemas import Prompts
 from mia_batch.targets import from_text, target_id, text_digest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from mia_batch.models.tokens import Tokenizer
-
-
-# Views: each turns targets into prompts of one kind.
 
 
 SHADOW = "shadow-"
@@ -119,9 +116,6 @@ class View:
         )
 
 
-# Seeds of samples, from what is sampled and never from its index in a batch.
-
-
 _SEED_BITS = 62  # vLLM keeps seeds as signed 64-bit integers on a GPU
 _STRIDE_BITS = 16
 
@@ -144,7 +138,6 @@ def sample_seed(
 
 
 # Prompts that put texts of known membership before the target.
-
 
 BETWEEN = "\n\n"
 """What stands between a text and what is before it."""
@@ -201,14 +194,12 @@ def choose_shots(
     if found is not None:
         return found
     if not context:
-        msg = f"setting {setting!r}: there is no text in it; give at least one"
-    else:
-        msg = (
-            f"setting {setting!r}: the first text has {n_tokens:,} tokens, but the model's context "
-            f"leaves room for {max(room, 0):,} before the longest target; give shorter texts or "
-            "shorter targets"
-        )
-    raise SettingsError(msg)
+        raise SettingsError(f"setting {setting!r}: there is no text in it; give at least one")
+    raise SettingsError(
+        f"setting {setting!r}: the first text has {n_tokens:,} tokens, but the model's context "
+        f"leaves room for {max(room, 0):,} before the longest target; give shorter texts or "
+        "shorter targets"
+    )
 
 
 # Prompts that are about the whole target.
@@ -236,9 +227,6 @@ def pairs(targets: pl.DataFrame, *, n: int) -> pl.DataFrame:
     return targets.select("target_id", cut=pl.lit(0), view_index=index).explode("view_index")
 
 
-# Prompts that give a target's prefix and are about its reference.
-
-
 def continuation(targets: pl.DataFrame) -> pl.DataFrame:
     """Ask for what follows the prefix; a target that cannot be split says why."""
     return targets.select("target_id", "reason")
@@ -251,9 +239,6 @@ def extraction(targets: pl.DataFrame) -> pl.DataFrame:
     return targets.select("target_id", "reason", text=apart.then(" " + pl.col("reference")))
 
 
-# Prompts that ask for a text in other words.
-
-
 _TASK = (
     "Rewrite the following passage in other words, in its own language. Change the words and their "
     "order; keep the meaning, the length, the tense and all names. Answer with the rewritten "
@@ -264,9 +249,6 @@ _TASK = (
 def rewriting(targets: pl.DataFrame) -> pl.DataFrame:
     """Ask for a target in other words; the target itself says how long the answer is to be."""
     return targets.select("target_id", context=pl.format(_TASK, "target"), cut=pl.lit(0, pl.UInt32))
-
-
-# Prompts that end at many points of a target, each about the few words that follow.
 
 
 LEAST_CONTEXT = 8
@@ -286,7 +268,8 @@ def probes(
     points later are added to those that are there. Where a target has fewer, its last row, numbered
     ``n`` - 1, says so.
     """
-    rows = targets.select("target_id", "target", ends=_ends(words))
+    ends_of_words = word_spans("target", words=words).struct.field("ends")
+    rows = targets.select("target_id", "target", ends=ends_of_words)
     counts = rows["ends"].list.len().to_numpy().astype(np.int64)
     possible = np.maximum((counts - LEAST_CONTEXT - n_words) // every + 1, 0)
     points = [_spread(int(most))[:n] for most in possible]
@@ -311,10 +294,6 @@ def probes(
     )
 
 
-def _ends(words: WordRule) -> pl.Expr:
-    return word_spans("target", words=words).struct.field("ends")
-
-
 @cache
 def _spread(n: int) -> NDArray[np.int64]:
     """Order 0, ..., n - 1 so that every beginning is spread evenly: by their bits, reversed.
@@ -329,9 +308,6 @@ def _spread(n: int) -> NDArray[np.int64]:
     return reverse[reverse < n]
 
 
-# Prompts that ask for a passage after something else than its own prefix.
-
-
 LAST_WORDS = 16
 """Words of a passage's own prefix that stand behind an unrelated one in the second prompt."""
 NOTHING_UNRELATED = "no document of another group has a prefix to put in its place"
@@ -340,14 +316,12 @@ NOTHING_UNRELATED = "no document of another group has a prefix to put in its pla
 def after_unrelated(targets: pl.DataFrame, *, words: WordRule) -> pl.DataFrame:
     """Ask after column ``unrelated`` alone, and with the last words of the own prefix behind it."""
     start = word_spans("prefix", words=words).struct.field("starts").list
-    first = start.tail(LAST_WORDS).list.first().fill_null(0)
-    last = pl.col("prefix").str.slice(first)
-    contexts = {0: pl.col("unrelated"), 1: pl.concat_str("unrelated", last, separator=" ")}
-    asked = (
+    last = pl.col("prefix").str.slice(start.tail(LAST_WORDS).list.first().fill_null(0))
+    contexts = (pl.col("unrelated"), pl.concat_str("unrelated", last, separator=" "))
+    return pl.concat(
         targets.select("target_id", "text", context=context, view_index=pl.lit(index))
-        for index, context in contexts.items()
+        for index, context in enumerate(contexts)
     )
-    return pl.concat(asked)
 
 
 def own_prefix(targets: pl.DataFrame) -> pl.DataFrame:
@@ -374,20 +348,11 @@ class OtherRows:
         return int(self._rows[place if place < start else place + stop - start])
 
 
-# Prompts that are variants of the target, several of each.
-
-
-_GIVEN_NO_FURTHER = "the text has no further neighbour"
-
-
 def given(targets: pl.DataFrame, *, column: str, n: int) -> pl.DataFrame:
     """Take the first n texts of a column of lists."""
-    rows = [
-        row
-        for target_id, texts in targets.select("target_id", column).iter_rows()
-        for row in numbered(target_id, texts or (), range(n))
-    ]
-    return pl.DataFrame(rows, schema_overrides=Prompts.create_empty().schema)
+    rows = targets.select("target_id", column).iter_rows()
+    made = [row for name, texts in rows for row in numbered(name, texts or (), range(n))]
+    return pl.DataFrame(made, schema_overrides=_SCHEMA)
 
 
 def numbered(
@@ -401,14 +366,13 @@ def numbered(
             "view_index": index,
             "context": "",
             "text": text,
-            "reason": (reason or _GIVEN_NO_FURTHER) if text is None else None,
+            "reason": (reason or "the text has no further neighbour") if text is None else None,
         }
         for index, text in zip(indices, found, strict=True)
     ]
 
 
 # Prompts that show four passages in every order and ask which is verbatim; three paraphrase it.
-
 
 LABELS = ("A", "B", "C", "D")
 """Of the passages, as they are shown; in order k the verbatim one has label k modulo 4."""
@@ -448,31 +412,30 @@ def choices(targets: pl.DataFrame, *, column: str, n: int) -> pl.DataFrame:
     asked = targets.select(
         "target_id",
         passages=passages,
-        question=pl.format(_QUESTION, work),
+        question=pl.format(f"{_CHOICES_TASK}\n\n{_QUESTION}", work),
         reason=pl.when(passages.list.len().fill_null(0) < len(LABELS))
         .then(pl.lit(_TOO_FEW))
         .when(passages.list.n_unique() < len(LABELS))
         .then(pl.lit(_EQUAL)),
     )
+
+    def options(order: tuple[int, ...]) -> Iterator[pl.Expr]:
+        for label, passage in zip(LABELS, order, strict=True):
+            shown = pl.col("passages").list.get(passage, null_on_oob=True)
+            yield pl.format(f"{label}. {{}}", shown)
+
     return pl.concat(
         asked.select(
             "target_id",
             view_index=pl.lit(index, pl.UInt32),
-            context=pl.when(pl.col("reason").is_null()).then(_context(order)),
+            context=pl.when(pl.col("reason").is_null()).then(
+                pl.concat_str("question", *options(order), pl.lit("\nAnswer:"), separator="\n")
+            ),
             text=pl.when(pl.col("reason").is_null()).then(pl.lit(_ANSWERS)),
             reason="reason",
         )
         for index, order in enumerate(_ORDERS[:n])
     )
-
-
-def _context(order: tuple[int, ...]) -> pl.Expr:
-    options = [
-        pl.format(f"{label}. {{}}", pl.col("passages").list.get(passage, null_on_oob=True))
-        for label, passage in zip(LABELS, order, strict=True)
-    ]
-    question = pl.concat_str(pl.lit(_CHOICES_TASK), pl.lit("\n\n"), "question")
-    return pl.concat_str(question, *options, pl.lit("\nAnswer:"), separator="\n")
 
 
 def choice(candidate: pl.Expr) -> pl.Expr:
@@ -487,9 +450,6 @@ def choice(candidate: pl.Expr) -> pl.Expr:
     return pl.struct(choice=one.replace_strict(places, return_dtype=pl.UInt8)).alias("choice")
 
 
-# Prompts that are the first tokens of texts, for a model to go on with as it likes.
-
-
 def first_tokens(
     texts: pl.LazyFrame, *, n: int, n_tokens: int, tokenizer: Tokenizer | None
 ) -> pl.DataFrame:
@@ -502,14 +462,11 @@ def first_tokens(
     found = there.collect(engine="streaming")["text"].to_list()
     named = {target_id(from_text(text_digest(text), 0), 0, text): text for text in found}
     chosen = sorted(named)[:n]
-    cut = [_first(named[name], n_tokens, tokenizer) for name in chosen]
-    return pl.DataFrame(
-        {"target_id": chosen, "context": cut},
-        schema={"target_id": pl.String, "context": pl.String},
-    ).with_columns(view_index=pl.lit(0, pl.UInt32), text=pl.lit(""))
-
-
-def _first(text: str, n_tokens: int, tokenizer: Tokenizer | None) -> str:
-    if tokenizer is None:
-        return " ".join(text.split()[:n_tokens])
-    return tokenizer.keep_first(text, n_tokens)
+    cut = [
+        tokenizer.keep_first(named[name], n_tokens)
+        if tokenizer is not None
+        else " ".join(named[name].split()[:n_tokens])
+        for name in chosen
+    ]
+    made = pl.DataFrame({"target_id": chosen, "context": cut}, schema_overrides=_SCHEMA)
+    return made.with_columns(view_index=pl.lit(0, pl.UInt32), text=pl.lit(""))

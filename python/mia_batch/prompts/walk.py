@@ -57,14 +57,10 @@ class Text:
 class Step(NamedTuple):
     """How far words keep to a document."""
 
-    said: int
-    """Words that were said up to the last that agrees."""
-    passed: int
-    """Words of the document up to there."""
-    agree: NDArray[np.bool_]
-    """Of both side by side up to there: whether they agree."""
-    keeps: bool
-    """Whether all that was said keeps to the document."""
+    said: int  # words that were said up to the last that agrees
+    passed: int  # words of the document up to there
+    agree: NDArray[np.bool_]  # of both side by side up to there: whether they agree
+    keeps: bool  # whether all that was said keeps to the document
 
 
 def follow(said: Sequence[str], ahead: Sequence[str], before: NDArray[np.bool_]) -> Step:
@@ -103,8 +99,7 @@ class Window:
 
     target_id: str
     target_row: int
-    start: int
-    """Characters of the document before it."""
+    start: int  # characters of the document before it
     prefix: str
     n_words: int
 
@@ -208,10 +203,8 @@ class Walks:
 
     document_id: str
     document: Text
-    windows: Sequence[Window]
-    """The strongest, the strongest first."""
-    every: Sequence[Window]
-    """All of them, in the document's order."""
+    windows: Sequence[Window]  # the strongest, the strongest first
+    every: Sequence[Window]  # all of them, in the document's order
     budget: int
     draws: int = 0
     made: list[Walk] = field(default_factory=list)
@@ -225,9 +218,13 @@ class Walks:
                 self.made[-1].ended = True
             tried = {(walk.window.target_id, walk.draw) for walk in self.made}
             drawn = ((each, draw) for draw in range(self.draws + 1) for each in self.windows)
+            before = []  # the window before that of the last walk, if something came out of it
+            if self.made and self.made[-1].n_words:
+                place = self.made[-1].window.place
+                before = [(each, 0) for each in self.every if each.place < place][-1:]
             others = (
                 Walk(window, self.document, draw)
-                for window, draw in (*((each, 0) for each in self._before()), *drawn)
+                for window, draw in (*before, *drawn)
                 if (window.target_id, draw) not in tried
             )
             walk = next((walk for walk in others if not self._is_known(walk.first)), None)
@@ -240,12 +237,6 @@ class Walks:
     def n_tokens(self) -> int:
         """Tokens that were decoded."""
         return sum(walk.n_tokens for walk in self.made)
-
-    def _before(self) -> list[Window]:
-        """Return the window before that of the last walk, if something came out of it."""
-        if not (self.made and self.made[-1].n_words):
-            return []
-        return [each for each in self.every if each.place < self.made[-1].window.place][-1:]
 
     def _is_known(self, word: int) -> bool:
         """Whether a word has come out in an ended walk, or the document has no such word."""

@@ -81,7 +81,7 @@ def test_without_sample_index_the_rows_of_a_target_are_numbered(
     mixed.write_parquet(tmp_path / "unnumbered.parquet")
     samples, recording = replay(tmp_path / "unnumbered.parquet")
     assert samples.equals(expected)
-    assert recording.most_samples() == N_SAMPLES
+    assert recording.most_samples == N_SAMPLES
 
 
 def test_without_finish_reason_candidates_are_whole(expected, recorded, replay, tmp_path):
@@ -242,7 +242,7 @@ def test_odd_texts_survive(targets, replay, tmp_path):
     for name in ("rows.parquet", "rows.jsonl"):
         samples, recording = replay(tmp_path / name, n_samples=len(odd))
         assert sorted(samples["candidate"].drop_nulls()) == sorted(odd)
-        assert recording.most_samples() == len(odd)
+        assert recording.most_samples == len(odd)
 
 
 @pytest.mark.parametrize(
