@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 
 from mia_batch.errors import EngineError, SettingsError
-from mia_batch.evidence.executors import ray as ray_cluster
+from mia_batch.evidence.engines import registry
 from mia_batch.evidence.executors.ray import EngineWorker, Start, package_version
 from mia_batch.evidence.request import EngineSpec
 from mia_batch.models.weights import identify_model
@@ -184,7 +184,7 @@ def refused(**values):
 
 
 def test_without_ray_it_is_said_what_to_install(monkeypatch):
-    monkeypatch.setattr(ray_cluster, "find_spec", lambda _: None)
+    monkeypatch.setattr(registry, "find_spec", lambda _: None)
     assert "pip install 'mia-batch[ray]'" in refused(model="model", ray="auto")
 
 

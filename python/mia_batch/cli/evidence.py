@@ -1,18 +1,15 @@
-"""The commands ``evidence``, ``verify``, ``report`` and ``compare``."""
+"""What a run rests on and what a model answered, for people: files, targets, comparisons."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
 import polars as pl
 from rich.table import Table
 
-from mia_batch.cli.options import console_of, figure, limits, plain
+from mia_batch.cli.options import figure, limits, plain
 from mia_batch.errors import RunFolderError, SettingsError
 from mia_batch.kernels import pair_features
-from mia_batch.storage import place_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -22,7 +19,6 @@ if TYPE_CHECKING:
 
     from mia_batch.pipeline import Run
     from mia_batch.pipeline.custody import Checked
-    from mia_batch.pipeline.reporting import Format
 
 
 _MOST_SHOWN = 4000  # characters of one text
@@ -215,40 +211,6 @@ def _end(text: str) -> str:
     return (f"({more:,} characters before) …" if more > 0 else "") + _one_line(text[-_MOST_SHOWN:])
 
 
-@click.command("report")
-@click.argument("place", type=place_of, metavar="RUN")
-@click.option(
-    "--format",
-    "kind",
-    type=click.Choice(["html", "md", "csv"]),
-    default="html",
-    help="A page; or conclusions and table of documents, to paste.",
-)
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Where it goes.  [default: report.html in RUN; md and csv are printed]",
-)
-def report(place: Path | str, kind: Format, out: Path | None) -> None:
-    """Render the report of a finished run from its tables."""
-    from mia_batch.pipeline import Run
-    from mia_batch.pipeline.reporting import report_of, write_report
-    from mia_batch.storage.copies import mirrored
-    from mia_batch.tables import write_text
-
-    run = Run(place)
-    if out is not None:
-        write_text(out, report_of(run, kind))
-        click.echo(f"report: {out}")
-    elif kind == "html":
-        run.check()  # only a run's folder is held
-        with mirrored(place), run.held():
-            click.echo(f"report: {write_report(run)}")
-    else:
-        click.echo(report_of(run, kind), nl=False)
-
-
 _MOST_DOCUMENTS = 10  # shown, the smallest p-values first
 _FIGURES = {
     "roc_auc": "AUC",
@@ -258,66 +220,7 @@ _FIGURES = {
 }
 
 
-def _with_suffix(*allowed: str) -> Any:  # noqa: ANN401 - click's callbacks are of any type
-    def check(_: click.Context, option: click.Parameter, path: Path | None) -> Path | None:
-        if path is None or path.suffix in allowed:
-            return path
-        raise click.BadParameter(f"{path} must end in {' or '.join(allowed)}", param=option)
-
-    return check
-
-
-@click.command("compare")
-@click.argument("folders", type=place_of, metavar="RUN RUN...", nargs=-1, required=True)
-@click.option("--attack", metavar="NAME", help="Whose scores.  [default: the primary attack]")
-@click.option(
-    "--retrained",
-    type=place_of,
-    metavar="RUN",
-    help="Run of a model that never saw the texts: how much has unlearning removed?",
-)
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    callback=_with_suffix(".parquet", ".csv"),
-    metavar="FILE",
-    help="Write the table as .parquet or .csv.",
-)
-@click.option(
-    "--plot",
-    type=click.Path(path_type=Path),
-    callback=_with_suffix(".svg"),
-    metavar="FILE",
-    help="Draw the mean differences with their intervals, as .svg.",
-)
-def compare(
-    folders: tuple[Path | str, ...],
-    attack: str | None,
-    retrained: Path | str | None,
-    out: Path | None,
-    plot: Path | None,
-) -> None:
-    """Compare runs of one corpus with the first: several models, or before and after unlearning.
-
-    Differences are paired by target, each run less the first, with 95 % intervals and two-sided
-    p-values, adjusted for all runs and sets that are compared.
-    """
-    from mia_batch.pipeline import compare as compare_runs
-    from mia_batch.report.sentences import draw_differences
-    from mia_batch.schemas import Comparisons
-    from mia_batch.tables import sink, write_text
-
-    table = compare_runs(folders, attack, retrained)
-    if out is not None and out.suffix == ".csv":
-        write_text(out, table.write_csv())
-    elif out is not None:
-        sink(table, out, Comparisons)
-    if plot is not None:
-        write_text(plot, draw_differences(table))
-    _show(table, console_of(stderr=False))
-
-
-def _show(table: pl.DataFrame, console: Console) -> None:
+def show_comparisons(table: pl.DataFrame, console: Console) -> None:
     """Print the figures of sets, then the documents and groups that differ most."""
     first = table["versus"].drop_nulls()[0]
     console.print(plain(f"{table['attack'][0]}: differences are each run less {first}"))

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from mia_batch.cli.evidence import compare, report
 from mia_batch.cli.options import (
     PATH,
     TopicGroup,
@@ -28,8 +27,8 @@ from mia_batch.cli.options import (
     settings_options,
 )
 from mia_batch.cli.plan import plan as plan_design
+from mia_batch.cli.runs import compare, report, show, verify
 from mia_batch.cli.sets import build_set, paraphrase
-from mia_batch.cli.show import show, verify
 from mia_batch.cli.training import finetune, invert, privacy
 from mia_batch.errors import MiaBatchError, RequestError
 from mia_batch.storage import copy_of, is_url, place_of

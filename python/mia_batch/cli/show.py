@@ -1,34 +1,27 @@
-"""The commands that show tables and samples of a run."""
+"""Tables for people: attacks, a plan, a finished run."""
 
 from __future__ import annotations
 
 from os.path import commonprefix
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
 import polars as pl
 from rich.table import Table
 
 from mia_batch.cli.options import (
-    console_of,
     figure,
-    given,
     limits,
-    observing,
     plain,
-    settings_options,
 )
 from mia_batch.diagnostics.unscored import count_reasons
 from mia_batch.pipeline.reporting import REPORT
 from mia_batch.pipeline.stages.verdicts import conclusions
 from mia_batch.settings import stored_settings
-from mia_batch.storage import is_url, place_of
+from mia_batch.storage import is_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from polars import DataFrame
     from rich.console import Console
 
     from mia_batch.attacks import Attack
@@ -269,76 +262,3 @@ def _lost(run: Run) -> Iterator[str]:
         yield f"unscored: {count:,} targets: {reason}"
     if short := run["scores"]["n_short"].sum():
         yield f"short: {short:,} candidates ended before their reference's length"
-
-
-_HOW_TO_ASK = ("base_url", "api_key_env", "engine_arg")
-
-
-@click.command("verify")
-@click.argument("place", type=place_of, metavar="RUN")
-@click.option(
-    "--input",
-    "inputs",
-    type=click.Path(path_type=Path),
-    multiple=True,
-    metavar="PATH",
-    help="Where inputs lie by now; repeatable.",
-)
-@click.option(
-    "--again",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Draw N of the run's samples again with its model, and compare.",
-)
-@click.option("--seed", default=0, help="Seed of the choice of samples.")
-@settings_options(*_HOW_TO_ASK)
-def verify(
-    place: Path | str, inputs: tuple[Path, ...], again: int | None, seed: int, **options: object
-) -> int:
-    """Compare every byte of a finished run and its inputs with what was recorded.
-
-    Exit 0 if nothing has changed and all samples that are drawn again agree, else 1.
-    """
-    from mia_batch.cli.evidence import show_checked
-    from mia_batch.pipeline import Run
-    from mia_batch.pipeline.again import choose_samples
-    from mia_batch.pipeline.custody import verify
-
-    checked = verify(place, inputs)
-    show_checked(checked, console_of(stderr=False))
-    if checked.faults or again is None:
-        return int(bool(checked.faults))
-    run = Run(place)
-    return _draw_again(run, choose_samples(run, again, seed), options)
-
-
-@click.command("show")
-@click.argument("place", type=place_of, metavar="RUN")
-@click.argument("target_id")
-@click.option("--again", is_flag=True, help="Draw its samples again with the model, and compare.")
-@settings_options(*_HOW_TO_ASK)
-def show(place: Path | str, target_id: str, *, again: bool, **options: object) -> int:
-    """Show what the model answered about one target, beside the true text.
-
-    The beginning of TARGET_ID suffices where no other target begins so.
-    """
-    from mia_batch.cli.evidence import find_target, show_answers, show_target
-    from mia_batch.pipeline import Run
-    from mia_batch.pipeline.stages.views import answers_of
-
-    run, console = Run(place), console_of(stderr=False)
-    target = find_target(run, target_id)
-    answers = answers_of(run, target)
-    show_target(run, target, console)
-    show_answers(answers, target, run, console)
-    return _draw_again(run, answers, options) if again else 0
-
-
-def _draw_again(run: Run, samples: DataFrame, options: dict[str, object]) -> int:
-    """Draw samples again and say how many agree; 0 if all do, else 1."""
-    from mia_batch.cli.evidence import show_agreement
-    from mia_batch.pipeline.again import draw_again
-
-    with observing() as observer:
-        drawn = draw_again(run, samples, observer, **given(options))
-    return int(not show_agreement(drawn, console_of(stderr=False)))

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_type_hints
 from pydantic import Field
 
 from mia_batch.errors import SettingsError
-from mia_batch.models.weights import check_weights
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -157,6 +156,8 @@ def check_base(base: str, revision: str | None, recipe: Recipe) -> None:
         raise SettingsError(
             f"{base!r} is of the kind {config.model_type!r}, which is not {name}; give one that is"
         )
+    from mia_batch.models.weights import check_weights
+
     check_weights(base, revision, "logprobs" if recipe.form == "causal" else "any")
     if longest_text(config, recipe) < _SHORTEST:
         raise SettingsError(

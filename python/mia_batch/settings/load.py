@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from mia_batch.errors import SettingsError
-from mia_batch.evidence.endpoint import CHAT_INSTRUCTION, EndpointSettings
-from mia_batch.models.tokens import Tokenizer
 from mia_batch.settings.model import CLASSICS, NO_YARDSTICK, RESOURCES, Mark, Settings
 from mia_batch.storage import is_url
 
@@ -22,9 +20,14 @@ if TYPE_CHECKING:
 
     from pydantic_core import ErrorDetails
 
+    from mia_batch.evidence.endpoint import EndpointSettings
+    from mia_batch.models.tokens import Tokenizer
+
 
 def endpoint_settings(settings: Settings) -> EndpointSettings:
     """Return what the client follows; the key comes from the environment variable named."""
+    from mia_batch.evidence.endpoint import CHAT_INSTRUCTION, EndpointSettings
+
     key = os.environ.get(settings.api_key_env)
     default = Settings.model_fields["api_key_env"].default
     if key is None and settings.api_key_env != default:
@@ -43,6 +46,8 @@ def endpoint_tokenizer(settings: Settings) -> Tokenizer | None:
     """Load the tokenizer that is named for the endpoint; None where none is."""
     if settings.tokenizer is None:
         return None
+    from mia_batch.models.tokens import Tokenizer
+
     return Tokenizer.load(settings.tokenizer, setting="tokenizer")
 
 

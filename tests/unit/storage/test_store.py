@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from mia_batch import storage
 from mia_batch.errors import RunFolderError, SettingsError
 from mia_batch.settings import load_settings
-from mia_batch.storage import copies
 from mia_batch.storage import store as stores
 from mia_batch.storage.store import Store
 from tests.s3 import BUCKET, KEY, SECRET
@@ -21,7 +21,7 @@ GIVEN = {"input": "corpus.parquet", "model": "model"}
 
 @pytest.mark.parametrize("place", ["runs/one", "/runs/one", "s3:/bucket/run", "C:\\runs", "", None])
 def test_a_path_is_no_address(place):
-    assert not copies.is_url(place)
+    assert not storage.is_url(place)
 
 
 @pytest.mark.parametrize(
