@@ -122,7 +122,7 @@ def train_masked(folder: Path) -> None:
     save(masked, tokenizer, folder / "masked")
 
 
-def audited(folder: Path, name: str, data: str, recipe: Recipe, **settings: Any) -> mia_batch.Run:  # noqa: ANN401
+def audited(folder: Path, name: str, data: str, recipe: Recipe, **settings: Any) -> mia_batch.Run:  # noqa: ANN401 - settings
     """Tune a target on the members of a set, and audit it."""
     began = time.monotonic()
     made = finetune(
@@ -149,7 +149,7 @@ def audited(folder: Path, name: str, data: str, recipe: Recipe, **settings: Any)
     return run
 
 
-def measured(run: mia_batch.Run, **how: Any) -> list[dict[str, Any]]:  # noqa: ANN401
+def measured(run: mia_batch.Run, **how: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - settings
     """Rows of the table: an attack, its AUC with interval, and both TPR at 1 % FPR."""
     scores, rows = run["scores"], []
     names = [name for name in (*COLUMNS, *SHADOWED) if name in scores.columns]

@@ -49,7 +49,7 @@ def s3_server() -> Iterator[str]:
     """Run a server, and make the bucket."""
     command = [sys.executable, "-c", SERVER]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None  # noqa: S101
+        assert process.stdout is not None  # noqa: S101 - for mypy
         url = process.stdout.readline().strip()
         httpx.put(f"{url}/bench").raise_for_status()
         try:

@@ -551,7 +551,7 @@ def in_background() -> Iterator[Callable[..., None]]:
         pool.shutdown(cancel_futures=True)
 
 
-_NUMBERS_ROWS_AT_ONCE = 32_768
+_NUMBERS_AT_ONCE = 32_768
 
 
 def read_numbers(
@@ -559,9 +559,7 @@ def read_numbers(
 ) -> NDArray[_Number]:
     """Read one column of ``size`` numbers, batch by batch; with float64, null is NaN."""
     numbers, end = mapped_zeros(size, dtype), 0
-    batches = table.select(column).collect_batches(
-        chunk_size=_NUMBERS_ROWS_AT_ONCE, maintain_order=True
-    )
+    batches = table.select(column).collect_batches(chunk_size=_NUMBERS_AT_ONCE, maintain_order=True)
     for batch in batches:
         start, end = end, end + batch.height
         numbers[start:end] = batch.to_series().to_numpy()

@@ -14,9 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 
-# An attack: a named Polars expression over the evidence rows of one target.
-
-
 CONTINUATION = ("target", "continuation")
 """What attacks read that say nothing else."""
 PROBE = ("target", "probe")

@@ -126,7 +126,7 @@ TUNED_REFERENCE_ATTACKS = (
 
 _WINDOWS = (2, 3, 4, 6, 9, 13, 18, 25, 32, 40)
 _ROUNDING = 1e-5  # nats that one model's numbers of a token may differ from call to call
-_BASE_MODEL_UNSCORED = (
+_NO_COMMON_TOKENS = (
     "no token of the text has numbers under both models, or their tokenizers cut it differently"
 )
 _AGREE = f"to {_ROUNDING:.5f} nats on average, which is rounding"
@@ -193,7 +193,7 @@ BASE_MODEL_ATTACKS = (
             "token with numbers counts, while their code leaves out the first and scores 0 below "
             "two errors"
         ),
-        undefined=f"{_BASE_MODEL_UNSCORED}, or the models agree on the tokens that "
+        undefined=f"{_NO_COMMON_TOKENS}, or the models agree on the tokens that "
         f"the target gets wrong ({_AGREE})",
         reads=_READS,
         settings=_SETTINGS,
@@ -210,7 +210,7 @@ BASE_MODEL_ATTACKS = (
             "lengths, which their equation 12 gives only nearly; as in their code, a longer window "
             "than the text is the whole text"
         ),
-        undefined=f"{_BASE_MODEL_UNSCORED}, or the models agree on it ({_AGREE})",
+        undefined=f"{_NO_COMMON_TOKENS}, or the models agree on it ({_AGREE})",
         reads=_READS,
         settings=_SETTINGS,
     ),
@@ -221,7 +221,7 @@ BASE_MODEL_ATTACKS = (
 
 
 _MATTERN = "Mattern et al. 2023 (arXiv:2305.18462)"
-_NEIGHBOUR_UNSCORED = "no token of the text, or of any neighbour, has a log-probability"
+_NO_NEIGHBOUR = "no token of the text, or of any neighbour, has a log-probability"
 
 
 def _detect_gpt() -> pl.Expr:
@@ -237,7 +237,7 @@ NEIGHBOUR_ATTACKS = (
         average(TEXT) - mean(averages(NEIGHBOUR)),
         formula="mean of loss(neighbour) - loss",
         source=f"{_MATTERN}, the neighbourhood comparison; difference of losses, per token",
-        undefined=_NEIGHBOUR_UNSCORED,
+        undefined=_NO_NEIGHBOUR,
         reads=(TEXT, NEIGHBOUR),
         settings=("masked_model|neighbours_column",),
     ),
@@ -246,7 +246,7 @@ NEIGHBOUR_ATTACKS = (
         -average(TEXT) / mean(averages(NEIGHBOUR)),
         formula="-loss / (mean of loss(neighbour))",
         source=f"{_MATTERN}, the same as minus the ratio of losses, per token",
-        undefined=f"{_NEIGHBOUR_UNSCORED}, or the mean loss of the neighbours is 0",
+        undefined=f"{_NO_NEIGHBOUR}, or the mean loss of the neighbours is 0",
         reads=(TEXT, NEIGHBOUR),
         settings=("masked_model|neighbours_column",),
     ),
@@ -336,7 +336,7 @@ _RATIO = (
     "the ratio p / p(x) alone, p = exp(mean log-probability of the tokens): the authors' score, "
     "the share of a population z whose ratio it exceeds gamma times, never falls as it rises"
 )
-_SHADOWS_UNSCORED = "no token of the text has a log-probability under the target"
+_NO_TARGET = "no token of the text has a log-probability under the target"
 
 
 def with_shadows(rows: pl.LazyFrame, attacks: Iterable[Attack]) -> pl.LazyFrame:
@@ -387,7 +387,7 @@ def _attack(name: str, expr: pl.Expr, *, formula: str, source: str, needed: str)
         expr,
         formula=formula,
         source=source,
-        undefined=f"{_SHADOWS_UNSCORED}, or {needed}",
+        undefined=f"{_NO_TARGET}, or {needed}",
         reads=(TEXT, _SHADOW_TEXT),
         settings=("shadows",),
     )

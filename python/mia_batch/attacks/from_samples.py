@@ -617,8 +617,8 @@ CHOICE_LOGPROB_ATTACKS = tuple(
 
 
 _HAYES = "Hayes et al. 2025 (arXiv:2410.19482)"
-_EXTRACTION_UNSCORED = "not every token of the reference has a log-probability"
-_LEFT_OUT = f"{_EXTRACTION_UNSCORED}, or decoding leaves one of them out"
+_NOT_EVERY_TOKEN = "not every token of the reference has a log-probability"
+_LEFT_OUT = f"{_NOT_EVERY_TOKEN}, or decoding leaves one of them out"
 _UNLIKELY = -30.0
 """Below this log p, log(1 - p) is -p to the last bit."""
 
@@ -683,7 +683,7 @@ EXTRACTION_ATTACKS: tuple[Attack, ...] = (
         _sum(logprobs(EXTRACTION)),
         "sum of logprob",
         "from the whole vocabulary",
-        _EXTRACTION_UNSCORED,
+        _NOT_EVERY_TOKEN,
     ),
     *_extraction_attacks(
         "extraction_top_k",
@@ -697,7 +697,7 @@ EXTRACTION_ATTACKS: tuple[Attack, ...] = (
         _greedy(),
         formula="1 where all tokens have rank = 1, else 0",
         source=f"{_HAYES}, discoverable extraction: 1 where greedy decoding does it",
-        undefined=_EXTRACTION_UNSCORED,
+        undefined=_NOT_EVERY_TOKEN,
         reads=(EXTRACTION,),
     ),
 )

@@ -105,7 +105,7 @@ _METAVARS = {
 class TopicOption(click.Option):
     """An option that stands under a topic in the help."""
 
-    def __init__(self, *names: Any, topic: str = _FIRST, **options: Any) -> None:  # noqa: ANN401
+    def __init__(self, *names: Any, topic: str = _FIRST, **options: Any) -> None:  # noqa: ANN401 - of click
         super().__init__(*names, **options)
         self.topic = topic
 

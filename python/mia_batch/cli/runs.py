@@ -7,12 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mia_batch.cli.options import (
-    console_of,
-    given,
-    observing,
-    settings_options,
-)
+from mia_batch.cli.options import console_of, given, observing, settings_options
 from mia_batch.storage import place_of
 
 if TYPE_CHECKING:

@@ -104,7 +104,7 @@ def _product(names: list[str]) -> str:
 def _endings(names: list[str]) -> str:
     """Write names that begin with the first; "" if they do not."""
     endings = [name.removeprefix(names[0]) for name in names]
-    return names[0] + _braces(endings) if commonprefix(names) == names[0] else ""  # noqa: RUF071
+    return names[0] + _braces(endings) if commonprefix(names) == names[0] else ""  # noqa: RUF071 - of letters: no paths
 
 
 def _words(names: list[str]) -> str:

@@ -140,7 +140,7 @@ class _Epsilon(click.ParamType[float | None]):
 )
 @seed_option
 @click.option("--dry-run", is_flag=True, help="Say what would be trained, and start nothing.")
-def privacy(*, canary_formats: Path | None, dry_run: bool, **options: Any) -> None:  # noqa: ANN401
+def privacy(*, canary_formats: Path | None, dry_run: bool, **options: Any) -> None:  # noqa: ANN401 - of the plan and the recipe
     """Tune a model with and without differential privacy, and attack it (PrivLM-Bench).
 
     The same command again goes on where it stopped, and trains nothing twice.
@@ -197,7 +197,7 @@ _DEFAULTS = {
 @settings_options(
     "model", OfEndpoint, without=("chat", "chat_instruction", "tokenizer", "price_out")
 )
-def invert(*, embedder: str | None, **options: Any) -> None:  # noqa: ANN401
+def invert(*, embedder: str | None, **options: Any) -> None:  # noqa: ANN401 - of the plan and the recipe
     """Say how much of a text its embedding gives back to a decoder that is trained for it.
 
     The same command again goes on where it stopped, and makes nothing twice.

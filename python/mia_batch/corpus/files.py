@@ -498,14 +498,14 @@ _LONGEST_ITEM = 64 << 20
 _START = 64  # bytes in which an array begins
 _BEFORE_START = b"\xef\xbb\xbf\xff\xfe\0 \t\r\n"  # byte-order marks of UTF-8 and UTF-16, blanks
 _BETWEEN_ITEMS = re.compile(r"\s*,?\s*")
-_JsonlRecord = tuple[str, bytes]  # where it stands, JSON
+_JsonRecord = tuple[str, bytes]  # where it stands, JSON
 
 
 class _LongInteger:
     """Stands for integers beyond 64 bits; they are kept as their digits."""
 
 
-_JSONL_KINDS: dict[type, tuple[str, type[pl.DataType]]] = {
+_JSON_KINDS: dict[type, tuple[str, type[pl.DataType]]] = {
     str: ("a string", pl.String),
     bool: ("a boolean", pl.Boolean),
     int: ("a number", pl.Int64),
@@ -520,7 +520,7 @@ def jsonl_schema(files: Sequence[SourceFile], reading: Reading) -> pl.Schema:
     """Return every key of every record with the one type that all its values have."""
     seen: dict[str, dict[type, str]] = {}
     for file in files:
-        for where, record in _jsonl_records(file, reading):
+        for where, record in _json_records(file, reading):
             try:
                 parsed = _parse(where, record)
             except BadInputError as error:
@@ -539,17 +539,17 @@ def jsonl_rows(
     """Yield the rows of all files in order, some megabytes at a time, nested values as JSON."""
     types = {name: pl.String() if schema[name] == pl.Object else schema[name] for name in columns}
     for file in files:
-        records = _jsonl_records(file, reading)
+        records = _json_records(file, reading)
         for batch in in_batches(records, lambda each: len(each[1]), _BATCH_BYTES):
             yield _read_batch(batch, types, reading)
 
 
 def jsonl_places(files: Sequence[SourceFile], reading: Reading) -> Iterator[str]:
     """Say of every row where it is."""
-    return (where for file in files for where, _ in _jsonl_records(file, reading))
+    return (where for file in files for where, _ in _json_records(file, reading))
 
 
-def _jsonl_records(file: SourceFile, reading: Reading) -> Iterator[_JsonlRecord]:
+def _json_records(file: SourceFile, reading: Reading) -> Iterator[_JsonRecord]:
     """Yield the records that were not rejected, with where they stand, counted from 1."""
     with open_bytes(file) as stream:
         is_array = stream.peek(1)[:_START].lstrip(_BEFORE_START).startswith(b"[")
@@ -564,7 +564,7 @@ def _jsonl_records(file: SourceFile, reading: Reading) -> Iterator[_JsonlRecord]
         yield where, record
 
 
-def _items(file: SourceFile, reading: Reading) -> Iterator[_JsonlRecord]:
+def _items(file: SourceFile, reading: Reading) -> Iterator[_JsonRecord]:
     """Yield the items of an array, reading on as long as the next one may be cut short."""
     decoder = json.JSONDecoder()
     with open_text(file, reading) as text:
@@ -614,9 +614,7 @@ def _parse(where: str, line: bytes) -> dict[str, object]:
 
 
 def _column_type(name: str, kinds: Mapping[type, str]) -> pl.DataType:
-    found = [
-        (*_JSONL_KINDS[kind], where) for kind, where in kinds.items() if kind is not type(None)
-    ]
+    found = [(*_JSON_KINDS[kind], where) for kind, where in kinds.items() if kind is not type(None)]
     for word, _, where in found:
         if word != found[0][0]:
             raise CorpusError(
@@ -629,7 +627,7 @@ def _column_type(name: str, kinds: Mapping[type, str]) -> pl.DataType:
 
 
 def _read_batch(
-    batch: list[_JsonlRecord], types: Mapping[str, pl.DataType], reading: Reading
+    batch: list[_JsonRecord], types: Mapping[str, pl.DataType], reading: Reading
 ) -> pl.DataFrame:
     """Read some records; those that the strict parser let pass and Polars does not are bad."""
     try:
@@ -646,7 +644,7 @@ def _read_batch(
         return _read(good, types)
 
 
-def _read(batch: list[_JsonlRecord], types: Mapping[str, pl.DataType]) -> pl.DataFrame:
+def _read(batch: list[_JsonRecord], types: Mapping[str, pl.DataType]) -> pl.DataFrame:
     if not batch:
         return pl.DataFrame(schema=types)
     return pl.read_ndjson(b"\n".join(record for _, record in batch), schema=types)
@@ -694,7 +692,7 @@ def _row(file: SourceFile, reading: Reading) -> dict[str, Any]:
         sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
         stream.seek(0)
         try:
-            book = _books_read(file, stream, reading.encoding)
+            book = _read_book(file, stream, reading.encoding)
         except BookError as error:
             what, _, way_out = str(error).rpartition("; ")
             if error.line is None:
@@ -718,7 +716,7 @@ def _row(file: SourceFile, reading: Reading) -> dict[str, Any]:
     }
 
 
-def _books_read(file: SourceFile, stream: IO[bytes], encoding: str | None) -> Book:
+def _read_book(file: SourceFile, stream: IO[bytes], encoding: str | None) -> Book:
     ending = file.path.suffix.lower()
     if ending == ".epub":
         return read_epub(stream, encoding)

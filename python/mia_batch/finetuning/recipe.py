@@ -38,7 +38,7 @@ FORMS: dict[Form, tuple[str, str, str | None, str]] = {
 """Of each form the class and the mapping of transformers, peft's name, and ours."""
 
 
-def _setting(default: object, description: str, **limits: float) -> Any:  # noqa: ANN401
+def _setting(default: object, description: str, **limits: float) -> Any:  # noqa: ANN401 - as pydantic's Field
     return field(default=default, metadata={"description": description, **limits})
 
 

@@ -235,7 +235,7 @@ class _Loader(DataLoader[Any]):
 class PrivateTrainer(Trainer):  # type: ignore[misc]
     """A trainer whose steps are those of DP-SGD; those of an epoch would take each row once."""
 
-    def __init__(self, *, recipe: Recipe, at_once: int, **how: Any) -> None:  # noqa: ANN401
+    def __init__(self, *, recipe: Recipe, at_once: int, **how: Any) -> None:  # noqa: ANN401 - of torch and transformers
         super().__init__(**how)
         self._recipe, self._at_once = recipe, at_once
         n_rows = len(self.train_dataset)
@@ -249,7 +249,7 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]
         batches = PoissonBatches(n_rows, self._rate, self._steps, self._recipe.seed)
         return _Loader(self.train_dataset, batch_sampler=batches, collate_fn=self.data_collator)
 
-    def training_step(self, model: Any, inputs: Batch, num_items_in_batch: Any = None) -> Any:  # noqa: ANN401
+    def training_step(self, model: Any, inputs: Batch, num_items_in_batch: Any = None) -> Any:  # noqa: ANN401 - of torch and transformers
         """Set the gradients of one step; return the mean loss of its texts."""
         del num_items_in_batch
         model.train()
@@ -262,7 +262,7 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]
                 weight.grad = (noisy / expected).to(weight.dtype)
         return loss.detach()
 
-    def _sums(self, model: Any, inputs: Batch) -> tuple[Gradients, torch.Tensor]:  # noqa: ANN401
+    def _sums(self, model: Any, inputs: Batch) -> tuple[Gradients, torch.Tensor]:  # noqa: ANN401 - of torch and transformers
         recipe, batch = self._recipe, self._prepare_inputs(inputs)
         with self.compute_loss_context_manager():
             return clipped_sums(model, recipe.form, batch, recipe.clip, self._at_once)
@@ -311,12 +311,12 @@ class TrainedWeights(TrainerCallback):  # type: ignore[misc]
     def __init__(self, last: Path | None) -> None:
         self._last = last
 
-    def on_train_begin(self, *_: object, model: Any, **__: object) -> None:  # noqa: ANN401
+    def on_train_begin(self, *_: object, model: Any, **__: object) -> None:  # noqa: ANN401 - of torch and transformers
         """Take up the weights of the last checkpoint."""
         if self._last is not None:
             model.load_state_dict(torch.load(self._last / _TRAINED), strict=False)
 
-    def on_save(self, args: Any, state: Any, *_: Any, model: Any, **__: Any) -> None:  # noqa: ANN401
+    def on_save(self, args: Any, state: Any, *_: Any, model: Any, **__: Any) -> None:  # noqa: ANN401 - of torch and transformers
         path = checkpoint_of(Path(args.output_dir), state.global_step) / _TRAINED
         weights = {name: each.data for name, each in _trained(model)}
         torch.save(weights, path.with_suffix(".part"))
@@ -371,7 +371,7 @@ def trained_sums(model: Any) -> list[float]:  # noqa: ANN401 - models are of man
     return [float(each) for each in sums]
 
 
-def _trained(model: Any) -> Iterator[tuple[str, torch.nn.Parameter]]:  # noqa: ANN401
+def _trained(model: Any) -> Iterator[tuple[str, torch.nn.Parameter]]:  # noqa: ANN401 - of torch and transformers
     return ((name, each) for name, each in model.named_parameters() if each.requires_grad)
 
 
@@ -501,7 +501,7 @@ class _Teller(TrainerCallback):  # type: ignore[misc]
         self._last = last  # the loss that comes last
         self._losses: dict[str, float] = {}
 
-    def on_log(self, _: Any, state: Any, *__: Any, logs: Any = None, **___: Any) -> None:  # noqa: ANN401
+    def on_log(self, _: Any, state: Any, *__: Any, logs: Any = None, **___: Any) -> None:  # noqa: ANN401 - of torch and transformers
         self._losses |= _numbers(logs or {})
         if self._last in (logs or {}):
             texts = {"loss": "loss", "held_out_loss": "on held-out texts"}

@@ -59,7 +59,7 @@ def attach(decoder: Any, size: int) -> Projection:  # noqa: ANN401 - models are 
     return projection
 
 
-def prepared(decoder: Any, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:  # noqa: ANN401
+def prepared(decoder: Any, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:  # noqa: ANN401 - of torch and transformers
     """Put the projected embedding before the tokens of each text; it is no label itself.
 
     GEIA, Li et al. 2023 (arXiv:2305.03010), section 3.2: the decoder learns
@@ -77,7 +77,7 @@ def prepared(decoder: Any, inputs: dict[str, torch.Tensor]) -> dict[str, torch.T
 
 
 @quiet()
-def load_inverter(folder: Path) -> Any:  # noqa: ANN401
+def load_inverter(folder: Path) -> Any:  # noqa: ANN401 - of torch and transformers
     """Load a decoder with the projection that was trained with it."""
     from safetensors.torch import load_file
 
@@ -112,7 +112,7 @@ def recover(inverter: Path, embeddings: NDArray[np.float32], tokens: int) -> lis
 
 
 @torch.inference_mode()
-def _greedy(decoder: Any, embeddings: torch.Tensor, tokens: int, end: int) -> list[list[int]]:  # noqa: ANN401
+def _greedy(decoder: Any, embeddings: torch.Tensor, tokens: int, end: int) -> list[list[int]]:  # noqa: ANN401 - of torch and transformers
     states = decoder.inversion(embeddings)[:, None]
     past, found, ended = None, [], torch.zeros(len(embeddings), dtype=torch.bool)
     for _ in range(tokens):
@@ -169,7 +169,7 @@ def of_others(cluster: NDArray[np.intp], seed: int) -> NDArray[np.intp]:
 
 
 class _InverterTrainer(Trainer):  # type: ignore[misc]
-    def compute_loss(self, model: Any, inputs: dict[str, torch.Tensor], **how: Any) -> Any:  # noqa: ANN401
+    def compute_loss(self, model: Any, inputs: dict[str, torch.Tensor], **how: Any) -> Any:  # noqa: ANN401 - of torch and transformers
         """Compute the language-modelling loss of texts after their embeddings."""
         return super().compute_loss(model, prepared(model, inputs), **how)
 

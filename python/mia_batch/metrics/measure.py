@@ -218,7 +218,7 @@ def curves(
         yield _roc(attack.name, label[known] == 1, score[known])
     primary_first = sorted(attacks, key=lambda attack: attack.name != primary)
     for points in growth(scores, evidence, primary_first):
-        yield _curves_rows("growth", points)
+        yield _curve_rows("growth", points)
     score = read_finite(scores, primary, size)
     scored = ~np.isnan(score)
     sets = {
@@ -231,7 +231,7 @@ def curves(
     yield _strips(targets, primary, score, np.sort(compared))
 
 
-def _curves_rows(curve: str, points: pl.DataFrame, attack: str | None = None) -> pl.DataFrame:
+def _curve_rows(curve: str, points: pl.DataFrame, attack: str | None = None) -> pl.DataFrame:
     """Complete the points to rows of the table."""
     same = {"curve": curve, "attack": attack, "subject": None}
     missing = {name: pl.lit(same[name]) for name in same if name not in points.columns}
@@ -253,7 +253,7 @@ def _roc(attack: str, member: NDArray[np.bool_], score: NDArray[np.float64]) -> 
         walked = np.linspace(0, 2, _ROC_STEPS + 1)
         x, y = (np.interp(walked, x + y, axis) for axis in (x, y))
     points = pl.DataFrame({"x": x, "y": y, "n": np.full(x.size, score.size)})
-    return _curves_rows("roc", points, attack)
+    return _curve_rows("roc", points, attack)
 
 
 def _distributions(attack: str, sets: Mapping[str, NDArray[np.float64]]) -> pl.DataFrame:
@@ -272,7 +272,7 @@ def _distributions(attack: str, sets: Mapping[str, NDArray[np.float64]]) -> pl.D
         ).with_columns(subject=pl.lit(name))
         for name, scores in present.items()
     ]
-    return _curves_rows("distribution", pl.concat(drawn), attack)
+    return _curve_rows("distribution", pl.concat(drawn), attack)
 
 
 def _strips(
@@ -328,4 +328,4 @@ def _strips(
     subject = targets.select(subject=pl.coalesce("document_id", "target_id"))
     own = pl.col("first").is_in(drawn["first"].unique().implode())
     names = subject.with_row_index("first").filter(own).collect(engine="streaming")
-    return _curves_rows("strip", drawn.join(names, on="first", maintain_order="left"), attack)
+    return _curve_rows("strip", drawn.join(names, on="first", maintain_order="left"), attack)

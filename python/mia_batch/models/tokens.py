@@ -35,7 +35,7 @@ def find_specials(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[i
     return whole[:before], whole[before + len(bare) :]
 
 
-def why_of_another(tokenizer: PreTrainedTokenizerBase, config: Any) -> str | None:  # noqa: ANN401
+def why_of_another(tokenizer: PreTrainedTokenizerBase, config: Any) -> str | None:  # noqa: ANN401 - a configuration of any model
     """Say what shows that a tokenizer is of another model than a configuration, if something does.
 
     Tokens that were added to a tokenizer can be more than the model has, which no text of a corpus

@@ -386,7 +386,7 @@ def _parts(architecture: Any, config: Any) -> set[str]:  # noqa: ANN401 - transf
     return parts
 
 
-def _is_of_layer(name: str, tensors: Mapping[str, Tensor], model: Any) -> bool:  # noqa: ANN401
+def _is_of_layer(name: str, tensors: Mapping[str, Tensor], model: Any) -> bool:  # noqa: ANN401 - a module of torch
     """Whether a tensor without a place is a weight of a layer, which old files' masks are not.
 
     Layers of other names are heads of other tasks; further layers may predict later tokens.

@@ -32,9 +32,6 @@ if TYPE_CHECKING:
     from mia_batch.pipeline.stages.stage import Stage
 
 
-# ``run.json``: what made a run's tables.
-
-
 _FORMAT = 3
 _COUNTS = ("passes", "seconds")
 _OF_BOTH: dict[str, Any] = {"begin": min, "first": min, "end": max, "last": max}

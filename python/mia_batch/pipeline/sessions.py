@@ -241,9 +241,9 @@ def ask(
     Each task comes with its blocks and with what stores their rows; ``on_block`` sees what that
     returned.
     """
+    told = on_answer or audit.observer.answered
     with audit.observer.progress(doing, done=work.done, left=work.left):
         for task, blocks, store in wanted:
-            told = on_answer or audit.observer.answered
             for block, kept in session.executor.collect(task, blocks, told, store):
                 if on_block is not None:
                     on_block(task, block, kept)
@@ -421,14 +421,14 @@ def trained(
     """Make models, several at once on Ray where the settings want it; yield each as it is there."""
     if settings.on_cluster:
         if not is_followed(folder / "run.json"):
-            yield from _trainings_on_cluster(settings, folder, wanted, say)
+            yield from _trained_on_cluster(settings, folder, wanted, say)
             return
         say("models are tuned one after another: no worker sees the folder of a run in a store")
     for name, making, path in wanted:
         yield name, made_of(making, path, partial(_named, say, name))
 
 
-def _trainings_on_cluster(
+def _trained_on_cluster(
     settings: Settings, folder: Path, wanted: Iterator[Wanted], say: Callable[[str], None]
 ) -> Generator[tuple[str, Made]]:
     """Let machines that see the run's folder make the models there, then take each up here."""

@@ -389,7 +389,7 @@ _ORDERS = tuple(
 """Which passage has which label; 0 is the text."""
 MOST_ORDERS = len(_ORDERS)
 
-_CHOICES_TASK = "Answer the question with the letter of the right option alone."
+_CHOICE_TASK = "Answer the question with the letter of the right option alone."
 _QUESTION = "Question: Which of the following passages is verbatim from {}?\nOptions:"
 _ANSWERS = "".join(f" {label}" for label in LABELS)
 _TOO_FEW = "the text has fewer than three paraphrases"
@@ -412,7 +412,7 @@ def choices(targets: pl.DataFrame, *, column: str, n: int) -> pl.DataFrame:
     asked = targets.select(
         "target_id",
         passages=passages,
-        question=pl.format(f"{_CHOICES_TASK}\n\n{_QUESTION}", work),
+        question=pl.format(f"{_CHOICE_TASK}\n\n{_QUESTION}", work),
         reason=pl.when(passages.list.len().fill_null(0) < len(LABELS))
         .then(pl.lit(_TOO_FEW))
         .when(passages.list.n_unique() < len(LABELS))

@@ -552,7 +552,7 @@ def removed_share(
 
 # Ratios of sums over texts, such as micro precision, with errors from whole clusters.
 
-_RATIOS_NO_SPREAD = "all groups of texts agree, so that the spread is unknown"
+_GROUPS_AGREE = "all groups of texts agree, so that the spread is unknown"
 _NOTHING = "there is nothing to take a share of"
 
 
@@ -585,7 +585,7 @@ def ratio_of_sums(
     if isinstance(half, str):
         return Ratio(value=value, reason=half)
     if not 0 < value < 1:
-        return Ratio(value=value, reason=_RATIOS_NO_SPREAD)
+        return Ratio(value=value, reason=_GROUPS_AGREE)
     from scipy.special import expit, logit
 
     middle, wide = logit(value), half / (value * (1 - value))
@@ -635,4 +635,4 @@ def _half(
     if not means.enough[0]:
         return few(float(means.effective[0]))
     half = float(means.half_widths(confidence)[0, 0])
-    return half if np.isfinite(half) else _RATIOS_NO_SPREAD
+    return half if np.isfinite(half) else _GROUPS_AGREE

@@ -42,11 +42,7 @@ def run(tmp_path):
 
 def features_stage(run, attacks: str, groups: list[str]) -> FeaturesStage:
     given = {"input": "corpus.txt", "samples_from": "made.parquet", "attacks": attacks}
-    Manifest(
-        evidence={"engine": "replay"},
-        made={"features": {"groups": groups}},
-        targets={"total": TARGETS.height},
-    ).write(run.folder)
+    Manifest(evidence={"engine": "replay"}, made={"features": {"groups": groups}}).write(run.folder)
     audit = Audit.finished(run, load_settings(given), Observer())
     (stage,) = (stage for stage in stages_of(audit) if isinstance(stage, FeaturesStage))
     return stage

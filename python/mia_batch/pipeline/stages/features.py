@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import polars as pl
 
 from mia_batch.attacks.attack import CONTINUATION
-from mia_batch.diagnostics.unscored import count_reasons
 from mia_batch.errors import DamagedTableError
 from mia_batch.evidence.parts import BLOCK_TARGETS, RECORDED_BLOCK_TARGETS, Parts, PromptUnits
 from mia_batch.features import BESIDE, build_features, groups_of, inputs_of
@@ -20,7 +19,7 @@ from mia_batch.pipeline.sessions import spread
 from mia_batch.pipeline.stages.prompts import prompt_parts
 from mia_batch.pipeline.stages.rarity import rarity_of, weighed_views
 from mia_batch.pipeline.stages.stage import Stage
-from mia_batch.pipeline.stages.views import OF_STAGES, views_of
+from mia_batch.pipeline.stages.views import views_of
 from mia_batch.schemas import Features, Samples
 from mia_batch.tables import scan, sink_all
 from mia_batch.targets import TargetLookup
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
 
 
 _LOOKED_UP = ("target_id", "n_words", "role", "member")
-_MOST_LOST = 0.5  # of the answers about a target
 _PARTS_AT_ONCE = 8  # texts that repeat themselves are many times as large as their files
 _ROWS_AT_ONCE = 1 << 14  # short texts are many in a small file
 _BYTES_AT_ONCE = 4 << 20
@@ -142,8 +140,7 @@ class FeaturesStage(Stage):
             audit.save()
 
     def run(self) -> None:
-        """Make what is missing, and count the targets whose answers failed."""
-        self.audit.manifest.failed = _count_failures(self.audit)
+        """Make what is missing."""
         weighed = [view.key for view in weighed_views(self.audit)]
         self._drop_outdated(weighed)
         for view in views_of(self.audit, "samples"):
@@ -222,31 +219,3 @@ def _grouped(parts: list[Path], most: int) -> Iterator[list[Path]]:
             group, size = [], 0
     if group:
         yield group
-
-
-def _count_failures(audit: Audit) -> dict[str, Any]:
-    """Count the targets with a failed request, or with more answers of no use than of use.
-
-    ``targets`` that have, ``of`` those that could be sampled, ``again``: those that another try may
-    mend, and ``reasons``: how many targets have each, the most frequent first.
-    """
-    asked = pl.col("n_bytes").is_not_null()
-    failed = pl.col("reason").is_not_null()
-    drawn = audit.run.scan("samples").filter(~pl.col("view").is_in(list(OF_STAGES)))
-    read = audit.run.scan("logprobs").filter(asked, failed)
-    kinds = [
-        drawn.filter(failed).select("target_id", "reason", mends=pl.col("answer").is_null()),
-        read.select("target_id", "reason", mends=pl.lit(value=True)),
-    ]
-    reasons = pl.concat(kinds).unique().collect(engine="streaming")
-    again = reasons.filter("mends")["target_id"].unique()
-    of_no_use = pl.col("target_id").is_in(reasons["target_id"].unique().implode())
-    shares = drawn.filter(of_no_use).group_by("target_id", "model", "view").agg(failed.mean())
-    few = shares.filter(pl.col("reason") > _MOST_LOST).collect(engine="streaming")["target_id"]
-    targets = audit.manifest.targets
-    return {
-        "targets": pl.concat([again, few]).n_unique(),
-        "of": 2 * targets["total"] - sum(targets.values()),
-        "again": again.len(),
-        "reasons": count_reasons(reasons.lazy()),
-    }

@@ -9,13 +9,14 @@ import polars as pl
 
 from mia_batch.attacks import find_unscored, score
 from mia_batch.attacks.attack import COMBINATION, among
+from mia_batch.diagnostics.unscored import count_reasons
 from mia_batch.evidence.parts import scan_parts
 from mia_batch.features import feature_fields
 from mia_batch.inference.sets import combine
 from mia_batch.pipeline.choice import is_made
 from mia_batch.pipeline.stages.stage import Stage
 from mia_batch.pipeline.stages.verdicts import record_plan
-from mia_batch.pipeline.stages.views import models_of, views_of
+from mia_batch.pipeline.stages.views import OF_STAGES, models_of, views_of
 from mia_batch.schemas import LogProbs, Scores, Unscored
 from mia_batch.tables import sink, sink_frames
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from mia_batch.pipeline.context import Audit
 
 
+_MOST_LOST = 0.5  # of the answers about a target
 _NOT_ASKED = "not asked: its group was decided before, or has more windows than are compared"
 
 
@@ -57,6 +59,7 @@ class ScoresStage(Stage):
     def run(self) -> None:
         """Write scores and the reasons of missing ones, unless they are up to date."""
         audit = self.audit
+        audit.manifest.failed = _count_failures(audit)
         if self.is_fresh and len(self.files()) == 2:
             return
         audit.observer.stage(f"scoring {len(audit.attacks)} attacks")
@@ -164,3 +167,31 @@ def _logprobs(audit: Audit) -> pl.LazyFrame:
 def _formula(attack: Attack) -> bytes:
     formula: bytes = attack.expr.meta.serialize()
     return formula
+
+
+def _count_failures(audit: Audit) -> dict[str, Any]:
+    """Count the targets with a failed request, or with more answers of no use than of use.
+
+    ``targets`` that have, ``of`` those that could be sampled, ``again``: those that another try may
+    mend, and ``reasons``: how many targets have each, the most frequent first.
+    """
+    asked = pl.col("n_bytes").is_not_null()
+    failed = pl.col("reason").is_not_null()
+    drawn = audit.run.scan("samples").filter(~pl.col("view").is_in(list(OF_STAGES)))
+    read = audit.run.scan("logprobs").filter(asked, failed)
+    kinds = [
+        drawn.filter(failed).select("target_id", "reason", mends=pl.col("answer").is_null()),
+        read.select("target_id", "reason", mends=pl.lit(value=True)),
+    ]
+    reasons = pl.concat(kinds).unique().collect(engine="streaming")
+    again = reasons.filter("mends")["target_id"].unique()
+    of_no_use = pl.col("target_id").is_in(reasons["target_id"].unique().implode())
+    shares = drawn.filter(of_no_use).group_by("target_id", "model", "view").agg(failed.mean())
+    few = shares.filter(pl.col("reason") > _MOST_LOST).collect(engine="streaming")["target_id"]
+    targets = audit.manifest.targets
+    return {
+        "targets": pl.concat([again, few]).n_unique(),
+        "of": 2 * targets["total"] - sum(targets.values()),
+        "again": again.len(),
+        "reasons": count_reasons(reasons.lazy()),
+    }
