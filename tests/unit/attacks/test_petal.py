@@ -17,7 +17,8 @@ from tests import frames, logprob_rows
 FLOOR = 1e-16
 # Tenths: points that differ, but by next to nothing, give a line that no two programs agree on.
 SIMILARITIES = st.integers(-10, 10).map(lambda tenths: tenths / 10)
-POINTS = st.lists(st.tuples(SIMILARITIES, SIMILARITIES, st.floats(-20, 0)), min_size=2, max_size=6)
+LOGPROBS = st.floats(-20, 0, width=32)  # as tables hold them
+POINTS = st.lists(st.tuples(SIMILARITIES, SIMILARITIES, LOGPROBS), min_size=2, max_size=6)
 
 
 def answer(index: int, model: str, **numbers: Any) -> dict[str, Any]:
