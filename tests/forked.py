@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 from contextlib import chdir
@@ -74,10 +75,18 @@ def forked_worker(connection: Connection, log: Path) -> Forked:
 
 
 def forked_command(
-    arguments: Sequence[str], out: Path, err: Path, *, cwd: Path | None = None
+    arguments: Sequence[str],
+    out: Path,
+    err: Path,
+    *,
+    cwd: Path | None = None,
+    stops_in: str | None = None,
 ) -> Forked:
-    """Start ``mia-batch ARGUMENTS``; what it prints is appended to files."""
-    return Forked(_command, list(arguments), str(out), str(err), cwd or Path.cwd())
+    """Start ``mia-batch ARGUMENTS``; what it prints is appended to files.
+
+    It stops itself (SIGSTOP) when it is about to put the second file into a folder ``stops_in``.
+    """
+    return Forked(_command, list(arguments), str(out), str(err), cwd or Path.cwd(), stops_in)
 
 
 def _work(connection: Connection, log: str) -> None:
@@ -100,9 +109,19 @@ def fork_on() -> pytest.MonkeyPatch:
     return patch
 
 
-def _command(arguments: list[str], out: str, err: str, cwd: Path) -> None:
+def _command(arguments: list[str], out: str, err: str, cwd: Path, stops_in: str | None) -> None:
     from mia_batch.cli import main
 
+    put: list[str] = []
+
+    def stop(event: str, values: tuple[object, ...]) -> None:
+        if event in ("os.link", "os.rename") and Path(str(values[1])).parent.name == stops_in:
+            put.append(str(values[1]))
+            if len(put) == 2:
+                os.kill(os.getpid(), signal.SIGSTOP)
+
+    if stops_in is not None:
+        sys.addaudithook(stop)
     _redirect(out, err)
     os.chdir(cwd)
     fork_on()
