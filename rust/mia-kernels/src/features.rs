@@ -1,5 +1,7 @@
 //! Everything about one pair of texts from one reading of both.
 
+use strum::VariantArray;
+
 use crate::blocks::BlockKernel;
 use crate::candidate::Candidate;
 use crate::characters::CharacterCounter;
@@ -41,14 +43,16 @@ pub struct PairReader {
 impl PairReader {
     /// A reader that does what `settings` say.
     pub fn new(settings: &Settings) -> Self {
-        let chosen = Group::ALL
-            .into_iter()
+        let chosen = Group::VARIANTS
+            .iter()
             .filter(|group| settings.groups.contains(group));
         Self {
             rule: settings.words,
             matched: settings.groups.contains(&Group::Matched),
             needs: needs(settings),
-            kernels: chosen.filter_map(|group| kernel(group, settings)).collect(),
+            kernels: chosen
+                .filter_map(|group| kernel(*group, settings))
+                .collect(),
             reference: Reference::default(),
             candidate: Candidate::default(),
         }

@@ -1,11 +1,17 @@
 //! What a reader may be asked for.
 
+use strum::{EnumString, VariantArray};
+
 /// A group of numbers that cost nothing unless they are asked for.
 ///
 /// `_candidate` and `_reference` name the side; every number but those of the reference alone
 /// exists a second time for the candidate cut to the reference's number of words, if
 /// [`Matched`](Self::Matched) is asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+///
+/// Its name, as [`EnumString`] parses and [`Display`](strum::Display) writes it, is the variant's in
+/// lower case, such as `"ngrams"`; [`VariantArray`] lists all in the order of their fields.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, EnumString, strum::Display, VariantArray)]
+#[strum(serialize_all = "lowercase")]
 pub enum Group {
     /// `overlap_1`: words shared with the reference, each counted at most as often as it occurs on
     /// both sides.
@@ -37,41 +43,4 @@ pub enum Group {
     Leading,
     /// The same numbers for the candidate cut to the reference's number of words.
     Matched,
-}
-
-impl Group {
-    /// Every group, in the order of its fields.
-    pub const ALL: [Self; 10] = [
-        Self::Unigrams,
-        Self::Ngrams,
-        Self::Zlib,
-        Self::Lcs,
-        Self::Blocks,
-        Self::Coverage,
-        Self::Distinct,
-        Self::Characters,
-        Self::Leading,
-        Self::Matched,
-    ];
-
-    /// The group of that name.
-    pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|group| group.name() == name)
-    }
-
-    /// Its name, such as `"ngrams"`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Unigrams => "unigrams",
-            Self::Ngrams => "ngrams",
-            Self::Zlib => "zlib",
-            Self::Lcs => "lcs",
-            Self::Blocks => "blocks",
-            Self::Coverage => "coverage",
-            Self::Distinct => "distinct",
-            Self::Characters => "characters",
-            Self::Leading => "leading",
-            Self::Matched => "matched",
-        }
-    }
 }

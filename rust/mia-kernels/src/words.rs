@@ -21,8 +21,9 @@ use crate::marks::{Mask, within};
 use crate::places::Places;
 use crate::scan::{Runs, with_block};
 
-/// How a text is cut into words.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// How a text is cut into words; its name is the variant's in lower case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::EnumString)]
+#[strum(serialize_all = "lowercase")]
 pub enum WordRule {
     /// Runs of characters that are not white space, as Python's `text.split()`.
     Whitespace,

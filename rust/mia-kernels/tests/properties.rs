@@ -7,6 +7,7 @@ mod stock;
 use mia_kernels::{Group, PairReader, Settings, WordRule};
 use proptest::prelude::*;
 use stock::StockZlib;
+use strum::VariantArray;
 use unicode_segmentation::UnicodeSegmentation;
 
 /// Texts of few distinct words, so that n-grams repeat.
@@ -168,9 +169,9 @@ proptest! {
 
     #[test]
     fn reader_remembers_nothing(pairs in prop::collection::vec((text(), text()), 1..8)) {
-        let mut reader = reader(WordRule::Whitespace, &Group::ALL);
+        let mut reader = reader(WordRule::Whitespace, Group::VARIANTS);
         for (candidate, reference) in &pairs {
-            let fresh = read(&Group::ALL, candidate, reference);
+            let fresh = read(Group::VARIANTS, candidate, reference);
             prop_assert_eq!(&numbers(&mut reader, candidate, reference), &fresh);
             prop_assert_eq!(&numbers(&mut reader, candidate, reference), &fresh);
         }

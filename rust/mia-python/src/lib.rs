@@ -187,18 +187,12 @@ fn build_profile() -> &'static str {
 }
 
 fn word_rule(name: &str) -> Result<WordRule, NativeError> {
-    match name {
-        "whitespace" => Ok(WordRule::Whitespace),
-        "space" => Ok(WordRule::Space),
-        "rouge" => Ok(WordRule::Rouge),
-        "unicode" => Ok(WordRule::Unicode),
-        "script" => Ok(WordRule::Script),
-        _ => Err(NativeError::UnknownRule(name.to_owned())),
-    }
+    name.parse()
+        .map_err(|_| NativeError::UnknownRule(name.to_owned()))
 }
 
 fn chosen(names: Vec<String>) -> Result<Vec<Group>, NativeError> {
-    let group = |name: String| Group::named(&name).ok_or(NativeError::UnknownGroup(name));
+    let group = |name: String| name.parse().map_err(|_| NativeError::UnknownGroup(name));
     names.into_iter().map(group).collect()
 }
 
