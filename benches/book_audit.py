@@ -29,6 +29,7 @@ from benches.results import append_results
 import mia_batch
 from mia_batch.attacks import defaults
 from mia_batch.kernels import pair_features
+from mia_batch.settings import nested
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -63,7 +64,7 @@ def prepare(
 def audit(folder: Path, name: str, source: str, **settings: Any) -> mia_batch.Run:  # noqa: ANN401 - settings
     given: dict[str, Any] = {"input": str(folder / source), "model": str(folder / "model")}
     given["yardstick"] = "none"
-    return mia_batch.audit(**given, out=str(folder / name), **settings)
+    return mia_batch.audit(**nested(dict(**given, out=str(folder / name), **settings)))
 
 
 def write_parts(folder: Path, name: str, parts: pl.DataFrame) -> str:

@@ -31,6 +31,7 @@ from mia_batch.inference.comparison import collection_test, summarise
 from mia_batch.inference.conformal import p_values, q_values
 from mia_batch.inference.few_books import max_t, top_bound
 from mia_batch.inference.memory import VERBATIM_WORDS
+from mia_batch.settings import nested
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -82,15 +83,19 @@ def audit(
         some = parts.filter(place >= low, place < high).drop("place")
         some.write_parquet(folder / f"{name}.parquet")
     return mia_batch.audit(
-        input=str(folder / "asked.parquet"),
-        non_members=str(folder / "nulls.parquet"),
-        non_members_known="left out of the training text by lot",
-        model=str(folder / "model"),
-        out=str(folder / attacks[0]),
-        attacks=",".join(attacks),
-        samples=samples,
-        level="group",
-        q=Q,
+        **nested(
+            {
+                "input": str(folder / "asked.parquet"),
+                "non_members": str(folder / "nulls.parquet"),
+                "non_members_known": "left out of the training text by lot",
+                "model": str(folder / "model"),
+                "out": str(folder / attacks[0]),
+                "attacks": ",".join(attacks),
+                "samples": samples,
+                "level": "group",
+                "q": Q,
+            }
+        )
     )
 
 

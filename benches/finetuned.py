@@ -35,6 +35,7 @@ from mia_batch.attacks import defaults
 from mia_batch.demo.making import DemoSettings
 from mia_batch.finetuning.making import finetune
 from mia_batch.finetuning.recipe import Recipe
+from mia_batch.settings import nested
 from mia_batch.stats.differences import auc_difference
 from mia_batch.stats.intervals import auc_interval, roc_curve
 
@@ -132,18 +133,22 @@ def audited(folder: Path, name: str, data: str, recipe: Recipe, **settings: Any)
         recipe=recipe,
     )
     run = mia_batch.audit(
-        input=str(folder / f"{data}.parquet"),
-        model=str(folder / f"target-{name}"),
-        reference_model=str(folder / "base"),
-        masked_model=str(folder / "masked"),
-        engine="transformers",
-        preset="spv",
-        tuning_rate=RATE,
-        tuning_rank=RANK,
-        paraphrases=PARAPHRASES,
-        neighbours=NEIGHBOURS,
-        report=False,
-        **settings,
+        **nested(
+            dict(
+                input=str(folder / f"{data}.parquet"),
+                model=str(folder / f"target-{name}"),
+                reference_model=str(folder / "base"),
+                masked_model=str(folder / "masked"),
+                engine="transformers",
+                preset="spv",
+                tuning_rate=RATE,
+                tuning_rank=RANK,
+                paraphrases=PARAPHRASES,
+                neighbours=NEIGHBOURS,
+                report=False,
+                **settings,
+            )
+        )
     )
     print(f"{run.folder.name}: {made.losses[-1]}, {time.monotonic() - began:.0f} s", flush=True)
     return run
@@ -197,21 +202,25 @@ def with_references(
     """Audit a target beside references of its generations, and of texts, of one source."""
     named = "-".join(map(str, (epochs, prompts, *settings.values())))
     run = mia_batch.audit(
-        input=str(folder / "corpus.parquet"),
-        model=str(folder / f"target-{epochs}"),
-        reference_model=str(folder / "base"),
-        out=str(folder / f"run-{named}"),
-        engine="transformers",
-        attacks="loss_v1,reference_token_difference_v1,self_prompt_difference_v1,"
-        "candidate_difference_v1",
-        prompts_from=str(folder / f"{prompts}.parquet"),
-        candidate_from=str(folder / f"{prompts}.parquet"),
-        generation_tokens=100,
-        tuning_rate=RATE,
-        tuning_rank=RANK,
-        top_k=0,
-        report=False,
-        **settings,
+        **nested(
+            dict(
+                input=str(folder / "corpus.parquet"),
+                model=str(folder / f"target-{epochs}"),
+                reference_model=str(folder / "base"),
+                out=str(folder / f"run-{named}"),
+                engine="transformers",
+                attacks="loss_v1,reference_token_difference_v1,self_prompt_difference_v1,"
+                "candidate_difference_v1",
+                prompts_from=str(folder / f"{prompts}.parquet"),
+                candidate_from=str(folder / f"{prompts}.parquet"),
+                generation_tokens=100,
+                tuning_rate=RATE,
+                tuning_rank=RANK,
+                top_k=0,
+                report=False,
+                **settings,
+            )
+        )
     )
     return measured(run, epochs=epochs, prompts=prompts, **settings)
 

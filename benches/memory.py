@@ -24,6 +24,7 @@ from benches.results import append_results, machine
 from polars.io.plugins import register_io_source
 
 from mia_batch.observer import Observer
+from mia_batch.settings import nested
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -150,12 +151,16 @@ def run(folder: Path, *, probes: bool) -> None:
     if probes:
         how = {"probes": POINTS, "probe_every": EVERY}
     mia_batch.audit(
-        input=str(folder / "corpus.parquet"),
-        engine="replay",
-        samples_from=str(folder / "recording.parquet"),
-        **how,
-        out=folder / "run",
-        observer=clock,
+        **nested(
+            dict(
+                input=str(folder / "corpus.parquet"),
+                engine="replay",
+                samples_from=str(folder / "recording.parquet"),
+                **how,
+                out=folder / "run",
+                observer=clock,
+            )
+        )
     )
     clock.ended()
     print(json.dumps({"peaks_mb": clock.peaks, "seconds": clock.seconds}))

@@ -32,6 +32,7 @@ from mia_batch.attacks.from_samples import MATCHED_RARITY_ATTACKS, PETAL_ATTACKS
 from mia_batch.demo.making import DemoSettings
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.pipeline.auditing import rescore
+from mia_batch.settings import nested
 from mia_batch.stats.differences import auc_difference
 from mia_batch.stats.intervals import auc_interval, roc_curve
 
@@ -125,11 +126,15 @@ def audit(
         settings["reference_model"] = str(folder / "reference")
     began = time.monotonic()
     run = mia_batch.audit(
-        input=str(folder / "corpus.parquet"),
-        model=str(folder / "model"),
-        out=str(folder / name),
-        attacks=",".join(attacks),
-        **settings,
+        **nested(
+            dict(
+                input=str(folder / "corpus.parquet"),
+                model=str(folder / "model"),
+                out=str(folder / name),
+                attacks=",".join(attacks),
+                **settings,
+            )
+        )
     )
     print(f"{folder.name}, {name}: {time.monotonic() - began:.0f} s", flush=True)
     return run
@@ -201,7 +206,7 @@ def audits(folder: Path, corpus: pl.DataFrame) -> pl.DataFrame:
         counts = (None,) if samples is None else (1, 2, samples)
         for probes, k in product((32, 2, 4, 8, 16, 64, 96, 120), counts):  # the default first
             if probes <= most:
-                run = rescore(run.folder, probes=probes, samples=k)
+                run = rescore(run.folder, **nested({"probes": probes, "samples": k}))
                 add(run, PROBES, probes=probes, probe_words=words, samples=k)
     for name, attacks, changed in (
         ("matched", MATCHED, {}),
@@ -209,7 +214,13 @@ def audits(folder: Path, corpus: pl.DataFrame) -> pl.DataFrame:
     ):
         run = audit(folder, name, attacks, samples=SAMPLES, **changed)
         for k in (1, 2, SAMPLES):
-            add(rescore(run.folder, samples=k), attacks, probes=None, probe_words=None, samples=k)
+            add(
+                rescore(run.folder, **nested({"samples": k})),
+                attacks,
+                probes=None,
+                probe_words=None,
+                samples=k,
+            )
     grey = audit(folder, "grey", GREY, evidence="logprobs", engine="transformers")
     add(grey, GREY, probes=None, probe_words=None, samples=None)
     return pl.DataFrame(rows, infer_schema_length=None)

@@ -27,6 +27,7 @@ from mia_batch.inference.comparison import collection_test
 from mia_batch.inference.findings import VerdictPlan
 from mia_batch.inference.sets import combine, infer_dataset
 from mia_batch.schemas import Role
+from mia_batch.settings import nested
 from mia_batch.stats.differences import auc_difference
 from mia_batch.stats.intervals import clopper_pearson, roc_auc, roc_curve
 
@@ -77,12 +78,16 @@ def train(folder: Path) -> None:
 def audit(folder: Path) -> pl.DataFrame:
     """Score all windows by all attacks on log-probabilities."""
     run: mia_batch.Run = mia_batch.audit(
-        input=str(folder / "corpus.parquet"),
-        model=str(folder / "model"),
-        reference_model=str(folder / "reference"),
-        out=str(folder / "run"),
-        evidence="logprobs",
-        engine="transformers",
+        **nested(
+            {
+                "input": str(folder / "corpus.parquet"),
+                "model": str(folder / "model"),
+                "reference_model": str(folder / "reference"),
+                "out": str(folder / "run"),
+                "evidence": "logprobs",
+                "engine": "transformers",
+            }
+        )
     )
     return pl.DataFrame(run["scores"])
 
@@ -104,12 +109,16 @@ def codec(folder: Path) -> Iterator[Figure]:
     packed(folder)
     for model, passes in (("model", 1), ("packed", PASSES)):
         run = mia_batch.audit(
-            input=str(folder / "corpus.parquet"),
-            model=str(folder / model),
-            nonmember_shots=str(folder / "shots.parquet"),
-            out=str(folder / f"run-codec-{model}"),
-            attacks=f"{CODEC},recall_prefix_v1,loss_v1",
-            engine="transformers",
+            **nested(
+                {
+                    "input": str(folder / "corpus.parquet"),
+                    "model": str(folder / model),
+                    "nonmember_shots": str(folder / "shots.parquet"),
+                    "out": str(folder / f"run-codec-{model}"),
+                    "attacks": f"{CODEC},recall_prefix_v1,loss_v1",
+                    "engine": "transformers",
+                }
+            )
         )
         label = run["scores"]["member"].to_numpy()
         for times in TIMES:

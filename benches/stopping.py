@@ -26,6 +26,7 @@ from benches.results import append_results
 import mia_batch
 from mia_batch.inference.conformal import p_values, q_values
 from mia_batch.inference.e_values import decide, plan_rounds
+from mia_batch.settings import nested
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -140,12 +141,16 @@ def scored(folder: Path, model: Path, parts: pl.DataFrame, name: str) -> Scores:
     windows = windows.with_columns(document_id=pl.int_range(pl.len()).cast(pl.String))
     windows.write_parquet(folder / f"{name}.parquet")
     run = mia_batch.audit(
-        input=str(folder / f"{name}.parquet"),
-        model=str(model),
-        out=str(folder / name),
-        evidence="logprobs",
-        attacks=ATTACK,
-        report=False,
+        **nested(
+            {
+                "input": str(folder / f"{name}.parquet"),
+                "model": str(model),
+                "out": str(folder / name),
+                "evidence": "logprobs",
+                "attacks": ATTACK,
+                "report": False,
+            }
+        )
     )
     order = windows.select("document_id").join(
         run["scores"], on="document_id", maintain_order="left"

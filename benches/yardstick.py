@@ -22,6 +22,7 @@ from scipy.stats import norm, t
 
 import mia_batch
 from mia_batch.inference.yardstick import naming_probability
+from mia_batch.settings import nested
 
 _MODEL = Path(__file__).parents[2] / "shared" / "models" / "manuals-47m"
 _COPIES = (0, 1, 4, 16, 64)
@@ -44,17 +45,21 @@ def levels(attack: str, each: int = _EACH, points: int = 4) -> dict[str, Any]:
         others[:_NULLS].write_parquet(names["nulls"])
         others[_NULLS:].write_parquet(names["asked"])
         run = mia_batch.audit(
-            input=str(names["asked"]),
-            non_members=str(names["nulls"]),
-            non_members_known="the model's README",
-            yardstick=str(names["known"]),
-            model=str(_MODEL),
-            engine="transformers",
-            attacks=attack,
-            probes=points,
-            q=0.2,
-            report=False,
-            out=str(Path(folder, "run")),
+            **nested(
+                {
+                    "input": str(names["asked"]),
+                    "non_members": str(names["nulls"]),
+                    "non_members_known": "the model's README",
+                    "yardstick": str(names["known"]),
+                    "model": str(_MODEL),
+                    "engine": "transformers",
+                    "attacks": attack,
+                    "probes": points,
+                    "q": 0.2,
+                    "report": False,
+                    "out": str(Path(folder, "run")),
+                }
+            )
         )
         return {"attack": attack, "points": points, **figures(run["findings"])}
 

@@ -2,15 +2,43 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import polars as pl
 
 import mia_batch
+from mia_batch import pipeline
+from mia_batch.pipeline import paraphrasing
+from mia_batch.settings import nested
 from tests.checkpoints import TEXTS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from mia_batch import Run
+
+
+def audit(**settings: Any) -> Run:
+    """Audit with settings by name, as the command takes them."""
+    return mia_batch.audit(**nested(settings))
+
+
+def rescore(folder: Path, **settings: Any) -> Run:
+    return pipeline.rescore(folder, **nested(settings))
+
+
+def paraphrase(**settings: Any) -> pl.DataFrame:
+    return paraphrasing.paraphrase(**nested(settings))
+
+
+def plan_paraphrasing(**settings: Any) -> Iterator[tuple[str, str]]:
+    return paraphrasing.plan_paraphrasing(**nested(settings))
 
 
 def audit_demo(demo, out, **settings):
     settings = {"input": str(demo.corpus), "out": str(out)} | settings
-    return mia_batch.audit(config=demo.config, **settings)
+    return audit(config=demo.config, **settings)
 
 
 def write_books(folder):
@@ -26,7 +54,7 @@ def write_books(folder):
 
 
 def audit_books(folder, inputs, **settings):
-    return mia_batch.audit(
+    return audit(
         input=str(inputs / "books"),
         samples_from=str(inputs / "made.parquet"),
         out=folder,

@@ -24,7 +24,8 @@ def sections() -> str:
 
 def _section(part: type[Part], options: dict[str, click.Parameter]) -> str:
     rows = (_row(options[name]) for name in part.model_fields)
-    return f"## {part.topic}\n\n{part.__doc__}\n\n{table(('option', 'meaning'), rows)}"
+    where = "" if part.table is None else f" Table {code(f'[{part.table}]')}."
+    return f"## {part.topic}\n\n{part.__doc__}{where}\n\n{table(('option', 'meaning'), rows)}"
 
 
 def _row(option: click.Parameter) -> tuple[str, str]:

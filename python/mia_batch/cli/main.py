@@ -281,9 +281,10 @@ def _show(run: Run) -> None:
 def score(run: Path | str, **options: object) -> None:
     """Score a finished run with other attacks, in seconds and without a model."""
     from mia_batch.pipeline import rescore
+    from mia_batch.settings import nested
 
     with observing() as observer:
-        scored = rescore(run, observer=observer, **given(options))
+        scored = rescore(run, observer=observer, **nested(given(options)))
     _show(scored)
 
 

@@ -16,7 +16,7 @@ from mia_batch.cli.options import (
     settings_options,
     whole_numbers,
 )
-from mia_batch.settings.model import ClusterSettings, ColumnSettings, EndpointSettings
+from mia_batch.settings import ClusterSettings, ColumnSettings, EndpointSettings, nested
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -112,9 +112,10 @@ def paraphrase(*, dry_run: bool, **options: object) -> None:
     from mia_batch.pipeline.paraphrasing import paraphrase as make
     from mia_batch.pipeline.paraphrasing import plan_paraphrasing
 
+    settings = nested(given(options))
     if dry_run:
-        for name, text in plan_paraphrasing(**given(options)):
+        for name, text in plan_paraphrasing(**settings):
             console_of(stderr=False).print(f"{name}: {text}", markup=False, highlight=False)
         return
     with observing() as observer:
-        make(observer=observer, **given(options))
+        make(observer=observer, **settings)

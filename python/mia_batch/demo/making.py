@@ -57,14 +57,18 @@ _CONFIG = """\
 # With --reference-model reference, attacks that compare two models are computed, too.
 input = "corpus.parquet"
 model = "model"
+seed = 0
+out = "run-{digest}"
+
+[engine]
+dtype = "float32"
+
+[logprobs]
 masked_model = "masked"
 neighbours = 5
 nonmember_shots = "nonmember-shots.parquet"
 member_shots = "member-shots.parquet"
 frequencies_from = "corpus.parquet"
-dtype = "float32"
-seed = 0
-out = "run-{digest}"
 """
 
 
@@ -328,7 +332,7 @@ def prepare(
         try:
             if fresh or not _is_kept(folder, settings, notify):
                 _make(folder, settings, notify)
-            elif not DemoFolder.at(folder).config.exists():
+            else:
                 _write_config(folder)
         finally:
             lock.release()

@@ -39,7 +39,7 @@ from mia_batch.pipeline.stages.tuned import BeforeTuningStage, GenerationsStage,
 from mia_batch.pipeline.stages.verdicts import PreflightStage, VerdictsStage
 from mia_batch.pipeline.stages.views import models_of
 from mia_batch.report import earlier_sentences
-from mia_batch.settings import load_settings
+from mia_batch.settings import flattened, load_settings
 from mia_batch.settings.model import names as split_names
 from mia_batch.storage import is_url
 from mia_batch.storage.copies import fetched, mirrored
@@ -51,7 +51,21 @@ if TYPE_CHECKING:
 
     from mia_batch.evidence.parts import Shard
     from mia_batch.pipeline.stages.stage import Stage
-    from mia_batch.settings import Settings
+    from mia_batch.settings import (
+        ClusterSettings,
+        ColumnSettings,
+        EndpointSettings,
+        EngineSettings,
+        ExtractionSettings,
+        FinetuningSettings,
+        LogprobSettings,
+        RecordingSettings,
+        ReportSettings,
+        SamplingSettings,
+        Settings,
+        TextSettings,
+        VerdictSettings,
+    )
 
 
 # Shards: processes, on one machine or many, that each work on some blocks of one run.
@@ -214,17 +228,53 @@ def stages_of(audit: Audit) -> list[Stage]:
     ]
 
 
-def audit(*, observer: Observer | None = None, **settings: object) -> Run:
+def audit(
+    input: Any = None,  # noqa: A002, ANN401 - the setting's name; whatever holds texts
+    model: str | Path | None = None,
+    *,
+    observer: Observer | None = None,
+    out: str | Path | None = None,
+    config: str | Path | None = None,
+    evidence: str | None = None,
+    preset: str | None = None,
+    attacks: Any = None,  # noqa: ANN401 - names, attacks, or one of either
+    attacks_from: str | Path | None = None,
+    seed: int | None = None,
+    max_failed: float | None = None,
+    texts: TextSettings | Mapping[str, Any] | None = None,
+    columns: ColumnSettings | Mapping[str, Any] | None = None,
+    sampling: SamplingSettings | Mapping[str, Any] | None = None,
+    engine: EngineSettings | Mapping[str, Any] | str | None = None,
+    logprobs: LogprobSettings | Mapping[str, Any] | None = None,
+    tuning: FinetuningSettings | Mapping[str, Any] | str | None = None,
+    endpoint: EndpointSettings | Mapping[str, Any] | None = None,
+    recording: RecordingSettings | Mapping[str, Any] | None = None,
+    cluster: ClusterSettings | Mapping[str, Any] | None = None,
+    verdict: VerdictSettings | Mapping[str, Any] | None = None,
+    extract: ExtractionSettings | Mapping[str, Any] | bool | None = None,
+    report: ReportSettings | Mapping[str, Any] | bool | None = None,
+    **unknown: object,
+) -> Run:
     """Audit a corpus against a model, or go on with an audit that stopped.
 
     Parameters
     ----------
+    input
+        Texts: a path or glob, a table, a list of texts or of records.
+    model
+        Folder of a checkpoint or an adapter, hub name, or the name at the endpoint.
     observer
         Is told what the run does; by default nobody is.
-    **settings
-        The settings of ``mia-batch`` by name: ``input``, ``model``, ``samples``, ... ``config``
-        names a TOML file of settings; by default it is ``mia-batch.toml`` in the working directory,
-        where there is one. Texts may be tables or lists instead of files.
+    out, config, evidence, preset, attacks, attacks_from, seed, max_failed
+        The settings of ``mia-batch`` that stand in no table. ``config`` names a TOML file of
+        settings; by default it is ``mia-batch.toml`` in the working directory, where there is one.
+    texts, columns, sampling, engine, logprobs, tuning, endpoint, recording, cluster, verdict, \
+    extract, report
+        The other settings by their tables, such as ``sampling={"samples": 5}`` or
+        ``sampling=SamplingSettings(samples=5)`` of `mia_batch.settings`; ``engine="vllm"`` is short
+        for ``engine={"engine": "vllm"}``, and so are ``tuning``, ``extract`` and ``report``.
+    **unknown
+        Nothing: settings of other names are refused, with the name that is meant.
 
     Returns
     -------
@@ -243,11 +293,13 @@ def audit(*, observer: Observer | None = None, **settings: object) -> Run:
     Examples
     --------
     >>> import mia_batch
-    >>> mia_batch.audit(input="corpus.parquet", model="models/llama", samples=0)
+    >>> mia_batch.audit("corpus.parquet", "models/llama", sampling={"samples": 0})
     Traceback (most recent call last):
     ...
     mia_batch.errors.SettingsError: setting 'samples' is 0: input should be greater than or equal...
     """
+    given = {name: each for name, each in locals().items() if name not in ("observer", "unknown")}
+    settings = flattened(given | unknown)
     return run_audit(load_settings(with_files(settings)), observer or Observer())
 
 
@@ -362,8 +414,8 @@ def rescore(
     observer
         Is told what is done; by default nobody is.
     **changed
-        Settings that say how to score, such as ``attacks`` or ``primary``; others are those of the
-        run's latest request.
+        Settings that say how to score, by table as in `audit`, such as ``attacks`` or
+        ``verdict={"primary": ...}``; others are those of the run's latest request.
 
     Returns
     -------
@@ -377,6 +429,7 @@ def rescore(
     SettingsError
         If an attack needs evidence that the run does not have.
     """
+    changed = flattened(changed)
     stored = dict(Run(place).manifest.settings)
     if changed.get("attacks_from") and not changed.get("attacks"):
         stored["attacks"] = None  # those of an earlier request would hide those of the file

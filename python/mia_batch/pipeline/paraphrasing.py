@@ -16,7 +16,7 @@ from mia_batch.pipeline.stages.stage import damage_set_aside
 from mia_batch.pipeline.stages.targets import TargetsStage
 from mia_batch.prompts.views import N_PARAPHRASES
 from mia_batch.schemas import Paraphrases
-from mia_batch.settings import load_settings
+from mia_batch.settings import flattened, load_settings
 from mia_batch.storage.copies import mirrored
 from mia_batch.tables import scan
 
@@ -39,9 +39,9 @@ def paraphrase(*, observer: Observer | None = None, **settings: object) -> pl.Da
     observer
         Is told what is done; by default nobody is.
     **settings
-        Settings of ``mia-batch`` by name: ``input``, the texts; ``model``, which paraphrases and
-        should not be the one that is audited; ``out``; where it answers (``engine``, ``base_url``,
-        ``chat``, ...); how texts are cut. ``samples`` are drawn of each text, by default 3.
+        Settings by table as in `mia_batch.audit`: ``input``, the texts; ``model``, which
+        paraphrases and should not be the one that is audited; ``out``; where it answers
+        (``engine``, ``endpoint``); how texts are cut. By default 3 samples are drawn of each text.
 
     Returns
     -------
@@ -80,7 +80,7 @@ def plan_paraphrasing(**settings: object) -> Iterator[tuple[str, str]]:
 
 def _settings(given: dict[str, object]) -> Settings:
     """Complete and validate what was asked for."""
-    settings = load_settings({"samples": N_PARAPHRASES} | given, use_config=False)
+    settings = load_settings({"samples": N_PARAPHRASES} | flattened(given), use_config=False)
     if settings.out is None:
         raise SettingsError("setting 'out' is missing; name the folder that the paraphrases go to")
     if settings.continuations < N_PARAPHRASES:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import tomllib
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,16 +13,17 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from mia_batch.errors import SettingsError
-from mia_batch.settings.model import CLASSICS, NO_YARDSTICK, RESOURCES, Mark, Settings
+from mia_batch.settings.model import CLASSICS, NO_YARDSTICK, PARTS, RESOURCES, Mark, Settings
 from mia_batch.storage import is_url
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from pydantic_core import ErrorDetails
 
     from mia_batch.evidence.endpoint import EndpointSettings
     from mia_batch.models.tokens import Tokenizer
+    from mia_batch.settings.model import Part
 
 
 def endpoint_settings(settings: Settings) -> EndpointSettings:
@@ -53,6 +55,61 @@ def endpoint_tokenizer(settings: Settings) -> Tokenizer | None:
 
 CONFIG_NAME = "mia-batch.toml"
 """Name of the settings file that is looked for in the working directory, never beside the input."""
+
+_TABLES = {part.table: part for part in PARTS if part.table is not None}
+
+
+def flattened(values: Mapping[str, object], where: str = "") -> dict[str, Any]:
+    """Take settings out of their tables; outside a table stands what has none.
+
+    A table is a mapping, or a part of the settings, of which what is set counts. ``engine``,
+    ``tuning``, ``extract`` and ``report`` are names of a table and of a setting in it: a value that
+    is no table is that setting. ``where`` follows the name of a setting in messages.
+    """
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        name = key.replace("-", "_")
+        part = _TABLES.get(name)
+        if part is not None and isinstance(value, Mapping | part):
+            inside = value if isinstance(value, Mapping) else value.model_dump(exclude_unset=True)
+            for given, each in inside.items():
+                flat[_inside(str(given).replace("-", "_"), part, where)] = each
+        elif name in _HOMES and _HOMES[name] not in (None, name) and value is not None:
+            raise SettingsError(f"setting {name!r}{where} {_stands_in(name, where)}")
+        else:
+            flat[name] = value
+    return flat
+
+
+def _inside(name: str, part: type[Part], where: str) -> str:
+    if name in part.model_fields:
+        return name
+    if name in _HOMES:
+        raise SettingsError(f"setting {name!r}{where} {_stands_in(name, where)}")
+    raise SettingsError(f"table [{part.table}]{where}: {_no_setting(name, part.model_fields)}")
+
+
+def _stands_in(name: str, where: str) -> str:
+    table = _HOMES[name]
+    if table is None:
+        return (
+            f"stands in no table: {'write it above all tables' if where else f'write {name}=...'}"
+        )
+    place = f"write it below [{table}]" if where else f"write {table}={{{name!r}: ...}}"
+    return f"stands in the table {table!r}: {place}"
+
+
+def nested(flat: Mapping[str, object]) -> dict[str, Any]:
+    """Put settings into their tables: what `flattened` undoes."""
+    values: dict[str, Any] = {}
+    for name, value in flat.items():
+        table = _HOMES.get(name)
+        (values if table is None else values.setdefault(table, {}))[name] = value
+    return values
+
+
+_HOMES = {name: part.table for part in PARTS for name in part.model_fields}
+"""Of each setting its table."""
 
 _SAFE_ARGUMENTS = RESOURCES | {
     *("block_size", "device_map", "enable_chunked_prefill", "enable_prefix_caching"),
@@ -135,7 +192,7 @@ def _read_config(path: Path) -> dict[str, Any]:
         raise SettingsError(f"setting 'config': there is no file {path}") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise SettingsError(f"setting 'config': {path} cannot be read as TOML: {error}") from None
-    values = {name.replace("-", "_"): value for name, value in values.items()}
+    values = flattened(values, f" in {path}")
     for name in ("attacks_from", "config"):
         if name in values:
             what = "runs code" if name == "attacks_from" else "names this file"
@@ -154,14 +211,18 @@ def _read_config(path: Path) -> dict[str, Any]:
     return values
 
 
+def _no_setting(name: str, known: Iterable[str], where: str = "") -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else "`mia-batch --help` lists them all"
+    return f"there is no setting {name!r}{where}; {hint}"
+
+
 def _sentence(detail: ErrorDetails, path: Path | None) -> str:
     """One pydantic error as a sentence that names the setting."""
     name = str(detail["loc"][0]) if detail["loc"] else ""
     where = f" in {path}" if path else ""
     if detail["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(name, Settings.model_fields, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else "; `mia-batch --help` lists them all"
-        return f"there is no setting {name!r}{where}{hint}"
+        return _no_setting(name, Settings.model_fields, where)
     if detail["type"] == "missing":
         option = name.replace("_", "-")
         return f"setting {name!r} is missing: give --{option}, or {name} = ... in {CONFIG_NAME}"

@@ -45,11 +45,13 @@ class Mark(Enum):
 class Part(BaseModel):
     """Some of the settings: frozen, and nothing unknown among them.
 
-    ``topic`` heads them in the help. Where they belong to one ``engine``, ``key`` is the one that
-    this engine cannot do without.
+    ``topic`` heads them in the help, ``table`` is their table in TOML and their keyword in Python,
+    None at the top level. Where they belong to one ``engine``, ``key`` is the one that this engine
+    cannot do without.
     """
 
     topic: ClassVar[str]
+    table: ClassVar[str | None] = None
     engine_of: ClassVar[str | None] = None
     key: ClassVar[str | None] = None
 
@@ -130,6 +132,7 @@ class EndpointSettings(Part):
     """How an endpoint is reached and asked."""
 
     topic = "Endpoint"
+    table = "endpoint"
     engine_of = "openai"
     key = "base_url"
 
@@ -166,6 +169,7 @@ class RecordingSettings(Part):
     """Continuations that were generated elsewhere."""
 
     topic = "Recording"
+    table = "recording"
     engine_of = "replay"
     key = "samples_from"
 
@@ -179,6 +183,7 @@ class ColumnSettings(Part):
     """The user's names for the columns of a corpus."""
 
     topic = "Columns of the corpus"
+    table = "columns"
 
     text_column: Text = "text"
     """Column with the text."""
@@ -206,6 +211,7 @@ class ClusterSettings(Part):
     """How many engines or processes work on a run, and where; none of it is stored with the run."""
 
     topic = "Many GPUs and machines"
+    table = "cluster"
 
     workers: Annotated[int | Literal["auto"] | None, BeforeValidator(_number_or_auto)] = Field(
         None, exclude=True
@@ -229,6 +235,7 @@ class LogprobSettings(Part):
     """What log-probabilities are asked of, and by which other models."""
 
     topic = "Log-probabilities"
+    table = "logprobs"
 
     reference_model: Annotated[Text | None, Mark.MODEL] = None
     """Model to compare with, smaller or the base of a tuned one; it is asked the same, at points
@@ -256,14 +263,12 @@ class LogprobSettings(Part):
     long_texts: Literal["refuse", "stride"] = "refuse"
     """Texts longer than the context get no log-probabilities, or those of pieces of its length,
     none of which sees another."""
-    logits_memory: int = Field(128, ge=1)
-    """Most memory in MiB for the logits of one forward pass at a time."""
 
 
-class SamplingSettings(Part):
-    """Corpus, model, attacks, and how continuations are sampled."""
+class MainSettings(Part):
+    """What is audited, and by which attacks; these stand in no table."""
 
-    topic = "Texts and sampling"
+    topic = "What everybody needs"
 
     input: Annotated[Text, Mark.PATH, Mark.USUAL]
     """Corpus: a file, folder or glob of Parquet, Arrow, JSON, CSV, TSV, or books (.txt, .epub,
@@ -289,41 +294,37 @@ class SamplingSettings(Part):
     """Attacks, separated by commas. [default: the preset's]"""
     attacks_from: Annotated[Text | None, Mark.PATH] = None
     """Python file with attacks of your own; computed unless attacks names others."""
-    samples: Annotated[int | None, Mark.USUAL] = Field(None, ge=1)
-    """Continuations drawn of each prompt. [default: 10; at probes the most likely one, which is not
-    drawn]"""
-    probes: Annotated[int, Mark.USUAL] = Field(32, ge=1, le=4096)
-    """Most points of a text at which the next words are asked."""
-    probe_every: int = Field(1, ge=1)
-    """Words between two points, at least."""
-    probe_words: int = Field(1, ge=1, le=64)
-    """Words asked for at each point."""
-    paraphrases_column: Column = None
-    """Column with lists of three paraphrases of each text (DE-COP)."""
-    choice_orders: int = Field(24, ge=4, le=24, multiple_of=4)
-    """Orders in which a text and its paraphrases are shown (DE-COP)."""
     seed: Annotated[int, Mark.EVIDENCE] = Field(0, ge=0, lt=2**62)
     """Seed of the run; same seed, same samples."""
-    engine: Annotated[str, Mark.EVIDENCE, Mark.USUAL] = "auto"
-    """Where samples come from; auto: openai with base-url, replay with samples-from, else vllm
-    where it can run, else transformers."""
-    revision: Text | None = None
-    """Hub revision of the model."""
-    dtype: Annotated[Literal["auto", "float32", "float16", "bfloat16"], Mark.EVIDENCE] = "auto"
-    """auto: float32 on a CPU; on a GPU the engine's choice for the checkpoint."""
-    tensor_parallel_size: Annotated[int, Mark.EVIDENCE] = Field(1, ge=1)
-    """GPUs that share one copy of the model."""
-    engine_arg: Annotated[dict[str, Any], BeforeValidator(arguments), Mark.EVIDENCE] = Field(
-        default_factory=dict
-    )
-    """KEY=VALUE for the engine itself, such as max_model_len=2048; repeatable."""
+    max_failed: float = Field(0.05, ge=0, le=1)
+    """Share of targets that may fail; with more the exit code is 1."""
+
+    @field_validator("out", mode="before")
+    @classmethod
+    def _named_folder(cls, value: object) -> object:
+        if value == "":
+            raise ValueError("name a folder")
+        return value
+
+    @field_validator("out")
+    @classmethod
+    def _path_or_url(cls, value: Path | str | None) -> Path | str | None:
+        if is_url(value):
+            check_url(value)
+        return None if value is None else place_of(value)
+
+
+class TextSettings(Part):
+    """How the texts are read and cut."""
+
+    topic = "Texts"
+    table = "texts"
+
     encoding: Annotated[str, AfterValidator(known_encoding)] | None = None
     """Encoding of text files that declare none. [default: UTF-8]"""
     bad_input: Literal["refuse", "set-aside"] = "refuse"
     """Files and rows that cannot be read: refuse the first, or list them with their reasons in the
     table set_aside and go on with the others."""
-    prefix_ratio: Annotated[float, Mark.EVIDENCE] = Field(0.5, gt=0, lt=1)
-    """Share of a target's words that is given to the model."""
     word_rule: Annotated[
         Literal["whitespace", "space", "rouge", "unicode", "script"], Mark.EVIDENCE
     ] = "script"
@@ -341,6 +342,61 @@ class SamplingSettings(Part):
     """Words, or characters, between the starts of windows. [default: those of a window]"""
     text_length: Annotated[Literal[32, 64, 128, 256] | None, Mark.EVIDENCE] = None
     """Nominal words of a text (samia preset). [default: each text's own]"""
+    prefix_ratio: Annotated[float, Mark.EVIDENCE] = Field(0.5, gt=0, lt=1)
+    """Share of a target's words that is given to the model."""
+
+    @field_validator("text_length", mode="before")
+    @classmethod
+    def _text_length_number(cls, value: object) -> object:
+        return int(value) if isinstance(value, str) and value.isdecimal() else value
+
+
+class EngineSettings(Part):
+    """What answers for the model."""
+
+    topic = "Engine"
+    table = "engine"
+
+    engine: Annotated[str, Mark.EVIDENCE, Mark.USUAL] = "auto"
+    """Where samples come from; auto: openai with base-url, replay with samples-from, else vllm
+    where it can run, else transformers."""
+    revision: Text | None = None
+    """Hub revision of the model."""
+    dtype: Annotated[Literal["auto", "float32", "float16", "bfloat16"], Mark.EVIDENCE] = "auto"
+    """auto: float32 on a CPU; on a GPU the engine's choice for the checkpoint."""
+    tensor_parallel_size: Annotated[int, Mark.EVIDENCE] = Field(1, ge=1)
+    """GPUs that share one copy of the model."""
+    engine_arg: Annotated[dict[str, Any], BeforeValidator(arguments), Mark.EVIDENCE] = Field(
+        default_factory=dict
+    )
+    """KEY=VALUE for the engine itself, such as max_model_len=2048; repeatable."""
+    logits_memory: int = Field(128, ge=1)
+    """Most memory in MiB for the logits of one forward pass at a time."""
+
+    @field_validator("engine_arg")
+    @classmethod
+    def _possible_context(cls, arguments: dict[str, Any]) -> dict[str, Any]:
+        length = arguments.get("max_model_len", 1)
+        if not isinstance(length, int) or length < 1:
+            raise ValueError("max_model_len should be a whole number of at least 1")
+        return arguments
+
+
+class SamplingSettings(Part):
+    """How continuations are sampled."""
+
+    topic = "Sampling"
+    table = "sampling"
+
+    samples: Annotated[int | None, Mark.USUAL] = Field(None, ge=1)
+    """Continuations drawn of each prompt. [default: 10; at probes the most likely one, which is not
+    drawn]"""
+    probes: Annotated[int, Mark.USUAL] = Field(32, ge=1, le=4096)
+    """Most points of a text at which the next words are asked."""
+    probe_every: int = Field(1, ge=1)
+    """Words between two points, at least."""
+    probe_words: int = Field(1, ge=1, le=64)
+    """Words asked for at each point."""
     max_length: Annotated[int, Mark.EVIDENCE] = Field(1024, ge=2)
     """Most tokens of prompt and output, where whole candidates count."""
     temperature: Annotated[float, Mark.EVIDENCE] = Field(1.0, ge=0)
@@ -349,9 +405,23 @@ class SamplingSettings(Part):
     """Draw from the k most likely tokens only; 0: all."""
     top_p: Annotated[float, Mark.EVIDENCE] = Field(1.0, gt=0, le=1)
     """Draw from this much probability only."""
+    paraphrases_column: Column = None
+    """Column with lists of three paraphrases of each text (DE-COP)."""
+    choice_orders: int = Field(24, ge=4, le=24, multiple_of=4)
+    """Orders in which a text and its paraphrases are shown (DE-COP)."""
     rarity_from: Annotated[Path | None, Mark.PATH] = None
     """Run that tells how often the model says each word elsewhere: scores then depend on the text
     alone. [default: this run]"""
+    retry_failed: bool = False
+    """Try again what could not be sampled before."""
+
+
+class ExtractionSettings(Part):
+    """How the model is followed through documents."""
+
+    topic = "Extraction"
+    table = "extract"
+
     extract: bool = False
     """Follow the model through the documents, from their strongest windows on."""
     extract_starts: int = Field(3, ge=1)
@@ -365,39 +435,21 @@ class SamplingSettings(Part):
     controls: bool = False
     """Ask for passages that came out after an unrelated prefix, too, and look for them in the other
     documents: what is common is no evidence."""
-    retry_failed: bool = False
-    """Try again what could not be sampled before."""
-    max_failed: float = Field(0.05, ge=0, le=1)
-    """Share of targets that may fail; with more the exit code is 1."""
+
+
+class ReportSettings(Part):
+    """What the report shows."""
+
+    topic = "Report"
+    table = "report"
+
     report: bool = True
     """Write report.html at the end."""
-
-    @field_validator("out", mode="before")
-    @classmethod
-    def _named_folder(cls, value: object) -> object:
-        if value == "":
-            raise ValueError("name a folder")
-        return value
-
-    @field_validator("out")
-    @classmethod
-    def _path_or_url(cls, value: Path | str | None) -> Path | str | None:
-        if is_url(value):
-            check_url(value)
-        return None if value is None else place_of(value)
-
-    @field_validator("engine_arg")
-    @classmethod
-    def _possible_context(cls, arguments: dict[str, Any]) -> dict[str, Any]:
-        length = arguments.get("max_model_len", 1)
-        if not isinstance(length, int) or length < 1:
-            raise ValueError("max_model_len should be a whole number of at least 1")
-        return arguments
-
-    @field_validator("text_length", mode="before")
-    @classmethod
-    def _text_length_number(cls, value: object) -> object:
-        return int(value) if isinstance(value, str) and value.isdecimal() else value
+    slice_by: Annotated[tuple[str, ...], BeforeValidator(names)] = ()
+    """Columns, separated by commas, by whose values metrics are given as well."""
+    plan_lodged: Sentence | None = None
+    """When and where the plan was lodged before the run, in a sentence that the report shows;
+    --dry-run prints the plan's SHA-256."""
 
 
 def _even(value: int) -> int:
@@ -410,6 +462,7 @@ class FinetuningSettings(Part):
     """Reference models that a run makes: of what they are made, and how they are compared."""
 
     topic = "Fine-tuned references"
+    table = "tuning"
 
     prompts_from: Annotated[Text | None, Mark.PATH] = None
     """Texts whose first tokens the target goes on with; a reference model is tuned on what it says
@@ -447,6 +500,7 @@ class VerdictSettings(Part):
     """Reference sets, and how the answer is given."""
 
     topic = "Reference sets and answers"
+    table = "verdict"
 
     non_members: Annotated[Text | None, Mark.PATH] = None
     """Texts known not to be in the training data: each target is compared with them. [default: the
@@ -494,11 +548,6 @@ class VerdictSettings(Part):
     non-members of their own bucket."""
     fpr: float = Field(0.05, gt=0, lt=1)
     """Share of non-members above the threshold at which the contamination rate is estimated."""
-    plan_lodged: Sentence | None = None
-    """When and where the plan was lodged before the run, in a sentence that the report shows;
-    --dry-run prints the plan's SHA-256."""
-    slice_by: Annotated[tuple[str, ...], BeforeValidator(names)] = ()
-    """Columns, separated by commas, by whose values metrics are given as well."""
 
 
 RESOURCES = frozenset(
@@ -511,13 +560,18 @@ RESOURCES = frozenset(
 
 
 PARTS: tuple[type[Part], ...] = (
+    MainSettings,
+    TextSettings,
     SamplingSettings,
+    EngineSettings,
     LogprobSettings,
     FinetuningSettings,
     EndpointSettings,
     RecordingSettings,
     ClusterSettings,
     VerdictSettings,
+    ExtractionSettings,
+    ReportSettings,
     ColumnSettings,
 )
 """The parts of the settings, in the order of the help."""
@@ -528,13 +582,18 @@ _KEYS = {part.key: part.engine_of for part in PARTS if part.key and part.engine_
 
 class Settings(
     ColumnSettings,
+    ReportSettings,
+    ExtractionSettings,
     ClusterSettings,
     RecordingSettings,
     EndpointSettings,
     VerdictSettings,
     FinetuningSettings,
     LogprobSettings,
+    EngineSettings,
     SamplingSettings,
+    TextSettings,
+    MainSettings,
 ):
     """Everything that decides what a run does; frozen, validated as a whole.
 
@@ -608,7 +667,14 @@ class Settings(
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        for is_wrong, message in chain(self._engine_faults(), self._faults()):
+        """Refuse settings that are each right and do not go together."""
+        for is_wrong, message in chain(
+            self._engine_faults(),
+            self._sampling_faults(),
+            self._path_faults(),
+            self._text_faults(),
+            self._set_faults(),
+        ):
             if is_wrong:
                 raise ValueError(message)
         return self
@@ -624,8 +690,7 @@ class Settings(
                 wrong = f"setting {name!r} belongs to engine {part.engine_of!r}; leave it out"
                 yield getattr(self, name) != field.default, wrong
 
-    def _faults(self) -> Iterator[tuple[bool, str]]:
-        """Yield what settings need of each other that are each right, and whether they fail it."""
+    def _sampling_faults(self) -> Iterator[tuple[bool, str]]:
         from mia_batch.prompts.views import SAMPLES_PER_TARGET
 
         yield (
@@ -638,6 +703,16 @@ class Settings(
             f"setting 'samples' is {self.continuations}, but at temperature 0 all samples of a "
             "text are the same; ask for 1",
         )
+        yield (
+            self.max_cost is not None and None in (self.price_in, self.price_out),
+            "setting 'max_cost' needs prices; give 'price_in' and 'price_out' beside it",
+        )
+        yield (
+            self.chat_instruction is not None and not self.chat,
+            "setting 'chat_instruction' belongs to 'chat'; set that too",
+        )
+
+    def _path_faults(self) -> Iterator[tuple[bool, str]]:
         out = str(self.folder)
         yield (
             self.folder.exists() and not self.folder.is_dir(),
@@ -648,14 +723,8 @@ class Settings(
                 os.path.realpath(out) == os.path.realpath(path),
                 f"setting 'out' is the {name} itself, {out!r}; choose another",
             )
-        yield (
-            self.max_cost is not None and None in (self.price_in, self.price_out),
-            "setting 'max_cost' needs prices; give 'price_in' and 'price_out' beside it",
-        )
-        yield (
-            self.chat_instruction is not None and not self.chat,
-            "setting 'chat_instruction' belongs to 'chat'; set that too",
-        )
+
+    def _text_faults(self) -> Iterator[tuple[bool, str]]:
         windows = [self.window_words, self.window_characters]
         yield (
             self.stride is not None and windows == [None, None],
@@ -683,6 +752,8 @@ class Settings(
                 getattr(self, name) is not None and windows != [None, None],
                 f"setting {name!r} is about whole texts; leave windows out",
             )
+
+    def _set_faults(self) -> Iterator[tuple[bool, str]]:
         yield (
             self.member_shots is not None and self.nonmember_shots is None,
             "setting 'member_shots' needs 'nonmember_shots' beside it",
