@@ -159,14 +159,20 @@ def seen_of_texts() -> list[pl.Expr]:
 
 def build_classifiers(seen: pl.DataFrame) -> Mapping[str, partial[Floats]]:
     """Make every classifier of the columns of `seen_of_texts`, none of them trained yet."""
+    from sklearn.metrics.pairwise import rbf_kernel
+    from sklearn.preprocessing import StandardScaler
+
     text = seen["text"]
     words = _counts(text, token_pattern=r"(?u)\w+")
     grams = _counts(text, analyzer="char_wb", ngram_range=(3, 5)).sign()
+    # Gaussian similarity of standardised numbers, so that no direction is taken for granted.
+    numbers = StandardScaler().fit_transform(seen["surface"].struct.unnest().to_numpy())
+    surface = rbf_kernel(numbers, gamma=0.5 / numbers.shape[1])
     return {
         "blind_naive_bayes_v1": partial(naive_bayes, words),
         "blind_logistic_v1": partial(logistic, words.sign()),
         "blind_ngrams_v1": partial(ridge, (grams @ grams.T).toarray(), 0.05),
-        "blind_surface_v1": partial(ridge, _similarity(seen["surface"]), 1.0),
+        "blind_surface_v1": partial(ridge, surface, 1.0),
         "blind_year_v1": partial(direction, -seen["year"].to_numpy().astype(float)),
     }
 
@@ -197,16 +203,6 @@ def _counts(texts: pl.Series, **options: object) -> csr_array:
     vectorizer = CountVectorizer(dtype=np.float64, **options)
     counts = vectorizer.fit_transform([*texts, "word"])  # it refuses texts without any word
     return csr_array(counts)[:-1]
-
-
-def _similarity(surface: pl.Series) -> Floats:
-    """Gaussian similarity of standardised numbers, so that no direction is taken for granted."""
-    from sklearn.metrics.pairwise import rbf_kernel
-    from sklearn.preprocessing import StandardScaler
-
-    numbers = StandardScaler().fit_transform(surface.struct.unnest().to_numpy())
-    similarity: Floats = rbf_kernel(numbers, gamma=0.5 / numbers.shape[1])
-    return similarity
 
 
 # Classifiers tried on folds they were not trained on, for true and for permuted labels.

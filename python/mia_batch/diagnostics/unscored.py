@@ -78,12 +78,10 @@ def uneven_findings(
     found = find_uneven_scores(scores, counts, attacks, unscored=unscored) if classes == 2 else None
     rows: list[dict[str, object]] = []
     if found is not None:
-        rows += [
-            {"subject": name, "statistic": "difference", "verdict": verdict}
-            | ({"value": found.difference, "p_value": found.p_value} if verdict == "most" else {})
-            for verdict, names in (("most", found.attacks), ("more", found.others))
-            for name in names
-        ]
+        most = {"verdict": "most", "value": found.difference, "p_value": found.p_value}
+        rows += [{"subject": name, "statistic": "difference"} | most for name in found.attacks]
+        more: dict[str, object] = {"statistic": "difference", "verdict": "more"}
+        rows += [more | {"subject": name} for name in found.others]
         rows += class_rows(found)
     of = {"check": "uneven_scores"}
     return pl.DataFrame([of | row for row in rows], schema=Findings.create_empty().schema)
@@ -95,10 +93,9 @@ def class_rows(
     """Make rows of findings of what each class lacks."""
     rows: list[dict[str, object]] = []
     for name, gaps in zip(names, (found.members, found.nonmembers), strict=True):
-        lost = {"statistic": "n_unscored", "value": gaps.n_unscored, "reason": gaps.reason}
-        rows.append({"subject": name, **lost})
-        rows.append({"subject": name, "statistic": "n_texts", "value": gaps.n_texts})
-        rows.append({"subject": name, "statistic": "share", "value": gaps.share})
+        figures = {"n_unscored": gaps.n_unscored, "n_texts": gaps.n_texts, "share": gaps.share}
+        rows += [{"subject": name, "statistic": each, "value": figures[each]} for each in figures]
+        rows[-3]["reason"] = gaps.reason
     return rows
 
 

@@ -121,12 +121,17 @@ class TargetTest:
         """Yield verdicts on every target in the table's order, in parts, at least one frame."""
         rows = self._sets.targets
         scores, (p, n_null) = found.scores[rows], self.p_values(found.scores)
+        if self._selects:
+            names, plan = self._sets.target_id, self._plan
+            q = weighted_q_values(scores, p, self._own, self._total, plan.q, names, plan.seed)
+        else:
+            q = q_values(p, self.adjustment)
         columns: dict[str, pl.Series | Floats] = {
             "key": self._sets.target_id[rows],
             "score": scores,
             "n_null": n_null,
             "p_value": p,
-            "q_value": self._q_values(scores, p),
+            "q_value": q,
             "sensitivity_bound": sensitivity_bound(p),
             "reason": self._reasons(scores, p),
         }
@@ -157,12 +162,6 @@ class TargetTest:
             )
             n_null[bucket.targets] = bucket.n_null
         return p, n_null
-
-    def _q_values(self, scores: Floats, p: Floats) -> Floats:
-        if not self._selects:
-            return q_values(p, self.adjustment)
-        names, plan = self._sets.target_id, self._plan
-        return weighted_q_values(scores, p, self._own, self._total, plan.q, names, plan.seed)
 
     def _reasons(self, scores: Floats, p: Floats) -> pl.Series:
         """Say why p-values are missing."""

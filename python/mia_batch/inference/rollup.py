@@ -184,19 +184,19 @@ def _of_windows(
     said = given.select("target_id", "candidate").collect(engine="streaming")
     for (document,), part in asked.group_by("document", maintain_order=True):
         answers = said.join(part, on="target_id", how="semi")["candidate"]
+        lengths = part["reference"].str.len_chars().cast(pl.Int64) + len(_BREAK)
+        first = lengths.cum_sum() - lengths
         for k in (k for k in _WORDS if k <= part["longest_words"].max()):  # type: ignore[operator]
             found = book_coverage(_BREAK.join(part["reference"]), answers, words=words, k=k)
             places = found["blocks"].explode(empty_as_null=False).struct.unnest()
-            yield _in_document(places, part).with_columns(document=pl.lit(document), k=pl.lit(k))
-
-
-def _in_document(places: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
-    """Move places in the joined references of some windows to those in their document."""
-    lengths = windows["reference"].str.len_chars().cast(pl.Int64) + len(_BREAK)
-    first = lengths.cum_sum() - lengths
-    window = first.search_sorted(places["start"].cast(pl.Int64), side="right") - 1
-    shift = (windows["begin"].cast(pl.Int64) - first).gather(window)
-    return places.select(pl.col("start", "end").cast(pl.Int64) + shift)
+            # From places in the joined references to those in their document.
+            window = first.search_sorted(places["start"].cast(pl.Int64), side="right") - 1
+            shift = (part["begin"].cast(pl.Int64) - first).gather(window)
+            yield places.select(
+                pl.col("start", "end").cast(pl.Int64) + shift,
+                document=pl.lit(document),
+                k=pl.lit(k),
+            )
 
 
 # From texts to whole documents and groups: what a report says of each.
