@@ -9,13 +9,14 @@ What the AUC of each classifier is expected to be is its mean over the data sets
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from benches.results import append_results, versions
 from scipy.sparse import csr_array
 
-from mia_batch.diagnostics.blind import Direction, NaiveBayes, Ridge, cross_validate, judge
+from mia_batch.diagnostics.blind import cross_validate, direction, judge, naive_bayes, ridge
 from mia_batch.stats.clusters import deal_folds
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def simulate(*, n_data_sets: int, **case: Any) -> dict[str, Any]:  # noqa: ANN40
         "coverage": held.mean(axis=0).tolist(),
         "mean_width": float(np.mean(np.subtract(highs, lows))),
         "upper_coverage": float(np.mean(np.array(uppers) >= expected.max())),
-        "mean_upper": float(np.mean(uppers)),
+        "mean_upper": float(np.mean(np.array(uppers, float))),
         "upper_within_0.60": float(np.mean(np.array(uppers) <= 0.6)),
         "p_within_0.05": float(np.mean(np.array(p_values) <= 0.05)),
     }
@@ -87,10 +88,10 @@ def _classifiers(
     numbers[:, 1:6] += 0.7 * effect * label[:, None]
     counts = generator.poisson(np.exp(0.5 * numbers - 1.5)).astype(float)
     return {
-        "naive_bayes": NaiveBayes(csr_array(counts)),
-        "all": Ridge(numbers @ numbers.T, penalty=0.3),
-        "some": Ridge(numbers[:, :12] @ numbers[:, :12].T, penalty=1.0),
-        "one": Direction(np.round(numbers[:, 0], 1)),
+        "naive_bayes": partial(naive_bayes, csr_array(counts)),
+        "all": partial(ridge, numbers @ numbers.T, 0.3),
+        "some": partial(ridge, numbers[:, :12] @ numbers[:, :12].T, 1.0),
+        "one": partial(direction, np.round(numbers[:, 0], 1)),
     }
 
 

@@ -16,9 +16,9 @@ import numpy as np
 import polars as pl
 from benches.results import append_results
 
-from mia_batch.inference.few_books import few_books_findings
 from mia_batch.inference.findings import VerdictPlan
 from mia_batch.inference.power import Design, simulate
+from mia_batch.inference.sets import few_books_findings
 from mia_batch.inference.verdicts import verdicts
 
 AUDITS, WINDOWS, SHARED = 1_000, 8, 0.3  # the windows of a book correlate by 0.3

@@ -21,9 +21,9 @@ from benches.results import append_results, versions
 from mia_batch.inference.comparison import ComparisonSets, collection_test
 from mia_batch.inference.conformal import p_values, q_values
 from mia_batch.inference.estimates import WindowShare
-from mia_batch.inference.few_books import max_t, top_bound
 from mia_batch.inference.findings import VerdictPlan
 from mia_batch.inference.rollup import with_claim, with_share
+from mia_batch.inference.sets import max_t, top_bound
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from mia_batch.cli import main
 from mia_batch.diagnostics import blind
-from mia_batch.inference import null_audits
+from mia_batch.inference import yardstick
 
 
 def repeat_little() -> None:
     """What takes most of the time of a small audit says as much of few repetitions."""
     blind._N_PERMUTATIONS = 19  # of which none exceeds: p = 0.05
-    null_audits._AUDITS = 20
+    yardstick._AUDITS = 20
 
 
 if __name__ == "__main__":

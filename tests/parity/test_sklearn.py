@@ -9,7 +9,6 @@ from sklearn import metrics
 from sklearn.exceptions import UndefinedMetricWarning
 
 from mia_batch.metrics.evaluate import evaluate
-from mia_batch.stats.differences import auc_difference
 from mia_batch.stats.intervals import roc_auc, roc_curve
 
 
@@ -28,16 +27,6 @@ def test_curve_and_area(n, distinct):
     assert np.array_equal(curve.threshold, threshold)
     theirs = metrics.roc_auc_score(member.astype(int), score)
     assert roc_auc(member, score) == pytest.approx(theirs, rel=1e-12)
-
-
-@pytest.mark.parametrize("n", [50, 5000])
-@pytest.mark.parametrize("budget", [0.05, 0.1, 0.5])
-def test_tpr_at_a_budget_is_a_point_of_scikit_learns_curve(n, budget):
-    rng = np.random.default_rng(n)
-    member = np.arange(n) % 2 == 0
-    score = rng.normal(size=n) + member
-    fpr, tpr, _ = metrics.roc_curve(member, score, drop_intermediate=False)
-    assert roc_curve(member, score).at_fpr(budget).tpr == max(tpr[fpr <= budget])
 
 
 def area(frame: pl.DataFrame) -> tuple[float | None, int]:
@@ -73,12 +62,3 @@ def test_where_scikit_learn_has_no_area_there_is_none(n, member):
     with pytest.warns(UndefinedMetricWarning):
         assert np.isnan(metrics.roc_auc_score(labels, score))
     assert area(pl.DataFrame({"member": labels, "a_v1": score})) == (None, 0)
-
-
-def test_a_difference_is_that_of_both_areas():
-    rng = np.random.default_rng(0)
-    member = rng.random(500) < 0.3
-    first, second = rng.integers(0, 9, 500) + 1.0 * member, rng.normal(size=500) + member
-    theirs = [metrics.roc_auc_score(member, score) for score in (first, second)]
-    made = auc_difference(member, first, second)
-    assert made.value == pytest.approx(theirs[0] - theirs[1], rel=1e-12)

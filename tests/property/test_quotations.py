@@ -28,19 +28,14 @@ def plain(text):
 
 def longest_run(one, other):
     """Words of the longest run that both have."""
-    return max(
-        (
-            n
-            for a in range(len(one))
-            for b in range(len(other))
-            for n in range(1, min(len(one) - a, len(other) - b) + 1)
-            if one[a : a + n] == other[b : b + n]
-        ),
-        default=0,
-    )
+    longest, before = 0, [0] * (len(other) + 1)
+    for word in one:
+        before = [0, *(before[b] + 1 if word == each else 0 for b, each in enumerate(other))]
+        longest = max(longest, *before)
+    return longest
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(
     st.lists(st.tuples(TEXTS, OWNERS, st.booleans()), min_size=1, max_size=4),
     st.lists(st.tuples(st.none() | TEXTS, OWNERS), max_size=5),

@@ -6,6 +6,7 @@ import polars as pl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mia_batch.inference.findings import finding_rows
 from mia_batch.inference.rollup import rollup
 from mia_batch.inference.verdicts import verdicts
 from mia_batch.metrics.measure import curves
@@ -66,7 +67,7 @@ def laid_out(documents):
     return scores.lazy(), features(*found).lazy()
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(DOCUMENTS)
 def test_laws_of_the_rollup(documents):
     scores, evidence = laid_out(documents)
@@ -81,6 +82,7 @@ def test_laws_of_the_rollup(documents):
         samples=1,
         words="whitespace",
         blind_warns=False,
+        findings=finding_rows("gate"),
     )
     for row in found.iter_rows(named=True):
         assert row["n_scored"] <= row["n_asked"] <= row["n_windows"]
@@ -96,7 +98,7 @@ def test_laws_of_the_rollup(documents):
         assert repeated == (row["verdict"] == "comes_out") == ((row["share_verbatim"] or 0) > 0)
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(DOCUMENTS)
 def test_laws_of_the_curves(documents):
     scores, _ = laid_out(documents)

@@ -111,7 +111,7 @@ def _scores(
 ) -> NDArray[np.float64]:
     """Score texts by every classifier, a column each, of mean 0 and deviation 1."""
     learnt = label[train][:, None]
-    scores = np.hstack([each.scores(train, test, learnt) for each in classifiers.values()])
+    scores = np.hstack([each(train, test, learnt) for each in classifiers.values()])
     deviation = scores.std(axis=0)
     return np.asarray((scores - scores.mean(axis=0)) / np.where(deviation > 0, deviation, 1))
 
@@ -235,7 +235,7 @@ def _outside_scores(
     label, n_learnt = both["member"].to_numpy(), held_out.height
     train, test = np.arange(n_learnt), np.arange(n_learnt, both.height)
     scores = {
-        name: classifier.scores(train, test, label[train][:, None])[:, 0].round(9)
+        name: classifier(train, test, label[train][:, None])[:, 0].round(9)
         for name, classifier in build_classifiers(both.select(seen_of_texts())).items()
     }
     words = CountVectorizer(binary=True, token_pattern=r"(?u)\w+", min_df=2)

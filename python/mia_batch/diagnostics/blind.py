@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol, TypeAlias
+from functools import partial
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 from warnings import catch_warnings, simplefilter
 
 import numpy as np
@@ -11,21 +13,13 @@ import polars as pl
 
 from mia_batch.kernels import count_words, zlib_size
 from mia_batch.schemas import Metrics
-from mia_batch.stats.clusters import deal_folds, permute_labels
+from mia_batch.stats import Codes, Flags, Floats
+from mia_batch.stats.clusters import Folds, deal_folds, permute_labels
 from mia_batch.stats.intervals import Interval, auc_interval, roc_auc
 from mia_batch.targets import cluster_names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from numpy.typing import NDArray
     from scipy.sparse import csr_array
-
-    from mia_batch.stats.clusters import Folds
-
-    Rows = NDArray[np.intp]
-    Labels = NDArray[np.bool_]
-    Scores = NDArray[np.float64]
 
 
 # Classifiers that see texts and labels but never the model.
@@ -37,83 +31,56 @@ _TOLERANCE = 0.01
 """Of the logistic regression: a tighter one takes longer and moves no AUC by 0.001."""
 
 
-class Classifier(Protocol):
-    """What learns labels of some texts and scores others."""
-
-    def scores(self, train: Rows, test: Rows, labels: Labels) -> Scores:
-        """Score rows ``test`` once for each column of ``labels``, the classes of rows ``train``."""
-        ...
+Classifier: TypeAlias = Callable[[Codes, Codes, Flags], Floats]
+"""Scores the rows named second, once for each column of labels, the classes of the first rows."""
 
 
-@dataclass(frozen=True, slots=True)
-class NaiveBayes:
-    """Multinomial naive Bayes with add-one smoothing: scikit-learn's ``MultinomialNB``.
+def naive_bayes(counts: csr_array, train: Codes, test: Codes, labels: Flags) -> Floats:
+    """Log-likelihood ratio of multinomial naive Bayes with add-one smoothing.
 
-    Written out because one matrix product then serves every set of labels. The class prior, the
-    same for all texts of a fold, is left out.
+    scikit-learn's ``MultinomialNB``, written out because one matrix product then serves every set
+    of labels. The class prior, the same for all texts of a fold, is left out.
     """
-
-    counts: csr_array  # counts of words, one row per text
-
-    def scores(self, train: Rows, test: Rows, labels: Labels) -> Scores:
-        """Log-likelihood ratio of the words; see ``Classifier.scores``."""
-        counts = self.counts[train].T
-        smoothed = (counts @ of_class.astype(float) + 1 for of_class in (labels, ~labels))
-        members, others = (np.log(words / words.sum(axis=0)) for words in smoothed)
-        ratio: Scores = self.counts[test] @ (members - others)
-        return ratio
+    seen = counts[train].T
+    smoothed = (seen @ of_class.astype(float) + 1 for of_class in (labels, ~labels))
+    members, others = (np.log(words / words.sum(axis=0)) for words in smoothed)
+    ratio: Floats = counts[test] @ (members - others)
+    return ratio
 
 
-@dataclass(frozen=True, slots=True)
-class Logistic:
-    """Logistic regression with an L2 penalty of weight 1."""
+def logistic(values: csr_array, train: Codes, test: Codes, labels: Flags) -> Floats:
+    """Log-odds of logistic regression with an L2 penalty of weight 1."""
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.linear_model import LogisticRegression
 
-    values: csr_array  # what is weighted, one row per text
-
-    def scores(self, train: Rows, test: Rows, labels: Labels) -> Scores:
-        """Log-odds; see ``Classifier.scores``."""
-        from sklearn.exceptions import ConvergenceWarning
-        from sklearn.linear_model import LogisticRegression
-
-        seen, unseen = self.values[train], self.values[test]
-        model = LogisticRegression(solver="liblinear", dual=True, tol=_TOLERANCE, random_state=0)
-        with catch_warnings():  # after 100 rounds it is a classifier like any other
-            simplefilter("ignore", ConvergenceWarning)
-            odds = [model.fit(seen, label).decision_function(unseen) for label in labels.T]
-        return np.column_stack(odds)
+    seen, unseen = values[train], values[test]
+    model = LogisticRegression(solver="liblinear", dual=True, tol=_TOLERANCE, random_state=0)
+    with catch_warnings():  # after 100 rounds it is a classifier like any other
+        simplefilter("ignore", ConvergenceWarning)
+        odds = [model.fit(seen, label).decision_function(unseen) for label in labels.T]
+    return np.column_stack(odds)
 
 
-@dataclass(frozen=True, slots=True)
-class Ridge:
-    """Ridge regression of the class, from similarities of texts."""
+def ridge(similarity: Floats, penalty: float, train: Codes, test: Codes, labels: Flags) -> Floats:
+    """Predicted class less its mean, from a positive semi-definite similarity of texts.
 
-    similarity: Scores  # positive semi-definite, one row and one column per text
-    penalty: float  # as a share of the mean similarity of a text with itself
+    The penalty is a share of the mean similarity of a text with itself.
+    """
+    from sklearn.kernel_ridge import KernelRidge
 
-    def scores(self, train: Rows, test: Rows, labels: Labels) -> Scores:
-        """Predicted class less its mean; see ``Classifier.scores``."""
-        from sklearn.kernel_ridge import KernelRidge
-
-        alpha = self.penalty * max(float(self.similarity.diagonal().mean()), 1.0)
-        model = KernelRidge(alpha=alpha, kernel="precomputed")
-        model.fit(self.similarity[np.ix_(train, train)], labels - labels.mean(axis=0))
-        scores: Scores = model.predict(self.similarity[np.ix_(test, train)])
-        return scores
+    alpha = penalty * max(float(similarity.diagonal().mean()), 1.0)
+    model = KernelRidge(alpha=alpha, kernel="precomputed")
+    model.fit(similarity[np.ix_(train, train)], labels - labels.mean(axis=0))
+    scores: Floats = model.predict(similarity[np.ix_(test, train)])
+    return scores
 
 
-@dataclass(frozen=True, slots=True)
-class Direction:
-    """One number of each text, as it stands or turned round, whichever is right more often."""
+def direction(value: Floats, train: Codes, test: Codes, labels: Flags) -> Floats:
+    """One number of each text, times -1 where its AUC is below 1/2."""
+    from scipy.stats import rankdata
 
-    value: Scores  # number of each text
-
-    def scores(self, train: Rows, test: Rows, labels: Labels) -> Scores:
-        """Take the number, times -1 where its AUC is below 1/2; see ``Classifier.scores``."""
-        from scipy.stats import rankdata
-
-        above_mean = rankdata(self.value[train]) - (train.size + 1) / 2
-        sign = np.where(above_mean @ labels >= 0, 1.0, -1.0)
-        return np.outer(self.value[test], sign)
+    above_mean = rankdata(value[train]) - (train.size + 1) / 2
+    return np.outer(value[test], np.where(above_mean @ labels >= 0, 1.0, -1.0))
 
 
 # The texts of the blind baseline: which ones, and what the classifiers see of them.
@@ -134,11 +101,11 @@ class BlindTexts:
 
     # ``target_id``, ``label``, ``text`` (its beginning), ``year`` and ``surface`` (a struct)
     frame: pl.DataFrame
-    cluster: NDArray[np.intp]  # cluster of each text, from 0 without gaps
+    cluster: Codes  # cluster of each text, from 0 without gaps
     n_labelled: int  # texts with a label, whether used or not
 
     @property
-    def label(self) -> NDArray[np.bool_]:
+    def label(self) -> Flags:
         return self.frame["label"].to_numpy()
 
 
@@ -190,17 +157,23 @@ def seen_of_texts() -> list[pl.Expr]:
     return [text.str.head(MAX_CHARACTERS).alias("text"), year, surface.alias("surface")]
 
 
-def build_classifiers(seen: pl.DataFrame) -> Mapping[str, Classifier]:
+def build_classifiers(seen: pl.DataFrame) -> Mapping[str, partial[Floats]]:
     """Make every classifier of the columns of `seen_of_texts`, none of them trained yet."""
+    from sklearn.metrics.pairwise import rbf_kernel
+    from sklearn.preprocessing import StandardScaler
+
     text = seen["text"]
     words = _counts(text, token_pattern=r"(?u)\w+")
     grams = _counts(text, analyzer="char_wb", ngram_range=(3, 5)).sign()
+    # Gaussian similarity of standardised numbers, so that no direction is taken for granted.
+    numbers = StandardScaler().fit_transform(seen["surface"].struct.unnest().to_numpy())
+    surface = rbf_kernel(numbers, gamma=0.5 / numbers.shape[1])
     return {
-        "blind_naive_bayes_v1": NaiveBayes(words),
-        "blind_logistic_v1": Logistic(words.sign()),
-        "blind_ngrams_v1": Ridge((grams @ grams.T).toarray(), penalty=0.05),
-        "blind_surface_v1": Ridge(_similarity(seen["surface"]), penalty=1.0),
-        "blind_year_v1": Direction(-seen["year"].to_numpy().astype(float)),
+        "blind_naive_bayes_v1": partial(naive_bayes, words),
+        "blind_logistic_v1": partial(logistic, words.sign()),
+        "blind_ngrams_v1": partial(ridge, (grams @ grams.T).toarray(), 0.05),
+        "blind_surface_v1": partial(ridge, surface, 1.0),
+        "blind_year_v1": partial(direction, -seen["year"].to_numpy().astype(float)),
     }
 
 
@@ -232,16 +205,6 @@ def _counts(texts: pl.Series, **options: object) -> csr_array:
     return csr_array(counts)[:-1]
 
 
-def _similarity(surface: pl.Series) -> Scores:
-    """Gaussian similarity of standardised numbers, so that no direction is taken for granted."""
-    from sklearn.metrics.pairwise import rbf_kernel
-    from sklearn.preprocessing import StandardScaler
-
-    numbers = StandardScaler().fit_transform(surface.struct.unnest().to_numpy())
-    similarity: Scores = rbf_kernel(numbers, gamma=0.5 / numbers.shape[1])
-    return similarity
-
-
 # Classifiers tried on folds they were not trained on, for true and for permuted labels.
 
 _SETS_AT_ONCE = 50
@@ -255,41 +218,41 @@ _DECIMALS = 9
 class Outcome:
     """How well a classifier tells the classes apart on texts it was not trained on."""
 
-    label: Labels  # class of each text
+    label: Flags  # class of each text
     # share of the texts of its fold that score below a text, ties and itself one half: in (0, 1),
     # comparable across folds
-    score: Scores
+    score: Floats
     auc: float  # ROC AUC of the score
     # the same under each permutation of the labels, with everything learned anew
-    permuted: Scores
+    permuted: Floats
 
     def interval(self, confidence: float = 0.95) -> Interval:
         """Interval of the AUC to expect of such a classifier, trained on as many texts.
 
-        Learning adds to the error of an AUC, and so do clusters. How much is measured on the
-        permutations: the limits of ``auc_interval`` move away from the AUC by the ratio of its
-        standard deviation there to that of independent texts and a fixed score, at least 1.
+        Learning adds to the error of an AUC, and so do clusters: the limits of ``auc_interval``
+        move away from the AUC by the ratio of its standard deviation on the permutations to that
+        of independent texts and a fixed score, at least 1.
 
-        Variance for independent texts, ties included: Lehmann (1975), "Nonparametrics", section
-        1.4. That cross-validated figures vary more, and no formula says how much: Bengio and
-        Grandvalet (2004), "No unbiased estimator of the variance of K-fold cross-validation".
+        Lehmann (1975), "Nonparametrics", section 1.4; Bengio and Grandvalet (2004), "No unbiased
+        estimator of the variance of K-fold cross-validation".
         """
         members, nonmembers = self.score[self.label], self.score[~self.label]
         plain = auc_interval(members, nonmembers, confidence=confidence)
         spread = float(np.sqrt(np.mean((self.permuted - 0.5) ** 2)))
-        expected = _null_deviation(self.score, members.size)
+        # The deviation of a fixed score's AUC, members drawn at random; 0 if constant.
+        n, n_members = self.score.size, members.size
+        ties = np.unique(self.score, return_counts=True)[1]
+        untied = n + 1 - (ties**3 - ties).sum() / (n * (n - 1))
+        expected = float(np.sqrt(max(untied, 0.0) / (12 * n_members * (n - n_members))))
         wider = max(1.0, spread / expected) if expected else 1.0
-        return Interval(
-            low=max(0.0, self.auc - wider * (self.auc - plain.low)),
-            high=min(1.0, self.auc + wider * (plain.high - self.auc)),
-            confidence=confidence,
-            method=f"{plain.method}_permuted",
-        )
+        low = max(0.0, self.auc - wider * (self.auc - plain.low))
+        high = min(1.0, self.auc + wider * (plain.high - self.auc))
+        return Interval(low, high, confidence, f"{plain.method}_permuted")
 
 
 def cross_validate(
     classifiers: Mapping[str, Classifier],
-    label: Labels,
+    label: Flags,
     folds: Folds,
     *,
     n_permutations: int,
@@ -315,24 +278,16 @@ def cross_validate(
         return outcomes
 
 
-def _held_out(classifier: Classifier, labels: Labels, folds: Folds) -> Scores:
+def _held_out(classifier: Classifier, labels: Flags, folds: Folds) -> Floats:
     from scipy.stats import rankdata
 
     shares = np.empty(labels.shape)
     fold_of_text = folds.fold_of_text
     for fold in range(folds.n_folds):
         test, train = np.flatnonzero(fold_of_text == fold), np.flatnonzero(fold_of_text != fold)
-        scores = classifier.scores(train, test, labels[train]).round(_DECIMALS)
+        scores = classifier(train, test, labels[train]).round(_DECIMALS)
         shares[test] = (rankdata(scores, axis=0) - 0.5) / test.size
     return shares
-
-
-def _null_deviation(score: Scores, n_members: int) -> float:
-    """Give the deviation of a fixed score's AUC, members drawn at random; 0 if constant."""
-    n = score.size
-    ties = np.unique(score, return_counts=True)[1]
-    untied = n + 1 - (ties**3 - ties).sum() / (n * (n - 1))
-    return float(np.sqrt(max(untied, 0.0) / (12 * n_members * (n - n_members))))
 
 
 # Can the labels be told apart without the model? Then attack figures are no evidence of memory.
@@ -357,17 +312,9 @@ _EXCLUDED_ABOVE = 0.60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BlindBaseline:
-    """What classifiers that never see the model make of the labels."""
+class Judgement:
+    """What the outcomes of all classifiers say together; None where there are none."""
 
-    # the metrics table's rows: ``roc_auc`` of each classifier, null with a reason where the labels
-    # allow no cross-validation
-    metrics: pl.DataFrame
-    # one row per text used: ``target_id`` and a Float64 column per classifier, in (0, 1): the share
-    # of the texts of its fold that score below it. Comparable across folds; higher means "more
-    # likely of the first class"
-    scores: pl.DataFrame
-    reason: str | None = None  # why there is no verdict
     strongest: str | None = None  # name of the classifier with the highest AUC
     auc: float | None = None  # that AUC
     # share of permutations of the labels by cluster, the true labels included, under which some
@@ -378,22 +325,28 @@ class BlindBaseline:
     verdict: BlindVerdict | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlindBaseline(Judgement):
+    """What classifiers that never see the model make of the labels."""
+
+    metrics: pl.DataFrame  # ``roc_auc`` of each classifier, or a reason
+    # one row per text used: ``target_id`` and a Float64 column per classifier, in (0, 1): the share
+    # of the texts of its fold that score below it; higher means "more likely of the first class"
+    scores: pl.DataFrame
+    reason: str | None = None  # why there is no verdict
+
+
 def blind_baseline(texts: pl.LazyFrame, *, label: str = "member", seed: int = 0) -> BlindBaseline:
     """Try to tell labels apart without the model.
 
-    Classifiers are cross-validated in five folds. Texts of one cluster (``cluster_name``) are
-    never on both sides. A classifier's scores are replaced by their ranks within each fold, because
-    folds of other training texts have other scales. The p-value permutes labels by cluster within
-    folds 199 times, and compares the highest AUC of all classifiers. ``upper`` is the largest of
-    the classifiers' one-sided limits: it holds for all of them at once, because the limit of the
-    best one alone would.
+    Classifiers are cross-validated in five folds of whole clusters. A classifier's scores are
+    replaced by their ranks within each fold, because folds of other training texts have other
+    scales. The p-value permutes labels by cluster within folds 199 times, and compares the highest
+    AUC of all classifiers. ``upper`` is the largest of the classifiers' one-sided limits, so that
+    it holds for all of them. Rows without a label are left out, null texts are counted, too.
 
-    ``texts`` has ``target_id``, ``target`` (the text), the columns of `cluster_name` and the label,
-    a Boolean column; rows where it is null are left out, null texts are left out and counted.
-
-    Das, Zhang and Tramèr (2024), arXiv:2406.16201. Permutation: Ojala and Garriga (2010),
-    "Permutation tests for studying classifier performance", test 1. The largest of several limits:
-    Berger (1982), "Multiparameter hypothesis testing and acceptance sampling".
+    Das, Zhang and Tramèr (2024), arXiv:2406.16201. Permutation: Ojala and Garriga (2010), test 1.
+    The largest of several limits: Berger (1982), "Multiparameter hypothesis testing".
     """
     chosen = read_texts(texts, label)
     if any(np.unique(chosen.cluster[chosen.label == side]).size < _N_FOLDS for side in (0, 1)):
@@ -413,25 +366,15 @@ def blind_baseline(texts: pl.LazyFrame, *, label: str = "member", seed: int = 0)
         generator=generator,
     )
     rows = [
-        {"attack": name, "value": outcome.auc, **asdict(outcome.interval())}
+        {"attack": name, "value": outcome.auc, **outcome.interval()._asdict()}
         for name, outcome in outcomes.items()
     ]
     shares = {name: pl.Series(outcome.score) for name, outcome in outcomes.items()}
     return BlindBaseline(
         metrics=_metrics(chosen, rows),
         scores=chosen.frame.select("target_id", **shares),
-        **judge(outcomes)._asdict(),
+        **asdict(judge(outcomes)),
     )
-
-
-class Judgement(NamedTuple):
-    """What the outcomes of all classifiers say together; see `BlindBaseline`."""
-
-    strongest: str
-    auc: float
-    p_value: float
-    upper: float
-    verdict: BlindVerdict
 
 
 def judge(outcomes: Mapping[str, Outcome]) -> Judgement:
@@ -445,7 +388,7 @@ def judge(outcomes: Mapping[str, Outcome]) -> Judgement:
     verdict: BlindVerdict = "not separable" if upper <= _EXCLUDED_ABOVE else "undecided"
     if p_value <= _LEVEL and auc > _SEPARABLE_ABOVE:
         verdict = "separable"
-    return Judgement(strongest, auc, p_value, upper, verdict)
+    return Judgement(strongest=strongest, auc=auc, p_value=p_value, upper=upper, verdict=verdict)
 
 
 def _metrics(chosen: BlindTexts, rows: Iterable[Mapping[str, object]]) -> pl.DataFrame:

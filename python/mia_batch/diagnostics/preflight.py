@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
-from mia_batch.diagnostics.blind import blind_baseline
+from mia_batch.diagnostics.blind import BlindBaseline, blind_baseline
 from mia_batch.kernels import pair_features, shared_runs, word_spans
 from mia_batch.schemas import Findings, Metrics
+from mia_batch.stats import Ints
 from mia_batch.targets import cluster_names
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from numpy.typing import NDArray
-
-    from mia_batch.diagnostics.blind import BlindBaseline
-
-    _Row = dict[str, object]
-    _Hashes = NDArray[np.uint64]
+_Row = dict[str, object]
+_Hashes = NDArray[np.uint64]
 
 
 MAX_TEXTS_PER_SIDE = 10_000
@@ -33,8 +28,7 @@ _HIGH_OVERLAP = 0.7
 _N_EXAMPLES = 5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SideDuplicates:
+class SideDuplicates(NamedTuple):
     """What the texts of one side have in common with those of the other."""
 
     n_texts: int  # texts compared
@@ -43,8 +37,7 @@ class SideDuplicates:
     n_long_run: int  # texts with a run of 13 words that is in the other side
     n_high_overlap: int  # texts with at least 70 % of their runs of 8 words in the other side
     n_concerned: int  # texts with either
-    # ``target_id`` of some of these, each with that of a text of the other side
-    examples: tuple[tuple[str, str], ...]
+    examples: list[tuple[str, str]]  # their ``target_id``, with that of a text of the other side
 
     @property
     def share(self) -> float | None:
@@ -58,10 +51,9 @@ def near_duplicates(
 ) -> tuple[SideDuplicates, SideDuplicates]:
     """Find texts of each class that are in the other, too: label true first, then label false.
 
-    ``texts`` has ``target_id``, ``target`` (the text) and the Boolean label; rows without text or
-    label are left out. Words are those of UAX #29, in lower case, so that punctuation and line
-    breaks do not hide a copy. Overlap is counted against all texts of the other side together; of
-    more than ``MAX_TEXTS_PER_SIDE`` texts the first by ``target_id`` (a hash) are compared.
+    Rows without text or label are left out. Words are those of UAX #29, in lower case. Overlap is
+    counted against all texts of the other side together; of more than ``MAX_TEXTS_PER_SIDE`` texts
+    the first by ``target_id`` (a hash) are compared.
 
     Runs of 13 words: Brown et al. (2020), arXiv:2005.14165, appendix C. 70 % of runs of 8 words:
     Chowdhery et al. (2022), arXiv:2204.02311, section 8.
@@ -119,15 +111,11 @@ def _compare(texts: pl.DataFrame, others: pl.DataFrame, n_known: int) -> SideDup
         each.filter(concerned).head(_N_EXAMPLES) for each in (texts["target_id"], places)
     )
     other = others["target_id"].gather(places)
-    return SideDuplicates(
-        n_texts=texts.height,
-        n_left_out=n_known - texts.height,
-        n_short=int((short["runs"] == 0).sum()),
-        n_long_run=int(long_run.sum()),
-        n_high_overlap=int(high_overlap.sum()),
-        n_concerned=int(concerned.sum()),
-        examples=tuple(zip(own, other, strict=True)),
-    )
+    flags = (short["runs"] == 0, long_run, high_overlap, concerned)
+    n_short, n_long, n_high, n_concerned = (int(each.sum()) for each in flags)
+    examples, n_left_out = [*zip(own, other, strict=True)], n_known - texts.height
+    counts = texts.height, n_left_out, n_short, n_long, n_high, n_concerned
+    return SideDuplicates(*counts, examples)
 
 
 # Texts that look like parts of one book although no group says so.
@@ -257,21 +245,23 @@ def check_targets(targets: pl.LazyFrame, *, seed: int) -> Preflight:
     scores = pl.DataFrame(schema={"target_id": pl.String})
     metrics: pl.DataFrame = Metrics.create_empty()
     rows: list[_Row] = []
-    if _has_both(targets, pl.when(_LABELLED).then("member")):
+    member = pl.when(_LABELLED).then("member")
+    if _has(targets, member, ~member):
         labelled = targets.filter(_LABELLED)
         blind = blind_baseline(labelled, seed=seed)
         scores, metrics = blind.scores, blind.metrics
         rows += _blind_rows("members", blind)
         rows += _duplicate_rows("members", near_duplicates(labelled))
     asked = targets.with_columns(asked=asked_texts(targets))
-    if _has_both(asked, pl.col("asked")) and _any(targets, _TARGET & pl.col("member").is_null()):
+    label = pl.col("asked")
+    if _has(asked, label, ~label, _TARGET & pl.col("member").is_null()):
         blind = blind_baseline(asked, label="asked", seed=seed)
         of_targets = blind.scores.rename(lambda name: name.replace("blind", "targets_blind"))
         scores = scores.join(of_targets, on="target_id", how="full", coalesce=True)
         rows += _blind_rows("targets", blind)
         rows += _duplicate_rows("targets", near_duplicates(asked, label="asked"))
     calibration = targets.filter(role="calibration")
-    if _any(calibration, pl.col("member")):
+    if _has(calibration, pl.col("member")):
         rows += _blind_rows("calibration", blind_baseline(calibration, seed=seed))
     n_texts, n_copies = count_copies(targets.filter(pl.col("role") != "yardstick"))
     many = "many" if n_copies >= max(1, _MANY_COPIES * n_texts) else "few"
@@ -282,12 +272,10 @@ def check_targets(targets: pl.LazyFrame, *, seed: int) -> Preflight:
     return Preflight(pl.DataFrame(rows, schema=_SCHEMA), scores, metrics)
 
 
-def _any(table: pl.LazyFrame, which: pl.Expr) -> bool:
-    return bool(table.select(which.any()).collect(engine="streaming").item())
-
-
-def _has_both(table: pl.LazyFrame, label: pl.Expr) -> bool:
-    return _any(table, label) and _any(table, ~label)
+def _has(table: pl.LazyFrame, *kinds: pl.Expr) -> bool:
+    """Whether there is a row of each kind."""
+    each = (which.any().alias(str(place)) for place, which in enumerate(kinds))
+    return all(table.select(each).collect(engine="streaming").row(0))
 
 
 def _blind_rows(subject: str, blind: BlindBaseline) -> Iterator[_Row]:
@@ -336,18 +324,17 @@ _INVERSE = pow(_BASE, -1, 1 << 64)
 def find_elsewhere(passages: pl.DataFrame, documents: pl.LazyFrame) -> pl.DataFrame:
     """Find the first document of another owner that has 20 words in a row of a passage.
 
-    ``passages`` has ``passage`` and ``owner``, ``documents`` has ``text``, ``owner`` and ``name``.
     One row per passage: ``name`` of the document, ``longest_words`` that both have in a row, and
     ``common``, whether there is one; null with a ``reason`` where nothing can be said. Words are
-    those of UAX #29, in lower case, so that punctuation and line breaks do not hide a copy.
-    Documents are read once, a batch at a time; runs are looked up by hashes of 64 bits and then
-    compared. Memory: some 70 bytes per word of the passages, and 50 per letter of a document.
+    those of UAX #29, in lower case. Documents are read once, a batch at a time; runs are looked up
+    by hashes of 64 bits and then compared. Memory: some 70 bytes per word of the passages.
     """
     texts, owners = passages["passage"].str.to_lowercase(), passages["owner"].to_numpy()
     hashes, rows = _index(texts)
     is_long = np.isin(np.arange(texts.len()), rows)
     found: dict[int, tuple[str, int]] = {}
     searched: set[int] = set()  # two owners are enough
+    blocks = pair_features("passage", "document", words="unicode", groups=["blocks"])
     for batch in documents.drop_nulls("text").collect_batches(maintain_order=True):
         searched |= {*batch["owner"].unique().head(2)}
         lower = batch.select(pl.col("text").str.to_lowercase(), "owner", "name")
@@ -355,7 +342,11 @@ def find_elsewhere(passages: pl.DataFrame, documents: pl.LazyFrame) -> pl.DataFr
         for text, owner, name in lower.filter(runs["shared"] > 0).iter_rows():
             near = np.unique(rows[_places(hashes, _run_hashes(text)[0])])
             others = [row for row in near[owners[near] != owner].tolist() if row not in found]
-            for row, words in zip(others, _longest(texts.gather(others), text), strict=True):
+            pairs = pl.DataFrame({"passage": texts.gather(others)}).with_columns(
+                document=pl.lit(text)
+            )
+            longest = pairs.select(blocks.struct.field("longest_block_words")).to_series()
+            for row, words in zip(others, longest, strict=True):
                 if words >= RUN_WORDS:
                     found[row] = (name, words)
     has_other = np.array([bool(searched - {owner}) for owner in owners.tolist()], bool)
@@ -369,7 +360,7 @@ def find_elsewhere(passages: pl.DataFrame, documents: pl.LazyFrame) -> pl.DataFr
     )
 
 
-def _index(texts: pl.Series) -> tuple[_Hashes, NDArray[np.int64]]:
+def _index(texts: pl.Series) -> tuple[_Hashes, Ints]:
     """Hash the runs of all passages, in order, and say of each which passage it is of."""
     parts = [(np.zeros(0, np.uint64), np.zeros(0, np.int64))]
     for start in range(0, texts.len(), _PASSAGES_AT_ONCE):
@@ -384,17 +375,17 @@ def _index(texts: pl.Series) -> tuple[_Hashes, NDArray[np.int64]]:
     return hashes[order], rows[order]
 
 
-def _places(ordered: _Hashes, wanted: _Hashes) -> NDArray[np.int64]:
+def _places(ordered: _Hashes, wanted: _Hashes) -> Ints:
     """Find where any of the wanted hashes stands among ordered ones."""
     wanted = np.unique(wanted)
     first, last = (np.searchsorted(ordered, wanted, side) for side in ("left", "right"))
     sizes = last - first
     within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    places: NDArray[np.int64] = np.repeat(first, sizes) + within
+    places: Ints = np.repeat(first, sizes) + within
     return places
 
 
-def _run_hashes(text: str) -> tuple[_Hashes, NDArray[np.int64]]:
+def _run_hashes(text: str) -> tuple[_Hashes, Ints]:
     """Hash each run of words, and say where each word starts; letters make words, words runs."""
     spans = pl.select(word_spans(pl.lit(text), words="unicode")).to_series().struct
     starts, ends = (
@@ -416,10 +407,3 @@ def _powers(base: int, n: int) -> _Hashes:
     powers = np.full(n, base, np.uint64)
     powers[:1] = 1
     return np.cumprod(powers, dtype=np.uint64)
-
-
-def _longest(passages: pl.Series, document: str) -> list[int]:
-    """Count the words of the longest run that each passage shares with a document."""
-    pairs = pl.DataFrame({"passage": passages}).with_columns(document=pl.lit(document))
-    blocks = pair_features("passage", "document", words="unicode", groups=["blocks"])
-    return [*pairs.select(blocks.struct.field("longest_block_words")).to_series()]

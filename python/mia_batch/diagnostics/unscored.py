@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from mia_batch.schemas import Findings
+from mia_batch.stats import Codes, Flags
 from mia_batch.tables import read_numbers
 from mia_batch.targets import cluster_names
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
 
 _SIGNIFICANT = 0.01
 _WORTH_SAYING = 0.01
@@ -82,12 +78,10 @@ def uneven_findings(
     found = find_uneven_scores(scores, counts, attacks, unscored=unscored) if classes == 2 else None
     rows: list[dict[str, object]] = []
     if found is not None:
-        rows += [
-            {"subject": name, "statistic": "difference", "verdict": verdict}
-            | ({"value": found.difference, "p_value": found.p_value} if verdict == "most" else {})
-            for verdict, names in (("most", found.attacks), ("more", found.others))
-            for name in names
-        ]
+        most = {"verdict": "most", "value": found.difference, "p_value": found.p_value}
+        rows += [{"subject": name, "statistic": "difference"} | most for name in found.attacks]
+        more: dict[str, object] = {"statistic": "difference", "verdict": "more"}
+        rows += [more | {"subject": name} for name in found.others]
         rows += class_rows(found)
     of = {"check": "uneven_scores"}
     return pl.DataFrame([of | row for row in rows], schema=Findings.create_empty().schema)
@@ -99,10 +93,9 @@ def class_rows(
     """Make rows of findings of what each class lacks."""
     rows: list[dict[str, object]] = []
     for name, gaps in zip(names, (found.members, found.nonmembers), strict=True):
-        lost = {"statistic": "n_unscored", "value": gaps.n_unscored, "reason": gaps.reason}
-        rows.append({"subject": name, **lost})
-        rows.append({"subject": name, "statistic": "n_texts", "value": gaps.n_texts})
-        rows.append({"subject": name, "statistic": "share", "value": gaps.share})
+        figures = {"n_unscored": gaps.n_unscored, "n_texts": gaps.n_texts, "share": gaps.share}
+        rows += [{"subject": name, "statistic": each, "value": figures[each]} for each in figures]
+        rows[-3]["reason"] = gaps.reason
     return rows
 
 
@@ -115,12 +108,10 @@ def find_uneven_scores(
 ) -> UnevenScores | None:
     """Find attacks that score one class less often than the other, beyond what chance does.
 
-    ``counts`` says which targets count: of known membership, some of each class. A score that is
-    not finite is missing. None where all shares differ by less than one in a hundred texts or have
-    p above 0.01. Attacks that lack scores of the same texts are one test. Texts of one cluster are
-    lost together, so counts are divided by the design effect.
-
-    Rao & Scott (1992), A simple method for the analysis of clustered binary data.
+    ``counts`` says which targets count. None where all shares differ by less than one in a hundred
+    texts or have p above 0.01. Attacks that lack scores of the same texts are one test. Texts of
+    one cluster are lost together, so counts are divided by the design effect: Rao & Scott (1992),
+    "A simple method for the analysis of clustered binary data".
     """
     labelled = scores.with_columns(cluster=cluster_names(scores)).filter(counts)
     alike = _alike(labelled, attacks)
@@ -167,10 +158,7 @@ def _alike(
 
 
 def _compare(
-    attacks: tuple[str, ...],
-    lost: NDArray[np.uint8],
-    member: NDArray[np.bool_],
-    cluster: NDArray[np.intp],
+    attacks: tuple[str, ...], lost: NDArray[np.uint8], member: Flags, cluster: Codes
 ) -> UnevenScores:
     from scipy.stats import fisher_exact
 
@@ -178,26 +166,18 @@ def _compare(
         ClassGaps(n_texts=int(of.sum()), n_unscored=int(lost[of].sum())) for of in (member, ~member)
     ]
     table = np.array([[side.n_unscored, side.n_texts - side.n_unscored] for side in sides])
-    counts = np.rint(table / _design_effect(member, lost, cluster)).astype(np.int64)
+    # Variance of the classes' difference by clusters, over that by texts, as if they lacked alike.
+    terms = (member - member.mean()) * (lost - lost.mean())
+    of_texts = float(np.square(terms).sum())
+    of_clusters = float(np.square(np.bincount(cluster, terms)).sum())
+    effect = max(1.0, of_clusters / of_texts) if of_texts else 1.0
+    counts = np.rint(table / effect).astype(np.int64)
     return UnevenScores(
         attacks=attacks,
         members=sides[0],
         nonmembers=sides[1],
         p_value=float(fisher_exact(counts).pvalue),
     )
-
-
-def _design_effect(
-    member: NDArray[np.bool_], lost: NDArray[np.uint8], cluster: NDArray[np.intp]
-) -> float:
-    """Variance of the classes' difference by clusters, over that by texts; at least 1.
-
-    Both as if the classes lacked scores alike.
-    """
-    terms = (member - member.mean()) * (lost - lost.mean())
-    of_texts = float(np.square(terms).sum())
-    of_clusters = float(np.square(np.bincount(cluster, terms)).sum())
-    return max(1.0, of_clusters / of_texts) if of_texts else 1.0
 
 
 def _reasons(labelled: pl.LazyFrame, unscored: pl.LazyFrame, attack: str) -> dict[bool, str]:

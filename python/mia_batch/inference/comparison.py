@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations, islice
 from math import comb
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
 
+from mia_batch.inference.findings import Statistic, VerdictPlan
+from mia_batch.stats import Flags, Floats, Ints
 from mia_batch.tables import read_numbers
 from mia_batch.targets import cluster_names
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
-
-    from mia_batch.inference.findings import Statistic, VerdictPlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,16 +23,16 @@ class ComparisonSets:
 
     target_id: pl.Series
     n_words: pl.Series  # null = unknown
-    cluster: NDArray[np.int64]  # of every row: its index in `clusters`
+    cluster: Ints  # of every row: its index in `clusters`
     clusters: pl.DataFrame  # `level` and `key`, in the order of names; empty where not wanted
-    targets: NDArray[np.int64]
-    nulls: NDArray[np.int64]  # known to be outside the training data
-    calibration_members: NDArray[np.int64]
-    calibration_nonmembers: NDArray[np.int64]
-    published: NDArray[np.int64]  # canaries
-    controls: NDArray[np.int64]  # canaries that stayed unpublished
+    targets: Ints
+    nulls: Ints  # known to be outside the training data
+    calibration_members: Ints
+    calibration_nonmembers: Ints
+    published: Ints  # canaries
+    controls: Ints  # canaries that stayed unpublished
 
-    def share_clusters(self, *sets: NDArray[np.int64]) -> bool:
+    def share_clusters(self, *sets: Ints) -> bool:
         """Whether two rows of one of these sets belong to one cluster."""
         return any(np.unique(self.cluster[rows]).size < rows.size for rows in sets)
 
@@ -55,7 +51,7 @@ def read_comparison_sets(table: pl.LazyFrame, *, named: bool = True) -> Comparis
     named = named or bool((keys["role"] == "canary").any())
     cluster, clusters = _clusters(names, keys.height, named=named)
 
-    def rows(role: str, *members: bool | None) -> NDArray[np.int64]:
+    def rows(role: str, *members: bool | None) -> Ints:
         wanted = (pl.col("role") == role) & pl.any_horizontal(
             pl.col("member").eq_missing(member) for member in members
         )
@@ -79,9 +75,7 @@ def read_comparison_sets(table: pl.LazyFrame, *, named: bool = True) -> Comparis
     )
 
 
-def _clusters(
-    names: pl.LazyFrame, size: int, *, named: bool
-) -> tuple[NDArray[np.int64], pl.DataFrame]:
+def _clusters(names: pl.LazyFrame, size: int, *, named: bool) -> tuple[Ints, pl.DataFrame]:
     """Find the cluster of each row by hashes: the names of all rows take much more memory."""
     of_rows = read_numbers(names, pl.col("name").hash(), size, np.uint64)
     ordered = np.sort(of_rows)
@@ -111,12 +105,12 @@ _AT_ONCE = 1 << 20
 class Units:
     """The clusters of one comparison set, each by as many of its windows as the others."""
 
-    cluster: NDArray[np.int64]  # ascending
-    sizes: NDArray[np.int64]  # windows of each
-    enough: NDArray[np.bool_]  # whether it has enough windows to be compared
-    chosen: NDArray[np.int64]  # rows of the windows compared, a line per cluster that has enough
+    cluster: Ints  # ascending
+    sizes: Ints  # windows of each
+    enough: Flags  # whether it has enough windows to be compared
+    chosen: Ints  # rows of the windows compared, a line per cluster that has enough
 
-    def statistics(self, scores: NDArray[np.float64], plan: VerdictPlan) -> NDArray[np.float64]:
+    def statistics(self, scores: Floats, plan: VerdictPlan) -> Floats:
         """Summarise the clusters that have enough windows."""
         return summarise(scores[self.chosen], plan.statistic)
 
@@ -129,7 +123,7 @@ class Units:
         ]
 
 
-def usual_windows(sizes: NDArray[np.int64]) -> int:
+def usual_windows(sizes: Ints) -> int:
     """Windows to compare where no number is given: nine groups in ten have as many."""
     return int(np.quantile(sizes, 0.1, method="lower"))
 
@@ -142,7 +136,7 @@ def windows_per_group(sets: ComparisonSets, plan: VerdictPlan) -> int:
     return plan.windows_per_group or usual_windows(np.concatenate(sizes))
 
 
-def window_pattern(size: int, n_windows: int, seed: int) -> NDArray[np.int64]:
+def window_pattern(size: int, n_windows: int, seed: int) -> Ints:
     """Choose windows of a group without looking at scores, spread out over the group; ascending.
 
     The group is cut into as many stretches as windows are wanted, and each gives one. The index
@@ -158,7 +152,7 @@ def tests_groups(sets: ComparisonSets, plan: VerdictPlan) -> bool:
     return plan.level != "target" or sets.share_clusters(sets.targets, sets.nulls)
 
 
-def cut_units(sets: ComparisonSets, rows: NDArray[np.int64], n_windows: int, seed: int) -> Units:
+def cut_units(sets: ComparisonSets, rows: Ints, n_windows: int, seed: int) -> Units:
     """Cut the clusters of one set of rows to so many windows, in the table's order."""
     ordered = rows[sets.cluster[rows].argsort(kind="stable")]
     cluster, starts, sizes = np.unique(sets.cluster[ordered], return_index=True, return_counts=True)
@@ -170,7 +164,7 @@ def cut_units(sets: ComparisonSets, rows: NDArray[np.int64], n_windows: int, see
     return Units(cluster=cluster, sizes=sizes, enough=enough, chosen=ordered[chosen[enough]])
 
 
-def summarise(windows: NDArray[np.float64], statistic: Statistic) -> NDArray[np.float64]:
+def summarise(windows: Floats, statistic: Statistic) -> Floats:
     """Summarise the windows of each group, a line per group; NaN where one is unscored.
 
     Their p-values are `p_values` of these numbers: 1 + null groups that score as high, over 1 +
@@ -205,23 +199,16 @@ def _n_ways(n_groups: int, n_null: int) -> int | None:
 
 
 def collection_test(
-    groups: NDArray[np.float64],
-    nulls: NDArray[np.float64],
-    seed: int,
-    odds: NDArray[np.float64] | None = None,
+    groups: Floats, nulls: Floats, seed: int, odds: Floats | None = None
 ) -> CollectionTest:
     """Test whether G groups rank higher together than K exchangeable null groups.
 
-    The p-value is the share of all ways to name so many groups the audited ones in which their
-    ranks have at least the sum observed: of all C(G + K, G) ways where they are at most 20,000,
-    otherwise of 9,999 drawn ones (999 from 10,000 groups) and the observed one, (1 + b) / (1 + B).
-    It is never below 1 / C(G + K, G). Only whole groups are exchanged, never windows. An unscored
-    group (NaN) has the lowest rank, an unscored null group the highest.
-
-    With ``odds`` of all groups, audited ones first, of being audited, ways are drawn with
-    probabilities proportional to the product of the odds of the G groups named, as Berrett et al.
-    (2020), "The conditional permutation test for independence while controlling for confounders",
-    do; the others are as likely as each other.
+    The p-value is the share of ways to name the audited groups, by `n_orders`, in which their ranks
+    have at least the sum observed. Only whole groups are exchanged, never windows. An unscored
+    group (NaN) has the lowest rank, an unscored null group the highest. With ``odds`` of all
+    groups, audited ones first, of being audited, ways are drawn with probabilities proportional to
+    the product of the odds of the G groups named: Berrett et al. (2020), "The conditional
+    permutation test for independence while controlling for confounders".
 
     Pitman (1937), "Significance tests which may be applied to samples from any populations";
     Phipson and Smyth (2010), "Permutation p-values should never be zero".
@@ -237,7 +224,7 @@ def collection_test(
     return CollectionTest(float(observed / groups.size), float(p), method)
 
 
-def pooled_ranks(groups: NDArray[np.float64], nulls: NDArray[np.float64]) -> NDArray[np.float64]:
+def pooled_ranks(groups: Floats, nulls: Floats) -> Floats:
     """Ranks of both among all, from 1: a group without score lowest, such a null group highest."""
     from scipy.stats import rankdata
 
@@ -245,9 +232,7 @@ def pooled_ranks(groups: NDArray[np.float64], nulls: NDArray[np.float64]) -> NDA
     return np.asarray(rankdata(np.concatenate(pooled)), np.float64)
 
 
-def permuted_sums(
-    ranks: NDArray[np.float64], n_groups: int, seed: int
-) -> tuple[NDArray[np.float64], str]:
+def permuted_sums(ranks: Floats, n_groups: int, seed: int) -> tuple[Floats, str]:
     """Sum the first groups' ranks, a line per attack, in all orders of `n_orders`; name the method.
 
     Returns a line per order, the observed one first, and a column per attack.
@@ -263,7 +248,7 @@ def permuted_sums(
     return np.concatenate(sums), "permutation_exact" if exact else f"permutation_of_{orders - 1}"
 
 
-def _orders(size: int, n_groups: int, n: int, seed: int | None) -> Iterator[NDArray[np.int64]]:
+def _orders(size: int, n_groups: int, n: int, seed: int | None) -> Iterator[Ints]:
     """Yield who is named in n orders, drawn if there is a seed, some at a time, the real first."""
     at_once = max(1, _AT_ONCE // size)
     if seed is None:
@@ -278,9 +263,7 @@ def _orders(size: int, n_groups: int, n: int, seed: int | None) -> Iterator[NDAr
         yield rng.permuted(lines, axis=1)[:, :n_groups]
 
 
-def _named_by_odds(
-    odds: NDArray[np.float64], n_groups: int, rng: np.random.Generator
-) -> NDArray[np.bool_]:
+def _named_by_odds(odds: Floats, n_groups: int, rng: np.random.Generator) -> Flags:
     """Draw sets of so many groups with probabilities proportional to the product of their odds.
 
     Group by group: log ``sums[i, k]`` is the sum of these products over all sets of k of the groups

@@ -5,17 +5,14 @@ In the arrays of this package NaN stands for a missing score; tables have null t
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import polars as pl
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from numpy.typing import NDArray
-
+from mia_batch.stats import Floats, Ints
 
 Adjustment = Literal["bh", "by", "e-bh"]
 """Benjamini-Hochberg; Benjamini-Yekutieli, which holds under any dependence; e-BH of e-values."""
@@ -30,38 +27,31 @@ NO_WEIGHT = "the blind classifiers did not see it, so that it has no weight"
 class TieDraws(NamedTuple):
     """Numbers in [0, 1), one per score and null score, that order equal scores."""
 
-    scores: NDArray[np.float64]
-    nulls: NDArray[np.float64]
+    scores: Floats
+    nulls: Floats
 
 
 def p_values(
-    scores: NDArray[np.float64],
-    nulls: NDArray[np.float64],
+    scores: Floats,
+    nulls: Floats,
     *,
-    weights: NDArray[np.float64] | None = None,
-    own: NDArray[np.float64] | float = 1.0,
+    weights: Floats | None = None,
+    own: Floats | float = 1.0,
     ties: TieDraws | None = None,
-) -> NDArray[np.float64]:
+) -> Floats:
     r"""Conformal p-value of each score (NaN = unscored), the nulls being exchangeable with it.
 
     .. math:: p = (w + \sum_i w_i [\text{null}_i \ge \text{score}]) / (w + \sum_i w_i)
 
-    ``own`` is w, the weight of each score (NaN = unknown), and 1 where nulls are exchangeable.
-    Weights that are odds of being audited, given what else is known of a text, make them so.
-
-    An unscored null (NaN) counts as higher than all. Without ``ties`` a null counts as higher than
-    an equal score, which is conservative. With weights of 1 (None) this is the p-value of n + 1
-    exchangeable texts. With `shared_weights`, where K groups share the nulls, it is that of a text
-    of one more group: of K + 1 exchangeable groups each counts as one, by the share of its texts
-    that score as high. Under the null hypothesis P(p <= a) <= a for every a, on average over null
-    sets; a p-value is no probability of anything about the text itself.
+    ``own`` is w (NaN = unknown). Weights are 1 where nulls are exchangeable; `shared_weights` where
+    groups share the nulls; or odds of being audited by what else is known of a text. An unscored
+    null (NaN) counts as higher than all. Without ``ties`` a null counts as higher than an equal
+    score, which is conservative. P(p <= a) <= a under the null hypothesis, on average over null
+    sets.
 
     Vovk, Gammerman and Shafer (2005), "Algorithmic Learning in a Random World", section 2.2; Bates
-    et al. (2023), "Testing for outliers with conformal p-values", arXiv:2104.08279, the marginal
-    p-value; weights: Lee, Barber and Willett, "Distribution-free inference with hierarchical data",
-    arXiv:2306.06342, of whose prediction sets these are the p-values; weights that are odds:
-    Tibshirani, Barber, Candes and Ramdas (2019), "Conformal prediction under covariate shift",
-    arXiv:1904.06019, equation 7.
+    et al. (2023), arXiv:2104.08279; groups: Lee, Barber and Willett, arXiv:2306.06342; odds:
+    Tibshirani, Barber, Candes and Ramdas (2019), arXiv:1904.06019, equation 7.
     """
     weight = np.ones(nulls.size) if weights is None else weights
     known = ~np.isnan(nulls)
@@ -81,14 +71,14 @@ def p_values(
     return np.where(np.isnan(scores), np.nan, (own + above) / (own + total))
 
 
-def shared_weights(clusters: NDArray[np.int64]) -> NDArray[np.float64]:
+def shared_weights(clusters: Ints) -> Floats:
     """Weights 1 / size of each null's cluster: each cluster counts as one."""
     _, which, sizes = np.unique(clusters, return_inverse=True, return_counts=True)
-    weights: NDArray[np.float64] = 1 / sizes[which]
+    weights: Floats = 1 / sizes[which]
     return weights
 
 
-def tie_draws(keys: Iterable[str], seed: int) -> NDArray[np.float64]:
+def tie_draws(keys: Iterable[str], seed: int) -> Floats:
     """Draw a multiple of 2**-53 in [0, 1) for each key: BLAKE2b of seed and key, in any order."""
     digests = b"".join(
         blake2b(f"{seed}:{key}".encode(), digest_size=8, person=b"mia-ties").digest()
@@ -98,17 +88,14 @@ def tie_draws(keys: Iterable[str], seed: int) -> NDArray[np.float64]:
     return numbers.astype(np.float64) * 2.0**-53
 
 
-def q_values(p: NDArray[np.float64], adjustment: Adjustment) -> NDArray[np.float64]:
+def q_values(p: Floats, adjustment: Adjustment) -> Floats:
     """Adjust p-values: of all with q <= x at most a share x is false, on average over null sets.
 
     Of several audits each has a line. A missing p-value (NaN) counts as 1 and stays in the number
-    of tests. Rounded to 12 digits, so that a q-value of 0.1 is not above 0.1 by the error of a
-    division.
+    of tests. Rounded to 12 digits, so that 0.1 is not above 0.1 by the error of a division.
 
-    Benjamini and Hochberg (1995), "Controlling the false discovery rate"; Benjamini and Yekutieli
-    (2001), "The control of the false discovery rate in multiple testing under dependency", theorem
-    1.3; that p-values which share their nulls allow the first: Bates et al. (2023),
-    arXiv:2104.08279.
+    Benjamini and Hochberg (1995); Benjamini and Yekutieli (2001), theorem 1.3; that p-values which
+    share their nulls allow the first: Bates et al. (2023), arXiv:2104.08279.
     """
     from scipy.stats import false_discovery_control
 
@@ -119,23 +106,15 @@ def q_values(p: NDArray[np.float64], adjustment: Adjustment) -> NDArray[np.float
 
 
 def weighted_q_values(
-    scores: NDArray[np.float64],
-    p: NDArray[np.float64],
-    own: NDArray[np.float64],
-    total: float,
-    q: float,
-    names: Iterable[str],
-    seed: int,
-) -> NDArray[np.float64]:
+    scores: Floats, p: Floats, own: Floats, total: float, q: float, names: Iterable[str], seed: int
+) -> Floats:
     """Lowest level in `_LEVELS`, or ``q``, at which each weighted p-value is on the list, else 1.
 
-    Benjamini-Hochberg is not proved to hold for p-values that share weighted nulls. The list of a
-    level holds on average over null sets: weighted conformalized selection with homogeneous pruning
-    by one uniform number, drawn from the ``names`` of all tests and the seed. ``own`` are the
-    scores' weights, ``total`` is that of all nulls.
+    Weighted conformalized selection with homogeneous pruning by one number, drawn from the
+    ``names`` of all tests and the seed; Benjamini-Hochberg is not proved to hold here. ``own`` are
+    the scores' weights, ``total`` is that of all nulls.
 
-    Jin and Candes (2023), "Model-free selective inference under covariate shift via weighted
-    conformal p-values", arXiv:2307.09291, algorithm 1.
+    Jin and Candes (2023), arXiv:2307.09291, algorithm 1.
     """
     made = np.where(np.isnan(p), np.nan, 1.0)
     known = np.flatnonzero(~np.isnan(p))
@@ -157,23 +136,20 @@ def weighted_q_values(
     return made
 
 
-def sensitivity_bound(p: NDArray[np.float64]) -> NDArray[np.float64]:
+def sensitivity_bound(p: Floats) -> Floats:
     r"""Bias in the odds of scoring high, without membership, that would lift p above 0.05.
 
-    Of n + 1 texts, one a target, exchangeability gives the target each rank with the same
-    probability. Let instead its odds of one rank against another be up to \(\Gamma\) times as
-    large. The target is then in the first k = p (n + 1) ranks with probability at most
-    \(\Gamma k / (\Gamma k + n + 1 - k)\), the largest p-value under such a bias. It exceeds the
-    level a = 0.05 where
+    Where the target's odds of one of n + 1 ranks against another are up to \(\Gamma\) times as
+    large, it is in the first k = p (n + 1) with probability at most
+    \(\Gamma k / (\Gamma k + n + 1 - k)\), which exceeds a = 0.05 where
 
-    .. math:: \Gamma > \frac{(n + 1) / k - 1}{1 / a - 1} = \frac{1 / p - 1}{1 / a - 1}
+    .. math:: \Gamma > \frac{1 / p - 1}{1 / a - 1}
 
-    At least 1; NaN where p is missing or above 0.05 already. Rosenbaum (1987), "Sensitivity
-    analysis for certain permutation inferences in matched observational studies", for the idea and
-    the name \(\Gamma\); the bound is that of one rank.
+    At least 1; NaN where p is missing or above 0.05 already. After Rosenbaum (1987), "Sensitivity
+    analysis for certain permutation inferences in matched observational studies".
     """
     low = np.where(p <= _LEVEL, p, np.nan)
-    bounds: NDArray[np.float64] = np.round((1 / low - 1) / (1 / _LEVEL - 1), _DIGITS)
+    bounds: Floats = np.round((1 / low - 1) / (1 / _LEVEL - 1), _DIGITS)
     return bounds  # rounding keeps p = 0.05 at 1
 
 
@@ -182,7 +158,7 @@ def sensitivity_bound(p: NDArray[np.float64]) -> NDArray[np.float64]:
 _SAME = 1e-9  # relative difference of a score and the mean of its samples' values
 
 
-def standard_errors(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def standard_errors(values: Floats) -> Floats:
     """Sd / sqrt(n) of each row of samples' values (NaN = no sample); NaN below two of them."""
     n = np.count_nonzero(~np.isnan(values), axis=1)
     many = n > 1

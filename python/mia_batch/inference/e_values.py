@@ -8,26 +8,25 @@ list. Decisions are a function of the scores, so that a run that was killed deci
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import isqrt
-from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
 
-from mia_batch.inference.comparison import cut_units, summarise, windows_per_group
+from mia_batch.inference.comparison import ComparisonSets, cut_units, summarise, windows_per_group
 from mia_batch.inference.conformal import q_values
-from mia_batch.inference.findings import finding_rows, number_rows, verdict_rows
+from mia_batch.inference.findings import (
+    AttackScores,
+    Statistic,
+    VerdictPlan,
+    finding_rows,
+    number_rows,
+    verdict_rows,
+)
+from mia_batch.stats import Flags, Floats, Ints
 from mia_batch.tables import read_finite
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
-
-    from mia_batch.inference.comparison import ComparisonSets
-    from mia_batch.inference.findings import AttackScores, Statistic, VerdictPlan
-
 
 _WINDOWS = (0.125, 0.25, 0.5, 1.0)  # share of a group's windows asked by the end of each round
 _MOST_EARLY = 0.5  # of the shares, for rounds before the last
@@ -46,15 +45,13 @@ class Rounds:
 
 
 def plan_rounds(n_windows: int, n_null: int, q: float) -> Rounds:
-    r"""Plan rounds for groups of so many windows, against K null groups at level q.
+    """Plan rounds for groups of so many windows, against K null groups at level q.
 
     A group's windows are asked by an eighth, a quarter, a half and whole; half of the null groups
-    are left after each round. The e-value of rank r among K + 1 is (K + 1) h(r), with h(r)
-    proportional to 1/r up to rank R and 0 beyond: Benjamini-Hochberg lists a group of rank r among
-    k of m where k >= r m / (q (K + 1)), and here it takes more by the same factor 1 + 1/2 + ... +
-    1/R for each r up to R. R is the square root of q (K + 1), the largest rank that can be listed.
-    Rounds before the last count as much as accepts a group of rank 1 where half of all are listed,
-    but together at most a half; where that accepts none before the end, the last counts alone.
+    are left after each round. The e-value of rank r is (K + 1) h(r), with h(r) proportional to 1/r
+    up to the square root of q (K + 1), the largest rank that can be listed. Rounds before the last
+    count as much as accepts a group of rank 1 where half of all are listed, but together at most a
+    half; where that accepts none before the end, the last counts alone.
     """
     ends = sorted({max(1, round(share * n_windows)) for share in _WINDOWS})
     n_ranks = max(1, isqrt(int(round(q * (n_null + 1), _DIGITS))))
@@ -72,13 +69,11 @@ def plan_rounds(n_windows: int, n_null: int, q: float) -> Rounds:
     )
 
 
-def e_bh(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def e_bh(values: Floats) -> Floats:
     """Return the smallest q at which e-BH lists each e-value; at most 1.
 
-    The k largest of m are listed at q where the k-th is at least m / (q k), so this is
-    Benjamini-Hochberg's adjustment of 1/e. The list keeps its rate under any dependence of the
-    e-values: Wang and Ramdas (2022), "False discovery rate control with e-values",
-    arXiv:2009.02824, theorem 2.
+    Benjamini-Hochberg's adjustment of 1/e; the list keeps its rate under any dependence: Wang and
+    Ramdas (2022), arXiv:2009.02824, theorem 2.
     """
     return q_values(1 / np.maximum(values, 1.0), "e-bh")
 
@@ -87,17 +82,17 @@ def e_bh(values: NDArray[np.float64]) -> NDArray[np.float64]:
 class Decisions:
     """What is decided of audited groups after some rounds, and who is asked next."""
 
-    values: NDArray[np.float64]  # e-value of each audited group
-    accepted: NDArray[np.bool_]
-    asked: NDArray[np.bool_]  # audited groups that go on: the undecided ones
-    nulls_asked: NDArray[np.bool_]
-    n_windows: NDArray[np.int64]  # asked so far of each audited group
-    n_null_windows: NDArray[np.int64]  # and of each null group
+    values: Floats  # e-value of each audited group
+    accepted: Flags
+    asked: Flags  # audited groups that go on: the undecided ones
+    nulls_asked: Flags
+    n_windows: Ints  # asked so far of each audited group
+    n_null_windows: Ints  # and of each null group
 
 
 def decide(
-    groups: NDArray[np.float64],
-    nulls: NDArray[np.float64],
+    groups: Floats,
+    nulls: Floats,
     rounds: Rounds,
     q: float,
     *,
@@ -107,22 +102,17 @@ def decide(
     r"""Decide after the first ``n_rounds`` rounds (None: all) from scores of windows.
 
     ``groups`` and ``nulls`` have a line per group, windows in the order in which they are asked;
-    NaN = no score, or not asked. After round t the statistic S(t) of a group is over all its
-    windows so far, R its rank among the null groups still asked (an equal null counts as higher, an
-    unscored one as the highest), and
+    NaN = no score, or not asked. With R the rank of a group after round t, over all its windows so
+    far, among the null groups still asked (an equal null counts as higher),
 
     .. math:: E_g = \sum_t \gamma_t e(R_g(t)), \quad e(r) = (K + 1) h(r), \quad \sum_r h(r) = 1
 
-    summed over the rounds in which g was asked. This holds however g is stopped. Take g, not
-    trained on and exchangeable with the K nulls, and ask it for as long as it ranks among the
-    first c(t): leave out, after each round, all but the first c(t) of these K + 1. That treats them
-    alike, so that each is at each rank with probability at most 1 / (K + 1), those left out at
-    none; then e has expectation at most the sum of h, which is 1, in each round, and so has the
-    weighted sum. The null groups kept here are the first c(t) of K: those of the K + 1 kept with g
-    and one more, so the rank of g is never better here, and whatever else stops g leaves out terms
-    that are not negative. E_g is thus at most a variable of expectation 1 or less, for every rule
-    to stop, also one that knows all scores. Conformal e-values: Bashari et al. (2023),
-    arXiv:2302.07294; halving: Karnin, Koren and Somekh (2013), "Almost optimal exploration".
+    summed over the rounds in which g was asked. This holds however g is stopped: were g one of
+    K + 1 exchangeable groups of which all but the first c(t) are left out after each round, it
+    would be at each rank with probability at most 1 / (K + 1), so that e and the weighted sum have
+    expectation at most 1. The null groups kept here are the first c(t) of K, so the rank of g is
+    never better, and whatever else stops g leaves out terms that are not negative. Conformal
+    e-values: Bashari et al. (2023), arXiv:2302.07294; halving: Karnin, Koren and Somekh (2013).
     """
     of_rank = np.array([*rounds.values, 0.0])
     values = np.zeros(len(groups))
@@ -175,7 +165,7 @@ class RoundsTest:
         self.n_groups, self.n_null = self._groups.cluster.size, len(self._null_windows)
         self.rounds = plan_rounds(n_windows, self.n_null, plan.q)
 
-    def decisions(self, scores: NDArray[np.float64], n_rounds: int | None = None) -> Decisions:
+    def decisions(self, scores: Floats, n_rounds: int | None = None) -> Decisions:
         """Decide from the scores of all rows; NaN = unscored, or not asked."""
         groups = np.full((self.n_groups, self._windows.shape[1]), np.nan)
         groups[self._groups.enough] = scores[self._windows]

@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, partial
 from itertools import count
 from math import floor
 from statistics import NormalDist
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+import polars as pl
 
-from mia_batch.inference.comparison import cut_units, windows_per_group
-from mia_batch.inference.findings import verdict_rows
+from mia_batch.inference.comparison import ComparisonSets, cut_units, windows_per_group
+from mia_batch.inference.findings import AttackScores, VerdictPlan, verdict_rows
+from mia_batch.stats import Floats, Ints
 from mia_batch.stats.clusters import design_effect
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import polars as pl
-    from numpy.typing import NDArray
-
-    from mia_batch.inference.comparison import ComparisonSets
-    from mia_batch.inference.findings import AttackScores, VerdictPlan
-
+from mia_batch.stats.intervals import CONFIDENCE
 
 _ASSUMPTIONS = {
     "fieller": "assumes that the members among the targets score as high as the calibration "
@@ -62,7 +56,7 @@ class Contamination:
     value: float | None = None
     low: float | None = None
     high: float | None = None
-    confidence: float = 0.95
+    confidence: float = CONFIDENCE
     reason: str | None = None
 
     @property
@@ -71,40 +65,29 @@ class Contamination:
 
 
 def contamination_rate(
-    targets: Flagged,
-    nonmembers: Flagged,
-    members: Flagged,
-    *,
-    blind_warns: bool,
-    confidence: float = 0.95,
+    targets: Flagged, nonmembers: Flagged, members: Flagged, *, blind_warns: bool
 ) -> Contamination:
     r"""Share of members among the targets, from the rates of labelled calibration data.
 
     With F, FPR and TPR the flagged shares of targets, calibration non-members and members, the
-    estimate is (F - FPR) / (TPR - FPR). The interval holds every share \(\pi\) that these rates do
-    not contradict:
+    estimate is (F - FPR) / (TPR - FPR). The interval holds every share \(\pi\) with
 
     .. math:: (F - (1 - \pi) FPR - \pi TPR)^2 \le z^2 (\pi v_1 / m + (1 - \pi) v_0 / m
         + (1 - \pi)^2 v_0 / n_0 + \pi^2 v_1 / n_1)
 
-    where v = r (1 - r) with r = (flagged + 1) / (total + 2), of members (1) and non-members (0).
-    The first two terms are the variance of F among m targets of which a share \(\pi\) are members;
-    there \(\pi\) is held within [0, 1]. The limits are clipped to [0, 1] last.
+    where v is `Flagged.spread` of members (1) and non-members (0), and \(\pi\) is held within
+    [0, 1] in the first two terms. Withheld where ``blind_warns`` (calibration labels can be told
+    apart without the model), where the interval of TPR - FPR holds 0, and where no share agrees.
 
-    Unscored units are left out, and calibration data must not have set the threshold. Withheld
-    where ``blind_warns`` (calibration labels can be told apart without the model), where the
-    interval of TPR - FPR holds 0, and where no share agrees with the rates.
-
-    Fieller (1954), "Some problems in interval estimation"; Rogan and Gladen (1978), "Estimating
-    prevalence from the results of a screening test", for the estimate.
+    Fieller (1954); Rogan and Gladen (1978), for the estimate.
     """
     from scipy.optimize import brentq
 
-    z = NormalDist().inv_cdf((1 + confidence) / 2)
+    z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
     gap = members.rate - nonmembers.rate
     gap_variance = nonmembers.spread / nonmembers.total + members.spread / members.total
 
-    refuse = partial(Contamination, method="fieller", confidence=confidence)
+    refuse = partial(Contamination, method="fieller")
     if blind_warns:
         return refuse(reason="the calibration labels can be told apart without the model")
     if gap <= z * gap_variance**0.5:
@@ -132,25 +115,19 @@ def contamination_rate(
     return refuse(value=value, low=max(low, 0.0), high=min(high, 1.0))
 
 
-def contamination_bound(
-    targets: Flagged, *, n_null: int, rank: int, confidence: float = 0.95
-) -> Contamination:
+def contamination_bound(targets: Flagged, *, n_null: int, rank: int) -> Contamination:
     """Lower bound for the share of members among the targets, where only non-members are known.
 
-    The threshold is the k-th largest of n null scores, k chosen before scores are seen; unscored
-    nulls lie above it, unscored targets are not flagged. If M of m targets are members, at least
-    f - M of the m - M others are flagged; a null target lies above the threshold with a
-    probability that is Beta(k, n + 1 - k), so the bound is the smallest M with
-    P(BetaBinomial(m - M, k, n + 1 - k) >= f - M) > 1 - confidence, divided by m.
+    The threshold is the k-th largest of n null scores, k chosen before scores are seen. If M of m
+    targets are members, at least f - M of the m - M others are flagged, so the bound is the
+    smallest M with P(BetaBinomial(m - M, k, n + 1 - k) >= f - M) > 1 - confidence, divided by m.
 
-    The distribution of exceedances: Gumbel and von Schelling (1950), "The distribution of the
-    number of exceedances".
+    Gumbel and von Schelling (1950), "The distribution of the number of exceedances".
     """
-    fewest = fewest_members(targets, n_null=n_null, rank=rank, confidence=confidence)
+    fewest = fewest_members(targets, n_null=n_null, rank=rank, confidence=CONFIDENCE)
     return Contamination(
         low=fewest / targets.total,
         high=1.0,
-        confidence=confidence,
         method="beta_binomial",
         reason="without calibration data there is a lower bound alone",
     )
@@ -181,7 +158,7 @@ def null_rank(n: int, fpr: float) -> int:
     return max(1, floor(round(fpr * (n + 1), 9)))
 
 
-def null_threshold(nulls: NDArray[np.float64], fpr: float) -> tuple[int, float]:
+def null_threshold(nulls: Floats, fpr: float) -> tuple[int, float]:
     """Return k and the k-th largest null: k = floor(fpr (n + 1)), at least 1; NaN counts as above.
 
     Without nulls nothing lies above the threshold.
@@ -191,10 +168,13 @@ def null_threshold(nulls: NDArray[np.float64], fpr: float) -> tuple[int, float]:
     return rank, float(highest[-rank]) if nulls.size else np.inf
 
 
-def too_few(n: int, name: str, *, grouped: bool) -> str | None:
-    """Say that a set has too few groups or texts for an estimate; None where it has enough."""
-    unit, fewest = ("groups", _FEWEST_GROUPS) if grouped else ("texts", 1)
-    return f"{n} {name} {unit} are too few, {fewest} are needed" if n < fewest else None
+def _too_few(sets: Iterable[tuple[str, int, bool]]) -> str | None:
+    """Say which set has too few groups or texts for an estimate: name, number, and if grouped."""
+    for name, n, grouped in sets:
+        unit, fewest = ("groups", _FEWEST_GROUPS) if grouped else ("texts", 1)
+        if n < fewest:
+            return f"{n} {name} {unit} are too few, {fewest} are needed"
+    return None
 
 
 class ContaminationEstimates:
@@ -244,9 +224,7 @@ class ContaminationEstimates:
                 **asdict(one),
             )
 
-    def _rate(
-        self, threshold: float, lack: str | None, *sets: NDArray[np.float64]
-    ) -> Contamination:
+    def _rate(self, threshold: float, lack: str | None, *sets: Floats) -> Contamination:
         scored = [of_set[~np.isnan(of_set)] for of_set in sets]
         names = ("scored audited", "scored calibration non-member", "scored calibration member")
         lack = lack or self._lack(*zip(names, scored, strict=True))
@@ -255,25 +233,22 @@ class ContaminationEstimates:
         flagged = (Flagged(int((of_set > threshold).sum()), of_set.size) for of_set in scored)
         return contamination_rate(*flagged, blind_warns=self._blind_warns)
 
-    def _lack(self, *sets: tuple[str, NDArray[np.float64]]) -> str | None:
-        """Say which set has too few units, if one has."""
-        lacks = (too_few(of_set.size, name, grouped=self._grouped) for name, of_set in sets)
-        return next(filter(None, lacks), None)
+    def _lack(self, *sets: tuple[str, Floats]) -> str | None:
+        return _too_few((name, of_set.size, self._grouped) for name, of_set in sets)
 
 
 class WindowShare:
     """Estimates of the share of windows, all with one threshold, by `ContaminationEstimates`' rule.
 
-    Here the units are windows. With calibration data there is a point estimate; where that is
-    withheld, or without them, a lower bound. Windows of a document depend on each other, so that
-    all counts are divided by the `design_effect` on being flagged in the known texts: of the nulls
-    and calibration non-members, of the calibration members, and for the document the larger one.
+    With calibration data there is a point estimate; where that is withheld, or without them, a
+    lower bound. Windows of a document depend on each other, so that counts are divided by the
+    `design_effect` on being flagged in the known texts, the larger one for the document.
     """
 
     def __init__(
         self,
         sets: ComparisonSets,
-        scores: NDArray[np.float64],
+        scores: Floats,
         fpr: float,
         *,
         blind_warns: bool,
@@ -326,10 +301,9 @@ class WindowShare:
         return contamination_rate(flagged, *self._known, blind_warns=self._blind_warns)
 
 
-def _lack(sets: ComparisonSets, *named: tuple[str, NDArray[np.int64]]) -> str | None:
+def _lack(sets: ComparisonSets, *named: tuple[str, Ints]) -> str | None:
     """Say which set has too few clusters for its windows to stand for others, if one has."""
-    lacks = (
-        too_few(np.unique(sets.cluster[rows]).size, name, grouped=sets.share_clusters(rows))
+    return _too_few(
+        (name, np.unique(sets.cluster[rows]).size, sets.share_clusters(rows))
         for name, rows in named
     )
-    return next(filter(None, lacks), None)

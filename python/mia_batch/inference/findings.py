@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from mia_batch.errors import SettingsError
+from mia_batch.inference.conformal import Adjustment
 from mia_batch.schemas import Findings, Verdicts
+from mia_batch.stats import Floats, Ints
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from mia_batch.inference.conformal import Adjustment
-
-    Column = pl.Series | NDArray[np.generic] | Sequence[str | None] | Sequence[int] | float | None
+Column = pl.Series | NDArray[np.generic] | Sequence[str | None] | Sequence[int] | float | None
 
 
 _SCHEMA = Findings.create_empty().schema
@@ -221,7 +218,7 @@ class AttackScores:
     """Scores of one attack, one per row of the scores table; NaN = unscored."""
 
     attack: str
-    scores: NDArray[np.float64]
+    scores: Floats
 
     def planned(self, plan: VerdictPlan, level: PlanLevel | None = None) -> bool:
         """Whether the plan names this attack, and the level if one is given."""
@@ -261,9 +258,7 @@ def typed_rows(
 _ROWS_AT_ONCE = 32_768
 
 
-def score_batches(
-    scores: pl.LazyFrame, attacks: Sequence[str]
-) -> Iterator[tuple[int, NDArray[np.float64]]]:
+def score_batches(scores: pl.LazyFrame, attacks: Sequence[str]) -> Iterator[tuple[int, Floats]]:
     """Yield the index of a first row, and the scores from there on, a column per attack.
 
     A score that is not finite is NaN.
@@ -275,9 +270,7 @@ def score_batches(
         start += batch.height
 
 
-def read_rows(
-    scores: pl.LazyFrame, attacks: Sequence[str], rows: NDArray[np.int64]
-) -> NDArray[np.float64]:
+def read_rows(scores: pl.LazyFrame, attacks: Sequence[str], rows: Ints) -> Floats:
     """Read the scores of these rows of the table, in their order."""
     order = rows.argsort()
     ascending = rows[order]

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
 
-from mia_batch.inference.comparison import collection_test, cut_units, windows_per_group
+from mia_batch.inference.comparison import (
+    ComparisonSets,
+    collection_test,
+    cut_units,
+    windows_per_group,
+)
 from mia_batch.inference.conformal import (
     NO_WEIGHT,
+    Adjustment,
     TieDraws,
     p_values,
     q_values,
@@ -19,19 +26,9 @@ from mia_batch.inference.conformal import (
     tie_draws,
     weighted_q_values,
 )
-from mia_batch.inference.findings import verdict_rows
+from mia_batch.inference.findings import AttackScores, VerdictPlan, verdict_rows
+from mia_batch.stats import Floats, Ints
 from mia_batch.stats.clusters import effective_number
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
-
-    from mia_batch.inference.comparison import ComparisonSets
-    from mia_batch.inference.conformal import Adjustment
-    from mia_batch.inference.findings import AttackScores, VerdictPlan
-    from mia_batch.inference.weights import Odds
-
 
 _ROWS_AT_ONCE = 65_536
 
@@ -40,9 +37,9 @@ _ROWS_AT_ONCE = 65_536
 class _Bucket:
     """Targets and the nulls of like length, by their index in the comparison set, ascending."""
 
-    targets: NDArray[np.int64]
-    nulls: NDArray[np.int64]
-    weights: NDArray[np.float64] | None  # of these nulls, where nulls share clusters or have odds
+    targets: Ints
+    nulls: Ints
+    weights: Floats | None  # of these nulls, where nulls share clusters or have odds
     n_null: int  # independent units: clusters where nulls share them, else texts
 
     @property
@@ -51,7 +48,7 @@ class _Bucket:
 
 
 def _length_buckets(
-    sets: ComparisonSets, edges: tuple[int, ...], odds: NDArray[np.float64] | None
+    sets: ComparisonSets, edges: tuple[int, ...], odds: Floats | None
 ) -> Iterator[_Bucket]:
     """Sort targets and nulls by length; yield buckets that have targets.
 
@@ -73,6 +70,20 @@ def _length_buckets(
             n_null = int(effective_number(np.bincount(clusters, weights))) if nulls.size else 0
         if targets.size:
             yield _Bucket(targets=targets, nulls=nulls, weights=weights, n_null=n_null)
+
+
+class Odds(NamedTuple):
+    """Odds of each text, or of its group, of being audited; 1 on average over the nulls."""
+
+    of_rows: Floats  # of the table; NaN where there is no blind score, or no set
+    n_null: int  # independent nulls: texts, or groups where texts share them
+    n_effective: float
+    auc: float  # of a second classifier, targets against weighted nulls
+    lack: str | None  # why there can be no answer with these weights
+
+    def own(self, rows: Ints) -> Floats:
+        """Weights of audited rows; NaN where there can be no answer."""
+        return np.full(rows.size, np.nan) if self.lack else self.of_rows[rows]
 
 
 class TargetTest:
@@ -110,12 +121,17 @@ class TargetTest:
         """Yield verdicts on every target in the table's order, in parts, at least one frame."""
         rows = self._sets.targets
         scores, (p, n_null) = found.scores[rows], self.p_values(found.scores)
-        columns: dict[str, pl.Series | NDArray[np.float64]] = {
+        if self._selects:
+            names, plan = self._sets.target_id, self._plan
+            q = weighted_q_values(scores, p, self._own, self._total, plan.q, names, plan.seed)
+        else:
+            q = q_values(p, self.adjustment)
+        columns: dict[str, pl.Series | Floats] = {
             "key": self._sets.target_id[rows],
             "score": scores,
             "n_null": n_null,
             "p_value": p,
-            "q_value": self._q_values(scores, p),
+            "q_value": q,
             "sensitivity_bound": sensitivity_bound(p),
             "reason": self._reasons(scores, p),
         }
@@ -131,9 +147,7 @@ class TargetTest:
                 **part,
             )
 
-    def p_values(
-        self, scores: NDArray[np.float64]
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def p_values(self, scores: Floats) -> tuple[Floats, Floats]:
         """Return the p-value of each target, and how many independent nulls it rests on."""
         p, n_null = np.full(self._sets.targets.size, np.nan), np.zeros(self._sets.targets.size)
         draws = self._draws
@@ -149,13 +163,7 @@ class TargetTest:
             n_null[bucket.targets] = bucket.n_null
         return p, n_null
 
-    def _q_values(self, scores: NDArray[np.float64], p: NDArray[np.float64]) -> NDArray[np.float64]:
-        if not self._selects:
-            return q_values(p, self.adjustment)
-        names, plan = self._sets.target_id, self._plan
-        return weighted_q_values(scores, p, self._own, self._total, plan.q, names, plan.seed)
-
-    def _reasons(self, scores: NDArray[np.float64], p: NDArray[np.float64]) -> pl.Series:
+    def _reasons(self, scores: Floats, p: Floats) -> pl.Series:
         """Say why p-values are missing."""
         columns = {"score": scores, "weight": self._own, "p": p}
         lost = pl.DataFrame({name: np.isnan(column) for name, column in columns.items()})
@@ -199,7 +207,12 @@ class GroupTest:
         if plan.ties == "random" and odds is None:
             nulls = sets.clusters[self.nulls.cluster[self.nulls.enough]]
             groups = self._names.filter(self.groups.enough)
-            self.ties = TieDraws(*(self._draws(names) for names in (groups, nulls)))
+            self.ties = TieDraws(
+                *(
+                    tie_draws((f"{level} {key}" for level, key in names.iter_rows()), plan.seed)
+                    for names in (groups, nulls)
+                )
+            )
 
     def rows(self, found: AttackScores) -> Iterator[pl.DataFrame]:
         """Yield verdicts on every group, by name, and on the collection.
@@ -235,9 +248,7 @@ class GroupTest:
         )
         yield self._collection(found, scores[groups.enough], nulls)
 
-    def _collection(
-        self, found: AttackScores, scores: NDArray[np.float64], nulls: NDArray[np.float64]
-    ) -> pl.DataFrame:
+    def _collection(self, found: AttackScores, scores: Floats, nulls: Floats) -> pl.DataFrame:
         test, reason, odds = None, None, None
         if self._weights is not None:
             odds = np.concatenate([self._own[self.groups.enough], self._weights])
@@ -259,14 +270,10 @@ class GroupTest:
             reason=reason,
         )
 
-    def _reasons(self, scores: NDArray[np.float64]) -> list[str | None]:
+    def _reasons(self, scores: Floats) -> list[str | None]:
         unscored, few = "one of the group's windows has no score", self.groups.too_few()
         lost = zip(few, np.isnan(scores), np.isnan(self._own), strict=True)
         return [
             reason or (unscored if no_score else self._lack if no_weight else None)
             for reason, no_score, no_weight in lost
         ]
-
-    def _draws(self, names: pl.DataFrame) -> NDArray[np.float64]:
-        keys = (f"{level} {key}" for level, key in names.iter_rows())
-        return tie_draws(keys, self._plan.seed)

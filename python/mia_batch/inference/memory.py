@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection
+from typing import Any
 
 import numpy as np
 import polars as pl
 
 from mia_batch.attacks.attack import CONTINUATION, among
+from mia_batch.inference.comparison import ComparisonSets
 from mia_batch.inference.findings import finding_rows, number_rows
 from mia_batch.schemas import Controls
 from mia_batch.tables import RowIndex, mapped_zeros
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from numpy.typing import NDArray
-
-    from mia_batch.inference.comparison import ComparisonSets
-
 
 VERBATIM_WORDS = 20
 """Words in a row from which on a passage counts as repeated."""
@@ -133,13 +127,13 @@ def verbatim_runs(targets: pl.LazyFrame, features: pl.LazyFrame, samples: int) -
     code, near = (mapped_zeros(index.height, dtype) for dtype in (np.uint64, np.uint32))
     if set(_READ) <= set(features.collect_schema()):
         own = features.filter(
-            among([CONTINUATION]),
-            pl.col("sample_index") < samples,
-            pl.col(_READ[0]).is_not_null(),
+            among([CONTINUATION]), pl.col("sample_index") < samples, pl.col(_READ[0]).is_not_null()
         ).select("target_id", "sample_index", *_READ)
         for batch in own.collect_batches(chunk_size=_ROWS_AT_ONCE):
             which, rows = index.find(batch["target_id"])
-            np.maximum.at(code, rows, _code(batch)[which])
+            # One number of a run's words and its sample, never 0: the more, then the earlier one.
+            joined = pl.col(_READ[0]).cast(pl.UInt64) * (1 << 32) + (_LOW - pl.col("sample_index"))
+            np.maximum.at(code, rows, batch.select(joined).to_series().to_numpy()[which])
             np.maximum.at(near, rows, batch[_READ[1]].to_numpy()[which])
     found = pl.DataFrame({"code": code, "near_words": near})
     value = {
@@ -154,10 +148,7 @@ def verbatim_runs(targets: pl.LazyFrame, features: pl.LazyFrame, samples: int) -
 
 
 def verbatim_findings(
-    runs: pl.DataFrame,
-    sets: ComparisonSets,
-    passages: pl.DataFrame,
-    controls: pl.DataFrame | None,
+    runs: pl.DataFrame, sets: ComparisonSets, passages: pl.DataFrame, controls: pl.DataFrame | None
 ) -> pl.DataFrame:
     """Rows of check ``verbatim``: what came out word for word, of targets and of non-members.
 
@@ -169,9 +160,7 @@ def verbatim_findings(
     """
     from scipy.stats import fisher_exact
 
-    common = pl.Series([], dtype=pl.String)
-    if controls is not None:
-        common = common_targets(controls.lazy())
+    common = common_targets((Controls.create_empty() if controls is None else controls).lazy())
     is_common = sets.target_id.is_in(common.implode())
     table = runs.with_columns(common=is_common, unit=pl.Series(sets.cluster))
     out, near = (
@@ -217,9 +206,3 @@ def verbatim_findings(
         of = {"subject": longest["name"], "reason": longest["passage"]}
         rows += number_rows({"longest": words.max()}, **of)
     return finding_rows("verbatim", rows)
-
-
-def _code(batch: pl.DataFrame) -> NDArray[np.uint64]:
-    """Join a run's words and its sample to one number, never 0: the more, then the earlier one."""
-    code = pl.col(_READ[0]).cast(pl.UInt64) * (1 << 32) + (_LOW - pl.col("sample_index"))
-    return batch.select(code).to_series().to_numpy()

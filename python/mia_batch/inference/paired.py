@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -12,21 +12,20 @@ from mia_batch.errors import SettingsError
 from mia_batch.inference.conformal import q_values
 from mia_batch.inference.findings import typed_rows
 from mia_batch.schemas import Comparisons
+from mia_batch.stats import Codes
 from mia_batch.stats.clusters import few
 from mia_batch.stats.differences import auc_difference, holm
-from mia_batch.stats.intervals import cluster_means, estimate_auc, estimate_interval, removed_share
+from mia_batch.stats.intervals import (
+    CONFIDENCE,
+    cluster_means,
+    estimate_auc,
+    estimate_interval,
+    removed_share,
+)
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from numpy.typing import NDArray
-
-    from mia_batch.stats.intervals import Means
-
-    _Columns = dict[str, Any]
+_Columns = dict[str, Any]
 
 
-_CONFIDENCE = 0.95
 _SETS = {"members": True, "non_members": False, "unknown": None}
 _TYPES = Comparisons.create_empty().schema | {"unit": pl.UInt64()}
 _EQUAL = "the difference is the same in every group of texts, so that its spread is unknown"
@@ -80,18 +79,16 @@ def _area_rows(scored: pl.DataFrame, names: Sequence[str]) -> Iterator[pl.DataFr
         row: _Columns = {"statistic": "roc_auc", "run": run}
         row |= {"value": area.value, "reason": area.lack}
         interval = estimate_interval(area)
-        yield typed_rows(_TYPES, 1, about | row | (asdict(interval) if interval else {}))
+        yield typed_rows(_TYPES, 1, about | row | (interval._asdict() if interval else {}))
     for run, own in zip(names[1:], score[1:], strict=True):
         found = auc_difference(member, own, score[0], cluster=cluster)
         row = {"statistic": "roc_auc_difference", "run": run, "versus": names[0]}
         row |= {"value": found.value, "p_value": found.p_value, "reason": found.reason}
-        limits = asdict(found.interval) if found.interval else {}
+        limits = found.interval._asdict() if found.interval else {}
         yield typed_rows(_TYPES, 1, about | row | limits)
 
 
-def _levels(
-    rows: pl.DataFrame, *, overlapping: bool
-) -> Iterator[tuple[str, pl.DataFrame, NDArray[np.intp]]]:
+def _levels(rows: pl.DataFrame, *, overlapping: bool) -> Iterator[tuple[str, pl.DataFrame, Codes]]:
     """Yield the targets that figures at each level are about, by ``unit``, and their clusters."""
     yield "set", rows.with_columns(unit=pl.lit(0, pl.UInt64)), _codes(rows["cluster"])
     windows = rows.filter(pl.len().over("document") > 1).with_columns(unit="document")
@@ -102,12 +99,7 @@ def _levels(
 
 
 def _mean_rows(
-    rows: pl.DataFrame,
-    cluster: NDArray[np.intp],
-    names: Sequence[str],
-    *,
-    level: str,
-    retrained: bool,
+    rows: pl.DataFrame, cluster: Codes, names: Sequence[str], *, level: str, retrained: bool
 ) -> Iterator[pl.DataFrame]:
     """Mean difference of each run to the first, by unit; then, of a set, what each has removed."""
     runs = [pl.col(f"score_{number}") - pl.col("score_0") for number in range(1, len(names))]
@@ -120,35 +112,28 @@ def _mean_rows(
         "n_targets": means.n,
         "n_clusters": means.n_clusters,
     }
+    worth = [*zip(means.effective, means.enough, strict=True)]
     for at, run in enumerate(names[1:]):
-        value = means.value[:, at]
+        value, varies = means.value[:, at], means.covariance[:, at, at] > 0
+        reasons = [
+            few(effective) if not enough else None if differs else _EQUAL
+            for (effective, enough), differs in zip(worth, varies, strict=True)
+        ]
         found: _Columns = {"value": value, "low": value - half[:, at], "high": value + half[:, at]}
         row: _Columns = {"statistic": "mean_difference", "run": run, "p_value": p[:, at]}
-        row |= {"method": "cluster_t", "confidence": _CONFIDENCE, "reason": _reasons(means, at)}
+        row |= {"method": "cluster_t", "confidence": CONFIDENCE, "reason": reasons}
         yield typed_rows(_TYPES, size, about | found | row).with_columns(
             pl.when(pl.col("low").is_not_null()).then(pl.col("method", "confidence"))
         )
     if retrained and level == "set":
         for at, run in enumerate(names[1:-1]):
-            yield typed_rows(_TYPES, 1, about | {"run": run} | _removed(means, at))
-
-
-def _reasons(means: Means, at: int) -> list[str | None]:
-    """Say of each unit why a mean difference has no interval."""
-    varies = means.covariance[:, at, at] > 0
-    return [
-        few(effective) if not enough else None if differs else _EQUAL
-        for effective, enough, differs in zip(means.effective, means.enough, varies, strict=True)
-    ]
-
-
-def _removed(means: Means, at: int) -> _Columns:
-    """Share of the difference to the retrained model's run, the last, that a run has removed."""
-    pair = [at, means.value.shape[1] - 1]
-    covariance = means.covariance[0][np.ix_(pair, pair)]
-    found = removed_share(-means.value[0, pair], covariance, float(means.effective[0]))
-    how = {} if found.low is None else {"method": "fieller", "confidence": _CONFIDENCE}
-    return {"statistic": "removed_share", **asdict(found), **how}
+            pair = [at, means.value.shape[1] - 1]  # the last run is that of the retrained model
+            covariance = means.covariance[0][np.ix_(pair, pair)]
+            share = removed_share(-means.value[0, pair], covariance, float(means.effective[0]))
+            row = {"statistic": "removed_share", "run": run}
+            row |= {"value": share.value, "reason": share.reason}
+            limits = share.interval._asdict() if share.interval else {}
+            yield typed_rows(_TYPES, 1, about | row | limits)
 
 
 def _counted(table: pl.DataFrame, scores: pl.DataFrame) -> pl.DataFrame:
@@ -175,7 +160,7 @@ def _adjusted(table: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _codes(names: pl.Series) -> NDArray[np.intp]:
+def _codes(names: pl.Series) -> Codes:
     """Give equal names the same number, from 0 in the order of values."""
-    codes: NDArray[np.intp] = np.unique(names.to_numpy(), return_inverse=True)[1]
+    codes: Codes = np.unique(names.to_numpy(), return_inverse=True)[1]
     return codes

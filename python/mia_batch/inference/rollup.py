@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import log
-from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
 
 from mia_batch.attacks.attack import CONTINUATION, among
-from mia_batch.inference.comparison import read_comparison_sets
+from mia_batch.inference.comparison import ComparisonSets, read_comparison_sets
 from mia_batch.inference.estimates import WindowShare
+from mia_batch.inference.findings import VerdictPlan, gate_verdict, why_withheld
 from mia_batch.inference.memory import VERBATIM_WORDS, common_targets, verbatim_runs
 from mia_batch.inference.verdicts import NO_NULL
-from mia_batch.kernels import book_coverage
+from mia_batch.kernels import WordRule, book_coverage
 from mia_batch.schemas import Perplexities, Rollup, Targets
+from mia_batch.stats import Floats
 from mia_batch.tables import read_finite, read_numbers
 from mia_batch.targets import document_numbers
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
-
-    from mia_batch.inference.comparison import ComparisonSets
-    from mia_batch.inference.findings import VerdictPlan
-    from mia_batch.kernels import WordRule
-
 
 _TYPES = Rollup.create_empty().schema
 _BEST = 1.5  # times the smallest p-value there can be: no comparison text scores as high
@@ -171,19 +163,6 @@ def count_passages(
     return whole.filter(first).group_by("document", maintain_order=True).agg(**counts)
 
 
-def where_from() -> pl.Expr:
-    """Say which answers were looked at; null where there are none."""
-    sampled, walked = pl.col("n_sampled") > 0, pl.col("walked")
-    return (
-        pl.when(sampled & walked)
-        .then(pl.lit("samples and walks"))
-        .when(sampled)
-        .then(pl.lit("samples"))
-        .when(walked)
-        .then(pl.lit("walks"))
-    )
-
-
 def _of_windows(
     windows: pl.DataFrame,
     targets: pl.LazyFrame,
@@ -205,19 +184,19 @@ def _of_windows(
     said = given.select("target_id", "candidate").collect(engine="streaming")
     for (document,), part in asked.group_by("document", maintain_order=True):
         answers = said.join(part, on="target_id", how="semi")["candidate"]
+        lengths = part["reference"].str.len_chars().cast(pl.Int64) + len(_BREAK)
+        first = lengths.cum_sum() - lengths
         for k in (k for k in _WORDS if k <= part["longest_words"].max()):  # type: ignore[operator]
             found = book_coverage(_BREAK.join(part["reference"]), answers, words=words, k=k)
             places = found["blocks"].explode(empty_as_null=False).struct.unnest()
-            yield _in_document(places, part).with_columns(document=pl.lit(document), k=pl.lit(k))
-
-
-def _in_document(places: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
-    """Move places in the joined references of some windows to those in their document."""
-    lengths = windows["reference"].str.len_chars().cast(pl.Int64) + len(_BREAK)
-    first = lengths.cum_sum() - lengths
-    window = first.search_sorted(places["start"].cast(pl.Int64), side="right") - 1
-    shift = (windows["begin"].cast(pl.Int64) - first).gather(window)
-    return places.select(pl.col("start", "end").cast(pl.Int64) + shift)
+            # From places in the joined references to those in their document.
+            window = first.search_sorted(places["start"].cast(pl.Int64), side="right") - 1
+            shift = (part["begin"].cast(pl.Int64) - first).gather(window)
+            yield places.select(
+                pl.col("start", "end").cast(pl.Int64) + shift,
+                document=pl.lit(document),
+                k=pl.lit(k),
+            )
 
 
 # From texts to whole documents and groups: what a report says of each.
@@ -228,6 +207,9 @@ _EXTRACTED = {
     "extracted_words": "longest_words",
     "extracted_share": "coverage",
 }
+_WALKED = ("bmc_5", "bmc_5_others", "passages_20", "passages_50")
+_COMMON = pl.col("common")
+_ANY_WINDOWS = (pl.col("n_windows") > 1).any()  # no rows where each document is one window
 _LABELS = ("group", "member")
 _PROBABILITY = "extraction_v1"
 """The attack whose score is the log of the probability that the reference is said in full."""
@@ -247,8 +229,7 @@ def rollup(
     samples: int,
     words: WordRule,
     blind_warns: bool,
-    withheld: str | None = None,
-    exploratory: bool = False,
+    findings: pl.DataFrame,
     controls: pl.LazyFrame | None = None,
 ) -> pl.DataFrame:
     """Sum up the documents of role ``target`` by the primary attack, and groups of several.
@@ -256,13 +237,11 @@ def rollup(
     ``targets`` and ``scores`` have their rows in one order; ``candidates`` is the samples table.
     Documents come in that order, none of them where each is one window; then groups, in the order
     of their first document; then documents of the non-members, likewise. The first ``samples``
-    continuations count, those of passages that ``controls`` mark as common do not. Where shares are
-    ``withheld``, that says why; where answers are ``exploratory``, none of them is a verdict.
-    Memory: some 250 bytes a target.
+    continuations count, those of passages that ``controls`` mark as common do not. Check ``gate``
+    of the ``findings`` says whether shares are withheld, and answers exploratory.
 
-    The interval of the mean takes windows as independent draws. Those of one document are not:
-    neighbours share their subject and style, so that it is rather too narrow. It is null where all
-    scores are equal, and may leave the range of the attack.
+    The interval of the mean takes windows as independent draws. Those of one document are not, so
+    that it is rather too narrow. It is null where all scores are equal.
     """
     sets = read_comparison_sets(scores, named=False)
     score = read_finite(scores, plan.primary, sets.target_id.len())
@@ -273,52 +252,65 @@ def rollup(
     windows = pl.concat(parts, how="horizontal").with_row_index("row")
     windows = windows.filter(pl.any_horizontal("is_target", "is_non_member"))
     documents = _documents(windows, share.threshold)
+    documents = documents.sort("is_target", descending=True, maintain_order=True)
     documents = documents.join(_said(targets, documents["row"]), on="row", maintain_order="left")
-    own, others = documents.filter("is_target"), documents.filter(~pl.col("is_target"))
-    known = ("bmc_5", "bmc_5_others", "passages_20", "passages_50")
-    walks = extracted.select(*known, **_EXTRACTED, walked=pl.col("passages_20").is_not_null())
-    own = own.join(walks.collect(), on="key", how="left", maintain_order="left")
-    documents = pl.concat([own, others], how="diagonal")
-    of_windows = windows.with_columns(target_id=sets.target_id.gather(windows["row"]))
-    of_windows = of_windows.filter(~pl.col("common"))
+    walks = extracted.select(*_WALKED, **_EXTRACTED, is_target=True).collect()
+    documents = documents.join(
+        walks.with_columns(walked=pl.col("passages_20").is_not_null()),
+        on=["key", "is_target"],
+        how="left",
+        maintain_order="left",
+    )
     counts = count_passages(
-        of_windows, documents, targets, candidates, samples=samples, words=words
+        windows.with_columns(target_id=sets.target_id.gather(windows["row"])).filter(~_COMMON),
+        *(documents, targets, candidates),
+        samples=samples,
+        words=words,
     )
     documents = documents.join(counts, on="document", how="left", maintain_order="left")
-    own, others = documents[: own.height], documents[own.height :]
-    outside = _rollup_of_windows(others).with_columns(
+    own, others = documents.filter("is_target"), documents.filter(~pl.col("is_target"))
+    outside = others.filter(_ANY_WINDOWS).with_columns(
         pl.col("said").struct.with_fields(member=pl.lit(value=False)),
         level=pl.lit("outside"),
         tested=pl.lit(None, pl.String),
     )
-    rows = pl.concat([_units(own), _groups(own), outside], how="diagonal")
-    any_run = pl.when(pl.col("longest_words") > 0)
-    rows = with_mean(rows)
+    rows = with_mean(pl.concat([_units(own), _groups(own), outside], how="diagonal"))
     if chosen:
         rows = rows.with_columns(mean_low=None, mean_high=None)
-    rows = rows.with_columns(
-        pl.when(where_from().is_not_null()).then(pl.col(PASSAGE_COUNTS).fill_null(0)),
-        attack=pl.lit(plan.primary),
-        passages_from=where_from(),
-        longest_target_id=any_run.then(sets.target_id.gather(rows["longest_row"])),
-        longest_sample_index=any_run.then("longest_sample_index"),
-        share_verbatim=(pl.col("n_verbatim") / pl.col("n_sampled")).fill_nan(None),
-        n_common=None if controls is None else pl.col("n_common"),
-        extraction_probability=pl.col("log_p").exp(),
-        share_extractable=(pl.col("n_likely") / pl.col("n_measured")).fill_nan(None),
-        share_near_verbatim=(pl.col("n_near") / pl.col("n_sampled")).fill_nan(None),
+    rows = _with_figures(rows, sets.target_id).with_columns(
+        attack=pl.lit(plan.primary), n_common=None if controls is None else pl.col("n_common")
     )
-    rows = with_share(rows, share, withheld)
+    rows = with_share(rows, share, why_withheld(findings))
+    exploratory = gate_verdict(findings) == "exploratory"
     rows = with_answer(rows, verdicts, plan, any_null=sets.nulls.size > 0, exploratory=exploratory)
     rows = with_claim(rows, plan)
     typed = (pl.col(name).cast(dtype) for name, dtype in _TYPES.items())
     return rows.select(*typed, "said").unnest("said")
 
 
+def _with_figures(rows: pl.DataFrame, target_id: pl.Series) -> pl.DataFrame:
+    """Give each row its shares, and say where its passages and its longest run come from."""
+    any_run, sampled = pl.when(pl.col("longest_words") > 0), pl.col("n_sampled") > 0
+    sources = pl.concat_list(
+        pl.when(sampled).then(pl.lit("samples")), pl.when("walked").then(pl.lit("walks"))
+    ).list.drop_nulls()
+    any_source = pl.when(sources.list.len() > 0)
+    return rows.with_columns(
+        any_source.then(pl.col(PASSAGE_COUNTS).fill_null(0)),
+        passages_from=any_source.then(sources.list.join(" and ")),
+        longest_target_id=any_run.then(target_id.gather(rows["longest_row"])),
+        longest_sample_index=any_run.then("longest_sample_index"),
+        share_verbatim=(pl.col("n_verbatim") / pl.col("n_sampled")).fill_nan(None),
+        extraction_probability=pl.col("log_p").exp(),
+        share_extractable=(pl.col("n_likely") / pl.col("n_measured")).fill_nan(None),
+        share_near_verbatim=(pl.col("n_near") / pl.col("n_sampled")).fill_nan(None),
+    )
+
+
 def _windows(
     targets: pl.LazyFrame,
     scores: pl.LazyFrame,
-    score: NDArray[np.float64],
+    score: Floats,
     sets: ComparisonSets,
     controls: pl.LazyFrame | None,
 ) -> pl.DataFrame:
@@ -352,7 +344,7 @@ def _windows(
 def _documents(windows: pl.DataFrame, threshold: float) -> pl.DataFrame:
     """Sum up the windows of each document; ``row`` is its first."""
     score = pl.col("score")
-    own, log_p = ~pl.col("common"), pl.col("log_p")
+    own, log_p = ~_COMMON, pl.col("log_p")
     sampled, near = pl.col("longest_words"), pl.col("near_words")
     longest = pl.when(own).then(sampled)
     return windows.group_by("document", maintain_order=True).agg(
@@ -363,7 +355,7 @@ def _documents(windows: pl.DataFrame, threshold: float) -> pl.DataFrame:
         n_sampled=sampled.count(),
         n_verbatim=(longest >= VERBATIM_WORDS).sum(),
         n_near=(own & (near >= VERBATIM_WORDS)).sum(),
-        n_common=pl.col("common").sum(),
+        n_common=_COMMON.sum(),
         n_measured=log_p.count(),
         n_likely=(own & (log_p >= log(_LEAST_PROBABILITY))).sum(),
         log_p=pl.when(own).then(log_p).max(),
@@ -391,24 +383,16 @@ def _said(targets: pl.LazyFrame, rows: pl.Series) -> pl.DataFrame:
 
 
 def _units(documents: pl.DataFrame) -> pl.DataFrame:
-    """Name the cluster whose p-value is a document's: itself, or a group of it alone.
-
-    No rows where each document is one window.
-    """
-    documents = _rollup_of_windows(documents)
+    """Name the cluster whose p-value is a document's: itself, or a group of it alone."""
     group = pl.col("said").struct.field("group")
     alone = pl.len().over(group) == 1
-    return documents.with_columns(
+    return documents.filter(_ANY_WINDOWS).with_columns(
         level=pl.lit("document"),
         tested=pl.when(group.is_null())
         .then(pl.format("document {}", "key"))
         .when(alone)
         .then(pl.format("group {}", group)),
     )
-
-
-def _rollup_of_windows(documents: pl.DataFrame) -> pl.DataFrame:
-    return documents if (documents["n_windows"] > 1).any() else documents.clear()
 
 
 def _groups(documents: pl.DataFrame) -> pl.DataFrame:
@@ -458,39 +442,29 @@ def perplexities(own: pl.LazyFrame, reference: pl.LazyFrame) -> pl.LazyFrame:
 
     ``own`` are rows of the target model, ``reference`` those of the reference model, if any.
     """
-    asked = own.select(
-        "target_id",
-        perplexity=_finite((-_mean("logprob")).exp()),
-        entropy=_finite(-_mean("vocabulary_mean")),
-        reason="reason",
-    )
+
+    def mean(column: str) -> pl.Expr:
+        """Mean over the tokens that have a number; null without any."""
+        numbers = pl.col(column).cast(pl.List(pl.Float64)).list
+        n = numbers.len() - numbers.count_matches(None)
+        return pl.when(n > 0).then(numbers.sum() / n)
+
+    figures = {"perplexity": (-mean("logprob")).exp(), "entropy": -mean("vocabulary_mean")}
+    figures = {name: pl.when(each.is_finite()).then(each) for name, each in figures.items()}
     control = reference.select(
         "target_id",
-        reference_perplexity=_finite((-_mean("logprob")).exp()),
-        reference_reason=pl.coalesce("reason", pl.lit(_NO_NUMBER)),
+        reference_perplexity=figures["perplexity"],
+        of_reference=pl.coalesce("reason", pl.lit(_NO_NUMBER)),
     )
+    reasons = {
+        name: pl.when(pl.col(value).is_null()).then(pl.coalesce(found, pl.lit(otherwise)))
+        for name, value, found, otherwise in (
+            ("reason", "perplexity", "reason", _NO_NUMBER),
+            ("entropy_reason", "entropy", "reason", _NO_ENTROPY),
+            ("reference_reason", "reference_perplexity", "of_reference", _NO_REFERENCE),
+        )
+    }
+    types = Perplexities.create_empty().schema
+    asked = own.select("target_id", "reason", **figures)
     both = asked.join(control, on="target_id", how="left", maintain_order="left")
-    return both.select(
-        "target_id",
-        "perplexity",
-        "entropy",
-        "reference_perplexity",
-        reason=_reason("perplexity", "reason", _NO_NUMBER),
-        entropy_reason=_reason("entropy", "reason", _NO_ENTROPY),
-        reference_reason=_reason("reference_perplexity", "reference_reason", _NO_REFERENCE),
-    ).cast(Perplexities.create_empty().schema)
-
-
-def _mean(column: str) -> pl.Expr:
-    """Mean over the tokens that have a number; null without any."""
-    numbers = pl.col(column).cast(pl.List(pl.Float64)).list
-    n = numbers.len() - numbers.count_matches(None)
-    return pl.when(n > 0).then(numbers.sum() / n)
-
-
-def _finite(value: pl.Expr) -> pl.Expr:
-    return pl.when(value.is_finite()).then(value)
-
-
-def _reason(value: str, given: str, otherwise: str) -> pl.Expr:
-    return pl.when(pl.col(value).is_null()).then(pl.coalesce(given, pl.lit(otherwise)))
+    return both.with_columns(**reasons).select(*types).cast(types)

@@ -2,41 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import polars as pl
 
 from mia_batch.attacks.from_references import CODEC
 from mia_batch.inference.comparison import (
+    CollectionTest,
+    ComparisonSets,
+    Units,
     collection_test,
     cut_units,
+    permuted_sums,
+    pooled_ranks,
     read_comparison_sets,
     summarise,
+    tests_groups,
     windows_per_group,
 )
 from mia_batch.inference.conformal import tie_draws
+from mia_batch.inference.estimates import Flagged, fewest_members
 from mia_batch.inference.findings import (
+    VerdictPlan,
     finding_rows,
     number_rows,
     read_rows,
     score_batches,
     verdict_rows,
 )
+from mia_batch.schemas import Findings
+from mia_batch.stats import Flags, Floats, Ints
 from mia_batch.stats.clusters import deal_folds, effective_number, few, is_enough
-from mia_batch.stats.intervals import clopper_pearson, independent_number
+from mia_batch.stats.intervals import CONFIDENCE, clopper_pearson, independent_number
 from mia_batch.tables import read_finite, read_numbers
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from mia_batch.inference.comparison import CollectionTest, ComparisonSets
-    from mia_batch.inference.findings import VerdictPlan
-
-    Rows = NDArray[np.int64]
+Row = dict[str, object]
 
 
 def codec_findings(scores: pl.LazyFrame) -> pl.DataFrame:
@@ -50,24 +53,22 @@ def codec_findings(scores: pl.LazyFrame) -> pl.DataFrame:
     """
     sets = read_comparison_sets(scores)
     falls = read_finite(scores, CODEC, sets.target_id.len())
-    shares = {"targets": sets.targets, "non-members": sets.nulls}
-    rows = ({"subject": name, **_share(falls, rows, sets)} for name, rows in shares.items())
+
+    def share(rows: Ints) -> Row:
+        scored = rows[~np.isnan(falls[rows])]
+        if not scored.size:
+            return {"reason": "no text of the set has a score"}
+        share, cluster = float(falls[scored].mean()), sets.cluster[scored]
+        effective = effective_number(np.unique(cluster, return_counts=True)[1])
+        if sets.share_clusters(scored) and not is_enough(effective):
+            return {"value": share, "reason": few(effective)}
+        n = independent_number(falls[scored] == 1, cluster)
+        interval = clopper_pearson(share * n, n)
+        return {"value": share, "low": interval.low, "high": interval.high}
+
+    of = {"targets": sets.targets, "non-members": sets.nulls}
+    rows = ({"subject": name, **share(rows)} for name, rows in of.items())
     return finding_rows("codec", rows, statistic="share")
-
-
-def _share(
-    falls: NDArray[np.float64], rows: NDArray[np.int64], sets: ComparisonSets
-) -> dict[str, object]:
-    scored = rows[~np.isnan(falls[rows])]
-    if not scored.size:
-        return {"reason": "no text of the set has a score"}
-    share, cluster = float(falls[scored].mean()), sets.cluster[scored]
-    effective = effective_number(np.unique(cluster, return_counts=True)[1])
-    if sets.share_clusters(scored) and not is_enough(effective):
-        return {"value": share, "reason": few(effective)}
-    n = independent_number(falls[scored] == 1, cluster)
-    interval = clopper_pearson(share * n, n)
-    return {"value": share, "low": interval.low, "high": interval.high}
 
 
 # One score of each text from all its scores, learned from texts of known membership.
@@ -78,49 +79,45 @@ _DECIMALS = 9
 """Beyond them, scores of equal texts may differ with their places in a matrix."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Teachers:
+class _Teachers(NamedTuple):
     """The texts that are learned from."""
 
-    rows: NDArray[np.int64]  # of the scores table, ascending
-    label: NDArray[np.bool_]  # known members true
-    source: Literal["calibration", "all"]
-
-    def enough(self, sets: ComparisonSets) -> bool:
-        """Whether there are texts of enough clusters of each class."""
-        clusters = (sets.cluster[self.rows[self.label == known]] for known in (True, False))
-        return all(np.unique(of_class).size >= _FEWEST for of_class in clusters)
+    rows: Ints  # of the scores table, ascending
+    label: Flags  # known members true
+    source: Literal["calibration", "all", "too_few"]  # too few: of clusters of a class
 
 
-def combine(scores: pl.LazyFrame, attacks: Sequence[str], *, seed: int) -> NDArray[np.float64]:
+def combine(scores: pl.LazyFrame, attacks: Sequence[str], *, seed: int) -> Floats:
     """Learn to tell members by all attacks' scores, and score every text by what others taught.
 
     Where the calibration data have both classes, they alone are learned from. Otherwise known
-    members are, against all other targets and non-members, whatever may be known of these.
-
-    Clusters are dealt to five folds, and a text is scored by the model of the other four folds'
-    teachers, so that no text is scored by what its own group has taught. P-values stay valid,
-    because non-members and a target that is none can change places: neither have taught, or both
-    have as the same class, and their folds are drawn without looking at scores. (Had the
-    non-members taught and the targets not, non-members would score too low.)
+    members are, against all other targets and non-members. Clusters are dealt to five folds, and a
+    text is scored by the model of the other four, so that no text is scored by what its group has
+    taught. P-values stay valid, because non-members and a target that is none can change places:
+    neither have taught, or both have as the same class.
 
     In nats, one per row: half the sum of the log-odds by a logistic regression and by
     gradient-boosted trees; NaN where all scores are missing, and throughout where a class has texts
     of fewer than 10 clusters.
 
-    Marandon, Lei, Mary and Roquain (2024), "Adaptive novelty detection with false discovery rate
-    guarantee", arXiv:2208.06685: p-values are valid, and lists by Benjamini-Hochberg, where the
-    scores do not change as non-members and targets change places in what is learned from.
-    Cross-fitting by group: Chernozhukov et al. (2018), arXiv:1608.00060, definition 3.1.
+    Marandon, Lei, Mary and Roquain (2024), arXiv:2208.06685; cross-fitting by group: Chernozhukov
+    et al. (2018), arXiv:1608.00060, definition 3.1.
     """
     from threadpoolctl import threadpool_limits
 
     sets = read_comparison_sets(scores)
     combined = np.full(sets.target_id.len(), np.nan)
     teachers = _find_teachers(scores, sets)
-    if not teachers.enough(sets):
+    if teachers.source == "too_few":
         return combined
-    folds = _deal(sets, teachers, seed)
+    # Clusters of teachers are dealt to folds evenly, each other one by a draw of its own.
+    names = (f"{level} {key}" for level, key in sets.clusters.iter_rows())
+    fold_of = (tie_draws(names, seed) * _N_FOLDS).astype(np.int64)
+    clusters, which = np.unique(sets.cluster[teachers.rows], return_inverse=True)
+    generator = np.random.default_rng(seed)
+    dealt = deal_folds(teachers.label, which, n_folds=_N_FOLDS, generator=generator)
+    fold_of[clusters] = dealt.fold
+    folds = fold_of[sets.cluster]
     taught = read_rows(scores, attacks, teachers.rows)
     with threadpool_limits(1):  # sums of several threads differ in the last bit
         models = []
@@ -144,9 +141,8 @@ def combination_findings(scores: pl.LazyFrame) -> pl.DataFrame:
     """
     sets = read_comparison_sets(scores)
     teachers = _find_teachers(scores, sets)
-    verdict = teachers.source if teachers.enough(sets) else "too_few"
     counts = {"n_members": teachers.label.sum(), "n_others": (~teachers.label).sum()}
-    return finding_rows("combination", number_rows(counts, verdict=verdict))
+    return finding_rows("combination", number_rows(counts, verdict=teachers.source))
 
 
 def _find_teachers(scores: pl.LazyFrame, sets: ComparisonSets) -> _Teachers:
@@ -160,25 +156,15 @@ def _find_teachers(scores: pl.LazyFrame, sets: ComparisonSets) -> _Teachers:
     rows = np.concatenate(classes)
     order = rows.argsort()
     label = np.repeat([False, True], [of_class.size for of_class in classes])
+    enough = all(np.unique(sets.cluster[of_class]).size >= _FEWEST for of_class in classes)
     source: Literal["calibration", "all"] = "calibration" if calibrated else "all"
-    return _Teachers(rows=rows[order], label=label[order], source=source)
-
-
-def _deal(sets: ComparisonSets, teachers: _Teachers, seed: int) -> NDArray[np.int64]:
-    """Deal clusters to folds: those of teachers evenly, each other one by a draw of its own."""
-    names = (f"{level} {key}" for level, key in sets.clusters.iter_rows())
-    fold = (tie_draws(names, seed) * _N_FOLDS).astype(np.int64)
-    clusters, which = np.unique(sets.cluster[teachers.rows], return_inverse=True)
-    generator = np.random.default_rng(seed)
-    dealt = deal_folds(teachers.label, which, n_folds=_N_FOLDS, generator=generator)
-    fold[clusters] = dealt.fold
-    return fold[sets.cluster]
+    return _Teachers(rows[order], label[order], source if enough else "too_few")
 
 
 class _Model:
     """A linear model, which few texts suffice for, and trees, which see what is not linear."""
 
-    def __init__(self, scores: NDArray[np.float64], label: NDArray[np.bool_]) -> None:
+    def __init__(self, scores: Floats, label: Flags) -> None:
         from sklearn.ensemble import HistGradientBoostingClassifier
         from sklearn.impute import SimpleImputer
         from sklearn.linear_model import LogisticRegression
@@ -196,11 +182,11 @@ class _Model:
         self._empty = np.isnan(scores).all(axis=0)
         self._models = [model.fit(self._without_empty(scores), label) for model in (linear, trees)]
 
-    def log_odds(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    def log_odds(self, scores: Floats) -> Floats:
         known = self._without_empty(scores)
         return np.asarray(np.mean([m.decision_function(known) for m in self._models], axis=0))
 
-    def _without_empty(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _without_empty(self, scores: Floats) -> Floats:
         """Make attacks that none of the teachers has a score of say the same of every text."""
         return np.where(self._empty, 0.0, scores)
 
@@ -246,23 +232,19 @@ class DatasetInference:
         )
 
     def findings(self) -> pl.DataFrame:
-        """Rows of check ``dataset_inference``: groups, p-values, and the weight of each attack.
+        """Rows of check ``dataset_inference``: groups, p-values, and each attack's weight.
 
-        Statistic ``paper``: the p-value of the paper's own form, which counts windows of a group
-        as independent and any difference as membership. Weights are per standard deviation.
+        Statistic ``paper``: the p-value of the paper's own form.
         """
         n_targets, n_null = self.n_tested
         counts = {"n_learned": self.n_learned, "n_targets": n_targets, "n_null": n_null}
         p_values = {"permutation": self.test and self.test.p_value, "paper": self.paper_p_value}
-        tests = [
-            {"statistic": name, "p_value": p_value, "reason": self.reason}
-            for name, p_value in p_values.items()
-        ]
-        weights = [
-            {"subject": attack, "statistic": "weight", "value": weight}
-            for attack, weight in self.weights.items()
-        ]
-        return finding_rows("dataset_inference", [*number_rows(counts), *tests, *weights])
+        rows = number_rows(counts)
+        for name, p_value in p_values.items():
+            rows.append({"statistic": name, "p_value": p_value, "reason": self.reason})
+        for attack, weight in self.weights.items():
+            rows += number_rows({"weight": weight}, subject=attack)
+        return finding_rows("dataset_inference", rows)
 
 
 def infer_dataset(
@@ -270,20 +252,14 @@ def infer_dataset(
 ) -> DatasetInference:
     """Learn weights of attacks on half of the groups, and test on the other half.
 
-    Of targets and of non-members each group goes to one of the halves by lot. On the first half a
-    linear model learns to tell targets from non-members; on the second `collection_test` asks
-    whether groups of targets rank higher by it. The p-value is exact if targets, were they not
-    trained on, and non-members are exchangeable, as groups: the weights are those of other groups.
-
+    Each group goes to a half by lot. On the first a linear model learns to tell targets from
+    non-members; on the second `collection_test` asks whether groups of targets rank higher by it.
     Unlike the paper's, weights are not negative: a set on which attacks score *lower* is no less
     different, and would count as trained on. Nor are windows of one group taken as independent.
-    Nothing is concluded where the sets can be told apart without the model (``told_apart``).
+    Nothing is concluded where the sets can be told apart without the model (``told_apart``), or
+    where a half has fewer than 10 groups of a set.
 
-    A missing score counts as the mean of the first half. There is no test where a half has fewer
-    than 10 groups of a set.
-
-    Maini, Jia, Papernot and Dziedzic (2024), "LLM Dataset Inference: Did you train on my dataset?",
-    arXiv:2406.06443, section 5.
+    Maini, Jia, Papernot and Dziedzic (2024), arXiv:2406.06443, section 5.
     """
     sets = read_comparison_sets(scores)
     halves = _halves(sets, plan)
@@ -312,7 +288,7 @@ def infer_dataset(
     )
 
 
-def _halves(sets: ComparisonSets, plan: VerdictPlan) -> list[tuple[Rows, Rows]]:
+def _halves(sets: ComparisonSets, plan: VerdictPlan) -> list[tuple[Ints, Ints]]:
     """Return of targets and of non-members the windows of both halves, a line per group."""
     names = (f"half {level} {key}" for level, key in sets.clusters.iter_rows())
     first = tie_draws(names, plan.seed) < 1 / 2
@@ -328,7 +304,7 @@ def _halves(sets: ComparisonSets, plan: VerdictPlan) -> list[tuple[Rows, Rows]]:
 class _Linear:
     """A linear model of standardised scores with weights that are not negative, and the paper's."""
 
-    def __init__(self, scores: NDArray[np.float64], label: NDArray[np.bool_]) -> None:
+    def __init__(self, scores: Floats, label: Flags) -> None:
         from sklearn.linear_model import LogisticRegression, Ridge
 
         known = ~np.isnan(scores)
@@ -338,13 +314,13 @@ class _Linear:
         self._deviation = np.where(deviation > 0, deviation, 1.0)
         standard = self._standard(scores)
         own = Ridge(alpha=_PENALTY, positive=True).fit(standard, label)
-        self.weights: NDArray[np.float64] = own.coef_
+        self.weights: Floats = own.coef_
         self._paper = LogisticRegression(max_iter=1000).fit(standard, label)
 
-    def scores(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    def scores(self, scores: Floats) -> Floats:
         return self._standard(scores) @ self.weights
 
-    def paper_p_value(self, scores: NDArray[np.float64], n_targets: int) -> float:
+    def paper_p_value(self, scores: Floats, n_targets: int) -> float:
         """Return Welch's one-sided p-value over windows, by weights of either sign."""
         from scipy.stats import ttest_ind
 
@@ -352,7 +328,169 @@ class _Linear:
         targets, nulls = np.split(found, [n_targets])
         return float(ttest_ind(targets, nulls, equal_var=False, alternative="greater").pvalue)
 
-    def _standard(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _standard(self, scores: Floats) -> Floats:
         """Standardise by what was learned from, outliers clipped; 0 where a score is missing."""
         standard = (np.nan_to_num(scores, nan=0.0) - self._mean) / self._deviation
         return np.where(np.isnan(scores), 0.0, standard.clip(-_CLIP, _CLIP))
+
+
+# What few books allow: so many of the highest at least, and all attacks together.
+
+
+FEW_BOOKS = ("top", "max_t")
+"""Names of the checks."""
+
+_RANKS = (1, 2, 3, 5, 10, 20, 50, 100)
+_NULLS_PER_RANK = 8  # fewer find less where few are far above, more where many are little above
+_MOST_PERMUTED = 2_000  # units of each set that are permuted
+_CHANGED = "attacks were added or left out since the plan was recorded"
+
+
+class Top(NamedTuple):
+    """Of the ``of_top`` highest units at least so many are members."""
+
+    at_least: int
+    of_top: int
+    rank: int  # of the null unit that they lie above
+
+
+class MaxT(NamedTuple):
+    """Rank sums of attacks, standardised, with p-values adjusted for their number."""
+
+    statistics: Floats
+    p_values: Floats
+    n_orders: int
+
+
+def top_bound(targets: Floats, n_targets: int, nulls: Floats) -> Top:
+    """Bound from below how many of the highest units are members, for some numbers of highest.
+
+    For each rank k of `_ranks`, F of the ``n_targets`` lie above the k-th largest null, and M of
+    these are members at least, by `fewest_members` with the error of 5 % shared equally. All hold
+    at once; returned is the largest M, of equal ones that with the smallest F. An unscored null
+    (NaN) lies above everything, an unscored target is not flagged.
+
+    Gumbel and von Schelling (1950), "The distribution of the number of exceedances".
+    """
+    ranks = _ranks(nulls.size)
+    highest = np.sort(np.nan_to_num(nulls, nan=np.inf))[::-1]
+    confidence = 1 - (1 - CONFIDENCE) / len(ranks)
+    found = []
+    for rank in ranks:
+        flagged = Flagged(int(np.count_nonzero(targets > highest[rank - 1])), n_targets)
+        fewest = fewest_members(flagged, n_null=nulls.size, rank=rank, confidence=confidence)
+        found.append(Top(fewest, int(flagged.above), rank))
+    return max(found, key=lambda top: (top.at_least, -top.of_top))
+
+
+def _ranks(n_null: int) -> list[int]:
+    return [rank for rank in _RANKS if rank == 1 or rank * _NULLS_PER_RANK <= n_null]
+
+
+def needed_for_bound(n_targets: int, n_null: int) -> int | None:
+    """Return how many targets must lie above every null for a `top_bound` of 1, if any number."""
+    from scipy.stats import betabinom
+
+    error = (1 - CONFIDENCE) / len(_ranks(n_null))
+    needed = 1 + int(betabinom.isf(error, n_targets, 1, n_null))
+    return needed if needed <= n_targets else None
+
+
+def max_t(groups: Floats, nulls: Floats, seed: int) -> MaxT:
+    r"""Test by several attacks whether G groups rank higher together than K null groups.
+
+    Each line of ``groups`` and ``nulls`` is an attack. In each of the `permuted_sums` the sum S of
+    an attack's G ranks \(r\) becomes
+
+    .. math:: t = \frac{S - G (G + K + 1) / 2}{\sqrt{s_r^2 \, G K / (G + K)}}
+
+    with the ranks' variance \(s_r^2\); 0 where all are equal. P-values are those of the step-down
+    maxT: Westfall and Young (1993), "Resampling-Based Multiple Testing", algorithm 4.1.
+    """
+    ranks = np.array([pooled_ranks(*attack) for attack in zip(groups, nulls, strict=True)])
+    (n_groups, n_null), size = (groups.shape[1], nulls.shape[1]), ranks.shape[1]
+    sums, _ = permuted_sums(ranks, n_groups, seed)
+    spread = np.sqrt(ranks.var(axis=1, ddof=1) * n_groups * n_null / size)
+    t = (sums - n_groups * (size + 1) / 2) / np.where(spread > 0, spread, 1)
+    order = np.argsort(-t[0], kind="stable")
+    largest = np.maximum.accumulate(t[:, order[::-1]], axis=1)[:, ::-1]
+    p_values = np.empty(order.size)
+    p_values[order] = np.maximum.accumulate((largest >= t[0, order]).mean(axis=0))
+    return MaxT(t[0], p_values, len(t))
+
+
+def few_books_findings(
+    scores: pl.LazyFrame, attacks: Sequence[str], plan: VerdictPlan, planned: Collection[str] | None
+) -> pl.DataFrame:
+    """Rows of checks ``top``, by the primary attack, and ``max_t``, by all that have scores.
+
+    Units are groups where the plan is about them or texts share them, else texts. ``planned`` are
+    the attacks of a plan that holds, recorded before the first score; with others ``max_t`` is
+    ``exploratory``. Of more than 2,000 units of a set so many are drawn for ``max_t``.
+    """
+    sets = read_comparison_sets(scores, named=plan.level != "target")
+    if not (sets.targets.size and sets.nulls.size):
+        return Findings.create_empty()
+    grouped = tests_groups(sets, plan)
+    n_windows = windows_per_group(sets, plan) if grouped else 1
+    units = [cut_units(sets, rows, n_windows, plan.seed) for rows in (sets.targets, sets.nulls)]
+    levels = sets.clusters[units[0].cluster]["level"] if grouped else ["text"]
+    noun = next((level for level in ("group", "text") if level in levels), "document")
+    score = read_finite(scores, plan.primary, sets.target_id.len())
+    own, null = (of_set.statistics(score, plan) for of_set in units)
+    reason = None if null.size else f"no null {noun} has {n_windows} windows"
+    if plan.length_edges and not grouped:
+        reason = "texts are compared with those of their own length alone"
+    top = None if reason else top_bound(own, units[0].sizes.size, null)
+    stands_out = top is not None and top.at_least > 0
+    main: Row = {"statistic": "at_least", "value": top and top.at_least, "reason": reason}
+    found = [main | {"verdict": top and ("some" if stands_out else "none")}]
+    if top is not None and stands_out:
+        found += number_rows({"of_top": top.of_top, "rank": top.rank})
+    counts = {"n_tests": units[0].sizes.size, "n_null": null.size, "confidence": CONFIDENCE}
+    made = [finding_rows("top", [*found, *number_rows(counts)], subject=noun)]
+    if own.size and null.size:
+        made.append(_max_t_findings(scores, attacks, plan, planned, units, noun))
+    return pl.concat(made)
+
+
+def _max_t_findings(
+    scores: pl.LazyFrame,
+    attacks: Sequence[str],
+    plan: VerdictPlan,
+    planned: Collection[str] | None,
+    units: Sequence[Units],
+    noun: str,
+) -> pl.DataFrame:
+    """Rows of several attacks that have scores: of all together, then of each."""
+    rng = np.random.default_rng(plan.seed)
+    chosen = [
+        of_set.chosen[np.sort(rng.permutation(len(of_set.chosen))[:_MOST_PERMUTED])]
+        for of_set in units
+    ]
+    read = read_rows(scores, attacks, np.concatenate([lines.ravel() for lines in chosen]))
+    windows = read.T.reshape(len(attacks), -1, chosen[0].shape[1])
+    values = summarise(windows, plan.statistic)
+    scored = np.asarray(~np.isnan(values).all(axis=1))
+    names = [name for name, there in zip(attacks, scored, strict=True) if there]
+    if len(names) < 2:
+        return Findings.create_empty()
+    sizes = [len(of_set) for of_set in chosen]
+    groups, nulls = np.split(values[scored], sizes[:1], axis=1)
+    found = max_t(groups, nulls, plan.seed)
+    as_planned = planned is not None and {*planned} == {*attacks}
+    all_together = {
+        "subject": names[found.statistics.argmax()],
+        "statistic": "largest",
+        "value": found.statistics.max(),
+        "p_value": found.p_values.min(),
+        "verdict": "as_planned" if as_planned else "exploratory",
+        "reason": None if as_planned or planned is None else _CHANGED,
+    }
+    counts = {"n_attacks": len(names), "n_orders": found.n_orders}
+    counts |= {"n_tests": sizes[0], "n_null": sizes[1]}
+    of_attacks = [
+        {"subject": name, "statistic": "rank_sum", "value": t, "p_value": p}
+        for name, t, p in zip(names, found.statistics, found.p_values, strict=True)
+    ]
+    return finding_rows("max_t", [all_together, *number_rows(counts, subject=noun), *of_attacks])

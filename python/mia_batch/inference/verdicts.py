@@ -2,37 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import polars as pl
 
 from mia_batch.errors import RequestError, SettingsError
-from mia_batch.inference.comparison import read_comparison_sets, tests_groups
+from mia_batch.inference.comparison import ComparisonSets, read_comparison_sets, tests_groups
 from mia_batch.inference.e_values import RoundsTest
 from mia_batch.inference.estimates import ContaminationEstimates
-from mia_batch.inference.findings import AttackScores, finding_rows, reported_findings, verdict_rows
-from mia_batch.inference.levels import GroupTest, TargetTest
-from mia_batch.inference.weights import weigh
+from mia_batch.inference.findings import (
+    AttackScores,
+    VerdictPlan,
+    finding_rows,
+    reported_findings,
+    verdict_rows,
+)
+from mia_batch.inference.levels import GroupTest, Odds, TargetTest
+from mia_batch.inference.power import weigh
+from mia_batch.stats import Floats, Ints
 from mia_batch.tables import read_finite
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from numpy.typing import NDArray
-
-    from mia_batch.inference.comparison import ComparisonSets
-    from mia_batch.inference.findings import VerdictPlan
-    from mia_batch.inference.weights import Odds
-
-    _Test = Callable[[AttackScores], Iterable[pl.DataFrame]]
+_Test = Callable[[AttackScores], Iterable[pl.DataFrame]]
 
 
 # Canaries: published texts drawn by lot from committed sets, so that the null is exact.
 
 
-def canary_p_value(published: float, controls: NDArray[np.float64]) -> float:
+def canary_p_value(published: float, controls: Floats) -> float:
     """p-value of one set: (1 + controls that score as high) / (1 + controls); NaN if unscored.
 
     The draw alone makes it valid: every text of the set could have been the published one. An
@@ -43,7 +42,7 @@ def canary_p_value(published: float, controls: NDArray[np.float64]) -> float:
     return float((1 + np.count_nonzero(~(controls < published))) / (1 + controls.size))
 
 
-def canary_ranks(published: float, controls: NDArray[np.float64]) -> NDArray[np.float64]:
+def canary_ranks(published: float, controls: Floats) -> Floats:
     """Rank the texts of one set from 1, the published one first; ties share their mean rank.
 
     An unscored published text has the lowest rank, unscored controls have the highest.
@@ -59,14 +58,14 @@ def canary_ranks(published: float, controls: NDArray[np.float64]) -> NDArray[np.
     return ranks
 
 
-def rank_sum_p_value(sets: Sequence[NDArray[np.float64]]) -> float:
+def rank_sum_p_value(sets: Sequence[Floats]) -> float:
     """p-value of all committed sets together: the sum of the published texts' ranks, exact.
 
     In each set the published text is equally likely to have any rank, whatever happens in other
     sets, so the distribution of the sum is the convolution of theirs. ``sets`` are the
     `canary_ranks` of every set, none left out.
     """
-    distribution: NDArray[np.float64] = np.ones(1)
+    distribution: Floats = np.ones(1)
     for ranks in sets:
         half_ranks = np.bincount((2 * ranks).astype(np.int64))
         distribution = np.convolve(distribution, half_ranks / ranks.size).astype(np.float64)
@@ -81,7 +80,7 @@ class CanaryTest:
         self._plan = plan
         rows = np.concatenate([sets.published, sets.controls])
         self._names: list[str] = []
-        self._sets: list[tuple[int, NDArray[np.int64]]] = []
+        self._sets: list[tuple[int, Ints]] = []
         for cluster in np.unique(sets.cluster[rows]):
             published, controls = (
                 rows[sets.cluster[rows] == cluster] for rows in (sets.published, sets.controls)
@@ -142,12 +141,10 @@ def verdicts(
     """Test every target, group, collection and set of canaries by every attack.
 
     Yields, for each attack, the targets; where texts share groups or documents, or the plan is
-    about groups, the groups and the collection; the contamination rate; the canaries. What the plan
-    does not name is computed as well, with ``planned`` false. At least one frame comes; memory
-    holds the keys of all rows and the scores of one attack. A score that is no finite number counts
-    as missing. ``blind_warns``: calibration labels can be told apart without the model. ``blind``:
-    scores of classifiers that tell targets from nulls without the model; these are weighted then,
-    and there is no contamination rate.
+    about groups, the groups and the collection; the contamination rate; the canaries. At least one
+    frame comes; memory holds the keys of all rows and the scores of one attack. ``blind_warns``:
+    calibration labels can be told apart without the model. ``blind``: scores of classifiers by
+    which the nulls are weighted then, and there is no contamination rate.
     """
     if plan.primary not in attacks:
         raise SettingsError(

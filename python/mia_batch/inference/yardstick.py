@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
 
 from mia_batch.errors import CorpusError
-from mia_batch.inference.comparison import read_comparison_sets, summarise
-from mia_batch.inference.conformal import p_values, q_values
+from mia_batch.inference.comparison import ComparisonSets, read_comparison_sets, summarise
+from mia_batch.inference.conformal import Adjustment, TieDraws, p_values, q_values
 from mia_batch.inference.estimates import null_threshold
-from mia_batch.inference.findings import finding_rows, number_rows
+from mia_batch.inference.findings import Statistic, VerdictPlan, finding_rows, number_rows
 from mia_batch.inference.levels import GroupTest, TargetTest
+from mia_batch.inference.power import power
+from mia_batch.stats import Floats, Ints
 from mia_batch.stats.intervals import auc_interval, clopper_pearson, roc_auc
 from mia_batch.tables import read_finite
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from numpy.typing import NDArray
-
-    from mia_batch.inference.comparison import ComparisonSets
-    from mia_batch.inference.findings import Statistic, VerdictPlan
-
-    _Row = dict[str, Any]
+_Row = dict[str, Any]
 
 
 OF_YARDSTICK = ("yardstick", "absence")
@@ -58,12 +53,9 @@ def yardstick_findings(
 
     ``runs`` has ``target_id``, ``reference_words`` and ``longest_words`` of each text of the
     yardstick, the last null where it was not continued. Unless targets are ``tested`` there is no
-    ``absence``.
-
-    Of ``yardstick``: ``n``; ``given_back``, the share (``n_given_back`` of ``n_continued``) of
-    which 20 words in a row, or the whole reference, came out; ``above``, the share (``n_above`` of
-    ``n_scored``) above the `null_threshold`; ``roc_auc`` against the least known level. Shares have
-    limits of Clopper and Pearson, which take passages for independent. ``absence``: see `Naming`.
+    ``absence``, see `Naming`. ``given_back``: the share of which 20 words in a row, or the whole
+    reference, came out; ``above``: that above the `null_threshold`; ``roc_auc`` is against the
+    least known level. Limits of Clopper and Pearson take passages for independent.
     """
     is_own = pl.col("role") == "yardstick"
     table = scores.select("role", "target_id", "group")  # a further column may be called row, too
@@ -89,11 +81,7 @@ def yardstick_findings(
 
 
 def _level_rows(
-    level: pl.DataFrame,
-    scores: NDArray[np.float64],
-    nulls: NDArray[np.float64],
-    least: NDArray[np.float64],
-    fpr: float,
+    level: pl.DataFrame, scores: Floats, nulls: Floats, least: Floats, fpr: float
 ) -> Iterator[_Row]:
     scored, least = scores[~np.isnan(scores)], least[~np.isnan(least)]
     yield from number_rows({"n": level.height, "n_scored": scored.size})
@@ -122,9 +110,7 @@ class Naming:
     """With which probability one book more, learnt like some passages, would have been named.
 
     The book is one more test beside the real ones: of as many windows as the plan compares, each
-    drawn from the passages' scores; its statistic has a conformal p-value among the run's nulls,
-    and it is named where its q-value is at most the plan's. That takes the passages of a level for
-    alike in how they were learnt, and the windows of a book for independent given the level.
+    drawn from the passages' scores, independently.
 
     The limits are about the passages, which are few, not about the simulation. Each of 200 draws
     weights the passages by Rubin's (1981) Bayesian bootstrap, with one more that nobody saw: of the
@@ -132,9 +118,7 @@ class Naming:
     book of one window that is the interval of Clopper and Pearson (1934), which is taken then.
     """
 
-    def __init__(
-        self, sets: ComparisonSets, values: NDArray[np.float64], plan: VerdictPlan
-    ) -> None:
+    def __init__(self, sets: ComparisonSets, values: Floats, plan: VerdictPlan) -> None:
         self._sets, self._values, self._plan = sets, values, plan
         if plan.level == "target":
             test = TargetTest(sets, plan)
@@ -148,7 +132,7 @@ class Naming:
         audited = groups.groups.statistics(values, plan)
         self._tests[groups.groups.enough] = p_values(audited, self._nulls)
 
-    def row(self, places: NDArray[np.int64]) -> _Row:
+    def row(self, places: Ints) -> _Row:
         """Give probability and limits of passages, by their rows; those without a score are out."""
         values = self._values
         scored = places[~np.isnan(values[places])]
@@ -167,13 +151,13 @@ class Naming:
         bound, rng = float(highest[-rank]), np.random.default_rng(self._plan.seed)
         return naming_probability(values[scored], bound, self._n_windows, self._plan.statistic, rng)
 
-    def _of_texts(self, p: NDArray[np.float64]) -> _Row:
+    def _of_texts(self, p: Floats) -> _Row:
         limit = self._largest(np.unique(p[~np.isnan(p)]))
         if not limit and not self._largest(np.array([1 / (self._n_null + 1)])):
             return {"value": 0.0, "low": 0.0, "high": 0.0}
         return _share(int(np.count_nonzero(p <= limit)), p.size)
 
-    def _largest(self, p: NDArray[np.float64]) -> float:
+    def _largest(self, p: Floats) -> float:
         """Find the largest of ascending p-values that is named beside the real tests, or 0."""
         low, high = 0, p.size
         while low < high:
@@ -184,15 +168,11 @@ class Naming:
 
 
 def naming_probability(
-    scores: NDArray[np.float64],
-    bound: float,
-    n_windows: int,
-    statistic: Statistic,
-    rng: np.random.Generator,
+    scores: Floats, bound: float, n_windows: int, statistic: Statistic, rng: np.random.Generator
 ) -> _Row:
     """Simulate books of windows with such scores: how often their statistic is above ``bound``."""
 
-    def share(weights: NDArray[np.float64], of: NDArray[np.float64], n: int) -> float:
+    def share(weights: Floats, of: Floats, n: int) -> float:
         chosen = np.minimum(weights.cumsum().searchsorted(rng.random((n, n_windows))), of.size - 1)
         return float(np.mean(summarise(of[chosen], statistic) > bound))
 
@@ -204,3 +184,120 @@ def naming_probability(
         limits.append(np.quantile([share(each, of, _BOOKS_OF_DRAW) for each in weights], level))
     value = share(np.full(scores.size, 1 / scores.size), scores, _BOOKS)
     return {"value": value, "low": min(limits[0], value), "high": max(limits[1], value)}
+
+
+# Null audits: how often the planned test reports texts that are known to be outside.
+
+_AUDITS = 200
+_MOST = 10_000  # texts, or groups
+_CHECK = "null_audits"
+_SPLITS = "the interval is about the draw of the splits alone, which share their texts"
+
+
+def null_audit_findings(scores: pl.LazyFrame, plan: VerdictPlan) -> pl.DataFrame:
+    """Rows of check ``null_audits``: 200 audits of texts that are all known to be outside.
+
+    Each takes whole clusters of non-members at random for the audited ones: as many as there are
+    audited, at most half, and only so many that something can be reported. ``share_reporting`` is
+    the share of audits that report any, with Clopper and Pearson's interval: verdict
+    ``as_promised``, or ``too_often`` where it lies above q. ``share_below_fpr``: of their tests,
+    those with a p-value of at most the plan's fpr.
+    """
+    sets = read_comparison_sets(scores, named=plan.level != "target")
+    if not (sets.targets.size and sets.nulls.size):
+        return finding_rows(_CHECK)
+    if plan.level == "collection":
+        return _without(plan, "the plan is about all groups together, which have one p-value")
+    score = read_finite(scores, plan.primary, sets.target_id.len())
+    audit = (_of_texts if plan.level == "target" else _of_groups)(sets, score, plan)
+    n_units = min(audit.n_units, max(2, _MOST // audit.size))
+    n_tests = min(audit.n_audited, n_units // 2)
+    while n_tests:
+        n, n_null = n_tests * audit.size, n_units - n_tests
+        if power(n, n_null, plan.q, audit.adjustment).needed is not None:
+            break
+        n_tests //= 2
+    if not n_tests:
+        return _without(
+            plan,
+            f"{n_units:,} independent units outside the training data are too few: with some of "
+            f"them audited, none could be reported at q = {plan.q:g}",
+        )
+    rng, made = np.random.default_rng(plan.seed), []
+    for _ in range(_AUDITS):
+        units = rng.choice(audit.n_units, n_units, replace=False)
+        p = audit.p_values(units[:n_tests], units[n_tests:])
+        reported = q_values(p, audit.adjustment) <= plan.q
+        made.append((bool(reported.any()), float((p <= plan.fpr).mean())))
+    return audit_rows(plan, n_tests, n_units - n_tests, made)
+
+
+class _Audit(NamedTuple):
+    """How to audit some of the units of nulls against others."""
+
+    n_units: int
+    size: int  # texts, or groups, of a unit
+    n_audited: int  # units that are really audited
+    adjustment: Adjustment
+    p_values: Callable[[Ints, Ints], Floats]
+
+
+def _of_texts(sets: ComparisonSets, scores: Floats, plan: VerdictPlan) -> _Audit:
+    """Audits of single texts; units are their clusters."""
+    units, which = np.unique(sets.cluster[sets.nulls], return_inverse=True)
+
+    def p(audited: Ints, nulls: Ints) -> Floats:
+        chosen = [sets.nulls[np.isin(which, of)] for of in (audited, nulls)]
+        rows, n_audited = np.concatenate(chosen), chosen[0].size
+        own = replace(
+            sets,
+            target_id=sets.target_id.gather(rows),
+            n_words=sets.n_words.gather(rows),
+            cluster=sets.cluster[rows],
+            targets=np.arange(n_audited),
+            nulls=np.arange(n_audited, rows.size),
+        )
+        return TargetTest(own, plan).p_values(scores[rows])[0]
+
+    dependent = sets.share_clusters(sets.targets, sets.nulls)
+    adjustment: Adjustment = "by" if dependent else plan.adjustment
+    n_audited = np.unique(sets.cluster[sets.targets]).size
+    return _Audit(units.size, max(1, which.size // units.size), n_audited, adjustment, p)
+
+
+def _of_groups(sets: ComparisonSets, scores: Floats, plan: VerdictPlan) -> _Audit:
+    """Audits of whole groups; units are the null groups that have enough windows."""
+    test = GroupTest(sets, plan)
+    found, draws = test.nulls.statistics(scores, plan), test.ties and test.ties.nulls
+
+    def p(audited: Ints, nulls: Ints) -> Floats:
+        ties = None if draws is None else TieDraws(draws[audited], draws[nulls])
+        return p_values(found[audited], found[nulls], ties=ties)
+
+    return _Audit(found.size, 1, test.groups.sizes.size, plan.adjustment, p)
+
+
+def audit_rows(
+    plan: VerdictPlan, n_tests: int, n_null: int, made: list[tuple[bool, float]]
+) -> pl.DataFrame:
+    """Of each audit ``made`` has whether it reports any, and its share of small p-values."""
+    reporting = sum(any_reported for any_reported, _ in made)
+    interval = clopper_pearson(reporting, len(made))
+    before = {"n_audits": len(made), "n_tests": n_tests, "n_null": n_null, "q": plan.q}
+    main = {
+        "statistic": "share_reporting",
+        "value": reporting / len(made),
+        "low": interval.low,
+        "high": interval.high,
+        "verdict": "too_often" if interval.low > plan.q else "as_promised",
+        "reason": _SPLITS,
+    }
+    after = {"fpr": plan.fpr, "share_below_fpr": sum(share for _, share in made) / len(made)}
+    rows = [*number_rows(before), main, *number_rows(after)]
+    return finding_rows(_CHECK, rows, subject=plan.level)
+
+
+def _without(plan: VerdictPlan, reason: str) -> pl.DataFrame:
+    return finding_rows(
+        _CHECK, [{"statistic": "share_reporting", "reason": reason}], subject=plan.level
+    )

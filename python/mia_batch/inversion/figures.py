@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict
 from hashlib import blake2b
 from itertools import product
 from typing import TYPE_CHECKING, Any
@@ -247,8 +246,8 @@ def figures(found: Mapping[str, pl.DataFrame], cluster: pl.Series, n_unscored: i
                 ratio = ratio_of_sums(one[:, counts], some)
             else:
                 ratio = ratio_difference(one[:, counts], other[:, counts], some)
-            values = asdict(ratio)
-            interval = values.pop("interval") or {}
+            values = {"value": ratio.value, "reason": ratio.reason}
+            interval: dict[str, Any] = ratio.interval._asdict() if ratio.interval else {}
             if "method" in interval:
                 interval["method_of_interval"] = interval.pop("method")
             row: dict[str, Any] = {

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from mia_batch.errors import RequestError
 from mia_batch.schemas import Metrics
+from mia_batch.stats import Codes, Flags, Floats
 from mia_batch.stats.differences import N_BLOCKS, AucResult, auc_difference, simultaneous_bounds
 from mia_batch.stats.intervals import (
     Interval,
@@ -24,17 +27,10 @@ from mia_batch.stats.intervals import (
     tpr_interval,
 )
 from mia_batch.tables import read_finite, read_numbers
-from mia_batch.targets import cluster_names
+from mia_batch.targets import Preset, cluster_names
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from mia_batch.targets import Preset
-
-    _Key = tuple[str, str]  # attack and slice
-    _Row = dict[str, Any]
+_Key = tuple[str, str]  # attack and slice
+_Row = dict[str, Any]
 
 __all__ = ["evaluate"]
 
@@ -46,7 +42,7 @@ N_FOLDS = 5
 _FOLD_SEED = 0
 
 
-def tpr_nearest_fpr(member: NDArray[np.bool_], score: NDArray[np.float64], fpr: float) -> float:
+def tpr_nearest_fpr(member: Flags, score: Floats, fpr: float) -> float:
     """TPR at the ROC point whose FPR is nearest to the given one; it **may exceed** it.
 
     Of points equally near, the one with the highest threshold counts. The curve leaves out points
@@ -60,14 +56,11 @@ def tpr_nearest_fpr(member: NDArray[np.bool_], score: NDArray[np.float64], fpr: 
     return float(tpr[np.argmin(np.abs(rates - fpr))])
 
 
-def accuracy_5_fold(member: NDArray[np.bool_], score: NDArray[np.float64]) -> float:
+def accuracy_5_fold(member: Flags, score: Floats) -> float:
     """Accuracy in 5-fold cross-validation, the mean over folds.
 
     The threshold is the one that maximises TPR - FPR on the other four folds; of several, the
-    highest. Folds are drawn within each class from a fixed seed, so the same texts in the same
-    order give the same folds.
-
-    Kaneko et al. (2024), arXiv:2404.11262v2, section 3.5.
+    highest. Kaneko et al. (2024), arXiv:2404.11262v2, section 3.5.
     """
     from sklearn.model_selection import StratifiedKFold
 
@@ -94,10 +87,10 @@ _AUTHORS_FPR = 0.1
 class Classes:
     """The labelled targets of a slice that an attack scored."""
 
-    member: NDArray[np.bool_]  # whether each is a member
-    score: NDArray[np.float64]  # its score, finite
+    member: Flags  # whether each is a member
+    score: Floats  # its score, finite
     cluster: NDArray[np.int32] | None  # code of its cluster; None where targets are independent
-    row: NDArray[np.intp]  # its number among the labelled targets
+    row: Codes  # its number among the labelled targets
     n_unscored: int  # labelled targets without a score
 
     @property
@@ -163,7 +156,9 @@ class MetricRow:
 
     def within(self, interval: Interval | None, lack: str | None = None) -> MetricRow:
         """Put the figure in its interval."""
-        return replace(self, reason=lack) if interval is None else replace(self, **asdict(interval))
+        return (
+            replace(self, reason=lack) if interval is None else replace(self, **interval._asdict())
+        )
 
 
 def metric_rows(classes: Classes) -> Iterator[MetricRow]:
@@ -222,12 +217,7 @@ def balanced_accuracy(classes: Classes, threshold: float | None) -> MetricRow:
 
 
 def authors_rows(classes: Classes) -> Iterator[MetricRow]:
-    """Measure what the SaMIA authors report.
-
-    TPR nearest to 10 % FPR, with the interval of the TPR at the rate that it spends, and accuracy
-    in five folds, with Clopper-Pearson's, for each text is judged by a threshold from other folds.
-    Clustered targets have no intervals: the authors take texts as independent.
-    """
+    """Measure what the SaMIA authors report, on independent targets with intervals."""
     nearest = MetricRow(metric="tpr_nearest_fpr", fpr=_AUTHORS_FPR, reason=classes.lack)
     accuracy = MetricRow(metric="accuracy_5_fold", reason=classes.lack)
     if classes.lack:
@@ -241,7 +231,9 @@ def authors_rows(classes: Classes) -> Iterator[MetricRow]:
     sizes = classes.n_members, classes.n_nonmembers
     interval = None
     if not lack:
-        interval = tpr_interval(curve, _fpr_of(curve, value), value, sizes)
+        rates = curve.fpr[np.isclose(curve.tpr, value)]  # at which the curve has this TPR
+        nearest_fpr = float(rates[np.argmin(np.abs(rates - _AUTHORS_FPR))])
+        interval = tpr_interval(curve, nearest_fpr, value, sizes)
     yield replace(nearest, value=value).within(interval, lack)
     if min(sizes) < N_FOLDS:
         reason = f"{N_FOLDS} folds need {N_FOLDS} scored members and as many non-members"
@@ -250,12 +242,6 @@ def authors_rows(classes: Classes) -> Iterator[MetricRow]:
     value = accuracy_5_fold(classes.member, classes.score)
     right = None if lack else clopper_pearson(round(value * sum(sizes)), sum(sizes))
     yield replace(accuracy, value=value).within(right, lack)
-
-
-def _fpr_of(curve: RocCurve, tpr: float) -> float:
-    """Nearest rate to the authors' at which the curve has a TPR."""
-    rates = curve.fpr[np.isclose(curve.tpr, tpr)]
-    return float(rates[np.argmin(np.abs(rates - _AUTHORS_FPR))])
 
 
 ALL = "all"
@@ -267,9 +253,7 @@ over the square root of 2 to its length times that: 23 to 45, 46 to 90, 91 to 18
 _MOST_VALUES = 50
 
 
-def find_slices(
-    labelled: pl.LazyFrame, slice_by: Sequence[str]
-) -> dict[str, NDArray[np.intp] | slice]:
+def find_slices(labelled: pl.LazyFrame, slice_by: Sequence[str]) -> dict[str, Codes | slice]:
     """Find the rows of each slice: ``all``, each value of some columns, and length buckets.
 
     Slices of values are called ``column=value``, nulls ``column=null``. Length buckets that hold
@@ -277,7 +261,7 @@ def find_slices(
     would repeat ``all``.
     """
     names = labelled.collect_schema().names()
-    found: dict[str, NDArray[np.intp] | slice] = {ALL: slice(None)}
+    found: dict[str, Codes | slice] = {ALL: slice(None)}
     for column in slice_by:
         if column not in names:
             raise RequestError(
@@ -292,20 +276,16 @@ def find_slices(
                 f"slice by a column of at most {_MOST_VALUES}"
             )
         found |= {f"{column}={value}": np.flatnonzero(of_rows == value) for value in distinct}
-    if "n_words" in names:
-        found |= _by_length(labelled.select("member", "n_words").collect(engine="streaming"))
-    return found
-
-
-def _by_length(targets: pl.DataFrame) -> dict[str, NDArray[np.intp]]:
+    if "n_words" not in names:
+        return found
+    targets, buckets = labelled.select("member", "n_words").collect(engine="streaming"), {}
     words, member = targets["n_words"], targets["member"].to_numpy()
-    buckets = {}
     for name, length in LENGTH_SLICES.items():
         within = words.is_between(length / 2**0.5, length * 2**0.5).fill_null(value=False)
         rows = np.flatnonzero(within)
         if member[rows].any() and not member[rows].all():
             buckets[name] = rows
-    return buckets if len(buckets) > 1 else {}
+    return {**found, **buckets} if len(buckets) > 1 else found
 
 
 def find_clusters(
@@ -341,11 +321,11 @@ class Labelled:
     scores: pl.LazyFrame  # their scores
     # scores of labelled texts that choose thresholds, and whether each is a member; None where
     # there is no ``role``
-    calibration: tuple[pl.LazyFrame, NDArray[np.bool_]] | None
-    member: NDArray[np.bool_]  # whether each target is a member
+    calibration: tuple[pl.LazyFrame, Flags] | None
+    member: Flags  # whether each target is a member
     # code of each target's cluster; None where targets are independent
     cluster: NDArray[np.int32] | None
-    slices: dict[str, NDArray[np.intp] | slice]  # rows of each slice, ``all`` first
+    slices: dict[str, Codes | slice]  # rows of each slice, ``all`` first
 
     @classmethod
     def of(cls, scores: pl.LazyFrame, attacks: Sequence[str], slice_by: Sequence[str]) -> Labelled:
@@ -365,11 +345,11 @@ class Labelled:
             slices=find_slices(labelled, slice_by),
         )
 
-    def score(self, attack: str) -> NDArray[np.float64]:
+    def score(self, attack: str) -> Floats:
         """Read an attack's scores; NaN where a target has no finite one."""
         return read_finite(self.scores, attack, self.member.size)
 
-    def classes(self, score: NDArray[np.float64], slice_name: str) -> Classes:
+    def classes(self, score: Floats, slice_name: str) -> Classes:
         """Pick the scored targets of a slice."""
         rows = self.slices[slice_name]
         member, score, row = self.member[rows], score[rows], np.arange(self.member.size)[rows]
@@ -399,7 +379,7 @@ class Labelled:
         return roc_curve(member, score).widest_gap().threshold
 
 
-def _member(frame: pl.LazyFrame) -> NDArray[np.bool_]:
+def _member(frame: pl.LazyFrame) -> Flags:
     size = frame.select(pl.len()).collect(engine="streaming").item()
     return read_numbers(frame, pl.col("member"), size, np.bool_)
 
@@ -414,12 +394,9 @@ def macro_averages(
     """Average each metric over the length buckets that have it.
 
     Limits of independent buckets are joined by the method of variance estimates recovery. Clusters
-    may lie across buckets, so theirs are joined as if all erred together: the average of the
-    limits, which is conservative.
+    may lie across buckets, so theirs are averaged, which is conservative.
 
-    Zou and Donner (2008), "Construction of confidence limits about effect measures: a general
-    approach", equations 1 and 2; the average itself: Kaneko et al. (2024), arXiv:2404.11262v2,
-    section 3.
+    Zou and Donner (2008), equations 1 and 2; the average: Kaneko et al. (2024), section 3.
     """
     metrics = dict.fromkeys((row.metric, row.fpr) for _, rows in buckets for row in rows)
     for metric in metrics:
@@ -444,20 +421,14 @@ def _average(there: Sequence[MetricRow], *, clustered: bool) -> MetricRow:
     if np.isnan(low).any():
         reason = next(row.reason for row in there if row.low is None)
         return replace(average, confidence=None, method=None, reason=reason)
-    if clustered:
-        below, above = (values - low).mean(), (high - values).mean()
-    else:
-        below, above = (
-            np.linalg.norm(gaps) / values.size for gaps in (values - low, high - values)
-        )
-    name = "average_conservative" if clustered else "mover"
-    interval = Interval(
-        low=float(values.mean() - below),
-        high=float(values.mean() + above),
-        confidence=there[0].confidence or 0.95,
-        method=f"{name} over {values.size}",
+    below, above = (
+        gaps.mean() if clustered else np.linalg.norm(gaps) / values.size
+        for gaps in (values - low, high - values)
     )
-    return average.within(interval)
+    name = "average_conservative" if clustered else "mover"
+    limits = float(values.mean() - below), float(values.mean() + above)
+    confidence, method = there[0].confidence or 0.95, f"{name} over {values.size}"
+    return average.within(Interval(*limits, confidence, method))
 
 
 def evaluate(
@@ -532,11 +503,7 @@ def evaluate(
 
 
 def _rows(
-    labelled: Labelled,
-    attack: str,
-    tried: dict[_Key, AucResult],
-    *,
-    preset: Preset,
+    labelled: Labelled, attack: str, tried: dict[_Key, AucResult], *, preset: Preset
 ) -> Iterator[_Row]:
     """Measure an attack on each slice, and add its areas to those that were tried."""
     score, threshold = labelled.score(attack), labelled.threshold(attack)

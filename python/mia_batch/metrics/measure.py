@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
+from mia_batch.attacks import Attack
 from mia_batch.attacks.attack import CONTINUATION, PROBE, among
 from mia_batch.attacks.from_logprobs import with_series
 from mia_batch.metrics.evaluate import Classes, evaluate, find_clusters, metric_rows
 from mia_batch.schemas import Curves, Metrics, Scores
+from mia_batch.stats import Flags, Floats
 from mia_batch.stats.differences import auc_difference
 from mia_batch.stats.intervals import roc_curve
 from mia_batch.tables import read_finite, read_numbers
-from mia_batch.targets import cluster_names, document_numbers
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from mia_batch.attacks import Attack
-    from mia_batch.targets import Preset
-
+from mia_batch.targets import Preset, cluster_names, document_numbers
 
 _N_QUINTILES = 5
 
@@ -83,10 +78,7 @@ def _rows_versus_blind(
 
 
 def quintile_rows(
-    member: NDArray[np.bool_],
-    score: NDArray[np.float64],
-    blind: NDArray[np.float64],
-    cluster: NDArray[np.int32] | None,
+    member: Flags, score: Floats, blind: Floats, cluster: NDArray[np.int32] | None
 ) -> Iterator[dict[str, Any]]:
     """Measure an attack within quintiles of the blind score; equal blind scores stay together.
 
@@ -122,11 +114,9 @@ def growth(
 ) -> Iterator[pl.DataFrame]:
     """Yield AUC ``y`` over the first ``x`` samples or points of each text, for one attack of each.
 
-    It is the first of ``attacks`` that reads nothing else; ``evidence`` has the tables of samples'
-    features and log-probabilities, as far as there are any. Points are in such an order that the
-    first of them are spread over the text. Labelled texts of roles ``target`` and ``non_member``
-    count, of each class the first 10,000 by ``target_id``. Nothing where one class has no score, or
-    where there is one sample or point.
+    It is the first of ``attacks`` that reads nothing else. Of each class of labelled texts the
+    first 10,000 by ``target_id`` count. Nothing where one class has no score, or where there is one
+    sample or point.
     """
     own = pl.col("role").cast(pl.String).is_in(["target", "non_member"])
     known = scores.filter(own, pl.col("member").is_not_null()).select("target_id", "member")
@@ -196,12 +186,10 @@ def curves(
     """Yield the curves table, at least one frame.
 
     ``targets`` and ``scores`` have their rows in one order. The ROC curve of each attack over the
-    labelled texts of roles ``target`` and ``non_member``, where both classes have scores, and the
-    area under it as samples or points of the ``evidence`` grow, see `growth`. Then, of the primary
-    attack, the distribution of members, non-members (calibration data included) and texts of
-    unknown membership over 40 bins of equal width, and the strips of documents of role ``target``
-    with at least two windows. A score that is no finite number counts as missing. Memory: some 250
-    bytes a target.
+    labelled texts, where both classes have scores, and what `growth` finds in the ``evidence``.
+    Then, of the primary attack, the distribution of members, non-members (calibration data
+    included) and texts of unknown membership over 40 bins of equal width, and the strips of
+    documents of role ``target`` with at least two windows. Memory: some 250 bytes a target.
     """
     yield Curves.create_empty()
     size = int(scores.select(pl.len()).collect(engine="streaming").item())
@@ -239,7 +227,7 @@ def _curve_rows(curve: str, points: pl.DataFrame, attack: str | None = None) -> 
     return made.select(pl.col(name).cast(dtype) for name, dtype in _TYPES.items())
 
 
-def _roc(attack: str, member: NDArray[np.bool_], score: NDArray[np.float64]) -> pl.DataFrame:
+def _roc(attack: str, member: Flags, score: Floats) -> pl.DataFrame:
     """Draw a ROC curve in at most 201 points.
 
     Of more, points 1/100 apart along both axes together stand for all: no point of the curve is
@@ -256,7 +244,7 @@ def _roc(attack: str, member: NDArray[np.bool_], score: NDArray[np.float64]) -> 
     return _curve_rows("roc", points, attack)
 
 
-def _distributions(attack: str, sets: Mapping[str, NDArray[np.float64]]) -> pl.DataFrame:
+def _distributions(attack: str, sets: Mapping[str, Floats]) -> pl.DataFrame:
     """Draw what share of each set's texts lies in each bin, over the range of all sets."""
     present = {name: scores for name, scores in sets.items() if scores.size}
     if not present:
@@ -275,12 +263,7 @@ def _distributions(attack: str, sets: Mapping[str, NDArray[np.float64]]) -> pl.D
     return _curve_rows("distribution", pl.concat(drawn), attack)
 
 
-def _strips(
-    targets: pl.LazyFrame,
-    attack: str,
-    score: NDArray[np.float64],
-    compared: NDArray[np.float64],
-) -> pl.DataFrame:
+def _strips(targets: pl.LazyFrame, attack: str, score: Floats, compared: Floats) -> pl.DataFrame:
     """Draw the mean share of compared texts that score lower over stretches of each document.
 
     A stretch is one of 60 equal runs of the document's windows, or a window where there are fewer.

@@ -1,1 +1,12 @@
 """Statistics of two samples of scores: ROC, intervals, influence, rates; knows no table."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Codes = NDArray[np.intp]
+"""Of clusters or folds, from 0 without gaps."""
+Flags = NDArray[np.bool_]

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+from mia_batch.stats import Codes, Flags, Floats, Ints
 
 _FEWEST = 4
 """A smaller effective number tells too little of how clusters differ for any interval."""
@@ -37,16 +36,14 @@ def few(effective: float, where: str = "") -> str:
     )
 
 
-def design_effect(values: NDArray[np.float64], cluster: NDArray[np.int64]) -> float:
+def design_effect(values: Floats, cluster: Ints) -> float:
     r"""Factor by which the variance of a mean grows because values of a cluster are alike.
 
     .. math:: 1 + (m - 1) \rho
 
     with m the size of the cluster that a value is in, on average over the values, and
-    \(\rho = (B - W) / (B + (n_0 - 1) W)\) the correlation within clusters by analysis of variance:
-    B and W are the mean squares between the k clusters and within them, and
-    \(n_0 = (N - m) / (k - 1)\) of N values. At least 1, which it is too where no cluster has two
-    values, where there are fewer than two clusters, and where all values are equal.
+    \(\rho = (B - W) / (B + (n_0 - 1) W)\) by analysis of variance: B and W are the mean squares
+    between the k clusters and within them, and \(n_0 = (N - m) / (k - 1)\) of N values. At least 1.
 
     Kish (1965), "Survey Sampling", section 5.4; Donner (1986), "A review of inference procedures
     for the intraclass correlation coefficient in the one-way random effects model".
@@ -75,21 +72,17 @@ _PURE, _MIXED = 0, 1
 class Folds:
     """A division of clusters into folds."""
 
-    cluster: NDArray[np.intp]  # cluster of each text, as an integer from 0
-    fold: NDArray[np.intp]  # fold of each cluster, as an integer from 0
+    cluster: Codes  # cluster of each text, as an integer from 0
+    fold: Codes  # fold of each cluster, as an integer from 0
     n_folds: int  # number of folds, at least 2
 
     @property
-    def fold_of_text(self) -> NDArray[np.intp]:
+    def fold_of_text(self) -> Codes:
         return self.fold[self.cluster]
 
 
 def deal_folds(
-    label: NDArray[np.bool_],
-    cluster: NDArray[np.intp],
-    *,
-    n_folds: int,
-    generator: np.random.Generator,
+    label: Flags, cluster: Codes, *, n_folds: int, generator: np.random.Generator
 ) -> Folds:
     """Deal shuffled clusters to the folds in turn, one kind after the other.
 
@@ -105,16 +98,13 @@ def deal_folds(
     return Folds(cluster=cluster, fold=fold, n_folds=n_folds)
 
 
-def permute_labels(
-    label: NDArray[np.bool_], folds: Folds, generator: np.random.Generator
-) -> NDArray[np.bool_]:
+def permute_labels(label: Flags, folds: Folds, generator: np.random.Generator) -> Flags:
     """Permute labels among the clusters of a fold.
 
     Each cluster takes the share of true labels of another one of its fold, those of one class
     among themselves and those of both among themselves; which of its texts are true is drawn
-    anew. So texts without clusters are permuted within folds, whole clusters of one class swap
-    labels, and clusters with half their texts true keep their halves. A share that gives no whole
-    number of texts is rounded at random, to at least one text of each class.
+    anew. A share that gives no whole number of texts is rounded at random, to at least one text of
+    each class.
     """
     size = np.bincount(folds.cluster)
     share = np.bincount(folds.cluster, label) / size
@@ -130,7 +120,7 @@ def permute_labels(
     return position < n_true[folds.cluster]
 
 
-def _shuffled(key: NDArray[np.generic], generator: np.random.Generator) -> NDArray[np.intp]:
+def _shuffled(key: NDArray[np.generic], generator: np.random.Generator) -> Codes:
     """Order that sorts by the key and is random among equals."""
-    order: NDArray[np.intp] = np.lexsort((generator.random(key.size), key))
+    order: Codes = np.lexsort((generator.random(key.size), key))
     return order

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from mia_batch.stats.intervals import AucEstimate, Interval, auc_limits, estimate_auc, is_middling
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from numpy.typing import NDArray
-
+from mia_batch.stats import Flags, Floats
+from mia_batch.stats.intervals import (
+    CONFIDENCE,
+    AucEstimate,
+    Interval,
+    auc_limits,
+    estimate_auc,
+    is_middling,
+)
 
 _NEAREST, _FARTHEST = 0.01, 8.0
 """Normal quantiles between which p-values are looked for: beyond, p is 1, or taken as 1e-15."""
@@ -39,7 +43,7 @@ class Difference:
         return {
             "metric": "roc_auc_difference",
             "value": self.value,
-            **(asdict(self.interval) if self.interval else {}),
+            **(self.interval._asdict() if self.interval else {}),
             "reason": self.reason,
             "n_members": self.n_members,
             "n_nonmembers": self.n_nonmembers,
@@ -48,24 +52,22 @@ class Difference:
 
 
 def auc_difference(
-    member: NDArray[np.bool_],
-    first: NDArray[np.float64],
-    second: NDArray[np.float64],
+    member: Flags,
+    first: Floats,
+    second: Floats,
     *,
     cluster: NDArray[np.int32] | None = None,
-    confidence: float = 0.95,
+    confidence: float = CONFIDENCE,
 ) -> Difference:
     """Compare two scores of the same texts by their ROC AUC.
 
     Normal limits by the covariance of both areas where these lie from 0.05 to 0.95. Beyond, and
     where both scores rank the texts alike, from the limits of each area, which are joined as if
-    their errors were independent: wide, but never of zero width.
-
-    Texts without both scores, finite, are left out. The method is ``delong_paired``,
-    ``cluster_paired_t`` or ``mover``.
+    their errors were independent: wide, but never of zero width. Texts without both scores, finite,
+    are left out.
 
     DeLong, DeLong and Clarke-Pearson (1988), equation 7; Obuchowski (1997); Zou and Donner (2008),
-    "Construction of confidence limits about effect measures: a general approach", equation 7.
+    equation 7.
     """
     both = np.isfinite(first) & np.isfinite(second)
     member, first, second = member[both], first[both], second[both]
@@ -84,9 +86,7 @@ def auc_difference(
     low, high, method = _limits(area_1, area_2, variance, z)
     return Difference(
         value=value,
-        interval=Interval(
-            low=max(-1.0, low), high=min(1.0, high), confidence=confidence, method=method
-        ),
+        interval=Interval(max(-1.0, low), min(1.0, high), confidence, method),
         p_value=_p_value(area_1, area_2, variance),
         reason=None,
         **sizes,
@@ -143,29 +143,23 @@ class AucResult:
 
     estimate: AucEstimate  # the area and what is known of its error
     # influences of the texts or clusters, in sums over blocks of them that are the same for all
-    errors: NDArray[np.float64]
+    errors: Floats
     counts: dict[str, int]  # numbers of targets, columns of the metrics table
 
 
 def simultaneous_bounds(
-    tried: Mapping[tuple[str, str], AucResult], *, seed: int = 0, confidence: float = 0.95
+    tried: Mapping[tuple[str, str], AucResult], *, seed: int = 0
 ) -> dict[tuple[str, str], Interval | None]:
-    """Bound areas from below so that all bounds hold together.
+    """Bound areas from below so that all bounds hold together; None below 4 groups of a class.
 
-    The quantile of the largest studentised error over all areas (max-t) takes the place of the
-    normal one in each area's own lower limit. It is that of the sums of influences, each times a
-    normal number of its own (multiplier bootstrap): jointly normal errors with the correlations of
-    the areas. Where an area has no estimated variance, the quantile is at least Bonferroni's.
+    The quantile of the largest studentised error over all areas (max-t), by a multiplier bootstrap
+    of their influences, takes the place of the normal one in each area's own lower limit. Where an
+    area has no estimated variance, the quantile is at least Bonferroni's.
 
-    Intervals are one-sided, up to 1; None below 4 effective groups of a class.
-
-    Chernozhukov, Chetverikov and Kato (2013), "Gaussian approximations and multiplier bootstrap
-    for maxima of sums of high-dimensional random vectors"; Hothorn, Bretz and Westfall (2008),
-    "Simultaneous inference in general parametric models", section 3.
+    Chernozhukov, Chetverikov and Kato (2013), "Gaussian approximations and multiplier bootstrap for
+    maxima of sums of high-dimensional random vectors"; Hothorn et al. (2008), section 3.
     """
-    quantile = _quantile(
-        [one for one in tried.values() if not one.estimate.lack], len(tried), seed, confidence
-    )
+    quantile = _quantile([one for one in tried.values() if not one.estimate.lack], len(tried), seed)
     method = f"max_t over {len(tried)}"
     bounds: dict[tuple[str, str], Interval | None] = dict.fromkeys(tried)
     for key, area in ((key, one.estimate) for key, one in tried.items()):
@@ -173,13 +167,13 @@ def simultaneous_bounds(
             continue
         widened = area.quantile(quantile)
         low = auc_limits(area.value, area.variance, area.sizes, widened)[0]
-        bounds[key] = Interval(low=low, high=1.0, confidence=confidence, method=method)
+        bounds[key] = Interval(low, 1.0, CONFIDENCE, method)
     return bounds
 
 
-def _quantile(tried: Sequence[AucResult], n_tried: int, seed: int, confidence: float) -> float:
+def _quantile(tried: Sequence[AucResult], n_tried: int, seed: int) -> float:
     """Find how many standard errors the largest error of all areas keeps within."""
-    bonferroni = NormalDist().inv_cdf(1 - (1 - confidence) / max(n_tried, 1))
+    bonferroni = NormalDist().inv_cdf(1 - (1 - CONFIDENCE) / max(n_tried, 1))
     varied = [one.errors for one in tried if one.estimate.variance > 0 and one.errors.any()]
     if not varied:
         return bonferroni
@@ -191,11 +185,11 @@ def _quantile(tried: Sequence[AucResult], n_tried: int, seed: int, confidence: f
         (errors @ rng.normal(size=(errors.shape[1], _AT_ONCE))).max(axis=0)
         for _ in range(_N_DRAWN // _AT_ONCE)
     ]
-    quantile = round(float(np.quantile(np.concatenate(largest), confidence)), 3)
+    quantile = round(float(np.quantile(np.concatenate(largest), CONFIDENCE)), 3)
     return quantile if len(varied) == len(tried) else max(quantile, bonferroni)
 
 
-def holm(p: NDArray[np.float64]) -> NDArray[np.float64]:
+def holm(p: Floats) -> Floats:
     """Adjust p-values: if all adjusted up to a level are reported, one is false with that chance.
 
     A missing p-value (NaN) counts as 1 and stays in the number of tests.

@@ -7,27 +7,24 @@ be present and scores finite.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
+from mia_batch.stats import Codes, Flags, Floats, Ints
 from mia_batch.stats.clusters import design_effect, effective_number, few, is_enough
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
-
 
 _Value = TypeVar("_Value", bound=np.generic)
 
+CONFIDENCE = 0.95
 _AT_ONCE = 65_536
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OperatingPoint:
+class OperatingPoint(NamedTuple):
     """One point of a ROC curve."""
 
     threshold: float  # predicted member if ``score >= threshold``; infinite where nothing is
@@ -39,22 +36,22 @@ class OperatingPoint:
 class RocCurve:
     """Every point of a ROC curve, in 8 bytes a score."""
 
-    members: NDArray[np.float64]  # scores of the members, float64, rising; at least one
-    nonmembers: NDArray[np.float64]  # scores of the non-members, the same
+    members: Floats  # scores of the members, float64, rising; at least one
+    nonmembers: Floats  # scores of the non-members, the same
 
     @property
-    def threshold(self) -> NDArray[np.float64]:
+    def threshold(self) -> Floats:
         """Infinity, then every distinct score, falling."""
         scores = np.unique(np.concatenate([self.members, self.nonmembers]))
         return np.append(scores, np.inf)[::-1]
 
     @property
-    def fpr(self) -> NDArray[np.float64]:
+    def fpr(self) -> Floats:
         """False-positive rate at each threshold, in [0, 1], rising."""
         return _share_from(self.nonmembers, self.threshold)
 
     @property
-    def tpr(self) -> NDArray[np.float64]:
+    def tpr(self) -> Floats:
         """True-positive rate at each threshold, in [0, 1], rising."""
         return _share_from(self.members, self.threshold)
 
@@ -65,11 +62,8 @@ class RocCurve:
         return float(won / (self.members.size * self.nonmembers.size))
 
     def point(self, threshold: float) -> OperatingPoint:
-        return OperatingPoint(
-            threshold=threshold,
-            fpr=float(_share_from(self.nonmembers, threshold)),
-            tpr=float(_share_from(self.members, threshold)),
-        )
+        fpr, tpr = (float(_share_from(of, threshold)) for of in (self.nonmembers, self.members))
+        return OperatingPoint(threshold, fpr, tpr)
 
     def at_fpr(self, budget: float) -> OperatingPoint:
         """Point of the largest TPR whose empirical FPR is **at most** the budget.
@@ -94,7 +88,7 @@ class RocCurve:
         return self.point(float(self.threshold[np.argmax(self.tpr - self.fpr)]))
 
 
-def roc_curve(member: NDArray[np.bool_], score: NDArray[np.float64]) -> RocCurve:
+def roc_curve(member: Flags, score: Floats) -> RocCurve:
     """Make the ROC curve over every distinct score; equal scores move together."""
     members, nonmembers = score[member], score[~member]
     members.sort()
@@ -102,12 +96,12 @@ def roc_curve(member: NDArray[np.bool_], score: NDArray[np.float64]) -> RocCurve
     return RocCurve(members=members, nonmembers=nonmembers)
 
 
-def roc_auc(member: NDArray[np.bool_], score: NDArray[np.float64]) -> float:
+def roc_auc(member: Flags, score: Floats) -> float:
     """Probability that a member outscores a non-member, ties one half."""
     return roc_curve(member, score).area
 
 
-def n_beaten(scores: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.float64]:
+def n_beaten(scores: Floats, others: Floats) -> Floats:
     """Count for each score the others below it, ties one half."""
     below, not_above = (others.searchsorted(scores, side=side) for side in ("left", "right"))
     return (below + not_above) / 2
@@ -119,9 +113,7 @@ def pieces(values: NDArray[_Value]) -> Iterator[NDArray[_Value]]:
         yield values[start : start + _AT_ONCE]
 
 
-def _share_from(
-    scores: NDArray[np.float64], threshold: float | NDArray[np.float64]
-) -> NDArray[np.float64]:
+def _share_from(scores: Floats, threshold: float | Floats) -> Floats:
     """Share of rising scores that reach a threshold."""
     return (scores.size - scores.searchsorted(threshold, side="left")) / scores.size
 
@@ -163,25 +155,19 @@ class AucEstimate:
 
 
 def estimate_auc(
-    member: NDArray[np.bool_],
-    score: NDArray[np.float64],
-    cluster: NDArray[np.int32] | None = None,
-) -> tuple[AucEstimate, NDArray[np.float64]]:
-    """Compute a ROC AUC and the influence of each text or cluster.
+    member: Flags, score: Floats, cluster: NDArray[np.int32] | None = None
+) -> tuple[AucEstimate, Floats]:
+    """Compute a ROC AUC and the influence of each text, or of each cluster in the order of codes.
 
     The sum of the influences' squares estimates the AUC's variance, the sum of their products with
-    those of another AUC over the same texts their covariance. A cluster counts in
-    both classes where it has texts of both.
-
-    Influences are float64, of the texts or of the clusters in the order of codes.
+    those of another AUC over the same texts their covariance.
 
     Independent texts: DeLong, DeLong and Clarke-Pearson (1988), "Comparing the areas under two or
     more correlated receiver operating characteristic curves", equations 4 to 6. Clusters:
-    Obuchowski (1997), "Nonparametric analysis of clustered ROC curve data", section 2, where each
-    class has a factor K / (K - 1). It is here 1 / (1 - w) of each cluster, which has the share w of
-    the class's texts and draws the AUC towards itself by as much (Bell and McCaffrey 2002, "Bias
-    reduction in standard errors for linear regression with multi-stage samples"): the same where
-    clusters are of one size.
+    Obuchowski (1997), "Nonparametric analysis of clustered ROC curve data", section 2, with the
+    factor 1 / (1 - w) of a cluster with the share w of a class's texts in place of K / (K - 1), by
+    Bell and McCaffrey (2002), "Bias reduction in standard errors for linear regression with
+    multi-stage samples": the same where clusters are of one size.
     """
     curve = roc_curve(member, score)
     value = curve.area
@@ -217,8 +203,7 @@ _DELONG_WITHIN = (0.05, 0.95)
 """Outside, simulation gives DeLong too low a coverage."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Interval:
+class Interval(NamedTuple):
     """A confidence interval."""
 
     low: float  # lower limit
@@ -228,10 +213,7 @@ class Interval:
 
 
 def auc_interval(
-    members: NDArray[np.float64],
-    nonmembers: NDArray[np.float64],
-    *,
-    confidence: float = 0.95,
+    members: Floats, nonmembers: Floats, *, confidence: float = CONFIDENCE
 ) -> Interval:
     """Interval of a ROC AUC for independent texts, as `estimate_interval` makes it."""
     score = np.concatenate([members, nonmembers])
@@ -240,22 +222,16 @@ def auc_interval(
     return cast("Interval", estimate_interval(estimate, confidence=confidence))
 
 
-def estimate_interval(estimate: AucEstimate, *, confidence: float = 0.95) -> Interval | None:
+def estimate_interval(estimate: AucEstimate, *, confidence: float = CONFIDENCE) -> Interval | None:
     """Interval of an estimated ROC AUC, independent texts or clusters; never of zero width.
 
     DeLong's variance on the logit scale where the AUC lies from 0.05 to 0.95, Newcombe's method 5
-    beyond, and where DeLong's variance is 0 or undefined (constant scores, a single text). Of
-    clusters the variance of groups, with Student's t of K - 1 degrees of freedom, K the effective
-    number of the class that has fewer; beyond, the number of texts that there would be were those
-    of a group equal.
+    beyond, and where DeLong's variance is 0 or undefined. Of clusters with Student's t of K - 1
+    degrees of freedom, K the effective number of the class that has fewer; None below 4.
 
-    The method is ``delong_logit`` or ``newcombe_5``; of clusters ``group_logit_t`` or
-    ``newcombe_5_groups``, and None below 4 groups of a class.
-
-    DeLong, DeLong and Clarke-Pearson (1988), "Comparing the areas under two or more correlated
-    receiver operating characteristic curves"; Obuchowski (1997), "Nonparametric analysis of
-    clustered ROC curve data"; Newcombe (2006), "Confidence intervals for an effect size measure
-    based on the Mann-Whitney statistic. Part 2", method 5; Kish (1965), "Survey sampling".
+    DeLong et al. (1988) and Obuchowski (1997), as in `estimate_auc`; Newcombe (2006), "Confidence
+    intervals for an effect size measure based on the Mann-Whitney statistic. Part 2", method 5;
+    Kish (1965), "Survey sampling".
     """
     if estimate.lack:
         return None
@@ -263,7 +239,7 @@ def estimate_interval(estimate: AucEstimate, *, confidence: float = 0.95) -> Int
     low, high, method = auc_limits(estimate.value, estimate.variance, estimate.sizes, quantile)
     if estimate.n_groups is not None:
         method = {"delong_logit": "group_logit_t", "newcombe_5": "newcombe_5_groups"}[method]
-    return Interval(low=low, high=high, confidence=confidence, method=method)
+    return Interval(low, high, confidence, method)
 
 
 def auc_limits(
@@ -271,9 +247,8 @@ def auc_limits(
 ) -> tuple[float, float, str]:
     """Limits of a ROC AUC from its variance, or from the number of texts; never of zero width.
 
-    The variance is 0 where undefined; ``sizes`` are effective numbers where texts are clustered;
-    ``quantile`` is in standard errors. Lower limit, upper limit, method: ``delong_logit`` where the
-    AUC lies from 0.05 to 0.95 and its variance is above 0, else ``newcombe_5``.
+    The variance is 0 where undefined; ``quantile`` is in standard errors. Lower limit, upper limit,
+    method.
     """
     from scipy.special import expit, logit
 
@@ -315,12 +290,11 @@ _FEWEST_GROUPS = 5
 """Where fewer groups have flagged texts, or others, these do not tell how much groups differ."""
 
 
-def independent_number(flagged: NDArray[np.bool_], cluster: NDArray[np.integer[Any]]) -> float:
+def independent_number(flagged: Flags, cluster: NDArray[np.integer[Any]]) -> float:
     """Count the independent texts of which a share would be as well known as of these clusters.
 
     Texts by the `design_effect` on being flagged, and by the square of how much wider Student's t
-    is than the normal, with as many degrees of freedom as the clusters are worth of one size, less
-    1. Where fewer than 5 clusters, of fewer not all, have flagged texts, or texts that are not, at
+    is than the normal. Where fewer than 5 clusters have flagged texts, or texts that are not, at
     most the clusters' `effective_number`.
 
     Korn and Graubard (1998), "Confidence intervals for proportions with small expected number of
@@ -341,41 +315,30 @@ def independent_number(flagged: NDArray[np.bool_], cluster: NDArray[np.integer[A
 
 
 def tpr_interval(
-    curve: RocCurve,
-    budget: float,
-    tpr: float,
-    sizes: tuple[float, float],
-    *,
-    confidence: float = 0.95,
+    curve: RocCurve, budget: float, tpr: float, sizes: tuple[float, float]
 ) -> Interval:
     """Interval of the TPR at a false-positive budget, for any distribution of scores.
 
     The TPR errs because the members are few, within Clopper-Pearson limits, and because the
     threshold is estimated: two order statistics of the non-members enclose the one whose FPR is the
-    budget, and have TPRs of their own. Both are joined by the method of variance estimates
-    recovery. Never of zero width.
+    budget. Both are joined by the method of variance estimates recovery. ``sizes`` are members and
+    non-members, where texts are clustered by `independent_number`.
 
-    ``sizes`` are members and non-members, where texts are clustered by `independent_number`, and
-    then ranks are stretched to the texts that there are.
-
-    David and Nagaraja (2003), "Order statistics", section 7.1 (limits of a quantile); Zou and
-    Donner (2008), "Construction of confidence limits about effect measures: a general approach",
-    equations 1 and 2.
+    David and Nagaraja (2003), "Order statistics", section 7.1; Zou and Donner (2008), "Construction
+    of confidence limits about effect measures: a general approach", equations 1 and 2.
     """
     from scipy.stats import binom
 
-    error, n = (1 - confidence) / 2, int(sizes[1])
+    error, n = (1 - CONFIDENCE) / 2, int(sizes[1])
     there = curve.nonmembers.size
     above = int(binom.isf(error, n, 1 - budget)) + 1
     below = int(binom.ppf(error, n, 1 - budget))
     least = 0.0 if above > n else _share_above(curve, -(-above * there // n))
     most = _share_above(curve, below * there // n)
-    of_members = clopper_pearson(tpr * sizes[0], sizes[0], confidence=confidence)
+    of_members = clopper_pearson(tpr * sizes[0], sizes[0])
     low = tpr - float(np.hypot(tpr - of_members.low, max(tpr - least, 0.0)))
     high = tpr + float(np.hypot(of_members.high - tpr, max(most - tpr, 0.0)))
-    return Interval(
-        low=max(low, 0.0), high=min(high, 1.0), confidence=confidence, method="order_statistics"
-    )
+    return Interval(max(low, 0.0), min(high, 1.0), CONFIDENCE, "order_statistics")
 
 
 def _share_above(curve: RocCurve, rank: int) -> float:
@@ -386,34 +349,31 @@ def _share_above(curve: RocCurve, rank: int) -> float:
     return float(1 - curve.members.searchsorted(spared, side="right") / curve.members.size)
 
 
-def threshold_fpr_interval(n: float, budget: float, *, confidence: float = 0.95) -> Interval:
+def threshold_fpr_interval(n: float, budget: float) -> Interval:
     """Range of the true FPR of a threshold that spends a budget on so many non-members.
 
     With k = floor(n FPR) flagged, it is distributed as Beta(k + 1, n - k) for scores without ties.
-
-    ``n`` is the effective number where texts are clustered.
-
     David and Nagaraja (2003), "Order statistics", section 2.3; Vovk (2012), "Conditional validity
     of inductive conformal predictors", section 2.
     """
     from scipy.stats import beta
 
     k = int(int(n) * budget * (1 + 1e-12))
-    low, high = beta.interval(confidence, k + 1, int(n) - k)
-    return Interval(low=float(low), high=float(high), confidence=confidence, method="beta")
+    low, high = beta.interval(CONFIDENCE, k + 1, int(n) - k)
+    return Interval(float(low), float(high), CONFIDENCE, "beta")
 
 
-def clopper_pearson(hits: float, n: float, *, confidence: float = 0.95) -> Interval:
+def clopper_pearson(hits: float, n: float) -> Interval:
     """Interval of a rate at a threshold that was fixed on other data; numbers need not be whole.
 
     Clopper and Pearson (1934).
     """
     from scipy.stats import beta
 
-    error = (1 - confidence) / 2  # a parameter of 0 gives NaN, where the limit is 0 or 1
+    error = (1 - CONFIDENCE) / 2  # a parameter of 0 gives NaN, where the limit is 0 or 1
     low = float(np.nan_to_num(beta.ppf(error, hits, n - hits + 1), nan=0.0))
     high = float(np.nan_to_num(beta.isf(error, hits + 1, n - hits), nan=1.0))
-    return Interval(low=low, high=high, confidence=confidence, method="clopper_pearson")
+    return Interval(low, high, CONFIDENCE, "clopper_pearson")
 
 
 # Means of paired differences, with errors that move together within clusters.
@@ -428,47 +388,45 @@ _NO_SPREAD = "the same share is removed everywhere, so that its spread is unknow
 class Means:
     """Means of some numbers of each text, by unit."""
 
-    value: NDArray[np.float64]  # means, a row for each unit and a column for each number
+    value: Floats  # means, a row for each unit and a column for each number
     # of the means, estimated from clusters; 0 where all clusters agree, or there is one
-    covariance: NDArray[np.float64]
-    n: NDArray[np.int64]  # texts of each unit
-    n_clusters: NDArray[np.int64]  # clusters of each unit
+    covariance: Floats
+    n: Ints  # texts of each unit
+    n_clusters: Ints  # clusters of each unit
     # clusters that there would be were they of one size (Kish), at most ``n_clusters``
-    effective: NDArray[np.float64]
+    effective: Floats
 
     @property
-    def enough(self) -> NDArray[np.bool_]:
+    def enough(self) -> Flags:
         """Which units have clusters enough for an interval."""
         return np.asarray(is_enough(self.effective))
 
-    def half_widths(self, confidence: float = 0.95) -> NDArray[np.float64]:
+    def half_widths(self) -> Floats:
         """Half of each interval, like ``value``; NaN where the data support none.
 
         Student's t, its degrees of freedom the effective number of clusters less 1.
         """
         from scipy.stats import t
 
-        return np.asarray(t.ppf((1 + confidence) / 2, self._freedom) * self._errors)
+        return np.asarray(t.ppf((1 + CONFIDENCE) / 2, self._freedom) * self._errors)
 
-    def p_values(self) -> NDArray[np.float64]:
+    def p_values(self) -> Floats:
         """Two-sided, of a mean of 0, by the same t; NaN where there is no interval."""
         from scipy.stats import t
 
         return np.asarray(2 * t.sf(np.abs(self.value / self._errors), self._freedom))
 
     @property
-    def _errors(self) -> NDArray[np.float64]:
+    def _errors(self) -> Floats:
         variance = np.diagonal(self.covariance, axis1=1, axis2=2)
         return np.asarray(np.sqrt(np.where(variance > 0, variance, np.nan)))
 
     @property
-    def _freedom(self) -> NDArray[np.float64]:
+    def _freedom(self) -> Floats:
         return np.where(self.enough, self.effective - 1, np.nan)[:, None]
 
 
-def cluster_means(
-    values: NDArray[np.float64], unit: NDArray[np.intp], cluster: NDArray[np.intp]
-) -> Means:
+def cluster_means(values: Floats, unit: Codes, cluster: Codes) -> Means:
     r"""Average numbers over the texts of each unit, with a covariance from whole clusters.
 
     With \(n_k\) texts and the sum \(s_k\) in cluster k, and n texts, the mean is
@@ -476,12 +434,8 @@ def cluster_means(
 
     .. math:: \sum_k \frac{(s_k - n_k \bar s)^2}{1 - n_k / n} / n^2
 
-    ``values`` has a row for each text and a column for each number; ``unit`` and ``cluster`` are
-    codes from 0, no unit empty.
-
     Cochran (1977), "Sampling techniques", section 6.3, for the ratio of sums; Bell and McCaffrey
-    (2002), for the denominator, as in `estimate_auc`; Kish (1965), "Survey sampling", for the
-    effective number.
+    (2002), for the denominator; Kish (1965), for the effective number.
     """
     width = int(cluster.max()) + 1
     pairs, code, size = np.unique(unit * width + cluster, return_inverse=True, return_counts=True)
@@ -504,50 +458,39 @@ def cluster_means(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemovedShare:
-    """(before - after) / (before - retrained), or the reason why value or limits are missing."""
+class Ratio(NamedTuple):
+    """A ratio, or the reason why value or interval is missing."""
 
-    value: float | None = None
-    low: float | None = None
-    high: float | None = None
-    reason: str | None = None
+    value: float | None = None  # the ratio; None where the data support none
+    interval: Interval | None = None  # its confidence interval; None where the data support none
+    reason: str | None = None  # why value or interval is None
 
 
-def removed_share(
-    gaps: NDArray[np.float64],
-    covariance: NDArray[np.float64],
-    effective: float,
-    *,
-    confidence: float = 0.95,
-) -> RemovedShare:
+def removed_share(gaps: Floats, covariance: Floats, effective: float) -> Ratio:
     r"""Share of a difference that unlearning has removed, with Fieller's interval.
 
     ``gaps`` are the means x of before - after and y of before - retrained, over ``effective``
     independent clusters. The interval holds every share \(\rho\) with
-    \((x - \rho y)^2 \le t^2 (v_x - 2 \rho c + \rho^2 v_y)\), t of ``effective - 1`` degrees of
-    freedom. It is not clipped: below 0 unlearning made it worse, above 1 it went further than the
-    retrained model.
-
-    Withheld where the interval of y holds 0 or lies below, and limits where they would meet.
-
-    Fieller (1954), "Some problems in interval estimation".
+    \((x - \rho y)^2 \le t^2 (v_x - 2 \rho c + \rho^2 v_y)\). It is not clipped: below 0 unlearning
+    made it worse, above 1 it went further than the retrained model. Withheld where the interval of
+    y holds 0 or lies below, and limits where they would meet. Fieller (1954).
     """
     from scipy.stats import t
 
     if not is_enough(effective):
-        return RemovedShare(reason=few(effective))
+        return Ratio(reason=few(effective))
     (x, y), ((v_x, c), (_, v_y)) = gaps.tolist(), covariance.tolist()
-    squared = float(t.ppf((1 + confidence) / 2, effective - 1)) ** 2
+    squared = float(t.ppf((1 + CONFIDENCE) / 2, effective - 1)) ** 2
     if y * y <= squared * v_y:
-        return RemovedShare(reason=_ALIKE)
+        return Ratio(reason=_ALIKE)
     if y < 0:
-        return RemovedShare(reason=_NOT_ABOVE)
+        return Ratio(reason=_NOT_ABOVE)
     a, b, rest = y * y - squared * v_y, x * y - squared * c, x * x - squared * v_x
     spread = max(b * b - a * rest, 0.0) ** 0.5
     if spread <= 1e-9 * abs(a):
-        return RemovedShare(value=x / y, reason=_NO_SPREAD)
-    return RemovedShare(value=x / y, low=(b - spread) / a, high=(b + spread) / a)
+        return Ratio(value=x / y, reason=_NO_SPREAD)
+    low, high = (b - spread) / a, (b + spread) / a
+    return Ratio(x / y, Interval(low, high, CONFIDENCE, "fieller"))
 
 
 # Ratios of sums over texts, such as micro precision, with errors from whole clusters.
@@ -556,18 +499,7 @@ _GROUPS_AGREE = "all groups of texts agree, so that the spread is unknown"
 _NOTHING = "there is nothing to take a share of"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ratio:
-    """A ratio of sums, or the reason why value or interval is missing."""
-
-    value: float | None = None  # the ratio; None where its denominator is 0
-    interval: Interval | None = None  # its confidence interval; None where the data support none
-    reason: str | None = None  # why value or interval is None
-
-
-def ratio_of_sums(
-    sums: NDArray[np.float64], cluster: NDArray[np.intp], *, confidence: float = 0.95
-) -> Ratio:
+def ratio_of_sums(sums: Floats, cluster: Codes) -> Ratio:
     r"""Divide sums over texts, with an interval in [0, 1] for a ratio that lies there.
 
     The ratio is \(R = \sum a_i / \sum b_i\). Its error is that of the mean of
@@ -581,7 +513,7 @@ def ratio_of_sums(
     if not below.any():
         return Ratio(reason=_NOTHING)
     value = float(above.sum() / below.sum())
-    half = _half(_influence(sums), cluster, confidence)
+    half = _half(_influence(sums), cluster)
     if isinstance(half, str):
         return Ratio(value=value, reason=half)
     if not 0 < value < 1:
@@ -590,19 +522,10 @@ def ratio_of_sums(
 
     middle, wide = logit(value), half / (value * (1 - value))
     low, high = float(expit(middle - wide)), float(expit(middle + wide))
-    return Ratio(
-        value=value,
-        interval=Interval(low=low, high=high, confidence=confidence, method="ratio_logit_t"),
-    )
+    return Ratio(value, Interval(low, high, CONFIDENCE, "ratio_logit_t"))
 
 
-def ratio_difference(
-    one: NDArray[np.float64],
-    other: NDArray[np.float64],
-    cluster: NDArray[np.intp],
-    *,
-    confidence: float = 0.95,
-) -> Ratio:
+def ratio_difference(one: Floats, other: Floats, cluster: Codes) -> Ratio:
     """Subtract a ratio of sums over the same texts from another, with an interval of the pair.
 
     Each has two rows, as `ratio_of_sums` takes them. The interval is symmetric, by Student's t, of
@@ -611,28 +534,23 @@ def ratio_difference(
     if not one[1].any() or not other[1].any():
         return Ratio(reason=_NOTHING)
     value = float(one[0].sum() / one[1].sum() - other[0].sum() / other[1].sum())
-    half = _half(_influence(one) - _influence(other), cluster, confidence)
+    half = _half(_influence(one) - _influence(other), cluster)
     if isinstance(half, str):
         return Ratio(value=value, reason=half)
-    limits = Interval(
-        low=value - half, high=value + half, confidence=confidence, method="ratio_difference_t"
-    )
-    return Ratio(value=value, interval=limits)
+    return Ratio(value, Interval(value - half, value + half, CONFIDENCE, "ratio_difference_t"))
 
 
-def _influence(sums: NDArray[np.float64]) -> NDArray[np.float64]:
+def _influence(sums: Floats) -> Floats:
     """Return what each text adds to the error of a ratio; its mean is 0."""
     above, below = sums
     ratio = above.sum() / below.sum()
     return np.asarray((above - ratio * below) / below.mean())
 
 
-def _half(
-    influence: NDArray[np.float64], cluster: NDArray[np.intp], confidence: float
-) -> float | str:
+def _half(influence: Floats, cluster: Codes) -> float | str:
     """Half of an interval, or why there is none."""
     means = cluster_means(influence[:, None], np.zeros(len(influence), np.intp), cluster)
     if not means.enough[0]:
         return few(float(means.effective[0]))
-    half = float(means.half_widths(confidence)[0, 0])
+    half = float(means.half_widths()[0, 0])
     return half if np.isfinite(half) else _GROUPS_AGREE

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import polars as pl
 import pytest
 
@@ -136,17 +135,6 @@ def test_reasons_are_those_of_the_attack_and_of_each_class():
     assert made is not None
     assert made.members == ClassGaps(n_texts=40, n_unscored=20, reason="too short")
     assert made.nonmembers == ClassGaps(n_texts=40, n_unscored=2, reason="alpha")
-
-
-def test_false_alarms_are_rare_where_books_are_lost_at_random():
-    rng = np.random.default_rng(3)
-    group = [f"book {row // 5}" for row in range(400)]
-    alarms = 0
-    for _ in range(100):
-        lost = set(np.flatnonzero(np.repeat(rng.random(80) < 0.2, 5)))
-        scores = frame(200, 200, group=group, a_v1=lost)
-        alarms += find_uneven_scores(scores, LABELLED, ["a_v1"]) is not None
-    assert alarms <= 3
 
 
 def test_reasons_that_differ_in_numbers_alone_count_as_one():

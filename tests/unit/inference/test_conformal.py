@@ -1,26 +1,33 @@
 from __future__ import annotations
 
 import json
-from itertools import permutations
 from math import isnan, nan
 from pathlib import Path
+from statistics import stdev
 
 import numpy as np
+import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mia_batch.inference.conformal import TieDraws, p_values, shared_weights, tie_draws
+from mia_batch.inference.conformal import (
+    Adjustment,
+    TieDraws,
+    p_values,
+    q_values,
+    score_errors,
+    sensitivity_bound,
+    shared_weights,
+    standard_errors,
+    tie_draws,
+)
 
 SCORES = st.lists(st.one_of(st.integers(0, 6), st.just(nan)), max_size=12)
 
 
 def array(*values: float) -> np.ndarray:
     return np.array(values, float)
-
-
-def drawn_scores():
-    return np.random.default_rng(0).gamma(2, size=300)
 
 
 def recorded_scores():
@@ -41,20 +48,7 @@ def hierarchical_reference(score, groups):
     return (1 + sum(shares)) / (len(groups) + 1)
 
 
-def test_by_hand():
-    """Of the nulls 1, 2, 2, 5 all reach 1, three reach 2, one reaches 3, none 6."""
-    assert p_values(array(1, 2, 3, 6), array(5, 2, 1, 2)).tolist() == [1, 4 / 5, 2 / 5, 1 / 5]
-
-
-def test_an_unscored_null_counts_as_higher_and_an_unscored_target_has_none():
-    made = p_values(array(9, nan, 1), array(2, nan, 3))
-    assert made[[0, 2]].tolist() == [2 / 4, 4 / 4]
-    assert np.isnan(made[1])
-
-
-def test_without_nulls_every_p_value_is_1():
-    assert p_values(array(3, 4), array()).tolist() == [1, 1]
-    assert p_values(array(3), array(nan, nan)).tolist() == [1]
+def test_without_nulls_every_p_value_is_1_ties_drawn_or_not():
     draws = TieDraws(array(0.5), array())
     assert p_values(array(3), array(), ties=draws).tolist() == [1]
 
@@ -89,15 +83,6 @@ def test_random_ties_put_equal_scores_in_the_order_of_their_draws():
     assert made.tolist() == [(1 + 1 + 2) / 6, (1 + 1) / 6, 1 / 6]
 
 
-def test_random_ties_among_equal_scores_are_ranks():
-    """Whatever the order of four draws, the p-values of a target are 1/4 .. 4/4 equally often."""
-    found = [
-        p_values(array(7), array(7, 7, 7), ties=TieDraws(array(first), array(*others)))[0]
-        for first, *others in permutations([0.2, 0.4, 0.6, 0.8])
-    ]
-    assert [found.count(share / 4) for share in (1, 2, 3, 4)] == [6, 6, 6, 6]
-
-
 def test_draws_depend_on_seed_and_key_alone():
     drawn = tie_draws(["a", "b", "c"], 5)
     assert drawn.tolist() == tie_draws(["c", "b", "a"], 5)[::-1].tolist()
@@ -109,11 +94,10 @@ def test_draws_depend_on_seed_and_key_alone():
     assert np.histogram(many, bins=4, range=(0, 1))[0].tolist() == pytest.approx([1000] * 4, abs=90)
 
 
-@pytest.mark.parametrize("pool", [drawn_scores, recorded_scores])
-def test_a_share_of_five_percent_of_nulls_is_at_most_five_percent(pool):
+def test_a_share_of_five_percent_of_nulls_is_at_most_five_percent():
     """300 non-members, 199 of them the null and 101 tested, split 200 times."""
     rng = np.random.default_rng(1)
-    pool = pool()
+    pool = recorded_scores()
     assert pool.size == 300
     shares = []
     for _ in range(200):
@@ -135,3 +119,84 @@ def test_p_values_of_new_groups_are_valid_on_average():
         ).tolist()
     for level in (0.1, 0.2, 0.5):
         assert np.mean(np.array(found) <= level) < level + 3 * (level / 4000) ** 0.5
+
+
+P_VALUES = st.lists(st.sampled_from([0.001, 0.01, 0.02, 0.05, 0.3, 0.7, 1.0]), min_size=1)
+
+
+def reported(p, q, adjustment):
+    """The step-up procedure of 1995, section 3.1: all up to the last p(i) <= i q / m."""
+    m = len(p)
+    level = q if adjustment == "bh" else q / sum(1 / i for i in range(1, m + 1))
+    passing = [one for i, one in enumerate(sorted(p), 1) if one <= i * level / m * (1 + 1e-9)]
+    return [bool(passing) and one <= max(passing) for one in p]
+
+
+@given(P_VALUES, st.sampled_from(["bh", "by"]))
+def test_q_values_report_what_the_procedure_reports(p, adjustment: Adjustment):
+    made = q_values(np.array(p), adjustment)
+    for q in (0.01, 0.05, 0.1, 0.25, 0.5):
+        assert (made <= q).tolist() == reported(p, q, adjustment)
+
+
+def test_missing_p_values_stay_in_the_number_of_tests():
+    made = q_values(np.array([0.01, nan, nan, 0.02]), "bh")
+    assert made[[0, 3]].tolist() == [0.04, 0.04]
+    assert np.isnan(made[1:3]).all()
+    assert q_values(np.array([]), "bh").size == 0
+
+
+@pytest.mark.parametrize("targets", range(1, 21))
+def test_a_q_value_of_a_tenth_is_not_above_a_tenth(targets):
+    p = np.ones(20)
+    p[:targets] = targets / 200
+    assert q_values(p, "bh")[0] <= 0.1
+
+
+def test_the_share_of_false_discoveries_is_what_was_allowed():
+    """199 nulls, 20 targets, q = 0.1: exact, since q (n + 1) / m is a whole number."""
+    rng, n_members = np.random.default_rng(3), 10
+    pool = np.round(rng.normal(size=219 - n_members), 1)  # with ties
+    shares = []
+    for _ in range(2000):
+        nonmembers = rng.permutation(pool)
+        members = np.round(rng.normal(2, 1, n_members), 1)
+        scores = np.concatenate([members, nonmembers[199:]])
+        ties = TieDraws(rng.random(20), rng.random(199))
+        found = q_values(p_values(scores, nonmembers[:199], ties=ties), "bh") <= 0.1
+        shares.append(found[n_members:].sum() / max(1, found.sum()))
+    error = np.std(shares) / 2000**0.5
+    assert np.mean(shares) == pytest.approx(0.05, abs=3 * error)
+    assert error < 0.0075
+
+
+def test_standard_errors_by_hand():
+    values = np.array([[1, 2, 6], [4, nan, 8], [4, nan, nan], [nan, nan, nan], [2, 2, 2]])
+    made = standard_errors(values)
+    assert made[:2].tolist() == pytest.approx([stdev([1, 2, 6]) / 3**0.5, stdev([4, 8]) / 2**0.5])
+    assert np.isnan(made[2:4]).all()
+    assert made[4] == 0
+
+
+def test_scores_have_errors_where_they_are_means_of_two_samples_or_more():
+    scores = pl.DataFrame({"target_id": list("abcd"), "score": [2.0, 3.0, 5.0, None]})
+    values = pl.DataFrame(
+        [
+            *(("a", index, value) for index, value in enumerate([1.0, 3.0])),
+            *(("b", index, value) for index, value in enumerate([1.0, 2.0, 3.0])),  # the maximum
+            ("c", 4, 5.0),
+            *(("d", index, None) for index in range(2)),
+        ],
+        schema={"target_id": pl.String, "sample_index": pl.UInt32, "value": pl.Float64},
+        orient="row",
+    )
+    made = score_errors(values, scores)
+    assert made["target_id"].to_list() == list("abcd")
+    assert made["standard_error"].to_list() == [1.0, None, None, None]
+
+
+def test_bounds_by_hand():
+    """Odds of 0.05 are 1/19; those of 1/20, 1/39 and 1/96 are 1/19, 1/38 and 1/95."""
+    made = sensitivity_bound(np.array([1 / 20, 1 / 39, 1 / 96, 0.051, 1, nan]))
+    assert made[:3].tolist() == [1, 2, 5]
+    assert np.isnan(made[3:]).all()

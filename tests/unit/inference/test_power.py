@@ -1,18 +1,29 @@
 from __future__ import annotations
 
-from math import comb
+from math import comb, nan
 
 import numpy as np
+import polars as pl
 import pytest
+from scipy.special import ndtr
 
-from mia_batch.inference.conformal import q_values
-from mia_batch.inference.few_books import needed_for_bound, top_bound
+from mia_batch.errors import SettingsError
+from mia_batch.inference.comparison import collection_test, read_comparison_sets
+from mia_batch.inference.conformal import p_values, q_values, tie_draws, weighted_q_values
 from mia_batch.inference.power import (
+    Design,
+    area_of,
+    effect_of,
     nulls_to_name,
     planned_power,
     power,
     power_findings,
+    simulate,
+    weigh,
+    weight_findings,
 )
+from mia_batch.inference.sets import needed_for_bound, top_bound
+from mia_batch.inference.verdicts import verdicts
 from tests.unit.inference.scored import plan, rows, table
 
 BOOKS = table(
@@ -21,42 +32,6 @@ BOOKS = table(
     rows("non_member", [0] * 2, group="small", n_words=None),
 ).lazy()
 TEXTS = table(rows("target", [0] * 20), rows("non_member", [0] * 199)).lazy()
-
-
-def test_power_of_texts():
-    made = planned_power(TEXTS, plan(q=0.1))
-    assert made is not None
-    assert (made.n_tests, made.n_null, made.needed) == (20, 199, 1)
-
-
-def test_power_of_texts_in_groups_counts_groups_of_nulls():
-    made = planned_power(BOOKS, plan(q=0.5))
-    assert made is not None
-    assert (made.n_tests, made.n_null, made.needed) == (12, 6, 11)
-
-
-def test_power_of_groups_leaves_small_null_groups_out():
-    made = planned_power(BOOKS, plan(level="group", windows_per_group=4, q=0.5))
-    assert made is not None
-    assert (made.n_tests, made.n_null, made.needed) == (3, 5, 1)
-
-
-def test_power_of_the_collection():
-    made = planned_power(BOOKS, plan(level="collection", windows_per_group=4))
-    assert made is not None
-    assert (made.n_tests, made.n_null, made.together) == (3, 5, 1 / comb(8, 3))
-
-
-def test_power_with_buckets_is_that_of_the_largest():
-    lengths = table(
-        rows("target", [0] * 3, n_words=10),
-        rows("non_member", [0] * 9, n_words=12),
-        rows("non_member", [0] * 30, n_words=80),
-    )
-    made = planned_power(lengths.lazy(), plan(length_edges=(50,)))
-    assert made is not None
-    assert made.n_null == 9
-    assert made.for_bound is None
 
 
 def test_texts_of_a_length_without_enough_nulls_cannot_make_a_list():
@@ -72,23 +47,60 @@ def test_texts_of_a_length_without_enough_nulls_cannot_make_a_list():
     assert power_of(80, 80).smallest_p == 0.1
 
 
-def test_groups_with_too_few_windows_stay_in_the_number_of_tests():
-    short = [rows("target", [0] * 2, group=f"short {number}") for number in range(3)]
-    books = table(BOOKS.collect().to_dicts(), *short).lazy()
-    for q, needed in ((0.5, 2), (0.3, None)):
-        made = planned_power(books, plan(level="group", windows_per_group=4, q=q))
-        assert made is not None
-        assert (made.n_tests, made.n_usable, made.needed) == (6, 3, needed)
+SHORT = [rows("target", [0] * 2, group=f"short {number}") for number in range(3)]
+WITH_SHORT = table(BOOKS.collect().to_dicts(), *SHORT).lazy()
+LENGTHS = table(
+    rows("target", [0] * 3, n_words=10),
+    rows("non_member", [0] * 9, n_words=12),
+    rows("non_member", [0] * 30, n_words=80),
+).lazy()
+GROUPS = {"level": "group", "windows_per_group": 4}
+
+
+@pytest.mark.parametrize(
+    ("targets", "changes", "expected"),
+    [
+        (TEXTS, {"q": 0.1}, {"n_tests": 20, "n_null": 199, "needed": 1}),
+        (BOOKS, {"q": 0.5}, {"n_tests": 12, "n_null": 6, "needed": 11}),
+        (BOOKS, GROUPS | {"q": 0.5}, {"n_tests": 3, "n_null": 5, "needed": 1}),
+        (
+            BOOKS,
+            GROUPS | {"level": "collection"},
+            {"n_tests": 3, "n_null": 5, "together": 1 / comb(8, 3)},
+        ),
+        (LENGTHS, {"length_edges": (50,)}, {"n_null": 9, "for_bound": None}),
+        (WITH_SHORT, GROUPS | {"q": 0.5}, {"n_tests": 6, "n_usable": 3, "needed": 2}),
+        (WITH_SHORT, GROUPS | {"q": 0.3}, {"n_tests": 6, "n_usable": 3, "needed": None}),
+    ],
+)
+def test_power_of_a_plan(targets, changes, expected):
+    made = planned_power(targets, plan(**changes))
+    assert {name: getattr(made, name) for name in expected} == expected
 
 
 def test_one_side_alone_has_no_power():
     assert planned_power(table(rows("target", [1])).lazy(), plan()) is None
 
 
-def test_a_thousand_targets_and_300_nulls_need_67():
-    made = power(1000, 300, 0.05, "bh")
-    assert made.needed == 67
-    assert made.smallest_p == 1 / 301
+HARMONIC = sum(1 / i for i in range(1, 1001))
+
+
+@pytest.mark.parametrize(
+    ("n_tests", "n_null", "q", "adjustment", "needed"),
+    [
+        (1000, 300, 0.05, "bh", 67),
+        (50, 18, 0.05, "bh", None),  # 19 is below 1 / q
+        (50, 19, 0.05, "bh", 50),
+        (50, 0, 0.05, "bh", None),
+        (50, 100, 0.05, "bh", 10),
+        (20, 199, 0.1, "bh", 1),
+        (20, 198, 0.1, "bh", 2),
+        (1000, 3000, 0.05, "by", -int(-1000 * HARMONIC // (0.05 * 3001))),
+        (27, 99, 0.05, "e-bh", 9),  # two ranks count: 100 / (1 + 1/2), and 27 * 0.015 / 0.05 = 8.1
+    ],
+)
+def test_so_many_must_stand_out(n_tests, n_null, q, adjustment, needed):
+    assert power(n_tests, n_null, q, adjustment).needed == needed
 
 
 @pytest.mark.parametrize("n_null", [5, 18, 19, 40, 199, 1000])
@@ -102,36 +114,9 @@ def test_so_many_that_beat_every_null_are_reported_and_one_fewer_are_not(n_null,
         assert reported == (made.needed is not None and above >= made.needed)
 
 
-def test_nothing_can_be_below_one_over_q():
-    assert power(50, 18, 0.05, "bh").needed is None
-    assert power(50, 19, 0.05, "bh").needed == 50
-    assert power(50, 0, 0.05, "bh").needed is None
-
-
-def test_a_lone_target_needs_m_over_q_nulls():
-    assert power(20, 199, 0.1, "bh").needed == 1
-    assert power(20, 198, 0.1, "bh").needed == 2
-
-
-def test_benjamini_yekutieli_divides_q_by_the_harmonic_sum():
-    harmonic = sum(1 / i for i in range(1, 1001))
-    assert power(1000, 3000, 0.05, "by").needed == -int(-1000 * harmonic // (0.05 * 3001))
-
-
-def test_e_values_need_as_many_as_their_largest_e_value_says():
-    made = power(27, 99, 0.05, "e-bh")  # two ranks count: 100 / (1 + 1/2)
-    assert made.smallest_p == pytest.approx(0.015)
-    assert made.needed == 9  # 27 * 0.015 / 0.05 = 8.1
-
-
 def facts(targets, **changes):
     found = power_findings(targets, plan(**changes))
     return {row["statistic"]: (row["value"], row["verdict"]) for row in found.to_dicts()}
-
-
-@pytest.mark.parametrize(("n_null", "needed"), [(20, 48), (40, 25), (100, 10), (300, 4)])
-def test_fifty_books_need_so_many_that_stand_out(n_null, needed):
-    assert power(50, n_null, 0.05, "bh").needed == needed
 
 
 @pytest.mark.parametrize("adjustment", ["bh", "by", "e-bh"])
@@ -180,3 +165,201 @@ def test_findings_about_power():
         "nulls_needed": (3, None),
     }
     assert power_findings(table(rows("target", [1])).lazy(), plan()).is_empty()
+
+
+def test_an_effect_and_an_auc_are_one():
+    assert effect_of(0.95) == pytest.approx(2.3262, abs=1e-4)
+    assert area_of(effect_of(0.8)) == pytest.approx(0.8)
+    assert area_of(0) == 0.5
+
+
+def test_members_that_always_stand_out_are_named_as_soon_as_their_number_allows_a_list():
+    design = Design(asked=50, members=10, effect=20)
+    assert power(50, 100, 0.05, "bh").needed == 10
+    one_fewer = simulate(design, 98)  # a list needs one of 40 others above all 98 and itself
+    assert one_fewer.any_named == pytest.approx(40 / 138, abs=0.06)
+    enough = simulate(design, 100)
+    assert (enough.named, enough.any_named) == (10, 1)
+    assert 0.02 < enough.false < 0.06  # 40/50 of q, and 0.04 is its law
+    dependent = Design(asked=50, members=10, effect=20, adjustment="by")
+    assert simulate(dependent, 100).named == 0
+
+
+def test_the_law_of_all_together_is_that_of_the_rank_sum():
+    """Scipy's test of the same scores, by its normal law; 40 + 40 are many."""
+    from scipy.stats import mannwhitneyu
+
+    rng = np.random.default_rng(5)
+    asked, nulls = rng.standard_normal((2, 2000, 40))
+    asked[:, :20] += 1
+    p = mannwhitneyu(asked, nulls, alternative="greater", axis=1).pvalue
+    found = simulate(Design(asked=40, members=20, effect=1), 40)
+    assert found.together == pytest.approx(np.mean(p <= 0.05), abs=0.06)
+
+
+def test_numbers_to_try_are_doubled_beyond_what_names_all_members():
+    assert Design(asked=50, members=10, effect=1).sizes() == [10 * 2**power for power in range(7)]
+
+
+@pytest.mark.parametrize("members", [0, 4])
+def test_members_are_among_those_asked_about(members):
+    with pytest.raises(SettingsError, match=f"{members} members cannot be among 3 that are asked"):
+        Design(asked=3, members=members, effect=1)
+
+
+def selected(scores, own, nulls, weights, q, draw):
+    """Jin and Candes 2023, algorithm 1 with homogeneous pruning, line by line."""
+    m, total = len(scores), sum(weights)
+
+    def p(score, own_weight, further):
+        at_least = sum(w for null, w in zip(nulls, weights, strict=True) if null >= score)
+        return (at_least + further) / (total + own_weight)
+
+    first = {}
+    for j in range(m):
+        others = [
+            0 if k == j else p(scores[k], own[j], own[j] * (scores[j] >= scores[k]))
+            for k in range(m)
+        ]
+        size = max(r for r in range(m + 1) if sum(o <= q * r / m + 1e-12 for o in others) >= r)
+        if p(scores[j], own[j], own[j]) <= q * size / m + 1e-12:
+            first[j] = draw * size
+    most = max(r for r in range(m + 1) if sum(one <= r for one in first.values()) >= r)
+    return {j for j, one in first.items() if one <= most}
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_list_of_weighted_p_values_equals_its_reference(seed):
+    rng = np.random.default_rng(seed)
+    own, weights = rng.gamma(1, size=12), rng.gamma(1, size=90)
+    scores, nulls = rng.normal(2 * (np.arange(12) < 7), 1), np.round(rng.normal(size=90), 1)
+    p = p_values(scores, nulls, weights=weights, own=own)
+    names = [f"t{number}" for number in range(12)]
+    q = weighted_q_values(scores, p, own, weights.sum(), 0.15, names, seed)
+    draw = tie_draws(["\n".join(names)], seed)[0]
+    of_q = selected(scores, own, nulls, weights, 0.15, draw)
+    assert set(np.flatnonzero(q <= 0.15)) == of_q
+    of_half = selected(scores, own, nulls, weights, 0.5, draw)
+    assert set(np.flatnonzero(q <= 0.5)) == of_half | of_q
+
+
+def test_weighted_p_values_by_hand():
+    """The weights 4 and 1 of the two highest nulls, and the score's own, of all."""
+    p = p_values(
+        np.array([5, 9.0, 5]),
+        np.array([7, 6, 1.0]),
+        weights=np.array([4, 1, 3.0]),
+        own=np.array([2, 2, nan]),
+    )
+    assert p[:2].tolist() == [7 / 10, 2 / 10]
+    assert np.isnan(p[2])
+
+
+def test_together_by_odds_equals_the_sum_over_all_ways():
+    """Of six ways to name two of four groups those of rank sum 6 and 7 count by their odds."""
+    odds = np.array([1, 2, 0.5, 4])
+    made = collection_test(np.array([4, 2.0]), np.array([1, 3.0]), 0, odds)
+    ways = {(0, 1): 6, (0, 2): 5, (0, 3): 7, (1, 2): 3, (1, 3): 5, (2, 3): 4}
+    weight = {way: odds[list(way)].prod() for way in ways}
+    exact = sum(weight[way] for way, total in ways.items() if total >= 6) / sum(weight.values())
+    assert made.method == "permutation_by_odds"
+    assert made.p_value == pytest.approx(exact, abs=0.02)
+
+
+def shifted(rng, shift, n_targets=40, n_nulls=200, **columns):
+    """Targets whose scores and blind scores are higher, nothing else."""
+    seen = rng.normal(size=n_targets + n_nulls) + shift * (
+        np.arange(n_targets + n_nulls) < n_targets
+    )
+    score = seen + rng.standard_t(4, seen.size)
+    frame = table(
+        rows("target", score[:n_targets], **columns),
+        rows("non_member", score[n_targets:], **columns),
+    )
+    share = np.clip(ndtr((seen - shift / 2) / (1 + shift / 2)), 0.001, 0.999)
+    return frame, pl.DataFrame({"target_id": frame["target_id"], "targets_blind_v1": share})
+
+
+def test_weights_keep_the_level_where_equal_nulls_do_not():
+    rng, equal, weighted = np.random.default_rng(4), [], []
+    for _ in range(30):
+        frame, blind = shifted(rng, 1.0)
+        odds = weigh(read_comparison_sets(frame.lazy()), blind, plan(q=0.1), groups=False)
+        score = frame["a_v1"].to_numpy()
+        weights, own = odds.of_rows[40:], odds.of_rows[:40]
+        equal.append((p_values(score[:40], score[40:]) <= 0.05).mean())
+        made = p_values(score[:40], score[40:], weights=weights, own=own)
+        weighted.append((made <= 0.05).mean())
+    assert np.mean(equal) > 0.11
+    assert np.mean(weighted) < 0.07
+
+
+def found(frame, blind, *, verdict="separable", **changes):
+    row = {"check": "blind_baseline", "subject": "targets", "statistic": "roc_auc"}
+    baseline = pl.DataFrame([row | {"verdict": verdict}])
+    made = weight_findings(frame.lazy(), blind, baseline, plan(**changes))
+    return {row["statistic"]: row for row in made.iter_rows(named=True)}
+
+
+def test_weights_are_used_only_where_sets_are_separable_and_overlap():
+    rng = np.random.default_rng(1)
+    near, far = shifted(rng, 0.8), shifted(rng, 6.0)
+    used = found(*near)["n_effective"]
+    assert used["verdict"] == "used"
+    assert 40 < used["value"] < 150
+    assert found(*near)["n_null"]["value"] == 200
+    assert found(*near, verdict="undecided")["n_effective"]["verdict"] == "not_needed"
+    refused = found(*far)["n_effective"]
+    assert refused["verdict"] == "no_overlap"
+    assert refused["reason"].startswith("weighted non-members can still be told from targets")
+    few = found(near[0][:70], near[1])["n_effective"]["reason"]
+    assert few.startswith("too few non-members are like the targets: weighted, they count as 1")
+    assert weight_findings(
+        near[0].lazy(),
+        near[1],
+        pl.DataFrame(schema={"check": str, "subject": str, "statistic": str, "verdict": str}),
+        plan(),
+    ).is_empty()
+
+
+def test_sets_that_differ_otherwise_are_still_told_apart():
+    """Targets lie at both ends of the nulls, which no straight line of log-odds describes."""
+    rng = np.random.default_rng(2)
+    frame, blind = shifted(rng, 0.0, n_targets=100)
+    share = np.r_[rng.choice([0.05, 0.95], 100), rng.uniform(0.2, 0.8, 200)]
+    blind = blind.with_columns(targets_blind_v1=share + rng.uniform(0, 0.01, 300))
+    reason = found(frame, blind, q=0.2)["n_effective"]["reason"]
+    assert reason.startswith("weighted non-members can still be told from targets")
+
+
+def test_verdicts_with_weights():
+    frame, blind = shifted(np.random.default_rng(1), 1.0)
+    made = pl.concat(verdicts(frame.lazy(), ["a_v1"], plan(), blind=blind[1:]))
+    assert made["estimate"].is_null().all()
+    assert made["method"].unique().to_list() == ["weighted_conformal"]
+    assert made["adjustment"].unique().to_list() == ["wcs"]
+    assert made.filter(pl.col("n_null") >= 150).is_empty()
+    assert made["p_value"].null_count() == 1
+    assert made["reason"][0] == "the blind classifiers did not see it, so that it has no weight"
+
+
+def test_groups_with_weights():
+    frame, blind = shifted(np.random.default_rng(0), 0.3)
+    names = pl.Series([f"g{number // 2}" for number in range(240)])
+    frame = frame.with_columns(group=names)
+    made = pl.concat(verdicts(frame.lazy(), ["a_v1"], plan(level="group"), blind=blind))
+    of = made.filter(level="group")
+    assert of["method"].unique().to_list() == ["weighted_conformal_mean_of_2"]
+    assert of["p_value"].null_count() == 0
+    assert of["n_null"][0] < 90
+    assert made.filter(level="collection")["method"].to_list() == ["permutation_by_odds"]
+    assert made.filter(level="target")["adjustment"].unique().to_list() == ["by"]
+
+
+def test_no_answer_where_sets_do_not_overlap():
+    frame, blind = shifted(np.random.default_rng(1), 6.0)
+    frame = frame.with_columns(group=pl.Series([f"g{number // 2}" for number in range(240)]))
+    made = pl.concat(verdicts(frame.lazy(), ["a_v1"], plan(level="group"), blind=blind))
+    assert made["p_value"].null_count() == made.height
+    assert made["reason"][0].startswith("too few non-members are like the targets")
+    assert made["reason"].null_count() == 0

@@ -6,11 +6,94 @@ import polars as pl
 import pytest
 from scipy.stats import t
 
-from mia_batch.inference.rollup import with_claim
-from mia_batch.inference.verdicts import NO_NULL
-from tests.frames import features, target_id
+from mia_batch.inference.findings import finding_rows
+from mia_batch.inference.rollup import rollup, with_claim
+from mia_batch.inference.verdicts import NO_NULL, verdicts
+from mia_batch.schemas import ExtractedDocuments, Rollup, Targets
+from mia_batch.tables import check
+from tests.frames import features, table, target_id
+from tests.frames import samples as answers
 from tests.unit.inference.scored import plan
-from tests.unit.inference.summed import document, nulls, said, summed
+
+PLAN = plan(level="group", windows_per_group=2)
+WALKED = {"coverage": 0.25, "bmc_5": 0.5, "bmc_5_others": 0.125}
+
+
+def document(name, *scores, role="target", n_windows=None, further=None, **columns):
+    """Windows of one document with their scores."""
+    return [
+        {
+            "role": role,
+            "document_id": name,
+            "window_index": index,
+            "n_windows": n_windows or len(scores),
+            "a_v1": score,
+            "title": f"title of {name}",
+            **columns,
+        }
+        for index, score in enumerate(scores)
+    ]
+
+
+def nulls(n=25, role="non_member", **columns):
+    """Documents outside the training data, two windows each: 0.00, 0.01, 0.02, ..."""
+    return [
+        row
+        for number in range(n)
+        for row in document(
+            f"n{number}", number / 50, number / 50 + 0.01, role=role, member=False, **columns
+        )
+    ]
+
+
+def summed(
+    *rows,
+    samples=3,
+    of_plan=PLAN,
+    blind_warns=False,
+    evidence=None,
+    extracted=(),
+    candidates=(),
+    beside=False,
+    columns=None,
+    gate="open",
+    reason=None,
+):
+    """The rollup of such windows, numbered in their order."""
+    numbered = [{"target_id": target_id(number), **row} for number, row in enumerate(rows)]
+    extra = {"a_v1": pl.Float64, "title": pl.String, "extraction_v1": pl.Float64}
+    frame = table(Targets, numbered, n_words=100).with_columns(
+        pl.Series(name, [row.get(name) for row in rows], dtype) for name, dtype in extra.items()
+    )
+    frame = frame.with_columns(**{k: pl.Series(v) for k, v in (columns or {}).items()})
+    made = pl.concat(verdicts(frame.lazy(), ["a_v1"], of_plan, blind_warns=blind_warns))
+    evidence = features() if evidence is None else evidence
+    found = rollup(
+        frame.drop("a_v1", "extraction_v1").lazy(),
+        frame.lazy(),
+        evidence.lazy(),
+        made.lazy(),
+        of_plan,
+        extracted=table(ExtractedDocuments, list(extracted), **WALKED).lazy(),
+        candidates=answers(*candidates).lazy(),
+        samples=samples,
+        words="whitespace",
+        blind_warns=blind_warns,
+        findings=finding_rows("gate", [{"verdict": gate, "reason": reason}]),
+    )
+    check(found, Rollup, what="rollup")
+    return found if beside else found.filter(pl.col("level") != "outside")
+
+
+def said(number, sample, longest, near=0, **changed):
+    return {
+        "target_id": target_id(number),
+        "sample_index": sample,
+        "longest_block_words": longest,
+        "near_verbatim_words": near,
+        **changed,
+    }
+
 
 OUTSIDE = "known to be outside the training data: others are compared with it"
 
@@ -103,9 +186,9 @@ def test_the_verdicts():
     found = summed(*document("a", 0.485, 0.485), *rows[2:])
     assert found["verdict"].to_list() == ["nothing_found", "nothing_found", "cannot_tell"]
     known = plan(level="group", windows_per_group=2, q=0.2)
-    marked = summed(*rows, of_plan=known, exploratory=True)
+    marked = summed(*rows, of_plan=known, gate="exploratory")
     assert marked["verdict"].to_list() == ["cannot_tell"] * 3
-    withheld = summed(*rows, of_plan=known, withheld="the sets differ")
+    withheld = summed(*rows, of_plan=known, gate="withheld", reason="the sets differ")
     assert withheld["contamination_low"].count() == 0
     assert withheld["contamination_reason"].to_list() == ["the sets differ"] * 3
     evidence = features(*(said(number, 0, words) for number, words in enumerate([5, 20, 19])))
@@ -266,3 +349,57 @@ def test_the_claim_follows_the_list_of_the_run():
         row = summed(*windows[0], *windows[1], of_plan=of_plan).row(0, named=True)
         assert row["contamination_low_alone"] > 0.5
         assert row["contamination_low"] == (row["contamination_low_alone"] if listed else 0)
+
+
+def test_passages_that_overlap_in_the_document_are_one():
+    """Two windows of 80 words whose second half is asked for; the second starts 20 words later."""
+    words = [f"w{number:03}" for number in range(200)]
+
+    def window(first):
+        texts = {"prefix": (first, first + 40), "reference": (first + 40, first + 80)}
+        cut = {name: " ".join(words[slice(*at)]) for name, at in texts.items()}
+        return {**cut, "reference": f" {cut['reference']}", "start": 5 * first}
+
+    rows = document("a", *[0.2] * 3, group="g"), document("b", 0.1, 0.1, group="g")
+    windows = [row | window(first) for row, first in zip(rows[0], (0, 20, 100), strict=True)]
+    said_words = [(40, 62), (61, 90), (140, 162), (165, 180)]
+    told = [" ".join(words[slice(*at)]) for at in said_words]
+    found = summed(
+        *windows,
+        *rows[1],
+        *nulls(),
+        evidence=features(said(0, 0, 22), said(1, 0, 29), said(2, 0, 22), said(3, 0, 2)),
+        candidates=[[told[0], "x"], [told[1]], [f"{told[2]} x {told[3]}", None], ["y"]],
+        extracted=[
+            {
+                "document_id": "a",
+                "passages_20": [{"start": 5 * 161, "end": 5 * 179}, {"start": 900, "end": 990}],
+                "passages_50": [{"start": 900, "end": 990}],
+            }
+        ],
+    )
+    named = ("key", "n_passages_20", "n_passages_50", "passages_from")
+    assert found.select(named).rows() == [
+        ("a", 3, 1, "samples and walks"),
+        ("b", 0, 0, "samples"),
+        ("g", 3, 1, "samples and walks"),
+    ]
+
+
+def test_a_long_passage_is_one_that_one_answer_gives_in_full():
+    words = [f"w{number:03}" for number in range(120)]
+    reference = " ".join(words)
+    told = [" ".join(words[:40]), " ".join(words[30:70]), " ".join(words[60:115])]
+    row = {"start": 0, "prefix": "", "reference": reference}
+    asked, other = document("a", 0.2, 0.3)
+
+    def counts(*candidates):
+        longest = max(len(each.split()) for each in candidates)
+        evidence = features(said(0, 0, longest))
+        rows = asked | row, other, *nulls()
+        found = summed(*rows, evidence=evidence, candidates=[candidates])
+        return found.select("n_passages_20", "n_passages_50", "passages_from").row(0)
+
+    assert counts(*told[:2]) == (1, 0, "samples")
+    assert counts(*told) == (1, 1, "samples")
+    assert counts(told[0], told[2]) == (2, 1, "samples")

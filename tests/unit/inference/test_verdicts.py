@@ -1,17 +1,23 @@
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+from hashlib import sha256
 from itertools import product
-from math import inf, nan
+from math import inf, isnan, nan
 
 import numpy as np
 import polars as pl
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
 from mia_batch.errors import RequestError, SettingsError
 from mia_batch.inference import levels
 from mia_batch.inference.estimates import Flagged, contamination_bound
-from mia_batch.inference.verdicts import verdicts
+from mia_batch.inference.findings import VerdictPlan, preregister
+from mia_batch.inference.verdicts import canary_p_value, canary_ranks, rank_sum_p_value, verdicts
 from mia_batch.schemas import Verdicts
 from tests.unit.inference.scored import plan, rows, table
 
@@ -322,3 +328,94 @@ def test_nothing_claims_membership():
         assert "was trained on" not in words
         assert "1 - p" not in words
         assert "probability" not in words
+
+
+PLAN = VerdictPlan(primary="a_v1", level="group", null_set="file 1f: written after the model")
+
+
+def test_the_digest_is_that_of_canonical_json():
+    content = {
+        "primary": "a_v1",
+        "level": "group",
+        "null_set": "file 1f: written after the model",
+        "q": 0.05,
+        "adjustment": "bh",
+        "ties": "conservative",
+        "statistic": "mean",
+        "windows_per_group": None,
+        "length_edges": [],
+        "fpr": 0.05,
+        "seed": 0,
+    }
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    assert PLAN.digest() == sha256(text.encode()).hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"q": 0}, "q must lie between 0 and 1"),
+        ({"q": 1}, "q must lie between 0 and 1"),
+        ({"fpr": 1.5}, "fpr must lie between 0 and 1"),
+        ({"windows_per_group": 0}, "windows_per_group must be at least 1"),
+        ({"seed": -1}, "seed must not be negative"),
+        ({"length_edges": (50, 50)}, "length_edges must ascend"),
+        ({"length_edges": (50, 20)}, "length_edges must ascend"),
+    ],
+)
+def test_numbers_out_of_range_are_refused(change, message):
+    with pytest.raises(SettingsError, match=message):
+        replace(PLAN, **change)
+
+
+def test_the_digest_is_not_about_the_attacks_that_are_recorded():
+    recorded = [preregister(PLAN, {}, attacks) for attacks in (["a_v1"], ["b_v1", "a_v1"])]
+    assert [one["attacks"] for one in recorded] == [["a_v1"], ["b_v1", "a_v1"]]
+    assert {one["sha256"] for one in recorded} == {PLAN.digest()}
+
+
+SCORES = st.one_of(st.integers(0, 4), st.just(nan))
+SETS = st.lists(st.lists(SCORES, min_size=2, max_size=4), min_size=1, max_size=4)
+
+
+def ranks_of(scores):
+    return canary_ranks(scores[0], np.array(scores[1:], float))
+
+
+def ranks_reference(scores):
+    """Mean ranks; an unscored published text is lowest, each unscored control above all."""
+    published, *controls = scores
+    keyed = [-1 if isnan(published) else published]
+    keyed += [100 - index if isnan(control) else control for index, control in enumerate(controls)]
+    return [sum(other < one for other in keyed) + (keyed.count(one) + 1) / 2 for one in keyed]
+
+
+def sum_reference(sets):
+    """All draws of one text per set, each as likely as the others."""
+    observed = sum(ranks[0] for ranks in sets)
+    sums = [sum(drawn) for drawn in product(*sets)]
+    return sum(one >= observed for one in sums) / len(sums)
+
+
+def test_one_set_by_hand():
+    """Of the controls 1, 2, 2, 3 three reach 2 and none reaches 4."""
+    controls = np.array([1.0, 2, 2, 3])
+    assert [canary_p_value(score, controls) for score in (4.0, 2.0, 0.0)] == [1 / 5, 4 / 5, 1]
+
+
+def test_unscored_controls_count_as_higher_and_an_unscored_canary_has_no_p_value():
+    assert canary_p_value(9.0, np.array([1, nan, 3])) == 2 / 4
+    assert np.isnan(canary_p_value(nan, np.array([1.0, 2])))
+
+
+@given(st.lists(SCORES, min_size=2, max_size=6))
+def test_ranks_equal_their_reference(scores):
+    assert ranks_of(scores).tolist() == ranks_reference(scores)
+
+
+@given(SETS)
+def test_the_sum_of_ranks_equals_its_reference(sets):
+    ranks = [ranks_of(scores) for scores in sets]
+    made = rank_sum_p_value(ranks)
+    assert made == pytest.approx(sum_reference(ranks))
+    assert 0 < made <= 1

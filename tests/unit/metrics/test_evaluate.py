@@ -2,29 +2,33 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import polars as pl
 import pytest
+from benches.interval_coverage import CASES, coverage, kept
 from scipy.stats import beta
+from sklearn.model_selection import StratifiedKFold
 
 from mia_batch.errors import RequestError
-from mia_batch.metrics.evaluate import FPR_BUDGETS, evaluate
+from mia_batch.metrics.evaluate import (
+    FPR_BUDGETS,
+    MetricRow,
+    accuracy_5_fold,
+    evaluate,
+    find_clusters,
+    find_slices,
+    macro_averages,
+    tpr_nearest_fpr,
+)
 from mia_batch.schemas import Metrics
 from mia_batch.stats.differences import auc_difference
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from mia_batch.stats.intervals import roc_curve
 
 BUDGETS = (0.001, 0.005, 0.01, 0.05, 0.1)
 
 
-def scores(
-    members: Iterable[float | None],
-    nonmembers: Iterable[float | None],
-    unknown: Iterable[float | None] = (),
-) -> pl.DataFrame:
+def scores(members, nonmembers, unknown=()):
     """Scores of an attack called a_v1; None = unscored."""
     classes = [(True, members), (False, nonmembers), (None, unknown)]
     return pl.DataFrame(
@@ -34,9 +38,7 @@ def scores(
     )
 
 
-def metrics(
-    frame: pl.DataFrame, *, preset: Literal["default", "samia"] = "default"
-) -> dict[tuple[str, float | None], dict[str, Any]]:
+def metrics(frame, *, preset="default"):
     table = evaluate(frame.lazy(), ["a_v1"], preset=preset)
     Metrics.validate(table)
     rows = table.filter(pl.col("metric") != "roc_auc_simultaneous").iter_rows(named=True)
@@ -54,20 +56,6 @@ def test_which_metrics_there_are():
         ("tpr_nearest_fpr", 0.1),
         ("accuracy_5_fold", None),
     ]
-
-
-def test_area_with_its_interval():
-    row = metrics(scores([4, 3, 1, 5], [2, 3, 0]))["roc_auc", None]
-    assert row["value"] == pytest.approx((3 + 2.5 + 1 + 3) / 12)
-    assert 0 < row["low"] < row["value"] < row["high"] < 1
-    assert (row["confidence"], row["method"], row["slice"]) == (0.95, "delong_logit", "all")
-    assert row["reason"] is None
-
-
-def test_members_that_score_high_give_an_area_and_an_interval_above_one_half():
-    """A score negated twice would give one above and the other below."""
-    row = metrics(scores(range(40, 100), range(60)))["roc_auc", None]
-    assert 0.5 < row["low"] < row["value"] < row["high"]
 
 
 def test_tpr_within_the_budget():
@@ -128,18 +116,6 @@ def test_a_corpus_without_labels_has_no_metrics():
     table = evaluate(scores([], [], unknown=[1, 2]).lazy(), ["a_v1"], preset="default")
     assert table.is_empty()
     Metrics.validate(table)
-
-
-def test_each_attack_has_its_own_rows():
-    frame = scores([2, 3], [0, 1]).with_columns(b_v1=-pl.col("a_v1"))
-    table = evaluate(frame.lazy(), ["b_v1", "a_v1"], preset="default").filter(metric="roc_auc")
-    assert table.select("attack", "value").rows() == [("b_v1", 0.0), ("a_v1", 1.0)]
-
-
-def test_equal_scores_are_a_coin_toss():
-    row = metrics(scores([1] * 9, [1] * 9))["roc_auc", None]
-    assert row["value"] == 0.5
-    assert row["low"] < 0.5 < row["high"]
 
 
 def test_importing_the_package_loads_no_heavy_library():
@@ -334,3 +310,231 @@ def test_attacks_that_err_alike_are_bounded_as_one_attack_is(grouping):
     }
     alone, together = lows.values()
     assert together == pytest.approx(alone, abs=0.008)  # by Bonferroni 0.02 lower
+
+
+def labelled_of_authors(members, nonmembers):
+    score = np.array([*members, *nonmembers], float)
+    return np.arange(score.size) < len([*members]), score
+
+
+@pytest.mark.parametrize(
+    ("members", "nonmembers", "nearest", "within"),
+    [
+        # one of seven non-members ties with the second member: of the rates 0 and 1/7 1/7 is nearer
+        ([9, 8], [8, 1, 2, 3, 4, 5, 6], 1, 1 / 2),
+        # the curve climbs at 0.1 from 0 to 1; its corners are kept, and the lower one comes first
+        ([5, 4], [9, *range(-9, 0)], 0, 1),
+        # three tied pairs make a line from 5 to 15 %; its middle, at 10 %, is gone
+        ([9, 8, 7, -9], [9, 8, 7, *range(-8, 0), *range(-8, 1)], 3 / 4, 2 / 4),
+    ],
+)
+def test_the_point_nearest_to_a_rate(members, nonmembers, nearest, within):
+    member, score = labelled_of_authors(members, nonmembers)
+    assert tpr_nearest_fpr(member, score, 0.1) == nearest
+    assert roc_curve(member, score).at_fpr(0.1).tpr == within
+
+
+def test_equal_scores_are_all_called_non_members():
+    """No threshold has a TPR above its FPR, so the infinite one, the highest, counts."""
+    member, score = labelled_of_authors([1] * 10, [1] * 30)
+    assert accuracy_5_fold(member, score) == 0.75
+
+
+def test_accuracy_equals_a_loop_written_from_the_paper():
+    rng = np.random.default_rng(0)
+    member = np.repeat([True, False], [23, 31])
+    score = rng.integers(0, 9, 54) + 2.0 * member
+    right = []
+    for train, test in StratifiedKFold(5, shuffle=True, random_state=0).split(score, member):
+        gaps = {
+            threshold: np.mean(score[train][member[train]] >= threshold)
+            - np.mean(score[train][~member[train]] >= threshold)
+            for threshold in sorted(set(score[train]), reverse=True)
+        }
+        threshold = max(gaps, key=gaps.__getitem__)
+        right.append(np.mean((score[test] >= threshold) == member[test]))
+    assert accuracy_5_fold(member, score) == pytest.approx(np.mean(right))
+    assert accuracy_5_fold(member, score) == accuracy_5_fold(member, score)
+
+
+def clusters(columns, *, counts=None, window=None):
+    """Cluster of each target, as the number of the first target in it."""
+    n = len(next(iter(columns.values())))
+    frame = pl.DataFrame({"a": [1.0] * n} | columns)
+    if window:
+        frame = frame.with_columns(window_index=pl.Series(window, dtype=pl.UInt32))
+    where = pl.lit(value=True) if counts is None else pl.lit(pl.Series(counts))
+    found = find_clusters(frame.lazy(), where, ["a"] + ["b"] * ("b" in columns))
+    if found is None:
+        return None
+    codes = found.tolist()
+    assert sorted(set(codes)) == list(range(len(set(codes))))
+    return [codes.index(code) for code in codes]
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "expected"),
+    [
+        (
+            {
+                "group": ["g", None, "g", None, None, None],
+                "document_id": ["1", "2", "3", "2", None, None],
+            },
+            {},
+            [0, 1, 0, 1, 4, 5],
+        ),
+        ({"group": ["x", "x", None], "document_id": [None, None, "x"]}, {}, [0, 0, 2]),
+        ({"group": ["a", "b"], "document_id": [None, "a"]}, {}, None),
+        ({"a": [1.0, 2.0]}, {}, None),
+        (  # windows of a document without an identifier
+            {"document_id": [None] * 5, "group": [None] * 5},
+            {"window": [0, 1, 0, 0, 1]},
+            [0, 0, 2, 3, 3],
+        ),
+        (  # the second does not count, but begins a document
+            {"document_id": [None] * 4},
+            {"window": [0, 0, 1, 2], "counts": [True, False, True, True]},
+            [0, 1, 1],
+        ),
+        ({"group": ["a", "a", "b"], "a": [1.0, None, 2.0]}, {}, None),
+        ({"group": ["a", "a", "b"], "a": [1.0, float("inf"), 2.0]}, {}, None),
+        (
+            {"group": ["a", "a", "b"], "a": [1.0, None, 2.0], "b": [None, 1.0, 1.0]},
+            {},
+            [0, 0, 2],
+        ),
+    ],
+)
+def test_the_cluster_is_the_group_else_the_document_else_the_target(columns, options, expected):
+    assert clusters(columns, **options) == expected
+
+
+N_SIMULATIONS = 40
+QUICK = [
+    case
+    for case in CASES
+    if case.figure != "simultaneous" and case.groups * case.n < 1000 and case.n <= 400
+]
+
+
+def test_the_grid_has_independent_and_grouped_texts_of_every_figure():
+    assert {(case.figure, case.groups > 0) for case in QUICK} >= {
+        ("auc", False), ("auc", True), ("tpr", False), ("tpr", True), ("balanced accuracy", False),
+        ("balanced accuracy", True), ("difference", False), ("difference", True), ("macro", False),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("case", QUICK, ids=str)
+def test_coverage(case):
+    share, width, none = coverage(case, N_SIMULATIONS)
+    assert none == 0
+    assert kept(case, share, N_SIMULATIONS)
+    assert width < 0.7
+
+
+def test_simultaneous_bounds_hold_together():
+    case = next(case for case in CASES if case.figure == "simultaneous")
+    share, _, _ = coverage(case, N_SIMULATIONS // 2)
+    assert kept(case, share, N_SIMULATIONS // 2)
+
+
+def row(value, low, high, *, metric="roc_auc", fpr=None, reason=None):
+    confidence, method = (0.95, "some") if low is not None else (None, None)
+    return MetricRow(
+        metric=metric, fpr=fpr, value=value, low=low, high=high, confidence=confidence,
+        method=method, reason=reason,
+    )  # fmt: skip
+
+
+def counts(n):
+    return {"n_members": n, "n_nonmembers": 2 * n, "n_unscored": 1}
+
+
+@pytest.mark.parametrize(
+    ("clustered", "low", "high", "method"),
+    [
+        # distances 0.03 and 0.04 below make 0.05, halved; 0.05 and 0.12 above make 0.13
+        (False, 0.675, 0.765, "mover over 2"),
+        (True, 0.665, 0.785, "average_conservative over 2"),
+    ],
+)
+def test_two_buckets_by_hand(clustered, low, high, method):
+    buckets = [(counts(10), [row(0.6, 0.57, 0.65)]), (counts(20), [row(0.8, 0.76, 0.92)])]
+    ((sizes, average),) = macro_averages(buckets, clustered=clustered)
+    assert (average.value, average.low, average.high) == pytest.approx((0.7, low, high))
+    assert (average.method, average.confidence) == (method, 0.95)
+    assert sizes == {"n_members": 30, "n_nonmembers": 60, "n_unscored": 2}
+
+
+def test_only_buckets_that_have_the_figure_count():
+    rate = {"metric": "tpr_at_fpr", "fpr": 0.01}
+    buckets = [
+        (counts(1), [row(None, None, None, reason="too few", **rate)]),
+        (counts(2), [row(0.4, 0.3, 0.5, **rate)]),
+        (counts(4), [row(0.6, 0.5, 0.7, **rate), row(0.1, 0, 1, metric="fpr_at_threshold")]),
+    ]
+    ((sizes, average),) = macro_averages(buckets, clustered=False)
+    assert (average.metric, average.fpr, average.value) == ("tpr_at_fpr", 0.01, 0.5)
+    assert average.reason is None
+    assert sizes["n_members"] == 6
+
+
+def test_a_bucket_without_limits_leaves_the_average_without():
+    buckets = [
+        (counts(1), [row(0.4, 0.3, 0.5)]),
+        (counts(2), [row(0.6, None, None, reason="few groups")]),
+    ]
+    ((_, average),) = macro_averages(buckets, clustered=True)
+    assert (average.value, average.low, average.high) == (0.5, None, None)
+    assert (average.method, average.reason) == (None, "few groups")
+
+
+def rows(found):
+    return {
+        name: list(range(99)[at]) if isinstance(at, slice) else at.tolist()
+        for name, at in found.items()
+    }
+
+
+def test_each_value_is_a_slice_in_order_and_nulls_are_one():
+    frame = pl.LazyFrame(
+        {"member": [True] * 5, "site": ["b", None, "a", "b", None], "year": [1] * 5}
+    )
+    found = rows(find_slices(frame, ["site", "year"]))
+    assert list(found) == ["all", "site=a", "site=b", "site=null", "year=1"]
+    assert found["site=b"] == [0, 3]
+    assert found["site=null"] == [1, 4]
+    assert found["all"] == list(range(99))
+
+
+def test_length_buckets_reach_half_a_doubling_to_either_side():
+    words = [22, 23, 45, 46, 90, 91, 181, 182, 362, 363, None]
+    frame = pl.LazyFrame({"member": [True] * 11 + [False] * 11, "n_words": words * 2})
+    found = rows(find_slices(frame, []))
+    assert {name: [words[at] for at in found[name] if at < 11] for name in list(found)[1:]} == {
+        "about 32 words": [23, 45],
+        "about 64 words": [46, 90],
+        "about 128 words": [91, 181],
+        "about 256 words": [182, 362],
+    }
+
+
+@pytest.mark.parametrize("words", [[32, 64, 32, 32], [32, 64, 32, 1000]])
+def test_a_single_bucket_of_both_classes_is_no_slice(words):
+    frame = pl.LazyFrame({"member": [True, True, False, False], "n_words": words})
+    assert list(find_slices(frame, [])) == ["all"]
+
+
+def test_a_missing_column_is_named():
+    with pytest.raises(RequestError, match="no column 'sight' to slice by; there are member, site"):
+        find_slices(pl.LazyFrame({"member": [True], "site": ["a"]}), ["sight"])
+
+
+@pytest.mark.parametrize(("n", "refused"), [(50, False), (51, True)])
+def test_a_column_of_many_values_is_refused(n, refused):
+    frame = pl.LazyFrame({"member": [True] * n, "url": range(n)})
+    if refused:
+        with pytest.raises(RequestError, match="'url' has 51 values"):
+            find_slices(frame, ["url"])
+    else:
+        assert len(find_slices(frame, ["url"])) == 51

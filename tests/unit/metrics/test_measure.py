@@ -1,20 +1,24 @@
-"""Attacks beside the blind baseline, on the same labels."""
-
 from __future__ import annotations
 
 import numpy as np
 import polars as pl
 import pytest
+from sklearn.metrics import roc_auc_score
 
+from mia_batch.attacks.attack import PROBE
 from mia_batch.diagnostics import blind
 from mia_batch.diagnostics.preflight import check_targets
 from mia_batch.diagnostics.unscored import uneven_findings
 from mia_batch.inference.findings import VerdictPlan
-from mia_batch.metrics.measure import measure
+from mia_batch.metrics import measure as module
+from mia_batch.metrics.measure import curves, growth, measure, quintile_rows
 from mia_batch.report import sentences
-from mia_batch.report.sentences import labelled_sentences
-from mia_batch.schemas import Metrics, Scores, Unscored, Verdicts
+from mia_batch.schemas import Curves, Metrics, Scores, Targets, Unscored, Verdicts
 from mia_batch.stats.differences import auc_difference
+from mia_batch.stats.intervals import auc_interval
+from mia_batch.tables import check
+from tests import logprob_rows
+from tests.frames import attack, features, table, target_id
 
 N_DOCUMENTS, N_WINDOWS = 40, 3
 
@@ -121,8 +125,284 @@ def test_scores_that_members_lack_are_warned_of_before_any_figure(run, monkeypat
     assert lines[warning + 1].startswith("b_v1: AUC ")
 
 
-def test_nothing_is_said_where_every_text_has_a_score(run, monkeypatch):
-    monkeypatch.setattr(blind, "_N_PERMUTATIONS", 9)
-    metrics, findings, _ = measured(run[0], run[1], ["a_v1"])
-    assert findings.filter(check="uneven_scores").is_empty()
-    assert not any("lack scores" in line for line in labelled_sentences(metrics, findings, "a_v1"))
+LETTERS = 10  # of every window
+ATTACKS = [attack(name, pl.col("words_candidate").max()) for name in ("a_v1", "b_v1")]
+
+
+def drawn(*rows, curve=None):
+    """Curves of such windows; each is ten characters and a space behind the one before."""
+    numbered = [
+        {
+            "target_id": target_id(number),
+            "n_windows": 1,
+            "start": 11 * row.get("window_index", 0),
+            "target": "x" * LETTERS,
+            **row,
+        }
+        for number, row in enumerate(rows)
+    ]
+    frame = table(Targets, numbered, role="target", window_index=0, n_words=100).with_columns(
+        pl.Series(name, [row.get(name) for row in rows], pl.Float64) for name in ("a_v1", "b_v1")
+    )
+    found = pl.concat(curves(frame.drop("a_v1", "b_v1").lazy(), frame.lazy(), ATTACKS, "a_v1", {}))
+    check(found, Curves, what="curves")
+    return found if curve is None else found.filter(curve=curve)
+
+
+def texts(scores, **columns):
+    return [{"a_v1": score, **columns} for score in scores]
+
+
+def book(name, scores, windows=None, n_windows=None, **columns):
+    windows = windows or range(len(scores))
+    return [
+        row | {"window_index": window}
+        for window, row in zip(
+            windows,
+            texts(scores, document_id=name, n_windows=n_windows or len(scores), **columns),
+            strict=True,
+        )
+    ]
+
+
+def points(frame):
+    return frame.select("x", "y", "n").rows()
+
+
+def test_a_roc_curve_of_few_scores_has_all_its_points():
+    labelled = texts([0.9, 0.5], member=True) + texts([0.5, 0.1], member=False)
+    other = texts([5.0], member=True, role="calibration") + texts([3.0, None])
+    found = drawn(*labelled, *other, curve="roc")
+    assert found["attack"].unique().to_list() == ["a_v1"]  # b_v1 has no scores
+    assert points(found) == [(0, 0, 4), (0, 0.5, 4), (0.5, 1, 4), (1, 1, 4)]
+    assert found["subject"].null_count() == 4
+
+
+def test_without_both_classes_there_is_no_roc_curve():
+    assert drawn(*texts([0.9, 0.5], member=True), curve="roc").is_empty()
+    assert drawn(*texts([None], member=True), *texts([0.1], member=False), curve="roc").is_empty()
+
+
+def test_distributions_over_the_range_of_all_texts():
+    found = drawn(
+        *texts([4.0, 4.0, float("inf")], member=True),
+        *texts([0.0], member=False),
+        *texts([0.05, 2.0], role="non_member", member=False),
+        *texts([2.0], role="calibration", member=True),
+        *texts([1.0, 3.0, None]),
+        *texts([9.0], role="shot"),
+        curve="distribution",
+    )
+    sets = dict(found.select("subject", "n").unique().iter_rows())
+    assert sets == {"members": 3, "non-members": 3, "targets": 2}
+    members, others, targets = found.partition_by("subject", maintain_order=True)
+    assert [*members["x"]] == pytest.approx([0.05 + 0.1 * number for number in range(40)])
+    assert {n: y for n, y in enumerate(members["y"]) if y} == {20: 1 / 3, 39: 2 / 3}
+    assert {n: y for n, y in enumerate(others["y"]) if y} == {0: 2 / 3, 20: 1 / 3}
+    assert {n: y for n, y in enumerate(targets["y"]) if y} == {10: 0.5, 30: 0.5}
+
+
+def test_equal_scores_lie_in_one_bin():
+    found = drawn(*texts([2.0, 2.0]), curve="distribution")
+    assert found.filter(pl.col("y") > 0).select("y", "n").rows() == [(1.0, 2)]
+
+
+def test_a_strip_has_the_share_of_others_that_score_lower():
+    nulls = texts([0.1, 0.2, 0.3, 0.4], role="non_member", member=False)
+    found = drawn(*book("a", [0.25, None, 0.4, 0.9]), *book("b", [0.5]), *nulls, curve="strip")
+    assert found["subject"].unique().to_list() == ["a"]
+    end = 3 * 11 + LETTERS
+    expected = [(0, 0.5, 1), (11 / end, None, 0), (22 / end, 0.75, 1), (33 / end, 1, 1)]
+    assert points(found) == expected
+
+
+def test_without_texts_outside_all_are_compared():
+    found = drawn(*book("a", [0.1, 0.2]), *texts([0.3, 0.4]), curve="strip")
+    assert found["y"].to_list() == [0, 0.25]
+
+
+def test_a_document_of_many_windows_has_60_stretches():
+    nulls = texts([0.5], role="non_member")
+    scores = [float(number >= 60) for number in range(120)]
+    found = drawn(*book(None, scores), *nulls, curve="strip")
+    assert found["subject"].unique().to_list() == [target_id(0)]
+    assert found["n"].to_list() == [2] * 60
+    assert found["y"].to_list() == [0.0] * 30 + [1.0] * 30
+    assert found["x"][30] == 60 * 11 / (119 * 11 + LETTERS)
+
+
+def test_a_gap_begins_where_the_window_before_it_ends():
+    nulls = texts([0.5], role="non_member")
+    asked = book("a", [0.9, 0.9, 0.1], windows=[0, 1, 8], n_windows=10)
+    end = 8 * 11 + LETTERS
+    expected = [(0, 1, 1), (11 / end, 1, 1), (21 / end, None, 0), (88 / end, 0, 1)]
+    assert points(drawn(*asked, *nulls, curve="strip")) == expected
+
+
+def test_documents_of_other_roles_and_without_text():
+    helpers = book("a", [0.9, 0.9], role="non_member"), book("a", [0.9, 0.9], role="calibration")
+    blank = texts([None, None], target=None, start=None, document_id="b")
+    assert drawn(*helpers[0], *helpers[1], *blank, curve="strip").is_empty()
+
+
+def test_without_a_score_there_is_nothing_but_strips():
+    found = drawn(*book("a", [None, None]))
+    assert found.select("curve", "y", "n").rows() == [("strip", None, 0)] * 2
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_curve_of_many_scores_is_moved_by_at_most_a_400th(seed):
+    """Along either axis, at worst where a step's corner is cut off."""
+    rng = np.random.default_rng(seed)
+    scores = rng.normal(0, 1, 600).round(seed + 2)
+    member = rng.random(600) < 0.4
+    rows = [{"a_v1": s + m, "member": bool(m)} for s, m in zip(scores, member, strict=True)]
+    found = drawn(*rows, curve="roc")
+    assert 100 < found.height <= 201
+    score = scores + member
+    x, y = found["x"].to_numpy(), found["y"].to_numpy()
+    for threshold in np.unique(score):
+        fpr, tpr = (score[~member] >= threshold).mean(), (score[member] >= threshold).mean()
+        walked = np.linspace(0, 2, 20_001)
+        near = np.maximum(
+            abs(np.interp(walked, x + y, x) - fpr), abs(np.interp(walked, x + y, y) - tpr)
+        )
+        assert near.min() <= 1 / 400 + 1e-4
+
+
+N, MOST = 40, 11
+RNG = np.random.default_rng(3)
+MEMBER = RNG.random(N) < 0.5
+SAID = RNG.poisson(3 + 2 * MEMBER[:, None], (N, MOST))
+MEAN = attack("mean_v1", pl.col("words_candidate").mean())
+AT_POINTS = attack("probe_v1", pl.col("words_candidate").mean(), reads=(PROBE,))
+
+
+def scores(member=MEMBER, **columns):
+    frame = pl.DataFrame({"target_id": [target_id(n) for n in range(N)], "member": member})
+    return frame.with_columns(role=pl.lit("target"), **columns).lazy()
+
+
+def rows(index, **columns):
+    places = [(n, k) for n in range(N) for k in range(MOST)]
+    RNG.shuffle(places)
+    return [
+        {"target_id": target_id(n), index: int(k), "words_candidate": int(SAID[n, k]), **columns}
+        for n, k in places
+    ]
+
+
+EVIDENCE = {
+    "samples": features(*rows("sample_index"), *rows("view_index", view=PROBE[1])).lazy(),
+}
+
+
+def expected(k):
+    return pytest.approx(roc_auc_score(MEMBER, SAID[:, :k].mean(axis=1)))
+
+
+def test_each_kind_grows_by_doubling_for_the_first_attack_that_reads_it_alone():
+    other = attack("other_v1", pl.col("words_candidate").max())
+    found = [*growth(scores(), EVIDENCE, [AT_POINTS, MEAN, other])]
+    named = [frame.select("attack", "subject").unique().row(0) for frame in found]
+    assert named == [("mean_v1", "samples"), ("probe_v1", "points")]
+    for frame in found:
+        steps = [1, 2, 4, 8, MOST]
+        assert frame.select("x", "y", "n").rows() == [(k, expected(k), N) for k in steps]
+
+
+def test_so_many_texts_of_each_class_count(monkeypatch):
+    monkeypatch.setattr(module, "_MOST", 5)
+    (found,) = growth(scores(), EVIDENCE, [MEAN])
+    assert found["n"].to_list() == [10] * 5
+
+
+def test_what_is_not_scored_is_left_out():
+    gone = pl.col("target_id") == target_id(0)
+    rest = pl.when(gone & (pl.col("sample_index") == 0)).then(None)
+    evidence = EVIDENCE["samples"].with_columns(
+        words_candidate=rest.otherwise(pl.col("words_candidate"))
+    )
+    (found,) = growth(scores(), {"samples": evidence}, [MEAN])
+    assert found["n"].to_list() == [N - 1] + [N] * 4
+
+
+@pytest.mark.parametrize("member", [[True] * N, [False] * N, [None] * N])
+def test_without_both_classes_there_is_none(member):
+    assert [*growth(scores(pl.Series(member, dtype=pl.Boolean)), EVIDENCE, [MEAN])] == []
+
+
+def test_one_sample_cannot_grow_and_mixed_attacks_have_no_index():
+    single = EVIDENCE["samples"].filter(pl.col("sample_index") == 0, view="continuation")
+    (found,) = growth(scores(), {"samples": single}, [MEAN])
+    assert found.is_empty()
+    mixed = attack("mixed_v1", pl.len(), reads=(PROBE, ("target", "continuation")))
+    beside = attack("beside_v1", pl.len(), logprobs=(PROBE,))
+    assert [*growth(scores(), EVIDENCE, [mixed, beside])] == []
+
+
+def test_numbers_of_series_are_made_where_an_attack_reads_them():
+    """Two words of two different values, one of two that are equal."""
+    places = [(n, k) for n in range(N) for k in range(2)]
+    table = logprob_rows.table(
+        {"target_id": target_id(n), "view": PROBE[1], "view_index": k}
+        | {"logprob": [-1.0, 0.0] if MEMBER[n] else [0.0, 0.0]}
+        for n, k in places
+    )
+    words = attack("words_v1", pl.col("complexity_3").mean(), evidence="logprobs", reads=(PROBE,))
+    (found,) = growth(scores(), {"logprobs": table.lazy()}, [words])
+    assert found.select("x", "y").rows() == [(1, 1.0), (2, 1.0)]
+
+
+def of(*asked):
+    return [*quintile_rows(*asked)]
+
+
+def test_quintiles_by_hand():
+    blind = np.arange(20) / 20
+    member = np.tile([True, False, True, False], 5)
+    score = np.tile([3.0, 1.0, 2.0, 2.0], 5)
+    quintiles = of(member, score, blind, None)
+    assert [each["slice"] for each in quintiles] == [
+        f"blind quintile {place}" for place in range(1, 6)
+    ]
+    expected = auc_interval(np.array([3.0, 2.0]), np.array([1.0, 2.0]))
+    for each in quintiles:
+        # 3 beats 1 and 2, 2 beats 1 and ties with 2.
+        assert each["value"] == pytest.approx(3.5 / 4)
+        assert (each["n_members"], each["n_nonmembers"], each["reason"]) == (2, 2, None)
+        assert (each["low"], each["high"]) == (expected.low, expected.high)
+
+
+def test_a_quintile_that_lacks_a_class_has_a_reason():
+    blind = np.repeat([0.1, 0.9], [8, 2])
+    member = np.repeat([False, True], [8, 2])
+    quintiles = of(member, blind, blind, None)
+    assert "there is no scored member in this quintile" in {each["reason"] for each in quintiles}
+    assert sum(each["n_members"] + each["n_nonmembers"] for each in quintiles) == 10
+    assert all(each["value"] is None and each["low"] is None for each in quintiles)
+
+
+def test_clustered_texts_have_the_intervals_of_clusters():
+    generator = np.random.default_rng(1)
+    member = np.arange(400) % 2 == 0
+    score = generator.normal(size=400) + member
+    cluster = (np.arange(400) // 4).astype(np.int32)
+    for each in of(member, score, generator.random(400), cluster):
+        assert each["method"] == "group_logit_t"
+
+
+def test_texts_without_a_score_stay_in_their_quintile_and_are_counted():
+    blind = np.arange(20) / 20
+    member = np.tile([True, False], 10)
+    score = np.where(np.arange(20) < 18, np.nan, np.arange(20.0))
+    *without, last = of(member, score, blind, None)
+    assert [(each["value"], each["n_unscored"]) for each in without] == [(None, 4)] * 4
+    assert (last["value"], last["n_members"], last["n_nonmembers"], last["n_unscored"]) == (
+        0,
+        1,
+        1,
+        2,
+    )
+    nowhere = of(member, np.full(20, np.nan), blind, None)
+    assert [each["n_unscored"] for each in nowhere] == [4] * 5

@@ -9,7 +9,6 @@ from itertools import product
 import polars as pl
 import pytest
 
-from mia_batch.inference.few_books import few_books_findings
 from mia_batch.inference.findings import (
     finding_rows,
     gate_findings,
@@ -19,6 +18,7 @@ from mia_batch.inference.findings import (
     why_withheld,
     withhold,
 )
+from mia_batch.inference.sets import few_books_findings
 from mia_batch.inference.verdicts import verdicts
 from mia_batch.report import sentences
 from mia_batch.schemas import Metrics

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import pytest
 
-from mia_batch.stats.clusters import design_effect
+from mia_batch.stats.clusters import deal_folds, design_effect, permute_labels
 
 
 def test_by_hand():
@@ -32,12 +34,82 @@ def test_its_limits(values, cluster, expected):
     assert found == pytest.approx(expected)
 
 
-def test_the_variance_of_a_mean_grows_by_it():
-    """Of 2,000 draws of 40 clusters of 6 flags, each cluster with a probability of its own."""
-    rng = np.random.default_rng(0)
-    cluster = np.repeat(np.arange(40), 6)
-    flags = (rng.random((2000, 240)) < rng.beta(1, 4, (2000, 40)).repeat(6, axis=1)) * 1.0
-    found = np.mean([design_effect(each, cluster) for each in flags])
-    independent = 0.2 * 0.8 / 240
-    assert flags.mean(axis=1).var() / independent == pytest.approx(1 + 5 / 6, rel=0.1)
-    assert found == pytest.approx(1 + 5 / 6, rel=0.1)
+PURE = np.repeat([True, True, False, False, False, True], [3, 1, 2, 4, 1, 2])
+SIZES = np.repeat(np.arange(6), [3, 1, 2, 4, 1, 2])
+
+
+def deal(label, cluster, *, n_folds=2, seed=0):
+    generator = np.random.default_rng(seed)
+    return deal_folds(label, cluster, n_folds=n_folds, generator=generator)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_each_kind_of_cluster_is_dealt_evenly(seed):
+    cluster = np.repeat(np.arange(30), 4)
+    label = np.concatenate([np.repeat([True, False], 44), np.tile([True, False], 16)])
+    folds = deal(label, cluster, n_folds=5, seed=seed)
+    assert np.bincount(folds.fold).tolist() == [6] * 5
+    for kind in (slice(0, 11), slice(11, 22), slice(22, 30)):
+        assert np.ptp(np.bincount(folds.fold[kind], minlength=5)) <= 1
+    assert folds.fold_of_text.reshape(30, 4).tolist() == [[fold] * 4 for fold in folds.fold]
+
+
+def test_texts_without_clusters_are_permuted_within_folds_evenly():
+    label = np.array([True, True, False, False])
+    folds = deal(label, np.arange(4))
+    generator = np.random.default_rng(1)
+    drawn = Counter(tuple(permute_labels(label, folds, generator)) for _ in range(4000))
+    assert len(drawn) == 4
+    for labels, times in drawn.items():
+        assert [sum(np.array(labels)[folds.fold == fold]) for fold in (0, 1)] == [1, 1]
+        assert times == pytest.approx(1000, abs=4 * 27.4)  # four standard deviations
+
+
+def test_clusters_of_one_class_swap_whole_labels():
+    folds = deal(PURE, SIZES)
+    generator = np.random.default_rng(2)
+    seen = set()
+    for _ in range(50):
+        labels = permute_labels(PURE, folds, generator)
+        of_cluster = [set(labels[cluster == SIZES]) for cluster in range(6)]
+        assert all(len(labels) == 1 for labels in of_cluster)
+        true = np.array([labels == {True} for labels in of_cluster])
+        for fold in (0, 1):
+            here = folds.fold == fold
+            assert true[here].sum() == np.array([True, True, False, False, False, True])[here].sum()
+        seen.add(tuple(true))
+    assert len(seen) > 1
+
+
+def test_clusters_with_half_their_texts_true_keep_their_halves():
+    cluster = np.repeat(np.arange(6), 8)
+    label = np.tile(np.repeat([True, False], 4), 6)
+    folds = deal(label, cluster)
+    generator = np.random.default_rng(3)
+    labels = np.array([permute_labels(label, folds, generator) for _ in range(500)])
+    assert (labels.reshape(500, 6, 8).sum(axis=2) == 4).all()
+    assert labels.mean(axis=0) == pytest.approx(np.full(48, 0.5), abs=0.1)
+
+
+def test_shares_that_give_no_whole_number_leave_both_classes():
+    cluster = np.repeat(np.arange(8), [2, 7] * 4)
+    label = np.concatenate([[True, False, *[True] * 6, False]] * 4)
+    folds = deal(label, cluster)
+    generator = np.random.default_rng(4)
+    for _ in range(100):
+        shares = np.bincount(cluster, permute_labels(label, folds, generator))
+        assert (shares >= 1).all()
+        assert (shares < np.bincount(cluster)).all()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_texts_of_both_classes_are_outside_each_fold(seed):
+    """Two clusters of a class are enough, wherever else its texts are."""
+    cluster = np.repeat(np.arange(8), 2)
+    label = np.zeros(16, dtype=bool)
+    label[[0, 2, 3]] = True  # a cluster of both classes, and one of the first
+    folds = deal(label, cluster, seed=seed)
+    labels = permute_labels(label, folds, np.random.default_rng(seed))
+    for fold in (0, 1):
+        outside = folds.fold_of_text != fold
+        assert set(label[outside]) == set(labels[outside]) == {True, False}

@@ -9,7 +9,6 @@ import polars as pl
 from mia_batch.attacks.attack import REFERENCE_TEXT, TEXT
 from mia_batch.evidence.parts import scan_parts
 from mia_batch.inference.comparison import read_comparison_sets
-from mia_batch.inference.findings import gate_verdict, why_withheld
 from mia_batch.inference.memory import (
     common_targets,
     verbatim_findings,
@@ -91,8 +90,7 @@ def _write(audit: Audit) -> None:
         samples=audit.settings.continuations,
         words=audit.settings.word_rule,
         blind_warns=blind_warns(findings),
-        withheld=why_withheld(findings),
-        exploratory=gate_verdict(findings) == "exploratory",
+        findings=findings,
         controls=controls,
     )
     sink(rows, run.path("rollup"), Rollup)

@@ -17,7 +17,6 @@ from mia_batch.errors import SettingsError
 from mia_batch.inference.comparison import read_comparison_sets
 from mia_batch.inference.conformal import score_errors
 from mia_batch.inference.e_values import RoundsTest
-from mia_batch.inference.few_books import FEW_BOOKS, few_books_findings
 from mia_batch.inference.findings import (
     VerdictPlan,
     finding_rows,
@@ -32,12 +31,16 @@ from mia_batch.inference.findings import (
     withhold,
 )
 from mia_batch.inference.memory import verbatim_runs
-from mia_batch.inference.null_audits import null_audit_findings
-from mia_batch.inference.power import power_findings
-from mia_batch.inference.sets import codec_findings, combination_findings, infer_dataset
+from mia_batch.inference.power import power_findings, weight_findings
+from mia_batch.inference.sets import (
+    FEW_BOOKS,
+    codec_findings,
+    combination_findings,
+    few_books_findings,
+    infer_dataset,
+)
 from mia_batch.inference.verdicts import placebo_findings, verdicts
-from mia_batch.inference.weights import weight_findings
-from mia_batch.inference.yardstick import OF_YARDSTICK, yardstick_findings
+from mia_batch.inference.yardstick import OF_YARDSTICK, null_audit_findings, yardstick_findings
 from mia_batch.kernels import count_words
 from mia_batch.metrics.measure import measure
 from mia_batch.pipeline.choice import verdict_plan

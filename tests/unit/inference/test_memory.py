@@ -1,5 +1,3 @@
-"""What came out word for word: counted by text and by document, of both sets, and said."""
-
 from __future__ import annotations
 
 import polars as pl

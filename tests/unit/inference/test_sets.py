@@ -1,0 +1,470 @@
+from __future__ import annotations
+
+from itertools import combinations
+from math import nan
+
+import numpy as np
+import polars as pl
+import pytest
+from scipy.stats import beta, binomtest, hypergeom, norm, t
+
+from mia_batch.inference.comparison import collection_test
+from mia_batch.inference.conformal import p_values
+from mia_batch.inference.sets import (
+    DATASET_INFERENCE,
+    Top,
+    codec_findings,
+    combination_findings,
+    combine,
+    few_books_findings,
+    infer_dataset,
+    max_t,
+    top_bound,
+)
+from mia_batch.stats.intervals import roc_auc
+from tests.unit.inference.scored import plan, rows, table
+
+
+def found(*parts):
+    made = codec_findings(table(*parts).rename({"a_v1": "codec_v1"}).lazy())
+    return {row["subject"]: row for row in made.iter_rows(named=True)}
+
+
+def test_shares_of_targets_and_control_by_hand():
+    facts = found(rows("target", [1.0, 1.0, 1.0, 0.0, None]), rows("non_member", [0.0, 1.0]))
+    limits = binomtest(3, 4).proportion_ci()
+    assert facts["targets"]["value"] == 0.75
+    assert (facts["targets"]["low"], facts["targets"]["high"]) == pytest.approx(tuple(limits))
+    assert facts["non-members"]["value"] == 0.5
+
+
+def test_windows_of_one_group_count_as_one_where_they_are_alike():
+    alike = [row for n in range(10) for row in rows("target", [float(n % 2)] * 5, group=f"g{n}")]
+    facts = found(alike, rows("non_member", [0.0]))
+    n = 10 * (norm.ppf(0.975) / t(9).ppf(0.975)) ** 2  # ten groups of five texts each, all alike
+    limits = beta.ppf(0.025, n / 2, n / 2 + 1), beta.ppf(0.975, n / 2 + 1, n / 2)
+    assert (facts["targets"]["low"], facts["targets"]["high"]) == pytest.approx(limits)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "worth"), [([40], "1"), ([20, 20, 20], "3"), ([60] + [5] * 8, "2.63")]
+)
+def test_groups_that_are_worth_fewer_than_four_carry_no_interval(sizes, worth):
+    parts = [
+        rows("target", [1.0, 0.0] * (n // 2) + [1.0] * (n % 2), group=f"g{i}")
+        for i, n in enumerate(sizes)
+    ]
+    facts = found([row for part in parts for row in part], rows("non_member", [0.0]))
+    assert facts["targets"]["value"] == pytest.approx(0.5, abs=0.1)
+    assert (facts["targets"]["low"], facts["targets"]["high"]) == (None, None)
+    assert facts["targets"]["reason"] == (
+        "an interval needs 4 independent groups of texts of one size, these are worth " + worth
+    )
+
+
+def test_a_set_without_scores_has_a_reason():
+    facts = found(rows("target", [None]), rows("non_member", [0.0]))
+    assert facts["targets"]["value"] is None
+    assert facts["targets"]["reason"] == "no text of the set has a score"
+
+
+ATTACKS = ["a_v1", "b_v1", "c_v1"]
+
+
+def texts(rng, role, n, member, *, windows=1, shift=0.0, together=0.0, name=""):
+    """Texts with three scores; those of a group share ``together`` of their deviation."""
+    rows = []
+    for number in range(n):
+        common = together * rng.normal(size=3)
+        for window in range(windows):
+            scores = common + rng.normal(size=3) + shift
+            key = {"role": role, "member": member, "group": f"{name or role}{member}{number}"}
+            columns = dict(zip(ATTACKS, scores.tolist(), strict=True))
+            rows.append(key | {"window_index": window} | columns)
+    return rows
+
+
+def scores(*parts):
+    rows = [row for part in parts for row in part]
+    frame = table(rows)
+    return frame.with_columns(
+        pl.Series(name, [row[name] for row in rows], pl.Float64) for name in ATTACKS[1:]
+    )
+
+
+def combined(frame, seed=0):
+    return combine(frame.lazy(), ATTACKS, seed=seed)
+
+
+def share_at_most(rng, runs, parts, alpha=0.2):
+    """Share of p-values of targets that are no members, and the standard error there should be."""
+    shares, asked, null = [], np.empty(0), np.empty(0)
+    for _ in range(runs):
+        frame = scores(*parts(rng))
+        found, of = combined(frame), frame["role"].cast(pl.String)
+        asked = (of == "target") & frame["member"].is_null()
+        null = (of == "non_member") if (of == "non_member").any() else ~frame["member"]
+        asked, null = asked.to_numpy(), (null.fill_null(False) & (of != "calibration")).to_numpy()
+        shares.append(float(np.mean(p_values(found[asked], found[null]) <= alpha)))
+    n, m = int(null.sum()), int(asked.sum())
+    error = np.sqrt(alpha * (1 - alpha) * (n + m + 1) / (m * (n + 2) * runs))
+    return float(np.mean(shares)), float(error)
+
+
+def calibrated(rng):
+    """Non-members and targets that have taught nothing."""
+    return (
+        texts(rng, "calibration", 40, True, shift=1.0),
+        texts(rng, "calibration", 40, False),
+        texts(rng, "non_member", 39, False),
+        texts(rng, "target", 40, None),
+    )
+
+
+def among_all(rng):
+    """Known members against the others, of which a third of the targets are members, too."""
+    return (
+        texts(rng, "target", 40, True, shift=1.0),
+        texts(rng, "target", 39, False),
+        texts(rng, "target", 40, None),
+        texts(rng, "calibration", 20, True, shift=1.0),
+    )
+
+
+@pytest.mark.parametrize("parts", [calibrated, among_all])
+def test_p_values_of_non_members_are_uniform(parts):
+    share, error = share_at_most(np.random.default_rng(1), 5, parts)
+    assert share == pytest.approx(0.2, abs=3 * error)
+
+
+def test_groups_that_move_together_are_exchanged_whole():
+    """The mean of each group's windows; no group is scored by what its own windows taught."""
+
+    def parts(rng):
+        kinds = (("target", 20, True, 1.0), ("non_member", 19, False, 0), ("target", 20, None, 0))
+        return [
+            texts(rng, role, n, member, shift=shift, windows=4, together=2.0)
+            for role, n, member, shift in kinds
+        ]
+
+    rng, shares = np.random.default_rng(2), []
+    for _ in range(5):
+        frame = scores(*parts(rng))
+        mean = frame.with_columns(c=pl.Series(combined(frame))).group_by("role", "member", "group")
+        of = mean.agg(pl.col("c").mean())
+        asked = of.filter(pl.col("member").is_null())["c"].to_numpy()
+        null = of.filter(pl.col("role") == "non_member")["c"].to_numpy()
+        shares.append(np.mean(p_values(asked, null) <= 0.2))
+    error = np.sqrt(0.2 * 0.8 * 40 / (20 * 21 * 5))
+    assert np.mean(shares) == pytest.approx(0.2, abs=3 * error)
+
+
+def test_a_member_that_is_seen_in_one_attack_or_another_is_found():
+    rng = np.random.default_rng(3)
+    frame = scores(texts(rng, "target", 300, True), texts(rng, "target", 300, False))
+    shown = pl.Series(rng.integers(0, 3, frame.height))
+    frame = frame.with_columns(
+        pl.col(name) + 3 * (pl.col("member") & (shown == which))
+        for which, name in enumerate(ATTACKS)
+    )
+    member = frame["member"].to_numpy()
+    together = roc_auc(member, combined(frame))
+    alone = max(roc_auc(member, frame[name].to_numpy()) for name in ATTACKS)
+    assert together > alone + 0.1
+
+
+def test_null_where_every_attack_is_and_where_there_is_too_little_to_learn_from():
+    rng = np.random.default_rng(4)
+    frame = scores(texts(rng, "target", 20, True, shift=1.0), texts(rng, "target", 20, False))
+    lost = frame.with_columns(
+        pl.when(pl.int_range(pl.len()) != 3).then(name).alias(name) for name in ATTACKS
+    )
+    made = combined(lost.with_columns(b_v1=pl.lit(None, pl.Float64)))
+    assert np.flatnonzero(np.isnan(made)).tolist() == [3]
+    assert np.isnan(combined(frame[11:])).all()
+    assert combination_findings(frame[11:].lazy())["verdict"].unique().to_list() == ["too_few"]
+    assert np.isfinite(combined(frame[10:])).all()
+    found = combination_findings(frame[10:].lazy())
+    assert found.select("statistic", "value", "verdict").rows() == [
+        ("n_members", 10.0, "all"),
+        ("n_others", 20.0, "all"),
+    ]
+
+
+def test_no_text_is_scored_by_what_its_own_group_taught():
+    """Labels and scores of a group's other windows change nothing of its windows' scores."""
+    rng = np.random.default_rng(5)
+    parts = (
+        texts(rng, "calibration", 15, True, shift=1.0, windows=2),
+        texts(rng, "calibration", 15, False, windows=2),
+    )
+    frame = scores(*parts)
+    own = (pl.col("group") == "calibrationTrue3") & (pl.col("window_index") == 1)
+    changed = frame.with_columns(pl.when(~own).then(name).otherwise(-9.0) for name in ATTACKS)
+    place = frame.select(own.arg_true()).item() - 1
+    assert combined(changed)[place] == combined(frame)[place]
+    assert (combined(changed) != combined(frame)).any()
+
+
+PLAN = plan(level="collection")
+
+
+def inferred(*parts, told_apart=False, of_plan=PLAN):
+    return infer_dataset(scores(*parts).lazy(), ATTACKS, of_plan, told_apart=told_apart)
+
+
+def sets(rng, n=40, shift=0.0, **groups):
+    return (
+        texts(rng, "target", n, None, shift=shift, **groups),
+        texts(rng, "non_member", n, False, **groups),
+    )
+
+
+def test_p_values_of_sets_that_are_alike_are_uniform():
+    rng, runs = np.random.default_rng(4), 60
+    found = [inferred(*sets(rng, windows=8, together=1.0)) for _ in range(runs)]
+    p = np.array([one.test.p_value for one in found])
+    for level in (0.1, 0.5):
+        error = np.sqrt(level * (1 - level) / runs)
+        assert np.mean(p <= level) == pytest.approx(level, abs=3 * error)
+    papers = np.mean([one.paper_p_value <= 0.1 for one in found])
+    assert papers > 0.1 + 3 * np.sqrt(0.09 / runs)  # it takes windows of a group for independent
+
+
+def test_a_set_that_was_learnt_is_found():
+    rng = np.random.default_rng(5)
+    p = [inferred(*sets(rng, shift=0.7)).test.p_value for _ in range(8)]
+    assert np.median(p) <= 0.001
+
+
+def test_a_set_on_which_attacks_score_lower_is_not_taken_for_learnt():
+    """By weights of either sign, as in the paper, it is."""
+    rng = np.random.default_rng(6)
+    found = [inferred(*sets(rng, shift=-0.7)) for _ in range(8)]
+    assert np.median([one.paper_p_value for one in found]) <= 0.001
+    assert min(one.test.p_value for one in found) >= 0.05
+    assert all(min(one.weights.values()) >= 0 for one in found)
+
+
+def test_sets_that_can_be_told_apart_get_a_reason_and_no_p_value():
+    made = inferred(*sets(np.random.default_rng(7), shift=2.0), told_apart=True)
+    (row,) = made.verdict().iter_rows(named=True)
+    assert (row["attack"], row["level"], row["p_value"]) == (DATASET_INFERENCE, "collection", None)
+    assert row["reason"].startswith("targets and non-members can be told apart without the model")
+    by_statistic = {row["statistic"]: row for row in made.findings().iter_rows(named=True)}
+    assert by_statistic["permutation"]["p_value"] is by_statistic["paper"]["p_value"] is None
+
+
+def test_too_few_groups_get_a_reason():
+    made = inferred(*sets(np.random.default_rng(8), n=15))
+    assert made.test is None
+    assert "groups of enough windows, 10 are needed" in made.reason
+
+
+def test_rows_tell_what_was_learned_and_tested():
+    made = inferred(*sets(np.random.default_rng(9), shift=1.0))
+    (row,) = made.verdict().iter_rows(named=True)
+    assert made.test is not None
+    assert row["method"] == f"split_{made.test.method}"
+    assert not row["planned"]
+    facts = made.findings()
+    counts = {
+        row["statistic"]: row["value"]
+        for row in facts.iter_rows(named=True)
+        if row["value"] is not None and row["subject"] is None
+    }
+    assert counts["n_learned"] + counts["n_targets"] + counts["n_null"] == 80
+    weights = facts.filter(statistic="weight")
+    assert weights["subject"].to_list() == ATTACKS
+    assert weights["value"].to_list() == list(made.weights.values())
+
+
+def test_an_attack_without_scores_has_no_weight():
+    frame = scores(*sets(np.random.default_rng(10), shift=1.0)).with_columns(c_v1=None)
+    made = infer_dataset(frame.lazy(), ATTACKS, PLAN, told_apart=False)
+    assert made.weights["c_v1"] == 0
+    assert made.test is not None
+    assert made.test.p_value <= 0.01
+
+
+NULLS = np.linspace(0, 39, 40)  # four numbers of highest: 1, 2, 3 and 5
+
+
+def targets(*counts):
+    """So many of 50 targets lie above the null of each rank, less those above the one before."""
+    above = [score for score, n in counts for _ in range(n)]
+    return np.array(above + [-1.0] * (50 - len(above)))
+
+
+def top_reference(found, nulls, ranks):
+    """Of v highest among all units at most k - 1 are nulls where v - k + 1 others lie above."""
+    made = []
+    n, m = len(nulls), len(found)
+    for rank in ranks:
+        threshold = sorted(nulls)[-rank]
+        above = sum(score > threshold for score in found)
+        fewest = next(
+            members
+            for members in range(above + 1)
+            if above == members
+            or hypergeom.cdf(rank - 1, m - members + n, n, above - members + rank - 1)
+            > 0.05 / len(ranks)
+        )
+        made.append((fewest, -above))
+    return max(made)
+
+
+@pytest.mark.parametrize(
+    "scores",
+    [
+        targets((50, 10)),
+        targets((50, 4), (38.5, 1), (36.5, 9)),
+        targets((34.5, 30)),
+        targets((38, 6)),
+        targets((50, 50)),
+    ],
+)
+def test_the_bound_equals_its_reference(scores):
+    made = top_bound(scores, 50, NULLS)
+    assert (made.at_least, -made.of_top) == top_reference(scores, NULLS, (1, 2, 3, 5))
+
+
+def test_what_has_no_score_finds_nothing():
+    assert top_bound(targets((nan, 10)), 50, NULLS) == Top(0, 0, 1)
+    unscored = np.array([*NULLS[:-1], nan])
+    assert top_bound(targets((50, 10)), 50, unscored).rank > 1
+
+
+def test_few_nulls_are_compared_with_the_highest_alone():
+    """Two of two beat 15 others by chance in 1 of C(17, 2), one of one in 1 of 16."""
+    assert top_bound(np.array([99.0, 98, 97]), 3, NULLS[:15]) == Top(2, 3, 1)
+
+
+def max_t_reference(groups, nulls):
+    """Adjusted p-values by all orders, one attack and one order at a time."""
+    found, n_groups = {}, len(groups[0])
+    for attack, pooled in enumerate(np.hstack([groups, nulls]).tolist()):
+        ranks = [sum(x < y for x in pooled) + (pooled.count(y) + 1) / 2 for y in pooled]
+        sums = np.array([sum(chosen) for chosen in combinations(ranks, n_groups)])
+        found[attack] = (sums - sums.mean()) / (sums.std() or 1)
+    left, before, p_values = [*found], 0.0, [0.0] * len(found)
+    for attack in sorted(found, key=lambda attack: -found[attack][0]):
+        largest = np.max([found[other] for other in left], axis=0)
+        before = max(before, float(np.mean(largest >= found[attack][0] - 1e-9)))
+        p_values[attack] = before
+        left.remove(attack)
+    return [found[attack][0] for attack in sorted(found)], p_values
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_max_t_equals_its_reference(seed):
+    rng = np.random.default_rng(seed)
+    scores = rng.integers(0, 6, (4, 8)).astype(float)
+    scores[:2, :3] += 3
+    scores[3] = 1  # tells nothing
+    made = max_t(scores[:, :3], scores[:, 3:], 0)
+    statistics, p_values = max_t_reference(scores[:, :3], scores[:, 3:])
+    assert made.statistics.tolist() == pytest.approx(statistics)
+    assert made.p_values.tolist() == pytest.approx(p_values)
+    assert made.n_orders == 56
+
+
+def test_one_attack_alone_has_the_p_value_of_the_collection():
+    rng = np.random.default_rng(0)
+    groups, nulls = rng.normal(0.5, 1, 8), rng.normal(size=20)
+    made = max_t(groups[None], nulls[None], 7)
+    assert made.p_values[0] == collection_test(groups, nulls, 7).p_value
+
+
+def findings(*parts, attacks=("a_v1", "b_v1"), planned=("b_v1", "a_v1"), **changes):
+    scores = table(*parts).with_columns(b_v1=-pl.col("a_v1"), c_v1=pl.lit(None, pl.Float64))
+    made = few_books_findings(scores.lazy(), attacks, plan(**changes), planned)
+    facts = {
+        (
+            row["check"],
+            row["statistic"],
+            row["subject"] if row["statistic"] == "rank_sum" else "",
+        ): row
+        for row in made.to_dicts()
+    }
+    return {(check, name): row for (check, name, _), row in facts.items()}, made
+
+
+TEXTS = rows("target", [9.0, 8, 7, 0]), rows("non_member", np.arange(40) / 40)
+
+
+def test_texts_have_rows_of_both_checks():
+    found, made = findings(*TEXTS)
+    assert made["subject"].unique().sort().to_list() == ["a_v1", "b_v1", "text"]
+    values = {name: row["value"] for (check, name), row in found.items() if check == "top"}
+    assert values == {
+        "at_least": 2,
+        "of_top": 3,
+        "rank": 1,
+        "n_tests": 4,
+        "n_null": 40,
+        "confidence": 0.95,
+    }
+    assert found["top", "at_least"]["verdict"] == "some"
+    largest = found["max_t", "largest"]
+    assert (largest["subject"], largest["verdict"], largest["reason"]) == (
+        "a_v1",
+        "as_planned",
+        None,
+    )
+    own = made.filter(statistic="rank_sum")
+    assert own["subject"].to_list() == ["a_v1", "b_v1"]
+    assert own["p_value"][0] == largest["p_value"] < own["p_value"][1]
+    counts = {name: found["max_t", name]["value"] for name in ("n_attacks", "n_tests", "n_null")}
+    assert counts == {"n_attacks": 2, "n_tests": 4, "n_null": 40}
+
+
+def test_where_nothing_stands_out_no_number_of_highest_is_there():
+    found, _ = findings(rows("target", [0.5, 0.2]), TEXTS[1])
+    assert (found["top", "at_least"]["value"], found["top", "at_least"]["verdict"]) == (0, "none")
+    assert ("top", "of_top") not in found
+
+
+def books(role, scores, name="document_id"):
+    return [
+        row
+        for number, score in enumerate(scores)
+        for row in rows(role, [score, score], **{name: f"{role} {number}"})
+    ]
+
+
+@pytest.mark.parametrize(("name", "noun"), [("document_id", "document"), ("group", "group")])
+def test_texts_that_share_documents_or_groups_are_counted_as_such(name, noun):
+    found, _ = findings(
+        books("target", [9.0, 0.3], name), books("non_member", np.arange(40) / 40, name)
+    )
+    row = found["top", "n_tests"]
+    assert (row["subject"], row["value"], found["max_t", "n_null"]["value"]) == (noun, 2, 40)
+
+
+def test_the_bound_is_withheld_with_its_reason():
+    found, _ = findings(*TEXTS, length_edges=(50,))
+    at_least = found["top", "at_least"]
+    assert at_least["value"] is None
+    assert at_least["reason"] == "texts are compared with those of their own length alone"
+    found, made = findings(*TEXTS, level="group", windows_per_group=2)
+    assert found["top", "at_least"]["reason"] == "no null document has 2 windows"
+    assert made.filter(check="max_t").is_empty()
+
+
+def test_attacks_that_were_not_planned_are_exploratory():
+    added = findings(*TEXTS, planned=["a_v1"])[0]["max_t", "largest"]
+    assert added["verdict"] == "exploratory"
+    assert added["reason"] == "attacks were added or left out since the plan was recorded"
+    late = findings(*TEXTS, planned=None)[0]["max_t", "largest"]
+    assert (late["verdict"], late["reason"]) == ("exploratory", None)
+
+
+def test_one_attack_with_scores_is_no_test_of_several():
+    attacks = ["a_v1", "c_v1"]
+    _, made = findings(*TEXTS, attacks=attacks, planned=attacks)
+    assert made["check"].unique().to_list() == ["top"]
+
+
+def test_without_non_members_there_is_nothing():
+    assert findings(TEXTS[0])[1].is_empty()
