@@ -30,8 +30,8 @@ from mia_batch.attacks import defaults
 from mia_batch.inference.comparison import collection_test, summarise
 from mia_batch.inference.conformal import p_values, q_values
 from mia_batch.inference.memory import VERBATIM_WORDS
-from mia_batch.settings import nested
 from mia_batch.inference.sets import max_t, top_bound
+from mia_batch.settings import nested
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
