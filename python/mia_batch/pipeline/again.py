@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import random
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.parts import Block, Work
+from mia_batch.observer import Observer
+from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.run import Run
 from mia_batch.pipeline.sessions import ask, open_session, sample_task
 from mia_batch.pipeline.stages.views import SAMPLE, prompts_of, taken_up, view_of
 from mia_batch.settings import Settings, refuse_code
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from mia_batch.observer import Observer
-    from mia_batch.pipeline.context import Audit
 
 
 def choose_samples(run: Run, n: int, seed: int) -> pl.DataFrame:

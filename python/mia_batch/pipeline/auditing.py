@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import reduce
 from heapq import nsmallest
 from operator import add
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from mia_batch.attacks import names
 from mia_batch.corpus import digest_each, digest_of
 from mia_batch.errors import SettingsError
+from mia_batch.evidence.parts import Shard
 from mia_batch.inference.findings import earlier_findings
 from mia_batch.observer import Observer
 from mia_batch.pipeline.choice import is_made
@@ -32,27 +35,18 @@ from mia_batch.pipeline.stages.prompts import FillsStage, PromptsStage
 from mia_batch.pipeline.stages.rarity import RarityStage
 from mia_batch.pipeline.stages.samples import SamplesStage
 from mia_batch.pipeline.stages.scores import ScoresStage
-from mia_batch.pipeline.stages.stage import damage_set_aside, repair
+from mia_batch.pipeline.stages.stage import Stage, damage_set_aside, repair
 from mia_batch.pipeline.stages.summary import SummaryStage
 from mia_batch.pipeline.stages.targets import TargetsStage
 from mia_batch.pipeline.stages.tuned import BeforeTuningStage, GenerationsStage, TuningStage
 from mia_batch.pipeline.stages.verdicts import PreflightStage, VerdictsStage
 from mia_batch.pipeline.stages.views import models_of
 from mia_batch.report import earlier_sentences
-from mia_batch.settings import load_settings
+from mia_batch.settings import Settings, load_settings
 from mia_batch.settings.model import names as split_names
 from mia_batch.storage import is_url
 from mia_batch.storage.copies import fetched, mirrored
 from mia_batch.tables import read_finite, remove
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from mia_batch.evidence.parts import Shard
-    from mia_batch.pipeline.stages.stage import Stage
-    from mia_batch.settings import Settings
-
 
 # Shards: processes, on one machine or many, that each work on some blocks of one run.
 

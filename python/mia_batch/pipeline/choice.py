@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
-from typing import TYPE_CHECKING
 
-from mia_batch.attacks import defaults, get
+from mia_batch.attacks import Attack, defaults, get
 from mia_batch.attacks.attack import CHOICE, COMBINATION, CONTINUATION, NEXT_TOKEN
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.collect import NOISE, QUESTION
 from mia_batch.evidence.engines.registry import why_not
 from mia_batch.evidence.executors.ray import why_no_ray
+from mia_batch.evidence.replay import Recording
 from mia_batch.features import why_no_similarity
 from mia_batch.inference.findings import VerdictPlan
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from mia_batch.attacks import Attack
-    from mia_batch.evidence.replay import Recording
-    from mia_batch.settings import Settings
-
+from mia_batch.settings import Settings
 
 _GIVEN = ("target", "reference", "masked")
 _PRIMARY = ("probe_leading_rarity_v1", "samia_matched_v1", "min_k_plus_plus_20_v1")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
 import polars as pl
 
@@ -10,17 +12,11 @@ from mia_batch.attacks import get, names
 from mia_batch.errors import RunFolderError, SettingsError
 from mia_batch.inference.paired import compare_scores
 from mia_batch.kernels import RARITY_FIELDS
+from mia_batch.pipeline.manifest import Manifest
 from mia_batch.pipeline.run import Run
 from mia_batch.schemas import Comparisons
 from mia_batch.tables import digest
 from mia_batch.targets import cluster_names
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
-    from mia_batch.pipeline.manifest import Manifest
-
 
 # Whether the scores of several runs can be compared.
 

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
+import polars as pl
+
+from mia_batch.attacks import Attack
 from mia_batch.attacks.attack import LOWERCASE, PROBE, TEXT
-from mia_batch.corpus import digest_each, digest_of
+from mia_batch.corpus import SourceFile, digest_each, digest_of
 from mia_batch.errors import RunFolderError, SettingsError
 from mia_batch.evidence.collect import FREQUENCY
 from mia_batch.evidence.engines.registry import choose_engine, engine_types, why_not
 from mia_batch.evidence.parts import Shard
 from mia_batch.evidence.process import KeptEngine
 from mia_batch.evidence.replay import Recording
-from mia_batch.evidence.request import Budget, Decoding, EngineSpec
+from mia_batch.evidence.request import Budget, DecodeScope, Decoding, EngineSpec, EvidenceKind
 from mia_batch.inference.comparison import read_comparison_sets
 from mia_batch.inference.e_values import RoundsTest
+from mia_batch.inference.findings import VerdictPlan
 from mia_batch.models.weights import identify_model
+from mia_batch.observer import Observer
 from mia_batch.pipeline.choice import (
     check_cluster,
     check_controls,
@@ -30,25 +35,18 @@ from mia_batch.pipeline.choice import (
     recorded_settings,
     verdict_plan,
 )
-from mia_batch.pipeline.corpora import check_paths, open_corpora, with_windows, with_yardstick
+from mia_batch.pipeline.corpora import (
+    Corpora,
+    check_paths,
+    open_corpora,
+    with_windows,
+    with_yardstick,
+)
 from mia_batch.pipeline.manifest import Manifest, others_at_work
 from mia_batch.pipeline.run import Run
+from mia_batch.prompts.views import View
+from mia_batch.settings import Settings
 from mia_batch.settings.load import endpoint_settings, endpoint_tokenizer
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    import polars as pl
-
-    from mia_batch.attacks import Attack
-    from mia_batch.corpus import SourceFile
-    from mia_batch.evidence.request import DecodeScope, EvidenceKind
-    from mia_batch.inference.findings import VerdictPlan
-    from mia_batch.observer import Observer
-    from mia_batch.pipeline.corpora import Corpora
-    from mia_batch.prompts.views import View
-    from mia_batch.settings import Settings
-
 
 _REMOTE = ("openai", "replay")
 _OF_PLACEBO = (TEXT, LOWERCASE, PROBE)  # any model can be asked for them without more

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 
@@ -27,16 +28,10 @@ from mia_batch.errors import CorpusError, SettingsError
 from mia_batch.inference.yardstick import sort_levels
 from mia_batch.metrics.evaluate import find_slices
 from mia_batch.schemas import Documents, SetAside
-from mia_batch.settings import CLASSICS, NO_YARDSTICK
+from mia_batch.settings import CLASSICS, NO_YARDSTICK, Settings
 from mia_batch.storage import is_url
 from mia_batch.tables import generate, replacing
 from mia_batch.targets import TargetPlan, build_targets
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from mia_batch.settings import Settings
-
 
 _BOOK_WINDOW_WORDS = 128
 _CLASSICS = Path(__file__).parents[1] / "corpus" / "yardstick.jsonl"

@@ -5,24 +5,19 @@ from __future__ import annotations
 import json
 import os
 import stat
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from mia_batch.corpus import base_of
 from mia_batch.errors import RequestError, RunFolderError
+from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.manifest import Manifest, is_lock, signed_text
 from mia_batch.pipeline.run import PARTS, Run
 from mia_batch.settings import CLASSICS
 from mia_batch.storage.copies import settled
 from mia_batch.tables import digest, side_by_side, write_text
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from mia_batch.pipeline.context import Audit
-
 
 # Time stamps of a run's root, which its user has had made and laid into its folder.
 

@@ -8,12 +8,14 @@ import platform
 import re
 import time
 from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from functools import cache
 from hashlib import sha256
 from importlib import metadata
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
@@ -24,9 +26,6 @@ from mia_batch.evidence.parts import Shard
 from mia_batch.tables import write_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-    from pathlib import Path
-
     from mia_batch.pipeline.context import Audit
     from mia_batch.pipeline.stages.stage import Stage
 

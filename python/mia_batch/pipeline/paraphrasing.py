@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING
+
+import polars as pl
 
 from mia_batch.errors import SettingsError
 from mia_batch.observer import Observer
@@ -12,21 +14,13 @@ from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.custody import seal
 from mia_batch.pipeline.manifest import record_requests, run_timed
 from mia_batch.pipeline.stages.samples import RewritingStage
-from mia_batch.pipeline.stages.stage import damage_set_aside
+from mia_batch.pipeline.stages.stage import Stage, damage_set_aside
 from mia_batch.pipeline.stages.targets import TargetsStage
 from mia_batch.prompts.views import N_PARAPHRASES
 from mia_batch.schemas import Paraphrases
-from mia_batch.settings import load_settings
+from mia_batch.settings import Settings, load_settings
 from mia_batch.storage.copies import mirrored
 from mia_batch.tables import scan
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import polars as pl
-
-    from mia_batch.pipeline.stages.stage import Stage
-    from mia_batch.settings import Settings
 
 __all__ = ["paraphrase", "plan_paraphrasing"]
 

@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import json
 import shlex
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
 
 from mia_batch.errors import RunFolderError
 from mia_batch.pipeline.choice import verdict_plan
 from mia_batch.pipeline.custody import described, record_file
-from mia_batch.pipeline.run import PARTS, TABLES
+from mia_batch.pipeline.run import PARTS, TABLES, Run
 from mia_batch.pipeline.stages.verdicts import conclusions
 from mia_batch.report.html import Contents, as_csv, as_markdown, render
 from mia_batch.settings import Settings, stored_settings
 from mia_batch.tables import write_text
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-    from typing import Literal
-
-    from mia_batch.pipeline.run import Run
-
-    Format = Literal["html", "md", "csv"]
+Format = Literal["html", "md", "csv"]
 
 
 FORMATS = {"html": render, "md": as_markdown, "csv": as_csv}

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+import dataframely as dy
 import polars as pl
+from filelock import FileLock
 
 from mia_batch.errors import RequestError, RunFolderError
-from mia_batch.evidence.parts import scan_parts
+from mia_batch.evidence.parts import Shard, scan_parts
 from mia_batch.inference.findings import earlier_findings
 from mia_batch.kernels import Rarity
 from mia_batch.pipeline.manifest import Manifest, alone, as_shard, reading
@@ -36,16 +39,6 @@ from mia_batch.schemas import (
 from mia_batch.storage import is_url
 from mia_batch.storage.copies import fetched
 from mia_batch.tables import remove_unfinished, scan
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    import dataframely as dy
-    from filelock import FileLock
-
-    from mia_batch.evidence.parts import Shard
-
 
 TABLES: dict[str, type[dy.Schema]] = {
     "targets": Targets,

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from hashlib import blake2b
 from itertools import permutations
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from mia_batch.errors import SettingsError
 from mia_batch.kernels import WordRule, word_spans
+from mia_batch.models.tokens import Tokenizer
 from mia_batch.schemas import Prompts
 from mia_batch.targets import from_text, target_id, text_digest
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from mia_batch.models.tokens import Tokenizer
-
 
 SHADOW = "shadow-"
 """What names of shadow models begin with; a number follows."""

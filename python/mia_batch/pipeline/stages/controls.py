@@ -2,38 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from hashlib import sha256
 from operator import add
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
 
 from mia_batch.attacks.attack import CONTINUATION, among
+from mia_batch.corpus import Corpus
 from mia_batch.diagnostics.preflight import find_elsewhere
 from mia_batch.evidence.parts import TARGET_KEY, TARGETS_AT_ONCE, Missing, PromptUnits, scan_parts
 from mia_batch.inference.memory import VERBATIM_WORDS, control_rows, counts_of, verbatim_runs
 from mia_batch.kernels import pair_features, word_spans
+from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.sessions import ask, open_session, sample_task
 from mia_batch.pipeline.stages.features import sample_parts
 from mia_batch.pipeline.stages.prompts import prompt_parts, write_prompts
 from mia_batch.pipeline.stages.stage import Stage
 from mia_batch.pipeline.stages.views import view_of
-from mia_batch.prompts.views import LAST_WORDS, NOTHING_UNRELATED, OtherRows
+from mia_batch.prompts.views import LAST_WORDS, NOTHING_UNRELATED, OtherRows, View
 from mia_batch.schemas import Controls, Prompts, Samples
 from mia_batch.tables import read_numbers, sink
 from mia_batch.targets import owner_of_documents, owner_of_targets
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
-    from pathlib import Path
-
-    from mia_batch.corpus import Corpus
-    from mia_batch.pipeline.context import Audit
-    from mia_batch.prompts.views import View
-
 
 # Passages that stand in other documents of a run's texts, reference sets included.
 

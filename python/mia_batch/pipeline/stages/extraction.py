@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
 
 from mia_batch.errors import SettingsError
-from mia_batch.evidence.parts import TARGET_KEY, Missing, Work, scan_parts
+from mia_batch.evidence.parts import TARGET_KEY, Block, Missing, Work, scan_parts
 from mia_batch.kernels import book_coverage, near_verbatim_recall
-from mia_batch.pipeline.sessions import ask, open_session, sample_task
+from mia_batch.pipeline.sessions import Session, ask, open_session, sample_task
 from mia_batch.pipeline.stages.features import sample_parts
 from mia_batch.pipeline.stages.stage import Stage
 from mia_batch.pipeline.stages.views import view_of
+from mia_batch.prompts.views import View
 from mia_batch.prompts.walk import MOST_ROUNDS, ROUND_WORDS, Text, Walks, Window
 from mia_batch.schemas import ExtractedDocuments, Extraction, Prompts, Samples
 from mia_batch.tables import sink
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from mia_batch.evidence.parts import Block
-    from mia_batch.pipeline.sessions import Session
-    from mia_batch.prompts.views import View
-
 
 # What came out of walks, as rows of tables.
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
-from typing import TYPE_CHECKING, Self
+from pathlib import Path
+from typing import Self
 
 import polars as pl
 
@@ -14,25 +16,17 @@ from mia_batch.errors import DamagedTableError
 from mia_batch.evidence.parts import BLOCK_TARGETS, RECORDED_BLOCK_TARGETS, Parts, PromptUnits
 from mia_batch.features import BESIDE, build_features, groups_of, inputs_of
 from mia_batch.inference.memory import VERBATIM_GROUP
-from mia_batch.kernels import GROUPS
+from mia_batch.kernels import GROUPS, RarityTable, WordRule
+from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.sessions import spread
 from mia_batch.pipeline.stages.prompts import prompt_parts
 from mia_batch.pipeline.stages.rarity import rarity_of, weighed_views
 from mia_batch.pipeline.stages.stage import Stage
 from mia_batch.pipeline.stages.views import views_of
+from mia_batch.prompts.views import View
 from mia_batch.schemas import Features, Samples
 from mia_batch.tables import scan, sink_all
-from mia_batch.targets import TargetLookup
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
-    from pathlib import Path
-
-    from mia_batch.kernels import RarityTable, WordRule
-    from mia_batch.pipeline.context import Audit
-    from mia_batch.prompts.views import View
-    from mia_batch.targets import Preset
-
+from mia_batch.targets import Preset, TargetLookup
 
 _LOOKED_UP = ("target_id", "n_words", "role", "member")
 _PARTS_AT_ONCE = 8  # texts that repeat themselves are many times as large as their files

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import reduce
 from math import log
 from operator import add
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from mia_batch.attacks.attack import NEXT_TOKEN
 from mia_batch.evidence.collect import FREQUENCY, LogprobTask, abilities, stored_frequencies
@@ -22,7 +25,8 @@ from mia_batch.evidence.parts import (
 from mia_batch.finetuning.recipe import in_half
 from mia_batch.models.weights import estimated_tokens
 from mia_batch.pipeline.choice import engine_columns
-from mia_batch.pipeline.sessions import ask, is_remote, open_session, text_cost
+from mia_batch.pipeline.context import Audit
+from mia_batch.pipeline.sessions import Session, ask, is_remote, open_session, text_cost
 from mia_batch.pipeline.stages.prompts import (
     columns_for,
     make_shots,
@@ -32,21 +36,9 @@ from mia_batch.pipeline.stages.prompts import (
 )
 from mia_batch.pipeline.stages.stage import Stage
 from mia_batch.pipeline.stages.views import views_of
-from mia_batch.prompts.views import SHADOW
+from mia_batch.prompts.views import SHADOW, View
 from mia_batch.schemas import LogProbs
 from mia_batch.targets import cluster_name
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from mia_batch.pipeline.context import Audit
-    from mia_batch.pipeline.sessions import Session
-    from mia_batch.prompts.views import View
-
 
 # Which texts a run tunes its shadow models on.
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial, reduce
 from operator import add
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 
@@ -19,22 +20,16 @@ from mia_batch.evidence.parts import (
     Parts,
     TargetUnits,
 )
+from mia_batch.models.tokens import Tokenizer
 from mia_batch.pipeline.choice import is_made
+from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.corpora import how_to_read
 from mia_batch.pipeline.sessions import ask, open_session
 from mia_batch.pipeline.stages.stage import Stage
 from mia_batch.pipeline.stages.views import views_of
-from mia_batch.prompts.views import after_shots, choose_shots
+from mia_batch.prompts.views import View, after_shots, choose_shots
 from mia_batch.schemas import Prompts
 from mia_batch.tables import sink
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from mia_batch.models.tokens import Tokenizer
-    from mia_batch.pipeline.context import Audit
-    from mia_batch.prompts.views import View
-
 
 _SHOTS = ("nonmember_shots", "member_shots")
 """Views, and the settings that give their texts."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -12,21 +14,15 @@ from mia_batch.attacks.apply import count_rows, whole_targets
 from mia_batch.errors import DamagedTableError, SettingsError
 from mia_batch.evidence.parts import scan_parts
 from mia_batch.kernels import RARITY_FIELDS, Rarity, RarityTable
+from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.manifest import Manifest
 from mia_batch.pipeline.run import Run
 from mia_batch.pipeline.stages.stage import Stage
 from mia_batch.pipeline.stages.views import views_of
+from mia_batch.prompts.views import View
 from mia_batch.schemas import Samples
 from mia_batch.tables import RowIndex, scan, sink
 from mia_batch.targets import cluster_names
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from mia_batch.pipeline.context import Audit
-    from mia_batch.prompts.views import View
-
 
 _NUMBER = ("view_index", "sample_index")
 _SAMPLES_AT_ONCE = 65536

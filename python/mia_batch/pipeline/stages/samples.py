@@ -4,17 +4,30 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from functools import reduce
 from operator import add
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import polars as pl
 
 from mia_batch.errors import EngineError, SettingsError
-from mia_batch.evidence.parts import FreshUnits, Missing, PromptUnits, Work, scan_parts
+from mia_batch.evidence.collect import SampleTask
+from mia_batch.evidence.parts import (
+    Block,
+    FreshUnits,
+    Missing,
+    Parts,
+    PromptUnits,
+    Units,
+    Work,
+    scan_parts,
+)
+from mia_batch.evidence.replay import Recording
 from mia_batch.evidence.request import forecast
+from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.sessions import (
     ask,
     cost_lines,
@@ -33,20 +46,9 @@ from mia_batch.pipeline.stages.prompts import (
 from mia_batch.pipeline.stages.rarity import weighed_views
 from mia_batch.pipeline.stages.stage import Stage
 from mia_batch.pipeline.stages.views import view_of, views_of
-from mia_batch.prompts.views import N_PARAPHRASES
+from mia_batch.prompts.views import N_PARAPHRASES, View
 from mia_batch.schemas import Paraphrases, Samples, Targets
 from mia_batch.tables import in_background, sink
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from mia_batch.evidence.collect import SampleTask
-    from mia_batch.evidence.parts import Block, Parts, Units
-    from mia_batch.evidence.replay import Recording
-    from mia_batch.pipeline.context import Audit
-    from mia_batch.prompts.views import View
-
 
 # The stage that has the target model continue prompts.
 

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 
-from mia_batch.attacks import find_unscored, score
+from mia_batch.attacks import Attack, find_unscored, score
 from mia_batch.attacks.attack import COMBINATION, among
 from mia_batch.diagnostics.unscored import count_reasons
 from mia_batch.evidence.parts import scan_parts
 from mia_batch.features import feature_fields
 from mia_batch.inference.sets import combine
 from mia_batch.pipeline.choice import is_made
+from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.stages.stage import Stage
 from mia_batch.pipeline.stages.verdicts import record_plan
 from mia_batch.pipeline.stages.views import OF_STAGES, models_of, views_of
 from mia_batch.schemas import LogProbs, Scores, Unscored
 from mia_batch.tables import sink, sink_frames
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from mia_batch.attacks import Attack
-    from mia_batch.pipeline.context import Audit
-
 
 _MOST_LOST = 0.5  # of the answers about a target
 _NOT_ASKED = "not asked: its group was decided before, or has more windows than are compared"

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from pathlib import Path
+from typing import Any, ClassVar, Literal
 
 from mia_batch.errors import RunFolderError
 from mia_batch.evidence.parts import Work
+from mia_batch.pipeline.context import Audit
 from mia_batch.tables import READ_ERRORS, is_sound, is_whole, move, remove
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
-    from pathlib import Path
-
-    from mia_batch.pipeline.context import Audit
-
 
 Part = Literal["texts", "fills", "evidence", "scores", "answers"]
 """Which walks take a stage: shards stop after evidence, rounds repeat what leads from evidence to

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection
+from typing import Any
 
 import polars as pl
 
@@ -18,6 +19,7 @@ from mia_batch.inference.memory import (
 )
 from mia_batch.inference.rollup import perplexities, rollup
 from mia_batch.metrics.measure import curves
+from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.stages.controls import passages_of
 from mia_batch.pipeline.stages.scores import asked_targets, evidence_of
 from mia_batch.pipeline.stages.stage import Stage
@@ -25,11 +27,6 @@ from mia_batch.pipeline.stages.verdicts import blind_warns
 from mia_batch.pipeline.stages.views import views_of
 from mia_batch.schemas import Curves, ExtractedDocuments, Findings, LogProbs, Perplexities, Rollup
 from mia_batch.tables import digest, sink, sink_frames
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from mia_batch.pipeline.context import Audit
 
 
 class SummaryStage(Stage):

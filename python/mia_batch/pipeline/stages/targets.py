@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cached_property
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from mia_batch.corpus.books import LEFT_OUT
 from mia_batch.diagnostics.preflight import with_undeclared
@@ -16,13 +19,6 @@ from mia_batch.pipeline.stages.stage import Stage
 from mia_batch.schemas import SetAside, Targets
 from mia_batch.tables import RowIndex, move, remove, scan, sink
 from mia_batch.targets import COPY
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
 
 _TARGETS_AT_ONCE = 8192
 _NAMES_SHOWN = 3

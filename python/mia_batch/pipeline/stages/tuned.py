@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import polars as pl
 
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.parts import TARGET_KEY, Missing, scan_parts
 from mia_batch.evidence.request import forecast
-from mia_batch.finetuning.making import Making, why_no_finetuning
-from mia_batch.finetuning.recipe import RECIPES, check_base, sizes
+from mia_batch.finetuning.making import Made, Making, Wanted, why_no_finetuning
+from mia_batch.finetuning.recipe import RECIPES, Recipe, check_base, sizes
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.models.weights import identify_model, weights_source
+from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.sessions import (
     ask,
     cost_lines,
@@ -33,20 +36,10 @@ from mia_batch.pipeline.stages.logprobs import LEARNT, LogprobsStage, halves, nu
 from mia_batch.pipeline.stages.prompts import prompt_parts, texts_for
 from mia_batch.pipeline.stages.stage import Stage
 from mia_batch.pipeline.stages.views import models_of, view_of
-from mia_batch.prompts.views import SHADOW, first_tokens
+from mia_batch.prompts.views import SHADOW, View, first_tokens
 from mia_batch.schemas import Prompts, Samples
 from mia_batch.settings.load import endpoint_tokenizer
 from mia_batch.tables import sink
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
-
-    from mia_batch.finetuning.making import Made, Wanted
-    from mia_batch.finetuning.recipe import Recipe
-    from mia_batch.pipeline.context import Audit
-    from mia_batch.prompts.views import View
-
 
 # The stage that lets the target speak: on what it says, a reference model is tuned.
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 
-from mia_batch.attacks import score_by
+from mia_batch.attacks import Attack, score_by
 from mia_batch.attacks.attack import COMBINATION
 from mia_batch.attacks.from_references import CODEC
 from mia_batch.diagnostics.preflight import check_targets, with_undeclared
@@ -41,24 +42,18 @@ from mia_batch.inference.yardstick import OF_YARDSTICK, yardstick_findings
 from mia_batch.kernels import count_words
 from mia_batch.metrics.measure import measure
 from mia_batch.pipeline.choice import verdict_plan
+from mia_batch.pipeline.context import Audit
+from mia_batch.pipeline.run import Run
 from mia_batch.pipeline.stages.stage import Stage
 from mia_batch.pipeline.stages.views import prompts_of, views_of
+from mia_batch.prompts.views import View
 from mia_batch.report import preflight_sentences, sentences
 from mia_batch.report.sentences import gate_sentence
 from mia_batch.report.unlabelled import power_sentences
 from mia_batch.schemas import Blind, Findings, Metrics, Scores, Targets, Verdicts
+from mia_batch.settings import Settings
 from mia_batch.settings.model import VerdictSettings
 from mia_batch.tables import sink, sink_frames
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from mia_batch.attacks import Attack
-    from mia_batch.pipeline.context import Audit
-    from mia_batch.pipeline.run import Run
-    from mia_batch.prompts.views import View
-    from mia_batch.settings import Settings
-
 
 # What the model was given of the texts, and what kinds of answers came back.
 

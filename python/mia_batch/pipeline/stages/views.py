@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import polars as pl
 
 from mia_batch.errors import SettingsError
+from mia_batch.evidence.request import EvidenceKind
 from mia_batch.observer import Observer
 from mia_batch.pipeline.context import Audit
+from mia_batch.pipeline.run import Run
 from mia_batch.prompts.views import (
     Decode,
     View,
@@ -28,15 +31,7 @@ from mia_batch.prompts.views import (
     sample_seed,
     text,
 )
-from mia_batch.settings import stored_settings
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from mia_batch.evidence.request import EvidenceKind
-    from mia_batch.pipeline.run import Run
-    from mia_batch.settings import Settings
-
+from mia_batch.settings import Settings, stored_settings
 
 # What a run asks of its models: the views that its attacks read, and those that stages ask for.
 
