@@ -24,15 +24,14 @@ from mia_batch.pipeline.choice import is_made
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.corpora import target_plan, with_files
 from mia_batch.pipeline.custody import seal
+from mia_batch.pipeline.finished import REPORT, write_report
 from mia_batch.pipeline.manifest import Manifest, record_requests, run_timed
-from mia_batch.pipeline.reporting import REPORT, write_report
 from mia_batch.pipeline.run import Run
 from mia_batch.pipeline.stages.controls import ControlsStage
 from mia_batch.pipeline.stages.extraction import ExtractionStage
-from mia_batch.pipeline.stages.features import FeaturesStage
+from mia_batch.pipeline.stages.features import FeaturesStage, RarityStage
 from mia_batch.pipeline.stages.logprobs import LogprobsStage
 from mia_batch.pipeline.stages.prompts import FillsStage, PromptsStage
-from mia_batch.pipeline.stages.rarity import RarityStage
 from mia_batch.pipeline.stages.samples import SamplesStage
 from mia_batch.pipeline.stages.scores import ScoresStage
 from mia_batch.pipeline.stages.stage import Stage, damage_set_aside, repair

@@ -36,14 +36,13 @@ from mia_batch.pipeline.sessions import (
     open_session,
     sample_task,
 )
-from mia_batch.pipeline.stages.features import FeatureWriter, sample_parts
+from mia_batch.pipeline.stages.features import FeatureWriter, sample_parts, weighed_views
 from mia_batch.pipeline.stages.prompts import (
     columns_for,
     prompt_parts,
     prompts_missing,
     write_prompts,
 )
-from mia_batch.pipeline.stages.rarity import weighed_views
 from mia_batch.pipeline.stages.stage import Stage
 from mia_batch.pipeline.stages.views import view_of, views_of
 from mia_batch.prompts.views import N_PARAPHRASES, View

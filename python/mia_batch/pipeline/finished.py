@@ -1,22 +1,106 @@
-"""Runs of one corpus side by side."""
+"""What is done with finished runs: a report, a comparison, samples that are drawn anew."""
 
 from __future__ import annotations
 
+import json
+import random
+import shlex
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import polars as pl
 
 from mia_batch.attacks import get, names
 from mia_batch.errors import RunFolderError, SettingsError
+from mia_batch.evidence.parts import Block, Work
 from mia_batch.inference.paired import compare_scores
 from mia_batch.kernels import RARITY_FIELDS
+from mia_batch.observer import Observer
+from mia_batch.pipeline.choice import verdict_plan
+from mia_batch.pipeline.context import Audit
+from mia_batch.pipeline.custody import described, record_file
 from mia_batch.pipeline.manifest import Manifest
-from mia_batch.pipeline.run import Run
+from mia_batch.pipeline.run import PARTS, TABLES, Run
+from mia_batch.pipeline.sessions import ask, open_session, sample_task
+from mia_batch.pipeline.stages.verdicts import conclusions
+from mia_batch.pipeline.stages.views import SAMPLE, prompts_of, taken_up, view_of
+from mia_batch.report.html import Contents, as_csv, as_markdown, render
 from mia_batch.schemas import Comparisons
-from mia_batch.tables import digest
+from mia_batch.settings import Settings, refuse_code, stored_settings
+from mia_batch.tables import digest, write_text
 from mia_batch.targets import cluster_names
+
+# A run's report.
+
+
+Format = Literal["html", "md", "csv"]
+
+
+FORMATS = {"html": render, "md": as_markdown, "csv": as_csv}
+REPORT = "report.html"
+
+
+def report_of(run: Run, kind: Format = "html") -> str:
+    """Render a finished run's report: a page, or its conclusions and table of documents as text.
+
+    Raises `RunFolderError` if the folder holds no run, or one without scores.
+    """
+    return FORMATS[kind](_contents(run))
+
+
+def write_report(run: Run) -> Path:
+    """Write a finished run's page into its folder, and record its hash."""
+    path = run.folder / REPORT
+    write_text(path, report_of(run))
+    record_file(run, REPORT)
+    return path
+
+
+def _contents(run: Run) -> Contents:
+    manifest = run.manifest
+    if "verdicts" not in manifest.made:
+        raise RunFolderError(
+            f"{run.folder} is not finished; give the audit's command again, then ask for a report"
+        )
+    settings = stored_settings(manifest.settings)
+    stored = json.loads((run.folder / "run.json").read_text("utf-8"))
+    tables = {name: run.scan(name) for name in (*TABLES, *PARTS) if run.path(name).exists()}
+    attacks = manifest.made["scores"]["attacks"]
+    return Contents(
+        manifest=stored,
+        tables=tables,
+        conclusions=[*conclusions(run, settings, attacks)],
+        primary=verdict_plan(settings, attacks).primary,
+        command=shlex.join(_command(settings)),
+        stamps=described(run.folder, root) if (root := manifest.custody.get("root")) else "",
+        meanings={
+            name: (schema.__doc__ or "").partition("\n")[0]
+            for name, schema in (TABLES | PARTS).items()
+        },
+    )
+
+
+def _command(settings: Settings) -> Iterator[str]:
+    """Yield the words of the command with these settings, less those at their defaults."""
+    yield "mia-batch"
+    for name, value in settings.model_dump(mode="json").items():
+        field, option = Settings.model_fields[name], f"--{name.replace('_', '-')}"
+        if name == "config":  # what the file set follows
+            continue
+        if getattr(settings, name) == field.get_default(call_default_factory=True):
+            continue
+        if isinstance(value, bool):
+            yield option if value else option.replace("--", "--no-", 1)
+        elif isinstance(value, dict):
+            for key, each in value.items():
+                yield from (option, f"{key}={json.dumps(each)}")
+        elif isinstance(value, list):
+            yield from (option, ",".join(map(str, value)))
+        elif value is not None:
+            yield from (option, str(value))
+
 
 # Whether the scores of several runs can be compared.
 
@@ -262,3 +346,118 @@ def _with_keys(made: pl.DataFrame, run: Run) -> pl.DataFrame:
     joined = made.drop("key").join(keys, on=["level", "unit"], how="left", maintain_order="left")
     ordered = joined.sort("level", "key", maintain_order=True)
     return ordered.select(Comparisons.column_names())
+
+
+# Samples drawn anew by the model that a run was made with, beside those that it has.
+
+
+def choose_samples(run: Run, n: int, seed: int) -> pl.DataFrame:
+    """Choose ``n`` of a run's samples at random, or all where it has fewer; failed ones are left.
+
+    The same run and seed give the same choice.
+    """
+    drawn = run.scan("samples").filter(pl.col("reason").is_null(), pl.col("view") != "generation")
+    height = drawn.select(pl.len()).collect(engine="streaming").item()
+    chosen = random.Random(seed).sample(range(height), min(n, height))
+    numbers = pl.LazyFrame({"row": chosen}, schema={"row": pl.get_index_type()})
+    rows = drawn.with_row_index("row").join(numbers, on="row", how="semi")
+    return rows.drop("row").sort(SAMPLE).collect(engine="streaming")
+
+
+def draw_again(
+    run: Run,
+    samples: pl.DataFrame,
+    observer: Observer,
+    **changed: Any,  # noqa: ANN401 - settings
+) -> pl.DataFrame:
+    """Draw samples of a run anew, each with its own seed; the run is not touched.
+
+    Parameters
+    ----------
+    run
+        A run whose samples came from a model that runs here, or from an endpoint.
+    samples
+        Rows of its samples table.
+    observer
+        Is told what is done.
+    **changed
+        Settings that say how the model is asked: a run may be a stranger's, so what it stored sends
+        no key and loads no code. An endpoint is asked only at the ``base_url`` named here.
+
+    Returns
+    -------
+    DataFrame
+        The same rows, sorted by what names a sample, with a column ``again``: the continuation
+        that was drawn now, null where there is none.
+
+    Raises
+    ------
+    SettingsError
+        If there are no samples, they came from a recording, the model is another one, or
+        ``base_url`` or an argument of the engine must be given again.
+    EngineError
+        If the engine cannot start or go on.
+    """
+    if run.manifest.evidence["engine"] == "replay":
+        raise SettingsError(
+            f"the samples of {run.folder} came from a recording: no model can draw them again"
+        )
+    if samples.is_empty():
+        raise SettingsError(f"{run.folder} has no such samples: there is nothing to draw again")
+    changed = _how_to_ask(run, changed)
+    drawn = [samples.clear().select(*SAMPLE, again="candidate")]
+    with tempfile.TemporaryDirectory() as folder:
+        audit = taken_up(run, observer, Run(Path(folder)), **changed)
+        try:
+            for (model,), rows in samples.group_by("model", maintain_order=True):
+                drawn += _draw(audit, run, str(model), rows)
+        except SettingsError as error:
+            raise SettingsError(str(error).replace(folder, str(run.folder))) from error
+    return samples.join(pl.concat(drawn), on=SAMPLE, how="left").sort(SAMPLE)
+
+
+def _how_to_ask(run: Run, changed: dict[str, Any]) -> dict[str, Any]:
+    """Take no address, no name of a key and no code from the run alone."""
+    stored = run.manifest.settings
+    refuse_code(stored["engine_arg"], str(run.folder), but=changed.get("engine_arg", ()))
+    if run.manifest.evidence["engine"] != "openai":
+        return changed
+    if not changed.get("base_url"):
+        raise SettingsError(
+            f"the samples of {run.folder} came from {stored['base_url']}, and your key is sent to "
+            "no address that only the run names; give it yourself with --base-url"
+        )
+    return {"api_key_env": Settings.model_fields["api_key_env"].default} | changed
+
+
+def _draw(audit: Audit, run: Run, model: str, samples: pl.DataFrame) -> list[pl.DataFrame]:
+    own = pl.col("target_id").is_in(samples["target_id"].unique().implode())
+    targets = run.scan("targets").filter(own).collect(engine="streaming")
+    drawn: list[pl.DataFrame] = []
+    with open_session(audit, model, "samples") as session:
+        wanted = []
+        for (name,), rows in samples.group_by("view", maintain_order=True):
+            view = view_of(audit, model, str(name))
+            blocks = _blocks(prompts_of(run, view, targets), rows)
+            wanted.append((sample_task(audit, session, view), blocks, _as_again))
+        ask(
+            audit,
+            session,
+            "drawing again",
+            Work(left=samples.height),
+            wanted,
+            on_block=lambda *found: drawn.append(found[2]),
+        )
+    return drawn
+
+
+def _as_again(_: Block, rows: pl.DataFrame) -> pl.DataFrame:
+    return rows.select(*SAMPLE, again="candidate")
+
+
+def _blocks(prompts: pl.DataFrame, samples: pl.DataFrame) -> Iterator[Block]:
+    """Make a block of the prompts that share the number of the sample to draw."""
+    for index in samples["sample_index"].unique().sort():
+        rows = samples.filter(sample_index=index)
+        units = prompts.join(rows, on=["target_id", "view_index"], how="semi")
+        yield Block(index=0, first=index, last=index + 1, attempt=0, label="", units=units)
