@@ -254,7 +254,9 @@ def run_audit(settings: Settings, observer: Observer) -> Run:
 
 def _run_audit(settings: Settings, observer: Observer) -> Run:
     audit = Audit.begin(settings, observer)
-    for sentence in (_corpus_sentence(audit), *audit.corpora.notes()):
+    n_documents, cut = audit.corpora.input.n_documents, _windows(audit.settings)
+    observer.stage(f"{audit.settings.input}: {n_documents:,} documents{cut}")
+    for sentence in audit.corpora.notes():
         observer.stage(sentence)
     stages = stages_of(audit)
     if audit.shard is not None:
@@ -263,14 +265,10 @@ def _run_audit(settings: Settings, observer: Observer) -> Run:
     with audit.run.held(), damage_set_aside(stages), closing(audit.kept):
         take_up(audit, stages)
         note_earlier(audit, _texts(audit))
-        _walk(audit, stages)
+        run_timed(audit, _steps(audit, stages))
+        record_requests(audit)
+        _finish(audit)
     return audit.run
-
-
-def _walk(audit: Audit, stages: Sequence[Stage]) -> None:
-    run_timed(audit, _steps(audit, stages))
-    record_requests(audit)
-    _finish(audit)
 
 
 def _steps(audit: Audit, stages: Sequence[Stage]) -> Iterator[tuple[Stage, Callable[[], None]]]:
@@ -348,27 +346,9 @@ def rescore(
 ) -> Run:
     """Score a finished run with other attacks, from the evidence that it has; no model is loaded.
 
-    Parameters
-    ----------
-    place
-        The run's folder, or its address.
-    observer
-        Is told what is done; by default nobody is.
-    **changed
-        Settings that say how to score, such as ``attacks`` or ``primary``; others are those of the
-        run's latest request.
-
-    Returns
-    -------
-    Run
-        The run.
-
-    Raises
-    ------
-    RunFolderError
-        If there is no run.
-    SettingsError
-        If an attack needs evidence that the run does not have.
+    ``changed`` are settings that say how to score, such as ``attacks`` or ``primary``; others are
+    those of the run's latest request. Raises `RunFolderError` if there is no run, `SettingsError`
+    if an attack needs evidence that the run does not have.
     """
     stored = dict(Run(place).manifest.settings)
     if changed.get("attacks_from") and not changed.get("attacks"):
@@ -413,11 +393,6 @@ def _rescore(audit: Audit) -> Run:
 
 def _texts(audit: Audit) -> str:
     return str(audit.corpora.fingerprint(audit.settings)["input"])
-
-
-def _corpus_sentence(audit: Audit) -> str:
-    n_documents, cut = audit.corpora.input.n_documents, _windows(audit.settings)
-    return f"{audit.settings.input}: {n_documents:,} documents{cut}"
 
 
 def _windows(settings: Settings) -> str:

@@ -143,23 +143,17 @@ def attack_of(runs: Sequence[Run], attack: str | None) -> str:
     others = any("from" in manifest.made.get("rarity", {}) for manifest in manifests)
     first, *rest = (_rests_on(run, chosen, borrowed_rarity=others) for run in runs)
     for run, second in zip(runs[1:], rest, strict=True):
-        _refuse_difference(runs[0], first, run, second, chosen)
+        differing = [
+            f"{name} is {first[name]!r} in the first and {second[name]!r} in the second"
+            for name in first
+            if name in second and first[name] != second[name]
+        ]
+        if differing:
+            raise SettingsError(
+                f"scores of {chosen!r} in {runs[0].folder} and {run.folder} are not comparable: "
+                f"{'; '.join(differing)}; audit both alike"
+            )
     return chosen
-
-
-def _refuse_difference(
-    one: Run, first: dict[str, Any], other: Run, second: dict[str, Any], attack: str
-) -> None:
-    differing = [
-        f"{name} is {first[name]!r} in the first and {second[name]!r} in the second"
-        for name in first
-        if name in second and first[name] != second[name]
-    ]
-    if differing:
-        raise SettingsError(
-            f"scores of {attack!r} in {one.folder} and {other.folder} are not comparable: "
-            f"{'; '.join(differing)}; audit both alike"
-        )
 
 
 def _rests_on(run: Run, attack: str, *, borrowed_rarity: bool) -> dict[str, Any]:
@@ -168,8 +162,15 @@ def _rests_on(run: Run, attack: str, *, borrowed_rarity: bool) -> dict[str, Any]
     evidence = {f"setting {name!r}": value for name, value in manifest.evidence.items()}
     for name in _OF_THE_MODEL:
         evidence.pop(f"setting {name!r}", None)
-    evidence |= {**dict(_counts(manifest, attack)), **dict(_others(manifest))}
-    if borrowed_rarity and "rarity" in manifest.made and _is_weighed(attack):
+    evidence |= _counts(manifest, attack)
+    for model, known in manifest.models.items():
+        if model != "target" and "source" in known:
+            evidence[f"model {model!r}"] = known["source"]["digest"] or known["source"]["name"]
+    own = [*manifest.inputs.get("attacks_from", {}).values()]
+    evidence["the file of attacks"] = own or "none"
+    columns = {field.name for field in RARITY_FIELDS}  # which the user's own attacks may read
+    weighed = attack not in names() or not columns.isdisjoint(get(attack).columns)
+    if borrowed_rarity and "rarity" in manifest.made and weighed:
         table = manifest.made["rarity"].get("from") or digest(run.path("rarity"))
         evidence["the SHA-256 of the rarity table (setting 'rarity_from')"] = table
     return evidence
@@ -178,7 +179,10 @@ def _rests_on(run: Run, attack: str, *, borrowed_rarity: bool) -> dict[str, Any]
 def _counts(manifest: Manifest, attack: str) -> Iterator[tuple[str, Any]]:
     """Count prompts and samples of each view that the attack reads, of one's own attacks all."""
     scores = manifest.made["scores"]
-    reads = {view for _, view in _reads(attack)}
+    reads = set[str]()
+    if attack in names():
+        known = get(attack)
+        reads = {view for _, view in (*known.reads_of("samples"), *known.reads_of("logprobs"))}
     for view, (prompts, samples) in scores["samples"].items():
         if not reads or view in reads:
             yield f"the number of prompts (view {view!r})", prompts
@@ -186,27 +190,6 @@ def _counts(manifest: Manifest, attack: str) -> Iterator[tuple[str, Any]]:
     for view, prompts in scores["logprobs"].items():
         if not reads or view in reads:
             yield f"the number of texts with log-probabilities (view {view!r})", prompts
-
-
-def _others(manifest: Manifest) -> Iterator[tuple[str, Any]]:
-    """Name models beside the audited one, and the files of the user's own attacks."""
-    for model, known in manifest.models.items():
-        if model != "target" and "source" in known:
-            source = known["source"]
-            yield f"model {model!r}", source["digest"] or source["name"]
-    yield "the file of attacks", [*manifest.inputs.get("attacks_from", {}).values()] or "none"
-
-
-def _is_weighed(attack: str) -> bool:
-    """Whether n-grams are weighed by rarity; of the user's own attacks it is not known."""
-    columns = {field.name for field in RARITY_FIELDS}
-    return attack not in names() or bool(columns.intersection(get(attack).columns))
-
-
-def _reads(attack: str) -> tuple[tuple[str, str], ...]:
-    if attack not in names():
-        return ()
-    return tuple(pair for kind in ("samples", "logprobs") for pair in get(attack).reads_of(kind))
 
 
 # Several runs of one corpus in one table: several models, or before and after unlearning.
@@ -372,31 +355,10 @@ def draw_again(
 ) -> pl.DataFrame:
     """Draw samples of a run anew, each with its own seed; the run is not touched.
 
-    Parameters
-    ----------
-    run
-        A run whose samples came from a model that runs here, or from an endpoint.
-    samples
-        Rows of its samples table.
-    observer
-        Is told what is done.
-    **changed
-        Settings that say how the model is asked: a run may be a stranger's, so what it stored sends
-        no key and loads no code. An endpoint is asked only at the ``base_url`` named here.
-
-    Returns
-    -------
-    DataFrame
-        The same rows, sorted by what names a sample, with a column ``again``: the continuation
-        that was drawn now, null where there is none.
-
-    Raises
-    ------
-    SettingsError
-        If there are no samples, they came from a recording, the model is another one, or
-        ``base_url`` or an argument of the engine must be given again.
-    EngineError
-        If the engine cannot start or go on.
+    Returns the same rows, sorted by what names a sample, with a column ``again``: the continuation
+    that was drawn now, null where there is none. ``changed`` are settings that say how the model is
+    asked: a run may be a stranger's, so what it stored sends no key and loads no code, and an
+    endpoint is asked only at the ``base_url`` named here.
     """
     if run.manifest.evidence["engine"] == "replay":
         raise SettingsError(
@@ -439,20 +401,16 @@ def _draw(audit: Audit, run: Run, model: str, samples: pl.DataFrame) -> list[pl.
         for (name,), rows in samples.group_by("view", maintain_order=True):
             view = view_of(audit, model, str(name))
             blocks = _blocks(prompts_of(run, view, targets), rows)
-            wanted.append((sample_task(audit, session, view), blocks, _as_again))
+            wanted.append((sample_task(audit, session, view), blocks, lambda _, rows: rows))
         ask(
             audit,
             session,
             "drawing again",
             Work(left=samples.height),
             wanted,
-            on_block=lambda *found: drawn.append(found[2]),
+            on_block=lambda *found: drawn.append(found[2].select(*SAMPLE, again="candidate")),
         )
     return drawn
-
-
-def _as_again(_: Block, rows: pl.DataFrame) -> pl.DataFrame:
-    return rows.select(*SAMPLE, again="candidate")
 
 
 def _blocks(prompts: pl.DataFrame, samples: pl.DataFrame) -> Iterator[Block]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from os import cpu_count
@@ -121,15 +121,6 @@ def spread(audit: Audit) -> Iterator[Callable[..., None]]:
 
     with connected(settings.ray), on_cluster(folder) as later:
         yield later
-
-
-def started(
-    audit: Audit, model: str, spec: EngineSpec, tokenizer: Tokenizer | None
-) -> AbstractContextManager[tuple[Executor, EngineInfo]]:
-    """Start engines with one of the run's models, where the settings want them."""
-    if audit.settings.on_cluster:
-        return _on_cluster(audit, model, spec, tokenizer)
-    return _here(audit, model, spec, tokenizer)
 
 
 @contextmanager
@@ -264,7 +255,8 @@ def _open_engine(
     audit.observer.stage(
         f"the same {spec.engine} goes on as {model}" if turns else f"starting {spec.engine}: {why}"
     )
-    with started(audit, model, spec, tokenizer) as (executor, info):
+    start = _on_cluster if audit.settings.on_cluster else _here
+    with start(audit, model, spec, tokenizer) as (executor, info):
         made_by = {f"{kind} engine": spec.engine, f"{kind} dtype": info.dtype}
         manifest.agree_model(model, made_by, run.folder)
         manifest.engines[f"{kind} of {model}"] = asdict(info)

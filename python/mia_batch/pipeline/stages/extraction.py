@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from itertools import count
 from pathlib import Path
@@ -14,10 +14,11 @@ import numpy as np
 import polars as pl
 
 from mia_batch.errors import SettingsError
-from mia_batch.evidence.parts import TARGET_KEY, Block, Missing, Work, scan_parts
+from mia_batch.evidence.parts import Block, Missing, Work, scan_parts
 from mia_batch.kernels import book_coverage, near_verbatim_recall
 from mia_batch.pipeline.sessions import Session, ask, open_session, sample_task
 from mia_batch.pipeline.stages.features import sample_parts
+from mia_batch.pipeline.stages.prompts import RowUnits
 from mia_batch.pipeline.stages.stage import Stage
 from mia_batch.pipeline.stages.views import view_of
 from mia_batch.prompts.views import View
@@ -113,7 +114,6 @@ class ExtractionStage(Stage):
     makes = tuple(_TABLES)
 
     def follows(self, lost: Collection[Path]) -> list[Path]:
-        """List both tables where walks are lost."""
         walks = [f".{sample_parts(self.audit, view).label}-" for view in self._views]
         is_walk = (label in path.name for path in lost for label in walks)
         return self.files() if any(is_walk) else []
@@ -127,7 +127,6 @@ class ExtractionStage(Stage):
             yield "extraction", f"of {n_documents:,} documents, each at most {tokens}"
 
     def run(self) -> None:
-        """Walk as far as is left, and say what came out."""
         if not self.audit.settings.extract:
             return
         self._check()
@@ -264,13 +263,14 @@ class ExtractionStage(Stage):
 
     def _ask(self, session: Session, asked: pl.DataFrame) -> None:
         audit = self.audit
+        ordered = asked.sort("target_row").cast({"view_index": pl.UInt32, "target_row": pl.UInt32})
         drawn = pl.col("view_index") >= MOST_ROUNDS
         wanted = []
         for view, prompts in zip(
-            self._views, (asked.filter(~drawn), asked.filter(drawn)), strict=True
+            self._views, (ordered.filter(~drawn), ordered.filter(drawn)), strict=True
         ):
             parts = sample_parts(audit, view)
-            blocks = list(Missing(_Asked(prompts), parts).blocks())
+            blocks = list(Missing(RowUnits(prompts), parts).blocks())
             self._keep(view, blocks)
             wanted.append((sample_task(audit, session, view), blocks, parts.store))
         ask(audit, session, "walking", Work(left=asked.height), wanted)
@@ -286,21 +286,3 @@ class ExtractionStage(Stage):
             if not new.is_empty():
                 path = next(folder / name for name in names if not (folder / name).exists())
                 sink(new, path, Prompts)
-
-
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """What is asked in one round."""
-
-    prompts: pl.DataFrame
-
-    def keys(self) -> Iterator[pl.DataFrame]:
-        """Yield the keys and ``target_row`` of all of them."""
-        for rows in self.slices():
-            yield rows.select("target_row", target=TARGET_KEY, key="unit_key")
-
-    def slices(self) -> Iterator[pl.DataFrame]:
-        """Yield them in the targets' order."""
-        index = pl.col("view_index", "target_row").cast(pl.UInt32)
-        ordered = self.prompts.sort("target_row").with_columns(index)
-        yield ordered.with_columns(unit_key=TARGET_KEY + pl.col("view_index"))

@@ -53,11 +53,6 @@ def weighed_views(audit: Audit) -> list[View]:
     return [view for view in views_of(audit, "samples") if view.key in reads]
 
 
-def rarity_of(audit: Audit, view: View) -> RarityTable:
-    """Read the table that a view is weighed by."""
-    return RarityTable.stored(_rows(audit, view), counted=_counted(audit))
-
-
 def _rows(audit: Audit, view: View) -> pl.DataFrame:
     rows = scan(_path(audit), Rarity)
     rows = rows.filter(pl.col("model") == view.model, pl.col("view") == view.name)
@@ -91,16 +86,18 @@ class RarityStage(Stage):
             "targets": audit.manifest.made["targets"],
         }
 
+    @property
+    def needed(self) -> set[str]:
+        return set() if self.audit.settings.rarity_from is not None else {*self.makes}
+
     def prepare(self) -> None:
-        """Look whether another run's table can be used."""
         if self.audit.settings.rarity_from is not None and weighed_views(self.audit):
             self._check_other()
 
     def run(self) -> None:
-        """Count anew unless the table is up to date."""
         audit = self.audit
         views = weighed_views(audit)
-        if not views or (self.is_fresh and _path(audit).exists()):
+        if not views or self.is_fresh:
             return
         self.forget()
         if audit.settings.rarity_from is None:
@@ -248,7 +245,8 @@ class FeatureWriter:
         return cls(
             folder=audit.run.path("features"),
             words=settings.word_rule,
-            preset=_preset(audit, view),
+            # Only continuations are cut as the SaMIA authors' code cuts them.
+            preset=settings.preset if view.name == "continuation" else "default",
             text_length=settings.text_length,
             groups=audit.manifest.made["features"]["groups"],
         )
@@ -277,11 +275,6 @@ class FeatureWriter:
         sink_all(rows, Features)
 
 
-def _preset(audit: Audit, view: View) -> Preset:
-    """Only continuations are cut as the SaMIA authors' code cuts them."""
-    return audit.settings.preset if view.name == "continuation" else "default"
-
-
 class FeaturesStage(Stage):
     """Make the features of parts of samples that have none, several at once.
 
@@ -294,7 +287,6 @@ class FeaturesStage(Stage):
     makes = ("features",)
 
     def follows(self, lost: Collection[Path]) -> list[Path]:
-        """List those whose samples are not there, or are lost."""
         folder = self.audit.run.path("samples")
         kept = {path.name for path in folder.glob("*.parquet") if path not in lost}
         return [path for path in self.files() if path.name not in kept]
@@ -319,7 +311,6 @@ class FeaturesStage(Stage):
             audit.save()
 
     def run(self) -> None:
-        """Make what is missing."""
         weighed = [view.key for view in weighed_views(self.audit)]
         self._drop_outdated(weighed)
         for view in views_of(self.audit, "samples"):
@@ -345,7 +336,9 @@ class FeaturesStage(Stage):
         if not missing:
             return
         audit.observer.stage(f"making the features of {len(missing):,} parts of samples")
-        rarity = rarity_of(audit, view) if weighed else None
+        rarity = None
+        if weighed:
+            rarity = RarityTable.stored(_rows(audit, view), counted=_counted(audit))
         prompts = PromptUnits(audit.run.path("targets"), prompt_parts(audit, view), view)
         make = _Maker(parts, prompts, FeatureWriter.of(audit, view), rarity)
         with spread(audit) as later:

@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from mia_batch.attacks import Attack, find_unscored, score
+from mia_batch.attacks import find_unscored, score
 from mia_batch.attacks.attack import COMBINATION, among
 from mia_batch.diagnostics.unscored import count_reasons
 from mia_batch.evidence.parts import scan_parts
@@ -39,10 +39,11 @@ class ScoresStage(Stage):
         audit = self.audit
         folders = (audit.run.path("features"), audit.run.path("logprobs"))
         parts = sorted(part.name for folder in folders for part in folder.glob("*.parquet"))
+        formulas = b"".join(attack.expr.meta.serialize() for attack in audit.attacks)
         made = {name: audit.source(name)["digest"] for name in filter(is_made, models_of(audit))}
         return {
             "attacks": [attack.name for attack in audit.attacks],
-            "formulas": sha256(b"".join(map(_formula, audit.attacks))).hexdigest(),
+            "formulas": sha256(formulas).hexdigest(),
             "samples": {view.name: [view.n, view.samples] for view in views_of(audit, "samples")},
             "logprobs": {"-".join(view.key): view.n for view in views_of(audit, "logprobs")},
             "targets": audit.manifest.made["targets"],
@@ -52,10 +53,9 @@ class ScoresStage(Stage):
         }
 
     def run(self) -> None:
-        """Write scores and the reasons of missing ones, unless they are up to date."""
         audit = self.audit
         audit.manifest.failed = _count_failures(audit)
-        if self.is_fresh and len(self.files()) == 2:
+        if self.is_fresh:
             return
         audit.observer.stage(f"scoring {len(audit.attacks)} attacks")
         self.forget()
@@ -110,7 +110,12 @@ def evidence_of(audit: Audit) -> dict[str, pl.LazyFrame]:
     """
     evidence = {"samples": _features(audit).filter(_within(audit))}
     if audit.reading("logprobs"):
-        evidence["logprobs"] = _logprobs(audit)
+        wanted = [
+            among([view.key]) & (pl.col("view_index") < view.n)
+            for view in views_of(audit, "logprobs")
+        ]
+        rows = scan_parts(audit.run.path("logprobs"), LogProbs)
+        evidence["logprobs"] = rows.filter(pl.any_horizontal(wanted))
     return evidence
 
 
@@ -149,19 +154,6 @@ def _features(audit: Audit) -> pl.LazyFrame:
     return features.with_columns(
         pl.lit(None, field.dtype).alias(field.name) for field in feature_fields(groups)
     )
-
-
-def _logprobs(audit: Audit) -> pl.LazyFrame:
-    """Log-probabilities of the views that are read."""
-    wanted = [
-        among([view.key]) & (pl.col("view_index") < view.n) for view in views_of(audit, "logprobs")
-    ]
-    return scan_parts(audit.run.path("logprobs"), LogProbs).filter(pl.any_horizontal(wanted))
-
-
-def _formula(attack: Attack) -> bytes:
-    formula: bytes = attack.expr.meta.serialize()
-    return formula
 
 
 def _count_failures(audit: Audit) -> dict[str, Any]:

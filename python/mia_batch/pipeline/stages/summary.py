@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Any
 
 import polars as pl
@@ -48,21 +47,29 @@ class SummaryStage(Stage):
             "controls": self._digest("controls"),
         }
 
+    @property
+    def needed(self) -> set[str]:
+        without = TEXT not in {view.key for view in views_of(self.audit, "logprobs")}
+        return {*self.makes} - ({"perplexities"} if without else set())
+
     def _digest(self, table: str) -> str | None:
         path = self.audit.run.path(table)
         return digest(path) if path.exists() else None
 
     def run(self) -> None:
-        """Write the tables, unless they are up to date."""
-        reads = {view.key for view in views_of(self.audit, "logprobs")}
-        wanted = {*self.makes} - (set() if TEXT in reads else {"perplexities"})
-        if self.is_fresh and wanted <= {path.stem for path in self.files()}:
+        if self.is_fresh:
             return
         self.audit.observer.stage("summing up documents and groups")
         self.forget()
         _write(self.audit)
-        if TEXT in reads:
-            _write_perplexities(self.audit, reads)
+        if "perplexities" in self.needed:
+            reads = {view.key for view in views_of(self.audit, "logprobs")}
+            folder = self.audit.run.path("logprobs")
+            reference: pl.LazyFrame = LogProbs.create_empty(lazy=True)
+            if REFERENCE_TEXT in reads:
+                reference = scan_parts(folder, LogProbs, REFERENCE_TEXT)
+            table = perplexities(scan_parts(folder, LogProbs, TEXT), reference)
+            sink(table, self.audit.run.path("perplexities"), Perplexities)
         self.done()
 
 
@@ -113,12 +120,3 @@ def _named(audit: Audit) -> pl.DataFrame:
         "target_id", name=pl.coalesce("document_id", "target_id")
     )
     return passages_of(audit).lazy().join(names, on="target_id", maintain_order="left").collect()
-
-
-def _write_perplexities(audit: Audit, reads: Collection[tuple[str, str]]) -> None:
-    folder = audit.run.path("logprobs")
-    reference: pl.LazyFrame = LogProbs.create_empty(lazy=True)
-    if REFERENCE_TEXT in reads:
-        reference = scan_parts(folder, LogProbs, REFERENCE_TEXT)
-    table = perplexities(scan_parts(folder, LogProbs, TEXT), reference)
-    sink(table, audit.run.path("perplexities"), Perplexities)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cached_property
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -35,14 +34,13 @@ class TargetsStage(Stage):
 
     def fingerprint(self) -> dict[str, Any]:
         """Content and columns of the corpus; how it is cut cannot change within a run."""
-        return self._made_from
-
-    @cached_property
-    def _made_from(self) -> dict[str, Any]:
         return self.audit.corpora.fingerprint(self.audit.settings)
 
+    @property
+    def needed(self) -> set[str]:
+        return {"targets"}
+
     def left(self) -> Iterator[tuple[str, str]]:
-        """Count the targets, and by reason those that cannot be sampled."""
         table = self.audit.target_table()
         counts = _count(table)
         yield "targets", f"{counts.pop('total'):,}{self._share(table)}"
@@ -64,8 +62,7 @@ class TargetsStage(Stage):
         path = audit.run.path("targets")
         audit.manifest.inputs |= audit.corpora.digests
         left_out, listed = audit.corpora.set_aside, audit.run.path("set_aside")
-        is_listed = listed.exists() == (left_out.height > 0)
-        if not (self.is_fresh and path.exists() and is_listed):
+        if not (self.is_fresh and listed.exists() == (left_out.height > 0)):
             if path.exists():
                 audit.refuse_others("the texts are others than before")
             new = audit.run.folder / "targets.new.parquet"

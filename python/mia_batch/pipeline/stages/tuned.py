@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from math import ceil
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any
 import polars as pl
 
 from mia_batch.errors import SettingsError
-from mia_batch.evidence.parts import TARGET_KEY, Missing, scan_parts
+from mia_batch.evidence.parts import Missing, scan_parts
 from mia_batch.evidence.request import forecast
 from mia_batch.finetuning.making import Made, Making, Wanted, why_no_finetuning
 from mia_batch.finetuning.recipe import RECIPES, Recipe, check_base, sizes
@@ -33,7 +33,7 @@ from mia_batch.pipeline.sessions import (
 )
 from mia_batch.pipeline.stages.features import sample_parts
 from mia_batch.pipeline.stages.logprobs import LEARNT, LogprobsStage, halves, number_of
-from mia_batch.pipeline.stages.prompts import prompt_parts, texts_for
+from mia_batch.pipeline.stages.prompts import RowUnits, prompt_parts, texts_for, texts_of
 from mia_batch.pipeline.stages.stage import Stage
 from mia_batch.pipeline.stages.views import models_of, view_of
 from mia_batch.prompts.views import SHADOW, View, first_tokens
@@ -55,25 +55,22 @@ class GenerationsStage(Stage):
     keeps = "generations"
 
     def check(self) -> None:
-        """Refuse other prompts than those that the run's generations came from, or none."""
         if self._is_wanted:
             self._agree()
             self._check_prompts()
 
     def lacks(self) -> int:
         """Count the prompts that lack generations."""
-        return self._missing(_Texts(self._prompts)).count().left
+        return self._missing().count().left
 
     def run(self) -> None:
-        """Generate what is missing."""
         audit = self.audit
         if not self._is_wanted:
             return
         view = self._view
-        units = _Texts(self._prompts)
-        for block in Missing(units, prompt_parts(audit, view)).blocks():
+        for block in Missing(RowUnits(self._prompts), prompt_parts(audit, view)).blocks():
             sink(view.rows(block.units), audit.run.path("prompts") / block.part_name, Prompts)
-        missing = self._missing(units)
+        missing = self._missing()
         work = missing.count()
         if not work.left:
             return
@@ -86,14 +83,13 @@ class GenerationsStage(Stage):
             ask(audit, session, "generating", work, [(task, missing.blocks(), store)])
 
     def left(self) -> Iterator[tuple[str, str]]:
-        """Count what is to be generated."""
         settings = self.audit.settings
         if self._is_wanted:
             self._check_prompts()
             left = self.lacks() * self._view.samples
             most = left * settings.generation_tokens
             yield "generations", f"{left:,} texts, at most {most:,} tokens"
-            yield from self._cost(self._missing(_Texts(self._prompts)))
+            yield from self._cost(self._missing())
 
     def _cost(self, missing: Missing) -> Iterator[tuple[str, str]]:
         """Say what they may cost at most, at an endpoint."""
@@ -113,10 +109,10 @@ class GenerationsStage(Stage):
         view = view_of(self.audit, "target", "generation")
         return replace(view, samples=ceil(view.samples / self._prompts.height))
 
-    def _missing(self, units: _Texts) -> Missing:
+    def _missing(self) -> Missing:
         audit, view = self.audit, self._view
         return Missing(
-            units,
+            RowUnits(self._prompts),
             sample_parts(audit, view),
             view.samples,
             retry_failed=audit.settings.retry_failed,
@@ -152,7 +148,10 @@ class GenerationsStage(Stage):
 
     @cached_property
     def _prompts(self) -> pl.DataFrame:
-        """Choose as many texts as there are generations, and cut them to their first tokens."""
+        """Choose as many texts as there are generations, and cut them to their first tokens.
+
+        As prompts, they are about no target of the run.
+        """
         audit, settings = self.audit, self.audit.settings
         if is_remote(audit, "target"):
             tokenizer = endpoint_tokenizer(settings)
@@ -163,7 +162,8 @@ class GenerationsStage(Stage):
             texts, n=settings.generations, n_tokens=settings.prompt_tokens, tokenizer=tokenizer
         )
         each = ceil(settings.generations / max(1, found.height))
-        return found.head(ceil(settings.generations / each))
+        chosen = found.head(ceil(settings.generations / each)).with_row_index("target_row")
+        return chosen.cast({"target_row": pl.UInt32})
 
 
 def generations_of(audit: Audit) -> list[str]:
@@ -175,26 +175,6 @@ def generations_of(audit: Audit) -> list[str]:
     rows = said.sort("target_id", "sample_index").head(audit.settings.generations)
     text = pl.coalesce("prompt", "context") + pl.col("candidate")
     return rows.select(text=text).collect(engine="streaming")["text"].to_list()
-
-
-@dataclass(frozen=True, slots=True)
-class _Texts:
-    """First tokens of texts, as prompts that are about no target of the run."""
-
-    prompts: pl.DataFrame
-
-    def keys(self) -> Iterator[pl.DataFrame]:
-        """Yield the keys and ``target_row`` of all of them."""
-        yield self._numbered.select("target_row", target=TARGET_KEY, key="unit_key")
-
-    def slices(self) -> Iterator[pl.DataFrame]:
-        """Yield all of them."""
-        yield self._numbered
-
-    @property
-    def _numbered(self) -> pl.DataFrame:
-        rows = self.prompts.with_columns(unit_key=TARGET_KEY)
-        return rows.with_row_index("target_row").cast({"target_row": pl.UInt32})
 
 
 # A reference model of the run's own: what it is made of, whether it can be, what it takes.
@@ -341,9 +321,7 @@ class TunedModel:
         if self.model == SELF_PROMPT:
             return generations_of(audit)
         if self.model == _CANDIDATE:
-            corpus = texts_for(audit, "candidate_from")
-            there = corpus.documents.filter(pl.col("text").str.contains(r"\S"))
-            return there.select("text").collect(engine="streaming")["text"].to_list()
+            return texts_of(texts_for(audit, "candidate_from"))
         learnt = halves(audit, self.model).filter("learnt", "trained")
         return learnt["target"].to_list()
 
@@ -390,22 +368,18 @@ class TuningStage(Stage):
         self._models = {model: TunedModel(audit, model) for model in models}
 
     def prepare(self) -> None:
-        """Refuse another way of making a model that the run has."""
         for model in self._models.values():
             model.prepare()
 
     def check(self) -> None:
-        """Refuse, before a model is asked, what cannot be made."""
         for model in self._models.values():
             model.check()
 
     def left(self) -> Iterator[tuple[str, str]]:
-        """Say how long training is, and what it takes."""
         for model in self._models.values():
             yield from model.left()
 
     def run(self) -> None:
-        """Make the models; once all are there, what was begun of others goes."""
         audit, folder = self.audit, self.audit.run.folder / "models"
         wanted = {name: model for name, model in self._models.items() if model.is_wanted}
         if wanted:
@@ -446,6 +420,5 @@ class BeforeTuningStage(Stage):
         self._stages = (generations, tuning)
 
     def run(self) -> None:
-        """Look."""
         for stage in self._stages:
             stage.check()
