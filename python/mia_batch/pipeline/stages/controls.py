@@ -210,7 +210,7 @@ class ControlsStage(Stage):
         self.done()
 
     def _ask(self, model: str) -> None:
-        audit, lacking = self.audit, {}
+        audit, missing = self.audit, {}
         for name in _VIEWS:
             view = view_of(audit, model, name)
             parts = prompt_parts(audit, view)
@@ -222,15 +222,16 @@ class ControlsStage(Stage):
             write_prompts(audit, view, Missing(units, parts, view.n))
             prompts = PromptUnits(audit.run.path("targets"), parts, view, askable=True)
             retry = audit.settings.retry_failed
-            had = sample_parts(audit, view)
-            lacking[view] = Missing(prompts, had, view.samples, retry_failed=retry)
-        work = reduce(add, (each.count() for each in lacking.values()))
+            missing[view] = Missing(
+                prompts, sample_parts(audit, view), view.samples, retry_failed=retry
+            )
+        work = reduce(add, (each.count() for each in missing.values()))
         if not work.left:
             return
         with open_session(audit, model, "samples") as session:
             wanted = (
                 (sample_task(audit, session, view), each.blocks(), sample_parts(audit, view).store)
-                for view, each in lacking.items()
+                for view, each in missing.items()
             )
             ask(audit, session, "asking for controls", work, wanted)
 

@@ -248,10 +248,10 @@ class ExtractionStage(Stage):
     def _take(self, walks: Sequence[Walks]) -> None:
         """Go on with all that was said."""
         folder = self.audit.run.path("samples")
-        had = pl.concat(scan_parts(folder, Samples, view.key) for view in self._views)
+        stored = pl.concat(scan_parts(folder, Samples, view.key) for view in self._views)
         columns = ("target_id", "view_index", "candidate", "finish_reason", "n_tokens")
         starts = [window.target_id for each in walks for window in each.every]
-        own = had.filter(pl.col("target_id").is_in(starts)).select(columns).collect()
+        own = stored.filter(pl.col("target_id").is_in(starts)).select(columns).collect()
         said = {row[:2]: row[2:] for row in own.iter_rows()}
         for each in walks:
             while (asked := each.prompt()) is not None:
@@ -279,9 +279,9 @@ class ExtractionStage(Stage):
         """Store prompts that are not there; a run may have lost its samples only."""
         folder = self.audit.run.path("prompts")
         keys = ("target_id", "view_index")
-        had = scan_parts(folder, Prompts, view.key).select(keys).collect()
+        stored = scan_parts(folder, Prompts, view.key).select(keys).collect()
         for block in blocks:
-            new = view.rows(block.units).join(had, on=keys, how="anti")
+            new = view.rows(block.units).join(stored, on=keys, how="anti")
             names = (replace(block, attempt=attempt).part_name for attempt in count(block.attempt))
             if not new.is_empty():
                 path = next(folder / name for name in names if not (folder / name).exists())

@@ -292,7 +292,7 @@ class FeaturesStage(Stage):
         return [path for path in self.files() if path.name not in kept]
 
     def prepare(self) -> None:
-        """Decide which groups of features the run has: those of its attacks, and those it had.
+        """Decide which groups of features the run has: those of its attacks, and earlier ones.
 
         Continuations are always searched for verbatim runs. Where the groups are others than
         before, the parts are removed, to be made again.
@@ -302,10 +302,10 @@ class FeaturesStage(Stage):
         columns = {column for attack in reading for column in attack.columns}
         continued = any(CONTINUATION in attack.reads for attack in reading)
         always = [VERBATIM_GROUP] if continued else []
-        had = audit.manifest.made.get("features", {}).get("groups", [])
+        before = audit.manifest.made.get("features", {}).get("groups", [])
         known = {*GROUPS, *BESIDE}
-        groups = sorted({*groups_of(columns), *always, *known.intersection(had)})
-        if groups != had or "features" not in audit.manifest.made:
+        groups = sorted({*groups_of(columns), *always, *known.intersection(before)})
+        if groups != before or "features" not in audit.manifest.made:
             self.remove(self.files())
             audit.manifest.made["features"] = {"groups": groups}
             audit.save()

@@ -117,14 +117,14 @@ class LogprobsStage(EvidenceStage):
                 trained=trained,
             )
 
-            def told(label: str, texts: int, tokens: int, n: int) -> None:
+            def on_answer(label: str, texts: int, tokens: int, n: int) -> None:
                 passes[views_by_label[label][0].name] += n
                 audit.observer.worked(texts, tokens)
 
-            blocks = (block for lacking in missing.values() for block in lacking.blocks())
+            blocks = (block for each in missing.values() for block in each.blocks())
             try:
                 asked = [(task, blocks, self.parts(views[0]).store)]
-                ask(audit, session, "log-probabilities", work, asked, on_answer=told)
+                ask(audit, session, "log-probabilities", work, asked, on_answer=on_answer)
             finally:
                 for name, n in passes.items():
                     key = f"{self.model} {name}"
@@ -156,7 +156,7 @@ class LogprobsStage(EvidenceStage):
             yield f"{self.model} {view.name}", f"{left:,} forward passes"
             yield from self._cost(view, missing)
 
-    def lacks(self) -> bool:
+    def is_incomplete(self) -> bool:
         """Whether texts lack rows, as the corpus is now; nothing is written."""
         return any(self._fresh(view).count().left for view in self.views)
 

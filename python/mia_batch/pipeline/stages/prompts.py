@@ -168,7 +168,7 @@ class FillsStage(Stage):
     def run(self) -> None:
         audit = self.audit
         missing = {view: prompts_missing(audit, view) for view in _prompted(audit) if view.filled}
-        filled = {view: lacks for view, lacks in missing.items() if lacks.count().left}
+        filled = {view: each for view, each in missing.items() if each.count().left}
         if not filled:
             return
         work = reduce(add, map(Missing.count, filled.values()))

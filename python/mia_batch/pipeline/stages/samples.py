@@ -153,8 +153,10 @@ class SamplesStage(EvidenceStage):
     def _forecast(self, missing: dict[View, Missing]) -> list[tuple[str, str]]:
         audit = self.audit
         measure, budget = expected(audit, self.model)
-        each = [forecast(lacks.blocks(), measure, budget(view)) for view, lacks in missing.items()]
-        workload = reduce(add, each)
+        workload = reduce(
+            add,
+            (forecast(each.blocks(), measure, budget(view)) for view, each in missing.items()),
+        )
         if workload.too_long and not workload.prompts:
             room = next(budget(view).max_model_len for view in missing)
             raise SettingsError(
@@ -174,12 +176,12 @@ class SamplesStage(EvidenceStage):
             audit.observer.stage(f"{name}: {text}")
         decoded = n_texts = 0
 
-        def told(_label: str, texts: int, tokens: int, _passes: int) -> None:
+        def on_answer(_label: str, texts: int, tokens: int, _passes: int) -> None:
             nonlocal decoded
             decoded += tokens
             audit.observer.worked(texts, tokens)
 
-        work = reduce(add, (lacks.count() for lacks in missing.values()))
+        work = reduce(add, (each.count() for each in missing.values()))
         name = f"the {self.model} model"
         tally = _Tally(name, max(_MOST_OF_NO_USE, audit.settings.max_failed))
         for view in missing:
@@ -197,7 +199,7 @@ class SamplesStage(EvidenceStage):
                 (sample_task(audit, session, view), each.blocks(), self._store(view))
                 for view, each in missing.items()
             )
-            ask(audit, session, "sampling", work, wanted, on_answer=told, on_block=count)
+            ask(audit, session, "sampling", work, wanted, on_answer=on_answer, on_block=count)
         each = decoded / max(n_texts, 1)
         audit.observer.stage(f"decoded {decoded:,} tokens, {each:,.0f} a text")
 

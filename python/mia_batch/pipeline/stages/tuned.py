@@ -59,7 +59,7 @@ class GenerationsStage(Stage):
             self._agree()
             self._check_prompts()
 
-    def lacks(self) -> int:
+    def n_missing(self) -> int:
         """Count the prompts that lack generations."""
         return self._missing().count().left
 
@@ -86,7 +86,7 @@ class GenerationsStage(Stage):
         settings = self.audit.settings
         if self._is_wanted:
             self._check_prompts()
-            left = self.lacks() * self._view.samples
+            left = self.n_missing() * self._view.samples
             most = left * settings.generation_tokens
             yield "generations", f"{left:,} texts, at most {most:,} tokens"
             yield from self._cost(self._missing())
@@ -258,8 +258,8 @@ class TunedModel:
         """Say how long training is, and what it takes; of shadow models once for all."""
         if self.model.startswith(SHADOW) and number_of(self.model):
             return
-        said = self.model != SELF_PROMPT or not GenerationsStage(self.audit).lacks()
-        if self._known and said and not self._asked.lacks() and self._is_of_these_texts:
+        said = self.model != SELF_PROMPT or not GenerationsStage(self.audit).n_missing()
+        if self._known and said and not self._asked.is_incomplete() and self._is_of_these_texts:
             return
         n_models, name = 1, f"model {self.model}"
         if self.model.startswith(SHADOW):
