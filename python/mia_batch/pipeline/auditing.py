@@ -20,7 +20,6 @@ from mia_batch.errors import SettingsError
 from mia_batch.evidence.parts import Shard
 from mia_batch.inference.findings import earlier_findings
 from mia_batch.observer import Observer
-from mia_batch.pipeline.choice import is_made
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.corpora import target_plan, with_files
 from mia_batch.pipeline.custody import seal
@@ -40,6 +39,7 @@ from mia_batch.pipeline.stages.targets import TargetsStage
 from mia_batch.pipeline.stages.tuned import BeforeTuningStage, GenerationsStage, TuningStage
 from mia_batch.pipeline.stages.verdicts import PreflightStage, VerdictsStage
 from mia_batch.pipeline.stages.views import models_of
+from mia_batch.prompts.views import RunModel
 from mia_batch.report import earlier_sentences
 from mia_batch.settings import Settings, load_settings
 from mia_batch.settings.model import names as split_names
@@ -183,8 +183,8 @@ _SAMPLED = ("target", "reference")
 def stages_of(audit: Audit) -> list[Stage]:
     """List the stages in their order."""
     models = models_of(audit)
-    made = [model for model in models if is_made(model)]
-    given = [model for model in models if not is_made(model)]
+    made = [model for model in models if RunModel.of(model).is_made]
+    given = [model for model in models if not RunModel.of(model).is_made]
     generations, tuning = GenerationsStage(audit), TuningStage(audit, made)
     return [
         TargetsStage(audit),

@@ -14,20 +14,15 @@ from mia_batch.evidence.executors.ray import why_no_ray
 from mia_batch.evidence.replay import Recording
 from mia_batch.features import why_no_similarity
 from mia_batch.inference.findings import VerdictPlan
+from mia_batch.prompts.views import RunModel
 from mia_batch.settings import Settings
 
-_GIVEN = ("target", "reference", "masked")
 _PRIMARY = ("probe_leading_rarity_v1", "samia_matched_v1", "min_k_plus_plus_20_v1")
 _PRIMARY_OF_TUNED = ("wbc_v1", "self_prompt_difference_v1")
 _LABELLED_FALSE = "texts of the input that are labelled member = false, where there are any"
 _COMPUTED = {"vocabulary_mean", "vocabulary_variance", "rank", "support_mass"}
 """Columns of the logprobs table that not every engine can compute."""
 _FEWEST_COMBINED = 2
-
-
-def is_made(model: str) -> bool:
-    """Whether a run makes a model itself."""
-    return model not in _GIVEN
 
 
 def chosen_attacks(settings: Settings) -> list[Attack]:
@@ -89,7 +84,11 @@ def check_together(settings: Settings, attacks: Sequence[Attack]) -> None:
 
 
 def _refusals(settings: Settings, attacks: Sequence[Attack]) -> Iterator[str]:
-    making = [each.name for each in attacks if any(is_made(model) for model, _ in each.reads)]
+    making = [
+        attack.name
+        for attack in attacks
+        if any(RunModel.of(model).is_made for model, _ in attack.reads)
+    ]
     learned = [each.name for each in attacks if each.evidence == "scores"]
     engine = settings.engine
     if settings.shard is not None and engine in _ONE_PROCESS:

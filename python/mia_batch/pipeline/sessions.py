@@ -32,10 +32,9 @@ from mia_batch.evidence.request import (
 from mia_batch.finetuning.making import Made, Making, Wanted, made_of
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.models.weights import Measure, estimate_tokens, identify_model
-from mia_batch.pipeline.choice import is_made
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.manifest import asking
-from mia_batch.prompts.views import View
+from mia_batch.prompts.views import RunModel, View
 from mia_batch.settings import Settings
 from mia_batch.settings.load import endpoint_settings, endpoint_tokenizer
 from mia_batch.tables import in_background, is_followed
@@ -127,7 +126,7 @@ def spread(audit: Audit) -> Iterator[Callable[..., None]]:
 def _here(
     audit: Audit, model: str, spec: EngineSpec, tokenizer: Tokenizer | None
 ) -> Iterator[tuple[Executor, EngineInfo]]:
-    with audit.kept.lent(spec, audit.run.engine_log, keep=is_made(model)) as engine:
+    with audit.kept.lent(spec, audit.run.engine_log, keep=RunModel.of(model).is_made) as engine:
         source = LocalSource(engine, tokenizer, strides=audit.settings.long_texts == "stride")
         yield LocalExecutor(source, source.restart, audit.observer.stage), engine.info
 

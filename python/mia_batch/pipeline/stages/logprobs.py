@@ -21,7 +21,7 @@ from mia_batch.pipeline.choice import engine_columns
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.sessions import Session, ask, is_remote, open_session, text_cost
 from mia_batch.pipeline.stages.prompts import EvidenceStage, make_shots, prompts_missing, texts_for
-from mia_batch.prompts.views import SHADOW, View
+from mia_batch.prompts.views import SHADOW, RunModel, View
 from mia_batch.schemas import LogProbs
 from mia_batch.targets import cluster_name
 
@@ -30,11 +30,6 @@ from mia_batch.targets import cluster_name
 
 LEARNT = ("target", "non_member", "calibration")
 """Roles of the texts that shadow models may learn."""
-
-
-def number_of(model: str) -> int:
-    """Tell the number of a shadow model; 0 of others."""
-    return int(model.removeprefix(SHADOW)) if model.startswith(SHADOW) else 0
 
 
 def halves(audit: Audit, model: str) -> pl.DataFrame:
@@ -52,7 +47,7 @@ def halves(audit: Audit, model: str) -> pl.DataFrame:
         .select("target_id", "target", name=name, learnt=pl.col("role").is_in(LEARNT))
         .collect(engine="streaming")
     )
-    own = in_half(rows["name"].to_list(), number_of(model), audit.settings.seed)
+    own = in_half(rows["name"].to_list(), RunModel.of(model).number, audit.settings.seed)
     return rows.with_columns(
         trained=pl.Series(own, dtype=pl.Boolean) & pl.col("learnt").any().over("name")
     ).with_columns(pl.col("trained").any().over("target"))
@@ -108,7 +103,7 @@ class LogprobsStage(EvidenceStage):
             passes = {view.name: 0 for view in views}
             views_by_label = {self.parts(view).label: (view, columns[view.name]) for view in views}
             trained = None  # where the model is tuned on other texts, if at all
-            if self.model.startswith(SHADOW):
+            if RunModel.of(self.model).role == SHADOW:
                 trained = halves(audit, self.model).select("target_id", "trained")
             task = LogprobTask(
                 views=views_by_label,

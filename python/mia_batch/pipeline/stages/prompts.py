@@ -26,13 +26,12 @@ from mia_batch.evidence.parts import (
 )
 from mia_batch.evidence.request import EvidenceKind
 from mia_batch.models.tokens import Tokenizer
-from mia_batch.pipeline.choice import is_made
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.corpora import how_to_read
 from mia_batch.pipeline.sessions import ask, open_session
 from mia_batch.pipeline.stages.stage import Stage
 from mia_batch.pipeline.stages.views import views_of
-from mia_batch.prompts.views import View, after_shots, choose_shots
+from mia_batch.prompts.views import RunModel, View, after_shots, choose_shots
 from mia_batch.schemas import Prompts
 from mia_batch.tables import sink
 
@@ -50,7 +49,7 @@ def prompt_parts(audit: Audit, view: View) -> Parts:
     return Parts(
         folder=audit.run.path("prompts"),
         schema=Prompts,
-        model="target" if is_made(view.model) else view.model,
+        model="target" if RunModel.of(view.model).is_made else view.model,
         view=view.name,
         block_targets=LOGPROB_BLOCK_TARGETS if view.filled else TARGETS_AT_ONCE,
     )
@@ -191,7 +190,8 @@ class FillsStage(Stage):
 def _prompted(audit: Audit) -> list[View]:
     """Return the views whose prompts are made; models of the run's own share the target's."""
     asked = (
-        replace(view, model="target") if is_made(view.model) else view for view in views_of(audit)
+        replace(view, model="target") if RunModel.of(view.model).is_made else view
+        for view in views_of(audit)
     )
     return list({view.key: view for view in asked}.values())
 

@@ -14,11 +14,11 @@ from mia_batch.diagnostics.unscored import count_reasons
 from mia_batch.evidence.parts import scan_parts
 from mia_batch.features import feature_fields
 from mia_batch.inference.sets import combine
-from mia_batch.pipeline.choice import is_made
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.stages.stage import Stage
 from mia_batch.pipeline.stages.verdicts import record_plan
 from mia_batch.pipeline.stages.views import OF_STAGES, models_of, views_of
+from mia_batch.prompts.views import RunModel
 from mia_batch.schemas import LogProbs, Scores, Unscored
 from mia_batch.tables import sink, sink_frames
 
@@ -40,7 +40,8 @@ class ScoresStage(Stage):
         folders = (audit.run.path("features"), audit.run.path("logprobs"))
         parts = sorted(part.name for folder in folders for part in folder.glob("*.parquet"))
         formulas = b"".join(attack.expr.meta.serialize() for attack in audit.attacks)
-        made = {name: audit.source(name)["digest"] for name in filter(is_made, models_of(audit))}
+        own = [name for name in models_of(audit) if RunModel.of(name).is_made]
+        made = {name: audit.source(name)["digest"] for name in own}
         return {
             "attacks": [attack.name for attack in audit.attacks],
             "formulas": sha256(formulas).hexdigest(),

@@ -32,11 +32,11 @@ from mia_batch.pipeline.sessions import (
     trained,
 )
 from mia_batch.pipeline.stages.features import sample_parts
-from mia_batch.pipeline.stages.logprobs import LEARNT, LogprobsStage, halves, number_of
+from mia_batch.pipeline.stages.logprobs import LEARNT, LogprobsStage, halves
 from mia_batch.pipeline.stages.prompts import RowUnits, prompt_parts, texts_for, texts_of
 from mia_batch.pipeline.stages.stage import Stage
 from mia_batch.pipeline.stages.views import models_of, view_of
-from mia_batch.prompts.views import SHADOW, View, first_tokens
+from mia_batch.prompts.views import SHADOW, RunModel, View, first_tokens
 from mia_batch.schemas import Prompts, Samples
 from mia_batch.settings.load import endpoint_tokenizer
 from mia_batch.tables import sink
@@ -192,6 +192,7 @@ class TunedModel:
     def __init__(self, audit: Audit, model: str) -> None:
         self.audit = audit
         self.model = model
+        self._named = RunModel.of(model)
         self._asked = LogprobsStage(audit, model)
 
     def prepare(self) -> None:
@@ -256,13 +257,14 @@ class TunedModel:
 
     def left(self) -> Iterator[tuple[str, str]]:
         """Say how long training is, and what it takes; of shadow models once for all."""
-        if self.model.startswith(SHADOW) and number_of(self.model):
+        shadow = self._named.role == SHADOW
+        if shadow and self._named.number:
             return
         said = self.model != SELF_PROMPT or not GenerationsStage(self.audit).n_missing()
         if self._known and said and not self._asked.is_incomplete() and self._is_of_these_texts:
             return
         n_models, name = 1, f"model {self.model}"
-        if self.model.startswith(SHADOW):
+        if shadow:
             n_models = self.audit.settings.shadows or 1
             name = f"{n_models} shadow models"
         base, revision = self._base
@@ -289,7 +291,6 @@ class TunedModel:
     def recipe(self) -> Recipe:
         """How it is tuned."""
         settings = self.audit.settings
-        shadow = self.model.startswith(SHADOW)
         return replace(
             RECIPES["reference"],
             method=settings.tuning,
@@ -298,8 +299,8 @@ class TunedModel:
             batch_size=settings.tuning_batch,
             max_tokens=settings.tuning_tokens,
             rank=settings.tuning_rank,
-            held_out=0.0 if shadow else _HELD_OUT,
-            seed=(settings.seed + number_of(self.model)) % 2**31,
+            held_out=0.0 if self._named.role == SHADOW else _HELD_OUT,
+            seed=(settings.seed + self._named.number) % 2**31,
         )
 
     @property

@@ -179,7 +179,7 @@ OF_STAGES: Final[dict[str, Callable[[Settings], View]]] = {
 
 def views_of(audit: Audit, kind: EvidenceKind | None = None) -> list[View]:
     """Return the views that attacks read, of one kind of evidence or all; model by model."""
-    shadows = [f"{SHADOW}{number}" for number in range(audit.settings.shadows or 0)]
+    shadows = [f"{SHADOW}-{number}" for number in range(audit.settings.shadows or 0)]
     kinds: tuple[EvidenceKind, ...] = ("samples", "logprobs") if kind is None else (kind,)
     reads = dict.fromkeys(
         (each, view)
@@ -187,7 +187,7 @@ def views_of(audit: Audit, kind: EvidenceKind | None = None) -> list[View]:
         for kind in kinds
         for model, view in attack.reads_of(kind)
         # A name for all shadow models stands for each of them.
-        for each in (shadows if model == "shadow" else [model])
+        for each in (shadows if model == SHADOW else [model])
     )
     return [view_of(audit, *key) for key in sorted(reads, key=lambda key: key[0] != "target")]
 
