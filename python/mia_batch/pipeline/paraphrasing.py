@@ -17,7 +17,7 @@ from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.custody import seal
 from mia_batch.pipeline.manifest import record_requests, run_timed
 from mia_batch.pipeline.stages.prompts import prompts_missing, write_prompts
-from mia_batch.pipeline.stages.samples import SamplesStage, stored
+from mia_batch.pipeline.stages.samples import SamplesStage, store_samples
 from mia_batch.pipeline.stages.stage import Stage, damage_set_aside
 from mia_batch.pipeline.stages.targets import TargetsStage
 from mia_batch.pipeline.stages.views import view_of
@@ -117,7 +117,7 @@ class RewritingStage(SamplesStage):
         return [view_of(self.audit, "target", "rewriting")]
 
     def _store(self, view: View) -> Callable[[Block, pl.DataFrame], pl.DataFrame]:
-        return partial(stored, self.parts(view), None)
+        return partial(store_samples, self.parts(view), None)
 
     def run(self) -> None:
         """Ask for what is missing, and write the table of all."""

@@ -1,4 +1,4 @@
-"""The stages that have a model continue prompts or rewrite texts."""
+"""The stage that has a model continue prompts, from an engine, an endpoint or a recording."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _SHOWN = 80
 _TALLIED = ("target_id", "view_index", "candidate", "answer", "reason")
 
 
-def stored(
+def store_samples(
     parts: Parts, features: FeatureWriter | None, block: Block, rows: pl.DataFrame
 ) -> pl.DataFrame:
     """Store the samples of a block, and their features; return what is tallied of them."""
@@ -206,7 +206,7 @@ class SamplesStage(EvidenceStage):
     def _store(self, view: View) -> Callable[[Block, pl.DataFrame], pl.DataFrame]:
         weighed = weighed_views(self.audit)  # for which all samples must be there first
         writer = None if weighed else FeatureWriter.of(self.audit, view)
-        return partial(stored, self.parts(view), writer)
+        return partial(store_samples, self.parts(view), writer)
 
     def _replay(self) -> None:
         audit, recording = self.audit, self.audit.recording
