@@ -17,7 +17,7 @@ from mia_batch.evidence.engines import registry
 from mia_batch.evidence.executors.ray import EngineWorker, Start, package_version
 from mia_batch.evidence.request import EngineSpec
 from mia_batch.models.weights import identify_model
-from mia_batch.pipeline.choice import check_cluster
+from mia_batch.pipeline.choice import check_together
 from mia_batch.settings import load_settings
 from tests.cluster import Cluster, actors
 from tests.counting import counting_engine
@@ -179,7 +179,7 @@ def test_a_worker_of_another_version_or_model_is_refused(changed, message, check
 
 def refused(**values):
     with pytest.raises(SettingsError) as error:
-        check_cluster(load_settings({"input": "corpus", **values}, use_config=False))
+        check_together(load_settings({"input": "corpus", **values}, use_config=False), [])
     return str(error.value)
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from polars import DataFrame
 
     from mia_batch.pipeline import Run
-    from mia_batch.pipeline.reporting import Format
+    from mia_batch.pipeline.finished import Format
 
 
 _HOW_TO_ASK = ("base_url", "api_key_env", "engine_arg")
@@ -47,8 +47,8 @@ def verify(
     """
     from mia_batch.cli.evidence import show_checked
     from mia_batch.pipeline import Run
-    from mia_batch.pipeline.again import choose_samples
     from mia_batch.pipeline.custody import verify
+    from mia_batch.pipeline.finished import choose_samples
 
     checked = verify(place, inputs)
     show_checked(checked, console_of(stderr=False))
@@ -83,7 +83,7 @@ def show(place: Path | str, target_id: str, *, again: bool, **options: object) -
 def _draw_again(run: Run, samples: DataFrame, options: dict[str, object]) -> int:
     """Draw samples again and say how many agree; 0 if all do, else 1."""
     from mia_batch.cli.evidence import show_agreement
-    from mia_batch.pipeline.again import draw_again
+    from mia_batch.pipeline.finished import draw_again
 
     with observing() as observer:
         drawn = draw_again(run, samples, observer, **given(options))
@@ -108,7 +108,7 @@ def _draw_again(run: Run, samples: DataFrame, options: dict[str, object]) -> int
 def report(place: Path | str, kind: Format, out: Path | None) -> None:
     """Render the report of a finished run from its tables."""
     from mia_batch.pipeline import Run
-    from mia_batch.pipeline.reporting import report_of, write_report
+    from mia_batch.pipeline.finished import report_of, write_report
     from mia_batch.storage.copies import mirrored
     from mia_batch.tables import write_text
 

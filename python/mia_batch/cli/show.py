@@ -14,7 +14,7 @@ from mia_batch.cli.options import (
     plain,
 )
 from mia_batch.diagnostics.unscored import count_reasons
-from mia_batch.pipeline.reporting import REPORT
+from mia_batch.pipeline.finished import REPORT
 from mia_batch.pipeline.stages.verdicts import conclusions
 from mia_batch.settings import stored_settings
 from mia_batch.storage import is_url

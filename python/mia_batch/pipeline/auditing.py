@@ -4,69 +4,64 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import reduce
 from heapq import nsmallest
 from operator import add
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from mia_batch.attacks import names
 from mia_batch.corpus import digest_each, digest_of
 from mia_batch.errors import SettingsError
+from mia_batch.evidence.parts import Shard
 from mia_batch.inference.findings import earlier_findings
 from mia_batch.observer import Observer
-from mia_batch.pipeline.choice import is_made
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.corpora import target_plan, with_files
 from mia_batch.pipeline.custody import seal
+from mia_batch.pipeline.finished import REPORT, write_report
 from mia_batch.pipeline.manifest import Manifest, record_requests, run_timed
-from mia_batch.pipeline.reporting import REPORT, write_report
 from mia_batch.pipeline.run import Run
 from mia_batch.pipeline.stages.controls import ControlsStage
 from mia_batch.pipeline.stages.extraction import ExtractionStage
-from mia_batch.pipeline.stages.features import FeaturesStage
+from mia_batch.pipeline.stages.features import FeaturesStage, RarityStage
 from mia_batch.pipeline.stages.logprobs import LogprobsStage
 from mia_batch.pipeline.stages.prompts import FillsStage, PromptsStage
-from mia_batch.pipeline.stages.rarity import RarityStage
 from mia_batch.pipeline.stages.samples import SamplesStage
 from mia_batch.pipeline.stages.scores import ScoresStage
-from mia_batch.pipeline.stages.stage import damage_set_aside, repair
+from mia_batch.pipeline.stages.stage import Stage, damage_set_aside, repair
 from mia_batch.pipeline.stages.summary import SummaryStage
 from mia_batch.pipeline.stages.targets import TargetsStage
 from mia_batch.pipeline.stages.tuned import BeforeTuningStage, GenerationsStage, TuningStage
 from mia_batch.pipeline.stages.verdicts import PreflightStage, VerdictsStage
 from mia_batch.pipeline.stages.views import models_of
+from mia_batch.prompts.views import RunModel
 from mia_batch.report import earlier_sentences
-from mia_batch.settings import flattened, load_settings
+from mia_batch.settings import (
+    ClusterSettings,
+    ColumnSettings,
+    EndpointSettings,
+    EngineSettings,
+    ExtractionSettings,
+    FinetuningSettings,
+    LogprobSettings,
+    RecordingSettings,
+    ReportSettings,
+    SamplingSettings,
+    Settings,
+    TextSettings,
+    VerdictSettings,
+    flattened,
+    load_settings,
+)
 from mia_batch.settings.model import names as split_names
 from mia_batch.storage import is_url
 from mia_batch.storage.copies import fetched, mirrored
 from mia_batch.tables import read_finite, remove
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from mia_batch.evidence.parts import Shard
-    from mia_batch.pipeline.stages.stage import Stage
-    from mia_batch.settings import (
-        ClusterSettings,
-        ColumnSettings,
-        EndpointSettings,
-        EngineSettings,
-        ExtractionSettings,
-        FinetuningSettings,
-        LogprobSettings,
-        RecordingSettings,
-        ReportSettings,
-        SamplingSettings,
-        Settings,
-        TextSettings,
-        VerdictSettings,
-    )
-
 
 # Shards: processes, on one machine or many, that each work on some blocks of one run.
 
@@ -204,8 +199,8 @@ _SAMPLED = ("target", "reference")
 def stages_of(audit: Audit) -> list[Stage]:
     """List the stages in their order."""
     models = models_of(audit)
-    made = [model for model in models if is_made(model)]
-    given = [model for model in models if not is_made(model)]
+    made = [model for model in models if RunModel.of(model).is_made]
+    given = [model for model in models if not RunModel.of(model).is_made]
     generations, tuning = GenerationsStage(audit), TuningStage(audit, made)
     return [
         TargetsStage(audit),
@@ -313,7 +308,9 @@ def run_audit(settings: Settings, observer: Observer) -> Run:
 
 def _run_audit(settings: Settings, observer: Observer) -> Run:
     audit = Audit.begin(settings, observer)
-    for sentence in (_corpus_sentence(audit), *audit.corpora.notes()):
+    n_documents, cut = audit.corpora.input.n_documents, _windows(audit.settings)
+    observer.stage(f"{audit.settings.input}: {n_documents:,} documents{cut}")
+    for sentence in audit.corpora.notes():
         observer.stage(sentence)
     stages = stages_of(audit)
     if audit.shard is not None:
@@ -322,14 +319,10 @@ def _run_audit(settings: Settings, observer: Observer) -> Run:
     with audit.run.held(), damage_set_aside(stages), closing(audit.kept):
         take_up(audit, stages)
         note_earlier(audit, _texts(audit))
-        _walk(audit, stages)
+        run_timed(audit, _steps(audit, stages))
+        record_requests(audit)
+        _finish(audit)
     return audit.run
-
-
-def _walk(audit: Audit, stages: Sequence[Stage]) -> None:
-    run_timed(audit, _steps(audit, stages))
-    record_requests(audit)
-    _finish(audit)
 
 
 def _steps(audit: Audit, stages: Sequence[Stage]) -> Iterator[tuple[Stage, Callable[[], None]]]:
@@ -473,11 +466,6 @@ def _rescore(audit: Audit) -> Run:
 
 def _texts(audit: Audit) -> str:
     return str(audit.corpora.fingerprint(audit.settings)["input"])
-
-
-def _corpus_sentence(audit: Audit) -> str:
-    n_documents, cut = audit.corpora.input.n_documents, _windows(audit.settings)
-    return f"{audit.settings.input}: {n_documents:,} documents{cut}"
 
 
 def _windows(settings: Settings) -> str:

@@ -2,38 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
-from typing import TYPE_CHECKING
 
-from mia_batch.attacks import defaults, get
+from mia_batch.attacks import Attack, defaults, get
 from mia_batch.attacks.attack import CHOICE, COMBINATION, CONTINUATION, NEXT_TOKEN
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.collect import NOISE, QUESTION
 from mia_batch.evidence.engines.registry import why_not
 from mia_batch.evidence.executors.ray import why_no_ray
+from mia_batch.evidence.replay import Recording
 from mia_batch.features import why_no_similarity
 from mia_batch.inference.findings import VerdictPlan
+from mia_batch.prompts.views import RunModel
+from mia_batch.settings import Settings
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from mia_batch.attacks import Attack
-    from mia_batch.evidence.replay import Recording
-    from mia_batch.settings import Settings
-
-
-_GIVEN = ("target", "reference", "masked")
 _PRIMARY = ("probe_leading_rarity_v1", "samia_matched_v1", "min_k_plus_plus_20_v1")
 _PRIMARY_OF_TUNED = ("wbc_v1", "self_prompt_difference_v1")
 _LABELLED_FALSE = "texts of the input that are labelled member = false, where there are any"
 _COMPUTED = {"vocabulary_mean", "vocabulary_variance", "rank", "support_mass"}
 """Columns of the logprobs table that not every engine can compute."""
 _FEWEST_COMBINED = 2
-
-
-def is_made(model: str) -> bool:
-    """Whether a run makes a model itself."""
-    return model not in _GIVEN
 
 
 def chosen_attacks(settings: Settings) -> list[Attack]:
@@ -82,69 +71,58 @@ def _possible(kinds: tuple[str, ...], settings: Settings) -> list[Attack]:
     return possible
 
 
-def check_controls(settings: Settings, attacks: Iterable[Attack]) -> None:
-    """Raise `SettingsError` if controls are asked for where no passage can come out."""
+_ONE_PROCESS = {
+    "openai": "an endpoint is asked by one process; raise --max-concurrency",
+    "replay": "a recording is read by one process",
+}
+
+
+def check_together(settings: Settings, attacks: Sequence[Attack]) -> None:
+    """Raise `SettingsError` where settings and attacks do not go together."""
+    if (refusal := next(_refusals(settings, attacks), None)) is not None:
+        raise SettingsError(refusal)
+
+
+def _refusals(settings: Settings, attacks: Sequence[Attack]) -> Iterator[str]:
+    making = [
+        attack.name
+        for attack in attacks
+        if any(RunModel.of(model).is_made for model, _ in attack.reads)
+    ]
+    learned = [each.name for each in attacks if each.evidence == "scores"]
+    engine = settings.engine
+    if settings.shard is not None and engine in _ONE_PROCESS:
+        yield f"setting 'shard' cannot be used with engine {engine!r}: {_ONE_PROCESS[engine]}"
+    if settings.shard is not None and making:
+        yield (
+            f"setting 'shard' cannot be used with {making[0]}: reference models are made by "
+            "one process; run without --shard, with --workers where several engines are to answer"
+        )
     continued = any(CONTINUATION in attack.reads_of("samples") for attack in attacks)
     if settings.controls and not (continued or settings.extract):
-        raise SettingsError(
+        yield (
             "setting 'controls' is about passages that come out, and these attacks ask for none; "
             "add 'extract', or take preset 'matched'"
         )
-
-
-def check_cluster(settings: Settings) -> None:
-    """Raise `SettingsError` where workers are asked for that cannot be, before anything starts."""
-    if not settings.on_cluster:
-        return
-    if settings.engine == "openai" or (settings.engine == "replay" and settings.workers):
-        raise SettingsError(
-            f"settings 'ray' and 'workers' are about engines that are started, and engine "
-            f"{settings.engine!r} is none; leave them out"
+    if settings.on_cluster and (engine == "openai" or (engine == "replay" and settings.workers)):
+        yield (
+            "settings 'ray' and 'workers' are about engines that are started, and engine "
+            f"{engine!r} is none; leave them out"
         )
-    if (reason := why_no_ray()) is not None:
-        raise SettingsError(f"settings 'ray' and 'workers' need Ray: {reason}")
-
-
-def check_shard(settings: Settings) -> None:
-    """Raise `SettingsError` if a shard is asked for where one process has to do all."""
-    reasons = {
-        "openai": "an endpoint is asked by one process; raise --max-concurrency",
-        "replay": "a recording is read by one process",
-    }
-    if settings.shard is not None and (reason := reasons.get(settings.engine)):
-        raise SettingsError(
-            f"setting 'shard' cannot be used with engine {settings.engine!r}: {reason}"
-        )
-
-
-def check_stopping(settings: Settings, attacks: Iterable[Attack]) -> None:
-    """Raise `SettingsError` where not all texts are asked, but an attack or setting needs that."""
+    elif settings.on_cluster and (reason := why_no_ray()) is not None:
+        yield f"settings 'ray' and 'workers' need Ray: {reason}"
     if not settings.stop_when_decided:
         return
-    for attack in attacks:
-        if attack.evidence == "scores" or any(is_made(model) for model, _ in attack.reads):
-            raise SettingsError(
-                f"setting 'stop_when_decided' cannot be used with {attack.name}, which learns from "
-                "the answers about all texts; leave one of the two out"
-            )
+    if learning := learned + making:
+        yield (
+            f"setting 'stop_when_decided' cannot be used with {learning[0]}, which learns "
+            "from the answers about all texts; leave one of the two out"
+        )
     if settings.shard is not None:
-        raise SettingsError(
+        yield (
             "setting 'stop_when_decided' cannot be used with 'shard': what is asked depends on the "
             "answers about all texts; run without --shard"
         )
-
-
-def check_made(settings: Settings, attacks: Iterable[Attack]) -> None:
-    """Raise `SettingsError` if a shard is asked for where the run makes models."""
-    if settings.shard is None:
-        return
-    for attack in attacks:
-        if any(is_made(model) for model, _ in attack.reads):
-            raise SettingsError(
-                f"setting 'shard' cannot be used with {attack.name}: reference models are made by "
-                "one process; run without --shard, with --workers where several engines are to "
-                "answer"
-            )
 
 
 def _kinds(evidence: str) -> tuple[str, ...]:
@@ -152,11 +130,11 @@ def _kinds(evidence: str) -> tuple[str, ...]:
 
 
 def _obstacle(attack: Attack, settings: Settings) -> str | None:
-    """Say what keeps an attack from being computed under these settings, if anything does."""
     return next(_obstacles(attack, settings), None)
 
 
 def _obstacles(attack: Attack, settings: Settings) -> Iterator[str]:
+    """Say what keeps an attack from being computed under these settings."""
     if settings.evidence is not None and attack.evidence != "scores":
         kinds = _kinds(settings.evidence)
         given = {attack.evidence, attack.kind}.intersection(kinds)

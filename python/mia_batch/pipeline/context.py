@@ -2,53 +2,47 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
+import polars as pl
+
+from mia_batch.attacks import Attack
 from mia_batch.attacks.attack import LOWERCASE, PROBE, TEXT
-from mia_batch.corpus import digest_each, digest_of
+from mia_batch.corpus import SourceFile, digest_each, digest_of
 from mia_batch.errors import RunFolderError, SettingsError
 from mia_batch.evidence.collect import FREQUENCY
 from mia_batch.evidence.engines.registry import choose_engine, engine_types, why_not
 from mia_batch.evidence.parts import Shard
 from mia_batch.evidence.process import KeptEngine
 from mia_batch.evidence.replay import Recording
-from mia_batch.evidence.request import Budget, Decoding, EngineSpec
+from mia_batch.evidence.request import Budget, DecodeScope, Decoding, EngineSpec, EvidenceKind
 from mia_batch.inference.comparison import read_comparison_sets
 from mia_batch.inference.e_values import RoundsTest
+from mia_batch.inference.findings import VerdictPlan
 from mia_batch.models.weights import identify_model
+from mia_batch.observer import Observer
 from mia_batch.pipeline.choice import (
-    check_cluster,
-    check_controls,
-    check_made,
-    check_shard,
-    check_stopping,
+    check_together,
     chosen_attacks,
     engine_columns,
     recorded_settings,
     verdict_plan,
 )
-from mia_batch.pipeline.corpora import check_paths, open_corpora, with_windows, with_yardstick
+from mia_batch.pipeline.corpora import (
+    Corpora,
+    check_paths,
+    open_corpora,
+    with_windows,
+    with_yardstick,
+)
 from mia_batch.pipeline.manifest import Manifest, others_at_work
 from mia_batch.pipeline.run import Run
+from mia_batch.prompts.views import View
+from mia_batch.settings import Settings
 from mia_batch.settings.load import endpoint_settings, endpoint_tokenizer
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    import polars as pl
-
-    from mia_batch.attacks import Attack
-    from mia_batch.corpus import SourceFile
-    from mia_batch.evidence.request import DecodeScope, EvidenceKind
-    from mia_batch.inference.findings import VerdictPlan
-    from mia_batch.observer import Observer
-    from mia_batch.pipeline.corpora import Corpora
-    from mia_batch.prompts.views import View
-    from mia_batch.settings import Settings
-
 
 _REMOTE = ("openai", "replay")
 _OF_PLACEBO = (TEXT, LOWERCASE, PROBE)  # any model can be asked for them without more
@@ -84,7 +78,6 @@ class Audit:
     @classmethod
     def begin(cls, settings: Settings, observer: Observer) -> Audit:
         """Check all that can be checked before a model's libraries are loaded."""
-        check_shard(settings)
         recording = None
         if settings.samples_from is not None:
             recording = Recording.open(
@@ -94,12 +87,18 @@ class Audit:
         settings = with_yardstick(with_windows(settings))
         audit = cls(settings, observer, chosen_attacks(settings), recording, Run(settings.folder))
         audit.plan = verdict_plan(settings, [attack.name for attack in audit.attacks])
-        check_made(settings, audit.attacks)
-        check_controls(settings, audit.attacks)
-        check_cluster(settings)
-        check_stopping(settings, audit.attacks)
+        check_together(settings, audit.attacks)
         check_paths(settings)
-        audit.manifest = Manifest.of(audit.run.folder) or audit._new_manifest()
+        if (begun := Manifest.of(audit.run.folder)) is not None:
+            audit.manifest = begun
+            return audit
+        engine, why = audit.engine("samples")
+        if engine == "openai":
+            endpoint_settings(settings)
+            endpoint_tokenizer(settings)
+        evidence = settings.evidence_values | {"engine": engine}
+        models = {"target": {"source": audit.source("target")}}
+        audit.manifest = Manifest(evidence=evidence, engine_choice=why, models=models)
         return audit
 
     @classmethod
@@ -205,11 +204,6 @@ class Audit:
         self.manifest.inputs[setting] = digest_each(files)
         return digest_of(self.manifest.inputs[setting])
 
-    @property
-    def runs_here(self) -> bool:
-        """Whether the target model runs on this machine."""
-        return self.settings.engine not in _REMOTE
-
     def request(self) -> None:
         """Take in this request, if the run's evidence was made with the same settings."""
         wanted = dict(self.settings.evidence_values)
@@ -249,7 +243,7 @@ class Audit:
         name = str(getattr(self.settings, setting))
         revision = getattr(self.settings, revision_setting) if revision_setting else None
         digest = None
-        if model != "target" or self.runs_here:
+        if model != "target" or self.settings.engine not in _REMOTE:
             try:
                 asked = "fills" if model == "masked" else "logprobs"
                 digest = identify_model(name, revision, asked).digest
@@ -318,13 +312,3 @@ class Audit:
         if model in _OF_MODELS:
             return str(getattr(self.settings, _OF_MODELS[model][0]))
         return str(self.run.folder / str(self.source(model)["name"]))
-
-    def _new_manifest(self) -> Manifest:
-        """Begin a manifest, before the corpus is read: engine and model are looked at."""
-        engine, why = self.engine("samples")
-        if engine == "openai":
-            endpoint_settings(self.settings)
-            endpoint_tokenizer(self.settings)
-        evidence = self.settings.evidence_values | {"engine": engine}
-        models = {"target": {"source": self.source("target")}}
-        return Manifest(evidence=evidence, engine_choice=why, models=models)

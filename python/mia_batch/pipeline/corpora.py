@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 
@@ -27,16 +28,10 @@ from mia_batch.errors import CorpusError, SettingsError
 from mia_batch.inference.yardstick import sort_levels
 from mia_batch.metrics.evaluate import find_slices
 from mia_batch.schemas import Documents, SetAside
-from mia_batch.settings import CLASSICS, NO_YARDSTICK
+from mia_batch.settings import CLASSICS, NO_YARDSTICK, Settings
 from mia_batch.storage import is_url
 from mia_batch.tables import generate, replacing
 from mia_batch.targets import TargetPlan, build_targets
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from mia_batch.settings import Settings
-
 
 _BOOK_WINDOW_WORDS = 128
 _CLASSICS = Path(__file__).parents[1] / "corpus" / "yardstick.jsonl"
@@ -70,22 +65,23 @@ class Corpora:
     input: Corpus
     reference_sets: Mapping[str, Corpus]
 
+    @property
+    def _by_setting(self) -> dict[str, Corpus]:
+        sets = self.reference_sets
+        named = {setting: sets[role] for setting, role in _ROLES.items() if role in sets}
+        return {"input": self.input} | named
+
     @cached_property
     def digests(self) -> dict[str, dict[str, str]]:
         """SHA-256 of every file by its name, by the setting that names the files."""
-        sets = self.reference_sets
-        read = {setting: sets[role] for setting, role in _ROLES.items() if role in sets}
-        read["input"] = self.input
-        return {setting: digest_each(corpus.files) for setting, corpus in read.items()}
+        return {setting: digest_each(each.files) for setting, each in self._by_setting.items()}
 
     @cached_property
     def set_aside(self) -> pl.DataFrame:
         """What was not read of every set, in the columns of the schema `SetAside`."""
-        sets = self.reference_sets
-        named = {setting: sets[role] for setting, role in _ROLES.items() if role in sets}
         rows = [
             (setting, place, reason)
-            for setting, corpus in ({"input": self.input} | named).items()
+            for setting, corpus in self._by_setting.items()
             for place, reason in (corpus.ignored | corpus.set_aside).items()
         ]
         return pl.DataFrame(rows, schema=SetAside.create_empty().schema, orient="row")
@@ -244,7 +240,9 @@ def open_corpora(settings: Settings) -> Corpora:
         if path is None or (role == "yardstick" and not settings.has_yardstick):
             continue
         if role == "canary":
-            sets[role] = _open_canaries(path)
+            documents, files = canary_documents(read_canaries(Path(path))), find_files(path).files
+            n = documents.height
+            sets[role] = Corpus(documents=documents.lazy(), files=files, n_documents=n)
             continue
         if role == "yardstick":
             sets[role] = _open_yardstick(path, columns, how)
@@ -294,12 +292,6 @@ def _check_rows(corpus: Corpus, role: str, setting: str, path: str) -> None:
         n_wrong = corpus.documents.select(wrong.sum()).collect(engine="streaming").item()
         if n_wrong:
             raise CorpusError(f"{setting}: {n_wrong:,} {rows} of {path} {what}")
-
-
-def _open_canaries(path: str) -> Corpus:
-    documents = canary_documents(read_canaries(Path(path)))
-    files = find_files(path).files
-    return Corpus(documents=documents.lazy(), files=files, n_documents=documents.height)
 
 
 def _open_yardstick(path: str, columns: ColumnNames, how: Mapping[str, Any]) -> Corpus:

@@ -5,24 +5,19 @@ from __future__ import annotations
 import json
 import os
 import stat
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from mia_batch.corpus import base_of
 from mia_batch.errors import RequestError, RunFolderError
-from mia_batch.pipeline.manifest import Manifest, is_lock, signed_text
+from mia_batch.pipeline.context import Audit
+from mia_batch.pipeline.manifest import Manifest, is_lock, reading, signed_text
 from mia_batch.pipeline.run import PARTS, Run
 from mia_batch.settings import CLASSICS
 from mia_batch.storage.copies import settled
 from mia_batch.tables import digest, side_by_side, write_text
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from mia_batch.pipeline.context import Audit
-
 
 # Time stamps of a run's root, which its user has had made and laid into its folder.
 
@@ -61,23 +56,14 @@ _OF_SCORING = {"attacks_from": "", "rarity_from": "rarity.parquet"}
 class Checked:
     """What a check of every byte found.
 
-    Attributes
-    ----------
-    root
-        The run's root.
-    n_files
-        Files whose bytes were compared.
-    faults
-        File and what is wrong with it: ``changed``, ``missing``, ``added``, or a sentence. A time
-        stamp is wrong that is not of this root.
-    not_found
-        Inputs that do not lie where the run read them; they were not checked.
+    A fault is a file and what is wrong with it: ``changed``, ``missing``, ``added``, or a sentence;
+    a time stamp is wrong that is not of this root.
     """
 
     root: str
-    n_files: int
+    n_files: int  # whose bytes were compared
     faults: list[tuple[str, str]] = field(default_factory=list)
-    not_found: list[str] = field(default_factory=list)
+    not_found: list[str] = field(default_factory=list)  # inputs where the run read them
 
 
 def root_of(digests: Mapping[str, str]) -> str:
@@ -103,11 +89,19 @@ def seal(audit: Audit) -> None:
     }
     paths = {name: run.folder / name for name in sorted(_files(run)) if _is_hashed(name)}
     regular = {
-        name: path for name, path in paths.items() if _is_text(name) and _fault_of(path) is None
+        name: path
+        for name, path in paths.items()
+        if _fault_of(path) is None
+        and name.encode("utf-8", "replace").decode() == name  # any bytes can name a file
     }
     audit.observer.stage(f"hashing {len(regular):,} files")
     digests = dict(zip(regular, side_by_side(digest, regular.values()), strict=True))
-    tables = {name: found for name, found in digests.items() if _is_table(name)}
+    folders = {"", *PARTS}
+    tables = {
+        name: found
+        for name, found in digests.items()
+        if name.endswith(".parquet") and name.rpartition("/")[0] in folders
+    }
     manifest.custody = {
         "root": root_of(tables | _named_inputs(manifest)),
         "tables": tables,
@@ -132,34 +126,11 @@ def record_file(run: Run, name: str) -> None:
 def verify(place: Path | str, elsewhere: Sequence[Path] = ()) -> Checked:
     """Compare every byte of a finished run and of its inputs with what was recorded.
 
-    Nothing is written.
-
-    Parameters
-    ----------
-    place
-        The run's folder, or its address.
-    elsewhere
-        Files and folders in which inputs are looked for first.
-
-    Returns
-    -------
-    Checked
-        The root, and what is wrong; no faults: every byte is as it was.
-
-    Raises
-    ------
-    RequestError
-        If there is no run.
-    RunFolderError
-        If the run has no root, or a live run holds it.
+    Nothing is written. Inputs are looked for ``elsewhere`` first. Raises `RequestError` if there is
+    no run, `RunFolderError` if it has no root, or a live run holds it.
     """
-    with settled(place):
-        return _verify(Run(place), elsewhere)
-
-
-def _verify(run: Run, elsewhere: Sequence[Path]) -> Checked:
-    folder = run.folder
-    with run.read_only():
+    with settled(place), reading((run := Run(place)).folder):
+        folder = run.folder
         if (fault := _manifest_fault(folder)) is not None:
             return Checked(root="unknown", n_files=0, faults=[("run.json", fault)])
         manifest = run.manifest
@@ -222,20 +193,20 @@ def _files(run: Run) -> Iterator[str]:
 
     Those in place of a folder of parts are: the parts may lie on another disk.
     """
+
+    def stop(error: OSError) -> None:
+        raise RunFolderError(
+            f"{error.filename} cannot be read: {error.strerror}; nothing was checked"
+        ) from error
+
     tops = [run.folder, *(path for path in map(run.path, PARTS) if path.is_symlink())]
     for top in tops:
-        for folder, folders, names in os.walk(top, onerror=_raise):
+        for folder, folders, names in os.walk(top, onerror=stop):
             links = [name for name in folders if (Path(folder) / name).is_symlink()]
             for name in (*names, *links):
                 path = Path(folder) / name
                 if path not in tops:
                     yield path.relative_to(run.folder).as_posix()
-
-
-def _raise(error: OSError) -> None:
-    raise RunFolderError(
-        f"{error.filename} cannot be read: {error.strerror}; nothing was checked"
-    ) from error
 
 
 def _fault_of(path: Path) -> str | None:
@@ -267,16 +238,6 @@ def _stamp_faults(folder: Path, root: str) -> Iterator[tuple[str, str]]:
 
 def _is_hashed(name: str) -> bool:
     return name not in _NOT_HASHED and not is_lock(name)  # which is always empty
-
-
-def _is_text(name: str) -> bool:
-    """Whether the system's name of a file, any bytes, can stand in ``run.json``."""
-    return name.encode("utf-8", "replace").decode() == name
-
-
-def _is_table(name: str) -> bool:
-    folder, _, file = name.rpartition("/")
-    return file.endswith(".parquet") and (not folder or folder in PARTS)
 
 
 def _named_inputs(manifest: Manifest) -> dict[str, str]:

@@ -8,13 +8,14 @@ import platform
 import re
 import time
 from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from copy import deepcopy
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from functools import cache
 from hashlib import sha256
 from importlib import metadata
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
@@ -25,9 +26,6 @@ from mia_batch.evidence.parts import Shard
 from mia_batch.tables import write_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-    from pathlib import Path
-
     from mia_batch.pipeline.context import Audit
     from mia_batch.pipeline.stages.stage import Stage
 
@@ -106,14 +104,15 @@ class Manifest:
     requests: dict[str, Any] = field(default_factory=dict)
     controls: dict[str, Any] = field(default_factory=dict)
     earlier: dict[str, dict[str, Any]] = field(default_factory=dict)
-    _stored: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _stored: str = field(default="", init=False, repr=False, compare=False)
 
     @classmethod
     def of(cls, folder: Path) -> Manifest | None:
         """Read a run's manifest; None where the run has not begun."""
         path = folder / "run.json"
         try:
-            stored = json.loads(path.read_text("utf-8"))
+            text = path.read_text("utf-8")
+            stored = json.loads(text)
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
@@ -128,7 +127,7 @@ class Manifest:
                 "--out: a folder of its samples can be given as --samples-from"
             )
         manifest = cls(**{name: stored[name] for name in _names() if name in stored})
-        manifest._stored = manifest._content()
+        manifest._stored = text
         return manifest
 
     def write(self, folder: Path) -> None:
@@ -137,9 +136,9 @@ class Manifest:
         Whoever calls it keeps others from the folder meanwhile.
         """
         self.take_in(folder)
-        content = self._content()
-        write_text(folder / "run.json", signed_text(content | {"versions": _versions()}))
-        self._stored = content
+        content = {name: getattr(self, name) for name in _names()}
+        self._stored = signed_text(content | {"versions": _versions()})
+        write_text(folder / "run.json", self._stored)
 
     def take_in(self, folder: Path) -> None:
         """Take in what other shards have stored since this manifest was read or stored.
@@ -149,21 +148,18 @@ class Manifest:
         Raises `SettingsError` if their evidence, or a model of theirs, is another.
         """
         theirs = Manifest.of(folder) if self._stored else None
-        if theirs is None:
+        if theirs is None or theirs._stored == self._stored:
             return
-        found, own = theirs._content(), {name: getattr(self, name) for name in _names()}
-        _agree(_changed(theirs.evidence, self._stored["evidence"]), self.evidence, folder)
-        before = self._stored["models"]
+        before = json.loads(self._stored)
+        found, own = ({name: getattr(each, name) for name in _names()} for each in (theirs, self))
+        _agree(_changed(theirs.evidence, before["evidence"]), self.evidence, folder)
         for name, model in self.models.items():
-            changed = _changed(theirs.models.get(name, {}), before.get(name, {}))
+            changed = _changed(theirs.models.get(name, {}), before["models"].get(name, {}))
             _agree(changed, model, folder, of=f" of model {name!r}")
-        _join(own, self._stored, found)
+        _join(own, before, found)
         self._stored = theirs._stored
-        for name, value in own.items():
-            setattr(self, name, value)
-
-    def _content(self) -> dict[str, Any]:
-        return {name: deepcopy(getattr(self, name)) for name in _names()}
+        for name in _names():
+            setattr(self, name, own[name])
 
     def agree(self, wanted: Mapping[str, Any], folder: Path) -> None:
         """Record values that change evidence; `SettingsError` names all that differ from before."""
@@ -206,12 +202,9 @@ def _changed(values: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, 
 def signed_text(content: Mapping[str, Any]) -> str:
     """Return the one text that stands for these contents; it ends with the SHA-256 of the rest."""
     unsigned = {name: value for name, value in content.items() if name != "sha256"}
-    digest = sha256(_text(unsigned).encode()).hexdigest()
-    return _text(unsigned | {"sha256": digest})
-
-
-def _text(content: Mapping[str, Any]) -> str:
-    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+    text = json.dumps(unsigned, indent=2, ensure_ascii=False)
+    digest = sha256(f"{text}\n".encode()).hexdigest()
+    return f'{text[:-2]},\n  "sha256": "{digest}"\n}}\n'
 
 
 def _agree(known: dict[str, Any], wanted: Mapping[str, Any], folder: Path, of: str = "") -> None:

@@ -2,76 +2,50 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+import dataframely as dy
 import polars as pl
+from filelock import FileLock
 
+from mia_batch import schemas
 from mia_batch.errors import RequestError, RunFolderError
-from mia_batch.evidence.parts import scan_parts
+from mia_batch.evidence.parts import Shard, scan_parts
 from mia_batch.inference.findings import earlier_findings
 from mia_batch.kernels import Rarity
-from mia_batch.pipeline.manifest import Manifest, alone, as_shard, reading
-from mia_batch.schemas import (
-    Blind,
-    Controls,
-    Curves,
-    ExtractedDocuments,
-    Extraction,
-    Features,
-    Findings,
-    LogProbs,
-    Metrics,
-    Perplexities,
-    Prompts,
-    Rollup,
-    Samples,
-    Scores,
-    SetAside,
-    Targets,
-    Unscored,
-    Verdicts,
-)
+from mia_batch.pipeline.manifest import Manifest, alone, as_shard
 from mia_batch.storage import is_url
 from mia_batch.storage.copies import fetched
 from mia_batch.tables import remove_unfinished, scan
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    import dataframely as dy
-    from filelock import FileLock
-
-    from mia_batch.evidence.parts import Shard
-
-
 TABLES: dict[str, type[dy.Schema]] = {
-    "targets": Targets,
-    "set_aside": SetAside,
-    "findings": Findings,
-    "blind": Blind,
-    "blind_metrics": Metrics,
+    "targets": schemas.Targets,
+    "set_aside": schemas.SetAside,
+    "findings": schemas.Findings,
+    "blind": schemas.Blind,
+    "blind_metrics": schemas.Metrics,
     "rarity": Rarity,
-    "scores": Scores,
-    "unscored": Unscored,
-    "metrics": Metrics,
-    "verdicts": Verdicts,
-    "extraction": Extraction,
-    "extracted_documents": ExtractedDocuments,
-    "controls": Controls,
-    "rollup": Rollup,
-    "curves": Curves,
-    "perplexities": Perplexities,
+    "scores": schemas.Scores,
+    "unscored": schemas.Unscored,
+    "metrics": schemas.Metrics,
+    "verdicts": schemas.Verdicts,
+    "extraction": schemas.Extraction,
+    "extracted_documents": schemas.ExtractedDocuments,
+    "controls": schemas.Controls,
+    "rollup": schemas.Rollup,
+    "curves": schemas.Curves,
+    "perplexities": schemas.Perplexities,
 }
 """Tables that are one file each."""
 
 PARTS: dict[str, type[dy.Schema]] = {
-    "prompts": Prompts,
-    "samples": Samples,
-    "features": Features,
-    "logprobs": LogProbs,
+    "prompts": schemas.Prompts,
+    "samples": schemas.Samples,
+    "features": schemas.Features,
+    "logprobs": schemas.LogProbs,
 }
 """Tables that are folders of parts."""
 
@@ -145,20 +119,11 @@ class Run:
         beside a run changes none of its tables. ``set_aside`` is empty where all files were read.
         """
         if name == "set_aside" and not self.path(name).exists():
-            return SetAside.create_empty()
+            return schemas.SetAside.create_empty()
         table = self.scan(name).collect()
         if name == "findings":
             return pl.concat([table, earlier_findings(self.manifest.earlier)])
         return table
-
-    @contextmanager
-    def read_only(self) -> Iterator[None]:
-        """Keep live runs away while the folder is read; nothing is written.
-
-        Raises `RunFolderError` if a live run or shard holds it.
-        """
-        with reading(self.folder):
-            yield
 
     @contextmanager
     def held(self) -> Iterator[None]:

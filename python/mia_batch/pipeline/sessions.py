@@ -2,48 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from os import cpu_count
-from typing import TYPE_CHECKING, Any, TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
 import polars as pl
 
 from mia_batch.attacks.attack import CONTINUATION
 from mia_batch.errors import SettingsError
-from mia_batch.evidence.collect import SampleTask
-from mia_batch.evidence.endpoint import Endpoint
+from mia_batch.evidence.collect import SampleTask, Task, Told
+from mia_batch.evidence.endpoint import Capabilities, Endpoint
 from mia_batch.evidence.endpoint.settings import Tokens, money, most_prompt_tokens
-from mia_batch.evidence.executors.local import LocalExecutor
-from mia_batch.evidence.executors.ray import connected, marked
+from mia_batch.evidence.executors.local import Executor, LocalExecutor
+from mia_batch.evidence.executors.ray import Call, connected, marked
+from mia_batch.evidence.parts import Block, Missing, Work
 from mia_batch.evidence.process import LocalSource
-from mia_batch.evidence.request import Workload, work_of
-from mia_batch.finetuning.making import made_of
+from mia_batch.evidence.request import (
+    Budget,
+    EngineInfo,
+    EngineSpec,
+    EvidenceKind,
+    Workload,
+    work_of,
+)
+from mia_batch.finetuning.making import Made, Making, Wanted, made_of
 from mia_batch.models.tokens import Tokenizer
-from mia_batch.models.weights import estimate_tokens, identify_model
-from mia_batch.pipeline.choice import is_made
+from mia_batch.models.weights import Measure, estimate_tokens, identify_model
+from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.manifest import asking
+from mia_batch.prompts.views import RunModel, View
+from mia_batch.settings import Settings
 from mia_batch.settings.load import endpoint_settings, endpoint_tokenizer
 from mia_batch.tables import in_background, is_followed
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator
-    from contextlib import AbstractContextManager
-    from pathlib import Path
-
-    from mia_batch.evidence.collect import Task, Told
-    from mia_batch.evidence.endpoint import Capabilities
-    from mia_batch.evidence.executors.local import Executor
-    from mia_batch.evidence.executors.ray import Call
-    from mia_batch.evidence.parts import Block, Missing, Work
-    from mia_batch.evidence.request import Budget, EngineInfo, EngineSpec, EvidenceKind
-    from mia_batch.finetuning.making import Made, Making, Wanted
-    from mia_batch.models.weights import Measure
-    from mia_batch.pipeline.context import Audit
-    from mia_batch.prompts.views import View
-    from mia_batch.settings import Settings
-
 
 AnyTask = TypeVar("AnyTask", bound="Task")
 
@@ -128,20 +122,11 @@ def spread(audit: Audit) -> Iterator[Callable[..., None]]:
         yield later
 
 
-def started(
-    audit: Audit, model: str, spec: EngineSpec, tokenizer: Tokenizer | None
-) -> AbstractContextManager[tuple[Executor, EngineInfo]]:
-    """Start engines with one of the run's models, where the settings want them."""
-    if audit.settings.on_cluster:
-        return _on_cluster(audit, model, spec, tokenizer)
-    return _here(audit, model, spec, tokenizer)
-
-
 @contextmanager
 def _here(
     audit: Audit, model: str, spec: EngineSpec, tokenizer: Tokenizer | None
 ) -> Iterator[tuple[Executor, EngineInfo]]:
-    with audit.kept.lent(spec, audit.run.engine_log, keep=is_made(model)) as engine:
+    with audit.kept.lent(spec, audit.run.engine_log, keep=RunModel.of(model).is_made) as engine:
         source = LocalSource(engine, tokenizer, strides=audit.settings.long_texts == "stride")
         yield LocalExecutor(source, source.restart, audit.observer.stage), engine.info
 
@@ -269,7 +254,8 @@ def _open_engine(
     audit.observer.stage(
         f"the same {spec.engine} goes on as {model}" if turns else f"starting {spec.engine}: {why}"
     )
-    with started(audit, model, spec, tokenizer) as (executor, info):
+    start = _on_cluster if audit.settings.on_cluster else _here
+    with start(audit, model, spec, tokenizer) as (executor, info):
         made_by = {f"{kind} engine": spec.engine, f"{kind} dtype": info.dtype}
         manifest.agree_model(model, made_by, run.folder)
         manifest.engines[f"{kind} of {model}"] = asdict(info)

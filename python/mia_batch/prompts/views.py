@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from hashlib import blake2b
 from itertools import permutations
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from mia_batch.errors import SettingsError
 from mia_batch.kernels import WordRule, word_spans
+from mia_batch.models.tokens import Tokenizer
 from mia_batch.schemas import Prompts
 from mia_batch.targets import from_text, target_id, text_digest
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from mia_batch.models.tokens import Tokenizer
-
-
-SHADOW = "shadow-"
-"""What names of shadow models begin with; a number follows."""
+SHADOW = "shadow"
+"""The role of models of which each is tuned on another half of the texts."""
+_GIVEN = ("target", "reference", "masked")
 
 _SCHEMA = Prompts.create_empty().schema
 _CUTS = {
@@ -37,6 +33,25 @@ _CUTS = {
     },
 }
 """What a prompt's context and text are where the table of prompts does not hold them."""
+
+
+class RunModel(NamedTuple):
+    """A model of a run: its name, the role in which attacks read it, its number in that role."""
+
+    name: str
+    role: str
+    number: int
+
+    @classmethod
+    def of(cls, name: str) -> Self:
+        """Read a name: ``shadow-3`` is number 3 of the shadow models; others are number 0."""
+        role, _, number = name.partition("-")
+        return cls(name, role, int(number) if number.isdecimal() else 0)
+
+    @property
+    def is_made(self) -> bool:
+        """Whether the run makes it; settings name the others."""
+        return self.role not in _GIVEN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +96,7 @@ class View:
     @property
     def read_as(self) -> tuple[str, str]:
         """Model and view as attacks name what they read: all shadow models have one name."""
-        return self.model.partition("-")[0], self.name
+        return RunModel.of(self.model).role, self.name
 
     @property
     def key(self) -> tuple[str, str]:

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 import mia_batch
 from mia_batch.cli.main import command
 from mia_batch.pipeline import Run, rescore
-from mia_batch.pipeline.reporting import report_of
+from mia_batch.pipeline.finished import report_of
 
 
 @pytest.fixture(scope="module")

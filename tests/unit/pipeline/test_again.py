@@ -7,8 +7,8 @@ import pytest
 
 import mia_batch
 from mia_batch.observer import Observer
-from mia_batch.pipeline.again import choose_samples, draw_again
 from mia_batch.pipeline.custody import verify
+from mia_batch.pipeline.finished import choose_samples, draw_again
 from mia_batch.pipeline.stages.views import answers_of
 from mia_batch.prompts.views import sample_seed
 from tests.hostile_server import MODEL, HostileServer, TinyModel

@@ -9,7 +9,7 @@ import pytest
 from mia_batch.attacks import get
 from mia_batch.attacks.registry import SPV_PAPER
 from mia_batch.errors import SettingsError
-from mia_batch.pipeline.choice import check_stopping, chosen_attacks, engine_abilities
+from mia_batch.pipeline.choice import check_together, chosen_attacks, engine_abilities
 from mia_batch.settings import load_settings
 
 ALONE = [
@@ -102,4 +102,4 @@ def test_groups_stop_only_where_nothing_needs_the_answers_about_all(given, why):
     texts = {"input": "texts.jsonl", "model": "tuned", "preset": "spv", "level": "group"}
     settings = load_settings(texts | {"stop_when_decided": True} | given)
     with pytest.raises(SettingsError, match=f"setting 'stop_when_decided' {why}"):
-        check_stopping(settings, chosen_attacks(settings))
+        check_together(settings, chosen_attacks(settings))

@@ -13,8 +13,8 @@ import mia_batch
 from mia_batch.errors import SettingsError
 from mia_batch.observer import Observer
 from mia_batch.pipeline import Run, plan
-from mia_batch.pipeline.again import draw_again
 from mia_batch.pipeline.custody import verify
+from mia_batch.pipeline.finished import draw_again
 from mia_batch.settings import load_settings
 from tests.hostile_server import MODEL, HostileServer, TinyModel, failure
 

@@ -17,7 +17,7 @@ from mia_batch.attacks import registry
 from mia_batch.errors import RequestError, RunFolderError
 from mia_batch.pipeline import rescore
 from mia_batch.pipeline.custody import root_of, verify
-from mia_batch.pipeline.reporting import report_of
+from mia_batch.pipeline.finished import report_of
 from mia_batch.pipeline.run import Run
 from tests.audits import audit_books, write_books
 from tests.runs import recorded_books

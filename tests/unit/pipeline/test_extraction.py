@@ -14,7 +14,7 @@ from mia_batch.cli.main import command
 from mia_batch.errors import EngineError, SettingsError
 from mia_batch.observer import Observer
 from mia_batch.pipeline import Run, plan
-from mia_batch.pipeline.again import draw_again
+from mia_batch.pipeline.finished import draw_again
 from mia_batch.pipeline.stages.views import answers_of
 from mia_batch.settings import load_settings
 from tests.hostile_server import MODEL, HostileServer, TinyModel

@@ -2,38 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property, reduce
+from collections.abc import Collection, Iterator
+from functools import cached_property, partial, reduce
 from hashlib import sha256
 from operator import add
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
 
 from mia_batch.attacks.attack import CONTINUATION, among
+from mia_batch.corpus import Corpus
 from mia_batch.diagnostics.preflight import find_elsewhere
-from mia_batch.evidence.parts import TARGET_KEY, TARGETS_AT_ONCE, Missing, PromptUnits, scan_parts
+from mia_batch.evidence.parts import Missing, PromptUnits, scan_parts
 from mia_batch.inference.memory import VERBATIM_WORDS, control_rows, counts_of, verbatim_runs
 from mia_batch.kernels import pair_features, word_spans
+from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.sessions import ask, open_session, sample_task
 from mia_batch.pipeline.stages.features import sample_parts
-from mia_batch.pipeline.stages.prompts import prompt_parts, write_prompts
+from mia_batch.pipeline.stages.prompts import RowUnits, prompt_parts, write_prompts
 from mia_batch.pipeline.stages.stage import Stage
 from mia_batch.pipeline.stages.views import view_of
-from mia_batch.prompts.views import LAST_WORDS, NOTHING_UNRELATED, OtherRows
+from mia_batch.prompts.views import LAST_WORDS, NOTHING_UNRELATED, OtherRows, View
 from mia_batch.schemas import Controls, Prompts, Samples
 from mia_batch.tables import read_numbers, sink
 from mia_batch.targets import owner_of_documents, owner_of_targets
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
-    from pathlib import Path
-
-    from mia_batch.corpus import Corpus
-    from mia_batch.pipeline.context import Audit
-    from mia_batch.prompts.views import View
-
 
 # Passages that stand in other documents of a run's texts, reference sets included.
 
@@ -148,11 +142,9 @@ class ControlsStage(Stage):
     makes = ("controls",)
 
     def follows(self, lost: Collection[Path]) -> list[Path]:
-        """List the table where samples of controls are lost."""
         return self.files() if any("control-" in path.name for path in lost) else []
 
     def left(self) -> Iterator[tuple[str, str]]:
-        """Say how many passages there may be, and what is asked about each."""
         audit, settings = self.audit, self.audit.settings
         if not settings.controls:
             return
@@ -161,7 +153,7 @@ class ControlsStage(Stage):
         samples = settings.continuations
         if not any(CONTINUATION in attack.reads for attack in audit.reading("samples")):
             n, samples = min(n, settings.extract_starts * audit.corpora.input.n_documents), 1
-        prompts = n * sum(self._view(model, "control").n for model in self._models)
+        prompts = n * sum(view_of(audit, model, "control").n for model in self._models)
         asked = f", {prompts:,} prompts, {prompts * samples:,} samples" if prompts else ""
         yield "controls", f"of what comes out, at most {n:,} passages{asked}"
 
@@ -171,9 +163,6 @@ class ControlsStage(Stage):
             return []
         with_reference = self.audit.settings.reference_model is not None
         return ["target", *(["reference"] if with_reference else [])]
-
-    def _view(self, model: str, name: str) -> View:
-        return view_of(self.audit, model, name)
 
     @cached_property
     def _passages(self) -> pl.DataFrame:
@@ -194,23 +183,22 @@ class ControlsStage(Stage):
 
     @property
     def _all_views(self) -> list[View]:
-        return [self._view(model, name) for model in self._models for name in _VIEWS]
+        return [view_of(self.audit, model, name) for model in self._models for name in _VIEWS]
 
     def run(self) -> None:
-        """Ask what is missing, and say what is common."""
         audit = self.audit
         if not audit.settings.controls:
             return
         audit.manifest.agree({"control_words": LAST_WORDS}, audit.run.folder)
         for model in self._models:
             self._ask(model)
-        if self.is_fresh and self.files():
+        if self.is_fresh:
             return
         self.forget()
         audit.observer.stage(f"looking for {self._passages.height:,} passages in other documents")
         rows = control_rows(
             self._passages,
-            self._all_answers(),
+            pl.concat([pl.DataFrame(schema=_ANSWER), *map(self._answers, self._all_views)]),
             other_documents(audit, self._passages),
             models=self._models or ["target"],
             without=NOTHING_UNRELATED if self._models else _RECORDED,
@@ -221,29 +209,63 @@ class ControlsStage(Stage):
         audit.observer.stage(f"{common:,} of {n:,} passages that came out are common")
         self.done()
 
-    def _all_answers(self) -> pl.DataFrame:
-        none = pl.DataFrame(schema=_ANSWER)
-        return pl.concat([none, *map(self._answers, self._all_views)])
-
     def _ask(self, model: str) -> None:
-        audit, lacking = self.audit, {}
+        audit, missing = self.audit, {}
         for name in _VIEWS:
-            view, parts = self._view(model, name), prompt_parts(audit, self._view(model, name))
-            units = _Passages(audit, self._passages, view)
+            view = view_of(audit, model, name)
+            parts = prompt_parts(audit, view)
+            passages = self._passages.filter(view=name).with_columns(
+                view_index=pl.lit(0, pl.UInt32)
+            )
+            complete = partial(self._with_prefixes, alone=model == "reference")
+            units = RowUnits(passages, complete)
             write_prompts(audit, view, Missing(units, parts, view.n))
             prompts = PromptUnits(audit.run.path("targets"), parts, view, askable=True)
             retry = audit.settings.retry_failed
-            had = sample_parts(audit, view)
-            lacking[view] = Missing(prompts, had, view.samples, retry_failed=retry)
-        work = reduce(add, (each.count() for each in lacking.values()))
+            missing[view] = Missing(
+                prompts, sample_parts(audit, view), view.samples, retry_failed=retry
+            )
+        work = reduce(add, (each.count() for each in missing.values()))
         if not work.left:
             return
         with open_session(audit, model, "samples") as session:
             wanted = (
                 (sample_task(audit, session, view), each.blocks(), sample_parts(audit, view).store)
-                for view, each in lacking.items()
+                for view, each in missing.items()
             )
             ask(audit, session, "asking for controls", work, wanted)
+
+    @cached_property
+    def _lenders(self) -> tuple[OtherRows, OtherRows]:
+        """Targets whose prefix may stand before a passage; owners of passages are in the second.
+
+        A model goes on with what it recites after any prefix of it, so these lend theirs only
+        where there are no others.
+        """
+        targets = self.audit.run.scan("targets")
+        size = targets.select(pl.len()).collect(engine="streaming").item()
+        owners = read_numbers(targets, owner_of_targets().hash(), size, np.uint64)
+        has_prefix = pl.col("prefix").str.contains(r"\S").fill_null(value=False)
+        may_stand = read_numbers(targets, has_prefix, size, np.bool_)
+        recited = np.isin(owners, self._passages["owner"].to_numpy())
+        return OtherRows(owners, may_stand & ~recited), OtherRows(owners, may_stand)
+
+    def _with_prefixes(self, rows: pl.DataFrame, *, alone: bool) -> pl.DataFrame:
+        """Join the own ``prefix``, and ``unrelated`` of another owner.
+
+        Where no other has one, passages are left out unless the own prefix stands ``alone``.
+        """
+        targets, seed = self.audit.run.scan("targets"), self.audit.settings.seed
+        chosen = []
+        for owner, name in rows.select("owner", "target_id").iter_rows():
+            lent = (lender.choose(owner, name, seed) for lender in self._lenders)
+            chosen.append(next((row for row in lent if row is not None), None))
+        unrelated = pl.Series("other_row", chosen, dtype=pl.get_index_type())
+        own = _prefixes(targets, rows["target_row"], "target_row", "prefix")
+        other = _prefixes(targets, unrelated, "other_row", "unrelated")
+        units = rows.with_columns(unrelated).join(own, on="target_row", maintain_order="left")
+        found = units.join(other, on="other_row", maintain_order="left")
+        return found.filter(pl.col("unrelated").is_not_null() | alone)
 
     def _answers(self, view: View) -> pl.DataFrame:
         """Compare what was said after each prompt with the passage."""
@@ -278,55 +300,6 @@ class ControlsStage(Stage):
             "prefix", keep="first", maintain_order=True
         )
         return given.join(first, on="prefix").drop("prefix")
-
-
-@dataclass(frozen=True, slots=True)
-class _Passages:
-    """Passages that prompts are made for, some at a time."""
-
-    audit: Audit
-    passages: pl.DataFrame
-    view: View
-
-    def keys(self) -> Iterator[pl.DataFrame]:
-        """Yield the keys and ``target_row`` of all of them."""
-        yield self._own.select("target_row", target=TARGET_KEY, key=TARGET_KEY)
-
-    @property
-    def _own(self) -> pl.DataFrame:
-        return self.passages.filter(view=self.view.name)
-
-    def slices(self) -> Iterator[pl.DataFrame]:
-        """Yield them in the targets' order, with ``prefix``, and ``unrelated`` of another owner.
-
-        A model goes on with what it recites after any prefix of it: owners of passages lend theirs
-        only where there are no others.
-        """
-        if self._own.is_empty():
-            return
-        targets = self.audit.run.scan("targets")
-        size = targets.select(pl.len()).collect(engine="streaming").item()
-        owners = read_numbers(targets, owner_of_targets().hash(), size, np.uint64)
-        has_prefix = pl.col("prefix").str.contains(r"\S").fill_null(value=False)
-        may_stand = read_numbers(targets, has_prefix, size, np.bool_)
-        recited = np.isin(owners, self.passages["owner"].to_numpy())
-        lenders = OtherRows(owners, may_stand & ~recited), OtherRows(owners, may_stand)
-        seed = self.audit.settings.seed
-        for rows in self._own.iter_slices(TARGETS_AT_ONCE):
-            asked = rows.select("owner", "target_id").iter_rows()
-            chosen = [_chosen(lenders, owner, name, seed) for owner, name in asked]
-            unrelated = pl.Series("other_row", chosen, dtype=pl.get_index_type())
-            own = _prefixes(targets, rows["target_row"], "target_row", "prefix")
-            other = _prefixes(targets, unrelated, "other_row", "unrelated")
-            units = rows.with_columns(unrelated).join(own, on="target_row", maintain_order="left")
-            found = units.join(other, on="other_row", maintain_order="left")
-            askable = pl.col("unrelated").is_not_null() | (self.view.model == "reference")
-            yield found.filter(askable).with_columns(unit_key=TARGET_KEY)
-
-
-def _chosen(lenders: Iterable[OtherRows], owner: int, name: str, seed: int) -> int | None:
-    rows = (lender.choose(owner, name, seed) for lender in lenders)
-    return next((row for row in rows if row is not None), None)
 
 
 def _prefixes(targets: pl.LazyFrame, rows: pl.Series, row: str, name: str) -> pl.DataFrame:

@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
 
 from mia_batch.errors import SettingsError
-from mia_batch.evidence.parts import TARGET_KEY, Missing, Work, scan_parts
+from mia_batch.evidence.parts import Block, Missing, Work, scan_parts
 from mia_batch.kernels import book_coverage, near_verbatim_recall
-from mia_batch.pipeline.sessions import ask, open_session, sample_task
+from mia_batch.pipeline.sessions import Session, ask, open_session, sample_task
 from mia_batch.pipeline.stages.features import sample_parts
+from mia_batch.pipeline.stages.prompts import RowUnits
 from mia_batch.pipeline.stages.stage import Stage
 from mia_batch.pipeline.stages.views import view_of
+from mia_batch.prompts.views import View
 from mia_batch.prompts.walk import MOST_ROUNDS, ROUND_WORDS, Text, Walks, Window
 from mia_batch.schemas import ExtractedDocuments, Extraction, Prompts, Samples
 from mia_batch.tables import sink
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from mia_batch.evidence.parts import Block
-    from mia_batch.pipeline.sessions import Session
-    from mia_batch.prompts.views import View
-
 
 # What came out of walks, as rows of tables.
 
@@ -119,7 +114,6 @@ class ExtractionStage(Stage):
     makes = tuple(_TABLES)
 
     def follows(self, lost: Collection[Path]) -> list[Path]:
-        """List both tables where walks are lost."""
         walks = [f".{sample_parts(self.audit, view).label}-" for view in self._views]
         is_walk = (label in path.name for path in lost for label in walks)
         return self.files() if any(is_walk) else []
@@ -133,7 +127,6 @@ class ExtractionStage(Stage):
             yield "extraction", f"of {n_documents:,} documents, each at most {tokens}"
 
     def run(self) -> None:
-        """Walk as far as is left, and say what came out."""
         if not self.audit.settings.extract:
             return
         self._check()
@@ -255,10 +248,10 @@ class ExtractionStage(Stage):
     def _take(self, walks: Sequence[Walks]) -> None:
         """Go on with all that was said."""
         folder = self.audit.run.path("samples")
-        had = pl.concat(scan_parts(folder, Samples, view.key) for view in self._views)
+        stored = pl.concat(scan_parts(folder, Samples, view.key) for view in self._views)
         columns = ("target_id", "view_index", "candidate", "finish_reason", "n_tokens")
         starts = [window.target_id for each in walks for window in each.every]
-        own = had.filter(pl.col("target_id").is_in(starts)).select(columns).collect()
+        own = stored.filter(pl.col("target_id").is_in(starts)).select(columns).collect()
         said = {row[:2]: row[2:] for row in own.iter_rows()}
         for each in walks:
             while (asked := each.prompt()) is not None:
@@ -270,13 +263,14 @@ class ExtractionStage(Stage):
 
     def _ask(self, session: Session, asked: pl.DataFrame) -> None:
         audit = self.audit
+        ordered = asked.sort("target_row").cast({"view_index": pl.UInt32, "target_row": pl.UInt32})
         drawn = pl.col("view_index") >= MOST_ROUNDS
         wanted = []
         for view, prompts in zip(
-            self._views, (asked.filter(~drawn), asked.filter(drawn)), strict=True
+            self._views, (ordered.filter(~drawn), ordered.filter(drawn)), strict=True
         ):
             parts = sample_parts(audit, view)
-            blocks = list(Missing(_Asked(prompts), parts).blocks())
+            blocks = list(Missing(RowUnits(prompts), parts).blocks())
             self._keep(view, blocks)
             wanted.append((sample_task(audit, session, view), blocks, parts.store))
         ask(audit, session, "walking", Work(left=asked.height), wanted)
@@ -285,28 +279,10 @@ class ExtractionStage(Stage):
         """Store prompts that are not there; a run may have lost its samples only."""
         folder = self.audit.run.path("prompts")
         keys = ("target_id", "view_index")
-        had = scan_parts(folder, Prompts, view.key).select(keys).collect()
+        stored = scan_parts(folder, Prompts, view.key).select(keys).collect()
         for block in blocks:
-            new = view.rows(block.units).join(had, on=keys, how="anti")
+            new = view.rows(block.units).join(stored, on=keys, how="anti")
             names = (replace(block, attempt=attempt).part_name for attempt in count(block.attempt))
             if not new.is_empty():
                 path = next(folder / name for name in names if not (folder / name).exists())
                 sink(new, path, Prompts)
-
-
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """What is asked in one round."""
-
-    prompts: pl.DataFrame
-
-    def keys(self) -> Iterator[pl.DataFrame]:
-        """Yield the keys and ``target_row`` of all of them."""
-        for rows in self.slices():
-            yield rows.select("target_row", target=TARGET_KEY, key="unit_key")
-
-    def slices(self) -> Iterator[pl.DataFrame]:
-        """Yield them in the targets' order."""
-        index = pl.col("view_index", "target_row").cast(pl.UInt32)
-        ordered = self.prompts.sort("target_row").with_columns(index)
-        yield ordered.with_columns(unit_key=TARGET_KEY + pl.col("view_index"))

@@ -1,37 +1,213 @@
-"""The stage that makes features of samples, and where the parts of both lie."""
+"""Features of samples, and how often the model says each n-gram, by which some are weighed."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from hashlib import sha256
 from itertools import accumulate
-from typing import TYPE_CHECKING, Self
+from pathlib import Path
+from typing import Any, Self
 
+import numpy as np
 import polars as pl
 
+from mia_batch.attacks.apply import count_rows, whole_targets
 from mia_batch.attacks.attack import CONTINUATION
-from mia_batch.errors import DamagedTableError
-from mia_batch.evidence.parts import BLOCK_TARGETS, RECORDED_BLOCK_TARGETS, Parts, PromptUnits
+from mia_batch.errors import DamagedTableError, SettingsError
+from mia_batch.evidence.parts import (
+    BLOCK_TARGETS,
+    RECORDED_BLOCK_TARGETS,
+    Parts,
+    PromptUnits,
+    scan_parts,
+)
 from mia_batch.features import BESIDE, build_features, groups_of, inputs_of
 from mia_batch.inference.memory import VERBATIM_GROUP
-from mia_batch.kernels import GROUPS
+from mia_batch.kernels import GROUPS, RARITY_FIELDS, Rarity, RarityTable, WordRule
+from mia_batch.pipeline.context import Audit
+from mia_batch.pipeline.manifest import Manifest
+from mia_batch.pipeline.run import Run
 from mia_batch.pipeline.sessions import spread
 from mia_batch.pipeline.stages.prompts import prompt_parts
-from mia_batch.pipeline.stages.rarity import rarity_of, weighed_views
 from mia_batch.pipeline.stages.stage import Stage
 from mia_batch.pipeline.stages.views import views_of
+from mia_batch.prompts.views import View
 from mia_batch.schemas import Features, Samples
-from mia_batch.tables import scan, sink_all
-from mia_batch.targets import TargetLookup
+from mia_batch.tables import RowIndex, scan, sink, sink_all
+from mia_batch.targets import Preset, TargetLookup, cluster_names
 
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
-    from pathlib import Path
+# How often the model says each n-gram, over the texts of the run.
 
-    from mia_batch.kernels import RarityTable, WordRule
-    from mia_batch.pipeline.context import Audit
-    from mia_batch.prompts.views import View
-    from mia_batch.targets import Preset
+
+_NUMBER = ("view_index", "sample_index")
+_SAMPLES_AT_ONCE = 65536
+
+
+def weighed_views(audit: Audit) -> list[View]:
+    """Return the views of samples that are weighed for an attack."""
+    columns = {field.name for field in RARITY_FIELDS}
+    weighing = [each for each in audit.reading("samples") if columns.intersection(each.columns)]
+    reads = {key for attack in weighing for key in attack.reads}
+    return [view for view in views_of(audit, "samples") if view.key in reads]
+
+
+def _rows(audit: Audit, view: View) -> pl.DataFrame:
+    rows = scan(_path(audit), Rarity)
+    rows = rows.filter(pl.col("model") == view.model, pl.col("view") == view.name)
+    found = rows.select("entry", "count", "n_groups").collect()
+    if found.is_empty() and audit.settings.rarity_from is not None:
+        raise SettingsError(
+            f"setting 'rarity_from': {audit.settings.rarity_from} did not count the view "
+            f"{view.name!r}; name a run that computed the same attacks"
+        )
+    return found
+
+
+class RarityStage(Stage):
+    """Count, of every view that an attack weighs, in how many groups the model says an n-gram."""
+
+    name = "rarity"
+
+    part = "scores"
+    makes = ("rarity",)
+    reads = ("samples",)
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Say what is counted: the samples of each view, or another run's table."""
+        audit = self.audit
+        if audit.settings.rarity_from is not None:
+            return {"from": sha256(_path(audit).read_bytes()).hexdigest()}
+        parts = "\n".join(sorted(part.name for part in audit.run.path("samples").glob("*.parquet")))
+        return {
+            "views": {view.name: [view.n, view.samples] for view in weighed_views(audit)},
+            "parts": sha256(parts.encode()).hexdigest(),
+            "targets": audit.manifest.made["targets"],
+        }
+
+    @property
+    def needed(self) -> set[str]:
+        return set() if self.audit.settings.rarity_from is not None else {*self.makes}
+
+    def prepare(self) -> None:
+        if self.audit.settings.rarity_from is not None and weighed_views(self.audit):
+            self._check_other()
+
+    def run(self) -> None:
+        audit = self.audit
+        views = weighed_views(audit)
+        if not views or self.is_fresh:
+            return
+        self.forget()
+        if audit.settings.rarity_from is None:
+            audit.observer.stage("counting how often the model says each word elsewhere")
+            groups = _groups(audit)
+            index = RowIndex(audit.run.scan("targets").select("target_id"))
+            counted = [self._count(view, index, groups) for view in views]
+            sink(pl.concat(counted), audit.run.path("rarity"), Rarity)
+        self.done()
+
+    def _count(self, view: View, index: RowIndex, groups: pl.Series) -> pl.DataFrame:
+        folder = self.audit.run.path("samples")
+        samples = scan_parts(folder, Samples, view.key).filter(
+            pl.col("view_index") < view.n,
+            pl.col("sample_index") < view.samples,
+            pl.col("candidate").is_not_null(),
+        )
+
+        def rows(*columns: str) -> Iterator[pl.DataFrame]:
+            wanted = samples.select("target_id", *columns)
+            for batch in wanted.collect_batches(chunk_size=_SAMPLES_AT_ONCE, maintain_order=True):
+                which, found = index.find(batch["target_id"])
+                group = pl.Series("row", groups[found])
+                yield batch.drop("target_id")[which].with_columns(group).drop_nulls("row")
+
+        to_come = count_rows(rows(), index.height)
+        n_groups = int(np.count_nonzero(to_come))
+        whole = whole_targets(rows("candidate"), to_come, ())
+        words = self.audit.settings.word_rule
+        table = RarityTable.count(whole, n_groups=n_groups, words=words)
+        return table.rows(*view.key)
+
+    def _check_other(self) -> None:
+        settings = self.audit.settings
+        given = str(settings.rarity_from)
+        if _path(self.audit).resolve() == self.audit.run.path("rarity").resolve():
+            raise SettingsError(
+                f"setting 'rarity_from' is the run itself, {given!r}; name another run"
+            )
+        made = Manifest.of(_path(self.audit).parent)
+        if made is None or not _path(self.audit).exists():
+            raise SettingsError(
+                f"setting 'rarity_from': {given} is no run with a table of rarity; name one"
+            )
+        if made.evidence["word_rule"] != settings.word_rule:
+            raise SettingsError(
+                f"setting 'rarity_from': {given} counted words by {made.evidence['word_rule']!r}, "
+                f"not by {settings.word_rule!r}; give the same word rule"
+            )
+        try:
+            for view in weighed_views(self.audit):
+                _rows(self.audit, view)
+        except DamagedTableError as error:
+            raise SettingsError(
+                f"setting 'rarity_from': the table of rarity of {given} is damaged; give that "
+                "run's own command again, which rebuilds it"
+            ) from error
+
+
+def _path(audit: Audit) -> Path:
+    other = audit.settings.rarity_from
+    run = audit.run if other is None else Run(other)
+    return run.path("rarity")
+
+
+def _counted(audit: Audit) -> pl.Expr | None:
+    """Tell which targets are counted: those that others are compared with; None = all.
+
+    Were the others counted, too, a large group of them would say nearly every word. That would
+    lower the scores of all texts but its own, and so its p-values. In rounds all are, by the
+    windows of the first one: as many of each group.
+    """
+    if audit.settings.rarity_from is not None:
+        return pl.lit(value=False)
+    if (test := audit.rounds()) is not None:  # later rounds would change the scores of earlier ones
+        return pl.col("target_id").is_in(test.may_be_asked(0).implode())
+    role, member = pl.col("role"), pl.col("member")
+    non_member, target = role == "non_member", role == "target"
+    unknown = target & member.is_null()
+    outside = target & ~member.fill_null(value=True)
+    targets = audit.run.scan("targets")
+    kinds = targets.select(non_member.any(), asked=(unknown.any() & outside.any()))
+    given, asked = kinds.collect(engine="streaming").row(0)
+    if given:
+        return non_member
+    return outside if asked else None
+
+
+def _groups(audit: Audit) -> pl.Series:
+    """Return the number of each target's group, null where it is not counted.
+
+    It is that of the first target in it; texts belong together as in tests. Each text is a group of
+    its own where none is known to be outside, so that groups are not compared, and where all are
+    of one group: a book alone has no elsewhere but its own other texts.
+    """
+    targets = audit.run.scan("targets")
+    counted = _counted(audit)
+    names = targets.select(
+        group=cluster_names(targets).hash(),
+        counted=pl.col("role") != "yardstick" if counted is None else counted,
+        outside=pl.col("member").eq(other=False),
+    )
+    first = pl.col("row").first().over("group")
+    alone = (pl.col("group").filter("counted").n_unique() == 1) | ~pl.col("outside").any()
+    apart = pl.lit(counted is None) & alone
+    group = pl.when("counted").then(pl.when(apart).then("row").otherwise(first))
+    return names.with_row_index("row").select(group).collect().to_series()
+
+
+# The stage that makes features of samples, and where the parts of both lie.
 
 
 _LOOKED_UP = ("target_id", "n_words", "role", "member")
@@ -69,7 +245,8 @@ class FeatureWriter:
         return cls(
             folder=audit.run.path("features"),
             words=settings.word_rule,
-            preset=_preset(audit, view),
+            # Only continuations are cut as the SaMIA authors' code cuts them.
+            preset=settings.preset if view.name == "continuation" else "default",
             text_length=settings.text_length,
             groups=audit.manifest.made["features"]["groups"],
         )
@@ -98,11 +275,6 @@ class FeatureWriter:
         sink_all(rows, Features)
 
 
-def _preset(audit: Audit, view: View) -> Preset:
-    """Only continuations are cut as the SaMIA authors' code cuts them."""
-    return audit.settings.preset if view.name == "continuation" else "default"
-
-
 class FeaturesStage(Stage):
     """Make the features of parts of samples that have none, several at once.
 
@@ -115,13 +287,12 @@ class FeaturesStage(Stage):
     makes = ("features",)
 
     def follows(self, lost: Collection[Path]) -> list[Path]:
-        """List those whose samples are not there, or are lost."""
         folder = self.audit.run.path("samples")
         kept = {path.name for path in folder.glob("*.parquet") if path not in lost}
         return [path for path in self.files() if path.name not in kept]
 
     def prepare(self) -> None:
-        """Decide which groups of features the run has: those of its attacks, and those it had.
+        """Decide which groups of features the run has: those of its attacks, and earlier ones.
 
         Continuations are always searched for verbatim runs. Where the groups are others than
         before, the parts are removed, to be made again.
@@ -131,16 +302,15 @@ class FeaturesStage(Stage):
         columns = {column for attack in reading for column in attack.columns}
         continued = any(CONTINUATION in attack.reads for attack in reading)
         always = [VERBATIM_GROUP] if continued else []
-        had = audit.manifest.made.get("features", {}).get("groups", [])
+        before = audit.manifest.made.get("features", {}).get("groups", [])
         known = {*GROUPS, *BESIDE}
-        groups = sorted({*groups_of(columns), *always, *known.intersection(had)})
-        if groups != had or "features" not in audit.manifest.made:
+        groups = sorted({*groups_of(columns), *always, *known.intersection(before)})
+        if groups != before or "features" not in audit.manifest.made:
             self.remove(self.files())
             audit.manifest.made["features"] = {"groups": groups}
             audit.save()
 
     def run(self) -> None:
-        """Make what is missing."""
         weighed = [view.key for view in weighed_views(self.audit)]
         self._drop_outdated(weighed)
         for view in views_of(self.audit, "samples"):
@@ -166,7 +336,9 @@ class FeaturesStage(Stage):
         if not missing:
             return
         audit.observer.stage(f"making the features of {len(missing):,} parts of samples")
-        rarity = rarity_of(audit, view) if weighed else None
+        rarity = None
+        if weighed:
+            rarity = RarityTable.stored(_rows(audit, view), counted=_counted(audit))
         prompts = PromptUnits(audit.run.path("targets"), prompt_parts(audit, view), view)
         make = _Maker(parts, prompts, FeatureWriter.of(audit, view), rarity)
         with spread(audit) as later:

@@ -2,69 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import reduce
 from math import log
 from operator import add
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from mia_batch.attacks.attack import NEXT_TOKEN
 from mia_batch.evidence.collect import FREQUENCY, LogprobTask, abilities, stored_frequencies
-from mia_batch.evidence.parts import (
-    LOGPROB_BLOCK_TARGETS,
-    FreshUnits,
-    Missing,
-    Parts,
-    PromptUnits,
-    Work,
-)
+from mia_batch.evidence.parts import LOGPROB_BLOCK_TARGETS, Missing, Parts
 from mia_batch.finetuning.recipe import in_half
 from mia_batch.models.weights import estimated_tokens
 from mia_batch.pipeline.choice import engine_columns
-from mia_batch.pipeline.sessions import ask, is_remote, open_session, text_cost
-from mia_batch.pipeline.stages.prompts import (
-    columns_for,
-    make_shots,
-    prompt_parts,
-    prompts_missing,
-    texts_for,
-)
-from mia_batch.pipeline.stages.stage import Stage
-from mia_batch.pipeline.stages.views import views_of
-from mia_batch.prompts.views import SHADOW
+from mia_batch.pipeline.context import Audit
+from mia_batch.pipeline.sessions import Session, ask, is_remote, open_session, text_cost
+from mia_batch.pipeline.stages.prompts import EvidenceStage, make_shots, prompts_missing, texts_for
+from mia_batch.prompts.views import SHADOW, RunModel, View
 from mia_batch.schemas import LogProbs
 from mia_batch.targets import cluster_name
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from mia_batch.pipeline.context import Audit
-    from mia_batch.pipeline.sessions import Session
-    from mia_batch.prompts.views import View
-
 
 # Which texts a run tunes its shadow models on.
 
 
 LEARNT = ("target", "non_member", "calibration")
 """Roles of the texts that shadow models may learn."""
-
-
-def trained_on(audit: Audit, model: str) -> pl.DataFrame | None:
-    """Say of each text whether the run tunes a model on it; None where it tunes on others."""
-    if not model.startswith(SHADOW):
-        return None
-    return halves(audit, model).select("target_id", "trained")
-
-
-def number_of(model: str) -> int:
-    """Tell the number of a shadow model; 0 of others."""
-    return int(model.removeprefix(SHADOW)) if model.startswith(SHADOW) else 0
 
 
 def halves(audit: Audit, model: str) -> pl.DataFrame:
@@ -82,7 +47,7 @@ def halves(audit: Audit, model: str) -> pl.DataFrame:
         .select("target_id", "target", name=name, learnt=pl.col("role").is_in(LEARNT))
         .collect(engine="streaming")
     )
-    own = in_half(rows["name"].to_list(), number_of(model), audit.settings.seed)
+    own = in_half(rows["name"].to_list(), RunModel.of(model).number, audit.settings.seed)
     return rows.with_columns(
         trained=pl.Series(own, dtype=pl.Boolean) & pl.col("learnt").any().over("name")
     ).with_columns(pl.col("trained").any().over("target"))
@@ -91,27 +56,20 @@ def halves(audit: Audit, model: str) -> pl.DataFrame:
 # The stage that asks a model for log-probabilities.
 
 
-class LogprobsStage(Stage):
+class LogprobsStage(EvidenceStage):
     """Log-probabilities by one model of the run, of all views that the attacks read of it."""
 
-    part = "evidence"
+    kind = "logprobs"
     keeps = "log-probabilities"
     turns = True
 
-    def __init__(self, audit: Audit, model: str) -> None:
-        super().__init__(audit)
-        self.model = model
-        self.name = f"logprobs of {model}"
-
     def files(self) -> list[Path]:
-        """List all parts of this model."""
         folder = self.audit.run.path("logprobs")
         return sorted(folder.glob(f"block-*.{self.model.replace('/', '~')}-*.parquet"))
 
     def run(self) -> None:
-        """Ask about every text that has no row yet."""
         audit = self.audit
-        views = self._views
+        views = self.views
         with audit.settling():
             columns = {view.name: self._columns(view) for view in views}
         if any(FREQUENCY in wanted for wanted in columns.values()):
@@ -120,7 +78,7 @@ class LogprobsStage(Stage):
             audit.manifest.agree({"frequencies_from": digest}, audit.run.folder)
         groups = [views]
         if is_remote(audit, self.model):  # which is asked in another way at points
-            points = [view for view in views if _is_next_token(view)]
+            points = [view for view in views if view.key in NEXT_TOKEN]
             groups = [[view for view in views if view not in points], points]
         for group in groups:
             if any(self._left(view) for view in group):
@@ -134,7 +92,7 @@ class LogprobsStage(Stage):
         for view in views:
             for name, text in self._cost(view, self._missing(view)):
                 audit.observer.stage(f"{name}: {text}")
-        at_points = all(map(_is_next_token, views))
+        at_points = all(("target", view.name) in NEXT_TOKEN for view in views)
         with open_session(audit, self.model, "logprobs", needed, at_points=at_points) as session:
             frequencies = self._prepared(session, wanted) if self.model == "target" else None
             if session.tokenizer is not None and not at_points:
@@ -143,22 +101,25 @@ class LogprobsStage(Stage):
             missing = {view: self._missing(view) for view in views}
             work = reduce(add, map(Missing.count, missing.values()))
             passes = {view.name: 0 for view in views}
-            views_by_label = {self._parts(view).label: (view, columns[view.name]) for view in views}
+            views_by_label = {self.parts(view).label: (view, columns[view.name]) for view in views}
+            trained = None  # where the model is tuned on other texts, if at all
+            if RunModel.of(self.model).role == SHADOW:
+                trained = halves(audit, self.model).select("target_id", "trained")
             task = LogprobTask(
                 views=views_by_label,
                 run_seed=audit.settings.seed,
                 log_inverse_frequency=frequencies,
-                trained=trained_on(audit, self.model),
+                trained=trained,
             )
 
-            def told(label: str, texts: int, tokens: int, n: int) -> None:
+            def on_answer(label: str, texts: int, tokens: int, n: int) -> None:
                 passes[views_by_label[label][0].name] += n
                 audit.observer.worked(texts, tokens)
 
-            blocks = (block for lacking in missing.values() for block in lacking.blocks())
+            blocks = (block for each in missing.values() for block in each.blocks())
             try:
-                asked = [(task, blocks, self._parts(views[0]).store)]
-                ask(audit, session, "log-probabilities", work, asked, on_answer=told)
+                asked = [(task, blocks, self.parts(views[0]).store)]
+                ask(audit, session, "log-probabilities", work, asked, on_answer=on_answer)
             finally:
                 for name, n in passes.items():
                     key = f"{self.model} {name}"
@@ -182,7 +143,7 @@ class LogprobsStage(Stage):
 
     def left(self) -> Iterator[tuple[str, str]]:
         """Count forward passes: what one takes is known only once the model is open."""
-        for view in self._views:
+        for view in self.views:
             missing = self._fresh(view)
             left = missing.count().left
             if view.make is not None:  # fewer than units: some texts have no further point
@@ -190,21 +151,18 @@ class LogprobsStage(Stage):
             yield f"{self.model} {view.name}", f"{left:,} forward passes"
             yield from self._cost(view, missing)
 
-    def lacks(self) -> bool:
+    def is_incomplete(self) -> bool:
         """Whether texts lack rows, as the corpus is now; nothing is written."""
-        return any(self._fresh(view).count().left for view in self._views)
+        return any(self._fresh(view).count().left for view in self.views)
 
     def _fresh(self, view: View) -> Missing:
-        targets = self.audit.target_table()
-        columns = columns_for(self.audit, view, targets)
-        units = FreshUnits(targets, view, columns, self.audit.among)
-        return Missing(units, self._parts(view), shard=self.audit.shard)
+        return Missing(self.fresh_prompts(view), self.parts(view), shard=self.audit.shard)
 
     def forget_all(self) -> None:
         """Remove all that an earlier model of this name has answered."""
         manifest = self.audit.manifest
         self.remove(self.files())
-        for view in self._views:
+        for view in self.views:
             manifest.passes.pop(f"{self.model} {view.name}", None)
 
     def _cost(self, view: View, missing: Missing) -> Iterator[tuple[str, str]]:
@@ -212,9 +170,8 @@ class LogprobsStage(Stage):
             yield from text_cost(self.audit.settings, view, missing)
 
     def lacking(self) -> list[str]:
-        """Name the attacks that need evidence which the run does not have."""
         audit, found = self.audit, []
-        for view in self._views:
+        for view in self.views:
             made = audit.manifest.made.get(self.name, {}).get(view.name, [])
             whole = not self._left(view)
             for attack in audit.attacks:
@@ -236,18 +193,13 @@ class LogprobsStage(Stage):
         made = audit.manifest.made.setdefault(self.name, {})
         before = made.get(view.name, [])
         if not needed.issubset(before):
-            self.remove(self._parts(view).paths())
+            self.remove(self.parts(view).paths())
             made[view.name] = sorted(needed.union(before))
             audit.manifest.passes.pop(f"{self.model} {view.name}", None)
             audit.save()
         return frozenset(needed.union(before))
 
-    @property
-    def _views(self) -> list[View]:
-        views = views_of(self.audit, "logprobs")
-        return [view for view in views if view.model == self.model]
-
-    def _parts(self, view: View) -> Parts:
+    def parts(self, view: View) -> Parts:
         return Parts(
             folder=self.audit.run.path("logprobs"),
             schema=LogProbs,
@@ -256,23 +208,12 @@ class LogprobsStage(Stage):
             block_targets=LOGPROB_BLOCK_TARGETS,
         )
 
-    def answered(self) -> Work:
-        """Count the texts of all shards that have and lack rows."""
-        counts = (Missing(*self._asked(view)).count() for view in self._views)
-        return reduce(add, counts, Work())
-
-    def _asked(self, view: View) -> tuple[PromptUnits, Parts]:
-        parts = prompt_parts(self.audit, view)
-        units = PromptUnits(self.audit.run.path("targets"), parts, view, among=self.audit.among)
-        return units, self._parts(view)
-
     def _missing(self, view: View) -> Missing:
-        audit = self.audit
-        retry = audit.settings.retry_failed
         return Missing(
-            *self._asked(view),
-            retry_failed=retry,
-            shard=audit.shard,
+            self.prompts(view),
+            self.parts(view),
+            retry_failed=self.audit.settings.retry_failed,
+            shard=self.audit.shard,
             work=estimated_tokens("context") + estimated_tokens("text"),
         )
 
@@ -280,8 +221,3 @@ class LogprobsStage(Stage):
         """Whether rows are missing, or prompts that are made once the model is open."""
         prompts = prompts_missing(self.audit, view)
         return bool(prompts.count().left or self._missing(view).count().left)
-
-
-def _is_next_token(view: View) -> bool:
-    """Whether an endpoint can be asked about the next token alone."""
-    return ("target", view.name) in NEXT_TOKEN

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from functools import partial, reduce
 from operator import add
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
 import polars as pl
 
@@ -14,30 +15,29 @@ from mia_batch.errors import SettingsError
 from mia_batch.evidence.collect import FillTask
 from mia_batch.evidence.parts import (
     LOGPROB_BLOCK_TARGETS,
+    TARGET_KEY,
     TARGETS_AT_ONCE,
+    FreshUnits,
     Missing,
     Parts,
+    PromptUnits,
     TargetUnits,
+    Work,
 )
-from mia_batch.pipeline.choice import is_made
+from mia_batch.evidence.request import EvidenceKind
+from mia_batch.models.tokens import Tokenizer
+from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.corpora import how_to_read
 from mia_batch.pipeline.sessions import ask, open_session
 from mia_batch.pipeline.stages.stage import Stage
 from mia_batch.pipeline.stages.views import views_of
-from mia_batch.prompts.views import after_shots, choose_shots
+from mia_batch.prompts.views import RunModel, View, after_shots, choose_shots
 from mia_batch.schemas import Prompts
 from mia_batch.tables import sink
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from mia_batch.models.tokens import Tokenizer
-    from mia_batch.pipeline.context import Audit
-    from mia_batch.prompts.views import View
-
-
 _SHOTS = ("nonmember_shots", "member_shots")
 """Views, and the settings that give their texts."""
+_PROMPT_KEY = TARGET_KEY + pl.col("view_index")
 _LONGEST_LOOKED_AT = 1000  # texts, by their bytes, for the one of most tokens
 
 
@@ -49,10 +49,68 @@ def prompt_parts(audit: Audit, view: View) -> Parts:
     return Parts(
         folder=audit.run.path("prompts"),
         schema=Prompts,
-        model="target" if is_made(view.model) else view.model,
+        model="target" if RunModel.of(view.model).is_made else view.model,
         view=view.name,
         block_targets=LOGPROB_BLOCK_TARGETS if view.filled else TARGETS_AT_ONCE,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class RowUnits:
+    """Prompts, or what they are made from, as rows that a stage has: `evidence.parts.Units`.
+
+    ``complete`` adds what is not there of all rows at once.
+    """
+
+    rows: pl.DataFrame  # in the targets' order
+    complete: Callable[[pl.DataFrame], pl.DataFrame] = pl.DataFrame.clone
+
+    def keys(self) -> Iterator[pl.DataFrame]:
+        yield self.rows.select("target_row", target=TARGET_KEY, key=_PROMPT_KEY)
+
+    def slices(self) -> Iterator[pl.DataFrame]:
+        for rows in self.rows.iter_slices(TARGETS_AT_ONCE):
+            yield self.complete(rows).with_columns(unit_key=_PROMPT_KEY)
+
+
+class EvidenceStage(Stage):
+    """What one model of the run answers to the views that attacks read of it."""
+
+    part = "evidence"
+    kind: ClassVar[EvidenceKind]
+
+    def __init__(self, audit: Audit, model: str) -> None:
+        super().__init__(audit)
+        self.model = model
+        self.name = f"{self.kind} of {model}"
+
+    @property
+    def views(self) -> list[View]:
+        return [view for view in views_of(self.audit, self.kind) if view.model == self.model]
+
+    def parts(self, view: View) -> Parts:
+        raise NotImplementedError
+
+    def prompts(self, view: View) -> PromptUnits:
+        return PromptUnits(
+            self.audit.run.path("targets"),
+            prompt_parts(self.audit, view),
+            view,
+            askable=self.kind == "samples",
+            among=self.audit.among,
+        )
+
+    def fresh_prompts(self, view: View) -> FreshUnits:
+        """Open the prompts as they would be made of the corpus as it is now."""
+        targets = self.audit.target_table()
+        return FreshUnits(targets, view, columns_for(self.audit, view, targets), self.audit.among)
+
+    def answered(self) -> Work:
+        n_rows = {view: view.samples if self.kind == "samples" else 1 for view in self.views}
+        counts = (
+            Missing(self.prompts(view), self.parts(view), n).count() for view, n in n_rows.items()
+        )
+        return reduce(add, counts, Work())
 
 
 class PromptsStage(Stage):
@@ -63,7 +121,6 @@ class PromptsStage(Stage):
     makes = ("prompts",)
 
     def run(self) -> None:
-        """Make what is missing."""
         audit = self.audit
         audit.manifest.agree(self._evidence(), audit.run.folder)
         self._check()
@@ -108,10 +165,9 @@ class FillsStage(Stage):
     part = "fills"
 
     def run(self) -> None:
-        """Fill what is missing."""
         audit = self.audit
         missing = {view: prompts_missing(audit, view) for view in _prompted(audit) if view.filled}
-        filled = {view: lacks for view, lacks in missing.items() if lacks.count().left}
+        filled = {view: each for view, each in missing.items() if each.count().left}
         if not filled:
             return
         work = reduce(add, map(Missing.count, filled.values()))
@@ -124,7 +180,6 @@ class FillsStage(Stage):
             ask(audit, session, "filling", work, wanted)
 
     def left(self) -> Iterator[tuple[str, str]]:
-        """Count the texts."""
         audit = self.audit
         for view in (view for view in _prompted(audit) if view.filled):
             units, parts = TargetUnits(audit.target_table()), prompt_parts(audit, view)
@@ -135,7 +190,8 @@ class FillsStage(Stage):
 def _prompted(audit: Audit) -> list[View]:
     """Return the views whose prompts are made; models of the run's own share the target's."""
     asked = (
-        replace(view, model="target") if is_made(view.model) else view for view in views_of(audit)
+        replace(view, model="target") if RunModel.of(view.model).is_made else view
+        for view in views_of(audit)
     )
     return list({view.key: view for view in asked}.values())
 
@@ -158,7 +214,7 @@ def make_shots(audit: Audit, tokenizer: Tokenizer | None, context: int) -> None:
         recorded = audit.manifest.evidence.get(setting, {})
         digest, most = audit.digest_input(setting, corpus.files), audit.settings.shots
         same = recorded.get("digest") == digest and recorded.get("most") == most
-        texts = _texts_of(corpus, recorded["n_shots"] if same else most)
+        texts = texts_of(corpus, recorded["n_shots"] if same else most)
         room = context if same else context - _longest(audit, tokenizer, context)
         shots = choose_shots(texts, room=room, count_tokens=tokenizer.count_tokens, setting=setting)
         described = {"digest": digest, "most": most, "n_shots": shots.n_shots}
@@ -212,10 +268,11 @@ def texts_for(audit: Audit, setting: str) -> Corpus:
     return read_documents(getattr(audit.settings, setting), columns, **how_to_read(audit.settings))
 
 
-def _texts_of(corpus: Corpus, n: int) -> list[str]:
-    """Take the first texts that are not empty."""
+def texts_of(corpus: Corpus, n: int | None = None) -> list[str]:
+    """Take the texts that are not empty, the first ``n`` or all."""
     there = corpus.documents.select("text").filter(pl.col("text").str.contains(r"\S"))
-    return there.head(n).collect()["text"].to_list()
+    texts = there if n is None else there.head(n)
+    return texts.collect(engine="streaming")["text"].to_list()
 
 
 def _longest(audit: Audit, tokenizer: Tokenizer, context: int) -> int:

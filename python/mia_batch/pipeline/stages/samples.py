@@ -1,19 +1,21 @@
-"""The stages that have a model continue prompts or rewrite texts."""
+"""The stage that has a model continue prompts, from an engine, an endpoint or a recording."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
-from functools import reduce
+from functools import partial, reduce
 from operator import add
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import polars as pl
 
 from mia_batch.errors import EngineError, SettingsError
-from mia_batch.evidence.parts import FreshUnits, Missing, PromptUnits, Work, scan_parts
+from mia_batch.evidence.collect import SampleTask
+from mia_batch.evidence.parts import Block, Missing, Parts, scan_parts
 from mia_batch.evidence.request import forecast
 from mia_batch.pipeline.sessions import (
     ask,
@@ -23,30 +25,11 @@ from mia_batch.pipeline.sessions import (
     open_session,
     sample_task,
 )
-from mia_batch.pipeline.stages.features import FeatureWriter, sample_parts
-from mia_batch.pipeline.stages.prompts import (
-    columns_for,
-    prompt_parts,
-    prompts_missing,
-    write_prompts,
-)
-from mia_batch.pipeline.stages.rarity import weighed_views
-from mia_batch.pipeline.stages.stage import Stage
-from mia_batch.pipeline.stages.views import view_of, views_of
-from mia_batch.prompts.views import N_PARAPHRASES
-from mia_batch.schemas import Paraphrases, Samples, Targets
-from mia_batch.tables import in_background, sink
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from mia_batch.evidence.collect import SampleTask
-    from mia_batch.evidence.parts import Block, Parts, Units
-    from mia_batch.evidence.replay import Recording
-    from mia_batch.pipeline.context import Audit
-    from mia_batch.prompts.views import View
-
+from mia_batch.pipeline.stages.features import FeatureWriter, sample_parts, weighed_views
+from mia_batch.pipeline.stages.prompts import EvidenceStage, prompt_parts
+from mia_batch.prompts.views import View
+from mia_batch.schemas import Samples
+from mia_batch.tables import in_background
 
 # The stage that has the target model continue prompts.
 
@@ -58,18 +41,13 @@ _SHOWN = 80
 _TALLIED = ("target_id", "view_index", "candidate", "answer", "reason")
 
 
-@dataclass(frozen=True, slots=True)
-class Store:
-    """Stores the samples of a block, and their features where these can be made by block."""
-
-    samples: Parts
-    features: FeatureWriter | None = None
-
-    def __call__(self, block: Block, rows: pl.DataFrame) -> pl.DataFrame:
-        """Store rows of a block; return what is tallied of them."""
-        if self.samples.store(block, rows) and self.features is not None:
-            self.features.write({block.part_name: rows}, block.units)
-        return rows.select(_TALLIED)
+def store_samples(
+    parts: Parts, features: FeatureWriter | None, block: Block, rows: pl.DataFrame
+) -> pl.DataFrame:
+    """Store the samples of a block, and their features; return what is tallied of them."""
+    if parts.store(block, rows) and features is not None:
+        features.write({block.part_name: rows}, block.units)
+    return rows.select(_TALLIED)
 
 
 @dataclass(slots=True)
@@ -114,16 +92,11 @@ class _Tally:
         )
 
 
-class SamplesStage(Stage):
+class SamplesStage(EvidenceStage):
     """Continuations by one model of the run, from an engine, an endpoint or a recording."""
 
-    part = "evidence"
+    kind = "samples"
     keeps = "samples"
-
-    def __init__(self, audit: Audit, model: str) -> None:
-        super().__init__(audit)
-        self.model = model
-        self.name = f"samples of {model}"
 
     def files(self) -> list[Path]:
         """List its parts; what bears no model's name is the target's."""
@@ -131,44 +104,26 @@ class SamplesStage(Stage):
         owners = {path: re.search(r"\.(\w+)-", path.name) for path in paths}
         return [path for path, own in owners.items() if self.model == (own[1] if own else "target")]
 
-    def missing(self) -> dict[View, Missing]:
-        """Find what the run lacks, by view."""
-        return {view: self._missing(view, self._units(view)) for view in self._views}
+    def parts(self, view: View) -> Parts:
+        return sample_parts(self.audit, view)
 
-    @property
-    def _views(self) -> list[View]:
-        views = views_of(self.audit, "samples")
-        return [view for view in views if view.model == self.model]
-
-    def _units(self, view: View) -> PromptUnits:
-        parts = prompt_parts(self.audit, view)
-        return PromptUnits(
-            self.audit.run.path("targets"), parts, view, askable=True, among=self.audit.among
-        )
-
-    def _missing(self, view: View, units: Units) -> Missing:
-        audit, retry = self.audit, self.audit.settings.retry_failed
-        parts = sample_parts(audit, view)
+    def missing(self, *, fresh: bool = False) -> dict[View, Missing]:
+        """Find what the run lacks, by view; with ``fresh`` of the corpus as it is now."""
+        audit = self.audit
         recorded = audit.recording is not None  # whose texts cost nothing
-        return Missing(
-            units,
-            parts,
-            view.samples,
-            retry_failed=retry,
-            shard=audit.shard,
-            work=None if recorded else expected_work(audit, view),
-        )
-
-    def answered(self) -> Work:
-        """Count the prompts of all shards that have and lack samples."""
-        each = (
-            Missing(self._units(view), sample_parts(self.audit, view), view.samples).count()
-            for view in self._views
-        )
-        return reduce(add, each, Work())
+        return {
+            view: Missing(
+                self.fresh_prompts(view) if fresh else self.prompts(view),
+                self.parts(view),
+                view.samples,
+                retry_failed=audit.settings.retry_failed,
+                shard=audit.shard,
+                work=None if recorded else expected_work(audit, view),
+            )
+            for view in self.views
+        }
 
     def lacking(self) -> list[str]:
-        """Name the attacks that need samples which the run does not have."""
         short = {
             view.key
             for view, missing in self.missing().items()
@@ -178,7 +133,6 @@ class SamplesStage(Stage):
         return [name for name, pairs in reads.items() if short.intersection(pairs)]
 
     def run(self) -> None:
-        """Sample what is missing, and store each block's samples and features."""
         if self.audit.recording is not None:
             self._replay()
             return
@@ -187,26 +141,22 @@ class SamplesStage(Stage):
             self._sample(missing)
 
     def left(self) -> Iterator[tuple[str, str]]:
-        """Say what there is to decode, and what it may cost."""
         audit = self.audit
-        if not self._views:
+        if not self.views:
             return
         if (recording := audit.recording) is not None:
             yield "samples", f"{audit.settings.continuations:,} a target"
             yield from recording.describe()
             return
-        targets = audit.target_table()
-        fresh = {}
-        for view in self._views:
-            columns = columns_for(audit, view, targets)
-            fresh[view] = self._missing(view, FreshUnits(targets, view, columns, audit.among))
-        yield from self._forecast(fresh)
+        yield from self._forecast(self.missing(fresh=True))
 
     def _forecast(self, missing: dict[View, Missing]) -> list[tuple[str, str]]:
         audit = self.audit
         measure, budget = expected(audit, self.model)
-        each = [forecast(lacks.blocks(), measure, budget(view)) for view, lacks in missing.items()]
-        workload = reduce(add, each)
+        workload = reduce(
+            add,
+            (forecast(each.blocks(), measure, budget(view)) for view, each in missing.items()),
+        )
         if workload.too_long and not workload.prompts:
             room = next(budget(view).max_model_len for view in missing)
             raise SettingsError(
@@ -226,12 +176,12 @@ class SamplesStage(Stage):
             audit.observer.stage(f"{name}: {text}")
         decoded = n_texts = 0
 
-        def told(_label: str, texts: int, tokens: int, _passes: int) -> None:
+        def on_answer(_label: str, texts: int, tokens: int, _passes: int) -> None:
             nonlocal decoded
             decoded += tokens
             audit.observer.worked(texts, tokens)
 
-        work = reduce(add, (lacks.count() for lacks in missing.values()))
+        work = reduce(add, (each.count() for each in missing.values()))
         name = f"the {self.model} model"
         tally = _Tally(name, max(_MOST_OF_NO_USE, audit.settings.max_failed))
         for view in missing:
@@ -249,14 +199,14 @@ class SamplesStage(Stage):
                 (sample_task(audit, session, view), each.blocks(), self._store(view))
                 for view, each in missing.items()
             )
-            ask(audit, session, "sampling", work, wanted, on_answer=told, on_block=count)
+            ask(audit, session, "sampling", work, wanted, on_answer=on_answer, on_block=count)
         each = decoded / max(n_texts, 1)
         audit.observer.stage(f"decoded {decoded:,} tokens, {each:,.0f} a text")
 
-    def _store(self, view: View) -> Store:
-        audit = self.audit
-        weighed = weighed_views(audit)  # for which all samples must be there first
-        return Store(sample_parts(audit, view), None if weighed else FeatureWriter.of(audit, view))
+    def _store(self, view: View) -> Callable[[Block, pl.DataFrame], pl.DataFrame]:
+        weighed = weighed_views(self.audit)  # for which all samples must be there first
+        writer = None if weighed else FeatureWriter.of(self.audit, view)
+        return partial(store_samples, self.parts(view), writer)
 
     def _replay(self) -> None:
         audit, recording = self.audit, self.audit.recording
@@ -285,95 +235,7 @@ class SamplesStage(Stage):
                         audit.save()
                     later(store, block, rows)
                     audit.observer.worked(block.units.height, int(rows["n_tokens"].sum()))
-            self._tell(recording)
-
-    def _tell(self, recording: Recording) -> None:
-        audit = self.audit
-        counts = asdict(recording.counts)
-        audit.manifest.engines["samples of target"] = {"engine": "replay", "counts": counts}
-        counted = ", ".join(f"{count:,} {name}" for name, count in counts.items())
-        audit.observer.stage(f"recording: {counted}")
-
-
-# The stage that has a model rewrite texts, for those who audit another with DE-COP.
-
-
-_TOO_FEW = "{} of {} answers end and differ from the text and from each other; three are needed"
-_PARAPHRASE = pl.col("candidate").str.strip_chars()
-_COUNTS = (
-    pl.col("finish_reason").ne_missing(pl.lit("length"))
-    & (_PARAPHRASE != "")
-    & (pl.col("target").str.strip_chars() != _PARAPHRASE)
-)
-_WORDS = r"\S+"
-
-
-class RewritingStage(SamplesStage):
-    """Texts in other words, as samples, and as a table that an audit takes."""
-
-    def __init__(self, audit: Audit) -> None:
-        super().__init__(audit, "target")
-
-    @property
-    def _views(self) -> list[View]:
-        return [view_of(self.audit, "target", "rewriting")]
-
-    def _store(self, view: View) -> Store:
-        return Store(sample_parts(self.audit, view))
-
-    def run(self) -> None:
-        """Ask for what is missing, and write the table of all."""
-        audit, run = self.audit, self.audit.run
-        (view,) = self._views
-        write_prompts(audit, view, prompts_missing(audit, view))
-        super().run()
-        table = _table(run.scan("targets"), scan_parts(run.path("samples"), Samples, view.key))
-        rows = table.collect(engine="streaming")
-        audit.begin_change()
-        sink(rows, self.path, Paraphrases)
-        audit.observer.stage(_sentence(rows))
-
-    @property
-    def path(self) -> Path:
-        """The table of paraphrases."""
-        return self.audit.run.path("paraphrases")
-
-
-def _table(targets: pl.LazyFrame, samples: pl.LazyFrame) -> pl.LazyFrame:
-    """Put what was said beside the texts, in their order."""
-    asked = targets.select("target_id", "target")
-    said = (
-        samples.join(asked, on="target_id")
-        .sort("target_id", "sample_index")
-        .group_by("target_id")
-        .agg(
-            n=pl.len(),
-            refused=pl.col("reason").drop_nulls().first(),
-            paraphrases=_PARAPHRASE.filter(_COUNTS).unique(maintain_order=True),
-        )
-    )
-    is_window, n = pl.col("n_windows") > 1, pl.col("paraphrases").list.len()
-    number = pl.format("{}#{}", "document_id", "window_index")
-    own = targets.select(Targets.column_names())  # further columns may be called as ours
-    return own.join(said, on="target_id", how="left", maintain_order="left").select(
-        document_id=pl.when(is_window).then(number).otherwise("document_id"),
-        text="target",
-        member="member",
-        group=pl.when(is_window).then(pl.coalesce("group", "document_id")).otherwise("group"),
-        paraphrases=pl.when(n > 0).then("paraphrases"),
-        paraphrases_reason=pl.when(pl.col("target").is_null())
-        .then("reason")
-        .when(n < N_PARAPHRASES)
-        .then(pl.coalesce("refused", pl.format(_TOO_FEW, n, "n"))),
-    )
-
-
-def _sentence(rows: pl.DataFrame) -> str:
-    """Say how many texts can be asked about, and how long what was made of them is."""
-    whole = rows.filter(pl.col("paraphrases_reason").is_null())
-    said = f"{whole.height:,} of {rows.height:,} texts have three paraphrases"
-    if whole.is_empty():
-        return said
-    words = pl.col("text", "paraphrases").str.count_matches(_WORDS).mean()
-    text, made = whole.explode("paraphrases").select(words).row(0)
-    return f"{said}, which have {made / text:.2f} times the words of the texts"
+            counts = asdict(recording.counts)
+            audit.manifest.engines["samples of target"] = {"engine": "replay", "counts": counts}
+            counted = ", ".join(f"{count:,} {name}" for name, count in counts.items())
+            audit.observer.stage(f"recording: {counted}")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 
@@ -13,19 +14,13 @@ from mia_batch.diagnostics.unscored import count_reasons
 from mia_batch.evidence.parts import scan_parts
 from mia_batch.features import feature_fields
 from mia_batch.inference.sets import combine
-from mia_batch.pipeline.choice import is_made
+from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.stages.stage import Stage
 from mia_batch.pipeline.stages.verdicts import record_plan
 from mia_batch.pipeline.stages.views import OF_STAGES, models_of, views_of
+from mia_batch.prompts.views import RunModel
 from mia_batch.schemas import LogProbs, Scores, Unscored
 from mia_batch.tables import sink, sink_frames
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from mia_batch.attacks import Attack
-    from mia_batch.pipeline.context import Audit
-
 
 _MOST_LOST = 0.5  # of the answers about a target
 _NOT_ASKED = "not asked: its group was decided before, or has more windows than are compared"
@@ -44,10 +39,12 @@ class ScoresStage(Stage):
         audit = self.audit
         folders = (audit.run.path("features"), audit.run.path("logprobs"))
         parts = sorted(part.name for folder in folders for part in folder.glob("*.parquet"))
-        made = {name: audit.source(name)["digest"] for name in filter(is_made, models_of(audit))}
+        formulas = b"".join(attack.expr.meta.serialize() for attack in audit.attacks)
+        own = [name for name in models_of(audit) if RunModel.of(name).is_made]
+        made = {name: audit.source(name)["digest"] for name in own}
         return {
             "attacks": [attack.name for attack in audit.attacks],
-            "formulas": sha256(b"".join(map(_formula, audit.attacks))).hexdigest(),
+            "formulas": sha256(formulas).hexdigest(),
             "samples": {view.name: [view.n, view.samples] for view in views_of(audit, "samples")},
             "logprobs": {"-".join(view.key): view.n for view in views_of(audit, "logprobs")},
             "targets": audit.manifest.made["targets"],
@@ -57,10 +54,9 @@ class ScoresStage(Stage):
         }
 
     def run(self) -> None:
-        """Write scores and the reasons of missing ones, unless they are up to date."""
         audit = self.audit
         audit.manifest.failed = _count_failures(audit)
-        if self.is_fresh and len(self.files()) == 2:
+        if self.is_fresh:
             return
         audit.observer.stage(f"scoring {len(audit.attacks)} attacks")
         self.forget()
@@ -115,7 +111,12 @@ def evidence_of(audit: Audit) -> dict[str, pl.LazyFrame]:
     """
     evidence = {"samples": _features(audit).filter(_within(audit))}
     if audit.reading("logprobs"):
-        evidence["logprobs"] = _logprobs(audit)
+        wanted = [
+            among([view.key]) & (pl.col("view_index") < view.n)
+            for view in views_of(audit, "logprobs")
+        ]
+        rows = scan_parts(audit.run.path("logprobs"), LogProbs)
+        evidence["logprobs"] = rows.filter(pl.any_horizontal(wanted))
     return evidence
 
 
@@ -154,19 +155,6 @@ def _features(audit: Audit) -> pl.LazyFrame:
     return features.with_columns(
         pl.lit(None, field.dtype).alias(field.name) for field in feature_fields(groups)
     )
-
-
-def _logprobs(audit: Audit) -> pl.LazyFrame:
-    """Log-probabilities of the views that are read."""
-    wanted = [
-        among([view.key]) & (pl.col("view_index") < view.n) for view in views_of(audit, "logprobs")
-    ]
-    return scan_parts(audit.run.path("logprobs"), LogProbs).filter(pl.any_horizontal(wanted))
-
-
-def _formula(attack: Attack) -> bytes:
-    formula: bytes = attack.expr.meta.serialize()
-    return formula
 
 
 def _count_failures(audit: Audit) -> dict[str, Any]:

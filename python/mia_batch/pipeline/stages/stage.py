@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from pathlib import Path
+from typing import Any, ClassVar, Literal
 
 from mia_batch.errors import RunFolderError
 from mia_batch.evidence.parts import Work
+from mia_batch.pipeline.context import Audit
 from mia_batch.tables import READ_ERRORS, is_sound, is_whole, move, remove
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
-    from pathlib import Path
-
-    from mia_batch.pipeline.context import Audit
-
 
 Part = Literal["texts", "fills", "evidence", "scores", "answers"]
 """Which walks take a stage: shards stop after evidence, rounds repeat what leads from evidence to
@@ -79,8 +75,15 @@ class Stage:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether its tables were made from what it would make them from now."""
-        return self.audit.manifest.made.get(self.name) == self.fingerprint()
+        """Whether its tables are there, made from what it would make them from now."""
+        there = {path.stem for path in self.files()}
+        made = self.audit.manifest.made.get(self.name)
+        return self.needed <= there and made == self.fingerprint()
+
+    @property
+    def needed(self) -> set[str]:
+        """Name the tables that it makes in any case."""
+        return {*self.makes}
 
     def remove(self, outdated: Collection[Path]) -> None:
         """Remove files that are to be made again."""
@@ -130,30 +133,25 @@ def repair(
     too, because a GPU draws other samples the second time. The latest stage's tables go first:
     killed in between, it begins again. Raises `RunFolderError` if the folder cannot be used.
     """
-    try:
-        return _repair(stages, is_good, fault)
-    except OSError as error:
-        folder = stages[0].audit.run.folder
-        raise RunFolderError(
-            f"{error.filename or folder} cannot be repaired: {error.strerror}; choose another --out"
-        ) from error
-
-
-def _repair(stages: Sequence[Stage], is_good: Callable[[Path], bool], fault: str) -> list[str]:
     lost: set[Path] = set()
-    going: list[tuple[Stage, list[Path]]] = []
-    for stage in stages:
-        bad = {path for path in stage.files() if not is_good(path)}
-        bad.update(stage.follows(lost))
-        going.append((stage, sorted(bad)))
-        lost |= bad
+    going: list[tuple[Stage, Path]] = []
     set_aside, again = [], []
-    for stage, paths in reversed(going):
-        for path in reversed(paths):
+    try:
+        for stage in stages:
+            bad = {path for path in stage.files() if not is_good(path)}
+            bad.update(stage.follows(lost))
+            going += [(stage, path) for path in sorted(bad)]
+            lost |= bad
+        for stage, path in reversed(going):
             if stage.keeps is None:
                 remove(path)
                 again.append(f"{path} is made again")
             else:
                 move(path, path.with_name(f"{path.name}.broken"))
                 set_aside.append(f"{path} {fault}; set aside, its {stage.keeps} are missing again")
+    except OSError as error:
+        folder = stages[0].audit.run.folder
+        raise RunFolderError(
+            f"{error.filename or folder} cannot be repaired: {error.strerror}; choose another --out"
+        ) from error
     return set_aside[::-1] + again[::-1]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 
@@ -17,6 +17,7 @@ from mia_batch.inference.memory import (
 )
 from mia_batch.inference.rollup import perplexities, rollup
 from mia_batch.metrics.measure import curves
+from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.stages.controls import passages_of
 from mia_batch.pipeline.stages.scores import asked_targets, evidence_of
 from mia_batch.pipeline.stages.stage import Stage
@@ -24,11 +25,6 @@ from mia_batch.pipeline.stages.verdicts import blind_warns
 from mia_batch.pipeline.stages.views import views_of
 from mia_batch.schemas import Curves, ExtractedDocuments, Findings, LogProbs, Perplexities, Rollup
 from mia_batch.tables import digest, sink, sink_frames
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from mia_batch.pipeline.context import Audit
 
 
 class SummaryStage(Stage):
@@ -50,21 +46,29 @@ class SummaryStage(Stage):
             "controls": self._digest("controls"),
         }
 
+    @property
+    def needed(self) -> set[str]:
+        without = TEXT not in {view.key for view in views_of(self.audit, "logprobs")}
+        return {*self.makes} - ({"perplexities"} if without else set())
+
     def _digest(self, table: str) -> str | None:
         path = self.audit.run.path(table)
         return digest(path) if path.exists() else None
 
     def run(self) -> None:
-        """Write the tables, unless they are up to date."""
-        reads = {view.key for view in views_of(self.audit, "logprobs")}
-        wanted = {*self.makes} - (set() if TEXT in reads else {"perplexities"})
-        if self.is_fresh and wanted <= {path.stem for path in self.files()}:
+        if self.is_fresh:
             return
         self.audit.observer.stage("summing up documents and groups")
         self.forget()
         _write(self.audit)
-        if TEXT in reads:
-            _write_perplexities(self.audit, reads)
+        if "perplexities" in self.needed:
+            reads = {view.key for view in views_of(self.audit, "logprobs")}
+            folder = self.audit.run.path("logprobs")
+            reference: pl.LazyFrame = LogProbs.create_empty(lazy=True)
+            if REFERENCE_TEXT in reads:
+                reference = scan_parts(folder, LogProbs, REFERENCE_TEXT)
+            table = perplexities(scan_parts(folder, LogProbs, TEXT), reference)
+            sink(table, self.audit.run.path("perplexities"), Perplexities)
         self.done()
 
 
@@ -114,12 +118,3 @@ def _named(audit: Audit) -> pl.DataFrame:
         "target_id", name=pl.coalesce("document_id", "target_id")
     )
     return passages_of(audit).lazy().join(names, on="target_id", maintain_order="left").collect()
-
-
-def _write_perplexities(audit: Audit, reads: Collection[tuple[str, str]]) -> None:
-    folder = audit.run.path("logprobs")
-    reference: pl.LazyFrame = LogProbs.create_empty(lazy=True)
-    if REFERENCE_TEXT in reads:
-        reference = scan_parts(folder, LogProbs, REFERENCE_TEXT)
-    table = perplexities(scan_parts(folder, LogProbs, TEXT), reference)
-    sink(table, audit.run.path("perplexities"), Perplexities)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+from collections.abc import Iterator
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from mia_batch.corpus.books import LEFT_OUT
 from mia_batch.diagnostics.preflight import with_undeclared
@@ -16,13 +18,6 @@ from mia_batch.pipeline.stages.stage import Stage
 from mia_batch.schemas import SetAside, Targets
 from mia_batch.tables import RowIndex, move, remove, scan, sink
 from mia_batch.targets import COPY
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
 
 _TARGETS_AT_ONCE = 8192
 _NAMES_SHOWN = 3
@@ -39,14 +34,13 @@ class TargetsStage(Stage):
 
     def fingerprint(self) -> dict[str, Any]:
         """Content and columns of the corpus; how it is cut cannot change within a run."""
-        return self._made_from
-
-    @cached_property
-    def _made_from(self) -> dict[str, Any]:
         return self.audit.corpora.fingerprint(self.audit.settings)
 
+    @property
+    def needed(self) -> set[str]:
+        return {"targets"}
+
     def left(self) -> Iterator[tuple[str, str]]:
-        """Count the targets, and by reason those that cannot be sampled."""
         table = self.audit.target_table()
         counts = _count(table)
         yield "targets", f"{counts.pop('total'):,}{self._share(table)}"
@@ -68,8 +62,7 @@ class TargetsStage(Stage):
         path = audit.run.path("targets")
         audit.manifest.inputs |= audit.corpora.digests
         left_out, listed = audit.corpora.set_aside, audit.run.path("set_aside")
-        is_listed = listed.exists() == (left_out.height > 0)
-        if not (self.is_fresh and path.exists() and is_listed):
+        if not (self.is_fresh and listed.exists() == (left_out.height > 0)):
             if path.exists():
                 audit.refuse_others("the texts are others than before")
             new = audit.run.folder / "targets.new.parquet"

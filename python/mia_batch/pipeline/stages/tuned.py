@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterable, Iterator
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from math import ceil
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import polars as pl
 
 from mia_batch.errors import SettingsError
-from mia_batch.evidence.parts import TARGET_KEY, Missing, scan_parts
+from mia_batch.evidence.parts import Missing, scan_parts
 from mia_batch.evidence.request import forecast
-from mia_batch.finetuning.making import Making, why_no_finetuning
-from mia_batch.finetuning.recipe import RECIPES, check_base, sizes
+from mia_batch.finetuning.making import Made, Making, Wanted, why_no_finetuning
+from mia_batch.finetuning.recipe import RECIPES, Recipe, check_base, sizes
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.models.weights import identify_model, weights_source
+from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.sessions import (
     ask,
     cost_lines,
@@ -29,24 +32,14 @@ from mia_batch.pipeline.sessions import (
     trained,
 )
 from mia_batch.pipeline.stages.features import sample_parts
-from mia_batch.pipeline.stages.logprobs import LEARNT, LogprobsStage, halves, number_of
-from mia_batch.pipeline.stages.prompts import prompt_parts, texts_for
+from mia_batch.pipeline.stages.logprobs import LEARNT, LogprobsStage, halves
+from mia_batch.pipeline.stages.prompts import RowUnits, prompt_parts, texts_for, texts_of
 from mia_batch.pipeline.stages.stage import Stage
 from mia_batch.pipeline.stages.views import models_of, view_of
-from mia_batch.prompts.views import SHADOW, first_tokens
+from mia_batch.prompts.views import SHADOW, RunModel, View, first_tokens
 from mia_batch.schemas import Prompts, Samples
 from mia_batch.settings.load import endpoint_tokenizer
 from mia_batch.tables import sink
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
-
-    from mia_batch.finetuning.making import Made, Wanted
-    from mia_batch.finetuning.recipe import Recipe
-    from mia_batch.pipeline.context import Audit
-    from mia_batch.prompts.views import View
-
 
 # The stage that lets the target speak: on what it says, a reference model is tuned.
 
@@ -62,25 +55,22 @@ class GenerationsStage(Stage):
     keeps = "generations"
 
     def check(self) -> None:
-        """Refuse other prompts than those that the run's generations came from, or none."""
         if self._is_wanted:
             self._agree()
             self._check_prompts()
 
-    def lacks(self) -> int:
+    def n_missing(self) -> int:
         """Count the prompts that lack generations."""
-        return self._missing(_Texts(self._prompts)).count().left
+        return self._missing().count().left
 
     def run(self) -> None:
-        """Generate what is missing."""
         audit = self.audit
         if not self._is_wanted:
             return
         view = self._view
-        units = _Texts(self._prompts)
-        for block in Missing(units, prompt_parts(audit, view)).blocks():
+        for block in Missing(RowUnits(self._prompts), prompt_parts(audit, view)).blocks():
             sink(view.rows(block.units), audit.run.path("prompts") / block.part_name, Prompts)
-        missing = self._missing(units)
+        missing = self._missing()
         work = missing.count()
         if not work.left:
             return
@@ -93,14 +83,13 @@ class GenerationsStage(Stage):
             ask(audit, session, "generating", work, [(task, missing.blocks(), store)])
 
     def left(self) -> Iterator[tuple[str, str]]:
-        """Count what is to be generated."""
         settings = self.audit.settings
         if self._is_wanted:
             self._check_prompts()
-            left = self.lacks() * self._view.samples
+            left = self.n_missing() * self._view.samples
             most = left * settings.generation_tokens
             yield "generations", f"{left:,} texts, at most {most:,} tokens"
-            yield from self._cost(self._missing(_Texts(self._prompts)))
+            yield from self._cost(self._missing())
 
     def _cost(self, missing: Missing) -> Iterator[tuple[str, str]]:
         """Say what they may cost at most, at an endpoint."""
@@ -120,10 +109,10 @@ class GenerationsStage(Stage):
         view = view_of(self.audit, "target", "generation")
         return replace(view, samples=ceil(view.samples / self._prompts.height))
 
-    def _missing(self, units: _Texts) -> Missing:
+    def _missing(self) -> Missing:
         audit, view = self.audit, self._view
         return Missing(
-            units,
+            RowUnits(self._prompts),
             sample_parts(audit, view),
             view.samples,
             retry_failed=audit.settings.retry_failed,
@@ -159,7 +148,10 @@ class GenerationsStage(Stage):
 
     @cached_property
     def _prompts(self) -> pl.DataFrame:
-        """Choose as many texts as there are generations, and cut them to their first tokens."""
+        """Choose as many texts as there are generations, and cut them to their first tokens.
+
+        As prompts, they are about no target of the run.
+        """
         audit, settings = self.audit, self.audit.settings
         if is_remote(audit, "target"):
             tokenizer = endpoint_tokenizer(settings)
@@ -170,7 +162,8 @@ class GenerationsStage(Stage):
             texts, n=settings.generations, n_tokens=settings.prompt_tokens, tokenizer=tokenizer
         )
         each = ceil(settings.generations / max(1, found.height))
-        return found.head(ceil(settings.generations / each))
+        chosen = found.head(ceil(settings.generations / each)).with_row_index("target_row")
+        return chosen.cast({"target_row": pl.UInt32})
 
 
 def generations_of(audit: Audit) -> list[str]:
@@ -182,26 +175,6 @@ def generations_of(audit: Audit) -> list[str]:
     rows = said.sort("target_id", "sample_index").head(audit.settings.generations)
     text = pl.coalesce("prompt", "context") + pl.col("candidate")
     return rows.select(text=text).collect(engine="streaming")["text"].to_list()
-
-
-@dataclass(frozen=True, slots=True)
-class _Texts:
-    """First tokens of texts, as prompts that are about no target of the run."""
-
-    prompts: pl.DataFrame
-
-    def keys(self) -> Iterator[pl.DataFrame]:
-        """Yield the keys and ``target_row`` of all of them."""
-        yield self._numbered.select("target_row", target=TARGET_KEY, key="unit_key")
-
-    def slices(self) -> Iterator[pl.DataFrame]:
-        """Yield all of them."""
-        yield self._numbered
-
-    @property
-    def _numbered(self) -> pl.DataFrame:
-        rows = self.prompts.with_columns(unit_key=TARGET_KEY)
-        return rows.with_row_index("target_row").cast({"target_row": pl.UInt32})
 
 
 # A reference model of the run's own: what it is made of, whether it can be, what it takes.
@@ -219,6 +192,7 @@ class TunedModel:
     def __init__(self, audit: Audit, model: str) -> None:
         self.audit = audit
         self.model = model
+        self._named = RunModel.of(model)
         self._asked = LogprobsStage(audit, model)
 
     def prepare(self) -> None:
@@ -283,13 +257,14 @@ class TunedModel:
 
     def left(self) -> Iterator[tuple[str, str]]:
         """Say how long training is, and what it takes; of shadow models once for all."""
-        if self.model.startswith(SHADOW) and number_of(self.model):
+        shadow = self._named.role == SHADOW
+        if shadow and self._named.number:
             return
-        said = self.model != SELF_PROMPT or not GenerationsStage(self.audit).lacks()
-        if self._known and said and not self._asked.lacks() and self._is_of_these_texts:
+        said = self.model != SELF_PROMPT or not GenerationsStage(self.audit).n_missing()
+        if self._known and said and not self._asked.is_incomplete() and self._is_of_these_texts:
             return
         n_models, name = 1, f"model {self.model}"
-        if self.model.startswith(SHADOW):
+        if shadow:
             n_models = self.audit.settings.shadows or 1
             name = f"{n_models} shadow models"
         base, revision = self._base
@@ -316,7 +291,6 @@ class TunedModel:
     def recipe(self) -> Recipe:
         """How it is tuned."""
         settings = self.audit.settings
-        shadow = self.model.startswith(SHADOW)
         return replace(
             RECIPES["reference"],
             method=settings.tuning,
@@ -325,8 +299,8 @@ class TunedModel:
             batch_size=settings.tuning_batch,
             max_tokens=settings.tuning_tokens,
             rank=settings.tuning_rank,
-            held_out=0.0 if shadow else _HELD_OUT,
-            seed=(settings.seed + number_of(self.model)) % 2**31,
+            held_out=0.0 if self._named.role == SHADOW else _HELD_OUT,
+            seed=(settings.seed + self._named.number) % 2**31,
         )
 
     @property
@@ -348,9 +322,7 @@ class TunedModel:
         if self.model == SELF_PROMPT:
             return generations_of(audit)
         if self.model == _CANDIDATE:
-            corpus = texts_for(audit, "candidate_from")
-            there = corpus.documents.filter(pl.col("text").str.contains(r"\S"))
-            return there.select("text").collect(engine="streaming")["text"].to_list()
+            return texts_of(texts_for(audit, "candidate_from"))
         learnt = halves(audit, self.model).filter("learnt", "trained")
         return learnt["target"].to_list()
 
@@ -397,22 +369,18 @@ class TuningStage(Stage):
         self._models = {model: TunedModel(audit, model) for model in models}
 
     def prepare(self) -> None:
-        """Refuse another way of making a model that the run has."""
         for model in self._models.values():
             model.prepare()
 
     def check(self) -> None:
-        """Refuse, before a model is asked, what cannot be made."""
         for model in self._models.values():
             model.check()
 
     def left(self) -> Iterator[tuple[str, str]]:
-        """Say how long training is, and what it takes."""
         for model in self._models.values():
             yield from model.left()
 
     def run(self) -> None:
-        """Make the models; once all are there, what was begun of others goes."""
         audit, folder = self.audit, self.audit.run.folder / "models"
         wanted = {name: model for name, model in self._models.items() if model.is_wanted}
         if wanted:
@@ -453,6 +421,5 @@ class BeforeTuningStage(Stage):
         self._stages = (generations, tuning)
 
     def run(self) -> None:
-        """Look."""
         for stage in self._stages:
             stage.check()

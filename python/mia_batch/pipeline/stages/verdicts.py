@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 
-from mia_batch.attacks import score_by
+from mia_batch.attacks import Attack, score_by
 from mia_batch.attacks.attack import COMBINATION
 from mia_batch.attacks.from_references import CODEC
 from mia_batch.diagnostics.preflight import check_targets, with_undeclared
@@ -44,24 +45,18 @@ from mia_batch.inference.yardstick import OF_YARDSTICK, null_audit_findings, yar
 from mia_batch.kernels import count_words
 from mia_batch.metrics.measure import measure
 from mia_batch.pipeline.choice import verdict_plan
+from mia_batch.pipeline.context import Audit
+from mia_batch.pipeline.run import Run
 from mia_batch.pipeline.stages.stage import Stage
 from mia_batch.pipeline.stages.views import prompts_of, views_of
+from mia_batch.prompts.views import View
 from mia_batch.report import preflight_sentences, sentences
 from mia_batch.report.sentences import gate_sentence
 from mia_batch.report.unlabelled import power_sentences
 from mia_batch.schemas import Blind, Findings, Metrics, Scores, Targets, Verdicts
+from mia_batch.settings import Settings
 from mia_batch.settings.model import VerdictSettings
 from mia_batch.tables import sink, sink_frames
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from mia_batch.attacks import Attack
-    from mia_batch.pipeline.context import Audit
-    from mia_batch.pipeline.run import Run
-    from mia_batch.prompts.views import View
-    from mia_batch.settings import Settings
-
 
 # What the model was given of the texts, and what kinds of answers came back.
 
@@ -70,12 +65,6 @@ GIVEN = ("prompts", "endpoint", "answers", "held_back", "chance")
 """Checks of these rows."""
 _MOST = 1_000  # texts
 _HELD_BACK = ("filtered", "refusal")
-
-
-def given_findings(audit: Audit) -> pl.DataFrame:
-    """Rows about what was given and what came back, see `GIVEN`."""
-    checks = (_prompts, _endpoint, _answers, _held_back, _chance)
-    return pl.concat([check(audit) for check in checks])
 
 
 def _endpoint(audit: Audit) -> pl.DataFrame:
@@ -271,17 +260,6 @@ _FROM_SCORES = (
 )
 
 
-def preflight(run: Run, plan: VerdictPlan, *, seed: int) -> None:
-    """Write what the targets tell before any engine starts: findings, blind scores and metrics."""
-    targets = run.scan("targets")
-    checked = check_targets(targets, seed=seed)
-    weights = weight_findings(targets, _of_targets(checked.blind_scores), checked.findings, plan)
-    rows = [role_findings(targets), checked.findings, weights, plan_power(targets, plan)]
-    sink(checked.blind_scores, run.path("blind"), Blind)
-    sink(checked.blind_metrics, run.path("blind_metrics"), Metrics)
-    sink(pl.concat(rows), run.path("findings"), Findings)
-
-
 def plan_power(targets: pl.LazyFrame, plan: VerdictPlan) -> pl.DataFrame:
     """Find what the planned test can show at best; nothing without texts to compare."""
     roles = role_counts(role_findings(targets))
@@ -291,25 +269,18 @@ def plan_power(targets: pl.LazyFrame, plan: VerdictPlan) -> pl.DataFrame:
     return power_findings(keys.collect(engine="streaming").lazy(), plan)
 
 
-def evaluate(
-    settings: Settings,
-    attacks: Sequence[Attack],
-    plan: VerdictPlan,
-    run: Run,
-    *,
-    preregistered: Mapping[str, Any],
-    rests_on: Mapping[str, int | str],
-    given: pl.DataFrame,
-) -> None:
-    """Write metrics, verdicts, and findings anew: those of `preflight` and what scores add.
-
-    ``given`` are findings about prompts and answers.
-    """
+def evaluate(audit: Audit) -> None:
+    """Write metrics, verdicts, and findings anew: those before any score and what scores add."""
+    settings, attacks, plan, run = audit.settings, audit.attacks, audit.plan, audit.run
+    preregistered = audit.manifest.plan
+    given = [check(audit) for check in (_prompts, _endpoint, _answers, _held_back, _chance)]
     before = run.scan("findings").collect()
     before = before.filter(~pl.col("check").is_in(_FROM_SCORES))
-    planned = plan_findings(plan, preregistered, rests_on)
+    planned = plan_findings(plan, preregistered, _rests_on(audit))
     gate = gate_findings(before, exploratory=settings.exploratory)
-    withheld, weighed_by = why_withheld(gate), _weighed_by(run, gate)
+    withheld, weighed_by = why_withheld(gate), None
+    if gate_verdict(gate) == "weighted":
+        weighed_by = _of_targets(run.scan("blind").collect())  # scores that nulls are weighted by
     scores, names = run.scan("scores"), [attack.name for attack in attacks]
     metrics: pl.DataFrame = Metrics.create_empty()
     in_rounds = plan.adjustment == "e-bh"  # what is scored depends on scores: no other answer
@@ -327,7 +298,7 @@ def evaluate(
     sink(metrics, run.path("metrics"), Metrics)
     as_planned = planned["verdict"].item(0) == "as_planned"
     as_planned &= gate_verdict(gate) != "exploratory"
-    made = _verdicts(settings, attacks, plan, run, before, weighed_by)
+    made = _verdicts(audit, before, weighed_by)
     found = [plan_power(scores, plan)]
     if not in_rounds:
         told_apart = withheld is not None or _separable(before, "members")
@@ -335,7 +306,7 @@ def evaluate(
         made = chain(made, [of_sets])
         primary_first = sorted(names, key=lambda name: name != plan.primary)
         uneven = uneven_findings(scores, primary_first, run.scan("unscored"))
-        roles, runs = role_counts(before), _yardstick_runs(settings, run)
+        roles, runs = role_counts(before), _yardstick_runs(audit)
         tested = bool(roles["n_unknown"] and roles["n_nulls"]) and withheld is None
         known = yardstick_findings(scores, plan, runs, tested=tested)
         found += [uneven, found_of_sets, known]
@@ -355,12 +326,13 @@ def evaluate(
         recorded = preregistered.get("attacks") if as_planned else None
         found.append(few_books_findings(scores, names, plan, recorded))
         found.append(null_audit_findings(scores, plan))
-    rows = [before, given, planned, gate, *found]
+    rows = [before, *given, planned, gate, *found]
     sink(pl.concat(rows), run.path("findings"), Findings)
 
 
-def _yardstick_runs(settings: Settings, run: Run) -> pl.DataFrame:
+def _yardstick_runs(audit: Audit) -> pl.DataFrame:
     """Find the longest run of words that came out of each text of the yardstick."""
+    settings, run = audit.settings, audit.run
     own = run.scan("targets").filter(role="yardstick")
     n_words = count_words("reference", words=settings.word_rule)
     texts = own.select("target_id", reference_words=n_words).collect()
@@ -377,14 +349,10 @@ def conclusions(run: Run, settings: Settings, attacks: Sequence[str]) -> Iterato
 
 
 def _verdicts(
-    settings: Settings,
-    attacks: Sequence[Attack],
-    plan: VerdictPlan,
-    run: Run,
-    found: pl.DataFrame,
-    blind: pl.DataFrame | None,
+    audit: Audit, found: pl.DataFrame, blind: pl.DataFrame | None
 ) -> Iterator[pl.DataFrame]:
     """Yield the verdicts table, the primary attack's targets with their sampling error."""
+    attacks, plan, run = audit.attacks, audit.plan, audit.run
     yield Verdicts.create_empty()
     roles = role_counts(found)
     if not (roles["n_nulls"] or roles["n_canaries"]):
@@ -395,7 +363,7 @@ def _verdicts(
     sampled = any(run.path("features").glob("*.parquet"))
     alone = primary.evidence == "samples" and not primary.logprobs
     if roles["n_nulls"] and alone and sampled:
-        errors = _sampling_errors(settings.continuations, primary, run)
+        errors = _sampling_errors(audit.settings.continuations, primary, run)
     names = [attack.name for attack in attacks]
     for rows in verdicts(scores, names, plan, blind_warns=blind_warns(found), blind=blind):
         if errors is None or rows.is_empty() or rows["attack"][0] != plan.primary:
@@ -407,12 +375,6 @@ def _verdicts(
 def _of_targets(blind: pl.DataFrame) -> pl.DataFrame:
     """Keep the blind scores that tell targets from nulls."""
     return blind.select("target_id", pl.col("^targets_.*$")).drop_nulls()
-
-
-def _weighed_by(run: Run, gate: pl.DataFrame) -> pl.DataFrame | None:
-    """Read the blind scores that nulls are weighted by; None where they are not weighted."""
-    weighted = gate_verdict(gate) == "weighted"
-    return _of_targets(run.scan("blind").collect()) if weighted else None
 
 
 def blind_warns(findings: pl.DataFrame) -> bool:
@@ -474,13 +436,12 @@ class PreflightStage(Stage):
             yield "power", "So the run stops before anything is asked; --anyway goes on."
 
     def run(self) -> None:
-        """Write the findings that need no scores unless they are up to date, and say them."""
         audit = self.audit
-        if not self.is_fresh or len(self.files()) < 3:
+        if not self.is_fresh:
             audit.manifest.made.pop("verdicts", None)  # findings lose what these added
             audit.manifest.made.pop(self.name, None)
             audit.save()
-            preflight(audit.run, audit.plan, seed=audit.settings.seed)
+            self._write()
             self.done()
         before = audit.run["findings"].filter(pl.col("check") != "gate")
         gate = gate_findings(before, exploratory=audit.settings.exploratory)
@@ -488,6 +449,17 @@ class PreflightStage(Stage):
             audit.observer.stage(sentence)
         if (why := self._why_to_stop(found, audit.run.scan("targets"))) is not None:
             raise SettingsError(f"{why} Nothing was asked of the model; --anyway goes on")
+
+    def _write(self) -> None:
+        run, plan = self.audit.run, self.audit.plan
+        targets = run.scan("targets")
+        checked = check_targets(targets, seed=self.audit.settings.seed)
+        blind = _of_targets(checked.blind_scores)
+        weights = weight_findings(targets, blind, checked.findings, plan)
+        rows = [role_findings(targets), checked.findings, weights, plan_power(targets, plan)]
+        sink(checked.blind_scores, run.path("blind"), Blind)
+        sink(checked.blind_metrics, run.path("blind_metrics"), Metrics)
+        sink(pl.concat(rows), run.path("findings"), Findings)
 
     def _why_to_stop(self, found: pl.DataFrame, targets: pl.LazyFrame) -> str | None:
         """Say why no answer can come of evidence that would cost something; None where one may."""
@@ -531,22 +503,13 @@ class VerdictsStage(Stage):
         }
 
     def run(self) -> None:
-        """Write metrics, verdicts and what is reported, unless they are up to date."""
         audit = self.audit
-        if self.is_fresh and len(self.files()) == 2:
+        if self.is_fresh:
             return
         audit.observer.stage("measuring the attacks")
         audit.manifest.made.pop("summary", None)  # its findings go
         self.forget()
-        evaluate(
-            audit.settings,
-            audit.attacks,
-            audit.plan,
-            audit.run,
-            preregistered=audit.manifest.plan,
-            rests_on=_rests_on(audit),
-            given=given_findings(audit),
-        )
+        evaluate(audit)
         self.done()
 
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import polars as pl
 
 from mia_batch.errors import SettingsError
+from mia_batch.evidence.request import EvidenceKind
 from mia_batch.observer import Observer
 from mia_batch.pipeline.context import Audit
+from mia_batch.pipeline.run import Run
 from mia_batch.prompts.views import (
+    SHADOW,
     Decode,
     View,
     after_unrelated,
@@ -28,15 +32,7 @@ from mia_batch.prompts.views import (
     sample_seed,
     text,
 )
-from mia_batch.settings import stored_settings
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from mia_batch.evidence.request import EvidenceKind
-    from mia_batch.pipeline.run import Run
-    from mia_batch.settings import Settings
-
+from mia_batch.settings import Settings, stored_settings
 
 # What a run asks of its models: the views that its attacks read, and those that stages ask for.
 
@@ -112,11 +108,6 @@ def _neighbour(settings: Settings) -> View:
     )
 
 
-def _generation(settings: Settings) -> View:
-    decode = Decode(scope="whole", most_new=settings.generation_tokens)
-    return View(name="generation", make=None, samples=settings.generations, decode=decode)
-
-
 VIEWS: Final[dict[str, Callable[[Settings], View]]] = {
     "continuation": lambda s: View(
         name="continuation", make=continuation, columns=_HALVES, samples=s.continuations
@@ -159,7 +150,12 @@ OF_STAGES: Final[dict[str, Callable[[Settings], View]]] = {
         question=True,
         decode=_ONCE,
     ),
-    "generation": _generation,
+    "generation": lambda s: View(
+        name="generation",
+        make=None,
+        samples=s.generations,
+        decode=Decode(scope="whole", most_new=s.generation_tokens),
+    ),
     "walk": lambda _: View(name="walk", make=None, greedy=True, decode=_WORDS),
     "drawn_walk": lambda _: View(name="drawn_walk", make=None, decode=_WORDS),
     "control": lambda s: View(
@@ -183,13 +179,15 @@ OF_STAGES: Final[dict[str, Callable[[Settings], View]]] = {
 
 def views_of(audit: Audit, kind: EvidenceKind | None = None) -> list[View]:
     """Return the views that attacks read, of one kind of evidence or all; model by model."""
+    shadows = [f"{SHADOW}-{number}" for number in range(audit.settings.shadows or 0)]
     kinds: tuple[EvidenceKind, ...] = ("samples", "logprobs") if kind is None else (kind,)
     reads = dict.fromkeys(
         (each, view)
         for attack in audit.asking
         for kind in kinds
         for model, view in attack.reads_of(kind)
-        for each in _models(audit.settings, model)
+        # A name for all shadow models stands for each of them.
+        for each in (shadows if model == SHADOW else [model])
     )
     return [view_of(audit, *key) for key in sorted(reads, key=lambda key: key[0] != "target")]
 
@@ -198,13 +196,6 @@ def models_of(audit: Audit) -> list[str]:
     """Name the models that attacks read, and the target and the reference in any case."""
     read = (view.model for view in views_of(audit))
     return list(dict.fromkeys(("target", "reference", *read)))
-
-
-def _models(settings: Settings, model: str) -> list[str]:
-    """Name the models that an attack means by one name."""
-    if model != "shadow":
-        return [model]
-    return [f"shadow-{number}" for number in range(settings.shadows or 0)]
 
 
 def view_of(audit: Audit, model: str, name: str) -> View:

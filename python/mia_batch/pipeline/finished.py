@@ -1,0 +1,421 @@
+"""What is done with finished runs: a report, a comparison, samples that are drawn anew."""
+
+from __future__ import annotations
+
+import json
+import random
+import shlex
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import polars as pl
+
+from mia_batch.attacks import get, names
+from mia_batch.errors import RunFolderError, SettingsError
+from mia_batch.evidence.parts import Block, Work
+from mia_batch.inference.paired import compare_scores
+from mia_batch.kernels import RARITY_FIELDS
+from mia_batch.observer import Observer
+from mia_batch.pipeline.choice import verdict_plan
+from mia_batch.pipeline.context import Audit
+from mia_batch.pipeline.custody import described, record_file
+from mia_batch.pipeline.manifest import Manifest
+from mia_batch.pipeline.run import PARTS, TABLES, Run
+from mia_batch.pipeline.sessions import ask, open_session, sample_task
+from mia_batch.pipeline.stages.verdicts import conclusions
+from mia_batch.pipeline.stages.views import SAMPLE, prompts_of, taken_up, view_of
+from mia_batch.report.html import Contents, as_csv, as_markdown, render
+from mia_batch.schemas import Comparisons
+from mia_batch.settings import Settings, refuse_code, stored_settings
+from mia_batch.tables import digest, write_text
+from mia_batch.targets import cluster_names
+
+# A run's report.
+
+
+Format = Literal["html", "md", "csv"]
+
+
+FORMATS = {"html": render, "md": as_markdown, "csv": as_csv}
+REPORT = "report.html"
+
+
+def report_of(run: Run, kind: Format = "html") -> str:
+    """Render a finished run's report: a page, or its conclusions and table of documents as text.
+
+    Raises `RunFolderError` if the folder holds no run, or one without scores.
+    """
+    return FORMATS[kind](_contents(run))
+
+
+def write_report(run: Run) -> Path:
+    """Write a finished run's page into its folder, and record its hash."""
+    path = run.folder / REPORT
+    write_text(path, report_of(run))
+    record_file(run, REPORT)
+    return path
+
+
+def _contents(run: Run) -> Contents:
+    manifest = run.manifest
+    if "verdicts" not in manifest.made:
+        raise RunFolderError(
+            f"{run.folder} is not finished; give the audit's command again, then ask for a report"
+        )
+    settings = stored_settings(manifest.settings)
+    stored = json.loads((run.folder / "run.json").read_text("utf-8"))
+    tables = {name: run.scan(name) for name in (*TABLES, *PARTS) if run.path(name).exists()}
+    attacks = manifest.made["scores"]["attacks"]
+    return Contents(
+        manifest=stored,
+        tables=tables,
+        conclusions=[*conclusions(run, settings, attacks)],
+        primary=verdict_plan(settings, attacks).primary,
+        command=shlex.join(_command(settings)),
+        stamps=described(run.folder, root) if (root := manifest.custody.get("root")) else "",
+        meanings={
+            name: (schema.__doc__ or "").partition("\n")[0]
+            for name, schema in (TABLES | PARTS).items()
+        },
+    )
+
+
+def _command(settings: Settings) -> Iterator[str]:
+    """Yield the words of the command with these settings, less those at their defaults."""
+    yield "mia-batch"
+    for name, value in settings.model_dump(mode="json").items():
+        field, option = Settings.model_fields[name], f"--{name.replace('_', '-')}"
+        if name == "config":  # what the file set follows
+            continue
+        if getattr(settings, name) == field.get_default(call_default_factory=True):
+            continue
+        if isinstance(value, bool):
+            yield option if value else option.replace("--", "--no-", 1)
+        elif isinstance(value, dict):
+            for key, each in value.items():
+                yield from (option, f"{key}={json.dumps(each)}")
+        elif isinstance(value, list):
+            yield from (option, ",".join(map(str, value)))
+        elif value is not None:
+            yield from (option, str(value))
+
+
+# Whether the scores of several runs can be compared.
+
+
+_OF_THE_MODEL = (
+    "engine",
+    "dtype",
+    "tensor_parallel_size",
+    "engine_arg",
+    "recording",
+    "decode",
+)
+"""Evidence settings that say what the model is and how it runs: these may differ."""
+
+
+def attack_of(runs: Sequence[Run], attack: str | None) -> str:
+    """Name the attack to compare, by default the primary attack of all runs.
+
+    Raises `SettingsError` if the runs' primary attacks differ, a run has not computed the attack,
+    or its scores rest on evidence of other kinds; `RunFolderError` if a run is not finished.
+    """
+    manifests = [run.manifest for run in runs]
+    for run, manifest in zip(runs, manifests, strict=True):
+        if not manifest.custody:
+            raise RunFolderError(
+                f"{run.folder} is not finished; give the audit's command again, which goes on"
+            )
+    chosen = attack or manifests[0].plan["primary"]
+    for run, manifest in zip(runs, manifests, strict=True):
+        if attack is None and manifest.plan["primary"] != chosen:
+            raise SettingsError(
+                f"the primary attack of {runs[0].folder} is {chosen!r}, that of {run.folder} is "
+                f"{manifest.plan['primary']!r}; name one that all have with --attack"
+            )
+        if chosen not in manifest.made["scores"]["attacks"]:
+            raise SettingsError(
+                f"{run.folder} has no scores of the attack {chosen!r}; compute them with "
+                f"`mia-batch score {run.folder} --attacks {chosen}`, or name another with --attack"
+            )
+    others = any("from" in manifest.made.get("rarity", {}) for manifest in manifests)
+    first, *rest = (_rests_on(run, chosen, borrowed_rarity=others) for run in runs)
+    for run, second in zip(runs[1:], rest, strict=True):
+        differing = [
+            f"{name} is {first[name]!r} in the first and {second[name]!r} in the second"
+            for name in first
+            if name in second and first[name] != second[name]
+        ]
+        if differing:
+            raise SettingsError(
+                f"scores of {chosen!r} in {runs[0].folder} and {run.folder} are not comparable: "
+                f"{'; '.join(differing)}; audit both alike"
+            )
+    return chosen
+
+
+def _rests_on(run: Run, attack: str, *, borrowed_rarity: bool) -> dict[str, Any]:
+    """Say by name what scores of an attack rest on, beside the model."""
+    manifest = run.manifest
+    evidence = {f"setting {name!r}": value for name, value in manifest.evidence.items()}
+    for name in _OF_THE_MODEL:
+        evidence.pop(f"setting {name!r}", None)
+    evidence |= _counts(manifest, attack)
+    for model, known in manifest.models.items():
+        if model != "target" and "source" in known:
+            evidence[f"model {model!r}"] = known["source"]["digest"] or known["source"]["name"]
+    own = [*manifest.inputs.get("attacks_from", {}).values()]
+    evidence["the file of attacks"] = own or "none"
+    columns = {field.name for field in RARITY_FIELDS}  # which the user's own attacks may read
+    weighed = attack not in names() or not columns.isdisjoint(get(attack).columns)
+    if borrowed_rarity and "rarity" in manifest.made and weighed:
+        table = manifest.made["rarity"].get("from") or digest(run.path("rarity"))
+        evidence["the SHA-256 of the rarity table (setting 'rarity_from')"] = table
+    return evidence
+
+
+def _counts(manifest: Manifest, attack: str) -> Iterator[tuple[str, Any]]:
+    """Count prompts and samples of each view that the attack reads, of one's own attacks all."""
+    scores = manifest.made["scores"]
+    reads = set[str]()
+    if attack in names():
+        known = get(attack)
+        reads = {view for _, view in (*known.reads_of("samples"), *known.reads_of("logprobs"))}
+    for view, (prompts, samples) in scores["samples"].items():
+        if not reads or view in reads:
+            yield f"the number of prompts (view {view!r})", prompts
+            yield f"the number of samples (view {view!r})", samples
+    for view, prompts in scores["logprobs"].items():
+        if not reads or view in reads:
+            yield f"the number of texts with log-probabilities (view {view!r})", prompts
+
+
+# Several runs of one corpus in one table: several models, or before and after unlearning.
+
+
+_MEMBER = pl.when(pl.col("role") == "non_member").then(statement=False).otherwise(pl.col("member"))
+
+
+def compare(
+    folders: Sequence[Path | str], attack: str | None = None, retrained: Path | str | None = None
+) -> pl.DataFrame:
+    """Compare finished runs of one corpus with the first of them, on the targets that all have.
+
+    Parameters
+    ----------
+    folders
+        Folders, or addresses, of at least two runs. For unlearning: the run before, then those
+        after.
+    attack
+        Whose scores are compared; by default the runs' primary attack.
+    retrained
+        Folder of the run of a model that never saw the texts, trained alike otherwise: says how
+        much of the difference between the first run and this one each run after has removed.
+
+    Returns
+    -------
+    DataFrame
+        A row for each fact, with the columns of `mia_batch.schemas.Comparisons`. Differences are
+        the run less the first; intervals take groups, else documents, else targets as independent.
+        What the texts cannot support is null and has its reason. Memory: some 150 bytes a target.
+
+    Raises
+    ------
+    SettingsError
+        If there is one run alone, the runs' scores are not comparable, no target has a score in
+        every run, or the runs disagree on what is a member.
+    RunFolderError
+        If a folder holds no finished run.
+
+    Examples
+    --------
+    >>> import mia_batch
+    >>> mia_batch.compare(["runs/corpus-llama"])
+    Traceback (most recent call last):
+    ...
+    mia_batch.errors.SettingsError: a comparison needs at least two runs, each of a folder of its...
+    """
+    given = [*folders, *([] if retrained is None else [retrained])]
+    runs = [Run(folder) for folder in given]
+    if len(folders) < 2 or len({run.folder.resolve() for run in runs}) < len(runs):
+        raise SettingsError(
+            "a comparison needs at least two runs, each of a folder of its own; for unlearning "
+            "name the run before, the run after, and then that of the retrained model"
+        )
+    chosen = attack_of(runs, attack)
+    made = compare_scores(
+        _scores(runs, chosen),
+        _names(runs),
+        retrained=retrained is not None,
+        overlapping=_overlap(runs[0]),
+    )
+    return _with_keys(made, runs[0]).with_columns(attack=pl.lit(chosen))
+
+
+def _names(runs: Sequence[Run]) -> list[str]:
+    """Name each run by its folder, without its path."""
+    names = [run.folder.resolve().name for run in runs]
+    counts = [names[: at + 1].count(name) for at, name in enumerate(names)]
+    return [
+        name if count == 1 else f"{name} ({count})"
+        for name, count in zip(names, counts, strict=True)
+    ]
+
+
+def _overlap(run: Run) -> bool:
+    """Whether windows of one document share words."""
+    stride, *windows = (
+        run.manifest.evidence.get(name) for name in ("stride", "window_words", "window_characters")
+    )
+    return stride is not None and any(window and stride < window for window in windows)
+
+
+def _scores(runs: Sequence[Run], attack: str) -> pl.DataFrame:
+    """Join the scores of all runs by target; names are hashed, which take much less memory."""
+    joined = _units(runs[0])
+    for number, run in enumerate(runs):
+        own = run.scan("scores").select(
+            pl.col("target_id").hash(),
+            pl.col(attack).cast(pl.Float64).alias(f"score_{number}"),
+            other=_MEMBER,
+        )
+        joined = joined.join(own.collect(engine="streaming"), on="target_id", maintain_order="left")
+        if joined["member"].ne_missing(joined["other"]).any():
+            raise SettingsError(
+                f"{runs[0].folder} and {run.folder} disagree on which targets are members; "
+                "audit both with the same labels"
+            )
+        joined = joined.drop("other")
+    return joined
+
+
+def _units(run: Run) -> pl.DataFrame:
+    """Name, by hashes, what each target whose membership is asked belongs to."""
+    scores = run.scan("scores")
+    found = scores.with_columns(cluster=cluster_names(scores), document=_document(scores))
+    return (
+        found.filter(pl.col("role").is_in(["target", "non_member"]))
+        .select(
+            pl.col("target_id", "cluster", "document", "group").hash(),
+            grouped=pl.col("group").is_not_null(),
+            member=_MEMBER,
+        )
+        .collect(engine="streaming")
+    )
+
+
+def _document(scores: pl.LazyFrame) -> pl.Expr:
+    return cluster_names(scores.drop("group"))
+
+
+def _with_keys(made: pl.DataFrame, run: Run) -> pl.DataFrame:
+    """Name the documents and groups of which rows know the number."""
+    scores = run.scan("scores")
+    names = {"document": pl.col("document").str.splitn(" ", 2).struct[1], "group": pl.col("group")}
+    numbers = made["unit"].drop_nulls().unique().implode()
+    keys = pl.concat(
+        scores.with_columns(document=_document(scores))
+        .select(
+            unit=pl.col(level).hash(),
+            level=pl.lit(level, made.schema["level"]),
+            key=pl.when(pl.col(level).hash().is_in(numbers)).then(name),
+        )
+        .filter(pl.col("key").is_not_null())
+        .unique()
+        for level, name in names.items()
+    ).collect(engine="streaming")
+    joined = made.drop("key").join(keys, on=["level", "unit"], how="left", maintain_order="left")
+    ordered = joined.sort("level", "key", maintain_order=True)
+    return ordered.select(Comparisons.column_names())
+
+
+# Samples drawn anew by the model that a run was made with, beside those that it has.
+
+
+def choose_samples(run: Run, n: int, seed: int) -> pl.DataFrame:
+    """Choose ``n`` of a run's samples at random, or all where it has fewer; failed ones are left.
+
+    The same run and seed give the same choice.
+    """
+    drawn = run.scan("samples").filter(pl.col("reason").is_null(), pl.col("view") != "generation")
+    height = drawn.select(pl.len()).collect(engine="streaming").item()
+    chosen = random.Random(seed).sample(range(height), min(n, height))
+    numbers = pl.LazyFrame({"row": chosen}, schema={"row": pl.get_index_type()})
+    rows = drawn.with_row_index("row").join(numbers, on="row", how="semi")
+    return rows.drop("row").sort(SAMPLE).collect(engine="streaming")
+
+
+def draw_again(
+    run: Run,
+    samples: pl.DataFrame,
+    observer: Observer,
+    **changed: Any,  # noqa: ANN401 - settings
+) -> pl.DataFrame:
+    """Draw samples of a run anew, each with its own seed; the run is not touched.
+
+    Returns the same rows, sorted by what names a sample, with a column ``again``: the continuation
+    that was drawn now, null where there is none. ``changed`` are settings that say how the model is
+    asked: a run may be a stranger's, so what it stored sends no key and loads no code, and an
+    endpoint is asked only at the ``base_url`` named here.
+    """
+    if run.manifest.evidence["engine"] == "replay":
+        raise SettingsError(
+            f"the samples of {run.folder} came from a recording: no model can draw them again"
+        )
+    if samples.is_empty():
+        raise SettingsError(f"{run.folder} has no such samples: there is nothing to draw again")
+    changed = _how_to_ask(run, changed)
+    drawn = [samples.clear().select(*SAMPLE, again="candidate")]
+    with tempfile.TemporaryDirectory() as folder:
+        audit = taken_up(run, observer, Run(Path(folder)), **changed)
+        try:
+            for (model,), rows in samples.group_by("model", maintain_order=True):
+                drawn += _draw(audit, run, str(model), rows)
+        except SettingsError as error:
+            raise SettingsError(str(error).replace(folder, str(run.folder))) from error
+    return samples.join(pl.concat(drawn), on=SAMPLE, how="left").sort(SAMPLE)
+
+
+def _how_to_ask(run: Run, changed: dict[str, Any]) -> dict[str, Any]:
+    """Take no address, no name of a key and no code from the run alone."""
+    stored = run.manifest.settings
+    refuse_code(stored["engine_arg"], str(run.folder), but=changed.get("engine_arg", ()))
+    if run.manifest.evidence["engine"] != "openai":
+        return changed
+    if not changed.get("base_url"):
+        raise SettingsError(
+            f"the samples of {run.folder} came from {stored['base_url']}, and your key is sent to "
+            "no address that only the run names; give it yourself with --base-url"
+        )
+    return {"api_key_env": Settings.model_fields["api_key_env"].default} | changed
+
+
+def _draw(audit: Audit, run: Run, model: str, samples: pl.DataFrame) -> list[pl.DataFrame]:
+    own = pl.col("target_id").is_in(samples["target_id"].unique().implode())
+    targets = run.scan("targets").filter(own).collect(engine="streaming")
+    drawn: list[pl.DataFrame] = []
+    with open_session(audit, model, "samples") as session:
+        wanted = []
+        for (name,), rows in samples.group_by("view", maintain_order=True):
+            view = view_of(audit, model, str(name))
+            blocks = _blocks(prompts_of(run, view, targets), rows)
+            wanted.append((sample_task(audit, session, view), blocks, lambda _, rows: rows))
+        ask(
+            audit,
+            session,
+            "drawing again",
+            Work(left=samples.height),
+            wanted,
+            on_block=lambda *found: drawn.append(found[2].select(*SAMPLE, again="candidate")),
+        )
+    return drawn
+
+
+def _blocks(prompts: pl.DataFrame, samples: pl.DataFrame) -> Iterator[Block]:
+    """Make a block of the prompts that share the number of the sample to draw."""
+    for index in samples["sample_index"].unique().sort():
+        rows = samples.filter(sample_index=index)
+        units = prompts.join(rows, on=["target_id", "view_index"], how="semi")
+        yield Block(index=0, first=index, last=index + 1, attempt=0, label="", units=units)
