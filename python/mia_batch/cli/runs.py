@@ -64,7 +64,7 @@ def verify(
 @click.option("--again", is_flag=True, help="Draw its samples again with the model, and compare.")
 @settings_options(*_HOW_TO_ASK)
 def show(place: Path | str, target_id: str, *, again: bool, **options: object) -> int:
-    """Show what the model answered about one target, beside the true text.
+    """Show what the model answered about one target, next to the true text.
 
     The beginning of TARGET_ID suffices where no other target begins so.
     """

@@ -177,7 +177,7 @@ def show_run(run: Run, console: Console) -> None:
 
 
 def _metrics_table(metrics: pl.DataFrame, at: str) -> Table:
-    """One row per attack, one column per figure; the AUC's interval stands beside it."""
+    """One row per attack, one column per figure; the AUC's interval follows it."""
     table = Table(box=None, pad_edge=False, collapse_padding="\n" in at)
     table.add_column("attack", no_wrap=True)
     figures = metrics.select("metric", "fpr").unique(maintain_order=True).rows()

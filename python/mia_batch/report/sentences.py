@@ -159,7 +159,7 @@ def earlier_sentences(findings: pl.DataFrame) -> Iterator[str]:
     names = [f"{row['subject']} (primary {row['verdict']})" for row in rows]
     n, (runs, are) = len(rows), ("run", "is") if len(rows) == 1 else ("runs", "are")
     yield (
-        f"{n:,} other {runs} of these texts and this model {are} beside this one: "
+        f"{n:,} other {runs} of these texts and this model {are} next to this one: "
         f"{listed(names)}. Each was another try, and p-values and q-values count none of them: "
         f"multiplied by {n + 1:,} (Bonferroni) they do."
     )
@@ -260,10 +260,10 @@ def labelled_sentences(
     for row in figures.filter(metric="roc_auc").iter_rows(named=True):
         if row["value"] is not None:
             yield f"{primary}: AUC {_figure(row)}."
-    beside = figures.filter(
+    leads = figures.filter(
         pl.col("versus") == pl.lit(blind["strongest"], pl.String), metric="roc_auc_difference"
     )
-    for row in beside.iter_rows(named=True):
+    for row in leads.iter_rows(named=True):
         if row["value"] is not None:
             strongest = blind["strongest"]
             yield f"{primary} less {strongest}, which never sees the model: {_figure(row)}."

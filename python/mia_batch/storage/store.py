@@ -152,7 +152,7 @@ def _held(store: Store) -> str:
 # One folder of an object store: what the run needs of it, and a sentence where it refuses.
 
 
-_SOON: Any = {"max_retries": 2}  # of small objects: a wrong endpoint is told at once
+_SOON: Any = {"max_retries": 2}  # of small objects: a wrong endpoint is reported at once
 _NO_BUCKET = ("NoSuchBucket", "bucket does not exist", "ContainerNotFound")
 _NO_CREDENTIALS = ("169.254.169.254", "metadata.google", "Account must be specified")
 _REASONS = {

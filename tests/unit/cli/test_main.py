@@ -188,12 +188,12 @@ def test_a_dry_run_shows_settings_targets_and_budget_and_writes_nothing(checkpoi
 def models(checkpoint, tmp_path_factory):
     """Folders: a good model, one without a tensor, with another's tokenizer, a masked one."""
     folder = tmp_path_factory.mktemp("models")
-    lacking = shutil.copytree(checkpoint, folder / "lacking")
-    change(lacking, lambda own: {name: own[name] for name in own if name != "lm_head.weight"})
+    damaged = shutil.copytree(checkpoint, folder / "damaged")
+    change(damaged, lambda own: {name: own[name] for name in own if name != "lm_head.weight"})
     foreign = shutil.copytree(checkpoint, folder / "foreign")
     change(foreign, lambda own: own, eos_token_id=7)
     masked = save_masked_checkpoint(folder / "masked")
-    return {"model": checkpoint, "lacking": lacking, "foreign": foreign, "masked": masked}
+    return {"model": checkpoint, "damaged": damaged, "foreign": foreign, "masked": masked}
 
 
 @pytest.mark.parametrize(
@@ -203,9 +203,9 @@ def models(checkpoint, tmp_path_factory):
         (["--input", "none.parquet", "--model", "nowhere/at/all", "--dry-run"], "none.parquet"),
         (["--input", "{corpus}", "--model", "nowhere/at/all"], "setting 'model'"),
         (["--input", "{corpus}", "--model", "{model}", "--samples", "0"], "setting 'samples' is"),
-        (["--input", "{corpus}", "--model", "{lacking}", "--dry-run"], "lack lm_head.weight"),
-        (["--input", "{corpus}", "--model", "{lacking}", "--engine", "vllm"], "lack lm_head.weig"),
-        (["--input", "{corpus}", "--model", "{lacking}", "--engine", "transformers"], "lack lm_h"),
+        (["--input", "{corpus}", "--model", "{damaged}", "--dry-run"], "lack lm_head.weight"),
+        (["--input", "{corpus}", "--model", "{damaged}", "--engine", "vllm"], "lack lm_head.weig"),
+        (["--input", "{corpus}", "--model", "{damaged}", "--engine", "transformers"], "lack lm_h"),
         (["--input", "{corpus}", "--model", "{foreign}", "--dry-run"], "is of another model: it"),
         (["--input", "{corpus}", "--model", "{masked}", "--engine", "vllm"], "is a masked model"),
         (["--input", "{corpus}", "--model", "{model}", "--engine", "x"], "setting 'engine' is 'x'"),

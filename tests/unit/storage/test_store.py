@@ -39,7 +39,7 @@ def test_a_path_is_no_address(place):
         ("s3://two words/run", "name a bucket and a folder in it, such as s3://bucket/run"),
     ],
 )
-def test_a_malformed_address_is_told_before_anything_else(url, said):
+def test_a_malformed_address_is_refused_before_anything_else(url, said):
     with pytest.raises(SettingsError) as refused:
         load_settings(GIVEN | {"out": url}, use_config=False)
     assert str(refused.value) == f"setting 'out': {said}"

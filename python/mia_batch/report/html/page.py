@@ -105,7 +105,7 @@ _NO_STATEMENT = (
     "No statement is made on how or where a text was acquired, or whether copying was lawful. "
     "Nothing found is no proof of absence."
 )
-_OF_WORK = "Prefix of the work itself, without an instruction, unless one is named here."
+_WORK_PROMPT = "Prefix of the work itself, without an instruction, unless one is named here."
 
 FIELDS = (
     Field(1, "Title", "rollup: title", "documents"),
@@ -123,8 +123,8 @@ FIELDS = (
     Field(2, "Heat strip from first to last page", "curves: y", "documents"),
     Field(3, "One of four answers", "rollup: verdict", "documents"),
     Field(4, "What this does not mean", says=_NO_STATEMENT),
-    Field(5, "Works labelled as members, beside it", "rollup: member=true", "documents"),
-    Field(5, "Works known to be outside, beside it", "rollup: member=false", "documents"),
+    Field(5, "Works labelled as members, for comparison", "rollup: member=true", "documents"),
+    Field(5, "Works known to be outside, for comparison", "rollup: member=false", "documents"),
     Field(6, "Model", "run.json: models.target.source.name"),
     Field(6, "Revision", "run.json: models.target.source.revision"),
     Field(6, "Digest of the weights", "run.json: models.target.source.digest"),
@@ -139,7 +139,7 @@ FIELDS = (
     Field(6, "Top-k", "run.json: evidence.top_k"),
     Field(6, "Top-p", "run.json: evidence.top_p"),
     Field(7, "Exact prompts", "targets: prefix", "evidence"),
-    Field(7, "Class of the prompts", says=_OF_WORK),
+    Field(7, "Class of the prompts", says=_WORK_PROMPT),
     Field(7, "Kinds of prompts, with their number", "run.json: made.scores.samples"),
     Field(7, "Share of a text given before its continuation", "run.json: evidence.prefix_ratio"),
     Field(7, "Words given, by kind of prompt", "findings: check=prompts"),
@@ -162,7 +162,7 @@ FIELDS = (
     Field(11, "Quotations found in other works", "run.json: controls.other_document"),
     Field(11, "The same passages elsewhere in the corpus", "findings: check=duplicates"),
     Field(12, "The texts give themselves away without the model", "findings: check=blind_baseline"),
-    Field(12, "One class lacks scores more often", "findings: check=uneven_scores"),
+    Field(12, "One class misses scores more often", "findings: check=uneven_scores"),
     Field(12, "The passage is common or quoted elsewhere", "run.json: controls.any"),
     Field(13, "Nominal false-discovery rate", "run.json: plan.q"),
     Field(13, "Correction for many tests", "run.json: plan.adjustment"),
@@ -331,7 +331,7 @@ class Contents:
     meanings
         What a row of each table is, in a sentence, by the table's name.
     stamps
-        The time stamps that lie beside the run's root; empty without any.
+        The time stamps of the run's root; empty without any.
     """
 
     manifest: Mapping[str, Any]

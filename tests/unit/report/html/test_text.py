@@ -55,7 +55,7 @@ def test_numbers_have_few_digits(value, shown):
     assert number(value) == shown
 
 
-def test_an_interval_never_looks_as_if_it_had_no_width():
+def test_an_interval_never_looks_without_width():
     assert interval(0.5, 0.4, 0.6) == "0.500 (0.400 to 0.600)"
     assert interval(0.5, 0.50001, 0.50002) == "0.50000 (0.50001 to 0.50002)"
     assert interval(0.5, None, None) == "0.500 (no interval)"
