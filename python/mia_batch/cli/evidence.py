@@ -166,7 +166,8 @@ def _show_continuations(rows: pl.DataFrame, console: Console) -> None:
         if row["candidate"] is None:
             console.print(plain(f"{_name(row)}, {row['how']}: {row['reason']}"))
             continue
-        run = _shared_run(row)
+        start, length = row["longest_block_chars_start"], row["longest_block_chars"]
+        run = row["text"][start : start + length] if row["longest_block_words"] else ""
         shared = f"{row['longest_block_words']:,} words, {len(run):,} characters"
         found = f"longest shared run: {shared}" if run else "no word is shared"
         console.print(plain(f"{_name(row)}, {row['how']}; {found}"))
@@ -175,14 +176,6 @@ def _show_continuations(rows: pl.DataFrame, console: Console) -> None:
             table.add_column(heading, ratio=1)
         table.add_row(_marked(row["text"], run), _marked(row["candidate"], run))
         console.print(table)
-
-
-def _shared_run(row: dict[str, Any]) -> str:
-    """Cut out the longest run of characters that both have; "" where they share no word."""
-    if not row["longest_block_words"]:
-        return ""
-    start, length = row["longest_block_chars_start"], row["longest_block_chars"]
-    return str(row["text"][start : start + length])
 
 
 def _marked(text: str, run: str) -> Text:

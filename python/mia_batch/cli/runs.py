@@ -81,7 +81,7 @@ def show(place: Path | str, target_id: str, *, again: bool, **options: object) -
 
 
 def _draw_again(run: Run, samples: DataFrame, options: dict[str, object]) -> int:
-    """Draw samples again and say how many agree; 0 if all do, else 1."""
+    """Return 0 if all samples are drawn again as they were, else 1."""
     from mia_batch.cli.evidence import show_agreement
     from mia_batch.pipeline.again import draw_again
 

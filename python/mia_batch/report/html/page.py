@@ -22,6 +22,7 @@ from mia_batch.report.html.tables import (
     share,
     visible,
 )
+from mia_batch.schemas import Unscored
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -235,6 +236,8 @@ def render(contents: Contents) -> str:
     corpus and model are shown, never obeyed, and cut where they are long.
     """
     windows = evidence(contents)
+    unscored = contents.tables.get("unscored", Unscored.create_empty().lazy())
+    reasons = unscored.group_by("reason").len().sort("len", "reason", descending=[True, False])
     return (
         environment()
         .get_template("report.html.jinja")
@@ -250,7 +253,7 @@ def render(contents: Contents) -> str:
             perplexities=perplexity_table(contents, [window["target_id"] for window in windows]),
             most_windows=MOST_WINDOWS,
             most_open=_MOST_OPEN,
-            unscored=_unscored(contents),
+            unscored=reasons.collect(engine="streaming").to_dicts(),
             readers=[(name, [f for f in FIELDS if f.entry in of]) for name, of in READERS.items()],
             not_run=[*_not_run(contents)],
             sources=[*_sources(contents)],
@@ -277,14 +280,6 @@ def environment() -> Environment:
         each.__name__: each for each in (interval, number, plain, share, visible)
     }
     return environment
-
-
-def _unscored(contents: Contents) -> list[dict[str, Any]]:
-    """Count the rows of each reason."""
-    if "unscored" not in contents.tables:
-        return []
-    counts = contents.tables["unscored"].group_by("reason").len()
-    return counts.sort("len", "reason", descending=[True, False]).collect().to_dicts()
 
 
 def _not_run(contents: Contents) -> Iterator[dict[str, str]]:
@@ -314,33 +309,15 @@ def _sources(contents: Contents) -> Iterator[dict[str, Any]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contents:
-    """All that a report shows; tables that the run does not have are left out of ``tables``.
+    """All that a report shows; tables that the run does not have are left out of ``tables``."""
 
-    Attributes
-    ----------
-    manifest
-        The contents of ``run.json``.
-    tables
-        The run's tables by name, such as ``scores`` or ``rollup``.
-    conclusions
-        What may be concluded, as sentences.
-    primary
-        The attack that the answer rests on.
-    command
-        The command that repeats the run.
-    meanings
-        What a row of each table is, in a sentence, by the table's name.
-    stamps
-        The time stamps of the run's root; empty without any.
-    """
-
-    manifest: Mapping[str, Any]
+    manifest: Mapping[str, Any]  # of run.json
     tables: Mapping[str, pl.LazyFrame]
     conclusions: Sequence[str]
-    primary: str
-    command: str
-    meanings: Mapping[str, str]
-    stamps: str = ""
+    primary: str  # the attack that the answer rests on
+    command: str  # that repeats the run
+    meanings: Mapping[str, str]  # what a row of each table is, by its name
+    stamps: str = ""  # time stamps of the run's root
 
     @property
     def attacks(self) -> list[str]:
