@@ -310,6 +310,10 @@ def _figure(row: dict[str, Any]) -> str:
 
 
 _COLOUR = "#2a6f97"
+_TEACHERS = (
+    ("known members", "other texts"),
+    ("calibration members", "calibration non-members"),
+)
 
 
 def draw_differences(comparisons: pl.DataFrame) -> str:
@@ -347,19 +351,12 @@ def set_sentences(findings: pl.DataFrame) -> Iterator[str]:
     yield from _dataset_inference(
         findings.filter(pl.col("subject").is_null(), check="dataset_inference")
     )
-    yield from _codec(findings.filter(check="codec"))
-
-
-def _codec(rows: pl.DataFrame) -> Iterator[str]:
-    shares = [
-        f"{row['value']:.0%} of the {row['subject']} "
-        + (
-            f"(no interval: {row['reason']})"
-            if row["low"] is None
-            else f"({row['low']:.0%} to {row['high']:.0%})"
-        )
-        for row in rows.drop_nulls("value").iter_rows(named=True)
-    ]
+    shares = []
+    for row in findings.filter(check="codec").drop_nulls("value").iter_rows(named=True):
+        interval = f"no interval: {row['reason']}"
+        if row["low"] is not None:
+            interval = f"{row['low']:.0%} to {row['high']:.0%}"
+        shares.append(f"{row['value']:.0%} of the {row['subject']} ({interval})")
     if shares:
         yield (
             f"Less likely after the shots than alone (CoDeC): {' and '.join(shares)}, 95 % "
@@ -370,18 +367,16 @@ def _codec(rows: pl.DataFrame) -> Iterator[str]:
 def _combination(rows: pl.DataFrame) -> Iterator[str]:
     if rows.is_empty():
         return
-    n = dict(rows.select("statistic", "value").iter_rows())
-    verdict = rows["verdict"][0]
+    n, verdict = dict(rows.select("statistic", "value").iter_rows()), rows["verdict"][0]
     if verdict == "too_few":
         yield (
             "combination_v1 has no scores: there are texts of fewer than 10 groups of each class "
             "to learn from."
         )
         return
-    of = "calibration" if verdict == "calibration" else "known"
-    others = "calibration non-members" if verdict == "calibration" else "other texts"
+    known, others = _TEACHERS[verdict == "calibration"]
     yield (
-        f"combination_v1 was learned from {n['n_members']:,.0f} {of} members and "
+        f"combination_v1 was learned from {n['n_members']:,.0f} {known} and "
         f"{n['n_others']:,.0f} {others}, for each text from those of other groups alone."
     )
 
