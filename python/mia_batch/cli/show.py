@@ -170,8 +170,8 @@ def show_run(run: Run, console: Console) -> None:
     ]
     reasons = count_reasons(run.scan("unscored"))
     lines += [f"unscored: {n:,} targets: {why}" for why, n in reasons.items()]
-    if short := run["scores"]["n_short"].sum():
-        lines.append(f"short: {short:,} candidates ended before their reference's length")
+    if n_short := run["scores"]["n_short"].sum():
+        lines.append(f"short: {n_short:,} candidates ended before their reference's length")
     for line in lines:
         console.print(line, highlight=False, markup=False)
     if root := manifest.custody.get("root"):
