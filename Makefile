@@ -82,6 +82,7 @@ chromium:
 
 lint:
 	@$(STEP) --quiet "Format and lint: ruff" bash -c 'ruff format --check . && ruff check .'
+	@$(STEP) --quiet "Words that say too little" .ci/words
 	@$(STEP) --quiet "Docstrings: pydoclint" pydoclint --quiet python/mia_batch
 	@$(STEP) --quiet "Import contract: lint-imports" lint-imports
 

@@ -37,7 +37,7 @@ from benches.results import append_results, versions
 from mia_batch.finetuning.recipe import RECIPES
 from mia_batch.privacy.audit import audit_privacy
 from mia_batch.privacy.measures import clopper_pearson_bound, one_run_bound
-from mia_batch.privacy.plan import OF_RECIPE, Plan
+from mia_batch.privacy.plan import RECIPE_FIELDS, Plan
 from tests.bases import save_bases
 from tests.broken import Fault, break_trainings
 
@@ -80,8 +80,8 @@ def windows(n: int, *, by_coin: bool) -> pl.DataFrame:
 
 def plan_of(settings: dict[str, Any], shadows: int) -> Plan:
     """Make the plan of some settings, of which some are the recipe's."""
-    tuned = {name: value for name, value in settings.items() if name in OF_RECIPE}
-    others = {name: value for name, value in settings.items() if name not in OF_RECIPE}
+    tuned = {name: value for name, value in settings.items() if name in RECIPE_FIELDS}
+    others = {name: value for name, value in settings.items() if name not in RECIPE_FIELDS}
     return Plan(recipe=replace(RECIPES["privacy"], **tuned), **others, shadows=shadows)
 
 

@@ -14,7 +14,7 @@ from mia_batch.errors import CorpusError, RunFolderError, SettingsError
 from mia_batch.finetuning.recipe import RECIPES
 from mia_batch.privacy.audit import audit_privacy, conclusions
 from mia_batch.privacy.data import Format
-from mia_batch.privacy.plan import OF_RECIPE, Plan
+from mia_batch.privacy.plan import RECIPE_FIELDS, Plan
 from tests.bases import save_bases
 from tests.broken import break_trainings
 from tests.forked import Forked
@@ -54,7 +54,7 @@ def data(tmp_path_factory):
 
 def audit(base, data, out, task="generation", target=None, **changed):
     plan = PLAN | changed
-    tuned = {name: plan.pop(name) for name in OF_RECIPE if name in plan}
+    tuned = {name: plan.pop(name) for name in RECIPE_FIELDS if name in plan}
     return audit_privacy(
         base=str(base),
         data=data,

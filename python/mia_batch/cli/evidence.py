@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 _MOST_SHOWN = 4000  # characters of one text
 _ROUND_A_DIFFERENCE = 60  # characters
 _MARKS = ("⟦", "⟧")
+_LINE_END = re.compile("\r?\n")
 
 
 def show_checked(checked: Checked, console: Console) -> None:
@@ -70,11 +72,7 @@ def _excerpt(row: dict[str, Any], column: str) -> str:
 
 
 def find_target(run: Run, beginning: str) -> pl.DataFrame:
-    """Find the one target whose identifier begins so.
-
-    Raises `SettingsError` if there is none, or several, and `RunFolderError` if the run has no
-    scores yet.
-    """
+    """Find the one target whose identifier begins so."""
     if "scores" not in run.manifest.made:
         raise RunFolderError(
             f"{run.folder} has no scores yet; give the audit's command again, which goes on"
@@ -159,7 +157,7 @@ def _show_probes(rows: pl.DataFrame, target: dict[str, Any], console: Console) -
 
 
 def _show_continuations(rows: pl.DataFrame, console: Console) -> None:
-    """Each answer beside the true continuation; what both share is marked."""
+    """Each answer next to the true continuation; what both share is marked."""
     prefix = ""
     for row in rows.iter_rows(named=True):
         if row["context"] != prefix:
@@ -168,7 +166,8 @@ def _show_continuations(rows: pl.DataFrame, console: Console) -> None:
         if row["candidate"] is None:
             console.print(plain(f"{_name(row)}, {row['how']}: {row['reason']}"))
             continue
-        run = _shared_run(row)
+        start, length = row["longest_block_chars_start"], row["longest_block_chars"]
+        run = row["text"][start : start + length] if row["longest_block_words"] else ""
         shared = f"{row['longest_block_words']:,} words, {len(run):,} characters"
         found = f"longest shared run: {shared}" if run else "no word is shared"
         console.print(plain(f"{_name(row)}, {row['how']}; {found}"))
@@ -177,14 +176,6 @@ def _show_continuations(rows: pl.DataFrame, console: Console) -> None:
             table.add_column(heading, ratio=1)
         table.add_row(_marked(row["text"], run), _marked(row["candidate"], run))
         console.print(table)
-
-
-def _shared_run(row: dict[str, Any]) -> str:
-    """Cut out the longest run of characters that both have; "" where they share no word."""
-    if not row["longest_block_words"]:
-        return ""
-    start, length = row["longest_block_chars_start"], row["longest_block_chars"]
-    return str(row["text"][start : start + length])
 
 
 def _marked(text: str, run: str) -> Text:
@@ -197,18 +188,16 @@ def _marked(text: str, run: str) -> Text:
     return plain(_end(before)) + marked + plain(_beginning(after))
 
 
-def _one_line(text: str) -> str:
-    return text.replace("\r\n", "↵").replace("\n", "↵")
-
-
 def _beginning(text: str) -> str:
     more = len(text) - _MOST_SHOWN
-    return _one_line(text[:_MOST_SHOWN]) + (f"… ({more:,} more characters)" if more > 0 else "")
+    shown = _LINE_END.sub("↵", text[:_MOST_SHOWN])
+    return f"{shown}… ({more:,} more characters)" if more > 0 else shown
 
 
 def _end(text: str) -> str:
     more = len(text) - _MOST_SHOWN
-    return (f"({more:,} characters before) …" if more > 0 else "") + _one_line(text[-_MOST_SHOWN:])
+    shown = _LINE_END.sub("↵", text[-_MOST_SHOWN:])
+    return f"({more:,} characters before) …{shown}" if more > 0 else shown
 
 
 _MOST_DOCUMENTS = 10  # shown, the smallest p-values first

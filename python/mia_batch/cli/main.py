@@ -54,12 +54,9 @@ _SHOW_CURSOR = "\x1b[?25h"
 
 
 class Stopping:
-    """Ends the process on the first signal in an orderly way, on the second at once.
+    """Ends the process with status 1: on the first signal in an orderly way, on the second at once.
 
-    Parameters
-    ----------
-    command
-        The command line that goes on, as arguments; the message shows it as it is at that time.
+    The command line that goes on is shown as it is at that time.
     """
 
     def __init__(self, command: list[str]) -> None:
@@ -69,15 +66,7 @@ class Stopping:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Listen to signals; the first one raises `KeyboardInterrupt` in the main thread.
-
-        After a signal the process ends with status 1, once the command that goes on was shown.
-
-        Yields
-        ------
-        None
-            While the program works.
-        """
+        """Listen to signals; the first one raises `KeyboardInterrupt` in the main thread."""
         self._waker.setblocking(False)
         signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
         for number in _SIGNALS:
@@ -323,7 +312,6 @@ def demo(goes_on: list[str], /, *, folder: Path, fresh: bool) -> None:
     _audit(load_settings({"config": prepared.config}))
 
 
-for other in (build_set, compare, finetune, invert, paraphrase, plan_design, privacy):
-    command.add_command(other)
-for other in (report, show, verify):
+_OTHERS = (build_set, compare, finetune, invert, paraphrase, plan_design, privacy)
+for other in (*_OTHERS, report, show, verify):
     command.add_command(other)

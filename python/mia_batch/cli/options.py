@@ -56,7 +56,6 @@ def column_options(*usual: str, **columns: str | None) -> Decorator:
 
 
 def given(options: dict[str, Any]) -> dict[str, Any]:
-    """Keep the options that are given."""
     return {name: value for name, value in options.items() if value not in (None, ())}
 
 
@@ -64,7 +63,6 @@ class NumberRange(click.FloatRange):
     """Numbers in a range, where click takes ``nan`` for one of any range."""
 
     def convert(self, value: float, param: Parameter | None, ctx: Context | None) -> float:
-        """Read a number."""
         number = float(super().convert(value, param, ctx))
         if isnan(number):
             self.fail(f"{value} is no number", param, ctx)
@@ -236,7 +234,7 @@ _WIDTH_OF_ALL = 80
 
 
 class ConsoleObserver(Observer):
-    """Tells each stage and how long it took, and the progress of engines.
+    """Shows each stage with the time that it took, and the progress of engines.
 
     A terminal gets a live bar, anything else a line every few seconds.
     """
@@ -244,10 +242,9 @@ class ConsoleObserver(Observer):
     def __init__(self, console: Console) -> None:
         self._console = console
         self._stage_began: float | None = None
-        self._progress: _Bar | _Lines | None = None
+        self._work: _Work | None = None
 
     def stage(self, sentence: str) -> None:
-        """Say that the stage before ended, and what comes."""
         self.ended()
         self._console.print(sentence, highlight=False, markup=False)
         self._stage_began = time.monotonic()
@@ -261,27 +258,22 @@ class ConsoleObserver(Observer):
             self._stage_began = None
 
     def working(self, what: str, *, done: int, total: int) -> None:
-        """Begin to show progress."""
         self.ended()
         self._stage_began = time.monotonic()
-        shown = _Bar if self._console.is_terminal else _Lines
-        self._progress = shown(self._console, what, done, total)
+        self._work = _Work(self._console, what, done, total)
 
     def worked(self, texts: int, tokens: int) -> None:
-        """Show progress."""
-        if self._progress is not None:
-            self._progress.advance(texts, tokens)
+        if self._work is not None:
+            self._work.advance(texts, tokens)
 
     def at_work(self, workers: Sequence[WorkerState]) -> None:
-        """Show on a terminal what each of several workers does."""
-        if isinstance(self._progress, _Bar):
-            self._progress.show(workers)
+        if self._work is not None and self._work.bar is not None:
+            self._work.bar.workers = workers
 
     def work_ended(self) -> None:
-        """End the progress."""
-        if self._progress is not None:
-            self._progress.close()
-            self._progress = None
+        if self._work is not None:
+            self._work.close()
+            self._work = None
 
 
 @contextmanager
@@ -292,7 +284,7 @@ def observing() -> Iterator[ConsoleObserver]:
     observer.ended()
 
 
-class _WithWorkers(Progress):
+class _Bar(Progress):
     """A progress bar, and below it a table of workers."""
 
     workers: Sequence[WorkerState] = ()
@@ -308,61 +300,43 @@ class _WithWorkers(Progress):
             yield table
 
 
-class _Bar:
-    """A live progress bar."""
+class _Work:
+    """The progress of an engine: a live bar, or a line every few seconds and one at the end."""
 
     def __init__(self, console: Console, what: str, done: int, total: int) -> None:
-        self._began = time.monotonic()
-        self._tokens = 0
-        columns = [
-            MofNCompleteColumn(),
-            TextColumn("texts,"),
-            TimeRemainingColumn(),
-            TextColumn("left"),
-        ]
-        if console.width >= _WIDTH_OF_ALL:
-            speed = TextColumn("{task.fields[speed]:,.0f} tokens/s,")
-            columns = [TextColumn(what), BarColumn(), *columns[:2], speed, *columns[2:]]
-        self._bar = _WithWorkers(*columns, console=console)
-        self._task = self._bar.add_task(what, total=total, completed=done, speed=0.0)
-        self._bar.start()
-
-    def advance(self, texts: int, tokens: int) -> None:
-        self._tokens += tokens
-        speed = self._tokens / max(time.monotonic() - self._began, 1e-9)
-        self._bar.update(self._task, advance=texts, speed=speed)
-
-    def show(self, workers: Sequence[WorkerState]) -> None:
-        self._bar.workers = workers
-
-    def close(self) -> None:
-        self._bar.stop()
-
-
-class _Lines:
-    """A plain line every few seconds, and one at the end."""
-
-    def __init__(self, console: Console, what: str, done: int, total: int) -> None:
-        self._console = console
-        self._what = what
-        self._began = self._told = time.monotonic()
+        self._console, self._what = console, what
+        self._began = self._shown = time.monotonic()
         self._before = self._done = done
-        self._total = total
-        self._tokens = 0
+        self._total, self._tokens = total, 0
+        self.bar: _Bar | None = None
+        if console.is_terminal:
+            columns = [MofNCompleteColumn(), TextColumn("texts,")]
+            left = [TimeRemainingColumn(), TextColumn("left")]
+            if console.width >= _WIDTH_OF_ALL:
+                speed = TextColumn("{task.fields[speed]:,.0f} tokens/s,")
+                columns = [TextColumn(what), BarColumn(), *columns, speed]
+            self.bar = _Bar(*columns, *left, console=console)
+            self._task = self.bar.add_task(what, total=total, completed=done, speed=0.0)
+            self.bar.start()
 
     def advance(self, texts: int, tokens: int) -> None:
         self._done += texts
         self._tokens += tokens
-        if time.monotonic() - self._told >= _SECONDS_BETWEEN_LINES:
-            self._tell()
+        if self.bar is not None:
+            speed = self._tokens / max(time.monotonic() - self._began, 1e-9)
+            self.bar.update(self._task, advance=texts, speed=speed)
+        elif time.monotonic() - self._shown >= _SECONDS_BETWEEN_LINES:
+            self._print_line()
 
     def close(self) -> None:
-        self._tell()
+        if self.bar is None:
+            self._print_line()
+        else:
+            self.bar.stop()
 
-    def _tell(self) -> None:
-        self._told = time.monotonic()
-        seconds = self._told - self._began
-        new = self._done - self._before
+    def _print_line(self) -> None:
+        self._shown = time.monotonic()
+        seconds, new = self._shown - self._began, self._done - self._before
         more = self._total - self._done
         left = f"{timedelta(seconds=round(seconds * more / new))}" if new else "?"
         self._console.print(

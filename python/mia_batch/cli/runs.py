@@ -64,7 +64,7 @@ def verify(
 @click.option("--again", is_flag=True, help="Draw its samples again with the model, and compare.")
 @settings_options(*_HOW_TO_ASK)
 def show(place: Path | str, target_id: str, *, again: bool, **options: object) -> int:
-    """Show what the model answered about one target, beside the true text.
+    """Show what the model answered about one target, next to the true text.
 
     The beginning of TARGET_ID suffices where no other target begins so.
     """
@@ -81,7 +81,7 @@ def show(place: Path | str, target_id: str, *, again: bool, **options: object) -
 
 
 def _draw_again(run: Run, samples: DataFrame, options: dict[str, object]) -> int:
-    """Draw samples again and say how many agree; 0 if all do, else 1."""
+    """Return 0 if all samples are drawn again as they were, else 1."""
     from mia_batch.cli.evidence import show_agreement
     from mia_batch.pipeline.finished import draw_again
 

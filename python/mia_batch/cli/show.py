@@ -8,11 +8,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 from rich.table import Table
 
-from mia_batch.cli.options import (
-    figure,
-    limits,
-    plain,
-)
+from mia_batch.cli.options import figure, limits, plain
 from mia_batch.diagnostics.unscored import count_reasons
 from mia_batch.pipeline.finished import REPORT
 from mia_batch.pipeline.stages.verdicts import conclusions
@@ -164,8 +160,19 @@ def show_run(run: Run, console: Console) -> None:
     else:
         short = console.width < _WIDTH_OF_LONG_HEADINGS
         _print_whole(_metrics_table(metrics, "@\n" if short else "@"), console)
-        console.print(_counts_sentence(metrics), highlight=False)
-    for line in _lost(run):
+        row = metrics.row(0, named=True)
+        counts = f"{row['n_members']:,} members, {row['n_nonmembers']:,} non-members"
+        if metrics["value"].null_count():
+            counts += "; -: the data cannot support the figure, reasons in metrics.parquet"
+        console.print(counts, highlight=False)
+    lines = [
+        f"failed samples: {n:,} targets: {why}" for why, n in manifest.failed["reasons"].items()
+    ]
+    reasons = count_reasons(run.scan("unscored"))
+    lines += [f"unscored: {n:,} targets: {why}" for why, n in reasons.items()]
+    if n_short := run["scores"]["n_short"].sum():
+        lines.append(f"short: {n_short:,} candidates ended before their reference's length")
+    for line in lines:
         console.print(line, highlight=False, markup=False)
     if root := manifest.custody.get("root"):
         console.print(f"root of inputs and tables: {root}", highlight=False)
@@ -177,38 +184,23 @@ def show_run(run: Run, console: Console) -> None:
 
 
 def _metrics_table(metrics: pl.DataFrame, at: str) -> Table:
-    """One row per attack, one column per figure; the AUC's interval stands beside it."""
+    """One row per attack, one column per figure; the AUC's interval follows it."""
     table = Table(box=None, pad_edge=False, collapse_padding="\n" in at)
     table.add_column("attack", no_wrap=True)
     figures = metrics.select("metric", "fpr").unique(maintain_order=True).rows()
+    names = {"roc_auc": "AUC", "tpr_at_fpr": f"TPR{at}", "tpr_nearest_fpr": "TPR near "}
     for metric, fpr in figures:
-        table.add_column(_heading(metric, fpr).replace("@", at), justify="right", no_wrap=True)
+        heading = names.get(metric, metric.replace("_", " "))
+        heading += "" if fpr is None else f"{100 * fpr:g}%"
+        table.add_column(heading, justify="right", no_wrap=True)
         if metric == "roc_auc":
             table.add_column("95 % interval", no_wrap=True)
     for (attack,), rows in metrics.group_by("attack", maintain_order=True):
-        table.add_row(str(attack), *_cells(rows))
+        cells = [str(attack)]
+        for row in rows.iter_rows(named=True):
+            cells += [figure(row["value"])] + [limits(row)] * (row["metric"] == "roc_auc")
+        table.add_row(*cells)
     return table
-
-
-def _cells(rows: pl.DataFrame) -> Iterator[str]:
-    for row in rows.iter_rows(named=True):
-        yield figure(row["value"])
-        if row["metric"] == "roc_auc":
-            yield limits(row)
-
-
-def _heading(metric: str, fpr: float | None) -> str:
-    names = {"roc_auc": "AUC", "tpr_at_fpr": "TPR@", "tpr_nearest_fpr": "TPR near "}
-    name = names.get(metric, metric.replace("_", " "))
-    return name if fpr is None else f"{name}{100 * fpr:g}%"
-
-
-def _counts_sentence(metrics: pl.DataFrame) -> str:
-    row = metrics.row(0, named=True)
-    sentence = f"{row['n_members']:,} members, {row['n_nonmembers']:,} non-members"
-    if metrics["value"].null_count():
-        sentence += "; -: the data cannot support the figure, reasons in metrics.parquet"
-    return sentence
 
 
 def _top_table(run: Run, width: int) -> Table | str:
@@ -252,13 +244,3 @@ def _top_table(run: Run, width: int) -> Table | str:
     for row in zip(*columns.values(), strict=True):
         table.add_row(*row)
     return table
-
-
-def _lost(run: Run) -> Iterator[str]:
-    """Say what has no sample, no score, or a short one, a line for each reason."""
-    for reason, count in run.manifest.failed["reasons"].items():
-        yield f"failed samples: {count:,} targets: {reason}"
-    for reason, count in count_reasons(run.scan("unscored")).items():
-        yield f"unscored: {count:,} targets: {reason}"
-    if short := run["scores"]["n_short"].sum():
-        yield f"short: {short:,} candidates ended before their reference's length"

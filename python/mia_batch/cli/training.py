@@ -22,8 +22,8 @@ from mia_batch.cli.options import (
     settings_options,
 )
 from mia_batch.finetuning.recipe import RECIPES, Recipe
-from mia_batch.privacy.plan import OF_RECIPE, TUNINGS, Plan
-from mia_batch.settings.model import EndpointSettings as OfEndpoint
+from mia_batch.privacy.plan import RECIPE_FIELDS, TUNINGS, Plan
+from mia_batch.settings.model import EndpointSettings as EndpointPart
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -111,7 +111,7 @@ class _Epsilon(click.ParamType[float | None]):
     help="Privacy loss that training is to keep to; repeat it to compare.",
 )
 @recipe_options(
-    "privacy", *OF_RECIPE, learning_rate="1e-2 for prefix and prompt tuning, 1e-4 otherwise"
+    "privacy", *RECIPE_FIELDS, learning_rate="1e-2 for prefix and prompt tuning, 1e-4 otherwise"
 )
 @click.option("--shadows", type=click.IntRange(0, 512), default=16)
 @click.option("--canaries", type=click.IntRange(0), default=40, help="Of each format.")
@@ -148,7 +148,7 @@ def privacy(*, canary_formats: Path | None, dry_run: bool, **options: Any) -> No
     from mia_batch.privacy.audit import audit_privacy, conclusions
     from mia_batch.privacy.data import read_formats
 
-    recipe = replace(RECIPES["privacy"], **_taken(options, OF_RECIPE))
+    recipe = replace(RECIPES["privacy"], **_taken(options, RECIPE_FIELDS))
     of_plan = {each.name: options.pop(each.name) for each in fields(Plan) if each.name in options}
     plan = Plan(recipe=recipe, **of_plan)
     formats = None if canary_formats is None else read_formats(canary_formats)
@@ -195,7 +195,7 @@ _DEFAULTS = {
 )
 @seed_option
 @settings_options(
-    "model", OfEndpoint, without=("chat", "chat_instruction", "tokenizer", "price_out")
+    "model", EndpointPart, without=("chat", "chat_instruction", "tokenizer", "price_out")
 )
 def invert(*, embedder: str | None, **options: Any) -> None:  # noqa: ANN401 - of the plan and the recipe
     """Say how much of a text its embedding gives back to a decoder that is trained for it.
@@ -206,7 +206,8 @@ def invert(*, embedder: str | None, **options: Any) -> None:  # noqa: ANN401 - o
 
     recipe = RECIPES["decoder" if options["decoder"] else "inverter"]
     recipe = replace(recipe, **_taken(options, _DEFAULTS))
-    embedder_or_endpoint = _embedder(embedder, _taken(options, ("model", *OfEndpoint.model_fields)))
+    endpoint = _taken(options, ("model", *EndpointPart.model_fields))
+    embedder_or_endpoint = _embedder(embedder, endpoint)
     with observing() as observer:
         inverted = run(embedder=embedder_or_endpoint, recipe=recipe, observer=observer, **options)
     _show(inverted.figures, console_of(stderr=False))

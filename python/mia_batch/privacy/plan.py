@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from mia_batch.finetuning.recipe import Form, Method
 
-__all__ = ["OF_RECIPE", "TUNINGS", "VIRTUAL", "Plan", "Task", "Tuning", "Variant", "form_of"]
+__all__ = ["RECIPE_FIELDS", "TUNINGS", "VIRTUAL", "Plan", "Task", "Tuning", "Variant", "form_of"]
 
 Task: TypeAlias = Literal["classification", "generation"]
 Tuning: TypeAlias = Literal["full", "lora", "prefix", "prompt", "infilling"]
@@ -28,7 +28,7 @@ TUNINGS: dict[Tuning, Method] = {
 
 _VIRTUAL_RATE = 1e-2  # of virtual tokens, as in the paper, section 4.4
 VIRTUAL = ("prefix", "prompt")
-OF_RECIPE = ("delta", "clip", "epochs", "batch_size", "max_tokens", "rank")
+RECIPE_FIELDS = ("delta", "clip", "epochs", "batch_size", "max_tokens", "rank")
 """Fields of the recipe that a user of the command sets."""
 
 
@@ -82,7 +82,7 @@ class Plan:
         """Return it as JSON."""
         found = asdict(self)
         recipe = found.pop("recipe")
-        return found | {name: recipe[name] for name in OF_RECIPE}
+        return found | {name: recipe[name] for name in RECIPE_FIELDS}
 
     def variants(self) -> list[Variant]:
         """List what is tuned, in order."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from io import StringIO
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -11,8 +10,6 @@ from mia_batch.inference.findings import gate_verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-    import altair as alt
 
 
 _NAMES_SHOWN = 3
@@ -159,7 +156,7 @@ def earlier_sentences(findings: pl.DataFrame) -> Iterator[str]:
     names = [f"{row['subject']} (primary {row['verdict']})" for row in rows]
     n, (runs, are) = len(rows), ("run", "is") if len(rows) == 1 else ("runs", "are")
     yield (
-        f"{n:,} other {runs} of these texts and this model {are} beside this one: "
+        f"{n:,} other {runs} of these texts and this model {are} next to this one: "
         f"{listed(names)}. Each was another try, and p-values and q-values count none of them: "
         f"multiplied by {n + 1:,} (Bonferroni) they do."
     )
@@ -260,10 +257,10 @@ def labelled_sentences(
     for row in figures.filter(metric="roc_auc").iter_rows(named=True):
         if row["value"] is not None:
             yield f"{primary}: AUC {_figure(row)}."
-    beside = figures.filter(
+    leads = figures.filter(
         pl.col("versus") == pl.lit(blind["strongest"], pl.String), metric="roc_auc_difference"
     )
-    for row in beside.iter_rows(named=True):
+    for row in leads.iter_rows(named=True):
         if row["value"] is not None:
             strongest = blind["strongest"]
             yield f"{primary} less {strongest}, which never sees the model: {_figure(row)}."
@@ -313,10 +310,16 @@ def _figure(row: dict[str, Any]) -> str:
 
 
 _COLOUR = "#2a6f97"
+_TEACHERS = (
+    ("known members", "other texts"),
+    ("calibration members", "calibration non-members"),
+)
 
 
 def draw_differences(comparisons: pl.DataFrame) -> str:
     """Draw the mean difference of each run to the first, by set, with its interval, as SVG."""
+    from vl_convert import vegalite_to_svg  # what altair calls, which takes a second to load
+
     rows = comparisons.filter(statistic="mean_difference", level="set").select(
         pl.col("set").cast(pl.String).str.replace("_", "-"),
         "run",
@@ -324,25 +327,22 @@ def draw_differences(comparisons: pl.DataFrame) -> str:
     )
     versus = comparisons["versus"].drop_nulls()[0]
     title = f"mean difference of {comparisons['attack'][0]} to {versus}"
-    drawn = StringIO()
-    _chart(rows, title).save(drawn, format="svg")
-    return drawn.getvalue()
-
-
-def _chart(rows: pl.DataFrame, title: str) -> alt.FacetChart:
-    import altair as alt
-
-    whole = alt.Chart(rows)
-    run = alt.Y("run:N", title=None, sort=None, axis=alt.Axis(labelLimit=300))
-    zero = whole.mark_rule(color="#888", strokeDash=[4, 3]).encode(x=alt.datum(0))
-    interval = whole.mark_rule(color=_COLOUR, strokeWidth=2).encode(
-        alt.X("low:Q", title=title), alt.X2("high:Q"), run
-    )
-    value = whole.mark_point(color=_COLOUR, filled=True, size=60, opacity=1).encode(
-        alt.X("value:Q"), run
-    )
-    layers = alt.layer(zero, interval, value).properties(width=480, height=alt.Step(28))
-    return layers.facet(row=alt.Row("set:N", title=None, sort=None))
+    nominal = {"type": "nominal", "title": None, "sort": None}
+    number = {"type": "quantitative"}
+    run = {"field": "run", "axis": {"labelLimit": 300}, **nominal}
+    zero = {"type": "rule", "color": "#888", "strokeDash": [4, 3]}
+    line = {"type": "rule", "color": _COLOUR, "strokeWidth": 2}
+    point = {"type": "point", "color": _COLOUR, "filled": True, "size": 60, "opacity": 1}
+    limits = {"x": {"field": "low", "title": title, **number}, "x2": {"field": "high"}, "y": run}
+    value = {"x": {"field": "value", **number}, "y": run}
+    layers = ((zero, {"x": {"datum": 0}}), (line, limits), (point, value))
+    drawn = [{"mark": mark, "encoding": encoding} for mark, encoding in layers]
+    chart = {
+        "data": {"values": rows.to_dicts()},
+        "facet": {"row": {"field": "set", **nominal}},
+        "spec": {"layer": drawn, "width": 480, "height": {"step": 28}},
+    }
+    return vegalite_to_svg(chart)
 
 
 def set_sentences(findings: pl.DataFrame) -> Iterator[str]:
@@ -351,19 +351,12 @@ def set_sentences(findings: pl.DataFrame) -> Iterator[str]:
     yield from _dataset_inference(
         findings.filter(pl.col("subject").is_null(), check="dataset_inference")
     )
-    yield from _codec(findings.filter(check="codec"))
-
-
-def _codec(rows: pl.DataFrame) -> Iterator[str]:
-    shares = [
-        f"{row['value']:.0%} of the {row['subject']} "
-        + (
-            f"(no interval: {row['reason']})"
-            if row["low"] is None
-            else f"({row['low']:.0%} to {row['high']:.0%})"
-        )
-        for row in rows.drop_nulls("value").iter_rows(named=True)
-    ]
+    shares = []
+    for row in findings.filter(check="codec").drop_nulls("value").iter_rows(named=True):
+        interval = f"no interval: {row['reason']}"
+        if row["low"] is not None:
+            interval = f"{row['low']:.0%} to {row['high']:.0%}"
+        shares.append(f"{row['value']:.0%} of the {row['subject']} ({interval})")
     if shares:
         yield (
             f"Less likely after the shots than alone (CoDeC): {' and '.join(shares)}, 95 % "
@@ -374,18 +367,16 @@ def _codec(rows: pl.DataFrame) -> Iterator[str]:
 def _combination(rows: pl.DataFrame) -> Iterator[str]:
     if rows.is_empty():
         return
-    n = dict(rows.select("statistic", "value").iter_rows())
-    verdict = rows["verdict"][0]
+    n, verdict = dict(rows.select("statistic", "value").iter_rows()), rows["verdict"][0]
     if verdict == "too_few":
         yield (
             "combination_v1 has no scores: there are texts of fewer than 10 groups of each class "
             "to learn from."
         )
         return
-    of = "calibration" if verdict == "calibration" else "known"
-    others = "calibration non-members" if verdict == "calibration" else "other texts"
+    known, others = _TEACHERS[verdict == "calibration"]
     yield (
-        f"combination_v1 was learned from {n['n_members']:,.0f} {of} members and "
+        f"combination_v1 was learned from {n['n_members']:,.0f} {known} and "
         f"{n['n_others']:,.0f} {others}, for each text from those of other groups alone."
     )
 

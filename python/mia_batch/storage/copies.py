@@ -34,11 +34,11 @@ _MARKS = 1 << 56
 
 @contextmanager
 def mirrored(place: Path | str) -> Iterator[Path]:
-    """Lend a folder to write a run in; of an address, its working copy, which the store follows.
+    """Yield a folder to write a run in; of an address, its working copy, which the store follows.
 
     At the end of the block the store has all of it. Messages of errors name the address. Raises
     `RunFolderError` if the store refuses or a live run holds the folder, `SettingsError` if the
-    address is none or the library for it is not installed.
+    address is malformed or the library for it is not installed.
     """
     if not is_url(place):
         yield Path(place)
@@ -97,7 +97,7 @@ def settled(place: Path | str) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class _Copy:
-    """A working copy: the run's folder, and beside it two locks and its name in the lease."""
+    """A working copy: the run's folder, and next to it two locks and its name in the lease."""
 
     store: Store
     folder: Path
@@ -149,13 +149,13 @@ class _Copy:
         there = self.store.names()
         for name in here.keys() - there.keys() - kept:
             (self.folder / name).unlink()
-        lacking = {
+        missing = {
             name for name, tag in there.items() if name not in kept and here.get(name) != _mark(tag)
         }
-        for folder in {(self.folder / name).parent for name in lacking}:
+        for folder in {(self.folder / name).parent for name in missing}:
             folder.mkdir(parents=True, exist_ok=True)
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            for _ in pool.map(self._fetch, lacking):
+            for _ in pool.map(self._fetch, missing):
                 pass
 
     def _fetch(self, name: str) -> None:

@@ -54,10 +54,7 @@ class Lease:
 
     @classmethod
     def take(cls, store: Store, own: str | None) -> Lease:
-        """Hold the folder for the working copy ``own``; under a new name unless it wrote last.
-
-        Raises `RunFolderError` if a live run of another working copy holds it.
-        """
+        """Hold the folder for the working copy ``own``; under a new name unless it wrote last."""
         found = store.read(_NAME)
         last = holder(store, found)
         if last != own and is_live(store, found):
@@ -116,7 +113,7 @@ def _now() -> float:
 
 def holder(store: Store, found: Found | None) -> str | None:
     """Name the working copy that holds the folder, or held it last."""
-    return str(_content(store, found)["copy"]) if found else None
+    return _content(store, found)["copy"] if found else None
 
 
 def is_live(store: Store, found: Found | None) -> bool:
@@ -152,7 +149,7 @@ def _held(store: Store) -> str:
 # One folder of an object store: what the run needs of it, and a sentence where it refuses.
 
 
-_SOON: Any = {"max_retries": 2}  # of small objects: a wrong endpoint is told at once
+_SOON: Any = {"max_retries": 2}  # of small objects: a wrong endpoint is reported at once
 _NO_BUCKET = ("NoSuchBucket", "bucket does not exist", "ContainerNotFound")
 _NO_CREDENTIALS = ("169.254.169.254", "metadata.google", "Account must be specified")
 _REASONS = {

@@ -1,8 +1,9 @@
-"""What is shown fits its terminal, and nothing that is needed is cut."""
+"""What is shown fits its terminal, nothing that is needed is cut, and workers have their lines."""
 
 from __future__ import annotations
 
 import io
+from typing import Any
 
 import polars as pl
 import pytest
@@ -10,7 +11,12 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from mia_batch.attacks import defaults
+from mia_batch.cli.options import ConsoleObserver
 from mia_batch.cli.show import show_plan, show_run
+from mia_batch.evidence.executors.ray import Asked, Joined, Pool, Worker
+from mia_batch.evidence.parts import Block
+from mia_batch.evidence.request import EngineInfo
+from mia_batch.observer import WorkerState
 from mia_batch.pipeline.manifest import Manifest
 from mia_batch.pipeline.run import Run
 from mia_batch.schemas import Findings, Metrics, Role, Scores, Targets, Unscored, Verdicts
@@ -33,21 +39,16 @@ def run(tmp_path):
     rows = [{"target_id": f"{number:032x}", "window_index": 0, "n_short": 0} for number in range(2)]
     scored = [{**row, "role": "target"} for row in rows]
     write(Scores, run.path("scores"), scored, **dict.fromkeys(ATTACKS, pl.Series([0.25, 0.125])))
-    keys = [{**row, "target": "some  text " * 20} for row in rows]
-    write(Targets, run.path("targets"), keys)
-    write(Unscored, run.path("unscored"), [])
-    write(Metrics, run.path("metrics"), [])
-    write(Verdicts, run.path("verdicts"), [])
-    write(Findings, run.path("findings"), [])
-    manifest = Manifest(
+    write(Targets, run.path("targets"), [{**row, "target": "some  text " * 20} for row in rows])
+    for schema in (Unscored, Metrics, Verdicts, Findings):
+        write(schema, run.path(schema.__name__.lower()), [])
+    settings = load_settings({"input": "corpus.parquet", "model": "m"}, use_config=False)
+    Manifest(
         evidence={"engine": "vllm"},
-        settings=load_settings(
-            {"input": "corpus.parquet", "model": "m"}, use_config=False
-        ).model_dump(mode="json"),
+        settings=settings.model_dump(mode="json"),
         made={"scores": {"attacks": ATTACKS}},
         failed={"reasons": {}},
-    )
-    manifest.write(run.folder)
+    ).write(run.folder)
     return run
 
 
@@ -91,14 +92,6 @@ def test_the_highest_scores_are_whole_on_every_terminal(run, width):
     assert "\n0.125  " in out
 
 
-def test_groups_and_windows_are_shown_where_there_are_any(run):
-    window = pl.Series([0, 7], dtype=pl.UInt32)
-    change(run.path("scores"), group=pl.lit("a book"), window_index=window)
-    out = shown(run, 100)
-    assert heading(out) == ["score", "document", "group", "window", "text"]
-    assert "a book" in out
-
-
 def test_long_and_wide_names_leave_the_score_whole_and_fit_eighty_columns(run):
     window = pl.Series([0, 4_000_000_000], dtype=pl.UInt32)
     names = {"group": pl.lit("書" * 99), "document_id": pl.lit("[b]" * 33)}
@@ -107,6 +100,8 @@ def test_long_and_wide_names_leave_the_score_whole_and_fit_eighty_columns(run):
     assert heading("\n".join(lines)) == ["score", "document", "group", "window", "text"]
     assert [line.split()[0] for line in lines[1:]] == ["0.250", "0.125"]
     assert all(cell_len(line) <= 80 for line in lines)
+    change(run.path("scores"), group=pl.lit("a book"))
+    assert "a book" in shown(run, 100)
 
 
 def test_texts_that_help_to_answer_are_no_findings(run):
@@ -126,3 +121,51 @@ def test_lists_of_numbers_are_shown_among_the_settings():
     with console.capture() as capture:
         show_plan([("engine", "vllm")], settings, console)
     assert ["length_edges", "50,", "100"] in map(str.split, capture.get().splitlines())
+
+
+BOTH = [
+    WorkerState("worker 1 on a", "blocks 7, 12", 1234, 56_789.0),
+    WorkerState("worker 2", "starting", 0, 0.0),
+]
+
+
+@pytest.mark.parametrize(
+    ("workers", "terminal", "lines"),
+    [
+        (BOTH, True, {"worker 1 on a blocks 7, 12 1,234 56,789", "worker 2 starting 0 0"}),
+        (BOTH[:1], True, set()),  # one worker has no table, and a file none at all
+        (BOTH, False, set()),
+    ],
+)
+def test_each_of_several_workers_has_a_line_on_a_terminal(workers, terminal, lines):
+    file = io.StringIO()
+    observer = ConsoleObserver(Console(file=file, force_terminal=terminal, width=100))
+    with observer.progress("sampling", done=0, left=10):
+        observer.at_work(workers)
+    observer.at_work(workers)  # nothing works any more
+    said = file.getvalue()
+    assert "sampling" in said
+    rows = [" ".join(line.split()) for line in said.splitlines()]
+    assert {row for row in rows if row.startswith("worker ")} == lines
+    assert ("worker" in said) == bool(lines)
+
+
+def test_a_pool_says_what_its_workers_do():
+    info = EngineInfo(
+        engine="e", version="1", device="cpu", dtype="float32", max_model_len=1, max_sequences=1
+    )
+    joined = Joined(info=info, node="a", shared=True)
+    busy, idle = (Worker(f"worker {n}", None, joined, blocks=n, tokens=0) for n in (1, 2))
+    blocks = [
+        Block(index=index, first=0, last=1, attempt=0, label="l", units=pl.DataFrame())
+        for index in (7, 12)
+    ]
+    pool: Any = Pool.__new__(Pool)  # which asks nothing of a cluster
+    pool.workers = [busy, idle]
+    pool._asked = {n: Asked(busy, 1, block, 0) for n, block in enumerate(blocks)}
+    pool._starting = {0: Worker("worker 3", None)}
+    assert pool.states() == [
+        WorkerState("worker 1 on a", "blocks 7, 12", 1, 0.0),
+        WorkerState("worker 2 on a", "idle", 2, 0.0),
+        WorkerState("worker 3", "starting", 0, 0.0),
+    ]

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 import polars as pl
@@ -18,8 +17,12 @@ import pytest
 import mia_batch
 from mia_batch.cli.main import command_line
 from tests.checkpoints import TEXTS
+from tests.conftest import REPOSITORY
 from tests.counting import counting_engine
+from tests.forked import forked_command
 from tests.processes import COMMAND, HANGS, children, wait_until, wait_until_gone
+
+DEVNULL = Path(os.devnull)
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +36,7 @@ def asked(tmp_path_factory):
 def held(asked):
     """While it is there, the engine answers all of a block and a part of the next."""
     path = asked.with_name("held")
-    path.write_text("768")  # of 512 a block
+    path.write_text("96")  # of 64 a block
     yield path
     path.unlink(missing_ok=True)
 
@@ -44,10 +47,10 @@ def corpus(checkpoint, asked, tmp_path_factory):
     folder = tmp_path_factory.mktemp("stop it")
     words = " ".join(TEXTS).split()
     texts = [" ".join(words[start : start + 16]) for start in range(0, 16 * 3 * 64, 16)]
-    members = [number % 2 == 0 if number < 20 else None for number in range(len(texts))]
-    pl.DataFrame({"text": texts, "member": members}).write_parquet(folder / "the corpus.parquet")
+    pl.DataFrame({"text": texts}).write_parquet(folder / "the corpus.parquet")
     (folder / "mia-batch.toml").write_text(
         f'model = "{checkpoint}"\nengine = "counting"\nsamples = 2\nreport = false\n'
+        'attacks = "longest_block_v1"\n'
     )
     return folder
 
@@ -74,7 +77,7 @@ def running(command, folder):
 
 
 def stop(process, number):
-    """Exit code and last line after a signal; nothing that the process started is left."""
+    """Exit code, last line, and processes that were started, of which nothing is left."""
     started = children(process.pid)
     process.send_signal(number)
     out, err = process.communicate(timeout=HANGS)
@@ -87,10 +90,6 @@ def stop(process, number):
     return process.returncode, command.strip(), started
 
 
-def has_parts(folder):
-    return any(folder.glob("*.parquet"))
-
-
 def tables(run):
     return {path.relative_to(run): path.read_bytes() for path in run.rglob("*.parquet")}
 
@@ -98,30 +97,53 @@ def tables(run):
 def test_a_run_that_is_stopped_ends_as_one_that_never_was(corpus, held, undisturbed):
     command = [*COMMAND, "--input", "the corpus.parquet", "--out", "a run"]
     with running(command, corpus) as process:
-        wait_until(partial(has_parts, corpus / "a run" / "samples"), "a part")
+        wait_until(lambda: any(corpus.glob("a run/samples/*.parquet")), "a part")
         code, printed, started = stop(process, signal.SIGINT)
     held.unlink()
     assert code == 1
     assert started
     assert printed == shlex.join(command)
     assert not (corpus / "a run" / "scores.parquet").exists()
-    subprocess.run(["sh", "-c", printed], cwd=corpus, capture_output=True, check=True)
+    with forked_command(command[len(COMMAND) :], DEVNULL, DEVNULL, cwd=corpus) as again:
+        again.wait(HANGS)
+    assert again.poll() == 0
     assert tables(corpus / "a run") == undisturbed
 
 
 DISK = """
-mount -t tmpfs -o size=4m none disk || exit 77
-COMMAND --input 'the corpus.parquet' --out disk/run &
-until ls disk/run/samples/*.parquet; do sleep 0.05; kill -0 $! || exit 1; done >/dev/null 2>&1
-cp /dev/zero disk/ballast 2>/dev/null
-rm HELD
-wait $!; echo $? $(ls disk/run/samples | wc -l)
-mount -o remount,ro disk
-COMMAND --input 'the corpus.parquet' --out disk/run; echo $?
-mount -o remount,rw disk
-rm disk/ballast
-COMMAND --input 'the corpus.parquet' --out disk/run >/dev/null; echo $?
-cp -r disk/run 'after a full disk'
+import shutil, subprocess, sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+if subprocess.run("mount -t tmpfs -o size=4m none disk", shell=True).returncode:
+    sys.exit(77)
+
+import mia_batch
+from tests.processes import wait_until
+
+
+def audit():
+    try:
+        mia_batch.audit(config="mia-batch.toml", input="the corpus.parquet", out="disk/run")
+    except mia_batch.RunFolderError as error:
+        return str(error)
+    return "done"
+
+
+run = Path("disk/run")
+with ThreadPoolExecutor() as pool:
+    full = pool.submit(audit)
+    wait_until(lambda: full.done() or any(run.glob("samples/*.parquet")), "a part")
+    subprocess.run("cp /dev/zero disk/ballast", shell=True, stderr=subprocess.DEVNULL)
+    Path(sys.argv[1]).unlink()
+    print(full.result())
+print(len([*run.glob("samples/*")]))
+subprocess.run("mount -o remount,ro disk", shell=True, check=True)
+print(audit())
+subprocess.run("mount -o remount,rw disk", shell=True, check=True)
+Path("disk/ballast").unlink()
+print(audit())
+shutil.copytree(run, "after a full disk")
 """
 
 
@@ -130,18 +152,23 @@ def test_a_full_disk_and_a_read_only_one_are_said_and_survived(corpus, held, und
     if shutil.which("unshare") is None:
         pytest.skip("no unshare(1), which gives a process disks of its own")
     (corpus / "disk").mkdir()
-    script = DISK.replace("COMMAND", shlex.join(COMMAND)).replace("HELD", shlex.quote(str(held)))
-    command = ["unshare", "--mount", "--map-root-user", "sh", "-c", script]
-    done = subprocess.run(command, cwd=corpus, capture_output=True, text=True, check=False)
+    script = [sys.executable, "-c", DISK, str(held)]
+    done = subprocess.run(
+        ["unshare", "--mount", "--map-root-user", *script],
+        cwd=corpus,
+        env=os.environ | {"PYTHONPATH": f"{REPOSITORY}{os.pathsep}{os.environ['PYTHONPATH']}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode == 77 or done.stderr.startswith("unshare: "):
         pytest.skip(f"this machine gives a process no disk of its own: {done.stderr.strip()}")
-    full, read_only, again = done.stdout.split("\n")[:3]
-    code, n_parts = map(int, full.split())
-    assert (code, read_only, again) == (1, "1", "0"), done.stderr
-    assert 1 <= n_parts < 3
-    assert ".parquet cannot be written: No space left on device; make room or" in done.stderr
-    assert "disk/run cannot be written (Read-only file system); choose" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert done.returncode == 0, done.stderr
+    full, n_parts, read_only, again = done.stdout.splitlines()
+    assert ".parquet cannot be written: No space left on device; make room or" in full
+    assert 1 <= int(n_parts) < 3
+    assert "disk/run cannot be written (Read-only file system); choose" in read_only
+    assert again == "done"
     assert tables(corpus / "after a full disk") == undisturbed
 
 
@@ -156,12 +183,14 @@ def test_a_run_whose_engine_is_still_starting_is_stopped(corpus):
 
 
 def test_a_demo_that_is_stopped_in_training_starts_over_as_it_was_asked_to(tmp_path):
-    command = [*COMMAND, "demo", "--folder", "it's mine", "--fresh"]
-    with running(command, tmp_path) as process:
-        wait_until(lambda: children(process.pid), "the training")
-        code, printed, started = stop(process, signal.SIGTERM)
-    assert (code, len(started)) == (1, 1)
-    assert printed == shlex.join(command)
+    asked, err = ["demo", "--folder", "it's mine", "--fresh"], tmp_path / "err"
+    with forked_command(asked, DEVNULL, err, cwd=tmp_path) as process:
+        wait_until(lambda: children(process.pid) or process.poll() is not None, "the training")
+        started = children(process.pid)
+        os.kill(process.pid, signal.SIGTERM)
+    assert (process.poll(), len(started)) == (1, 1)
+    wait_until_gone(started[0])
+    assert err.read_text().splitlines()[-1].strip() == shlex.join(["mia-batch", *asked])
 
 
 STUCK = """

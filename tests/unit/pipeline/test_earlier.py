@@ -138,7 +138,7 @@ def test_tries_are_said_first_and_recorded_and_change_no_table(first, tmp_path):
     folder = first.folder.parent / "second"
     run = audit_books(folder, inputs, observer=said, report=False, **again)
     sentence = (
-        "1 other run of these texts and this model is beside this one: first (primary samia_v1, "
+        "1 other run of these texts and this model is next to this one: first (primary samia_v1, "
         "target). Each was another try, and p-values and q-values count none of them: multiplied "
         "by 2 (Bonferroni) they do."
     )

@@ -22,6 +22,7 @@ from mia_batch.report.html.tables import (
     share,
     visible,
 )
+from mia_batch.schemas import Unscored
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -105,7 +106,7 @@ _NO_STATEMENT = (
     "No statement is made on how or where a text was acquired, or whether copying was lawful. "
     "Nothing found is no proof of absence."
 )
-_OF_WORK = "Prefix of the work itself, without an instruction, unless one is named here."
+_WORK_PROMPT = "Prefix of the work itself, without an instruction, unless one is named here."
 
 FIELDS = (
     Field(1, "Title", "rollup: title", "documents"),
@@ -123,8 +124,8 @@ FIELDS = (
     Field(2, "Heat strip from first to last page", "curves: y", "documents"),
     Field(3, "One of four answers", "rollup: verdict", "documents"),
     Field(4, "What this does not mean", says=_NO_STATEMENT),
-    Field(5, "Works labelled as members, beside it", "rollup: member=true", "documents"),
-    Field(5, "Works known to be outside, beside it", "rollup: member=false", "documents"),
+    Field(5, "Works labelled as members, for comparison", "rollup: member=true", "documents"),
+    Field(5, "Works known to be outside, for comparison", "rollup: member=false", "documents"),
     Field(6, "Model", "run.json: models.target.source.name"),
     Field(6, "Revision", "run.json: models.target.source.revision"),
     Field(6, "Digest of the weights", "run.json: models.target.source.digest"),
@@ -139,7 +140,7 @@ FIELDS = (
     Field(6, "Top-k", "run.json: evidence.top_k"),
     Field(6, "Top-p", "run.json: evidence.top_p"),
     Field(7, "Exact prompts", "targets: prefix", "evidence"),
-    Field(7, "Class of the prompts", says=_OF_WORK),
+    Field(7, "Class of the prompts", says=_WORK_PROMPT),
     Field(7, "Kinds of prompts, with their number", "run.json: made.scores.samples"),
     Field(7, "Share of a text given before its continuation", "run.json: evidence.prefix_ratio"),
     Field(7, "Words given, by kind of prompt", "findings: check=prompts"),
@@ -162,7 +163,7 @@ FIELDS = (
     Field(11, "Quotations found in other works", "run.json: controls.other_document"),
     Field(11, "The same passages elsewhere in the corpus", "findings: check=duplicates"),
     Field(12, "The texts give themselves away without the model", "findings: check=blind_baseline"),
-    Field(12, "One class lacks scores more often", "findings: check=uneven_scores"),
+    Field(12, "One class misses scores more often", "findings: check=uneven_scores"),
     Field(12, "The passage is common or quoted elsewhere", "run.json: controls.any"),
     Field(13, "Nominal false-discovery rate", "run.json: plan.q"),
     Field(13, "Correction for many tests", "run.json: plan.adjustment"),
@@ -235,6 +236,8 @@ def render(contents: Contents) -> str:
     corpus and model are shown, never obeyed, and cut where they are long.
     """
     windows = evidence(contents)
+    unscored = contents.tables.get("unscored", Unscored.create_empty().lazy())
+    reasons = unscored.group_by("reason").len().sort("len", "reason", descending=[True, False])
     return (
         environment()
         .get_template("report.html.jinja")
@@ -250,7 +253,7 @@ def render(contents: Contents) -> str:
             perplexities=perplexity_table(contents, [window["target_id"] for window in windows]),
             most_windows=MOST_WINDOWS,
             most_open=_MOST_OPEN,
-            unscored=_unscored(contents),
+            unscored=reasons.collect(engine="streaming").to_dicts(),
             readers=[(name, [f for f in FIELDS if f.entry in of]) for name, of in READERS.items()],
             not_run=[*_not_run(contents)],
             sources=[*_sources(contents)],
@@ -277,14 +280,6 @@ def environment() -> Environment:
         each.__name__: each for each in (interval, number, plain, share, visible)
     }
     return environment
-
-
-def _unscored(contents: Contents) -> list[dict[str, Any]]:
-    """Count the rows of each reason."""
-    if "unscored" not in contents.tables:
-        return []
-    counts = contents.tables["unscored"].group_by("reason").len()
-    return counts.sort("len", "reason", descending=[True, False]).collect().to_dicts()
 
 
 def _not_run(contents: Contents) -> Iterator[dict[str, str]]:
@@ -314,33 +309,15 @@ def _sources(contents: Contents) -> Iterator[dict[str, Any]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contents:
-    """All that a report shows; tables that the run does not have are left out of ``tables``.
+    """All that a report shows; tables that the run does not have are left out of ``tables``."""
 
-    Attributes
-    ----------
-    manifest
-        The contents of ``run.json``.
-    tables
-        The run's tables by name, such as ``scores`` or ``rollup``.
-    conclusions
-        What may be concluded, as sentences.
-    primary
-        The attack that the answer rests on.
-    command
-        The command that repeats the run.
-    meanings
-        What a row of each table is, in a sentence, by the table's name.
-    stamps
-        The time stamps that lie beside the run's root; empty without any.
-    """
-
-    manifest: Mapping[str, Any]
+    manifest: Mapping[str, Any]  # of run.json
     tables: Mapping[str, pl.LazyFrame]
     conclusions: Sequence[str]
-    primary: str
-    command: str
-    meanings: Mapping[str, str]
-    stamps: str = ""
+    primary: str  # the attack that the answer rests on
+    command: str  # that repeats the run
+    meanings: Mapping[str, str]  # what a row of each table is, by its name
+    stamps: str = ""  # time stamps of the run's root
 
     @property
     def attacks(self) -> list[str]:

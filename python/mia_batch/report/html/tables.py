@@ -146,7 +146,7 @@ def _in_words(starts: list[float], values: list[float | None]) -> str:
 ANSWERS = {
     "comes_out": "Parts of it come out word for word.",
     "known_better": "The model knows it better than comparable texts.",
-    "cannot_tell": "It cannot be told with these texts.",
+    "cannot_tell": "It cannot be decided with these texts.",
     "above_all": "It scores above every comparison text, but they are too few to name it.",
     "nothing_found": "Nothing was found with these means.",
 }
@@ -218,7 +218,7 @@ def document_tables(contents: Contents, in_evidence: Collection[str]) -> Iterato
                 source="rollup.parquet",
                 columns=columns,
                 rows=rows.with_columns(linked.alias(_IN_EVIDENCE)).to_dicts(),
-                note=_lacking(columns),
+                note=_not_recorded(columns),
             )
     if rollup.is_empty():
         yield from _texts(contents)
@@ -312,11 +312,11 @@ _NUMBERS = (
 )
 
 
-def _lacking(columns: list[Column]) -> str:
+def _not_recorded(columns: list[Column]) -> str:
     """Name the usual columns that the run has nothing for."""
     there = {column.heading for column in columns}
-    lacking = [each.heading for each in _NUMBERS if each.sort and each.heading not in there]
-    return f"Not recorded: {'; '.join(lacking)}." if lacking else ""
+    missing = [each.heading for each in _NUMBERS if each.sort and each.heading not in there]
+    return f"Not recorded: {'; '.join(missing)}." if missing else ""
 
 
 def _texts(contents: Contents) -> Iterator[Table]:
@@ -338,7 +338,7 @@ def _texts(contents: Contents) -> Iterator[Table]:
         found = found.join(answers, left_on="target_id", right_on="key", how="left")
     found = found.sort("score", "target_id", descending=True)
     said = {name for name in found.columns if found[name].count()}
-    there = [column for column in _OF_TEXTS if column.sources[0] in said]
+    there = [column for column in _TEXT_COLUMNS if column.sources[0] in said]
     yield Table(
         name="texts",
         title="Texts with the highest scores",
@@ -350,7 +350,7 @@ def _texts(contents: Contents) -> Iterator[Table]:
 
 
 _MEMBERSHIP = {True: "member", False: "non-member", None: "unknown"}
-_OF_TEXTS = (
+_TEXT_COLUMNS = (
     Column("Text", ("target_id",), lambda row: _short(row["document_id"] or row["target_id"])),
     Column("Label", ("member",), lambda row: _MEMBERSHIP[row["member"]]),
     number_column("Score", "score"),
@@ -394,7 +394,7 @@ def metric_table(contents: Contents) -> Table | None:
         name="metrics",
         title="Figures of each attack",
         source="metrics.parquet",
-        columns=_OF_METRICS,
+        columns=_METRIC_COLUMNS,
         rows=figures.head(_MOST_METRICS).to_dicts(),
         note="Slices, comparisons and further figures are in metrics.parquet.",
     )
@@ -411,9 +411,9 @@ def control_table(contents: Contents) -> Table | None:
         name="controls",
         title="What else the passages come out of",
         source="controls.parquet, targets.parquet",
-        columns=_OF_CONTROLS,
+        columns=_CONTROL_COLUMNS,
         rows=found.collect(engine="streaming").to_dicts(),
-        note="A common passage is no evidence; what 16 words of its prefix give is shown beside it "
+        note="A common passage is no evidence; what 16 words of its prefix give is shown with it "
         f"and marks nothing. At most {_MOST_ROWS} rows are shown.",
     )
 
@@ -429,13 +429,13 @@ def perplexity_table(contents: Contents, shown: Collection[str]) -> Table | None
         name="perplexities",
         title="How sure the models are of these windows",
         source="perplexities.parquet, targets.parquet",
-        columns=_OF_PERPLEXITIES,
+        columns=_PERPLEXITY_COLUMNS,
         rows=rows.join(named, on="target_id", how="left", maintain_order="left").to_dicts(),
         note="All texts are in perplexities.parquet. Other tokenizers count other tokens.",
     )
 
 
-_OF_PERPLEXITIES = [
+_PERPLEXITY_COLUMNS = [
     text_column("Document", "document_id"),
     number_column("Window", "window_index"),
     number_column("Perplexity", "perplexity"),
@@ -445,7 +445,7 @@ _OF_PERPLEXITIES = [
     text_column("Why no entropy", "entropy_reason"),
     text_column("Why no control", "reference_reason"),
 ]
-_OF_CONTROLS = [
+_CONTROL_COLUMNS = [
     text_column("Document", "document_id"),
     number_column("Window", "window_index"),
     text_column("Asked or looked for", "control", _CONTROLS.__getitem__),
@@ -455,7 +455,7 @@ _OF_CONTROLS = [
     text_column("Other document", "other_document"),
     text_column("Why no run", "reason"),
 ]
-_OF_METRICS = [
+_METRIC_COLUMNS = [
     text_column("Attack", "attack", visible),
     text_column("Figure", "metric", visible),
     number_column("At FPR", "fpr"),

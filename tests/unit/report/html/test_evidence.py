@@ -1,4 +1,4 @@
-"""Evidence: which windows are shown, and what of them is marked."""
+"""Evidence: which windows are shown, what of them is marked, controls and perplexities."""
 
 from __future__ import annotations
 
@@ -7,15 +7,112 @@ from typing import Any
 
 import polars as pl
 
+from mia_batch.report.html import render
 from mia_batch.report.html.evidence import evidence
-from mia_batch.report.html.tables import strips
-from mia_batch.schemas import Prompts, Samples
+from mia_batch.report.html.page import FIELDS, NOT_RECORDED
+from mia_batch.report.html.tables import NO_VALUE, common_windows, control_table, strips
+from mia_batch.schemas import Controls, Perplexities, Prompts, Samples
 from tests.frames import features, samples, table, target_id, targets
-from tests.reports import contents
+from tests.reports import HOSTILE, contents
+
+ROWS: list[dict[str, Any]] = [
+    {"target_id": target_id(0), "control": "unrelated_prefix", "longest_words": 1, "common": False},
+    {"target_id": target_id(0), "control": "other_document", "reason": "nowhere", "common": False},
+    {"target_id": target_id(3), "control": "unrelated_prefix", "longest_words": 22, "common": True},
+    {"target_id": target_id(3), "control": "unrelated_prefix_16_words", "longest_words": 31},
+    {"target_id": target_id(3), "control": "other_document", "longest_words": 25, "common": True},
+]
+COUNTS = {
+    "any": {"passages": 2, "common": 1},
+    "unrelated_prefix": {"passages": 2, "repeated": 1},
+    "other_document": {"passages": 2, "repeated": 1},
+}
+NAMED = (
+    "The same after an unrelated prefix",
+    "Quotations found in other works",
+    "The passage is common or quoted elsewhere",
+)
 
 
-def joined(pieces):
-    return "".join(text for text, _ in pieces)
+def controlled(other="emma", rows=tuple(ROWS)):
+    """Contents of a run with controls."""
+    of = contents()
+    frame = table(Controls, rows, n_samples=2, other_document=other)
+    rolled = of.tables["rollup"].with_columns(n_common=pl.lit(1, pl.UInt32))
+    tables = {**of.tables, "controls": frame.lazy(), "rollup": rolled}
+    return replace(of, tables=tables, manifest={**of.manifest, "controls": COUNTS})
+
+
+def test_the_table_has_a_row_per_passage_and_control():
+    found = control_table(controlled())
+    assert found is not None
+    cells = [[str(column.write(row)) for column in found.columns] for row in found.rows]
+    assert cells[0] == [
+        *("dune", "0", "after the prefix of another document", "2", "1", "no", "emma", NO_VALUE),
+    ]
+    assert [row[5] for row in cells] == ["no", "no", "common", NO_VALUE, "common"]
+    assert [row[7] for row in cells] == [NO_VALUE, "nowhere", NO_VALUE, NO_VALUE, NO_VALUE]
+    assert control_table(contents()) is None
+
+
+def test_windows_of_common_passages_are_shown_and_marked():
+    of = controlled()
+    wanted = ["after the prefix of another document", "in another document"]
+    assert common_windows(of) == {target_id(3): wanted}
+    windows = {window["target_id"]: window["common"] for window in evidence(of)}
+    assert [*windows][:2] == [target_id(0), target_id(3)]  # the latter has no score
+    assert {key for key, common in windows.items() if common} == {target_id(3)}
+    page = render(of)
+    marked = (
+        "common, so no evidence: what came out also stands or comes out after the prefix of "
+        "another document; in another document"
+    )
+    assert page.count(marked) == 1
+    assert "common, so no evidence" not in render(contents())
+    assert "Common passages is n_common;" in page
+
+
+def test_the_checklist_reads_the_counts():
+    fields = {field.name: field for field in FIELDS}
+    of = controlled()
+    assert [fields[name].value(of) for name in NAMED] == [
+        "passages: 2; repeated: 1",
+        "passages: 2; repeated: 1",
+        "passages: 2; common: 1",
+    ]
+    assert {fields[name].value(contents()) for name in NAMED} == {NOT_RECORDED}
+
+
+def test_perplexities_of_the_windows_that_are_shown():
+    of = contents()
+    fields = {field.name: field for field in FIELDS if field.entry == 9}
+    assert {field.value(of) for field in fields.values()} == {NOT_RECORDED}
+    rows: list[dict[str, Any]] = [
+        {"target_id": target_id(0), "perplexity": 1.25, "entropy": 0.5, "reference_reason": "none"},
+        {"target_id": target_id(99), "perplexity": 7.5},
+    ]
+    tables = {**of.tables, "perplexities": table(Perplexities, rows).lazy()}
+    known = replace(of, tables=tables)
+    page = render(known)
+    assert "How sure the models are of these windows" in page
+    assert "1.250" in page
+    assert "7.500" not in page
+    assert [field.value(known) for field in fields.values()] == [
+        "in perplexities, column perplexity",
+        "in perplexities, column entropy",
+        NOT_RECORDED,
+    ]
+
+
+def test_a_run_without_controls_or_passages_says_so():
+    assert "Whether what came out is common was not asked" in render(contents())
+    assert "No passage came out word for word" in render(controlled(rows=()))
+
+
+def test_names_of_other_documents_are_never_obeyed():
+    page = render(controlled(other=HOSTILE))
+    assert "<script>window.hacked" not in page
+    assert "&lt;script&gt;window.hacked" in page
 
 
 def test_the_longest_run_comes_first_then_the_highest_scores():
@@ -28,14 +125,10 @@ def test_the_longest_run_comes_first_then_the_highest_scores():
 def test_the_sample_with_the_longest_run_is_marked_on_both_sides():
     window = evidence(contents(text=" and"))[0]
     assert window["sample_index"] == 1
-    assert [text for text, marked in window["true"] if marked] == ["it was the worst of"]
-    assert [text for text, marked in window["model"] if marked] == ["it was the worst of"]
-    assert joined(window["true"]) == " of times and, it was the worst of times"
-    assert joined(window["model"]) == " said: it was the worst of  and"
-
-
-def test_nothing_is_marked_where_nothing_is_shared():
-    of = contents()
+    shared = ("it was the worst of", True)
+    assert window["true"] == [(" of times and, ", False), shared, (" times", False)]
+    assert window["model"] == [(" said: ", False), shared, ("  and", False)]
+    of = contents()  # nothing is marked where nothing is shared
     other = samples(*[["nothing alike"]] * 6).lazy()
     window = evidence(replace(of, tables={**of.tables, "samples": other}))[0]
     assert window["true"] == [(" of times, it was the worst of times", False)]

@@ -15,7 +15,8 @@ from mia_batch.report.html.page import FIELDS, NOT_RECORDED, READERS
 from mia_batch.schemas import Rollup
 from tests.reports import contents
 
-OF_BOOKS = {"title", "author", "isbn", "edition", "member", "cut_start", "cut_inside", "cut_end"}
+BOOK_COLUMNS = {"title", "author", "isbn", "edition", "member"}
+BOOK_COLUMNS |= {"cut_start", "cut_inside", "cut_end"}
 
 LEVELS = ["document", "group", "outside"]
 EMPTY = replace(contents(), manifest={}, tables={})
@@ -48,8 +49,8 @@ def test_every_field_of_the_list_is_shown_in_its_order(of):
 def test_what_a_run_does_not_have_is_not_recorded():
     values = {name: value for _, name, value in recorded(page(EMPTY))}
     said = {field.name for field in FIELDS if field.says}
-    lacking = {name for name, value in values.items() if value.startswith(NOT_RECORDED)}
-    assert lacking == {field.name for field in FIELDS} - said
+    missing = {name for name, value in values.items() if value.startswith(NOT_RECORDED)}
+    assert missing == {field.name for field in FIELDS} - said
 
 
 def test_values_of_the_record_are_those_of_manifest_and_tables():
@@ -70,7 +71,7 @@ def test_a_field_names_a_column_that_there_is(field):
     if place in ("run.json", "folder") or name.startswith("check="):
         return
     schema = {each.lower(): getattr(schemas, each) for each in schemas.__all__}[place]
-    assert name.partition("=")[0] in {*schema.column_names(), *OF_BOOKS, *names()}
+    assert name.partition("=")[0] in {*schema.column_names(), *BOOK_COLUMNS, *names()}
 
 
 def test_sections_stand_in_their_order():
@@ -79,7 +80,7 @@ def test_sections_stand_in_their_order():
     assert ids[5:] == ["repeat", "record", "not-run", "sources", "glossary"]
 
 
-def test_documents_that_are_known_stand_beside_the_audited_ones():
+def test_documents_that_are_known_stand_with_the_audited_ones():
     of = contents()
     levels = pl.Series(["document", "outside", "document"], dtype=pl.Enum(LEVELS))
     rows = of.tables["rollup"].with_columns(
@@ -89,8 +90,8 @@ def test_documents_that_are_known_stand_beside_the_audited_ones():
     cells = shown.xpath("//table[@id='documents-table']/tbody/tr/*[3]")
     assert [cell.text_content() for cell in cells] == ["labelled member", "outside", "audited"]
     values = {name: value for _, name, value in recorded(shown)}
-    assert values["Works labelled as members, beside it"] == "1 rows of rollup, column member"
-    assert values["Works known to be outside, beside it"] == "1 rows of rollup, column member"
+    assert values["Works labelled as members, for comparison"] == "1 rows of rollup, column member"
+    assert values["Works known to be outside, for comparison"] == "1 rows of rollup, column member"
     headings = shown.xpath("//table[@id='documents-table']/thead//th/text()")
     assert "member" not in headings
 

@@ -1,14 +1,19 @@
-"""Foreign text and numbers as a page shows them."""
+"""Foreign text and numbers as a page, Markdown and CSV show them."""
 
 from __future__ import annotations
 
+import io
 import unicodedata
+from dataclasses import replace
 
+import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mia_batch.report.html import as_csv, as_markdown
 from mia_batch.report.html.tables import NO_VALUE, interval, number, plain, share, visible
+from tests.reports import HOSTILE, contents
 
 CONTROLS = {"Cc", "Zl", "Zp"}
 
@@ -42,21 +47,56 @@ def test_plain_text_has_brackets_around_codes():
 
 
 @pytest.mark.parametrize(
-    ("value", "shown"), [(None, NO_VALUE), (0.0, "0 %"), (1e-6, "< 0.1 %"), (0.99999, "> 99.9 %")]
+    ("write", "value", "shown"),
+    [
+        (share, None, NO_VALUE),  # 0 or 100 % only where it is
+        (share, 0.0, "0 %"),
+        (share, 1e-6, "< 0.1 %"),
+        (share, 0.99999, "> 99.9 %"),
+        (number, None, NO_VALUE),
+        (number, 1234, "1,234"),
+        (number, 0.25, "0.250"),
+        (number, 0.00012, "0.00012"),
+    ],
 )
-def test_a_share_is_0_or_100_percent_only_where_it_is(value, shown):
-    assert share(value) == shown
+def test_numbers_have_few_digits(write, value, shown):
+    assert write(value) == shown
 
 
-@pytest.mark.parametrize(
-    ("value", "shown"), [(None, NO_VALUE), (1234, "1,234"), (0.25, "0.250"), (0.00012, "0.00012")]
-)
-def test_numbers_have_few_digits(value, shown):
-    assert number(value) == shown
-
-
-def test_an_interval_never_looks_as_if_it_had_no_width():
+def test_an_interval_never_looks_without_width():
     assert interval(0.5, 0.4, 0.6) == "0.500 (0.400 to 0.600)"
     assert interval(0.5, 0.50001, 0.50002) == "0.50000 (0.50001 to 0.50002)"
     assert interval(0.5, None, None) == "0.500 (no interval)"
     assert interval(None, None, None) == NO_VALUE
+
+
+def test_markdown_has_conclusions_and_a_row_for_each_document():
+    lines = as_markdown(contents()).splitlines()
+    assert lines[0] == "* 1 of 3 groups are reported at q = 0.05."
+    assert lines[2] == "## Documents"
+    assert lines[6].startswith("| A title dune | Parts of it come out word for word. | 31 |")
+    assert len(lines) == 9
+
+
+def test_markdown_obeys_no_text():
+    written = as_markdown(contents(keys=("![](http://a)", "a|b", "c\nd"), text=HOSTILE))
+    assert "<script" not in written.replace(r"\<", "")
+    assert r"\!\[\]\(http://a\)" in written
+    assert r"a\|b" in written
+    assert "c d" in written
+
+
+def pasted(of):
+    return pl.read_csv(io.StringIO(as_csv(of)))
+
+
+def test_csv_is_the_rollup_as_it_is_or_the_scores_and_a_spreadsheet_calculates_nothing():
+    found = pasted(contents())
+    assert found["key"].to_list() == ["dune", "emma", "ulysses"]
+    assert found["longest_words"].to_list() == [31, 4, None]
+    assert found["mean_low"].to_list() == [0.4] * 3
+    found = pasted(contents(keys=("=1+1", "-x", "plain")))
+    assert found["key"].to_list() == ["'=1+1", "'-x", "plain"]
+    of = contents()
+    tables = {name: table for name, table in of.tables.items() if name != "rollup"}
+    assert pasted(replace(of, tables=tables))["loss_v1"].to_list() == [-1.0] * 6

@@ -1,0 +1,135 @@
+"""Commands that plan, build sets, and tune with privacy: what they print and what they refuse."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+from click.testing import CliRunner
+
+from mia_batch.cli.main import command, main
+from tests.bases import save_bases
+
+
+def invoke(*arguments):
+    """Standard output and standard error of what exits with 0."""
+    done = CliRunner().invoke(command, [*map(str, arguments)], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.stdout, done.stderr
+
+
+def plan(*arguments):
+    return invoke("plan", *arguments)[0].splitlines()
+
+
+def test_numbers_double_until_half_of_the_members_are_named():
+    said = plan("--asked", 50, "--members", 10, "--effect", 9, "--level", "group")
+    text = " ".join(" ".join(said).split())
+    assert "50 groups are asked about. Assumed: 10 of them are in the training data" in text
+    assert "9.00 standard deviations higher (AUC 1.000)" in text
+    rows = [line.split() for line in said if line.strip()[:1].isdigit() and "%" in line]
+    assert [row[0] for row in rows] == ["10", "20", "40", "80", "160"]
+    assert rows[0][1] == "0.0"
+    assert said[-1] == "Give 160 comparison groups: on average 10.0 of the 10 are named."
+
+
+def test_where_no_number_is_enough_the_best_is_said_and_what_asking_of_all_together_takes():
+    said = plan("--asked", 20, "--members", 10, "--auc", 0.99, "--comparison", "5,20")
+    assert said[-2:] == [
+        "None of these numbers names half of the 10: 5 comparison texts name 0.0 on average.",
+        "For one answer about all together (--level collection) give 20: "
+        f"{said[-3].split()[-1]} of audits have p <= 0.05.",
+    ]
+    hard = ("--asked", 20, "--members", 1, "--auc", 0.6, "--comparison", "5,20")
+    alone = plan(*hard, "--level", "collection")
+    assert alone[-1].startswith("None of these numbers is enough for all together: with ")
+
+
+def test_texts_of_files_are_counted_as_an_audit_counts_them(tmp_path):
+    for folder, n in (("asked", 4), ("new", 7)):
+        (tmp_path / folder).mkdir()
+        for number in range(n):
+            words = " ".join(f"{folder}{number}w{place}" for place in range(300))
+            (tmp_path / folder / f"{folder}{number}.txt").write_text(words, encoding="utf-8")
+    files = ("--input", tmp_path / "asked", "--non-members", tmp_path / "new")
+    said = plan(*files, "--members", 2, "--effect", 3, "--level", "group")
+    assert said[0].startswith("4 books are asked about.")
+    assert [line.split()[0] for line in said if "%" in line][:3] == ["7", "14", "28"]
+
+
+def test_a_set_is_built_and_it_is_said_what_it_can_carry(tmp_path):
+    texts = [
+        " ".join(f"w{(number * 7 + place * place) % 97}" for place in range(20))
+        for number in range(100)
+    ]
+    labels = [number % 2 for number in range(100)]
+    pl.DataFrame({"input": texts, "label": labels}).write_ndjson(tmp_path / "texts.jsonl")
+    asked = ["--documents", tmp_path / "texts.jsonl", "--text-column", "input", "--no-repair"]
+    out, _ = invoke("build-set", *asked, "--lengths", "16", "--out", tmp_path / "sets")
+    assert "16 words, original: " in out
+    assert pl.read_parquet(tmp_path / "sets" / "original-16.parquet")["member"].sum() > 45
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("privacy")
+    notes = [f"the note of person {number} says {number * 37 % 101}" for number in range(60)]
+    pl.DataFrame({"text": notes}).write_parquet(folder / "texts.parquet")
+    return folder / "texts.parquet"
+
+
+def test_one_way_to_tune_from_texts_to_the_page(texts, tmp_path):
+    out = tmp_path / "out"
+    base = save_bases(tmp_path)["llama"]
+    asked = [f"--base={base}", f"--data={texts}", "--task=generation", f"--out={out}"]
+    little = ["--epsilon=none", "--shadows=0", "--canaries=0", "--epochs=1", "--batch-size=8"]
+    printed, shown = invoke("privacy", *asked, *little)
+    assert "to tune full: a target each; epochs: 1" in shown
+    said, report = printed.splitlines()
+    assert said.startswith("full: members are")
+    assert report == f"report: {out / 'privacy.html'}"
+    assert (out / "privacy.html").read_text("utf-8").startswith("<!DOCTYPE html>")
+    assert pl.read_parquet(out / "summary.parquet").height == 1
+
+
+PRIVACY = ["privacy", "--base=b", "--data=d", "--task=generation", "--out=out"]
+BUILD = ["build-set", "--documents", "x.parquet", "--out", "s", "--lengths"]
+
+
+def test_a_dry_run_trains_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    _, shown = invoke(*PRIVACY, "--dry-run")
+    wanted = "to tune full, full-epsilon-8: a target, 16 shadow models, one with canaries each"
+    assert wanted in " ".join(shown.split())
+    assert [*tmp_path.iterdir()] == []
+
+
+PLAN = ["plan", "--asked", "9", "--members"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ([*PLAN, "3"], "give either --effect or --auc"),
+        ([*PLAN, "3", "--effect", "1", "--auc", "0.8"], "give either"),
+        ([*PLAN, "3", "--auc", "1"], "is not in the range"),
+        ([*PLAN, "10", "--auc", "0.9"], "10 members cannot be among 9"),
+        (["plan", "--members", "1", "--effect", "1"], "setting 'input' is missing: give --input"),
+        ([*PLAN, "1", "--input", "x", "--effect", "1"], "give either"),
+        ([*PLAN, "3", "--effect", "1", "--comparison", "9,x"], "'9,x'"),
+        ([*BUILD, "32,"], "no list of whole numbers"),
+        ([*BUILD, "long"], "no list of whole numbers"),
+        ([*BUILD, ""], "no list of whole numbers"),
+        ([*PRIVACY, "--epsilon=many"], "'many' is not a valid float range"),
+        ([*PRIVACY, "--epsilon=0"], "0.0 is not in the range"),
+        ([*PRIVACY, "--delta=nan"], "nan is no number"),
+        ([*PRIVACY, "--task=guessing"], "'guessing' is not one of"),
+        ([*PRIVACY, "--tuning=all"], "'all' is not one of"),
+    ],
+)
+def test_what_cannot_be_done_is_a_wrong_request(asked, said, monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["mia-batch", *asked])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == 2
+    assert said in capsys.readouterr().err

@@ -1,0 +1,282 @@
+"""Commands about finished runs: show, report, verify, compare."""
+
+from __future__ import annotations
+
+import io
+import shutil
+from xml.etree import ElementTree as ET
+
+import click
+import polars as pl
+import pytest
+from click.testing import CliRunner
+from rich.console import Console
+
+import mia_batch
+from mia_batch.cli.evidence import show_agreement
+from mia_batch.cli.main import command
+from mia_batch.errors import RequestError, RunFolderError
+from mia_batch.pipeline import Run, rescore
+from mia_batch.pipeline.reporting import report_of
+from mia_batch.schemas import Comparisons
+from tests.comparing import audit_recorded, write_corpus
+from tests.runs import recorded_books as audit_books
+
+TEXT = "one two three four five six seven eight nine ten eleven twelve"
+HOSTILE = "\x1b[31m <script>[bold] \u202e evil\nseven eight nine ten"
+TRUE = " seven eight nine ten eleven twelve"
+ATTACKS = "samia_matched_v1,longest_block_v1"
+
+
+def invoke(*arguments, width="120"):
+    """Exit code and lines of standard output; errors are raised."""
+    asked = [*map(str, arguments)]
+    done = CliRunner().invoke(command, asked, standalone_mode=False, env={"COLUMNS": width})
+    if done.exception is not None:
+        raise done.exception
+    return done.return_value, [line.rstrip() for line in done.stdout.splitlines()]
+
+
+def audit(folder, recorded, **settings):
+    made = pl.DataFrame(recorded, schema=["prefix", "candidate"], orient="row")
+    made.write_parquet(folder / "made.parquet")
+    documents = {"document_id": ["\x07a", "b"], "text": [TEXT, "short"], "group": ["shelf", None]}
+    pl.DataFrame(documents).write_parquet(folder / "corpus.parquet")
+    return mia_batch.audit(
+        input=str(folder / "corpus.parquet"),
+        samples_from=str(folder / "made.parquet"),
+        out=folder / "run",
+        **settings,
+    )
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    prefix = "one two three four five six"
+    recorded = [(prefix, HOSTILE), (prefix, "other"), (prefix, " x" * 10_000 + TRUE)]
+    return audit(tmp_path_factory.mktemp("show"), recorded, attacks=ATTACKS)
+
+
+@pytest.fixture(scope="module")
+def target_ids(run):
+    return run["targets"]["target_id"].to_list()
+
+
+@pytest.fixture
+def copied(recorded_books, tmp_path):
+    return shutil.copytree(recorded_books / "run", tmp_path / "run")
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("compare")
+    write_corpus(folder, n=12, windows=6)
+    for name, repeated in {"before": 0.7, "after": 0.3, "retrained": 0.1}.items():
+        audit_recorded(folder, name, repeated, windows=6)
+    return folder
+
+
+def test_a_target_is_shown_with_its_answers(run, target_ids):
+    _, lines = invoke("show", run.folder, target_ids[0][:5])
+    assert lines[:9] == [
+        f"target            {target_ids[0]}",
+        "document          \ufffda",
+        "group             shelf",
+        "window            1 of 1",
+        "characters        0 to 62 of the document",
+        "role              target",
+        f"samia_matched_v1  {run['scores']['samia_matched_v1'][0]:.4g}",
+        "longest_block_v1  3.333",
+        "",
+    ]
+    assert "prefix  one two three four five six" in lines
+    at = lines.index(
+        "continuation 0, sample 0, recorded; longest shared run: 4 words, 20 characters"
+    )
+    true = " ⟦seven eight nine ten⟧ eleven twelve"
+    said = "\ufffd[31m <script>[bold] \ufffd evil↵⟦seven eight nine ten⟧"
+    assert lines[at + 1 : at + 3] == [f"{'true continuation':61}model", f"{true:61}{said}"]
+    assert "continuation 0, sample 1, recorded; no word is shared" in lines
+    shown = "\n".join(lines)  # of long texts, what is near the shared run
+    assert f"({20_000 - 4000:,} characters before)" in " ".join(shown.split())
+    assert not {"\x1b", "\u202e"} & {*shown}
+
+
+def test_a_target_without_answers_says_why(run, target_ids):
+    _, lines = invoke("show", run.folder, target_ids[1])
+    assert any(line.startswith("not sampled       the text is too short") for line in lines)
+    assert any(line.startswith("longest_block_v1  no score: ") for line in lines)
+    assert lines[-1] == "no samples were drawn of it"
+
+
+def test_probes_are_a_line_each_and_no_report_is_written_where_none_is_wanted(tmp_path):
+    words = TEXT.split()
+    answers = {8: " nine", 9: " ten eleven", 10: " no", 11: "[/] twelve"}
+    recorded = [(" ".join(words[:at]), answer) for at, answer in answers.items()]
+    run = audit(tmp_path, recorded, attacks=["probe_first_word_v1"], probes=4, report=False)
+    _, lines = invoke("show", run.folder, run["targets"]["target_id"][0])
+    at = lines.index("probe, target model")
+    assert [line.split() for line in lines[at + 1 :]] == [
+        ["character", "true", "word", "model's", "word", "hit", "sample", "how"],
+        ["39", "nine", "nine", "yes", "0", "recorded"],
+        ["44", "ten", "ten", "eleven", "yes", "0", "recorded"],
+        ["48", "eleven", "no", "no", "0", "recorded"],
+        ["55", "twelve", "[/]", "twelve", "no", "0", "recorded"],
+    ]
+    assert not (run.folder / "report.html").exists()
+
+
+def test_an_audit_ends_with_a_report_of_its_tables(run):
+    page = (run.folder / "report.html").read_text("utf-8")
+    assert page == report_of(run)
+    assert "a high score alone shows nothing" in page
+    assert "&lt;script&gt;" in page
+    assert "<script>[bold]" not in page
+    written = page.partition('<pre tabindex="0"><code>')[2].partition("</code>")[0].split()
+    given = dict(zip(written[1::2], written[2::2], strict=True))
+    assert (written[0], given["--attacks"], given["--engine"]) == ("mia-batch", ATTACKS, "replay")
+    assert given["--samples-from"] == str(run.folder.with_name("made.parquet"))
+
+
+def test_the_report_is_rendered_again_to_where_it_is_wanted(run, tmp_path):
+    (run.folder / "report.html").unlink()
+    page = tmp_path / "page.html"
+    assert invoke("report", run.folder)[1] == [f"report: {run.folder / 'report.html'}"]
+    assert invoke("report", run.folder, "--out", page)[1] == [f"report: {page}"]
+    assert page.read_text("utf-8") == report_of(run)
+    assert (run.folder / "report.html").read_text("utf-8") == report_of(run)
+
+
+def test_tables_to_paste_are_printed(run):
+    lines = invoke("report", run.folder, "--format", "md")[1]
+    assert lines[0].startswith("* No text is known to be outside")
+    pasted = "\n".join(invoke("report", run.folder, "--format", "csv")[1])
+    found = pl.read_csv(io.StringIO(pasted), infer_schema_length=None)
+    assert found["samia_matched_v1"].to_list() == run["scores"]["samia_matched_v1"].to_list()
+
+
+def test_another_primary_attack_is_what_the_page_is_about(run, tmp_path):
+    shutil.copytree(run.folder, tmp_path / "run")
+    again = rescore(tmp_path / "run", primary="longest_block_v1")
+    assert "with the highest longest_block_v1" in (again.folder / "report.html").read_text("utf-8")
+
+
+def test_a_run_that_is_well_shows_its_root(recorded_books):
+    root = Run(recorded_books / "run").manifest.custody["root"]
+    status, lines = invoke("verify", recorded_books / "run")
+    assert status == 0
+    assert lines[-1] == f"root of inputs and tables: {root}"
+
+
+def test_every_fault_has_a_line(copied):
+    (copied / "scores.parquet").write_bytes(b"")
+    (copied / "targets.parquet").unlink()
+    (copied / "\x1b[2J.txt").touch()
+    faults = ["changed: scores.parquet", "missing: targets.parquet", "added: \ufffd[2J.txt"]
+    assert invoke("verify", copied) == (1, faults)
+
+
+def test_inputs_that_are_not_found_are_named_and_no_fault(copied, tmp_path):
+    audit_books(tmp_path / "own")
+    elsewhere = (tmp_path / "own" / "books").rename(tmp_path / "elsewhere")
+    status, lines = invoke("verify", tmp_path / "own" / "run")
+    assert status == 0
+    assert lines[:3] == [
+        "not found, not checked: input/0.txt",
+        "not found, not checked: input/1.txt",
+        "say where these inputs lie by now with --input PATH",
+    ]
+    found = invoke("verify", tmp_path / "own" / "run", "--input", elsewhere)
+    assert found == invoke("verify", copied)
+
+
+def drawn(*pairs):
+    row = {"target_id": "a", "view": "probe", "view_index": 0}
+    made = [
+        row | {"sample_index": number, "candidate": one, "again": other}
+        for number, (one, other) in enumerate(pairs)
+    ]
+    return pl.DataFrame(made)
+
+
+def test_the_first_difference_is_shown(capsys):
+    same, console = "x" * 100, Console(width=200)
+    assert show_agreement(drawn((same, same), (None, None)), console)
+    differing = drawn((same, same), (f"{same}\n", f"{same}[b]"), ("a", None))
+    assert not show_agreement(differing, console)
+    assert capsys.readouterr().out.splitlines() == [
+        "drawn again: 2 of 2 samples agree",
+        "drawn again: 1 of 3 samples agree",
+        "first difference: target a, probe 0, sample 1",
+        f"  stored       from character 40: {'x' * 60!r}"[:-1] + "\\n'",
+        f"  drawn again  from character 40: {'x' * 60!r}"[:-1] + "[b]'",
+        "A CPU in float32 draws the same to the bit, a GPU only the same on average.",
+    ]
+
+
+def test_figures_of_sets_come_first_then_documents_and_reasons(compared):
+    pair, retrained = [compared / "before", compared / "after"], compared / "retrained"
+    _, shown = invoke("compare", *pair, "--retrained", retrained)
+    lines = [" ".join(line.split()) for line in shown]
+    assert lines[0] == "samia_matched_v1: differences are each run less before"
+    table = mia_batch.compare(pair, retrained=retrained)
+    share = table.filter(statistic="removed_share", set="members").row(0, named=True)
+    limits = f"{share['low']:.3f} to {share['high']:.3f}"
+    assert f"after share removed members {share['value']:.3f} {limits} - - 36" in lines
+    assert any(line.startswith("documents: ") for line in lines)
+    assert (
+        "share removed, after, non-members: the runs before and of the retrained model cannot "
+        "be told apart"
+    ) in lines
+
+
+def test_a_comparison_is_written_whole_and_drawn(compared, tmp_path):
+    names = ("before", "after", "retrained")
+    runs, plot = [compared / name for name in names], tmp_path / "made.svg"
+    table = mia_batch.compare(runs)
+    invoke("compare", *runs, "--out", tmp_path / "made.parquet", "--plot", plot)
+    written = pl.read_parquet(tmp_path / "made.parquet")
+    assert Comparisons.validate(written).equals(table)
+    invoke("compare", *runs, "--out", tmp_path / "made.csv")
+    assert (tmp_path / "made.csv").read_text() == table.write_csv()
+    texts = [each.text for each in ET.parse(plot).iter() if each.text]
+    assert {"members", "non-members", "after", "retrained"} <= {*texts}
+    assert "mean difference of samia_matched_v1 to before" in texts
+
+
+REFUSED = [
+    (["show", "{run}", ""], RequestError, "several targets begin with ''"),
+    (["show", "{run}", "x"], RequestError, "no target whose"),
+    (["show", "{run}", "{target}", "--again"], RequestError, "came from a recording"),
+    (["show", "{empty}", "a"], RunFolderError, "holds no run"),
+    (["report", "{empty}"], RunFolderError, "holds no run"),
+    (["report", "{unfinished}"], RunFolderError, "is not finished"),
+    (["verify", "{empty}"], RequestError, "holds no run"),
+    (["verify", "{books}", "--again", "2"], RequestError, "no model can draw them again"),
+    (["compare", "{before}"], RequestError, "a comparison needs at least two runs"),
+    (["compare", "{before}", "{empty}"], RunFolderError, "holds no run"),
+    (
+        ["compare", "{before}", "{before}", "--plot", "a.png"],
+        click.BadParameter,
+        "a.png must end in .svg",
+    ),
+]
+
+
+@pytest.mark.parametrize(("asked", "kind", "said"), REFUSED)
+def test_what_cannot_be_done_is_said(
+    run, target_ids, recorded_books, compared, tmp_path, asked, kind, said
+):
+    for name in ("empty", "unfinished"):
+        (tmp_path / name).mkdir()
+    manifest = (run.folder / "run.json").read_text("utf-8").replace('"verdicts"', '"unfinished"')
+    (tmp_path / "unfinished" / "run.json").write_text(manifest, "utf-8")
+    places = {name: tmp_path / name for name in ("empty", "unfinished")}
+    places |= {"run": run.folder, "books": recorded_books / "run", "before": compared / "before"}
+    with pytest.raises(kind, match=said):
+        invoke(*(each.format(target=target_ids[0], **places) for each in asked))
+
+
+def test_a_run_that_is_held_is_not_checked(copied):
+    with Run(copied).held(), pytest.raises(RunFolderError, match="held by a live run"):
+        invoke("verify", copied)

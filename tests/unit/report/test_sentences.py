@@ -1,0 +1,612 @@
+"""Sentences, from findings as checks make them and from rows of tables."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+
+from mia_batch.diagnostics.preflight import check_targets
+from mia_batch.diagnostics.unscored import uneven_findings
+from mia_batch.inference.comparison import CollectionTest
+from mia_batch.inference.findings import (
+    finding_rows,
+    gate_findings,
+    plan_findings,
+    preregister,
+    reported_findings,
+)
+from mia_batch.inference.power import power_findings
+from mia_batch.inference.sets import DatasetInference
+from mia_batch.inference.verdicts import placebo_findings, verdicts
+from mia_batch.report.sentences import (
+    copies_sentence,
+    duplicates_sentence,
+    exchangeability_sentence,
+    excluded,
+    gate_sentence,
+    label_sentence,
+    set_sentences,
+    uneven_sentence,
+)
+from mia_batch.report.unlabelled import (
+    placebo_sentence,
+    plan_sentence,
+    power_sentences,
+    unlabelled_sentences,
+    weights_sentence,
+)
+from tests.unit.inference.scored import plan, rows, table
+
+WORDS = [f"w{i}" for i in range(40)]
+
+
+def found_in(*texts):
+    """Findings about rows of text, member and group."""
+    schema = {"target": pl.String, "member": pl.Boolean, "group": pl.String}
+    frame = pl.DataFrame(texts, schema, orient="row").with_row_index("target_id")
+    frame = frame.with_columns(
+        pl.col("target_id").cast(pl.String), role=pl.lit("target"), n_windows=pl.lit(1, pl.UInt32)
+    )
+    return check_targets(frame.lazy(), seed=0).findings
+
+
+DUPLICATES = [
+    ("Once W0, w1\nw2. " + " ".join(WORDS[3:13]), True, None),
+    (" ".join(WORDS[:12]), True, None),
+    (" ".join(WORDS[20:34]), True, None),
+    ("says: " + " ".join(WORDS[:14]) + " and so on for words and words", False, None),
+    ("nothing of the kind at all in these nine words", False, None),
+]
+
+
+@pytest.mark.parametrize(
+    ("texts", "subject", "said"),
+    [
+        (
+            DUPLICATES,
+            "members",
+            [
+                "Near-duplicates (a run of 13 words or 70% of the runs of 8 words are in the other "
+                "set): 2 of 3 members, 66.7%, 1 of 2 non-members, 50.0%; for example 0 has words "
+                "of 3."
+            ],
+        ),
+        (DUPLICATES, "targets", []),
+        ([("one two", True, None), ("three four", False, None)], "members", []),
+    ],
+)
+def test_duplicates_of_both_classes_are_counted(texts, subject, said):
+    names = (subject, "non-members")
+    assert [*duplicates_sentence(found_in(*texts), subject, names)] == said
+
+
+@pytest.mark.parametrize(("n_texts", "n_copies"), [(100, 0), (300, 2), (2000, 20)])
+def test_many_copies_are_warned_of(n_texts, n_copies):
+    texts = ["same"] * n_copies + [f"text {row}" for row in range(n_texts - n_copies)]
+    found = found_in(*((each, None, f"g{row}") for row, each in enumerate(texts)))
+    warning = (
+        "20 of 2,000 texts stand in another group or document, too, word for word: their errors "
+        "move together, but intervals and p-values count them as independent. Give copies the same "
+        "group, or keep one of each."
+    )
+    assert [*copies_sentence(found)] == [warning] * (n_copies == 20)
+
+
+def uneven(n, unscored, reason=None, kind=None):
+    """What is said of n members, then as many non-members; rows without a score, by attack."""
+    scores = pl.LazyFrame(
+        {
+            "target_id": [str(row) for row in range(2 * n)],
+            "role": ["target"] * 2 * n,
+            "group": pl.Series([None] * 2 * n, dtype=pl.String),
+            "member": [row < n for row in range(2 * n)],
+        }
+        | {
+            name: pl.Series([None if row < most else 1.0 for row in range(2 * n)], dtype=pl.Float64)
+            for name, most in unscored.items()
+        }
+    )
+    reasons = pl.LazyFrame(
+        [(str(row), "a_v1", reason) for row in range(n) if reason],
+        dict.fromkeys(("target_id", "attack", "reason"), pl.String),
+        orient="row",
+    )
+    answers = [{"subject": "continuation", "statistic": name, "value": 9} for name in (kind, "cut")]
+    found = [uneven_findings(scores, list(unscored), reasons)]
+    (sentence,) = uneven_sentence(
+        pl.concat([*found, finding_rows("answers", answers if kind else [])])
+    )
+    return sentence
+
+
+def test_uneven_scores_name_classes_and_their_reason():
+    assert uneven(1000, {"a_v1": 70}, "the reference has no words") == (
+        "Members and non-members do not lack scores alike: no score by a_v1 for 70 of 1,000 "
+        "members (7.0%; mostly: the reference has no words) and 0 of 1,000 non-members (0.0%). "
+        "AUC and other metrics then describe a selected subset, and may show how it was selected "
+        "instead of memory. Ask again for what failed (--retry-failed), leave such texts out of "
+        "both classes by a rule that does not ask the model, or rest the answer on an attack that "
+        "scores both."
+    )
+    # Answers that would be the same again are not offered for another try.
+    assert "memory. Leave" in uneven(1000, {"a_v1": 70}, kind="filtered")
+    assert "memory. Ask again for what failed" in uneven(1000, {"a_v1": 70}, kind="failed")
+    unscored = dict.fromkeys(("a_v1", "b_v1", "c_v1", "d_v1", "e_v1"), 20)
+    said = uneven(20, unscored | {"f_v1": 18, "g_v1": 18})
+    assert "no score by a_v1, b_v1, c_v1 and 2 more for 20 of 20 members (100.0%) and" in said
+    assert " Uneven, too: f_v1, g_v1. AUC " in said
+
+
+def test_what_a_comparison_excludes():
+    assert excluded(0.58) == "differences above AUC 0.58 are excluded"
+    assert excluded(0.997) == excluded(None) == "too few texts to exclude any difference"
+
+
+SEPARABLE = {"value": 0.99, "p_value": 0.005, "high": 1.0, "verdict": "separable"}
+UNDECIDED = {"value": 0.5, "p_value": 0.7, "high": 0.71, "verdict": "undecided"}
+ALIKE = {"value": 0.5, "p_value": 0.7, "high": 0.56, "verdict": "not separable"}
+UNKNOWN = {"reason": "each class needs texts of 5 clusters"}
+HOLDS = "what follows holds only if they differ in nothing but training."
+
+
+def blind(row, subject):
+    named = [{"statistic": "strongest", "verdict": "blind_year_v1"}] if "value" in row else []
+    both = [{"statistic": "roc_auc"} | row, *named]
+    return finding_rows("blind_baseline", [{"subject": subject} | each for each in both])
+
+
+@pytest.mark.parametrize(
+    ("row", "verdict", "said"),
+    [
+        (
+            SEPARABLE,
+            "withheld",
+            "No answer: the audited texts and the comparison texts can be told apart without the "
+            "model (AUC 0.99 by blind_year_v1, p = 0.005), so a high score may come from what else "
+            "they differ in. p-values, lists, bounds and estimates are withheld. Give comparison "
+            "texts of the same kind and time (mia-batch build-set matches them), or --exploratory "
+            "to print the numbers, marked as such.",
+        ),
+        (
+            UNDECIDED,
+            "doubtful",
+            "Whether the audited texts and the comparison texts can be told apart without the "
+            f"model is undecided (an AUC up to 0.71 is not excluded): {HOLDS}",
+        ),
+        (
+            UNKNOWN,
+            "doubtful",
+            "Nobody checked whether the audited texts and the comparison texts differ (each class "
+            f"needs texts of 5 clusters): {HOLDS}",
+        ),
+        (ALIKE, "open", None),
+    ],
+)
+def test_how_unlike_targets_and_nulls_are(row, verdict, said):
+    made = blind(row, "targets")
+    gate = gate_findings(made, exploratory=False)
+    assert gate["verdict"].to_list() == [verdict]
+    assert list(gate_sentence(pl.concat([made, gate]))) == ([said] if said else [])
+
+
+def test_of_alike_sets_it_is_said_what_is_excluded():
+    assert list(exchangeability_sentence(blind(ALIKE, "targets"))) == [
+        "Classifiers that see only the texts do not tell targets from non-members: an AUC above "
+        "0.56 is ruled out with 95 % confidence (0.50 is guessing)."
+    ]
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        (
+            SEPARABLE,
+            "These labels can be told apart without the model (AUC 0.99 by blind_year_v1, "
+            "p = 0.005): attack figures are not evidence of memory.",
+        ),
+        (
+            UNDECIDED,
+            "Whether these labels can be told apart without the model is undecided (an AUC up to "
+            "0.71 is not excluded): what an attack is worth is its lead over blind_year_v1, which "
+            "never sees the model.",
+        ),
+        (
+            UNKNOWN,
+            "Whether these labels can be told apart without the model is unknown (each class needs "
+            "texts of 5 clusters): attack figures alone are no evidence of memory.",
+        ),
+        (
+            ALIKE,
+            "These labels could not be told apart without the model: differences above AUC 0.56 "
+            "are excluded.",
+        ),
+    ],
+)
+def test_the_blind_baseline_comes_first(row, said):
+    assert list(label_sentence(blind(row, "members"))) == [said]
+
+
+def combination(verdict):
+    counts = {"n_members": 1200.0, "n_others": 30.0}.items()
+    values = [{"statistic": name, "value": n, "verdict": verdict} for name, n in counts]
+    return finding_rows("combination", values)
+
+
+INFERRED = DatasetInference(
+    n_learned=40,
+    n_tested=(21, 19),
+    test=CollectionTest(25.0, 0.0123, "permutation_of_9999"),
+    paper_p_value=1e-5,
+    weights={"loss_v1": 0.5},
+)
+CODEC = [
+    {"subject": name, "statistic": "share", "value": value, "low": 0.1, "high": 0.75}
+    for name, value in (("targets", 0.5), ("non-members", 0.25))
+]
+
+
+@pytest.mark.parametrize(
+    ("found", "begins"),
+    [
+        (
+            combination("calibration"),
+            "combination_v1 was learned from 1,200 calibration members and 30 calibration "
+            "non-members, for each text from those of other groups alone.",
+        ),
+        (
+            combination("all"),
+            "combination_v1 was learned from 1,200 known members and 30 other texts, for each text "
+            "from those of other groups alone.",
+        ),
+        (
+            combination("too_few"),
+            "combination_v1 has no scores: there are texts of fewer than 10 groups of each class "
+            "to learn from.",
+        ),
+        (
+            INFERRED.findings(),
+            "All attacks together (dataset inference, learned on 40 groups, tested on 21 others "
+            "against 19 outside the training data): p = 0.0123, exploratory; by the paper's own "
+            "form, which takes texts of a group for independent, p = 1e-05. Both suppose that the "
+            "sets differ in nothing but training.",
+        ),
+        (
+            DatasetInference(n_learned=9, reason="there is none").findings(),
+            "All attacks together (dataset inference): no p-value (there is none).",
+        ),
+        (
+            finding_rows("codec", CODEC),
+            "Less likely after the shots than alone (CoDeC): 50% of the targets (10% to 75%) and "
+            "25% of the non-members (10% to 75%), 95 % intervals. Only a difference of the two may "
+            "come from training.",
+        ),
+        (finding_rows("codec", [each | {"value": None, "reason": "-"} for each in CODEC]), None),
+    ],
+)
+def test_what_all_scores_show_is_said_with_what_it_rests_on(found, begins):
+    assert [*set_sentences(found)] == ([begins] if begins else [])
+
+
+NULLS = rows("non_member", [0.1 * index for index in range(9)])
+BOOKS = [rows("target", [n / 10] * 2, document_id=f"b{n}") for n in (9, 8, 0)]
+TOGETHER = "All groups together, by a_v1: "
+
+
+@pytest.mark.parametrize(
+    ("parts", "changes", "said"),
+    [
+        (
+            [*BOOKS, rows("non_member", [0.0] * 39)],
+            {"level": "group", "windows_per_group": 1, "q": 0.1},
+            {0: "2 of 3 groups are reported at q = 0.1 ", 1: "Reported: b9, b8."},
+        ),
+        (
+            [rows("target", [0.95, 0.05]), NULLS],  # each is a group
+            {"level": "group", "q": 0.2},
+            {0: "1 of 2 groups are reported at q = 0.2 ", -1: "The null: known."},
+        ),
+        (
+            [rows("target", [0.5, 0.6], group="b"), NULLS],
+            {"level": "group", "windows_per_group": 3},
+            {
+                0: "None of 1 groups is reported at q = 0.05 (a_v1, Benjamini-Hochberg, against 0 "
+                "independent units outside the training data)",
+                1: "Without a p-value: 1 groups (mostly: the group has 2 of 3 windows).",
+            },
+        ),
+        (
+            [rows("target", [0.95]), NULLS],
+            {"level": "collection", "null_set": "new."},
+            {0: f"{TOGETHER}p = 0.1 (permutation_exact).", 1: "The null: new."},
+        ),
+        (
+            [rows("target", [0.95]), NULLS],
+            {"level": "collection", "windows_per_group": 2},
+            {0: f"{TOGETHER}no p-value (no null group has 2 windows)."},
+        ),
+        (
+            [rows("target", [0.9, 0.8], group="b"), rows("non_member", [0.1], group="c")],
+            {},
+            {
+                1: f"{TOGETHER}p = 0.5 (permutation_exact; exploratory, the plan is about each "
+                "target)."
+            },
+        ),
+        (
+            [rows("target", [0.9], n_words=5), rows("target", [None, 0.2]), NULLS],
+            {"length_edges": (50,)},
+            {
+                1: "Without a p-value: 1 targets (mostly: the target has no score).",
+                2: "Nothing to compare with, so never reported: 1 targets.",
+            },
+        ),
+        (
+            [rows("target", [5.0]), rows("non_member", [0.0] * 999)],
+            {"q": 0.001},
+            {0: ": lists made like this are on average at most 0.1 % false."},
+        ),
+    ],
+)
+def test_what_is_asked_for_has_an_answer_or_a_reason(parts, changes, said):
+    planned = plan(**changes)
+    made = pl.concat(verdicts(table(*parts).lazy(), ["a_v1"], planned)).lazy()
+    lines = [*unlabelled_sentences(made, reported_findings(made, planned), planned)]
+    assert {at: each in lines[at] for at, each in said.items()} == dict.fromkeys(said, True)
+
+
+def test_every_number_of_a_report_is_a_finding():
+    made = pl.concat(verdicts(table(rows("target", [0.95, None]), NULLS).lazy(), ["a_v1"], plan()))
+    found = reported_findings(made.lazy(), plan())
+    assert found["subject"].unique().to_list() == ["target"]
+    counts = {"n_tests": 2, "n_reported": 0, "smallest_q": 0.2, "n_null": 9}
+    counts |= {"n_without_null": 0, "n_without_p": 1, "q": 0.05}
+    assert dict(found.select("statistic", "value").iter_rows()) == counts
+    assert found.filter(statistic="n_without_p")["reason"].to_list() == ["the target has no score"]
+    assert found.filter(statistic="q")["verdict"].to_list() == ["bh"]
+    assert reported_findings(made.lazy(), plan(level="collection")).is_empty()
+
+
+def power(n_targets, n_null, suffix=None, **changes):
+    parts = ((role, n) for role, n in (("target", n_targets), ("non_member", n_null)))
+    texts = [
+        rows(role, [0] * 4, group=f"{role} {index}{suffix}") if suffix else rows(role, [0])
+        for role, n in parts
+        for index in range(n)
+    ]
+    return list(power_sentences(power_findings(table(*texts).lazy(), plan(**changes))))
+
+
+GROUPS, COLLECTION = {"level": "group"}, {"level": "collection"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "changes", "said"),
+    [
+        (
+            (27, 25, ".epub"),
+            GROUPS,
+            "With 25 comparison books single books can be named only if 21 of your 27 stand out; "
+            "to name five of them, give at least 107, or ask --level collection.",
+        ),
+        (
+            (1000, 300),
+            {},
+            "With 300 comparison texts single texts can be named only if 67 of your 1,000 stand "
+            "out; to name five of them, give at least 3,999, or ask --level collection.",
+        ),
+        (
+            (50, 18),
+            GROUPS,
+            "With 18 comparison documents none of your 50 documents can be named at q = 0.05, "
+            "whatever the scores; to name five of them, give at least 199, or ask --level "
+            "collection.",
+        ),
+        (
+            (20, 199),
+            {"q": 0.1},
+            "With 199 comparison texts a single one of your 20 texts can be named, if it stands "
+            "out.",
+        ),
+        (
+            (9, 100),
+            {"length_edges": (50,)},
+            "With at most 100 comparison texts of one length single texts can be named only if 2 "
+            "of your 9 stand out; to name one of them, give at least 179 of each length, or ask "
+            "--level collection.",
+        ),
+        (
+            (1, 2, "!"),
+            GROUPS,
+            "With 2 comparison groups your group cannot be named at q = 0.05, whatever the scores; "
+            "to name it, give at least 19.",
+        ),
+        (
+            (3, 30),
+            COLLECTION,
+            "With 30 comparison documents the p-value of your 3 documents together can be 0.00018 "
+            "at best.",
+        ),
+        (
+            (2, 3),
+            COLLECTION,
+            "With 3 comparison documents nothing can be shown at 0.05, for the p-value of your 2 "
+            "documents together can be 0.1 at best: give at least 5.",
+        ),
+        (
+            (2, 3, "!"),
+            GROUPS | {"windows_per_group": 5},
+            "None of your 2 groups can be compared: too few windows, or of unknown length.",
+        ),
+    ],
+)
+def test_what_can_be_shown_at_best_is_said_first(asked, changes, said):
+    assert power(*asked, **changes)[0] == said
+
+
+def test_what_standing_out_means_and_what_a_bound_needs_is_said_next():
+    assert power(27, 25, ".txt", level="group")[1:] == [
+        "A book stands out where it scores higher than every comparison book: its p-value is then "
+        "0.038. Those named are a list at q = 0.05 (Benjamini-Hochberg).",
+        "That at least one of your 27 books is in the training data can be shown if 6 of them "
+        "score higher than every comparison book.",
+    ]
+    assert power(1, 0) == []
+
+
+BEFORE = {"samples": 5, "input": "1f", "non_member": "2e"}
+LATER = "These answers are exploratory: scores had been made before"
+
+
+@pytest.mark.parametrize(
+    ("rests_on", "recorded", "changes", "n_changed", "said"),
+    [
+        (BEFORE, BEFORE, {}, 0, None),
+        (
+            {"samples": 6, "input": "1f", "calibration": "3d"},
+            BEFORE,
+            {},
+            3,
+            f"{LATER} they were asked for. The plan made before is in run.json (primary attack "
+            "a_v1). Changed since: calibration, non_member, samples.",
+        ),
+        (
+            BEFORE,
+            BEFORE,
+            {"primary": "b_v1"},
+            0,
+            f"{LATER} they were asked for. The plan made before is in run.json (primary attack "
+            "a_v1).",
+        ),
+        (BEFORE, None, {}, None, f"{LATER} any plan was recorded."),
+    ],
+)
+def test_answers_that_were_not_planned_are_exploratory(
+    rests_on, recorded, changes, n_changed, said
+):
+    made = plan_findings(plan(**changes), preregister(plan(), recorded, ["a_v1"]), rests_on)
+    assert made["value"].to_list() == [n_changed] + [None] * (n_changed or 0)
+    assert next(plan_sentence(made), None) == said
+
+
+def of_few(at_least, of_top, noun="document", n=4):
+    """What is said of books that score n, n - 1, ..., the first named b0."""
+    book = [rows("target", [n - k] * 2, document_id=f"b{k}") for k in range(n)]
+    made = pl.concat(verdicts(table(*book, NULLS).lazy(), ["a_v1"], plan()))
+    numbers = {"n_null": 1040, "confidence": 0.95, "at_least": at_least, "of_top": of_top}
+    top = [{"subject": noun, "statistic": name, "value": n} for name, n in numbers.items()]
+    said = unlabelled_sentences(made.lazy(), finding_rows("top", top), plan())
+    return "".join(line for line in said if "highest-scoring" in line)
+
+
+def test_so_many_of_the_highest_are_named():
+    assert of_few(2, 4) == (
+        "At least 2 of the 4 highest-scoring documents stand out beyond chance from 1,040 "
+        "documents outside the training data (95 % confidence, a_v1): b0, b1, b2, b3. "
+        "The bound does not say which 2 they are."
+    )
+    more = "b9, b10, b11 and 2 more. The bound does not say which 2 they are."
+    assert of_few(2, 14, n=14).endswith(more)
+    assert of_few(1, 2).startswith("At least 1 of the 2 highest-scoring documents stands out")
+    assert of_few(3, 3).startswith("All 3 highest-scoring documents stand out")
+    assert of_few(1, 1).startswith("The highest-scoring document stands out")
+    assert of_few(3, 3, "text").endswith("(95 % confidence, a_v1).")
+    assert not of_few(0, None)
+
+
+@pytest.mark.parametrize(("verdict", "how"), [("as_planned", ""), ("exploratory", "; exploratory")])
+def test_all_attacks_together_have_one_sentence(verdict, how):
+    made = pl.concat(verdicts(table(rows("target", [0.1]), NULLS).lazy(), ["a_v1"], plan())).lazy()
+    largest = {"subject": "b_v1", "statistic": "largest", "p_value": 0.004, "verdict": verdict}
+    count = {"subject": "document", "statistic": "n_attacks", "value": 9}
+    said = unlabelled_sentences(made, finding_rows("max_t", [largest, count]), plan())
+    assert next(said) == (
+        f"All 9 attacks together (largest rank sum, whole documents permuted{how}): p = 0.004, "
+        "strongest: b_v1."
+    )
+
+
+SAME = "The same test on the reference model"
+KNOWN = f"{SAME} (which cannot know these texts)"
+NO_EVIDENCE = ": what is found on the audited model is no evidence of its memory."
+
+
+@pytest.mark.parametrize(
+    ("scores", "placebo", "changes", "said"),
+    [
+        ([0.95] * 4, [0] * 4, {}, [[], [f"{KNOWN} reports 0 of 4 targets (smallest q 1)."]]),
+        (
+            [0.95] * 4,
+            [0.95, 0.95, 0, 0],
+            {},
+            [[f"{SAME} reports 2 of 4 targets (smallest q 0.2){NO_EVIDENCE}"], []],
+        ),
+        (
+            [0.95] * 4,
+            [0.95, 0, 0, 0],
+            {"q": 0.4},
+            [[], [f"{KNOWN} reports 1 of 4 targets (smallest q 0.4)."]],
+        ),
+        (
+            [0.0] * 4,
+            [0.95, 0, 0, 0],
+            {"q": 0.4},
+            [[f"{SAME} reports 1 of 4 targets (smallest q 0.4){NO_EVIDENCE}"], []],
+        ),
+        (
+            [0.9] * 2,
+            [0.95] * 2,
+            COLLECTION,
+            [[f"{SAME} has p = 0.0182 for all groups together{NO_EVIDENCE}"], []],
+        ),
+        (
+            [0.9] * 2,
+            [0.0, 0.1],
+            COLLECTION,
+            [[], [f"{KNOWN} has p = 0.982 for all groups together."]],
+        ),
+        ([0.9] * 2, [None] * 2, {}, [[], [f"{KNOWN} reports 0 of 2 targets."]]),
+    ],
+)
+def test_a_placebo_that_reports_half_as_many_warns(scores, placebo, changes, said):
+    planned = plan(**{"q": 0.2} | changes)
+    frame = table(rows("target", scores), NULLS)
+    other = pl.Series("placebo_of_a_v1", [*placebo, *(row["a_v1"] for row in NULLS)], pl.Float64)
+    made = pl.concat(verdicts(frame.lazy(), ["a_v1"], planned)).lazy()
+    reported = reported_findings(made, planned)
+    found = placebo_findings(frame.with_columns(other).lazy(), planned, reported, None)
+    assert found["check"].unique().to_list() == ["placebo"]
+    assert [[*placebo_sentence(found, verdict)] for verdict in ("as_many", "fewer")] == said
+
+
+def test_a_placebo_without_scores_is_not_made():
+    none = pl.Series("placebo_of_a_v1", [None] * 10, pl.Float64)
+    frame = table(rows("target", [0.9]), NULLS).with_columns(none).lazy()
+    found = placebo_findings(frame, plan(), pl.DataFrame(), None)
+    assert [*placebo_sentence(found, "as_many")] == []
+    assert [*placebo_sentence(found, "fewer")] == [
+        "The same test was not made on the reference model: the reference model has no answers "
+        "that the primary attack can score."
+    ]
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (
+            [
+                {"statistic": "n_effective", "value": 31.25, "verdict": "used"},
+                {"statistic": "n_null", "value": 100},
+            ],
+            "100 of them count as 31.2. p-values then hold if the two sets differ in nothing but ",
+        ),
+        (
+            [{"statistic": "n_effective", "verdict": "no_overlap", "reason": "too few are alike"}],
+            "Weights do not help: too few are alike.",
+        ),
+        ([], ""),
+    ],
+)
+def test_weights_are_said_with_their_assumption_or_what_prevents_them(found, said):
+    sentences = [*weights_sentence(finding_rows("weights", found))]
+    assert len(sentences) == bool(found)
+    assert said in "".join(sentences)
