@@ -9,6 +9,7 @@ import re
 import struct
 import zlib
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from itertools import islice, pairwise
 from types import MappingProxyType, SimpleNamespace
@@ -17,8 +18,6 @@ from urllib.parse import unquote
 from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from lxml.etree import _Element
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _csv
 import bz2
 import codecs
 import csv
@@ -16,11 +17,12 @@ import re
 import stat
 import sys
 import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path, PurePath
-from typing import IO, TYPE_CHECKING, Any, Literal
+from typing import IO, Any, Literal
 
 import polars as pl
 from pydantic_core import from_json, to_json
@@ -40,11 +42,6 @@ from mia_batch.corpus.books import (
 )
 from mia_batch.errors import CorpusError
 from mia_batch.tables import READ_ERRORS, digest, in_batches, side_by_side
-
-if TYPE_CHECKING:
-    import _csv
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
 
 if sys.version_info >= (3, 14):
     from compression import zstd
