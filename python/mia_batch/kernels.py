@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import inf
@@ -702,16 +702,16 @@ class RarityTable:
         texts = as_column("candidate", candidate), as_column("reference", reference)
         others = (~counted).cast(pl.UInt32)
         kernel = partial(self.native.weigh, words=words, total=total)
+
+        def call(columns: Sequence[pl.Series]) -> pl.Series:
+            candidates, references, others = columns
+            if others.len() == 1:  # a literal
+                others = others.new_from_index(0, candidates.len())
+            return pl.Series(kernel(candidates, references, others.rechunk()))
+
         return pl.map_batches(
             [*(text.cast(pl.String) for text in texts), others],
-            lambda columns: pl.Series(kernel(*_broadcast(*columns))),
+            call,
             return_dtype=pl.Struct(list(RARITY_FIELDS)),
             is_elementwise=True,
         ).alias("rarity")
-
-
-def _broadcast(
-    candidate: pl.Series, reference: pl.Series, others: pl.Series
-) -> tuple[pl.Series, pl.Series, pl.Series]:
-    whole = others if others.len() > 1 else others.new_from_index(0, candidate.len())
-    return candidate, reference, whole.rechunk()

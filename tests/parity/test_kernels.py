@@ -29,7 +29,7 @@ from tests.reference_scores import CLASSIC_ZLIB, SIZES, compressed
 def wikimia(shared_data):
     paths = sorted((shared_data / "wikimia").glob("*.jsonl"))
     return {
-        int(path.stem): [json.loads(line)["input"] for line in path.open(encoding="utf-8")]
+        int(path.stem): [json.loads(line)["input"] for line in path.read_text("utf-8").splitlines()]
         for path in paths
     }
 
@@ -261,7 +261,14 @@ def cuts(draw: np.random.Generator, source: str, number: int, longest: int) -> l
 
 
 @classic
-@pytest.mark.parametrize(("number", "longest"), [(12_500, 5000), (10, 200_000)])  # of many blocks
+@pytest.mark.parametrize(
+    ("number", "longest"),
+    [
+        (2_500, 5000),
+        (5, 200_000),  # of many blocks
+        pytest.param(12_500, 5000, marks=pytest.mark.long),
+    ],
+)
 def test_sizes_of_generated_texts(number, longest):
     draw = np.random.default_rng(20240417)
     texts = [cut for source in sources(draw) for cut in cuts(draw, source, number, longest)]

@@ -109,17 +109,16 @@ def _kinds(
         yield _Evidence(attacks=texts, rows=(read,), number=number)
     if both:
         seen = pl.col("there") | pl.col("sample_index").is_null()
-        rows_of_both = tuple(_with_columns_of_both(read, answers))
+        types = read.collect_schema() | answers.collect_schema()
+        tables = tuple(  # each with the columns of both
+            table.with_columns(
+                pl.lit(None, types[name]).alias(name)
+                for name in types.keys() - table.collect_schema()
+            ).select(*types)
+            for table in (read, answers)
+        )
         number = (*number, "sample_index")
-        yield _Evidence(attacks=both, rows=rows_of_both, number=number, seen=seen)
-
-
-def _with_columns_of_both(*tables: pl.LazyFrame) -> Iterator[pl.LazyFrame]:
-    types = {name: of for table in tables for name, of in table.collect_schema().items()}
-    for table in tables:
-        missing = types.keys() - table.collect_schema()
-        nulls = [pl.lit(None, types[name]).alias(name) for name in missing]
-        yield table.with_columns(nulls).select(*types)
+        yield _Evidence(attacks=both, rows=tables, number=number, seen=seen)
 
 
 def score(

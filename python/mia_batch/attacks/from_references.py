@@ -192,14 +192,9 @@ _MATTERN = "Mattern et al. 2023 (arXiv:2305.18462)"
 _NO_NEIGHBOUR = "no token of the text, or of any neighbour, has a log-probability"
 
 
-def _detect_gpt() -> pl.Expr:
-    """Log-probability above the mean of the perturbed texts', in their standard deviations."""
-    perturbed = averages(PERTURBATION)
-    differ = perturbed.min() < perturbed.max()  # rounding gives equal ones a spread, too
-    return pl.when(differ).then((average(TEXT) - mean(perturbed)) / perturbed.std())
-
-
 _NEIGHBOURS = ("masked_model|neighbours_column",)
+_PERTURBED = averages(PERTURBATION)
+_DIFFER = _PERTURBED.min() < _PERTURBED.max()  # rounding gives equal ones a spread, too
 
 NEIGHBOUR_ATTACKS = (
     of_texts(
@@ -222,7 +217,7 @@ NEIGHBOUR_ATTACKS = (
     ),
     of_texts(
         "detect_gpt",
-        _detect_gpt(),
+        pl.when(_DIFFER).then((average(TEXT) - mean(_PERTURBED)) / _PERTURBED.std()),
         "(mean of loss(perturbation) - loss) / (standard deviation of loss(perturbation))",
         "Mitchell et al. 2023 (arXiv:2301.11305), algorithm 1, normalised, per token",
         "no token of the text has a log-probability, or fewer than two perturbed texts have "

@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
-from typing import Literal, NoReturn
+from typing import Literal, NamedTuple, NoReturn
 
 import numpy as np
 import polars as pl
@@ -33,8 +33,7 @@ from mia_batch.schemas import Documents, LogProbs, Prompts, Samples, Scores, Tar
 from mia_batch.tables import generate
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
+class Fault(NamedTuple):
     """What makes a row wrong."""
 
     wrong: pl.Expr  # true in rows that are refused

@@ -22,7 +22,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path, PurePath
-from typing import IO, Any, Literal
+from typing import IO, Any, Literal, NamedTuple
 
 import polars as pl
 from pydantic_core import from_json, to_json
@@ -353,7 +353,6 @@ def columnar_rows(
 
 
 def columnar_places(files: Sequence[SourceFile], _reading: Reading) -> Iterator[str]:
-    """Say of every row where it is."""
     for file in files:
         yield from (f"{file.path}, row {row + 1}" for row in range(_height(_scan(file))))
 
@@ -426,7 +425,6 @@ def csv_rows(
 
 
 def csv_places(files: Sequence[SourceFile], reading: Reading) -> Iterator[str]:
-    """Say of every row where it is: the line where it begins."""
     return (where for file in files for where, _ in _rows(file, reading)[1])
 
 
@@ -542,7 +540,6 @@ def jsonl_rows(
 
 
 def jsonl_places(files: Sequence[SourceFile], reading: Reading) -> Iterator[str]:
-    """Say of every row where it is."""
     return (where for file in files for where, _ in _json_records(file, reading))
 
 
@@ -680,7 +677,6 @@ def book_rows(
 
 
 def book_places(files: Sequence[SourceFile], _reading: Reading) -> Iterator[str]:
-    """Name the file that is each row."""
     return (str(file.path) for file in files)
 
 
@@ -730,21 +726,18 @@ def _read_book(file: SourceFile, stream: IO[bytes], encoding: str | None) -> Boo
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Format:
-    """How one kind of file is read."""
+class Format(NamedTuple):
+    """How one kind of file is read.
+
+    The type ``Object`` in a schema stands for JSON arrays and objects; rows hold them as JSON text.
+    ``places`` says of every row where it is, as a user counts.
+    """
 
     read_schema: Callable[[Sequence[SourceFile], Reading], pl.Schema]
-    """The columns that all files share; it refuses files that do not fit together.
-
-    The type ``Object`` stands for JSON arrays and objects; rows hold them as JSON text.
-    """
     read_rows: Callable[
         [Sequence[SourceFile], pl.Schema, Sequence[str], Reading], Iterator[pl.DataFrame]
     ]
-    """The rows of all files in order, some megabytes at a time."""
     places: Callable[[Sequence[SourceFile], Reading], Iterator[str]]
-    """Where every row is, in order: file and row as a user counts."""
 
 
 FORMATS: dict[Kind, Format] = {
