@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import polars as pl
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from mia_batch import _native
@@ -55,7 +55,6 @@ def test_features_equal_the_slow_reference(pairs, rule, groups, min_words):
     assert_equal_the_reference(pairs, rule, groups, min_words)
 
 
-@settings(max_examples=40)
 @given(st.lists(st.lists(pair, max_size=6), min_size=1, max_size=4), st.data())
 def test_chunks_slices_and_layouts_change_nothing(chunks, data):
     schema = {"candidate": pl.String, "reference": pl.String}
@@ -75,7 +74,6 @@ def test_chunks_slices_and_layouts_change_nothing(chunks, data):
     assert compared(found) == compared(expected)
 
 
-@settings(max_examples=40)
 @given(st.lists(st.none() | text, max_size=8), text, rule)
 def test_literals_on_either_side(texts, literal, rule):
     frame = pl.DataFrame({"text": texts}, {"text": pl.String})
@@ -169,7 +167,6 @@ def in_characters(book, rule, passages):
     ]
 
 
-@settings(max_examples=40)
 @given(written(400, 4), rule)
 def test_recall_equals_the_slow_reference(texts, rule):
     book, pieces = texts
@@ -186,7 +183,6 @@ def test_recall_equals_the_slow_reference(texts, rule):
     }
 
 
-@settings(max_examples=40)
 @given(written(80, 4), st.data(), st.integers(1, 6), st.integers(1, 6), rule)
 def test_coverage_equals_the_slow_reference(texts, data, k, m, rule):
     book, pieces = texts

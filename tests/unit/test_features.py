@@ -44,7 +44,7 @@ def authors_features(
     **target: Any,
 ) -> dict[str, Any]:
     sample = {"candidate": candidate, "prompt": prompt}
-    options = {"words": "space", "preset": "samia", "text_length": text_length}
+    options: dict[str, Any] = {"words": "space", "preset": "samia", "text_length": text_length}
     row: dict[str, Any] = built([[sample]], target, **options).row(0, named=True)
     return row
 

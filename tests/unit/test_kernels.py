@@ -377,7 +377,13 @@ def test_passages_stand_in_characters_of_the_book():
 def test_recall_of_nothing_is_unknown():
     pairs = pl.DataFrame({"generation": ["a", None, "a"], "book": [" ", "a", None]})
     found = pairs.select(near_verbatim_recall("generation", "book")).to_series()
-    first = {"recall": None, "verbatim": 0, "missing": 0, "additional": 1, "passages": []}
+    first: dict[str, object] = {
+        "recall": None,
+        "verbatim": 0,
+        "missing": 0,
+        "additional": 1,
+        "passages": [],
+    }
     assert found.to_list() == [first, None, None]
     assert found.struct.schema["passages"] == PASSAGES
 

@@ -512,5 +512,5 @@ def test_what_cannot_be_written_is_named_as_it_is_to_be_called(tmp_path):
     with pytest.raises(RunFolderError) as error:
         sink_new(unscored("a"), tmp_path / "missing" / "part.parquet", Unscored)
     assert str(error.value).startswith(f"{tmp_path / 'missing' / 'part.parquet'} cannot be written")
-    with pytest.raises(TypeError, match=r"part\.parquet is not a Rollup unscored"):
+    with pytest.raises(TypeError, match=r"part\.parquet is not a Rollup table"):
         sink_new(unscored("a"), tmp_path / "part.parquet", Rollup)

@@ -185,7 +185,7 @@ def test_documents_are_read_anew_each_time_and_only_as_asked(corpus):
     assert documents.select("year").tail(1).collect().item() == "2001"
 
 
-OF_CORPUS: list[tuple[dict[str, list[Any]], ColumnNames | None, str]] = [
+OF_CORPUS: list[tuple[dict[str, Any], ColumnNames | None, str]] = [
     (
         {"texts": ["a"], "title": ["b"]},
         None,

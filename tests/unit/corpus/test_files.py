@@ -404,30 +404,17 @@ def test_names_of_folders_are_no_columns(tmp_path):
     assert "year" not in read_documents(path).documents.collect_schema()
 
 
+NULL, INT, STRING = pl.Null(), pl.Int64(), pl.String()
+
+
 @pytest.mark.parametrize(
     ("one", "other", "agreed"),
     [
-        ({"a": pl.Int64(), "b": pl.Null()}, None, {"a": pl.Int64(), "b": pl.Null()}),
-        (
-            {"a": pl.Null(), "b": pl.Int64()},
-            {"b": pl.Null(), "a": pl.String()},
-            {"a": pl.String(), "b": pl.Int64()},
-        ),
-        (
-            {"a": pl.Int64()},
-            {"a": pl.Int64(), "b": pl.Int64()},
-            "^y has a column 'b' and x has none; give files",
-        ),
-        (
-            {"a": pl.Int64(), "b": pl.Int64()},
-            {"a": pl.Int64()},
-            "^x has a column 'b' and y has none; give files",
-        ),
-        (
-            {"a": pl.Int64()},
-            {"a": pl.Int32()},
-            "^column 'a' is Int64 in x but Int32 in y; give it one",
-        ),
+        ({"a": INT, "b": NULL}, None, {"a": INT, "b": NULL}),
+        ({"a": NULL, "b": INT}, {"b": NULL, "a": STRING}, {"a": STRING, "b": INT}),
+        ({"a": INT}, {"a": INT, "b": INT}, "^y has a column 'b' and x has none; give files"),
+        ({"a": INT, "b": INT}, {"a": INT}, "^x has a column 'b' and y has none; give files"),
+        ({"a": INT}, {"a": pl.Int32()}, "^column 'a' is Int64 in x but Int32 in y; give it one"),
     ],
 )
 def test_schemas_of_several_files(one, other, agreed):
