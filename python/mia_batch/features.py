@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -9,20 +10,25 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from mia_batch.errors import SettingsError
-from mia_batch.kernels import GROUPS, RARITY_FIELDS, fields, pair_features, word_spans
+from mia_batch.kernels import (
+    GROUPS,
+    RARITY_FIELDS,
+    Group,
+    RarityTable,
+    WordRule,
+    fields,
+    pair_features,
+    word_spans,
+)
 from mia_batch.prompts.views import CHOICE_FIELDS, choice
 from mia_batch.schemas import Features
+from mia_batch.targets import Preset
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from numpy.typing import NDArray
     from tokenizers import Tokenizer
-
-    from mia_batch.kernels import Group, RarityTable, WordRule
-    from mia_batch.targets import Preset
 
 __all__ = ["BESIDE", "build_features", "feature_fields", "groups_of", "inputs_of"]
 

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import inf
 from operator import index
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
+from typing import Final, Literal, TypeAlias, get_args
 
 import dataframely as dy
 import polars as pl
 
 from mia_batch import _native
 from mia_batch.errors import MiaBatchError, SchemaMismatchError, SettingsError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 __all__ = [
     "FEATURES",
@@ -405,55 +402,35 @@ def _elementwise(
 
 
 def apply_kernel(kernel: Callable[..., _native.ArrowArray], *columns: pl.Series) -> pl.Series:
-    """Call the compiled library; its errors become ours."""
+    """Call the compiled library; its errors become ours.
+
+    Nulls of no type are passed as text, because Arrow libraries disagree on their layout.
+    """
+    typed = (each.cast(pl.String) if each.dtype == pl.Null else each for each in columns)
     try:
-        return pl.Series(kernel(*map(_nulls_as_text, columns)))
+        return pl.Series(kernel(*typed))
     except TypeError as error:
         raise SchemaMismatchError(str(error)) from error
     except ValueError as error:
         raise MiaBatchError(str(error)) from error
 
 
-def _nulls_as_text(column: pl.Series) -> pl.Series:
-    """Give nulls of no type one, because Arrow libraries disagree on their layout."""
-    return column.cast(pl.String) if column.dtype == pl.Null else column
-
-
 # How complex a series of numbers is: Lempel-Ziv complexity and approximate entropy.
 
 
 def lempel_ziv_complexity(logprobs: pl.Expr | str, *, bins: int) -> pl.Expr:
-    """How many words a text's log-probabilities are cut into by the parse of Lempel and Ziv.
+    """Words over values of the parse of Lempel and Ziv: in (0, 1], null where one is not finite.
 
     The distance from the lowest value to 0 is cut into 99 equal parts: a value's level is 0 where
     it is the lowest, else the number of the part that it lies in, counted from 1, or at whose upper
     end. Then 0 to the highest level is cut into ``bins`` equal parts: a value's symbol is that of
     the part in which, or at whose upper end, its level is. From the left, each word is the shortest
     run of symbols that was no word before; one that the end of the series cuts short does not
-    count.
+    count. Numbers above 0 count as 0, and nulls in lists are left out.
 
-    Parameters
-    ----------
-    logprobs
-        Column of lists of numbers, 0 or less; a number above 0 counts as 0. Nulls in lists are left
-        out.
-    bins
-        How many symbols there are, at least 1; else a ``SettingsError``.
-
-    Returns
-    -------
-    Expr
-        Float64, words over values, above 0 and at most 1; null where the list is null or empty, or
-        a value is not finite. Where all values are equal it is that of so many equal symbols, the
-        least there can be.
-
-    References
-    ----------
     Parse: Ziv and Lempel (1978). Levels, symbols and words over values: the code of Chang et al.
     (2024), arXiv:2409.13745, which takes the first 200 log-probabilities and 3, 4 and 5 bins.
 
-    Examples
-    --------
     >>> series = pl.lit([0.0, -9.0, -9.0, 0.0, 0.0, 0.0], pl.List(pl.Float64))
     >>> pl.select(lempel_ziv_complexity(series, bins=2)).item()  # 1, 0, 01 and 11
     0.6666666666666666
@@ -463,38 +440,17 @@ def lempel_ziv_complexity(logprobs: pl.Expr | str, *, bins: int) -> pl.Expr:
 
 
 def approximate_entropy(values: pl.Expr | str, *, m: int, r: float) -> pl.Expr:
-    """How often pieces of a series that were alike go on differently.
+    """How often pieces of a series that were alike go on differently, in nats.
 
     ``|phi(m) - phi(m + 1)|``: ``phi(m)`` is the mean, over all runs of ``m`` values, of the log of
     the share of such runs that are like it, itself among them. Runs are alike where no two of their
-    values differ by more than ``r`` times the standard deviation of all values.
+    values differ by more than ``r`` times the (population) standard deviation of all values. Null
+    without ``m + 2`` values, or where one is not finite. Time grows with the square of the length.
 
-    Parameters
-    ----------
-    values
-        Column of lists of numbers. Nulls in lists are left out. Time grows with the square of their
-        length: give it as many as are needed.
-    m
-        Values of the shorter runs, at least 1; else a ``SettingsError``.
-    r
-        How many standard deviations are alike, finite and at least 0; else a ``SettingsError``. The
-        deviation is that of a population, with 1 / n.
-
-    Returns
-    -------
-    Expr
-        Float64, in nats, 0 or more; null where the list is null or has no more than ``m + 1``
-        values, or one is not finite. 0 where all are equal.
-
-    References
-    ----------
     Pincus (1991), "Approximate entropy as a measure of system complexity", whose difference can be
     below 0 for a short series; Chang et al. (2024), arXiv:2409.13745, take it without its sign,
-    with m = 8 and r = 0.8, of the first 200 log-probabilities. Their code gives 0 for a series too
-    short.
+    with m = 8 and r = 0.8. Their code gives 0 for a series too short.
 
-    Examples
-    --------
     >>> series = pl.lit([0.0, 1.0] * 8, pl.List(pl.Float64))
     >>> pl.select(approximate_entropy(series, m=2, r=0.5)).item() < 0.01
     True
@@ -506,22 +462,18 @@ def approximate_entropy(values: pl.Expr | str, *, m: int, r: float) -> pl.Expr:
 
 
 def _of_lists(values: pl.Expr | str, kernel: Callable[..., _native.ArrowArray]) -> pl.Expr:
+    def call(column: pl.Series) -> pl.Series:
+        dtype = column.dtype
+        inner = dtype.inner if isinstance(dtype, pl.List) else dtype
+        if inner != pl.Null and not (inner.is_numeric() and isinstance(dtype, pl.List)):
+            raise SchemaMismatchError(
+                f"values must be a column of lists of numbers, not {dtype}; cast it"
+            )
+        return apply_kernel(kernel, column.cast(pl.List(pl.Float64)))
+
     return as_column("values", values).map_batches(
-        lambda column: apply_kernel(kernel, _as_lists(column)),
-        return_dtype=pl.Float64(),
-        is_elementwise=True,
+        call, return_dtype=pl.Float64(), is_elementwise=True
     )
-
-
-def _as_lists(column: pl.Series) -> pl.Series:
-    """Make lists of float64 of lists of numbers, and of nothing but nulls."""
-    dtype = column.dtype
-    is_numbers = isinstance(dtype, pl.List) and (dtype.inner == pl.Null or dtype.inner.is_numeric())
-    if not is_numbers and dtype != pl.Null:
-        raise SchemaMismatchError(
-            f"values must be a column of lists of numbers, not {dtype}; cast it"
-        )
-    return column.cast(pl.List(pl.Float64))
 
 
 # How much of a book comes out of a model: near-verbatim recall and coverage.
@@ -546,39 +498,18 @@ def near_verbatim_recall(
     most 1; what has at least 20 words is kept. A second pass joins over 10 words and differences of
     3 and keeps what has at least 100. Words between blocks never count.
 
-    Parameters
-    ----------
-    generation
-        String column: what the model wrote, in one piece.
-    book
-        String column, aligned row by row: the whole text of which it may repeat something.
-    words
-        How texts are cut into words; another name is a ``SettingsError``.
+    A struct, null where either side is null. ``recall``: share of the book's words that are
+    verbatim and inside a passage that is kept, null where the book has no words; ``verbatim``:
+    these words; ``missing``: the other words of the book; ``additional``: the other words of the
+    generation; ``passages``: as `PASSAGES`, of verbatim words.
 
-    Returns
-    -------
-    Expr
-        Struct, null where either side is null. ``recall``: share of the book's words that are
-        verbatim and inside a passage that is kept, Float64, null where the book has no words.
-        ``verbatim``: these words; ``missing``: the other words of the book; ``additional``: the
-        other words of the generation, UInt32. ``passages``: as ``PASSAGES``; their ``words`` are
-        verbatim, words between two blocks of a passage not among them.
+    Blocks are found by suffix automata: a second or two for 100,000 words against 100,000, and at
+    most with their power 1.5. Each core needs some 2 kB of memory for a word of its longest book.
 
-    Notes
-    -----
-    The blocks are difflib's own, found by suffix automata: for natural text time grows about in
-    line with the words of both, a second or two for 100,000 against 100,000, and at most with
-    their power 1.5. Each core needs some 2 kB of memory for a word of its longest book.
+    Ahmed, Cooper, Koyejo and Liang (2026), arXiv:2601.02671, whose words are those of
+    ``whitespace``. The difference in number is taken without its sign; a published replication
+    takes it with it and so joins more.
 
-    References
-    ----------
-    Near-verbatim recall: Ahmed, Cooper, Koyejo and Liang (2026), arXiv:2601.02671, whose words are
-    those of ``whitespace``; other rules are ours. The difference in number is taken without its
-    sign; a published replication takes it with it and so joins more. The place in characters is
-    ours.
-
-    Examples
-    --------
     >>> book = " ".join(f"w{i}" for i in range(200))
     >>> said = book.replace("w50 ", "x ")
     >>> found = pl.select(near_verbatim_recall(pl.lit(said), pl.lit(book))).item()
@@ -627,54 +558,21 @@ def book_coverage(
     A span is a run of words that the book and a generation share and that could not be longer on
     either side. Runs of ``m`` words that stand in the generation's own instruction are cut out of
     its spans. A word of the book is covered if it lies in a span, or a piece of one that is left,
-    of at least ``k`` words.
+    of at least ``k`` words. **Some coverage comes by chance**: compare with that of books that the
+    model cannot know.
 
-    **Some coverage comes by chance**: short runs are common to all texts of a language. Compare
-    with the coverage that the same generations have of books that the model cannot know.
+    One row. ``coverage``: share of the book's words that are covered, null where it has none.
+    ``longest_block_words``: words of the longest run of covered words, which several generations
+    may have put together. ``longest_span_words``: words of the longest span of one generation, with
+    what stands in the instruction; 0 where none has ``k``. ``blocks``: the runs of covered words,
+    as `PASSAGES`. ``long_spans``: the spans of more than 20 words, with what stands in the
+    instruction: the longest first, then each that overlaps none before it, as `PASSAGES`.
 
-    Parameters
-    ----------
-    book
-        The whole text.
-    generations
-        String column; nulls add nothing.
-    instructions
-        String column, aligned with the generations: what the model was asked, and so did not have
-        to remember. Null, or None for all: nothing is cut out.
-    words
-        How texts are cut into words; another name is a ``SettingsError``.
-    k
-        Words of the shortest span that counts, at least 1; else a ``SettingsError``.
-    m
-        Words of the runs that are cut out, at least 1; else a ``SettingsError``.
+    Liu et al. (2026), arXiv:2603.20957, algorithm 1 and their code, which have k = m = 5. Their
+    words are those of NLTK's wordpunct in lower case that hold a letter or digit: ``rouge`` comes
+    near. They look for longest and long spans in the excerpt that was asked about, we in the whole
+    book; and of long spans that start at one word they look at all, we at the longest.
 
-    Returns
-    -------
-    DataFrame
-        One row. ``coverage``: share of the book's words that are covered, Float64, null where it
-        has none; ``words_book`` and ``covered_words``, UInt32. ``longest_block_words``: words of
-        the longest run of covered words, which several generations may have put together.
-        ``longest_span_words``: words of the longest span of one generation, with what stands in the
-        instruction; 0 where none has ``k``. ``blocks``: the runs of covered words, as
-        ``PASSAGES``. ``long_spans``: the spans of more than 20 words, with what stands in the
-        instruction: the longest first, then each that overlaps none before it, as ``PASSAGES``;
-        ``n_long_spans`` counts them.
-
-    Raises
-    ------
-    SchemaMismatchError
-        If the columns are not text, or not of one length.
-
-    References
-    ----------
-    bmc@k and the three numbers of spans: Liu et al. (2026), arXiv:2603.20957, algorithm 1 and
-    their code, which have k = m = 5. Their words are those of NLTK's wordpunct in lower case that
-    hold a letter or digit: ``rouge`` comes near. They look for longest and long spans in the
-    excerpt that was asked about, we in the whole book; and of long spans that start at one word
-    they look at all, we at the longest.
-
-    Examples
-    --------
     >>> said = pl.Series(["so we saw a b c", "b c d e"])
     >>> found = book_coverage("a b c d e f", said, k=3)
     >>> found.select("coverage", "longest_block_words", "longest_span_words").row(0)
@@ -738,16 +636,8 @@ class RarityTable:
     """In how many groups of texts a model says each n-gram of one to three words.
 
     The table has a fixed size, 2^22 entries: n-grams whose hashes begin alike share one, so that
-    with millions of different n-grams a count may be too large.
-
-    Attributes
-    ----------
-    native
-        The compiled table.
-    n_groups
-        How many groups were counted; a text without a group is one of its own.
-    counted
-        Which of the candidates that are weighed were counted; None = all.
+    with millions of different n-grams a count may be too large. A text without a group is one of
+    its own; ``counted`` tells which of the candidates that are weighed were counted (None: all).
     """
 
     native: _native.RarityTable
@@ -802,41 +692,26 @@ class RarityTable:
         group, so where that was counted 1 + df is the count over all groups. T is the number of
         groups, and one more where some texts were not counted: the same for all texts.
 
-        Parameters
-        ----------
-        candidate
-            String column: the sampled continuation.
-        reference
-            String column: the true continuation.
-        words
-            How texts are cut into words.
-
-        Returns
-        -------
-        Expr
-            Struct column of Float64, at least 0, null where either text is null:
-            ``rarity_leading``, the sum of weights of the words with which both begin, and
-            ``rarity_1`` to ``rarity_3``, that of shared n-grams, each as often as both have it.
-
-        References
-        ----------
-        Inverse document frequency, Spärck Jones (1972); clipped overlap, Lin (2004), section 2.
+        A struct of Float64, at least 0, null where either text is null: ``rarity_leading``, the sum
+        of weights of the words with which both begin, and ``rarity_1`` to ``rarity_3``, that of
+        shared n-grams, each as often as both have it. Inverse document frequency, Spärck Jones
+        (1972); clipped overlap, Lin (2004), section 2.
         """
         total = self.n_groups if self.counted is None else self.n_groups + 1
         counted = pl.lit(value=True) if self.counted is None else self.counted
         texts = as_column("candidate", candidate), as_column("reference", reference)
         others = (~counted).cast(pl.UInt32)
         kernel = partial(self.native.weigh, words=words, total=total)
+
+        def call(columns: Sequence[pl.Series]) -> pl.Series:
+            candidates, references, others = columns
+            if others.len() == 1:  # a literal
+                others = others.new_from_index(0, candidates.len())
+            return pl.Series(kernel(candidates, references, others.rechunk()))
+
         return pl.map_batches(
             [*(text.cast(pl.String) for text in texts), others],
-            lambda columns: pl.Series(kernel(*_broadcast(*columns))),
+            call,
             return_dtype=pl.Struct(list(RARITY_FIELDS)),
             is_elementwise=True,
         ).alias("rarity")
-
-
-def _broadcast(
-    candidate: pl.Series, reference: pl.Series, others: pl.Series
-) -> tuple[pl.Series, pl.Series, pl.Series]:
-    whole = others if others.len() > 1 else others.new_from_index(0, candidate.len())
-    return candidate, reference, whole.rechunk()

@@ -7,28 +7,22 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Sequence
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache, partial
 from mmap import mmap
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Protocol, TypeVar
+from typing import IO, Protocol, TypeVar
 
+import dataframely as dy
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 from polars.io.plugins import register_io_source
 
 from mia_batch.errors import DamagedTableError, RunFolderError, SchemaMismatchError
 from mia_batch.schemas import ExtractedDocuments, LogProbs, Rollup
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-    from concurrent.futures import Future
-
-    import dataframely as dy
-    from numpy.typing import NDArray
-
 
 _Number = TypeVar("_Number", bound=np.generic)
 _Item = TypeVar("_Item")

@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from hashlib import blake2b
 from itertools import chain, count, pairwise
+from pathlib import Path
 from struct import Struct
 from threading import Lock
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 from zlib import crc32
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from mia_batch.errors import SettingsError
 from mia_batch.kernels import WordRule, word_spans
 from mia_batch.schemas import Documents, Targets
 from mia_batch.tables import RowIndex, check, generate, in_batches, read_numbers, scan
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-    from pathlib import Path
-
-    from numpy.typing import NDArray
 
 __all__ = ["Ordinals", "TargetPlan", "build_targets"]
 
@@ -574,52 +571,40 @@ class TargetPlan:
     text_length: int | None = None
 
     def __post_init__(self) -> None:
-        if not 0 < self.prefix_ratio < 1:
-            raise SettingsError(f"prefix_ratio is {self.prefix_ratio}; it must lie between 0 and 1")
-        for name in _COUNTS:
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise SettingsError(f"{name} is {value}; it must be at least 1")
-        for name in ("stride", "max_windows_per_document"):
-            value = getattr(self, name)
-            if value is not None and self.window is None:
-                raise SettingsError(f"{name} is {value} without window_words; set window_words too")
-        if self.window_words is not None:
-            self._check_window(self.window_words)
-        if self.text_length is not None:
-            self._check_text_length()
+        if (fault := next(self._faults(), None)) is not None:
+            raise SettingsError(fault)
 
     @property
     def window(self) -> int | None:
         """Words or characters of a window."""
         return self.window_characters if self.window_words is None else self.window_words
 
-    def _check_window(self, words: int) -> None:
-        if self.window_characters is not None:
-            raise SettingsError(
-                f"window_words is {words} and window_characters is {self.window_characters}; "
+    def _faults(self) -> Iterator[str]:
+        words, characters, length = self.window_words, self.window_characters, self.text_length
+        if not 0 < self.prefix_ratio < 1:
+            yield f"prefix_ratio is {self.prefix_ratio}; it must lie between 0 and 1"
+        for name in _COUNTS:
+            if (value := getattr(self, name)) is not None and value < 1:
+                yield f"{name} is {value}; it must be at least 1"
+        for name in ("stride", "max_windows_per_document"):
+            if (value := getattr(self, name)) is not None and self.window is None:
+                yield f"{name} is {value} without window_words; set window_words too"
+        if words is not None and characters is not None:
+            yield (
+                f"window_words is {words} and window_characters is {characters}; "
                 "leave out one of them"
             )
-        if not 0 < int(words * self.prefix_ratio) < words:
-            raise SettingsError(
+        if words is not None and not 0 < int(words * self.prefix_ratio) < words:
+            yield (
                 f"window_words is {words}, too few to split with prefix_ratio "
                 f"{self.prefix_ratio}; make windows longer"
             )
-
-    def _check_text_length(self) -> None:
-        if self.preset != "samia":
-            raise SettingsError(
-                f"text_length is {self.text_length} without preset samia; leave it out"
-            )
-        if self.window_words not in (None, self.text_length):
-            raise SettingsError(
-                f"text_length is {self.text_length} but window_words is {self.window_words}; "
-                "make them equal"
-            )
-        if self.window_characters is not None:
-            raise SettingsError(
-                "text_length is in words; set window_words instead of window_characters"
-            )
+        if length is not None and self.preset != "samia":
+            yield f"text_length is {length} without preset samia; leave it out"
+        if length is not None and words not in (None, length):
+            yield f"text_length is {length} but window_words is {words}; make them equal"
+        if length is not None and characters is not None:
+            yield "text_length is in words; set window_words instead of window_characters"
 
 
 _ROLE = pl.col("role").cast(pl.String).replace("copy", "target")  # windows of one document

@@ -1,17 +1,29 @@
-"""The kernels against slow references, on random texts in random Arrow layouts."""
+"""The kernels against slow references, on random texts and series in random Arrow layouts."""
 
 from __future__ import annotations
 
+import random
 import sys
 from itertools import pairwise
 
 import polars as pl
-from hypothesis import given
+import pytest
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from mia_batch import _native
-from mia_batch.kernels import GROUPS, count_words, pair_features, word_spans, zlib_size
-from tests import arrow, reference_scores
+from mia_batch.kernels import (
+    GROUPS,
+    approximate_entropy,
+    book_coverage,
+    count_words,
+    lempel_ziv_complexity,
+    near_verbatim_recall,
+    pair_features,
+    word_spans,
+    zlib_size,
+)
+from tests import arrow, reference_complexity, reference_kernels, reference_scores
 from tests.reference_kernels import QUICK_RULES, SPLIT, compared, features
 
 SPACES = [chr(code) for code in range(sys.maxunicode + 1) if chr(code).isspace()]
@@ -27,8 +39,7 @@ groups = st.lists(st.sampled_from(GROUPS)) | st.just(GROUPS)
 pair = st.tuples(st.none() | text, st.none() | text)
 
 
-@given(st.lists(pair, max_size=12), rule, groups, st.integers(1, 6))
-def test_features_equal_the_slow_reference(pairs, rule, groups, min_words):
+def assert_equal_the_reference(pairs, rule="whitespace", groups=GROUPS, min_words=8):
     frame = pl.DataFrame(pairs, {"candidate": pl.String, "reference": pl.String}, orient="row")
     numbers = pair_features(
         "candidate", "reference", words=rule, groups=groups, near_verbatim_min_words=min_words
@@ -37,6 +48,11 @@ def test_features_equal_the_slow_reference(pairs, rule, groups, min_words):
     assert compared(found) == compared(
         [features(left, right, rule, groups, min_words) for left, right in pairs]
     )
+
+
+@given(st.lists(pair, max_size=12), rule, groups, st.integers(1, 6))
+def test_features_equal_the_slow_reference(pairs, rule, groups, min_words):
+    assert_equal_the_reference(pairs, rule, groups, min_words)
 
 
 @given(st.lists(st.lists(pair, max_size=6), min_size=1, max_size=4), st.data())
@@ -70,35 +86,20 @@ def test_literals_on_either_side(texts, literal, rule):
         assert compared(found) == compared([features(*pair, rule, GROUPS) for pair in pairs])
 
 
-@given(text, text)
-def test_recall_one_way_is_precision_the_other(left, right):
-    frame = pl.DataFrame({"left": [left], "right": [right]})
-    there, back = (
-        frame.select(pair_features(*sides)).unnest("features").row(0, named=True)
-        for sides in [("left", "right"), ("right", "left")]
-    )
-    assert there["words_candidate"] == back["words_reference"]
-    assert [there[f"overlap_{n}"] for n in reference_scores.SIZES] == [
-        back[f"overlap_{n}"] for n in reference_scores.SIZES
-    ]
-
-
 @given(st.lists(st.none() | text, max_size=20), rule)
 def test_words_and_sizes_of_single_texts(texts, rule):
     frame = pl.DataFrame({"text": texts}, {"text": pl.String})
-    numbers = frame.select(length=count_words("text", words=rule), size=zlib_size("text"))
+    numbers = frame.select(
+        length=count_words("text", words=rule),
+        size=zlib_size("text"),
+        spans=word_spans("text", words=rule),
+    )
     lengths = [None if text is None else len(SPLIT[rule](text)) for text in texts]
     assert numbers["length"].to_list() == lengths
     if reference_scores.CLASSIC_ZLIB:
         sizes = [None if text is None else reference_scores.compressed([text]) for text in texts]
         assert numbers["size"].to_list() == sizes
-
-
-@given(st.lists(st.none() | text, max_size=20), rule)
-def test_words_stand_where_they_are_told(texts, rule):
-    frame = pl.DataFrame({"text": texts}, {"text": pl.String})
-    found = frame.select(word_spans("text", words=rule)).to_series().to_list()
-    for text, spans in zip(texts, found, strict=True):
+    for text, spans in zip(texts, numbers["spans"], strict=True):
         if text is None:
             assert spans is None
             continue
@@ -114,10 +115,7 @@ def test_blocks_of_copies_with_errors_equal_the_slow_reference(data, min_words):
     edits = st.lists(st.tuples(st.integers(0, 60), st.sampled_from("abx ")), max_size=8)
     for at, word in data.draw(edits):
         candidate[at : at + data.draw(st.integers(0, 2))] = word.split()
-    pair = (" ".join(candidate), " ".join(reference))
-    numbers = pair_features(*map(pl.lit, pair), groups=GROUPS, near_verbatim_min_words=min_words)
-    found = pl.select(numbers).unnest("features").to_dicts()
-    assert compared(found) == compared([features(*pair, "whitespace", GROUPS, min_words)])
+    assert_equal_the_reference([(" ".join(candidate), " ".join(reference))], min_words=min_words)
 
 
 few = st.text("ab\u0161 ", max_size=40)  # U+0161 is "a" but for its high bits
@@ -125,7 +123,115 @@ few = st.text("ab\u0161 ", max_size=40)  # U+0161 is "a" but for its high bits
 
 @given(few, few, few)
 def test_runs_of_few_characters_equal_the_slow_reference(shared, left, right):
-    pair = (left + shared + right, right + shared + left)
-    numbers = pair_features(*map(pl.lit, pair), groups=GROUPS)
-    found = pl.select(numbers).unnest("features").to_dicts()
-    assert compared(found) == compared([features(*pair, "whitespace", GROUPS)])
+    assert_equal_the_reference([(left + shared + right, right + shared + left)])
+
+
+# Books, and texts of pieces of them with errors.
+
+SEPARATORS = (" ", " ", "  ", "\n", "\u3000", ", ")
+LETTERS = "abcdeA\u00e9\u4f60"
+
+
+@st.composite
+def written(draw, most_words, most_pieces):
+    """A book of few or many words, and a text of pieces of it with errors in them."""
+    random_ = random.Random(draw(st.integers(0, 2**32)))
+    n_different = draw(st.sampled_from([2, 20, 2000]))
+    said = ["".join(random_.choices(LETTERS, k=4)) for _ in range(n_different)]
+    book = random_.choices(said, k=draw(st.integers(0, most_words) | st.just(most_words)))
+    every = draw(st.sampled_from([4, 15, 30, 1000]))  # words from error to error
+    pieces = [errors(book, random_, every) for _ in range(draw(st.integers(0, most_pieces)))]
+    return spaced(book, random_), [spaced(piece, random_) for piece in pieces]
+
+
+def errors(book, random_, every):
+    ends = sorted(random_.choices(range(len(book) + 1), k=4))
+    for word in book[ends[0] : ends[-1]]:
+        error = random_.random() * every
+        if error > 1:
+            yield word
+        elif error > 0.5:
+            yield from random_.choices(["x", word], k=random_.randint(0, 4))
+
+
+def spaced(words, random_):
+    return "".join(word + random_.choice(SEPARATORS) for word in words)
+
+
+def in_characters(book, rule, passages):
+    """Passages by their words as passages by their characters."""
+    places = pl.select(word_spans(pl.lit(book), words=rule)).item()
+    return [
+        {"start": places["starts"][start], "end": places["ends"][end - 1], "words": n_words}
+        for start, end, n_words in passages
+    ]
+
+
+@given(written(400, 4), rule)
+def test_recall_equals_the_slow_reference(texts, rule):
+    book, pieces = texts
+    generation = " ".join(pieces)
+    numbers = near_verbatim_recall(pl.lit(generation), pl.lit(book), words=rule)
+    passages = reference_kernels.near_verbatim_passages(generation, book, rule)
+    n_words, verbatim = len(SPLIT[rule](book)), sum(words for *_, words in passages)
+    assert pl.select(numbers).item() == {
+        "recall": verbatim / n_words if n_words else None,
+        "verbatim": verbatim,
+        "missing": n_words - verbatim,
+        "additional": len(SPLIT[rule](generation)) - verbatim,
+        "passages": in_characters(book, rule, passages),
+    }
+
+
+@given(written(80, 4), st.data(), st.integers(1, 6), st.integers(1, 6), rule)
+def test_coverage_equals_the_slow_reference(texts, data, k, m, rule):
+    book, pieces = texts
+    generations = [data.draw(st.sampled_from([piece, None, " ".join(pieces)])) for piece in pieces]
+    cut = [piece[: data.draw(st.integers(0, 60))] for piece in pieces]
+    instructions = [data.draw(st.sampled_from([text, None, book[-40:]])) for text in cut]
+    said, told = (pl.Series(each, dtype=pl.String) for each in (generations, instructions))
+    found = book_coverage(book, said, instructions=told, words=rule, k=k, m=m)
+    asked = zip(generations, instructions, strict=True)
+    expected = reference_kernels.book_coverage(book, asked, rule, k, m)
+    for name in ("blocks", "long_spans"):
+        expected[name] = in_characters(book, rule, expected[name])
+    assert found.row(0, named=True) == expected
+
+
+# Series of numbers.
+
+FEW = st.sampled_from([0.0, -0.25, -1.0, -3.0])
+ANY = st.floats(-50, 0, width=32, allow_subnormal=False)
+series = st.lists(FEW, max_size=40) | st.lists(ANY, max_size=40)
+bins = st.integers(1, 7)
+
+
+def of(kernel, *lists, **options):
+    frame = pl.DataFrame({"x": lists}, {"x": pl.List(pl.Float64)})
+    return frame.select(kernel("x", **options))["x"].to_list()
+
+
+@given(st.lists(st.none() | series, max_size=4), bins)
+def test_lempel_ziv_equals_the_reference(lists, bins):
+    expected = [each and reference_complexity.lempel_ziv(each, bins) for each in lists]
+    assert of(lempel_ziv_complexity, *lists, bins=bins) == [each or None for each in expected]
+
+
+@given(series, st.integers(1, 4), st.sampled_from([0.0, 0.2, 0.8, 1.3]))
+def test_entropy_equals_the_reference(values, m, r):
+    assume(not values or not reference_complexity.is_tied(values, r))
+    expected = reference_complexity.entropy(values, m, r)
+    approximate = None if expected is None else pytest.approx(expected, abs=1e-9)
+    assert of(approximate_entropy, values, m=m, r=r) == [approximate]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_as_long_as_attacks_give_them(seed):
+    draw = random.Random(seed)
+    values = [-draw.expovariate(0.5 + seed) for _ in range(200)]
+    for n in (3, 4, 5):
+        found = of(lempel_ziv_complexity, values, bins=n)
+        assert found == [reference_complexity.lempel_ziv(values, n)]
+    expected = reference_complexity.entropy(values, 8, 0.8)
+    assert expected
+    assert of(approximate_entropy, values, m=8, r=0.8) == [pytest.approx(expected, abs=1e-12)]

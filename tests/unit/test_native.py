@@ -266,10 +266,5 @@ def test_errors_of_a_column_reach_the_caller():
         _native.zlib_size(Closed())
 
 
-@pytest.mark.parametrize("rule", WORD_RULES)
-def test_native_module_knows_every_word_rule(rule):
-    assert pl.Series(_native.count_words(pl.Series(["a b"]), words=rule)).to_list() == [2]
-
-
 def test_tests_run_optimised_code():
     assert _native.build_profile() == "release"

@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import reduce
 from heapq import merge
-from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
-from mia_batch.attacks.attack import CONTINUATION, among
+from mia_batch.attacks.attack import CONTINUATION, Attack, among
 from mia_batch.attacks.from_logprobs import with_series
 from mia_batch.attacks.from_references import with_shadows
 from mia_batch.errors import SchemaMismatchError
 from mia_batch.schemas import Scores, Targets
 from mia_batch.tables import RowIndex, mapped_zeros
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from numpy.typing import NDArray
-
-    from mia_batch.attacks.attack import Attack
-
 
 # Rows of evidence, batch by batch, with all of a target in the same batch.
 
@@ -74,73 +67,58 @@ _IS_READ = pl.col("reason").is_null() | pl.col("n_bytes").is_null()  # what is n
 class _Evidence:
     """Rows of targets, as attacks read them."""
 
-    rows: tuple[pl.LazyFrame, ...]  # tables of the same columns, ``there`` among them
-    seen: pl.Expr  # which of them formulas see
-    number: tuple[str, ...]  # columns that tell a target's rows apart
-    counts: dict[str, pl.Expr]  # what is counted of the continuations
-    at_once: int  # rows
     attacks: list[Attack]
+    rows: tuple[pl.LazyFrame, ...]  # tables of the same columns, ``there`` among them
+    number: tuple[str, ...]  # columns that tell a target's rows apart
+    seen: pl.Expr = field(default_factory=lambda: pl.lit(value=True))  # which rows formulas see
+    counts: dict[str, pl.Expr] = field(default_factory=dict)  # what is counted of continuations
+    at_once: int = _TEXTS_AT_ONCE  # rows
 
 
-def _samples(features: pl.LazyFrame, attacks: list[Attack]) -> _Evidence:
-    """Take candidates; where only continuations are read, no batch has the columns that say so."""
+def _kinds(
+    features: pl.LazyFrame, logprobs: pl.LazyFrame | None, attacks: Sequence[Attack]
+) -> Iterator[_Evidence]:
+    """Yield what attacks on samples read, then on log-probabilities, then on both tables."""
+    both = [each for each in attacks if each.logprobs]
+    samples, texts = (
+        [each for each in attacks if each.evidence == kind and not each.logprobs]
+        for kind in ("samples", "logprobs")
+    )
     number: tuple[str, ...] = ("view_index", "sample_index")
-    rows = features.with_columns(there=_IS_ANSWER)
-    own = pl.lit(value=True)
-    if _pairs(attacks) <= _CONTINUATIONS:
-        rows = rows.filter(among(_CONTINUATIONS))
+    answers = features.with_columns(there=_IS_ANSWER)
+    rows, own = answers, pl.col("model") == "target"
+    if {pair for attack in samples for pair in attack.reads} <= _CONTINUATIONS:
+        # No batch has the columns that say so.
+        rows, own = rows.filter(among(_CONTINUATIONS)), pl.lit(value=True)
     else:
         number = ("model", "view", *number)
-        own = pl.col("model") == "target"
-    return _Evidence(
+    there = pl.col("there") & own
+    yield _Evidence(
+        attacks=samples,
         rows=(rows,),
+        number=number,
         seen=pl.col("there"),
-        number=number,
-        counts={
-            "n_samples": (pl.col("there") & own).sum(),
-            "n_short": (pl.col("short") & own).sum(),
-        },
+        counts={"n_samples": there.sum(), "n_short": (pl.col("short") & own).sum()},
         at_once=_SAMPLES_AT_ONCE,
-        attacks=attacks,
     )
-
-
-def _logprobs(logprobs: pl.LazyFrame, attacks: list[Attack]) -> _Evidence:
-    return _Evidence(
-        rows=(logprobs.with_columns(there=_IS_READ),),
-        seen=pl.lit(value=True),
-        number=("model", "view", "view_index"),
-        counts={},
-        at_once=_TEXTS_AT_ONCE,
-        attacks=attacks,
-    )
-
-
-def _both(features: pl.LazyFrame, logprobs: pl.LazyFrame, attacks: list[Attack]) -> _Evidence:
-    """Take rows of both tables, those of a target at about the same time."""
-    tables = (logprobs.with_columns(there=_IS_READ), features.with_columns(there=_IS_ANSWER))
-    types = tables[0].collect_schema() | tables[1].collect_schema()
-    rows = [
-        table.with_columns(
-            pl.lit(None, dtype).alias(name)
-            for name, dtype in types.items()
-            if name not in table.collect_schema()
-        ).select(*types)
-        for table in tables
-    ]
-    number = ("model", "view", "view_index", "sample_index")
-    return _Evidence(
-        rows=tuple(rows),
-        seen=pl.col("there") | pl.col("sample_index").is_null(),
-        number=number,
-        counts={},
-        at_once=_TEXTS_AT_ONCE,
-        attacks=attacks,
-    )
-
-
-def _pairs(attacks: Iterable[Attack]) -> set[tuple[str, str]]:
-    return {pair for attack in attacks for pair in attack.reads}
+    if logprobs is None:
+        return
+    read = logprobs.with_columns(there=_IS_READ)
+    number = ("model", "view", "view_index")
+    if texts:
+        yield _Evidence(attacks=texts, rows=(read,), number=number)
+    if both:
+        seen = pl.col("there") | pl.col("sample_index").is_null()
+        types = read.collect_schema() | answers.collect_schema()
+        tables = tuple(  # each with the columns of both
+            table.with_columns(
+                pl.lit(None, types[name]).alias(name)
+                for name in types.keys() - table.collect_schema()
+            ).select(*types)
+            for table in (read, answers)
+        )
+        number = (*number, "sample_index")
+        yield _Evidence(attacks=both, rows=tables, number=number, seen=seen)
 
 
 def score(
@@ -182,14 +160,7 @@ def score(
     """
     if logprobs is not None:
         logprobs = with_series(with_shadows(logprobs, attacks), attacks)
-    mixed = [attack for attack in attacks if attack.logprobs]
-    alone = [attack for attack in attacks if not attack.logprobs]
-    kinds = [_samples(features, [attack for attack in alone if attack.evidence == "samples"])]
-    reading = [attack for attack in alone if attack.evidence == "logprobs"]
-    if logprobs is not None and reading:
-        kinds.append(_logprobs(logprobs, reading))
-    if logprobs is not None and mixed:
-        kinds.append(_both(features, logprobs, mixed))
+    kinds = [*_kinds(features, logprobs, attacks)]
     for evidence in kinds:
         for attack in evidence.attacks:
             attack.check(evidence.rows[0])
@@ -204,8 +175,9 @@ def score(
     columns = (*Scores.column_names(), *names, *passing)
     keys = targets.select(name for name in columns if name in types)
     index = RowIndex(keys.select("target_id"))
-    numbers = [_numbers(evidence, keys, index) for evidence in kinds]
-    for start, *chunks in zip(_starts(index), *numbers, strict=True):
+    starts = range(0, max(index.height, 1), _TARGETS_AT_ONCE)
+    numbers = [_numbers(evidence, keys, index, starts) for evidence in kinds]
+    for start, *chunks in zip(starts, *numbers, strict=True):
         chunk = keys.slice(start, _TARGETS_AT_ONCE).collect()
         made = pl.concat([chunk, *chunks], how="horizontal")
         yield made.with_columns(pl.lit(None, pl.Float64).alias(name) for name in learned).select(
@@ -213,11 +185,9 @@ def score(
         )
 
 
-def _starts(index: RowIndex) -> range:
-    return range(0, max(index.height, 1), _TARGETS_AT_ONCE)
-
-
-def _numbers(evidence: _Evidence, keys: pl.LazyFrame, index: RowIndex) -> Iterator[pl.DataFrame]:
+def _numbers(
+    evidence: _Evidence, keys: pl.LazyFrame, index: RowIndex, starts: range
+) -> Iterator[pl.DataFrame]:
     """Yield the counts and scores of all targets, so many at a time."""
     attacks = evidence.attacks
     types: dict[str, type[pl.DataType]] = dict.fromkeys(evidence.counts, pl.UInt32)
@@ -227,7 +197,7 @@ def _numbers(evidence: _Evidence, keys: pl.LazyFrame, index: RowIndex) -> Iterat
     used.update(*(count.meta.root_names() for count in evidence.counts.values()))
     batches = whole_targets(_rows(evidence, index, used), to_come, evidence.number)
     held = pl.DataFrame(schema={"row": pl.UInt32, **types})
-    for start in _starts(index):
+    for start in starts:
         end = min(start + _TARGETS_AT_ONCE, index.height)
         while to_come[start:end].any():
             batch = next(batches)
@@ -265,7 +235,7 @@ def _aggregate(rows: pl.DataFrame, evidence: _Evidence) -> pl.DataFrame:
         read = frozenset(attack.reads + attack.logprobs)
         groups.setdefault(None if picks else read, []).append(attack)
     frames = []
-    complete = rows["there"].all()
+    complete, there = rows["there"].all(), pl.col("there")
     for pairs, attacks in groups.items():
         own = rows.lazy()
         if pairs is not None and "model" in evidence.number:
@@ -281,7 +251,12 @@ def _aggregate(rows: pl.DataFrame, evidence: _Evidence) -> pl.DataFrame:
             )
         )
         if not complete:
-            shares = own.group_by("row").agg(**{a.name: _share_of(a, rows) for a in attacks})
+            shares = own.group_by("row").agg(
+                (there.filter(among(a.reads + a.logprobs)) if "model" in rows else there)
+                .mean()
+                .alias(a.name)
+                for a in attacks
+            )
             made = made.join(shares, on="row", suffix=" there").with_columns(
                 pl.when(pl.col(f"{a.name} there") >= a.least).then(a.name).alias(a.name)
                 for a in attacks
@@ -292,14 +267,6 @@ def _aggregate(rows: pl.DataFrame, evidence: _Evidence) -> pl.DataFrame:
     value = pl.col(names).cast(pl.Float64)
     found = found.with_columns(pl.when(value.is_finite()).then(value))
     return found.select("row", *evidence.counts, *names).collect()
-
-
-def _share_of(attack: Attack, rows: pl.DataFrame) -> pl.Expr:
-    """Share of what an attack reads that is there."""
-    there = pl.col("there")
-    return (
-        there.filter(among(attack.reads + attack.logprobs)) if "model" in rows else there
-    ).mean()
 
 
 def _refuse_duplicates(rows: pl.DataFrame, number: tuple[str, ...], keys: pl.LazyFrame) -> None:

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import polars as pl
 
 from mia_batch.errors import SchemaMismatchError, SettingsError
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-
 CONTINUATION = ("target", "continuation")
 """What attacks read that say nothing else."""
 PROBE = ("target", "probe")
 """Points of a text: the words before each, and the next few."""
+REFERENCE_PROBE = ("reference", "probe")
 CHOICE = ("target", "choice")
 """Questions which of four passages is verbatim, and the labels that can be answered."""
 NEXT_TOKEN = (PROBE, CHOICE)
@@ -237,10 +235,10 @@ UNSCORED = "no token of the text has a log-probability"
 def of_texts(
     name: str,
     expr: pl.Expr,
-    *,
     formula: str,
     source: str,
     undefined: str = UNSCORED,
+    *,
     reads: tuple[tuple[str, str], ...] = (TEXT,),
     settings: tuple[str, ...] = (),
 ) -> Attack:
@@ -336,10 +334,7 @@ LEARNED_ATTACKS = (
             "mean of the log-odds that a logistic regression and gradient-boosted trees give to "
             "all other scores of the text; learned from texts of other groups alone"
         ),
-        source=(
-            "learned in each run from texts of known membership, cross-fitted by group; that "
-            "p-values stay valid: Marandon et al. 2024 (arXiv:2208.06685)"
-        ),
+        source="cross-fitted by group; valid p-values: Marandon et al. 2024 (arXiv:2208.06685)",
         undefined=(
             "no other attack has a score of the text, or there are texts of fewer than 10 groups "
             "of each class to learn from"

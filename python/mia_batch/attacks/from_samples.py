@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import log
-from typing import TYPE_CHECKING
 
 import polars as pl
 
 from mia_batch.attacks.attack import (
     AGGREGATES,
     CHOICE,
-    CONTINUATION,
     EXTRACTION,
     PROBE,
+    REFERENCE_PROBE,
     TEXT,
     Attack,
     among,
@@ -29,20 +29,14 @@ from mia_batch.attacks.attack import (
 )
 from mia_batch.prompts.views import LABELS
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-
 # SaMIA and its relatives: n-gram overlap between sampled candidates and the reference.
 #
 # ``samia_...`` attacks read whole candidates and keep the denominators of the authors' code;
-# ``samia_matched_...`` attacks read each candidate up to the reference's number of words.
-#
-# Source of all: Kaneko et al. (2024), "Sampling-based Pseudo-Likelihood for Membership Inference
-# Attacks", arXiv:2404.11262, version 2 (equation 9 is 11 in version 1).
+# ``samia_matched_...`` attacks read each candidate up to the reference's number of words. In
+# version 1 of the paper, equation 9 is 11.
 
 
-_PAPER = "Kaneko et al. 2024 (arXiv:2404.11262v2)"
+_SAMIA = "Kaneko et al. 2024 (arXiv:2404.11262v2)"
 _KINDS = {
     "": "equations 1 and 5",
     "_precision": "equation 9",
@@ -52,7 +46,13 @@ _KINDS = {
 """Mean recall and precision lie in [0, 1]; with compressed sizes in bytes a score is 0 or more."""
 
 
-def _attack(kind: str, n: int, *, matched: bool) -> Attack:
+def _where_long(expr: pl.Expr, n: int) -> tuple[pl.Expr, str]:
+    """Let a score stand where the reference has n-grams; and say why it does not elsewhere."""
+    why = f"the reference has fewer than {n} words" if n > 1 else "the reference is empty"
+    return pl.when(pl.col("words_reference").max() >= n).then(expr), why
+
+
+def _samia(kind: str, n: int, *, matched: bool) -> Attack:
     cut = "_matched" if matched else ""
     side = f"words_candidate{cut}" if kind == "_precision" else "words_reference"
     overlap, zlib = f"overlap_{n}{cut}", f"zlib_candidate{cut}"
@@ -64,18 +64,12 @@ def _attack(kind: str, n: int, *, matched: bool) -> Attack:
         term, formula = term + pl.col(zlib), f"{formula} + {zlib}"
     expr, undefined = mean(term), "there is no candidate"
     if matched:
-        expr = pl.when(pl.col("words_reference").max() >= n).then(expr)
-        undefined = f"the reference has fewer than {n} words" if n > 1 else "the reference is empty"
-    of_candidates = (
-        "here on candidates cut to the reference's length"
-        if matched
-        else "divided by words, as the authors' code does"
-    )
+        expr, undefined = _where_long(expr, n)
     return Attack(
         name=f"samia{cut}{kind}{'' if n == 1 else f'_n{n}'}_v1",
         expr=expr,
         formula=f"mean over candidates of {formula}",
-        source=f"{_PAPER}, {_KINDS[kind]}, N = {n}; {of_candidates}",
+        source=f"{_SAMIA}, {_KINDS[kind]}, N = {n}",
         undefined=undefined,
         whole_candidates=not matched,
     )
@@ -83,18 +77,16 @@ def _attack(kind: str, n: int, *, matched: bool) -> Attack:
 
 def _family(*, matched: bool) -> tuple[Attack, ...]:
     kinds = ("", "_precision", "_zlib")
-    return tuple(_attack(kind, n, matched=matched) for kind in kinds for n in range(1, 6))
+    return tuple(_samia(kind, n, matched=matched) for kind in kinds for n in range(1, 6))
 
 
 MATCHED_ATTACKS = _family(matched=True)
 
-SAMIA_ATTACKS = (*_family(matched=False), _attack("_plus_zlib", 1, matched=False))
+SAMIA_ATTACKS = (*_family(matched=False), _samia("_plus_zlib", 1, matched=False))
 
 
-# ROUGE between whole candidates and the reference, under the run's word rule, in [0, 1].
-#
-# Source: Lin (2004), "ROUGE: A Package for Automatic Evaluation of Summaries". With the word rule
-# ``rouge`` the counts are those of the ``rouge-score`` package without stemming.
+# ROUGE between whole candidates and the reference, under the run's word rule, in [0, 1]. With the
+# word rule ``rouge`` the counts are those of the ``rouge-score`` package without stemming.
 
 
 def _rouge(kind: str, n: int, shared: str, section: str) -> Iterator[Attack]:
@@ -112,14 +104,13 @@ def _rouge(kind: str, n: int, shared: str, section: str) -> Iterator[Attack]:
         "_f1": (f1, f"2 {shared} / ({there} + {here})"),
     }
     for ending, (term, formula) in formulas.items():
+        expr, undefined = _where_long(mean(term), n)
         yield Attack(
             name=f"rouge_{kind}{ending}_v1",
-            expr=pl.when(pl.col("words_reference").max() >= n).then(mean(term)),
+            expr=expr,
             formula=f"mean over candidates of {formula}",
             source=f"Lin 2004, {section}",
-            undefined=(
-                f"the reference has fewer than {n} words" if n > 1 else "the reference is empty"
-            ),
+            undefined=undefined,
             whole_candidates=True,
         )
 
@@ -140,14 +131,13 @@ ROUGE_ATTACKS: tuple[Attack, ...] = (
 # ``..._rarity_...`` attacks weigh each shared word by how rarely the model says it elsewhere.
 
 
-_REFERENCE_PROBE = ("reference", "probe")
-_OURS = "He et al. 2025 (USENIX Security), who compare one greedy token at every position (PETAL)"
-_WEIGHED = "weight: inverse document frequency, Spärck Jones 1972, over what the model says"
+_PETAL = "He et al. 2025 (USENIX Security)"
+_WEIGHED = "weight: Spärck Jones 1972"
 _TOO_SHORT = "the text is too short for a point"
 _WEIGHT = "ln(T / (1 + df))"
 
 
-def _probe(name: str, term: pl.Expr, formula: str, source: str) -> Attack:
+def _probe(name: str, term: pl.Expr, formula: str, source: str = _PETAL) -> Attack:
     return Attack(
         name=f"probe_{name}_v1",
         expr=mean(term.cast(pl.Float64)),
@@ -171,36 +161,34 @@ PROBE_ATTACKS = (
         "leading_rarity",
         _of_words("rarity_leading"),
         f"the sum of {_WEIGHT} over the leading words that agree / words asked",
-        f"{_OURS}; {_WEIGHED}",
+        f"{_PETAL}; {_WEIGHED}",
     ),
-    _probe("first_word", pl.col("leading_words") >= 1, "1 where the first word is right", _OURS),
+    _probe("first_word", pl.col("leading_words") >= 1, "1 where the first word is right"),
     _probe(
         "leading",
         share("leading_words", "words_reference"),
         "leading words that agree / words asked",
-        _OURS,
     ),
     _probe(
         "recall_rarity",
         _of_words("rarity_1"),
         f"the sum of {_WEIGHT} over shared words / words asked",
-        f"{_OURS}; {_WEIGHED}",
+        f"{_PETAL}; {_WEIGHED}",
     ),
 )
 
+# What this model knows that the reference model does not.
 REFERENCE_PROBE_ATTACKS = (
     Attack(
         name="probe_rarity_difference_v1",
-        expr=_leading_rarity(PROBE) - _leading_rarity(_REFERENCE_PROBE),
+        expr=_leading_rarity(PROBE) - _leading_rarity(REFERENCE_PROBE),
         formula="probe_leading_rarity_v1 less the same of the reference model",
-        source="Carlini et al. 2021 (arXiv:2012.07805), section 5.2: difference to a reference "
-        f"model; {_OURS}; {_WEIGHED}",
+        source=f"Carlini et al. 2021 (arXiv:2012.07805), section 5.2; {_PETAL}; {_WEIGHED}",
         undefined=f"{_TOO_SHORT}, or one of the two models gave no answer",
-        reads=(PROBE, _REFERENCE_PROBE),
+        reads=(PROBE, REFERENCE_PROBE),
         settings=("reference_model",),
     ),
 )
-"""What this model knows that the reference model does not."""
 
 
 def _log_hit_rate() -> pl.Expr:
@@ -212,39 +200,39 @@ def _log_hit_rate() -> pl.Expr:
     return ((first[0] + 0.5) / (first[1] + 1)).log()
 
 
+# What log-probabilities would be, estimated from drawn answers.
 LOG_HIT_RATE_ATTACKS = (
     Attack(
         name="probe_logprob_v1",
         expr=mean(_log_hit_rate()),
         formula="mean over points of ln((answers whose first word is right + 1/2) / (answers + 1))",
-        source=f"Krichevsky and Trofimov 1981 (smoothing); {_OURS}",
+        source=f"Krichevsky and Trofimov 1981 (smoothing); {_PETAL}",
         undefined=_TOO_SHORT,
         reads=(PROBE,),
         settings=("samples",),
     ),
 )
-"""What log-probabilities would be, estimated from drawn answers."""
 
+# On both kinds of evidence.
 COMBINED_ATTACKS = (
     Attack(
         name="probe_rarity_loss_v1",
         expr=_leading_rarity(PROBE) + average(TEXT),
         formula="probe_leading_rarity_v1 + loss_v1: per word, and per token, in nats",
-        source=f"Church and Hanks 1990 (pointwise mutual information); {_OURS}; {_WEIGHED}",
+        source=f"Church and Hanks 1990 (pointwise mutual information); {_PETAL}; {_WEIGHED}",
         undefined=f"{_TOO_SHORT}, or no token has a log-probability",
         reads=(PROBE,),
         logprobs=(TEXT,),
     ),
 )
-"""Attacks on both kinds of evidence."""
 
 PROBE_LOGPROB_ATTACKS = tuple(
     of_texts(
         f"probe_{name}",
         mean(term),
-        formula=f"mean of {which} of the first token after each point",
-        source=f"{source}, of the tokens after points instead of all",
-        undefined=_TOO_SHORT,
+        f"mean of {which} of the first token after each point",
+        f"{source}, of the tokens after points",
+        _TOO_SHORT,
         reads=(PROBE,),
     )
     for name, term, which, source in (
@@ -253,53 +241,46 @@ PROBE_LOGPROB_ATTACKS = tuple(
             "min_k_20",
             lowest(logprobs(PROBE), 20),
             "the lowest 20 % of logprob",
-            "Shi et al. 2024 (arXiv:2310.16789), equation 1, k = 20, at least one",
+            "Shi et al. 2024 (arXiv:2310.16789), equation 1, k = 20",
         ),
     )
 )
 
 
-def _matched(n: int) -> Attack:
-    ending = "" if n == 1 else f"_n{n}"
-    expr = mean(pl.col(f"rarity_{n}") / ngrams("words_reference", n).clip(lower_bound=1))
+def _matched_rarity(n: int) -> Attack:
+    term = pl.col(f"rarity_{n}") / ngrams("words_reference", n).clip(lower_bound=1)
+    expr, undefined = _where_long(mean(term), n)
     return Attack(
-        name=f"samia_matched_rarity{ending}_v1",
-        expr=pl.when(pl.col("words_reference").max() >= n).then(expr),
+        name=f"samia_matched_rarity{'' if n == 1 else f'_n{n}'}_v1",
+        expr=expr,
         formula=f"mean over candidates of the sum of {_WEIGHT} over shared {n}-grams "
         f"/ {n}-grams of the reference",
-        source=f"Kaneko et al. 2024 (arXiv:2404.11262v2), N = {n}, on candidates cut to the "
-        f"reference's length; {_WEIGHED}",
-        undefined=f"the reference has fewer than {n} words" if n > 1 else "the reference is empty",
-        reads=(CONTINUATION,),
+        source=f"{_SAMIA}, N = {n}; {_WEIGHED}",
+        undefined=undefined,
     )
 
 
-MATCHED_RARITY_ATTACKS = (_matched(1), _matched(2))
-"""The length-matched attacks, weighed."""
+MATCHED_RARITY_ATTACKS = (_matched_rarity(1), _matched_rarity(2))
 
 
 # Words of a candidate in spans that the reference has, too; and the longest such spans.
 #
-# Source of coverage and longest substrings: Hallinan et al. (2025), "The Surprising Effectiveness
-# of Membership Inference with Simple N-Gram Coverage", arXiv:2508.09603. The released code matches
-# detokenised text, so that parts of words match, and finds spans for one length only; here spans
-# start and end between words, and each length is exact.
+# The released code matches detokenised text, so that parts of words match, and finds spans for one
+# length only; here spans start and end between words, and each length is exact.
 
 
-_COVERAGE_PAPER = "Hallinan et al. 2025 (arXiv:2508.09603)"
-_SUBSTRING = f"{_COVERAGE_PAPER}, longest common substring"
-_BLOCKS = (
-    "Ahmed et al. 2026 (arXiv:2601.02671), near-verbatim recall, here of blocks of 8 words or more "
-    "as they are: for whole books, theirs joins blocks across gaps and keeps 20, then 100 words"
-)
+_HALLINAN = "Hallinan et al. 2025 (arXiv:2508.09603)"
+_SUBSTRING = f"{_HALLINAN}, longest common substring"
 _LENGTH = 3  # words of a span, as published
 _LENGTHS = range(2, 13)
 _CANDIDATE = pl.col("words_candidate")
 _LONGER = pl.max_horizontal("words_candidate", "words_reference")
+_LONGER_TEXT = "max(words_candidate, words_reference)"
 _COVERED = pl.col(f"covered_{_LENGTH}")
+_COVERAGE = f"{_HALLINAN}, coverage, L = {_LENGTH}"
 
 
-def _attacks(name: str, term: pl.Expr, formula: str, source: str) -> Iterator[Attack]:
+def _aggregated(name: str, term: pl.Expr, formula: str, source: str) -> Iterator[Attack]:
     """Mean, maximum, median and minimum of a term over candidates."""
     for ending, aggregate in AGGREGATES.items():
         yield Attack(
@@ -312,56 +293,59 @@ def _attacks(name: str, term: pl.Expr, formula: str, source: str) -> Iterator[At
         )
 
 
-def _coverage(kind: str, part: pl.Expr, whole: pl.Expr, formula: str) -> Iterator[Attack]:
-    """One of cov_cand, cov_ref and cov_total, in [0, 1]."""
-    source = f"{_COVERAGE_PAPER}, coverage, L = {_LENGTH}"
-    return _attacks(f"ngram_coverage{kind}", share(part, whole), formula, source)
-
-
-_LONGER_TEXT = "max(words_candidate, words_reference)"
 COVERAGE_ATTACKS: tuple[Attack, ...] = (
-    *_coverage("", _COVERED, _CANDIDATE, f"covered_{_LENGTH} / words_candidate"),
-    *_coverage("_reference", _COVERED, _LONGER, f"covered_{_LENGTH} / {_LONGER_TEXT}"),
-    *_coverage(
-        "_total",
-        2 * _COVERED,
-        _CANDIDATE + _LONGER,
-        f"2 covered_{_LENGTH} / (words_candidate + {_LONGER_TEXT})",
+    *_aggregated(
+        "ngram_coverage",
+        share(_COVERED, _CANDIDATE),
+        f"covered_{_LENGTH} / words_candidate",
+        _COVERAGE,
     ),
-    *_attacks(
+    *_aggregated(
+        "ngram_coverage_reference",
+        share(_COVERED, _LONGER),
+        f"covered_{_LENGTH} / {_LONGER_TEXT}",
+        _COVERAGE,
+    ),
+    *_aggregated(
+        "ngram_coverage_total",
+        share(2 * _COVERED, _CANDIDATE + _LONGER),
+        f"2 covered_{_LENGTH} / (words_candidate + {_LONGER_TEXT})",
+        _COVERAGE,
+    ),
+    *_aggregated(
         "creativity",
         pl.sum_horizontal(
             (share(f"covered_{length}", _CANDIDATE) for length in _LENGTHS), ignore_nulls=False
         ),
         f"(covered_{_LENGTHS[0]} + ... + covered_{_LENGTHS[-1]}) / words_candidate",
-        f"{_COVERAGE_PAPER}, sum of coverages, L = {_LENGTHS[0]} to {_LENGTHS[-1]}",
+        f"{_HALLINAN}, sum of coverages, L = {_LENGTHS[0]} to {_LENGTHS[-1]}",
     ),
 )
 
 VERBATIM_ATTACKS: tuple[Attack, ...] = (
-    *_attacks(
+    *_aggregated(
         "longest_block",
         pl.col("longest_block_words"),
         "longest_block_words",
         f"{_SUBSTRING}, in words",
     ),
-    *_attacks(
+    *_aggregated(
         "longest_block_chars",
         pl.col("longest_block_chars"),
         "longest_block_chars",
         f"{_SUBSTRING}, in characters",
     ),
-    *_attacks(
+    *_aggregated(
         "longest_block_share",
         share("longest_block_words", "words_reference"),
         "longest_block_words / words_reference",
         f"{_SUBSTRING}, by the reference's words",
     ),
-    *_attacks(
+    *_aggregated(
         "near_verbatim",
         share("near_verbatim_words", "words_reference"),
         "near_verbatim_words / words_reference",
-        _BLOCKS,
+        "Ahmed et al. 2026 (arXiv:2601.02671), near-verbatim recall, here of blocks of 8 words",
     ),
 )
 
@@ -382,42 +366,29 @@ def _surprising() -> pl.Expr:
 
 
 RANK_ATTACKS = (
+    of_texts("rank", -mean(scored("rank")), "-mean of rank", f"{_MITCHELL} (Rank)"),
     of_texts(
-        "rank",
-        -mean(scored("rank")),
-        formula="-mean of rank",
-        source=f"{_MITCHELL} (Rank); minus the mean rank",
-    ),
-    of_texts(
-        "log_rank",
-        -mean(scored("rank").log()),
-        formula="-mean of log(rank)",
-        source=f"{_MITCHELL} (LogRank); minus the mean log rank",
+        "log_rank", -mean(scored("rank").log()), "-mean of log(rank)", f"{_MITCHELL} (LogRank)"
     ),
     of_texts(
         "top_1_share",
         mean((scored("rank") == 1).cast(int)),
-        formula="share of tokens with rank = 1",
-        source="Gehrmann et al. 2019 (arXiv:1906.04043), test 2; share of rank 1",
+        "share of tokens with rank = 1",
+        "Gehrmann et al. 2019 (arXiv:1906.04043), test 2",
     ),
     of_texts(
         "entropy",
         mean(scored("vocabulary_mean")),
-        formula="mean of vocabulary_mean",
-        source=f"{_MITCHELL} (Entropy); minus the mean entropy of the predictions",
+        "mean of vocabulary_mean",
+        f"{_MITCHELL} (Entropy)",
     ),
     of_texts(
         "surprising_20",
         mean(_surprising()),
-        formula=(
-            f"mean of logprob, where it is among the lowest {_PERCENT} % and "
-            f"-vocabulary_mean < {_CERTAIN}"
-        ),
-        source=(
-            "Zhang and Wu 2024 (arXiv:2407.21248), tokens of low entropy (below "
-            f"{_CERTAIN} nats) and low probability; here among the lowest {_PERCENT} percent"
-        ),
-        undefined="the model was certain of none of the least likely tokens",
+        f"mean of logprob, where it is among the lowest {_PERCENT} % and "
+        f"-vocabulary_mean < {_CERTAIN}",
+        "Zhang and Wu 2024 (arXiv:2407.21248), here of the least likely tokens",
+        "the model was certain of none of the least likely tokens",
     ),
 )
 
@@ -440,28 +411,20 @@ FREQUENCY_ATTACKS = (
     of_texts(
         "dc_pdd",
         _dc_pdd(),
-        formula=f"mean over distinct tokens of min({_CAP}, exp(logprob) * log_inverse_frequency)",
-        source=(
-            "Zhang et al. 2024 (arXiv:2409.14781), cross-entropy of probabilities and "
-            f"frequencies, a = {_CAP}; a token counts where it is scored first"
-        ),
-        undefined="no token of the text has both a log-probability and a frequency",
+        f"mean over distinct tokens of min({_CAP}, exp(logprob) * log_inverse_frequency)",
+        f"Zhang et al. 2024 (arXiv:2409.14781), a = {_CAP}",
+        "no token of the text has both a log-probability and a frequency",
         settings=("frequencies_from",),
     ),
 )
 
 
 # PETAL: log-probabilities guessed from how alike the model's word and the true word are.
+#
+# With log similarity, its floor and a line per text as in the authors' code.
 
 
-_PROBE = ("target", "probe")
-_SURROGATE = ("reference", "probe")
 _LEAST = 1e-16  # similarity, of the authors' code
-_SOURCE = (
-    "He et al. 2025 (USENIX Security), with log similarity, its floor and a line per text as in "
-    "the authors' code; words at the run's points instead of every token, embeddings of WordLlama "
-    "instead of all-MiniLM-L6-v2"
-)
 
 
 def _log_similarity(view: tuple[str, str]) -> pl.Expr:
@@ -476,12 +439,12 @@ def _petal() -> pl.Expr:
         pl.col(name) == pl.col(name).shift(1) for name in ("model", "view", "view_index")
     )
     logprob = pl.when(same).then(pl.col("logprob").shift(1)).list.first().cast(pl.Float64)
-    known = pl.when(logprob.is_not_null()).then(_log_similarity(_SURROGATE))
+    known = pl.when(logprob.is_not_null()).then(_log_similarity(REFERENCE_PROBE))
     logprob = pl.when(known.is_not_null()).then(logprob)
     spread = mean((known - mean(known)) ** 2)
     both = mean((known - mean(known)) * (logprob - mean(logprob)))
     slope = pl.when(known.max() > known.min()).then(both / spread).otherwise(0.0)
-    return mean(logprob) + slope * (mean(_log_similarity(_PROBE)) - mean(known))
+    return mean(logprob) + slope * (mean(_log_similarity(PROBE)) - mean(known))
 
 
 PETAL_ATTACKS = (
@@ -490,20 +453,19 @@ PETAL_ATTACKS = (
         expr=_petal(),
         formula="mean over points of a + b ln(similarity of the answer and the true word); a and b "
         "fitted on the reference model's answers and log-probabilities of the same text",
-        source=f"{_SOURCE}; the surrogate is the reference model; where its similarities do not "
-        "vary, b is 0",
+        source=f"{_PETAL}, the surrogate is the reference model",
         undefined="the text is too short for a point, or one of the two models gave no answer",
-        reads=(_PROBE, _SURROGATE),
-        logprobs=(_SURROGATE,),
+        reads=(PROBE, REFERENCE_PROBE),
+        logprobs=(REFERENCE_PROBE,),
         settings=("reference_model",),
     ),
     Attack(
         name="petal_similarity_v1",
-        expr=mean(_log_similarity(_PROBE)),
+        expr=mean(_log_similarity(PROBE)),
         formula="mean over points of ln(similarity of the answer and the true word)",
-        source=f"{_SOURCE}; without a surrogate, so with one line for all texts",
-        undefined="the text is too short for a point",
-        reads=(_PROBE,),
+        source=f"{_PETAL}, without a surrogate",
+        undefined=_TOO_SHORT,
+        reads=(PROBE,),
     ),
 )
 
@@ -515,11 +477,8 @@ PETAL_ATTACKS = (
 
 
 _DECOP = "Duarte et al. 2024 (arXiv:2402.09910), DE-COP"
-_BALANCED = "averaged over the four labels, so that no preference for one counts"
 _SETTINGS = ("paraphrases_column",)
 _FEW = "the text lacks three paraphrases that differ from it and each other"
-_UNREAD = f"{_FEW}, or where some label is right no answer names one label"
-_UNSCORED = f"{_FEW}, or where some label is right no order has probabilities"
 _RIGHT = pl.col("view_index") % len(LABELS)
 
 
@@ -529,18 +488,6 @@ def _over_labels(term: pl.Expr) -> pl.Expr:
         mean(pl.when(among([CHOICE]), place == _RIGHT).then(term)) for place in range(len(LABELS))
     ]
     return pl.sum_horizontal(means, ignore_nulls=False) / len(LABELS)
-
-
-def _logprobs() -> list[pl.Expr]:
-    """Log-probability of each label."""
-    each = (pl.col("logprob").list.get(i, null_on_oob=True) for i in range(len(LABELS)))
-    return [logprob.cast(pl.Float64) for logprob in each]
-
-
-def _probabilities() -> list[pl.Expr]:
-    """Probability of each label among the four."""
-    odds = [each.exp() for each in _logprobs()]
-    return [each / pl.sum_horizontal(odds, ignore_nulls=False) for each in odds]
 
 
 def _less_means(values: list[pl.Expr]) -> pl.Expr:
@@ -553,16 +500,19 @@ def _is_highest(values: pl.Expr) -> pl.Expr:
     return (values.list.arg_max() == _RIGHT).cast(pl.Float64)
 
 
-_P = _probabilities()
+_LOG_P = [
+    pl.col("logprob").list.get(i, null_on_oob=True).cast(pl.Float64) for i in range(len(LABELS))
+]
+_ODDS = [each.exp() for each in _LOG_P]
+_P = [each / pl.sum_horizontal(_ODDS, ignore_nulls=False) for each in _ODDS]
 
 CHOICE_ATTACKS = (
     Attack(
         name="decop_v1",
         expr=_over_labels((pl.col("choice") == _RIGHT).cast(pl.Float64)),
         formula="mean over labels of the share of answers that name the label where it is right",
-        source=f"{_DECOP} from answers alone; {_BALANCED}; answers that name no label, or several, "
-        "are left out",
-        undefined=_UNREAD,
+        source=f"{_DECOP}, from answers alone",
+        undefined=f"{_FEW}, or where some label is right no answer names one label",
         reads=(CHOICE,),
         settings=_SETTINGS,
     ),
@@ -572,9 +522,9 @@ CHOICE_LOGPROB_ATTACKS = tuple(
     of_texts(
         f"decop_{name}",
         _over_labels(term),
-        formula=f"mean over labels of {what} where the label is right",
-        source=f"{_DECOP}, {source}; {_BALANCED}",
-        undefined=_UNSCORED,
+        f"mean over labels of {what} where the label is right",
+        f"{_DECOP}, {source}",
+        f"{_FEW}, or where some label is right no order has probabilities",
         reads=(CHOICE,),
         settings=_SETTINGS,
     )
@@ -583,42 +533,36 @@ CHOICE_LOGPROB_ATTACKS = tuple(
             "calibrated",
             _is_highest(_less_means(_P)),
             "1 where, less its mean over the text's orders, the label's probability is the highest",
-            "calibrated: the means are of the orders of this text; the authors' released code has "
-            "no such step",
+            "calibrated by the orders of this text",
         ),
         (
-            "log_calibrated",
-            _is_highest(_less_means(_logprobs())),
+            "log_calibrated",  # whatever is added to a label's logit in all orders changes nothing
+            _is_highest(_less_means(_LOG_P)),
             "1 where, less its mean over the text's orders, the label's log-probability is the "
             "highest",
-            "calibrated likewise, but on log-probabilities: whatever is added to the logit of a "
-            "label in all orders changes nothing",
+            "calibrated on log-probabilities",
         ),
         (
             "logprob",
             _is_highest(pl.col("logprob")),
             "1 where the label's probability is the highest",
-            "from probabilities, as in the authors' released code",
+            "from probabilities, as in the authors' code",
         ),
         (
             "probability",
             pl.concat_list(_P).list.get(_RIGHT),
             "its probability among the four",
-            "with the probability itself instead of a decision",
+            "the probability itself",
         ),
     )
 )
 
 
 # How likely the model is to continue the prefix with the reference, token for token.
-#
-# Source: Hayes et al. (2025), "Measuring memorization in language models via probabilistic
-# extraction", arXiv:2410.19482.
 
 
 _HAYES = "Hayes et al. 2025 (arXiv:2410.19482)"
 _NOT_EVERY_TOKEN = "not every token of the reference has a log-probability"
-_LEFT_OUT = f"{_NOT_EVERY_TOKEN}, or decoding leaves one of them out"
 _UNLIKELY = -30.0
 """Below this log p, log(1 - p) is -p to the last bit."""
 
@@ -639,12 +583,6 @@ def _log_p_kept() -> pl.Expr:
     return _sum(logprob - support_mass).clip(upper_bound=0.0)  # rounding may exceed certainty
 
 
-def _greedy() -> pl.Expr:
-    """1 where each token of the reference is the likeliest, else 0."""
-    rank = scored("rank", EXTRACTION)
-    return _whole(rank, (rank == 1).all().cast(pl.Float64))
-
-
 def _log_samples(log_p: pl.Expr, p: float) -> pl.Expr:
     """Log of the samples needed to have the reference among them with probability p; 0 or more."""
     hazard = pl.when(log_p < _UNLIKELY).then(log_p).otherwise((-(-log_p.exp()).log1p()).log())
@@ -655,27 +593,20 @@ def _extraction_attacks(
     name: str, log_p: pl.Expr, formula: str, scheme: str, undefined: str
 ) -> Iterator[Attack]:
     yield of_texts(
-        name,
-        log_p,
-        formula=formula,
-        source=f"{_HAYES}, log p_z {scheme}",
-        undefined=undefined,
-        reads=(EXTRACTION,),
+        name, log_p, formula, f"{_HAYES}, log p_z {scheme}", undefined, reads=(EXTRACTION,)
     )
-    for percent in (50, 90, 99):
-        p = percent / 100
+    for p in (0.5, 0.9, 0.99):
         yield of_texts(
-            f"{name}_n_{percent}",
+            f"{name}_n_{p * 100:.0f}",
             -_log_samples(log_p, p),
-            formula=f"-log(max(1, log(1 - {p}) / log(1 - exp({formula}))))",
-            source=(
-                f"{_HAYES}, (n, p)-discoverable extraction {scheme}; minus the log of the least "
-                f"n, not rounded and at least 1, for p = {p}"
-            ),
-            undefined=undefined,
+            f"-log(max(1, log(1 - {p}) / log(1 - exp({formula}))))",
+            f"{_HAYES}, minus the log of n of (n, {p})-discoverable extraction {scheme}",
+            undefined,
             reads=(EXTRACTION,),
         )
 
+
+_EXTRACTION_RANK = scored("rank", EXTRACTION)
 
 EXTRACTION_ATTACKS: tuple[Attack, ...] = (
     *_extraction_attacks(
@@ -690,14 +621,14 @@ EXTRACTION_ATTACKS: tuple[Attack, ...] = (
         _log_p_kept(),
         "sum of (logprob - support_mass)",
         "under the run's decoding",
-        _LEFT_OUT,
+        f"{_NOT_EVERY_TOKEN}, or decoding leaves one of them out",
     ),
     of_texts(
         "extraction_greedy",
-        _greedy(),
-        formula="1 where all tokens have rank = 1, else 0",
-        source=f"{_HAYES}, discoverable extraction: 1 where greedy decoding does it",
-        undefined=_NOT_EVERY_TOKEN,
+        _whole(_EXTRACTION_RANK, (_EXTRACTION_RANK == 1).all().cast(pl.Float64)),
+        "1 where all tokens have rank = 1, else 0",
+        f"{_HAYES}, discoverable extraction",
+        _NOT_EVERY_TOKEN,
         reads=(EXTRACTION,),
     ),
 )

@@ -4,122 +4,83 @@ from __future__ import annotations
 
 import runpy
 import traceback
+from collections.abc import Collection
 from difflib import get_close_matches
 from functools import cache
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING
 
+from mia_batch.attacks import from_logprobs, from_references, from_samples
 from mia_batch.attacks.attack import LEARNED_ATTACKS, Attack
-from mia_batch.attacks.from_logprobs import (
-    LOSS_ATTACKS,
-    MIN_K_ATTACKS,
-    SERIES_ATTACKS,
-    SHAPE_ATTACKS,
-)
-from mia_batch.attacks.from_references import (
-    BASE_MODEL_ATTACKS,
-    NEIGHBOUR_ATTACKS,
-    PREFIX_SHOT_ATTACKS,
-    REFERENCE_ATTACKS,
-    SHADOW_ATTACKS,
-    SPV_ATTACKS,
-    SPV_UNCALIBRATED_ATTACKS,
-    TUNED_REFERENCE_ATTACKS,
-)
-from mia_batch.attacks.from_samples import (
-    CHOICE_ATTACKS,
-    CHOICE_LOGPROB_ATTACKS,
-    COMBINED_ATTACKS,
-    COVERAGE_ATTACKS,
-    EXTRACTION_ATTACKS,
-    FREQUENCY_ATTACKS,
-    LOG_HIT_RATE_ATTACKS,
-    MATCHED_ATTACKS,
-    MATCHED_RARITY_ATTACKS,
-    PETAL_ATTACKS,
-    PROBE_ATTACKS,
-    PROBE_LOGPROB_ATTACKS,
-    RANK_ATTACKS,
-    REFERENCE_PROBE_ATTACKS,
-    ROUGE_ATTACKS,
-    SAMIA_ATTACKS,
-    VERBATIM_ATTACKS,
-)
 from mia_batch.errors import SettingsError
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from mia_batch.targets import Preset
-
+from mia_batch.targets import Preset
 
 ENTRY_POINTS = "mia_batch.attacks"
 """Group of entry points by which another package adds attacks: each names an `Attack`."""
 
 _FAMILIES = {
-    "SaMIA, length-matched": MATCHED_ATTACKS,
-    "SaMIA": SAMIA_ATTACKS,
-    "ROUGE": ROUGE_ATTACKS,
-    "Probes": PROBE_ATTACKS,
-    "Probes of two models": REFERENCE_PROBE_ATTACKS,
-    "Probes, drawn answers": LOG_HIT_RATE_ATTACKS,
-    "SaMIA, weighed by rarity": MATCHED_RARITY_ATTACKS,
-    "PETAL": PETAL_ATTACKS,
-    "DE-COP": CHOICE_ATTACKS,
-    "Probes and loss": COMBINED_ATTACKS,
-    "N-gram coverage": COVERAGE_ATTACKS,
-    "Verbatim blocks": VERBATIM_ATTACKS,
-    "Log-probabilities at points": PROBE_LOGPROB_ATTACKS,
-    "DE-COP from log-probabilities": CHOICE_LOGPROB_ATTACKS,
-    "Loss": LOSS_ATTACKS,
-    "Min-K% and Min-K%++": MIN_K_ATTACKS,
-    "Reference models": REFERENCE_ATTACKS,
-    "Base models, token by token": BASE_MODEL_ATTACKS,
-    "Tuned reference models": TUNED_REFERENCE_ATTACKS,
-    "SPV-MIA": SPV_ATTACKS,
-    "SPV-MIA without a reference model": SPV_UNCALIBRATED_ATTACKS,
-    "Shadow models: LiRA and RMIA": SHADOW_ATTACKS,
-    "Shots before the text": PREFIX_SHOT_ATTACKS,
-    "Neighbours": NEIGHBOUR_ATTACKS,
-    "Token frequencies": FREQUENCY_ATTACKS,
-    "Extraction": EXTRACTION_ATTACKS,
-    "Ranks and entropy": RANK_ATTACKS,
-    "Series of losses": SERIES_ATTACKS,
-    "Shapes of series of losses": SHAPE_ATTACKS,
+    "SaMIA, length-matched": from_samples.MATCHED_ATTACKS,
+    "SaMIA": from_samples.SAMIA_ATTACKS,
+    "ROUGE": from_samples.ROUGE_ATTACKS,
+    "Probes": from_samples.PROBE_ATTACKS,
+    "Probes of two models": from_samples.REFERENCE_PROBE_ATTACKS,
+    "Probes, drawn answers": from_samples.LOG_HIT_RATE_ATTACKS,
+    "SaMIA, weighed by rarity": from_samples.MATCHED_RARITY_ATTACKS,
+    "PETAL": from_samples.PETAL_ATTACKS,
+    "DE-COP": from_samples.CHOICE_ATTACKS,
+    "Probes and loss": from_samples.COMBINED_ATTACKS,
+    "N-gram coverage": from_samples.COVERAGE_ATTACKS,
+    "Verbatim blocks": from_samples.VERBATIM_ATTACKS,
+    "Log-probabilities at points": from_samples.PROBE_LOGPROB_ATTACKS,
+    "DE-COP from log-probabilities": from_samples.CHOICE_LOGPROB_ATTACKS,
+    "Loss": from_logprobs.LOSS_ATTACKS,
+    "Min-K% and Min-K%++": from_logprobs.MIN_K_ATTACKS,
+    "Reference models": from_references.REFERENCE_ATTACKS,
+    "Base models, token by token": from_references.BASE_MODEL_ATTACKS,
+    "Tuned reference models": from_references.TUNED_REFERENCE_ATTACKS,
+    "SPV-MIA": from_references.SPV_ATTACKS,
+    "SPV-MIA without a reference model": from_references.SPV_UNCALIBRATED_ATTACKS,
+    "Shadow models: LiRA and RMIA": from_references.SHADOW_ATTACKS,
+    "Shots before the text": from_references.PREFIX_SHOT_ATTACKS,
+    "Neighbours": from_references.NEIGHBOUR_ATTACKS,
+    "Token frequencies": from_samples.FREQUENCY_ATTACKS,
+    "Extraction": from_samples.EXTRACTION_ATTACKS,
+    "Ranks and entropy": from_samples.RANK_ATTACKS,
+    "Series of losses": from_logprobs.SERIES_ATTACKS,
+    "Shapes of series of losses": from_logprobs.SHAPE_ATTACKS,
     "Learned from all scores": LEARNED_ATTACKS,
 }
 _SAMPLING = {
-    "default": (*PROBE_ATTACKS, *REFERENCE_PROBE_ATTACKS, *CHOICE_ATTACKS),
-    "matched": MATCHED_ATTACKS,
-    "samia": SAMIA_ATTACKS,
+    "default": ("Probes", "Probes of two models", "DE-COP"),
+    "matched": ("SaMIA, length-matched",),
+    "samia": ("SaMIA",),
 }
+
+
+def _of(*titles: str) -> tuple[Attack, ...]:
+    return tuple(attack for title in titles for attack in _FAMILIES[title])
+
+
 MIN_K_PAPER = (
-    "min_k_20_v1",
-    *(f"min_k_{percent}_v1" for percent in (5, 10, 30, 40, 50, 60)),
-    "loss_v1",
-    "perplexity_v1",
-    "loss_zlib_v1",
-    "lowercase_ratio_v1",
-    "reference_token_difference_v1",
-    "neighbour_difference_v1",
+    *(f"min_k_{percent}_v1" for percent in (20, 5, 10, 30, 40, 50, 60)),
+    *("loss_v1", "perplexity_v1", "loss_zlib_v1", "lowercase_ratio_v1"),
+    *("reference_token_difference_v1", "neighbour_difference_v1"),
 )
 """What the Min-K% paper compares (Shi et al. 2024, table 1), with every k of the authors' code."""
+_TUNED = _of("SPV-MIA", "SPV-MIA without a reference model", "Tuned reference models")
+_LATER = _of("Base models, token by token", "Shadow models: LiRA and RMIA")
 SPV_PAPER = (
-    *(attack.name for attack in (*SPV_ATTACKS, *SPV_UNCALIBRATED_ATTACKS)),
-    *(attack.name for attack in TUNED_REFERENCE_ATTACKS),
-    "reference_token_difference_v1",
-    "loss_v1",
-    "neighbour_difference_v1",
-    "detect_gpt_v1",
-    "min_k_20_v1",
-    "min_k_plus_plus_20_v1",
-    *(attack.name for attack in (*BASE_MODEL_ATTACKS, *SHADOW_ATTACKS)),
+    *(attack.name for attack in _TUNED),
+    *("reference_token_difference_v1", "loss_v1", "neighbour_difference_v1", "detect_gpt_v1"),
+    *("min_k_20_v1", "min_k_plus_plus_20_v1"),
+    *(attack.name for attack in _LATER),
 )
 """What the SPV-MIA paper compares (Fu et al. 2024, tables 1, 5 and 6), and later attacks on tuned
 models."""
 
 _BUILT_IN = {attack.name: attack for family in _FAMILIES.values() for attack in family}
-_BY_NAME = {attack.name for attack in (*SPV_UNCALIBRATED_ATTACKS, *SHAPE_ATTACKS)}
+_BY_NAME = {
+    attack.name for attack in _of("SPV-MIA without a reference model", "Shapes of series of losses")
+}
 """Not among the defaults: they take many passes and no setting of their own, or have no sign."""
 _PAPERS = {"min-k": MIN_K_PAPER, "spv": SPV_PAPER}
 _REGISTERED: dict[str, Attack] = {}
@@ -250,15 +211,15 @@ def defaults(preset: Preset, evidence: Collection[str] = ("samples",)) -> tuple[
     later ones on tuned models. ``evidence`` says which kinds there will be; ``probe-logprobs`` are
     those at points alone, whatever the preset.
     """
-    sampling = _SAMPLING.get(preset, ())
     if preset in _PAPERS:
-        of_tokens = (*PROBE_LOGPROB_ATTACKS, *map(get, _PAPERS[preset]))
+        points = _of("Log-probabilities at points")
+        of_tokens = [*points, *map(get, _PAPERS[preset])]
     else:
-        of_tokens = tuple(
+        of_tokens = [
             attack
             for attack in _BUILT_IN.values()
             if attack.evidence == "logprobs" and attack.name not in _BY_NAME
-        )
-    both = COMBINED_ATTACKS if preset == "default" and len(evidence) > 1 else ()
-    wanted = (*sampling, *of_tokens, *both)
+        ]
+    both = _of("Probes and loss") if preset == "default" and len(evidence) > 1 else ()
+    wanted = (*_of(*_SAMPLING.get(preset, ())), *of_tokens, *both)
     return tuple(attack.name for attack in wanted if attack.kind in evidence)

@@ -9,6 +9,7 @@ import re
 import struct
 import zlib
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from itertools import islice, pairwise
 from types import MappingProxyType, SimpleNamespace
@@ -17,8 +18,6 @@ from urllib.parse import unquote
 from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from lxml.etree import _Element
 
 
@@ -469,7 +468,11 @@ class Pages:
             if doctype := _DOCTYPE.match(source, max(0, head.lower().find(b"<!doctype"))):
                 source = source[: doctype.start()] + source[doctype.end() :]
             last = source.rfind(b"]]>") + 3  # behind it, a search for an end would not end
-            source = _LITERAL.sub(_escape, source[:last]) + source[last:]
+            plain = _LITERAL.sub(
+                lambda literal: literal[1].replace(b"&", b"&amp;").replace(b"<", b"&lt;"),
+                source[:last],
+            )
+            source = plain + source[last:]
             source = _EMPTY.sub(rb"<\1\2></\1>", source)
         options = {"encoding": "utf-8", "no_network": True, "huge_tree": True}
         parser = etree.HTMLParser(target=self, **options)
@@ -630,10 +633,6 @@ def _mark(
     if tag == "a" and "#" in attributes.get("href", ""):
         return "note_marks", _NOTE_MARK if _TO_NOTE.search(attributes["href"]) else _SURE_MARK
     return None
-
-
-def _escape(literal: re.Match[bytes]) -> bytes:
-    return literal[1].replace(b"&", b"&amp;").replace(b"<", b"&lt;")
 
 
 # EPUB: a zip archive whose package file lists the chapters, which are XHTML, in order.

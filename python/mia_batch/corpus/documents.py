@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import re
 import reprlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from difflib import get_close_matches
 from hashlib import sha256
 from itertools import islice
-from typing import TYPE_CHECKING, Literal, NoReturn
+from pathlib import Path
+from typing import Literal, NamedTuple, NoReturn
 
 import numpy as np
 import polars as pl
@@ -20,6 +22,8 @@ from mia_batch.corpus.files import (
     BadInputError,
     EncodingError,
     Reading,
+    Source,
+    SourceFile,
     digest_each,
     digest_of,
     find_files,
@@ -28,15 +32,8 @@ from mia_batch.errors import CorpusError
 from mia_batch.schemas import Documents, LogProbs, Prompts, Samples, Scores, Targets
 from mia_batch.tables import generate
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
 
-    from mia_batch.corpus.files import Source, SourceFile
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
+class Fault(NamedTuple):
     """What makes a row wrong."""
 
     wrong: pl.Expr  # true in rows that are refused

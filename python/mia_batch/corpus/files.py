@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _csv
 import bz2
 import codecs
 import csv
@@ -16,11 +17,12 @@ import re
 import stat
 import sys
 import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path, PurePath
-from typing import IO, TYPE_CHECKING, Any, Literal
+from typing import IO, Any, Literal, NamedTuple
 
 import polars as pl
 from pydantic_core import from_json, to_json
@@ -40,11 +42,6 @@ from mia_batch.corpus.books import (
 )
 from mia_batch.errors import CorpusError
 from mia_batch.tables import READ_ERRORS, digest, in_batches, side_by_side
-
-if TYPE_CHECKING:
-    import _csv
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -356,7 +353,6 @@ def columnar_rows(
 
 
 def columnar_places(files: Sequence[SourceFile], _reading: Reading) -> Iterator[str]:
-    """Say of every row where it is."""
     for file in files:
         yield from (f"{file.path}, row {row + 1}" for row in range(_height(_scan(file))))
 
@@ -429,7 +425,6 @@ def csv_rows(
 
 
 def csv_places(files: Sequence[SourceFile], reading: Reading) -> Iterator[str]:
-    """Say of every row where it is: the line where it begins."""
     return (where for file in files for where, _ in _rows(file, reading)[1])
 
 
@@ -545,7 +540,6 @@ def jsonl_rows(
 
 
 def jsonl_places(files: Sequence[SourceFile], reading: Reading) -> Iterator[str]:
-    """Say of every row where it is."""
     return (where for file in files for where, _ in _json_records(file, reading))
 
 
@@ -683,7 +677,6 @@ def book_rows(
 
 
 def book_places(files: Sequence[SourceFile], _reading: Reading) -> Iterator[str]:
-    """Name the file that is each row."""
     return (str(file.path) for file in files)
 
 
@@ -733,21 +726,18 @@ def _read_book(file: SourceFile, stream: IO[bytes], encoding: str | None) -> Boo
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Format:
-    """How one kind of file is read."""
+class Format(NamedTuple):
+    """How one kind of file is read.
+
+    The type ``Object`` in a schema stands for JSON arrays and objects; rows hold them as JSON text.
+    ``places`` says of every row where it is, as a user counts.
+    """
 
     read_schema: Callable[[Sequence[SourceFile], Reading], pl.Schema]
-    """The columns that all files share; it refuses files that do not fit together.
-
-    The type ``Object`` stands for JSON arrays and objects; rows hold them as JSON text.
-    """
     read_rows: Callable[
         [Sequence[SourceFile], pl.Schema, Sequence[str], Reading], Iterator[pl.DataFrame]
     ]
-    """The rows of all files in order, some megabytes at a time."""
     places: Callable[[Sequence[SourceFile], Reading], Iterator[str]]
-    """Where every row is, in order: file and row as a user counts."""
 
 
 FORMATS: dict[Kind, Format] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from functools import cached_property
 from hashlib import sha256
 from itertools import takewhile
@@ -13,8 +14,6 @@ from mia_batch.errors import SettingsError
 from mia_batch.models.weights import Measure, cause_of, tokenizer_source, weights_source
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from transformers import PreTrainedTokenizerBase
 
 

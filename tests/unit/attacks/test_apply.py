@@ -1,20 +1,23 @@
+"""Attacks applied to evidence, and what an attack must be."""
+
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mia_batch.attacks import Attack, apply, find_unscored, get, score
-from mia_batch.errors import SchemaMismatchError
+from mia_batch.attacks.apply import count_rows, whole_targets
+from mia_batch.errors import SchemaMismatchError, SettingsError
 from mia_batch.schemas import Scores, Unscored
 from tests import frames, logprob_rows
 from tests.frames import target_id
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 RECALL = get("samia_v1")
 TRIGRAMS = get("samia_matched_n3_v1")
@@ -93,13 +96,6 @@ def test_of_six_answers_an_attack_needs_the_share_that_it_names(lost, least, val
     assert unscored["reason"].to_list() == ([] if value else [why])
 
 
-def test_a_sample_without_candidate_does_not_count_as_zero():
-    features = frames.features(pair(0, 0, 4), pair(0, 1, None, words=None, words_candidate=None))
-    scores, unscored = run(features, frames.targets({}))
-    assert scores["samia_v1"].to_list() == [1.0]
-    assert unscored.is_empty()
-
-
 def test_columns_of_the_corpus_pass_through_at_the_end():
     targets = frames.targets({"member": True, "group": "g"}, {}).with_columns(
         row=pl.Series([7, 8]), year=pl.Series(["x", None])
@@ -155,12 +151,6 @@ def test_a_missing_score_is_null_and_has_its_reason():
     ]
 
 
-def test_a_sample_that_is_there_twice_is_refused():
-    twice = frames.features(pair(0, 0, 1), pair(1, 3, 1), pair(1, 0, 1), pair(1, 3, 2))
-    with pytest.raises(SchemaMismatchError, match=f"sample_index 3 of target {target_id(1)} twice"):
-        run(twice, frames.targets({}, {}))
-
-
 @pytest.mark.parametrize("at_once", [5, 1000])
 def test_parts_in_any_order_give_the_same_bits(monkeypatch, at_once):
     """Ten samples first, seven more in later parts, then every row shuffled."""
@@ -202,15 +192,29 @@ def test_texts_are_not_read(tmp_path):
     assert written.collect()["samia_v1"].to_list() == [1.0]
 
 
-def test_a_column_named_like_an_attack_is_refused():
-    targets = frames.targets({}).with_columns(samia_v1=pl.lit(1.0))
-    with pytest.raises(SchemaMismatchError, match="column 'samia_v1', the name of an attack"):
-        run(frames.features(), targets)
-
-
-def test_features_that_lack_a_column_are_refused():
-    with pytest.raises(SchemaMismatchError, match=r"'samia_v1' needs the columns \['overlap_1'\]"):
-        run(frames.features(pair(0, 0, 1)).drop("overlap_1"), frames.targets({}))
+@pytest.mark.parametrize(
+    ("features", "targets", "sentence"),
+    [
+        (
+            frames.features(pair(0, 0, 1), pair(1, 3, 1), pair(1, 0, 1), pair(1, 3, 2)),
+            frames.targets({}, {}),
+            f"sample_index 3 of target {target_id(1)} twice",
+        ),
+        (
+            frames.features(),
+            frames.targets({}).with_columns(samia_v1=pl.lit(1.0)),
+            "column 'samia_v1', the name of an attack",
+        ),
+        (
+            frames.features(pair(0, 0, 1)).drop("overlap_1"),
+            frames.targets({}),
+            r"'samia_v1' needs the columns \['overlap_1'\]",
+        ),
+    ],
+)
+def test_tables_that_are_refused(features, targets, sentence):
+    with pytest.raises(SchemaMismatchError, match=sentence):
+        run(features, targets)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
@@ -220,15 +224,6 @@ def test_a_score_is_never_nan_or_infinite(value):
     scores, unscored = run(*given, samples=frames.samples(["a"]), attacks=[wrong])
     assert scores["wrong_v1"].to_list() == [None]
     assert unscored["reason"].to_list() == ["it is no number"]
-
-
-def test_whole_numbers_become_float64():
-    longest = Attack(
-        name="longest_v1", expr=pl.col("words_reference").max(), source="none", undefined="never"
-    )
-    scores, _ = run(frames.features(pair(0, 0, 1)), frames.targets({}), attacks=[longest])
-    assert scores["longest_v1"].to_list() == [4.0]
-    assert scores["longest_v1"].dtype == pl.Float64
 
 
 def test_empty_tables_give_empty_tables():
@@ -259,6 +254,7 @@ def test_an_attack_on_samples_sees_the_rows_that_it_reads():
     targets = frames.targets({}, {}, {})
     scores, unscored = run(features, targets, samples=samples, attacks=[*attacks, both])
     assert scores["own_v1"].to_list() == [1.0, 2.0, None]
+    assert scores["own_v1"].dtype == pl.Float64  # of whole numbers
     assert scores["probe_v1"].to_list() == [110.0, None, None]
     assert scores["both_v1"].to_list() == [111.0, 2.0, None]
     assert scores["n_samples"].to_list() == [3, 1, 0]  # of the target model, of all views
@@ -291,3 +287,68 @@ def test_an_attack_on_log_probabilities_sees_the_rows_that_it_reads():
     frame = score(empty, frames.targets({}).lazy(), attacks, logprobs=logprobs.lazy())
     scores = pl.concat(frame).select(attack.name for attack in attacks)
     assert scores.rows() == [(1.0, 10.0, 11.0)]
+
+
+def regrouped(keys: list[tuple[int, int]], at_once: int, n_targets: int) -> list[pl.DataFrame]:
+    schema = {"row": pl.UInt32, "sample_index": pl.UInt32}
+    batches = [
+        pl.DataFrame(keys[start : start + at_once], schema=schema, orient="row")
+        for start in range(0, max(len(keys), 1), at_once)
+    ]
+    counts = count_rows(batches, n_targets)
+    found = [*whole_targets(batches, counts, ("sample_index",))]
+    assert not counts.any()
+    return [batch for batch in found if batch.height]
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 3, 1000])
+def test_a_target_is_never_split(at_once):
+    keys = [(0, 0), (0, 1), (1, 0), (1, 1), (0, 2), (2, 0), (1, 2), (3, 5)]
+    batches = regrouped(keys, at_once, 5)
+    seen = [row for batch in batches for row in batch["row"].unique(maintain_order=True)]
+    assert sorted(seen) == [0, 1, 2, 3]
+    assert sorted(row for batch in batches for row in batch.rows()) == sorted(keys)
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9)), unique=True), st.integers(1, 20))
+def test_every_row_comes_once_and_sorted(keys, at_once):
+    given_keys = [batch.rows() for batch in regrouped(keys, at_once, 6)]
+    assert given_keys == [sorted(batch) for batch in given_keys]
+    assert sorted(key for batch in given_keys for key in batch) == sorted(keys)
+
+
+def attack(expr: pl.Expr, name: str = "mine_v1") -> Attack:
+    return Attack(name=name, expr=expr, source="none", undefined="never")
+
+
+def test_it_knows_the_columns_it_reads():
+    assert attack((pl.col("b") / pl.col("a") + pl.col("b")).max()).columns == ("a", "b")
+
+
+CALLED = pl.col("a").map_batches(lambda series: series, return_dtype=pl.Int64).max()
+
+
+@pytest.mark.parametrize(
+    ("expr", "name", "sentence"),
+    [
+        *(
+            (pl.len(), name, r"needs a lower-case name .* such as mine_v1")
+            for name in ("role", "Mine_v1", "a,b_v1", "mine", "_v1", "")
+        ),
+        (CALLED, "mine_v1", "'mine_v1' calls a Python function"),
+        (pl.col("a") * 2, "mine_v1", "'mine_v1' must aggregate to one value"),
+    ],
+)
+def test_what_is_no_attack_is_refused(expr, name, sentence):
+    with pytest.raises(SettingsError, match=sentence):
+        attack(expr, name)
+
+
+def test_evidence_that_does_not_feed_an_attack_is_refused():
+    evidence = pl.LazyFrame({"a": [1.0], "c": [1]})
+    attack(pl.col("a").max()).check(evidence)
+    missing = r"'mine_v1' needs the columns \['b'\].*\['a', 'c'\]"
+    with pytest.raises(SchemaMismatchError, match=missing):
+        attack((pl.col("a") + pl.col("b")).max()).check(evidence)
+    with pytest.raises(SchemaMismatchError, match=r"values of type String, not numbers"):
+        attack(pl.col("a").max().cast(pl.String)).check(evidence)

@@ -1,3 +1,5 @@
+"""A corpus, read into the documents table: columns are found, and every row is checked."""
+
 from __future__ import annotations
 
 import bz2
@@ -6,22 +8,30 @@ import gzip
 import hashlib
 import json
 import lzma
-import re
 import tempfile
+from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 from backports import zstd
 
 from mia_batch import tables
-from mia_batch.corpus import ColumnNames, read_documents
+from mia_batch.corpus import (
+    ColumnNames,
+    canary_documents,
+    commitment,
+    draw,
+    files,
+    read_canaries,
+    read_documents,
+)
+from mia_batch.corpus.documents import check_rows, membership, resolve
 from mia_batch.errors import CorpusError
 from mia_batch.schemas import Documents
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 @pytest.fixture
@@ -76,18 +86,6 @@ def test_every_kind_gives_the_same_documents(corpus, name):
     ]
 
 
-def test_a_folder_of_texts(tmp_path):
-    (tmp_path / "sub").mkdir()
-    (tmp_path / "b.txt").write_bytes(b"\xef\xbb\xbfline\r\nline\n\x00")
-    (tmp_path / "sub" / "a.txt").write_bytes(b"")
-    documents = read_documents(tmp_path).documents.collect()
-    assert documents.select("document_id", "text").rows() == [
-        ("b.txt", "line\r\nline\n\0"),
-        ("sub/a.txt", ""),
-    ]
-    assert documents.null_count().select("member", "group", "prefix").row(0) == (2, 0, 2)
-
-
 @pytest.mark.parametrize("name", KINDS)
 def test_null_and_empty_texts_are_kept(corpus, name):
     path = corpus(name, text=[None, " ", "a b"], document_id=["x", "y", "z"])
@@ -125,21 +123,10 @@ def test_a_column_of_nulls_only_is_allowed(corpus):
     assert read_documents(path).documents.collect().row(0) == (None, "a", *[None] * 4)
 
 
-LABELS = [
-    pl.Series([1, 0, None], dtype=pl.UInt8),
-    pl.Series([1.0, 0.0, None]),
-    pl.Series([True, False, None]),
-    pl.Series(["1", "0", None]),
-    pl.Series(["True", "false", None]),
-    pl.Series(["1.0", "0.0", None], dtype=pl.Categorical),
-]
-
-
-@pytest.mark.parametrize("labels", LABELS, ids=lambda labels: str(labels.dtype))
 @pytest.mark.parametrize("column", ["label", "member"])
 @pytest.mark.parametrize("name", KINDS)
-def test_membership_is_read_however_it_is_written(corpus, name, column, labels):
-    path = corpus(name, text=["a", "b", "c"], **{column: labels})
+def test_membership_is_read_of_every_kind(corpus, name, column):
+    path = corpus(name, text=["a", "b", "c"], **{column: [1, 0, None]})
     assert read_documents(path).documents.collect()["member"].to_list() == [True, False, None]
 
 
@@ -198,100 +185,117 @@ def test_documents_are_read_anew_each_time_and_only_as_asked(corpus):
     assert documents.select("year").tail(1).collect().item() == "2001"
 
 
+OF_CORPUS: list[tuple[dict[str, Any], ColumnNames | None, str]] = [
+    (
+        {"texts": ["a"], "title": ["b"]},
+        None,
+        " has no column 'text' (did you mean 'texts'?), only 'texts', 'title'; "
+        "name the text with --text-column",
+    ),
+    (
+        {"text": ["a"]},
+        ColumnNames(document_id="key"),
+        " has no column 'key', only 'text'; name the document_id with --document-id-column",
+    ),
+    *(
+        (
+            {"text": ["a"], part: values},
+            None,
+            f": column {part!r} is the {part} but holds type {came}; it must hold {wanted}",
+        )
+        for part, values, came, wanted in (
+            ("text", [1], "Int64", "strings"),
+            ("text", [b"a"], "Binary", "strings"),
+            ("text", [["a"]], "List(String)", "strings"),
+            ("document_id", [1.0], "Float64", "strings or integers"),
+            ("group", [True], "Boolean", "strings or integers"),
+            ("member", [["a"]], "List(String)", "booleans, or 0 and 1"),
+            ("label", [b"1"], "Binary", "booleans, or 0 and 1"),
+        )
+    ),
+    (
+        {"text": ["a"], "Label": [1], "label ": [0]},
+        None,
+        ": columns 'Label' and 'label ' may both be the label; name one with --label-column",
+    ),
+    *(
+        (
+            {"text": ["a"], there: ["a"]},
+            None,
+            f" has a column {there!r} but no {missing!r}; give both or neither",
+        )
+        for there, missing in (("prefix", "reference"), ("reference", "prefix"))
+    ),
+    *(
+        (
+            {"text": ["a", "b"], there: ["a", "b"], missing: ["c", None]},
+            None,
+            f", row 2: column {missing!r} is null but {there!r} is not; give both or neither",
+        )
+        for there, missing in (("prefix", "reference"), ("reference", "prefix"))
+    ),
+    (
+        {"text": ["a", "b"], "member": [True, False], "label": [1, 1]},
+        None,
+        ", row 2: column 'member' is False but 'label' says the opposite; make them agree",
+    ),
+    *(
+        (
+            {"text": ["a", "b", "c"], column: [None, 0, value]},
+            None,
+            f", row 3: column {column!r} is {value!r}, neither 0 nor 1; use 0, 1 or null",
+        )
+        for column in ("label", "member")
+        for value in (2, -1, 7)
+    ),
+    (
+        {"text": ["some text"] * 50_001, "label": [0] * 50_000 + [3]},  # of a later batch
+        None,
+        ", row 50001: column 'label' is 3, neither 0 nor 1; use 0, 1 or null",
+    ),
+]
+
+
+@pytest.mark.parametrize(("columns", "names", "sentence"), OF_CORPUS)
+def test_a_corpus_that_is_refused(corpus, columns, names, sentence):
+    path = corpus(**columns)
+    assert refusal(path, names) == f"{path}{sentence}"
+
+
 @pytest.mark.parametrize("name", KINDS)
-def test_a_corpus_without_rows_is_refused(corpus, name, tmp_path):
+def test_every_kind_is_refused_with_its_places(corpus, name):
+    first = {"corpus.csv": 2}.get(name, 1)  # of the first text
+    unit = "row" if name == "corpus.parquet" else "line"
+    path = corpus(name, text=["a", "b", "c"], document_id=["x", "y", "x"])
+    assert refusal(path) == (
+        f"{path}, {unit} {first + 2}: document_id 'x' is also in {path}, {unit} {first}; "
+        "identifiers must be unique"
+    )
+    path = corpus(name, text=["a", "b"], document_id=["x", None])
+    assert refusal(path) == (
+        f"{path}, {unit} {first + 1}: column 'document_id' is null; give every document an "
+        "identifier or none"
+    )
     path = corpus(name, text=pl.Series([], dtype=pl.String))
-    if name == "corpus.jsonl":
-        assert refusal(path) == f"{path} has no rows; give a corpus with at least one text"
-        path.write_text("\n \n")
     assert refusal(path) == f"{path} has no rows; give a corpus with at least one text"
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_a_missing_text_column_is_refused_with_the_nearest_name(corpus, name):
-    path = corpus(name, texts=["a"], title=["b"])
-    assert refusal(path) == (
-        f"{path} has no column 'text' (did you mean 'texts'?), only 'texts', 'title'; "
-        "name the text with --text-column"
-    )
-
-
-def test_a_column_that_was_named_must_exist(corpus):
-    path = corpus(text=["a"])
-    assert refusal(path, ColumnNames(document_id="key")) == (
-        f"{path} has no column 'key', only 'text'; name the document_id with --document-id-column"
-    )
-
-
 @pytest.mark.parametrize(
-    ("part", "values", "came", "wanted"),
+    ("lines", "sentence"),
     [
-        ("text", [1], "type Int64", "strings"),
-        ("text", [b"a"], "type Binary", "strings"),
-        ("text", [["a"]], "type List(String)", "strings"),
-        ("document_id", [1.0], "type Float64", "strings or integers"),
-        ("group", [True], "type Boolean", "strings or integers"),
-        ("member", [["a"]], "type List(String)", "booleans, or 0 and 1"),
-        ("label", [b"1"], "type Binary", "booleans, or 0 and 1"),
+        *(
+            (json.dumps({"text": value}), "column 'text' is the text but holds")
+            for value in (1, 1.5, True, ["a"], {"a": "b"})
+        ),
+        ('{"text": "a", "document_id": 1}\n' * 2, "document_id '1' is also in"),
+        ('{"text": "a"}\n{"text": "b\\nc", "label": 7}', ", line 2: column 'label' is 7, neither"),
+        ("\n \n", "has no rows; give a corpus with at least one text"),
     ],
 )
-def test_a_wrongly_typed_column_is_refused(corpus, part, values, came, wanted):
-    path = corpus(**{"text": ["a"], part: values})
-    assert refusal(path) == (
-        f"{path}: column {part!r} is the {part} but holds {came}; it must hold {wanted}"
-    )
-
-
-@pytest.mark.parametrize("value", [1, 1.5, True, ["a"], {"a": "b"}])
-def test_a_wrongly_typed_column_of_json_is_refused(tmp_path, value):
+def test_a_corpus_of_json_that_is_refused(tmp_path, lines, sentence):
     path = tmp_path / "a.jsonl"
-    path.write_text(json.dumps({"text": value}))
-    assert "column 'text' is the text but holds" in refusal(path)
-
-
-@pytest.mark.parametrize(
-    "labels", [[1, 2], [0, -1], [0.5, None], [float("nan"), 1], ["yes", "no"], ["", "1"]]
-)
-@pytest.mark.parametrize("column", ["label", "member"])
-def test_a_label_that_is_neither_0_nor_1_is_refused(corpus, column, labels):
-    path = corpus(text=["a", "b", "c"], **{column: [None, *labels]})
-    row = 3 if labels[0] in (0, 1) else 2
-    assert re.fullmatch(
-        rf"{path}, row {row}: column '{column}' is \S*, neither 0 nor 1; use 0, 1 or null",
-        refusal(path),
-    )
-
-
-@pytest.mark.parametrize("name", ["corpus.jsonl", "corpus.csv"])
-def test_a_wrong_label_is_named_by_its_line(corpus, name):
-    path = corpus(name, text=["a", "b\nc", "d"], label=[0, 1, 7])
-    line, shown = (3, "7") if name == "corpus.jsonl" else (5, "'7'")
-    assert refusal(path) == (
-        f"{path}, line {line}: column 'label' is {shown}, neither 0 nor 1; use 0, 1 or null"
-    )
-
-
-def test_a_wrong_row_is_named_by_its_part(corpus, tmp_path):
-    corpus("parts/1.parquet", text=["a", "b"], label=[0, 1])
-    second = corpus("parts/2.parquet", text=["a", "b"], label=[0, 5])
-    assert refusal(tmp_path / "parts").startswith(f"{second}, row 2: column 'label' is 5, ")
-
-
-def test_label_and_member_that_disagree_are_refused(corpus):
-    path = corpus(text=["a", "b"], member=[True, False], label=[1, 1])
-    assert refusal(path) == (
-        f"{path}, row 2: column 'member' is False but 'label' says the opposite; make them agree"
-    )
-
-
-@pytest.mark.parametrize("name", KINDS)
-def test_a_duplicate_document_id_is_refused_with_both_rows(corpus, name):
-    path = corpus(name, text=["a", "b", "c"], document_id=["x", "y", "x"])
-    places = {"corpus.csv": ("line 2", "line 4"), "corpus.parquet": ("row 1", "row 3")}
-    first, second = places.get(name, ("line 1", "line 3"))
-    assert refusal(path) == (
-        f"{path}, {second}: document_id 'x' is also in {path}, {first}; identifiers must be unique"
-    )
+    path.write_text(lines)
+    assert sentence in refusal(path)
 
 
 def test_a_duplicate_across_parts_and_batches_is_found(corpus, tmp_path):
@@ -300,21 +304,6 @@ def test_a_duplicate_across_parts_and_batches_is_found(corpus, tmp_path):
     second = corpus("parts/2.parquet", text=["a", "b"], document_id=["new", "9999"])
     assert refusal(tmp_path / "parts").startswith(
         f"{second}, row 2: document_id '9999' is also in {first}, row 10000; "
-    )
-
-
-def test_integers_and_strings_of_the_same_digits_are_one_identifier(tmp_path):
-    path = tmp_path / "a.jsonl"
-    path.write_text('{"text": "a", "document_id": 1}\n{"text": "b", "document_id": 1}\n')
-    assert "document_id '1' is also in" in refusal(path)
-
-
-@pytest.mark.parametrize("name", KINDS)
-def test_a_null_document_id_is_refused(corpus, name):
-    path = corpus(name, text=["a", "b"], document_id=["x", None])
-    place = {"corpus.csv": "line 3", "corpus.jsonl": "line 2"}.get(name, "row 2")
-    assert refusal(path) == (
-        f"{path}, {place}: column 'document_id' is null; give every document an identifier or none"
     )
 
 
@@ -350,13 +339,6 @@ def test_columns_are_known_by_their_spelling(corpus, kind, columns, text, member
     found = read_documents(corpus(kind, **columns))
     assert found.documents.collect().select("text", "member").row(0) == (text, member)
     assert found.notes
-
-
-def test_two_columns_that_may_both_be_the_label_are_asked_about(corpus):
-    path = corpus(text=["a"], Label=[1], **{"label ": [0]})
-    assert refusal(path) == (
-        f"{path}: columns 'Label' and 'label ' may both be the label; name one with --label-column"
-    )
 
 
 @pytest.mark.parametrize("names", [("member", "nonmember"), ("member", "non_member")])
@@ -434,10 +416,14 @@ def test_packed_files_are_read(tmp_path, ending, content, packed):
 
 @pytest.mark.parametrize("packed", [*_PACK])
 @pytest.mark.parametrize("ending", ["jsonl", "csv", "json"])
-def test_a_small_file_that_unpacks_to_one_line_without_end_is_refused(tmp_path, ending, packed):
+def test_a_small_file_that_unpacks_to_one_line_without_end_is_refused(
+    tmp_path, monkeypatch, ending, packed
+):
+    for name in ("_LONGEST_LINE", "_LONGEST_ITEM"):
+        monkeypatch.setattr(files, name, 1 << 20)
     path = tmp_path / f"a.{ending}.{packed}"
-    path.write_bytes(_PACK[packed](b'["' * (ending == "json") + bytes([97]) * (70 << 20)))
-    assert "more than 64 MiB" in refusal(path)
+    path.write_bytes(_PACK[packed](b'["' * (ending == "json") + bytes([97]) * (3 << 20)))
+    assert "more than 1 MiB" in refusal(path)
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-32", "utf-16-be"])
@@ -495,23 +481,6 @@ def test_nothing_left_is_refused(tmp_path):
     assert "has no row that can be read (" in said
 
 
-@pytest.mark.parametrize(("there", "lacking"), [("prefix", "reference"), ("reference", "prefix")])
-def test_one_half_alone_is_refused(corpus, there, lacking):
-    path = corpus(**{"text": ["a"], there: ["a"]})
-    assert refusal(path) == (
-        f"{path} has a column {there!r} but no {lacking!r}; give both or neither"
-    )
-    path = corpus(**{"text": ["a", "b"], there: ["a", "b"], lacking: ["c", None]})
-    assert refusal(path) == (
-        f"{path}, row 2: column {lacking!r} is null but {there!r} is not; give both or neither"
-    )
-
-
-def test_a_missing_file_is_refused(tmp_path):
-    path = tmp_path / "gone.parquet"
-    assert refusal(path) == f"{path} does not exist; give a file, a folder or a glob"
-
-
 @pytest.mark.parametrize("name", ["a.parquet", "a.jsonl", "a.csv", "a.txt"])
 def test_a_file_without_permission_is_refused(name, without_privileges):
     with tempfile.TemporaryDirectory() as folder:  # tmp_path is closed to others
@@ -522,7 +491,171 @@ def test_a_file_without_permission_is_refused(name, without_privileges):
             assert refusal(path) == f"{path} cannot be read: Permission denied"
 
 
-def test_the_checks_see_every_batch(corpus):
-    labels = [0] * 50_000 + [3]
-    path = corpus(text=["some text"] * 50_001, label=labels)
-    assert refusal(path).startswith(f"{path}, row 50001: ")
+def check(*frames):
+    columns = resolve(ColumnNames(), frames[0].schema, where="corpus")
+
+    def read(names):
+        return (frame.select(names) for frame in frames)
+
+    return check_rows(read, columns, place_of="row {}".format, wrong=refuse)
+
+
+def refuse(row, what):
+    raise CorpusError(f"row {row}: {what}")
+
+
+def frame(identifiers, **further):
+    return pl.DataFrame({"text": ["a"] * len(identifiers), "document_id": identifiers, **further})
+
+
+def test_equal_hashes_of_different_identifiers_are_no_duplicates(monkeypatch):
+    monkeypatch.setattr(pl.Expr, "hash", lambda self: self.str.len_bytes().cast(pl.UInt64))
+    monkeypatch.setattr(pl.Series, "hash", lambda self: self.str.len_bytes().cast(pl.UInt64))
+    assert check(frame([11, 22, 33])) == 3
+    with pytest.raises(CorpusError, match="row 3: document_id '22' is also in row 1"):
+        check(frame([11, 22, 33, 22]))
+
+
+def test_a_value_is_shown_on_one_line_and_in_part():
+    wild = pl.DataFrame({"text": ["a"], "{x} {}": ["wrong\n" * 1000]})
+    columns = resolve(ColumnNames(label="{x} {}"), wild.schema, where="corpus")
+    with pytest.raises(CorpusError) as error:
+        check_rows(lambda names: iter([wild.select(names)]), columns, place_of=str, wrong=refuse)
+    message = str(error.value)
+    assert message.startswith("row 0: column '{x} {}' is 'wrong\\nwrong")
+    assert message.endswith("', neither 0 nor 1; use 0, 1 or null")
+    assert len(message) < 200
+
+
+RAW = pl.Schema({"x": pl.Object(), "text": pl.String(), "label": pl.Int64(), "y": pl.Int8()})
+
+
+def test_only_the_columns_behind_a_column_are_needed():
+    columns = resolve(ColumnNames(document_id="y"), RAW, where="corpus")
+    assert columns.needed(["member"]) == ["label"]
+    assert columns.needed(["x", "document_id"]) == ["x", "y"]
+    assert columns.needed(["prefix"]) == ["text"]
+
+
+@pytest.mark.parametrize("name", ["*", "^.*$"])
+def test_a_name_that_stands_for_other_columns_is_refused(name):
+    with pytest.raises(CorpusError, match=r"a name that Polars takes for a pattern; rename it$"):
+        resolve(ColumnNames(), RAW | {name: pl.String()}, where="corpus")
+
+
+def test_a_long_list_of_columns_is_cut():
+    many = pl.Schema({f"x{number}": pl.Int64() for number in range(30)})
+    with pytest.raises(CorpusError, match=r"'x19', \.\.\.; name the text with --text-column$"):
+        resolve(ColumnNames(), many, where="corpus")
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([True, False, None], [True, False, None]),
+        ([1, 0, 2, -1, None], [True, False, None, None, None]),
+        ([1.0, -0.0, 0.5, float("nan"), float("inf")], [True, False, None, None, None]),
+        (["1", "0", "TRUE", "False", "1.0", "0.0"], [True, False, True, False, True, False]),
+        (["", "yes", "01", None], [None] * 4),
+        ([" 1", "0 ", " True"], [True, False, True]),
+        ([None, None], [None, None]),
+    ],
+)
+def test_membership(values, expected):
+    column = pl.Series("x", values)
+    found = column.to_frame().select(membership("x", column.dtype)).to_series()
+    assert found.dtype == pl.Boolean
+    assert found.to_list() == expected
+
+
+TEXTS = ["ein Vers", "ein\u2028anderer \u00e4", 'ein "dritter"']
+
+
+def line(name="verse", texts=TEXTS, seed=7, **changes):
+    hashed = commitment(name, texts)
+    published = draw(hashed, len(texts), seed)
+    fields = {"set": name, "texts": texts, "commitment": hashed}
+    return json.dumps(fields | {"seed": seed, "published": published} | changes)
+
+
+def written(tmp_path, *lines):
+    path = tmp_path / "canaries.jsonl"
+    path.write_text("".join(one + "\n" for one in lines), encoding="utf-8")
+    return path
+
+
+def test_the_commitment_is_the_hash_of_json_without_spaces():
+    content = '{"set":"verse","texts":["ein Vers","ein\u2028anderer \u00e4","ein \\"dritter\\""]}'
+    assert commitment("verse", TEXTS) == sha256(content.encode()).hexdigest()
+
+
+def test_the_draw_is_that_of_numpy_from_seed_and_commitment():
+    hashed = commitment("verse", TEXTS)
+    rng = np.random.default_rng([7, int(hashed, 16)])
+    assert draw(hashed, 3, 7) == rng.integers(3)
+    drawn = [draw(hashed, 3, seed) for seed in range(3000)]
+    assert np.bincount(drawn).tolist() == pytest.approx([1000] * 3, abs=90)
+
+
+def test_sets_of_one_seed_draw_independently():
+    drawn = [draw(commitment(f"set {n}", TEXTS), 3, 7) for n in range(3000)]
+    assert np.bincount(drawn).tolist() == pytest.approx([1000] * 3, abs=90)
+
+
+def test_sets_are_read_in_order(tmp_path):
+    path = written(tmp_path, line(), line("other", ["a", "b"], seed=0))
+    first, second = read_canaries(path)
+    assert (first.name, first.texts) == ("verse", tuple(TEXTS))
+    assert first.published == draw(commitment("verse", TEXTS), 3, 7)
+    assert (second.name, second.texts) == ("other", ("a", "b"))
+
+
+def test_separators_of_lines_inside_a_text_do_not_cut_it(tmp_path):
+    path = tmp_path / "canaries.jsonl"
+    path.write_text(json.dumps(json.loads(line()), ensure_ascii=False), encoding="utf-8")
+    assert read_canaries(path)[0].texts == tuple(TEXTS)
+
+
+def test_documents_of_canaries(tmp_path):
+    sets = read_canaries(written(tmp_path, line()))
+    table = canary_documents(sets)
+    Documents.validate(table)
+    assert table["document_id"].to_list() == ["verse/0", "verse/1", "verse/2"]
+    assert table["text"].to_list() == TEXTS
+    assert table["group"].unique().to_list() == ["verse"]
+    assert table["member"].arg_true().to_list() == [sets[0].published]
+
+
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [
+        ("{", "this is not a set of canaries"),
+        ("", "this is not a set of canaries"),
+        ("[1]", "this is not a set of canaries"),
+        (line().replace('"seed"', '"sead"'), "'seed': "),
+        (line(texts=["a"]), "'texts': "),
+        (line(published="1"), "'published': "),
+        (line(note="x"), "'note': "),
+        (line(texts=["a", "a"]), "has a text twice"),
+        (line(commitment="0" * 64), "are not those committed"),
+        (line(texts=["a", "b"], commitment=commitment("verse", ["b", "a"])), "not those committed"),
+        (line(published=99), "draws another text"),
+        (line(name="first"), "'first' comes twice"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_line(tmp_path, broken, message):
+    path = written(tmp_path, line(name="first"), broken)
+    with pytest.raises(CorpusError, match=f"canaries.jsonl, line 2: .*{message}"):
+        read_canaries(path)
+
+
+def test_another_seed_draws_another_text(tmp_path):
+    honest = json.loads(line(texts=[str(n) for n in range(50)]))
+    path = written(tmp_path, json.dumps(honest | {"seed": honest["seed"] + 1}))
+    with pytest.raises(CorpusError, match="draws another text"):
+        read_canaries(path)
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(CorpusError, match="cannot be read as canaries"):
+        read_canaries(tmp_path / "none.jsonl")

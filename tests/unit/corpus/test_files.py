@@ -1,12 +1,20 @@
+"""The files of a corpus: which they are, and how each kind is read."""
+
 from __future__ import annotations
 
+import csv
+import json
 import os
 import stat
+from hashlib import sha256
 
+import polars as pl
 import pytest
 
-from mia_batch.corpus.files import find_files
+from mia_batch.corpus import ColumnNames, files, read_documents
+from mia_batch.corpus.files import Reading, agreed_schema, find_files
 from mia_batch.errors import CorpusError
+from tests.books import HEADER, HEADERS, LICENCE, page, write_epub
 
 
 def touch(folder, *names):
@@ -89,30 +97,24 @@ def test_a_path_without_files_is_refused(tmp_path, monkeypatch, path, message):
         find_files(path)
 
 
-def test_an_unknown_extension_is_refused(tmp_path):
-    touch(tmp_path, "corpus.xlsx")
-    with pytest.raises(
-        CorpusError, match=r"corpus\.xlsx has an unknown extension; .* one of \.par"
-    ):
-        find_files(tmp_path / "corpus.xlsx")
-
-
-def test_a_folder_without_known_files_is_refused(tmp_path):
-    touch(tmp_path, "corpus.xlsx")
-    with pytest.raises(CorpusError, match="holds no file that can be read as a corpus"):
-        find_files(tmp_path)
-
-
-def test_mixed_kinds_are_refused(tmp_path):
-    touch(tmp_path, "a.txt", "b.csv")
-    with pytest.raises(CorpusError, match=r"mixes kinds of files, such as .*a\.txt and .*b\.csv; "):
-        find_files(tmp_path)
-
-
-def test_a_pipe_is_refused_without_waiting_for_it(tmp_path):
-    os.mkfifo(tmp_path / "corpus.csv")
-    with pytest.raises(CorpusError, match=r"corpus\.csv is not a regular file"):
-        find_files(tmp_path / "corpus.csv")
+@pytest.mark.parametrize(
+    ("made", "asked", "sentence"),
+    [
+        (["corpus.xlsx"], "corpus.xlsx", r"corpus\.xlsx has an unknown extension; .* one of \.par"),
+        (["corpus.xlsx"], ".", "holds no file that can be read as a corpus"),
+        (["a.txt", "b.csv"], ".", r"mixes kinds of files, such as .*a\.txt and .*b\.csv; "),
+        ([], "pipe.csv", r"pipe\.csv is not a regular file"),  # without waiting for it
+        ([], "link.csv", "cannot be read: No such file or directory"),
+    ],
+)
+def test_files_that_are_refused(tmp_path, made, asked, sentence):
+    touch(tmp_path, *made)
+    if asked == "pipe.csv":
+        os.mkfifo(tmp_path / asked)
+    if asked == "link.csv":
+        (tmp_path / asked).symlink_to(tmp_path / "gone.csv")
+    with pytest.raises(CorpusError, match=sentence):
+        find_files(tmp_path if asked in (".", "link.csv") else tmp_path / asked)
 
 
 def test_a_name_that_is_not_utf8_is_refused(tmp_path):
@@ -121,12 +123,6 @@ def test_a_name_that_is_not_utf8_is_refused(tmp_path):
         find_files(tmp_path)
     with pytest.raises(CorpusError, match=r"'caf.udce9\.txt' is not a path; give a file"):
         find_files(os.fsdecode(b"caf\xe9.txt"))
-
-
-def test_a_dangling_link_is_refused(tmp_path):
-    (tmp_path / "a.csv").symlink_to(tmp_path / "gone.csv")
-    with pytest.raises(CorpusError, match="cannot be read: No such file or directory"):
-        find_files(tmp_path)
 
 
 def test_a_folder_without_permission_is_refused(tmp_path, without_privileges):
@@ -139,3 +135,403 @@ def test_a_folder_without_permission_is_refused(tmp_path, without_privileges):
     ):
         find_files(locked)
     locked.chmod(stat.S_IRWXU)
+
+
+def refusal(path):
+    with pytest.raises(CorpusError) as error:
+        read_documents(path)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+@pytest.fixture
+def lines(tmp_path):
+    """Write a file from bytes, return its path."""
+
+    def write(content, name="a.jsonl"):
+        path = tmp_path / name
+        path.write_bytes(content)
+        return path
+
+    return write
+
+
+def texts_in(path):
+    return read_documents(path).documents.collect()["text"].to_list()
+
+
+def test_byte_order_mark_blank_lines_and_crlf_are_no_content(lines):
+    path = lines(b'\xef\xbb\xbf{"text": "a"}\r\n\r\n \t\n{"text": "b"}\n\n')
+    assert texts_in(path) == ["a", "b"]
+
+
+def test_strings_come_through_as_they_are(lines):
+    wild = 'é🦆 \u2028\u0085\x7f"\\\\ud800/\0\r\n\t ' + "long" * 500_000
+    assert texts_in(lines(json.dumps({"text": wild}).encode())) == [wild]
+    assert texts_in(lines(json.dumps({"text": wild}, ensure_ascii=False).encode())) == [wild]
+
+
+def test_a_key_may_come_late_or_lack(lines):
+    rows = [b'{"text": "a"}\n'] * 3000 + [b'{"text": "b", "label": 1, "place": "x"}\n', b"{}\n"]
+    documents = read_documents(lines(b"".join(rows))).documents.tail(3).collect()
+    assert documents.select("text", "member", "place").rows() == [
+        ("a", None, None),
+        ("b", True, "x"),
+        (None, None, None),
+    ]
+
+
+def test_further_columns_keep_their_values(lines):
+    path = lines(
+        b'{"text": "a", "n": 9223372036854775807, "f": 1, "d": 123456789012345678901, "b": true}\n'
+        b'{"text": "b", "n": -9223372036854775808, "f": 0.5, "d": 1, "m": {"k": [1, "\\u00e9"]}}\n'
+    )
+    documents = read_documents(path).documents.select("n", "f", "d", "b", "m").collect()
+    assert documents.rows() == [
+        (2**63 - 1, 1.0, "123456789012345678901", True, None),
+        (-(2**63), 0.5, "1", None, '{"k": [1, "é"]}'),
+    ]
+
+
+def test_files_may_lack_each_others_keys(lines, tmp_path):
+    lines(b'{"text": "a", "x": null}\n', "1.jsonl")
+    lines(b'{"text": "b", "x": 1, "y": "z"}\n', "2.jsonl")
+    documents = read_documents(tmp_path).documents.select("text", "x", "y").collect()
+    assert documents.rows() == [("a", None, None), ("b", 1, "z")]
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        (b'{"text": "b\xff"}', "byte 0xff is not valid UTF-8; save the file as UTF-8"),
+        (b'{"text": "b\xed\xa0\x80"}', "byte 0xed is not valid UTF-8; save the file as UTF-8"),
+        (b'{"text": "b"', "not valid JSON, EOF while parsing an object at column 12"),
+        (b'{"text": "b"} {"text": "c"}', "not valid JSON, trailing characters at column 15"),
+        (b'{"text": "b\x00"}', "not valid JSON, control character"),
+        (b'["b"]', "not a JSON object"),
+        (b"null", "not a JSON object"),
+        (b'{"text": "\\ud800b"}', "not valid JSON, unexpected end of hex escape"),
+        (b'{"text": "\\udc00b"}', "not valid JSON, lone leading surrogate in hex escape"),
+        (b'{"text": "b", "x": 1e400}', "error parsing line: InvalidNumber"),
+        (b'{"text": ' + b"[" * 100_000, "not valid JSON, recursion limit exceeded"),
+    ],
+)
+def test_a_malformed_line_is_refused(lines, line, what):
+    path = lines(b'{"text": "a"}\n\n' + line + b'\n{"text": "c"}\n')
+    message = refusal(path)
+    assert message.startswith(f"{path}, line 3: {what}")
+    assert "UTF-8" in what or message.endswith("; correct or remove the line")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "words"),
+    [
+        ("1", '"1"', ("a number", "a string")),
+        ("true", "1", ("a boolean", "a number")),
+        ("[1]", "{}", ("an array", "an object")),
+    ],
+)
+def test_two_types_in_one_column_are_refused(lines, first, second, words):
+    path = lines(b'{"text": "a", "x": %s}\n{"text": "b", "x": null}\n' % first.encode())
+    other = lines(b'{"text": "c", "x": %s}\n' % second.encode(), "b.jsonl")
+    assert refusal(path.parent) == (
+        f"column 'x' is {words[0]} in {path}, line 1, but {words[1]} in {other}, line 1; "
+        "give it one type"
+    )
+
+
+@pytest.fixture
+def csv_file(lines):
+    return lambda content, name="a.csv": lines(content, name)
+
+
+def rows(path, *names):
+    return read_documents(path).documents.select(names).collect().rows()
+
+
+def test_everything_is_text_and_an_empty_field_is_null(csv_file):
+    path = csv_file(b'text,document_id,year\n007,01,1999\n,02,\n"",03," "\n')
+    expected = [("007", "01", "1999"), (None, "02", None), (None, "03", " ")]
+    assert rows(path, "text", "document_id", "year") == expected
+
+
+def test_quoted_fields_keep_their_line_ends(csv_file):
+    path = csv_file(b'\xef\xbb\xbf"text","l, m"\r\n"a\r\nb ""q""\nc",1\r\n\r\nd,2\r\n\r\n')
+    assert rows(path, "text", "l, m") == [('a\r\nb "q"\nc', "1"), ("d", "2")]
+    path = csv_file(b'text\tlabel, x\na, b\t1\n"c\td"\t0', "a.tsv")  # the last line needs no end
+    assert rows(path, "text", "label, x") == [("a, b", "1"), ("c\td", "0")]
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        *(
+            (nothing, " is empty; its first line must name the columns")
+            for nothing in (b"", b"\n\n", b"\xef\xbb\xbf")
+        ),
+        (b",text\n0,a\n", ", line 1: column 1 has no name; give it a name of its own"),
+        (
+            b"text,text\na,b\n",
+            ", line 1: column 2 is named 'text' like one before it; give it a name of its own",
+        ),
+    ],
+)
+def test_a_header_that_is_refused(csv_file, content, sentence):
+    path = csv_file(content)
+    assert refusal(path) == f"{path}{sentence}"
+
+
+def test_unusual_characters_do_not_end_a_line(csv_file):
+    wild = "a\u2028b\x85c\x0b\x0c\x1c\0d"
+    assert rows(csv_file(f"text,x\n{wild},1\n".encode()), "text") == [(wild,)]
+
+
+def test_a_quote_within_a_plain_field_is_a_character(csv_file):
+    assert rows(csv_file(b'text,x\n5" nail,1\nb,2\n'), "text") == [('5" nail',), ("b",)]
+
+
+def test_fields_may_be_long_and_the_limit_of_others_stays(csv_file):
+    before = csv.field_size_limit()
+    long = "word " * 100_000
+    assert rows(csv_file(f"text\n{long}\n".encode()), "text") == [(long,)]
+    assert csv.field_size_limit() == before
+
+
+def test_many_batches_are_one_table(csv_file, monkeypatch):
+    monkeypatch.setattr(files, "_BATCH_CHARS", 100)
+    content = "".join(f"{n},some text\n" for n in range(1000))
+    path = csv_file(f"document_id,text\n{content}".encode())
+    assert rows(path, "document_id") == [(str(n),) for n in range(1000)]
+
+
+def test_columns_of_parts_may_be_in_another_order(csv_file, tmp_path):
+    csv_file(b"text,x\na,1\n", "1.csv")
+    csv_file(b"x,text\n2,b\n", "2.csv")
+    assert rows(tmp_path, "text", "x") == [("a", "1"), ("b", "2")]
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        (b"a,1\n\nb,2,3\n", "line 4: 3 fields where the header has 2; correct or remove the line"),
+        (b'"a\nb",1\nc\n', "line 4: 1 fields where the header has 2; correct or remove the line"),
+        (b'a,1\n"b,2\nc,3\n', "line 3: not valid CSV, unexpected end of data; correct or remove "),
+        (b'a,1\n"b"c,2\n', "line 3: not valid CSV, ',' expected after '\"'; correct or remove the"),
+        (b"a,1\nb\xe9,2\n", "line 3: byte 0xe9 is not valid UTF-8; save the file as UTF-8"),
+    ],
+)
+def test_a_malformed_row_is_refused(csv_file, content, what):
+    path = csv_file(b"text,x\n" + content)
+    assert refusal(path).startswith(f"{path}, {what}")
+
+
+TEXTS = [f"text number {n:05d} of many" for n in range(5000)]
+
+
+@pytest.fixture
+def plain(tmp_path):
+    """A file of 5,000 texts, not compressed, so that a byte of a text is a byte of the file."""
+    path = tmp_path / "a.parquet"
+    pl.DataFrame({"text": TEXTS}).write_parquet(path, compression="uncompressed")
+    return path
+
+
+def test_one_large_row_group_is_read_in_slices(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "_SLICE_BYTES", 1000)
+    path = tmp_path / "a.parquet"
+    pl.DataFrame({"text": TEXTS, "n": range(5000)}).write_parquet(path, row_group_size=5000)
+    found = read_documents(path)
+    assert path.stat().st_size > 5 * 1000
+    assert found.documents.collect()["text"].to_list() == TEXTS
+    assert found.documents.filter(pl.col("n") == 4999).select("text").collect().item() == TEXTS[-1]
+
+
+@pytest.mark.parametrize("size", [0, 3, 1000, -1])
+def test_a_truncated_file_is_refused(plain, size):
+    plain.write_bytes(plain.read_bytes()[:size])
+    assert refusal(plain).startswith(f"{plain} cannot be read as Parquet: ")
+
+
+def test_text_that_is_not_utf8_is_refused_with_its_row(plain):
+    plain.write_bytes(plain.read_bytes().replace(b"number 03333", b"number\xff03333"))
+    message = refusal(plain)
+    assert message.startswith(f"{plain} is broken at row 3334: ")
+    assert message.endswith("invalid UTF-8; restore the file")
+
+
+def test_a_damaged_page_is_refused_with_the_first_row_it_hits(plain):
+    content = bytearray(plain.read_bytes())
+    content[4:60] = b"\xff" * 56  # the first page's header
+    plain.write_bytes(content)
+    assert refusal(plain).startswith(f"{plain} is broken at row 1: ")
+
+
+def test_a_file_that_broke_after_the_check_is_said_when_read(plain):
+    found = read_documents(plain)
+    plain.write_bytes(b"PAR1")
+    with pytest.raises(CorpusError, match="cannot be read as Parquet"):
+        found.documents.collect()
+
+
+def test_a_file_without_rows_is_a_part_like_others(tmp_path):
+    pl.DataFrame({"text": ["a"]}).write_parquet(tmp_path / "1.parquet")
+    pl.DataFrame({"text": []}, schema={"text": pl.String}).write_parquet(tmp_path / "0.parquet")
+    assert read_documents(tmp_path).documents.collect()["text"].to_list() == ["a"]
+
+
+def test_parts_of_other_types_are_refused(tmp_path):
+    pl.DataFrame({"text": ["a"], "x": [1]}).write_parquet(tmp_path / "1.parquet")
+    pl.DataFrame({"x": [None], "text": ["a"]}).write_parquet(tmp_path / "2.parquet")
+    pl.DataFrame({"text": ["a"], "x": ["1"]}).write_parquet(tmp_path / "3.parquet")
+    assert refusal(tmp_path) == (
+        f"column 'x' is Int64 in {tmp_path}/1.parquet but String in {tmp_path}/3.parquet; "
+        "give it one type in all files"
+    )
+
+
+def test_further_columns_of_any_type_pass_through(tmp_path):
+    further = {"l": [[1], None], "s": [{"a": 1}, {"a": 2}], "d": [b"x", None]}
+    frame = pl.DataFrame({"text": ["a", "b"], **further})
+    frame.write_parquet(tmp_path / "a.parquet")
+    documents = read_documents(tmp_path / "a.parquet").documents.collect()
+    assert documents.select(*further).equals(frame.select(*further))
+
+
+def test_names_of_folders_are_no_columns(tmp_path):
+    path = tmp_path / "year=1999" / "[a]*.parquet"
+    path.parent.mkdir()
+    pl.DataFrame({"text": ["a"]}).write_parquet(path)
+    assert "year" not in read_documents(path).documents.collect_schema()
+
+
+NULL, INT, STRING = pl.Null(), pl.Int64(), pl.String()
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "agreed"),
+    [
+        ({"a": INT, "b": NULL}, None, {"a": INT, "b": NULL}),
+        ({"a": NULL, "b": INT}, {"b": NULL, "a": STRING}, {"a": STRING, "b": INT}),
+        ({"a": INT}, {"a": INT, "b": INT}, "^y has a column 'b' and x has none; give files"),
+        ({"a": INT, "b": INT}, {"a": INT}, "^x has a column 'b' and y has none; give files"),
+        ({"a": INT}, {"a": pl.Int32()}, "^column 'a' is Int64 in x but Int32 in y; give it one"),
+    ],
+)
+def test_schemas_of_several_files(one, other, agreed):
+    schemas = {"x": pl.Schema(one)} | ({"y": pl.Schema(other)} if other else {})
+    if isinstance(agreed, dict):
+        assert agreed_schema(schemas) == pl.Schema(agreed)
+    else:
+        with pytest.raises(CorpusError, match=agreed):
+            agreed_schema(schemas)
+
+
+def test_arrow_files_and_streams_are_read(tmp_path):
+    frame = pl.DataFrame({"text": TEXTS, "n": range(5000)})
+    frame.write_ipc(tmp_path / "1.arrow")
+    frame.write_ipc_stream(tmp_path / "2.arrow")  # as the datasets library writes them
+    frame.write_ipc(tmp_path / "3.feather", compression="zstd")
+    found = read_documents(tmp_path)
+    assert found.documents.collect()["text"].to_list() == 3 * TEXTS
+    assert found.documents.collect()["n"].sum() == 3 * sum(range(5000))
+
+
+@pytest.mark.parametrize("content", [b"", b"ARROW1\0\0", b"\xff\xff\xff\xff\x10\0\0\0rubbish"])
+def test_a_broken_arrow_file_is_refused(tmp_path, content):
+    path = tmp_path / "a.arrow"
+    path.write_bytes(content)
+    assert refusal(path).startswith(f"{path} cannot be read as Arrow: ")
+
+
+def test_batches_do_not_show(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "_BATCH_BYTES", 10)
+    for number in range(20):
+        (tmp_path / f"{number:02d}.txt").write_text("x" * number)
+    documents = read_documents(tmp_path).documents
+    assert documents.collect()["text"].to_list() == ["x" * number for number in range(20)]
+    assert documents.select("document_id").collect().height == 20
+
+
+def texts_of(folder, encoding=None):
+    found, reading = find_files(folder).files, Reading(encoding)
+    frames = files.book_rows(found, files.book_schema(found, reading), ["text"], reading)
+    return pl.concat(frames)["text"].to_list()
+
+
+def test_an_encoding_is_that_of_files_that_say_none(tmp_path):
+    (tmp_path / "a.txt").write_bytes("café ça".encode("cp1252"))
+    (tmp_path / "b.txt").write_bytes("café ça".encode())
+    (tmp_path / "c.txt").write_bytes("café ça".encode("utf-16"))
+    (tmp_path / "d.html").write_bytes("<p>café ça".encode("cp1252"))
+    (tmp_path / "e.html").write_bytes('<meta charset="cp850"><p>café ça'.encode("cp850"))
+    page_of = {"x": page("").replace(' encoding="utf-8"', "")}
+    further = {"OEBPS/x": page_of["x"].replace("<body>", "<body>café ça").encode("cp1252")}
+    write_epub(tmp_path / "f.epub", page_of, further=further)
+    assert texts_of(tmp_path, "cp1252") == ["café ça"] * 6
+
+
+@pytest.mark.parametrize(
+    ("says", "encoding"),
+    [
+        ("Character set encoding: ISO-8859-1", "cp1252"),
+        ("Character Set Encoding: ISO Latin-1 (with curly quotes)", "cp1252"),
+        ("Character set codering: Windows Code Page 1252", "cp1252"),
+        ("Codierung: CP-850", "cp850"),
+        ("Character set encoding: ASCII, with a few ISO-8859-1 characters", "latin-1"),
+        ("Character set encoding: ISO-8859-1", "utf-8"),
+    ],
+)
+def test_the_encoding_of_gutenbergs_header_is_believed(tmp_path, says, encoding):
+    text = HEADERS["the"].replace("Character set encoding: UTF-8", says) + "café ça"
+    assert says in text
+    (tmp_path / "a.txt").write_bytes(text.replace("\n", "\r\n").encode(encoding))
+    assert texts_of(tmp_path) == ["café ça"]
+
+
+def test_a_text_that_is_not_in_the_encoding_of_its_header_is_refused(tmp_path):
+    text = HEADERS["the"].replace("encoding: UTF-8", "encoding: ASCII") + "café"
+    (tmp_path / "a.txt").write_bytes(text.encode("cp1252"))
+    line = text.count("\n") + 1
+    with pytest.raises(CorpusError, match=rf"a\.txt, line {line}: byte 0xe9 is not valid ASCII; "):
+        texts_of(tmp_path)
+    assert texts_of(tmp_path, "cp1252") == ["café"]
+
+
+def test_line_ends_are_kept(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"a\r\nb\rc\n\fd\x0be")
+    assert texts_of(tmp_path) == ["a\r\nb\rc\n\fd\x0be"]
+
+
+def test_other_columns_do_not_exist(tmp_path):
+    (tmp_path / "a.txt").write_text("a")
+    with pytest.raises(CorpusError, match="has no column 'year', only 'document_id', 'text', 't"):
+        read_documents(tmp_path, ColumnNames(group="year"))
+
+
+def test_kinds_of_books_are_mixed(tmp_path):
+    write_epub(tmp_path / "a.epub", {"x": page("<p>one</p>")})
+    (tmp_path / "b.HTM").write_text(HEADER.partition("Produced")[0] + "two" + LICENCE)
+    (tmp_path / "c.txt").write_text(HEADER + " two\n" + LICENCE)
+    (tmp_path / "d.html").write_text(page("<p>three</p>", head="<title>D</title>"))
+    (tmp_path / "notes.md").touch()
+    found = read_documents(tmp_path)
+    documents = found.documents.collect()
+    assert documents.select("document_id", "text", "title", "author").rows() == [
+        ("a.epub", "one", "The Title", "One Author; Two"),
+        ("b.HTM", "two", None, None),
+        ("c.txt", " two", "The Raven Book and Other Poems", "Edgar A. Poe"),
+        ("d.html", "three", "D", None),
+    ]
+    assert documents["group"].to_list() == documents["document_id"].to_list()
+    assert found.ignored == {f"{tmp_path}/notes.md": "files of kind .md are not read"}
+    assert documents["sha256"][2] == sha256((tmp_path / "c.txt").read_bytes()).hexdigest()
+    assert documents.select("n_characters", "cut_start", "cut_end").row(2) == (
+        *(len(HEADER + " two\n" + LICENCE), len(HEADER), len("\n" + LICENCE)),
+    )
+
+
+def test_books_may_be_grouped_by_another_column(tmp_path):
+    (tmp_path / "c.txt").write_text(HEADER + "two")
+    documents = read_documents(tmp_path, ColumnNames(group="author")).documents.collect()
+    assert documents["group"].to_list() == ["Edgar A. Poe"]
+    assert documents["document_id"].to_list() == ["c.txt"]

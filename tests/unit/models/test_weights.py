@@ -5,38 +5,46 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import huggingface_hub
+import pydantic
 import pytest
 import torch
+from huggingface_hub import errors
 from safetensors.torch import load_file, save_file
-from transformers import PreTrainedModel
+from torch import Tensor
+from transformers import AutoConfig, PreTrainedModel
 
 from mia_batch.errors import SettingsError
 from mia_batch.models import weights as adapters
-from mia_batch.models.weights import check_model, check_weights
-from tests.adapters import KINDS, save_adapter, save_gpt2
+from mia_batch.models.tokens import Tokenizer
+from mia_batch.models.weights import (
+    Measure,
+    base_of,
+    cause_of,
+    check_model,
+    check_weights,
+    estimate_tokens,
+    first_error_in,
+    identify_model,
+    read_adapter,
+    tokenizer_source,
+)
+from tests.adapters import KINDS, VIRTUAL_TOKENS, save_adapter, save_gpt2
 from tests.architectures import made, saved
 from tests.bases import save_bases
-from tests.checkpoints import change
+from tests.checkpoints import CONTEXT, change
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+Tensors = dict[str, Tensor]
 
-    from torch import Tensor
-
-    Tensors = dict[str, Tensor]
 
 UP = "model.layers.1.mlp.up_proj.weight"
 ONES = torch.ones(64)
-
-
-@pytest.fixture
-def folder(checkpoint: Path, tmp_path: Path) -> Path:
-    """A copy, to be damaged."""
-    return shutil.copytree(checkpoint, tmp_path / "model")
 
 
 def without(*parts: str) -> Callable[[Tensors], Tensors]:
@@ -367,3 +375,232 @@ def test_a_layer_of_noise_is_named_where_others_are_trained(
     else:
         with pytest.raises(SettingsError, match=f"are noise in {noise}, as before any training"):
             check_weights(str(folder))
+
+
+@pytest.fixture
+def folder(checkpoint: Path, tmp_path: Path) -> Path:
+    """A copy, to be damaged."""
+    return shutil.copytree(checkpoint, tmp_path / "model")
+
+
+@pytest.mark.parametrize(
+    ("missing", "named"),
+    [
+        ("config.json", "no config.json"),
+        ("model.safetensors", "no weights"),
+        ("tokenizer.json", "no tokenizer"),
+    ],
+)
+def test_a_missing_part_is_named(folder: Path, missing: str, named: str):
+    (folder / missing).unlink()
+    with pytest.raises(SettingsError, match=f"'model'.*{folder}.*{named}.*save_pretrained"):
+        check_model(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        *(
+            (path, "does not exist")
+            for path in ("/no/such/folder", "./nothing", "~/model", "a/b/c")
+        ),
+        (__file__, "is a file; give a checkpoint folder"),
+        ("a b", "cannot be found: .* check the spelling"),
+    ],
+)
+def test_a_name_that_leads_nowhere_is_not_looked_for_on_the_hub(name: str, words: str):
+    with pytest.raises(SettingsError, match=f"'model': '{name}' {words}"):
+        check_model(name)
+
+
+@pytest.mark.parametrize("content", ["{", "{}", '{"model_type": "no-such-architecture"}'])
+def test_a_configuration_that_cannot_be_read_is_named(folder: Path, content: str):
+    (folder / "config.json").write_text(content)
+    with pytest.raises(SettingsError, match=r"the configuration of .* cannot be read"):
+        check_model(str(folder))
+
+
+def answer(kind: type[Exception]) -> Exception:
+    if issubclass(kind, errors.HfHubHTTPError):
+        response: Any = SimpleNamespace(headers={}, request=None)
+        return kind("no", response=response)
+    return kind("no")
+
+
+def test_a_model_from_the_hubs_cache_needs_no_hub(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    def refuse(*_: object, **__: object) -> None:
+        raise ConnectionError
+
+    snapshot, config = str(folder / "config.json"), AutoConfig.from_pretrained(folder)
+    monkeypatch.setattr(huggingface_hub, "model_info", refuse)
+    monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda *_, **__: snapshot)
+    monkeypatch.setattr(AutoConfig, "from_pretrained", lambda *_, **__: config)
+    check_model("some/model")
+    change(folder, lambda own: {name: own[name] for name in own if name != "lm_head.weight"})
+    with pytest.raises(SettingsError, match=r"the weights of 'some/model' lack lm_head\.weight"):
+        check_model("some/model")
+    (folder / "model.safetensors").unlink()  # the hub has it still
+    check_model("some/model")
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (errors.RepositoryNotFoundError, "neither a folder here nor on the hub"),
+        (errors.RevisionNotFoundError, "no revision 'main2'; check the setting 'revision'"),
+        (errors.OfflineModeIsEnabled, "the hub cannot be reached"),
+        (ConnectionError, "the hub cannot be reached"),
+    ],
+)
+def test_what_the_hub_answers_becomes_one_sentence(
+    kind: type[Exception], words: str, monkeypatch: pytest.MonkeyPatch
+):
+    def refuse(*_: object, **__: object) -> None:
+        raise answer(kind)
+
+    monkeypatch.setattr(huggingface_hub, "model_info", refuse)
+    with pytest.raises(SettingsError, match=f"'some/model' cannot be found: .*{words}"):
+        check_model("some/model", "main2")
+
+
+@pytest.fixture
+def base(checkpoint: Path, tmp_path: Path) -> Path:
+    """A copy, to be damaged."""
+    return shutil.copytree(checkpoint, tmp_path / "base")
+
+
+@pytest.fixture
+def lora(base: Path, tmp_path: Path) -> Path:
+    return save_adapter(tmp_path / "lora", base)
+
+
+def describe(folder: Path, **changes: Any) -> None:
+    path = folder / "adapter_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def test_an_adapter_names_its_base_and_what_it_tunes(base: Path, lora: Path):
+    assert base_of(str(base)) is None
+    assert base_of("some/model") is None
+    assert base_of(str(lora)) == str(base)
+    found = read_adapter(str(lora))
+    assert found is not None
+    assert (found.kind, found.rank, found.virtual_tokens, found.extras) == ("LORA", 4, 0, ())
+    assert found.modules == ("down_proj", "q_proj", "v_proj")
+    describe(lora, rank_pattern={"q_proj": 32}, use_dora=True, revision="v1")
+    found = read_adapter(str(lora))
+    assert found is not None
+    assert (found.rank, found.extras, found.base_revision) == (32, ("use_dora",), "v1")
+
+
+def test_the_tokenizer_beside_an_adapter_is_its_own_else_the_base_s(base: Path, lora: Path):
+    assert tokenizer_source(str(lora), None) == (str(lora), None)
+    own = Tokenizer.load(str(lora))
+    (base / "tokenizer.json").unlink()
+    check_model(str(lora))
+    (lora / "tokenizer.json").rename(base / "tokenizer.json")
+    assert tokenizer_source(str(lora), None) == (str(base), None)
+    check_model(str(lora))
+    assert Tokenizer.load(str(lora)).digest == own.digest
+    (base / "tokenizer.json").unlink()
+    with pytest.raises(SettingsError, match=r"lora' is an adapter of .*base'.* has no tokenizer"):
+        check_model(str(lora))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"peft_type": "LOHA"}, "is of kind LOHA; known are LORA, IA3, PREFIX_TUNING"),
+        ({"task_type": "SEQ_CLS"}, "has the task type SEQ_CLS; give one that was tuned for CAUS"),
+        ({"alora_invocation_tokens": [1]}, "is an activated LoRA.*; give a plain LoRA"),
+        ({"base_model_name_or_path": None}, "names no base_model_name_or_path.*; save the adapter"),
+        (
+            {"base_model_name_or_path": "./none"},
+            r"'./none', which .*does not exist; set base_model",
+        ),
+        ({"r": "four"}, "adapter_config.json of .* cannot be read .*; save the adapter again"),
+    ],
+)
+def test_what_no_engine_could_ask_gets_one_sentence(
+    lora: Path, changes: dict[str, Any], words: str
+):
+    describe(lora, **changes)
+    with pytest.raises(SettingsError, match=f"^setting 'model': .*{words}"):
+        check_model(str(lora))
+
+
+@pytest.mark.parametrize("content", ["", "[1]", "{}", "\xff"])
+def test_a_description_that_cannot_be_read_is_named(lora: Path, content: str):
+    (lora / "adapter_config.json").write_text(content, encoding="latin-1")
+    with pytest.raises(SettingsError, match=r"'model': adapter_config.json of .* cannot be read"):
+        check_model(str(lora))
+
+
+def test_missing_weights_are_named_on_either_side(base: Path, lora: Path):
+    (lora / "adapter_model.safetensors").rename(lora / "elsewhere")
+    with pytest.raises(SettingsError, match=r"lora' has no adapter's weights \(adapter_model.safe"):
+        check_model(str(lora))
+    (lora / "elsewhere").rename(lora / "adapter_model.safetensors")
+    (base / "model.safetensors").unlink()
+    with pytest.raises(SettingsError, match=r"is an adapter of .* cannot be used: .*no weights"):
+        check_model(str(lora))
+
+
+def test_an_adapter_of_an_adapter_is_refused(lora: Path, tmp_path: Path):
+    other = shutil.copytree(lora, tmp_path / "other")
+    describe(other, base_model_name_or_path=str(lora))
+    with pytest.raises(SettingsError, match="is an adapter itself; merge one of them"):
+        check_model(str(other))
+
+
+def test_an_adapter_is_another_model_when_it_or_its_base_changes(base: Path, lora: Path):
+    first = identify_model(str(lora), None)
+    assert first.max_model_len == CONTEXT
+    assert identify_model(str(lora), None) == first
+    assert first.digest != identify_model(str(base), None).digest
+    found = {first.digest}
+    for folder, name in ((lora, "adapter_model.safetensors"), (base, "model.safetensors")):
+        whole = bytearray((folder / name).read_bytes())
+        whole[-1] ^= 1
+        (folder / name).write_bytes(whole)
+        found.add(identify_model(str(lora), None).digest)
+    assert len(found) == 3
+
+
+def test_virtual_tokens_shorten_the_context(base: Path, tmp_path: Path):
+    prefix = save_adapter(tmp_path / "prefix", base, "prefix")
+    assert identify_model(str(prefix), None).max_model_len == CONTEXT - VIRTUAL_TOKENS
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        (ValueError("no such device."), "ValueError: no such device"),
+        (OSError("first line\nsecond line"), "OSError: first line"),
+        (RuntimeError(), "RuntimeError: no message"),
+        (KeyError("x" * 400), f"KeyError: '{'x' * 299} ..."),
+    ],
+)
+def test_a_cause_is_type_and_first_line(error: Exception, cause: str):
+    assert cause_of(error) == cause
+    with pytest.raises(pydantic.ValidationError) as caught:
+        pydantic.TypeAdapter(int).validate_python("x")
+    assert cause_of(caught.value).startswith("ValidationError: Input should be a valid integer")
+
+
+def test_the_first_error_of_a_log_is_its_cause():
+    log = (
+        "INFO loading\n"
+        "(Core pid=7) ERROR [core.py:1]     raise ValueError(\n"
+        "(Core pid=7) ERROR [core.py:1] ValueError: no memory for the cache.\n"
+        "RuntimeError: the core did not start\n"
+    )
+    assert first_error_in(log) == "ValueError: no memory for the cache"
+    assert first_error_in("INFO all is well\n") == "the log names no error"
+
+
+def test_a_token_for_every_four_bytes_rounded_up():
+    assert estimate_tokens(["abcd", "\N{SNOWMAN}" * 3], ["abcde", ""]) == [
+        Measure(prompt_token_ids=None, prompt_tokens=1, reference_tokens=2),
+        Measure(prompt_token_ids=None, prompt_tokens=3, reference_tokens=0),
+    ]

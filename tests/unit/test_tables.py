@@ -1,18 +1,41 @@
+"""Tables: checked, written whole or not at all, read in bounded memory."""
+
 from __future__ import annotations
 
 import os
 import re
 import resource
+import threading
+import tracemalloc
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import dataframely as dy
+import numpy as np
 import polars as pl
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mia_batch import tables
 from mia_batch.errors import CorpusError, RunFolderError, SchemaMismatchError
-from mia_batch.schemas import Curves, Rollup
+from mia_batch.schemas import Curves, Rollup, Unscored
+from mia_batch.tables import (
+    RowIndex,
+    followed,
+    in_background,
+    is_followed,
+    mapped_zeros,
+    move,
+    put_copy,
+    read_numbers,
+    remove,
+    sink_new,
+    write_text,
+)
 from tests.damage import damage
+from tests.processes import HANGS
 
 
 class Numbers(dy.Schema):
@@ -37,30 +60,33 @@ def test_check_lists_what_is_missing_and_what_is_wrong():
     )
 
 
-def test_sink_and_scan_give_the_table_back(tmp_path):
-    tables.sink(FRAME.lazy(), tmp_path / "numbers.parquet", Numbers)
-    back = tables.scan(tmp_path / "numbers.parquet", Numbers).collect()
-    assert back.equals(FRAME)
-    assert [path.name for path in tmp_path.iterdir()] == ["numbers.parquet"]
-
-
-def test_sink_writes_the_same_bytes_again(tmp_path):
+def test_a_table_is_written_over_an_older_one_to_the_same_bytes(tmp_path):
+    folder = tmp_path / "a=1[x]*"  # taken literally
+    folder.mkdir()
+    path = folder / "numbers.parquet"
     long = pl.LazyFrame({"name": [f"row {n}" for n in range(50_000)], "value": range(50_000)})
-    for name in ("first", "second"):
-        tables.sink(long, tmp_path / name, Numbers)
-    assert (tmp_path / "first").read_bytes() == (tmp_path / "second").read_bytes()
+    written = []
+    for frame in (long, FRAME.lazy(), long):
+        tables.sink(frame, path, Numbers)
+        written.append(path.read_bytes())
+        assert tables.scan(path, Numbers).collect().equals(frame.collect())
+        assert [*folder.iterdir()] == [path]
+    assert written[0] == written[2]
 
 
-def test_sink_replaces_an_older_table(tmp_path):
+def test_another_table_is_refused_and_nothing_written(tmp_path):
+    wrong = FRAME.lazy().with_columns(value=pl.col("name").str.to_integer())
     path = tmp_path / "numbers.parquet"
-    tables.sink(FRAME, path, Numbers)
-    tables.sink(FRAME.head(1), path, Numbers)
-    assert tables.scan(path, Numbers).collect().height == 1
-
-
-def test_sink_refuses_another_table_and_writes_nothing(tmp_path):
     with pytest.raises(SchemaMismatchError, match="'value' is missing"):
-        tables.sink(FRAME.drop("value"), tmp_path / "numbers.parquet", Numbers)
+        tables.sink(FRAME.drop("value"), path, Numbers)
+    with pytest.raises(pl.exceptions.ComputeError, match="strict integer parsing"):
+        tables.sink(wrong, path, Numbers)  # which is not blamed on the disk
+    with pytest.raises(pl.exceptions.ComputeError, match="strict integer parsing"):
+        tables.sink_all({tmp_path / "a": FRAME, tmp_path / "b": wrong}, Numbers)
+    frames = pl.concat([FRAME.drop("further")] * 5000).iter_slices(2)
+    broken = (frame.select(pl.col("name").str.to_integer(), "value") for frame in frames)
+    with pytest.raises(pl.exceptions.PolarsError, match="strict integer parsing"):
+        tables.sink_frames(broken, path, Numbers)
     assert not list(tmp_path.iterdir())
 
 
@@ -88,13 +114,6 @@ def test_several_tables_at_once_are_as_each_alone(tmp_path):
     assert len(list(tmp_path.iterdir())) == 4
 
 
-def test_several_tables_are_not_there_when_the_rows_of_one_fail(tmp_path):
-    broken = FRAME.lazy().with_columns(value=pl.col("name").str.to_integer())
-    with pytest.raises(pl.exceptions.ComputeError, match="strict integer parsing"):
-        tables.sink_all({tmp_path / "a": FRAME, tmp_path / "b": broken}, Numbers)
-    assert not list(tmp_path.iterdir())
-
-
 def test_sink_frames_writes_what_sink_writes(tmp_path):
     long = pl.DataFrame({"name": [f"row {n}" for n in range(20_000)], "value": range(20_000)})
     tables.sink(long, tmp_path / "first", Numbers)
@@ -108,17 +127,6 @@ def test_sink_frames_writes_an_empty_table_also_where_a_folder_looks_like_a_patt
     folder.mkdir()
     tables.sink_frames([FRAME.clear()], folder / "numbers.parquet", Numbers)
     assert tables.scan(folder / "numbers.parquet", Numbers).collect().equals(FRAME.clear())
-
-
-def test_sink_frames_leaves_nothing_behind_when_the_rows_fail(tmp_path):
-    def frames():
-        yield from [FRAME] * 10_000
-        msg = "row 3 is wrong"
-        raise CorpusError(msg)
-
-    with pytest.raises(CorpusError, match=r"^row 3 is wrong$"):
-        tables.sink_frames(frames(), tmp_path / "numbers.parquet", Numbers)
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.fixture
@@ -136,6 +144,9 @@ def test_sink_says_when_the_disk_is_full_wherever_the_room_ends(tmp_path, limit_
     whole = path.read_bytes()
     for size in range(0, len(whole), 13):
         limit_files(size)
+        if size % 10 == 0:
+            with pytest.raises(RunFolderError, match=r"numbers\.parquet cannot be written: File"):
+                tables.sink_frames([noise], path, Numbers)
         with pytest.raises(RunFolderError) as error:
             tables.sink(noise, path, Numbers)
         reason = "File too large; make room or choose another folder"
@@ -159,26 +170,13 @@ def test_several_tables_are_the_old_ones_when_the_disk_is_full(tmp_path, limit_f
         assert sorted(tmp_path.iterdir()) == [long, short]
 
 
-def test_sink_frames_says_when_the_disk_is_full(tmp_path, limit_files):
-    noise = pl.DataFrame({"name": [os.urandom(500).hex()] * 3, "value": [1, 2, 3]})
-    path = tmp_path / "numbers.parquet"
-    tables.sink(noise, path, Numbers)
-    whole = path.read_bytes()
-    for size in range(0, len(whole), 131):
-        limit_files(size)
-        with pytest.raises(RunFolderError, match=r"numbers\.parquet cannot be written: File too"):
-            tables.sink_frames([noise], path, Numbers)
-        assert path.read_bytes() == whole
-        assert len(list(tmp_path.iterdir())) == 1
-
-
 def test_write_text_says_when_the_disk_is_full_and_keeps_the_old_file(tmp_path, limit_files):
     limit_files(1000)
     path = tmp_path / "run.json"
-    tables.write_text(path, "old")
+    tables.write_text(path, "é\r\n")
     with pytest.raises(RunFolderError, match="File too large"):
         tables.write_text(path, "x" * 5000)
-    assert path.read_text() == "old"
+    assert path.read_bytes() == b"\xc3\xa9\r\n"
     assert [entry.name for entry in tmp_path.iterdir()] == ["run.json"]
 
 
@@ -187,18 +185,6 @@ def test_sink_says_when_there_is_no_folder(tmp_path, folder):
     (tmp_path / "file").touch()
     with pytest.raises(RunFolderError, match=r"numbers\.parquet cannot be written: .*irectory"):
         tables.sink(FRAME, tmp_path / folder / "numbers.parquet", Numbers)
-
-
-def test_an_error_of_polars_itself_is_not_blamed_on_the_disk(tmp_path):
-    wrong = FRAME.lazy().with_columns(value=pl.col("name").str.to_integer())
-    with pytest.raises(pl.exceptions.ComputeError, match="strict integer parsing"):
-        tables.sink(wrong, tmp_path / "numbers.parquet", Numbers)
-    assert not list(tmp_path.iterdir())
-
-
-def test_write_text_keeps_line_ends_and_is_utf8(tmp_path):
-    tables.write_text(tmp_path / "run.json", "é\r\n")
-    assert (tmp_path / "run.json").read_bytes() == b"\xc3\xa9\r\n"
 
 
 def test_scan_says_what_is_wrong(tmp_path):
@@ -249,13 +235,6 @@ def test_a_file_that_a_disk_has_changed_is_whole_but_not_sound(tmp_path, changed
         tables.is_sound(path)
 
 
-def test_scan_takes_a_path_literally(tmp_path):
-    folder = tmp_path / "a=1[x]*"
-    folder.mkdir()
-    tables.sink(FRAME, folder / "numbers.parquet", Numbers)
-    assert tables.scan(folder / "numbers.parquet", Numbers).collect().columns == FRAME.columns
-
-
 def three_frames(names: list[str] | None):
     for start in range(0, 30, 10):
         frame = pl.DataFrame({"a": range(start, start + 10), "b": ["x"] * 10})
@@ -289,12 +268,6 @@ def test_generate_reads_only_a_little_ahead():
     assert made < 100
 
 
-def test_a_path_may_be_relative(tmp_path: Path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    tables.write_text(Path("here.txt"), "x")
-    assert Path("here.txt").read_text() == "x"
-
-
 def test_what_killed_writers_left_is_removed_and_nothing_else(tmp_path):
     unfinished = f".scores.parquet.{'0' * 32}.tmp"
     (tmp_path / unfinished).mkdir()
@@ -320,3 +293,224 @@ def test_tables_of_earlier_versions_lack_columns_and_choices(tmp_path):
     rollup.write_parquet(tmp_path / "rollup.parquet")
     scanned = tables.scan(tmp_path / "rollup.parquet", Rollup).collect_schema()
     assert {*scanned} == {*Rollup.column_names()}
+
+
+@pytest.mark.parametrize("size", [0, 1, 100_000])
+def test_a_mapped_array_is_zero_and_can_be_written(size):
+    array = mapped_zeros(size, np.uint32)
+    assert array.dtype == np.uint32
+    assert array.shape == (size,)
+    assert not array.any()
+    array[:] = 2**32 - 1
+    assert int(array.sum(dtype=np.uint64)) == size * (2**32 - 1)
+
+
+def test_every_call_is_made_before_the_block_ends():
+    made: list[int] = []
+    with in_background() as later:
+        for number in range(100):
+            later(made.append, number)
+    assert sorted(made) == list(range(100))
+
+
+@pytest.mark.parametrize(("cores", "at_once"), [(1, 4), (2, 4), (4, 7), (64, 9)])
+def test_some_more_calls_run_than_there_are_cores(monkeypatch, cores, at_once):
+    monkeypatch.setattr(pl, "thread_pool_size", lambda: cores)
+    running = threading.Barrier(at_once + 1, timeout=HANGS)
+    with in_background() as later:
+        for _ in range(at_once):
+            later(running.wait)
+        running.wait()
+    assert not running.broken
+
+
+def test_a_call_begins_when_any_other_ends(monkeypatch):
+    monkeypatch.setattr(pl, "thread_pool_size", lambda: 2)
+    last = threading.Event()
+    with in_background() as later:
+        later(last.wait, 60)
+        for _ in range(20):
+            later(int)
+        later(last.set)
+    assert last.is_set()
+
+
+def test_what_a_call_raises_stops_those_who_go_on_asking():
+    asked = []
+
+    def ask():
+        with in_background() as later:
+            for number in range(100):
+                asked.append(number)
+                later(divmod, 1, number)
+
+    with pytest.raises(ZeroDivisionError):
+        ask()
+    assert 0 < len(asked) < 20
+
+
+def test_an_error_of_the_block_comes_first():
+    def fail():
+        with in_background() as later:
+            later(divmod, 1, 0)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+
+
+class Listing:
+    """Writes down what it learns, and how the file was at that time."""
+
+    def __init__(self):
+        self.learned = []
+
+    def put(self, path, content):
+        self.learned.append((path.name, self._seen(path), content.read_text()))
+
+    def put_copy(self, path, content):
+        self.learned.append((path.name, "copy", content.read_text()))
+
+    def remove(self, path):
+        self.learned.append((path.name, self._seen(path), None))
+
+    def _seen(self, path):
+        return path.read_text() if path.exists() else None
+
+
+def test_it_learns_in_order_what_becomes_visible_and_what_goes(tmp_path):
+    listing = Listing()
+    (tmp_path / "parts").mkdir()
+    part = tmp_path / "parts" / "one"
+    write_text(part, "unseen")
+    with followed(tmp_path, listing):
+        assert is_followed(part)
+        write_text(part, "first")
+        write_text(part, "second")
+        move(part, tmp_path / "two")
+        put_copy(tmp_path / "log", tmp_path / "two")
+        remove(tmp_path / "two")
+        remove(tmp_path / "two")  # gone already
+    write_text(part, "unseen")
+    assert not is_followed(part)
+    assert listing.learned == [
+        ("one", "unseen", "first"),
+        ("one", "first", "second"),
+        ("two", None, "second"),
+        ("one", "second", None),
+        ("log", "copy", "second"),
+        ("two", "second", None),
+    ]
+    assert [path.name for path in tmp_path.iterdir()] == ["parts"]
+
+
+def test_what_it_raises_prevents_the_change(tmp_path):
+    class Refusing(Listing):
+        def put(self, path, content):
+            raise OSError(28, "full")
+
+        def remove(self, path):
+            raise ValueError(path)
+
+    path = tmp_path / "one"
+    write_text(path, "first")
+    with followed(tmp_path, Refusing()):
+        with pytest.raises(Exception, match="No space left"):
+            write_text(path, "second")
+        with pytest.raises(ValueError, match="one"):
+            remove(path)
+    assert path.read_text() == "first"
+    assert [each.name for each in tmp_path.iterdir()] == ["one"]
+
+
+N = 100_000
+
+
+def test_a_column_is_read_in_order_over_many_batches(tmp_path):
+    path = tmp_path / "table.parquet"
+    values = pl.Series("a", np.arange(N)).cast(pl.Float64)
+    frame = pl.DataFrame([values]).with_columns(a=pl.when(values % 7 > 0).then("a"))
+    frame.write_parquet(path, row_group_size=1000)
+    found = read_numbers(pl.scan_parquet(path), pl.col("a"), N, np.float64)
+    expected = np.where(np.arange(N) % 7 > 0, np.arange(N), np.nan)
+    assert np.array_equal(found, expected, equal_nan=True)
+    empty = pl.LazyFrame(schema={"a": pl.Boolean})
+    assert read_numbers(empty, pl.col("a"), 0, np.bool_).tolist() == []
+
+
+KEYS = st.lists(st.none() | st.sampled_from("abcde"), max_size=30)
+
+
+def index_of(keys: Sequence[str | None]) -> RowIndex:
+    return RowIndex(pl.LazyFrame({"key": keys}, schema={"key": pl.String}))
+
+
+@given(KEYS, KEYS)
+def test_every_row_of_a_key_is_found_in_order(table, keys):
+    index = index_of(table)
+    assert index.height == len(table)
+    which, rows = index.find(pl.Series(keys, dtype=pl.String))
+    expected = [
+        (place, row)
+        for place, key in enumerate(keys)
+        for row, known in enumerate(table)
+        if key is not None and key == known
+    ]
+    assert list(zip(which.tolist(), rows.tolist(), strict=True)) == expected
+    counts = [0 if key is None else table.count(key) for key in keys]
+    assert index.count(pl.Series(keys, dtype=pl.String)).tolist() == counts
+
+
+def test_rows_of_several_reads_are_found(monkeypatch):
+    monkeypatch.setattr(tables, "_ROWS_AT_ONCE", 300)
+    keys = [f"{number % 800}" for number in range(2000)]
+    which, found = index_of(keys).find(pl.Series(["7", "x", "799"]))
+    assert which.tolist() == [0, 0, 0, 2, 2]
+    assert found.tolist() == [7, 807, 1607, 799, 1599]
+
+
+def test_building_holds_no_second_index():
+    n_keys = 300_000
+    keys = pl.LazyFrame({"key": pl.int_range(n_keys, eager=True).cast(pl.String)})
+    tracemalloc.start()
+    try:
+        index = RowIndex(keys)
+        peak = tracemalloc.get_traced_memory()[1]  # the index itself is mapped, so not in it
+    finally:
+        tracemalloc.stop()
+    assert index.n_keys == n_keys
+    assert peak < 12 * n_keys
+
+
+def unscored(reason: str) -> pl.DataFrame:
+    rows = {"target_id": ["a" * 64], "attack": ["samia_v1"], "reason": [reason]}
+    schema = Unscored.create_empty().schema
+    return pl.DataFrame({name: rows.get(name, [None]) for name in schema}, schema=schema)
+
+
+def test_of_many_writers_one_writes_and_is_told_so(tmp_path):
+    path = tmp_path / "part.parquet"
+    with ThreadPoolExecutor(16) as pool:
+        wrote = list(pool.map(lambda n: sink_new(unscored(f"{n}"), path, Unscored), range(16)))
+    assert sum(wrote) == 1
+    assert pl.read_parquet(path)["reason"].to_list() == [f"{wrote.index(True)}"]
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_system_without_links_has_one_writer_too(tmp_path, monkeypatch):
+    def no_links(self: Path, target: Path) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(Path, "hardlink_to", no_links)
+    path = tmp_path / "part.parquet"
+    assert [sink_new(unscored(each), path, Unscored) for each in "ab"] == [True, False]
+    assert pl.read_parquet(path)["reason"].to_list() == ["a"]
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_cannot_be_written_is_named_as_it_is_to_be_called(tmp_path):
+    with pytest.raises(RunFolderError) as error:
+        sink_new(unscored("a"), tmp_path / "missing" / "part.parquet", Unscored)
+    assert str(error.value).startswith(f"{tmp_path / 'missing' / 'part.parquet'} cannot be written")
+    with pytest.raises(TypeError, match=r"part\.parquet is not a Rollup table"):
+        sink_new(unscored("a"), tmp_path / "part.parquet", Rollup)

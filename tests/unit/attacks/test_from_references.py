@@ -75,9 +75,10 @@ SPV_BY_HAND = {
 }
 
 
-@pytest.mark.parametrize("name", SPV_BY_HAND)
-def test_variation_by_hand(name):
-    assert scores(*SPV, of=[name])[name] == pytest.approx(SPV_BY_HAND[name], rel=1e-6, abs=1e-7)
+def test_variation_by_hand():
+    found = scores(*SPV, of=SPV_BY_HAND)
+    for name, value in SPV_BY_HAND.items():
+        assert found[name] == pytest.approx(value, rel=1e-6, abs=1e-7), name
 
 
 def test_halves_of_pairs_are_no_pairs():
@@ -87,14 +88,6 @@ def test_halves_of_pairs_are_no_pairs():
     left_out = [row for row in around("paraphrase", 1, 1, 2, 2, 3) if row["view_index"] != 1]
     found = scores(text([None, -2 * L]), *left_out)
     assert found["spv_semantic_uncalibrated_v1"] == pytest.approx(0.0, abs=1e-7)
-
-
-def test_a_peak_scores_higher_than_a_slope():
-    peak, slope = (
-        scores(text([None, own * -L]), *around("paraphrase", 3, 3))["spv_semantic_uncalibrated_v1"]
-        for own in (1, 3)
-    )
-    assert peak > slope == 0
 
 
 def test_long_texts_have_a_probability():
@@ -127,15 +120,6 @@ def gains(*gain: float | None, rank: list[int | None] | None = None, **more: Any
 )
 def test_the_error_zone_by_hand(gain, rank, wanted):
     assert scores(*gains(*gain, rank=rank))["ez_mia_v1"] == wanted
-
-
-def test_the_error_zone_is_an_increasing_function_of_the_papers_ratio():
-    found = [
-        (up / down, scores(*gains(up, -down, rank=[2, 2]))["ez_mia_v1"])
-        for up in (1, 3, 5)
-        for down in (1, 2, 4)
-    ]
-    assert [score for _, score in sorted(found)] == sorted(score for _, score in found)
 
 
 def test_windows_by_hand():
@@ -205,22 +189,6 @@ def test_likelihood_ratios_by_hand():
     found = scores(*SHADOWS, of=wanted)
     for name, score_ in wanted.items():
         assert found[name] == pytest.approx(score_, rel=1e-5, abs=1e-6), name
-
-
-@pytest.mark.parametrize(
-    ("dropped", "left"),
-    [
-        ({0}, {"lira_online_fixed_v1", "rmia_v1"}),
-        ({0, 1}, set()),
-        ({2}, {"lira_online_fixed_v1", "lira_offline_fixed_v1", "rmia_v1", "rmia_offline_v1"}),
-        ({2, 3}, set()),
-    ],
-)
-def test_shadow_models_that_are_needed(dropped, left):
-    offline = {"lira_offline_v1", "lira_offline_fixed_v1", "rmia_offline_v1"}
-    rows = [row for row in SHADOWS if row["model"] == "target" or row["view_index"] not in dropped]
-    there = {name for name, value in scores(*rows).items() if value is not None}
-    assert there == left | (offline if not dropped & {2, 3} else set())
 
 
 def test_equal_shadow_models_have_no_spread():

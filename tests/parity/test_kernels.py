@@ -1,0 +1,276 @@
+"""The kernels against other packages, on real and on generated texts: zlib, rouge-score, uniseg.
+
+uniseg knows Unicode 16 and ours Unicode 17, which made the cedilla, U+00B8, a letter to the rules
+of words, and no longer takes some symbols for pictographs.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import sys
+import unicodedata
+import zlib
+from itertools import islice, pairwise
+
+import numpy as np
+import polars as pl
+import pytest
+from rouge_score.rouge_scorer import RougeScorer
+from rouge_score.tokenize import tokenize
+
+from mia_batch.kernels import GROUPS, Group, WordRule, count_words, pair_features, zlib_size
+from tests.reference_kernels import SPLIT, compared, features
+from tests.reference_scores import CLASSIC_ZLIB, SIZES, compressed
+
+
+@pytest.fixture(scope="module")
+def wikimia(shared_data):
+    paths = sorted((shared_data / "wikimia").glob("*.jsonl"))
+    return {
+        int(path.stem): [json.loads(line)["input"] for line in path.read_text("utf-8").splitlines()]
+        for path in paths
+    }
+
+
+# Overlaps and subsequences against the rouge-score package, with our words or its own.
+#
+# Its recall and precision are the clipped overlap, or the longest common subsequence, over the
+# n-grams of one side, and 0 where that side has none, so the numbers can be read from them.
+
+
+class Words:
+    """Tokenizer in the form that rouge-score asks for."""
+
+    def __init__(self, rule: WordRule) -> None:
+        self.tokenize = SPLIT[rule]
+
+
+def assert_numbers_equal(pairs: list[tuple[str, str]], rule: WordRule) -> None:
+    frame = pl.DataFrame(pairs, ["candidate", "reference"], orient="row")
+    groups: list[Group] = ["unigrams", "ngrams", "lcs"]
+    features = pair_features("candidate", "reference", words=rule, groups=groups)
+    numbers = frame.select(features.struct.unnest())
+    types = [*(f"rouge{n}" for n in SIZES), "rougeL"]
+    scorer = RougeScorer(types, tokenizer=None if rule == "rouge" else Words(rule))
+    for (candidate, reference), row in zip(pairs, numbers.iter_rows(named=True), strict=True):
+        scores = scorer.score(reference, candidate)
+        for n in SIZES:
+            overlap, score = row[f"overlap_{n}"], scores[f"rouge{n}"]
+            assert score.recall == overlap / max(row["words_reference"] - n + 1, 1)
+            assert score.precision == overlap / max(row["words_candidate"] - n + 1, 1)
+        assert scores["rougeL"].recall == row["lcs_words"] / max(row["words_reference"], 1)
+        assert scores["rougeL"].precision == row["lcs_words"] / max(row["words_candidate"], 1)
+
+
+@pytest.mark.parametrize("rule", SPLIT)
+def test_rouge_of_generated_pairs(rule):
+    """The longest references take several limbs of the longest common subsequence."""
+    draw = random.Random(20040725)
+    gaps = [" ", " ", " ", "  ", "\n", "\t", "\u3000"]
+    words = ["a", "b", "b", "the", "The", "the.", "café", "你好", "İ-\u212a"]
+    texts = [
+        "".join(draw.choice(words) + draw.choice(gaps) for _ in range(draw.randrange(most)))
+        for most, n_texts in ((80, 300), (300, 30))
+        for _ in range(n_texts)
+    ]
+    assert_numbers_equal(list(zip(texts, reversed(texts), strict=True)), rule)
+
+
+@pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.parametrize("rule", SPLIT)
+def test_rouge_of_wikimia(wikimia, rule, every):
+    texts = wikimia[64][::every]
+    halves = [(text[len(text) // 3 :], text[: len(text) // 2]) for text in texts]
+    assert_numbers_equal(halves + list(pairwise(texts)), rule)
+
+
+def test_rouge_words_around_every_character():
+    """Two characters have an ASCII letter in lower case: U+0130 and U+212A."""
+    characters = [chr(code) for code in range(sys.maxunicode + 1) if not 0xD800 <= code < 0xE000]
+    texts = [f"A{character}B" for character in characters]
+    found = pl.DataFrame({"text": texts}).select(count_words("text", words="rouge"))
+    assert found["text"].to_list() == [len(tokenize(text, None)) for text in texts]
+    assert_numbers_equal([("\u212aİ", "ki k\u212a i"), ("İX", "i x ix")], "rouge")
+
+
+# Words of the rule ``unicode`` against uniseg.
+
+MIXED = "ab1 .,'\":_-\n\r\0\u2019\u0301\u200d\u3000\u05d0\u30ab\u3042\u6211\u0e20\u0e32👩\U0001f1eb"
+"""Characters that the rules of UAX #29 tell apart, of several scripts."""
+
+unicode_words = SPLIT["unicode"]
+
+
+def assert_words_equal(texts: list[str]) -> None:
+    """Numbers under ``unicode`` are those of the same words under ``space``."""
+    joined = [" ".join(unicode_words(text)) for text in texts]
+    frame = pl.DataFrame({"text": texts, "words": joined})
+    frame = frame.with_columns(pl.all().reverse().name.suffix("_other"))
+    groups: list[Group] = ["unigrams", "ngrams", "zlib", "lcs", "distinct"]
+    found = frame.select(pair_features("text", "text_other", words="unicode", groups=groups))
+    expected = frame.select(pair_features("words", "words_other", words="space", groups=groups))
+    assert found.rows() == expected.rows()
+
+
+def is_odd(text: str) -> bool:
+    """Whether the packages are known to differ.
+
+    In "a:", a joiner and a pictograph, ours sees one word, where the annex has a boundary before
+    the colon.
+    """
+    return re.search(r"\W\u200d👩", text) is not None
+
+
+@pytest.fixture(scope="module")
+def characters() -> list[str]:
+    """What both versions have in common, but few of the letters without case."""
+    every = [chr(code) for code in range(sys.maxunicode + 1)]
+    draw = random.Random(29)
+    return [
+        character
+        for character in every
+        if unicodedata.category(character) not in {"Cn", "Co", "Cs"} and character != "\u00b8"
+        if unicodedata.category(character) != "Lo" or draw.random() < 0.02
+    ]
+
+
+def test_unicode_words_around_characters(characters):
+    texts = [f"A{character}B" for character in characters]
+    assert len(texts) > 15_000
+    found = pl.DataFrame({"text": texts}).select(count_words("text", words="unicode"))
+    assert found["text"].to_list() == [len(unicode_words(text)) for text in texts]
+
+
+def test_unicode_words_of_generated_texts(characters):
+    draw = random.Random(16)
+    others = [character for character in characters if unicodedata.category(character) != "So"]
+    sources = (MIXED, MIXED, others)
+    texts = [
+        "".join(draw.choice(draw.choice(sources)) for _ in range(draw.randrange(30)))
+        for _ in range(500)
+    ]
+    spaced = {text for text in texts if any(" " in word for word in unicode_words(text))}
+    assert_words_equal([text for text in texts if not is_odd(text) and text not in spaced])
+
+
+def test_every_feature_of_generated_texts():
+    draw = random.Random(17)
+    pairs = []
+    for _ in range(1000):
+        start, middle, end, other = (
+            "".join(draw.choices(MIXED, k=draw.randrange(12))) for _ in range(4)
+        )
+        pairs.append((start + middle + end, draw.choice([start, other]) + middle + other))
+    pairs = [(left, right) for left, right in pairs if not is_odd(left) and not is_odd(right)]
+    frame = pl.DataFrame(pairs, ["candidate", "reference"], orient="row")
+    numbers = pair_features(
+        "candidate", "reference", words="unicode", groups=GROUPS, near_verbatim_min_words=2
+    )
+    assert compared(frame.select(numbers.struct.unnest()).to_dicts()) == compared(
+        features(*pair, "unicode", GROUPS, min_words=2) for pair in pairs
+    )
+
+
+def test_unicode_words_of_real_texts(shared_data, wikimia):
+    for file in sorted((shared_data / "books").glob("*.txt")):
+        with file.open(encoding="utf-8") as lines:
+            assert_words_equal(list(islice(lines, 1000, 1100)))
+    assert_words_equal(wikimia[64][::10])
+
+
+# Sizes against Python's own zlib.
+
+classic = pytest.mark.skipif(
+    not CLASSIC_ZLIB, reason=f"Python's own zlib is {zlib.ZLIB_RUNTIME_VERSION}, not a classic one"
+)
+SOURCE = 300_000  # characters in each text that the generated ones are cut from
+
+
+def assert_sizes_equal(texts: list[str]) -> None:
+    frame = pl.DataFrame({"text": texts, "python": [compressed([text]) for text in texts]})
+    different = frame.with_columns(ours=zlib_size("text")).filter(
+        pl.col("ours") != pl.col("python")
+    )
+    assert different.is_empty(), different
+
+
+@classic
+def test_sizes_of_wikimia(wikimia):
+    texts = [text for of_length in wikimia.values() for text in of_length]
+    assert len(texts) > 500
+    assert_sizes_equal(texts)
+    pairs = pl.DataFrame({"candidate": texts, "reference": texts[::-1]})
+    sizes = pairs.select(pair_features("candidate", "reference").struct.unnest())
+    words = [text.split() for text in texts]
+    cut = [left[: len(right)] for left, right in zip(words, reversed(words), strict=True)]
+    assert sizes["zlib_candidate"].to_list() == list(map(compressed, words))
+    assert sizes["zlib_candidate_matched"].to_list() == list(map(compressed, cut))
+
+
+@classic
+def test_sizes_of_books_whole_and_in_passages(shared_data):
+    paths = sorted((shared_data / "books").glob("*.txt"))
+    books = [path.read_text(encoding="utf-8") for path in paths]
+    assert len(books) == 12
+    assert_sizes_equal(books)
+    assert_sizes_equal([book[at : at + 4600] for book in books for at in range(0, len(book), 4600)])
+
+
+def loops(draw: np.random.Generator, text: str) -> str:
+    """Short pieces of a text, each again and again."""
+    starts, lengths = draw.integers(SOURCE, size=2000), draw.geometric(0.05, size=2000)
+    pieces = zip(starts, lengths, draw.geometric(0.1, size=2000), strict=True)
+    return "".join(text[at : at + length] * times for at, length, times in pieces)[:SOURCE]
+
+
+def markov(draw: np.random.Generator) -> str:
+    """Made-up words, each with four that may follow."""
+    letters = list("aaabcdeeefghiiklmnooprstuéß你好")
+    words = ["".join(draw.choice(letters, length)) for length in draw.geometric(0.2, size=500)]
+    followers, choices = draw.integers(500, size=(500, 4)), draw.integers(4, size=SOURCE // 5)
+    state, walk = 0, []
+    for choice in choices:
+        state = followers[state, choice]
+        walk.append(words[state])
+    return " ".join(walk)
+
+
+def sources(draw: np.random.Generator) -> list[str]:
+    alphabets = [
+        np.array([97, 98]),
+        np.frombuffer(b"etaoin shrdlu", dtype=np.uint8),
+        np.arange(128),
+        np.arange(32, 0x250),
+        np.arange(0x4E00, 0x9FA5),
+        np.concatenate([np.arange(0xD800), np.arange(0xE000, 0x110000)]),
+    ]
+    noise = [
+        draw.choice(codes, SOURCE).astype("<u4").tobytes().decode("utf-32-le")
+        for codes in alphabets
+    ]
+    return [*noise, loops(draw, noise[3]), markov(draw)]
+
+
+def cuts(draw: np.random.Generator, source: str, number: int, longest: int) -> list[str]:
+    """Pieces of lengths that are even on a logarithmic scale, empty ones included."""
+    lengths = np.expm1(draw.uniform(0, np.log1p(longest + 1), number)).astype(int)
+    starts = draw.integers(len(source) - longest, size=number)
+    return [source[at : at + length] for at, length in zip(starts, lengths, strict=True)]
+
+
+@classic
+@pytest.mark.parametrize(
+    ("number", "longest"),
+    [
+        (2_500, 5000),
+        (5, 200_000),  # of many blocks
+        pytest.param(12_500, 5000, marks=pytest.mark.long),
+    ],
+)
+def test_sizes_of_generated_texts(number, longest):
+    draw = np.random.default_rng(20240417)
+    texts = [cut for source in sources(draw) for cut in cuts(draw, source, number, longest)]
+    assert len(texts) == 8 * number
+    assert_sizes_equal(texts)
