@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
+import signal
 import sys
 import tomllib
-from dataclasses import asdict
 from pathlib import Path
 
 import polars as pl
@@ -21,6 +20,7 @@ from mia_batch.demo import DemoFolder, DemoSettings, prepare
 from mia_batch.demo.making import read_record
 from mia_batch.demo.train import make_models
 from mia_batch.errors import RunFolderError, SettingsError
+from tests.forked import Forked
 
 TINY = DemoSettings(
     n_passages=16, per_group=4, vocabulary=300, hidden=32, head=32, layers=1, epochs=2
@@ -56,15 +56,14 @@ def content(folder):
     return {p.name: p.read_bytes() for p in [parts.corpus, parts.config, *parts.model.iterdir()]}
 
 
-def start(folder):
-    """Prepare in a process of its own that prints its progress."""
-    code = (
-        "import sys; from pathlib import Path; from functools import partial; "
-        "from mia_batch.demo import DemoSettings, prepare; "
-        f"prepare(Path({str(folder)!r}), settings=DemoSettings(**{asdict(TINY)!r}), "
-        "notify=partial(print, flush=True))"
-    )
-    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+def _prepare(folder, log, dies_at):
+    def write(line):
+        with log.open("a") as stream:
+            stream.write(f"{line}\n")
+        if dies_at is not None and line.startswith(dies_at):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    prepare(folder, notify=write, settings=TINY)
 
 
 def test_what_is_in_the_folder(made):
@@ -172,24 +171,21 @@ def test_an_interrupted_training_keeps_the_old_demo(copy):
     assert torch.get_num_threads() == threads
 
 
-def test_killed_demo_is_made_by_the_next_and_two_at_once_agree(copy):
+def test_killed_demo_is_made_by_the_next_and_two_at_once_agree(copy, tmp_path):
     """The damaged demo is made anew, equal to the last bit; the user's own files stay."""
     before = content(copy)
     os.truncate(copy / "model" / "model.safetensors", 100)
     (copy / "notes.txt").write_text("mine")
     (copy / "model" / "notes.txt").write_text("mine")
-    killed = start(copy)
-    for line in killed.stdout:
-        if line.startswith("trained a tokenizer"):
-            break
-    killed.kill()
-    killed.wait()
-    killed.stdout.close()
+    logs = [tmp_path / name for name in ("killed", "one", "other")]
+    with Forked(_prepare, copy, logs[0], "trained a tokenizer") as killed:
+        pass
+    assert killed.poll() == -signal.SIGKILL
     assert list(copy.glob(".making-*"))
-    two = [start(copy), start(copy)]
-    outputs = [process.communicate()[0] for process in two]
-    assert [process.returncode for process in two] == [0, 0]
-    assert sum("training a Llama" in output for output in outputs) == 1
+    with Forked(_prepare, copy, logs[1], None) as one, Forked(_prepare, copy, logs[2], None) as two:
+        pass
+    assert [one.poll(), two.poll()] == [0, 0]
+    assert sum("training a Llama" in log.read_text() for log in logs[1:]) == 1
     assert (copy / "model" / "notes.txt").read_text() == (copy / "notes.txt").read_text() == "mine"
     (copy / "model" / "notes.txt").unlink()
     assert content(copy) == before
