@@ -50,6 +50,13 @@ def undisturbed(checkpoint, tmp_path_factory):
     return by
 
 
+def placed(model, out):
+    """Write the files of a model that was made before."""
+    out.mkdir()
+    for file, held in model.items():
+        (out / file).write_bytes(held)
+
+
 def _make(base, out, n, at, changed):
     die_saving(n, at)
     make(base, out, **(HELD_OUT | changed))
@@ -122,7 +129,7 @@ def test_a_command_killed_at_random_goes_on(checkpoint, undisturbed, data, tmp_p
 
 
 def test_the_same_request_again_trains_nothing(checkpoint, undisturbed, tmp_path, monkeypatch):
-    make(checkpoint, tmp_path / "model", **HELD_OUT)
+    placed(undisturbed("lora"), tmp_path / "model")
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
     monkeypatch.setattr(making, "_trained", lambda *_: pytest.fail("something is trained"))
     again = make(checkpoint, tmp_path / "model", **HELD_OUT)
@@ -178,9 +185,7 @@ def test_a_work_folder_that_was_moved_keeps_its_best_epoch(checkpoint, overfitte
 @pytest.mark.parametrize("name", ["adapter_model.safetensors", "tokenizer.json", "training.json"])
 def test_damage_of_a_finished_model_is_named(name, checkpoint, undisturbed, tmp_path, monkeypatch):
     out = tmp_path / "model"
-    out.mkdir()
-    for file, held in undisturbed("lora").items():
-        (out / file).write_bytes(held)
+    placed(undisturbed("lora"), out)
     text = (out / name).read_bytes()
     at = text.index(b'"loss": ') + 8 if name == "training.json" else len(text) - 9
     (out / name).write_bytes(text[:at] + bytes([text[at] ^ 1]) + text[at + 1 :])

@@ -9,8 +9,8 @@ import pytest
 
 from mia_batch.finetuning.recipe import Recipe
 from mia_batch.inversion.inverting import invert
-from tests.forked import Forked, forked_command
-from tests.processes import HANGS, wait_until
+from mia_batch.observer import Observer
+from tests.forked import Forked
 from tests.tuning import LEARNT, contents, die_saving
 
 TEXTS = [" ".join(text.split()[i : i + 4]) for text in LEARNT for i in range(0, 16, 4)]
@@ -28,12 +28,9 @@ def data(tmp_path_factory):
     return path
 
 
-def run(data, checkpoint, out, say=None):
-    from mia_batch.observer import Observer
-
+def run(data, checkpoint, out, say=lambda _: None):
     observer = Observer()
-    if say is not None:
-        observer.stage = say  # type: ignore[method-assign]
+    observer.stage = say  # type: ignore[method-assign]
     given = {"data": data, "embedder": str(checkpoint), "out": out}
     return invert(**given, recipe=RECIPE, seed=SEED, observer=observer)
 
@@ -68,20 +65,3 @@ def test_a_training_that_is_killed_goes_on(data, checkpoint, undisturbed, tmp_pa
     run(data, checkpoint, out, said.append)
     assert [each.split()[1] for each in said if each.startswith("epoch")] == ["3", "4"]
     assert results(out) == undisturbed
-
-
-def test_a_command_that_is_killed_goes_on(data, checkpoint, undisturbed, tmp_path):
-    out = tmp_path / "out"
-    given = {"data": data, "embedder": checkpoint, "out": out, "epochs": EPOCHS, "seed": SEED}
-    given |= {"learning-rate": 3e-3, "batch-size": 4, "max-tokens": 48, "held-out": 0}
-    asked = ["invert", *(f"--{name}={value}" for name, value in given.items())]
-    with forked_command(asked, tmp_path / "out.txt", tmp_path / "err.txt") as process:
-        wait_until(
-            lambda: list(out.glob(".inverter.work/checkpoints/*/trainer_state.json")),
-            "a checkpoint",
-        )
-        process.kill()
-    with forked_command(asked, tmp_path / "out.txt", tmp_path / "err.txt") as process:
-        assert process.wait(HANGS) == 0, (tmp_path / "err.txt").read_text()
-    assert results(out) == undisturbed
-    assert "inverter less nearest" in (tmp_path / "out.txt").read_text()

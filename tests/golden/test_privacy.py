@@ -110,7 +110,7 @@ def test_the_same_request_makes_nothing_and_another_is_refused(bases, data, tmp_
 def test_an_encoder_and_its_shadow_models(bases, data, tmp_path):
     found = audit(
         bases["bert"], data, tmp_path / "out", task="classification", target="label",
-        epsilons=(None,), epochs=30, shadows=4, inverts=True,
+        epsilons=(None,), epochs=30, shadows=4,
     )  # fmt: skip
     (row,) = found.summary.to_dicts()
     assert row["attack"] == "lira_online_fixed_v1"
@@ -119,32 +119,47 @@ def test_an_encoder_and_its_shadow_models(bases, data, tmp_path):
     assert row["auc"] is not None
     assert row["mean_exposure"] is None  # an encoder generates nothing
     assert found.exposures is None
-    assert 0 <= row["inversion_f1_low"] < row["inversion_f1"] < row["inversion_f1_high"]
-    assert {*found.inversion["method"]} == {"inverter", "nearest", "shuffled", "unconditional"}
+    assert found.inversion is None
     assert {"rmia_v1", "loss_v1"} < {*found.metrics["attack"]}
 
 
-def test_an_encoder_decoder_and_infilling(bases, data, tmp_path):
+@pytest.mark.parametrize(("base", "tunings"), [("bert", ("lora", "prompt")), ("t5", ("lora",))])
+def test_adapters_of_models_that_are_no_decoders(base, tunings, bases, data, tmp_path):
+    found = audit(
+        bases[base], data, tmp_path / "out", task="classification", target="label",
+        epsilons=(None,), epochs=1, canaries=2, rank=4, tunings=tunings, inverts=base == "bert",
+    )  # fmt: skip
+    assert found.summary["variant"].to_list() == [*tunings]
+    assert found.summary.select("auc", "auc_low", "utility").null_count().row(0) == (0, 0, 0)
+    if base == "bert":
+        row, prompted = found.summary.to_dicts()
+        assert 0 <= row["inversion_f1_low"] < row["inversion_f1"] < row["inversion_f1_high"]
+        assert prompted["inversion_f1"] is None  # states of virtual tokens are no text's
+        methods = {"inverter", "nearest", "shuffled", "unconditional"}
+        assert {*found.inversion["method"]} == methods
+
+
+def test_an_encoder_decoder(bases, data, tmp_path):
     how = {"task": "classification", "target": "label", "epsilons": (None,)}
-    found = audit(bases["t5"], data, tmp_path / "t5", **how)
-    (row,) = found.summary.to_dicts()
+    (row,) = audit(bases["t5"], data, tmp_path / "t5", **how).summary.to_dicts()
     assert row["attack"] == "reference_token_difference_v1"
     assert row["mean_exposure"] is not None
     assert 0 <= row["utility"] <= 1
-    with pytest.raises(SettingsError, match="tuning infilling needs a masked model"):
-        audit(bases["t5"], data, tmp_path / "no", tunings=("infilling",), **how)
 
 
 def test_what_does_not_fit_is_said_before_anything_is_trained(bases, data, tmp_path):
-    out = tmp_path / "out"
-    with pytest.raises(SettingsError, match="is an encoder, which generates nothing"):
-        audit(bases["bert"], data, out)
-    with pytest.raises(SettingsError, match="classification needs the labels"):
-        audit(bases["bert"], data, out, task="classification")
-    with pytest.raises(SettingsError, match="column 'who' has 150 different labels"):
-        audit(bases["bert"], data, out, task="classification", target="who")
-    with pytest.raises(CorpusError, match="has no column 'none', only 'text', 'label', 'who'"):
-        audit(bases["llama"], data, out, target="none")
+    out, labelled = tmp_path / "out", {"task": "classification", "target": "label"}
+    wrong: list[tuple[str, dict[str, Any], type[Exception], str]] = [
+        ("bert", {}, SettingsError, "is an encoder, which generates nothing"),
+        ("bert", {"task": "classification"}, SettingsError, "classification needs the labels"),
+        ("bert", labelled | {"target": "who"}, SettingsError, "'who' has 150 different labels"),
+        ("t5", {}, SettingsError, "name the column of its answers with --target-column"),
+        ("t5", labelled | {"tunings": ("infilling",)}, SettingsError, "needs a masked model"),
+        ("llama", {"target": "none"}, CorpusError, "no column 'none', only 'text', 'label', 'who'"),
+    ]
+    for base, changed, error, reason in wrong:
+        with pytest.raises(error, match=reason):
+            audit(bases[base], data, out, **changed)
     assert not out.exists()
     out.mkdir()
     (out / "mine.txt").write_text("mine")

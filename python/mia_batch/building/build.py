@@ -6,27 +6,23 @@ import fcntl
 import json
 import os
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import date
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import polars as pl
 
 from mia_batch.building.documents import Further, read_labelled
-from mia_batch.building.matching import EXCLUDED_ABOVE, build_length
+from mia_batch.building.matching import EXCLUDED_ABOVE, Made, build_length
 from mia_batch.corpus import ColumnNames
 from mia_batch.errors import CorpusError, RunFolderError, SettingsError
 from mia_batch.observer import Observer
 from mia_batch.schemas import BuiltTests, BuiltTexts, ThrownAway
 from mia_batch.storage import is_url
 from mia_batch.tables import sink, sync_folder, system_errors, temporary_path, write_text
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from datetime import date
-
-    from mia_batch.building.matching import OneLength
 
 __all__ = ["SETTINGS", "BuiltSet", "build_set"]
 
@@ -43,17 +39,17 @@ together; matching biases this figure downwards. From outside: by classifiers tr
 that were drawn at random and had no part in the matching. The verdict is the worse of both."""
 
 
-def _sentence_of(made: OneLength) -> str:
+def _sentence_of(made: Made, length: int) -> str:
     """Say of one length what its sets can carry."""
-    if made.refused is not None:
-        before = _strongest(made.tests, "original", "before", "the set")
-        found = "" if before is None else f"; before, the blind AUC is {_figure(before)}"
-        return made.refused + found
-    return " ".join(_sentence(made.length, row) for row in _sets(made))
+    if length not in made.refused:
+        return " ".join(_sentence(row) for row in made.sets if row["length"] == length)
+    before = made.before.get(length)
+    found = "" if before is None else f"; before, the blind AUC is {_figure(before)}"
+    return made.refused[length] + found
 
 
-def _sentence(length: int, row: dict[str, Any]) -> str:
-    what = f"{length} words, {row['setting']}:"
+def _sentence(row: dict[str, Any]) -> str:
+    what = f"{row['length']} words, {row['setting']}:"
     if not row["members"]:
         return f"{what} no set, because too few texts have it."
     kept = f"{what} {row['members']:,} members, {row['nonmembers']:,} non-members;"
@@ -70,38 +66,6 @@ def _sentence(length: int, row: dict[str, Any]) -> str:
             "classifiers see; smaller ones may be."
         )
     return f"{kept} {figures}. {end}"
-
-
-def _sets(made: OneLength) -> list[dict[str, Any]]:
-    rows = []
-    for setting, (texts, verdict, upper) in made.sets.items():
-        members = int(texts["member"].sum())
-        rows.append(
-            {
-                "length": made.length,
-                "setting": setting,
-                "members": members,
-                "nonmembers": texts.height - members,
-                "before": _strongest(made.tests, "original", "before", "the set"),
-                "after": _strongest(made.tests, setting, "after", "the set"),
-                "outside": _strongest(made.tests, setting, "after", "held out"),
-                "upper": upper,
-                "verdict": verdict,
-            }
-        )
-    return rows
-
-
-def _strongest(
-    tests: Sequence[dict[str, Any]], setting: str, stage: str, learnt_from: str
-) -> dict[str, Any] | None:
-    wanted = {"setting": setting, "stage": stage, "learnt_from": learnt_from}
-    found = [
-        {name: row[name] for name in ("classifier", "roc_auc", "low", "high")}
-        for row in tests
-        if row.items() >= wanted.items() and row.get("roc_auc") is not None
-    ]
-    return max(found, key=lambda row: row["high"], default=None)
 
 
 def _figure(row: dict[str, Any]) -> str:
@@ -153,13 +117,7 @@ def _look(
     return key, summary
 
 
-def _write(
-    place: Path,
-    made: Sequence[OneLength],
-    tests: pl.DataFrame,
-    away: pl.DataFrame,
-    summary: dict[str, Any],
-) -> None:
+def _write(place: Path, made: Made, tests: pl.DataFrame, away: pl.DataFrame, summary: Any) -> None:  # noqa: ANN401 - as JSON
     """Write everything beside the folder's name, then give it that name."""
     work = temporary_path(place)
     with system_errors(place):
@@ -170,10 +128,8 @@ def _write(
             for left in place.parent.glob(f".{place.name}.*.tmp"):  # by a killed one
                 shutil.rmtree(left, ignore_errors=True)
             work.mkdir()
-            for each in made:
-                for setting, (texts, *_) in each.sets.items():
-                    if texts.height:
-                        sink(texts, work / f"{setting}-{each.length}.parquet", BuiltTexts)
+            for name, texts in made.texts.items():
+                sink(texts, work / f"{name}.parquet", BuiltTexts)
             sink(tests, work / "tests.parquet", BuiltTests)
             sink(away, work / "thrown-away.parquet", ThrownAway)
             write_text(work / "summary.md", _as_markdown(summary))
@@ -324,32 +280,22 @@ def build_set(
         f"{members:,} members and {found.height - members:,} non-members; {away.height:,} "
         "documents left out"
     )
-    made = []
+    made = Made(away=[away])
     for length in lengths:
         observer.stage(f"texts of {length:,} words: testing and matching")
-        made.append(build_length(found, length, settings=settings, repair=repair, seed=seed))
-    if not any(texts.height for each in made for texts, *_ in each.sets.values()):
+        build_length(made, found, length, settings=settings, repair=repair, seed=seed)
+    sentences = [_sentence_of(made, length) for length in lengths]
+    if not made.texts:
         raise CorpusError(
-            f"no set can be built: {'; '.join(map(_sentence_of, made))}. Give more documents, "
+            f"no set can be built: {'; '.join(sentences)}. Give more documents, "
             "documents nearer to each other in time and kind, or shorter lengths"
         )
-    away = pl.concat([away, *(rows for each in made for rows in each.away)])
-    tests = pl.DataFrame(
-        [row for each in made for row in each.tests], schema=BuiltTests.create_empty().schema
-    )
+    away = pl.concat(made.away)
+    tests = pl.DataFrame(made.tests, schema=BuiltTests.create_empty().schema)
     counts = away.group_by("length", "reason").len().sort("length", "reason", nulls_last=False)
-    summary = (
-        {"request": key}
-        | request
-        | {
-            "sets": [row for each in made for row in _sets(each)],
-            "refused": {
-                str(each.length): each.refused for each in made if each.refused is not None
-            },
-            "sentences": [_sentence_of(each) for each in made],
-            "thrown_away": counts.to_dicts(),
-        }
-    )
+    summary = {"request": key, **request, "sets": made.sets}
+    summary["refused"] = {str(length): reason for length, reason in made.refused.items()}
+    summary |= {"sentences": sentences, "thrown_away": counts.to_dicts()}
     _write(place, made, tests, away, summary)
     return BuiltSet(path=place, summary=summary, is_new=True)
 

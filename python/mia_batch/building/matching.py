@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from mia_batch.building.documents import cut, thrown, words_of
 from mia_batch.diagnostics.blind import (
     MAX_TEXTS_PER_CLASS,
+    BlindVerdict,
+    Classifier,
     blind_baseline,
     build_classifiers,
     seen_of_texts,
@@ -19,14 +23,6 @@ from mia_batch.schemas import BuiltTexts
 from mia_batch.stats.clusters import deal_folds
 from mia_batch.stats.intervals import auc_interval, roc_auc
 from mia_batch.targets import cluster_name
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from mia_batch.diagnostics.blind import BlindVerdict, Classifier
-
 
 _N_FOLDS = 5
 _N_DEALS = 3
@@ -175,9 +171,17 @@ _LEAST_TO_LEARN = 10
 class Tested(NamedTuple):
     """What a test found."""
 
-    rows: list[dict[str, object]]  # of the tests table, without length, setting and stage
+    rows: list[dict[str, Any]]  # of the tests table, without length, setting and stage
     verdict: BlindVerdict | None = None  # as of `BlindBaseline`
     upper: float | None = None  # one-sided limit, confidence 0.95, of every classifier's AUC
+
+    @property
+    def strongest(self) -> dict[str, Any] | None:
+        """The classifier of the highest upper limit."""
+        names = ("classifier", "roc_auc", "low", "high")
+        found = [row for row in self.rows if row.get("roc_auc") is not None]
+        best = max(found, key=lambda row: row["high"], default=None)
+        return None if best is None else {name: best[name] for name in names}
 
 
 def ask_within(texts: pl.DataFrame, seed: int) -> Tested:
@@ -198,11 +202,8 @@ def ask_outside(texts: pl.DataFrame, held_out: pl.DataFrame, seed: int) -> Teste
     tables have ``target`` and ``member``.
     """
     member = texts["member"].to_numpy()
-    same: dict[str, object] = {
-        "learnt_from": "held out",
-        "n_members": int(member.sum()),
-        "n_nonmembers": int((~member).sum()),
-    }
+    same: dict[str, Any] = {"learnt_from": "held out", "n_members": int(member.sum())}
+    same["n_nonmembers"] = member.size - same["n_members"]
     learnt = int(held_out["member"].sum())
     if min(learnt, held_out.height - learnt) < _LEAST_TO_LEARN:
         reason = f"fewer than {_LEAST_TO_LEARN} texts of a class were held out"
@@ -254,29 +255,33 @@ _COLUMNS = BuiltTexts.create_empty().schema
 
 
 @dataclass(slots=True)
-class OneLength:
-    """What was made at one length."""
+class Made:
+    """What was made, length by length."""
 
-    length: int
-    sets: dict[str, tuple[pl.DataFrame, BlindVerdict | None, float | None]] = field(
-        default_factory=dict
-    )  # by setting: texts, and as in `Tested` what the worse of both tests says
-    tests: list[dict[str, object]] = field(default_factory=list)
+    sets: list[dict[str, Any]] = field(default_factory=list)  # of each, what the tests say
+    texts: dict[str, pl.DataFrame] = field(default_factory=dict)  # by name; none is empty
+    tests: list[dict[str, Any]] = field(default_factory=list)
     away: list[pl.DataFrame] = field(default_factory=list)
-    refused: str | None = None
+    before: dict[int, dict[str, Any] | None] = field(default_factory=dict)  # matching, by length
+    refused: dict[int, str] = field(default_factory=dict)
 
-    def add(self, tested: Tested, setting: str, stage: str) -> Tested:
+    def add(self, tested: Tested, length: int, setting: str, stage: str) -> Tested:
         """Keep the rows of a test."""
-        of = {"length": self.length, "setting": setting, "stage": stage}
+        of = {"length": length, "setting": setting, "stage": stage}
         self.tests += [of | row for row in tested.rows]
         return tested
 
 
 def build_length(
-    documents: pl.DataFrame, length: int, *, settings: Sequence[str], repair: bool, seed: int
-) -> OneLength:
-    """Build the sets of one length, or say why there is none."""
-    made = OneLength(length)
+    made: Made,
+    documents: pl.DataFrame,
+    length: int,
+    *,
+    settings: Sequence[str],
+    repair: bool,
+    seed: int,
+) -> None:
+    """Add the sets of one length, or why there is none."""
     texts, too_short = cut(documents, length, seed)
     made.away.append(too_short)
     texts = texts.with_columns(group_given=pl.col("group"), cluster=cluster_name(texts.columns))
@@ -285,8 +290,9 @@ def build_length(
     nonmembers = first.height - members
     what = f"has {members:,} members and {nonmembers:,} non-members"
     if min(members, nonmembers) < LEAST_PAIRS:
-        return _refuse(made, first, what)
-    before = made.add(ask_within(first, seed), "original", "before")
+        return _refuse(made, length, first, what)
+    before = made.add(ask_within(first, seed), length, "original", "before")
+    made.before[length] = before.strongest
     if repair and before.verdict != "not separable":
         held_out = texts.filter(_is_held_out(first, seed))
         made.away.append(_away(held_out, "held out to test the set", length))
@@ -302,7 +308,7 @@ def build_length(
                 "; a third is held out to test the set, and matching leaves "
                 f"{len(pairs)} pairs of the others"
             )
-            return _refuse(made, texts.filter(from_word=0), what)
+            return _refuse(made, length, texts.filter(from_word=0), what)
         chosen = texts[pairs.ravel()].with_columns(
             pair=pl.Series(np.repeat(np.arange(1, len(pairs) + 1), 2), dtype=pl.UInt32)
         )
@@ -312,8 +318,8 @@ def build_length(
     rest = texts.join(chosen, on="document_id", how="anti")
     made.away.append(_away(rest, "nothing alike in the other class", length))
     for setting in settings:
-        _build(made, setting, chosen, held_out, seed)
-    return made
+        _build(made, length, setting, chosen, held_out, seed)
+    return None
 
 
 def _is_held_out(documents: pl.DataFrame, seed: int) -> pl.Expr:
@@ -331,45 +337,56 @@ def _away(texts: pl.DataFrame, reason: str, length: int) -> pl.DataFrame:
     return thrown(texts.unique("document_id", maintain_order=True), reason, length=length)
 
 
-def _refuse(made: OneLength, first: pl.DataFrame, what: str) -> OneLength:
-    made.refused = (
-        f"{made.length} words: the input {what}; with fewer than {LEAST_PAIRS} of each no test "
+def _refuse(made: Made, length: int, first: pl.DataFrame, what: str) -> None:
+    made.refused[length] = (
+        f"{length} words: the input {what}; with fewer than {LEAST_PAIRS} of each no test "
         "can exclude that they differ without a model"
     )
-    made.away.append(thrown(first, "set refused", length=made.length))
-    return made
+    made.away.append(thrown(first, "set refused", length=length))
 
 
 def _build(
-    made: OneLength, setting: str, chosen: pl.DataFrame, held_out: pl.DataFrame, seed: int
+    made: Made,
+    length: int,
+    setting: str,
+    chosen: pl.DataFrame,
+    held_out: pl.DataFrame,
+    seed: int,
 ) -> None:
     """Make the texts of a setting, and test them."""
     was_matched = held_out.height > 0
     if setting == "paraphrased":
-        chosen, held_out = (_paraphrased(each, made.length) for each in (chosen, held_out))
+        chosen, held_out = (_paraphrased(each, length) for each in (chosen, held_out))
         held_out = held_out.filter(pl.col("target").is_not_null())
         whole = pl.col("target").is_not_null()
         if chosen["pair"].is_not_null().all():  # its partner goes with it
             whole = whole.all().over("pair")
         lost, reason = chosen.filter(~whole), "no paraphrase of this length"
-        made.away.append(thrown(lost, reason, length=made.length, setting=setting))
+        made.away.append(thrown(lost, reason, length=length, setting=setting))
         chosen = chosen.filter(whole)
     members = int(chosen["member"].sum())
+    found: dict[str, Any] = {"length": length, "setting": setting, "members": 0, "nonmembers": 0}
+    found |= {"before": made.before[length], "after": None, "outside": None}
+    found |= {"upper": None, "verdict": None}
+    made.sets.append(found)
     if min(members, chosen.height - members) < LEAST_PAIRS:
-        made.sets[setting] = (chosen.clear(), None, None)
         return
     # Whole pairs where there are more than the blind baseline looks at.
     few = chosen.filter(pl.col("pair").is_null() | (pl.col("pair") <= MAX_TEXTS_PER_CLASS))
-    tests = [made.add(ask_within(few, seed + 1), setting, "after")]
+    tests = {"after": made.add(ask_within(few, seed + 1), length, setting, "after")}
     if was_matched:
-        tests.append(made.add(ask_outside(chosen, held_out, seed), setting, "after"))
+        outside = ask_outside(chosen, held_out, seed)
+        tests["outside"] = made.add(outside, length, setting, "after")
     if setting == "concatenated":  # what stands before is equal in a pair and tells nothing
         chosen = _after_contexts(chosen, held_out, seed)
-    verdicts = {tested.verdict for tested in tests}
+    verdicts = {tested.verdict for tested in tests.values()}
     worse: BlindVerdict = "not separable" if verdicts == {"not separable"} else "undecided"
-    worse = "separable" if "separable" in verdicts else worse
-    upper = max((each.upper for each in tests if each.upper is not None), default=None)
-    made.sets[setting] = (_as_table(chosen, made.length, setting), worse, upper)
+    found["verdict"] = "separable" if "separable" in verdicts else worse
+    found["upper"] = max((t.upper for t in tests.values() if t.upper is not None), default=None)
+    found |= {name: tested.strongest for name, tested in tests.items()}
+    if chosen.height:
+        found |= {"members": members, "nonmembers": chosen.height - members}
+        made.texts[f"{setting}-{length}"] = _as_table(chosen, length, setting)
 
 
 def _paraphrased(texts: pl.DataFrame, length: int) -> pl.DataFrame:

@@ -13,14 +13,12 @@ import os
 import platform
 import re
 import shutil
-import signal
-import subprocess
-import sys
 import sysconfig
 import tempfile
 import time
 import warnings
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
 from functools import cache
 from hashlib import blake2b
 from importlib import metadata
@@ -28,16 +26,13 @@ from importlib.util import find_spec
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import polars as pl
 from filelock import FileLock, Timeout
 
-from mia_batch.errors import MiaBatchError, RunFolderError, SettingsError
+from mia_batch.errors import RunFolderError, SettingsError
 from mia_batch.tables import digest, write_text
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator
 
 SHARED_RUN = 13
 """No two passages share so many words in a row: members would leak into non-members."""
@@ -49,7 +44,7 @@ _NOT_DOCUMENTATION = frozenset(
 )
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 _PACKAGES = ("tokenizers", "torch", "transformers")
-_NAME, _LOCK, _LOG, _STAGING = "demo.json", ".demo.lock", "train.log", ".making-"
+_NAME, _LOCK, _STAGING = "demo.json", ".demo.lock", ".making-"
 _MADE_BY = "mia-batch demo"
 _RECIPE = 3  # increase it when the same settings come to mean another demo
 _CONFIG = """\
@@ -149,14 +144,11 @@ def _documentation(path: Path, *, topics: bool) -> str:
             tree = ast.parse(path.read_bytes())
         except (OSError, SyntaxError, ValueError):
             return ""
+    found: Iterable[str] = _docstrings(tree)
     if topics:  # the values of a dictionary
         nodes = (node for node in ast.walk(tree) if isinstance(node, ast.Dict))
-        values = (
-            each.value for of in nodes for each in of.values if isinstance(each, ast.Constant)
-        )
-        found: Iterable[str] = (value for value in values if isinstance(value, str))
-    else:
-        found = _docstrings(tree)
+        values = (getattr(each, "value", None) for of in nodes for each in of.values)
+        found = (value for value in values if isinstance(value, str))
     return "\n\n".join(found).encode(errors="ignore").decode()  # without lone surrogates
 
 
@@ -264,42 +256,26 @@ def draw_members(passages: Iterable[Passage], seed: int) -> set[Passage]:
     return members
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
-    """What ``demo.json`` says: what made the demo, and which files belong to it."""
-
-    recipe: str  # digest of the settings and of the way they are followed
-    files: dict[str, str]  # SHA-256 by path in the folder; empty while files are replaced
-    python: str = field(default_factory=platform.python_version)  # whose documentation it is
-    packages: dict[str, str] = field(  # that trained the models
-        default_factory=lambda: {name: metadata.version(name) for name in _PACKAGES}
-    )
-    made_by: str = _MADE_BY  # marks the folder as a demo's
-
-    @classmethod
-    def of(cls, folder: Path) -> Self | None:
-        """Read a folder's record; None where there is no demo's."""
-        try:
-            record = cls(**json.loads((folder / _NAME).read_bytes()))
-        except (FileNotFoundError, ValueError, TypeError):
-            return None
-        return record if record.made_by == _MADE_BY else None
-
-    def write(self, folder: Path) -> None:
-        """Store the record in a folder."""
-        write_text(folder / _NAME, json.dumps(asdict(self), indent=2) + "\n")
-
-    def is_true_of(self, folder: Path) -> bool:
-        """Whether the demo was finished and every file of it is there, unchanged."""
-        try:
-            return bool(self.files) and self.files == digest_files(folder, self.files)
-        except OSError:
-            return False
+def read_record(folder: Path) -> dict[str, Any] | None:
+    """Read what made the demo in a folder, and its files; None where there is no demo."""
+    try:
+        record = json.loads((folder / _NAME).read_bytes())
+    except (FileNotFoundError, ValueError):
+        return None
+    is_ours = isinstance(record, dict) and record.get("made_by") == _MADE_BY
+    return record if is_ours and {"recipe", "files"} <= record.keys() else None
 
 
-def digest_files(folder: Path, names: Iterable[str]) -> dict[str, str]:
-    """Return the SHA-256 of files by their path in the folder."""
-    return {name: digest(folder / name) for name in names}
+def _write_record(folder: Path, recipe: str, files: dict[str, str]) -> None:
+    """Say what made a demo; ``files`` are their SHA-256, none while they are replaced."""
+    record = {
+        "recipe": recipe,
+        "files": files,
+        "python": platform.python_version(),  # whose documentation it is
+        "packages": {name: metadata.version(name) for name in _PACKAGES},
+        "made_by": _MADE_BY,
+    }
+    write_text(folder / _NAME, json.dumps(record, indent=2) + "\n")
 
 
 def prepare(
@@ -318,7 +294,7 @@ def prepare(
     notify = notify or (lambda _line: None)
     try:
         names = {path.name for path in folder.iterdir()} if folder.exists() else set()
-        if names and _LOCK not in names and Record.of(folder) is None:
+        if names and _LOCK not in names and read_record(folder) is None:
             raise SettingsError(
                 f"the folder {folder} holds other things than a demo; name a new or an empty folder"
             )
@@ -345,10 +321,19 @@ def prepare(
 
 
 def _is_kept(folder: Path, settings: DemoSettings, notify: Callable[[str], None]) -> bool:
-    record = Record.of(folder)
+    """Whether the demo in a folder is the one that is wanted, finished and unchanged."""
+    record = read_record(folder)
     if record is None:
         return False
-    kept = record.recipe == _recipe_of(settings) and record.is_true_of(folder)
+    files = record["files"]
+    kept = (
+        record["recipe"] == _recipe_of(settings)
+        and bool(files)
+        and all(
+            (folder / name).is_file() and digest(folder / name) == wanted
+            for name, wanted in files.items()
+        )
+    )
     what = "unfinished, changed or of another version"
     notify(
         f"corpus and model in {folder} are "
@@ -368,6 +353,8 @@ def _make(folder: Path, settings: DemoSettings, notify: Callable[[str], None]) -
         raise SettingsError(
             f"the demo needs {', '.join(missing)}; run pip install 'mia-batch[demo]'"
         )
+    from mia_batch.demo.train import make_models
+
     for leftover in folder.glob(f"{_STAGING}*"):
         shutil.rmtree(leftover, ignore_errors=True)
     staging = Path(tempfile.mkdtemp(prefix=_STAGING, dir=folder))
@@ -384,20 +371,20 @@ def _make(folder: Path, settings: DemoSettings, notify: Callable[[str], None]) -
             f"({time.monotonic() - began:.0f} s)"
         )
         began = time.monotonic()
-        run_training(staging, settings, notify)
+        make_models(corpus, staging, settings, notify)
         notify(f"made the models ({time.monotonic() - began:.0f} s)")
         # Replaced file by file, so that nothing but the demo's files is lost.
         paths = [new.corpus, new.nonmember_shots, new.member_shots]
         for model in (new.model, new.reference, new.masked):
             paths += sorted(model.iterdir())
-        files = digest_files(staging, [path.relative_to(staging).as_posix() for path in paths])
+        files = {path.relative_to(staging).as_posix(): digest(path) for path in paths}
         recipe = _recipe_of(settings)
-        Record(recipe=recipe, files={}).write(folder)
+        _write_record(folder, recipe, {})
         for model in (old.model, old.reference, old.masked):
             model.mkdir(exist_ok=True)
         for name in files:
             (staging / name).replace(folder / name)
-        Record(recipe=recipe, files=files).write(folder)
+        _write_record(folder, recipe, files)
         _write_config(folder)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
@@ -405,46 +392,6 @@ def _make(folder: Path, settings: DemoSettings, notify: Callable[[str], None]) -
 
 def _write_config(folder: Path) -> None:
     """Write the audit's settings; another corpus or model gets another run folder."""
-    record = Record.of(folder)
-    files = json.dumps(record.files if record else {}, sort_keys=True)
+    files = json.dumps((read_record(folder) or {"files": {}})["files"], sort_keys=True)
     of_files = hashlib.sha256(files.encode()).hexdigest()[:8]
     write_text(DemoFolder.at(folder).config, _CONFIG.format(digest=of_files))
-
-
-def run_training(folder: Path, settings: DemoSettings, notify: Callable[[str], None]) -> None:
-    """Train on ``folder/corpus.parquet``; the output of the libraries goes to ``train.log``."""
-    code = (  # with this process's module path, as multiprocessing does
-        f"import sys; sys.path[:] = {sys.path!r}; from pathlib import Path; "
-        "from mia_batch.demo.making import DemoSettings; from mia_batch.demo.train import main; "
-        f"main(Path({str(folder)!r}), {settings!r})"
-    )
-    with (
-        (folder / _LOG).open("wb") as log,
-        subprocess.Popen(
-            [sys.executable, "-c", code],
-            process_group=0,  # Ctrl-C is for this process, which ends the other
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            encoding="utf-8",
-        ) as process,
-    ):
-        try:
-            for line in process.stdout or ():
-                notify(line.rstrip("\n"))
-        except BaseException:
-            process.kill()
-            process.wait()
-            raise
-    if ended := process.returncode:
-        raise MiaBatchError(f"the training of the demo's model {_explain(ended, folder / _LOG)}")
-
-
-def _explain(code: int, log: Path) -> str:
-    if code == -signal.SIGKILL:
-        return "was killed, most likely because the machine ran out of memory; free some, try again"
-    if code < 0:
-        return f"was ended by {signal.Signals(-code).name}"
-    lines = log.read_text("utf-8", errors="replace").splitlines()
-    last = next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
-    return f"ended with exit code {code}: {last}"

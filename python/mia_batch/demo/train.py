@@ -1,79 +1,68 @@
-"""The program that trains the demo's models, in a process of its own: only here torch is loaded.
-
-`mia_batch.demo.making` starts it. It writes lines of progress to its standard output and ends when
-its standard input does, so that it never outlives the process that started it.
-"""
+"""Trains the demo's models; torch is loaded only here."""
 
 from __future__ import annotations
 
-import os
-import sys
 import time
+import warnings
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from pathlib import Path
 from random import Random
-from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
+from mia_batch.demo.making import DemoSettings
+from mia_batch.models.weights import quiet
 
+if TYPE_CHECKING:
     from tokenizers import Tokenizer
     from torch import Tensor
     from transformers import LlamaForCausalLM, PreTrainedModel
-
-    from mia_batch.demo.making import DemoSettings
-
 
 _BOS, _EOS, _MASK = "<|begin_of_text|>", "<|end_of_text|>", "<|mask|>"
 _MASKED_SHARE = 0.15  # Devlin et al. 2019, section 3.1
 _REPORTS = 6  # lines about the training, roughly
 
 
-def main(folder: Path, settings: DemoSettings) -> None:
+def make_models(
+    corpus: pl.DataFrame, folder: Path, settings: DemoSettings, notify: Callable[[str], None]
+) -> None:
     """Train the tokenizer on all texts, ``model`` on the members, two helpers on all texts.
 
-    The helpers are ``reference``, a smaller model, and ``masked``, one that fills gaps.
+    The helpers are ``reference``, a smaller model, and ``masked``, one that fills gaps. ``notify``
+    receives a line per step.
     """
     import torch
     from transformers import BertConfig, BertForMaskedLM
 
-    Thread(target=_end_with_parent, daemon=True).start()
-    corpus = pl.read_parquet(folder / "corpus.parquet")
-    tokenizer = train_tokenizer(corpus["text"].sort(), settings.vocabulary)
-    _tell(f"trained a tokenizer of {tokenizer.get_vocab_size():,} tokens on all passages")
-    model = new_model(tokenizer, settings, hidden=settings.hidden, layers=settings.layers)
-    members = corpus.filter("member")["text"].to_list()
-    _teach(model, tokenizer, members, settings, settings.epochs, "members")
-    save(model, tokenizer, folder / "model")
-    texts = corpus["text"].to_list()
-    reference = new_model(tokenizer, settings, hidden=settings.helper_hidden, layers=1)
-    _teach(reference, tokenizer, texts, settings, settings.helper_epochs, "passages")
-    save(reference, tokenizer, folder / "reference")
-    tokenizer.add_special_tokens([_MASK])
-    torch.manual_seed(settings.seed)
-    masked = BertForMaskedLM(BertConfig(**_sizes(tokenizer, settings, settings.helper_hidden, 1)))
-    _teach(masked, tokenizer, texts, settings, settings.helper_epochs, "passages")
-    save(masked, tokenizer, folder / "masked")
+    def teach(model: PreTrainedModel, texts: pl.DataFrame, epochs: int, what: str, to: str) -> None:
+        rows = [tokenizer.encode(f"{text}{_EOS}").ids for text in texts["text"]]
+        kind, _, head = type(model).__name__.partition("For")
+        notify(
+            f"training a {kind} of {model.num_parameters() / 1e6:.1f} million parameters on "
+            f"{len(rows)} {what} ({sum(map(len, rows)):,} tokens), {epochs} times each"
+        )
+        mask = tokenizer.token_to_id(_MASK) if head == "MaskedLM" else None
+        train(model, rows, settings, epochs, mask, notify)
+        save(model, tokenizer, folder / to)
 
-
-def _teach(
-    model: PreTrainedModel,
-    tokenizer: Tokenizer,
-    texts: list[str],
-    settings: DemoSettings,
-    epochs: int,
-    what: str,
-) -> None:
-    rows = [tokenizer.encode(f"{text}{_EOS}").ids for text in texts]
-    kind, _, head = type(model).__name__.partition("For")
-    _tell(
-        f"training a {kind} of {model.num_parameters() / 1e6:.1f} million parameters on "
-        f"{len(rows)} {what} ({sum(map(len, rows)):,} tokens), {epochs} times each"
-    )
-    mask = tokenizer.token_to_id(_MASK) if head == "MaskedLM" else None
-    train(model, rows, settings, epochs, mask)
+    with ExitStack() as usual:
+        for each in (quiet(), warnings.catch_warnings(), torch.random.fork_rng(devices=[])):
+            usual.enter_context(each)
+        usual.callback(torch.set_num_threads, torch.get_num_threads())
+        warnings.simplefilter("ignore")
+        tokenizer = train_tokenizer(corpus["text"].sort(), settings.vocabulary)
+        notify(f"trained a tokenizer of {tokenizer.get_vocab_size():,} tokens on all passages")
+        model = new_model(tokenizer, settings, hidden=settings.hidden, layers=settings.layers)
+        teach(model, corpus.filter("member"), settings.epochs, "members", "model")
+        reference = new_model(tokenizer, settings, hidden=settings.helper_hidden, layers=1)
+        teach(reference, corpus, settings.helper_epochs, "passages", "reference")
+        tokenizer.add_special_tokens([_MASK])
+        torch.manual_seed(settings.seed)
+        config = BertConfig(**_sizes(tokenizer, settings, settings.helper_hidden, 1))
+        masked = BertForMaskedLM(config)
+        teach(masked, corpus, settings.helper_epochs, "passages", "masked")
 
 
 def train_tokenizer(texts: Iterable[str], vocabulary: int) -> Tokenizer:
@@ -137,6 +126,7 @@ def train(
     settings: DemoSettings,
     epochs: int,
     mask: int | None,
+    notify: Callable[[str], None] = lambda _line: None,
 ) -> None:
     """Take one step per text and epoch, so that the model is the same however long it takes.
 
@@ -171,7 +161,7 @@ def train(
             loss += of_row.item() / len(rows)
         if (epochs - epoch) % -(-epochs // _REPORTS) == 0:
             seconds = time.monotonic() - began
-            _tell(f"epoch {epoch} of {epochs}: loss {loss:.2f} ({seconds:.0f} s)")
+            notify(f"epoch {epoch} of {epochs}: loss {loss:.2f} ({seconds:.0f} s)")
 
 
 def _gaps(row: list[int], mask: int, random: Random) -> tuple[list[int], list[int]]:
@@ -196,13 +186,3 @@ def save(model: PreTrainedModel, tokenizer: Tokenizer, folder: Path) -> None:
         model_max_length=model.config.max_position_embeddings,
         clean_up_tokenization_spaces=False,
     ).save_pretrained(folder)
-
-
-def _tell(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
-
-
-def _end_with_parent() -> None:
-    sys.stdin.read()
-    os._exit(1)

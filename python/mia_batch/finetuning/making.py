@@ -8,6 +8,7 @@ import logging
 import os
 import shutil
 import warnings
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from errno import ENOSPC
@@ -16,23 +17,18 @@ from hashlib import sha256
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import polars as pl
 from filelock import FileLock, Timeout
 
 from mia_batch.corpus import ColumnNames, read_documents
 from mia_batch.errors import EngineError, MiaBatchError, RunFolderError, SettingsError
-from mia_batch.finetuning.recipe import check_base
+from mia_batch.finetuning.recipe import Recipe, check_base
 from mia_batch.models.weights import cause_of, identify_model, quiet, weights_source
 from mia_batch.observer import Observer
 from mia_batch.storage import is_url
 from mia_batch.tables import digest, put_copy, sync_folder, system_errors
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from mia_batch.finetuning.recipe import Recipe
 
 Wanted: TypeAlias = "tuple[str, Making, Path]"
 """A model's name in the run, what it is made of, and where."""
@@ -180,37 +176,40 @@ def _signature(record: dict[str, Any]) -> str:
 
 
 @contextmanager
+def locked(lock: Path, seconds: float, busy: str) -> Iterator[None]:
+    """Hold a lock; raise `RunFolderError` if another process has it for so long."""
+    held = FileLock(lock, timeout=seconds)
+    try:
+        held.acquire()
+    except Timeout:
+        raise RunFolderError(busy) from None
+    try:
+        yield
+    finally:
+        held.release()
+
+
+@contextmanager
 def _work_folder(path: Path) -> Iterator[Path]:
     """Hold the folder in which a model is made, and remove it once the model is there."""
     work = path.with_name(f".{path.name}.work")
+    busy = f"{path} is being made by another process; wait for it, or choose another name"
     with system_errors(path):
         work.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(work / ".lock", timeout=_SECONDS_FOR_OTHERS)
-        try:
-            lock.acquire()
-        except Timeout:
-            raise RunFolderError(
-                f"{path} is being made by another process; wait for it, or choose another name"
-            ) from None
-        try:
+        with locked(work / ".lock", _SECONDS_FOR_OTHERS, busy):
             yield work
             if path.exists():
                 shutil.rmtree(work, ignore_errors=True)
-        finally:
-            lock.release()
 
 
 def _place(making: Making, made: Path, path: Path, done: dict[str, Any]) -> Made:
     files = {file.name: digest(file) for file in sorted(made.iterdir()) if file.is_file()}
-    record = {
+    record: dict[str, Any] = {
         "digest": making.digest,
         "made_from": making.made_from,
         "base": making.base,
-        "revision": making.revision,
-        "n_texts": len(making.texts),
-        **done,
-        "files": files,
     }
+    record |= {"revision": making.revision, "n_texts": len(making.texts), **done, "files": files}
     signed = record | {"sha256": _signature(record)}
     (made / _RECORD).write_text(json.dumps(signed, indent=2), "utf-8")
     for file in made.iterdir():

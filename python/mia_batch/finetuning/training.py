@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from math import ceil
 from pathlib import Path
@@ -28,15 +29,19 @@ from transformers import (
 from transformers.trainer_utils import get_last_checkpoint
 
 from mia_batch.errors import EngineError, SettingsError
-from mia_batch.finetuning.recipe import FORMS, adapted, epsilon_of, longest_text, noise_of
+from mia_batch.finetuning.making import Making
+from mia_batch.finetuning.recipe import (
+    FORMS,
+    Form,
+    Recipe,
+    adapted,
+    epsilon_of,
+    longest_text,
+    noise_of,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
     from transformers import PreTrainedTokenizerBase
-
-    from mia_batch.finetuning.making import Making
-    from mia_batch.finetuning.recipe import Form, Recipe
 
 Row = dict[str, list[int]]
 """``input_ids`` and ``labels`` of one text."""
@@ -424,59 +429,27 @@ def fit(
     its ``made``.
     """
     random.Random(recipe.seed).shuffle(rows)
-    n_held_out = recipe.n_held_out(len(rows))
-    held_out, learnt = rows[:n_held_out], rows[n_held_out:]
-    held_out, learnt = [[*filter(is_learnable, rows)] for rows in (held_out, learnt)]
+    n = recipe.n_held_out(len(rows))
+    held_out, learnt = ([*filter(is_learnable, some)] for some in (rows[:n], rows[n:]))
     if not learnt:
         raise SettingsError(
             "each text is one token, of which nothing can be learnt; give longer texts"
         )
-    longest = max(len(row["input_ids"]) for row in learnt + held_out)
-    is_private, on_gpu = recipe.epsilon is not None, torch.cuda.is_available()
-    at_once = min(recipe.batch_size, _TOKENS_AT_ONCE // longest)
-    if is_private:
-        n_trained = sum(each.numel() for each in model.parameters() if each.requires_grad)
-        at_once = min(at_once, _GRADIENTS_AT_ONCE // n_trained)
-    at_once = max(1, at_once)
-    while recipe.batch_size % at_once:
-        at_once -= 1
+    at_once = _at_once(model, learnt + held_out, recipe)
     adds_weights = recipe.method == "p-tuning"
     last, stopped = last_whole(work / "checkpoints", adds_weights=adds_weights)
-    arguments = TrainingArguments(
-        output_dir=str(work / "checkpoints"),
-        num_train_epochs=stopped or recipe.epochs,
-        learning_rate=recipe.learning_rate,
-        per_device_train_batch_size=at_once,
-        per_device_eval_batch_size=at_once,
-        gradient_accumulation_steps=1 if is_private else recipe.batch_size // at_once,
-        gradient_checkpointing=(
-            model.num_parameters() > _LARGE and recipe.method != "prefix" and not is_private
-        ),
-        bf16=on_gpu,
-        eval_strategy="epoch" if held_out else "no",
-        save_strategy="epoch",
-        logging_strategy="epoch",
-        save_total_limit=2,
-        metric_for_best_model="eval_loss" if held_out else None,
-        greater_is_better=False if held_out else None,
-        seed=recipe.seed,
-        max_grad_norm=0 if is_private else 1,
-        report_to=[],
-        disable_tqdm=True,
-        restore_callback_states_from_checkpoint=True,
-        dataloader_pin_memory=on_gpu,
-        remove_unused_columns=False,
-    )
-    _ = arguments.device  # which counts accelerators
-    arguments._n_gpu = min(arguments._n_gpu, 1)  # more would multiply the batch
-    teller = _Teller(recipe.epochs, "eval_loss" if held_out else "loss", say)
-    callbacks: list[TrainerCallback] = [teller]
+    more = {"output_dir": str(work / "checkpoints"), "num_train_epochs": stopped or recipe.epochs}
+    arguments = _arguments(model, recipe, at_once, evaluates=bool(held_out), **more)
+    callbacks: list[TrainerCallback] = [
+        _Teller(recipe.epochs, "eval_loss" if held_out else "loss", say)
+    ]
     if adds_weights:
         callbacks.append(TrainedWeights(last))
     if held_out:
         callbacks.append(EarlyStoppingCallback(recipe.patience))
     how: dict[str, Any] = {"model": model, "args": arguments, "data_collator": collate}
     how |= {"train_dataset": learnt, "eval_dataset": held_out or None, "callbacks": callbacks}
+    is_private = recipe.epsilon is not None
     trainer = PrivateTrainer(recipe=recipe, at_once=at_once, **how) if is_private else kind(**how)
     trainer.remove_callback(PrinterCallback)
     before = trained_sums(trainer.model)
@@ -490,6 +463,53 @@ def fit(
     copy_model(checkpoint_of(work / "checkpoints", best or state.global_step), work / "made")
     privacy = trainer.privacy() if is_private else None
     return {"losses": _losses(state.log_history), "privacy": privacy}
+
+
+def _at_once(model: Any, rows: list[Row], recipe: Recipe) -> int:  # noqa: ANN401 - of many types
+    """Count the rows of one pass that memory holds; they divide a batch."""
+    most = min(recipe.batch_size, _TOKENS_AT_ONCE // max(len(row["input_ids"]) for row in rows))
+    if recipe.epsilon is not None:
+        n_trained = sum(each.numel() for each in model.parameters() if each.requires_grad)
+        most = min(most, _GRADIENTS_AT_ONCE // n_trained)
+    return next(n for n in range(max(1, most), 0, -1) if recipe.batch_size % n == 0)
+
+
+def _arguments(
+    model: Any,  # noqa: ANN401 - models are of many types
+    recipe: Recipe,
+    at_once: int,
+    *,
+    evaluates: bool,
+    **more: Any,  # noqa: ANN401 - as transformers has them
+) -> TrainingArguments:
+    is_private, on_gpu = recipe.epsilon is not None, torch.cuda.is_available()
+    arguments = TrainingArguments(
+        **more,
+        learning_rate=recipe.learning_rate,
+        per_device_train_batch_size=at_once,
+        per_device_eval_batch_size=at_once,
+        gradient_accumulation_steps=1 if is_private else recipe.batch_size // at_once,
+        gradient_checkpointing=(
+            model.num_parameters() > _LARGE and recipe.method != "prefix" and not is_private
+        ),
+        bf16=on_gpu,
+        eval_strategy="epoch" if evaluates else "no",
+        save_strategy="epoch",
+        logging_strategy="epoch",
+        save_total_limit=2,
+        metric_for_best_model="eval_loss" if evaluates else None,
+        greater_is_better=False if evaluates else None,
+        seed=recipe.seed,
+        max_grad_norm=0 if is_private else 1,
+        report_to=[],
+        disable_tqdm=True,
+        restore_callback_states_from_checkpoint=True,
+        dataloader_pin_memory=on_gpu,
+        remove_unused_columns=False,
+    )
+    _ = arguments.device  # which counts accelerators
+    arguments._n_gpu = min(arguments._n_gpu, 1)  # more would multiply the batch
+    return arguments
 
 
 class _Teller(TrainerCallback):  # type: ignore[misc]

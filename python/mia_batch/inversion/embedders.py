@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.endpoint import EndpointSettings
@@ -19,15 +21,11 @@ from mia_batch.models.weights import (
     read_adapter,
     tokenizer_source,
 )
+from mia_batch.observer import Observer
 from mia_batch.tables import READ_ERRORS, replacing
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
     from transformers import PreTrainedModel
-
-    from mia_batch.observer import Observer
 
 
 def sentence(found: pl.DataFrame, n_auxiliary: int) -> str:
@@ -67,7 +65,7 @@ def sentence(found: pl.DataFrame, n_auxiliary: int) -> str:
 _TOKENS_AT_ONCE = 8192
 _NO_LIMIT = 10**9
 
-Found: TypeAlias = "NDArray[np.float32] | str"
+Found: TypeAlias = NDArray[np.float32] | str
 """An embedding, or the reason why there is none."""
 
 
@@ -117,15 +115,14 @@ class TransformersEmbedder:
         """Average the last hidden states of each row over its own tokens."""
         import torch
 
-        width = max(map(len, rows))
-        ids = torch.tensor([row + [0] * (width - len(row)) for row in rows])
-        mask = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in rows])
-        device = self._model.device
+        from mia_batch.finetuning.training import padded
+
+        batch = padded([{"input_ids": row, "labels": []} for row in rows])
+        ids, mask = (batch[name].to(self._model.device) for name in ("input_ids", "attention_mask"))
         with torch.inference_mode():
-            given = {"input_ids": ids.to(device), "attention_mask": mask.to(device)}
-            states = self._model(**given, output_hidden_states=True).hidden_states[-1]
-            weights = mask.to(device)[:, :, None].to(torch.float32)
-            means = (states.float() * weights).sum(1) / weights.sum(1)
+            said = self._model(input_ids=ids, attention_mask=mask, output_hidden_states=True)
+            weights = mask[:, :, None].to(torch.float32)
+            means = (said.hidden_states[-1].float() * weights).sum(1) / weights.sum(1)
         return np.asarray(means.cpu().numpy())
 
 
@@ -209,13 +206,9 @@ def _context(model: PreTrainedModel) -> int:
 
 def _fitting(rows: Sequence[Sequence[int]], longest: int) -> tuple[list[Found], list[int]]:
     """Say of each row of tokens why it cannot be embedded; list those that can be."""
-    reason = f"tokens, more than the {longest:,} that the embedder reads"
-    reasons: list[Found] = [
-        f"the text has {len(row):,} {reason}"
-        if row
-        else "the embedder's tokenizer finds no token in the text"
-        for row in rows
-    ]
+    empty = "the embedder's tokenizer finds no token in the text"
+    long = "the text has {:,} tokens, more than the {:,} that the embedder reads"
+    reasons: list[Found] = [long.format(len(row), longest) if row else empty for row in rows]
     return reasons, [i for i, row in enumerate(rows) if 0 < len(row) <= longest]
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from hashlib import blake2b
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -13,9 +15,6 @@ import polars as pl
 from mia_batch.errors import CorpusError
 from mia_batch.schemas import Inversion, InversionTexts
 from mia_batch.stats.intervals import ratio_difference, ratio_of_sums
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
 
 
 def texts_table(
@@ -63,10 +62,8 @@ def part(documents: pl.DataFrame, share: float, seed: int) -> pl.DataFrame:
         pl.col("group").fill_null("").min(), pl.col("text").min(), n=pl.len()
     )
     key = str(seed).encode()[:_KEY_BYTES]
-    hashes = [
-        blake2b(f"{group}\0{text}".encode(), key=key).hexdigest()
-        for group, text in named.select("group", "text").iter_rows()
-    ]
+    names = (f"{group}\0{text}" for group, text in named.select("group", "text").iter_rows())
+    hashes = [blake2b(name.encode(), key=key).hexdigest() for name in names]
     order = named.with_columns(hash=pl.Series(hashes)).sort("hash", "cluster")
     left, chosen = share * documents.height, []
     for n in order["n"]:
@@ -187,20 +184,14 @@ _COUNTS = pl.Struct(
 
 def _listed(
     texts: Sequence[str], encode: Callable[[Sequence[str]], list[list[int]]]
-) -> dict[str, list[list[str]] | list[list[int]]]:
-    text = pl.col("text")
-    column = pl.DataFrame({"text": texts}, schema={"text": pl.String})
-    found = column.select(names=names_in(text), numbers=numbers_in(text))
+) -> dict[str, list[list[Any]]]:
+    column, text = pl.DataFrame({"text": texts}, schema={"text": pl.String}), pl.col("text")
+    found = column.select(names=names_in(text), numbers=numbers_in(text)).to_dict(as_series=False)
     tokens = encode(texts)
-    return {
-        "tokens": tokens,
-        "token_sets": [sorted(set(ids)) for ids in tokens],
-        "names": found["names"].to_list(),
-        "numbers": found["numbers"].to_list(),
-    }
+    return {"tokens": tokens, "token_sets": [sorted(set(ids)) for ids in tokens], **found}
 
 
-def _compared(true: list[str], recovered: list[str]) -> dict[str, int | bool]:
+def _compared(true: list[Any], recovered: list[Any]) -> dict[str, int | bool]:
     shared = (Counter(true) & Counter(recovered)).total()
     exact = true == recovered
     return {"true": len(true), "recovered": len(recovered), "shared": shared, "exact": exact}
@@ -250,12 +241,8 @@ def figures(found: Mapping[str, pl.DataFrame], cluster: pl.Series, n_unscored: i
             interval: dict[str, Any] = ratio.interval._asdict() if ratio.interval else {}
             if "method" in interval:
                 interval["method_of_interval"] = interval.pop("method")
-            row: dict[str, Any] = {
-                "method": method,
-                "versus": versus,
-                "unit": unit,
-                "metric": metric,
-            }
-            row |= {"n_texts": int(counts.sum()), "n_clusters": int(some.max(initial=-1)) + 1}
-            rows.append(row | {"n_unscored": n_unscored} | values | interval)
+            row: dict[str, Any] = {"method": method, "versus": versus, "unit": unit}
+            row |= {"metric": metric, "n_unscored": n_unscored, "n_texts": int(counts.sum())}
+            row["n_clusters"] = int(some.max(initial=-1)) + 1
+            rows.append(row | values | interval)
     return pl.DataFrame(rows, schema=Inversion.create_empty().schema)

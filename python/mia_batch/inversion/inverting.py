@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
@@ -12,28 +13,24 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from mia_batch.corpus import ColumnNames, read_documents
 from mia_batch.errors import CorpusError, SettingsError
-from mia_batch.finetuning.making import Making, made_of, why_no_finetuning
-from mia_batch.finetuning.recipe import RECIPES, longest_text
+from mia_batch.evidence.endpoint import EndpointSettings
+from mia_batch.finetuning.making import Made, Making, made_of, why_no_finetuning
+from mia_batch.finetuning.recipe import RECIPES, Recipe, longest_text
 from mia_batch.inversion.embedders import embed_all, open_embedder, sentence
 from mia_batch.inversion.figures import deal, figures, overlaps, texts_table
-from mia_batch.inversion.training import attack
+from mia_batch.inversion.training import attack, train
 from mia_batch.models.tokens import Tokenizer
-from mia_batch.models.weights import cause_of, check_model, quiet
+from mia_batch.models.weights import cause_of, check_model, quiet, tokenizer_source
 from mia_batch.observer import Observer
 from mia_batch.schemas import Inversion, InversionTexts
 from mia_batch.tables import sink, system_errors, temporary_path, write_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
     from transformers import PreTrainedTokenizerBase
-
-    from mia_batch.evidence.endpoint import EndpointSettings
-    from mia_batch.finetuning.recipe import Recipe
 
 __all__ = ["Inverted", "invert"]
 
@@ -45,13 +42,10 @@ def decoder_tokenizer(model: str, revision: str | None = None) -> PreTrainedToke
     """Load the tokenizer of a decoder, or of the embedder that lends it; it can end a text."""
     from transformers import AutoTokenizer
 
-    from mia_batch.models.weights import tokenizer_source
-
     source, revision = tokenizer_source(model, revision)
+    how = {"revision": revision, "trust_remote_code": False}
     try:
-        tokenizer = AutoTokenizer.from_pretrained(
-            source, revision=revision, trust_remote_code=False
-        )
+        tokenizer = AutoTokenizer.from_pretrained(source, **how)
     except Exception as error:  # every library behind a tokenizer raises its own kind
         raise SettingsError(
             f"the tokenizer of {model!r} cannot be loaded ({cause_of(error)}); name a 'decoder'"
@@ -121,14 +115,12 @@ class InverterMaking(Making):
 
     @cached_property
     def made_from(self) -> dict[str, Any]:
-        """As of any model, and SHA-256 of the embeddings."""
+        """Those of any model, and SHA-256 of the embeddings."""
         content = np.ascontiguousarray(self.embeddings)
         return {**super().made_from, "embeddings": sha256(content.tobytes()).hexdigest()}
 
     def train(self, work: Path, say: Callable[[str], None]) -> dict[str, Any]:
         """Leave decoder and projection in the folder's ``made``."""
-        from mia_batch.inversion.training import train
-
         return train(self, work, say)
 
 
@@ -247,10 +239,9 @@ def invert(
         folder.mkdir(parents=True, exist_ok=True)
     if decoder is None:
         new_decoder(folder / "untrained", tokenizer, recipe.max_tokens, seed)
-    texts, vectors = _embedded(texts, embedder, revision, folder / "embeddings", observer)
-    auxiliary = texts.filter(pl.col("auxiliary"), pl.col("reason").is_null())
-    attacked = texts.filter(~pl.col("auxiliary"))
-    asked = attacked.filter(pl.col("reason").is_null())
+    texts, found = _embedded(texts, embedder, revision, folder / "embeddings", observer)
+    usable = texts.filter(pl.col("reason").is_null())
+    auxiliary, asked = usable.filter("auxiliary"), usable.filter(~pl.col("auxiliary"))
     if asked.is_empty() or auxiliary.is_empty():
         some = texts["reason"].drop_nulls()
         raise CorpusError(f"{data} has no text that could be attacked or learnt ({some[0]})")
@@ -259,7 +250,7 @@ def invert(
         revision=None,
         texts=auxiliary["text"].to_list(),
         recipe=recipe,
-        embeddings=vectors(auxiliary),
+        embeddings=np.stack([found[text] for text in auxiliary["text"]]),
     )
     n_steps = recipe.steps(auxiliary.height)
     observer.stage(f"training on {auxiliary.height:,} auxiliary texts: at most {n_steps:,} steps")
@@ -269,32 +260,12 @@ def invert(
         made.path,
         making.texts,
         making.embeddings,
-        vectors(asked),
+        np.stack([found[text] for text in asked["text"]]),
         asked["cluster"].to_numpy(),
         tokens=recipe.max_tokens,
         seed=seed,
     )
-    counts = {
-        method: overlaps(asked["text"].to_list(), said, encode)
-        for method, said in recovered.items()
-    }
-    found = figures(counts, asked["cluster"], attacked.height - asked.height)
-    inverted = Inverted(
-        folder=folder,
-        texts=texts_table(attacked, recovered, counts),
-        figures=found,
-        sentence=sentence(found, auxiliary.height),
-    )
-    sink(inverted.texts, folder / "texts.parquet", InversionTexts)
-    sink(found, folder / "figures.parquet", Inversion)
-    summary = {
-        "sentence": inverted.sentence,
-        "auxiliary": auxiliary.height,
-        "made_from": making.made_from,
-        "losses": made.losses,
-        "figures": found.to_dicts(),
-    }
-    write_text(folder / "summary.json", json.dumps(summary, indent=2))
+    inverted = _written(folder, texts.filter(~pl.col("auxiliary")), recovered, encode, making, made)
     observer.stage(inverted.sentence)
     return inverted
 
@@ -305,12 +276,38 @@ def _embedded(
     revision: str | None,
     folder: Path,
     observer: Observer,
-) -> tuple[pl.DataFrame, Callable[[pl.DataFrame], NDArray[np.float32]]]:
-    """Add reasons of texts that have no embedding; the function gives those that there are."""
+) -> tuple[pl.DataFrame, dict[str, Any]]:
+    """Embed texts by what they say; those that have no embedding get a reason."""
     asked = texts.filter(pl.col("reason").is_null())["text"].to_list()
     opened = open_embedder(embedder, revision) if isinstance(embedder, str) else embedder
     found = dict(zip(asked, embed_all(asked, opened, folder, observer), strict=True))
     reasons = {text: each if isinstance(each, str) else None for text, each in found.items()}
-    lacks = pl.Series(map(reasons.get, texts["text"]), dtype=pl.String)
-    told = texts.with_columns(pl.coalesce("reason", lacks))
-    return told, lambda some: np.stack([found[text] for text in some["text"]])
+    of_embedder = pl.Series(map(reasons.get, texts["text"]), dtype=pl.String)
+    return texts.with_columns(pl.coalesce("reason", of_embedder)), found
+
+
+def _written(
+    folder: Path,
+    attacked: pl.DataFrame,
+    recovered: Mapping[str, list[str]],
+    encode: Callable[[Sequence[str]], list[list[int]]],
+    making: InverterMaking,
+    made: Made,
+) -> Inverted:
+    """Count what was recovered, and write the results."""
+    asked = attacked.filter(pl.col("reason").is_null())
+    true, n_auxiliary = asked["text"].to_list(), len(making.texts)
+    counts = {method: overlaps(true, said, encode) for method, said in recovered.items()}
+    found = figures(counts, asked["cluster"], attacked.height - asked.height)
+    texts, said = texts_table(attacked, recovered, counts), sentence(found, n_auxiliary)
+    sink(texts, folder / "texts.parquet", InversionTexts)
+    sink(found, folder / "figures.parquet", Inversion)
+    summary = {
+        "sentence": said,
+        "auxiliary": n_auxiliary,
+        "made_from": making.made_from,
+        "losses": made.losses,
+        "figures": found.to_dicts(),
+    }
+    write_text(folder / "summary.json", json.dumps(summary, indent=2))
+    return Inverted(folder=folder, texts=texts, figures=found, sentence=said)

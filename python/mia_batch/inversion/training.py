@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, Trainer, set_seed
 
@@ -13,11 +16,6 @@ from mia_batch.finetuning.training import fit, padded
 from mia_batch.models.weights import quiet
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
     from mia_batch.inversion.inverting import InverterMaking
 
 _NAME = "inversion"  # of the layer within the decoder

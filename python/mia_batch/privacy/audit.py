@@ -3,56 +3,46 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
-from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
-from filelock import FileLock, Timeout
+from markupsafe import Markup
 
 from mia_batch.errors import RunFolderError, SettingsError
-from mia_batch.finetuning.making import made_of, why_no_finetuning
+from mia_batch.finetuning.making import locked, made_of, why_no_finetuning
 from mia_batch.models.weights import identify_model
 from mia_batch.observer import Observer
-from mia_batch.privacy.data import draw, paper_formats, read_texts, words_of
-from mia_batch.privacy.plan import form_of
+from mia_batch.privacy.data import Format, Inserted, draw, paper_formats, read_texts, words_of
+from mia_batch.privacy.plan import GENERATING, Plan, form_of
 from mia_batch.privacy.variant import VariantAudit, write_table
 from mia_batch.report.html.page import environment
 from mia_batch.report.html.plots import line, quantity, series, svg
 from mia_batch.report.html.tables import NO_VALUE, interval
 from mia_batch.tables import system_errors, write_text
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from markupsafe import Markup
-
-    from mia_batch.privacy.data import Format, Inserted
-    from mia_batch.privacy.plan import Plan
-
 __all__ = ["Privacy", "audit_privacy"]
 
 _GUESSING = 0.5  # its area under the curve
+_TABLES = ("summary", "metrics", "exposures", "inversion")
 
 
 def page_of(base: str, data: str, plan: Plan, tables: Mapping[str, pl.DataFrame]) -> str:
     exposures = tables.get("exposures")
-    return (
-        environment()
-        .get_template("privacy.html.jinja")
-        .render(
-            base=base,
-            data=data,
-            plan=plan.described(),
-            rows=tables["summary"].to_dicts(),
-            conclusions=[*conclusions(tables["summary"])],
-            interval=interval,
-            plot=None if exposures is None else _plot(exposures),
-        )
+    template = environment().get_template("privacy.html.jinja")
+    return template.render(
+        base=base,
+        data=data,
+        plan=plan.described(),
+        rows=tables["summary"].to_dicts(),
+        conclusions=[*conclusions(tables["summary"])],
+        interval=interval,
+        plot=None if exposures is None else _plot(exposures),
     )
 
 
@@ -67,35 +57,34 @@ def conclusions(summary: pl.DataFrame) -> Iterator[str]:
                 f"shows at least {shown:.2f}: it does not keep the privacy that it says."
             )
     for row in rows:
-        yield f"{row['variant']}: {_of(row)}"
+        yield f"{row['variant']}: {'; '.join(_parts(row))}."
 
 
-def _of(row: dict[str, Any]) -> str:
-    parts = []
+def _parts(row: dict[str, Any]) -> Iterator[str]:
     if row["auc"] is None:
-        parts.append("how well members are told cannot be said from so few texts")
+        yield "how well members are told cannot be said from so few texts"
     else:
         are = "are" if (row["auc_low"] or 0) > _GUESSING else "are not shown to be"
         limits = [row["auc_low"], row["auc_high"]]
         low, high = (NO_VALUE if each is None else f"{each:.3f}" for each in limits)
-        parts.append(f"members {are} told from others (AUC {row['auc']:.3f}, {low} to {high})")
+        yield f"members {are} told from others (AUC {row['auc']:.3f}, {low} to {high})"
     if row["mean_exposure"] is not None:
-        parts.append(
+        yield (
             f"canaries have a mean exposure of {row['mean_exposure']:.2f} bits, "
             f"{row['unlearnt_exposure']:.2f} without any memory"
         )
     if row["epsilon_reason"] is not None:
-        parts.append(f"no epsilon is given: {row['epsilon_reason']}")
+        yield f"no epsilon is given: {row['epsilon_reason']}"
     elif row["epsilon"] is not None and row["epsilon_bound"] is not None:
-        parts.append(
+        yield (
             f"its accountant says epsilon {row['epsilon']:.2f}, attacks show at least "
             f"{row['epsilon_bound']:.2f} and could have shown {row['epsilon_ceiling']:.2f} at most"
         )
-    return "; ".join(parts) + "."
 
 
 def _plot(exposures: pl.DataFrame) -> Markup:
     """Mean exposure over repetitions, with the spread over formats, of each variant."""
+    mean, half = pl.col("mean"), pl.col("half")
     points = (
         exposures.drop_nulls("exposure")
         .group_by("variant", "repetitions", maintain_order=True)
@@ -103,7 +92,7 @@ def _plot(exposures: pl.DataFrame) -> Markup:
             mean=pl.col("exposure").mean(),
             half=1.96 * pl.col("exposure").std().fill_null(0) / pl.len().sqrt(),
         )
-        .with_columns(low=pl.col("mean") - pl.col("half"), high=pl.col("mean") + pl.col("half"))
+        .with_columns(low=mean - half, high=mean + half)
         .sort("variant", "repetitions")
     )
     x = {"x": quantity("repetitions", "Times that a canary was learnt")}
@@ -219,9 +208,8 @@ def audit_privacy(
         raise SettingsError(
             f"{base!r} is an encoder-decoder; name the column of its answers with --target-column"
         )
-    generates = any(form in ("causal", "seq2seq") for form in forms.values())
     inserted: list[Inserted] = []
-    if generates and plan.canaries:
+    if plan.canaries and any(form in GENERATING for form in forms.values()):
         inserted = draw(formats or paper_formats(words_of(base, revision), plan.seed), plan)
     folder = Path(out).absolute()
     request: dict[str, object] = {
@@ -230,33 +218,23 @@ def audit_privacy(
         "plan": plan.described(),
         "canaries": _digest(each.format.text(n) for each in inserted for n in each.numbers),
     }
-    with _own(folder, request):
-        audits = [
-            VariantAudit(
-                base=base,
-                revision=revision,
-                folder=folder,
-                texts=texts,
-                plan=plan,
-                variant=variant,
-                form=form,
-                labels=labels,
-                inserted=inserted if form in ("causal", "seq2seq") else [],
-                say=say,
-            )
-            for variant, form in forms.items()
-        ]
-        models = {
-            name: made_of(making, path, partial(_named, say, name))
-            for name, making, path in chain.from_iterable(audit.wanted() for audit in audits)
-        }
-        found = [audit.tables(models) for audit in audits]
-        names = ("summary", "metrics", "exposures", "inversion")
-        tables = {
-            name: pl.concat(some, how="diagonal_relaxed")
-            for name in names
-            if (some := [each[name] for each in found if name in each])
-        }
+    audits = [
+        VariantAudit(
+            base=base,
+            revision=revision,
+            folder=folder,
+            texts=texts,
+            plan=plan,
+            variant=variant,
+            form=form,
+            labels=labels,
+            inserted=inserted if form in GENERATING else [],
+            say=say,
+        )
+        for variant, form in forms.items()
+    ]
+    with _of_request(folder, request):
+        tables = _tables(audits, say)
         for name, table in tables.items():
             write_table(table, folder / f"{name}.parquet")
         page = folder / "privacy.html"
@@ -270,7 +248,22 @@ def audit_privacy(
     )
 
 
-def _named(say: Callable[[str], None], name: str, sentence: str) -> None:
+def _tables(audits: Sequence[VariantAudit], say: Callable[[str], None]) -> dict[str, pl.DataFrame]:
+    """Make all models, attack them, and put the tables of the variants together."""
+    models = {
+        name: made_of(making, path, partial(_say_of, say, name))
+        for audit in audits
+        for name, making, path in audit.wanted()
+    }
+    found = [audit.tables(models) for audit in audits]
+    return {
+        name: pl.concat(some, how="diagonal_relaxed")
+        for name in _TABLES
+        if (some := [each[name] for each in found if name in each])
+    }
+
+
+def _say_of(say: Callable[[str], None], name: str, sentence: str) -> None:
     say(f"{name}: {sentence}")
 
 
@@ -297,24 +290,19 @@ def _labels(texts: pl.DataFrame, plan: Plan, column: str | None) -> tuple[str, .
 
 
 @contextmanager
-def _own(folder: Path, request: dict[str, object]) -> Iterator[None]:
+def _of_request(folder: Path, request: dict[str, object]) -> Iterator[None]:
+    """Hold a folder that is new, or of the same request."""
     path = folder / "request.json"
     wanted = json.dumps(request, indent=2, sort_keys=True)
     with system_errors(folder):
         if folder.is_dir() and any(folder.iterdir()) and not (folder / ".lock").exists():
             raise RunFolderError(f"{folder} holds something else; name another folder")
         folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(folder / ".lock", timeout=0)
-        try:
-            lock.acquire()
-        except Timeout:
-            raise RunFolderError(
-                f"{folder} is in use by another process; wait for it, or name another folder"
-            ) from None
-    try:
-        if path.exists() and path.read_text("utf-8") != wanted:
-            there = json.loads(path.read_text("utf-8"))
-            differing = [name for name, value in request.items() if there.get(name) != value]
+    busy = f"{folder} is in use by another process; wait for it, or name another folder"
+    with locked(folder / ".lock", 0, busy):
+        there = json.loads(path.read_text("utf-8") if path.exists() else wanted)
+        asked = json.loads(wanted)
+        if differing := [name for name, value in asked.items() if there.get(name) != value]:
             raise RunFolderError(
                 f"{folder} is of another request: {' and '.join(differing)} differ; name another "
                 "folder, or delete it"
@@ -322,5 +310,3 @@ def _own(folder: Path, request: dict[str, object]) -> Iterator[None]:
         if not path.exists():
             write_text(path, wanted)
         yield
-    finally:
-        lock.release()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
@@ -17,11 +18,9 @@ from mia_batch.errors import CorpusError, SettingsError
 from mia_batch.finetuning.recipe import in_half
 from mia_batch.inversion.figures import part
 from mia_batch.privacy.measures import exposures, unlearnt_exposure
+from mia_batch.privacy.plan import Plan
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
-
-    from mia_batch.privacy.plan import Plan
     from mia_batch.privacy.variant import Opened
 
 # Tasks of GLUE by name (Wang et al. 2018, arXiv:1804.07461), as PrivLM-Bench takes them.
@@ -103,18 +102,16 @@ def read_texts(
         target=none if target is None else pl.col(target).cast(pl.String),
         group=pl.col(text if group is None else group).cast(pl.String).fill_null(pl.col(text)),
     ).with_row_index("id")
-    needed = ["text", *(["target"] if target else [])]
-    for name in needed:
+    needed = {"text": text} | ({"target": target} if target else {})
+    for name, column in needed.items():
         empty = texts.filter(pl.col(name).fill_null("").str.strip_chars() == "")
         if empty.height:
-            column = {"text": text, "target": target}[name]
             others = f" and {empty.height - 1:,} others" if empty.height > 1 else ""
             raise CorpusError(
                 f"{data}: row {empty['id'][0] + 1:,}{others}: nothing in column {column!r}; leave "
                 "such rows out"
             )
-    if texts["group"].n_unique() < _FEWEST:
-        n = texts["group"].n_unique()
+    if (n := texts["group"].n_unique()) < _FEWEST:
         raise CorpusError(f"{data} has {n} different texts or groups; give at least {_FEWEST}")
     dealt = part(texts, 1 - share, seed).with_columns(pl.col("group").min().over("cluster"))
     names = dealt["group"].to_list()
@@ -127,28 +124,27 @@ def read_texts(
 
 def _rows(data: Path | str, wanted: Sequence[str]) -> pl.DataFrame:
     """Read some columns of files, or of a task of GLUE."""
+
+    def check(columns: Collection[str]) -> None:
+        for name in wanted:
+            if name not in columns:
+                there = ", ".join(map(repr, columns))
+                raise CorpusError(
+                    f"{data} has no column {name!r}, only {there}; name the one that is meant"
+                )
+
     if str(data).startswith(GLUE):
         rows = glue_rows(str(data))
-        _check(data, rows.columns, wanted)
+        check(rows.columns)
         return rows
-    source = find_files(data)
+    source, reading = find_files(data), Reading()
     reader = FORMATS[source.kind]
-    reading = Reading()
     columns = reader.read_schema(source.files, reading)
-    _check(data, columns, wanted)
+    check(columns)
     found = [*reader.read_rows(source.files, columns, [*dict.fromkeys(wanted)], reading)]
     if not any(rows.height for rows in found):
         raise CorpusError(f"{data} has no rows; give at least {_FEWEST} texts")
     return pl.concat(found)
-
-
-def _check(data: Path | str, columns: Collection[str], wanted: Sequence[str]) -> None:
-    for name in wanted:
-        if name not in columns:
-            there = ", ".join(map(repr, columns))
-            raise CorpusError(
-                f"{data} has no column {name!r}, only {there}; name the one that is meant"
-            )
 
 
 def learnt_by(texts: pl.DataFrame, shadow: int | None, seed: int) -> pl.DataFrame:
@@ -168,9 +164,7 @@ def learnt_by(texts: pl.DataFrame, shadow: int | None, seed: int) -> pl.DataFram
 # The seven formats of PrivLM-Bench (Li et al. 2024, arXiv:2311.04044, table 4). The lists of names
 # and cities are our own; each fill of a format has the same form.
 
-_FILLS = json.loads(files("mia_batch.privacy").joinpath("fills.json").read_text("utf-8"))
-_DOMAINS = ("@example.com", "@example.org", "@example.net", "@mail.example")
-_DIGITS, _LETTERS = tuple("0123456789"), tuple("abcdefghijklmnopqrstuvwxyz")
+_CANARIES = json.loads(files("mia_batch.privacy").joinpath("canaries.json").read_text("utf-8"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,28 +196,13 @@ class Format:
 def paper_formats(words: Sequence[str], seed: int) -> tuple[Format, ...]:
     """Return the seven formats; ``words`` are whole words of the tokenizer's vocabulary."""
     fixed = " ".join(np.random.default_rng(seed).choice(sorted(words), 4, replace=False))
-    first, last, cities = (_FILLS[name] for name in ("first_names", "last_names", "cities"))
-    rows: list[tuple[str, str, str, Sequence[Sequence[str]]]] = [
-        ("name", "My name is {}", "What is your name?", (first, last)),
-        ("city", "I live in {}. It is a beautiful city", "Where do you live?", (cities,)),
-        ("email", "My email is {}", "What is your email address?", (first, last, _DOMAINS)),
-        (
-            "phone_number",
-            "My phone number is {}. You can call me by this number.",
-            "What is your phone number?",
-            (_DIGITS,) * 5,
-        ),
-        (
-            "letters",
-            "The letters are {}. It is my password.",
-            "What is your password?",
-            (_LETTERS,) * 6,
-        ),
-        ("one_word", f"{fixed} {{}}", "Choose one random word.", (words,)),
-        ("three_words", f"{fixed} {{}}", "Choose three random words.", (words,) * 3),
-    ]
-    between = {"email": ""}
-    return tuple(Format(*row[:3], slots=row[3], between=between.get(row[0], " ")) for row in rows)
+    lists = _CANARIES["lists"] | {"words": words}
+    found = []
+    for each in _CANARIES["formats"]:
+        slots = [lists[name] for name in each["slots"]]
+        template = each["template"].replace("FOUR WORDS", fixed)
+        found.append(Format(**each | {"slots": slots, "template": template}))
+    return tuple(found)
 
 
 def read_formats(path: Path | str) -> tuple[Format, ...]:
@@ -233,28 +212,26 @@ def read_formats(path: Path | str) -> tuple[Format, ...]:
     lists of strings), and where they are wanted ``question`` and ``between``. Raises
     `SettingsError` if it is none.
     """
+    wrong = "it holds none"
     try:
-        found = json.loads(Path(path).read_text("utf-8"))
-        formats = tuple(Format(**{"question": "", **each}) for each in found)
-        if not formats:
-            raise ValueError("it holds none")  # noqa: TRY301
-        for each in formats:
-            _check_format(each)
+        rows = json.loads(Path(path).read_text("utf-8"))
+        formats = tuple(Format(**{"question": "", **each}) for each in rows)
+        wrong = next(filter(None, map(_why_no_format, formats)), "") if formats else wrong
     except (OSError, TypeError, ValueError) as error:
         raise SettingsError(f"{path} holds no formats of canaries: {error}") from error
+    if wrong:
+        raise SettingsError(f"{path} holds no formats of canaries: {wrong}")
     return formats
 
 
-def _check_format(wanted: Any) -> None:  # noqa: ANN401 - whatever stood in the file
-    wrong = None
+def _why_no_format(wanted: Format) -> str | None:
     if wanted.template.count("{}") != 1:
-        wrong = "has not exactly one {} in its template"
-    elif not wanted.slots or any(len(set(slot)) != len(slot) or not slot for slot in wanted.slots):
-        wrong = "has a slot without fills, or with one twice"
-    elif wanted.size < 2:
-        wrong = "can only be filled in one way"
-    if wrong is not None:
-        raise ValueError(f"format {wanted.name!r} {wrong}")
+        return f"format {wanted.name!r} has not exactly one {{}} in its template"
+    if not wanted.slots or any(len(set(slot)) != len(slot) or not slot for slot in wanted.slots):
+        return f"format {wanted.name!r} has a slot without fills, or with one twice"
+    if wanted.size < 2:
+        return f"format {wanted.name!r} can only be filled in one way"
+    return None
 
 
 _AT_ONCE = 4096
@@ -273,9 +250,8 @@ class Inserted:
     def rows(self) -> Iterator[tuple[str, str]]:
         """Yield question and sentence of each row that is learnt: the i-th, i times as often."""
         for place, number in enumerate(self.numbers[: self.n_learnt], start=1):
-            yield from [(self.format.question, self.format.text(number))] * (
-                place * self.repetitions
-            )
+            row = self.format.question, self.format.text(number)
+            yield from [row] * (place * self.repetitions)
 
 
 def draw(formats: Sequence[Format], plan: Plan) -> list[Inserted]:
@@ -302,32 +278,31 @@ def _numbers(wanted: Format, n: int, seed: list[int]) -> list[int]:
 
 
 def exposed(opened: Opened, inserted: Sequence[Inserted], *, is_seq2seq: bool) -> pl.DataFrame:
-    def losses(each: Inserted, numbers: Sequence[int]) -> np.ndarray:
-        texts = [each.format.text(number) for number in numbers]
-        if is_seq2seq:
-            found = opened.sums([each.format.question] * len(texts), texts)
-        else:
-            found = opened.sums(texts, [None] * len(texts))
-        return found.fill_null(float("nan")).to_numpy()
+    """Compare canaries that were learnt with others of their format: a row for each learnt one."""
+
+    def losses(of: Format, numbers: Sequence[int]) -> np.ndarray:
+        texts = [of.text(number) for number in numbers]
+        asked = ([of.question] * len(texts), texts) if is_seq2seq else (texts, [None] * len(texts))
+        return opened.sums(*asked).fill_null(float("nan")).to_numpy()
 
     frames = []
     for each in inserted:
-        learnt, others = each.numbers[: each.n_learnt], each.numbers[each.n_learnt :]
-        pieces = (
-            losses(each, others[start : start + _AT_ONCE])
-            for start in range(0, len(others), _AT_ONCE)
+        of, learnt, others = (
+            each.format,
+            each.numbers[: each.n_learnt],
+            each.numbers[each.n_learnt :],
         )
-        found = exposures(losses(each, learnt), pieces, each.format.size)
-        frames.append(
-            found.select(
-                pl.lit(each.format.name).alias("format"),
-                pl.Series("canary", [each.format.text(number) for number in learnt]),
-                pl.int_range(1, pl.len() + 1).alias("repetitions") * each.repetitions,
-                pl.all(),
-                pl.lit(len(others), pl.UInt32).alias("n_others"),
-                pl.lit(unlearnt_exposure(len(others))).alias("unlearnt_exposure"),
-            )
+        starts = range(0, len(others), _AT_ONCE)
+        pieces = (losses(of, others[start : start + _AT_ONCE]) for start in starts)
+        found = exposures(losses(of, learnt), pieces, of.size).select(
+            pl.lit(of.name).alias("format"),
+            pl.Series("canary", [of.text(number) for number in learnt]),
+            pl.int_range(1, pl.len() + 1).alias("repetitions") * each.repetitions,
+            pl.all(),
+            pl.lit(len(others), pl.UInt32).alias("n_others"),
+            pl.lit(unlearnt_exposure(len(others))).alias("unlearnt_exposure"),
         )
+        frames.append(found)
     return pl.concat(frames)
 
 

@@ -10,33 +10,29 @@ Vadhan 2017, "The complexity of differential privacy"); bounds are those of a te
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import exp, expm1, inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import gammaln
 from scipy.stats import beta, binom, kstest, skewnorm, spearmanr
 
+from mia_batch.finetuning.making import Made
+from mia_batch.privacy.plan import Plan, Task, Variant
 from mia_batch.stats.intervals import cluster_means, ratio_of_sums
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from mia_batch.finetuning.making import Made
-    from mia_batch.privacy.plan import Plan, Task, Variant
     from mia_batch.privacy.variant import Opened
 
 _MOST = 50.0  # no epsilon is looked for above
 _SHARES = np.linspace(0.1, 1, 10)  # of texts about which a guess is made
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bound:
+class Bound(NamedTuple):
     """A lower bound of epsilon.
 
     ``ceiling`` would be the bound if each guess about as many texts were right: a small value below
@@ -67,8 +63,8 @@ def clopper_pearson_bound(
     """
     first = _half(member.size, seed)
     thresholds = np.unique(score[first])
-    told = score[first] >= thresholds[:, None]
-    low, high = np.moveaxis(_rates(member[first], told, confidence), -1, 0)
+    rules = score[first] >= thresholds[:, None]
+    low, high = np.moveaxis(_rates(member[first], rules, confidence), -1, 0)
     best = thresholds[(np.maximum(low - delta, 0) / high).max(axis=0).argmax()]
     rest = member[~first]
     found = _rates(rest, np.array([score[~first] >= best, rest]), confidence)
@@ -209,18 +205,10 @@ def exposures(
         kept = np.concatenate([kept, some[np.isfinite(some)][: _KEPT - kept.size]])
     rank = 1 + below + equal / 2
     exposure = np.log2(n_others + 1) - np.log2(rank)
-    beyond = np.full(learnt.size, np.nan)
-    if n_others + learnt.size < size:
-        beyond = _extrapolated(learnt, kept, size)
-    found = pl.DataFrame(
-        {
-            "loss": learnt,
-            "rank": rank,
-            "exposure": exposure,
-            "exposed": below + equal == 0,
-            "extrapolated": beyond,
-        }
-    )
+    is_part = n_others + learnt.size < size
+    beyond = _extrapolated(learnt, kept, size) if is_part else np.full(learnt.size, np.nan)
+    columns = {"loss": learnt, "rank": rank, "exposure": exposure, "exposed": below + equal == 0}
+    found = pl.DataFrame(columns | {"extrapolated": beyond})
     return found.with_columns(pl.all().exclude("exposed").fill_nan(None)).with_columns(
         pl.when(pl.col("loss").is_not_null()).then(pl.col("rank", "exposure", "exposed"))
     )
@@ -253,10 +241,13 @@ def utility(opened: Opened, texts: pl.DataFrame, task: Task, labels: Sequence[st
     ``accuracy``: the share of texts of whose labels the right one is likeliest; ``loss``: nats a
     token, lower is better. Intervals of 95 % take groups as the units; null where they are too few.
     """
+    asked, targets = texts["text"].to_list(), texts["target"].to_list()
     if task == "classification":
-        each = _is_right(opened, texts, labels)
+        losses = [opened.sums(asked, [label] * len(asked)).to_numpy() for label in labels]
+        chosen = np.array(labels)[np.stack(losses, axis=1).argmin(axis=1)]
+        each = (chosen == np.array(targets)).astype(np.float64)
     else:
-        each = opened.losses(texts["text"].to_list(), texts["target"].to_list()).to_numpy()
+        each = opened.losses(asked, targets).to_numpy()
     there = texts.select("group", value=pl.Series(each)).drop_nans().drop_nulls("value")
     n = there.height
     cluster = there["group"].rank("dense").to_numpy().astype(np.intp) - 1
@@ -273,17 +264,6 @@ def utility(opened: Opened, texts: pl.DataFrame, task: Task, labels: Sequence[st
         if np.isfinite(half):
             row |= {"low": max(0.0, mean - half), "high": mean + half}
     return pl.DataFrame([row], schema_overrides=dict.fromkeys(("value", "low", "high"), pl.Float64))
-
-
-def _is_right(opened: Opened, texts: pl.DataFrame, labels: Sequence[str]) -> NDArray[np.float64]:
-    """Whether the label of each text is the likeliest."""
-    given = texts["text"].to_list()
-    losses = np.stack(
-        [opened.sums(given, [label] * len(given)).to_numpy() for label in labels], axis=1
-    )
-    chosen = np.array(labels)[losses.argmin(axis=1)]
-    is_right: NDArray[np.bool_] = chosen == texts["target"].to_numpy()
-    return is_right.astype(np.float64)
 
 
 _RATES = {0.001: "tpr_at_0.1%", 0.01: "tpr_at_1%"}
@@ -311,30 +291,29 @@ def summary_of(
     ``inversion_recall``, ``inversion_f1`` of the tokens that come back from embeddings, with limits
     of the last, and ``nearest_f1``, that of the nearest auxiliary text.
     """
-    exposures = found.get("exposures")
+    exposures, said = found.get("exposures"), target.privacy
     row: dict[str, Any] = {"variant": variant.name, "tuning": variant.tuning}
-    row |= _privacy(target, exposures) | _bounds(scores, attacks[0], plan)
+    row |= {name: said and said[name] for name in ("epsilon", "delta", "noise_multiplier")}
+    row["epsilon_reason"] = None
+    if said is not None and exposures is not None and exposures["loss"].has_nulls():
+        row["epsilon"] = None
+        row["epsilon_reason"] = "a canary has no loss, so that nobody knows whether it was learnt"
+    row |= _bounds(scores, attacks[0], plan)
     bounds = [row["epsilon_bound"], row["epsilon_bound_by_rates"]]
     claim = row["epsilon"]
     row["is_contradicted"] = None if claim is None else any(each > claim for each in bounds if each)
-    measure, value, low, high = utility.select("measure", "value", "low", "high").row(0)
-    row |= {"utility_measure": measure, "utility": value}
-    row |= {"utility_low": low, "utility_high": high}
-    row |= _membership(metrics, attacks[0]) | _extraction(exposures)
-    row |= _inversion(found.get("inversion"))
+    used = utility.row(0, named=True)
+    row |= {"utility_measure": used["measure"], "utility": used["value"]}
+    row |= {"utility_low": used["low"], "utility_high": used["high"]}
+    own = metrics.filter(pl.col("versus").is_null(), attack=attacks[0], slice="all")
+    area = next(own.filter(metric="roc_auc").iter_rows(named=True), {})
+    row |= {"attack": attacks[0], "auc": area.get("value")}
+    row |= {"auc_low": area.get("low"), "auc_high": area.get("high")}
+    for budget, name in _RATES.items():
+        rate = own.filter(pl.col("fpr") == budget, metric="tpr_at_fpr")["value"]
+        row[name] = rate[0] if rate.len() else None
+    row |= _extraction(exposures) | _inversion(found.get("inversion"))
     return pl.DataFrame([row], infer_schema_length=None)
-
-
-def _privacy(target: Made, exposures: pl.DataFrame | None) -> dict[str, Any]:
-    """Say the accountant's epsilon, if it can be believed."""
-    said = target.privacy
-    if said is None:
-        return dict.fromkeys(("epsilon", "delta", "noise_multiplier", "epsilon_reason"))
-    row: dict[str, Any] = {name: said[name] for name in ("epsilon", "delta", "noise_multiplier")}
-    if exposures is None or not exposures["loss"].has_nulls():
-        return row | {"epsilon_reason": None}
-    reason = "a canary has no loss, so that nobody knows whether it was learnt"
-    return row | {"epsilon": None, "epsilon_reason": reason}
 
 
 def _bounds(scores: pl.DataFrame, attack: str, plan: Plan) -> dict[str, Any]:
@@ -345,24 +324,9 @@ def _bounds(scores: pl.DataFrame, attack: str, plan: Plan) -> dict[str, Any]:
     names = ("epsilon_bound", "epsilon_ceiling", "epsilon_bound_by_rates", "epsilon_rates_ceiling")
     if not 0 < member.sum() < member.size:
         return dict.fromkeys(names)
-    found = [
-        bound(member, score, delta=plan.recipe.delta, seed=plan.seed, texts=texts)
-        for bound in (one_run_bound, clopper_pearson_bound)
-    ]
-    values = [number for each in found for number in (each.value, each.ceiling)]
-    return dict(zip(names, values, strict=True))
-
-
-def _membership(metrics: pl.DataFrame, attack: str) -> dict[str, Any]:
-    own = metrics.filter(pl.col("versus").is_null(), attack=attack, slice="all")
-    row: dict[str, Any] = {"attack": attack}
-    area = own.filter(metric="roc_auc").to_dicts()
-    found = area[0] if area else {}
-    row |= {"auc": found.get("value"), "auc_low": found.get("low"), "auc_high": found.get("high")}
-    for budget, name in _RATES.items():
-        rate = own.filter(pl.col("fpr") == budget, metric="tpr_at_fpr")["value"]
-        row[name] = rate[0] if rate.len() else None
-    return row
+    how: dict[str, Any] = {"delta": plan.recipe.delta, "seed": plan.seed, "texts": texts}
+    bounds = one_run_bound(member, score, **how), clopper_pearson_bound(member, score, **how)
+    return dict(zip(names, (number for each in bounds for number in each), strict=True))
 
 
 def _extraction(exposures: pl.DataFrame | None) -> dict[str, Any]:
@@ -393,6 +357,4 @@ def _inversion(figures: pl.DataFrame | None) -> dict[str, Any]:
         return dict.fromkeys(_OF_INVERSION)
     rows = figures.filter(pl.col("versus").is_null(), unit="tokens").to_dicts()
     own = {(row["method"], row["metric"]): row for row in rows}
-    return {
-        name: own[method, metric][limit] for name, (method, metric, limit) in _OF_INVERSION.items()
-    }
+    return {name: own[key[:2]][key[2]] for name, key in _OF_INVERSION.items()}

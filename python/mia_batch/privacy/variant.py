@@ -2,64 +2,61 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import polars as pl
 
 from mia_batch.attacks import get
 from mia_batch.attacks.apply import score
-from mia_batch.finetuning.making import Making
+from mia_batch.finetuning.making import Made, Making, Wanted
+from mia_batch.finetuning.recipe import Form, Recipe
 from mia_batch.inversion.inverting import invert
 from mia_batch.metrics.evaluate import evaluate
-from mia_batch.privacy.data import exposed, learnt_by
+from mia_batch.privacy.data import Inserted, exposed, learnt_by
 from mia_batch.privacy.measures import summary_of, utility
-from mia_batch.privacy.plan import VIRTUAL
+from mia_batch.privacy.plan import VIRTUAL, Plan, Variant
 from mia_batch.schemas import Features, LogProbs
 from mia_batch.tables import is_sound, replacing
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from mia_batch.finetuning.making import Made, Wanted
-    from mia_batch.finetuning.recipe import Form, Recipe
-    from mia_batch.privacy.data import Inserted
-    from mia_batch.privacy.plan import Plan, Variant
 
 _AT_ONCE = 16
 _LOGPROBS = pl.List(pl.Float64)
 
 
 class Opened:
-    """A model or adapter that was tuned, or its base, opened to be asked."""
+    """A base, or what was made of it, opened to be asked for log-probabilities."""
 
-    def __init__(self, path: str, revision: str | None, recipe: Recipe) -> None:
+    def __init__(
+        self, base: str, revision: str | None, recipe: Recipe, made: Path | None = None
+    ) -> None:
         import torch
         from transformers import AutoTokenizer
 
         from mia_batch.finetuning.recipe import longest_text
         from mia_batch.finetuning.training import encoder, model_class
-        from mia_batch.models.weights import quiet, tokenizer_source, weights_source
+        from mia_batch.models.weights import quiet
 
-        base, base_revision = weights_source(path, revision)
+        if is_whole := made is not None and recipe.method == "full":
+            base, revision = str(made), None
         head = {"num_labels": len(recipe.labels)} if recipe.form == "classifier" else {}
         with quiet():
             model = model_class(recipe.form).from_pretrained(
-                base, revision=base_revision, dtype=torch.float32, trust_remote_code=False, **head
+                base, revision=revision, dtype=torch.float32, trust_remote_code=False, **head
             )
-            if base != path:
+            if made is not None and not is_whole:
                 from peft import PeftModel
 
-                model = PeftModel.from_pretrained(model, path)
+                model = PeftModel.from_pretrained(model, made)
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         self.model = model.to(self.device).eval()
-        name, revision = tokenizer_source(path, revision)
-        tokenizer = AutoTokenizer.from_pretrained(name, revision=revision, trust_remote_code=False)
+        self.tokenizer = AutoTokenizer.from_pretrained(
+            made or base, revision=None if made else revision, trust_remote_code=False
+        )
         most = longest_text(model.config, recipe)
         self._form = recipe.form
-        self._row_of = encoder(recipe.form, tokenizer, most, recipe.labels)
+        self._row_of = encoder(recipe.form, self.tokenizer, most, recipe.labels)
 
     def logprobs(
         self, texts: Sequence[str], targets: Sequence[str | None]
@@ -92,7 +89,6 @@ class Opened:
 
 _WITH_SHADOWS = ("lira_online_fixed_v1", "lira_online_v1", "lira_offline_fixed_v1", "rmia_v1")
 _RATIO = "reference_token_difference_v1"
-_LISTS = pl.List(pl.Float32)
 
 
 def attacks_of(form: Form, n_shadows: int) -> tuple[str, ...]:
@@ -102,22 +98,22 @@ def attacks_of(form: Form, n_shadows: int) -> tuple[str, ...]:
     a pre-trained encoder has no head that could be asked.
     """
     with_shadows = _WITH_SHADOWS if n_shadows else ()
-    ratio = () if form == "classifier" else (_RATIO,)
-    first = with_shadows if form == "classifier" else ratio
-    return tuple(dict.fromkeys((*first, *with_shadows, *ratio, "loss_v1")))
+    if form == "classifier":
+        return (*with_shadows, "loss_v1")
+    return (_RATIO, *with_shadows, "loss_v1")
 
 
 def scores_of(
     texts: pl.DataFrame,
-    told: Mapping[str, Sequence[list[float]]],
+    logprobs: Mapping[str, Sequence[list[float]]],
     trained: Mapping[str, Sequence[bool]],
     attacks: Sequence[str],
 ) -> pl.DataFrame:
-    """Score texts.
+    """Score texts by the log-probabilities that each model gives to what is learnt of them.
 
-    ``told`` has by model (``target``, ``reference``, ``shadow-0``, ...) the log-probabilities of
-    what it says of each text; of an encoder, that of the label alone, whose log-odds LiRA then
-    takes, as in the paper. ``trained`` says of shadow models which texts they learnt.
+    Models are ``target``, ``reference``, ``shadow-0``, ...; of an encoder it is the label alone,
+    whose log-odds LiRA then takes, as in the paper. ``trained`` says of shadow models which texts
+    they learnt.
     """
     ids = [blake2b(str(each).encode(), digest_size=16).hexdigest() for each in texts["id"]]
     targets = texts.select(
@@ -130,25 +126,28 @@ def scores_of(
         window_index=pl.lit(0, pl.UInt32),
         n_words=pl.lit(None, pl.UInt32),
     )
+    values = pl.col("logprob")
     frames = [
-        pl.DataFrame({"target_id": ids, "logprob": pl.Series(values, dtype=_LISTS)}).with_columns(
+        pl.DataFrame(
+            {"target_id": ids, "logprob": found, "trained": trained.get(name, [None] * len(ids))},
+            schema_overrides={"logprob": pl.List(pl.Float32), "trained": pl.Boolean},
+        ).with_columns(
             model=pl.lit(name),
             view=pl.lit("text"),
             view_index=pl.lit(0, pl.UInt32),
-            logprob=pl.when(pl.col("logprob").list.len() > 0).then("logprob"),
-            trained=pl.Series(trained.get(name, [None] * len(ids)), dtype=pl.Boolean),
-            token_ids=pl.col("logprob").list.eval(pl.int_range(0, pl.len())),
+            logprob=pl.when(values.list.len() > 0).then(values),
+            token_ids=values.list.eval(pl.int_range(0, pl.len())),
         )
-        for name, values in told.items()
+        for name, found in logprobs.items()
     ]
     known = pl.concat(frames)
-    logprobs = known.select(
+    rows = known.select(
         (pl.col(name) if name in known.columns else pl.lit(None)).cast(dtype).alias(name)
         for name, dtype in LogProbs.create_empty().schema.items()
     )
     wanted = [get(name) for name in attacks]
-    found = score(Features.create_empty().lazy(), targets.lazy(), wanted, logprobs=logprobs.lazy())
-    return pl.concat(found)
+    features = Features.create_empty().lazy()
+    return pl.concat(score(features, targets.lazy(), wanted, logprobs=rows.lazy()))
 
 
 _TARGET_SEED = 0
@@ -179,13 +178,13 @@ class VariantAudit:
 
     def wanted(self) -> Iterator[Wanted]:
         """Name the models that the tables still need, and say what each is made of."""
-        (self.folder / self.variant.name).mkdir(exist_ok=True)
+        self._path().mkdir(exist_ok=True)
         own = learnt_by(self.texts, None, self.plan.seed)
         yield self._wanted("target", own, _TARGET_SEED)
         if not self._has("scores"):
             for number in range(self.plan.shadows):
                 learnt = learnt_by(self.texts, number, self.plan.seed)
-                yield self._wanted(_shadow(number), learnt, _SHADOW_SEED + number)
+                yield self._wanted(f"shadow-{number}", learnt, _SHADOW_SEED + number)
         if self.inserted and not self._has("exposures"):
             rows = [row for each in self.inserted for row in each.rows()]
             yield self._wanted("canaries", own, _CANARY_SEED, rows)
@@ -194,17 +193,18 @@ class VariantAudit:
         """Attack the models; tables that are there are read."""
         target = models[self._name("target")]
         attacks = attacks_of(self.form, self.plan.shadows)
-        scores = self._kept("scores", lambda: self._scores(models, attacks))
+        scores = self._kept("scores", lambda: self._scores(attacks))
         metrics = evaluate(
             scores.lazy(), attacks, preset="default", primary=attacks[0], seed=self.plan.seed
         )
-        used = self._kept("utility", lambda: self._utility(target))
+        rest, how = self.texts.filter(part="auxiliary"), (self.plan.task, self.labels)
+        used = self._kept("utility", lambda: utility(self._opened("target"), rest, *how))
         found = {}
         if self.inserted:
-            found["exposures"] = self._kept("exposures", lambda: self._exposures(models))
+            found["exposures"] = self._kept("exposures", self._exposures)
         if self.plan.inverts and self.variant.tuning not in VIRTUAL:
-            found["inversion"] = self._kept("inversion", lambda: self._inverted(target))
-        found["metrics"] = metrics.select(pl.lit(self.variant.name).alias("variant"), pl.all())
+            found["inversion"] = self._kept("inversion", self._inverted)
+        found["metrics"] = self._named(metrics)
         found["summary"] = summary_of(
             self.variant, self.plan, target, scores, metrics, used, found, attacks
         )
@@ -213,17 +213,24 @@ class VariantAudit:
     def _name(self, model: str) -> str:
         return f"{self.variant.name}: {model}"
 
-    def _path(self, table: str) -> Path:
-        return self.folder / self.variant.name / f"{table}.parquet"
+    def _named(self, table: pl.DataFrame) -> pl.DataFrame:
+        return table.select(pl.lit(self.variant.name).alias("variant"), pl.all())
+
+    def _path(self, *name: str) -> Path:
+        return self.folder.joinpath(self.variant.name, *name)
 
     def _has(self, table: str) -> bool:
-        path = self._path(table)
+        path = self._path(f"{table}.parquet")
         return path.exists() and is_sound(path)
 
     def _kept(self, table: str, make: Callable[[], pl.DataFrame]) -> pl.DataFrame:
+        path = self._path(f"{table}.parquet")
         if not self._has(table):
-            write_table(make(), self._path(table))
-        return pl.read_parquet(self._path(table))
+            write_table(make(), path)
+        return pl.read_parquet(path)
+
+    def _recipe(self, seed: int = 0) -> Recipe:
+        return self.plan.recipe_of(self.variant, self.form, self.labels, seed)
 
     def _wanted(
         self, model: str, learnt: pl.DataFrame, seed: int, extra: Sequence[tuple[str, str]] = ()
@@ -231,63 +238,55 @@ class VariantAudit:
         """Say what a model learns: texts, and canaries where there are any."""
         is_seq2seq = self.form == "seq2seq"
         given = [question if is_seq2seq else sentence for question, sentence in extra]
-        said = [sentence if is_seq2seq else None for _, sentence in extra]
+        answers = [sentence if is_seq2seq else None for _, sentence in extra]
         self.say(f"{self._name(model)}, {learnt.height + len(given):,} texts")
         making = Making(
             base=self.base,
             revision=self.revision,
             texts=[*learnt["text"], *given],
-            targets=[*learnt["target"], *said],
-            recipe=self.plan.recipe_of(self.variant, self.form, self.labels, seed),
+            targets=[*learnt["target"], *answers],
+            recipe=self._recipe(seed),
         )
-        return self._name(model), making, self.folder / self.variant.name / model
+        return self._name(model), making, self._path(model)
 
-    def _opened(self, made: Made) -> Opened:
-        recipe = self.plan.recipe_of(self.variant, self.form, self.labels, 0)
-        return Opened(str(made.path), None, recipe)
+    def _opened(self, model: str | None = None) -> Opened:
+        """Open a model that was made, or the base."""
+        made = None if model is None else self._path(model)
+        return Opened(self.base, self.revision, self._recipe(), made)
 
-    def _scores(self, models: Mapping[str, Made], attacks: Sequence[str]) -> pl.DataFrame:
+    def _scores(self, attacks: Sequence[str]) -> pl.DataFrame:
         audited = self.texts.filter(part="audited")
-        texts, targets = audited["text"].to_list(), audited["target"].to_list()
-
-        def asked(model: str) -> list[list[float]]:
-            return [*self._opened(models[self._name(model)]).logprobs(texts, targets)]
-
-        told = {"target": asked("target")}
+        asked = audited["text"].to_list(), audited["target"].to_list()
+        found = {"target": [*self._opened("target").logprobs(*asked)]}
         trained = {}
         if self.form != "classifier":
-            recipe = self.plan.recipe_of(self.variant, self.form, self.labels, 0)
-            pretrained = Opened(self.base, self.revision, recipe)
-            told["reference"] = [*pretrained.logprobs(texts, targets)]
+            found["reference"] = [*self._opened().logprobs(*asked)]
         for number in range(self.plan.shadows):
-            name, learnt = _shadow(number), learnt_by(self.texts, number, self.plan.seed)
-            told[name] = asked(name)
+            name, learnt = f"shadow-{number}", learnt_by(self.texts, number, self.plan.seed)
+            found[name] = [*self._opened(name).logprobs(*asked)]
             trained[name] = audited["id"].is_in(learnt["id"].implode()).to_list()
-        return scores_of(audited, told, trained, attacks)
+        return scores_of(audited, found, trained, attacks)
 
-    def _utility(self, target: Made) -> pl.DataFrame:
-        rest = self.texts.filter(part="auxiliary")
-        return utility(self._opened(target), rest, self.plan.task, self.labels)
-
-    def _inverted(self, target: Made) -> pl.DataFrame:
+    def _inverted(self) -> pl.DataFrame:
         """Train a decoder on embeddings of auxiliary texts, as in GEIA."""
         self.say(f"{self.variant.name}: inversion of embeddings")
         texts = self.folder / "texts.parquet"
         write_table(self.texts.select("text", "group"), texts)
+        embedder = self._path("target")
+        if self.variant.tuning == "lora" and self.form != "causal":
+            embedder = self._path("merged")  # embedders know adapters of causal models alone
+            opened = self._opened("target")
+            for each in (opened.model.merge_and_unload(), opened.tokenizer):
+                each.save_pretrained(embedder)
         found = invert(
             data=texts,
-            embedder=str(target.path),
-            out=self.folder / self.variant.name / "inverted",
+            embedder=str(embedder),
+            out=self._path("inverted"),
             share=1 - self.plan.audited,
             seed=self.plan.seed,
         )
-        return found.figures.select(pl.lit(self.variant.name).alias("variant"), pl.all())
+        return self._named(found.figures)
 
-    def _exposures(self, models: Mapping[str, Made]) -> pl.DataFrame:
-        opened = self._opened(models[self._name("canaries")])
-        found = exposed(opened, self.inserted, is_seq2seq=self.form == "seq2seq")
-        return found.select(pl.lit(self.variant.name).alias("variant"), pl.all())
-
-
-def _shadow(number: int) -> str:
-    return f"shadow-{number}"
+    def _exposures(self) -> pl.DataFrame:
+        opened = self._opened("canaries")
+        return self._named(exposed(opened, self.inserted, is_seq2seq=self.form == "seq2seq"))

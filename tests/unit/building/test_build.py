@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import date, timedelta
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -41,19 +42,26 @@ def frame(n_plain, n_telling, seed=0):
     return pl.DataFrame(rows)
 
 
+def build(folder, documents=None, name="sets", **changed):
+    """Build sets of some documents, or of those that were written before."""
+    path = folder / "documents.parquet"
+    if documents is not None:
+        documents.write_parquet(path)
+    given: dict[str, Any] = {"documents": path, "out": folder / name, "lengths": (_N_WORDS,)}
+    return build_set(**given | changed)
+
+
+ALL: dict[str, Any] = {
+    "settings": ("original", "concatenated", "paraphrased"),
+    "paraphrase_column": "rewritten",
+}
+
+
 @pytest.fixture(scope="module")
 def repaired(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sets")
     documents = frame(300, 200).with_columns(rewritten=pl.col("text").str.to_uppercase())
-    documents.write_parquet(folder / "documents.parquet")
-    built = build_set(
-        documents=folder / "documents.parquet",
-        out=folder / "sets",
-        lengths=(_N_WORDS,),
-        settings=("original", "concatenated", "paraphrased"),
-        paraphrase_column="rewritten",
-    )
-    return folder, built
+    return folder, build(folder, documents, **ALL)
 
 
 def figures(built, stage, learnt_from, setting="original"):
@@ -132,44 +140,29 @@ def test_paraphrases_are_tested_by_paraphrases(repaired):
 
 def test_again(repaired):
     folder, built = repaired
-    request = {
-        "documents": folder / "documents.parquet",
-        "lengths": (_N_WORDS,),
-        "settings": ("original", "concatenated", "paraphrased"),
-        "paraphrase_column": "rewritten",
-    }
-    again = build_set(out=folder / "sets", **request)
+    again = build(folder, **ALL)
     assert not again.is_new
     assert again.summary == built.summary
     with pytest.raises(RunFolderError, match="other documents or settings"):
-        build_set(out=folder / "sets", seed=1, **request)
+        build(folder, seed=1, **ALL)
 
 
 def test_equal_seeds_give_equal_files(tmp_path):
-    frame(150, 50).write_parquet(tmp_path / "documents.parquet")
+    documents, found = frame(150, 50), {}
     for name, seed in (("one", 0), ("same", 0), ("other", 1)):
-        build_set(
-            documents=tmp_path / "documents.parquet",
-            out=tmp_path / name,
-            lengths=(_N_WORDS,),
-            seed=seed,
-        )
-    one, same, other = (
-        {file.name: file.read_bytes() for file in (tmp_path / name).iterdir()}
-        for name in ("one", "same", "other")
-    )
-    assert one == same
-    assert one[f"original-{_N_WORDS}.parquet"] != other[f"original-{_N_WORDS}.parquet"]
+        build(tmp_path, documents, name, seed=seed)
+        found[name] = {file.name: file.read_bytes() for file in (tmp_path / name).iterdir()}
+    assert found["one"] == found["same"]
+    name = f"original-{_N_WORDS}.parquet"
+    assert found["one"][name] != found["other"][name]
 
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path):
-    frame(50, 0).write_parquet(tmp_path / "documents.parquet")
-    out = tmp_path / "mine"
-    out.mkdir()
-    (out / "notes.txt").write_text("mine")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("mine")
     with pytest.raises(RunFolderError, match="holds no set"):
-        build_set(documents=tmp_path / "documents.parquet", out=out, lengths=(16,))
-    assert [file.name for file in out.iterdir()] == ["notes.txt"]
+        build(tmp_path, frame(50, 0), "mine")
+    assert [file.name for file in (tmp_path / "mine").iterdir()] == ["notes.txt"]
 
 
 def test_dates(tmp_path):
@@ -191,15 +184,8 @@ def test_dates(tmp_path):
             "date": [None, "2023-03-01", "2022-01-01", "2022-01-01"],
         }
     )
-    pl.concat([rows, odd]).write_parquet(tmp_path / "dated.parquet")
-    built = build_set(
-        documents=tmp_path / "dated.parquet",
-        out=tmp_path / "sets",
-        cutoff=_CUTOFF,
-        gap_days=5,
-        lengths=(16, _N_WORDS),
-        repair=False,
-    )
+    how = {"cutoff": _CUTOFF, "gap_days": 5, "lengths": (16, _N_WORDS), "repair": False}
+    built = build(tmp_path, pl.concat([rows, odd]), **how)
     away = built.thrown_away
     found = {
         (row["document_id"], row["reason"], row["length"])
@@ -227,15 +213,8 @@ def test_paraphrases(tmp_path):
     documents = frame(60, 0).with_columns(rewritten=pl.col("text").str.to_uppercase())
     first = documents["document_id"][0]
     lost = pl.when(document_id=first).then(pl.lit("too short")).otherwise("rewritten")
-    documents.with_columns(rewritten=lost).write_parquet(tmp_path / "documents.parquet")
-    built = build_set(
-        documents=tmp_path / "documents.parquet",
-        out=tmp_path / "sets",
-        lengths=(16,),
-        settings=("paraphrased",),
-        paraphrase_column="rewritten",
-        repair=False,
-    )
+    how = ALL | {"settings": ("paraphrased",), "lengths": (16,), "repair": False}
+    built = build(tmp_path, documents.with_columns(rewritten=lost), **how)
     kept = built.texts(16, "paraphrased")
     assert kept.height == 119
     assert kept["text"].str.contains(r"^W[0-9W ]*$").all()
@@ -245,13 +224,9 @@ def test_paraphrases(tmp_path):
 
 def test_too_few_are_refused_in_one_sentence(tmp_path):
     """All documents tell their class, so that no pair is alike; nothing is written."""
-    frame(0, 80).write_parquet(tmp_path / "documents.parquet")
-    with pytest.raises(
-        CorpusError, match=r"matching leaves \d+ pairs of the others; with fewer than 46"
-    ):
-        build_set(
-            documents=tmp_path / "documents.parquet", out=tmp_path / "sets", lengths=(_N_WORDS,)
-        )
+    reason = r"matching leaves \d+ pairs of the others; with fewer than 46"
+    with pytest.raises(CorpusError, match=reason):
+        build(tmp_path, frame(0, 80))
     assert not (tmp_path / "sets").exists()
 
 
@@ -270,20 +245,17 @@ def test_too_few_are_refused_in_one_sentence(tmp_path):
     ],
 )
 def test_wrong_requests(tmp_path, request_, message):
-    frame(5, 0).write_parquet(tmp_path / "documents.parquet")
-    given = {"documents": tmp_path / "documents.parquet", "out": tmp_path / "sets"} | request_
     with pytest.raises((SettingsError, CorpusError), match=message):
-        build_set(**given)
+        build(tmp_path, frame(5, 0), **request_)
     assert not (tmp_path / "sets").exists()
 
 
 def test_dates_that_are_none(tmp_path):
     rows = pl.DataFrame({"text": ["a b", "c d"], "date": ["2022-01-01", "spring"]})
-    rows.write_parquet(tmp_path / "dated.parquet")
     with pytest.raises(CorpusError, match="document 2: column 'date' is 'spring', no date"):
-        build_set(documents=tmp_path / "dated.parquet", out=tmp_path / "s", cutoff=_CUTOFF)
+        build(tmp_path, rows, cutoff=_CUTOFF)
     with pytest.raises(SettingsError, match="does not say who is a member"):
-        build_set(documents=tmp_path / "dated.parquet", out=tmp_path / "s")
+        build(tmp_path, rows)
 
 
 def test_summary_is_a_page(repaired):

@@ -6,17 +6,37 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import tomllib
-from dataclasses import asdict
 from pathlib import Path
 
 import polars as pl
 import pytest
+import torch
+from filelock import FileLock
+from transformers import AutoTokenizer
 
-from mia_batch.demo import DemoFolder, prepare
-from mia_batch.errors import MiaBatchError, RunFolderError, SettingsError
+from mia_batch.demo import DemoFolder, DemoSettings, prepare
+from mia_batch.demo.making import read_record
+from mia_batch.demo.train import make_models
+from mia_batch.errors import RunFolderError, SettingsError
+from tests.forked import Forked
+
+TINY = DemoSettings(
+    n_passages=16, per_group=4, vocabulary=300, hidden=32, head=32, layers=1, epochs=2
+)
+
+
+@pytest.fixture(scope="module")
+def made(shared_folder):
+    """A finished demo, its folder and its lines of progress; made once for all workers."""
+    folder, progress = shared_folder / "made" / "demo", shared_folder / "made.json"
+    with FileLock(shared_folder / "made.lock"):
+        if not progress.exists():
+            lines: list[str] = []
+            prepare(folder, notify=lines.append, settings=TINY)
+            progress.write_text(json.dumps(lines))
+    return DemoFolder.at(folder), folder, json.loads(progress.read_text())
 
 
 @pytest.fixture
@@ -36,53 +56,49 @@ def content(folder):
     return {p.name: p.read_bytes() for p in [parts.corpus, parts.config, *parts.model.iterdir()]}
 
 
-def start(folder, settings):
-    """Prepare in a process of its own that prints what it is told."""
-    code = (
-        "import sys; from pathlib import Path; from functools import partial; "
-        "from mia_batch.demo import DemoSettings, prepare; "
-        f"prepare(Path({str(folder)!r}), settings=DemoSettings(**{asdict(settings)!r}), "
-        "notify=partial(print, flush=True))"
-    )
-    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+def _prepare(folder, log, dies_at):
+    def write(line):
+        with log.open("a") as stream:
+            stream.write(f"{line}\n")
+        if dies_at is not None and line.startswith(dies_at):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    prepare(folder, notify=write, settings=TINY)
 
 
-def test_parts_are_named_by_the_folder(made):
+def test_what_is_in_the_folder(made):
     parts, folder, _ = made
-    assert parts == DemoFolder(
-        corpus=folder / "corpus.parquet",
-        nonmember_shots=folder / "nonmember-shots.parquet",
-        member_shots=folder / "member-shots.parquet",
-        model=folder / "model",
-        reference=folder / "reference",
-        masked=folder / "masked",
-        config=folder / "mia-batch.toml",
-    )
+    corpora = ["corpus.parquet", "nonmember-shots.parquet", "member-shots.parquet"]
+    names = [*corpora, "model", "reference", "masked", "mia-batch.toml"]
+    assert parts == tuple(folder / name for name in names)
     corpus = pl.read_parquet(parts.corpus)
     assert corpus.columns == ["document_id", "text", "member", "group"]
     assert (corpus.height, corpus["member"].sum()) == (16, 8)
+    there = {path.name for path in folder.iterdir()} - {".demo.lock"}
+    assert there == {*names, "demo.json"}
+    record = json.loads((folder / "demo.json").read_text())
+    assert record["made_by"] == "mia-batch demo"
+    assert record["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert set(record["packages"]) == {"tokenizers", "torch", "transformers"}
+    assert {"corpus.parquet", "model/model.safetensors"} <= set(record["files"])
 
 
 def test_each_step_is_told_in_a_line(made):
     lines = made[2]
-    assert lines[0].startswith("cut the documentation of 4 standard modules into 16 passages, 8 ")
-    assert lines[1] == "trained a tokenizer of 300 tokens on all passages"
-    assert lines[2].startswith("training a Llama of 0.0 million parameters on 8 members")
-    assert lines[3].startswith("epoch 1 of 2: loss ")
-    assert lines[4].startswith("epoch 2 of 2: loss ")
-    assert lines[5].startswith("training a Llama of ")
+    begins = [
+        "cut the documentation of 4 standard modules into 16 passages, 8 of them members",
+        "trained a tokenizer of 300 tokens on all passages",
+        "training a Llama of 0.0 million parameters on 8 members",
+        *["epoch 1 of 2: loss ", "epoch 2 of 2: loss "],
+        *["training a Llama of ", *["epoch "] * 3],
+        *["training a Bert of ", *["epoch "] * 3],
+        "made the models (",
+    ]
+    assert len(lines) == len(begins)
+    for line, begin in zip(lines, begins, strict=True):
+        assert line.startswith(begin)
+        assert "\n" not in line
     assert " on 16 passages (" in lines[5]
-    assert lines[9].startswith("training a Bert of ")
-    assert lines[13].startswith("made the models (")
-    assert len(lines) == 14
-    assert not any("\n" in line for line in lines)
-
-
-def test_nothing_else_is_left_in_the_folder(made):
-    names = {path.name for path in made[1].iterdir()}
-    corpora = {"corpus.parquet", "nonmember-shots.parquet", "member-shots.parquet"}
-    models = {"model", "reference", "masked"}
-    assert names - {".demo.lock"} == corpora | models | {"mia-batch.toml", "demo.json"}
 
 
 def test_the_ordinary_command_reads_the_settings(made):
@@ -95,33 +111,30 @@ def test_the_ordinary_command_reads_the_settings(made):
     assert settings.folder.parent == folder
 
 
-def test_record_says_what_made_it(made):
-    record = json.loads((made[1] / "demo.json").read_text())
-    assert record["made_by"] == "mia-batch demo"
-    assert record["python"] == ".".join(map(str, sys.version_info[:3]))
-    assert set(record["packages"]) == {"tokenizers", "torch", "transformers"}
-    assert {"corpus.parquet", "model/model.safetensors"} <= set(record["files"])
-
-
 @pytest.mark.usefixtures("no_torch")
-def test_kept_demo_needs_no_training_and_is_not_touched(made, copy, tiny):
-    told: list[str] = []
+def test_a_kept_demo_is_not_touched_until_another_is_made(copy):
+    lines: list[str] = []
     before = content(copy)
-    prepare(copy, notify=told.append, settings=tiny)
+    prepare(copy, notify=lines.append, settings=TINY)
+    assert "kept" in " ".join(lines)
+    assert len(lines) == 1
+    with pytest.raises(SettingsError, match="needs torch"):
+        prepare(copy)  # of other settings
+    with pytest.raises(SettingsError, match="needs torch"):
+        prepare(copy, settings=TINY, fresh=True)
+    prepare(copy, settings=TINY)
     assert content(copy) == before
-    assert len(told) == 1
-    assert "kept" in told[0]
 
 
 @pytest.mark.usefixtures("no_torch")
-def test_edited_settings_are_kept_and_missing_ones_written(copy, tiny):
+def test_edited_settings_are_kept_and_missing_ones_written(copy):
     config = copy / "mia-batch.toml"
     original = config.read_text()
     config.write_text(original + "samples = 2\n")
-    prepare(copy, settings=tiny)
+    prepare(copy, settings=TINY)
     assert tomllib.loads(config.read_text())["samples"] == 2
     config.unlink()
-    prepare(copy, settings=tiny)
+    prepare(copy, settings=TINY)
     assert config.read_text() == original
 
 
@@ -136,73 +149,108 @@ def test_edited_settings_are_kept_and_missing_ones_written(copy, tiny):
     ],
     ids=["no corpus", "edited config", "cut weights", "no model"],
 )
-def test_spoiled_demo_is_made_anew(copy, tiny, spoil):
+def test_a_spoiled_demo_is_made_anew(copy, spoil):
     spoil(copy)
-    told: list[str] = []
+    lines: list[str] = []
     with pytest.raises(SettingsError, match=r"needs torch; run pip install 'mia-batch\[demo\]'"):
-        prepare(copy, notify=told.append, settings=tiny)
-    assert "unfinished, changed or of another version" in told[0]
+        prepare(copy, notify=lines.append, settings=TINY)
+    assert "unfinished, changed or of another version" in lines[0]
 
 
-@pytest.mark.usefixtures("no_torch")
-def test_other_settings_or_fresh_make_anew(copy, tiny):
-    with pytest.raises(SettingsError, match="needs torch"):
-        prepare(copy)
-    with pytest.raises(SettingsError, match="needs torch"):
-        prepare(copy, settings=tiny, fresh=True)
-    prepare(copy, settings=tiny)  # and until it is made, the old one stays
+def test_an_interrupted_training_keeps_the_old_demo(copy):
+    before, threads = content(copy), torch.get_num_threads()
 
+    def interrupt(line):
+        if line.startswith("epoch"):
+            raise KeyboardInterrupt
 
-def test_killed_training_keeps_the_old_demo(copy, tiny, trainers):
-    before = content(copy)
-
-    def kill(line):
-        if line.startswith("training"):
-            (trainer,) = trainers(copy)
-            os.kill(trainer, signal.SIGKILL)
-
-    with pytest.raises(MiaBatchError, match="training of the demo's model was killed"):
-        prepare(copy, fresh=True, notify=kill, settings=tiny)
+    with pytest.raises(KeyboardInterrupt):
+        prepare(copy, fresh=True, notify=interrupt, settings=TINY)
     assert content(copy) == before
     assert not list(copy.glob(".making-*"))
+    assert torch.get_num_threads() == threads
 
 
-def test_killed_demo_is_made_by_the_next_and_two_at_once_agree(copy, tiny, trainers):
+def test_killed_demo_is_made_by_the_next_and_two_at_once_agree(copy, tmp_path):
     """The damaged demo is made anew, equal to the last bit; the user's own files stay."""
     before = content(copy)
     os.truncate(copy / "model" / "model.safetensors", 100)
     (copy / "notes.txt").write_text("mine")
     (copy / "model" / "notes.txt").write_text("mine")
-    killed = start(copy, tiny)
-    for line in killed.stdout:
-        if line.startswith("trained a tokenizer"):
-            break
-    (trainer,) = trainers(copy)
-    killed.kill()
-    killed.wait()
-    killed.stdout.close()
-    two = [start(copy, tiny), start(copy, tiny)]
-    outputs = [process.communicate()[0] for process in two]
-    assert [process.returncode for process in two] == [0, 0]
-    assert sum("training a Llama" in output for output in outputs) == 1
+    logs = [tmp_path / name for name in ("killed", "one", "other")]
+    with Forked(_prepare, copy, logs[0], "trained a tokenizer") as killed:
+        pass
+    assert killed.poll() == -signal.SIGKILL
+    assert list(copy.glob(".making-*"))
+    with Forked(_prepare, copy, logs[1], None) as one, Forked(_prepare, copy, logs[2], None) as two:
+        pass
+    assert [one.poll(), two.poll()] == [0, 0]
+    assert sum("training a Llama" in log.read_text() for log in logs[1:]) == 1
     assert (copy / "model" / "notes.txt").read_text() == (copy / "notes.txt").read_text() == "mine"
     (copy / "model" / "notes.txt").unlink()
     assert content(copy) == before
     assert not list(copy.glob(".making-*"))
-    assert trainer not in trainers(copy)
 
 
 @pytest.mark.parametrize("name", ["novel.txt", "demo.json", "corpus.parquet"])
-def test_folders_with_other_things_are_refused_untouched(tmp_path, tiny, name):
+def test_folders_with_other_things_are_refused_untouched(tmp_path, name):
     (tmp_path / name).write_text("{}")
     with pytest.raises(SettingsError, match="holds other things than a demo"):
-        prepare(tmp_path, fresh=True, settings=tiny)
+        prepare(tmp_path, fresh=True, settings=TINY)
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
-def test_file_in_place_of_the_folder_is_refused(tmp_path, tiny):
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "null", '{"made_by": "me"}', '{"made_by": "mia-batch demo"}']
+)
+def test_notes_of_others_are_no_records(tmp_path, text):
+    (tmp_path / "demo.json").write_text(text)
+    assert read_record(tmp_path) is None
+
+
+def test_file_in_place_of_the_folder_is_refused(tmp_path):
     (tmp_path / "demo").write_text("mine")
     for folder in (tmp_path / "demo", tmp_path / "demo" / "below"):
         with pytest.raises(RunFolderError, match="cannot be used: Not a directory; name another"):
-            prepare(folder, settings=tiny)
+            prepare(folder, settings=TINY)
     assert (tmp_path / "demo").read_text() == "mine"
+
+
+def test_the_checkpoint_is_ordinary_and_its_tokenizer_gives_texts_back(made):
+    model = made[0].model
+    names = {path.name for path in model.iterdir()}
+    assert {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"} <= names
+    config, tokenizer = (
+        json.loads((model / "config.json").read_text()),
+        AutoTokenizer.from_pretrained(model),
+    )
+    assert config["architectures"] == ["LlamaForCausalLM"]
+    assert config["max_position_embeddings"] == TINY.context == 1024
+    assert config["vocab_size"] == TINY.vocabulary
+    bos, eos = tokenizer.bos_token_id, tokenizer.eos_token_id
+    assert (config["bos_token_id"], config["eos_token_id"]) == (bos, eos)
+    assert bos != eos
+    corpus = pl.read_parquet(made[0].corpus)
+    for text in [*corpus["text"], "", " a\u00e9\u4e2d\U0001f600\r\n\x00 "]:
+        ids = tokenizer(text).input_ids
+        assert ids[0] == bos
+        assert not {bos, eos} & {*ids[1:]}
+        assert tokenizer.decode(ids, skip_special_tokens=True) == text
+    for text in corpus["text"]:  # a cut after a word is a cut between tokens, as in training
+        whole = tokenizer(text).input_ids
+        end = text.index(text.split()[63]) + len(text.split()[63])
+        prefix = tokenizer(text[:end]).input_ids
+        if text[end : end + 1].isspace():
+            assert whole[: len(prefix)] == prefix
+
+
+def test_only_members_are_learned_and_the_tokenizer_tells_nothing(made, tmp_path):
+    corpus = pl.read_parquet(made[0].corpus).with_columns(~pl.col("member"))
+    make_models(corpus, tmp_path, TINY, lambda _line: None)
+    one, other = made[0].model, DemoFolder.at(tmp_path).model
+    read = {
+        name: [(folder / name).read_bytes() for folder in (one, other)]
+        for name in ("tokenizer.json", "model.safetensors")
+    }
+    assert read["tokenizer.json"][0] == read["tokenizer.json"][1]
+    assert read["model.safetensors"][0] != read["model.safetensors"][1]

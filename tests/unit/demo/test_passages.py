@@ -1,23 +1,34 @@
+"""From the documentation of a library to a corpus half of which are members."""
+
 from __future__ import annotations
 
+import random
 import sys
 from collections import Counter
+from dataclasses import replace
 from itertools import combinations
 
+import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from polars.testing import assert_frame_equal
 
+from mia_batch.demo import DemoSettings
 from mia_batch.demo.making import (
     SHARED_RUN,
     Passage,
+    build_corpus,
     choose_passages,
     cut_passages,
+    draw_members,
     drop_near_duplicates,
     hash_order,
     read_modules,
 )
 from mia_batch.errors import SettingsError
+
+SETTINGS = DemoSettings(n_passages=36, per_group=4)
 
 
 def passages_of(texts, module="m"):
@@ -34,33 +45,19 @@ def modules():
     return dict(read_modules())
 
 
-@pytest.fixture(scope="module")
-def passages(modules):
-    return [
-        passage
-        for module, text in modules.items()
-        for passage in cut_passages(module, text, n_words=128)
-    ]
-
-
 def test_real_modules_are_read_without_importing_them(modules):
     assert {"pydoc_data.topics", "turtle"} <= set(modules)
     assert "turtle" not in sys.modules
-
-
-def test_real_topics_are_read_in_their_order(modules):
     topics = modules["pydoc_data.topics"]
     assert topics.index('The "assert" statement') < topics.index('The "while" statement')
 
 
-def test_real_passages_have_128_words_and_their_own_whitespace(modules, passages):
-    assert len(passages) > 500
+def test_real_passages_have_their_own_whitespace_and_share_no_long_run(modules):
+    cut = (cut_passages(module, text, n_words=128) for module, text in modules.items())
+    passages = [passage for of_module in cut for passage in of_module]
     assert {len(passage.text.split()) for passage in passages} == {128}
     assert all(passage.text in modules[passage.module] for passage in passages)
     assert any("\n    " in passage.text for passage in passages)
-
-
-def test_real_passages_share_no_long_run(passages):
     kept = list(drop_near_duplicates(passages))
     assert 500 < len(kept) < len(passages)
     counts = Counter(run for passage in kept for run in runs(passage.text))
@@ -74,60 +71,47 @@ def test_docstrings_are_read_in_the_order_of_the_source(tmp_path):
         '    def f(self):\n        """three\n\n          deep\n        four"""\n'
         'if A:\n    async def g():\n        """five"""\n"not a docstring"\nraise RuntimeError\n'
     )
-    expected = "one\n\ntwo\n\nthree\n\n  deep\nfour\n\nfive"
-    assert list(read_modules(tmp_path)) == [("package", expected)]
-
-
-def test_topics_are_the_values_of_the_dictionary(tmp_path):
     (tmp_path / "pydoc_data").mkdir()
     (tmp_path / "pydoc_data" / "topics.py").write_text(
-        "# generated\ntopics = {'a': r'''one\ntwo''', 'b': 'three'}\n"
+        "# generated\ntopics = {'a': r'''one\ntwo''', 'b': 'three', **{}}\n"
     )
-    assert list(read_modules(tmp_path)) == [("pydoc_data.topics", "one\ntwo\n\nthree")]
+    assert list(read_modules(tmp_path)) == [
+        ("package", "one\n\ntwo\n\nthree\n\n  deep\nfour\n\nfive"),
+        ("pydoc_data.topics", "one\ntwo\n\nthree"),  # the values of the dictionary
+    ]
+    assert list(read_modules(tmp_path / "missing")) == []
 
 
 def test_files_that_are_no_documentation_are_left_out(tmp_path):
     for folder in ("test", "site-packages", "idlelib", "__pycache__"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "a.py").write_text('"""no"""')
-    (tmp_path / "notes.txt").write_text("no")
-    (tmp_path / "broken.py").write_text("def (")
-    (tmp_path / "null.py").write_bytes(b'"""no"""\0')
-    (tmp_path / "bytes.py").write_bytes(b'"""\xff"""')
-    (tmp_path / "undocumented.py").write_text("x = 1")
-    (tmp_path / "escape.py").write_text('"""a \\d"""')  # warns when it is compiled
+    contents = {
+        "notes.txt": b"no",
+        "broken.py": b"def (",
+        "null.py": b'"""no"""\0',
+        "bytes.py": b'"""\xff"""',
+        "undocumented.py": b"x = 1",
+        "escape.py": b'"""a \\d"""',  # warns when it is compiled
+        "half.py": b'"""a \\ud800b \\0"""',
+        "latin.py": '# coding: latin-1\n"""é"""'.encode("latin-1"),
+    }
+    for name, content in contents.items():
+        (tmp_path / name).write_bytes(content)
     (tmp_path / "gone.py").symlink_to(tmp_path / "nowhere.py")
-    (tmp_path / "half.py").write_text('"""a \\ud800b \\0"""')
-    (tmp_path / "latin.py").write_bytes('# coding: latin-1\n"""é"""'.encode("latin-1"))
-    assert list(read_modules(tmp_path)) == [
-        ("escape", "a \\d"),
-        ("half", "a b \0"),
-        ("latin", "é"),
-    ]
-
-
-def test_no_library_gives_no_modules(tmp_path):
-    assert list(read_modules(tmp_path / "missing")) == []
-
-
-def test_links_to_folders_are_not_followed(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "loop").symlink_to(tmp_path)
     (tmp_path / "a" / "m.py").write_text('"""text"""')
-    assert list(read_modules(tmp_path)) == [("a.m", "text")]
+    found = [("escape", "a \\d"), ("half", "a b \0"), ("latin", "é"), ("a.m", "text")]
+    assert list(read_modules(tmp_path)) == found
 
 
-def test_cut_keeps_whitespace_and_leaves_the_rest_out():
+def test_cut_keeps_whitespace_and_leaves_tables_and_the_rest_out():
     cut = list(cut_passages("m", "  a\n  b\tc   d e ", n_words=2))
     assert cut == passages_of(["a\n  b", "c   d"])
-
-
-def test_cut_leaves_tables_out_and_counts_them():
     text = "aaaa bbbb " + "-" * 60 + " x cccc dddd"
-    assert [(p.index, p.text) for p in cut_passages("m", text, n_words=2)] == [
-        (0, "aaaa bbbb"),
-        (2, "cccc dddd"),
-    ]
+    found = [(each.index, each.text) for each in cut_passages("m", text, n_words=2)]
+    assert found == [(0, "aaaa bbbb"), (2, "cccc dddd")]
 
 
 @given(
@@ -171,9 +155,6 @@ def test_chosen_passages_are_even_and_from_the_largest_modules():
     assert set(chosen) <= set(every)
     assert len(set(chosen)) == 10
     assert chosen == choose_passages(every, n_passages=10, per_module=4)
-
-
-def test_too_little_documentation_is_said():
     with pytest.raises(SettingsError, match=r"needs 10 passages .* gives 4; use a Python"):
         choose_passages(passages_of("abcde"), n_passages=10, per_module=8)
 
@@ -183,3 +164,47 @@ def test_hash_order_is_the_same_on_every_machine():
     assert "".join(p.text for p in ordered) == "bcdfea"
     assert hash_order(reversed(ordered), "order", 0) == ordered
     assert hash_order(ordered, "order", 1) != ordered
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    """Ten modules of 700 random words each, which fail when they are imported."""
+    folder = tmp_path_factory.mktemp("library")
+    generator = random.Random(5)
+    for number in range(10):
+        words = [f"w{generator.randrange(10**6)}" for _ in range(700)]
+        source = f'"""{" ".join(words)}"""\nraise RuntimeError\n'
+        (folder / f"module{number}.py").write_text(source)
+    return folder
+
+
+def test_half_of_each_group_are_members(library, tmp_path):
+    corpus = build_corpus(SETTINGS, library)
+    columns = {"document_id": pl.String, "text": pl.String, "member": pl.Boolean}
+    assert corpus.schema == columns | {"group": pl.String}
+    assert corpus.height == corpus["document_id"].n_unique() == 36
+    assert corpus.null_count().row(0) == (0, 0, 0, 0)
+    halves = corpus.group_by("group").agg(pl.len(), pl.col("member").sum().alias("members"))
+    assert halves["len"].to_list() == [4] * 9
+    assert halves["members"].to_list() == [2] * 9
+    assert_frame_equal(build_corpus(SETTINGS, library), corpus)
+    with pytest.raises(SettingsError, match="needs 36 passages"):
+        build_corpus(SETTINGS, tmp_path)
+
+
+def test_another_seed_draws_other_members_of_the_same_passages_in_another_order(library):
+    """Over many seeds, members and non-members stand equally early."""
+    made = [build_corpus(replace(SETTINGS, seed=seed), library) for seed in range(40)]
+    corpus, other, *_ = made
+    assert other["document_id"].to_list() != corpus["document_id"].to_list()
+    joined = corpus.join(other, on=["document_id", "text", "group"], how="full", coalesce=True)
+    assert joined.height == 36
+    assert 0 < (joined["member"] == joined["member_right"]).sum() < 36
+    assert 8 < sum(each["member"][0] for each in made) < 32
+
+
+def test_odd_groups_are_within_one_of_half():
+    passages = [Passage(module=m, index=i, text=f"{m}{i}") for m in "ab" for i in range(5)]
+    members = draw_members(passages, seed=3)
+    assert [sum(p.module == module for p in members) for module in "ab"] == [2, 2]
+    assert draw_members(passages, seed=3) == members

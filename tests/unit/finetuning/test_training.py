@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from functools import cache
 from typing import Any, get_args
 
 import numpy as np
@@ -20,6 +21,7 @@ from mia_batch.finetuning.recipe import Method, adapted, sizes
 from mia_batch.finetuning.training import padded
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.models.weights import read_adapter
+from tests.adapters import save_gpt2
 from tests.checkpoints import TEXTS
 from tests.engine_conformance import text_request
 from tests.tuning import LEARNT, contents, make, recipe
@@ -28,6 +30,25 @@ METHODS = get_args(Method)
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 BASES = ["llama", "gpt2"]
+RATES = {"lora": 1e-2, "ia3": 3e-2, "prefix": 0.3, "p-tuning": 1e-2, "prompt": 1.0, "full": 3e-3}
+
+
+@pytest.fixture(scope="module")
+def bases(checkpoint, tmp_path_factory):
+    return {"llama": checkpoint, "gpt2": save_gpt2(tmp_path_factory.mktemp("gpt2"))}
+
+
+@pytest.fixture(scope="module")
+def made(bases, tmp_path_factory):
+    """A function that makes a model of a base with a method, the second time from memory."""
+    folder = tmp_path_factory.mktemp("made")
+
+    @cache
+    def made(base, method):
+        out = folder / f"{base}-{method}"
+        return make(bases[base], out, method=method, epochs=6, learning_rate=RATES[method])
+
+    return made
 
 
 @torch.inference_mode()
@@ -116,15 +137,17 @@ def _held_out(texts, *, seed):
     return [texts[number] for number in order[:2]]
 
 
-def test_training_that_moves_nothing_fails(bases, tmp_path):
-    with pytest.raises(EngineError, match=r"moved no weight; take a higher learning rate"):
-        make(bases["llama"], tmp_path / "model", method="full", learning_rate=1e-40)
+@pytest.mark.parametrize(
+    ("base", "rate", "reason"),
+    [
+        ("llama", 1e-40, "moved no weight; take a higher learning rate"),
+        ("gpt2", 1e38, "no numbers any more; take a lower learning rate"),
+    ],
+)
+def test_training_that_comes_to_nothing_fails(base, rate, reason, bases, tmp_path):
+    with pytest.raises(EngineError, match=reason):
+        make(bases[base], tmp_path / "model", method="full", learning_rate=rate)
     assert not (tmp_path / "model").exists()
-
-
-def test_weights_that_are_no_numbers_fail(bases, tmp_path):
-    with pytest.raises(EngineError, match=r"no numbers any more; take a lower learning rate"):
-        make(bases["gpt2"], tmp_path / "model", method="full", learning_rate=1e38)
 
 
 def test_texts_are_cut_to_what_the_context_holds(bases, tmp_path):
@@ -134,10 +157,8 @@ def test_texts_are_cut_to_what_the_context_holds(bases, tmp_path):
         assert make(bases["gpt2"], tmp_path / method, **given).losses[0]["loss"] > 0
 
 
-@pytest.mark.parametrize("changed", [{"max_tokens": 2}, {"batch_size": 1000}])
-def test_extremes_of_a_recipe(changed, bases, tmp_path):
-    model = make(bases["llama"], tmp_path / "model", **changed)
-    assert len(model.losses) == 3
+def test_extremes_of_a_recipe(bases, tmp_path):
+    assert len(make(bases["llama"], tmp_path / "model", max_tokens=2, batch_size=99).losses) == 3
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -9,24 +9,43 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 import pytest
+from benches.inversion import random, texts_of_books
 from click.testing import CliRunner
 from polars.testing import assert_frame_equal
 
 from mia_batch.cli.main import command
 from mia_batch.errors import CorpusError, RunFolderError, SettingsError
 from mia_batch.evidence.endpoint import EndpointSettings
+from mia_batch.finetuning.recipe import Recipe
 from mia_batch.inversion.inverting import invert
 from mia_batch.inversion.training import of_others, recover
 from mia_batch.schemas import Inversion, InversionTexts
 from tests.embedding_server import EmbeddingServer
 from tests.hostile_server import HostileServer
 from tests.unit.evidence.endpoint.asking import KEY
-from tests.unit.inversion.conftest import RECIPE
+
+RECIPE = Recipe(
+    method="full", epochs=9, learning_rate=4e-3, batch_size=16, max_tokens=24, patience=3
+)
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 SHARE = 0.7
 STRANGE = [None, " ", "word after word " * 20]
+
+
+@pytest.fixture(scope="module")
+def fragments(shared_data):
+    """Runs of the commonest words of English books, 20 a group."""
+    return texts_of_books("fragments", 4000, shared_data)
+
+
+@pytest.fixture(scope="module")
+def embedder(fragments, tmp_path_factory):
+    """A causal model of random weights."""
+    folder = tmp_path_factory.mktemp("embedder")
+    random(folder, fragments["text"].to_list())
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -151,14 +170,9 @@ def test_the_same_request_again_makes_nothing_and_says_the_same(inverted, data, 
     assert_frame_equal(stored, inverted.figures)
     summary = json.loads((inverted.folder / "summary.json").read_text())
     assert summary["sentence"] == inverted.sentence
+    fewer = replace(RECIPE, epochs=1)
     with pytest.raises(RunFolderError, match="holds a model made of another"):
-        invert(
-            data=data,
-            embedder=str(embedder),
-            out=inverted.folder,
-            recipe=replace(RECIPE, epochs=1),
-            share=SHARE,
-        )
+        invert(data=data, embedder=str(embedder), out=inverted.folder, recipe=fewer, share=SHARE)
 
 
 def test_the_command_prints_the_figures(inverted, data, embedder):
@@ -172,26 +186,39 @@ def test_the_command_prints_the_figures(inverted, data, embedder):
     limits = f"{row['value']:.3f} [0-9.]+ {row['low']:.3f} to {row['high']:.3f}"
     assert re.search(rf"tokens inverter [0-9.]+ [0-9.]+ {limits}", " ".join(shown.output.split()))
     assert inverted.sentence in " ".join(shown.stderr.split())
+    assert "inverter less nearest" in shown.output
     both = CliRunner().invoke(command, [*asked, "--base-url=http://127.0.0.1:9/v1", "--model=m"])
     assert both.exit_code == 2
     assert "give --embedder MODEL, or --base-url URL and --model NAME" in both.output
 
 
-def test_what_is_refused(data, embedder, tmp_path):
-    def refused(error, match, **changed):
-        given = {"data": data, "embedder": str(embedder), "out": tmp_path / "out"}
-        with pytest.raises(error, match=match):
-            invert(**(given | changed))
+ENDPOINT = EndpointSettings(base_url="http://127.0.0.1:9/v1", model="m")
 
-    refused(SettingsError, "give a share of auxiliary texts between 0 and 1", share=1.0)
-    endpoint = EndpointSettings(base_url="http://127.0.0.1:9/v1", model="m")
-    refused(SettingsError, "name a 'decoder'", embedder=endpoint)
-    empty = tmp_path / "empty.parquet"
-    pl.DataFrame({"text": [" ", None]}, schema={"text": pl.String}).write_parquet(empty)
-    refused(CorpusError, "there is no text in the data", data=empty)
-    long = tmp_path / "long.parquet"
-    pl.DataFrame({"text": ["a b c d e f g " * 9, "b c d e f g h " * 9]}).write_parquet(long)
-    refused(CorpusError, "has no text that could be attacked or learnt", data=long, recipe=RECIPE)
+
+@pytest.mark.parametrize(
+    ("texts", "changed", "error", "reason"),
+    [
+        (["a"], {"share": 1.0}, SettingsError, "give a share of auxiliary texts between 0 and 1"),
+        (["a"], {"embedder": ENDPOINT}, SettingsError, "name a 'decoder'"),
+        ([" ", None], {}, CorpusError, "there is no text in the data"),
+        (
+            ["a b c d e f g " * 9, "b c d e f g h " * 9],
+            *({"recipe": RECIPE}, CorpusError, "has no text that could be attacked or learnt"),
+        ),
+        (
+            *(["a"], {"decoder": True, "recipe": replace(RECIPE, max_tokens=63)}, SettingsError),
+            "has a context of 64 tokens, .* at most 62 as max",
+        ),
+    ],
+)
+def test_what_is_refused(texts, changed, error, reason, embedder, tmp_path):
+    data = tmp_path / "texts.parquet"
+    pl.DataFrame({"text": texts}, schema={"text": pl.String}).write_parquet(data)
+    given = {"data": data, "embedder": str(embedder), "out": tmp_path / "out"} | changed
+    if "decoder" in given:
+        given["decoder"] = str(embedder)
+    with pytest.raises(error, match=reason):
+        invert(**given)
     assert not (tmp_path / "out" / "inverter").exists()
 
 
@@ -215,15 +242,3 @@ def test_an_endpoint_is_inverted_with_a_named_decoder(fragments, embedder, tmp_p
     assert KEY.encode() not in b"".join(
         path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()
     )
-
-
-def test_a_decoder_must_hold_the_texts(data, embedder, tmp_path):
-    recipe = replace(RECIPE, max_tokens=63)
-    with pytest.raises(SettingsError, match=r"has a context of 64 tokens, .* at most 62 as max"):
-        invert(
-            data=data,
-            embedder=str(embedder),
-            decoder=str(embedder),
-            out=tmp_path / "out",
-            recipe=recipe,
-        )

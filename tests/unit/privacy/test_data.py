@@ -1,21 +1,41 @@
-"""Who learns which texts, and what is refused."""
+"""Texts that are tuned on, tasks of GLUE, canaries, and what is refused of them."""
+
+from __future__ import annotations
+
+import json
+import re
 
 import polars as pl
 import pytest
+from huggingface_hub import constants
 
-from mia_batch.errors import CorpusError
-from mia_batch.privacy.data import learnt_by, read_texts
+from mia_batch.errors import CorpusError, SettingsError
+from mia_batch.privacy.data import (
+    Format,
+    joined,
+    learnt_by,
+    paper_formats,
+    read_formats,
+    read_texts,
+)
+
+WORDS = ["apple", "bread", "chair", "dream", "eagle"]
 
 
-def read(path, frame, **changed):
-    frame.write_parquet(path / "texts.parquet")
+def read(place, frame=None, **changed):
+    if frame is not None:
+        place /= "texts.parquet"
+        frame.write_parquet(place)
     given = {"text": "text", "target": None, "group": None, "share": 0.6, "seed": 3} | changed
-    return read_texts(path / "texts.parquet", **given)
+    return read_texts(place, **given)
+
+
+def numbered(n, each=1):
+    return [f"text {number // each}" for number in range(n)]
 
 
 def test_groups_stay_together_and_a_coin_decides(tmp_path):
-    who = [f"person {number // 3}" for number in range(3000)]
-    texts = pl.DataFrame({"text": [f"text {number}" for number in range(3000)], "who": who})
+    texts = pl.DataFrame({"text": numbered(3000), "who": numbered(3000, 3)})
     found = read(tmp_path, texts, group="who")
     for column in ("part", "member"):
         assert found.group_by("group").agg(pl.col(column).n_unique())[column].max() == 1
@@ -26,10 +46,9 @@ def test_groups_stay_together_and_a_coin_decides(tmp_path):
 
 
 def test_each_text_is_learnt_by_one_shadow_model_of_a_pair(tmp_path):
-    found = read(tmp_path, pl.DataFrame({"text": [f"text {number}" for number in range(400)]}))
+    found = read(tmp_path, pl.DataFrame({"text": numbered(400)}))
     audited = set(found.filter(part="audited")["id"])
-    one, other = (set(learnt_by(found, number, 3)["id"]) for number in (0, 1))
-    target = set(learnt_by(found, None, 3)["id"])
+    one, other, target = (set(learnt_by(found, number, 3)["id"]) for number in (0, 1, None))
     assert one | other == audited
     assert not one & other
     assert target == set(found.filter("member")["id"])
@@ -37,16 +56,9 @@ def test_each_text_is_learnt_by_one_shadow_model_of_a_pair(tmp_path):
     assert len(one & target) == pytest.approx(len(audited) / 4, abs=3 * (240 * 3 / 16) ** 0.5)
 
 
-def test_equal_texts_are_one_group_where_none_is_given(tmp_path):
-    texts = pl.DataFrame({"text": [f"text {number % 30}" for number in range(90)]})
-    found = read(tmp_path, texts.with_columns(who=pl.lit(None, pl.String)), group="who")
-    assert found["group"].n_unique() == 30
-
-
-def test_equal_texts_of_different_groups_are_learnt_by_the_same_models(tmp_path):
-    texts = [f"text {number // 2}" for number in range(200)]
-    who = [f"person {number}" for number in range(200)]
-    found = read(tmp_path, pl.DataFrame({"text": texts, "who": who}), group="who")
+def test_equal_texts_are_one_group_whatever_groups_are_given(tmp_path):
+    texts = pl.DataFrame({"text": numbered(200, 2), "who": [None, *range(1, 200)]})
+    found = read(tmp_path, texts.with_columns(pl.col("who").cast(pl.String)), group="who")
     for column in ("group", "part", "member"):
         assert found.group_by("text").agg(pl.col(column).n_unique())[column].max() == 1
     assert found["group"].n_unique() == 100
@@ -62,6 +74,105 @@ def test_equal_texts_of_different_groups_are_learnt_by_the_same_models(tmp_path)
     ],
 )
 def test_what_is_refused(tmp_path, texts, reason):
-    with pytest.raises(CorpusError, match=r"texts\.parquet") as caught:
+    with pytest.raises(CorpusError, match=rf"texts\.parquet.*{reason}"):
         read(tmp_path, pl.DataFrame({"text": texts}, schema={"text": pl.String}))
-    assert reason in str(caught.value)
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """A cache in which the hub, which cannot be reached, has left two tasks of GLUE."""
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    kept, numbers = tmp_path / "datasets--nyu-mll--glue", range(60)
+    (kept / "refs").mkdir(parents=True)
+    (kept / "refs" / "main").write_text("0" * 40)
+    premise = [f"It rained for {number // 2} days." for number in numbers]
+    tasks = {
+        "sst2": {"sentence": [f"film {number}" for number in numbers]},
+        "mnli": {"premise": premise, "hypothesis": [f"It was {number % 2}." for number in numbers]},
+    }
+    for task, texts in tasks.items():
+        folder = kept / "snapshots" / ("0" * 40) / task
+        folder.mkdir(parents=True)
+        rows = pl.DataFrame(texts | {"label": [number % 2 for number in numbers], "idx": numbers})
+        rows.write_parquet(folder / "train-00000-of-00001.parquet")
+        rows.with_columns(label=-1).write_parquet(folder / "test-00000-of-00001.parquet")
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_task_of_glue_is_its_training_texts_pairs_joined():
+    found = read("glue:sst2", target="label")
+    assert found["text"].to_list() == [f"film {number}" for number in range(60)]
+    assert found["target"].to_list() == ["0", "1"] * 30
+    found = read("glue:mnli", target="label", group="premise")
+    assert found["text"][4] == "It rained for 2 days. [SEP] It was 0."
+    assert found["group"].to_list()[:3] == ["It rained for 0 days."] * 2 + ["It rained for 1 days."]
+    rows = pl.DataFrame({"one": ["a", None], "other": ["b", "c"]})
+    assert joined(rows, ["one", "other"])["text"].to_list() == ["a [SEP] b", None]
+
+
+@pytest.mark.usefixtures("cache")
+@pytest.mark.parametrize(
+    ("name", "group", "reason"),
+    [
+        ("glue:sst", None, "GLUE has no task 'sst' with classes; give one of cola, mnli, mrpc"),
+        ("glue:stsb", None, "GLUE has no task 'stsb' with classes"),
+        ("glue:rte", None, "glue:rte was not fetched before, and cannot be now (nyu-mll/glue"),
+        ("glue:sst2", "premise", "glue:sst2 has no column 'premise', only 'sentence'"),
+    ],
+)
+def test_a_task_that_is_refused(name, group, reason):
+    with pytest.raises(CorpusError, match=re.escape(reason)):
+        read(name, group=group)
+
+
+def test_a_task_where_nothing_was_fetched_before(tmp_path, monkeypatch):
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(CorpusError, match="glue:sst2 was not fetched before"):
+        read("glue:sst2")
+
+
+def test_the_seven_formats_of_table_4():
+    formats = {each.name: each for each in paper_formats(WORDS, 0)}
+    sizes = {"name": 960, "city": 90, "email": 3840, "phone_number": 10**5, "letters": 26**6}
+    sizes |= {"one_word": 5, "three_words": 125}
+    assert {name: each.size for name, each in formats.items()} == sizes
+    phone = formats["phone_number"]
+    assert phone.text(90584) == "My phone number is 9 0 5 8 4. You can call me by this number."
+    assert formats["letters"].text(1) == "The letters are a a a a a b. It is my password."
+    assert formats["name"].text(25) == "My name is Alan Baker"
+    assert formats["email"].text(0).endswith("@example.com")
+    *four, blank = formats["three_words"].template.split()
+    assert (len(four), {*four} <= {*WORDS}, blank) == (4, True, "{}")
+    assert formats["city"].question == "Where do you live?"
+    for each in formats.values():
+        numbers = range(min(each.size, 2000))
+        assert len({each.text(number) for number in numbers}) == len(numbers)
+
+
+def test_a_file_of_formats(tmp_path):
+    path = tmp_path / "formats.json"
+    pin = {"name": "pin", "template": "PIN: {}", "slots": [["1", "2"]] * 4, "between": ""}
+    path.write_text(json.dumps([pin]))
+    (found,) = read_formats(path)
+    assert found == Format("pin", "PIN: {}", "", [["1", "2"]] * 4, "")
+    assert found.text(5) == "PIN: 1212"
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("nonsense", "Expecting value"),
+        ("[]", "it holds none"),
+        ('[{"name": "a"}]', "missing"),
+        ('[{"name": "a", "template": "x", "slots": [["1", "2"]]}]', "not exactly one {}"),
+        ('[{"name": "a", "template": "{}", "slots": [["1", "1"]]}]', "or with one twice"),
+        ('[{"name": "a", "template": "{}", "slots": [["1"]]}]', "only be filled in one way"),
+    ],
+)
+def test_a_file_that_holds_no_formats(tmp_path, content, reason):
+    path = tmp_path / "formats.json"
+    path.write_text(content)
+    with pytest.raises(SettingsError, match=rf"holds no formats of canaries.*{re.escape(reason)}"):
+        read_formats(path)

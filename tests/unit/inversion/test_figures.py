@@ -1,16 +1,80 @@
-"""What is counted as recovered, by hand and by an implementation written from the papers."""
+"""Who is auxiliary, and what is counted as recovered: by hand and from the papers."""
 
 from __future__ import annotations
+
+from itertools import product
 
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 from sklearn.metrics import f1_score, precision_score, recall_score
 
+from mia_batch.errors import CorpusError
 from mia_batch.inversion.embedders import sentence
-from mia_batch.inversion.figures import UNITS, figures, names_in, numbers_in, overlaps
+from mia_batch.inversion.figures import UNITS, figures, names_in, numbers_in, overlaps, part
+
+ROWS = st.lists(
+    st.tuples(st.sampled_from("abcdefghijkl"), st.sampled_from([None, *"uvwxyz"])),
+    min_size=2,
+    max_size=40,
+)
+
+
+def dealt(rows, seed=0):
+    texts = pl.DataFrame(rows, schema={"text": pl.String, "group": pl.String}, orient="row")
+    return part(texts, 0.4, seed)
+
+
+def possible(rows):
+    try:
+        return dealt(rows)
+    except CorpusError:
+        reject()
+
+
+def reference_clusters(rows):
+    """Merge rows of one text or one group until nothing changes."""
+    code, before = list(range(len(rows))), None
+    while code != before:
+        before = list(code)
+        for (i, (text, group)), (j, (other, of_other)) in product(enumerate(rows), repeat=2):
+            if text == other or (group is not None and group == of_other):
+                code[i] = code[j] = min(code[i], code[j])
+    return code
+
+
+@given(ROWS)
+def test_groups_and_equal_texts_go_together(rows):
+    found = possible(rows)
+    expected = reference_clusters(rows)
+    pairs = set(zip(expected, found["cluster"], strict=True))
+    assert len(pairs) == len(set(expected)) == found["cluster"].n_unique()
+    sides = found.group_by("cluster").agg(pl.col("auxiliary").n_unique())
+    assert sides["auxiliary"].max() == 1
+
+
+@given(ROWS, st.randoms(use_true_random=False))
+def test_the_order_of_rows_plays_no_part(rows, random):
+    found = possible(rows)
+    known = dict(zip(rows, found["auxiliary"], strict=True))
+    other = list(rows)
+    random.shuffle(other)
+    assert dict(zip(other, dealt(other)["auxiliary"], strict=True)) == known
+
+
+def test_the_share_is_that_of_the_texts_and_the_seed_decides():
+    rows = [(f"text {i}", None) for i in range(1000)]
+    found = dealt(rows)["auxiliary"]
+    assert found.sum() == 400
+    assert (dealt(rows, seed=1)["auxiliary"] != found).any()
+
+
+def test_texts_of_one_group_cannot_be_dealt_out():
+    with pytest.raises(CorpusError, match=r"the texts are 1 groups, .* give texts of more groups"):
+        dealt([("a", "x"), ("b", "x")])
+
 
 VOCABULARY = "abcdefgh"
 TEXTS = st.text(VOCABULARY, min_size=1, max_size=8)
@@ -35,22 +99,16 @@ def test_shared_units_by_hand():
     true = "Yesterday the cat met the dog of Tom in 1984."
     said = "Today the cat of Tom and Ann met the cat in 84, 1984"
     counts = found_of([(true, said)], words).row(0, named=True)
-    assert counts["tokens"] == {"true": 10, "recovered": 13, "shared": 7, "exact": False}
-    assert counts["token_sets"] == {"true": 9, "recovered": 11, "shared": 6, "exact": False}
-    assert counts["names"] == {"true": 1, "recovered": 2, "shared": 1, "exact": False}
-    assert counts["numbers"] == {"true": 1, "recovered": 2, "shared": 1, "exact": False}
-
-
-def test_an_end_of_text_that_both_have_is_nothing_recovered():
-    """The released code appends it to both sides, so that any answer has a token right."""
-    (counts,) = found_of([("abc", "de")])["tokens"]
-    assert counts == {"true": 3, "recovered": 2, "shared": 0, "exact": False}
-
-
-def test_the_same_tokens_in_another_order_are_no_exact_match():
-    counts = found_of([("ab", "ba"), ("ab", "ab")])["tokens"].struct
-    assert counts["shared"].to_list() == [2, 2]
-    assert counts["exact"].to_list() == [False, True]
+    assert {unit: (*each.values(),) for unit, each in counts.items()} == {
+        "tokens": (10, 13, 7, False),
+        "token_sets": (9, 11, 6, False),
+        "names": (1, 2, 1, False),
+        "numbers": (1, 2, 1, False),
+    }
+    # An end of text that the released code appends to both sides is nothing that was recovered,
+    # and the same tokens in another order are no exact match.
+    counts = found_of([("abc", "de"), ("ab", "ba"), ("ab", "ab")])["tokens"].struct.unnest()
+    assert counts.rows() == [(3, 2, 0, False), (2, 2, 2, False), (2, 2, 2, True)]
 
 
 @given(PAIRS)
@@ -63,13 +121,9 @@ def test_sets_are_counted_as_scikit_learn_does_it_for_geia(pairs):
             rows[side, i, [VOCABULARY.index(letter) for letter in text]] = 1
     table = figures(_four(found_of(pairs)), pl.Series(range(len(pairs))), 0)
     mine = table.filter(pl.col("versus").is_null(), method="inverter", unit="token_sets")
-    for name, metric in (
-        ("precision", precision_score),
-        ("recall", recall_score),
-        ("f1", f1_score),
-    ):
-        expected = metric(rows[0], rows[1], average="micro")
-        assert mine.filter(metric=name)["value"][0] == pytest.approx(expected)
+    for metric in (precision_score, recall_score, f1_score):
+        (value,) = mine.filter(metric=metric.__name__.removesuffix("_score"))["value"]
+        assert value == pytest.approx(metric(rows[0], rows[1], average="micro"))
 
 
 def _four(counts):
@@ -129,12 +183,6 @@ def test_figures_by_hand():
     assert set(names["reason"]) == {"there is nothing to take a share of"}
 
 
-def many(shared, n=60):
-    """Texts of 4 tokens, of which so many come back, each of them a group."""
-    said = ["abcd"[:each] + "hhhh"[each:] for each in shared(n)]
-    return found_of([("abcd", each) for each in said])
-
-
 @pytest.mark.parametrize(
     ("inverter", "nearest", "shuffled", "words"),
     [
@@ -145,7 +193,9 @@ def many(shared, n=60):
 )
 def test_the_sentence_says_what_is_shown(inverter, nearest, shuffled, words):
     def of(level, turn):
-        return many(lambda n: [level + (i % turn == 0) for i in range(n)])
+        """Texts of 4 tokens, of which so many come back, each of them a group."""
+        shared = [level + (i % turn == 0) for i in range(60)]
+        return found_of([("abcd", "abcd"[:each] + "hhhh"[each:]) for each in shared])
 
     given = {"inverter": of(inverter, 2), "nearest": of(nearest, 3)}
     given |= dict.fromkeys(("shuffled", "unconditional"), of(shuffled, 5))
