@@ -159,11 +159,8 @@ class Tokens(NamedTuple):
     given: int  # of prompts
     drawn: int  # decoded
 
-    def plus(self, other: Tokens) -> Tokens:
-        return Tokens(self.given + other.given, self.drawn + other.drawn)
-
-    def minus(self, other: Tokens) -> Tokens:
-        return Tokens(self.given - other.given, self.drawn - other.drawn)
+    def plus(self, other: Tokens, times: int = 1) -> Tokens:
+        return Tokens(self.given + times * other.given, self.drawn + times * other.drawn)
 
 
 def most_prompt_tokens(settings: EndpointSettings, *, prompt_bytes: int, prompts: int = 1) -> int:
@@ -206,7 +203,7 @@ class Ledger:
 
     def settle(self, most: Tokens, used: Tokens) -> None:
         self._open -= 1
-        self._reserved = self._reserved.minus(most)
+        self._reserved = self._reserved.plus(most, -1)
         self._spent = self._spent.plus(used)
 
 
