@@ -91,14 +91,13 @@ class RecordedColumns:
     @property
     def faults(self) -> list[Fault]:
         found = []
-        if self.has("sample_index"):
-            rest = ", not the index of a sample; number each target's samples 0, 1, 2, ..."
-            wrong = self._not_whole("sample_index").fill_null(value=True)
-            found.append(Fault(wrong=wrong, name="sample_index", rest=rest))
-        if self.point is not None:
-            rest = ", not the number of a point; number each target's points 0, 1, 2, ..."
-            wrong = self._not_whole(self.point).fill_null(pl.col(self.point).is_not_null())
-            found.append(Fault(wrong=wrong, name=self.point, rest=rest))
+        index = ("sample_index" if self.has("sample_index") else None, "index of a sample")
+        for name, what in (index, (self.point, "number of a point")):
+            if name is not None:
+                null = pl.lit(name == "sample_index") | pl.col(name).is_not_null()
+                rest = f", not the {what}; number each target's {what.split()[-1]}s 0, 1, 2, ..."
+                wrong = self._not_whole(name).fill_null(null)
+                found.append(Fault(wrong=wrong, name=name, rest=rest))
         if self.has("n_tokens"):
             value = pl.col("n_tokens")
             known = value.is_not_nan() if self.raw["n_tokens"].is_float() else pl.lit(value=True)

@@ -84,11 +84,10 @@ def _check_address(base_url: str) -> None:
     try:
         parts = urlsplit(base_url)
         usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+        usable = usable and not parts.query and not parts.fragment
     except ValueError:
         usable = False
-    else:
-        usable = usable and not parts.query and not parts.fragment and base_url.isascii()
-    if not usable or any(letter.isspace() for letter in base_url):
+    if not usable or not base_url.isascii() or any(map(str.isspace, base_url)):
         raise SettingsError(
             f"setting 'base_url' is {base_url!r}, which is not an address of an endpoint; "
             "write it like https://api.openai.com/v1"

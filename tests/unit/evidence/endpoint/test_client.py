@@ -314,8 +314,9 @@ def test_journalled_answers_are_never_asked_for_again(tmp_path):
 
 @pytest.mark.parametrize("changed", [{"temperature": 0.5}, {"top_k": 7}, {"top_p": 0.5}])
 def test_other_settings_share_no_answers(changed, tmp_path):
+    plain: dict[str, float] = {}
     with HostileServer(MODEL) as server:
-        for settings in ({}, changed, {}, changed):
+        for settings in (plain, changed, plain, changed):
             with opened(server, tmp_path, **settings) as endpoint:
                 results(endpoint, [request(1)])
     assert len(server.asked) == 2

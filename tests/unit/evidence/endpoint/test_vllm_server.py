@@ -110,7 +110,10 @@ def over_http(server: str, folder: Path) -> dict[int, list[Sample]]:
         assert (neutral["repetition_penalty"], neutral["min_p"]) == ("honoured", "honoured")
         assert "refused" not in neutral.values()  # the others act where words are repeated
         whole = Capabilities(
-            **dict.fromkeys(("greedy", "n", "seed", "top_k"), "honoured"),
+            greedy="honoured",
+            n="honoured",
+            seed="honoured",
+            top_k="honoured",
             varied=True,
             output_token_ids=True,
             max_model_len=CONTEXT,
@@ -216,8 +219,8 @@ def audited(server, checkpoint, folder, **settings):
     texts = [" ".join(text.split()[:20]) for text in TEXTS[:6]]
     pl.DataFrame({"text": texts}).write_parquet(folder / "corpus.parquet")
     settings["input"] = str(folder / "corpus.parquet")
-    over = {"model": "tiny", "base_url": server, "tokenizer": str(checkpoint)}
-    here = {"model": str(checkpoint), "engine": "transformers"}
+    over: dict[str, Any] = {"model": "tiny", "base_url": server, "tokenizer": str(checkpoint)}
+    here: dict[str, Any] = {"model": str(checkpoint), "engine": "transformers"}
     return (
         mia_batch.audit(**settings, **over, out=str(folder / "remote")),
         mia_batch.audit(**settings, **here, out=str(folder / "here")),
