@@ -121,26 +121,24 @@ def exact_logprobs(
 class SamplesConformance:
     """Subclasses have a fixture ``engine``: the checkpoint, default decoding, on a CPU."""
 
-    def test_a_started_engine_says_what_it_is(self, engine: EngineProcess):
+    def test_a_started_engine_says_what_it_is(self, engine):
         assert (engine.info.device, engine.info.dtype) == ("cpu", "float32")
         assert (engine.info.max_model_len, engine.info.max_sequences) == (CONTEXT, 16)
 
-    def test_samples_depend_neither_on_order_nor_on_what_else_is_in_flight(
-        self, engine: EngineProcess
-    ):
+    def test_samples_depend_neither_on_order_nor_on_what_else_is_in_flight(self, engine):
         requests = [request(i, prompt, n=3) for i, prompt in enumerate(prompts(12))]
         together = outputs(engine, requests)
         assert together == outputs(engine, requests[::-1])
         assert together[5] == outputs(engine, requests[5:6])[5]
 
-    def test_sample_i_is_the_one_sample_of_a_request_with_seed_plus_i(self, engine: EngineProcess):
+    def test_sample_i_is_the_one_sample_of_a_request_with_seed_plus_i(self, engine):
         prompt = prompts(4)[3]
         (together,) = outputs(engine, [request(0, prompt, seed=40, n=4)]).values()
         singles = outputs(engine, [request(i, prompt, seed=40 + i) for i in range(4)])
         assert [[output] for output in together] == list(singles.values())
         assert len({tuple(ids(output)) for output in together}) == 4
 
-    def test_a_larger_budget_goes_on_from_the_same_tokens(self, engine: EngineProcess):
+    def test_a_larger_budget_goes_on_from_the_same_tokens(self, engine):
         budgets = {0: 5, 1: 40}
         short, long = outputs(
             engine,
@@ -148,7 +146,7 @@ class SamplesConformance:
         ).values()
         assert [ids(few) for few in short] == [ids(many)[:5] for many in long]
 
-    def test_texts_end_with_their_end_or_with_their_budget(self, engine: EngineProcess):
+    def test_texts_end_with_their_end_or_with_their_budget(self, engine):
         (samples,) = outputs(engine, [request(0, [BOS_ID], n=40, max_tokens=60)]).values()
         assert {sample.finish_reason for sample in samples} == {"stop", "length"}
         for sample in samples:
@@ -157,12 +155,12 @@ class SamplesConformance:
             assert ended == (sample.finish_reason == "stop")
             assert ended or len(ids(sample)) == 60
 
-    def test_a_budget_beyond_the_context_ends_with_the_context(self, engine: EngineProcess):
+    def test_a_budget_beyond_the_context_ends_with_the_context(self, engine):
         prompt = [BOS_ID, *[50] * (CONTEXT - 11)]
         (samples,) = outputs(engine, [request(0, prompt, n=8, max_tokens=100)]).values()
         assert {len(ids(s)) for s in samples if s.finish_reason == "length"} == {10}
 
-    def test_requests_that_cannot_be_answered_leave_the_others_alone(self, engine: EngineProcess):
+    def test_requests_that_cannot_be_answered_leave_the_others_alone(self, engine):
         good = request(1, prompts(3)[2], n=2)
         bad = [request(0, [BOS_ID] * CONTEXT), request(2, []), request(3, [10**6])]
         found = answers(engine, [bad[0], good, *bad[1:]])
@@ -171,9 +169,7 @@ class SamplesConformance:
         assert f"{CONTEXT} tokens, which leaves no room" in found[0].error
         assert found[1].continuations == outputs(engine, [good])[1]
 
-    def test_first_tokens_follow_the_models_probabilities(
-        self, engine: EngineProcess, checkpoint: Path
-    ):
+    def test_first_tokens_follow_the_models_probabilities(self, engine, checkpoint):
         model = AutoModelForCausalLM.from_pretrained(checkpoint)
         with torch.inference_mode():
             most_likely = model(torch.tensor([[BOS_ID]])).logits[0, -1].topk(50)
@@ -190,13 +186,13 @@ class LogprobsConformance:
     context = CONTEXT
     rtol = 1e-6  # beside 1e-5: the checkpoint's logits are larger than those of real models
 
-    def test_a_started_engine_says_what_it_is(self, engine: EngineProcess):
+    def test_a_started_engine_says_what_it_is(self, engine):
         assert (engine.info.device, engine.info.dtype) == ("cpu", "float32")
         assert (engine.info.max_model_len, engine.info.max_sequences) == (self.context, 16)
 
     @pytest.mark.parametrize(("dtype", "most"), [(torch.float32, 1e-5), (torch.float64, 1e-4)])
     def test_log_probabilities_are_those_of_one_text_alone_in_float64(
-        self, engine: EngineProcess, checkpoint: Path, dtype: torch.dtype, most: float
+        self, engine, checkpoint, dtype, most
     ):
         asked = texts(40)
         found = token_values(engine, (text_request(i, ids) for i, ids in enumerate(asked)))
@@ -205,9 +201,7 @@ class LogprobsConformance:
             assert found[i]["logprob"].dtype == np.float32
             np.testing.assert_allclose(found[i]["logprob"], exact, rtol=self.rtol, atol=most)
 
-    def test_values_depend_neither_on_order_nor_on_what_else_is_in_flight(
-        self, engine: EngineProcess
-    ):
+    def test_values_depend_neither_on_order_nor_on_what_else_is_in_flight(self, engine):
         requests = [text_request(i, ids) for i, ids in enumerate(texts(20))]
         together = token_values(engine, requests)
         turned = token_values(engine, requests[::-1])
@@ -217,7 +211,7 @@ class LogprobsConformance:
                 logprob = other[each.request_id]["logprob"]
                 np.testing.assert_allclose(logprob, alone["logprob"], rtol=self.rtol, atol=1e-5)
 
-    def test_tokens_before_the_first_are_context_alone(self, engine: EngineProcess):
+    def test_tokens_before_the_first_are_context_alone(self, engine):
         ids = texts(6)[5]
         whole, some = token_values(
             engine, [text_request(0, ids), text_request(1, ids, 100)]
@@ -227,7 +221,7 @@ class LogprobsConformance:
             some["logprob"], whole["logprob"][99:], rtol=self.rtol, atol=1e-5
         )
 
-    def test_each_token_of_a_question_is_an_answer(self, engine: EngineProcess, checkpoint: Path):
+    def test_each_token_of_a_question_is_an_answer(self, engine, checkpoint):
         asked = texts(12)[4:]
         answered = [
             text_request(i, ids, len(ids) - 4, question=True) for i, ids in enumerate(asked)
@@ -241,7 +235,7 @@ class LogprobsConformance:
             np.testing.assert_allclose(found[i]["logprob"], exact, rtol=self.rtol, atol=1e-4)
             assert len(found[len(asked) + i]["logprob"]) == len(ids) - 1
 
-    def test_two_tokens_and_a_full_context_are_texts(self, engine: EngineProcess):
+    def test_two_tokens_and_a_full_context_are_texts(self, engine):
         full = [BOS_ID, *[50] * (self.context - 1)]
         found = token_values(engine, [text_request(0, [BOS_ID, 50]), text_request(1, full)])
         assert [len(values["logprob"]) for values in found.values()] == [1, self.context - 1]
@@ -249,7 +243,7 @@ class LogprobsConformance:
             found[0]["logprob"], found[1]["logprob"][:1], rtol=self.rtol, atol=1e-5
         )
 
-    def test_requests_that_cannot_be_answered_leave_the_others_alone(self, engine: EngineProcess):
+    def test_requests_that_cannot_be_answered_leave_the_others_alone(self, engine):
         good = text_request(1, texts(3)[2])
         bad = [[BOS_ID] * (self.context + 1), [], [BOS_ID], [BOS_ID, 10**6], [BOS_ID, -1]]
         requests = [good, *(text_request(2 + i, ids) for i, ids in enumerate(bad))]

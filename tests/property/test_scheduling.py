@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from ray.exceptions import RayActorError
 
 from mia_batch.evidence.executors import ray as executor
-from mia_batch.evidence.executors.ray import Answered, Asked, Worker
+from mia_batch.evidence.executors.ray import Answered, InHand, Worker
 from mia_batch.evidence.parts import Block
 from tests.cluster import JOINED
 
@@ -37,7 +37,7 @@ class SimulatedPool:
     batches: bool
     now: float = 0.0
     workers: list[Worker] = field(default_factory=list)
-    left: dict[Asked, float] = field(default_factory=dict)
+    left: dict[InHand, float] = field(default_factory=dict)
     asked: Counter[int] = field(default_factory=Counter)
     busy_until: dict[str, float] = field(default_factory=dict)
     deadly: int | None = None  # number of a block that ends whoever works on it
@@ -53,7 +53,7 @@ class SimulatedPool:
     def hand(self, worker, job, _what, block, lost):
         self.asked[block.index] += 1
         worker.in_hand += 1
-        self.left[Asked(worker, job, block, lost)] = self.costs[block.index]
+        self.left[InHand(worker, job, block, lost)] = self.costs[block.index]
 
     def events(self):
         """Let time pass until a block is done, or for as long as the real one waits."""
@@ -69,7 +69,7 @@ class SimulatedPool:
             yield asked, DEAD if asked.block.index == self.deadly else Answered(None, [], [])
 
     def speeds(self):
-        found: dict[Asked, float] = {}
+        found: dict[InHand, float] = {}
         for worker in self.workers:
             own = [asked for asked in self.left if asked.worker is worker]
             at_work = own if self.batches else own[:1]

@@ -4,35 +4,35 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
 
 import dataframely as dy
 import numpy as np
+import numpy.typing as npt
 import polars as pl
+from numpy.typing import NDArray
 
 from mia_batch.errors import SettingsError
-from mia_batch.evidence.request import Request
+from mia_batch.evidence.parts import Block
+from mia_batch.evidence.request import (
+    Answer,
+    AnswerSource,
+    Budget,
+    Continuation,
+    EvidenceKind,
+    Request,
+)
 from mia_batch.kernels import WordRule, count_words, zlib_size
-from mia_batch.prompts.views import numbered, sample_seed
+from mia_batch.models.tokens import Tokenizer
+from mia_batch.models.weights import Measure
+from mia_batch.prompts.views import View, numbered, sample_seed
 from mia_batch.schemas import LogProbs, Samples
 from mia_batch.tables import scan, sink
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-    from pathlib import Path
-
-    import numpy.typing as npt
-    from numpy.typing import NDArray
-
-    from mia_batch.evidence.parts import Block
-    from mia_batch.evidence.request import Answer, Budget, Continuation, EvidenceKind, Source
-    from mia_batch.models.tokens import Tokenizer
-    from mia_batch.models.weights import Measure
-    from mia_batch.prompts.views import View
-
-Row: TypeAlias = dict[str, Any]
+Values: TypeAlias = dict[str, Any]
 """Values of a row of evidence by column."""
 
 Told: TypeAlias = Callable[[str, int, int, int], None]
@@ -57,13 +57,13 @@ class Task(Protocol):
     def kind(self) -> EvidenceKind:
         """What is asked."""
 
-    def ask(self, block: Block) -> Iterator[tuple[Asked | None, list[tuple[int, Row]]]]:
+    def ask(self, block: Block) -> Iterator[tuple[Asked | None, list[tuple[int, Values]]]]:
         """Yield what to ask, and rows (with their unit) of what cannot be asked."""
 
-    def read(self, block: Block, asked: Asked, answer: Answer) -> tuple[list[Row], list[Asked]]:
+    def read(self, block: Block, asked: Asked, answer: Answer) -> tuple[list[Values], list[Asked]]:
         """Turn an answer into rows, and ask again where it does not suffice."""
 
-    def table(self, block: Block, rows: list[tuple[int, Row]]) -> pl.DataFrame:
+    def table(self, block: Block, rows: list[tuple[int, Values]]) -> pl.DataFrame:
         """Put the rows of a complete block, each with its unit, in order."""
 
 
@@ -73,7 +73,7 @@ class _Open:
 
     block: Block
     pending: list[int]
-    rows: list[tuple[int, Row]] = field(default_factory=list)
+    rows: list[tuple[int, Values]] = field(default_factory=list)
     waiting: int = 0
 
     def __post_init__(self) -> None:
@@ -87,7 +87,7 @@ class Collector:
     tokens decoded or read, and the forward passes made since last.
     """
 
-    def __init__(self, source: Source, task: Task, told: Told) -> None:
+    def __init__(self, source: AnswerSource, task: Task, told: Told) -> None:
         self._source = source
         self._task = task
         self._told = told
@@ -149,7 +149,7 @@ class Collector:
         self._again.extend((opened, each) for each in again)
         self._keep(opened, [(asked.unit, row) for row in rows])
 
-    def _keep(self, opened: _Open, rows: list[tuple[int, Row]]) -> None:
+    def _keep(self, opened: _Open, rows: list[tuple[int, Values]]) -> None:
         for unit, row in rows:
             opened.rows.append((unit, row))
             opened.pending[unit] -= 1
@@ -171,7 +171,7 @@ class SampleTask:
     run_seed: int
     kind: EvidenceKind = "samples"
 
-    def ask(self, block: Block) -> Iterator[tuple[Asked | None, list[tuple[int, Row]]]]:
+    def ask(self, block: Block) -> Iterator[tuple[Asked | None, list[tuple[int, Values]]]]:
         """Ask for all samples of a prompt at once; one without room has a reason."""
         prompts = block.units
         contexts, texts = prompts["context"].to_list(), prompts["text"].to_list()
@@ -203,7 +203,7 @@ class SampleTask:
                 [],
             )
 
-    def read(self, block: Block, asked: Asked, answer: Answer) -> tuple[list[Row], list[Asked]]:
+    def read(self, block: Block, asked: Asked, answer: Answer) -> tuple[list[Values], list[Asked]]:
         """Keep candidates that suffice; ask again, same seed, for those that end too early."""
         del block
         if answer.error is not None:
@@ -234,11 +234,11 @@ class SampleTask:
             )
         return rows, again
 
-    def table(self, block: Block, rows: list[tuple[int, Row]]) -> pl.DataFrame:
+    def table(self, block: Block, rows: list[tuple[int, Values]]) -> pl.DataFrame:
         keys = list(block.units.select("target_id", "view_index").iter_rows())
         ordered = sorted(rows, key=lambda item: (item[0], item[1]["sample_index"]))
         own = {"model": self.view.model, "view": self.view.name}
-        made: list[Row] = [
+        made: list[Values] = [
             {"target_id": keys[unit][0], "view_index": keys[unit][1], **own, **values}
             for unit, values in ordered
         ]
@@ -325,7 +325,7 @@ class LogprobTask:
     trained: pl.DataFrame | None = None
     kind: EvidenceKind = "logprobs"
 
-    def ask(self, block: Block) -> Iterator[tuple[Asked | None, list[tuple[int, Row]]]]:
+    def ask(self, block: Block) -> Iterator[tuple[Asked | None, list[tuple[int, Values]]]]:
         view, columns = self.views[block.label]
         prompts = block.units.select("target_id", "view_index", "context", "text", "reason")
         yield (
@@ -356,16 +356,16 @@ class LogprobTask:
         seed = sample_seed(self.run_seed, target_id, view.name, index // 2)
         return {"noise": -view.noise if index % 2 else view.noise, "seed": seed}
 
-    def read(self, block: Block, asked: Asked, answer: Answer) -> tuple[list[Row], list[Asked]]:
+    def read(self, block: Block, asked: Asked, answer: Answer) -> tuple[list[Values], list[Asked]]:
         del asked
         if answer.tokens is None:
             return [{"reason": answer.error, "asked": answer.asked}], []
-        row: Row = {"bos": answer.bos, "bounded": answer.bounded, **answer.tokens}
+        row: Values = {"bos": answer.bos, "bounded": answer.bounded, **answer.tokens}
         if FREQUENCY in self.views[block.label][1] and self.log_inverse_frequency is not None:
             row[FREQUENCY] = self.log_inverse_frequency[answer.tokens["token_ids"]]
         return [row], []
 
-    def table(self, block: Block, rows: list[tuple[int, Row]]) -> pl.DataFrame:
+    def table(self, block: Block, rows: list[tuple[int, Values]]) -> pl.DataFrame:
         view, _ = self.views[block.label]
         by_unit = dict(rows)
         ordered = [by_unit[unit] for unit in range(block.units.height)]
@@ -413,7 +413,7 @@ class FillTask:
     run_seed: int
     kind: EvidenceKind = "fills"
 
-    def ask(self, block: Block) -> Iterator[tuple[Asked | None, list[tuple[int, Row]]]]:
+    def ask(self, block: Block) -> Iterator[tuple[Asked | None, list[tuple[int, Values]]]]:
         targets = block.units.select("target_id", "target").iter_rows()
         for unit, (target_id, text) in enumerate(targets):
             request = Request(
@@ -428,13 +428,13 @@ class FillTask:
             )
             yield Asked(unit=unit, request=request), []
 
-    def read(self, block: Block, asked: Asked, answer: Answer) -> tuple[list[Row], list[Asked]]:
+    def read(self, block: Block, asked: Asked, answer: Answer) -> tuple[list[Values], list[Asked]]:
         """Keep the variants that are wanted; those that are not there have a reason."""
         texts = [given.text for given in answer.continuations]
         target_id = block.units["target_id"][asked.unit]
         return numbered(target_id, texts, range(block.first, block.last), answer.error), []
 
-    def table(self, block: Block, rows: list[tuple[int, Row]]) -> pl.DataFrame:
+    def table(self, block: Block, rows: list[tuple[int, Values]]) -> pl.DataFrame:
         del block
         ordered = sorted(rows, key=lambda item: (item[0], item[1]["view_index"]))
         names = {"view_index": pl.UInt32, "text": pl.String, "reason": pl.String}

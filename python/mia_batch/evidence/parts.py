@@ -7,24 +7,20 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import groupby
-from typing import TYPE_CHECKING, Protocol, Self
+from pathlib import Path
+from typing import Protocol, Self
 
+import dataframely as dy
 import numpy as np
 import polars as pl
 
+from mia_batch.prompts.views import View
 from mia_batch.schemas import Features, LogProbs, Prompts, Samples, Targets
 from mia_batch.tables import RowIndex, scan, sink_new
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-    from pathlib import Path
-
-    import dataframely as dy
-
-    from mia_batch.prompts.views import View
 
 TARGET_KEY = pl.col("target_id").str.slice(0, 16).str.to_integer(base=16, dtype=pl.UInt64)
 """Half of a target's hash: 8 bytes a target instead of a string."""
@@ -221,7 +217,6 @@ class FreshUnits:
         yield from rows.collect_batches(chunk_size=_KEYS_AT_ONCE)
 
     def slices(self) -> Iterator[pl.DataFrame]:
-        """Yield prompts that can be asked, with ``context`` and ``text``."""
         start = 0
         columns = self.targets.select(*Targets.column_names(), *self.columns)
         for batch in columns.collect_batches(chunk_size=TARGETS_AT_ONCE, maintain_order=True):
@@ -366,7 +361,6 @@ class Held:
         return failed.join(had, on=["key", "index"], how="anti").collect(engine="streaming")
 
     def _rows(self, targets: pl.Series) -> pl.LazyFrame:
-        """Open the rows of targets, which are given by their key."""
         numbers = np.unique(self._slice_of[self._index.find(targets)[1]])
         paths = [path for number in numbers for path in self._slices[number]]
         own = pl.col("target").is_in(targets.unique().implode())

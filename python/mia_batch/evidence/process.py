@@ -10,31 +10,24 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
 from multiprocessing import Pipe
-from multiprocessing.connection import wait
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import Any, Self, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mia_batch.errors import EngineError, MiaBatchError
 from mia_batch.evidence.engines.registry import can_turn
-from mia_batch.evidence.request import Answer, Request
+from mia_batch.evidence.request import Answer, EngineInfo, EngineSpec, Request
+from mia_batch.models.tokens import Tokenizer
 from mia_batch.models.weights import check_weights, weights_source
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from multiprocessing.connection import Connection
-    from types import TracebackType
-
-    from numpy.typing import NDArray
-
-    from mia_batch.evidence.request import EngineInfo, EngineSpec
-    from mia_batch.models.tokens import Tokenizer
 
 _SECONDS_TO_CLOSE = 10.0
 _SECONDS_TO_DIE = 5.0
@@ -141,13 +134,8 @@ class EngineProcess:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if error is None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
             self.close()
         elif not self._connection.closed:
             self._end()  # nobody waits for what it still does
@@ -177,7 +165,6 @@ class EngineProcess:
         return message
 
     def _why_ended(self) -> MiaBatchError:
-        """Find what the worker said last, or else how its process ended."""
         if self._connection.closed:
             return EngineError("the engine has been closed; start another")
         with suppress(EOFError, OSError):
@@ -324,29 +311,30 @@ class LocalSource:
 
     def _submit_text(self, request: Request) -> None:
         if self._tokenizer is None:
-            self._refuse(request, "there is no tokenizer to cut the text into tokens")
+            error = "there is no tokenizer to cut the text into tokens"
+            self._refused.append(request.failed(error, passes=0))
             return
         special, context, text = self._tokenizer.encode_after(request.context, request.text)
         if request.context_tokens is not None:
             context = context[len(context) - min(len(context), request.context_tokens) :]
         if len(text) < (request.text_tokens or 0):
-            reason = f"the text has {len(text)} tokens, fewer than the {request.text_tokens} wanted"
-            self._refuse(request, reason, asked=False)
+            error = f"the text has {len(text)} tokens, fewer than the {request.text_tokens} wanted"
+            self._refused.append(request.failed(error, passes=0, asked=False))
             return
         text = text[: request.text_tokens]
         before = special + context
         room = self._engine.info.max_model_len - len(before)
-        error, n_tokens = request.why_no_answers(text), len(before) + len(text)
+        why, n_tokens = request.why_no_answers(text), len(before) + len(text)
         in_strides = self._strides and not context and room > 0
-        if error is None and not text:
-            error = "the text has no token"
-        elif error is None and n_tokens == 1:
-            error = "the text has one token, and nothing precedes it"
-        elif error is None and len(text) > room and not in_strides:
+        if why is None and not text:
+            why = "the text has no token"
+        elif why is None and n_tokens == 1:
+            why = "the text has one token, and nothing precedes it"
+        elif why is None and len(text) > room and not in_strides:
             limit = self._engine.info.max_model_len
-            error = f"the text has {n_tokens} tokens with what precedes it, the context {limit}"
-        if error is not None:
-            self._refuse(request, error)
+            why = f"the text has {n_tokens} tokens with what precedes it, the context {limit}"
+        if why is not None:
+            self._refused.append(request.failed(why, passes=0))
             return
         opened = _Open(request, text_ids=text, bos=bool(special))
         for start in range(0, len(text), room):
@@ -365,10 +353,6 @@ class LocalSource:
                 )
                 self._send(opened, sent, (start + unscored, start + len(piece)))
 
-    def _refuse(self, request: Request, error: str, *, asked: bool = True) -> None:
-        number = request.request_id
-        self._refused.append(Answer(request_id=number, passes=0, error=error, asked=asked))
-
 
 def _strides_done(opened: _Open, answer: Answer) -> list[Answer]:
     """Take in one stride; the whole answer once all are there."""
@@ -379,7 +363,7 @@ def _strides_done(opened: _Open, answer: Answer) -> list[Answer]:
     number = opened.request.request_id
     passes = sum(each.error is None for each in opened.done.values())
     if opened.error is not None:
-        return [Answer(request_id=number, passes=passes, error=opened.error)]
+        return [opened.request.failed(opened.error, passes=passes)]
     tokens: dict[str, NDArray[Any]] = {"token_ids": np.array(opened.text_ids, np.uint32)}
     for stride, done in opened.done.items():
         for name, values in (done.tokens or {}).items():
@@ -401,7 +385,14 @@ class KeptEngine:
     @contextmanager
     def lent(self, spec: EngineSpec, log: Path, *, keep: bool) -> Iterator[EngineProcess]:
         """Turn the engine to a model, or start one; ``keep`` it afterwards unless that failed."""
-        engine = self._turned(spec) or EngineProcess.start(spec, log=log)
+        engine = None
+        if self._engine is not None and self.serves(spec):
+            with suppress(EngineError):  # starting another says what is wrong
+                self._engine.turn_to(spec)
+                engine, self._engine = self._engine, None
+        if engine is None:
+            self.close()
+            engine = EngineProcess.start(spec, log=log)
         with ExitStack() as ends:
             yield ends.enter_context(engine)
             if keep:
@@ -412,12 +403,3 @@ class KeptEngine:
         engine, self._engine = self._engine, None
         if engine is not None:
             engine.close()
-
-    def _turned(self, spec: EngineSpec) -> EngineProcess | None:
-        if self._engine is not None and self.serves(spec):
-            with suppress(EngineError):  # starting another says what is wrong
-                self._engine.turn_to(spec)
-                engine, self._engine = self._engine, None
-                return engine
-        self.close()
-        return None

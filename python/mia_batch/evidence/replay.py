@@ -5,46 +5,38 @@ from __future__ import annotations
 import io
 import shutil
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Generator, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice
+from pathlib import Path
 from reprlib import repr as brief
-from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from mia_batch.corpus.documents import Fault, faulty_rows
-from mia_batch.corpus.files import FORMATS, Reading, find_files
+from mia_batch.corpus.files import FORMATS, Reading, Source, find_files
 from mia_batch.errors import CorpusError, RunFolderError, SettingsError
-from mia_batch.evidence.parts import RECORDED_BLOCK_TARGETS, FreshUnits
+from mia_batch.evidence.parts import RECORDED_BLOCK_TARGETS, Block, FreshUnits
 from mia_batch.kernels import WordRule, count_words
+from mia_batch.prompts.views import View
 from mia_batch.schemas import Samples, Targets
 from mia_batch.tables import RowIndex, generate, scan
 from mia_batch.targets import Ordinals
 
-if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Iterator
-    from concurrent.futures import Future
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
-    from mia_batch.corpus.files import Source
-    from mia_batch.evidence.parts import Block
-    from mia_batch.prompts.views import View
-
-
 Key = Literal["target_id", "document_id", "prefix"]
-"""Columns that name a recording's targets; the first one that it has is used."""
+"""RecordedColumns that name a recording's targets; the first one that it has is used."""
 
 _TEXTS = ("prompt", "finish_reason", "reason")
 _NUMBERS = ("sample_index", "n_tokens", "view_index", "point")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Columns:
+class RecordedColumns:
     """The columns of a recording, each with its part."""
 
     raw: pl.Schema  # the columns as they are read
@@ -53,7 +45,6 @@ class Columns:
 
     @property
     def needed(self) -> list[str]:
-        """The columns that are read; texts that play no part are not among them."""
         used = {self.candidate, self.key, "view", *_TEXTS, *_NUMBERS}
         return [name for name in self.raw if name in used]
 
@@ -64,7 +55,6 @@ class Columns:
         return [name for name in names if self.has(name)]
 
     def has(self, name: str) -> bool:
-        """Whether a column is there and not null throughout."""
         return self.raw.get(name, pl.Null) != pl.Null
 
     @property
@@ -74,7 +64,6 @@ class Columns:
 
     @property
     def small_rows(self) -> list[pl.Expr]:
-        """Key, prompt and sample, as expressions over the recording's columns."""
         key = pl.col(self.key).cast(pl.String).alias("key")
         numbered = self.point is not None and self.key != "prefix"  # which says where it ends
         index = pl.col(str(self.point)).fill_null(0) if numbered else pl.lit(0)
@@ -91,7 +80,6 @@ class Columns:
 
     @property
     def rows(self) -> list[pl.Expr]:
-        """The same and further columns of the samples table."""
         candidate = pl.col(self.candidate).cast(pl.String).alias("candidate")
         texts = [self._or_null(name, pl.String()) for name in _TEXTS]
         return [*self.small_rows, candidate, *texts, self._or_null("n_tokens", pl.UInt32())]
@@ -102,16 +90,14 @@ class Columns:
 
     @property
     def faults(self) -> list[Fault]:
-        """What makes a row wrong."""
         found = []
-        if self.has("sample_index"):
-            rest = ", not the index of a sample; number each target's samples 0, 1, 2, ..."
-            wrong = self._not_whole("sample_index").fill_null(value=True)
-            found.append(Fault(wrong=wrong, name="sample_index", rest=rest))
-        if self.point is not None:
-            rest = ", not the number of a point; number each target's points 0, 1, 2, ..."
-            wrong = self._not_whole(self.point).fill_null(pl.col(self.point).is_not_null())
-            found.append(Fault(wrong=wrong, name=self.point, rest=rest))
+        index = ("sample_index" if self.has("sample_index") else None, "index of a sample")
+        for name, what in (index, (self.point, "number of a point")):
+            if name is not None:
+                null = pl.lit(name == "sample_index") | pl.col(name).is_not_null()
+                rest = f", not the {what}; number each target's {what.split()[-1]}s 0, 1, 2, ..."
+                wrong = self._not_whole(name).fill_null(null)
+                found.append(Fault(wrong=wrong, name=name, rest=rest))
         if self.has("n_tokens"):
             value = pl.col("n_tokens")
             known = value.is_not_nan() if self.raw["n_tokens"].is_float() else pl.lit(value=True)
@@ -128,7 +114,7 @@ class Columns:
         return pl.col(name) != pl.col(name).cast(pl.UInt32, strict=False)
 
 
-def resolve(raw: pl.Schema, *, candidate: str, where: str) -> Columns:
+def resolve(raw: pl.Schema, *, candidate: str, where: str) -> RecordedColumns:
     """Find the columns of a recording, or refuse them; ``candidate`` is the user's name."""
     present = ", ".join(map(repr, raw))
     if candidate not in raw:
@@ -142,7 +128,7 @@ def resolve(raw: pl.Schema, *, candidate: str, where: str) -> Columns:
             f"{where} names no targets; it must have a column 'target_id', 'document_id' or "
             f"'prefix', but has {present}"
         )
-    columns = Columns(raw=raw, candidate=candidate, key=keys[0])
+    columns = RecordedColumns(raw=raw, candidate=candidate, key=keys[0])
     for name in columns.needed:
         _check_type(name, raw[name], where, number=name in _NUMBERS)
     return columns
@@ -183,13 +169,11 @@ class TargetKeys:
         self.index = RowIndex(self.table)
 
     def find(self, keys: pl.Series) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
-        """Find every target of each key, as `RowIndex.find` does."""
         which, rows = self.index.find(keys)
         return which, rows if self._targets is None else self._targets[rows]
 
     @property
     def n_targets(self) -> int:
-        """Count the targets that have a key."""
         return self.index.n_keys if self._targets is None else np.unique(self._targets).size
 
 
@@ -197,7 +181,7 @@ _HELD_BYTES = 8 << 20  # of text, in memory at a time
 _HELD_ROWS = 1 << 15  # the same, for short texts
 
 
-def check_rows(source: Source, columns: Columns) -> tuple[int, int, bool]:
+def check_rows(source: Source, columns: RecordedColumns) -> tuple[int, int, bool]:
     """Check every row, texts aside.
 
     Returns their number, `Recording.most_samples` and `Recording.has_probes`.
@@ -215,7 +199,7 @@ def check_rows(source: Source, columns: Columns) -> tuple[int, int, bool]:
     return n_rows, most_samples, has_probes
 
 
-def read_rows(source: Source, columns: Columns) -> Iterator[pl.DataFrame]:
+def read_rows(source: Source, columns: RecordedColumns) -> Iterator[pl.DataFrame]:
     """Yield ``key`` (text) and columns of the samples table, some megabytes at a time.
 
     Without ``sample_index``, the rows of a prompt are numbered in their order.
@@ -239,7 +223,7 @@ def text_bytes(rows: pl.DataFrame) -> int:
     return int(sum(rows.select(pl.col(pl.String).str.len_bytes().cast(pl.Int64).sum()).row(0)))
 
 
-def _numbered(rows: pl.DataFrame, columns: Columns, ordinals: Ordinals) -> pl.DataFrame:
+def _numbered(rows: pl.DataFrame, columns: RecordedColumns, ordinals: Ordinals) -> pl.DataFrame:
     if columns.has("sample_index"):
         return rows
     named = rows.select(pl.struct("key", "view", "view_index").hash()).to_series()
@@ -331,7 +315,6 @@ class Partition:
             file.write(rows)
 
     def read(self, number: int) -> list[pl.DataFrame]:
-        """Return what was added to a portion, in order."""
         found, path = [], self._folder / f"{number:08d}"
         with self._refusing(), path.open("rb") if path.exists() else io.BytesIO() as file:
             while size := file.read(_SIZE_BYTES):
@@ -347,7 +330,6 @@ class Partition:
         return pl.scan_parquet(path)
 
     def remove(self) -> None:
-        """Remove the folder."""
         if self._folder.exists():
             shutil.rmtree(self._folder)
 
@@ -394,7 +376,7 @@ class Recording:
     """Continuations that were generated elsewhere, checked once."""
 
     source: Source
-    columns: Columns
+    columns: RecordedColumns
     counts: Counts
     has_probes: bool  # whether it has answers at points, beside or instead of continuations
     most_samples: int  # the largest ``sample_index`` plus 1; without it, the most rows of a key
@@ -431,16 +413,13 @@ class Recording:
 
     @property
     def key(self) -> Key:
-        """What targets are named by."""
         return self.columns.key
 
     @property
     def has_finish_reason(self) -> bool:
-        """Whether the recording says how candidates ended; without, they count as whole."""
         return self.columns.has("finish_reason")
 
     def describe(self) -> Iterator[tuple[str, str]]:
-        """Say what the recording holds, as name and text."""
         yield "recorded", f"{self.counts.rows:,} continuations, by {self.key}"
         if not self.has_finish_reason:
             yield "finish_reason", "not recorded: candidates count as whole"

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
-from mia_batch.models.weights import estimated_tokens
+from mia_batch.models.weights import Measure, estimated_tokens
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    import numpy as np
-    from numpy.typing import NDArray
-
     from mia_batch.evidence.parts import Block
-    from mia_batch.models.weights import Measure
 
 EvidenceKind: TypeAlias = Literal["samples", "logprobs", "fills"]
 """What is asked: continuations, log-probabilities of a text's tokens, or variants of a text."""
@@ -122,6 +119,9 @@ class Request:
     greedy: bool = False  # take the most likely token, whatever the run's decoding
     columns: frozenset[str] = frozenset()  # of the engine's columns, those that this text needs
 
+    def failed(self, error: str, *, passes: int = 1, asked: bool = True) -> Answer:
+        return Answer(request_id=self.request_id, passes=passes, error=error, asked=asked)
+
     def why_no_answers(self, text_ids: list[int]) -> str | None:
         answers = self.text.split()
         if not self.question or len(text_ids) == len(answers):
@@ -186,7 +186,7 @@ class Engine(Protocol):
         """Free the model; further calls are not allowed."""
 
 
-class Source(Protocol):
+class AnswerSource(Protocol):
     """Whatever answers requests, as the collector sees it: text goes out, text comes back."""
 
     def has_room(self, *, requests: int, samples: int) -> bool:

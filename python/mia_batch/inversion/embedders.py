@@ -248,7 +248,7 @@ def embed_all(
     if missing:
         with observer.progress("embedding", done=len(found), left=left):
             if isinstance(embedder, EndpointSettings):
-                from mia_batch.evidence.endpoint.embeddings import embed_at
+                from mia_batch.evidence.endpoint.client import embed_at
 
                 embed_at(embedder, missing, folder / "journal.sqlite", take)
             else:

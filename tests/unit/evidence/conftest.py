@@ -10,14 +10,11 @@ from mia_batch.evidence.process import EngineProcess
 from mia_batch.evidence.request import EngineSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    pass
 
 
 @pytest.fixture(scope="session")
-def transformers_engine(
-    checkpoint: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[EngineProcess]:
+def transformers_engine(checkpoint, tmp_path_factory):
     """An engine with small batches, so that most requests are spread over several."""
     spec = EngineSpec(
         engine="transformers",

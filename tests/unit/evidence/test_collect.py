@@ -1,17 +1,29 @@
-"""Requests and answers of a real engine, and the rows made from them."""
+"""Requests and answers, and the rows made from them."""
 
 from __future__ import annotations
 
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
 import polars as pl
 import pytest
 
-from mia_batch.evidence.collect import Collector, SampleTask
+from mia_batch.errors import SchemaMismatchError, SettingsError
+from mia_batch.evidence.collect import (
+    Collector,
+    FillTask,
+    SampleTask,
+    log_inverse,
+    stored_frequencies,
+)
 from mia_batch.evidence.parts import Block
 from mia_batch.evidence.process import LocalSource
 from mia_batch.evidence.request import Answer, Budget, Continuation
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.models.weights import Measure
-from mia_batch.prompts.views import View
+from mia_batch.prompts.views import View, sample_seed
 from mia_batch.schemas import Samples
 from tests import frames
 from tests.checkpoints import CONTEXT, TEXTS
@@ -123,16 +135,8 @@ def test_a_prefix_without_room_is_kept_with_its_reason_and_stops_nothing(
     reason = f"the prefix has {n_tokens} tokens, which leaves no room to continue within {CONTEXT}"
     assert found[0]["reason"].to_list() == [None, None, reason, reason]
     assert sum(targets for targets, _ in told) == 2
-
-
-def test_a_block_in_which_nothing_fits_is_complete_at_once(transformers_engine, tokenizer):
-    long = " ".join(TEXTS[0].split() * 20)
-    odd = block_of({"prefix": long, "reference": " end"}, index=7)
-    found, _ = collect(transformers_engine, tokenizer, [odd])
-    assert found[7]["reason"].null_count() == 0
-
-
-def test_nothing_to_collect_gives_nothing(transformers_engine, tokenizer):
+    odd = block_of({"prefix": long, "reference": " end"}, index=7)  # nothing in it fits
+    assert collect(transformers_engine, tokenizer, [odd])[0][7]["reason"].null_count() == 0
     assert collect(transformers_engine, tokenizer, []) == ({}, [])
 
 
@@ -180,3 +184,56 @@ def test_a_last_word_that_may_go_on_is_decoded_again(words, reference, text, tim
     ((_, samples),) = collector.collect([one])
     assert len(source.asked) == times
     assert samples["short"].to_list() == [False]
+
+
+def test_a_view_s_share_reaches_the_masked_model():
+    units = pl.DataFrame({"target_id": ["0" * 32], "target": ["a text"]})
+    block = Block(index=0, first=4, last=6, attempt=0, label="", units=units)
+    view = View(model="target", name="paraphrase", make=None, n=6, share=0.4)
+    ((asked, rows),) = FillTask(view=view, run_seed=3).ask(block)
+    assert rows == []
+    assert asked is not None
+    request = asked.request
+    assert (request.view, request.n, request.share) == ("paraphrase", 6, 0.4)
+    assert request.seed == sample_seed(3, "0" * 32)
+
+
+def stored(path, *texts, vocabulary=5, digest="abc"):
+    """A digit is a token."""
+    tokenizer: Any = SimpleNamespace(
+        encode=lambda texts: [[int(sign) for sign in text] for text in texts],
+        vocabulary=vocabulary,
+        digest=digest,
+    )
+    corpus = pl.LazyFrame({"text": texts}, schema={"text": pl.String})
+    return stored_frequencies(path, corpus, tokenizer)
+
+
+def test_log_inverse_frequencies_by_hand(tmp_path):
+    """Six tokens, five in the vocabulary: frequencies of 4, 1, 3, 2 and 1 in 11."""
+    path = tmp_path / "counts.parquet"
+    inverse = stored(path, "0020", "2", None, "", "3")
+    assert pl.read_parquet(path)["count"].to_list() == [3, 0, 2, 1, 0]
+    assert inverse.dtype == np.float32
+    wanted = [math.log(11 / n) for n in (4, 1, 3, 2, 1)]
+    np.testing.assert_allclose(inverse, wanted, rtol=1e-6)
+    counts = np.zeros(1000, np.uint64)
+    counts[:5] = 50, 50, 50, 50, 1
+    assert np.exp(-log_inverse(counts).astype(float)).sum() == pytest.approx(1, rel=1e-5)
+
+
+@pytest.mark.parametrize("texts", [[], [None], ["", ""]])
+def test_a_corpus_without_text_is_refused(tmp_path, texts):
+    with pytest.raises(SettingsError, match="frequencies_from"):
+        stored(tmp_path / "counts.parquet", *texts)
+
+
+def test_saved_counts_are_read_for_the_same_tokenizer_alone(tmp_path):
+    path = tmp_path / "counts.parquet"
+    found = stored(path, "0020")
+    assert stored(path, "another corpus is not read").tolist() == found.tolist()
+    with pytest.raises(SettingsError, match="another tokenizer"):
+        stored(path, "0020", digest="abd")
+    pl.DataFrame({"count": [1]}).write_parquet(path)
+    with pytest.raises(SchemaMismatchError, match="tokenizer"):
+        stored(path)

@@ -1,4 +1,4 @@
-"""Samples that failed and were tried again."""
+"""Which rows are missing, from what the parts hold, and what a later attempt replaces."""
 
 from __future__ import annotations
 
@@ -6,13 +6,331 @@ from typing import Any
 
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mia_batch.evidence.parts import scan_parts
-from mia_batch.schemas import Features, Samples
+from mia_batch import tables
+from mia_batch.evidence.parts import (
+    BLOCK_TARGETS,
+    PIECE_TOKENS,
+    RECORDED_BLOCK_TARGETS,
+    TARGETS_AT_ONCE,
+    Block,
+    Missing,
+    Parts,
+    PromptUnits,
+    TargetUnits,
+    Work,
+    scan_parts,
+)
+from mia_batch.prompts.views import View, continuation
+from mia_batch.schemas import Features, Prompts, Samples, Targets
 from tests import frames
 from tests.frames import target_id
+
+N_TARGETS = 2 * BLOCK_TARGETS + 10
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A targets table of three blocks, in which one target cannot be sampled; no parts yet."""
+    rows = [{"prefix": "a", "reference": "b", "n_words": 2}] * N_TARGETS
+    rows = [row | {"target": "a b"} for row in rows]
+    rows[3] = {"reason": "the text is null"}
+    numbered = frames.targets(*rows).with_columns(
+        # real identifiers differ in their first half too
+        target_id=pl.Series([f"{number:016x}{number:016x}" for number in range(N_TARGETS)])
+    )
+    tables.sink(numbered, tmp_path / "targets.parquet", Targets)
+    (tmp_path / "samples").mkdir()
+    make_prompts(tmp_path, VIEW)
+    return tmp_path
+
+
+VIEW = View(model="target", name="continuation", make=continuation, columns=("prefix", "reference"))
+
+
+def prompt_parts(run, view=VIEW, block_targets=TARGETS_AT_ONCE) -> Parts:
+    folder = run / "prompts"
+    folder.mkdir(exist_ok=True)
+    return Parts(
+        folder=folder,
+        schema=Prompts,
+        model=view.model,
+        view=view.name,
+        block_targets=block_targets,
+    )
+
+
+def make_prompts(run, view) -> None:
+    """Store the prompts that a view lacks."""
+    parts = prompt_parts(run, view)
+    targets = TargetUnits(pl.scan_parquet(run / "targets.parquet"))
+    for block in Missing(targets, parts, view.n).blocks():
+        rows = view.rows(view.make(block.units))
+        wanted = rows.filter(pl.col("view_index") >= block.first)
+        tables.sink(wanted, parts.folder / block.part_name, Prompts)
+
+
+def sample_parts(run, block_targets=BLOCK_TARGETS, view=VIEW) -> Parts:
+    return Parts(
+        folder=run / "samples",
+        schema=Samples,
+        model=view.model,
+        view=view.name,
+        block_targets=block_targets,
+    )
+
+
+def prompt_units(run, view=VIEW) -> PromptUnits:
+    return PromptUnits(run / "targets.parquet", prompt_parts(run, view), view, askable=True)
+
+
+def find(run, n_samples, **options) -> Missing:
+    return Missing(prompt_units(run), sample_parts(run), n_samples, **options)
+
+
+def missing(run, n_samples, **options) -> list[Block]:
+    return list(find(run, n_samples, **options).blocks())
+
+
+def store(run, block: Block, *, rows: int = BLOCK_TARGETS, failed=()):
+    """Write a part with the samples of a block's first rows; some pairs of row and index fail."""
+    ids = block.units["target_id"].head(rows).to_list()
+    found = [
+        {"target_id": target_id, "sample_index": index, **frames.CONTINUATION}
+        | ({"reason": "refused"} if (row, index) in failed else {"candidate": "c"})
+        for row, target_id in enumerate(ids)
+        for index in range(block.first, block.last)
+    ]
+    part = frames.table(Samples, found)
+    tables.sink(part, run / "samples" / block.part_name, Samples)
+
+
+def work(run, n_samples, **options) -> Work:
+    return find(run, n_samples, **options).count()
+
+
+def test_at_first_everything_is_missing_but_what_cannot_be_sampled(run):
+    blocks = missing(run, 10)
+    assert [block.index for block in blocks] == [0, 1, 2]
+    assert [block.units.height for block in blocks] == [BLOCK_TARGETS - 1, BLOCK_TARGETS, 10]
+    assert {(block.first, block.last, block.attempt) for block in blocks} == {(0, 10, 0)}
+    names = {"target_id", "document_id", "view_index", "context", "text", "reason"}
+    assert names <= set(blocks[0].units.columns)
+    assert blocks[0].units.select("context", "text").unique().rows() == [("a", "b")]
+    assert work(run, 10) == Work(left=N_TARGETS - 1, done=0)
+
+
+def test_what_parts_hold_is_not_missing_and_more_samples_ask_only_for_the_rest(run):
+    first, second, third = missing(run, 10)
+    store(run, second)
+    assert [block.index for block in missing(run, 10)] == [0, 2]
+    assert work(run, 10) == Work(left=N_TARGETS - 1 - BLOCK_TARGETS, done=BLOCK_TARGETS)
+    store(run, first)
+    store(run, third)
+    assert [missing(run, n) for n in (10, 4)] == [[], []]
+    assert work(run, 10) == Work(left=0, done=N_TARGETS - 1)
+    assert {(block.first, block.last) for block in missing(run, 12)} == {(10, 12)}
+
+
+def test_the_name_of_a_part_tells_where_its_targets_stand(run):
+    targets = pl.read_parquet(run / "targets.parquet")
+    parts = sample_parts(run)
+    blocks = missing(run, 10)
+    for block in blocks[1:]:
+        rows = parts.targets_of(run / "samples" / block.part_name)
+        assert targets[rows.start : rows.stop]["target_id"].equals(block.units["target_id"])
+    recorded = sample_parts(run, RECORDED_BLOCK_TARGETS)
+    assert recorded.targets_of(run / "samples" / blocks[2].part_name) == range(1024, 1536)
+
+
+def test_what_is_stored_while_blocks_are_asked_for_does_not_change_them(run):
+    wanted = [named(block) for block in missing(run, 4)]
+    found = []
+    for block in find(run, 4).blocks():
+        store(run, block)
+        found.append(named(block))
+    assert found == wanted
+
+
+def test_targets_with_fewer_samples_than_their_block_get_a_part_of_their_own(run):
+    store(run, missing(run, 4)[0], rows=5)
+    first, second, *_ = missing(run, 10)
+    assert (first.index, first.first, first.last, first.units.height) == (0, 4, 10, 5)
+    assert (second.index, second.first, second.last) == (0, 0, 10)
+    assert second.units.height == BLOCK_TARGETS - 6
+    assert first.part_name != second.part_name
+
+
+def test_failed_samples_are_missing_only_when_they_are_to_be_tried_again(run):
+    for block in missing(run, 4):
+        store(run, block, failed={(0, 0), (0, 1), (0, 3), (5, 2), (6, 2)})
+    assert missing(run, 4) == []
+    again = missing(run, 4, retry_failed=True)
+    first = [block for block in again if block.index == 0]
+    found = {(b.first, b.last): b.units["target_id"].str.slice(0, 16).to_list() for b in first}
+    whole = missing(run, 5)[0].units["target_id"].str.slice(0, 16).to_list()
+    assert found == {(0, 2): whole[:1], (3, 4): whole[:1], (2, 3): whole[5:7]}
+    assert {block.index for block in again} == {0, 1, 2}
+    assert work(run, 4, retry_failed=True) == Work(left=9, done=N_TARGETS - 1 - 9)
+
+
+def test_failures_that_were_tried_again_with_success_are_not_missing(run):
+    for block in missing(run, 4):
+        store(run, block, failed={(0, 0), (5, 2)})
+    for block in missing(run, 4, retry_failed=True):
+        store(run, block, failed={(0, 2)})
+    left = missing(run, 4, retry_failed=True)
+    assert [(b.first, b.last, b.attempt, b.units.height) for b in left] == [(2, 3, 1, 1)] * 3
+    assert missing(run, 4) == []
+
+
+def test_failed_and_new_samples_are_asked_for_in_one_go(run):
+    store(run, missing(run, 4)[0], failed={(0, 1)})
+    ranges = [(b.index, b.first, b.last) for b in missing(run, 6, retry_failed=True)]
+    assert ranges == [(0, 4, 6), (0, 1, 2), (1, 0, 6), (2, 0, 6)]
+
+
+def test_a_part_that_is_there_is_never_written_again_even_where_an_earlier_is_gone(run):
+    first = missing(run, 2)[0]
+    store(run, first, rows=10)
+    second = missing(run, 2)[0]
+    store(run, second, rows=20)
+    name = "block-00000000.target-continuation-00000-00002.attempt-1.parquet"
+    assert (second.index, second.first, second.last, second.part_name) == (0, 0, 2, name)
+    (run / "samples" / first.part_name).unlink()
+    assert [second.attempt, missing(run, 2)[0].attempt] == [1, 2]
+
+
+def grow(run, n_new: int) -> list[str]:
+    """Put targets before those that are there; return the names of all."""
+    old = pl.read_parquet(run / "targets.parquet")
+    row = {"prefix": "a", "reference": "b", "target": "a b", "n_words": 2}
+    new = frames.targets(*[row] * n_new).with_columns(
+        target_id=pl.Series([f"f{number:015x}{number:016x}" for number in range(n_new)])
+    )
+    tables.sink(pl.concat([new, old]), run / "targets.parquet", Targets)
+    return [*new["target_id"], *old["target_id"]]
+
+
+def test_a_corpus_that_has_grown_lacks_only_what_is_new(run):
+    for block in missing(run, 3):
+        store(run, block)
+    names = grow(run, TARGETS_AT_ONCE + 7)  # every old target is in another block now
+    make_prompts(run, VIEW)
+    blocks = missing(run, 3)
+    asked = [name for block in blocks for name in block.units["target_id"]]
+    assert asked == names[: TARGETS_AT_ONCE + 7]
+    assert work(run, 3) == Work(left=TARGETS_AT_ONCE + 7, done=N_TARGETS - 1)
+    assert all(block.units["context"].to_list() == ["a"] * block.units.height for block in blocks)
+    more = [name for block in missing(run, 4) for name in block.units["target_id"]]
+    assert sorted(more) == sorted(set(names) - {f"{3:016x}{3:016x}"})
+
+
+def test_prompts_of_a_view_with_several_are_missing_one_by_one(run):
+    def several(n):
+        def make(targets):
+            index = pl.lit(list(range(n)), dtype=pl.List(pl.UInt32))
+            made = targets.select("target_id", view_index=index).explode("view_index")
+            return made.with_columns(text=pl.format("variant {}", "view_index"), context=pl.lit(""))
+
+        return View(model="target", name="neighbour", make=make, n=n)
+
+    def samples(n):
+        parts = sample_parts(run, view=several(n))
+        blocks = Missing(prompt_units(run, several(n)), parts).blocks()
+        columns = ["target_id", "view_index", "text"]
+        return [row for block in blocks for row in block.units.select(columns).iter_rows()]
+
+    make_prompts(run, several(2))
+    assert len(samples(2)) == 2 * (N_TARGETS - 1)
+    make_prompts(run, several(3))  # what was there is not made again
+    assert len(list((run / "prompts").glob("*neighbour*"))) == 2
+    found = samples(3)
+    assert found[:4] == [
+        (f"{0:032x}", 0, "variant 0"),
+        (f"{0:032x}", 1, "variant 1"),
+        (f"{0:032x}", 2, "variant 2"),
+        (f"{1:016x}{1:016x}", 0, "variant 0"),
+    ]
+    assert len(found) == 3 * (N_TARGETS - 1)
+
+
+def long_texts(run, sizes):
+    """Give targets references of so many bytes, and make their prompts anew."""
+    path = run / "targets.parquet"
+    long = pl.read_parquet(path).with_columns(
+        reference=pl.Series([size * "b" for size in sizes], dtype=pl.String)
+    )
+    tables.sink(long.lazy(), path, Targets)
+    for part in (run / "prompts").iterdir():
+        part.unlink()
+    make_prompts(run, VIEW)
+
+
+def a_byte(tokens: int) -> pl.Expr:
+    """Work of texts whose every byte is worth so many tokens."""
+    return tokens * pl.col("text").str.len_bytes().cast(pl.Int64)
+
+
+@given(
+    sizes=st.lists(st.integers(1, 400), min_size=N_TARGETS, max_size=N_TARGETS),
+    tokens=st.integers(1, 1000),
+    n=st.integers(1, 3),
+    data=st.data(),
+)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=10)
+def test_pieces_of_long_blocks_are_even_and_the_same_whatever_is_there(run, sizes, tokens, n, data):
+    """Killed at any time, what is left has the names that it would have had."""
+    for part in (run / "samples").iterdir():
+        part.unlink()
+    long_texts(run, sizes)
+    pieces = missing(run, n, work=a_byte(tokens))
+    names = [piece.part_name for piece in pieces]
+    assert len({*names}) == len(names)
+    assert sorted(names) == names
+    asked = [target for piece in pieces for target in piece.units["target_id"]]
+    assert asked == [target for block in missing(run, n) for target in block.units["target_id"]]
+    for index in {piece.index for piece in pieces}:
+        own = [piece.units for piece in pieces if piece.index == index]
+        work = [units.select(a_byte(tokens)).to_series().to_list() for units in own]
+        largest, total = max(map(max, work)), sum(map(sum, work))
+        wanted = min(total // PIECE_TOKENS + 1, 10)
+        assert len(own) <= wanted
+        for each in work:
+            assert abs(sum(each) - total / wanted) <= largest + wanted
+    drawn = data.draw(st.lists(st.booleans(), min_size=len(pieces), max_size=len(pieces)))
+    there = [piece.part_name for piece, kept in zip(pieces, drawn, strict=True) if kept]
+    for piece in pieces:
+        if piece.part_name in there:
+            store(run, piece)
+    left = missing(run, n, work=a_byte(tokens))
+    assert [*map(named, left)] == [named(piece) for piece in pieces if piece.part_name not in there]
+
+
+def named(piece):
+    return piece.part_name, piece.units["target_id"].to_list()
+
+
+def test_a_piece_that_is_tried_again_gets_a_name_that_none_of_its_block_has(run):
+    long_texts(run, [100] * N_TARGETS)
+    work = a_byte(PIECE_TOKENS // 2_000)  # of 6,300 bytes and more
+    first = [piece for piece in missing(run, 1, work=work) if piece.index == 0]
+    assert [piece.attempt for piece in first] == [0, 1, 2, 3]
+    for piece in first[1:3]:
+        store(run, piece, failed={(0, 0)})
+    lacking = missing(run, 1, work=work, retry_failed=True)
+    again = [piece for piece in lacking if piece.index == 0]
+    assert sorted((piece.attempt, piece.units.height) for piece in again) == [
+        (0, first[0].units.height),
+        (3, first[3].units.height),
+        (5, 1),
+        (6, 1),
+    ]
+
+
+# Samples that failed and were tried again.
 
 
 def sample(number: int, index: int, candidate: str | None, reason: str | None) -> dict[str, Any]:
@@ -42,38 +360,32 @@ def read(folder) -> list[tuple[Any, ...]]:
     ).rows()
 
 
-def test_a_later_success_takes_the_place_of_a_failure(tmp_path):
-    failed, kept = sample(0, 0, None, "refused"), sample(0, 1, "b", None)
-    again = sample(0, 0, "a", None)
-    write(tmp_path, [failed, kept], [again])
-    assert read(tmp_path) == [brief(kept), brief(again)]
+FAILED, GOOD, LAST = (None, "refused"), ("a", None), (None, "third")
 
 
-def test_so_does_an_earlier_one(tmp_path):
-    good, failed = sample(0, 0, "a", None), sample(0, 0, None, "refused")
-    write(tmp_path, [good], [failed])
-    assert read(tmp_path) == [brief(good)]
-
-
-def test_of_several_failures_the_last_stays(tmp_path):
-    reasons = ["first", "second", "third"]
-    write(tmp_path, *[[sample(0, 0, None, reason)] for reason in reasons])
-    assert read(tmp_path) == [(target_id(0), 0, None, "third")]
-
-
-def test_rows_that_never_failed_are_left_as_they_are(tmp_path):
-    """That they are there twice is for the scores to refuse."""
-    twice = [sample(0, 0, "a", None), sample(0, 0, "b", None)]
-    write(tmp_path, twice, [sample(1, 0, None, "refused")])
-    assert len(read(tmp_path)) == 3
-
-
-def test_a_folder_without_parts_is_an_empty_table(tmp_path):
-    assert read(tmp_path) == []
+@pytest.mark.parametrize(
+    ("parts", "kept"),
+    [
+        ([[(0, *FAILED), (1, "b", None)], [(0, *GOOD)]], [(1, "b", None), (0, *GOOD)]),
+        ([[(0, *GOOD)], [(0, *FAILED)]], [(0, *GOOD)]),
+        ([[(0, None, "first")], [(0, *FAILED)], [(0, *LAST)]], [(0, *LAST)]),
+        # Rows that never failed are left as they are: that they are double is for scores to refuse.
+        (
+            [[(0, *GOOD), (0, "b", None)], [(1, *FAILED)]],
+            [(0, *GOOD), (0, "b", None), (1, *FAILED)],
+        ),
+        ([], []),
+    ],
+)
+def test_a_success_takes_the_place_of_failures_and_the_last_failure_of_others(
+    parts, kept, tmp_path
+):
+    write(tmp_path, *[[sample(0, *row) for row in rows] for rows in parts])
+    assert read(tmp_path) == [(target_id(0), *row) for row in kept]
 
 
 def test_features_follow_their_samples(tmp_path):
-    def row(**numbers: int | None) -> dict[str, Any]:
+    def row(**numbers):
         return {"target_id": target_id(0), "sample_index": 0, **frames.CONTINUATION} | numbers
 
     frames.features(row(words_candidate=None)).write_parquet(tmp_path / "a.parquet")

@@ -1,3 +1,5 @@
+"""An engine in its own process, and texts in, numbers of their tokens out."""
+
 from __future__ import annotations
 
 import os
@@ -5,14 +7,21 @@ import shutil
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from mia_batch.errors import EngineError, SettingsError
-from mia_batch.evidence.process import EngineProcess
-from mia_batch.evidence.request import EngineSpec
-from tests.checkpoints import BOS_ID, CONTEXT, change
+from mia_batch.evidence import worker
+from mia_batch.evidence.engines import registry
+from mia_batch.evidence.process import EngineProcess, LocalSource
+from mia_batch.evidence.request import EngineSpec, Request
+from mia_batch.evidence.worker import _explain, _set_environment
+from mia_batch.models.tokens import Tokenizer
+from tests.checkpoints import BOS_ID, CONTEXT, TEXTS, change, save_tokenizer
 from tests.engine_conformance import answers, outputs, request
 from tests.processes import HANGS, is_alive, wait_until_gone
 
@@ -22,13 +31,10 @@ def start(checkpoint: Path, folder: Path, **changes: Any) -> EngineProcess:
     return EngineProcess.start(spec, log=folder / "engine.log")
 
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 LONG = {"n": 200, "max_tokens": CONTEXT - 2}
 
 
-def test_a_killed_worker_is_an_error_at_once(checkpoint: Path, tmp_path: Path):
+def test_a_killed_worker_is_an_error_at_once(checkpoint, tmp_path):
     with start(checkpoint, tmp_path) as engine:
         engine.submit(request(0, [BOS_ID], **LONG))
         assert engine.results(timeout=0.2) == []
@@ -41,7 +47,7 @@ def test_a_killed_worker_is_an_error_at_once(checkpoint: Path, tmp_path: Path):
             engine.results()
 
 
-def test_a_crash_loses_nothing_that_was_finished_and_is_explained(checkpoint: Path, tmp_path: Path):
+def test_a_crash_loses_nothing_that_was_finished_and_is_explained(checkpoint, tmp_path):
     with start(checkpoint, tmp_path) as engine:
         engine.submit(request(0, [BOS_ID], max_tokens=1))
         assert engine._connection.poll(HANGS)
@@ -73,9 +79,7 @@ engine.results()
 """
 
 
-def test_an_engine_works_in_any_script_and_dies_with_it(
-    checkpoint: Path, tmp_path: Path, transformers_engine: EngineProcess
-):
+def test_an_engine_works_in_any_script_and_dies_with_it(checkpoint, tmp_path, transformers_engine):
     """A script without a main guard that has used torch, killed while its engine works."""
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
@@ -94,7 +98,7 @@ def test_an_engine_works_in_any_script_and_dies_with_it(
     wait_until_gone(worker)
 
 
-def test_closing_a_busy_engine_takes_seconds_and_ends_it(checkpoint: Path, tmp_path: Path):
+def test_closing_a_busy_engine_takes_seconds_and_ends_it(checkpoint, tmp_path):
     engine = start(checkpoint, tmp_path)
     for i in range(50):
         engine.submit(request(i, [BOS_ID], **LONG))
@@ -107,40 +111,31 @@ def test_closing_a_busy_engine_takes_seconds_and_ends_it(checkpoint: Path, tmp_p
         engine.results()
 
 
-def test_an_engine_that_an_error_leaves_behind_is_not_waited_for(checkpoint: Path, tmp_path: Path):
+def test_an_engine_that_an_error_leaves_behind_is_not_waited_for(checkpoint, tmp_path):
     engine = start(checkpoint, tmp_path)
     os.kill(engine._process.pid, signal.SIGSTOP)  # it would not answer a request to end
     engine.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
     assert not is_alive(engine._process.pid)
 
 
-def test_interrupts_are_the_parents_business(transformers_engine: EngineProcess):
+def test_an_idle_engine_goes_on_and_interrupts_are_the_parents_business(transformers_engine):
+    assert transformers_engine.results(timeout=0.01) == []
     os.killpg(transformers_engine._process.pid, signal.SIGINT)
     assert len(answers(transformers_engine, [request(0, [BOS_ID])])) == 1
 
 
-def test_an_idle_engine_waits_and_then_goes_on(transformers_engine: EngineProcess):
-    assert transformers_engine.results(timeout=0.01) == []
-    assert len(answers(transformers_engine, [request(0, [BOS_ID])])) == 1
-
-
 @pytest.mark.parametrize("prompt", [[BOS_ID] * CONTEXT, [BOS_ID]], ids=["refused", "answered"])
-def test_any_number_of_requests_can_wait_while_nobody_reads(
-    transformers_engine: EngineProcess, prompt: list[int]
-):
+def test_any_number_of_requests_can_wait_while_nobody_reads(transformers_engine, prompt):
     n = 30_000 if len(prompt) == CONTEXT else 2_000
     found = answers(transformers_engine, (request(i, prompt, max_tokens=1) for i in range(n)))
     assert sorted(found) == list(range(n))
 
 
-def test_a_wrong_setting_arrives_as_it_was_raised(checkpoint: Path, tmp_path: Path):
-    with pytest.raises(SettingsError, match="'tensor_parallel_size'"):
-        start(checkpoint, tmp_path, tensor_parallel_size=2)
-
-
-def test_a_model_that_cannot_start_names_its_cause_and_the_log(tmp_path: Path):
+def test_a_model_that_cannot_start_names_its_cause_and_the_log(checkpoint, tmp_path):
     with pytest.raises(EngineError, match=rf"cannot load .* \(\w+: .*\); .*log is {tmp_path}"):
         start(tmp_path / "nothing", tmp_path)
+    with pytest.raises(SettingsError, match="'tensor_parallel_size'"):  # as it was raised there
+        start(checkpoint, tmp_path, tensor_parallel_size=2)
 
 
 OF_A_HUB = """
@@ -157,7 +152,7 @@ except SettingsError as error:
 """
 
 
-def test_files_that_a_hub_had_are_checked_once_they_are_here(checkpoint: Path, tmp_path: Path):
+def test_files_that_a_hub_had_are_checked_once_they_are_here(checkpoint, tmp_path):
     cached = tmp_path / "models--some--model"
     snapshot = shutil.copytree(checkpoint, cached / "snapshots" / "0123")
     change(snapshot, lambda own: {name: own[name] for name in own if name != "lm_head.weight"})
@@ -171,3 +166,193 @@ def test_files_that_a_hub_had_are_checked_once_they_are_here(checkpoint: Path, t
         env=os.environ | {"HF_HUB_CACHE": str(tmp_path), "HF_HUB_OFFLINE": "1"},
     )
     assert "the weights of 'some/model' lack lm_head.weight" in done.stdout
+
+
+def raised(message: str, cause: Exception) -> EngineError:
+    with pytest.raises(EngineError) as caught:
+        raise EngineError(message) from cause
+    return caught.value
+
+
+@pytest.fixture
+def environment(monkeypatch):
+    """The process's environment, empty and without consequences."""
+    values: dict[str, str] = {}
+    monkeypatch.setattr(os, "environ", values)
+    return values
+
+
+def test_processes_are_for_several_accelerators_and_what_the_user_set_stays(environment):
+    environment["OMP_NUM_THREADS"] = "7"
+    spec = EngineSpec(engine="vllm", kind="samples", model="m", tensor_parallel_size=2)
+    _set_environment(spec)
+    assert "VLLM_ENABLE_V1_MULTIPROCESSING" not in environment
+    _set_environment(replace(spec, tensor_parallel_size=1))
+    assert environment["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
+    assert environment["VLLM_NO_USAGE_STATS"] == "1"
+    assert environment["OMP_NUM_THREADS"] == "7"
+
+
+@pytest.mark.parametrize(
+    ("kind", "on_cpu", "compilers", "arguments", "disabled"),
+    [
+        ("samples", True, {"g++"}, {}, True),
+        ("samples", True, {"g++"}, {"enforce_eager": False}, False),
+        ("logprobs", False, {"clang++"}, {}, False),
+        ("logprobs", False, set(), {}, True),
+        ("samples", False, set(), {}, False),
+    ],
+)
+def test_log_probabilities_are_not_compiled_on_a_cpu_or_without_a_compiler(
+    environment, monkeypatch, kind, on_cpu, compilers, arguments, disabled
+):
+    monkeypatch.setattr(registry, "_ACCELERATORS", ("no such device",) if on_cpu else ("null",))
+    monkeypatch.setattr(worker, "which", lambda name: name if name in compilers else None)
+    spec = EngineSpec(engine="transformers", kind=kind, model="m", engine_args=arguments)
+    _set_environment(spec)
+    assert ("TORCH_COMPILE_DISABLE" in environment) == disabled
+    assert environment.get("OMP_NUM_THREADS") == ("1" if on_cpu else None)
+
+
+KNOWN = ("out of memory; take less", ValueError("no room"))
+OLD = "ValueError: of an older run\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (KNOWN, "out of memory; take less"),
+        (None, "the vllm engine stopped (KeyError: 'x')"),
+        *(
+            (("vLLM stopped", RuntimeError(words)), "vLLM stopped: ValueError: of this run")
+            for words in ("See root cause above.", "See stack trace (above)")
+        ),
+    ],
+)
+def test_why_an_engine_ended_and_a_cause_that_only_this_runs_log_names(tmp_path, error, sentence):
+    log = tmp_path / "engine.log"
+    log.write_text(f"{OLD}ValueError: of this run\n")
+    given = KeyError("x") if error is None else raised(*error)
+    said = str(_explain(given, "vllm", str(log), len(OLD)))
+    assert said == f"{sentence}; the engine's log is {log}"
+
+
+TEXT = " ".join(TEXTS[0].split()[:30])
+LONG_TEXT = " ".join(TEXTS[1].split()[:400])
+MOMENTS = frozenset({"vocabulary_mean", "vocabulary_variance"})
+
+
+@pytest.fixture(scope="module")
+def engine(checkpoint, tmp_path_factory):
+    spec = EngineSpec(
+        engine="transformers", kind="logprobs", model=str(checkpoint), columns=MOMENTS
+    )
+    with EngineProcess.start(spec, log=tmp_path_factory.mktemp("log") / "engine.log") as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def tokenizer(checkpoint):
+    return Tokenizer.load(str(checkpoint))
+
+
+@pytest.fixture(scope="module")
+def bare_tokenizer(tmp_path_factory, checkpoint):
+    """The same without a special token before a text."""
+    import tokenizers
+
+    folder = tmp_path_factory.mktemp("bare")
+    save_tokenizer(tokenizers.Tokenizer.from_file(str(checkpoint / "tokenizer.json")), folder, "$A")
+    return Tokenizer.load(str(folder), setting="tokenizer")
+
+
+def ask(engine, tokenizer, *, strides=False, **request):
+    source = LocalSource(engine, tokenizer, strides=strides)
+    source.submit(Request(request_id=7, kind="logprobs", columns=MOMENTS, **request))
+    (result,) = source.results()
+    assert result.request_id == 7
+    return result
+
+
+def test_each_token_has_its_numbers_after_the_special_token(engine, tokenizer):
+    result = ask(engine, tokenizer, text=TEXT)
+    assert result.bos
+    assert result.tokens["token_ids"].tolist() == tokenizer.encode([TEXT])[0]
+    assert np.isfinite(result.tokens["logprob"]).all()
+    assert (result.tokens["logprob"] < 0).all()
+    assert {len(values) for values in result.tokens.values()} == {len(result.tokens["token_ids"])}
+    assert result.tokens.keys() > MOMENTS
+    assert "rank" not in result.tokens
+    assert result.passes == 1
+
+
+def test_without_a_special_token_the_first_token_has_none(engine, bare_tokenizer):
+    result = ask(engine, bare_tokenizer, text=TEXT)
+    assert not result.bos
+    assert np.isnan(result.tokens["logprob"]).tolist() == [
+        index == 0 for index in range(len(result.tokens["token_ids"]))
+    ]
+
+
+def test_a_text_after_another_is_scored_as_a_part_of_both(engine, tokenizer):
+    context, text = TEXT[:50], TEXT[50:]
+    whole = ask(engine, tokenizer, text=TEXT).tokens
+    part = ask(engine, tokenizer, context=context, text=text).tokens
+    n = len(part["token_ids"])
+    assert 0 < n < len(whole["token_ids"])
+    assert part["token_ids"].tolist() == whole["token_ids"][-n:].tolist()
+    np.testing.assert_allclose(part["logprob"], whole["logprob"][-n:], atol=1e-5)
+
+
+def test_only_so_many_tokens_of_context_and_text_are_looked_at(engine, tokenizer):
+    context, text = TEXT[:60], TEXT[60:]
+    (ids,) = tokenizer.encode([TEXT])
+    n_text = len(tokenizer.encode_after(context, text)[2])
+    cut = ask(engine, tokenizer, context=context, text=text, context_tokens=3, text_tokens=4)
+    assert cut.tokens["token_ids"].tolist() == ids[-n_text:][:4]
+    whole = ask(engine, tokenizer, context=context, text=text)
+    assert not np.allclose(cut.tokens["logprob"], whole.tokens["logprob"][:4], atol=1e-3)
+    none = ask(engine, tokenizer, context=context, text=text, context_tokens=0, text_tokens=4)
+    assert none.tokens["token_ids"].tolist() == cut.tokens["token_ids"].tolist()
+
+
+def test_a_text_with_fewer_tokens_than_wanted_is_not_of_the_kind(engine, tokenizer):
+    result = ask(engine, tokenizer, context=TEXT, text=" word", text_tokens=50)
+    assert (result.tokens, result.asked, result.passes) == (None, False, 0)
+    assert result.error.endswith("tokens, fewer than the 50 wanted")
+
+
+def test_a_long_text_is_refused_or_scored_in_strides(engine, tokenizer):
+    (ids,) = tokenizer.encode([LONG_TEXT])
+    refused = ask(engine, tokenizer, text=LONG_TEXT)
+    assert refused.tokens is None
+    assert refused.error == (
+        f"the text has {len(ids) + 1} tokens with what precedes it, the context {CONTEXT}"
+    )
+    result = ask(engine, tokenizer, text=LONG_TEXT, strides=True)
+    assert result.passes == -(-len(ids) // (CONTEXT - 1)) > 1
+    assert result.tokens["token_ids"].tolist() == ids
+    assert np.isfinite(result.tokens["logprob"]).all()
+
+
+def test_strides_do_not_see_each_other(engine, bare_tokenizer):
+    (ids,) = bare_tokenizer.encode([LONG_TEXT])
+    result = ask(engine, bare_tokenizer, text=LONG_TEXT, strides=True)
+    unscored = np.flatnonzero(np.isnan(result.tokens["logprob"]))
+    assert unscored.tolist() == list(range(0, len(ids), CONTEXT))
+
+
+@pytest.mark.parametrize(
+    ("asked", "reason"),
+    [
+        ({"text": ""}, "the text has no token"),
+        ({"text": "a"}, "the text has one token, and nothing precedes it"),
+        ({"context": TEXT, "text": LONG_TEXT, "strides": True}, f", the context {CONTEXT}"),
+    ],
+)
+def test_texts_without_anything_to_ask_or_too_long_after_a_context(
+    engine, bare_tokenizer, asked, reason
+):
+    result = ask(engine, bare_tokenizer, **asked)
+    assert result.tokens is None
+    assert result.error.endswith(reason)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 from math import isclose
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from mia_batch.errors import EngineError, SettingsError
 from mia_batch.evidence.endpoint.replies import (
     Chat,
+    Choices,
     Echo,
     NextToken,
     RequestFormat,
@@ -21,16 +23,14 @@ from mia_batch.evidence.endpoint.replies import (
     read_next_token,
     shorten,
 )
-from mia_batch.evidence.endpoint.settings import NEUTRAL, Capabilities
-from mia_batch.evidence.endpoint.transport import RefusedError, UnansweredError, UnusableError
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from mia_batch.evidence.endpoint.replies import Choices
-    from mia_batch.evidence.endpoint.settings import EndpointSettings, Honour
-    from mia_batch.evidence.endpoint.transport import RequestRunner
-    from mia_batch.evidence.request import AnswerKind
+from mia_batch.evidence.endpoint.settings import NEUTRAL, Capabilities, EndpointSettings, Honour
+from mia_batch.evidence.endpoint.transport import (
+    RefusedError,
+    RequestRunner,
+    UnansweredError,
+    UnusableError,
+)
+from mia_batch.evidence.request import AnswerKind
 
 _TOP = (20, 5, 1)  # what vLLM and OpenAI's chat list at most, OpenAI's completions, anyone
 _UNKNOWN_FIELD = frozenset({400, 422, 501})
@@ -313,7 +313,6 @@ class Probe:
         return Capabilities(max_model_len=await self._max_model_len())
 
     async def _run_next_token(self, request_format: NextToken) -> Capabilities:
-        """Ask only for log-probabilities of the next token."""
         try:
             found = await probe_next_token(request_format, partial(self._ask, max_tokens=1))
         except RefusedError as error:

@@ -5,26 +5,29 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel, Field, ValidationError
 
-from mia_batch.evidence.endpoint.settings import NEUTRAL, Dialect, Tokens, most_prompt_tokens
-from mia_batch.evidence.request import Answer, Continuation
+from mia_batch.evidence.endpoint.settings import (
+    NEUTRAL,
+    Capabilities,
+    Dialect,
+    EndpointSettings,
+    Tokens,
+    most_prompt_tokens,
+)
+from mia_batch.evidence.request import Answer, AnswerKind, Continuation, FinishReason, Request
+from mia_batch.models.tokens import Tokenizer
 from mia_batch.models.weights import cause_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from numpy.typing import NDArray
-
-    from mia_batch.evidence.endpoint.settings import Capabilities, EndpointSettings
     from mia_batch.evidence.endpoint.transport import Reply
-    from mia_batch.evidence.request import AnswerKind, FinishReason, Request
-    from mia_batch.models.tokens import Tokenizer
 
 _LONGEST = 300
 _STOPS = frozenset({"stop", "eos", "eos_token", "end_turn", "stop_sequence", "complete", "done"})
@@ -78,8 +81,7 @@ class Choices:
         return (self.found[0].text or "") if 0 in self.found else ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class Refusal(NamedTuple):
     """What a reply with an error status says."""
 
     codes: frozenset[str]  # the error's ``code`` and ``type``, as far as they are there
@@ -203,7 +205,6 @@ def _finish_of(choice: dict[str, Any]) -> str:
 
 
 def _redacted(value: Any, redact: Callable[[str], str]) -> Any:  # noqa: ANN401 - JSON
-    """Take the key out of every text of a JSON value."""
     if isinstance(value, str):
         return redact(value)
     if isinstance(value, list):
@@ -226,8 +227,7 @@ def read_refusal(reply: Reply, settings: EndpointSettings) -> Refusal:
     elif message is None:
         message = reply.body.decode(errors="replace")
     said = shorten(settings.redact(str(message))) or "no message"
-    sentence = f"status {reply.status}: {said}"
-    return Refusal(codes=codes, is_json=decoded is not None, sentence=sentence)
+    return Refusal(codes, decoded is not None, f"status {reply.status}: {said}")
 
 
 def decode_object(body: bytes) -> dict[str, object] | None:
@@ -344,7 +344,6 @@ class RequestFormat:
         return read_choices(body, request.n, find, self.settings.redact)
 
     def prompt(self, request: Request) -> str:
-        """Take what is sent of a request's texts."""
         return request.context + request.text
 
     def fields(self, request: Request, capabilities: Capabilities) -> dict[str, object]:
@@ -437,12 +436,12 @@ class Echo(RequestFormat):
         (echoed,) = continuations
         found = read_echo(echoed.text or "", request.context, request.text, n_drawn=echoed.n_tokens)
         if isinstance(found, str):
-            return Answer(request_id=request.request_id, error=found)
+            return request.failed(found)
         bos, logprob = found
         if len(logprob) < (request.text_tokens or 0):
             n, wanted = len(logprob), request.text_tokens
             error = f"the text has {n} tokens, fewer than the {wanted} wanted"
-            return Answer(request_id=request.request_id, error=error, asked=False)
+            return request.failed(error, asked=False)
         tokens: dict[str, NDArray[np.generic]] = {"logprob": logprob[: request.text_tokens]}
         return Answer(request_id=request.request_id, tokens=tokens, bos=bos)
 
@@ -525,14 +524,13 @@ class NextToken(RequestFormat):
             special, before, ids = self.tokenizer.encode_after(request.context, request.text)
             prompt = self._prompt_of(request, special + before)
         if no_answers := request.why_no_answers(ids):
-            return Answer(request_id=request.request_id, passes=0, error=no_answers)
+            return request.failed(no_answers, passes=0)
         if ids and prompt is not None:
             return replace(request, context=prompt, text_ids=ids if request.question else ids[:1])
         error = "the endpoint would cut the words before the text in another way alone"
         if not ids:
             error = "the text has 0 tokens, fewer than the 1 wanted"
-        number, asked = request.request_id, bool(ids)
-        return Answer(request_id=number, passes=0, error=error, asked=asked)
+        return request.failed(error, passes=0, asked=bool(ids))
 
     def _prompt_of(self, request: Request, ids: list[int]) -> str | None:
         """Find the prompt of these tokens, the last of which may begin the text."""
@@ -590,12 +588,12 @@ class NextToken(RequestFormat):
         for token in tokens:
             read = read_next_token(listed.text or "", token, self.tokenizer, exact=exact)
             if isinstance(read, str):
-                return Answer(request_id=request.request_id, error=read)
+                return request.failed(read)
             found.append(read)
         logprobs, bounded = zip(*found, strict=True)
         if request.question and all(bounded):
             error = f"none of the answers is among the {capabilities.top_logprobs} tokens listed"
-            return Answer(request_id=request.request_id, error=error)
+            return request.failed(error)
         special, _, _ = self.tokenizer.encode_after("", "")
         return Answer(
             request_id=request.request_id,

@@ -84,11 +84,10 @@ def _check_address(base_url: str) -> None:
     try:
         parts = urlsplit(base_url)
         usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+        usable = usable and not parts.query and not parts.fragment
     except ValueError:
         usable = False
-    else:
-        usable = usable and not parts.query and not parts.fragment and base_url.isascii()
-    if not usable or any(letter.isspace() for letter in base_url):
+    if not usable or not base_url.isascii() or any(map(str.isspace, base_url)):
         raise SettingsError(
             f"setting 'base_url' is {base_url!r}, which is not an address of an endpoint; "
             "write it like https://api.openai.com/v1"
@@ -159,11 +158,8 @@ class Tokens(NamedTuple):
     given: int  # of prompts
     drawn: int  # decoded
 
-    def plus(self, other: Tokens) -> Tokens:
-        return Tokens(self.given + other.given, self.drawn + other.drawn)
-
-    def minus(self, other: Tokens) -> Tokens:
-        return Tokens(self.given - other.given, self.drawn - other.drawn)
+    def plus(self, other: Tokens, times: int = 1) -> Tokens:
+        return Tokens(self.given + times * other.given, self.drawn + times * other.drawn)
 
 
 def most_prompt_tokens(settings: EndpointSettings, *, prompt_bytes: int, prompts: int = 1) -> int:
@@ -206,7 +202,7 @@ class Ledger:
 
     def settle(self, most: Tokens, used: Tokens) -> None:
         self._open -= 1
-        self._reserved = self._reserved.minus(most)
+        self._reserved = self._reserved.plus(most, -1)
         self._spent = self._spent.plus(used)
 
 

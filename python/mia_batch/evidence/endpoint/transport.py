@@ -5,26 +5,23 @@ from __future__ import annotations
 import asyncio
 import time
 import zlib
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from math import inf, isfinite
+from random import Random
 from typing import TYPE_CHECKING, Literal
 
 import httpx
 
 from mia_batch.errors import EngineError
-from mia_batch.evidence.endpoint.replies import read_refusal
-from mia_batch.evidence.endpoint.settings import Ledger, Tokens
+from mia_batch.evidence.endpoint.replies import Choices, RequestFormat, WireRequest, read_refusal
+from mia_batch.evidence.endpoint.settings import EndpointSettings, Ledger, Tokens
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
-    from random import Random
-
     from mia_batch.evidence.endpoint.client import Journal
-    from mia_batch.evidence.endpoint.replies import Choices, RequestFormat, WireRequest
-    from mia_batch.evidence.endpoint.settings import EndpointSettings
 
 _SECONDS_TO_CONNECT = 30.0
 _MOST_BYTES = 16 << 20  # no honest answer is as large
@@ -348,7 +345,6 @@ class RequestRunner:
             ledger.reserve(request.most)
 
     async def _try(self, request: WireRequest, attempt: int, max_retries: int) -> Choices | Next:
-        """Send once; an answer, or what to do next."""
         sent_in_round = self.concurrency.round
         used = request.most  # of an answer that is lost on its way nobody knows the price
         sent = datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -4,31 +4,26 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from math import ceil
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import NamedTuple, Self
 from unicodedata import category
 
 import numpy as np
+import numpy.typing as npt
 import torch
 import transformers
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from mia_batch.errors import EngineError, SettingsError
 from mia_batch.evidence.engines.registry import why_not_finite
-from mia_batch.evidence.request import Answer, Continuation, EngineInfo
+from mia_batch.evidence.request import Answer, Continuation, EngineInfo, EngineSpec, Request
 from mia_batch.models.tokens import NO_LIMIT, find_specials
 from mia_batch.models.weights import cause_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    import numpy.typing as npt
-    from torch import Tensor
-    from transformers import PreTrainedModel, PreTrainedTokenizerFast
-
-    from mia_batch.evidence.request import EngineSpec, Request
 
 _RUN = re.compile(r"\S+")
 _EDGES = "LMN"  # letters, marks, numbers
@@ -89,7 +84,7 @@ def neighbours(model: MaskedModel, text: str, *, n: int, seed: int) -> Variants:
     words = word_spans(text)
     if len(words) < 2:
         return Variants(texts=(), reason=_TOO_SHORT)
-    order = generator(_NEIGHBOUR, seed).permutation(len(words))[:n]
+    order = np.random.default_rng([_NEIGHBOUR, seed]).permutation(len(words))[:n]
     gaps = [Gaps(text, [words[index]]) for index in order]
     ranked = [
         _replacements(model, of, row, -(-n // len(words)))
@@ -131,7 +126,7 @@ def perturbations(model: MaskedModel, text: str, *, n: int, seed: int) -> Varian
     words = word_spans(text)
     if len(words) < 2:
         return Variants(texts=(), reason=_TOO_SHORT)
-    generators = [generator(_PERTURBATION, seed, index) for index in range(n)]
+    generators = [np.random.default_rng([_PERTURBATION, seed, index]) for index in range(n)]
     gaps = [Gaps(text, [words[i] for i in _spans(len(words), of)]) for of in generators]
     predicted = model.predict(gaps)
     return Variants(
@@ -157,11 +152,6 @@ def _spans(n_words: int, own: np.random.Generator) -> Iterator[int]:
 def _draw(logprob: npt.NDArray[np.float32], own: np.random.Generator) -> int:
     shares = np.exp(logprob.astype(np.float64))
     return int(own.choice(len(shares), p=shares / shares.sum()))
-
-
-def generator(kind: int, seed: int, *index: int) -> np.random.Generator:
-    """Random numbers of one kind of variant, of one text, and of one of its variants."""
-    return np.random.default_rng([kind, seed, *index])
 
 
 _PARAPHRASE = 3
@@ -193,7 +183,7 @@ def paraphrases(
     texts: list[str] = []
     for first in range(0, n_pairs, _AT_ONCE):
         pairs = range(first, min(first + _AT_ONCE, n_pairs))
-        generators = [generator(_PARAPHRASE, seed, pair) for pair in pairs]
+        generators = [np.random.default_rng([_PARAPHRASE, seed, pair]) for pair in pairs]
         hidden = [_hide(cut.places, share, own) for own in generators]
         predicted = model.predict_tokens(cut, hidden)
         for places, rows, own in zip(hidden, predicted, generators, strict=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import sqrt
@@ -9,22 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from transformers import AutoModelForCausalLM, __version__
+from torch import Tensor
+from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel, __version__
 
 from mia_batch.errors import EngineError, SettingsError
 from mia_batch.evidence.engines.registry import check_probes, probes
-from mia_batch.evidence.request import EngineInfo
-from mia_batch.models.weights import cause_of, read_adapter, weights_source
+from mia_batch.evidence.request import EngineInfo, EngineSpec, Request
+from mia_batch.models.weights import Adapter, cause_of, read_adapter, weights_source
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from peft import PeftModel
-    from torch import Tensor
-    from transformers import PreTrainedConfig, PreTrainedModel
-
-    from mia_batch.evidence.request import EngineSpec, Request
-    from mia_batch.models.weights import Adapter
 
 
 def add_adapter(model: PreTrainedModel, adapter: Adapter) -> PeftModel:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import sys
+from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
@@ -12,12 +14,22 @@ from importlib.metadata import PackageNotFoundError, entry_points, version
 from importlib.util import find_spec
 from pathlib import Path
 from shutil import which
-from typing import TYPE_CHECKING
+from typing import TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mia_batch.errors import EngineError, SettingsError
+from mia_batch.evidence.request import (
+    Answer,
+    Continuation,
+    Engine,
+    EngineSpec,
+    EvidenceKind,
+    Request,
+)
 from mia_batch.models.weights import (
+    Adapter,
     differ_in_weights,
     read_adapter,
     tensors_in,
@@ -25,20 +37,11 @@ from mia_batch.models.weights import (
     weights_source,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from numpy.typing import NDArray
-
-    from mia_batch.evidence.request import Engine, EngineSpec, EvidenceKind
-    from mia_batch.models.weights import Adapter
-
 _ACCELERATORS = ("nvidia[0-9]*", "kfd", "dxg")  # device files: NVIDIA, AMD, either under WSL
 _CGROUP = Path("/sys/fs/cgroup")
 
 
 def missing(extra: str, *packages: str) -> str | None:
-    """Say which package of an extra is not installed."""
     for package in packages or (extra,):
         if find_spec(package) is None:
             return f"the package {package} is not installed (pip install 'mia-batch[{extra}]')"
@@ -76,8 +79,9 @@ def has_vllm_for_cpus() -> bool:
 def available_memory() -> int:
     meminfo = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
     machine = int(meminfo["MemAvailable"].split()[0]) * 1024
-    limit, used = _number(_CGROUP / "memory.max"), _number(_CGROUP / "memory.current")
-    if limit is None or used is None:
+    try:
+        limit, used = (int((_CGROUP / f"memory.{name}").read_text()) for name in ("max", "current"))
+    except (OSError, ValueError):  # there is no such file, or no limit: ``max``
         return machine
     return min(machine, limit - used)
 
@@ -103,14 +107,6 @@ def kept_for_good() -> Iterator[None]:
         gc.enable()
 
 
-def _number(path: Path) -> int | None:
-    """Read the number in a kernel file; None without the file or where it says ``max``."""
-    try:
-        return int(path.read_text())
-    except (OSError, ValueError):
-        return None
-
-
 # Engines by name: what each can do, as data; a library is imported where its engine runs.
 
 ENTRY_POINTS = "mia_batch.engines"
@@ -134,61 +130,36 @@ of several answers to a question."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineType:
-    """What an engine is and can do.
+    """What an engine is and can do; to say so, nothing imports the engine's library.
 
-    Attributes
-    ----------
-    name
-        As setting ``engine`` has it.
-    start
-        ``module:function`` that takes an `EngineSpec` and returns a started `Engine`; it is
-        imported in the engine's own process only.
-    kinds
-        What it can be asked.
-    columns
-        Columns of the logprobs table that it can compute beside ``logprob``; ``noise`` stands for
-        log-probabilities of texts whose embeddings have noise, ``question`` for those of several
-        answers to a question.
-    adapter_obstacle
-        Says why it cannot run an adapter; None where it can.
-    obstacle
-        Says why it cannot run on this machine; None where it can. It imports no engine library.
-    missing
-        Says which package is not installed, the one obstacle that counts where it is to run on
-        other machines.
-    turns
-        Kinds for which its engine has ``turn_to(model)``: it can answer as another adapter that
-        differs from its own in its weights alone, so that their base is loaded once.
-    on_cpu
-        Whether it would run on the CPU of this machine.
+    ``start`` is ``module:function``, which takes an `EngineSpec` and returns a started `Engine`; it
+    is imported in the engine's own process only. ``columns`` are those of the logprobs table that
+    it can compute beside ``logprob``; ``noise`` stands for log-probabilities of texts whose
+    embeddings have noise, ``question`` for those of several answers to a question.
     """
 
-    name: str
+    name: str  # as setting ``engine`` has it
     start: str
     kinds: frozenset[EvidenceKind] = _SAMPLES
     columns: frozenset[str] = frozenset()
-    adapter_obstacle: Callable[[Adapter], str | None] = lambda _: None
-    obstacle: Callable[[], str | None] = lambda: None
-    missing: Callable[[], str | None] = lambda: None
+    adapter_obstacle: Callable[[Adapter], str | None] = lambda _: None  # why it cannot run one
+    obstacle: Callable[[], str | None] = lambda: None  # why it cannot run on this machine
+    missing: Callable[[], str | None] = lambda: None  # all that counts for other machines
+    # Kinds for which it has ``turn_to(model)``, so that the base of several adapters is loaded once
     turns: frozenset[EvidenceKind] = frozenset()
-    on_cpu: Callable[[], bool] = has_no_accelerator
+    on_cpu: Callable[[], bool] = has_no_accelerator  # whether it would run on this machine's CPU
 
 
 def _why_not_in_vllm(adapter: Adapter) -> str | None:
-    if adapter.kind != "LORA":
-        return f"engine vllm runs adapters of kind LORA, and {adapter.folder!r} is {adapter.kind}"
-    if not adapter.modules:
-        return (
-            f"engine vllm reads LoRA weights in safetensors only, and {adapter.folder!r} has none"
-        )
-    if adapter.rank > _HIGHEST_RANK:
-        return f"engine vllm runs ranks up to {_HIGHEST_RANK}, and {adapter.folder!r} has more"
-    if named := sorted(_HEADS.intersection(adapter.modules)):
-        return f"engine vllm leaves out what {adapter.folder!r} adds to {' and '.join(named)}"
-    if adapter.extras:
-        listed = ", ".join(adapter.extras)
-        return f"engine vllm runs plain LoRA adapters, and {adapter.folder!r} has {listed}"
-    return None
+    name, heads = repr(adapter.folder), sorted(_HEADS.intersection(adapter.modules))
+    reasons = (
+        (adapter.kind != "LORA", f"runs adapters of kind LORA, and {name} is {adapter.kind}"),
+        (not adapter.modules, f"reads LoRA weights in safetensors only, and {name} has none"),
+        (adapter.rank > _HIGHEST_RANK, f"runs ranks up to {_HIGHEST_RANK}, and {name} has more"),
+        (heads, f"leaves out what {name} adds to {' and '.join(heads)}"),
+        (adapter.extras, f"runs plain LoRA adapters, and {name} has {', '.join(adapter.extras)}"),
+    )
+    return next((f"engine vllm {why}" for applies, why in reasons if applies), None)
 
 
 _BUILT_IN = (
@@ -307,7 +278,6 @@ def why_not(
 
 
 def can_turn(spec: EngineSpec, other: EngineSpec) -> bool:
-    """Whether a started engine can be turned to another model instead of starting one."""
     return (
         replace(spec, model=other.model) == other
         and spec.kind in engine_types()[spec.engine].turns
@@ -373,3 +343,126 @@ def why_not_finite(model: str, revision: str | None, dtype: str) -> str:
         f"setting 'dtype': {model!r} has or computes values too large for {dtype}; take "
         f"{'float32' if dtype == 'bfloat16' else 'bfloat16 or float32'}"
     )
+
+
+# What no engine can answer, and requests sorted into batches.
+
+
+def why_impossible(request: Request, *, max_model_len: int, vocab_size: int) -> str | None:
+    context, text = request.context_ids or [], request.text_ids or []
+    if request.kind == "samples":
+        if not context:
+            return "the prompt has no tokens"
+        if len(context) >= max_model_len:
+            return (
+                f"the prompt has {len(context)} tokens, which leaves no room in the model's "
+                f"context of {max_model_len}"
+            )
+        if request.n < 1 or request.max_tokens < 1:
+            return "a request must ask for at least one sample and one token"
+    else:
+        n_tokens = len(context) + len(text)
+        if not context or not text:
+            return f"a text of {n_tokens} tokens has none to score from token {len(context)} on"
+        if n_tokens > max_model_len:
+            return (
+                f"the text has {n_tokens} tokens, more than the model's context of {max_model_len}"
+            )
+    ids = [*context, *text]
+    if not 0 <= min(ids) <= max(ids) < vocab_size:
+        what = "prompt" if request.kind == "samples" else "text"
+        return f"the {what} has a token outside the model's vocabulary of {vocab_size}"
+    return None
+
+
+# What comes together in one batch: continuations to decode, or texts to score.
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Row:
+    """One continuation to decode: the ``index``-th of a request."""
+
+    request: Request
+    index: int
+    max_tokens: int
+
+    @property
+    def seed(self) -> int | None:
+        return None if self.request.greedy else self.request.seed + self.index
+
+    @property
+    def prompt(self) -> list[int]:
+        return self.request.context_ids or []
+
+
+def take_batch(
+    queue: list[Item],
+    lengths: Callable[[Item], tuple[int, ...]],
+    fits: Callable[..., bool],
+    *,
+    may_pad: bool = True,
+) -> list[Item]:
+    """Take the oldest and those most like it in length out of a queue, as many as fit together.
+
+    ``fits`` takes their number and the largest of each of their ``lengths``; one always fits.
+    ``may_pad`` says whether different lengths may come together. The queue is oldest first.
+    """
+    if not queue:
+        return []
+    oldest = largest = lengths(queue[0])
+    batch: list[Item] = []
+
+    def difference(item: Item) -> int:
+        return sum(abs(one - other) for one, other in zip(lengths(item), oldest, strict=True))
+
+    for item in sorted(queue, key=difference):
+        larger = tuple(map(max, largest, lengths(item)))
+        if batch and not (fits(len(batch) + 1, *larger) and (may_pad or lengths(item) == oldest)):
+            break
+        largest = larger
+        batch.append(item)
+    taken = set(map(id, batch))
+    queue[:] = [item for item in queue if id(item) not in taken]
+    return batch
+
+
+def put_back(batch: list[Item], queue: list[Item], what: str, way_out: str) -> int:
+    """After memory ran out: the same again, half as many at once, which is returned."""
+    if len(batch) == 1:
+        raise EngineError(
+            f"memory does not suffice for {what} tokens; set a smaller max_model_len through "
+            f"--engine-arg, {way_out} a smaller dtype"
+        )
+    queue[:0] = batch
+    return len(batch) // 2
+
+
+def text_answer(request: Request, tokens: dict[str, NDArray[np.generic]]) -> Answer:
+    if np.isfinite(tokens["logprob"]).all():
+        return Answer(request_id=request.request_id, tokens=tokens)
+    return request.failed("the model gives a token a log-probability that is not a finite number")
+
+
+def n_tokens(request: Request) -> int:
+    return len(request.context_ids or ()) + len(request.text_ids or ())
+
+
+def end_token_ids(*declared: int | list[int] | None) -> frozenset[int]:
+    """Every token that ends a text, by any of the files of a checkpoint.
+
+    These are the end-of-text tokens of the tokenizer, of ``config.json`` and of
+    ``generation_config.json``: a number, a list of numbers, or nothing.
+    """
+    lists = (value if isinstance(value, list) else [value] for value in declared)
+    return frozenset(end for each in lists for end in each if end is not None)
+
+
+def cut_at_end(token_ids: list[int], ends: AbstractSet[int], max_tokens: int) -> Continuation:
+    """Cut decoded tokens after the first end-of-text token, which stays, or ``max_tokens``."""
+    kept = token_ids[:max_tokens]
+    stop = next((index for index, token in enumerate(kept) if token in ends), None)
+    if stop is None:
+        return Continuation(token_ids=kept, finish_reason="length")
+    return Continuation(token_ids=kept[: stop + 1], finish_reason="stop")

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from transformers import AutoTokenizer, GenerationConfig
+from torch import Tensor
+from transformers import AutoTokenizer, GenerationConfig, PreTrainedConfig, PreTrainedModel
 
 from mia_batch.errors import EngineError, SettingsError
-from mia_batch.evidence.engines.batching import (
-    Row,
-    cut_at_end,
-    end_token_ids,
-    n_tokens,
-    take_batch,
-    why_impossible,
-)
 from mia_batch.evidence.engines.pretrained import (
     NoisyEmbeddings,
     embed_prompts,
@@ -26,24 +20,29 @@ from mia_batch.evidence.engines.pretrained import (
     load_pretrained,
     ran_out_of_memory,
 )
-from mia_batch.evidence.engines.registry import available_memory
-from mia_batch.evidence.request import Answer
+from mia_batch.evidence.engines.registry import (
+    Row,
+    available_memory,
+    cut_at_end,
+    end_token_ids,
+    n_tokens,
+    put_back,
+    take_batch,
+    text_answer,
+    why_impossible,
+)
+from mia_batch.evidence.request import (
+    Answer,
+    Continuation,
+    Decoding,
+    Engine,
+    EngineSpec,
+    Request,
+)
 from mia_batch.models.weights import cause_of, read_adapter, tokenizer_source
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
     from peft import PeftModel
-    from torch import Tensor
-    from transformers import PreTrainedConfig, PreTrainedModel
-
-    from mia_batch.evidence.request import (
-        Continuation,
-        Decoding,
-        Engine,
-        EngineSpec,
-        Request,
-    )
 
 
 class SeededSampler:
@@ -252,7 +251,6 @@ class _Apart:
         self._output: Any = None  # of the body, when peft has run it
 
     def hidden(self, read: dict[str, Tensor], n_tokens: int) -> Tensor:
-        """Run the body: texts by tokens by features, as the head takes them."""
         if self._prompted is None:
             output: Any = self._body(**read, use_cache=False)
         else:
@@ -322,7 +320,7 @@ class TransformersSamples:
         room = self.info.max_model_len
         reason = why_impossible(request, max_model_len=room, vocab_size=self._vocab_size)
         if reason is not None:
-            self._refused.append(Answer(request_id=request.request_id, error=reason))
+            self._refused.append(request.failed(reason))
             return
         max_tokens = min(request.max_tokens, room - len(request.context_ids or ()))
         self._outputs[request.request_id] = {}
@@ -341,7 +339,8 @@ class TransformersSamples:
         except RuntimeError as error:
             if not ran_out_of_memory(error):
                 raise
-            self._put_back(batch)
+            what = f"one sequence of {len(batch[0].prompt)} + {batch[0].max_tokens}"
+            self._batch_size = put_back(batch, self._rows, what, "or")
             return complete
         for row, output in zip(batch, decoded, strict=True):
             outputs = self._outputs[row.request.request_id]
@@ -365,17 +364,6 @@ class TransformersSamples:
             return True
         row_bytes = n_tokens * self._token_bytes + self._vocab_size * _DRAWING_BYTES
         return bool(n_rows * row_bytes <= self._memory)
-
-    def _put_back(self, batch: list[Row]) -> None:
-        """After memory ran out: the same rows again, half as many at once."""
-        if len(batch) == 1:
-            raise EngineError(
-                f"memory does not suffice for one sequence of {len(batch[0].prompt)} + "
-                f"{batch[0].max_tokens} tokens; set a smaller max_model_len through --engine-arg, "
-                "or a smaller dtype"
-            )
-        self._batch_size = len(batch) // 2
-        self._rows[:0] = batch
 
     @torch.inference_mode()
     def _decode(self, batch: list[Row]) -> list[Continuation]:
@@ -505,7 +493,7 @@ class TransformersLogprobs:
             columns = self._columns & _whole(request.columns)
             self._queues[columns, request.noise != 0].append(request)
         else:
-            self._refused.append(Answer(request_id=request.request_id, error=reason))
+            self._refused.append(request.failed(reason))
 
     def step(self) -> list[Answer]:
         """Work on one batch. Raises `EngineError` if memory does not suffice for one text."""
@@ -525,7 +513,8 @@ class TransformersLogprobs:
             except RuntimeError as error:
                 if not ran_out_of_memory(error):
                     raise
-                self._put_back(batch, queue)
+                what = f"one text of {n_tokens(batch[0])}"
+                self._most_texts = put_back(batch, queue, what, "a smaller logits_memory or")
         return complete
 
     def close(self) -> None:
@@ -534,17 +523,6 @@ class TransformersLogprobs:
     @property
     def _on_cpu(self) -> bool:
         return self._device.type == "cpu"
-
-    def _put_back(self, batch: list[Request], queue: list[Request]) -> None:
-        """After memory ran out: the same texts again, half as many at once."""
-        if len(batch) == 1:
-            raise EngineError(
-                f"memory does not suffice for one text of {n_tokens(batch[0])} tokens; set a "
-                "smaller max_model_len through --engine-arg, a smaller logits_memory or a smaller "
-                "dtype"
-            )
-        self._most_texts = len(batch) // 2
-        queue[:0] = batch
 
     @torch.inference_mode()
     def _answers(self, batch: list[Request], columns: frozenset[str]) -> list[Answer]:
@@ -582,21 +560,13 @@ class TransformersLogprobs:
         ]
         found = {name: torch.cat([part[name] for part in parts]).cpu().numpy() for name in parts[0]}
         ends = accumulate(map(len, scored), initial=0)
+        if "rank" in found:
+            found["rank"] = found["rank"].astype(np.uint32)
         return [
-            _result(request, {name: values[start:end] for name, values in found.items()})
+            text_answer(request, {name: values[start:end] for name, values in found.items()})
             for request, (start, end) in zip(batch, pairwise(ends), strict=True)
         ]
 
 
 def _whole(columns: frozenset[str]) -> frozenset[str]:
-    """Add what is computed together."""
     return columns | VOCABULARY if columns & VOCABULARY else columns
-
-
-def _result(request: Request, found: dict[str, Any]) -> Answer:
-    if not np.isfinite(found["logprob"]).all():
-        error = "the model gives a token a log-probability that is not a finite number"
-        return Answer(request_id=request.request_id, error=error)
-    if "rank" in found:
-        found["rank"] = found["rank"].astype(np.uint32)
-    return Answer(request_id=request.request_id, tokens=found)

@@ -2,39 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from difflib import get_close_matches
 from threading import Thread
 from time import sleep
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 import numpy as np
 import torch
 import vllm
 from transformers import AutoConfig
+from vllm.config import VllmConfig
 from vllm.config.lora import MaxLoRARanks
 from vllm.inputs.engine import tokens_input
 from vllm.lora.request import LoRARequest
 from vllm.platforms import current_platform
 from vllm.sampling_params import RequestOutputKind
 from vllm.usage.usage_lib import UsageContext
-from vllm.v1.engine.core_client import SyncMPClient
+from vllm.v1.engine.core_client import EngineCoreClient, SyncMPClient
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from mia_batch.errors import EngineError, SettingsError
-from mia_batch.evidence.engines.batching import end_token_ids, why_impossible
-from mia_batch.evidence.engines.registry import available_memory, check_probes, probes
-from mia_batch.evidence.request import Answer, Continuation, EngineInfo
+from mia_batch.evidence.engines.registry import (
+    available_memory,
+    check_probes,
+    end_token_ids,
+    probes,
+    text_answer,
+    why_impossible,
+)
+from mia_batch.evidence.request import (
+    Answer,
+    Continuation,
+    Decoding,
+    EngineInfo,
+    EngineSpec,
+    Request,
+)
 from mia_batch.models.weights import cause_of, read_adapter, tokenizer_source, weights_source
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from numpy.typing import NDArray
-    from vllm.config import VllmConfig
-    from vllm.v1.engine.core_client import EngineCoreClient
-
-    from mia_batch.evidence.request import Decoding, EngineSpec, Request
 
 _SHARE_OF_MEMORY = 0.4  # for the key-value cache on a CPU
 _USUAL_TOKENS = 1024  # of a sequence; longer ones wait for room in the cache
@@ -84,18 +90,6 @@ def exchange_lora(engine: vllm.LLMEngine, before: LoRARequest | None, model: str
     except Exception as error:
         raise EngineError(f"vLLM cannot load {model!r} ({cause_of(error)})") from error
     return after
-
-
-def describe_vllm(engine: vllm.LLMEngine) -> EngineInfo:
-    config: VllmConfig = engine.vllm_config
-    return EngineInfo(
-        engine="vllm",
-        version=vllm.__version__,
-        device=current_platform.get_device_name(),
-        dtype=str(config.model_config.dtype).removeprefix("torch."),
-        max_model_len=config.model_config.max_model_len,
-        max_sequences=config.scheduler_config.max_num_seqs,
-    )
 
 
 def step_vllm(engine: vllm.LLMEngine) -> list[vllm.RequestOutput]:
@@ -222,16 +216,13 @@ class VllmEngine:
             self._parameters = _sampling_arguments(spec.decoding)
             self._engine = start_vllm(spec)
             self._parameters["stop_token_ids"] = sorted(_find_ends(self._engine))
-            self.info = describe_vllm(self._engine)
         else:
             self._parameters = dict(_OF_TEXTS)
             forced = {"enable_prefix_caching": False, "logprobs_mode": "raw_logprobs"}
             arguments = spec.engine_args | forced
             self._engine = start_vllm(replace(spec, engine_args=arguments), _in_pieces(spec))
-            described = describe_vllm(self._engine)
-            # The token that vLLM must draw takes a place of the context.
-            self.info = replace(described, max_model_len=described.max_model_len - 1)
         self._parameters |= _PLAIN
+        self.info = self._describe()
         self._lora = lora_of(spec.model)
         self._vocab_size = self._engine.model_config.get_vocab_size()
         self._waiting: dict[int, Request] = {}
@@ -254,7 +245,7 @@ class VllmEngine:
         except (ValueError, TypeError, vllm.exceptions.VLLMClientError) as error:
             reason = cause_of(error)
         if reason is not None:
-            self._refused.append(Answer(request_id=request.request_id, error=reason))
+            self._refused.append(request.failed(reason))
 
     def step(self) -> list[Answer]:
         """Decode one token of every sequence that runs, or read one batch of texts."""
@@ -269,6 +260,18 @@ class VllmEngine:
 
     def close(self) -> None:
         self._engine.engine_core.shutdown()
+
+    def _describe(self) -> EngineInfo:
+        config: VllmConfig = self._engine.vllm_config
+        drawn = 0 if self._samples else 1  # the token that vLLM must draw takes a place
+        return EngineInfo(
+            engine="vllm",
+            version=vllm.__version__,
+            device=current_platform.get_device_name(),
+            dtype=str(config.model_config.dtype).removeprefix("torch."),
+            max_model_len=config.model_config.max_model_len - drawn,
+            max_sequences=config.scheduler_config.max_num_seqs,
+        )
 
     def _check(self, model: str, revision: str | None = None) -> None:
         parameters = vllm.SamplingParams(**_OF_TEXTS, max_tokens=1)
@@ -341,23 +344,17 @@ def _in_pieces(spec: EngineSpec) -> dict[str, Any]:
 
 def _continuations(request: Request, output: vllm.RequestOutput) -> Answer:
     given = []
-    for completion in output.outputs:
-        if completion.finish_reason not in ("stop", "length"):
-            error = f"vLLM ended the request with {completion.finish_reason!r}"
-            return Answer(request_id=request.request_id, error=error)
-        given.append(
-            Continuation(
-                token_ids=list(completion.token_ids), finish_reason=completion.finish_reason
-            )
-        )
+    for each in output.outputs:
+        if each.finish_reason not in ("stop", "length"):
+            return request.failed(f"vLLM ended the request with {each.finish_reason!r}")
+        given.append(Continuation(token_ids=[*each.token_ids], finish_reason=each.finish_reason))
     return Answer(request_id=request.request_id, continuations=given)
 
 
 def _answers(request: Request, output: vllm.RequestOutput) -> Answer:
-    """Take what the listing of the one token that was drawn says of each answer."""
     listed: Any = output.outputs[0].logprobs
     found = [listed[0][token].logprob for token in request.text_ids or ()]
-    return _finite(request, np.array(found, dtype=np.float32))
+    return text_answer(request, {"logprob": np.array(found, dtype=np.float32)})
 
 
 def _logprobs(request: Request, output: vllm.RequestOutput) -> Answer:
@@ -365,13 +362,6 @@ def _logprobs(request: Request, output: vllm.RequestOutput) -> Answer:
     before = request.context_ids or []
     found: Any = output.prompt_logprobs
     if found is None or found.token_ids != [*before, *(request.text_ids or ())][1:]:
-        error = "vLLM gave log-probabilities of other tokens than those of the text"
-        return Answer(request_id=request.request_id, error=error)
-    return _finite(request, np.array(found.logprobs[len(before) - 1 :], dtype=np.float32))
-
-
-def _finite(request: Request, logprob: NDArray[np.float32]) -> Answer:
-    if not np.isfinite(logprob).all():
-        error = "the model gives a token a log-probability that is not a finite number"
-        return Answer(request_id=request.request_id, error=error)
-    return Answer(request_id=request.request_id, tokens={"logprob": logprob})
+        return request.failed("vLLM gave log-probabilities of other tokens than those of the text")
+    logprob = np.array(found.logprobs[len(before) - 1 :], dtype=np.float32)
+    return text_answer(request, {"logprob": logprob})

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import polars as pl
 
 from mia_batch.errors import EngineError
-from mia_batch.evidence.collect import Collector
-from mia_batch.evidence.request import Answer
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from mia_batch.evidence.collect import Task, Told
-    from mia_batch.evidence.parts import Block
-    from mia_batch.evidence.request import Request, Source
+from mia_batch.evidence.collect import Collector, Task, Told
+from mia_batch.evidence.parts import Block
+from mia_batch.evidence.request import Answer, AnswerSource, Request
 
 Kept = TypeVar("Kept")
 
@@ -156,7 +151,7 @@ class Refusals:
 
     def results(self, timeout: float | None = None) -> list[Answer]:  # noqa: ARG002 - of the protocol
         asked, self._asked = self._asked, []
-        return [Answer(request_id=each.request_id, passes=0, error=self._reason) for each in asked]
+        return [each.failed(self._reason, passes=0) for each in asked]
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +162,7 @@ class LocalExecutor:
     that end it are found, and their rows have the reason.
     """
 
-    source: Source
+    source: AnswerSource
     restart: Callable[[], None] | None = None
     say: Callable[[str], None] = lambda _: None
 
@@ -180,49 +175,30 @@ class LocalExecutor:
     ) -> Iterator[tuple[Block, Kept]]:
         """Yield blocks as they are complete; see `Executor`. None among them is none for now."""
         pieces = Pieces(blocks)
+        lost: Counter[str] = Counter()  # units that count as complete, of blocks that are not
+
+        def note(label: str, units: int, tokens: int, passes: int) -> None:
+            lost[label] += units
+            told(label, units, tokens, passes)
+
+        def kept(
+            found: Iterable[tuple[Block, pl.DataFrame]],
+        ) -> Iterator[tuple[Block, Kept]]:
+            for block, rows in found:
+                lost[block.label] -= block.units.height
+                for whole, whole_rows in pieces.done(block, rows):
+                    yield whole, keep(whole, whole_rows)
+
         while pieces.left:
-            progress = _Progress(told)
             try:
-                asked = Collector(self.source, task, progress.told).collect(pieces.hand_out())
-                yield from _kept(progress.complete(asked), pieces, keep)
+                yield from kept(Collector(self.source, task, note).collect(pieces.hand_out()))
             except EngineError as error:
                 if self.restart is None:
                     raise
-                progress.take_back()
+                for label, units in lost.items():
+                    told(label, -units, 0, 0)
+                lost.clear()
                 refused = pieces.failed(error)
                 self.restart()
                 self.say(f"the engine has been started again, because it ended: {error}")
-                yield from _kept(Collector(Refusals(), task, told).collect(refused), pieces, keep)
-
-
-def _kept(
-    found: Iterable[tuple[Block, pl.DataFrame]],
-    pieces: Pieces,
-    keep: Callable[[Block, pl.DataFrame], Kept],
-) -> Iterator[tuple[Block, Kept]]:
-    for block, rows in found:
-        for whole, whole_rows in pieces.done(block, rows):
-            yield whole, keep(whole, whole_rows)
-
-
-class _Progress:
-    """What was told of blocks that are not complete, to be taken back where they are lost."""
-
-    def __init__(self, told: Told) -> None:
-        self._told = told
-        self._units: Counter[str] = Counter()
-
-    def told(self, label: str, units: int, tokens: int, passes: int) -> None:
-        self._units[label] += units
-        self._told(label, units, tokens, passes)
-
-    def complete(
-        self, found: Iterable[tuple[Block, pl.DataFrame]]
-    ) -> Iterator[tuple[Block, pl.DataFrame]]:
-        for block, rows in found:
-            self._units[block.label] -= block.units.height
-            yield block, rows
-
-    def take_back(self) -> None:
-        for label, units in self._units.items():
-            self._told(label, -units, 0, 0)
+                yield from kept(Collector(Refusals(), task, note).collect(refused))

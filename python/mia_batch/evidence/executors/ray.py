@@ -16,6 +16,7 @@ import tempfile
 import threading
 import time
 from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -27,25 +28,22 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
+import polars as pl
+
 from mia_batch.errors import EngineError, MiaBatchError, RequestError
-from mia_batch.evidence.collect import Collector
+from mia_batch.evidence.collect import Collector, Task, Told
 from mia_batch.evidence.engines.registry import missing
 from mia_batch.evidence.executors.local import LocalExecutor, Refusals
+from mia_batch.evidence.parts import Block
 from mia_batch.evidence.process import EngineProcess, LocalSource
+from mia_batch.evidence.request import EngineInfo, EngineSpec
+from mia_batch.models.tokens import Tokenizer
 from mia_batch.models.weights import digest_folder, identify_model
 from mia_batch.observer import WorkerState
 from mia_batch.tables import is_followed, temporary_path
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    import polars as pl
     from ray import ObjectRef
-
-    from mia_batch.evidence.collect import Task, Told
-    from mia_batch.evidence.parts import Block
-    from mia_batch.evidence.request import EngineInfo, EngineSpec
-    from mia_batch.models.tokens import Tokenizer
 
 
 def origin(error: Exception) -> Exception:
@@ -296,7 +294,6 @@ class EngineWorker:
         return order.answer.result()
 
     def _work(self, source: LocalSource) -> None:
-        """Work on orders, those of one job at a time."""
         feed = _Feed(self._orders)
         while True:
             task, keep = feed.first().what()
@@ -541,7 +538,7 @@ class Worker:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Asked:
+class InHand:
     """A block of a job at a worker; ``lost``: how many workers it has lost before."""
 
     worker: Worker
@@ -573,7 +570,7 @@ class Pool:
         self._name = name
         self._say = say
         self._starting: dict[ObjectRef[Any], Worker] = {}
-        self._asked: dict[ObjectRef[Any], Asked] = {}
+        self._asked: dict[ObjectRef[Any], InHand] = {}
         self._numbers = 0
         self._refused = 0
         self._failed = 0
@@ -595,10 +592,10 @@ class Pool:
 
     def hand(self, worker: Worker, job: int, what: ObjectRef[Any], block: Block, lost: int) -> None:
         ref: ObjectRef[Any] = worker.actor.work.remote(job, [what], block)
-        self._asked[ref] = Asked(worker, job, block, lost)
+        self._asked[ref] = InHand(worker, job, block, lost)
         worker.in_hand += 1
 
-    def events(self) -> Iterator[tuple[Asked, Answered | Exception]]:
+    def events(self) -> Iterator[tuple[InHand, Answered | Exception]]:
         """Wait a while; yield what came of blocks. A block of a worker that is lost is an error."""
         self._fill()
         refs = [*self._starting, *self._asked]
@@ -683,7 +680,7 @@ class Pool:
         self.workers.append(worker)
         self._say(f"{worker.name} is ready on {joined.node}")
 
-    def _came(self, ref: ObjectRef[Any]) -> tuple[Asked, Answered | Exception]:
+    def _came(self, ref: ObjectRef[Any]) -> tuple[InHand, Answered | Exception]:
         asked = self._asked.pop(ref)
         worker = asked.worker
         worker.in_hand -= 1
@@ -733,7 +730,6 @@ class RayExecutor:
         told: Told,
         keep: Callable[[Block, pl.DataFrame], Kept],
     ) -> Iterator[tuple[Block, Kept]]:
-        """Yield blocks as they are complete; see `Executor`."""
         import ray
 
         pool, job = self._pool, next(_JOBS)
@@ -772,7 +768,7 @@ class RayExecutor:
                 n_open -= 1
                 yield asked.block, kept
 
-    def _tell(self, asked: Asked, came: Answered, told: Told) -> None:
+    def _tell(self, asked: InHand, came: Answered, told: Told) -> None:
         told(asked.block.label, asked.block.units.height, 0, 0)
         for label, tokens, passes in came.told:
             told(label, 0, tokens, passes)
@@ -785,7 +781,7 @@ class RayExecutor:
             yield from [each for each in self._pool.workers if each.in_hand == depth]
 
 
-def _raise_unless_lost(asked: Asked, error: Exception) -> None:
+def _raise_unless_lost(asked: InHand, error: Exception) -> None:
     """Raise what is no fault of the worker's."""
     if is_lost(error):
         return

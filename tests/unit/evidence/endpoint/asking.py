@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from mia_batch.evidence.request import Answer, Source
+    from mia_batch.evidence.request import Answer, AnswerSource
 
 KEY = "sk-never-to-be-seen"
 
@@ -60,7 +60,7 @@ def opened(server: HostileServer, folder: Path, **changed: Any) -> Endpoint:
     return Endpoint.open(settings, journal=folder / "journal.sqlite", rng=NoJitter(), **given)
 
 
-def results(endpoint: Source, requests: Iterable[Request]) -> dict[int, Answer]:
+def results(endpoint: AnswerSource, requests: Iterable[Request]) -> dict[int, Answer]:
     """Submit all, then wait for all; results come in any order, each once."""
     waiting = set()
     for each in requests:

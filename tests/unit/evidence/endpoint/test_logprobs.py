@@ -1,26 +1,35 @@
+"""Log-probabilities of an endpoint: of an echoed prompt, and of the next token."""
+
 from __future__ import annotations
 
+import json
 import math
 import re
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from mia_batch.errors import EngineError, SettingsError
-from mia_batch.evidence.request import Request
+from mia_batch.evidence.endpoint.replies import read_next_token
+from mia_batch.evidence.request import Answer, Request
 from mia_batch.models.tokens import Tokenizer
-from tests.checkpoints import TEXTS
-from tests.hostile_server import MODEL, Garbling, HostileServer, Reply, Script, TinyModel, failure
+from tests.checkpoints import TEXTS, metaspace_tokenizer, save_tokenizer
+from tests.hostile_server import (
+    MODEL,
+    Asked,
+    Garbling,
+    HostileServer,
+    Reply,
+    Script,
+    TinyModel,
+    failure,
+)
+from tests.next_token_server import BY_ID, NAMED, NextTokenModel
 from tests.unit.evidence.endpoint.asking import opened as opened_endpoint
 from tests.unit.evidence.endpoint.asking import results, until_failure
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from mia_batch.evidence.request import Answer
-    from tests.hostile_server import Asked
 
 
 def value(tokens: list[str], index: int) -> float:
@@ -59,7 +68,7 @@ def logprobs(result: Answer) -> list[float]:
     return found
 
 
-def test_a_text_gets_the_values_of_its_tokens(tmp_path: Path):
+def test_a_text_gets_the_values_of_its_tokens(tmp_path):
     with HostileServer(echo) as server, opened(server, tmp_path) as endpoint:
         found = results(endpoint, [text_request(i, f"text number {i} of some") for i in range(9)])
         assert endpoint.capabilities.max_model_len == 2048
@@ -70,7 +79,7 @@ def test_a_text_gets_the_values_of_its_tokens(tmp_path: Path):
         assert result.bos
 
 
-def test_nothing_that_changes_probabilities_is_sent(tmp_path: Path):
+def test_nothing_that_changes_probabilities_is_sent(tmp_path):
     changed = {"temperature": 0.3, "top_k": 7, "top_p": 0.5}
     with HostileServer(echo) as server, opened(server, tmp_path, **changed) as endpoint:
         results(endpoint, [text_request(0, "a text")])
@@ -92,7 +101,7 @@ def test_nothing_that_changes_probabilities_is_sent(tmp_path: Path):
     }
 
 
-def test_a_context_is_sent_but_not_scored(tmp_path: Path):
+def test_a_context_is_sent_but_not_scored(tmp_path):
     with HostileServer(echo) as server, opened(server, tmp_path) as endpoint:
         request = text_request(0, " and text", context="some context")
         (result,) = results(endpoint, [request]).values()
@@ -100,7 +109,7 @@ def test_a_context_is_sent_but_not_scored(tmp_path: Path):
     assert logprobs(result) == [value(tokens, 2), value(tokens, 3)]
 
 
-def test_a_context_is_cut_to_its_last_tokens(checkpoint: Path, tmp_path: Path):
+def test_a_context_is_cut_to_its_last_tokens(checkpoint, tmp_path):
     tokenizer = Tokenizer.load(str(checkpoint))
     context = TEXTS[0][:300]
     request = text_request(0, " and text", context=context, context_tokens=5)
@@ -113,15 +122,28 @@ def test_a_context_is_cut_to_its_last_tokens(checkpoint: Path, tmp_path: Path):
     assert tokenizer.count_tokens([kept]) == [5]
 
 
-def test_without_a_tokenizer_no_context_is_cut(tmp_path: Path):
-    request = text_request(0, "text", context="some context", context_tokens=1)
+@pytest.mark.parametrize(
+    ("asked", "error"),
+    [
+        (
+            {"text": "text", "context": "some context", "context_tokens": 1},
+            "the context cannot be cut without its tokens; set 'tokenizer'",
+        ),
+        ({"text": "", "context": "context"}, "the text has no token"),
+        (
+            {"kind": "samples", "context": "a context"},
+            "the endpoint was opened for logprobs, not for samples",
+        ),
+    ],
+)
+def test_what_cannot_be_asked_is_not_asked_for(asked, error, tmp_path):
+    asked = Request(**{"request_id": 0, "kind": "logprobs"} | asked)
     with HostileServer(echo) as server, opened(server, tmp_path) as endpoint:
-        (result,) = results(endpoint, [request]).values()
-    assert (result.passes, server.asked) == (0, [])
-    assert result.error == "the context cannot be cut without its tokens; set 'tokenizer'"
+        (result,) = results(endpoint, [asked]).values()
+    assert (result.error, result.passes, server.asked) == (error, 0, [])
 
 
-def test_a_limit_of_tokens_takes_the_first_and_refuses_shorter_texts(tmp_path: Path):
+def test_a_limit_of_tokens_takes_the_first_and_refuses_shorter_texts(tmp_path):
     requests = [text_request(i, "one two three", text_tokens=2 + 2 * i) for i in range(2)]
     with HostileServer(echo) as server, opened(server, tmp_path) as endpoint:
         found = results(endpoint, requests)
@@ -130,13 +152,7 @@ def test_a_limit_of_tokens_takes_the_first_and_refuses_shorter_texts(tmp_path: P
     assert not found[1].asked
 
 
-def test_an_empty_text_is_not_asked_for(tmp_path: Path):
-    with HostileServer(echo) as server, opened(server, tmp_path) as endpoint:
-        (result,) = results(endpoint, [text_request(0, "", context="context")]).values()
-    assert (result.error, server.asked) == ("the text has no token", [])
-
-
-def test_answers_are_paid_for_once(tmp_path: Path):
+def test_answers_are_paid_for_once(tmp_path):
     requests = [text_request(i, f"text number {i}") for i in range(5)]
     found = []
     with HostileServer(echo) as server:
@@ -148,7 +164,7 @@ def test_answers_are_paid_for_once(tmp_path: Path):
         assert logprobs(found[0][i]) == logprobs(found[1][i])
 
 
-def test_failures_are_repeated_and_refusals_are_their_requests_own(tmp_path: Path):
+def test_failures_are_repeated_and_refusals_are_their_requests_own(tmp_path):
     bare = Reply(content={"choices": [{"index": 0, "text": "a", "finish_reason": "length"}]})
     refusal = failure(400, "too long")
     script = Script(
@@ -165,8 +181,8 @@ def test_failures_are_repeated_and_refusals_are_their_requests_own(tmp_path: Pat
     assert len(server.asked) == 5
 
 
-def test_tokens_that_are_not_the_prompts_fail_their_request(tmp_path: Path):
-    def normalising(asked: Asked) -> Reply:
+def test_tokens_that_are_not_the_prompts_fail_their_request(tmp_path):
+    def normalising(asked):
         reply = echo(asked)
         if asked.method == "POST" and not asked.is_probe:
             tokens = reply.content["choices"][0]["logprobs"]["tokens"]
@@ -179,53 +195,39 @@ def test_tokens_that_are_not_the_prompts_fail_their_request(tmp_path: Path):
     assert found[1].error is None
 
 
-@pytest.mark.parametrize("honours", [(), ("echo_logprobs",)], ids=["ignores", "lacks tokens"])
-def test_an_endpoint_that_does_not_echo_is_refused(honours: tuple[str, ...], tmp_path: Path):
-    with HostileServer(TinyModel(honours=honours)) as server:
-        match = r"does not echo log-probabilities of prompts \(.*\); take another endpoint, or"
+NO_ECHO = r"does not echo log-probabilities of prompts \(.*\); take another endpoint, or"
+
+
+@pytest.mark.parametrize(
+    ("answer", "changed", "match"),
+    [
+        (TinyModel(honours=()), {}, NO_ECHO),
+        (TinyModel(honours=("echo_logprobs",)), {}, NO_ECHO),  # without tokens
+        (
+            TinyModel(refuses=["echo"]),
+            {},
+            r"does not echo log-prob.*unknown field \['echo'\].*take",
+        ),
+        (None, {"kind": "fills"}, "gives samples and logprobs, but no fills"),
+        (None, {"chat": True}, "'chat': a chat endpoint gives no log-prob"),
+    ],
+)
+def test_what_gives_no_log_probabilities_is_refused(answer, changed, match, tmp_path):
+    with HostileServer(answer or echo) as server:
         with pytest.raises(SettingsError, match=match):
-            opened(server, tmp_path)
+            opened(server, tmp_path, **changed)
+        assert server.asked == []
+        assert bool(server.probes) == (answer is not None)
 
 
-def test_a_gateway_that_garbles_each_prompt_twice_is_borne_from_the_probe_on(tmp_path: Path):
+def test_a_gateway_that_garbles_each_prompt_twice_is_borne_from_the_probe_on(tmp_path):
     with HostileServer(Garbling(2, then=echo)) as server, opened(server, tmp_path) as endpoint:
         found = results(endpoint, [text_request(i, f"text number {i}") for i in range(3)])
     assert [result.error for result in found.values()] == [None] * 3
     assert len(server.asked) == 3 * 3
 
 
-def test_an_endpoint_answers_only_what_it_was_opened_for(tmp_path: Path):
-    wrong = Request(request_id=0, kind="samples", context="a context")
-    with HostileServer(echo) as server, opened(server, tmp_path) as endpoint:
-        (result,) = results(endpoint, [wrong]).values()
-    assert result.error == "the endpoint was opened for logprobs, not for samples"
-    assert server.asked == []
-
-
-def test_no_endpoint_gives_variants_of_a_text(tmp_path: Path):
-    with HostileServer(echo) as server:
-        with pytest.raises(SettingsError, match="gives samples and logprobs, but no fills"):
-            opened_endpoint(server, tmp_path, kind="fills")
-        assert (server.asked, server.probes) == ([], [])
-
-
-def test_an_endpoint_that_refuses_to_echo_is_named(tmp_path: Path):
-    match = r"does not echo log-prob.*unknown field \['echo'\].*take another"
-    with (
-        HostileServer(TinyModel(refuses=["echo"])) as server,
-        pytest.raises(SettingsError, match=match),
-    ):
-        opened(server, tmp_path)
-
-
-def test_a_chat_endpoint_is_refused_before_it_is_asked(tmp_path: Path):
-    with HostileServer(echo) as server:
-        with pytest.raises(SettingsError, match="'chat': a chat endpoint gives no log-prob"):
-            opened(server, tmp_path, chat=True)
-        assert (server.asked, server.probes) == ([], [])
-
-
-def test_the_limit_of_cost_counts_texts(tmp_path: Path):
+def test_the_limit_of_cost_counts_texts(tmp_path):
     prices = {"price_in": 1e6, "price_out": 0.0, "max_cost": 100.0}  # a token, a coin
     with HostileServer(echo) as server, opened(server, tmp_path, **prices) as endpoint:
         for i in range(40):
@@ -237,8 +239,8 @@ def test_the_limit_of_cost_counts_texts(tmp_path: Path):
     assert len(server.asked) == len(found)
 
 
-def test_values_are_float32_and_unscored_is_nan(tmp_path: Path):
-    def headless(asked: Asked) -> Reply:
+def test_values_are_float32_and_unscored_is_nan(tmp_path):
+    def headless(asked):
         reply = echo(asked)
         if asked.method == "POST":
             for values in reply.content["choices"][0]["logprobs"].values():
@@ -251,3 +253,354 @@ def test_values_are_float32_and_unscored_is_nan(tmp_path: Path):
     assert result.tokens["logprob"].dtype == np.float32
     assert not result.bos
     assert [math.isnan(each) for each in logprobs(result)] == [True, False]
+
+
+# Log-probabilities of the next token: what is read, what is believed, and what is found out.
+
+TOKENS = {1: " a", 2: " b", 3: " c", 4: "x", 5: "x", 6: "y"}
+TOKENIZER = cast(
+    "Tokenizer",
+    SimpleNamespace(
+        by_text={text: token for token, text in TOKENS.items() if text != "x"},
+        token_text=TOKENS.__getitem__,
+    ),
+)
+HALF, QUARTER = math.log(1 / 2), math.log(1 / 4)
+
+
+def read(pairs: list[tuple[str, Any]], token: int, *, exact: bool = False) -> Any:
+    return read_next_token(json.dumps(pairs), token, TOKENIZER, exact=exact)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "exact", "found"),
+    [
+        ([("token_id:0", -9999.0), ("token_id:2", HALF)], True, (HALF, False)),  # others may be odd
+        # What is left is 3/8, more than the least likely that is listed; then it is less.
+        ([(" a", HALF), (" c", 3 * HALF)], False, (3 * HALF, True)),
+        ([(" a", HALF), (" c", math.log(3 / 8))], False, (3 * HALF, True)),
+        # It is finite where nothing seems left.
+        ([(" a", 0.0)], False, (math.log(1e-4), True)),
+        ([(" a", 0.0), (" c", -30.0)], False, (-30.0, True)),
+    ],
+)
+def test_a_token_that_is_not_listed_has_a_bound(pairs, exact, found):
+    assert read(pairs, 2, exact=exact) == (pytest.approx(found[0]), found[1])
+
+
+@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize("names", [(" a", " b"), ("token_id:1", "token_id:2")])
+def test_a_token_that_is_named_has_its_own_value(names, exact):
+    assert read([(names[0], HALF), (names[1], QUARTER)], 2, exact=exact) == (QUARTER, False)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "token", "exact", "reason"),
+    [
+        ([(" a", HALF), (" b", QUARTER)], 3, True, "does not name the true token"),
+        ([("token_id:1", HALF)], 2, True, "does not name the true token"),
+        ([("x", HALF), (" b", QUARTER)], 4, False, "others have that of the true token"),
+        ([("x", HALF), (" b", QUARTER)], 5, True, "others have that of the true token"),
+        ([(" a", -9999.0)], 1, True, "not a number up to 0"),
+        ([(" a", 0.5)], 1, True, "not a number up to 0"),
+        ([(" a", math.nan)], 1, False, "not a number up to 0"),
+        ([(" a", HALF), (" b", -9999.0)], 1, False, "not a number up to 0"),
+        ([(" a", HALF), (" b", HALF), (" c", QUARTER)], 1, False, "add up to more than 1"),
+        ([(" a", HALF), (" a", QUARTER)], 1, True, "several log-probabilities"),
+    ],
+)
+def test_what_is_not_believed_has_a_reason(pairs, token, exact, reason):
+    found = read(pairs, token, exact=exact)
+    assert isinstance(found, str)
+    assert reason in found
+
+
+@pytest.fixture(scope="module")
+def model(checkpoint):
+    return NextTokenModel(checkpoint)
+
+
+@pytest.fixture
+def opened_at_points(checkpoint, tmp_path):
+    return partial(
+        opened_endpoint,
+        folder=tmp_path,
+        kind="logprobs",
+        at_points=True,
+        tokenizer=Tokenizer.load(str(checkpoint)),
+    )
+
+
+def point(request_id: int, context: str, text: str) -> Request:
+    key = f"target-{request_id}:target:probe:0"
+    return Request(
+        request_id=request_id, kind="logprobs", key=key, context=context, text=text, text_tokens=1
+    )
+
+
+POINTS = [
+    point(i, *(f"{' '.join(words[:n])}| {words[n]}").split("|"))
+    for i, (words, n) in enumerate((text.split(), 8 + i) for i, text in enumerate(TEXTS[:6]))
+]
+
+
+def true_values(model: NextTokenModel, *, chat: str | None = None) -> list[float]:
+    """Log-probabilities of the true tokens, worked out slowly."""
+    found = []
+    for each in POINTS:
+        if chat is not None:
+            token = model.tokenizer.encode([each.text.lstrip()])[0][0]
+            found.append(model.logprobs(f"{chat}\n\n{each.context}")[token])
+            continue
+        whole = model.tokenizer.encode([each.context + each.text])[0]
+        n = model.tokenizer.count_tokens([each.context])[0]
+        found.append(model.logprobs(each.context)[whole[n]])
+    return found
+
+
+def values(found: dict[int, Answer]) -> list[float]:
+    return [float(_tokens(each)["logprob"][0]) for each in found.values()]
+
+
+def _tokens(answer: Answer) -> dict[str, np.ndarray[Any, Any]]:
+    assert answer.tokens is not None, answer.error
+    return answer.tokens
+
+
+@pytest.mark.parametrize("honours", [(NAMED, BY_ID), (NAMED,)], ids=["ids", "texts"])
+@pytest.mark.parametrize("chat", [False, True])
+def test_an_endpoint_that_honours_names_gives_exact_values(
+    checkpoint, opened_at_points, honours, chat
+):
+    model = NextTokenModel(checkpoint, honours=honours)
+    with (
+        HostileServer(model) as server,
+        opened_at_points(server, chat=chat, chat_instruction="Go") as end,
+    ):
+        found = results(end, POINTS)
+        assert end.capabilities.named_token == "honoured"
+        assert end.capabilities.token_id_names == (BY_ID in honours)
+    wanted = true_values(model, chat="Go" if chat else None)
+    np.testing.assert_allclose(values(found), wanted, rtol=1e-5)
+    assert not any(answer.bounded for answer in found.values())
+    assert min(wanted) < -6  # far outside the top
+    asked = server.asked[0]
+    assert asked.fields["temperature"] == 0
+    assert asked.fields["max_tokens"] == 1
+    assert len(asked.fields[NAMED]) == 1
+    assert asked.path.endswith("/chat/completions") == chat
+
+
+@pytest.mark.parametrize(
+    ("how", "most", "by_id", "chat"),
+    [
+        ("ignored", 20, BY_ID, False),
+        ("refused", 7, BY_ID, True),
+        ("ignored", 7, "nothing", True),
+        ("refused", 20, "nothing", False),
+        ("ignored", 20, "nothing", True),
+        ("refused", 7, "nothing", False),
+    ],
+)
+def test_elsewhere_a_token_that_is_not_listed_has_a_bound(
+    checkpoint, opened_at_points, how, most, by_id, chat
+):
+    refuses = [NAMED] if how == "refused" else []
+    refuses += [BY_ID] if by_id == "nothing" else []
+    model = NextTokenModel(checkpoint, honours=[by_id], refuses=refuses, most=most)
+    with (
+        HostileServer(model) as server,
+        opened_at_points(server, chat=chat, chat_instruction="Go") as end,
+    ):
+        assert end.capabilities.named_token == how
+        assert end.capabilities.top_logprobs == (20 if most == 20 else 5)
+        found = results(end, POINTS)
+    assert not any(NAMED in asked.fields for asked in server.asked)
+    wanted = true_values(model, chat="Go" if chat else None)
+    n_bounded = 0
+    for answer, true in zip(found.values(), wanted, strict=True):
+        if answer.error is not None:
+            assert by_id == "nothing"
+            assert "others have that of the true token" in answer.error
+            continue
+        value = float(_tokens(answer)["logprob"][0])
+        n_bounded += answer.bounded
+        assert value >= true - 1e-6 if answer.bounded else value == pytest.approx(true, rel=1e-6)
+    assert n_bounded
+
+
+def test_a_true_token_that_is_listed_has_its_own_value(checkpoint, opened_at_points):
+    model = NextTokenModel(checkpoint, honours=[BY_ID])
+    context = POINTS[0].context
+    listed = sorted(model.logprobs(context).items(), key=lambda item: -item[1])[:20]
+    texts = [(model.tokenizer.token_text(token), token, value) for token, value in listed]
+    asked = {
+        number: (point(number, context, text), value)
+        for number, (text, token, value) in enumerate(texts)
+        if model.tokenizer.encode_after(context, text)[2] == [token]
+    }
+    with HostileServer(model) as server, opened_at_points(server) as end:
+        found = results(end, [request for request, _ in asked.values()])
+    assert values(found) == pytest.approx([value for _, value in asked.values()], rel=1e-6)
+    assert asked
+    assert not any(answer.bounded for answer in found.values())
+
+
+class Liar(NextTokenModel):
+    """Gives every token that is named the value that ``told`` makes of the most likely one's."""
+
+    told = staticmethod(lambda most, _token, _n: most)
+    n = 0
+
+    def pairs(
+        self, values: dict[int, float], listed: list[int], *, by_id: bool
+    ) -> dict[str, float]:
+        if len(listed) == 2:
+            self.n += 1
+            values = values | {listed[1]: self.told(max(values.values()), listed[1], self.n)}
+        return super().pairs(values, listed, by_id=by_id)
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        lambda most, token, n: most,  # the most likely token's own
+        lambda most, token, n: most - token / 10_000,  # of its own, but too likely
+        lambda most, token, n: -20.0,  # whatever the token
+        lambda most, token, n: -20.0 - n,  # another every time
+        lambda most, token, n: -9999.0,  # nothing
+    ],
+)
+def test_a_value_that_cannot_be_the_named_tokens_is_found_out(checkpoint, opened_at_points, told):
+    model = Liar(checkpoint)
+    model.told = told
+    with HostileServer(model) as server, opened_at_points(server) as end:
+        assert end.capabilities.named_token == "ignored"
+
+
+def test_an_endpoint_that_stops_naming_tokens_gives_a_reason_and_no_number(
+    checkpoint, model, opened_at_points
+):
+    ignoring = NextTokenModel(checkpoint, honours=[BY_ID])
+    with (
+        HostileServer(lambda asked: (model if asked.is_probe else ignoring)(asked)) as server,
+        opened_at_points(server) as end,
+    ):
+        found = results(end, POINTS)
+    reasons = [answer.error for answer in found.values() if answer.tokens is None]
+    assert set(reasons) == {"the endpoint's answer does not name the true token"}
+    assert len(reasons) > len(POINTS) // 2
+
+
+@pytest.mark.parametrize("chat", [False, True])
+@pytest.mark.parametrize("lacks", [{"most": 0}, {"refuses": ["logprobs"]}])
+def test_without_any_log_probabilities_a_way_out_is_named(
+    checkpoint, opened_at_points, chat, lacks
+):
+    match = r"no log-probabilities of the next.*take another"
+    with (
+        HostileServer(NextTokenModel(checkpoint, **lacks)) as server,
+        pytest.raises(SettingsError, match=match),
+    ):
+        opened_at_points(server, chat=chat)
+
+
+@pytest.mark.parametrize("honours", [(NAMED, BY_ID), (NAMED,)], ids=["ids", "texts"])
+def test_a_tokenizer_of_another_model_is_refused(checkpoint, opened_at_points, tmp_path, honours):
+    save_tokenizer(metaspace_tokenizer(), tmp_path / "other")
+    other = Tokenizer.load(str(tmp_path / "other"), setting="tokenizer")
+    with (
+        HostileServer(NextTokenModel(checkpoint, honours=honours)) as server,
+        pytest.raises(
+            SettingsError, match="'tokenizer': the endpoint's tokens are named otherwise"
+        ),
+    ):
+        opened_at_points(server, tokenizer=other)
+
+
+def test_without_a_tokenizer_nothing_is_asked(opened_at_points, model):
+    with HostileServer(model) as server:
+        with pytest.raises(SettingsError, match="'tokenizer' is missing"):
+            opened_at_points(server, tokenizer=None)
+        assert server.probes == []
+
+
+def test_names_without_their_space_are_refused(checkpoint, opened_at_points):
+    class Stripping(NextTokenModel):
+        def pairs(self, values, listed, *, by_id):
+            named = super().pairs(values, listed, by_id=by_id)
+            return {f" {name.strip()} ": value for name, value in named.items()}
+
+    with (
+        HostileServer(Stripping(checkpoint, honours=[])) as server,
+        pytest.raises(SettingsError, match="named otherwise"),
+    ):
+        opened_at_points(server)
+
+
+def test_a_token_that_reaches_into_the_text_is_part_of_the_prompt(model, opened_at_points):
+    """The tokenizer cuts both as one: the prompt ends where the first own token begins."""
+    whole = model.tokenizer.encode(["the functions of it"])[0]
+    texts = [model.tokenizer.token_text(token) for token in whole]
+    end = sum(map(len, texts[:2])) - 1  # inside the second token
+    request = point(0, "the functions of it"[:end], "the functions of it"[end:])
+    with HostileServer(model) as server, opened_at_points(server) as endpoint:
+        found = results(endpoint, [request])
+        (asked,) = server.asked
+    prompt = "".join(texts[:2])
+    assert (asked.prompt, asked.fields[NAMED]) == (prompt, [whole[2]])
+    assert values(found) == pytest.approx([model.logprobs(prompt)[whole[2]]], rel=1e-5)
+
+
+def test_a_text_without_a_token_of_its_own_is_not_asked_about(model, opened_at_points):
+    (token,) = model.tokenizer.encode([" the"])[0]
+    assert model.tokenizer.token_text(token) == " the"
+    with HostileServer(model) as server, opened_at_points(server) as endpoint:
+        (answer,) = results(endpoint, [point(0, "some of th", "e")]).values()
+        assert server.asked == []
+    assert answer.error == "the text has 0 tokens, fewer than the 1 wanted"
+    assert not answer.asked
+
+
+def test_answers_are_paid_for_once_and_only_for_what_was_asked(checkpoint, model, opened_at_points):
+    with HostileServer(model) as server:
+        for n in (3, 6):
+            with opened_at_points(server) as endpoint:
+                results(endpoint, POINTS[:n])
+        assert len(server.asked) == 6
+        server._answer = NextTokenModel(checkpoint, honours=[BY_ID])
+        with opened_at_points(server) as endpoint:
+            found = results(endpoint, POINTS)
+        assert len(server.asked) == 12  # an exact answer is none to another question
+    assert any(answer.bounded for answer in found.values())
+
+
+def test_failures_are_repeated_and_refusals_are_their_requests_own_at_points(
+    model, opened_at_points
+):
+    bare = Reply(content={"choices": [{"index": 0, "text": "a", "finish_reason": "length"}]})
+    script = Script(failure(500, "boom"), bare, failure(400, "too long"), then=model)
+    with HostileServer(script) as server, opened_at_points(server) as endpoint:
+        found = results(endpoint, POINTS[:2])
+    assert [answer.error for answer in found.values()] == [
+        "the endpoint refused the request: status 400: too long",
+        None,
+    ]
+
+
+def test_a_gateway_that_garbles_each_question_twice_hides_nothing(model, opened_at_points):
+    gateway = Garbling(2, by=lambda asked: json.dumps(asked.fields), then=model)
+    with HostileServer(gateway) as server, opened_at_points(server) as endpoint:
+        assert endpoint.capabilities.named_token == "honoured"
+        assert endpoint.capabilities.top_logprobs == 20
+
+
+def test_the_limit_of_cost_counts_points(model, opened_at_points):
+    prices = {"price_in": 1e6, "price_out": 0.0, "max_cost": 200.0}  # a token, a coin
+    with HostileServer(model) as server, opened_at_points(server, **prices) as endpoint:
+        for each in POINTS:
+            endpoint.submit(each)
+        found = until_failure(endpoint)
+        with pytest.raises(EngineError, match="'max_cost' is 200, of which"):
+            endpoint.results()
+    assert len(server.asked) == len(found) < len(POINTS)

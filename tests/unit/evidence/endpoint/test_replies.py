@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mia_batch.evidence.endpoint import EndpointSettings
-from mia_batch.evidence.endpoint.replies import Chat, RequestFormat, WireRequest
+from mia_batch.evidence.endpoint.replies import (
+    Chat,
+    Choices,
+    Echo,
+    RequestFormat,
+    WireRequest,
+    read_echo,
+    read_refusal,
+    shorten,
+)
 from mia_batch.evidence.endpoint.settings import Tokens
+from mia_batch.evidence.endpoint.transport import Reply
 from mia_batch.evidence.request import Continuation
 from tests.unit.evidence.endpoint.asking import KEY
-
-if TYPE_CHECKING:
-    from mia_batch.evidence.endpoint.replies import Choices
 
 SETTINGS = EndpointSettings(base_url="http://host/v1", model="m", api_key=KEY)
 
@@ -53,19 +61,16 @@ def test_of_a_single_choice_the_usage_tells_the_tokens():
     assert answer.found == {0: continuation("a", 9, "stop")}
     answer = read(choices({"text": "a"}, {"text": ""}, usage=usage))
     assert answer.found == {0: continuation("a"), 1: continuation("")}
+    answer = read(choices({"index": 1, "text": "b"}))  # fewer choices are no problem here
+    assert (answer.found, answer.problem) == ({1: continuation("b")}, None)
 
 
 @pytest.mark.parametrize(
     "usage", [None, 3, {}, {"prompt_tokens": -1}, {"prompt_tokens": "3"}, {"prompt_tokens": 2**70}]
 )
-def test_a_usage_that_makes_no_sense_counts_as_unknown(usage: Any):
+def test_a_usage_that_makes_no_sense_counts_as_unknown(usage):
     answer = read(choices({"text": "a"}, usage=usage))
     assert (answer.used, answer.problem) == (None, None)
-
-
-def test_fewer_choices_are_no_problem_here():
-    answer = read(choices({"index": 1, "text": "b"}))
-    assert (answer.found, answer.problem) == ({1: continuation("b")}, None)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +88,7 @@ def test_fewer_choices_are_no_problem_here():
         ("a", "choice 0 cannot be used (it is not an object)"),
     ],
 )
-def test_a_choice_that_cannot_be_used_leaves_the_others(bad: Any, problem: str):
+def test_a_choice_that_cannot_be_used_leaves_the_others(bad, problem):
     answer = read(choices(bad, {"index": 1, "text": "b"}))
     assert answer.found == {1: continuation("b")}
     assert answer.problem == problem
@@ -111,7 +116,7 @@ def test_a_choice_that_cannot_be_used_leaves_the_others(bad: Any, problem: str):
         ),
     ],
 )
-def test_an_answer_that_is_not_what_was_asked_for_has_nothing(document: Any, problem: str):
+def test_an_answer_that_is_not_what_was_asked_for_has_nothing(document, problem):
     answer = read(document)
     assert answer.found == {}
     assert answer.problem is not None
@@ -143,7 +148,7 @@ document_like = st.fixed_dictionaries(
 
 
 @given(document_like | json_values)
-def test_nothing_that_json_can_say_breaks_the_reader(document: Any):
+def test_nothing_that_json_can_say_breaks_the_reader(document):
     answer = read(document)
     assert set(answer.found) <= {0, 1}
     assert all(isinstance(found.text, str) for found in answer.found.values())
@@ -161,3 +166,110 @@ def test_chat_answers_hold_the_text_in_a_message():
     answer = chat.read(body, WireRequest({}, 2, 0, Tokens(1, 1)))
     assert answer.found == {0: continuation("upon", None, "stop")}
     assert answer.problem == "choice 1 cannot be used (it holds no text)"
+
+
+# What endpoints say when they refuse.
+
+
+def refusal(content: Any, status: int = 400, **headers: str):
+    body = content if isinstance(content, bytes) else json.dumps(content).encode()
+    return read_refusal(Reply(status=status, headers=headers, body=body), SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ({"error": {"message": "too long", "code": None}}, "too long"),
+        ({"object": "error", "message": "too long", "code": 400}, "too long"),
+        ({"error": "too long"}, "too long"),
+        ({"detail": [{"msg": "too long"}]}, "[{'msg': 'too long'}]"),
+        ({"error": {}}, '{"error": {}}'),
+        (b"<html><head><script>x()</script></head><h1>No\n entry</h1></html>", "No entry"),
+        (b"", "no message"),
+    ],
+)
+def test_every_usual_shape_is_read(content, said):
+    assert refusal(content).sentence == f"status 400: {said}"
+
+
+def test_codes_are_kept_apart_a_redirect_is_named_and_the_key_is_not():
+    paid = refusal({"error": {"message": "pay", "type": "insufficient_quota", "code": None}}, 429)
+    assert paid.codes == {"insufficient_quota"}
+    assert refusal(b"busy", 503).codes == frozenset()
+    found = refusal(b"", 302, location=f"http://elsewhere/?key={KEY}")
+    assert found.sentence == "status 302: a redirect to http://elsewhere/?key=[key]"
+    assert KEY not in refusal({"error": {"message": f"{KEY} is wrong"}}, 401).sentence
+    assert KEY not in refusal(f"{KEY} is wrong".encode(), 401).sentence
+    assert shorten("a\n\t b\x1b[0m <b>c</b>") == "a b [0m c"
+    assert shorten("x" * 1000) == "x" * 300 + " ..."
+    assert Echo(SETTINGS).text({"text": "a b", "logprobs": None}) is None
+
+
+def read_echoed(
+    tokens: Any, logprobs: Any, text: str, context: str = "", n_drawn: int | None = 1
+) -> tuple[bool, list[float | None]] | str:
+    """Whether a special token came first, and the values, None for NaN; or the reason."""
+    found = read_echo(json.dumps([tokens, logprobs]), context, text, n_drawn=n_drawn)
+    if isinstance(found, str):
+        return found
+    bos, logprob = found
+    return bos, [None if math.isnan(value) else value for value in logprob.tolist()]
+
+
+TWO = ["a", " b", " x"]
+ONE_TWO = (["<s>", "one", " t", "wo", " x"], [None, -1.0, -2.0, -3.0, -9.0])
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        ((TWO, [None, -1.0, -9.0], "a b"), (False, [None, -1.0])),
+        ((["<s>", *TWO], [None, -2.0, -1.0, -9.0], "a b"), (True, [-2.0, -1.0])),
+        # A value of a first token that nothing precedes is not believed.
+        ((TWO, [-7.0, -1.0, -9.0], "a b"), (False, [None, -1.0])),
+        # Not every endpoint lists the drawn token, which may be without text.
+        *(((TWO[:2], [None, -1.0], "a b", "", n), (False, [None, -1.0])) for n in (0, 1, None)),
+        *(
+            (([*TWO[:2], ""], [None, -1.0, -9.0], "a b", "", n), (False, [None, -1.0]))
+            for n in (1, None)
+        ),
+        ((*ONE_TWO, " two", "one"), (True, [-2.0, -3.0])),
+        ((*ONE_TWO, "two", "one "), (True, [-3.0])),  # " t" reaches into the text
+        (  # characters that are cut into bytes
+            (
+                ["a", "bytes:\\xe2\\x80", "bytes:\\x9d", "b", " x"],
+                [None, -1.0, -2.0, -3.0, -9.0],
+                "a\u201db",
+            ),
+            (False, [None, -1.0, -2.0, -3.0]),
+        ),
+    ],
+)
+def test_of_an_echo_only_tokens_that_start_in_the_text_count(asked, found):
+    assert read_echoed(*asked) == found
+
+
+@pytest.mark.parametrize(
+    ("tokens", "logprobs", "words"),
+    [
+        (None, [None, -1.0], "not one for each token"),
+        (["a", 5], [None, -1.0], "not one for each token"),
+        (["a", " b"], None, "not one for each token"),
+        (["a", " b", " x"], [None, -1.0], "not one for each token"),
+        ([], [], "are not the prompt"),
+        (["a", " c", " x"], [None, -1.0, -1.0], "are not the prompt"),
+        (["a", " b", " x", " y"], [None, -1.0, -1.0, -1.0], "are not the prompt"),
+        (["<s>", "<s>", "a", " b"], [None, -1.0, -1.0, -1.0], "are not the prompt"),
+        (["a b", " x"], [None, -1.0], "no token that something precedes"),
+        (["a", " b", " x"], [None, None, -1.0], "not a number up to 0"),
+        (["a", " b", " x"], [None, 0.5, -1.0], "not a number up to 0"),
+        (["a", " b", " x"], [None, "-1", -1.0], "not a number up to 0"),
+        (["a", " b", " x"], [None, -9999.0, -1.0], "not a number up to 0"),
+        (["a", " b", " x"], [None, math.nan, -1.0], "not a number up to 0"),
+        (["a", " b", " x"], [None, -math.inf, -1.0], "not a number up to 0"),
+    ],
+)
+def test_an_echo_that_does_not_fit_has_its_reason(tokens, logprobs, words):
+    found = read_echoed(tokens, logprobs, "a b")
+    assert isinstance(found, str)
+    assert words in found

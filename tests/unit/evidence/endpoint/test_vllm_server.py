@@ -9,7 +9,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from dataclasses import asdict
+from dataclasses import replace
 from importlib.util import find_spec
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
@@ -20,8 +20,7 @@ import pytest
 from polars.testing import assert_frame_equal
 
 import mia_batch
-from mia_batch.evidence.endpoint import Endpoint, EndpointSettings
-from mia_batch.evidence.endpoint.settings import Dialect
+from mia_batch.evidence.endpoint import Capabilities, Endpoint, EndpointSettings
 from mia_batch.evidence.process import EngineProcess, LocalSource
 from mia_batch.evidence.request import EngineSpec, Request
 from mia_batch.models.tokens import Tokenizer
@@ -32,12 +31,10 @@ from tests.processes import HANGS
 from tests.unit.evidence.endpoint.asking import results
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 
 pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")
-
 Sample = tuple[str | None, int | None, str | None]
 """Text, number of tokens, finish_reason."""
 SAMPLES, MAX_TOKENS = 5, 24
@@ -57,7 +54,7 @@ ENVIRONMENT = {
 
 
 @pytest.fixture(scope="module")
-def server(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def server(checkpoint, tmp_path_factory):
     """Base address of a running server."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -109,24 +106,19 @@ def over_http(server: str, folder: Path) -> dict[int, list[Sample]]:
         for i, prompt in enumerate(PROMPTS)
     ]
     with Endpoint.open(settings, journal=folder / "journal.sqlite") as endpoint:
-        capabilities = asdict(endpoint.capabilities)
-        neutral = capabilities.pop("neutral")
+        neutral = endpoint.capabilities.neutral
         assert (neutral["repetition_penalty"], neutral["min_p"]) == ("honoured", "honoured")
         assert "refused" not in neutral.values()  # the others act where words are repeated
-        assert capabilities == {
-            "dialect": asdict(Dialect()),
-            "greedy": "honoured",
-            "n": "honoured",
-            "seed": "honoured",
-            "varied": True,
-            "top_k": "honoured",
-            "output_token_ids": True,
-            "named_token": None,
-            "top_logprobs": 0,
-            "token_id_names": False,
-            "serves": None,
-            "max_model_len": CONTEXT,
-        }
+        whole = Capabilities(
+            greedy="honoured",
+            n="honoured",
+            seed="honoured",
+            top_k="honoured",
+            varied=True,
+            output_token_ids=True,
+            max_model_len=CONTEXT,
+        )
+        assert replace(endpoint.capabilities, neutral={}) == whole
         found = results(endpoint, asked)
     assert [result.error for result in found.values()] == [None] * len(PROMPTS)
     return {
@@ -160,16 +152,14 @@ def in_process(checkpoint: Path, folder: Path) -> dict[int, list[Sample]]:
     return found
 
 
-def test_samples_over_http_are_those_of_the_same_model_in_process(
-    server: str, checkpoint: Path, tmp_path: Path
-):
+def test_samples_over_http_are_those_of_the_same_model_in_process(server, checkpoint, tmp_path):
     found = over_http(server, tmp_path)
     assert found == in_process(checkpoint, tmp_path)
     assert {finish for samples in found.values() for _, _, finish in samples} == {"stop", "length"}
 
 
 def test_log_probabilities_over_http_are_those_of_the_same_model_in_process(
-    server: str, checkpoint: Path, tmp_path: Path
+    server, checkpoint, tmp_path
 ):
     tokenizer = Tokenizer.load(str(checkpoint))
     views = [("", prompt) for prompt in PROMPTS] + [(PROMPTS[0], prompt) for prompt in PROMPTS]
@@ -196,9 +186,7 @@ def test_log_probabilities_over_http_are_those_of_the_same_model_in_process(
         np.testing.assert_allclose(found, right, rtol=1e-5, atol=1e-5)
 
 
-def test_an_audit_over_http_has_the_tables_of_one_in_process(
-    server: str, checkpoint: Path, tmp_path: Path
-):
+def test_an_audit_over_http_has_the_tables_of_one_in_process(server, checkpoint, tmp_path):
     texts = [" ".join(text.split()[:40]) for text in TEXTS[:12]]
     pl.DataFrame({"text": texts}).write_parquet(tmp_path / "corpus.parquet")
     same: dict[str, Any] = {
@@ -226,50 +214,33 @@ def test_an_audit_over_http_has_the_tables_of_one_in_process(
             assert over.read_bytes() == path.read_bytes()
 
 
-def test_an_audit_from_log_probabilities_scores_as_the_engine_here(server, checkpoint, tmp_path):
+def audited(server, checkpoint, folder, **settings):
+    """The same audit over HTTP and by the engine here."""
     texts = [" ".join(text.split()[:20]) for text in TEXTS[:6]]
-    pl.DataFrame({"text": texts}).write_parquet(tmp_path / "corpus.parquet")
-    settings: dict[str, Any] = {
-        "input": str(tmp_path / "corpus.parquet"),
-        "attacks": "lowercase_ratio_v1,min_k_20_v1,extraction_v1",
-        "extraction_tokens": 10,
-    }
-    remote = mia_batch.audit(
-        **settings,
-        model="tiny",
-        base_url=server,
-        tokenizer=str(checkpoint),
-        out=str(tmp_path / "remote"),
+    pl.DataFrame({"text": texts}).write_parquet(folder / "corpus.parquet")
+    settings["input"] = str(folder / "corpus.parquet")
+    over: dict[str, Any] = {"model": "tiny", "base_url": server, "tokenizer": str(checkpoint)}
+    here: dict[str, Any] = {"model": str(checkpoint), "engine": "transformers"}
+    return (
+        mia_batch.audit(**settings, **over, out=str(folder / "remote")),
+        mia_batch.audit(**settings, **here, out=str(folder / "here")),
     )
-    here = mia_batch.audit(
-        **settings, model=str(checkpoint), engine="transformers", out=str(tmp_path / "here")
-    )
-    names = settings["attacks"].split(",")
+
+
+def test_an_audit_from_log_probabilities_scores_as_the_engine_here(server, checkpoint, tmp_path):
+    names = ["lowercase_ratio_v1", "min_k_20_v1", "extraction_v1"]
+    asked = {"attacks": ",".join(names), "extraction_tokens": 10}
+    remote, here = audited(server, checkpoint, tmp_path, **asked)
     assert remote["scores"].select(names).null_count().row(0) == (0, 0, 0)
     assert_frame_equal(remote["scores"].select(names), here["scores"].select(names), abs_tol=1e-4)
-    assert sum(remote.manifest.passes.values()) == 3 * len(texts)
+    assert sum(remote.manifest.passes.values()) == 3 * 6
 
 
 def test_an_audit_at_points_over_http_has_the_log_probabilities_of_the_engine_here(
     server, checkpoint, tmp_path
 ):
-    texts = [" ".join(text.split()[:20]) for text in TEXTS[:6]]
-    pl.DataFrame({"text": texts}).write_parquet(tmp_path / "corpus.parquet")
-    settings: dict[str, Any] = {
-        "input": str(tmp_path / "corpus.parquet"),
-        "evidence": "probe-logprobs",
-        "probes": 3,
-    }
-    remote = mia_batch.audit(
-        **settings,
-        model="tiny",
-        base_url=server,
-        tokenizer=str(checkpoint),
-        out=str(tmp_path / "remote"),
-    )
-    here = mia_batch.audit(
-        **settings, model=str(checkpoint), engine="transformers", out=str(tmp_path / "here")
-    )
+    asked = {"evidence": "probe-logprobs", "probes": 3}
+    remote, here = audited(server, checkpoint, tmp_path, **asked)
     assert remote.manifest.models["target"]["probe-logprobs"] == "exact"
     assert remote["logprobs"]["logprob"].null_count() == 0
     assert_frame_equal(remote["logprobs"], here["logprobs"], abs_tol=1e-4)

@@ -1,126 +1,123 @@
+"""Which engine is chosen, what is asked of each model first, and what comes in one batch."""
+
 from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mia_batch.errors import EngineError, SettingsError
 from mia_batch.evidence.engines import registry
-from mia_batch.evidence.engines import registry as machine
-from mia_batch.evidence.engines.registry import EngineType, engine_types, load_engine, why_not
-from mia_batch.evidence.request import EngineSpec
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+from mia_batch.evidence.engines.registry import (
+    EngineType,
+    Row,
+    check_probes,
+    cut_at_end,
+    end_token_ids,
+    engine_types,
+    load_engine,
+    n_tokens,
+    probes,
+    take_batch,
+    why_impossible,
+    why_not,
+)
+from mia_batch.evidence.request import Continuation, EngineSpec, Request
+from mia_batch.models.weights import check_weights
+from tests.adapters import save_adapter
+from tests.architectures import ARCHITECTURES, made, saved
+from tests.checkpoints import byte_level_tokenizer, change, save_tokenizer, times
+from tests.engine_conformance import text_request
 
 
 def choose(name: str) -> tuple[str, str]:
     return registry.choose_engine(name, "samples", frozenset())
 
 
-def runs_on_cpu(name: str) -> bool:
-    return engine_types()[name].on_cpu()
-
-
 @pytest.fixture
-def installed(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+def installed(monkeypatch):
     """Packages that are found; tests take some out."""
     names = {"vllm", "torch", "transformers"}
-    monkeypatch.setattr(machine, "find_spec", lambda name: name if name in names else None)
+    monkeypatch.setattr(registry, "find_spec", lambda name: name if name in names else None)
     return names
 
 
 @pytest.fixture
-def gpu_build(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "version", lambda _: "0.32.0")
+def gpu_build(monkeypatch):
+    monkeypatch.setattr(registry, "version", lambda _: "0.32.0")
 
 
 @pytest.fixture
-def cpu_build(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "version", lambda _: "0.32.0+cpu")
-    monkeypatch.setattr(machine, "which", lambda _: "/usr/bin/lscpu")
+def cpu_build(monkeypatch):
+    monkeypatch.setattr(registry, "version", lambda _: "0.32.0+cpu")
+    monkeypatch.setattr(registry, "which", lambda _: "/usr/bin/lscpu")
 
 
 def show_gpu(monkeypatch: pytest.MonkeyPatch, *, there: bool) -> None:
-    monkeypatch.setattr(machine, "_ACCELERATORS", ("null",) if there else ("no such device",))
+    monkeypatch.setattr(registry, "_ACCELERATORS", ("null",) if there else ("no such device",))
 
 
-@pytest.mark.usefixtures("installed", "cpu_build")
-def test_auto_takes_vllm_where_it_runs_on_the_cpu():
-    assert choose("auto") == ("vllm", "vLLM's CPU build is installed")
+VLLM_LACKS = "pip install 'mia-batch[vllm]'"
 
 
-@pytest.mark.usefixtures("installed", "gpu_build")
-def test_auto_takes_vllm_where_there_is_a_gpu(monkeypatch: pytest.MonkeyPatch):
-    show_gpu(monkeypatch, there=True)
-    assert choose("auto") == ("vllm", "vLLM's GPU build is installed")
+@pytest.mark.parametrize(
+    ("name", "lacks", "build", "gpu", "chosen", "why"),
+    [
+        ("auto", [], "cpu", False, "vllm", "^vLLM's CPU build is installed$"),
+        ("auto", [], "gpu", True, "vllm", "^vLLM's GPU build is installed$"),
+        ("auto", [], "gpu", False, "transformers", "GPU build is installed and .* shows no GPU$"),
+        ("auto", ["vllm"], "gpu", False, "transformers", re.escape(VLLM_LACKS)),
+        ("transformers", [], "gpu", False, "transformers", "^asked for$"),
+        ("vllm", ["vllm"], "cpu", False, None, f"'engine': 'vllm' .*{re.escape(VLLM_LACKS)}"),
+        ("vllm", ["lscpu"], "cpu", False, None, "lscpu .*util-linux"),
+        ("transformers", ["torch"], "cpu", False, None, r"package torch .*batch\[transformers\]'"),
+        ("transformers", ["transformers"], "cpu", False, None, "'transformers' .* package transf"),
+        (
+            "auto",
+            ["vllm", "torch"],
+            "cpu",
+            False,
+            None,
+            r"no engine can run .*'mia-batch\[vllm\]'.*'mia-batch\[transformers\]'",
+        ),
+        ("vlm", [], "cpu", False, None, "'engine' is 'vlm'; known are auto, vllm, transf"),
+    ],
+)
+def test_which_engine_is_taken(
+    installed, monkeypatch, name, lacks, build, gpu, chosen, why, request
+):
+    request.getfixturevalue(f"{build}_build")
+    installed.difference_update(lacks)
+    if "lscpu" in lacks:
+        monkeypatch.setattr(registry, "which", lambda _: None)
+    show_gpu(monkeypatch, there=gpu)
+    if chosen is None:
+        with pytest.raises(SettingsError, match=why):
+            choose(name)
+    else:
+        engine, reason = choose(name)
+        assert engine == chosen
+        assert re.search(why, reason)
 
 
-@pytest.mark.usefixtures("installed", "gpu_build")
-def test_auto_takes_transformers_where_vllm_lacks_its_gpu(monkeypatch: pytest.MonkeyPatch):
-    show_gpu(monkeypatch, there=False)
-    engine, why = choose("auto")
-    assert engine == "transformers"
-    assert why.endswith("vLLM's GPU build is installed and this machine shows no GPU")
-
-
-def test_auto_takes_transformers_where_vllm_is_missing(installed: set[str]):
-    installed.remove("vllm")
-    engine, why = choose("auto")
-    assert engine == "transformers"
-    assert "pip install 'mia-batch[vllm]'" in why
-
-
-def test_a_missing_engine_that_was_asked_for_is_named_with_what_to_install(installed: set[str]):
-    installed.remove("vllm")
-    with pytest.raises(SettingsError, match=r"'engine': 'vllm' .*'mia-batch\[vllm\]'"):
-        choose("vllm")
-
-
-@pytest.mark.parametrize("package", ["torch", "transformers"])
-def test_either_package_of_transformers_is_named(installed: set[str], package: str):
-    installed.remove(package)
-    match = rf"'transformers' .* package {package} .*'mia-batch\[transformers\]'"
-    with pytest.raises(SettingsError, match=match):
-        choose("transformers")
-
-
-def test_without_any_engine_both_ways_out_are_named(installed: set[str]):
-    installed.clear()
-    match = r"no engine can run .*'mia-batch\[vllm\]'.*'mia-batch\[transformers\]'"
-    with pytest.raises(SettingsError, match=match):
-        choose("auto")
-
-
-@pytest.mark.usefixtures("installed", "cpu_build")
-def test_the_cpu_build_needs_lscpu(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(machine, "which", lambda _: None)
-    with pytest.raises(SettingsError, match=r"lscpu .*util-linux"):
-        choose("vllm")
-
-
-@pytest.mark.usefixtures("installed")
-def test_what_was_asked_for_and_can_run_is_taken():
-    assert choose("transformers") == ("transformers", "asked for")
-
-
-@pytest.mark.usefixtures("cpu_build")
-def test_the_cpu_build_runs_on_the_cpu_even_beside_a_gpu(monkeypatch: pytest.MonkeyPatch):
-    show_gpu(monkeypatch, there=True)
-    assert runs_on_cpu("vllm")
-    assert not runs_on_cpu("transformers")
-
-
-@pytest.mark.usefixtures("gpu_build")
-def test_without_a_gpu_transformers_runs_on_the_cpu(monkeypatch: pytest.MonkeyPatch):
-    show_gpu(monkeypatch, there=False)
-    assert runs_on_cpu("transformers")
-    assert not runs_on_cpu("vllm")
+@pytest.mark.parametrize(
+    ("build", "gpu", "on_cpu"),
+    [("cpu", True, {"vllm"}), ("gpu", False, {"transformers"})],
+)
+def test_which_engine_runs_on_the_cpu(monkeypatch, request, build, gpu, on_cpu):
+    request.getfixturevalue(f"{build}_build")
+    show_gpu(monkeypatch, there=gpu)
+    assert {name for name in ("vllm", "transformers") if engine_types()[name].on_cpu()} == on_cpu
 
 
 def test_choosing_imports_no_engine():
@@ -166,9 +163,7 @@ BOTH_MOMENTS = {"vocabulary_mean", "vocabulary_variance"}
         ("replay", set(), "engine replay gives no logprobs"),
     ],
 )
-def test_what_an_engine_cannot_compute_is_known_without_it(
-    engine: str, columns: set[str], words: str | None
-):
+def test_what_an_engine_cannot_compute_is_known_without_it(engine, columns, words):
     assert why_not(engine, "logprobs", frozenset(columns)) == words
 
 
@@ -179,10 +174,10 @@ def test_where_the_engine_lacks_a_column_transformers_computes_it():
 
 
 @pytest.fixture
-def adapter(tmp_path: Path) -> Callable[..., str]:
+def adapter(tmp_path):
     """Write what describes an adapter, and a header of its weights."""
 
-    def write(kind: str = "LORA", modules: tuple[str, ...] = ("q_proj",), **settings: Any) -> str:
+    def write(kind="LORA", modules=("q_proj",), **settings):
         described = {"peft_type": kind, "base_model_name_or_path": "b", "task_type": "CAUSAL_LM"}
         (tmp_path / "adapter_config.json").write_text(json.dumps(described | settings))
         header = json.dumps({f"model.layers.0.{name}.lora_A.weight": {} for name in modules})
@@ -194,7 +189,7 @@ def adapter(tmp_path: Path) -> Callable[..., str]:
 
 
 @pytest.mark.usefixtures("installed", "cpu_build")
-def test_auto_takes_vllm_for_a_plain_lora_adapter(installed: set[str], adapter: Callable[..., str]):
+def test_auto_takes_vllm_for_a_plain_lora_adapter(installed, adapter):
     installed.add("peft")
     model = adapter(r=8, lora_alpha=16, bias="none", use_dora=False)
     chosen = registry.choose_engine("auto", "samples", frozenset(), model=model)
@@ -214,9 +209,7 @@ def test_auto_takes_vllm_for_a_plain_lora_adapter(installed: set[str], adapter: 
         ({"modules": ()}, "reads LoRA weights in safetensors only"),
     ],
 )
-def test_transformers_runs_the_adapters_that_vllm_cannot(
-    installed: set[str], adapter: Callable[..., str], settings: dict[str, Any], words: str
-):
+def test_transformers_runs_the_adapters_that_vllm_cannot(installed, adapter, settings, words):
     installed.add("peft")
     model = adapter(**settings)
     for name in ("auto", "vllm"):
@@ -225,11 +218,6 @@ def test_transformers_runs_the_adapters_that_vllm_cannot(
         assert re.search(f"engine vllm .*{words}", why)
     with pytest.raises(SettingsError, match=f"{words}.*; take engine transformers"):
         load_engine(EngineSpec(engine="vllm", kind="logprobs", model=model))
-
-
-def test_an_unknown_engine_is_refused_with_those_that_are_known():
-    with pytest.raises(SettingsError, match=r"'engine' is 'vlm'; known are auto, vllm, transf"):
-        choose("vlm")
 
 
 class Point:
@@ -247,10 +235,10 @@ class Point:
 
 
 @pytest.fixture
-def plug_in(monkeypatch: pytest.MonkeyPatch):
+def plug_in(monkeypatch):
     """Let another package add an engine; what was found is forgotten before and after."""
 
-    def add(loaded: object) -> None:
+    def add(loaded):
         engine_types.cache_clear()
         monkeypatch.setattr(registry, "entry_points", lambda group: [Point(loaded)])
 
@@ -272,7 +260,272 @@ def test_another_package_adds_an_engine_by_an_entry_point(plug_in):
         (EngineType(name="vllm", start=""), "is not an EngineType with a name of its own"),
     ],
 )
-def test_a_broken_plug_in_gets_a_sentence(plug_in, loaded: object, words: str):
+def test_a_broken_plug_in_gets_a_sentence(plug_in, loaded, words):
     plug_in(loaded)
     with pytest.raises(EngineError, match=words):
         engine_types()
+
+
+@pytest.mark.parametrize(
+    ("files", "least", "most"),
+    [
+        ({"memory.max": "3000\n", "memory.current": "1000\n"}, 2000, 2000),
+        ({"memory.max": "max\n", "memory.current": "1000\n"}, 2**24, 2**50),
+        ({}, 2**24, 2**50),
+    ],
+    ids=["limit", "no limit", "no control groups"],
+)
+def test_memory_is_what_container_and_machine_leave(tmp_path, monkeypatch, files, least, most):
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+    monkeypatch.setattr(registry, "_CGROUP", tmp_path)
+    assert least <= registry.available_memory() <= most
+
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+NAN = float("nan")
+
+
+def spec(model: Path | str, **changes: Any) -> EngineSpec:
+    options = {"engine": "transformers", "kind": "logprobs"}
+    return EngineSpec(model=str(model), **(options | changes))
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_random_model_of_any_architecture_passes(architecture, tmp_path):
+    model = str(saved(tmp_path, architecture))
+    check_weights(model)
+    engine = load_engine(spec(model))
+    engine.submit(text_request(0, [0, 50, 51]))
+    assert engine.step()[0].error is None
+
+
+@pytest.mark.parametrize("kind", ["samples", "logprobs"])
+@pytest.mark.parametrize(
+    ("changed", "dtype", "words"),
+    [
+        (
+            times(NAN, "1.mlp.up_proj"),
+            "float32",
+            r"not finite numbers .* in model\.layers\.1\.mlp\.up",
+        ),
+        (
+            times(NAN, "lm_head"),
+            "float32",
+            r"not finite numbers .* in lm_head\.weight; give anothe",
+        ),
+        (times(1e30, "0.mlp"), "float32", "not finite numbers, though its weights are; give anoth"),
+        (
+            times(1e6, "1.mlp.up"),
+            "float16",
+            "'dtype': .* has or computes values too large for float16; take bfloat16 or float32",
+        ),
+        (
+            times(3e4, "0.mlp.up", "0.mlp.down"),
+            "float16",
+            "'dtype': .* has or computes values too large for float16",
+        ),
+    ],
+)
+def test_a_model_whose_numbers_are_not_finite_is_refused_with_their_cause(
+    checkpoint, tmp_path, kind, changed, dtype, words
+):
+    model = change(shutil.copytree(checkpoint, tmp_path / "model"), changed)
+    with pytest.raises(SettingsError, match=words):
+        load_engine(spec(model, kind=kind, dtype=dtype))
+
+
+def test_an_adapter_whose_numbers_are_not_finite_is_named_before_its_base(checkpoint, tmp_path):
+    adapter = change(save_adapter(tmp_path, checkpoint), times(NAN, "0.self_attn.q_proj.lora_B"))
+    with pytest.raises(SettingsError, match=r"lora_B\.weight; give another checkpoint"):
+        load_engine(spec(adapter))
+
+
+@pytest.mark.filterwarnings("ignore")  # transformers warns, too
+@pytest.mark.parametrize("kind", ["samples", "logprobs"])
+def test_a_model_that_looks_at_later_tokens_is_refused(tmp_path, kind):
+    made("Bert", initializer_range=0.2).save_pretrained(tmp_path)
+    save_tokenizer(byte_level_tokenizer(), tmp_path)
+    with pytest.raises(
+        SettingsError, match=r"looks at later tokens, so it has no .*; give a causal"
+    ):
+        load_engine(spec(tmp_path, kind=kind))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "moved", "is_refused"),
+    [
+        ("float32", 1e-4, False),
+        ("float32", 2e-3, True),
+        ("bfloat16", 0.1, False),
+        ("bfloat16", 0.5, True),
+    ],
+)
+def test_log_probabilities_may_move_as_much_as_rounding_explains(dtype, moved, is_refused):
+    said = np.linspace(-9, -1, 11, dtype=np.float32)
+    other = said + np.float32(moved)
+    other[-1] -= 5  # of another token
+    refused = pytest.raises(SettingsError, match="'m' looks at later tokens")
+    with refused if is_refused else nullcontext():
+        check_probes("m", None, dtype, [said, other])
+
+
+def test_the_texts_differ_in_their_last_token_and_fit_the_context():
+    one, other = probes(600, 256)
+    assert one[:-1] == other[:-1]
+    assert one[-1] != other[-1]
+    assert len(one) == len(other) == 12
+    assert [len(each) for each in probes(5, 7)] == [7, 7]
+    assert max(map(max, probes(5, 7))) < 5
+
+
+# Batches, ends of texts, and what no engine can answer.
+
+
+def test_ends_come_from_every_file_of_a_checkpoint():
+    assert end_token_ids(2, [2, 7], None) == {2, 7}
+    assert end_token_ids(None, None, None) == set()
+    assert end_token_ids(0) == {0}
+
+
+@pytest.mark.parametrize(
+    ("token_ids", "most", "kept", "finish"),
+    [
+        ([5, 6, 2, 7], 10, [5, 6, 2], "stop"),
+        ([5, 6, 2, 7], 2, [5, 6], "length"),
+        ([5, 6, 2], 3, [5, 6, 2], "stop"),
+    ],
+)
+def test_a_text_is_cut_after_its_end_or_its_budget(token_ids, most, kept, finish):
+    found = cut_at_end(token_ids, frozenset({2}), most)
+    assert found == Continuation(token_ids=kept, finish_reason=finish)
+
+
+@given(st.lists(st.integers(0, 9)), st.frozensets(st.integers(0, 9)), st.integers(1, 20))
+def test_a_cut_text_is_a_start_that_holds_no_end_but_its_last_token(token_ids, ends, max_tokens):
+    found = cut_at_end(token_ids, ends, max_tokens)
+    assert found.token_ids is not None
+    assert found.token_ids == token_ids[: len(found.token_ids)]
+    assert ends.isdisjoint(found.token_ids[:-1])
+    if found.finish_reason == "stop":
+        assert found.token_ids[-1] in ends
+    else:
+        assert len(found.token_ids) == min(len(token_ids), max_tokens)
+        assert ends.isdisjoint(found.token_ids)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"context_ids": [1]}, None),
+        ({"context_ids": [0, 8, 8]}, None),
+        ({"context_ids": []}, "the prompt has no tokens"),
+        ({"context_ids": [1] * 4}, "4 tokens, which leaves no room in .* context of 4"),
+        ({"context_ids": [9]}, "outside the model's vocabulary of 9"),
+        ({"context_ids": [-1]}, "outside the model's vocabulary of 9"),
+        ({"n": 0}, "at least one sample"),
+        ({"max_tokens": 0}, "and one token"),
+    ],
+)
+def test_what_no_engine_can_answer_has_its_reason(changes, words):
+    values = {"request_id": 0, "kind": "samples", "context_ids": [1, 2]} | changes
+    found = why_impossible(Request(**values), max_model_len=4, vocab_size=9)
+    assert (found is None) if words is None else re.search(words, found or "")
+
+
+@pytest.mark.parametrize(
+    ("token_ids", "first", "words"),
+    [
+        ([1, 2], 1, None),
+        ([1, 2, 0, 8], 3, None),
+        ([], 1, "a text of 0 tokens has none to score from token 0 on"),
+        ([1], 1, "a text of 1 tokens has none"),
+        ([1, 2], 2, "none to score from token 2 on"),
+        ([1, 2], 0, "none to score from token 0 on"),
+        ([1] * 5, 1, "5 tokens, more than the model's context of 4"),
+        ([1, 9], 1, "outside the model's vocabulary of 9"),
+        ([-1, 1], 1, "outside the model's vocabulary of 9"),
+    ],
+)
+def test_what_no_engine_can_score_has_its_reason(token_ids, first, words):
+    request = text_request(0, token_ids, first)
+    found = why_impossible(request, max_model_len=4, vocab_size=9)
+    assert (found is None) if words is None else (found is not None and words in found)
+
+
+def row(n_prompt: int, n_output: int, index: int = 0) -> Row:
+    request = Request(
+        request_id=0,
+        kind="samples",
+        context_ids=[1] * n_prompt,
+        seed=100,
+        n=5,
+        max_tokens=n_output,
+    )
+    return Row(request=request, index=index, max_tokens=n_output)
+
+
+def text(n: int) -> Request:
+    return Request(request_id=0, kind="logprobs", context_ids=[1], text_ids=[1] * (n - 1))
+
+
+def of_row(row: Row) -> tuple[int, int]:
+    return len(row.prompt), row.max_tokens
+
+
+def of_text(request: Request) -> tuple[int]:
+    return (n_tokens(request),)
+
+
+ROWS = st.lists(st.builds(row, st.integers(1, 20), st.integers(1, 20)), max_size=20)
+TEXTS = st.lists(st.integers(2, 20).map(text), max_size=20)
+
+
+def test_the_oldest_row_brings_those_most_like_it():
+    assert row(1, 1, index=3).seed == 103
+    queue = [row(5, 5), row(20, 5), row(6, 5), row(5, 9), row(5, 5)]
+    oldest, _, near, _, same = queue
+    assert take_batch(queue, of_row, lambda n, *_: n <= 3) == [oldest, same, near]
+    assert [len(left.prompt) for left in queue] == [20, 5]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "fits", "may_pad", "taken"),
+    [
+        ([5, 6, 7], lambda n, longest: n * longest <= 20, True, 2),  # padding counts
+        ([5, 6, 5, 4], lambda *_: True, False, 2),
+        ([5, 5], lambda *_: False, True, 1),  # one always is
+        ([], lambda *_: True, True, 0),
+    ],
+)
+def test_how_many_texts_come_together(lengths, fits, may_pad, taken):
+    queue = [*map(text, lengths)]
+    assert len(take_batch(queue, of_text, fits, may_pad=may_pad)) == taken
+
+
+@given(ROWS, st.integers(1, 8), st.integers(1, 40))
+def test_every_row_is_decoded_once_in_batches_that_fit(rows, most_rows, most_tokens):
+    def fits(n_rows, n_prompt, n_output):
+        return n_rows <= most_rows and n_prompt + n_output <= most_tokens
+
+    queue, decoded = list(rows), []
+    while batch := take_batch(queue, of_row, fits):
+        widest = map(max, *map(of_row, batch)) if len(batch) > 1 else of_row(batch[0])
+        assert len(batch) == 1 or fits(len(batch), *widest)
+        decoded += batch
+    assert sorted(map(id, decoded)) == sorted(map(id, rows))
+
+
+@given(TEXTS, st.integers(1, 8), st.integers(1, 60), st.booleans())
+def test_every_text_is_taken_once_in_batches_that_fit(texts, most_texts, most_tokens, may_pad):
+    def fits(n_texts, longest):
+        return n_texts <= most_texts and n_texts * longest <= most_tokens
+
+    queue, scored = list(texts), []
+    while batch := take_batch(queue, of_text, fits, may_pad=may_pad):
+        lengths = {n_tokens(each) for each in batch}
+        assert len(batch) == 1 or len(batch) * max(lengths) <= most_tokens
+        assert len(batch) <= most_texts
+        assert may_pad or len(lengths) == 1
+        scored += batch
+    assert sorted(map(id, scored)) == sorted(map(id, texts))

@@ -1,3 +1,5 @@
+"""The vLLM engine, and LoRA adapters in it."""
+
 from __future__ import annotations
 
 import json
@@ -7,14 +9,15 @@ import subprocess
 import sys
 from dataclasses import replace
 from importlib.util import find_spec
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 
+from mia_batch.errors import EngineError
 from mia_batch.evidence.process import EngineProcess
-from mia_batch.evidence.request import EngineSpec
+from mia_batch.evidence.request import Decoding, EngineSpec
+from tests.adapters import save_adapter, save_merged
 from tests.architectures import saved
 from tests.checkpoints import BOS_ID, CONTEXT, change, times
 from tests.engine_conformance import (
@@ -22,25 +25,26 @@ from tests.engine_conformance import (
     SamplesConformance,
     answers,
     exact_logprobs,
+    ids,
     outputs,
+    prompts,
     request,
     text_request,
+    texts,
     token_values,
 )
+from tests.unit.evidence.engines.test_pretrained import greedy
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")
-
+pytestmark = [
+    pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed"),
+    pytest.mark.usefixtures("one_thread"),
+]
 NAN = float("nan")
 SMALL = {"kv_cache_memory_bytes": 64 << 20, "max_num_seqs": 16}
 
 
 @pytest.fixture(scope="module")
-def vllm_engine(
-    checkpoint: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[EngineProcess]:
+def vllm_engine(checkpoint, tmp_path_factory):
     spec = EngineSpec(engine="vllm", kind="samples", model=str(checkpoint), engine_args=SMALL)
     with EngineProcess.start(spec, log=tmp_path_factory.mktemp("log") / "engine.log") as engine:
         yield engine
@@ -48,14 +52,12 @@ def vllm_engine(
 
 class TestSamples(SamplesConformance):
     @pytest.fixture
-    def engine(self, vllm_engine: EngineProcess) -> EngineProcess:
+    def engine(self, vllm_engine):
         return vllm_engine
 
 
 @pytest.fixture(scope="module")
-def vllm_logprobs(
-    checkpoint: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[EngineProcess]:
+def vllm_logprobs(checkpoint, tmp_path_factory):
     """It takes most texts in pieces, of about 50 tokens, and does not cache prefixes."""
     spec = EngineSpec(
         engine="vllm",
@@ -73,62 +75,108 @@ class TestLogprobs(LogprobsConformance):
     rtol = 1e-5
 
     @pytest.fixture
-    def engine(self, vllm_logprobs: EngineProcess) -> EngineProcess:
+    def engine(self, vllm_logprobs):
         return vllm_logprobs
 
-    def test_noise_is_refused_and_never_left_out(self, engine: EngineProcess):
+    def test_noise_is_refused_and_never_left_out(self, engine):
         asked = [text_request(0, [BOS_ID, 50, 51], noise=0.1), text_request(1, [BOS_ID, 50, 51])]
         noisy, plain = answers(engine, asked).values()
         assert noisy.error == "engine vllm cannot compute noise on embeddings"
         assert plain.error is None
 
 
-WRONG: dict[str, dict[str, Any]] = {
-    "unknown argument": {"engine_args": {"max_model_length": 9}},
-    "argument out of range": {"engine_args": {**SMALL, "max_model_len": 10**6}},
-    "no room for one sequence": {"engine_args": {**SMALL, "kv_cache_memory_bytes": 1}},
-    "too hot": {"decoding": {"temperature": 3.0}},
-    "too cold": {"decoding": {"temperature": 0.001}},
-    "unknown column": {"kind": "logprobs", "columns": ["vocabulary_mean"]},
-    "weights that are no numbers": {"engine_args": SMALL, "changed": (NAN, "1.mlp.up_proj")},
-    "head that is no number": {
-        "engine_args": SMALL,
-        "kind": "logprobs",
-        "changed": (NAN, "lm_head"),
-    },
-    "weights too large": {
-        "engine_args": SMALL,
-        "dtype": "float16",
-        "changed": (1e6, "1.mlp.up_proj"),
-    },
-    "values too large": {
-        "engine_args": SMALL,
-        "kind": "logprobs",
-        "dtype": "float16",
-        "changed": (3e4, "0.mlp.up", "0.mlp.down"),
-    },
+FINITE = "not finite numbers (NaN, infinity) in"
+WRONG: dict[str, tuple[dict[str, Any], str, list[str]]] = {
+    "unknown argument": (
+        {"engine_args": {"max_model_length": 9}},
+        "SettingsError",
+        ["'engine_arg'", "did you mean 'max_model_len'?"],
+    ),
+    "argument out of range": (
+        {"engine_args": {**SMALL, "max_model_len": 10**6}},
+        "EngineError",
+        ["max_model_len (1000000)"],
+    ),
+    "no room for one sequence": (
+        {"engine_args": {**SMALL, "kv_cache_memory_bytes": 1}},
+        "EngineError",
+        ["memory", "set a smaller max_model_len"],
+    ),
+    "too hot": (
+        {"decoding": {"temperature": 3.0}},
+        "SettingsError",
+        ["temperature must be in [0, 2]"],
+    ),
+    "too cold": (
+        {"decoding": {"temperature": 0.001}},
+        "SettingsError",
+        ["'temperature'", "would raise 0.001 to 0.01"],
+    ),
+    "unknown column": (
+        {"kind": "logprobs", "columns": ["vocabulary_mean"]},
+        "SettingsError",
+        ["mean and variance", "; take engine transformers"],
+    ),
+    "weights that are no numbers": (
+        {"engine_args": SMALL, "changed": (NAN, "1.mlp.up_proj")},
+        "SettingsError",
+        [f"{FINITE} model.layers.1.mlp.up_proj.weight; give anoth"],
+    ),
+    "head that is no number": (
+        {"engine_args": SMALL, "kind": "logprobs", "changed": (NAN, "lm_head")},
+        "SettingsError",
+        [f"{FINITE} lm_head.weight; give another checkpoint"],
+    ),
+    "weights too large": (
+        {"engine_args": SMALL, "dtype": "float16", "changed": (1e6, "1.mlp.up_proj")},
+        "SettingsError",
+        ["'dtype': ", " has or computes values too large for float16; take bfloat16 or f"],
+    ),
+    "values too large": (
+        {
+            "engine_args": SMALL,
+            "kind": "logprobs",
+            "dtype": "float16",
+            "changed": (3e4, "0.mlp.up", "0.mlp.down"),
+        },
+        "SettingsError",
+        ["'dtype': ", " computes values too large for float16"],
+    ),
 }
-"""Specifications; ``changed``: the weights are, by a factor."""
+"""Specifications (``changed``: the weights are, by a factor), and what is said of each."""
+REFUSALS = """
+import json, sys
+from pathlib import Path
+from mia_batch.errors import MiaBatchError
+from mia_batch.evidence.engines.registry import load_engine
+from mia_batch.evidence.request import Decoding, EngineSpec
+
+said = []
+for changes in json.loads(sys.argv[1]):
+    changes["decoding"] = Decoding(**changes.pop("decoding", {}))
+    changes["columns"] = frozenset(changes.pop("columns", ()))
+    try:
+        load_engine(EngineSpec(engine="vllm", **({"kind": "samples"} | changes)))
+    except MiaBatchError as error:
+        said.append((type(error).__name__, str(error)))
+Path(sys.argv[2]).write_text(json.dumps(said))
+"""
+"""Starts vLLM with one wrong specification after the other, in one process."""
 
 
 @pytest.fixture(scope="module")
-def said(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, str]]:
+def said(checkpoint, tmp_path_factory):
     """What vLLM's engine says to each wrong specification."""
     answer = tmp_path_factory.mktemp("refusals") / "said.json"
     specifications = []
-    for number, wrong in enumerate(WRONG.values()):
+    for number, (wrong, *_) in enumerate(WRONG.values()):
         model = shutil.copytree(checkpoint, answer.with_name(f"model {number}"))
         if "changed" in wrong:
             change(model, times(*wrong["changed"]))
         given = {name: value for name, value in wrong.items() if name != "changed"}
         specifications.append({"model": str(model), **given})
     subprocess.run(
-        [
-            sys.executable,
-            Path(__file__).with_name("refusals.py"),
-            json.dumps(specifications),
-            answer,
-        ],
+        [sys.executable, "-c", REFUSALS, json.dumps(specifications), answer],
         check=True,
         capture_output=True,
         env={
@@ -141,48 +189,16 @@ def said(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
     return dict(zip(WRONG, json.loads(answer.read_text()), strict=True))
 
 
-@pytest.mark.parametrize(
-    ("wrong", "kind", "words"),
-    [
-        ("unknown argument", "SettingsError", ["'engine_arg'", "did you mean 'max_model_len'?"]),
-        ("argument out of range", "EngineError", ["max_model_len (1000000)"]),
-        ("no room for one sequence", "EngineError", ["memory", "set a smaller max_model_len"]),
-        ("too hot", "SettingsError", ["temperature must be in [0, 2]"]),
-        ("too cold", "SettingsError", ["'temperature'", "would raise 0.001 to 0.01"]),
-        ("unknown column", "SettingsError", ["mean and variance", "; take engine transformers"]),
-        (
-            "weights that are no numbers",
-            "SettingsError",
-            ["not finite numbers (NaN, infinity) in model.layers.1.mlp.up_proj.weight; give anoth"],
-        ),
-        (
-            "head that is no number",
-            "SettingsError",
-            ["not finite numbers (NaN, infinity) in lm_head.weight; give another checkpoint"],
-        ),
-        (
-            "weights too large",
-            "SettingsError",
-            ["'dtype': ", " has or computes values too large for float16; take bfloat16 or f"],
-        ),
-        (
-            "values too large",
-            "SettingsError",
-            ["'dtype': ", " computes values too large for float16"],
-        ),
-    ],
-)
-def test_a_wrong_specification_gets_one_sentence_with_its_cause(
-    said: dict[str, Any], wrong: str, kind: str, words: list[str]
-):
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_wrong_specification_gets_one_sentence_with_its_cause(said, wrong):
+    _, kind, words = WRONG[wrong]
     assert said[wrong][0] == kind
     assert "\n" not in said[wrong][1]
-    for word in words:
-        assert word in said[wrong][1]
+    assert [word for word in words if word not in said[wrong][1]] == []
 
 
 def test_beginnings_of_a_text_get_the_same_answers_with_and_without_a_cache(
-    vllm_engine: EngineProcess, checkpoint: Path, tmp_path: Path
+    vllm_engine, checkpoint, tmp_path
 ):
     """Probes of a text share its beginning; all at once, one by one, and without a cache."""
     whole = [BOS_ID, *(7 * j % 500 + 40 for j in range(220))]
@@ -204,7 +220,7 @@ def test_beginnings_of_a_text_get_the_same_answers_with_and_without_a_cache(
 
 
 @pytest.mark.parametrize("architecture", ["Gemma2", "GPT2", "Mixtral"])
-def test_other_architectures_pass(architecture: str, tmp_path: Path):
+def test_other_architectures_pass(architecture, tmp_path):
     model = saved(tmp_path / "model", architecture)
     token_ids = [BOS_ID, *(7 * j % 500 + 40 for j in range(40))]
     spec = EngineSpec(engine="vllm", kind="logprobs", model=str(model), engine_args=SMALL)
@@ -212,3 +228,57 @@ def test_other_architectures_pass(architecture: str, tmp_path: Path):
         (found,) = token_values(engine, [text_request(0, token_ids)]).values()
     exact = exact_logprobs(model, token_ids)[range(40), token_ids[1:]]
     np.testing.assert_allclose(found["logprob"], exact, rtol=1e-5, atol=1e-4)
+
+
+# LoRA adapters in vLLM, beside the weights of their base.
+
+
+@pytest.fixture(scope="module")
+def adapter(checkpoint, tmp_path_factory):
+    """Without a tokenizer of its own."""
+    return save_adapter(tmp_path_factory.mktemp("lora"), checkpoint, tokenizer=False)
+
+
+@pytest.fixture(scope="module")
+def merged(checkpoint, adapter, tmp_path_factory):
+    return save_merged(tmp_path_factory.mktemp("merged"), checkpoint, adapter)
+
+
+@pytest.fixture
+def spec(adapter):
+    return EngineSpec(
+        engine="vllm",
+        kind="samples",
+        model=str(adapter),
+        decoding=Decoding(temperature=0),
+        engine_args={"kv_cache_memory_bytes": 64 << 20, "max_num_seqs": 16},
+    )
+
+
+def test_log_probabilities_are_those_of_the_merged_model(spec, checkpoint, merged, tmp_path):
+    asked = texts(12)
+    spec = replace(spec, kind="logprobs")
+    with EngineProcess.start(spec, log=tmp_path / "engine.log") as engine:
+        found = token_values(engine, (text_request(i, each) for i, each in enumerate(asked)))
+    for i, token_ids in enumerate(asked):
+        own = (range(len(token_ids) - 1), token_ids[1:])
+        exact = exact_logprobs(merged, token_ids)[own]
+        np.testing.assert_allclose(found[i]["logprob"], exact, rtol=1e-5, atol=1e-5)
+        base = exact_logprobs(checkpoint, token_ids)[own]
+        assert np.abs(found[i]["logprob"] - base).max() > 0.1
+
+
+def test_samples_are_those_of_the_merged_model(spec, checkpoint, merged, tmp_path):
+    starts = prompts(8)
+    with EngineProcess.start(spec, log=tmp_path / "engine.log") as engine:
+        asked = (request(i, each, max_tokens=12) for i, each in enumerate(starts))
+        found = [ids(given[0]) for given in outputs(engine, asked).values()]
+    assert found == greedy(merged, starts) != greedy(checkpoint, starts)
+
+
+def test_weights_that_cannot_be_read_are_named_at_the_start(spec, checkpoint, tmp_path):
+    broken = save_adapter(tmp_path / "broken", checkpoint)
+    file = broken / "adapter_model.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+    with pytest.raises(EngineError, match=r"vLLM cannot start with .*broken.*; take engine transf"):
+        EngineProcess.start(replace(spec, model=str(broken)), log=tmp_path / "engine.log")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Iterator
+from typing import Any
 
 import polars as pl
 import pytest
@@ -13,12 +14,7 @@ from mia_batch.errors import EngineError
 from mia_batch.evidence.collect import Asked
 from mia_batch.evidence.executors.local import REFUSED, LocalExecutor
 from mia_batch.evidence.parts import Block
-from mia_batch.evidence.request import Answer, Continuation, Request
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
-
-    from mia_batch.evidence.request import EvidenceKind
+from mia_batch.evidence.request import Answer, Continuation, EvidenceKind, Request
 
 N_UNITS = 64
 
@@ -141,9 +137,6 @@ def test_an_engine_that_ends_whatever_it_is_asked_stops_the_run():
     with pytest.raises(EngineError, match="SIGSEGV"):
         collected(source, blocks(1))
     assert source.starts < 12
-
-
-def test_without_a_restart_the_error_is_the_runs():
-    source = Fragile({"0:3"}, room=10)
+    source = Fragile({"0:3"}, room=10)  # without a restart the error is the run's
     with pytest.raises(EngineError, match="SIGSEGV"):
         list(LocalExecutor(source).collect(Echo(), blocks(1), lambda *_: None, lambda *_: None))

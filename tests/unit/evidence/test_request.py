@@ -1,8 +1,9 @@
-"""What there is to decode, added up before anything is."""
+"""How many tokens to decode, of one prompt and of all."""
 
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import polars as pl
 import pytest
@@ -10,6 +11,57 @@ import pytest
 from mia_batch.evidence.parts import Block
 from mia_batch.evidence.request import Budget, Workload, forecast, work_of
 from mia_batch.models.weights import estimate_tokens
+
+MATCHED = Budget(scope="matched", max_length=1024, max_model_len=2048)
+WHOLE = Budget(scope="whole", max_length=1024, max_model_len=2048)
+
+
+@pytest.mark.parametrize(
+    ("budget", "prompt", "room", "first"),
+    [
+        (MATCHED, 100, 1948, 80 + 20 + 8),
+        (WHOLE, 100, 924, 924),  # the paper's length, prompt included
+        (MATCHED, 2048, 0, 0),
+        (WHOLE, 1500, -476, -476),
+        (replace(WHOLE, max_model_len=512), 500, 12, 12),
+        (replace(MATCHED, max_model_len=512), 500, 12, 12),
+        (replace(MATCHED, max_attempts=1), 100, 1948, 2 * (80 + 20 + 8)),
+    ],
+)
+def test_room_and_first_budget_of_a_prompt_whose_reference_has_80_tokens(
+    budget, prompt, room, first
+):
+    assert (budget.room(prompt), budget.first(prompt, 80)) == (room, first)
+
+
+def test_the_budget_doubles_up_to_the_room_or_the_last_attempt():
+    tried = [(50, 1), (100, 2), (148, 3)]
+    assert [MATCHED.next(1900, *each) for each in tried] == [100, 148, None]
+    paid = replace(MATCHED, max_attempts=3)
+    assert [paid.next(100, 200, 2), paid.next(100, 400, 3)] == [400, None]
+    assert paid.most(100, 80) == 108 + 216 + 432
+    assert MATCHED.most(1900, 40) == 58 + 116 + 148
+    assert WHOLE.most(100, 80) == 924
+
+
+@pytest.mark.parametrize(
+    "budget",
+    [
+        MATCHED,
+        WHOLE,
+        replace(MATCHED, max_attempts=1),
+        replace(MATCHED, max_model_len=120),
+        replace(WHOLE, most_new=50),
+    ],
+)
+def test_what_is_expected_of_columns_is_the_first_of_each(budget):
+    rows = [(0, 0), (7, 3), (100, 80), (115, 80), (1000, 1), (5000, 9)]
+    columns = pl.DataFrame(rows, schema=["prompt", "reference"], orient="row")
+    found = columns.select(budget.expected(pl.col("prompt"), pl.col("reference"))).to_series()
+    assert found.to_list() == [max(budget.first(*row), 0) for row in rows]
+
+
+# What there is to decode, added up before anything is.
 
 BUDGET = Budget(scope="matched", max_length=1024, max_model_len=100)
 
@@ -21,6 +73,7 @@ def block(*rows: tuple[str, str]) -> Block:
 
 
 def test_the_sums_of_two_targets_and_one_without_room():
+    assert forecast([], estimate_tokens, BUDGET) == Workload()
     rows = [("a" * 40, "b" * 80), ("c" * 80, "d" * 40), ("e" * 400, "f")]
     workload = forecast([block(*rows[:1]), block(*rows[1:])], estimate_tokens, BUDGET)
     first = [20 + 5 + 8, 10 + 2 + 8]
@@ -54,10 +107,6 @@ def test_of_many_prompts_some_spread_evenly_stand_for_all():
     assert found.first_tokens == pytest.approx(10 * (4500 * 33 + 500 * 20), rel=0.05)
     assert dict(found.lines())["prompts"] == "5,000"
     assert dict(found.lines())["tokens to decode"].startswith("about ")
-
-
-def test_nothing_to_decode_is_nothing():
-    assert forecast([], estimate_tokens, BUDGET) == Workload()
 
 
 def test_the_work_of_prompts_is_what_is_decoded_and_a_quarter_of_what_is_read():

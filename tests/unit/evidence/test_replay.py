@@ -1,9 +1,13 @@
+"""Continuations that were recorded elsewhere."""
+
 from __future__ import annotations
 
 import json
 import random
+from collections.abc import Iterator
 from dataclasses import asdict
 from hashlib import sha256
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -11,19 +15,120 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mia_batch.corpus import digest_each, digest_of
-from mia_batch.errors import CorpusError, SettingsError
+from mia_batch.errors import CorpusError, RunFolderError, SettingsError
 from mia_batch.evidence import replay as module
-from mia_batch.evidence import replay as rows
-from mia_batch.evidence.replay import Counts, Recording
-from mia_batch.schemas import Samples
+from mia_batch.evidence.parts import RECORDED_BLOCK_TARGETS, Block, FreshUnits, Missing, Parts
+from mia_batch.evidence.replay import Counts, Partition, Recording, pack
+from mia_batch.prompts.views import View, continuation
+from mia_batch.schemas import Documents, Samples
+from mia_batch.targets import TargetPlan, build_targets
 from tests import frames
-from tests.unit.evidence.replay.conftest import N_SAMPLES, N_TARGETS, VIEW, recorded_blocks
+from tests.frames import table
+
+N_TARGETS = 1200
+N_SAMPLES = 4
+VIEW = View(model="target", name="continuation", make=continuation, columns=("prefix", "reference"))
+
+
+@pytest.fixture(scope="module")
+def words(shared_data):
+    book: str = (shared_data / "books" / "frankenstein.txt").read_text("utf-8")
+    return book.split()
+
+
+@pytest.fixture(scope="module")
+def targets(words, tmp_path_factory):
+    """A targets table over three blocks; target 7 cannot be sampled."""
+    texts = [" ".join(words[start : start + 30]) for start in range(0, 30 * N_TARGETS, 30)]
+    texts[7] = "word"
+    documents = table(
+        Documents,
+        [{"document_id": f"{number}", "text": text} for number, text in enumerate(texts)],
+    )
+    path: Path = tmp_path_factory.mktemp("replay") / "targets.parquet"
+    build_targets(documents.lazy(), TargetPlan()).sink_parquet(path)
+    return path
+
+
+def recorded_blocks(targets: Path, samples: Path, n_samples: int) -> Iterator[Block]:
+    """Ask for what is missing, in blocks as replay takes them."""
+    parts = Parts(
+        folder=samples,
+        schema=Samples,
+        model="target",
+        view="continuation",
+        block_targets=RECORDED_BLOCK_TARGETS,
+    )
+    return Missing(FreshUnits(pl.scan_parquet(targets), VIEW), parts, n_samples).blocks()
+
+
+@pytest.fixture(scope="module")
+def recorded(targets, words):
+    """Four continuations of every target, of 8 to 27 words."""
+    table = pl.read_parquet(targets).filter(pl.col("reason").is_null())
+    rows = [
+        {
+            "target_id": row["target_id"],
+            "document_id": row["document_id"],
+            "prefix": row["prefix"],
+            "sample_index": index,
+            "candidate": " ".join(words[place + index : place + 2 * index + 8 + place % 14]),
+            "n_tokens": 10 + index,
+            "finish_reason": "length" if place % 2 else "stop",
+        }
+        for place, row in enumerate(table.iter_rows(named=True))
+        for index in range(N_SAMPLES)
+    ]
+    return pl.DataFrame(rows)
+
+
+@pytest.fixture
+def replay(targets, tmp_path):
+    """Collect everything from a recording: the samples table and the counts."""
+
+    def run(source, *, n_samples=N_SAMPLES, candidate_column="candidate"):
+        recording = Recording.open(str(source), candidate_column=candidate_column)
+        nothing = tmp_path / "no-samples"
+        nothing.mkdir(exist_ok=True)
+        blocks = recorded_blocks(targets, nothing, n_samples)
+        found = recording.collect(targets, VIEW, blocks, tmp_path, "whitespace")
+        parts = [samples for _, samples in found]
+        assert not (tmp_path / "replay").exists()
+        return pl.concat(parts), recording
+
+    return run
+
+
+def test_portions_come_back_in_order(tmp_path):
+    partition = Partition(tmp_path / "replay")
+    added = [pl.DataFrame({"text": [f"{number}", None, "\0"]}) for number in range(5)]
+    for number, rows in enumerate(added):
+        partition.append(number % 2, pack(rows))
+    assert [rows["text"][0] for rows in partition.read(0)] == ["0", "2", "4"]
+    assert all(rows.equals(added[1 + 2 * at]) for at, rows in enumerate(partition.read(1)))
+    assert partition.read(2) == []
+    partition = Partition(tmp_path / "replay")  # what was left there is removed
+    assert partition.read(0) == []
+    partition.remove()
+    partition.remove()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_used_or_is_full_is_said(tmp_path):
+    partition = Partition(tmp_path / "replay")
+    (tmp_path / "replay" / "00000003").symlink_to("/dev/full")
+    with pytest.raises(RunFolderError, match="cannot be used: No space left on device"):
+        partition.append(3, pack(pl.DataFrame({"text": ["a" * 100_000]})))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunFolderError, match="cannot be used: Not a directory; make room"):
+        Partition(tmp_path / "file" / "replay")
+
 
 N_ROWS = (N_TARGETS - 1) * N_SAMPLES
 
 
 @pytest.fixture
-def expected(replay, recorded, tmp_path) -> pl.DataFrame:
+def expected(replay, recorded, tmp_path):
     recorded.drop("document_id", "prefix").write_parquet(tmp_path / "in-order.parquet")
     samples, _ = replay(tmp_path / "in-order.parquet")
     assert isinstance(samples, pl.DataFrame)
@@ -68,18 +173,30 @@ def test_targets_named_otherwise_get_the_same_samples(key, expected, recorded, r
     assert samples.equals(expected)
 
 
-def test_json_lines_with_whole_number_identifiers(expected, recorded, replay, tmp_path):
+def unnumbered(recorded, path):
+    recorded.sort("sample_index", "target_id").drop("sample_index").write_parquet(path)
+
+
+def renamed(recorded, path):
+    recorded.rename({"candidate": "output"}).write_parquet(path)
+
+
+def numbered_documents(recorded, path):
     rows = recorded.drop("target_id", "prefix").with_columns(pl.col("document_id").cast(pl.Int64))
-    rows.write_ndjson(tmp_path / "rows.jsonl")
-    assert replay(tmp_path / "rows.jsonl")[0].equals(expected)
+    rows.write_ndjson(path)
 
 
-def test_without_sample_index_the_rows_of_a_target_are_numbered(
-    expected, recorded, replay, tmp_path
-):
-    mixed = recorded.sort("sample_index", "target_id").drop("sample_index")
-    mixed.write_parquet(tmp_path / "unnumbered.parquet")
-    samples, recording = replay(tmp_path / "unnumbered.parquet")
+@pytest.mark.parametrize(
+    ("write", "name", "column"),
+    [
+        (numbered_documents, "rows.jsonl", "candidate"),
+        (unnumbered, "rows.parquet", "candidate"),
+        (renamed, "rows.parquet", "output"),
+    ],
+)
+def test_other_forms_of_the_same_rows(write, name, column, expected, recorded, replay, tmp_path):
+    write(recorded, tmp_path / name)
+    samples, recording = replay(tmp_path / name, candidate_column=column)
     assert samples.equals(expected)
     assert recording.most_samples == N_SAMPLES
 
@@ -121,7 +238,7 @@ def test_a_failed_sample_keeps_its_reason_and_gives_way_to_a_text(expected, repl
 def test_the_first_text_of_a_sample_counts_over_all_portions_that_are_read(
     expected, recorded, replay, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(rows, "_HELD_ROWS", 50)
+    monkeypatch.setattr(module, "_HELD_ROWS", 50)
     again = recorded.with_columns(candidate=pl.lit("a second answer"))
     twice = pl.concat([recorded, again])
     twice.write_parquet(tmp_path / "twice.parquet", row_group_size=50)
@@ -158,13 +275,6 @@ def test_what_is_missing_surplus_double_or_foreign_is_counted(expected, recorded
         "duplicates": 3,
         "unmatched": 7,
     }
-
-
-def test_more_samples_than_recorded_are_missing(replay, recorded, tmp_path):
-    recorded.write_parquet(tmp_path / "few.parquet")
-    samples, recording = replay(tmp_path / "few.parquet", n_samples=N_SAMPLES + 2)
-    assert recording.counts.missing == 2 * (N_TARGETS - 1)
-    assert samples["reason"].count() == recording.counts.missing
 
 
 def test_targets_of_the_same_prefix_get_the_same_continuations(tmp_path):
@@ -245,6 +355,9 @@ def test_odd_texts_survive(targets, replay, tmp_path):
         assert recording.most_samples == len(odd)
 
 
+ROW = '{"target_id": "a", "candidate": "b"'
+
+
 @pytest.mark.parametrize(
     ("name", "content", "complaint"),
     [
@@ -253,58 +366,35 @@ def test_odd_texts_survive(targets, replay, tmp_path):
         ("rows.csv", "target_id,candidate\na,b\n", "is csv, which has no types"),
         ("rows.txt", "a", "is txt, which has no types"),
         ("rows.dat", "a", "unknown extension"),
+        ("none.parquet", None, "does not exist"),
         ("csv.jsonl", "target_id,candidate\na,b\n", "line 1: not valid JSON"),
         ("csv.parquet", "target_id,candidate\na,b\n", "cannot be read as Parquet"),
         ("cut.jsonl", '{"target_id": "a", "cand', "not valid JSON"),
+        ("lone.jsonl", '{"target_id": "a", "candidate": "\\ud800"}', "not valid JSON"),
         ("other.jsonl", '{"target_id": "a", "text": "b"}', "no column 'candidate'.*'text'"),
         ("unnamed.jsonl", '{"id": "a", "candidate": "b"}', "names no targets.*'id', 'candidate'"),
         ("null.jsonl", '{"target_id": null, "candidate": "b"}', "names no targets"),
         ("number.jsonl", '{"target_id": 1, "candidate": "b"}', "'target_id' holds type Int64"),
         ("list.jsonl", '{"target_id": "a", "candidate": ["b"]}', "holds nested JSON values"),
-        (
-            "half.jsonl",
-            '{"target_id": "a", "candidate": "b", "sample_index": 0.5}',
-            "line 1: column 'sample_index' is 0.5, not the index of a sample",
+        *(
+            (
+                "index.jsonl",
+                f'{ROW}, "sample_index": {value}}}',
+                f"line 1: .* is {value}, not the i",
+            )
+            for value in (0.5, -1, 4294967296)
         ),
-        (
-            "negative.jsonl",
-            '{"target_id": "a", "candidate": "b", "sample_index": -1}',
-            "is -1, not the index",
-        ),
-        (
-            "huge.jsonl",
-            '{"target_id": "a", "candidate": "b", "sample_index": 4294967296}',
-            "is 4294967296, not the index",
-        ),
-        (
-            "gap.jsonl",
-            '{"target_id": "a", "candidate": "b", "sample_index": 0}\n'
-            '{"target_id": "a", "candidate": "b"}',
-            "line 2: column 'sample_index' is null, not the index",
-        ),
-        (
-            "tokens.jsonl",
-            '{"target_id": "a", "candidate": "b", "n_tokens": -3}',
-            "'n_tokens' is -3, not a number of tokens",
-        ),
-        (
-            "end.jsonl",
-            '{"target_id": "a", "candidate": "b", "finish_reason": "eos"}',
-            "'finish_reason' is 'eos', neither 'stop' nor 'length'",
-        ),
-        ("lone.jsonl", '{"target_id": "a", "candidate": "\\ud800"}', "not valid JSON"),
+        ("gap.jsonl", f'{ROW}, "sample_index": 0}}\n{ROW}}}', "line 2: .* is null, not the index"),
+        ("tokens.jsonl", f'{ROW}, "n_tokens": -3}}', "'n_tokens' is -3, not a number of tokens"),
+        ("end.jsonl", f'{ROW}, "finish_reason": "eos"}}', "'eos', neither 'stop' nor 'length'"),
     ],
 )
 def test_what_is_no_recording_is_refused_in_a_sentence(name, content, complaint, tmp_path):
-    (tmp_path / name).write_text(content, "utf-8")
+    if content is not None:
+        (tmp_path / name).write_text(content, "utf-8")
     with pytest.raises(CorpusError, match=complaint) as refusal:
         Recording.open(str(tmp_path / name))
     assert "\n" not in str(refusal.value)
-
-
-def test_a_file_that_is_not_there_is_refused(tmp_path):
-    with pytest.raises(CorpusError, match="does not exist"):
-        Recording.open(str(tmp_path / "none.parquet"))
 
 
 def test_missing_numbers_may_be_nan_as_pandas_writes_them(replay, recorded, tmp_path):
@@ -315,9 +405,3 @@ def test_missing_numbers_may_be_nan_as_pandas_writes_them(replay, recorded, tmp_
     floats.write_parquet(tmp_path / "floats.parquet")
     samples, _ = replay(tmp_path / "floats.parquet")
     assert set(samples["n_tokens"]) == {None, 11, 12, 13}
-
-
-def test_the_candidates_may_have_another_name(expected, recorded, replay, tmp_path):
-    recorded.rename({"candidate": "output"}).write_parquet(tmp_path / "rows.parquet")
-    samples, _ = replay(tmp_path / "rows.parquet", candidate_column="output")
-    assert samples.equals(expected)
