@@ -16,7 +16,7 @@ import mia_batch
 from mia_batch.attacks import get
 from mia_batch.attacks.from_logprobs import SHAPE_ATTACKS
 from mia_batch.errors import SettingsError
-from mia_batch.pipeline import plan, rescore
+from mia_batch.pipeline import plan
 from mia_batch.pipeline.stages.verdicts import conclusions
 from mia_batch.schemas import LogProbs, Scores, Unscored
 from mia_batch.settings import load_settings, stored_settings
@@ -123,9 +123,10 @@ def test_every_attack_equals_its_reference(scored):
 
 
 def test_shapes_of_series_equal_their_references(views, copied_of):
-    _, run, _ = copied_of(views)
+    settings, _, _ = copied_of(views)
     names = [attack.name for attack in SHAPE_ATTACKS]
-    assert compared(rescore(run.folder, attacks=names), names) > 40
+    run = mia_batch.audit(**settings | {"attacks": names, "evidence": "logprobs"})
+    assert compared(run, names) > 40
 
 
 def compared(run: mia_batch.Run, names: list[str]) -> int:
