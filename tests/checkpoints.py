@@ -100,27 +100,38 @@ def save_masked_checkpoint(folder: Path) -> Path:
     return folder
 
 
-def save_checkpoint(folder: Path, generation: dict[str, Any] | None = None) -> Path:
+SMALLEST: dict[str, Any] = {
+    "hidden_size": 16,
+    "intermediate_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 1,
+}
+"""Configuration of a model that is trained in a moment."""
+
+
+def save_checkpoint(
+    folder: Path, generation: dict[str, Any] | None = None, *, seed: int = 0, **changed: Any
+) -> Path:
     """Write a random Llama that ends one text in a few, and its ``generation_config.json``."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
     tokenizer = byte_level_tokenizer()
     save_tokenizer(tokenizer, folder)
-    config = LlamaConfig(
-        vocab_size=tokenizer.get_vocab_size(),
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        max_position_embeddings=CONTEXT,
-        initializer_range=0.3,  # a wide spread: some tokens are far likelier than others
-        bos_token_id=BOS_ID,
-        eos_token_id=EOS_ID,
-    )
+    usual: dict[str, Any] = {
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "max_position_embeddings": CONTEXT,
+        "initializer_range": 0.3,  # a wide spread: some tokens are far likelier than others
+        "bos_token_id": BOS_ID,
+        "eos_token_id": EOS_ID,
+    }
+    config = LlamaConfig(vocab_size=tokenizer.get_vocab_size(), **usual | changed)
     with torch.random.fork_rng():
-        torch.manual_seed(0)
+        torch.manual_seed(seed)
         model = LlamaForCausalLM(config)
     with torch.no_grad():
         model.lm_head.weight[EOS_ID] *= 2.0  # so that it is often likely enough

@@ -1,19 +1,55 @@
-"""Finished runs that all workers of pytest share: each is made once, then only read or copied."""
+"""Audits for tests, and finished runs that all workers share: made once, then read or copied."""
 
 from __future__ import annotations
 
+import json
+import shutil
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING, Any
 
+import polars as pl
 from filelock import FileLock
 
 import mia_batch
-from tests.audits import audit_books, write_books
+from mia_batch.attacks.from_samples import PROBE_ATTACKS
+from tests.checkpoints import SMALLEST, TEXTS, save_checkpoint, save_masked_checkpoint
+from tests.hostile_server import MODEL, HostileServer, TinyModel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+    from collections.abc import Callable, Iterator
 
-    import polars as pl
+    from tests.hostile_server import Asked, Reply
+
+PROBES = ",".join(attack.name for attack in PROBE_ATTACKS)
+
+
+def audit_demo(demo, out, **settings):
+    settings = {"input": str(demo.corpus), "out": str(out)} | settings
+    return mia_batch.audit(config=demo.config, **settings)
+
+
+def write_books(folder):
+    """A folder of two texts, and a recording of continuations of them."""
+    (folder / "books").mkdir(parents=True)
+    rows = []
+    for number, text in enumerate(TEXTS[:2]):
+        words = text.split()[:40]
+        (folder / "books" / f"{number}.txt").write_text(" ".join(words))
+        rows += [(f"{number}.txt", " ".join(words[20 - skip :])) for skip in range(2)]
+    recorded = pl.DataFrame(rows, schema=["document_id", "candidate"], orient="row")
+    recorded.write_parquet(folder / "made.parquet")
+
+
+def audit_books(folder, inputs, **settings):
+    return mia_batch.audit(
+        input=str(inputs / "books"),
+        samples_from=str(inputs / "made.parquet"),
+        out=folder,
+        **settings,
+    )
 
 
 def made_once(folder: Path, name: str, make: Callable[[Path], object]) -> Path:
@@ -33,18 +69,244 @@ def recorded_books(folder: Path) -> None:
     audit_books(folder / "run", folder)
 
 
-def settings_of_texts(folder: Path, checkpoint: Path) -> dict[str, Any]:
-    """Of an audit of labelled texts by a model on this machine."""
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A finished run; of one of an endpoint, what answers, and how often it was asked."""
+
+    settings: dict[str, Any]
+    answer: Callable[[Asked], Reply] | None
+    n_asked: int
+
+    @property
+    def run(self) -> mia_batch.Run:
+        return mia_batch.Run(Path(self.settings["out"]))
+
+    @contextmanager
+    def copied(self, folder: Path) -> Iterator[tuple[dict[str, Any], mia_batch.Run, list[Asked]]]:
+        """Make a copy to change: settings, run, and what the endpoint is asked from now on."""
+        out = shutil.copytree(self.run.folder, folder / "run")
+        settings = self.settings | {"out": str(out), "report": False}
+        if Path(self.settings["input"]).is_file():
+            source = shutil.copy(self.settings["input"], folder / "corpus.parquet")
+            settings["input"] = str(source)
+        if self.answer is None:
+            yield settings, mia_batch.Run(out), []
+            return
+        run = mia_batch.Run(out)
+        with HostileServer(self.answer) as server:  # at another port, as if it were that of before
+            manifest = run.manifest
+            manifest.models["target"]["endpoint base_url"] = server.url
+            manifest.write(out)
+            yield settings | {"base_url": server.url}, run, server.asked
+
+
+def finished(
+    shared: Path,
+    name: str,
+    settings_in: Callable[[Path], dict[str, Any]],
+    answer: Callable[[Asked], Reply] | None = None,
+) -> Finished:
+    """Make a run once, or find it."""
+
+    def make(folder: Path) -> None:
+        settings = settings_in(folder) | {"out": str(folder / "run")}
+        n_asked = 0
+        if answer is None:
+            mia_batch.audit(**settings)
+        else:
+            with HostileServer(answer) as server:
+                settings |= {"base_url": server.url}
+                mia_batch.audit(**settings)
+                n_asked = len(server.asked)
+        (folder / "settings.json").write_text(json.dumps([settings, n_asked]))
+
+    folder = made_once(shared, name, make)
+    settings, n_asked = json.loads((folder / "settings.json").read_text())
+    return Finished(settings, answer, n_asked)
+
+
+# What they are about.
+
+
+def documents(n: int = 8) -> pl.DataFrame:
+    """Labelled texts of forty words; one is null, one too short."""
+    texts = [" ".join(text.split()[:40]) for text in TEXTS[: n - 2]]
+    return pl.DataFrame(
+        {
+            "document_id": [f"d{number}" for number in range(n)],
+            "text": [*texts, None, "word"],
+            "member": [number % 2 == 0 for number in range(n)],
+            "shelf": list(range(n)),
+        }
+    )
+
+
+def written(folder: Path, texts: pl.DataFrame, name: str = "corpus") -> str:
+    texts.write_parquet(folder / f"{name}.parquet")
+    return str(folder / f"{name}.parquet")
+
+
+def of_texts(folder: Path, checkpoint: Path) -> dict[str, Any]:
+    """Labelled texts and a model on this machine."""
     return {
-        "input": str(folder / "corpus.parquet"),
+        "input": written(folder, documents()),
         "model": str(checkpoint),
         "engine": "transformers",
         "preset": "matched",
         "samples": 3,
-        "out": str(folder / "run"),
     }
 
 
-def audited_texts(folder: Path, checkpoint: Path, texts: pl.DataFrame) -> None:
-    texts.write_parquet(folder / "corpus.parquet")
-    mia_batch.audit(**settings_of_texts(folder, checkpoint))
+def of_probes(folder: Path, checkpoint: Path) -> dict[str, Any]:
+    return {
+        "input": written(folder, documents()),
+        "model": str(checkpoint),
+        "engine": "transformers",
+        "attacks": PROBES,
+        "probes": 4,
+        "report": False,
+    }
+
+
+def of_every_view(folder: Path, checkpoint: Path) -> dict[str, Any]:
+    """Samples and log-probabilities of every view; the first text may be put before others."""
+    first = documents(12)["text"][0].split()[:12]
+    short = pl.when(document_id="d0").then(pl.lit(" ".join(first))).otherwise("text")
+    corpus = documents(12).with_columns(text=short)
+    others = [" ".join(text.split()[:9]) for text in TEXTS[20:24]]
+    shots = [*corpus["text"].head(1), *others[2:]]
+    return {
+        "input": written(folder, corpus),
+        "model": str(checkpoint),
+        "reference_model": str(save_checkpoint(folder / "reference")),
+        "masked_model": str(save_masked_checkpoint(folder / "masked")),
+        "neighbours": 3,
+        "nonmember_shots": written(folder, pl.DataFrame({"text": others}), "nonmembers"),
+        "member_shots": written(folder, pl.DataFrame({"text": shots}), "members"),
+        "shots": 1,
+        "frequencies_from": written(folder, corpus),
+        "extraction_tokens": 10,
+        "engine": "transformers",
+        "evidence": "both",
+        "samples": 2,
+        "report": False,
+    }
+
+
+def words(seed: str, n: int) -> list[str]:
+    dice = Random(seed)
+    return [f"{dice.choice('abcdefgh')}{dice.randrange(400)}é" for _ in range(n)]
+
+
+KNOWN = slice(128, 512)
+"""The words of the first book that `RecitingOneBook` says, but for every 40th."""
+
+
+class RecitingOneBook(TinyModel):
+    """Goes on with the book where it knows it, else as the tiny model does."""
+
+    def text(self, prompt: str, seed: int) -> str:
+        said, known = prompt.split(), words("first", 1000)[KNOWN]
+        recited = [word if at % 40 else "Oops" for at, word in enumerate(known)]
+        ends = (at for at in range(3, len(known)) if known[at - 3 : at] == said[-3:])
+        start = next(ends, len(known))
+        others = super().text(prompt, seed).split() * 12
+        return "".join(f" {word}" for word in (recited[start:] + others)[:70])
+
+
+def of_walks(folder: Path) -> dict[str, Any]:
+    """Two books of which one is recited, and walks through them."""
+    names = ["first", "second"]
+    texts = ["\n".join(words(name, 1000)) for name in names]
+    return {
+        "input": written(folder, pl.DataFrame({"document_id": names, "text": texts})),
+        "model": MODEL,
+        "preset": "matched",
+        "samples": 1,
+        "window_words": 64,
+        "extract": True,
+        "report": False,
+    }
+
+
+def passage(seed: str, n: int = 32) -> str:
+    return " ".join(words(seed, n))
+
+
+FORMULA = passage("formula")
+HALVES = {
+    "known": (passage("k1"), passage("k2")),
+    "formula": (passage("f1"), FORMULA),
+    "quoted": (passage("q1"), passage("q2")),
+    "quoting": (passage("z1"), f"So he said: {passage('q2', 25).upper()}. {passage('z2', 6)}"),
+    "other": (passage("o1"), passage("o2")),
+}
+"""Both halves of each document; all of "quoted" comes out, but "quoting" has its words, too."""
+
+
+class RecitingPassages(TinyModel):
+    """Goes on with what it knows after the last three words before it, else says the formula."""
+
+    def text(self, prompt: str, seed: int) -> str:
+        del seed
+        for name in ("known", "quoted"):
+            prefix, reference = HALVES[name]
+            if prompt.split()[-3:] == prefix.split()[-3:]:
+                return f" {reference} and so on"
+        return f" {FORMULA} and so on"
+
+
+def halves(names: tuple[str, ...] = tuple(HALVES)) -> pl.DataFrame:
+    texts = [" ".join(HALVES[name]) for name in names]
+    return pl.DataFrame({"document_id": names, "text": texts})
+
+
+def of_controls(folder: Path) -> dict[str, Any]:
+    """Passages that come out, and the controls of them."""
+    return {
+        "input": written(folder, halves()),
+        "model": MODEL,
+        "preset": "matched",
+        "samples": 2,
+        "window_words": 64,
+        "controls": True,
+        "max_failed": 1.0,  # most prompts are answered alike
+        "report": False,
+    }
+
+
+N_TUNED = 16
+
+
+def twenty_words(first: int, n: int) -> list[str]:
+    """Texts that differ."""
+    return [" ".join(text.split()[:20]) for text in TEXTS[first : first + n]]
+
+
+def of_tuning(folder: Path) -> dict[str, Any]:
+    """An audit whose run makes four models of one epoch."""
+    label = pl.int_range(pl.len()) % 2 == 0
+    corpus = pl.DataFrame({"text": twenty_words(0, N_TUNED)}).with_columns(member=label)
+    prompts, candidate = (pl.DataFrame({"text": twenty_words(*of)}) for of in ((20, 6), (30, 4)))
+    return {
+        "input": written(folder, corpus),
+        "model": str(save_checkpoint(folder / "model", **SMALLEST)),
+        "reference_model": str(save_checkpoint(folder / "base", seed=1, **SMALLEST)),
+        "masked_model": str(save_masked_checkpoint(folder / "masked")),
+        "prompts_from": written(folder, prompts, "prompts"),
+        "candidate_from": written(folder, candidate, "candidate"),
+        "preset": "spv",
+        "engine": "transformers",
+        "engine_arg": {"batch_size": 1},  # what stands in a batch changes the last digits
+        "shadows": 2,
+        "paraphrases": 2,
+        "neighbours": 2,
+        "prompt_tokens": 4,
+        "generations": 8,
+        "generation_tokens": 6,
+        "tuning_rank": 2,
+        "tuning_epochs": 1,
+        "tuning_batch": 4,
+        "tuning_rate": 0.1,
+        "report": False,
+    }

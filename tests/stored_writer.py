@@ -10,7 +10,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 from mia_batch.storage.store import Store
-from tests.audits import audit_books
+from tests.runs import audit_books
 
 
 def audit(url: str, inputs: str, n_puts: str) -> None:

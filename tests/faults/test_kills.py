@@ -14,7 +14,6 @@ import pytest
 from click.testing import CliRunner
 from polars.testing import assert_frame_equal
 
-from mia_batch.attacks.from_samples import PROBE_ATTACKS
 from mia_batch.cli.main import command as mia_batch_command
 from mia_batch.evidence.parts import BLOCK_TARGETS, RECORDED_BLOCK_TARGETS
 from tests.checkpoints import TEXTS
@@ -178,28 +177,3 @@ def test_a_recording(kills, n_parts, tmp_path):
     recorded.sample(fraction=1.0, shuffle=True, seed=0).write_parquet(tmp_path / "made.parquet")
     options = ("--samples-from", str(tmp_path / "made.parquet"))
     kill_and_compare(corpus, tmp_path, kills, *options, longest_pause=0.02)
-
-
-def test_probes_that_wait_for_rarity(tmp_path):
-    """Killed after new samples, and as soon as there is a table of rarity, and features."""
-    corpus = write_corpus(tmp_path / "corpus.parquet", 16)
-    texts = [text.split() for text in pl.read_parquet(corpus)["text"]]
-    rows = [
-        (" ".join(words[:at]), f" {words[at] if number % 3 else 'other'}")
-        for number, words in enumerate(texts)
-        for at in range(8, len(words))
-    ]
-    recorded = pl.DataFrame(rows, schema=["prefix", "candidate"], orient="row")
-    recorded.write_parquet(tmp_path / "made.parquet")
-    names = ",".join(attack.name for attack in PROBE_ATTACKS)
-    options = ("--samples-from", str(tmp_path / "made.parquet"), "--attacks", names)
-    asked = arguments(corpus, tmp_path / "killed", *options)
-    assert kill_after_a_new_part(asked, tmp_path / "killed", 0.0)
-    for pattern in ("rarity.parquet", "features/*.parquet"):
-        with forked_command(asked, DEVNULL, DEVNULL) as process:
-            wait_until(lambda: [*(tmp_path / "killed").glob(pattern)], pattern)  # noqa: B023
-            process.kill()
-    run_to_its_end(asked, tmp_path / "killed")
-    run_undisturbed(corpus, tmp_path / "undisturbed", *options)
-    assert contents(tmp_path / "killed") == contents(tmp_path / "undisturbed")
-    assert not list((tmp_path / "killed").rglob(".*.tmp"))

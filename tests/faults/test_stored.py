@@ -18,8 +18,8 @@ from mia_batch.errors import RunFolderError
 from mia_batch.pipeline.custody import verify
 from mia_batch.storage import store as leases
 from mia_batch.storage.store import Store
-from tests.audits import audit_books
 from tests.processes import HANGS
+from tests.runs import audit_books
 from tests.s3 import BUCKET, s3_server
 
 URL = f"s3://{BUCKET}/run"

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 import polars as pl
 import pytest
 
-from tests import audits
+from tests import runs
 
 pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")
 
@@ -16,7 +16,7 @@ ATTACK = "samia_matched_v1"
 
 
 def audit_demo(demo, out, **settings):
-    return audits.audit_demo(demo, out, preset="matched", **settings)
+    return runs.audit_demo(demo, out, preset="matched", **settings)
 
 
 def auc(run, attack=ATTACK) -> float:

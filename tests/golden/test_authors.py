@@ -10,7 +10,7 @@ import pytest
 
 from mia_batch.attacks import defaults
 from tests import reference_scores
-from tests.audits import audit_demo
+from tests.runs import audit_demo
 
 pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")
 

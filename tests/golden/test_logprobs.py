@@ -6,8 +6,8 @@ import polars as pl
 import pytest
 
 from mia_batch.models.tokens import Tokenizer
-from tests.audits import audit_demo
 from tests.reference_logprobs import wikimia_scores
+from tests.runs import audit_demo
 
 ATTACKS = ("loss_v1", "min_k_20_v1", "min_k_plus_plus_20_v1", "extraction_v1")
 N_TEXTS = 40

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from mia_batch.attacks.from_samples import PROBE_ATTACKS
-from tests.audits import audit_demo
+from tests.runs import audit_demo
 
 pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")
 

@@ -1,14 +1,18 @@
-"""A small corpus, audited once by a real model."""
+"""Finished runs of each kind, only to be read; copies of them, which a test may change."""
 
 from __future__ import annotations
 
-import polars as pl
+from contextlib import ExitStack
+from typing import Any
+
 import pytest
 
+from mia_batch.evidence import process
+from mia_batch.finetuning.making import Making
 from mia_batch.observer import Observer
-from mia_batch.pipeline import Run
-from tests.checkpoints import TEXTS
-from tests.runs import audited_texts, made_once, settings_of_texts
+from tests import runs
+from tests.hostile_server import MODEL, HostileServer
+from tests.runs import Finished, documents, finished
 
 
 class Listener(Observer):
@@ -21,23 +25,92 @@ class Listener(Observer):
         self.sentences.append(sentence)
 
 
-def documents(n: int = 8) -> pl.DataFrame:
-    """Labelled texts of forty words; one is null, one too short."""
-    texts = [" ".join(text.split()[:40]) for text in TEXTS[: n - 2]]
-    return pl.DataFrame(
-        {
-            "document_id": [f"d{number}" for number in range(n)],
-            "text": [*texts, None, "word"],
-            "member": [number % 2 == 0 for number in range(n)],
-            "shelf": list(range(n)),
-        }
-    )
+@pytest.fixture(autouse=True, scope="module")
+def key():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OPENAI_API_KEY", "sk-never-to-be-seen")
+        yield
 
 
 @pytest.fixture(scope="session")
-def small_audit(checkpoint, shared_folder):
-    """The settings of a finished audit, and its run, which is only read."""
-    folder = made_once(
-        shared_folder, "audited texts", lambda at: audited_texts(at, checkpoint, documents())
-    )
-    return settings_of_texts(folder, checkpoint), Run(folder / "run")
+def texts(checkpoint, shared_folder) -> Finished:
+    """Samples of labelled texts by a model on this machine."""
+    return finished(shared_folder, "texts", lambda at: runs.of_texts(at, checkpoint))
+
+
+@pytest.fixture(scope="session")
+def probes(checkpoint, shared_folder) -> Finished:
+    return finished(shared_folder, "probes", lambda at: runs.of_probes(at, checkpoint))
+
+
+@pytest.fixture(scope="session")
+def views(checkpoint, shared_folder) -> Finished:
+    return finished(shared_folder, "views", lambda at: runs.of_every_view(at, checkpoint))
+
+
+@pytest.fixture(scope="session")
+def walks(shared_folder) -> Finished:
+    return finished(shared_folder, "walks", runs.of_walks, runs.RecitingOneBook())
+
+
+@pytest.fixture(scope="session")
+def controls(shared_folder) -> Finished:
+    return finished(shared_folder, "controls", runs.of_controls, runs.RecitingPassages())
+
+
+@pytest.fixture(scope="session")
+def tuned(shared_folder) -> Finished:
+    return finished(shared_folder, "tuned", runs.of_tuning)
+
+
+@pytest.fixture(scope="session")
+def books(recorded_books) -> Finished:
+    """A recording of continuations of two unlabelled books."""
+    paths = {"input": "books", "samples_from": "made.parquet", "out": "run"}
+    return Finished({name: str(recorded_books / of) for name, of in paths.items()}, None, 0)
+
+
+@pytest.fixture(scope="session")
+def small_audit(texts):
+    return texts.settings, texts.run
+
+
+@pytest.fixture
+def copied_of(tmp_path):
+    """Copy a finished run: settings, run, and what its endpoint is asked from then on."""
+    with ExitStack() as open_until_the_end:
+        yield lambda made: open_until_the_end.enter_context(made.copied(tmp_path))
+
+
+@pytest.fixture
+def copied(texts, copied_of):
+    settings, _, _ = copied_of(texts)
+    return settings
+
+
+@pytest.fixture
+def request_for(tmp_path):
+    """Settings of an audit of a server."""
+    documents().write_parquet(tmp_path / "corpus.parquet")
+
+    def settings(server: HostileServer, out: str = "run", **changed: Any) -> dict[str, Any]:
+        return {
+            "input": str(tmp_path / "corpus.parquet"),
+            "model": MODEL,
+            "base_url": server.url,
+            "report": False,
+            "out": str(tmp_path / out),
+        } | changed
+
+    return settings
+
+
+@pytest.fixture
+def nothing_starts(monkeypatch):
+    """No engine and no training."""
+
+    def start(*_: object, **__: object) -> None:
+        pytest.fail("something was started")
+
+    monkeypatch.setattr(process, "_spawn", start)
+    monkeypatch.setattr(Making, "train", start)

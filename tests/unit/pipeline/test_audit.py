@@ -1,56 +1,57 @@
-"""Whole audits of a tiny model: what they give, and how they go on."""
+"""Whole audits of a tiny model: tables, what is left to do, refusals, samples drawn again."""
 
 from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import polars as pl
 import pytest
-from filelock import FileLock
 
 import mia_batch
 from mia_batch.attacks import defaults
 from mia_batch.errors import RequestError, RunFolderError
+from mia_batch.observer import Observer
+from mia_batch.pipeline import plan
+from mia_batch.pipeline.again import choose_samples, draw_again
+from mia_batch.pipeline.custody import verify
+from mia_batch.pipeline.stages.views import answers_of
+from mia_batch.prompts.views import sample_seed
 from mia_batch.schemas import Metrics, Samples, Scores, Targets, Unscored
-from tests.unit.pipeline.conftest import documents
+from mia_batch.settings import load_settings
+from tests.hostile_server import HostileServer, TinyModel
+from tests.runs import documents
 
-
-@pytest.fixture
-def copied(small_audit, tmp_path):
-    """A copy of the finished audit that a test may change."""
-    settings, run = small_audit
-    shutil.copytree(run.folder, tmp_path / "run")
-    shutil.copy(settings["input"], tmp_path / "corpus.parquet")
-    return settings | {
-        "input": str(tmp_path / "corpus.parquet"),
-        "out": str(tmp_path / "run"),
-        "report": False,
-    }
-
-
-def parts(run) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in run.path("samples").glob("*.parquet")}
+NAMES = ["target_id", "view", "view_index", "sample_index"]
 
 
 def test_every_table_is_there_and_no_target_is_lost(small_audit):
-    _, run = small_audit
+    settings, run = small_audit
     n_targets = documents().height
     assert run["targets"]["document_id"].to_list() == documents()["document_id"].to_list()
     assert run["scores"]["document_id"].to_list() == documents()["document_id"].to_list()
     assert run["scores"]["shelf"].to_list() == list(range(n_targets))
     assert run["scores"]["n_samples"].to_list() == [3] * (n_targets - 2) + [0, 0]
-    assert run["samples"].height == 3 * (n_targets - 2)
-    assert run["features"].height == run["samples"].height
-    assert run["scores"].select(defaults("matched")).null_count().row(0) == (2,) * len(
-        defaults("matched")
-    )
+    assert run["samples"].height == run["features"].height == 3 * (n_targets - 2)
+    attacks = defaults("matched")
+    assert run["scores"].select(attacks).null_count().row(0) == (2,) * len(attacks)
     for schema in (Targets, Samples, Scores, Unscored, Metrics):
         table = run[schema.__name__.lower()]
         assert schema.validate(table).height == table.height
+    auc = run["metrics"].filter(metric="roc_auc", slice="all", attack="samia_matched_v1")
+    assert auc.select("n_members", "n_nonmembers", "n_unscored").row(0) == (3, 3, 2)
+    manifest = run.manifest
+    assert manifest.models["target"]["source"]["name"] == settings["model"]
+    assert len(manifest.models["target"]["source"]["digest"]) == 64
+    assert len(manifest.models["target"]["tokenizer"]) == 64
+    assert manifest.evidence["decode"] == "matched"
+    assert manifest.engines["samples of target"]["dtype"] == "float32"
+    assert json.loads((run.folder / "run.json").read_text())["versions"]["polars"] == pl.__version__
+    found = manifest.requests
+    assert manifest.times["begin"] <= found["times"]["first"] <= found["times"]["last"]
+    assert found["endpoint"] is None
+    assert found["tools"].startswith("none: the model ran on this machine")
 
 
 def test_a_table_that_no_run_has_or_that_is_missing_is_said(tmp_path):
@@ -71,177 +72,177 @@ def test_texts_that_cannot_be_scored_are_counted_with_their_reasons(small_audit)
     assert run.manifest.targets == {"total": 8} | dict.fromkeys(sorted(reasons), 1)
 
 
-def test_labelled_targets_without_a_score_are_counted_beside_every_metric(small_audit):
-    _, run = small_audit
-    auc = run["metrics"].filter(metric="roc_auc", slice="all", attack="samia_matched_v1")
-    assert auc.select("n_members", "n_nonmembers", "n_unscored").row(0) == (3, 3, 2)
-
-
-def test_the_manifest_says_what_made_the_tables(small_audit):
+def test_the_same_request_elsewhere_gives_the_same_tables_and_root(small_audit, tmp_path):
     settings, run = small_audit
-    manifest = run.manifest
-    assert manifest.models["target"]["source"]["name"] == settings["model"]
-    assert len(manifest.models["target"]["source"]["digest"]) == 64
-    assert len(manifest.models["target"]["tokenizer"]) == 64
-    assert manifest.evidence["decode"] == "matched"
-    assert manifest.engines["samples of target"]["dtype"] == "float32"
-    stored = json.loads((run.folder / "run.json").read_text())
-    assert stored["versions"]["polars"] == pl.__version__
+    out = str(tmp_path / "run")
+    other = mia_batch.audit(**settings | {"out": out, "engine_arg": {"batch_size": 5}})
+    for name in ("samples", "features"):
+        for path in run.path(name).glob("*.parquet"):
+            assert (other.path(name) / path.name).read_bytes() == path.read_bytes()
+    custody = other.manifest.custody
+    assert custody["tables"] == run.manifest.custody["tables"]
+    assert custody["root"] == run.manifest.custody["root"]
+    assert set(custody["files"]) == {"engine.log", "report.html"}
+    assert str(tmp_path) not in json.dumps(custody)
 
 
-def test_a_finished_run_samples_nothing_and_says_the_same(copied, capfd):
-    settings, run = copied, mia_batch.Run(Path(copied["out"]))
-    before = {path: path.stat().st_mtime_ns for path in run.folder.rglob("*.parquet")}
-    log = run.engine_log.read_bytes(), run.engine_log.stat().st_mtime_ns
-    again = mia_batch.audit(**settings)
-    assert {path: path.stat().st_mtime_ns for path in run.folder.rglob("*.parquet")} == before
-    assert (again.engine_log.read_bytes(), again.engine_log.stat().st_mtime_ns) == log
-    assert capfd.readouterr() == ("", "")
+def test_what_is_left_is_planned_and_a_run_that_has_not_begun_gets_no_folder(copied, tmp_path):
+    def planned(**changed: object) -> dict[str, str]:
+        return dict(plan(load_settings(copied | changed)))
+
+    found = planned(out=str(tmp_path / "none"))
+    assert not (tmp_path / "none").exists()
+    assert (found["prompts"], found["samples"]) == ("6", "18")
+    assert (found["documents"], found["targets"]) == ("8", "8")
+    assert found["not sampled"].startswith("1: ")
+    assert found["engine"] == "transformers (asked for)"
+    assert int(found["tokens to decode"].partition(",")[0]) > 0
+    found = planned()
+    assert found["tokens to decode"] == "0, at most 0"
+    found = planned(samples=5)
+    assert (found["prompts"], found["samples"]) == ("6", "12")
+    wanted: dict[str, str] = {"evidence": "logprobs", "attacks": "loss_v1,lowercase_ratio_v1"}
+    assert planned(**wanted)["target text"] == "7 forward passes"
+    mia_batch.audit(**copied | {"evidence": "logprobs", "attacks": "loss_v1"})
+    found = planned(**wanted)
+    assert found["target text"] == "0 forward passes"
+    assert found["target lowercase"] == "7 forward passes"
 
 
-def test_the_same_request_elsewhere_gives_the_same_tables(small_audit, tmp_path):
-    settings, run = small_audit
-    other = mia_batch.audit(
-        **settings | {"out": str(tmp_path / "run"), "engine_arg": {"batch_size": 5}}
-    )
-    assert parts(other) == parts(run)
-    assert other.path("scores").read_bytes() == run.path("scores").read_bytes()
-    assert other.path("metrics").read_bytes() == run.path("metrics").read_bytes()
-
-
-def test_more_samples_keep_those_that_are_there_and_equal_a_run_at_once(copied, small_audit):
-    _, run = small_audit
-    more = mia_batch.audit(**copied | {"samples": 5})
-    assert parts(run).items() <= parts(more).items()
-    assert more["scores"]["n_samples"].max() == 5
-    at_once = mia_batch.audit(**copied | {"samples": 5, "out": copied["out"] + "2"})
-    assert more["scores"].equals(at_once["scores"])
-    fewer = mia_batch.audit(**copied | {"samples": 3})
-    assert fewer["scores"].equals(run["scores"])
-
-
-def test_a_longer_corpus_keeps_the_samples_of_the_shorter_one(copied, small_audit):
-    _, run = small_audit
-    longer = pl.concat([documents(), documents(12).slice(6, 4).with_columns(member=None)])
-    longer = longer.with_columns(document_id=pl.format("d{}", pl.int_range(pl.len())))
-    longer.write_parquet(copied["input"])
-    extended = mia_batch.audit(**copied)
-    assert parts(run).items() <= parts(extended).items()
-    assert extended["scores"].height == 12
-    assert extended["scores"].head(8).equals(run["scores"])
-    assert extended["scores"]["n_samples"].tail(4).to_list() == [3, 3, 3, 3]
-
-
-def test_unlabelled_corpora_have_scores_and_no_metrics(copied):
-    documents().drop("member").write_parquet(copied["input"])
+def test_other_columns_of_the_same_corpus_make_other_tables(copied):
+    pl.read_parquet(copied["input"]).rename({"member": "truth"}).write_parquet(copied["input"])
     run = mia_batch.audit(**copied)
     assert run["metrics"].is_empty()
     assert run["scores"]["samia_matched_v1"].null_count() == 2
+    assert mia_batch.audit(**copied, member_column="truth")["metrics"].height > 0
+    assert mia_batch.audit(**copied)["metrics"].is_empty()
 
 
-def test_features_that_a_killed_run_had_not_made_are_made(copied, small_audit):
-    _, run = small_audit
-    whole = mia_batch.Run(Path(copied["out"]))
-    for part in whole.path("features").glob("*.parquet"):
-        part.unlink()
-    whole.path("scores").unlink()
-    again = mia_batch.audit(**copied)
-    assert again["features"].equals(run["features"])
-    assert again["scores"].equals(run["scores"])
+# Refusals: before anything starts, and nothing is changed.
 
 
-def test_other_settings_in_the_same_folder_are_refused_with_old_and_new_value(copied):
-    with pytest.raises(mia_batch.SettingsError) as caught:
-        mia_batch.audit(**copied | {"top_k": 40, "seed": 1})
-    message = str(caught.value)
-    assert "'top_k' was 50, is now 40" in message
-    assert "'seed' was 0, is now 1" in message
-    assert message.endswith("give the old values, or choose another --out")
+@pytest.fixture(scope="module")
+def refusing(texts, tmp_path_factory):
+    """Settings of a finished run, which no refused request changes."""
+    with texts.copied(tmp_path_factory.mktemp("refusing")) as (settings, run, _):
+        yield settings, run, {path: path.read_bytes() for path in run.folder.rglob("*.*")}
 
 
-def test_whole_candidates_in_a_folder_of_matched_ones_are_refused(copied):
-    with pytest.raises(mia_batch.SettingsError, match="'decode' was 'matched', is now 'whole'"):
-        mia_batch.audit(**copied | {"attacks": "samia_v1"})
-
-
-def test_a_model_that_was_trained_on_is_refused(copied, tmp_path):
-    model = tmp_path / "model"
-    shutil.copytree(copied["model"], model)
-    assert mia_batch.audit(**copied | {"model": str(model)})["scores"].height == 8
+@pytest.fixture(scope="module")
+def another_model(checkpoint, tmp_path_factory):
+    model = shutil.copytree(checkpoint, tmp_path_factory.mktemp("models") / "model")
     weights = bytearray((model / "model.safetensors").read_bytes())
     weights[-1] ^= 1
     (model / "model.safetensors").write_bytes(weights)
-    with pytest.raises(
-        mia_batch.SettingsError, match=r"'source' of model 'target' was .*, is now "
-    ):
-        mia_batch.audit(**copied | {"model": str(model)})
+    return str(model)
 
 
-def test_a_prefix_that_moved_is_refused(copied, tmp_path):
-    frame = pl.DataFrame({"text": ["one two three four"], "prefix": ["one two"]})
-    frame = frame.with_columns(reference=pl.lit(" three four"))
-    frame.write_parquet(copied["input"])
-    recorded = pl.DataFrame({"prefix": ["one two"], "candidate": [" three"]})
-    recorded.write_parquet(tmp_path / "recorded.parquet")
-    settings = {
-        "input": copied["input"],
-        "samples_from": str(tmp_path / "recorded.parquet"),
-        "out": str(tmp_path / "own"),
-    }
-    mia_batch.audit(**settings)
-    moved = frame.with_columns(prefix=pl.lit("one"), reference=pl.lit(" two three four"))
-    moved.write_parquet(copied["input"])
-    with pytest.raises(mia_batch.SettingsError, match="prefix or reference of 1 targets differs"):
-        mia_batch.audit(**settings)
-    assert mia_batch.Run(tmp_path / "own")["targets"]["prefix"].to_list() == ["one two"]
-
-
-def test_a_folder_that_a_live_run_holds_is_refused(copied):
-    with (
-        FileLock(Path(copied["out"]) / ".lock"),
-        pytest.raises(mia_batch.RunFolderError, match="is held by another live run"),
-    ):
-        mia_batch.audit(**copied)
-
-
-def test_a_broken_manifest_is_refused(copied):
-    (Path(copied["out"]) / "run.json").write_text("{")
-    with pytest.raises(mia_batch.RunFolderError, match=r"run\.json cannot be read"):
-        mia_batch.audit(**copied)
-    (Path(copied["out"]) / "run.json").write_text(json.dumps({"models": {}}))
-    with pytest.raises(mia_batch.RunFolderError, match=r"run\.json is not a run's manifest"):
-        mia_batch.audit(**copied)
-
-
-def test_a_folder_of_another_version_is_refused_and_left_as_it_is(copied):
-    path = Path(copied["out"]) / "run.json"
-    old = json.loads(path.read_text())
-    del old["format"]
-    path.write_text(json.dumps(old))
-    with pytest.raises(mia_batch.RunFolderError, match=r"another version .* choose another --out"):
-        mia_batch.audit(**copied)
-    assert json.loads(path.read_text()) == old
-
-
-def test_a_wrong_request_leaves_no_folder_behind(copied, tmp_path):
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"top_k": 40, "seed": 1}, "'seed' was 0, is now 1; 'top_k' was 50, is now 40; give the"),
+        ({"attacks": "samia_v1"}, "'decode' was 'matched', is now 'whole'; give the old values"),
+        ({"model": "another model"}, "'source' of model 'target' was .*, is now "),
+        ({"engine": "openai", "base_url": "http://127.0.0.1:9/v1"}, "'engine' was 'transformers'"),
+        ({"input": "empty.jsonl"}, "empty.jsonl"),
+        ({"model": "/nowhere", "out": "none"}, "'/nowhere'"),
+    ],
+)
+def test_what_does_not_fit_the_run_is_refused(
+    refusing, another_model, nothing_starts, tmp_path, changed, message
+):
+    settings, run, before = refusing
     (tmp_path / "empty.jsonl").write_text("")
-    settings = copied | {"input": str(tmp_path / "empty.jsonl"), "out": str(tmp_path / "none")}
-    with pytest.raises(mia_batch.CorpusError):
-        mia_batch.audit(**settings)
-    with pytest.raises(mia_batch.SettingsError):
-        mia_batch.audit(**copied | {"model": str(tmp_path / "nowhere"), "out": settings["out"]})
-    assert not Path(settings["out"]).exists()
+    places = {"another model": another_model} | {
+        name: str(tmp_path / name) for name in ("empty.jsonl", "none")
+    }
+    changed = {name: places.get(str(value), value) for name, value in changed.items()}
+    with pytest.raises(mia_batch.errors.RequestError, match=message):
+        mia_batch.audit(**settings | changed)
+    assert {path: path.read_bytes() for path in run.folder.rglob("*.*")} == before
+    assert not (tmp_path / "none").exists()
 
 
-def test_it_works_from_a_script_without_main_guard_that_imported_torch_before(copied, tmp_path):
-    settings = copied | {"out": str(tmp_path / "script"), "samples": 1}
-    script = tmp_path / "script.py"
-    script.write_text(
-        "import torch\nimport mia_batch\n"
-        f"run = mia_batch.audit(**{settings!r})\n"
-        "print(run['scores']['n_samples'].sum())\n"
-    )
-    done = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, check=False
-    )
-    assert (done.stdout, done.stderr, done.returncode) == ("6\n", "", 0)
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", r"run\.json cannot be read .*; give another folder"),
+        ('{"models": {}}', r"run\.json is not a run's manifest"),
+        (None, r"another version .* choose another --out"),
+    ],
+)
+def test_a_manifest_that_cannot_be_taken_up_is_refused_and_left(copied, content, message):
+    path = Path(copied["out"]) / "run.json"
+    if content is None:
+        stored = json.loads(path.read_text())
+        del stored["format"]
+        content = json.dumps(stored)
+    path.write_text(content)
+    with pytest.raises(mia_batch.RunFolderError, match=message):
+        mia_batch.audit(**copied)
+    assert path.read_text() == content
+
+
+# Samples that are drawn again.
+
+
+def test_the_choice_follows_the_seed(small_audit):
+    _, run = small_audit
+    chosen = choose_samples(run, 5, 0)
+    assert chosen.height == 5
+    assert chosen.equals(choose_samples(run, 5, 0))
+    assert not chosen.select(NAMES).equals(choose_samples(run, 5, 1).select(NAMES))
+    assert choose_samples(run, 1000, 0).height == run["samples"].height == 18
+
+
+def test_a_model_here_draws_the_same_whatever_is_drawn_beside_it(small_audit):
+    _, run = small_audit
+    before = verify(run.folder)
+    chosen = choose_samples(run, 7, 0)
+    drawn = draw_again(run, chosen, Observer())
+    assert drawn["again"].to_list() == chosen["candidate"].to_list()
+    assert drawn.drop("again").equals(chosen)
+    assert verify(run.folder) == before
+
+
+def test_an_answer_has_what_was_asked_and_its_seed(small_audit):
+    _, run = small_audit
+    targets = run["targets"].filter(document_id="d3")
+    answers = answers_of(run, targets)
+    target_id = targets["target_id"].item()
+    assert answers["sample_index"].to_list() == [0, 1, 2]
+    assert answers["seed"].to_list() == [sample_seed(0, target_id) + number for number in range(3)]
+    assert answers["context"].unique().to_list() == targets["prefix"].to_list()
+    assert answers["text"].unique().to_list() == targets["reference"].to_list()
+
+
+def test_an_endpoint_is_asked_anew(request_for):
+    """Probes at an endpoint that answers the most likely word."""
+    with HostileServer(TinyModel()) as server:
+        run = mia_batch.audit(**request_for(server, probes=3, attacks=["probe_first_word_v1"]))
+        n = len(server.asked)
+        drawn = draw_again(run, choose_samples(run, 4, 0), Observer(), base_url=server.url)
+        assert drawn["again"].to_list() == drawn["candidate"].to_list()
+        assert len(server.asked) >= n + 4
+    assert answers_of(run, run["targets"].head(1))["seed"].null_count() == 3
+
+
+def test_another_model_is_refused(small_audit, tmp_path):
+    _, run = small_audit
+    manifest = run.manifest
+    manifest.models["target"]["source"]["digest"] = "0" * 64
+    other = type(run)(tmp_path)
+    for name in ("samples", "prompts"):
+        other.path(name).symlink_to(run.path(name))
+    other.path("targets").symlink_to(run.path("targets"))
+    manifest.write(tmp_path)
+    with pytest.raises(mia_batch.SettingsError, match=f"{tmp_path} holds evidence made with"):
+        draw_again(other, choose_samples(other, 1, 0), Observer())
+
+
+def test_what_cannot_be_drawn_again_is_refused(texts, books):
+    none = texts.run["samples"].filter(pl.lit(value=False))
+    with pytest.raises(mia_batch.SettingsError, match="nothing to draw again"):
+        draw_again(texts.run, none, Observer())
+    with pytest.raises(mia_batch.SettingsError, match="came from a recording"):
+        draw_again(books.run, choose_samples(books.run, 1, 0), Observer())

@@ -142,27 +142,32 @@ def test_an_attack_that_a_run_lacks_is_refused(runs, tmp_path):
     assert found["attack"].unique().to_list() == ["samia_v1"]
 
 
-def test_other_settings_and_numbers_of_samples_are_named(runs, tmp_path):
-    audit_recorded(runs, "after", 0.3, out=tmp_path / "other", top_k=40, samples=2)
-    message = refused(runs / "before", tmp_path / "other")
-    assert "are not comparable: setting 'top_k' is 50 in the first and 40" in message
-    assert "the number of samples (view 'continuation') is 1 in the first and 2" in message
-
-
-def test_other_labels_are_refused(runs, tmp_path):
-    corpus = pl.read_parquet(runs / "corpus.parquet").with_columns(~pl.col("member"))
+@pytest.mark.parametrize(
+    ("changed", "settings", "messages"),
+    [
+        (
+            {},
+            {"top_k": 40, "samples": 2},
+            [
+                "are not comparable: setting 'top_k' is 50 in the first and 40",
+                "the number of samples (view 'continuation') is 1 in the first and 2",
+            ],
+        ),
+        ({"member": ~pl.col("member")}, {}, ["disagree on which targets are members"]),
+        (
+            {"document_id": "new " + pl.col("document_id")},
+            {},
+            ["no target has a score in every run"],
+        ),
+    ],
+    ids=["settings", "labels", "texts"],
+)
+def test_what_is_not_the_same_is_named(runs, tmp_path, changed, settings, messages):
+    corpus = pl.read_parquet(runs / "corpus.parquet").with_columns(**changed)
     corpus.write_parquet(tmp_path / "corpus.parquet")
-    audit_recorded(tmp_path, "flipped", 0.3)
-    assert "disagree on which targets are members" in refused(runs / "before", tmp_path / "flipped")
-
-
-def test_other_texts_are_refused(runs, tmp_path):
-    corpus = pl.read_parquet(runs / "corpus.parquet")
-    renamed = corpus.with_columns(document_id="new " + pl.col("document_id"))
-    renamed.write_parquet(tmp_path / "corpus.parquet")
-    audit_recorded(tmp_path, "elsewhere", 0.3)
-    message = refused(runs / "before", tmp_path / "elsewhere")
-    assert message.startswith("no target has a score in every run")
+    audit_recorded(tmp_path, "other", 0.3, **settings)
+    message = refused(runs / "before", tmp_path / "other")
+    assert all(said in message for said in messages)
 
 
 def test_rarity_of_another_run_is_refused_unless_both_use_it(runs, tmp_path):

@@ -1,4 +1,4 @@
-"""Every byte of a finished run is accounted for, and two honest runs have one root."""
+"""Every byte of a finished run counts, two honest runs have one root, and earlier runs."""
 
 from __future__ import annotations
 
@@ -15,12 +15,17 @@ import pytest
 import mia_batch
 from mia_batch.attacks import registry
 from mia_batch.errors import RequestError, RunFolderError
+from mia_batch.observer import Observer
 from mia_batch.pipeline import rescore
+from mia_batch.pipeline.auditing import earlier_runs, plan
+from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.custody import root_of, verify
 from mia_batch.pipeline.finished import report_of
 from mia_batch.pipeline.run import Run
-from tests.audits import audit_books, write_books
-from tests.runs import recorded_books
+from mia_batch.pipeline.stages.verdicts import conclusions
+from mia_batch.settings import load_settings
+from tests.runs import audit_books, recorded_books, write_books
+from tests.unit.pipeline.conftest import Listener
 
 KINDS = (
     "blind.parquet",
@@ -91,7 +96,7 @@ def test_a_flipped_bit_is_found(copied, kind):
 def test_every_bit_of_the_manifest_counts(copied):
     path = copied / "run.json"
     text = path.read_bytes()
-    for at in range(0, len(text), 97):
+    for at in range(0, len(text), 211):
         for bit in (0, 5, 7):
             path.write_bytes(text[:at] + bytes([text[at] ^ (1 << bit)]) + text[at + 1 :])
             assert verify(copied).faults == [("run.json", "changed")]
@@ -165,8 +170,6 @@ def test_what_is_no_finished_run_is_refused(copied, tmp_path):
         with pytest.raises(RequestError, match="holds no run"):
             verify(folder)
     assert not any((tmp_path / "empty").iterdir())
-    with Run(copied).held(), pytest.raises(RunFolderError, match="held by a live run"):
-        verify(copied)
     path = copied / "run.json"
     stored = json.loads(path.read_text())
     del stored["custody"], stored["sha256"]
@@ -223,15 +226,6 @@ def test_two_honest_runs_have_one_root(original, tmp_path, moved):
     assert audit_books(tmp_path / "other", tmp_path if moved else original).manifest == run.manifest
 
 
-def test_a_model_on_a_cpu_gives_one_root(small_audit, tmp_path):
-    settings, run = small_audit
-    other = mia_batch.audit(**settings | {"out": str(tmp_path / "run")})
-    custody = other.manifest.custody
-    assert custody["root"] == run.manifest.custody["root"]
-    assert set(custody["files"]) == {"engine.log", "report.html"}
-    assert str(tmp_path) not in json.dumps(custody)
-
-
 def test_time_stamps_of_the_root_are_no_added_files_and_are_named_in_the_report(copied):
     root = Run(copied).manifest.custody["root"]
     before = (copied / "run.json").read_bytes()
@@ -273,3 +267,154 @@ def test_the_root_can_be_had_with_sha256sum(original, tmp_path):
     digests = {name: sha256(name.encode()).hexdigest() for name in names}
     lines = subprocess.run(["sha256sum", *names], capture_output=True, cwd=tmp_path, check=True)
     assert root_of(dict(reversed(digests.items()))) == sha256(lines.stdout).hexdigest()
+
+
+# Runs beside this one that asked the same of the same model.
+
+ATTACKS = ["samia_v1", "samia_zlib_v1"]
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory):
+    """A finished run, alone in its folder of runs."""
+    folder = tmp_path_factory.mktemp("earlier")
+    write_books(folder)
+    return audit_books(folder / "runs" / "first", folder, attacks=ATTACKS, report=False)
+
+
+@pytest.fixture
+def beside(first, tmp_path):
+    """An audit that begins, and a function that lays a changed ``run.json`` beside it."""
+    inputs = first.folder.parents[1]
+    settings = load_settings(
+        {
+            "input": str(inputs / "books"),
+            "samples_from": str(inputs / "made.parquet"),
+            "out": str(tmp_path / "this"),
+        }
+    )
+    stored = json.loads((first.folder / "run.json").read_text("utf-8"))
+
+    def lay(name, *keys, value=None):
+        content = json.loads(json.dumps(stored))
+        if keys:
+            of = content
+            for key in keys[:-1]:
+                of = of[key]
+            of[keys[-1]] = value
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "run.json").write_text(json.dumps(content), "utf-8")
+
+    audit = Audit.begin(settings, Observer())
+    return audit, lay, lambda: earlier_runs(audit, stored["made"]["targets"]["input"])
+
+
+def test_an_earlier_run_is_named_with_its_plan(first, beside):
+    _, lay, found = beside
+    assert found() == {}
+    lay("one")
+    plan = first.manifest.plan
+    assert found() == {
+        "one": {
+            "begin": first.manifest.times["begin"],
+            "plan": plan["sha256"],
+            "primary": "samia_v1",
+            "level": "target",
+            "n_attacks": 2,
+            "finished": True,
+        }
+    }
+    assert "/" not in json.dumps(found())
+
+
+@pytest.mark.parametrize(
+    ("keys", "value", "facts"),
+    [
+        (("made", "targets", "input"), "0" * 64, None),
+        (("models", "target", "source", "name"), "another", None),
+        (("evidence", "recording"), "0" * 64, None),
+        (("made",), [], None),
+        (("models",), 3, None),
+        (("plan",), {}, {"primary": "unknown", "finished": True}),
+        (("custody",), {}, {"finished": False, "primary": "samia_v1"}),
+        (("settings", "attacks"), None, {"n_attacks": None}),
+        (("plan", "primary"), "a\x1b[2J\nb", {"primary": r"'a\x1b[2J\nb'"}),
+        (("times", "begin"), {"at": 1}, {"begin": "unknown"}),
+    ],
+)
+def test_other_texts_and_models_are_no_earlier_runs_and_odd_values_do_no_harm(
+    beside, keys, value, facts
+):
+    _, lay, found = beside
+    lay("one", *keys, value=value)
+    if facts is None:
+        assert found() == {}
+    else:
+        assert facts.items() <= found()["one"].items()
+
+
+def test_what_is_hostile_is_passed_over(beside, tmp_path):
+    audit, lay, found = beside
+    lay("good")
+    (tmp_path / "link").symlink_to(tmp_path / "good", target_is_directory=True)
+    for name, content in (
+        ("cut", b'{"made": {'),
+        ("deep", b"[" * 200_000),
+        ("large", b" " * (9 << 20)),
+        ("odd", b"\xff\xfe{}"),
+        ("text", b'"run"'),
+    ):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "run.json").write_bytes(content)
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "linked" / "run.json").symlink_to(tmp_path / "good" / "run.json")
+    (tmp_path / "pipe").mkdir()
+    os.mkfifo(tmp_path / "pipe" / "run.json")
+    (tmp_path / "folder" / "run.json").mkdir(parents=True)
+    lay("this")  # its own folder
+    assert list(found()) == ["good"]
+    audit.settings = audit.settings.model_copy(update={"out": "s3://bucket/this"})
+    assert found() == {}
+
+
+def test_tries_are_said_first_and_recorded_and_change_no_table(first, tmp_path):
+    inputs, said = first.folder.parents[1], Listener()
+    again = {"attacks": ATTACKS, "primary": "samia_zlib_v1"}
+    folder = first.folder.parent / "second"
+    run = audit_books(folder, inputs, observer=said, report=False, **again)
+    sentence = (
+        "1 other run of these texts and this model is beside this one: first (primary samia_v1, "
+        "target). Each was another try, and p-values and q-values count none of them: multiplied "
+        "by 2 (Bonferroni) they do."
+    )
+    assert said.sentences[1] == sentence
+    assert list(run.manifest.earlier) == ["first"]
+    settings = load_settings(run.manifest.settings, use_config=False)
+    assert sentence in conclusions(run, settings, ATTACKS)
+    alone = audit_books(tmp_path / "alone", inputs, report=False, **again)
+    assert run.manifest.custody["root"] == alone.manifest.custody["root"]
+    root = first.manifest.custody["root"]
+    audit_books(first.folder, inputs, attacks=ATTACKS, report=False)  # finished: nothing to do
+    assert first.manifest.earlier == {}
+    assert first.manifest.custody["root"] == root
+    wanted = load_settings(settings.model_dump() | {"out": str(tmp_path / "other" / "third")})
+    assert "earlier runs" not in dict(plan(wanted))
+    wanted = load_settings(settings.model_dump() | {"out": str(folder.with_name("third"))})
+    assert dict(plan(wanted))["earlier runs"].startswith("2 other runs of these texts")
+
+
+def test_asking_anew_looks_again(first, tmp_path, beside):
+    _, lay, _ = beside
+    inputs = first.folder.parents[1]
+    run = audit_books(tmp_path / "own", inputs, attacks=ATTACKS, report=False)
+    lay("one")
+    other = rescore(run.folder, primary="samia_zlib_v1", report=False)
+    assert list(other.manifest.earlier) == ["one"]
+    assert verify(run.folder).faults == []
+
+
+def test_a_run_of_an_earlier_version_has_none(first, tmp_path):
+    stored = json.loads((first.folder / "run.json").read_text("utf-8"))
+    del stored["earlier"]
+    (tmp_path / "run.json").write_text(json.dumps(stored), "utf-8")
+    assert Run(tmp_path).manifest.earlier == {}

@@ -1,7 +1,4 @@
-"""A perfect memoriser behind every dialect of endpoints: the same scores as behind a plain one.
-
-Where the dialect makes that impossible, the run refuses.
-"""
+"""A perfect memoriser behind every dialect of endpoints: scores as behind a plain one."""
 
 from __future__ import annotations
 
@@ -24,12 +21,24 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 N_TEXTS = 24
+
+
 _dice = random.Random(1)
+
+
 TEXTS = [" ".join(f"w{_dice.randrange(500)}" for _ in range(60)) for _ in range(N_TEXTS)]
+
+
 MEMBERS = TEXTS[: N_TEXTS // 2]
+
+
 FEW = TEXTS[N_TEXTS // 2 - 4 : N_TEXTS // 2 + 4]
 """Too few of each class for a blind baseline, which has nothing to do with the endpoint."""
+
+
 SCORE = "samia_matched_v1"
+
+
 THOUGHT = 300  # tokens of a thought
 
 
@@ -163,6 +172,8 @@ COMPLETIONS = {
     "eos": Dialect(say=finishing(finish_reason="eos")),
     "index from 1": Dialect(say=lambda choice, _: choice.update(index=choice["index"] + 1)),
 }
+
+
 CHATS = {
     "a reasoning model": Dialect(refuse=reasoning_model, say=thinking_first, used=thought),
     "a gateway to a model that takes one of two": Dialect(refuse=exclusive, say=in_parts),
@@ -183,10 +194,15 @@ def audit(tmp_path_factory):
     """Audit behind a server, in a folder of its own."""
 
     def run(
-        answer: Callable[[Asked], Reply], texts: list[str] = TEXTS, **changed: Any
+        answer: Callable[[Asked], Reply],
+        texts: list[str] = TEXTS,
+        *,
+        labelled: bool = True,
+        **changed: Any,
     ) -> mia_batch.Run:
         folder = tmp_path_factory.mktemp("dialect")
-        corpus = pl.DataFrame({"text": texts, "member": [text in MEMBERS for text in texts]})
+        member = [text in MEMBERS if labelled else None for text in texts]
+        corpus = pl.DataFrame({"text": texts, "member": pl.Series(member, dtype=pl.Boolean)})
         corpus.write_parquet(folder / "corpus.parquet")
         with HostileServer(answer) as server:
             usual: dict[str, Any] = {
@@ -271,7 +287,7 @@ def counts(run: mia_batch.Run, check: str) -> dict[str, float]:
 def test_answers_that_are_mostly_of_no_use_end_the_run_after_a_block(audit, said, kind):
     server = refusing(lambda _: True, said)
     with pytest.raises(mia_batch.EngineError, match="would have no meaning") as caught:
-        audit(server, chat=True)
+        audit(server, labelled=False, chat=True)
     expected = {
         "refusal": r"48 of 48 answers of the target model are of no use \(48 times: the model ref",
         "the same answer": r"24 of 24 prompts .* are answered by 'Please tell me more .*' alike",
@@ -326,7 +342,7 @@ def test_a_prompt_that_is_repeated_at_times_is_no_answer(audit):
 def test_what_cannot_be_neutralised_is_a_finding_and_a_sentence(audit):
     listener = Listener()
     ignoring = Memoriser(honours=EVERYTHING - {"repetition_penalty"})
-    run = audit(Dialect(model=ignoring, refuse=unknown("min_p")), observer=listener)
+    run = audit(Dialect(model=ignoring, refuse=unknown("min_p")), labelled=False, observer=listener)
     honours = dict(
         run["findings"].filter(check="endpoint").select("subject", "verdict").iter_rows()
     )
@@ -346,7 +362,7 @@ def test_a_server_that_answers_with_another_model_is_said(audit):
         reply = memoriser(asked)
         return replace(reply, content={**reply.content, "model": "a-model-loaded-before"})
 
-    audit(other, observer=listener)
+    audit(other, labelled=False, observer=listener)
     line = "its answers say that a-model-loaded-before wrote them: check setting 'model'"
     assert line in listener.sentences
 
@@ -355,7 +371,7 @@ def test_a_setting_of_the_user_that_is_refused_is_named(audit):
     server = Dialect(refuse=lambda fields: only(*fields, temperature=1.0)(fields))
     refused = r"refuses temperature 0\.7 .*leave setting 'temperature' at 1"
     with pytest.raises(mia_batch.SettingsError, match=refused):
-        audit(server, temperature=0.7)
+        audit(server, labelled=False, temperature=0.7)
 
 
 def test_a_model_that_never_ends_its_thoughts_is_refused(audit):
@@ -363,16 +379,14 @@ def test_a_model_that_never_ends_its_thoughts_is_refused(audit):
         choice["message"] |= {"content": None, "reasoning_content": "It might be that"}
 
     with pytest.raises(mia_batch.EngineError, match="spends 4,096 tokens and more on thoughts"):
-        audit(Dialect(say=say), chat=True)
+        audit(Dialect(say=say), labelled=False, chat=True)
 
 
-def test_a_key_in_an_answer_is_taken_out(audit, monkeypatch):
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-never-to-be-seen")
-
+def test_a_key_in_an_answer_is_taken_out(audit):
     def say(choice: dict[str, Any], asked: Asked) -> None:
         choice["text"] += " " + asked.headers["authorization"]
 
-    run = audit(Dialect(say=say))
+    run = audit(Dialect(say=say), FEW, labelled=False)
     assert run["samples"]["candidate"].str.ends_with(" Bearer [key]").all()
     for path in filter(Path.is_file, run.folder.rglob("*")):
         assert b"sk-never" not in path.read_bytes()

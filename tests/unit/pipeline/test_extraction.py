@@ -1,9 +1,8 @@
-"""Long extraction from an endpoint that recites a part of one book."""
+"""Long extraction from an endpoint that recites a part of a book, and controls of it."""
 
 from __future__ import annotations
 
-import shutil
-from random import Random
+from typing import Any
 
 import polars as pl
 import pytest
@@ -13,61 +12,38 @@ import mia_batch
 from mia_batch.cli.main import command
 from mia_batch.errors import EngineError, SettingsError
 from mia_batch.observer import Observer
-from mia_batch.pipeline import Run, plan
-from mia_batch.pipeline.finished import draw_again
+from mia_batch.pipeline import plan
+from mia_batch.pipeline.again import draw_again
+from mia_batch.pipeline.custody import verify
 from mia_batch.pipeline.stages.views import answers_of
 from mia_batch.settings import load_settings
-from tests.hostile_server import MODEL, HostileServer, TinyModel
+from tests import runs
+from tests.hostile_server import HostileServer, TinyModel, failure
+from tests.runs import (
+    FORMULA,
+    HALVES,
+    KNOWN,
+    RecitingOneBook,
+    RecitingPassages,
+    halves,
+    passage,
+    words,
+)
 
-KNOWN = slice(128, 512)
-"""The words of the first book that the endpoint recites, but for every 40th."""
 ASKED = 160
-"""The first of them that is asked for: the prefix of a window is half of its 64 words."""
+"""The first word that is asked for: the prefix of a window is half of its 64 words."""
+CONTROLS = ("unrelated_prefix", "unrelated_prefix_16_words", "other_document")
 
 
-def words(seed, n=1000):
-    dice = Random(seed)
-    return [f"{dice.choice('abcdefgh')}{dice.randrange(400)}é" for _ in range(n)]
-
-
-class Reciting(TinyModel):
-    """Goes on with the book where it knows it, else as the tiny model does."""
-
-    def text(self, prompt, seed):
-        said, known = prompt.split(), words("first")[KNOWN]
-        recited = [word if at % 40 else "Oops" for at, word in enumerate(known)]
-        ends = (at for at in range(3, len(known)) if known[at - 3 : at] == said[-3:])
-        start = next(ends, len(known))
-        others = super().text(prompt, seed).split() * 12
-        return "".join(f" {word}" for word in (recited[start:] + others)[:70])
-
-
-@pytest.fixture(autouse=True, scope="module")
-def key():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OPENAI_API_KEY", "x")
-        yield
-
-
-def settings_in(folder):
-    names = ["first", "second"]
-    texts = ["\n".join(words(name)) for name in names]
-    pl.DataFrame({"document_id": names, "text": texts}).write_parquet(folder / "c.parquet")
-    return {
-        "input": str(folder / "c.parquet"),
-        "model": MODEL,
-        "preset": "matched",
-        "samples": 1,
-        "window_words": 64,
-        "extract": True,
-        "report": False,
-        "out": str(folder / "run"),
-    }
+@pytest.fixture
+def walk_settings(tmp_path):
+    (tmp_path / "of walks").mkdir()
+    return runs.of_walks(tmp_path / "of walks") | {"out": str(tmp_path / "walked")}
 
 
 @pytest.fixture
 def settings(tmp_path):
-    return settings_in(tmp_path)
+    return runs.of_controls(tmp_path) | {"out": str(tmp_path / "run")}
 
 
 def tables(run):
@@ -78,31 +54,13 @@ def walked(run):
     return sorted(run.path("samples").glob("*.target-walk-*"))
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    """An audit, the number of requests that it took, and the server, which goes on."""
-    with HostileServer(Reciting()) as server:
-        settings = settings_in(tmp_path_factory.mktemp("finished")) | {"base_url": server.url}
-        run = mia_batch.audit(**settings)
-        yield settings, run, len(server.asked), server
-
-
-@pytest.fixture
-def recited(finished, tmp_path):
-    """A copy of the audit, the number of requests until now, and the server."""
-    settings, run, _, server = finished
-    shutil.copytree(run.folder, tmp_path / "run")
-    copied = settings | {"out": str(tmp_path / "run")}
-    return copied, Run(tmp_path / "run"), len(server.asked), server
-
-
-def test_what_a_model_recites_comes_out_and_nothing_of_what_it_never_saw(recited):
-    text = "\n".join(words("first"))
-    stretches, documents = tables(recited[1])
+def test_what_a_model_recites_comes_out_and_nothing_of_what_it_never_saw(walks):
+    text = "\n".join(words("first", 1000))
+    stretches, documents = tables(walks.run)
     of_first = stretches.filter(document_id="first").rows(named=True)
     places = {at for row in of_first for at in range(row["start"], row["end"])}
-    asked = text.index("\n".join(words("first")[ASKED : KNOWN.stop]))
-    known = range(asked, asked + len("\n".join(words("first")[ASKED : KNOWN.stop])))
+    asked = text.index("\n".join(words("first", 1000)[ASKED : KNOWN.stop]))
+    known = range(asked, asked + len("\n".join(words("first", 1000)[ASKED : KNOWN.stop])))
     assert len(places & set(known)) >= 0.99 * len(known)
     assert not places - set(known)
     for row in of_first:
@@ -125,47 +83,44 @@ def test_what_a_model_recites_comes_out_and_nothing_of_what_it_never_saw(recited
     assert (first["passages_50"], second["passages_20"]) == ([], [])
     for place in first["passages_20"]:
         assert len(text[place["start"] : place["end"]].split()) >= 20
-    row = recited[1]["rollup"].filter(key="first").row(0, named=True)
+    row = walks.run["rollup"].filter(key="first").row(0, named=True)
     assert (row["n_passages_50"], row["passages_from"]) == (0, "samples and walks")
     assert row["n_passages_20"] == len(first["passages_20"])
     assert [second[name] for name in ("coverage", "bmc_5", "longest_words")] == [0, 0, 0]
 
 
-def test_a_run_goes_on_where_it_was_killed(recited):
-    """What was said before is not asked for again; the tables come out the same."""
-    settings, run, n_asked, server = recited
-    before, prompts = tables(run), run["prompts"].filter(view="walk")
-    assert set(prompts["context"]) <= {asked.prompt for asked in server.asked}
-    lost = walked(run)[1::2]
-    n_lost = sum(pl.read_parquet(path).height for path in lost)
-    for path in (*lost, run.folder / "journal.sqlite"):
-        path.unlink()
-    again = mia_batch.audit(**settings)
-    assert all(map(pl.DataFrame.equals, tables(again), before))
-    assert len(server.asked) == n_asked + n_lost > n_asked
-    assert again["prompts"].filter(view="walk").equals(prompts)
-
-
-def test_the_budget_ends_walks_and_more_goes_on(finished, recited):
-    settings, run, n_asked, server = recited
+def test_walks_with_fewer_or_more_starts_tokens_and_without_them(walks, copied_of):
+    """Of one start, in the one window where no word is wrong, the whole stretch comes out."""
+    settings, run, asked = copied_of(walks)
     other = settings | {"out": f"{run.folder}-2", "extract_tokens": 6, "extract_starts": 1}
     little = mia_batch.audit(**other)
     assert tables(little)[0].select("walk", "n_rounds", "n_tokens").rows() == [(0, 1, 6)] * 2
+    stretches, documents = tables(mia_batch.audit(**other | {"extract_tokens": 2000}))
+    starts = stretches.filter(pl.col("n_words") > 0, document_id="first")["start"].to_list()
+    assert len(starts) > 1
+    assert starts == sorted(starts, reverse=True)
+    assert documents["coverage"].to_list() == tables(run)[1]["coverage"].to_list() == [0.352, 0.0]
+    assert stretches.filter(document_id="second").height == 1
     more = mia_batch.audit(**other | {"extract_tokens": 2000, "extract_starts": 3})
     assert all(map(pl.DataFrame.equals, tables(more), tables(run)))
-    assert len(server.asked) == n_asked + finished[2]
+    assert len(asked) == walks.n_asked
+    without = mia_batch.audit(**settings | {"out": f"{run.folder}-3", "extract": False})
+    assert run["scores"].equals(without["scores"])
+    assert not without.path("extraction").exists()
+    again = mia_batch.audit(**settings | {"attacks": "samia_matched_v1"})
+    assert again["scores"]["n_samples"].equals(without["scores"]["n_samples"])
 
 
-class Wavering(Reciting):
+class Wavering(RecitingOneBook):
     """Recites after some seeds only, and never the most likely words."""
 
     def text(self, prompt, seed):
         return super().text(prompt if seed % 3 == 1 else "", seed)
 
 
-def test_where_the_most_likely_words_lead_nowhere_walks_are_drawn(settings):
+def test_where_the_most_likely_words_lead_nowhere_walks_are_drawn(walk_settings):
     with HostileServer(Wavering()) as server:
-        settings = settings | {"base_url": server.url, "extract_starts": 6, "max_failed": 1.0}
+        settings = walk_settings | {"base_url": server.url, "extract_starts": 6, "max_failed": 1.0}
         greedy = tables(mia_batch.audit(**settings))[0]
         n_drawn = tables(mia_batch.audit(**settings | {"extract_draws": 1}))[0].height
         more = mia_batch.audit(**settings | {"extract_draws": 3})
@@ -189,9 +144,9 @@ def test_where_the_most_likely_words_lead_nowhere_walks_are_drawn(settings):
     assert greedy.height < n_drawn
 
 
-def test_the_cost_limit_holds_for_walks(settings):
-    with HostileServer(Reciting()) as server:
-        settings = settings | {"base_url": server.url}
+def test_the_cost_limit_holds_for_walks(walk_settings, walks):
+    with HostileServer(RecitingOneBook()) as server:
+        settings = walk_settings | {"base_url": server.url}
         mia_batch.audit(**settings | {"extract": False})
         n_asked = len(server.asked)
         prices = {"price_in": 0, "price_out": 1, "max_cost": (6 * n_asked + 50) / 1e6}
@@ -199,45 +154,36 @@ def test_the_cost_limit_holds_for_walks(settings):
             mia_batch.audit(**settings | prices)
         assert len(server.asked) == n_asked
         whole = mia_batch.audit(**settings)
-        alone = mia_batch.audit(**settings | {"out": f"{whole.folder}-2"})
-    assert all(map(pl.DataFrame.equals, tables(whole), tables(alone)))
+    assert all(map(pl.DataFrame.equals, tables(whole), tables(walks.run)))
 
 
-def test_what_stands_before_the_strongest_window_comes_out_too(recited):
-    """Of one start, in the one window where no word is wrong, the whole stretch comes out."""
-    settings, run, *_ = recited
-    one = mia_batch.audit(**settings | {"out": f"{run.folder}-2", "extract_starts": 1})
-    stretches, documents = tables(one)
-    starts = stretches.filter(pl.col("n_words") > 0, document_id="first")["start"].to_list()
-    assert len(starts) > 1
-    assert starts == sorted(starts, reverse=True)
-    whole = tables(run)[1]
-    assert documents["coverage"].to_list() == whole["coverage"].to_list() == [0.352, 0.0]
-    assert stretches.filter(document_id="second").height == 1
+def test_what_is_refused_or_foreseen(walk_settings, settings, tmp_path):
+    address = {"base_url": "http://127.0.0.1:9/v1"}  # nobody listens
+
+    def foreseen(asked, **changed):
+        return dict(plan(load_settings(asked | address | changed)))
+
+    said = foreseen(walk_settings)
+    assert said["extraction"] == "of 2 documents, each at most 2,000 tokens and a round"
+    said = foreseen(settings)
+    assert said["controls"] == "of what comes out, at most 5 passages, 10 prompts, 20 samples"
+    del settings["samples"]
+    said = foreseen(settings, preset="default", extract=True, extract_starts=2)
+    assert said["controls"] == "of what comes out, at most 5 passages, 10 prompts, 10 samples"
+    pl.DataFrame({"text": [passage("first", 1000)]}).write_parquet(tmp_path / "unnamed.parquet")
+    unnamed = {"input": str(tmp_path / "unnamed.parquet")}
+    with HostileServer(TinyModel()) as server:
+        address = {"base_url": server.url}
+        for asked, changed, message in (
+            (walk_settings, unnamed, "'extract' needs documents with names; add a col"),
+            (settings, {"preset": "default"}, "'controls' is about passages that come out, and"),
+        ):
+            with pytest.raises(SettingsError, match=message):
+                mia_batch.audit(**asked | address | changed)
 
 
-def test_scores_do_not_depend_on_walks(recited):
-    settings, run, *_ = recited
-    without = mia_batch.audit(**settings | {"out": f"{run.folder}-2", "extract": False})
-    assert run["scores"].equals(without["scores"])
-    assert not without.path("extraction").exists()
-    again = mia_batch.audit(**settings | {"attacks": "samia_matched_v1"})
-    assert again["scores"]["n_samples"].equals(without["scores"]["n_samples"])
-
-
-def test_what_is_refused_or_foreseen(settings, tmp_path):
-    with HostileServer(Reciting()) as server:
-        settings = settings | {"base_url": server.url}
-        said = dict(plan(load_settings(settings)))
-        assert said["extraction"] == "of 2 documents, each at most 2,000 tokens and a round"
-        unnamed = pl.DataFrame({"text": [" ".join(words("first"))]})
-        unnamed.write_parquet(tmp_path / "unnamed.parquet")
-        with pytest.raises(SettingsError, match="'extract' needs documents with names; add a col"):
-            mia_batch.audit(**settings | {"input": str(tmp_path / "unnamed.parquet")})
-
-
-def test_walks_are_shown_and_drawn_again(recited):
-    settings, run, *_ = recited
+def test_walks_are_shown_and_drawn_again(walks, copied_of):
+    settings, run, _ = copied_of(walks)
     samples = run["samples"].filter(view="walk")
     drawn = draw_again(run, samples, Observer(), base_url=settings["base_url"])
     assert drawn["again"].equals(drawn["candidate"], null_equal=True)
@@ -250,3 +196,278 @@ def test_walks_are_shown_and_drawn_again(recited):
     assert "walk, target model" in shown.stdout
     prefixes = [line for line in shown.stdout.splitlines() if line.startswith("prefix")]
     assert len(prefixes) == 1 + asked.height
+
+
+# Controls.
+
+
+def rows_of(run):
+    """Rows of the table by document and control."""
+    named = run["targets"].select("target_id", "document_id")
+    rows = run.scan("controls").collect().join(named, on="target_id", how="left")
+    return {(row["document_id"], row["control"]): row for row in rows.iter_rows(named=True)}
+
+
+@pytest.fixture
+def audited(controls, copied_of):
+    """A copy of the audit, and what the endpoint is asked from now on."""
+    return copied_of(controls)
+
+
+def test_what_comes_out_after_anything_or_stands_elsewhere_is_common(controls):
+    found = rows_of(controls.run)
+    assert [*found] == [
+        (name, each) for name in ("known", "formula", "quoted") for each in CONTROLS
+    ]
+    longest = {key: row["longest_words"] for key, row in found.items()}
+    assert [longest["known", each] for each in CONTROLS] == [0, 32, None]
+    assert [longest["formula", each] for each in CONTROLS] == [32, 32, None]
+    assert longest["quoted", "other_document"] == 25
+    assert {key for key, row in found.items() if row["common"]} == {
+        ("formula", "unrelated_prefix"),
+        ("quoted", "other_document"),
+    }
+    assert found["quoted", "other_document"]["other_document"] == "quoting"
+    assert found["known", "unrelated_prefix"]["n_samples"] == 2
+    assert found["known", "unrelated_prefix"]["other_document"] in {*HALVES} - {"known"}
+    assert found["known", "other_document"]["reason"].startswith("no other document has 20 words")
+    assert all(
+        (row["longest_words"] is None) == (row["reason"] is not None) for row in found.values()
+    )
+
+
+def test_prompts_are_those_of_other_documents(controls):
+    run = controls.run
+    prefixes = {" ".join(HALVES[name][0].split()): name for name in HALVES}
+    asked = run["prompts"].filter(view="control").sort("target_id", "view_index")
+    for target_id, rows in asked.group_by("target_id", maintain_order=True):
+        own = run["targets"].filter(target_id=target_id[0]).row(0, named=True)
+        alone, with_last = rows["context"]
+        assert prefixes[alone] != own["document_id"]
+        assert with_last == f"{alone} {' '.join(own['prefix'].split()[-16:])}"
+        assert rows["text"].to_list() == [None, None]
+    assert run.manifest.controls == {
+        "any": {"passages": 3, "common": 2},
+        "unrelated_prefix": {"passages": 3, "repeated": 1},
+        "unrelated_prefix_16_words": {"passages": 3, "repeated": 3},
+        "other_document": {"passages": 3, "repeated": 1},
+    }
+
+
+def test_common_passages_are_no_evidence(settings, tmp_path):
+    tails = pl.Series([passage(f"tail of {name}", 64) for name in HALVES])
+    longer = halves().with_columns(text=pl.col("text") + " " + tails)
+    longer.write_parquet(settings["input"])
+    names = ("key", "verdict", "longest_words", "share_verbatim", "share_near_verbatim", "n_common")
+    with HostileServer(RecitingPassages()) as server:
+        settings = settings | {"base_url": server.url}
+        run = mia_batch.audit(**settings)
+        other = settings | {"controls": False, "out": str(tmp_path / "other")}
+        without = mia_batch.audit(**other)["rollup"]
+        rolled = mia_batch.audit(**other | {"controls": True})["rollup"]
+    assert run["rollup"].select(names).rows()[:3] == [
+        ("known", "comes_out", 32, 0.5, 0.5, 0),
+        ("formula", "cannot_tell", 0, 0, 0, 1),
+        ("quoted", "cannot_tell", 0, 0, 0, 1),
+    ]
+    assert without.select(names).rows()[:3] == [
+        (name, "comes_out", 32, 0.5, 0.5, None) for name in ("known", "formula", "quoted")
+    ]
+    assert rolled.equals(run["rollup"])
+
+
+def test_more_samples_and_texts_ask_for_what_is_missing(audited):
+    settings, run, asked = audited
+    prompts = run["prompts"].filter(view="control")
+    more = mia_batch.audit(**settings | {"samples": 3})
+    assert len(asked) == 5 + 6
+    assert rows_of(more)["known", "unrelated_prefix"]["n_samples"] == 3
+    names = ["new", *HALVES]
+    texts = [f"{passage('n1')} {FORMULA}", *halves()["text"]]
+    pl.DataFrame({"document_id": names, "text": texts}).write_parquet(settings["input"])
+    grown = mia_batch.audit(**settings | {"samples": 3})
+    assert len(asked) == 5 + 6 + 1 + 2
+    assert (
+        grown["prompts"]
+        .filter(view="control")
+        .join(prompts, on="target_id", how="semi")
+        .sort("target_id", "view_index")
+        .equals(prompts.sort("target_id", "view_index"))
+    )
+    found = rows_of(grown)
+    assert found["new", "other_document"]["other_document"] == "formula"
+    assert found["formula", "other_document"]["other_document"] == "new"
+
+
+def test_without_the_setting_nothing_is_asked_and_what_is_known_stays(audited, tmp_path):
+    settings, run, asked = audited
+    before = run.manifest.controls
+    again = mia_batch.audit(**settings | {"controls": False})
+    assert (asked, again.manifest.controls) == ([], before)
+    other = settings | {"controls": False, "out": str(tmp_path / "other")}
+    plain = mia_batch.audit(**other)
+    assert not plain.path("controls").exists()
+    assert plain.manifest.controls == {}
+    assert plain["scores"].equals(run["scores"])
+    added = mia_batch.audit(**other | {"controls": True})
+    assert added.scan("controls").collect().equals(run.scan("controls").collect())
+    assert added["scores"].equals(run["scores"])
+
+
+def test_controls_are_drawn_again_and_verified(audited):
+    settings, run, _ = audited
+    controls = run["samples"].filter(view="control")
+    drawn = draw_again(run, controls, Observer(), base_url=settings["base_url"])
+    assert drawn.height == 12
+    assert drawn["again"].equals(drawn["candidate"])
+    assert "controls.parquet" in run.manifest.custody["tables"]
+    path = run.path("controls")
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    assert verify(run.folder).faults == [("controls.parquet", "changed")]
+
+
+def test_documents_of_one_group_are_not_each_others_controls(settings):
+    group = ["a", "b", "quote", "quote", "c"]
+    halves().with_columns(group=pl.Series(group)).write_parquet(settings["input"])
+    with HostileServer(RecitingPassages()) as server:
+        found = rows_of(mia_batch.audit(**settings | {"base_url": server.url}))
+    assert found["quoted", "other_document"]["common"] is False
+    assert found["quoted", "unrelated_prefix"]["other_document"] != "quoting"
+
+
+def test_a_single_document_has_nothing_unrelated(settings):
+    halves(("known",)).write_parquet(settings["input"])
+    with HostileServer(RecitingPassages()) as server:
+        run = mia_batch.audit(**settings | {"base_url": server.url})
+        found = rows_of(run)
+        reason = "no document of another group has a prefix to put in its place"
+        for control in CONTROLS[:2]:
+            row = found["known", control]
+            assert (row["n_samples"], row["longest_words"], row["reason"]) == (0, None, reason)
+            assert row["common"] is None
+        alone = found["known", "other_document"]
+        assert alone["reason"] == "there is no document of another group"
+        assert alone["common"] is None
+        assert run["prompts"].filter(view="control").is_empty()
+        mia_batch.audit(**settings | {"base_url": server.url})
+        assert len(server.asked) == 1
+
+
+def test_where_nothing_comes_out_there_is_nothing_to_control(settings):
+    with HostileServer(TinyModel()) as server:
+        run = mia_batch.audit(**settings | {"base_url": server.url})
+    assert run.scan("controls").collect().is_empty()
+    assert run.manifest.controls == {"any": {"passages": 0, "common": 0}}
+
+
+def test_non_members_are_searched_too(settings, tmp_path):
+    asked, others = halves(("known", "formula")), halves(("quoting",))
+    asked.vstack(halves(("quoted",))).write_parquet(settings["input"])
+    others.write_parquet(tmp_path / "n.parquet")
+    more: dict[str, Any] = {
+        "non_members": str(tmp_path / "n.parquet"),
+        "non_members_known": "unpublished",
+        "anyway": True,  # one text to compare with names nobody
+    }
+    with HostileServer(RecitingPassages()) as server:
+        found = rows_of(mia_batch.audit(**settings | more | {"base_url": server.url}))
+    assert found["quoted", "other_document"]["other_document"] == "quoting"
+    assert {name for name, _ in found} == {"known", "formula", "quoted"}
+
+
+def test_a_recording_is_searched_and_asks_nobody(settings, controls, tmp_path):
+    recorded: dict[str, Any] = {
+        "samples_from": str(controls.run.path("samples")),
+        "out": str(tmp_path / "recorded"),
+    }
+    kept = {name: settings[name] for name in ("input", "preset", "window_words", "controls")}
+    found = rows_of(mia_batch.audit(**kept, **recorded))
+    row = found["known", "unrelated_prefix"]
+    assert row["reason"] == "the samples are a recording: there is no model to ask"
+    assert row["common"] is None
+    assert found["quoted", "other_document"]["common"] is True
+
+
+class Walked(TinyModel):
+    """Recites the first document after three words of it, else says the beginning of the second."""
+
+    def text(self, prompt, seed):
+        known = words("long", 300)
+        said = prompt.split()[-3:]
+        at = next((n for n in range(3, 300) if known[n - 3 : n] == said), None)
+        told = words("far", 96)[-64:] if at is None else known[at : at + 64]
+        return "".join(f" {word}" for word in [*told, "and", "so", "on"])
+
+
+def test_what_only_a_walk_gave_has_controls(settings, tmp_path):
+    """Attacks at points see no passage; the walk's own first words are asked for, greedily."""
+    texts = {"long": passage("long", 300), "far": f"{passage('far', 96)} {passage('end', 96)}"}
+    texts["unknown"] = passage("unknown", 64)
+    columns = {"document_id": [*texts], "text": [*texts.values()]}
+    pl.DataFrame(columns).write_parquet(settings["input"])
+    del settings["samples"], settings["preset"]
+    more = {"attacks": "probe_first_word_v1", "probes": 2, "extract": True, "extract_starts": 1}
+    with HostileServer(Walked()) as server:
+        settings = settings | more | {"base_url": server.url}
+        run = mia_batch.audit(**settings)
+        other = settings | {"controls": False, "out": str(tmp_path / "other")}
+        without = mia_batch.audit(**other)["rollup"]
+        walks = run["samples"].filter(view="walk_control")
+        drawn = draw_again(run, walks, Observer(), base_url=server.url)
+    assert drawn["again"].equals(drawn["candidate"])
+    found = rows_of(run)
+    repeated = {key: row["longest_words"] for key, row in found.items()}
+    assert [repeated["far", each] for each in CONTROLS] == [64, 64, None]
+    assert repeated["long", "unrelated_prefix"] < 5
+    assert repeated["long", "unrelated_prefix_16_words"] == 64
+    assert found["long", "unrelated_prefix"]["n_samples"] == 1
+    names = ("key", "verdict", "extracted_words", "extracted_share", "n_common")
+    assert run["rollup"].select(names).rows()[:2] == [
+        ("long", "comes_out", 268, 268 / 300, 0),
+        ("far", "cannot_tell", 0, 0, 1),
+    ]
+    assert without.select(names).rows()[1] == ("far", "comes_out", 64, 64 / 192, None)
+    assert run.manifest.failed["targets"] == 0
+
+
+def test_a_reference_model_that_says_it_too_makes_it_common(settings, checkpoint):
+    with HostileServer(RecitingPassages()) as server:
+        more = {"base_url": server.url, "reference_model": str(checkpoint)}
+        found = rows_of(mia_batch.audit(**settings | more))
+    row = found["known", "reference_model"]
+    assert (row["n_samples"], row["common"], row["reason"]) == (2, False, None)
+    assert row["longest_words"] < 5
+    assert [control for name, control in found if name == "known"] == [
+        *CONTROLS[:2],
+        "reference_model",
+        CONTROLS[2],
+    ]
+
+
+def test_what_fails_has_its_reason_and_marks_nothing(settings):
+    """An endpoint that refuses what it never knew; asked again, it is left or tried as wanted."""
+
+    class Refusing(RecitingPassages):
+        refuses_all = True
+
+        def __call__(self, asked):
+            own = [prefix for prefix, _ in HALVES.values()]
+            known = asked.is_probe or asked.method == "GET" or asked.prompt in own[:2]
+            if known or not self.refuses_all:
+                return super().__call__(asked)
+            return failure(400, "not for you")
+
+    endpoint = Refusing()
+    with HostileServer(endpoint) as server:
+        settings = settings | {"base_url": server.url}
+        halves(("known", "other")).write_parquet(settings["input"])
+        run = mia_batch.audit(**settings)
+        row = rows_of(run)["known", "unrelated_prefix"]
+        assert (row["n_samples"], row["longest_words"], row["common"]) == (0, None, None)
+        assert "not for you" in row["reason"]
+        assert run.manifest.controls["unrelated_prefix"] == {"passages": 0, "repeated": 0}
+        assert run.manifest.failed["targets"] == 1  # the other text, not the controls
+        endpoint.refuses_all = False
+        again = rows_of(mia_batch.audit(**settings | {"retry_failed": True}))
+        row = again["known", "unrelated_prefix"]
+        assert (row["n_samples"], row["common"], row["reason"]) == (2, False, None)

@@ -1,20 +1,29 @@
-"""Runs whose attacks are combined, and runs about all texts together."""
+"""Attacks that learn or are left out, all texts together, texts of known exposure."""
 
 from __future__ import annotations
+
+from random import Random
+from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
+from click.testing import CliRunner
 
 import mia_batch
 from mia_batch.attacks import get
-from mia_batch.errors import SettingsError
+from mia_batch.attacks.registry import SPV_PAPER
+from mia_batch.cli.main import command
+from mia_batch.errors import CorpusError, SettingsError
+from mia_batch.pipeline import plan
 from mia_batch.pipeline.auditing import rescore
-from mia_batch.pipeline.choice import chosen_attacks
-from mia_batch.pipeline.stages.verdicts import set_answers
+from mia_batch.pipeline.choice import check_stopping, chosen_attacks, engine_abilities
+from mia_batch.pipeline.corpora import open_corpora, with_yardstick
+from mia_batch.pipeline.stages.verdicts import conclusions, set_answers
 from mia_batch.schemas import Verdicts
 from mia_batch.settings import load_settings
-from tests.unit.inference.scored import plan
+from tests.hostile_server import MODEL, HostileServer, TinyModel
+from tests.unit.inference.scored import plan as verdict_plan
 from tests.unit.pipeline.test_verdicts import FORBIDDEN, Library, said_of
 
 NAMES = ["samia_matched_v1", "samia_matched_n2_v1"]
@@ -35,7 +44,6 @@ def run(tmp_path_factory):
         combine=True,
         level="collection",
     )
-    settings["samples_from"] = library.settings()["samples_from"]
     return mia_batch.audit(**settings)
 
 
@@ -77,7 +85,7 @@ def test_all_attacks_together_are_tested_and_it_is_said(run):
 def test_no_answer_where_the_texts_differ_without_the_model(run):
     attacks = [get(name) for name in run.manifest.made["scores"]["attacks"]]
     roles = run["findings"].filter(check="roles")
-    of_all = plan(primary=NAMES[0], level="collection")
+    of_all = verdict_plan(primary=NAMES[0], level="collection")
     verdicts, _ = set_answers(run.scan("scores"), attacks, of_all, roles, told_apart=True)
     (row,) = verdicts.iter_rows(named=True)
     assert row["p_value"] is None
@@ -125,3 +133,219 @@ def test_the_combination_is_computed_when_it_is_asked_for():
 def test_one_attack_cannot_be_combined(attacks):
     with pytest.raises(SettingsError, match="learned from the scores of others"):
         chosen(attacks=attacks, combine=True)
+
+
+# Attacks on tuned models are computed as soon as what they need is there.
+
+ALONE = [
+    "spv_embedding_uncalibrated_v1",
+    "loss_v1",
+    "min_k_20_v1",
+    "min_k_plus_plus_20_v1",
+]
+
+
+EVERYTHING = {
+    "prompts_from": "prompts.jsonl",
+    "candidate_from": "others.jsonl",
+    "shadows": 4,
+    "masked_model": "masked",
+    "reference_model": "base",
+}
+
+
+def chosen_of_tuned(**settings: Any) -> list[str]:
+    given = {"input": "texts.jsonl", "model": "tuned", "preset": "spv"} | settings
+    return [attack.name for attack in chosen_attacks(load_settings(given))]
+
+
+def test_the_preset_asks_for_log_probabilities_and_leaves_out_what_lacks_a_setting():
+    assert chosen_of_tuned() == ALONE
+    assert chosen_of_tuned(**EVERYTHING) == [*SPV_PAPER]
+    assert chosen_of_tuned(**EVERYTHING)[0] == "spv_semantic_v1"
+
+
+@pytest.mark.parametrize(
+    ("given", "more"),
+    [
+        ({"prompts_from": "p"}, {"spv_embedding_v1", "self_prompt_difference_v1"}),
+        ({"candidate_from": "c"}, {"candidate_difference_v1"}),
+        ({"reference_model": "b"}, {"reference_token_difference_v1", "ez_mia_v1", "wbc_v1"}),
+        (
+            {"masked_model": "m"},
+            {
+                "spv_semantic_uncalibrated_v1",
+                "spv_neighbour_uncalibrated_v1",
+                "neighbour_difference_v1",
+                "detect_gpt_v1",
+            },
+        ),
+        (
+            {"shadows": 2},
+            {
+                "lira_online_v1",
+                "lira_online_fixed_v1",
+                "lira_offline_v1",
+                "lira_offline_fixed_v1",
+                "rmia_v1",
+                "rmia_offline_v1",
+            },
+        ),
+    ],
+)
+def test_each_setting_brings_its_attacks(given, more):
+    assert {*chosen_of_tuned(**given)} == {*ALONE, *more}
+
+
+def test_by_default_variation_is_not_computed_without_its_reference_model():
+    found = chosen_of_tuned(preset="default", evidence="logprobs", masked_model="masked")
+    assert not [name for name in found if name.startswith("spv")]
+    found = chosen_of_tuned(preset="default", evidence="logprobs", **EVERYTHING)
+    assert {*SPV_PAPER} - {*found} == {name for name in SPV_PAPER if "uncalibrated" in name}
+
+
+def test_noise_is_asked_only_of_engines_that_can_add_it():
+    attack = "spv_embedding_uncalibrated_v1"
+    assert attack not in chosen_of_tuned(engine="vllm")
+    with pytest.raises(SettingsError, match=f"'attacks': {attack} cannot be computed: engine vllm"):
+        chosen_of_tuned(engine="vllm", attacks=attack)
+    assert engine_abilities([get(attack)]) == {"noise"}
+    assert engine_abilities(map(get, ("loss_v1", "spv_semantic_v1"))) == frozenset()
+    assert engine_abilities([get(attack), get("ez_mia_v1")]) == {"noise", "rank"}
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"shadows": 2}, "cannot be used with lira_online_v1, which learns from the answers"),
+        (
+            {"preset": "default", "combine": True},
+            "cannot be used with combination_v1, which learns",
+        ),
+        ({"shard": "1/2"}, "cannot be used with 'shard': what is asked depends on the answers"),
+    ],
+)
+def test_groups_stop_only_where_nothing_needs_the_answers_about_all(given, why):
+    texts = {"input": "texts.jsonl", "model": "tuned", "preset": "spv", "level": "group"}
+    settings = load_settings(texts | {"stop_when_decided": True} | given)
+    with pytest.raises(SettingsError, match=f"setting 'stop_when_decided' {why}"):
+        check_stopping(settings, chosen_attacks(settings))
+
+
+# Texts of known exposure beside the audited ones.
+
+ATTACK = "samia_matched_v1"
+
+
+def words(seed, n=48):
+    dice = Random(seed)
+    return [f"{dice.choice('abcdefgh')}{dice.randrange(400)}" for _ in range(n)]
+
+
+def texts(name, n):
+    rows = [
+        {"document_id": f"{name}{at}", "text": " ".join(words(f"{name}{at}"))} for at in range(n)
+    ]
+    return pl.DataFrame(rows)
+
+
+class Reciting(TinyModel):
+    """Goes on with the passages that were copied often."""
+
+    def text(self, prompt, seed):
+        for at in range(6):
+            known = words(f"often{at}")
+            if prompt.split()[-3:] == known[21:24]:
+                return "".join(f" {word}" for word in known[24:])
+        return super().text(prompt, seed) + " " + " ".join(words(prompt, 40))
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("yardstick")
+    texts("asked", 3).write_parquet(folder / "c.parquet")
+    texts("new", 40).write_parquet(folder / "new.parquet")
+    levels = [texts(name, 6).with_columns(level=pl.lit(n)) for name, n in (("often", 64), ("x", 0))]
+    pl.concat(levels).write_parquet(folder / "known.parquet")
+    return {
+        "input": str(folder / "c.parquet"),
+        "non_members": str(folder / "new.parquet"),
+        "non_members_known": "written last week",
+        "yardstick": str(folder / "known.parquet"),
+        "model": MODEL,
+        "preset": "matched",
+        "samples": 1,
+        "q": 0.1,
+    }
+
+
+@pytest.fixture(scope="module")
+def runs(settings, tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch, HostileServer(Reciting()) as server:
+        patch.setenv("OPENAI_API_KEY", "x")
+        folder = tmp_path_factory.mktemp("runs")
+        asked = settings | {"base_url": server.url}
+        alone = {"yardstick": "none", "out": str(tmp_path_factory.mktemp("alone") / "run")}
+        return [
+            mia_batch.audit(**asked, out=str(folder / "with")),
+            mia_batch.audit(**asked | alone),
+        ]
+
+
+def test_what_comes_out_of_each_level_is_said_beside_what_is_not_reported(runs, settings):
+    said = " ".join(conclusions(runs[0], load_settings(settings), [ATTACK]))
+    assert "None of 3 targets is reported at q = 0.1" in said
+    assert "(20 words in a row, or all that follow): 64: 6 of 6; 0: 0 of 6." in said
+    assert f"outside the training data ({ATTACK}): 64: 6 of 6; 0: 0 of 6." in said
+    assert "64: 1.00 (0.54 to 1.00); 0: 0.00 (0.00 to 0.46)" in said
+
+
+def test_the_audited_texts_have_the_answers_that_they_have_without(runs):
+    beside, alone = (run["verdicts"].sort("attack", "level", "key") for run in runs)
+    assert beside.equals(alone)
+    assert runs[0]["metrics"].equals(runs[1]["metrics"])
+    assert runs[0]["rollup"].equals(runs[1]["rollup"])
+    of_yardstick = pl.col("check").is_in(["yardstick", "absence", "answers"])
+    beside, alone = (run["findings"].filter(~of_yardstick) for run in runs)
+    assert beside.equals(alone)
+    assert runs[0]["targets"].group_by("role").len().sort("role").rows() == [
+        ("target", 3),
+        ("non_member", 40),
+        ("yardstick", 12),
+    ]
+
+
+def test_a_yardstick_without_levels_is_refused(settings, tmp_path):
+    path = tmp_path / "known.parquet"
+    wrong = load_settings(settings | {"yardstick": str(path)})
+    texts("known", 2).write_parquet(path)
+    with pytest.raises(CorpusError, match="has no column level; give each text one"):
+        open_corpora(wrong)
+    texts("known", 2).with_columns(level=pl.Series([1, None])).write_parquet(path)
+    with pytest.raises(CorpusError, match="have no level; give each one"):
+        open_corpora(wrong)
+
+
+def test_books_have_the_classics_unless_they_are_not_wanted(tmp_path, checkpoint, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "books").mkdir()
+    (tmp_path / "books" / "a.txt").write_text(" ".join(words("a", 300)))
+    given = {"input": "books", "model": str(checkpoint), "window_words": 64, "out": "run"}
+    left = dict(plan(load_settings(given)))
+    said = "115 of these targets, 7,360 words; --no-yardstick leaves them out"
+    assert (left["targets"], left["yardstick"]) == ("119", said)
+    settings = with_yardstick(load_settings(given))
+    own = open_corpora(settings).targets(settings).filter(role="yardstick").collect()
+    assert own.group_by("group", maintain_order=True).len().rows() == [
+        ("most copied", 39),
+        ("well known", 42),
+        ("rarely copied", 34),
+    ]
+    assert (
+        own["reason"].null_count() == own["member"].null_count() == own["target"].n_unique() == 115
+    )
+    options = [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
+    done = CliRunner().invoke(command, [*options, "--no-yardstick", "--dry-run"])
+    assert "of these targets" not in done.output
+    assert done.exit_code == 0
+    assert with_yardstick(load_settings(given | {"samples_from": "x"})).yardstick is None

@@ -1,4 +1,4 @@
-"""Whole audits from log-probabilities of a tiny model: tables, reasons, going on, refusals."""
+"""Audits from log-probabilities of models here: tables, reasons, refusals, adapters, a placebo."""
 
 from __future__ import annotations
 
@@ -10,70 +10,33 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from polars.testing import assert_frame_equal
 from transformers import AutoTokenizer
 
 import mia_batch
 from mia_batch.attacks import get
 from mia_batch.attacks.from_logprobs import SHAPE_ATTACKS
 from mia_batch.errors import SettingsError
+from mia_batch.pipeline import plan
 from mia_batch.pipeline.stages.verdicts import conclusions
 from mia_batch.schemas import LogProbs, Scores, Unscored
-from mia_batch.settings import stored_settings
+from mia_batch.settings import load_settings, stored_settings
+from tests.adapters import save_adapter, save_merged, slow_logprobs
 from tests.architectures import saved
-from tests.checkpoints import (
-    TEXTS,
-    change,
-    save_checkpoint,
-    save_masked_checkpoint,
-    times,
-)
+from tests.checkpoints import BOS_ID, TEXTS, change, save_checkpoint, times
+from tests.engine_conformance import exact_logprobs
 from tests.reference_logprobs import REFERENCES, Undefined
-from tests.unit.pipeline.conftest import documents
-
-
-def corpus_of_12() -> pl.DataFrame:
-    """The usual texts; the first is short enough to be put before others."""
-    first = documents(12)["text"][0].split()[:12]
-    short = pl.when(document_id="d0").then(pl.lit(" ".join(first))).otherwise("text")
-    return documents(12).with_columns(text=short)
+from tests.runs import documents
 
 
 @pytest.fixture(scope="module")
-def scored(checkpoint, tmp_path_factory):
-    """The settings of a finished audit with every view, and its run."""
-    folder = tmp_path_factory.mktemp("logprobs")
-    corpus = corpus_of_12()
-    corpus.write_parquet(folder / "corpus.parquet")
-    others = [" ".join(text.split()[:9]) for text in TEXTS[20:24]]
-    pl.DataFrame({"text": others}).write_parquet(folder / "nonmembers.parquet")
-    shots = [*corpus["text"].head(1), *others[2:]]
-    pl.DataFrame({"text": shots}).write_parquet(folder / "members.parquet")
-    settings: dict[str, Any] = {
-        "input": str(folder / "corpus.parquet"),
-        "model": str(checkpoint),
-        "reference_model": str(save_checkpoint(folder / "reference")),
-        "masked_model": str(save_masked_checkpoint(folder / "masked")),
-        "neighbours": 3,
-        "nonmember_shots": str(folder / "nonmembers.parquet"),
-        "member_shots": str(folder / "members.parquet"),
-        "shots": 1,
-        "frequencies_from": str(folder / "corpus.parquet"),
-        "extraction_tokens": 10,
-        "engine": "transformers",
-        "evidence": "both",
-        "samples": 2,
-        "report": False,
-        "out": str(folder / "run"),
-    }
-    return settings, mia_batch.audit(**settings)
+def scored(views):
+    return views.settings, views.run
 
 
-@pytest.fixture
-def copied(scored, tmp_path):
-    settings, run = scored
-    shutil.copytree(run.folder, tmp_path / "run")
-    return settings | {"out": str(tmp_path / "run")}
+@pytest.fixture(scope="module")
+def refused(views, tmp_path_factory):
+    """Settings of an audit of every view that has not begun."""
+    return views.settings | {"out": str(tmp_path_factory.mktemp("refused") / "run")}
 
 
 def test_perplexity_entropy_and_control_stand_side_by_side(scored):
@@ -159,9 +122,10 @@ def test_every_attack_equals_its_reference(scored):
     assert compared(run, names) > 300
 
 
-def test_shapes_of_series_equal_their_references(copied):
+def test_shapes_of_series_equal_their_references(views, copied_of):
+    settings, _, _ = copied_of(views)
     names = [attack.name for attack in SHAPE_ATTACKS]
-    run = mia_batch.audit(**copied | {"attacks": names, "evidence": "logprobs"})
+    run = mia_batch.audit(**settings | {"attacks": names, "evidence": "logprobs"})
     assert compared(run, names) > 40
 
 
@@ -191,42 +155,9 @@ def test_what_cannot_be_scored_has_its_reason(scored):
     reasons = dict(unscored.group_by("attack").agg(pl.col("reason").unique()).iter_rows())
     assert any("one of those that are put before" in of for of in reasons["con_recall_prefix_v1"])
     assert "the text has 1 tokens, fewer than the 10 wanted" not in reasons["loss_v1"]
-
-
-def test_texts_that_are_shots_leave_the_scored_set(scored):
-    _, run = scored
-    assert run["scores"].filter(document_id="d0")["con_recall_prefix_v1"].to_list() == [None]
-    assert run["scores"].filter(document_id="d0")["recall_prefix_v1"].null_count() == 0
-
-
-def test_the_same_command_again_does_nothing(copied):
-    before = mia_batch.audit(**copied)
-    stamps = {path: path.stat().st_mtime_ns for path in before.path("logprobs").iterdir()}
-    again = mia_batch.audit(**copied)
-    assert {path: path.stat().st_mtime_ns for path in again.path("logprobs").iterdir()} == stamps
-
-
-def test_lost_and_cut_parts_are_made_again(copied, scored):
-    run = scored[1]
-    whole = {path.name for path in run.path("logprobs").glob("*.parquet")}
-    folder = mia_batch.audit(**copied).path("logprobs")
-    names = sorted(whole)
-    (folder / names[0]).unlink()
-    cut = folder / names[-1]
-    cut.write_bytes(cut.read_bytes()[:-20])
-    repaired = mia_batch.audit(**copied)
-    names_now = {path.name for path in repaired.path("logprobs").glob("*.parquet")}
-    assert names_now == whole
-    assert_frame_equal(repaired["scores"], run["scores"], rel_tol=1e-4, abs_tol=1e-5)
-
-
-def test_more_neighbours_are_added_to_those_that_are_there(copied, scored):
-    before = scored[1]["logprobs"]
-    run = mia_batch.audit(**copied | {"neighbours": 5})
-    assert run["logprobs"].filter(view="neighbour").height == 5 * documents(12)["text"].count()
-    key = ["target_id", "model", "view", "view_index"]
-    kept = run["logprobs"].join(before, on=key, how="semi")
-    assert kept.sort(key).equals(before.sort(key))
+    of_shot = run["scores"].filter(document_id="d0")
+    assert of_shot["con_recall_prefix_v1"].to_list() == [None]
+    assert of_shot["recall_prefix_v1"].null_count() == 0
 
 
 def test_a_column_that_was_not_needed_before_is_computed_anew(scored, tmp_path):
@@ -243,6 +174,14 @@ def test_a_column_that_was_not_needed_before_is_computed_anew(scored, tmp_path):
     ("given", "words"),
     [
         ({"attacks": "loss_v1", "evidence": "samples"}, "setting 'evidence' is 'samples'"),
+        (
+            {"attacks": "loss_v1", "evidence": "probe-logprobs"},
+            r"loss_v1 needs evidence 'logprobs', but setting",
+        ),
+        (
+            {"attacks": "probe_loss_v1", "evidence": "samples"},
+            "probe_loss_v1 needs evidence 'probe-logprobs', but",
+        ),
         ({"attacks": "reference_ratio_v1", "reference_model": None}, "needs setting 'refer"),
         (
             {"attacks": "min_k_plus_plus_20_v1", "engine": "vllm", "evidence": None},
@@ -252,34 +191,46 @@ def test_a_column_that_was_not_needed_before_is_computed_anew(scored, tmp_path):
         ({"reference_model": "/nowhere"}, "setting 'reference_model': '/nowhere'"),
         ({"nonmember_shots": "/nowhere.parquet"}, "/nowhere.parquet"),
         ({"neighbours_column": "shelf", "masked_model": None}, "must hold lists of texts"),
+        (
+            {"samples_from": "samples", "engine": None, "model": None},
+            "'replay' has recorded samples only",
+        ),
     ],
 )
-def test_what_cannot_be_done_is_refused(scored, tmp_path, given, words):
-    settings = scored[0] | {"out": str(tmp_path / "run"), "evidence": "logprobs"} | given
-    with pytest.raises(mia_batch.errors.RequestError, match=words):  # before any engine starts
+def test_what_cannot_be_done_is_refused(views, refused, nothing_starts, given, words):
+    settings = refused | {"evidence": "logprobs"} | given
+    if "samples_from" in given:
+        settings |= {"samples_from": str(views.run.path("samples"))}
+    with pytest.raises(mia_batch.errors.RequestError, match=words):
         mia_batch.audit(**{name: value for name, value in settings.items() if value is not None})
 
 
+def test_other_settings_in_the_same_folder_are_refused(views, copied_of, nothing_starts):
+    settings, _, _ = copied_of(views)
+    with pytest.raises(SettingsError, match="'extraction_tokens' was 10, is now 12"):
+        mia_batch.audit(**settings | {"extraction_tokens": 12})
+
+
 @pytest.mark.parametrize("setting", ["model", "reference_model", "masked_model"])
-def test_a_tensor_that_any_model_lacks_is_named_before_any_engine_starts(scored, tmp_path, setting):
-    settings = scored[0] | {"out": str(tmp_path / "run")}
-    broken = shutil.copytree(settings[setting], tmp_path / "broken")
+def test_a_tensor_that_any_model_lacks_is_named_before_any_engine_starts(
+    refused, nothing_starts, tmp_path, setting
+):
+    broken = shutil.copytree(refused[setting], tmp_path / "broken")
     change(broken, lambda own: {name: own[name] for name in sorted(own)[:-1]})
-    with pytest.raises(
-        SettingsError, match=f"^setting '{setting}': the weights of '{broken}' lack"
-    ):
-        mia_batch.audit(**settings | {setting: str(broken)})
-    assert not list(tmp_path.rglob("engine.log"))
+    message = f"^setting '{setting}': the weights of '{broken}' lack"
+    with pytest.raises(SettingsError, match=message):
+        mia_batch.audit(**refused | {setting: str(broken)})
 
 
 @pytest.mark.parametrize("setting", ["model", "reference_model", "masked_model"])
 def test_weights_of_any_model_that_are_no_numbers_are_named_before_it_is_asked(
-    copied, tmp_path, setting
+    refused, tmp_path, setting
 ):
-    broken = shutil.copytree(copied[setting], tmp_path / "broken")
+    broken = shutil.copytree(refused[setting], tmp_path / "broken")
     change(broken, times(float("nan"), "layers.1.mlp.up_proj", "layer.0.output.dense"))
+    asked = {"out": str(tmp_path / "other"), "evidence": "logprobs"}
     with pytest.raises(SettingsError, match=f"the weights of '{broken}' have values that are not"):
-        mia_batch.audit(**copied | {setting: str(broken), "out": str(tmp_path / "other")})
+        mia_batch.audit(**refused | asked | {setting: str(broken)})
     role = {"model": "target", "reference_model": "reference", "masked_model": "masked"}[setting]
     assert not list(tmp_path.glob(f"other/logprobs/*.{role}-*.parquet"))
 
@@ -318,22 +269,6 @@ def test_a_model_that_predicts_no_better_than_chance_is_named(scored, tmp_path, 
     assert first.startswith(named) != knows
 
 
-def test_a_recording_has_no_log_probabilities(scored, tmp_path):
-    settings, run = scored
-    with pytest.raises(SettingsError, match="'replay' has recorded samples only"):
-        mia_batch.audit(
-            input=settings["input"],
-            samples_from=str(run.path("samples")),
-            evidence="logprobs",
-            out=str(tmp_path / "run"),
-        )
-
-
-def test_other_settings_in_the_same_folder_are_refused(copied):
-    with pytest.raises(SettingsError, match="'extraction_tokens' was 10, is now 12"):
-        mia_batch.audit(**copied | {"extraction_tokens": 12})
-
-
 def test_neighbours_of_ones_own(scored, tmp_path):
     first_words = pl.col("text").str.split(" ").list.head(12).list.join(" ")
     corpus = documents(6).with_columns(text=first_words)
@@ -353,5 +288,117 @@ def test_neighbours_of_ones_own(scored, tmp_path):
     assert get("neighbour_difference_v1").reads[1] == ("target", "neighbour")
     found = run["logprobs"].filter(pl.col("view") == "neighbour", pl.col("reason").is_null())
     assert found.height == 2 * 5
-    assert found.height == 2 * 5
     assert run["scores"]["neighbour_difference_v1"].count() == 5
+
+
+# Adapters, as the target and as the reference model.
+
+
+def test_an_adapter_is_a_target_and_a_reference_model(checkpoint, tmp_path):
+    lora = save_adapter(tmp_path / "lora", checkpoint)
+    prefix = save_adapter(tmp_path / "prefix", checkpoint, "prefix", tokenizer=False)
+    merged = save_merged(tmp_path / "merged", checkpoint, lora)
+    documents(8).write_parquet(tmp_path / "corpus.parquet")
+    run = mia_batch.audit(
+        input=str(tmp_path / "corpus.parquet"),
+        model=str(lora),
+        reference_model=str(prefix),
+        engine="transformers",
+        attacks="samia_matched_v1,reference_ratio_v1",
+        samples=2,
+        report=False,
+        out=str(tmp_path / "run"),
+    )
+    assert run["samples"].height > 0
+    rows = run["logprobs"].filter(view="text").drop_nulls("logprob")
+    assert set(rows["model"]) == {"target", "reference"}
+    for model, token_ids, found in rows.select("model", "token_ids", "logprob").iter_rows():
+        ids = [BOS_ID, *token_ids]
+        if model == "target":
+            expected = exact_logprobs(merged, ids)[range(len(ids) - 1), ids[1:]]
+        else:
+            expected = slow_logprobs(checkpoint, prefix, ids)
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_reference_adapter_without_its_base_is_named_before_anything_starts(checkpoint, tmp_path):
+    lora = save_adapter(tmp_path / "lora", checkpoint)
+    config = lora / "adapter_config.json"
+    config.write_text(config.read_text().replace(str(checkpoint), str(tmp_path / "gone")))
+    documents(8).write_parquet(tmp_path / "corpus.parquet")
+    with pytest.raises(SettingsError, match=r"'reference_model': .*lora' is an adapter of .*gone'"):
+        mia_batch.audit(
+            input=str(tmp_path / "corpus.parquet"),
+            model=str(checkpoint),
+            reference_model=str(lora),
+            engine="transformers",
+            evidence="logprobs",
+            out=str(tmp_path / "run"),
+        )
+
+
+# The planned test on a reference model beside that on the audited one.
+
+
+@pytest.fixture(scope="module")
+def given(checkpoint, tmp_path_factory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("placebo")
+    texts = [" ".join(text.split()[:30]) for text in TEXTS[:10]]
+    pl.DataFrame({"text": texts[:4]}).write_parquet(folder / "asked.parquet")
+    pl.DataFrame({"text": texts[4:]}).write_parquet(folder / "new.parquet")
+    return {
+        "input": str(folder / "asked.parquet"),
+        "non_members": str(folder / "new.parquet"),
+        "non_members_known": "written later",
+        "model": str(checkpoint),
+        "engine": "transformers",
+        "probes": 3,
+        "anyway": True,
+    }
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory) -> str:
+    return str(save_checkpoint(tmp_path_factory.mktemp("reference") / "other"))
+
+
+@pytest.mark.parametrize(
+    ("attacks", "evidence"),
+    [("probe_leading_rarity_v1", "samples"), ("min_k_plus_plus_20_v1,loss_zlib_v1", "logprobs")],
+)
+def test_the_placebo_is_an_audit_of_the_reference_model(given, other, attacks, evidence, tmp_path):
+    asked = given | {"attacks": attacks, "evidence": evidence}
+    out = {name: str(tmp_path / name) for name in ("both", "alone")}
+    wanted = load_settings(asked | {"reference_model": other, "out": out["both"]})
+    assert any(name.startswith("reference") for name, _ in plan(wanted))
+    run = mia_batch.audit(**asked, reference_model=other, out=out["both"])
+    alone = mia_batch.audit(**asked | {"model": other}, out=out["alone"])
+    primary = attacks.split(",")[0]
+    scores = run["scores"][f"placebo_of_{primary}"]
+    assert scores.null_count() == 0
+    assert scores.to_list() == pytest.approx(alone["scores"][primary].to_list(), rel=1e-4)
+    found = {
+        check: dict(run_of["findings"].filter(check=check).select("statistic", "value").iter_rows())
+        for check, run_of in (("placebo", run), ("reported", alone))
+    }
+    assert found["placebo"].pop("collection") is None
+    assert found["placebo"] == found["reported"]
+    said = " ".join(conclusions(run, wanted, attacks.split(",")))
+    smallest = found["reported"]["smallest_q"]
+    assert (
+        "The same test on the reference model (which cannot know these texts) reports 0 of 4 "
+        f"targets (smallest q {smallest:.2g})."
+    ) in said
+    assert not run["verdicts"]["attack"].str.starts_with("placebo").any()
+
+
+def test_no_placebo_without_non_members_or_of_an_attack_that_reads_the_reference(given, other):
+    for changed in (
+        {"non_members": None, "non_members_known": None, "attacks": "loss_zlib_v1"},
+        {"attacks": "reference_difference_v1"},
+    ):
+        settings = load_settings(
+            given | {"evidence": "logprobs", "reference_model": other} | changed
+        )
+        names = [name for name, _ in plan(settings)]
+        assert ("reference text" in names) == (changed["attacks"] != "loss_zlib_v1")

@@ -21,9 +21,9 @@ from mia_batch.pipeline.custody import verify
 from mia_batch.settings import load_settings
 from mia_batch.storage import store as leases
 from mia_batch.storage.store import Lease, Store
-from tests.audits import audit_books
 from tests.checkpoints import TEXTS
 from tests.hostile_server import MODEL, HostileServer, TinyModel
+from tests.runs import audit_books
 from tests.s3 import KEY, SECRET
 
 

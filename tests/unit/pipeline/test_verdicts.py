@@ -19,6 +19,8 @@ from mia_batch.schemas import Metrics, Verdicts
 from mia_batch.settings import load_settings
 
 N_WORDS = 24
+
+
 FORBIDDEN = re.compile(r"was trained on|1 - p|probability of membership|exchangeable$")
 
 
@@ -34,18 +36,21 @@ class Library:
         """A text whose continuations share a third of its words more if it is remembered."""
         words = [f"w{number}" for number in self.rng.integers(0, 400, N_WORDS)]
         words[0] += mark
-        half = words[N_WORDS // 2 :]
-        for sample in range(self.n_samples):
-            kept = self.rng.random(len(half)) < (0.6 if remembered else 0.2)
-            said = [word if keep else "other" for word, keep in zip(half, kept, strict=True)]
-            prefix = " ".join(words[: N_WORDS // 2])
-            self.recorded.append(
-                {"prefix": prefix, "sample_index": sample, "candidate": " " + " ".join(said)}
-            )
+        self.record(words, 0.6 if remembered else 0.2)
         return " ".join(words)
 
+    def record(self, words, known):
+        prefix, half = " ".join(words[: N_WORDS // 2]), words[N_WORDS // 2 :]
+        for sample in range(self.n_samples):
+            kept = self.rng.random(len(half)) < known
+            said = [word if keep else "other" for word, keep in zip(half, kept, strict=True)]
+            row = {"prefix": prefix, "sample_index": sample, "candidate": f" {' '.join(said)}"}
+            self.recorded.append(row)
+
     def write(self, name, remembered, **columns):
-        texts = [self.text(remembered=one) for one in remembered]
+        return self.put(name, [self.text(remembered=one) for one in remembered], **columns)
+
+    def put(self, name, texts, **columns):
         path = self.folder / name
         pl.DataFrame({"text": texts, **columns}).write_parquet(path)
         return str(path)
@@ -57,10 +62,7 @@ class Library:
         """
         marks = ["", " also"]
         marked = (np.random.default_rng(1).permutation(n) < n * share).tolist()
-        texts = [self.text(remembered=False, mark=marks[each]) for each in marked]
-        path = self.folder / name
-        pl.DataFrame({"text": texts}).write_parquet(path)
-        return str(path)
+        return self.put(name, [self.text(remembered=False, mark=marks[each]) for each in marked])
 
     def write_canaries(self, n_sets, n_texts):
         lines = []
@@ -72,21 +74,15 @@ class Library:
             hashed = commitment(f"set {number}", texts)
             published = draw(hashed, n_texts, 3)
             for index, text in enumerate(texts):
-                self.record(text, remembered=index == published)
+                self.record(text.split(), 2 if index == published else 0)
             fields = {"set": f"set {number}", "texts": texts, "commitment": hashed}
             lines.append(json.dumps(fields | {"seed": 3, "published": published}))
         path = self.folder / "canaries.jsonl"
         path.write_text("\n".join(lines), encoding="utf-8")
         return str(path)
 
-    def record(self, text, *, remembered):
-        words = text.split()
-        said = words[N_WORDS // 2 :] if remembered else ["other"] * (N_WORDS // 2)
-        prefix = " ".join(words[: N_WORDS // 2])
-        self.recorded += [
-            {"prefix": prefix, "sample_index": sample, "candidate": " " + " ".join(said)}
-            for sample in range(self.n_samples)
-        ]
+    def audit(self, **settings):
+        return mia_batch.audit(**self.settings(**settings))
 
     def settings(self, **settings):
         path = self.folder / "recorded.parquet"
@@ -119,12 +115,11 @@ def unlabelled(tmp_path_factory):
             "calibration.parquet", [n < 60 for n in range(120)], label=[n < 60 for n in range(120)]
         ),
     )
-    settings["samples_from"] = library.settings()["samples_from"]
     return settings, mia_batch.audit(**settings)
 
 
-def test_targets_have_p_values_and_those_remembered_are_reported(unlabelled):
-    _, run = unlabelled
+def test_targets_have_p_values_sampling_errors_and_a_share_that_holds_the_truth(unlabelled):
+    settings, run = unlabelled
     verdicts = Verdicts.validate(run["verdicts"])
     own = verdicts.filter(attack="samia_matched_v1", level="target")
     assert own.height == 60
@@ -141,6 +136,36 @@ def test_targets_have_p_values_and_those_remembered_are_reported(unlabelled):
     others = verdicts.filter(attack="samia_matched_n2_v1")
     assert others.height > 60
     assert not others["planned"].any()
+    row = own.row(0, named=True)
+    features = run["features"].filter(target_id=row["key"])
+    shares = (features["overlap_1"] / features["words_reference"]).to_list()
+    assert row["standard_error"] == pytest.approx(np.std(shares, ddof=1) / 2)
+    rates = verdicts.filter(estimate="contamination_rate", attack="samia_matched_v1")
+    rate = rates.filter(method="fieller").row(0, named=True)
+    assert rate["low"] < rate["value"] < rate["high"]
+    assert rate["low"] < 1 / 3 < rate["high"]
+    bound = rates.filter(method="beta_binomial").row(0, named=True)
+    assert 0 < bound["low"] < 1 / 3
+    said = [text for name, text in plan(load_settings(settings)) if name == "power"]
+    assert said[0] == (
+        "With 99 comparison texts single texts can be named only if 12 of your 60 stand out; "
+        "to name five of them, give at least 239, or ask --level collection."
+    )
+    assert len(said) == 3
+
+
+def test_the_conclusions_say_what_was_found_and_what_it_rests_on(unlabelled):
+    _, run = unlabelled
+    said = said_of(run)
+    assert said[0].startswith("Whether the audited texts and the comparison texts can be told")
+    assert re.match(r"\d+ of 60 targets are reported at q = 0.05 \(samia_matched_v1", said[1])
+    assert "The null: written after the model was published." in said
+    assert any(line.startswith("Share of members among the targets: ") for line in said)
+    assert not any(FORBIDDEN.search(line) for line in said)
+    recorded = run.manifest.plan
+    assert recorded["primary"] == "samia_matched_v1"
+    assert recorded["null_set"] == "written after the model was published"
+    assert re.fullmatch("[0-9a-f]{64}", recorded["sha256"])
 
 
 def test_non_members_are_weighted_where_texts_alone_tell_them_from_targets(tmp_path):
@@ -163,34 +188,6 @@ def test_non_members_are_weighted_where_texts_alone_tell_them_from_targets(tmp_p
     assert blind.columns[1] == "targets_blind_naive_bayes_v1"
     weighted = f"160 of them count as {row['value']:.1f}."
     assert any(weighted in sentence for sentence in said_of(run))
-
-
-def test_scores_have_their_sampling_error(unlabelled):
-    _, run = unlabelled
-    row = run["verdicts"].filter(attack="samia_matched_v1", level="target").row(0, named=True)
-    features = run["features"].filter(target_id=row["key"])
-    shares = (features["overlap_1"] / features["words_reference"]).to_list()
-    assert row["standard_error"] == pytest.approx(np.std(shares, ddof=1) / 2)
-
-
-def test_the_contamination_rate_is_near_the_truth(unlabelled):
-    _, run = unlabelled
-    rates = run["verdicts"].filter(estimate="contamination_rate", attack="samia_matched_v1")
-    rate = rates.filter(method="fieller").row(0, named=True)
-    assert rate["low"] < 1 / 3 < rate["high"]
-    assert rate["low"] < rate["value"] < rate["high"]
-    bound = rates.filter(method="beta_binomial").row(0, named=True)
-    assert 0 < bound["low"] < 1 / 3
-
-
-def test_the_conclusions_say_what_was_found_and_what_it_rests_on(unlabelled):
-    _, run = unlabelled
-    said = said_of(run)
-    assert said[0].startswith("Whether the audited texts and the comparison texts can be told")
-    assert re.match(r"\d+ of 60 targets are reported at q = 0.05 \(samia_matched_v1", said[1])
-    assert "The null: written after the model was published." in said
-    assert any(line.startswith("Share of members among the targets: ") for line in said)
-    assert not any(FORBIDDEN.search(line) for line in said)
 
 
 def test_texts_that_differ_without_the_model_get_no_answer_unless_it_is_asked_for(tmp_path):
@@ -238,57 +235,39 @@ def test_what_a_recording_gives_back_word_for_word_is_said_first(tmp_path):
     assert not any("show nothing" in line for line in said)
 
 
-def test_the_plan_is_in_the_manifest_with_its_hash(unlabelled):
-    _, run = unlabelled
-    recorded = run.manifest.plan
-    assert recorded["primary"] == "samia_matched_v1"
-    assert recorded["null_set"] == "written after the model was published"
-    assert re.fullmatch("[0-9a-f]{64}", recorded["sha256"])
-
-
-def test_what_was_not_planned_is_exploratory(unlabelled, tmp_path):
+def test_what_was_not_planned_is_exploratory_until_it_is_as_planned_again(unlabelled, tmp_path):
     settings, run = unlabelled
-    before = run["verdicts"]
+    before, planned = run["verdicts"], run.manifest.plan
+    found = run["findings"].filter(check="max_t", statistic="largest").row(0, named=True)
+    assert planned["attacks"] == run.manifest.made["scores"]["attacks"]
+    assert (found["verdict"], found["p_value"]) == ("as_planned", 1 / 10_000)
     other = mia_batch.audit(**settings | {"primary": "samia_matched_n2_v1"})
     assert not other["verdicts"]["planned"].any()
-    assert other.manifest.plan == run.manifest.plan
+    assert other.manifest.plan == planned
     assert said_of(other)[1].startswith("These answers are exploratory")
-    again = mia_batch.audit(**settings)
-    assert again["verdicts"].equals(before)
-
-
-def test_all_attacks_are_planned_together(unlabelled):
-    settings, run = unlabelled
-    found = run["findings"].filter(check="max_t", statistic="largest").row(0, named=True)
-    assert run.manifest.plan["attacks"] == run.manifest.made["scores"]["attacks"]
-    assert (found["verdict"], found["p_value"]) == ("as_planned", 1 / 10_000)
-    attacks = "samia_matched_v1,samia_matched_n2_v1,longest_block_v1"
-    more = mia_batch.audit(**settings | {"attacks": attacks})
-    assert any(
-        line.startswith(
-            "All 3 attacks together (largest rank sum, texts permuted; exploratory, as attacks "
-            "were added or left out since the plan was recorded): p = 0.0001, strongest: "
-        )
-        for line in said_of(more)
-    )
-    assert more["verdicts"].filter(attack="samia_matched_v1")["planned"].all()
-    mia_batch.audit(**settings)
-
-
-def test_other_non_members_than_those_planned_are_exploratory(unlabelled, tmp_path):
-    settings, _ = unlabelled
     fewer = str(tmp_path / "fewer.parquet")
     pl.read_parquet(settings["non_members"]).head(50).write_parquet(fewer)
     other = mia_batch.audit(**settings | {"non_members": fewer})
     assert not other["verdicts"]["planned"].any()
     assert said_of(other)[1].endswith("Changed since: non_member.")
-    assert mia_batch.audit(**settings)["verdicts"]["planned"].any()
+    attacks = "samia_matched_v1,samia_matched_n2_v1,longest_block_v1"
+    more = mia_batch.audit(**settings | {"attacks": attacks})
+    together = (
+        "All 3 attacks together (largest rank sum, texts permuted; exploratory, as attacks were "
+        "added or left out since the plan was recorded): p = 0.0001, strongest: "
+    )
+    assert any(line.startswith(together) for line in said_of(more))
+    assert more["verdicts"].filter(attack="samia_matched_v1")["planned"].all()
+    assert mia_batch.audit(**settings)["verdicts"].equals(before)
+    wrong = settings | {"attacks": None, "primary": "loss_v1", "out": str(tmp_path / "run")}
+    with pytest.raises(SettingsError, match="'loss_v1', which is not computed"):
+        mia_batch.audit(**wrong)
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_plan_made_after_scores_is_exploratory(tmp_path):
     library = Library(tmp_path)
     settings = library.settings(input=library.write("asked.parquet", [True] * 3))
-    settings["samples_from"] = library.settings()["samples_from"]
     run = mia_batch.audit(**settings)
     assert said_of(run)[0].startswith("No text is known to be outside")
     older = run.manifest
@@ -300,47 +279,22 @@ def test_a_plan_made_after_scores_is_exploratory(tmp_path):
     assert again.manifest.plan["rests_on"] is None
 
 
-def test_a_primary_attack_that_is_not_computed_is_refused_at_once(unlabelled, tmp_path):
-    settings, _ = unlabelled
-    wrong = settings | {"attacks": None, "primary": "loss_v1", "out": str(tmp_path / "run")}
-    with pytest.raises(SettingsError, match="'loss_v1', which is not computed"):
-        mia_batch.audit(**wrong)
-    assert not (tmp_path / "run").exists()
-
-
 def test_targets_that_all_lack_samples_have_reasons(tmp_path):
     library = Library(tmp_path)
-    settings = library.settings(
-        non_members=library.write("outside.parquet", [False] * 9), non_members_known="made up"
+    run = library.audit(
+        input=library.put("short.parquet", ["word"] * 2),
+        non_members=library.write("outside.parquet", [False] * 9),
+        non_members_known="made up",
     )
-    pl.DataFrame({"text": ["word"] * 2}).write_parquet(tmp_path / "short.parquet")
-    settings |= {"input": str(tmp_path / "short.parquet")}
-    settings["samples_from"] = library.settings()["samples_from"]
-    run = mia_batch.audit(**settings)
     own = run["verdicts"].filter(attack="samia_matched_v1", level="target")
     assert own["p_value"].to_list() == [None, None]
     assert own["reason"].to_list() == ["the target has no score"] * 2
 
 
-def test_what_can_be_shown_at_best_is_said_before_the_run(unlabelled):
-    settings, _ = unlabelled
-    said = [text for name, text in plan(load_settings(settings)) if name == "power"]
-    assert said[0] == (
-        "With 99 comparison texts single texts can be named only if 12 of your 60 stand out; "
-        "to name five of them, give at least 239, or ask --level collection."
-    )
-    assert len(said) == 3
-
-
 def test_canaries_are_ranked_among_their_controls(tmp_path):
     library = Library(tmp_path)
-    run = mia_batch.audit(
-        **library.settings(
-            input=library.write("asked.parquet", [False] * 3),
-            canaries=library.write_canaries(3, 5),
-        )
-        | {"samples_from": library.settings()["samples_from"]}
-    )
+    asked = library.write("asked.parquet", [False] * 3)
+    run = library.audit(input=asked, canaries=library.write_canaries(3, 5))
     own = run["verdicts"].filter(attack="samia_matched_v1")
     sets = own.filter(level="group")
     assert sets["key"].to_list() == ["set 0", "set 1", "set 2"]
@@ -353,7 +307,7 @@ def test_canaries_are_ranked_among_their_controls(tmp_path):
 def test_groups_are_whole_units(tmp_path):
     library = Library(tmp_path)
     groups = [f"book {number // 5}" for number in range(100)]
-    settings = library.settings(
+    run = library.audit(
         input=library.write("asked.parquet", [n < 20 for n in range(40)], group=groups[:40]),
         non_members=library.write(
             "outside.parquet", [False] * 100, group=[f"other {name}" for name in groups]
@@ -361,8 +315,6 @@ def test_groups_are_whole_units(tmp_path):
         non_members_known="made up",
         level="group",
     )
-    settings["samples_from"] = library.settings()["samples_from"]
-    run = mia_batch.audit(**settings)
     own = run["verdicts"].filter(attack="samia_matched_v1", level="group")
     assert own.height == 8
     assert own["n_null"].unique().to_list() == [20]
@@ -379,7 +331,6 @@ def labelled(tmp_path_factory):
         input=library.write("texts.parquet", member, member=member, shelf=list("ab") * 80),
         slice_by="shelf",
     )
-    settings["samples_from"] = library.settings()["samples_from"]
     return settings, mia_batch.audit(**settings)
 
 
@@ -404,16 +355,12 @@ def test_a_labelled_run_has_the_blind_baseline_beside_its_attacks(labelled):
 def test_labels_that_texts_give_away_are_the_first_thing_said(tmp_path):
     library = Library(tmp_path)
     member = [number % 2 == 0 for number in range(120)]
-    path = library.write("texts.parquet", member, member=member)
-    texts = pl.read_parquet(path)
-    given_away = pl.when("member").then(pl.lit(" 1999")).otherwise(pl.lit(" 2024"))
-    texts.with_columns(pl.col("text") + given_away).write_parquet(path)
-    run = mia_batch.audit(**library.settings(input=path))
-    first = said_of(run)[0]
+    texts = [f"{library.text(remembered=one)} {1999 if one else 2024}" for one in member]
+    path = library.put("texts.parquet", texts, member=member)
+    first = said_of(library.audit(input=path, prefix_ratio=12 / 25))[0]
     assert first.startswith("These labels can be told apart without the model")
     assert "not evidence of memory" in first
-    primary = "samia_matched_n2_v1"
-    later = mia_batch.audit(**library.settings(input=path, primary=primary))
+    later = library.audit(input=path, prefix_ratio=12 / 25, primary="samia_matched_n2_v1")
     first, second = said_of(later)[:2]
     assert first.startswith("These labels can be told apart without the model")
     assert second.startswith("These answers are exploratory")
@@ -451,7 +398,6 @@ def in_rounds(tmp_path_factory):
         attacks="samia_matched_v1,samia_matched_rarity_v1",
         primary="samia_matched_rarity_v1",
     )
-    settings["samples_from"] = library.settings()["samples_from"]
     return settings, mia_batch.audit(**settings)
 
 
@@ -509,10 +455,8 @@ def test_a_run_in_rounds_decides_as_before_when_it_is_taken_up(in_rounds, tmp_pa
 def test_groups_in_rounds_need_others_to_compare_with(tmp_path):
     library = Library(tmp_path)
     given = {"level": "group", "stop_when_decided": True}
-    settings = library.settings(input=library.write("asked.parquet", [True] * 3), **given)
-    settings["samples_from"] = library.settings()["samples_from"]
     with pytest.raises(SettingsError, match="outside the training data; give 'non_members'"):
-        mia_batch.audit(**settings)
+        library.audit(input=library.write("asked.parquet", [True] * 3), **given)
     assert not (tmp_path / "run" / "scores.parquet").exists()
 
 
@@ -521,7 +465,7 @@ def test_one_group_of_each_class_has_reasons_and_no_limits(tmp_path):
     member = [number % 2 == 0 for number in range(24)]
     group = ["甲" if one else "乙" for one in member]
     path = library.write("texts.parquet", member, member=member, group=group)
-    run = mia_batch.audit(**library.settings(input=path))
+    run = library.audit(input=path)
     own = run["metrics"].filter(attack="samia_matched_v1", metric="roc_auc")
     assert own["low"].to_list() == [None]
     few = "an interval needs 4 independent groups of texts of one size in each class, these are "
@@ -535,67 +479,55 @@ def test_a_column_to_slice_by_that_is_not_there_is_named(labelled, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_copies_among_the_texts_are_warned_of_unless_they_share_a_group(tmp_path):
+@pytest.mark.parametrize("groups", ["apart", "together"])
+def test_copies_among_the_texts_are_warned_of_unless_they_share_a_group(tmp_path, groups):
     library = Library(tmp_path)
     texts = [library.text(remembered=number % 2 == 0) for number in range(40)]
-    corpus = pl.DataFrame(
-        {
-            "text": [*texts, *texts[:3]],
-            "document_id": [f"d{number}" for number in range(43)],
-            "label": [number % 2 == 0 for number in [*range(40), *range(3)]],
-        }
+    numbers = [*range(40), *(range(40, 43) if groups == "apart" else range(3))]
+    path = library.put(
+        "texts.parquet",
+        [*texts, *texts[:3]],
+        document_id=[f"d{number}" for number in range(43)],
+        label=[number % 2 == 0 for number in [*range(40), *range(3)]],
+        group=[*map(str, numbers)],
     )
-    warnings = []
-    for name, groups in (("apart", range(43)), ("together", [*range(40), *range(3)])):
-        path = tmp_path / f"{name}.parquet"
-        grouped = pl.Series("group", [str(group) for group in groups])
-        corpus.with_columns(grouped).write_parquet(path)
-        run = mia_batch.audit(**library.settings(input=str(path), out=str(tmp_path / name)))
-        warnings.append([line for line in said_of(run) if "word for word:" in line])
-    assert [len(lines) for lines in warnings] == [1, 0]
-    assert warnings[0][0].startswith("6 of 43 texts stand in another group or document, too")
+    lines = [line for line in said_of(library.audit(input=path)) if "word for word:" in line]
+    said = "6 of 43 texts stand in another group or document, too"
+    assert [line.startswith(said) for line in lines] == [True] * (groups == "apart")
 
 
 def test_scores_that_one_class_lacks_are_warned_of_with_their_reason(tmp_path):
     library = Library(tmp_path)
     member = [number % 2 == 0 for number in range(80)]
-    path = library.write("texts.parquet", member, member=member, document_id=[*map(str, range(80))])
-    short = pl.col("member") & (pl.int_range(pl.len()) < 30)
-    texts = pl.read_parquet(path)
-    texts.with_columns(text=pl.when(short).then(pl.lit("word")).otherwise("text")).write_parquet(
-        path
-    )
-    lines = said_of(mia_batch.audit(**library.settings(input=path)))
-    found = [index for index, line in enumerate(lines) if "do not lack scores alike" in line]
-    assert len(found) == 1
+    texts = [library.text(remembered=one) for one in member]
+    texts[:30:2] = ["word"] * 15
+    path = library.put("t.parquet", texts, member=member, document_id=[*map(str, range(80))])
+    lines = said_of(library.audit(input=path))
+    (found,) = (index for index, line in enumerate(lines) if "do not lack scores alike" in line)
     assert (
         "no score by samia_matched_v1, samia_matched_n2_v1 for 15 of 40 members (37.5%; mostly: "
         "the text is too short to split: its prefix or its reference would have no word) and 0 "
         "of 40 non-members (0.0%)."
-    ) in lines[found[0]]
-    assert lines[found[0] + 1].startswith("samia_matched_v1: AUC ")
+    ) in lines[found]
+    assert lines[found + 1].startswith("samia_matched_v1: AUC ")
 
 
 @pytest.mark.parametrize(
-    ("stops", "members", "n_nulls", "changes"),
+    ("stops", "n_nulls", "changes"),
     [
-        (True, [None] * 5, 3, {}),
-        (True, [None] * 5, 3, {"level": "group"}),
-        (False, [None] * 5, 3, {"anyway": True}),
-        (False, [None] * 5, 3, {"level": "collection"}),  # one of 56 orders
-        (True, [None] * 5, 1, {"level": "collection"}),  # one of 6
-        (False, [None] * 5, 19, {}),
-        (False, [None] * 4 + [True], 3, {}),
+        (True, 3, {}),
+        (False, 3, {"anyway": True}),
+        (False, 3, {"level": "collection"}),  # one of 56 orders
+        (True, 1, {"level": "collection"}),  # one of 6
+        (False, 19, {}),
+        (False, 3, {"member": True}),
     ],
 )
-def test_a_run_that_can_report_nothing_stops_before_it_asks(
-    stops, members, n_nulls, changes, tmp_path
-):
+def test_a_run_that_can_report_nothing_stops_before_it_asks(stops, n_nulls, changes, tmp_path):
     library = Library(tmp_path)
+    member = pl.Series([None] * 4 + [changes.pop("member", None)], dtype=pl.Boolean)
     settings = {
-        "input": library.write(
-            "asked.parquet", [False] * 5, member=pl.Series(members, dtype=pl.Boolean)
-        ),
+        "input": library.write("asked.parquet", [False] * 5, member=member),
         "non_members": library.write("outside.parquet", [False] * n_nulls),
         "non_members_known": "made up",
         "model": "tiny",
@@ -611,12 +543,11 @@ def test_a_run_that_can_report_nothing_stops_before_it_asks(
 
 def test_a_recording_costs_nothing_so_it_is_scored_whatever_can_be_named(tmp_path):
     library = Library(tmp_path)
-    settings = {
-        "input": library.write("asked.parquet", [False] * 5),
-        "non_members": library.write("outside.parquet", [False] * 3),
-        "non_members_known": "made up",
-    }
-    run = mia_batch.audit(**library.settings(**settings))
+    run = library.audit(
+        input=library.write("asked.parquet", [False] * 5),
+        non_members=library.write("outside.parquet", [False] * 3),
+        non_members_known="made up",
+    )
     none = "With 3 comparison texts none of your 5 texts can be named at q = 0.05"
     assert any(line.startswith(none) for line in said_of(run))
     rescored = mia_batch.pipeline.rescore(run.folder, level="collection")

@@ -1,0 +1,408 @@
+"""Audits of an endpoint on loopback: what they give, what they cost, what they leave behind."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import polars as pl
+import pytest
+
+import mia_batch
+from mia_batch.evidence.endpoint import CHAT_INSTRUCTION
+from mia_batch.pipeline import plan
+from mia_batch.prompts.views import LABELS
+from mia_batch.settings import load_settings
+from tests.hostile_server import MODEL, Asked, HostileServer, Reply, Script, TinyModel, failure
+from tests.next_token_server import BY_ID, NAMED, NextTokenModel
+from tests.runs import documents
+from tests.unit.pipeline.conftest import Listener
+
+KEY = "sk-never-to-be-seen"  # that of all tests in this folder
+MATCHED = {"preset": "matched", "samples": 3}
+FREE_IN = {"price_in": 0.0, "price_out": 1e6, "max_concurrency": 1}  # 1 a token of output
+PRICES = {"price_in": 1000.0, "price_out": 10_000.0}
+TABLES = ("scores", "unscored", "metrics", "rarity")
+
+
+def asked_of(server: HostileServer) -> list[tuple[str, int, int]]:
+    return [(a.prompt, a.fields["seed"], a.fields["max_tokens"]) for a in server.asked]
+
+
+class Named(TinyModel):
+    """Another version answers from the fifth request on."""
+
+    named = 0
+
+    def _document(self, asked: Asked, n: int) -> dict[str, Any]:
+        name = "fp_old" if self.named < 4 else "fp_new"
+        self.named += not asked.is_probe
+        return super()._document(asked, n) | {"system_fingerprint": name}
+
+
+def test_every_target_has_its_samples_every_request_the_key_and_its_time(request_for):
+    with HostileServer(Named()) as server:
+        run = mia_batch.audit(**request_for(server, **MATCHED))
+        n_asked, address = len(server.asked), server.url
+        assert mia_batch.audit(**request_for(server, **MATCHED)).manifest == run.manifest
+    assert run["scores"]["n_samples"].to_list() == [3] * 6 + [0, 0]
+    first = run["samples"].row(0, named=True)
+    prefix = run["targets"]["prefix"][0]
+    seed = next(asked.fields["seed"] for asked in server.asked if asked.prompt == prefix)
+    assert first["candidate"] == TinyModel().text(prefix, seed)
+    assert (first["n_tokens"], first["finish_reason"], first["prompt"]) == (6, "length", None)
+    assert {asked.headers["authorization"] for asked in server.asked} == {f"Bearer {KEY}"}
+    assert run.manifest.engines["samples of target"]["capabilities"]["n"] == "honoured"
+    found = run.manifest.requests
+    assert found["endpoint"] == address
+    assert found["system_fingerprint"] == {"fp_new": n_asked - 4, "fp_old": 4}
+    assert found["tools"] == "none sent"
+    assert found["web_search"].startswith("No tool was offered.")
+    assert (found["times"]["answered"], found["times"]["undated"]) == (n_asked, 0)
+    assert run.manifest.times["begin"] <= found["times"]["first"] <= found["times"]["last"]
+    assert "requests" not in run.manifest.custody
+    files = [path for path in run.folder.rglob("*") if path.is_file()]
+    assert len(files) > 6
+    assert not [path for path in files if KEY.encode() in path.read_bytes()]
+
+
+def test_a_short_candidate_is_asked_for_again_only_where_the_endpoint_repeats_itself(request_for):
+    with HostileServer(TinyModel()) as server:
+        mia_batch.audit(**request_for(server, **MATCHED))
+        repeated = [asked.fields["max_tokens"] for asked in server.asked]
+        first = [asked.fields["max_tokens"] for asked in server.asked if asked.fields["n"] == 3]
+    with HostileServer(TinyModel(honours={"n", "top_k"})) as server:
+        run = mia_batch.audit(**request_for(server, "unseeded", **MATCHED))
+        once = [asked.fields["max_tokens"] for asked in server.asked]
+    assert len(once) == 6
+    assert len(repeated) == 6 + 2 * 18  # six words of twenty: short at three attempts
+    assert sorted(once) == sorted(2 * budget for budget in first)
+    assert run["samples"]["short"].to_list() == [True] * 18
+
+
+def test_the_cost_is_told_before_the_first_request(request_for):
+    listener = Listener()
+    with HostileServer(TinyModel()) as server:
+        planned = dict(plan(load_settings(request_for(server, **MATCHED, **PRICES))))
+        run = mia_batch.audit(observer=listener, **request_for(server, **MATCHED, **PRICES))
+        left = dict(plan(load_settings(request_for(server, **MATCHED, **PRICES))))
+        address = server.url
+    told = dict(line.partition(": ")[::2] for line in listener.sentences)
+    assert listener.sentences.index(f"probing {address}") > next(
+        index for index, line in enumerate(listener.sentences) if "cost" in line
+    )
+    sampled = run["targets"].filter(pl.col("reason").is_null())
+    prompt_tokens = 3 * (sum(len(text.encode()) for text in sampled["prefix"]) + 6 * 16)
+    for name, attempts in {"at most, first attempts": 1, "at most, all attempts": 3}.items():
+        assert told[name] == planned[name]
+        assert told[name].startswith(f"{attempts * prompt_tokens:,} prompt tokens, ")
+    assert told["prompts"] == "6"
+    assert planned["requests"] == "6 to 54"
+    assert (left["prompts"], left["samples"]) == ("0", "0")
+    decoded = next(line for line in listener.sentences if line.startswith("decoded"))
+    assert decoded.startswith(f"decoded {18 * 6 * 3} tokens, {3 * 6 * 3} a text")
+
+
+@pytest.mark.parametrize(
+    ("given", "most", "n", "spent"),
+    [(MATCHED, 400.0, None, 1e9), ({"probes": 4}, 150.0, 24, 150)],
+    ids=["samples", "probes"],
+)
+def test_the_limit_of_cost_stops_before_it_is_passed_and_no_answer_is_paid_for_twice(
+    request_for, given, most, n, spent
+):
+    with HostileServer(TinyModel()) as server:
+        with pytest.raises(mia_batch.EngineError, match=rf"'max_cost' is {most:.0f}.* higher"):
+            mia_batch.audit(**request_for(server, **FREE_IN, **given, max_cost=most))
+        first = len(server.asked)
+        assert first > 0
+        assert 6 * (first + len(server.probes)) <= spent  # 6 tokens an answer of one sample
+        run = mia_batch.audit(**request_for(server, **FREE_IN, **given, max_cost=1e6))
+        asked = asked_of(server)
+    assert first < len(asked) == len(set(asked))
+    assert n in (None, len(asked))
+    assert run["scores"]["n_samples"].max() == (3 if n is None else 4)
+
+
+def test_a_refused_prompt_is_a_row_with_its_reason_and_is_tried_again_when_asked(request_for):
+    refused = failure(400, "this text is not allowed")
+    honest = TinyModel()
+    with HostileServer(Script(refused, refused, then=honest)) as server:
+        settings = request_for(server, **MATCHED, max_concurrency=1)
+        run = mia_batch.audit(**settings)
+        assert run.manifest.failed["targets"] == 2
+        assert run.manifest.failed["of"] == 6
+        (reason,) = run.manifest.failed["reasons"]
+        assert "this text is not allowed" in reason
+        assert sorted(run["scores"]["n_samples"].to_list()) == [0] * 4 + [3] * 4
+        n_asked = len(server.asked)
+        mia_batch.audit(**settings)
+        assert len(server.asked) == n_asked
+        again = mia_batch.audit(**settings, retry_failed=True)
+    assert again.manifest.failed == {"targets": 0, "of": 6, "again": 0, "reasons": {}}
+    assert again["scores"]["n_samples"].to_list() == [3] * 6 + [0, 0]
+    with HostileServer(honest) as server:
+        whole = mia_batch.audit(**request_for(server, "whole", **MATCHED))
+    names = [name for name in whole["scores"].columns if name.startswith("samia")]
+    assert again["scores"].select(names).equals(whole["scores"].select(names))
+
+
+def test_chat_is_evidence_of_its_own(request_for):
+    with HostileServer(TinyModel()) as server:
+        mia_batch.audit(**request_for(server, **MATCHED))
+        with pytest.raises(
+            mia_batch.SettingsError, match="'endpoint chat_instruction' of model 'target' was None"
+        ):
+            mia_batch.audit(**request_for(server, preset="matched", chat=True, samples=4))
+        run = mia_batch.audit(**request_for(server, "chat", **MATCHED, chat=True))
+    assert "verbatim" in run.manifest.models["target"]["endpoint chat_instruction"]
+    assert {asked.path for asked in server.asked[-3:]} == {"/v1/chat/completions"}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"api_key_env": "NO_SUCH_KEY"}, "'api_key_env' is 'NO_SUCH_KEY', but there"),
+        ({"base_url": "nowhere"}, "'base_url'"),
+        (
+            {"tokenizer": "/none"},
+            r"^setting 'tokenizer': .*none.* cannot be loaded .*; give a folder that a token",
+        ),
+        ({"paraphrases_column": "paraphrase"}, "'paraphrase' of the input is missing"),
+        ({"paraphrases_column": "document_id"}, "'document_id' of the input is of type String"),
+    ],
+)
+def test_what_is_wrong_is_refused_before_anything_is_asked(request_for, given, message):
+    by_column = "paraphrases_column" in given
+    with HostileServer(TinyModel()) as server:
+        settings = request_for(server, **{"attacks": "decop_v1"} if by_column else {}, **given)
+        with pytest.raises(mia_batch.SettingsError, match=message):
+            mia_batch.audit(**settings)
+        with pytest.raises(mia_batch.SettingsError, match=message):
+            dict(plan(load_settings(settings)))
+    assert (server.asked, server.probes) == ([], [])
+    assert Path(settings["out"]).exists() == by_column  # whose texts have been read by then
+
+
+def test_a_server_that_is_not_there_is_told_and_nothing_is_lost(request_for):
+    with HostileServer(TinyModel()) as server:
+        settings = request_for(server, **MATCHED, max_retries=0)
+    with pytest.raises(mia_batch.EngineError, match="cannot be reached"):
+        mia_batch.audit(**settings)
+    assert json.loads((Path(settings["out"]) / "run.json").read_text())["targets"]["total"] == 8
+
+
+# DE-COP: chats that answer, and log-probabilities of the four labels.
+
+TEXTS = {"known": "one two three", "other": "four five six"}
+
+
+class Chat:
+    """Knows one text, and says A to questions about others; its words around the label differ."""
+
+    said = ("{}", "{}.", "The answer is {}.", "**{}**")
+
+    def __init__(self) -> None:
+        self.n = 0
+
+    def __call__(self, asked: Asked) -> Reply:
+        if asked.is_probe or asked.method == "GET":
+            return TinyModel(honours=())(asked)
+        assert asked.prompt.startswith("Answer the question")
+        shown = dict(line.split(". ", 1) for line in asked.prompt.splitlines() if ". " in line[:3])
+        label = next((label for label, text in shown.items() if text == TEXTS["known"]), "A")
+        self.n += 1
+        said = self.said[self.n % 4].format(label) if label != "A" or self.n % 8 else "Hard to say."
+        choice: dict[str, Any] = {"index": 0, "finish_reason": "stop"}
+        choice["message"] = {"role": "assistant", "content": said}
+        return Reply(
+            content={"choices": [choice], "usage": {"prompt_tokens": 9, "completion_tokens": 2}}
+        )
+
+
+@pytest.fixture
+def choices_for(tmp_path):
+    rows = [
+        {"document_id": name, "text": text, "paraphrases": [f"{text} {i}" for i in range(3)]}
+        for name, text in TEXTS.items()
+    ]
+    pl.DataFrame(rows).write_parquet(tmp_path / "corpus.parquet")
+
+    def settings(server: HostileServer, out: str = "run", **changed: Any) -> dict[str, Any]:
+        usual = {
+            "input": str(tmp_path / "corpus.parquet"),
+            "model": MODEL,
+            "base_url": server.url,
+            "attacks": "decop_v1",
+            "paraphrases_column": "paraphrases",
+            "report": False,
+            "out": str(tmp_path / out),
+        }
+        return usual | changed
+
+    return settings
+
+
+def test_a_chat_is_asked_the_question_alone_and_what_it_says_is_read(choices_for):
+    listener = Listener()
+    with HostileServer(Chat()) as server:
+        settings = choices_for(server, chat=True, price_in=1.0, price_out=1.0)
+        planned = dict(plan(load_settings(settings)))
+        run = mia_batch.audit(observer=listener, **settings)
+        mia_batch.audit(**settings)
+    assert planned["requests"] == "48 to 48"
+    assert len(server.asked) == 48
+    assert {asked.fields["max_tokens"] for asked in server.asked} == {8}
+    assert {asked.fields["temperature"] for asked in server.asked} == {0.0}
+    assert dict(run["scores"].select("document_id", "decop_v1").iter_rows()) == {
+        "known": 1.0,
+        "other": 0.25,
+    }
+    unread = run["samples"].filter(pl.col("candidate") == "Hard to say.").height
+    assert unread > 0
+    counted = run["findings"].filter(check="prompts", statistic="n_unread")
+    assert counted["value"].to_list() == [unread]
+    assert (
+        f"{unread} of 48 answers name no label, or several; they are left out" in listener.sentences
+    )
+
+
+def test_answers_that_cannot_be_read_leave_a_text_unscored(choices_for):
+    with HostileServer(TinyModel(honours=())) as server:
+        run = mia_batch.audit(**choices_for(server, chat=True, choice_orders=4))
+    assert run["samples"].height == 8
+    assert run["scores"]["decop_v1"].to_list() == [None, None]
+    assert all("no answer names one label" in reason for reason in run["unscored"]["reason"])
+
+
+@pytest.mark.parametrize("honours", [(NAMED, BY_ID), ()])
+def test_one_request_gives_the_log_probabilities_of_all_labels(checkpoint, choices_for, honours):
+    """Exactly where tokens can be named; else as far as the 20 most likely ones tell."""
+    model = NextTokenModel(checkpoint, honours=honours)
+    asked = {"attacks": "decop_probability_v1", "tokenizer": str(checkpoint), "choice_orders": 4}
+    with HostileServer(model) as server:
+        run = mia_batch.audit(**choices_for(server, chat=True, **asked))
+    ids = [token for (token,) in model.tokenizer.encode(LABELS)]
+    key = ["target_id", "view_index"]
+    rows = run["logprobs"].join(run["prompts"].select(*key, "context"), on=key)
+    assert rows.height == 8
+    assert sum(len(each.fields.get(NAMED, ())) == 4 for each in server.asked) == 8 * bool(honours)
+    for row in rows.iter_rows(named=True):
+        values = model.logprobs(row["context"])
+        listed = {*ids} if honours else {*sorted(values, key=values.__getitem__)[-20:]}
+        if listed.isdisjoint(ids):
+            assert row["reason"] == "none of the answers is among the 20 tokens listed"
+            continue
+        assert row["bounded"] == (not listed.issuperset(ids))
+        for token, logprob in zip(ids, row["logprob"], strict=True):
+            if token in listed:
+                assert logprob == pytest.approx(values[token], abs=1e-5)
+            else:
+                assert values[token] <= logprob + 1e-5
+
+
+def test_labels_of_several_tokens_are_refused_before_anything_is_paid(checkpoint, choices_for):
+    with HostileServer(NextTokenModel(checkpoint)) as server:
+        run = mia_batch.audit(
+            **choices_for(server, attacks="decop_logprob_v1", tokenizer=str(checkpoint))
+        )
+    assert not [each for each in server.asked if "Question" in str(each.prompt)]
+    assert {*run["unscored"]["reason"]} == {"the answers A, B, C, D are not one token each"}
+
+
+# Probes: what is asked, said, paid and added later.
+
+
+class Knowing:
+    """Answers with the true next word, without a space before it where it is a chat."""
+
+    def __init__(self, texts: list[str]) -> None:
+        self.texts = texts
+
+    def __call__(self, asked: Asked) -> Reply:
+        if asked.is_probe or asked.method == "GET":
+            return TinyModel(honours=())(asked)
+        prompt = asked.prompt.removeprefix(f"{CHAT_INSTRUCTION}\n\n")
+        after = next(text[len(prompt) :] for text in self.texts if text.startswith(prompt))
+        words = " " + " ".join(after.split()[:2])
+        choice: dict[str, Any] = {"index": 0, "finish_reason": "length", "text": words}
+        if asked.path.endswith("/chat/completions"):
+            choice["message"] = {"role": "assistant", "content": words.strip()}
+        usage = {"prompt_tokens": len(prompt.split()), "completion_tokens": 2}
+        return Reply(content={"choices": [choice], "usage": usage})
+
+
+@pytest.mark.parametrize("chat", [False, True])
+@pytest.mark.parametrize("word_rule", ["whitespace", "space", "rouge", "unicode"])
+def test_the_true_next_word_is_right_with_and_without_its_space(request_for, chat, word_rule):
+    texts = documents()["text"].drop_nulls().to_list()
+    listener = Listener()
+    with HostileServer(Knowing(texts)) as server:
+        settings = request_for(server, probes=4, chat=chat, word_rule=word_rule)
+        run = mia_batch.audit(observer=listener, **settings)
+    assert run["scores"]["probe_first_word_v1"].to_list() == [1.0] * 6 + [None] * 2
+    assert {asked.fields["temperature"] for asked in server.asked} == {0.0}
+    assert median(asked.fields["max_tokens"] for asked in server.asked) <= 8
+    assert not [line for line in listener.sentences if line.startswith("it ")]
+
+
+def test_the_cost_counts_every_point(request_for):
+    with HostileServer(TinyModel()) as server:
+        planned = dict(plan(load_settings(request_for(server, probes=4, **PRICES))))
+        run = mia_batch.audit(**request_for(server, probes=4, **PRICES))
+        left = dict(plan(load_settings(request_for(server, probes=4, **PRICES))))
+    cuts = run["prompts"]["cut"].drop_nulls()
+    prompt_tokens = int(cuts.sum()) + 16 * cuts.len()
+    assert cuts.len() == 24
+    assert planned["requests"] == "24 to 72"
+    assert planned["at most, first attempts"].startswith(f"{prompt_tokens:,} prompt tokens, ")
+    assert planned["at most, all attempts"].startswith(f"{3 * prompt_tokens:,} prompt tokens, ")
+    assert (left["prompts"], left["samples"]) == ("0", "0")
+    assert "requests" not in left
+
+
+def test_more_points_and_more_texts_ask_only_for_what_is_missing(request_for, tmp_path):
+    every = documents(12)
+    with HostileServer(TinyModel()) as server:
+        mia_batch.audit(**request_for(server, probes=2))
+        assert len(server.asked) == 6 * 2
+        mia_batch.audit(**request_for(server, probes=5))
+        assert len(server.asked) == 6 * 5
+        every.write_parquet(tmp_path / "corpus.parquet")
+        grown = mia_batch.audit(**request_for(server, probes=5))
+        asked = asked_of(server)
+        undisturbed = mia_batch.audit(**request_for(server, out="whole", probes=5))
+    assert len(asked) == len(set(asked)) == 10 * 5
+    assert_equal(grown, undisturbed)
+
+
+def test_more_samples_are_added_to_drawn_answers(request_for):
+    with HostileServer(
+        TinyModel(),
+    ) as server:
+        mia_batch.audit(**request_for(server, probes=4, samples=2))
+        two = server.asked[:]
+        four = mia_batch.audit(**request_for(server, probes=4, samples=4))
+        later = server.asked[len(two) :]
+        undisturbed = mia_batch.audit(**request_for(server, out="whole", probes=4, samples=4))
+    assert [asked.fields["n"] for asked in (*two, *later)] == [2] * 48
+    first = {asked.prompt: asked.fields["seed"] for asked in two}
+    assert {asked.prompt: asked.fields["seed"] - 2 for asked in later} == first
+    assert_equal(four, undisturbed)
+
+
+def assert_equal(run: mia_batch.Run, undisturbed: mia_batch.Run) -> None:
+    """Same tables, but that of a change of plan; those in parts have the same rows."""
+    for name in TABLES:
+        assert run.path(name).read_bytes() == undisturbed.path(name).read_bytes(), name
+    for made in (run, undisturbed):
+        plan_of = made["findings"].filter(check="plan")
+        assert plan_of["verdict"][0] == ("changed" if made is run else "as_planned")
+    verdicts, wanted_verdicts = (each["verdicts"].drop("planned") for each in (run, undisturbed))
+    assert verdicts.equals(wanted_verdicts)
+    key = ["target_id", "view_index", "sample_index"]
+    for name in ("samples", "features"):
+        rows, wanted = (each[name].sort(key) for each in (run, undisturbed))
+        assert rows.equals(wanted), name

@@ -1,0 +1,391 @@
+"""Laws of all stages, on finished runs of each kind: asked again, lost, damaged, killed, grown."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from datetime import UTC, datetime
+from itertools import count
+from typing import TYPE_CHECKING
+
+import polars as pl
+import pytest
+from polars.testing import assert_frame_equal
+
+import mia_batch
+from mia_batch.observer import Observer
+from mia_batch.pipeline import plan, rescore
+from mia_batch.pipeline.auditing import stages_of
+from mia_batch.pipeline.context import Audit
+from mia_batch.pipeline.custody import verify
+from mia_batch.pipeline.stages.stage import damage_set_aside, repair
+from mia_batch.settings import load_settings, stored_settings
+from mia_batch.tables import followed
+from tests.damage import damage
+from tests.processes import wait_until_gone
+from tests.runs import documents
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+KINDS = ("texts", "books", "probes", "views", "walks", "controls", "tuned")
+_ANSWERS = ["metrics", "verdicts"]
+_SUMMARY = ["curves", "rollup"]
+MADE_AGAIN = {
+    "targets": ["targets", "blind", "blind_metrics", "findings"],
+    "blind": ["blind"],
+    "blind_metrics": ["blind_metrics"],
+    "findings": ["findings"],
+    "scores": ["scores", *_ANSWERS, *_SUMMARY],
+    "unscored": ["unscored", *_ANSWERS],
+    "metrics": ["metrics"],
+    "verdicts": ["verdicts"],
+    "rollup": ["rollup"],
+    "curves": ["curves"],
+}
+"""Tables, and what goes with each where it is lost."""
+
+
+@pytest.fixture
+def kind(request, copied_of):
+    """A copy of a finished run: settings, run, and what its endpoint is asked from now on."""
+    return copied_of(request.getfixturevalue(request.param))
+
+
+@pytest.fixture
+def recorded(books, copied_of):
+    """A copy of the run that needs no model: settings, run, and its tables."""
+    settings, run, _ = copied_of(books)
+    return settings, run, contents(run)
+
+
+def contents(run) -> dict[str, bytes]:
+    paths = (path for path in run.folder.rglob("*.parquet") if "models" not in path.parts)
+    return {path.relative_to(run.folder).as_posix(): path.read_bytes() for path in paths}
+
+
+def evidence(run) -> dict[str, bytes]:
+    names = ("samples/", "logprobs/")
+    return {name: held for name, held in contents(run).items() if name.startswith(names)}
+
+
+def stamps(run) -> dict[Path, int]:
+    paths = [*run.folder.rglob("*.parquet"), *run.folder.glob("engine.log")]
+    return {path: path.stat().st_mtime_ns for path in paths}
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def stages(run):
+    return stages_of(Audit.finished(run, stored_settings(run.manifest.settings), Observer()))
+
+
+def repaired(run) -> list[str]:
+    with run.held():
+        return repair(stages(run))
+
+
+@pytest.mark.parametrize("kind", KINDS, indirect=True)
+def test_the_same_command_again_makes_nothing(kind, nothing_starts, capfd):
+    settings, run, asked = kind
+    left = dict(plan(load_settings(settings, use_config=False)))
+    assert left.get("prompts", "0") == "0"
+    assert repaired(run) == []
+    before, manifest, tables = stamps(run), run.manifest, contents(run)
+    again = mia_batch.audit(**settings)
+    assert contents(again) == tables
+    changed = {path.stem for path, at in stamps(run).items() if before[path] != at}
+    assert changed <= {"extraction", "extracted_documents"}  # which are made of the walks each time
+    for name in ("models", "engines", "passes", "times", "made", "inputs", "failed", "controls"):
+        assert getattr(again.manifest, name) == getattr(manifest, name), name
+    assert again.manifest.custody["root"] == manifest.custody["root"]
+    assert verify(run.folder).faults == []
+    assert asked == []
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("name", MADE_AGAIN)
+def test_a_table_that_was_cut_short_is_made_again(recorded, name):
+    settings, run, before = recorded
+    cut(run.folder / f"{name}.parquet")
+    lost = [f"{run.folder / lost}.parquet is made again" for lost in MADE_AGAIN[name]]
+    assert repaired(run) == lost
+    mia_batch.audit(**settings)
+    assert contents(run) == before
+
+
+@pytest.mark.parametrize(
+    ("kind", "lost", "n_asked"),
+    [
+        ("texts", ["samples/*"], 0),
+        ("probes", ["samples/*", "features/*"], 0),
+        ("probes", ["rarity.parquet"], 0),
+        ("views", ["logprobs/*target-text-*", "logprobs/*target-lowercase-*"], 0),
+        ("walks", ["samples/*.target-walk-*", "extraction.parquet"], 10),
+        ("controls", ["samples/*control*", "controls.parquet"], 6),
+        ("tuned", ["samples/*generation*", "logprobs/*shadow-0*"], 0),
+    ],
+    indirect=["kind"],
+)
+def test_what_is_lost_is_made_again_from_what_is_left(kind, lost, n_asked):
+    settings, run, asked = kind
+    before, root = contents(run), run.manifest.custody["root"]
+    frames = {name: pl.read_parquet(run.folder / name) for name in before}
+    gone = [path for pattern in lost for path in run.folder.glob(pattern)]
+    assert len(gone) >= len(lost)
+    for number, path in enumerate(gone):
+        if number % 2:
+            path.unlink()
+        else:
+            cut(path)
+    mia_batch.audit(**settings)
+    assert len(asked) == n_asked
+    if settings.get("neighbours") == 3:  # in other batches, numbers differ by noise
+        assert contents(run).keys() == before.keys()
+        for name in ("scores", "unscored"):
+            made = pl.read_parquet(run.path(name))
+            assert_frame_equal(made, frames[f"{name}.parquet"], rel_tol=1e-4, abs_tol=1e-5)
+    else:
+        assert contents(run) == before
+        assert verify(run.folder).root == root
+
+
+@pytest.mark.parametrize("size", [0, 7, 11])
+def test_features_that_were_cut_short_are_made_again_and_with_them_the_scores(recorded, size):
+    settings, run, before = recorded
+    (part,) = run.path("features").iterdir()
+    part.write_bytes(b"PAR1\xff\xff\xffPAR1"[-size:] if size else b"")
+    lost = [part, *map(run.path, ("scores", "unscored", *_ANSWERS, *_SUMMARY))]
+    assert repaired(run) == [f"{path} is made again" for path in lost]
+    mia_batch.audit(**settings)
+    assert contents(run) == before
+
+
+def test_samples_that_were_cut_short_are_set_aside_and_drawn_again(recorded):
+    settings, run, before = recorded
+    (part,) = run.path("samples").iterdir()
+    for path in run.folder.rglob("*.parquet"):
+        cut(path)
+    first, *others = repaired(run)
+    assert first == f"{part} was cut short; set aside, its samples are missing again"
+    assert len(others) == 2 + len(MADE_AGAIN)  # prompts and features too
+    assert contents(run) == {}
+    assert part.with_name(f"{part.name}.broken").exists()
+    mia_batch.audit(**settings)
+    assert contents(run) == before
+
+
+ROWS, END = slice(4, 60), slice(-120, -8)
+
+
+@pytest.mark.parametrize(
+    ("table", "changed"),
+    [("samples", ROWS), ("samples", END), ("features", ROWS)],
+    ids=["rows", "end", "features"],
+)
+def test_what_a_disk_has_changed_is_made_again_by_the_second_command(recorded, table, changed):
+    settings, run, before = recorded
+    (part,) = run.path(table).iterdir()
+    gone = run.path("scores")
+    if table == "samples":
+        (gone,) = run.path("features").iterdir()
+    gone.unlink()
+    damage(part, changed)
+    with pytest.raises(mia_batch.RunFolderError) as raised:
+        mia_batch.audit(**settings)
+    said = f"{part} is made again"
+    if table == "samples":
+        said = f"{part} is damaged; set aside, its samples are missing again"
+        assert part.with_name(f"{part.name}.broken").exists()
+    assert str(raised.value).startswith(said)
+    assert str(raised.value).endswith(" is made again: give the same command again")
+    mia_batch.audit(**settings)
+    assert contents(run) == before
+
+
+@pytest.mark.parametrize(
+    ("refused", "kind_of", "words"),
+    [
+        ("Input/output error (os error 5)", mia_batch.RunFolderError, "cannot be repaired: Input/"),
+        ("another", pl.exceptions.ComputeError, "^another$"),
+    ],
+)
+def test_what_is_no_damage_is_said_and_changes_nothing(
+    recorded, monkeypatch, refused, kind_of, words
+):
+    """Patched, because no disk fails on demand; the words are those of Polars."""
+    _, run, before = recorded
+    found = stages(run)
+    error = pl.exceptions.ComputeError(refused)
+
+    def scan_parquet(*_: object, **__: object) -> None:
+        raise error
+
+    with monkeypatch.context() as patch:
+        if kind_of is mia_batch.RunFolderError:
+            patch.setattr(pl, "scan_parquet", scan_parquet)
+        with run.held(), pytest.raises(kind_of, match=words), damage_set_aside(found):
+            raise error
+    assert contents(run) == before
+
+
+def test_what_was_made_from_lost_samples_goes_with_them(recorded):
+    _, run, _ = recorded
+    (part,) = run.path("samples").iterdir()
+    part.unlink()
+    assert len(repaired(run)) == 7
+    lost = {"scores", "unscored", *_ANSWERS, *_SUMMARY}
+    left = {name for name in contents(run) if not name.startswith("prompts/")}
+    assert left == {f"{name}.parquet" for name in MADE_AGAIN.keys() - lost}
+
+
+def test_a_part_that_is_no_file_is_refused(recorded):
+    _, run, _ = recorded
+    (run.path("samples") / "x.parquet").mkdir()
+    with pytest.raises(mia_batch.RunFolderError, match=r"run cannot be repaired: Is a dir"):
+        repaired(run)
+
+
+def test_what_killed_writers_left_is_removed_and_nothing_else(recorded):
+    settings, run, _ = recorded
+    left = [
+        folder / f".x.parquet.{'0f' * 16}.tmp"
+        for folder in (run.folder, run.path("samples"), run.path("features"))
+    ]
+    mine = [run.folder / "mine.tmp", run.folder / ".mine.tmp", run.path("samples") / ".a.b.tmp"]
+    for path in (*left, *mine):
+        path.write_text("PAR1")
+    mia_batch.audit(**settings)
+    assert not any(path.exists() for path in left)
+    assert all(path.exists() for path in mine)
+
+
+class Killed(BaseException):
+    """Ends a run as SIGKILL would: nothing catches it."""
+
+
+class Killing:
+    """Lets so many files change, then ends the run before the next one does."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+    def put(self, path: Path, content: Path) -> None:
+        del path, content
+        if self.left == 0:
+            raise Killed
+        self.left -= 1
+
+    put_copy = put
+
+    def remove(self, path: Path) -> None:
+        self.put(path, path)
+
+
+@pytest.mark.parametrize("of", ["books", "probes"])
+def test_a_run_killed_before_any_change_leaves_no_mixture(of, recorded, probes, tmp_path):
+    settings, run, before = recorded
+    other = settings | {"samples": 1, "attacks": "samia_v1,longest_block_v1"}
+    if of == "probes":  # their recorded answers: a table of rarity waits for all of them
+        answers = {"samples_from": str(probes.run.path("samples")), "out": str(tmp_path / "own")}
+        settings = {name: probes.settings[name] for name in ("input", "attacks", "probes")}
+        settings |= answers | {"report": False}
+        run = mia_batch.audit(**settings)
+        before, other = contents(run), settings | {"probes": 2}
+    for n in count(0, 3):
+        try:
+            with followed(run.folder, Killing(n)):
+                mia_batch.audit(**other)
+        except Killed:
+            pass
+        else:
+            break
+        mia_batch.audit(**settings)
+        assert contents(run) == before, n
+    assert n > 12
+
+
+@pytest.mark.parametrize("year", [1990, 2090])
+def test_a_clock_that_is_set_changes_nothing(recorded, year):
+    settings, run, before = recorded
+    time = datetime(year, 1, 1, tzinfo=UTC).timestamp()
+    for path in (run.folder, *run.folder.rglob("*")):
+        os.utime(path, (time, time))
+    assert contents(mia_batch.audit(**settings)) == before
+    fewer = mia_batch.audit(**settings | {"samples": 1})
+    assert fewer["scores"]["n_samples"].max() == 1
+
+
+HOLD = """
+import sys, time
+from pathlib import Path
+import mia_batch
+with mia_batch.Run(Path(sys.argv[1])).held():
+    print(flush=True)
+    time.sleep(600)
+"""
+
+
+def test_a_live_run_holds_its_folder_and_a_killed_one_does_not(recorded):
+    settings, run, before = recorded
+    command = [sys.executable, "-c", HOLD, run.folder]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        for call in (lambda: mia_batch.audit(**settings), lambda: rescore(run.folder)):
+            with pytest.raises(mia_batch.RunFolderError, match="is held by another live run"):
+                call()
+        with pytest.raises(mia_batch.RunFolderError, match="held by a live run"):
+            verify(run.folder)
+        holder.kill()
+    wait_until_gone(holder.pid)
+    assert (run.folder / ".lock").exists()
+    assert contents(mia_batch.audit(**settings)) == before
+
+
+@pytest.mark.parametrize(
+    ("kind", "more"),
+    [
+        ("texts", {"samples": 5}),
+        ("probes", {"probes": 7}),
+        ("probes", {"samples": 3}),
+        ("views", {"neighbours": 5, "attacks": "neighbour_difference_v1,samia_matched_v1"}),
+    ],
+    indirect=["kind"],
+)
+def test_more_keeps_what_there_is_equals_a_run_at_once_and_fewer_asks_nothing(kind, more):
+    settings, run, _ = kind
+    if more == {"samples": 3}:  # greedy answers are one a point: others are no more of them
+        settings |= {"samples": 1, "out": f"{settings['out']}-drawn"}
+        run = mia_batch.audit(**settings)
+    settings |= {"attacks": more.get("attacks", settings.get("attacks"))}
+    before, parts = mia_batch.audit(**settings)["scores"], evidence(run)
+    grown = mia_batch.audit(**settings | more)
+    after = evidence(grown)
+    assert parts.items() < after.items()
+    at_once = mia_batch.audit(**settings | more | {"out": f"{settings['out']}-at once"})
+    for name in ("scores", "unscored", "metrics"):
+        assert_frame_equal(grown[name], at_once[name], rel_tol=1e-4, abs_tol=1e-5)
+    assert not grown["scores"].equals(before)
+    fewer = mia_batch.audit(**settings)
+    assert fewer["scores"].equals(before)
+    assert evidence(fewer) == after
+
+
+def test_a_longer_corpus_keeps_the_answers_about_the_shorter_one(copied):
+    run = mia_batch.Run(copied["out"])
+    before, known = evidence(run), run["scores"]
+    longer = pl.concat([documents(), documents(12).slice(6, 4).with_columns(member=None)])
+    longer = longer.with_columns(document_id=pl.format("d{}", pl.int_range(pl.len())))
+    longer.write_parquet(copied["input"])
+    stamped = stamps(run)
+    left = dict(plan(load_settings(copied)))
+    assert (left["documents"], left["prompts"]) == ("12", "4")
+    assert stamps(run) == stamped
+    grown = mia_batch.audit(**copied)["scores"]
+    assert before.items() <= evidence(run).items()
+    assert grown["n_samples"].tail(4).to_list() == [3] * 4
+    assert grown.head(8).equals(known)
