@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-import mia_batch
+from tests.runs import audit
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,7 +39,7 @@ def audit_recorded(folder: Path, name: str, repeated: float, *, windows: int = 1
     } | settings
     asked["samples_from"] = str(record(folder, name, repeated, windows))
     asked["window_words"] = 20 if windows > 1 else None
-    return mia_batch.audit(**asked)
+    return audit(**asked)
 
 
 def record(folder: Path, name: str, repeated: float, windows: int) -> Path:

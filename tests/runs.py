@@ -14,7 +14,10 @@ import polars as pl
 from filelock import FileLock
 
 import mia_batch
+from mia_batch import Run, pipeline
 from mia_batch.attacks.from_samples import PROBE_ATTACKS
+from mia_batch.pipeline import paraphrasing
+from mia_batch.settings import nested
 from tests.checkpoints import SMALLEST, TEXTS, save_checkpoint, save_masked_checkpoint
 from tests.hostile_server import MODEL, HostileServer, TinyModel
 
@@ -26,9 +29,26 @@ if TYPE_CHECKING:
 PROBES = ",".join(attack.name for attack in PROBE_ATTACKS)
 
 
+def audit(**settings: Any) -> Run:
+    """Audit with settings by name, as the command takes them."""
+    return mia_batch.audit(**nested(settings))
+
+
+def rescore(folder: Path, **settings: Any) -> Run:
+    return pipeline.rescore(folder, **nested(settings))
+
+
+def paraphrase(**settings: Any) -> pl.DataFrame:
+    return paraphrasing.paraphrase(**nested(settings))
+
+
+def plan_paraphrasing(**settings: Any) -> Iterator[tuple[str, str]]:
+    return paraphrasing.plan_paraphrasing(**nested(settings))
+
+
 def audit_demo(demo, out, **settings):
     settings = {"input": str(demo.corpus), "out": str(out)} | settings
-    return mia_batch.audit(config=demo.config, **settings)
+    return audit(config=demo.config, **settings)
 
 
 def write_books(folder):
@@ -44,7 +64,7 @@ def write_books(folder):
 
 
 def audit_books(folder, inputs, **settings):
-    return mia_batch.audit(
+    return audit(
         input=str(inputs / "books"),
         samples_from=str(inputs / "made.parquet"),
         out=folder,
@@ -112,11 +132,11 @@ def finished(
         settings = settings_in(folder) | {"out": str(folder / "run")}
         n_asked = 0
         if answer is None:
-            mia_batch.audit(**settings)
+            audit(**settings)
         else:
             with HostileServer(answer) as server:
                 settings |= {"base_url": server.url}
-                mia_batch.audit(**settings)
+                audit(**settings)
                 n_asked = len(server.asked)
         (folder / "settings.json").write_text(json.dumps([settings, n_asked]))
 

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from polars.testing import assert_frame_equal
 
-import mia_batch
 from mia_batch.errors import RunFolderError, SettingsError
 from mia_batch.evidence.parts import BLOCK_TARGETS, LOGPROB_BLOCK_TARGETS
 from mia_batch.pipeline import Run, rescore
@@ -20,6 +19,7 @@ from tests.damage import damage
 from tests.faults.test_kills import contents, write_corpus
 from tests.forked import Forked, forked_command
 from tests.processes import wait_until
+from tests.runs import audit
 
 N_BLOCKS = 9
 
@@ -60,7 +60,7 @@ def check_refused(settings: dict[str, Any], folder: Path) -> None:
         ({"shard": "1/3", "input": corpus}, RunFolderError, f"the texts are others .* {other}"),
     ):
         with pytest.raises(error, match=words):
-            mia_batch.audit(**settings | given)
+            audit(**settings | given)
     with pytest.raises(RunFolderError, match=held):
         rescore(run.folder)
     with pytest.raises(RunFolderError, match="is held by a live run, so it has no root"):
@@ -68,7 +68,7 @@ def check_refused(settings: dict[str, Any], folder: Path) -> None:
     part = min(run.path("samples").glob("block-*"))
     damage(part, slice(4, 400))
     with pytest.raises(RunFolderError, match=f"a table is damaged .* {other}"):
-        mia_batch.audit(**settings, shard="1/3")
+        audit(**settings, shard="1/3")
     part.write_bytes(before[str(part)])
     assert contents_of(run) == before
     assert replace(run.manifest, times=manifest.times) == manifest
@@ -105,16 +105,16 @@ def test_three_at_once_one_killed_others_of_another_number_then_merged(checkpoin
         third.wait()
     said = log.read_text()
     assert said.count(f"of {N_BLOCKS * BLOCK_TARGETS:,} prompts; the command without --shard") == 2
-    mia_batch.audit(**settings, shard="2/2")
+    audit(**settings, shard="2/2")
     assert blocks(run.path("samples")) >= {1, 3, 5, 7}
     assert "scores" not in run.manifest.made
-    mia_batch.audit(**settings)
-    undisturbed = mia_batch.audit(**settings | {"out": str(tmp_path / "undisturbed")})
+    audit(**settings)
+    undisturbed = audit(**settings | {"out": str(tmp_path / "undisturbed")})
     assert contents(run.folder) == contents(undisturbed.folder)
     assert not [*run.folder.rglob(".*.tmp"), *run.folder.glob(".shard*")]
 
     root = run.manifest.custody["root"]
-    mia_batch.audit(**settings, shard="1/5")
+    audit(**settings, shard="1/5")
     assert verify(run.folder).root == root == undisturbed.manifest.custody["root"]
     assert verify(run.folder).faults == []
 
@@ -151,10 +151,10 @@ def test_log_probabilities_of_two_by_two_paths_and_what_a_manifest_counts(checkp
     assert named == {f"{n:08d}.target-{view}-00000-00001" for n in (0, 1) for view in views}
 
     passes, manifest = run.manifest.passes, run.manifest
-    undisturbed = mia_batch.audit(**settings | {"out": str(tmp_path / "undisturbed")})
+    undisturbed = audit(**settings | {"out": str(tmp_path / "undisturbed")})
     assert passes == undisturbed.manifest.passes
     assert passes["target text"] == n_blocks * BLOCK_TARGETS
-    mia_batch.audit(**settings)
+    audit(**settings)
     for name in ("evidence", "models", "inputs", "engines", "targets", "passes"):
         assert getattr(run.manifest, name) == getattr(undisturbed.manifest, name), name
     for name in ("samples of target", "logprobs of target", "prompts"):

@@ -14,13 +14,13 @@ import polars as pl
 import pytest
 import torch
 
-import mia_batch
 from mia_batch.attacks.from_samples import CHOICE_ATTACKS, CHOICE_LOGPROB_ATTACKS
 from mia_batch.pipeline import plan
 from mia_batch.settings import load_settings
 from tests.choosing import BOOKS, PASSAGES, corpus, questions, save_choosing_model
 from tests.hostile_server import MODEL, HostileServer
 from tests.next_token_server import NextTokenModel
+from tests.runs import audit
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -61,7 +61,7 @@ def audited(taught, tmp_path_factory):
     folder = tmp_path_factory.mktemp("choices")
     asked = request(folder, pl.concat([texts, lacking]), model)
     foreseen = dict(plan(load_settings(asked)))
-    return asked, foreseen, mia_batch.audit(**asked)
+    return asked, foreseen, audit(**asked)
 
 
 def test_the_plan_foresees_every_question(audited):
@@ -102,7 +102,7 @@ def test_a_text_without_paraphrases_is_unscored_with_the_reason(audited):
 def test_the_same_command_asks_nothing_more_and_the_run_says_what_was_given(audited):
     asked, _, run = audited
     before = run.path("scores").read_bytes()
-    again = mia_batch.audit(**asked)
+    again = audit(**asked)
     assert again.path("scores").read_bytes() == before
     assert again.manifest.passes == run.manifest.passes
     given = run["findings"].filter(check="prompts").select("statistic", "value", "verdict")
@@ -119,7 +119,7 @@ def test_an_endpoint_gives_the_same_log_probabilities(taught, audited, tmp_path)
     )
     asked |= {"model": MODEL, "tokenizer": str(model), "choice_orders": 4}
     with HostileServer(NextTokenModel(model)) as server:
-        run = mia_batch.audit(**asked | {"engine": "openai", "base_url": server.url})
+        run = audit(**asked | {"engine": "openai", "base_url": server.url})
     key = ["target_id", "view_index"]
     rows = run["logprobs"].join(audited[2]["logprobs"], on=key, suffix="_here")
     assert rows.height == 4 * len(BOOKS)
@@ -131,7 +131,7 @@ def test_one_that_always_says_a_is_at_chance_until_its_preference_is_taken_off(t
     texts, model = taught
     biased = shutil.copytree(model, tmp_path / "biased")
     _prefer_a(biased, texts)
-    found = mia_batch.audit(**request(tmp_path, texts, biased))
+    found = audit(**request(tmp_path, texts, biased))
     assert {*found["samples"]["candidate"]} == {" A"}
     for name in ("decop_v1", "decop_logprob_v1"):
         assert {*found["scores"][name]} == {0.25}

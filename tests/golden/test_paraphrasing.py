@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import pytest
 
-import mia_batch
 from mia_batch.demo.making import DemoSettings
 from mia_batch.demo.train import new_model, save, train, train_tokenizer
 from mia_batch.errors import SettingsError
 from mia_batch.pipeline import Run
-from mia_batch.pipeline.paraphrasing import paraphrase, plan_paraphrasing
 from mia_batch.prompts.views import rewriting
 from tests.hostile_server import MODEL, Asked, HostileServer, Reply, TinyModel
+from tests.runs import audit, paraphrase, plan_paraphrasing
 from tests.unit.pipeline.conftest import Listener
 
 if TYPE_CHECKING:
@@ -114,7 +113,7 @@ def test_the_same_command_asks_nothing_and_more_samples_are_added(made, rewriter
 
 def test_an_audit_takes_the_table(made, tmp_path):
     asked, _, _ = made
-    run = mia_batch.audit(
+    run = audit(
         input=f"{asked['out']}/paraphrases.parquet",
         model=asked["model"],
         engine="transformers",

@@ -9,8 +9,7 @@ import polars as pl
 import pytest
 from scipy.stats import t
 
-import mia_batch
-from mia_batch.pipeline import rescore
+from tests.runs import audit, rescore
 
 WINDOW = 60
 HALF = WINDOW // 2
@@ -66,7 +65,7 @@ def audited(tmp_path_factory):
         "level": "group",
     }
     pl.DataFrame(shelf.recorded).write_parquet(settings["samples_from"])
-    return settings, mia_batch.audit(**settings)
+    return settings, audit(**settings)
 
 
 def reference(run, chosen):
@@ -168,7 +167,7 @@ def test_other_settings_make_them_anew_and_the_same_ones_do_not(audited):
     paths = [run.path("rollup"), run.path("curves")]
     before = [path.read_bytes() for path in paths]
     times = [path.stat().st_mtime_ns for path in paths]
-    mia_batch.audit(**settings)
+    audit(**settings)
     assert [path.stat().st_mtime_ns for path in paths] == times
     one_sample = rescore(run.folder, samples=1)["rollup"]
     assert one_sample["longest_words"][0] < 30

@@ -16,11 +16,13 @@ import mia_batch
 from mia_batch.cli.evidence import show_agreement
 from mia_batch.cli.main import command
 from mia_batch.errors import RequestError, RunFolderError
-from mia_batch.pipeline import Run, rescore
-from mia_batch.pipeline.reporting import report_of
+from mia_batch.pipeline import Run
+from mia_batch.pipeline.finished import report_of
 from mia_batch.schemas import Comparisons
+from tests import runs
 from tests.comparing import audit_recorded, write_corpus
 from tests.runs import recorded_books as audit_books
+from tests.runs import rescore
 
 TEXT = "one two three four five six seven eight nine ten eleven twelve"
 HOSTILE = "\x1b[31m <script>[bold] \u202e evil\nseven eight nine ten"
@@ -42,7 +44,7 @@ def audit(folder, recorded, **settings):
     made.write_parquet(folder / "made.parquet")
     documents = {"document_id": ["\x07a", "b"], "text": [TEXT, "short"], "group": ["shelf", None]}
     pl.DataFrame(documents).write_parquet(folder / "corpus.parquet")
-    return mia_batch.audit(
+    return runs.audit(
         input=str(folder / "corpus.parquet"),
         samples_from=str(folder / "made.parquet"),
         out=folder / "run",

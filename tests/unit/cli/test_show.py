@@ -13,7 +13,7 @@ from rich.console import Console
 from mia_batch.attacks import defaults
 from mia_batch.cli.options import ConsoleObserver
 from mia_batch.cli.show import show_plan, show_run
-from mia_batch.evidence.executors.ray import Asked, Joined, Pool, Worker
+from mia_batch.evidence.executors.ray import InHand, Joined, Pool, Worker
 from mia_batch.evidence.parts import Block
 from mia_batch.evidence.request import EngineInfo
 from mia_batch.observer import WorkerState
@@ -162,7 +162,7 @@ def test_a_pool_says_what_its_workers_do():
     ]
     pool: Any = Pool.__new__(Pool)  # which asks nothing of a cluster
     pool.workers = [busy, idle]
-    pool._asked = {n: Asked(busy, 1, block, 0) for n, block in enumerate(blocks)}
+    pool._asked = {n: InHand(busy, 1, block, 0) for n, block in enumerate(blocks)}
     pool._starting = {0: Worker("worker 3", None)}
     assert pool.states() == [
         WorkerState("worker 1 on a", "blocks 7, 12", 1, 0.0),

@@ -14,8 +14,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-import mia_batch
 from mia_batch.cli.main import command_line
+from tests import runs
 from tests.checkpoints import TEXTS
 from tests.conftest import REPOSITORY
 from tests.counting import counting_engine
@@ -58,7 +58,7 @@ def corpus(checkpoint, asked, tmp_path_factory):
 @pytest.fixture(scope="module")
 def undisturbed(corpus):
     """Tables of a run that nothing stopped."""
-    run = mia_batch.audit(
+    run = runs.audit(
         config=corpus / "mia-batch.toml",
         input=str(corpus / "the corpus.parquet"),
         out=str(corpus / "undisturbed"),
@@ -124,7 +124,7 @@ from tests.processes import wait_until
 
 def audit():
     try:
-        mia_batch.audit(config="mia-batch.toml", input="the corpus.parquet", out="disk/run")
+        runs.audit(config="mia-batch.toml", input="the corpus.parquet", out="disk/run")
     except mia_batch.RunFolderError as error:
         return str(error)
     return "done"

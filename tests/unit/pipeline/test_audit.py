@@ -14,14 +14,14 @@ from mia_batch.attacks import defaults
 from mia_batch.errors import RequestError, RunFolderError
 from mia_batch.observer import Observer
 from mia_batch.pipeline import plan
-from mia_batch.pipeline.again import choose_samples, draw_again
 from mia_batch.pipeline.custody import verify
+from mia_batch.pipeline.finished import choose_samples, draw_again
 from mia_batch.pipeline.stages.views import answers_of
 from mia_batch.prompts.views import sample_seed
 from mia_batch.schemas import Metrics, Samples, Scores, Targets, Unscored
 from mia_batch.settings import load_settings
 from tests.hostile_server import HostileServer, TinyModel
-from tests.runs import documents
+from tests.runs import audit, documents
 
 NAMES = ["target_id", "view", "view_index", "sample_index"]
 
@@ -75,7 +75,7 @@ def test_texts_that_cannot_be_scored_are_counted_with_their_reasons(small_audit)
 def test_the_same_request_elsewhere_gives_the_same_tables_and_root(small_audit, tmp_path):
     settings, run = small_audit
     out = str(tmp_path / "run")
-    other = mia_batch.audit(**settings | {"out": out, "engine_arg": {"batch_size": 5}})
+    other = audit(**settings | {"out": out, "engine_arg": {"batch_size": 5}})
     for name in ("samples", "features"):
         for path in run.path(name).glob("*.parquet"):
             assert (other.path(name) / path.name).read_bytes() == path.read_bytes()
@@ -103,7 +103,7 @@ def test_what_is_left_is_planned_and_a_run_that_has_not_begun_gets_no_folder(cop
     assert (found["prompts"], found["samples"]) == ("6", "12")
     wanted: dict[str, str] = {"evidence": "logprobs", "attacks": "loss_v1,lowercase_ratio_v1"}
     assert planned(**wanted)["target text"] == "7 forward passes"
-    mia_batch.audit(**copied | {"evidence": "logprobs", "attacks": "loss_v1"})
+    audit(**copied | {"evidence": "logprobs", "attacks": "loss_v1"})
     found = planned(**wanted)
     assert found["target text"] == "0 forward passes"
     assert found["target lowercase"] == "7 forward passes"
@@ -111,11 +111,11 @@ def test_what_is_left_is_planned_and_a_run_that_has_not_begun_gets_no_folder(cop
 
 def test_other_columns_of_the_same_corpus_make_other_tables(copied):
     pl.read_parquet(copied["input"]).rename({"member": "truth"}).write_parquet(copied["input"])
-    run = mia_batch.audit(**copied)
+    run = audit(**copied)
     assert run["metrics"].is_empty()
     assert run["scores"]["samia_matched_v1"].null_count() == 2
-    assert mia_batch.audit(**copied, member_column="truth")["metrics"].height > 0
-    assert mia_batch.audit(**copied)["metrics"].is_empty()
+    assert audit(**copied, member_column="truth")["metrics"].height > 0
+    assert audit(**copied)["metrics"].is_empty()
 
 
 # Refusals: before anything starts, and nothing is changed.
@@ -158,7 +158,7 @@ def test_what_does_not_fit_the_run_is_refused(
     }
     changed = {name: places.get(str(value), value) for name, value in changed.items()}
     with pytest.raises(mia_batch.errors.RequestError, match=message):
-        mia_batch.audit(**settings | changed)
+        audit(**settings | changed)
     assert {path: path.read_bytes() for path in run.folder.rglob("*.*")} == before
     assert not (tmp_path / "none").exists()
 
@@ -179,7 +179,7 @@ def test_a_manifest_that_cannot_be_taken_up_is_refused_and_left(copied, content,
         content = json.dumps(stored)
     path.write_text(content)
     with pytest.raises(mia_batch.RunFolderError, match=message):
-        mia_batch.audit(**copied)
+        audit(**copied)
     assert path.read_text() == content
 
 
@@ -219,7 +219,7 @@ def test_an_answer_has_what_was_asked_and_its_seed(small_audit):
 def test_an_endpoint_is_asked_anew(request_for):
     """Probes at an endpoint that answers the most likely word."""
     with HostileServer(TinyModel()) as server:
-        run = mia_batch.audit(**request_for(server, probes=3, attacks=["probe_first_word_v1"]))
+        run = audit(**request_for(server, probes=3, attacks=["probe_first_word_v1"]))
         n = len(server.asked)
         drawn = draw_again(run, choose_samples(run, 4, 0), Observer(), base_url=server.url)
         assert drawn["again"].to_list() == drawn["candidate"].to_list()

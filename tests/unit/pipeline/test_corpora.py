@@ -8,7 +8,6 @@ import polars as pl
 import pytest
 from lxml import html
 
-import mia_batch
 from mia_batch import targets as reasons
 from mia_batch.corpus import commitment, draw
 from mia_batch.errors import CorpusError, RequestError, SettingsError
@@ -17,6 +16,7 @@ from mia_batch.pipeline.corpora import open_corpora, with_files, with_windows
 from mia_batch.schemas import Targets
 from mia_batch.settings import load_settings
 from tests.books import HEADER, page, write_epub
+from tests.runs import audit
 from tests.unit.pipeline.conftest import Listener
 
 PUBLISHED = [index == draw(commitment("s", ["h i", "j k"]), 2, 7) for index in range(2)]
@@ -133,7 +133,7 @@ def test_a_text_with_two_roles_is_refused(asked, tmp_path, sets, message):
     }
     out = tmp_path / "run"
     with pytest.raises(SettingsError, match=message):
-        mia_batch.audit(
+        audit(
             input=asked,
             samples_from=str(recorded),
             out=str(out),
@@ -176,9 +176,9 @@ def test_what_cannot_be_read_is_listed_said_and_under_the_root(recorded, tmp_pat
         (books / name).write_bytes(b"x")
     listener, settings = Listener(), recorded | {"input": str(books)}
     with pytest.raises(CorpusError, match="; or set aside what cannot be read with --bad-input"):
-        mia_batch.audit(**settings)
+        audit(**settings)
     settings["bad_input"] = "set-aside"
-    run = mia_batch.audit(observer=listener, **settings)
+    run = audit(observer=listener, **settings)
     left = {place.rpartition("/")[2]: reason for _, place, reason in run["set_aside"].iter_rows()}
     assert len(left) == 5
     assert left["latin.txt, line 1"] == "byte 0xe9 is not valid UTF-8"
@@ -189,7 +189,7 @@ def test_what_cannot_be_read_is_listed_said_and_under_the_root(recorded, tmp_pat
     assert "set_aside.parquet" in run.manifest.custody["tables"]
     root = run.manifest.custody["root"]
     (books / "broken.epub").unlink()
-    again = mia_batch.audit(**settings)
+    again = audit(**settings)
     assert again["set_aside"].height == 4
     assert again.manifest.custody["root"] != root
 
@@ -197,16 +197,16 @@ def test_what_cannot_be_read_is_listed_said_and_under_the_root(recorded, tmp_pat
 def test_an_input_that_has_changed_is_said_and_another_is_refused(recorded, tmp_path):
     listener, source = Listener(), tmp_path / "c.parquet"
     settings = recorded | {"input": write(source, "abc")}
-    mia_batch.audit(**settings)
+    audit(**settings)
     write(source, "bcde")
-    mia_batch.audit(observer=listener, **settings)
+    audit(observer=listener, **settings)
     assert (
         "the input is not the run's earlier one: 2 targets are new, 1 are gone, 2 are kept; all "
         "are scored anew"
     ) in listener.sentences
     write(source, "xy")
     with pytest.raises(SettingsError, match="holds a run about other texts: none of its 4 targets"):
-        mia_batch.audit(**settings)
+        audit(**settings)
 
 
 TEXTS_OF_PYTHON = [SENTENCE.format(name) for name in "ab"]
@@ -263,7 +263,7 @@ def test_what_is_no_table_of_texts_is_refused(tmp_path, monkeypatch, texts, said
     for name in ("a.txt", "b.txt"):
         (tmp_path / name).touch()
     with pytest.raises(RequestError, match=said):
-        mia_batch.audit(input=texts, model="m")
+        audit(input=texts, model="m")
 
 
 def test_a_path_object_is_a_path(tmp_path):
@@ -298,7 +298,7 @@ def books(tmp_path):
 
 def test_books_are_cut_into_windows_and_counted_once_and_the_report_says_so(books):
     listener = Listener()
-    run = mia_batch.audit(**books, observer=listener)
+    run = audit(**books, observer=listener)
     targets = run["targets"]
     assert targets["n_words"].drop_nulls().to_list() == [128] * 12
     assert targets.group_by("group", maintain_order=True).len().rows() == [
@@ -344,13 +344,13 @@ def test_books_are_cut_into_windows_and_counted_once_and_the_report_says_so(book
 
 
 def test_more_windows_are_added_to_those_that_there_are(books):
-    few = mia_batch.audit(**books, max_windows_per_document=1)
+    few = audit(**books, max_windows_per_document=1)
     before, names = few["samples"], set(few["targets"]["target_id"])
     assert len(names) == 3
     left = dict(plan(load_settings(books | {"max_windows_per_document": 3})))
     assert left["documents"] == "3, cut into windows of 128 words, at most 3 of a document"
     assert left["targets"] == "9 of 17 windows"
-    more = mia_batch.audit(**books, max_windows_per_document=3)
+    more = audit(**books, max_windows_per_document=3)
     assert more["targets"].height == 9
     assert more["samples"].join(before, on="target_id", how="semi").equals(before)
     assert names < set(more["targets"]["target_id"])
@@ -370,7 +370,7 @@ def test_books_have_p_values_of_their_own(books, tmp_path):
     candidate = pl.when(role="target").then("reference").otherwise(pl.lit("other words"))
     recorded = targets.select("target_id", sample_index=pl.lit(0), candidate=candidate)
     recorded.write_parquet(tmp_path / "all.parquet")
-    run = mia_batch.audit(**books | reference_set | {"samples_from": str(tmp_path / "all.parquet")})
+    run = audit(**books | reference_set | {"samples_from": str(tmp_path / "all.parquet")})
     found = run["verdicts"].filter(level="group", attack="samia_matched_v1").drop_nulls("p_value")
     assert sorted(found.select("key", "p_value").rows()) == [
         (name, pytest.approx(1 / 20)) for name in ("a.txt", "b.epub", "c.html")

@@ -16,7 +16,6 @@ import mia_batch
 from mia_batch.attacks import registry
 from mia_batch.errors import RequestError, RunFolderError
 from mia_batch.observer import Observer
-from mia_batch.pipeline import rescore
 from mia_batch.pipeline.auditing import earlier_runs, plan
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.custody import root_of, verify
@@ -24,7 +23,7 @@ from mia_batch.pipeline.finished import report_of
 from mia_batch.pipeline.run import Run
 from mia_batch.pipeline.stages.verdicts import conclusions
 from mia_batch.settings import load_settings
-from tests.runs import audit_books, recorded_books, write_books
+from tests.runs import audit_books, recorded_books, rescore, write_books
 from tests.unit.pipeline.conftest import Listener
 
 KINDS = (
@@ -269,7 +268,7 @@ def test_the_root_can_be_had_with_sha256sum(original, tmp_path):
     assert root_of(dict(reversed(digests.items()))) == sha256(lines.stdout).hexdigest()
 
 
-# Runs beside this one that asked the same of the same model.
+# Runs next to this one that asked the same of the same model.
 
 ATTACKS = ["samia_v1", "samia_zlib_v1"]
 
@@ -383,7 +382,7 @@ def test_tries_are_said_first_and_recorded_and_change_no_table(first, tmp_path):
     folder = first.folder.parent / "second"
     run = audit_books(folder, inputs, observer=said, report=False, **again)
     sentence = (
-        "1 other run of these texts and this model is beside this one: first (primary samia_v1, "
+        "1 other run of these texts and this model is next to this one: first (primary samia_v1, "
         "target). Each was another try, and p-values and q-values count none of them: multiplied "
         "by 2 (Bonferroni) they do."
     )

@@ -14,6 +14,7 @@ import pytest
 import mia_batch
 from mia_batch.pipeline.stages.verdicts import conclusions
 from mia_batch.settings import stored_settings
+from tests import runs
 from tests.hostile_server import EVERYTHING, MODEL, Asked, HostileServer, Reply, TinyModel, failure
 from tests.unit.pipeline.conftest import Listener
 
@@ -214,7 +215,7 @@ def audit(tmp_path_factory):
                 "out": str(folder / "run"),
                 "report": False,
             }
-            return mia_batch.audit(**usual | changed)
+            return runs.audit(**usual | changed)
 
     return run
 

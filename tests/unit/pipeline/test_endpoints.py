@@ -17,7 +17,7 @@ from mia_batch.prompts.views import LABELS
 from mia_batch.settings import load_settings
 from tests.hostile_server import MODEL, Asked, HostileServer, Reply, Script, TinyModel, failure
 from tests.next_token_server import BY_ID, NAMED, NextTokenModel
-from tests.runs import documents
+from tests.runs import audit, documents
 from tests.unit.pipeline.conftest import Listener
 
 KEY = "sk-never-to-be-seen"  # that of all tests in this folder
@@ -44,9 +44,9 @@ class Named(TinyModel):
 
 def test_every_target_has_its_samples_every_request_the_key_and_its_time(request_for):
     with HostileServer(Named()) as server:
-        run = mia_batch.audit(**request_for(server, **MATCHED))
+        run = audit(**request_for(server, **MATCHED))
         n_asked, address = len(server.asked), server.url
-        assert mia_batch.audit(**request_for(server, **MATCHED)).manifest == run.manifest
+        assert audit(**request_for(server, **MATCHED)).manifest == run.manifest
     assert run["scores"]["n_samples"].to_list() == [3] * 6 + [0, 0]
     first = run["samples"].row(0, named=True)
     prefix = run["targets"]["prefix"][0]
@@ -70,11 +70,11 @@ def test_every_target_has_its_samples_every_request_the_key_and_its_time(request
 
 def test_a_short_candidate_is_asked_for_again_only_where_the_endpoint_repeats_itself(request_for):
     with HostileServer(TinyModel()) as server:
-        mia_batch.audit(**request_for(server, **MATCHED))
+        audit(**request_for(server, **MATCHED))
         repeated = [asked.fields["max_tokens"] for asked in server.asked]
         first = [asked.fields["max_tokens"] for asked in server.asked if asked.fields["n"] == 3]
     with HostileServer(TinyModel(honours={"n", "top_k"})) as server:
-        run = mia_batch.audit(**request_for(server, "unseeded", **MATCHED))
+        run = audit(**request_for(server, "unseeded", **MATCHED))
         once = [asked.fields["max_tokens"] for asked in server.asked]
     assert len(once) == 6
     assert len(repeated) == 6 + 2 * 18  # six words of twenty: short at three attempts
@@ -86,7 +86,7 @@ def test_the_cost_is_told_before_the_first_request(request_for):
     listener = Listener()
     with HostileServer(TinyModel()) as server:
         planned = dict(plan(load_settings(request_for(server, **MATCHED, **PRICES))))
-        run = mia_batch.audit(observer=listener, **request_for(server, **MATCHED, **PRICES))
+        run = audit(observer=listener, **request_for(server, **MATCHED, **PRICES))
         left = dict(plan(load_settings(request_for(server, **MATCHED, **PRICES))))
         address = server.url
     told = dict(line.partition(": ")[::2] for line in listener.sentences)
@@ -115,11 +115,11 @@ def test_the_limit_of_cost_stops_before_it_is_passed_and_no_answer_is_paid_for_t
 ):
     with HostileServer(TinyModel()) as server:
         with pytest.raises(mia_batch.EngineError, match=rf"'max_cost' is {most:.0f}.* higher"):
-            mia_batch.audit(**request_for(server, **FREE_IN, **given, max_cost=most))
+            audit(**request_for(server, **FREE_IN, **given, max_cost=most))
         first = len(server.asked)
         assert first > 0
         assert 6 * (first + len(server.probes)) <= spent  # 6 tokens an answer of one sample
-        run = mia_batch.audit(**request_for(server, **FREE_IN, **given, max_cost=1e6))
+        run = audit(**request_for(server, **FREE_IN, **given, max_cost=1e6))
         asked = asked_of(server)
     assert first < len(asked) == len(set(asked))
     assert n in (None, len(asked))
@@ -131,32 +131,32 @@ def test_a_refused_prompt_is_a_row_with_its_reason_and_is_tried_again_when_asked
     honest = TinyModel()
     with HostileServer(Script(refused, refused, then=honest)) as server:
         settings = request_for(server, **MATCHED, max_concurrency=1)
-        run = mia_batch.audit(**settings)
+        run = audit(**settings)
         assert run.manifest.failed["targets"] == 2
         assert run.manifest.failed["of"] == 6
         (reason,) = run.manifest.failed["reasons"]
         assert "this text is not allowed" in reason
         assert sorted(run["scores"]["n_samples"].to_list()) == [0] * 4 + [3] * 4
         n_asked = len(server.asked)
-        mia_batch.audit(**settings)
+        audit(**settings)
         assert len(server.asked) == n_asked
-        again = mia_batch.audit(**settings, retry_failed=True)
+        again = audit(**settings, retry_failed=True)
     assert again.manifest.failed == {"targets": 0, "of": 6, "again": 0, "reasons": {}}
     assert again["scores"]["n_samples"].to_list() == [3] * 6 + [0, 0]
     with HostileServer(honest) as server:
-        whole = mia_batch.audit(**request_for(server, "whole", **MATCHED))
+        whole = audit(**request_for(server, "whole", **MATCHED))
     names = [name for name in whole["scores"].columns if name.startswith("samia")]
     assert again["scores"].select(names).equals(whole["scores"].select(names))
 
 
 def test_chat_is_evidence_of_its_own(request_for):
     with HostileServer(TinyModel()) as server:
-        mia_batch.audit(**request_for(server, **MATCHED))
+        audit(**request_for(server, **MATCHED))
         with pytest.raises(
             mia_batch.SettingsError, match="'endpoint chat_instruction' of model 'target' was None"
         ):
-            mia_batch.audit(**request_for(server, preset="matched", chat=True, samples=4))
-        run = mia_batch.audit(**request_for(server, "chat", **MATCHED, chat=True))
+            audit(**request_for(server, preset="matched", chat=True, samples=4))
+        run = audit(**request_for(server, "chat", **MATCHED, chat=True))
     assert "verbatim" in run.manifest.models["target"]["endpoint chat_instruction"]
     assert {asked.path for asked in server.asked[-3:]} == {"/v1/chat/completions"}
 
@@ -179,7 +179,7 @@ def test_what_is_wrong_is_refused_before_anything_is_asked(request_for, given, m
     with HostileServer(TinyModel()) as server:
         settings = request_for(server, **{"attacks": "decop_v1"} if by_column else {}, **given)
         with pytest.raises(mia_batch.SettingsError, match=message):
-            mia_batch.audit(**settings)
+            audit(**settings)
         with pytest.raises(mia_batch.SettingsError, match=message):
             dict(plan(load_settings(settings)))
     assert (server.asked, server.probes) == ([], [])
@@ -190,7 +190,7 @@ def test_a_server_that_is_not_there_is_told_and_nothing_is_lost(request_for):
     with HostileServer(TinyModel()) as server:
         settings = request_for(server, **MATCHED, max_retries=0)
     with pytest.raises(mia_batch.EngineError, match="cannot be reached"):
-        mia_batch.audit(**settings)
+        audit(**settings)
     assert json.loads((Path(settings["out"]) / "run.json").read_text())["targets"]["total"] == 8
 
 
@@ -250,8 +250,8 @@ def test_a_chat_is_asked_the_question_alone_and_what_it_says_is_read(choices_for
     with HostileServer(Chat()) as server:
         settings = choices_for(server, chat=True, price_in=1.0, price_out=1.0)
         planned = dict(plan(load_settings(settings)))
-        run = mia_batch.audit(observer=listener, **settings)
-        mia_batch.audit(**settings)
+        run = audit(observer=listener, **settings)
+        audit(**settings)
     assert planned["requests"] == "48 to 48"
     assert len(server.asked) == 48
     assert {asked.fields["max_tokens"] for asked in server.asked} == {8}
@@ -271,7 +271,7 @@ def test_a_chat_is_asked_the_question_alone_and_what_it_says_is_read(choices_for
 
 def test_answers_that_cannot_be_read_leave_a_text_unscored(choices_for):
     with HostileServer(TinyModel(honours=())) as server:
-        run = mia_batch.audit(**choices_for(server, chat=True, choice_orders=4))
+        run = audit(**choices_for(server, chat=True, choice_orders=4))
     assert run["samples"].height == 8
     assert run["scores"]["decop_v1"].to_list() == [None, None]
     assert all("no answer names one label" in reason for reason in run["unscored"]["reason"])
@@ -283,7 +283,7 @@ def test_one_request_gives_the_log_probabilities_of_all_labels(checkpoint, choic
     model = NextTokenModel(checkpoint, honours=honours)
     asked = {"attacks": "decop_probability_v1", "tokenizer": str(checkpoint), "choice_orders": 4}
     with HostileServer(model) as server:
-        run = mia_batch.audit(**choices_for(server, chat=True, **asked))
+        run = audit(**choices_for(server, chat=True, **asked))
     ids = [token for (token,) in model.tokenizer.encode(LABELS)]
     key = ["target_id", "view_index"]
     rows = run["logprobs"].join(run["prompts"].select(*key, "context"), on=key)
@@ -305,9 +305,7 @@ def test_one_request_gives_the_log_probabilities_of_all_labels(checkpoint, choic
 
 def test_labels_of_several_tokens_are_refused_before_anything_is_paid(checkpoint, choices_for):
     with HostileServer(NextTokenModel(checkpoint)) as server:
-        run = mia_batch.audit(
-            **choices_for(server, attacks="decop_logprob_v1", tokenizer=str(checkpoint))
-        )
+        run = audit(**choices_for(server, attacks="decop_logprob_v1", tokenizer=str(checkpoint)))
     assert not [each for each in server.asked if "Question" in str(each.prompt)]
     assert {*run["unscored"]["reason"]} == {"the answers A, B, C, D are not one token each"}
 
@@ -341,7 +339,7 @@ def test_the_true_next_word_is_right_with_and_without_its_space(request_for, cha
     listener = Listener()
     with HostileServer(Knowing(texts)) as server:
         settings = request_for(server, probes=4, chat=chat, word_rule=word_rule)
-        run = mia_batch.audit(observer=listener, **settings)
+        run = audit(observer=listener, **settings)
     assert run["scores"]["probe_first_word_v1"].to_list() == [1.0] * 6 + [None] * 2
     assert {asked.fields["temperature"] for asked in server.asked} == {0.0}
     assert median(asked.fields["max_tokens"] for asked in server.asked) <= 8
@@ -351,7 +349,7 @@ def test_the_true_next_word_is_right_with_and_without_its_space(request_for, cha
 def test_the_cost_counts_every_point(request_for):
     with HostileServer(TinyModel()) as server:
         planned = dict(plan(load_settings(request_for(server, probes=4, **PRICES))))
-        run = mia_batch.audit(**request_for(server, probes=4, **PRICES))
+        run = audit(**request_for(server, probes=4, **PRICES))
         left = dict(plan(load_settings(request_for(server, probes=4, **PRICES))))
     cuts = run["prompts"]["cut"].drop_nulls()
     prompt_tokens = int(cuts.sum()) + 16 * cuts.len()
@@ -366,14 +364,14 @@ def test_the_cost_counts_every_point(request_for):
 def test_more_points_and_more_texts_ask_only_for_what_is_missing(request_for, tmp_path):
     every = documents(12)
     with HostileServer(TinyModel()) as server:
-        mia_batch.audit(**request_for(server, probes=2))
+        audit(**request_for(server, probes=2))
         assert len(server.asked) == 6 * 2
-        mia_batch.audit(**request_for(server, probes=5))
+        audit(**request_for(server, probes=5))
         assert len(server.asked) == 6 * 5
         every.write_parquet(tmp_path / "corpus.parquet")
-        grown = mia_batch.audit(**request_for(server, probes=5))
+        grown = audit(**request_for(server, probes=5))
         asked = asked_of(server)
-        undisturbed = mia_batch.audit(**request_for(server, out="whole", probes=5))
+        undisturbed = audit(**request_for(server, out="whole", probes=5))
     assert len(asked) == len(set(asked)) == 10 * 5
     assert_equal(grown, undisturbed)
 
@@ -382,11 +380,11 @@ def test_more_samples_are_added_to_drawn_answers(request_for):
     with HostileServer(
         TinyModel(),
     ) as server:
-        mia_batch.audit(**request_for(server, probes=4, samples=2))
+        audit(**request_for(server, probes=4, samples=2))
         two = server.asked[:]
-        four = mia_batch.audit(**request_for(server, probes=4, samples=4))
+        four = audit(**request_for(server, probes=4, samples=4))
         later = server.asked[len(two) :]
-        undisturbed = mia_batch.audit(**request_for(server, out="whole", probes=4, samples=4))
+        undisturbed = audit(**request_for(server, out="whole", probes=4, samples=4))
     assert [asked.fields["n"] for asked in (*two, *later)] == [2] * 48
     first = {asked.prompt: asked.fields["seed"] for asked in two}
     assert {asked.prompt: asked.fields["seed"] - 2 for asked in later} == first

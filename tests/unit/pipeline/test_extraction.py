@@ -8,13 +8,12 @@ import polars as pl
 import pytest
 from click.testing import CliRunner
 
-import mia_batch
 from mia_batch.cli.main import command
 from mia_batch.errors import EngineError, SettingsError
 from mia_batch.observer import Observer
 from mia_batch.pipeline import plan
-from mia_batch.pipeline.again import draw_again
 from mia_batch.pipeline.custody import verify
+from mia_batch.pipeline.finished import draw_again
 from mia_batch.pipeline.stages.views import answers_of
 from mia_batch.settings import load_settings
 from tests import runs
@@ -93,21 +92,21 @@ def test_walks_with_fewer_or_more_starts_tokens_and_without_them(walks, copied_o
     """Of one start, in the one window where no word is wrong, the whole stretch comes out."""
     settings, run, asked = copied_of(walks)
     other = settings | {"out": f"{run.folder}-2", "extract_tokens": 6, "extract_starts": 1}
-    little = mia_batch.audit(**other)
+    little = runs.audit(**other)
     assert tables(little)[0].select("walk", "n_rounds", "n_tokens").rows() == [(0, 1, 6)] * 2
-    stretches, documents = tables(mia_batch.audit(**other | {"extract_tokens": 2000}))
+    stretches, documents = tables(runs.audit(**other | {"extract_tokens": 2000}))
     starts = stretches.filter(pl.col("n_words") > 0, document_id="first")["start"].to_list()
     assert len(starts) > 1
     assert starts == sorted(starts, reverse=True)
     assert documents["coverage"].to_list() == tables(run)[1]["coverage"].to_list() == [0.352, 0.0]
     assert stretches.filter(document_id="second").height == 1
-    more = mia_batch.audit(**other | {"extract_tokens": 2000, "extract_starts": 3})
+    more = runs.audit(**other | {"extract_tokens": 2000, "extract_starts": 3})
     assert all(map(pl.DataFrame.equals, tables(more), tables(run)))
     assert len(asked) == walks.n_asked
-    without = mia_batch.audit(**settings | {"out": f"{run.folder}-3", "extract": False})
+    without = runs.audit(**settings | {"out": f"{run.folder}-3", "extract": False})
     assert run["scores"].equals(without["scores"])
     assert not without.path("extraction").exists()
-    again = mia_batch.audit(**settings | {"attacks": "samia_matched_v1"})
+    again = runs.audit(**settings | {"attacks": "samia_matched_v1"})
     assert again["scores"]["n_samples"].equals(without["scores"]["n_samples"])
 
 
@@ -121,18 +120,18 @@ class Wavering(RecitingOneBook):
 def test_where_the_most_likely_words_lead_nowhere_walks_are_drawn(walk_settings):
     with HostileServer(Wavering()) as server:
         settings = walk_settings | {"base_url": server.url, "extract_starts": 6, "max_failed": 1.0}
-        greedy = tables(mia_batch.audit(**settings))[0]
-        n_drawn = tables(mia_batch.audit(**settings | {"extract_draws": 1}))[0].height
-        more = mia_batch.audit(**settings | {"extract_draws": 3})
+        greedy = tables(runs.audit(**settings))[0]
+        n_drawn = tables(runs.audit(**settings | {"extract_draws": 1}))[0].height
+        more = runs.audit(**settings | {"extract_draws": 3})
         n_asked = len(server.asked)
         for part in walked(more) + sorted(more.path("samples").glob("*.target-drawn_walk-*")):
             part.unlink()
-        again = mia_batch.audit(**settings | {"extract_draws": 3})
+        again = runs.audit(**settings | {"extract_draws": 3})
         assert len(server.asked) == n_asked  # all of it is in the journal
         still = {"extract_draws": 1, "temperature": 0, "out": f"{more.folder}-3"}
         with pytest.raises(SettingsError, match="'extract_draws' draws words; at temperature 0"):
-            mia_batch.audit(**settings | still)
-        at_once = mia_batch.audit(**settings | {"extract_draws": 3, "out": f"{more.folder}-2"})
+            runs.audit(**settings | still)
+        at_once = runs.audit(**settings | {"extract_draws": 3, "out": f"{more.folder}-2"})
     assert all(map(pl.DataFrame.equals, tables(again), tables(at_once)))
     found = tables(at_once)[0].sort("draw").group_by("document_id", "target_id").agg("n_words")
     tried = dict(zip(found["target_id"], found["n_words"].to_list(), strict=True))
@@ -147,13 +146,13 @@ def test_where_the_most_likely_words_lead_nowhere_walks_are_drawn(walk_settings)
 def test_the_cost_limit_holds_for_walks(walk_settings, walks):
     with HostileServer(RecitingOneBook()) as server:
         settings = walk_settings | {"base_url": server.url}
-        mia_batch.audit(**settings | {"extract": False})
+        runs.audit(**settings | {"extract": False})
         n_asked = len(server.asked)
         prices = {"price_in": 0, "price_out": 1, "max_cost": (6 * n_asked + 50) / 1e6}
         with pytest.raises(EngineError, match="same command with a higher 'max_cost'"):
-            mia_batch.audit(**settings | prices)
+            runs.audit(**settings | prices)
         assert len(server.asked) == n_asked
-        whole = mia_batch.audit(**settings)
+        whole = runs.audit(**settings)
     assert all(map(pl.DataFrame.equals, tables(whole), tables(walks.run)))
 
 
@@ -179,7 +178,7 @@ def test_what_is_refused_or_foreseen(walk_settings, settings, tmp_path):
             (settings, {"preset": "default"}, "'controls' is about passages that come out, and"),
         ):
             with pytest.raises(SettingsError, match=message):
-                mia_batch.audit(**asked | address | changed)
+                runs.audit(**asked | address | changed)
 
 
 def test_walks_are_shown_and_drawn_again(walks, copied_of):
@@ -261,10 +260,10 @@ def test_common_passages_are_no_evidence(settings, tmp_path):
     names = ("key", "verdict", "longest_words", "share_verbatim", "share_near_verbatim", "n_common")
     with HostileServer(RecitingPassages()) as server:
         settings = settings | {"base_url": server.url}
-        run = mia_batch.audit(**settings)
+        run = runs.audit(**settings)
         other = settings | {"controls": False, "out": str(tmp_path / "other")}
-        without = mia_batch.audit(**other)["rollup"]
-        rolled = mia_batch.audit(**other | {"controls": True})["rollup"]
+        without = runs.audit(**other)["rollup"]
+        rolled = runs.audit(**other | {"controls": True})["rollup"]
     assert run["rollup"].select(names).rows()[:3] == [
         ("known", "comes_out", 32, 0.5, 0.5, 0),
         ("formula", "cannot_tell", 0, 0, 0, 1),
@@ -279,13 +278,13 @@ def test_common_passages_are_no_evidence(settings, tmp_path):
 def test_more_samples_and_texts_ask_for_what_is_missing(audited):
     settings, run, asked = audited
     prompts = run["prompts"].filter(view="control")
-    more = mia_batch.audit(**settings | {"samples": 3})
+    more = runs.audit(**settings | {"samples": 3})
     assert len(asked) == 5 + 6
     assert rows_of(more)["known", "unrelated_prefix"]["n_samples"] == 3
     names = ["new", *HALVES]
     texts = [f"{passage('n1')} {FORMULA}", *halves()["text"]]
     pl.DataFrame({"document_id": names, "text": texts}).write_parquet(settings["input"])
-    grown = mia_batch.audit(**settings | {"samples": 3})
+    grown = runs.audit(**settings | {"samples": 3})
     assert len(asked) == 5 + 6 + 1 + 2
     assert (
         grown["prompts"]
@@ -302,14 +301,14 @@ def test_more_samples_and_texts_ask_for_what_is_missing(audited):
 def test_without_the_setting_nothing_is_asked_and_what_is_known_stays(audited, tmp_path):
     settings, run, asked = audited
     before = run.manifest.controls
-    again = mia_batch.audit(**settings | {"controls": False})
+    again = runs.audit(**settings | {"controls": False})
     assert (asked, again.manifest.controls) == ([], before)
     other = settings | {"controls": False, "out": str(tmp_path / "other")}
-    plain = mia_batch.audit(**other)
+    plain = runs.audit(**other)
     assert not plain.path("controls").exists()
     assert plain.manifest.controls == {}
     assert plain["scores"].equals(run["scores"])
-    added = mia_batch.audit(**other | {"controls": True})
+    added = runs.audit(**other | {"controls": True})
     assert added.scan("controls").collect().equals(run.scan("controls").collect())
     assert added["scores"].equals(run["scores"])
 
@@ -330,7 +329,7 @@ def test_documents_of_one_group_are_not_each_others_controls(settings):
     group = ["a", "b", "quote", "quote", "c"]
     halves().with_columns(group=pl.Series(group)).write_parquet(settings["input"])
     with HostileServer(RecitingPassages()) as server:
-        found = rows_of(mia_batch.audit(**settings | {"base_url": server.url}))
+        found = rows_of(runs.audit(**settings | {"base_url": server.url}))
     assert found["quoted", "other_document"]["common"] is False
     assert found["quoted", "unrelated_prefix"]["other_document"] != "quoting"
 
@@ -338,7 +337,7 @@ def test_documents_of_one_group_are_not_each_others_controls(settings):
 def test_a_single_document_has_nothing_unrelated(settings):
     halves(("known",)).write_parquet(settings["input"])
     with HostileServer(RecitingPassages()) as server:
-        run = mia_batch.audit(**settings | {"base_url": server.url})
+        run = runs.audit(**settings | {"base_url": server.url})
         found = rows_of(run)
         reason = "no document of another group has a prefix to put in its place"
         for control in CONTROLS[:2]:
@@ -349,13 +348,13 @@ def test_a_single_document_has_nothing_unrelated(settings):
         assert alone["reason"] == "there is no document of another group"
         assert alone["common"] is None
         assert run["prompts"].filter(view="control").is_empty()
-        mia_batch.audit(**settings | {"base_url": server.url})
+        runs.audit(**settings | {"base_url": server.url})
         assert len(server.asked) == 1
 
 
 def test_where_nothing_comes_out_there_is_nothing_to_control(settings):
     with HostileServer(TinyModel()) as server:
-        run = mia_batch.audit(**settings | {"base_url": server.url})
+        run = runs.audit(**settings | {"base_url": server.url})
     assert run.scan("controls").collect().is_empty()
     assert run.manifest.controls == {"any": {"passages": 0, "common": 0}}
 
@@ -370,7 +369,7 @@ def test_non_members_are_searched_too(settings, tmp_path):
         "anyway": True,  # one text to compare with names nobody
     }
     with HostileServer(RecitingPassages()) as server:
-        found = rows_of(mia_batch.audit(**settings | more | {"base_url": server.url}))
+        found = rows_of(runs.audit(**settings | more | {"base_url": server.url}))
     assert found["quoted", "other_document"]["other_document"] == "quoting"
     assert {name for name, _ in found} == {"known", "formula", "quoted"}
 
@@ -381,7 +380,7 @@ def test_a_recording_is_searched_and_asks_nobody(settings, controls, tmp_path):
         "out": str(tmp_path / "recorded"),
     }
     kept = {name: settings[name] for name in ("input", "preset", "window_words", "controls")}
-    found = rows_of(mia_batch.audit(**kept, **recorded))
+    found = rows_of(runs.audit(**kept, **recorded))
     row = found["known", "unrelated_prefix"]
     assert row["reason"] == "the samples are a recording: there is no model to ask"
     assert row["common"] is None
@@ -409,9 +408,9 @@ def test_what_only_a_walk_gave_has_controls(settings, tmp_path):
     more = {"attacks": "probe_first_word_v1", "probes": 2, "extract": True, "extract_starts": 1}
     with HostileServer(Walked()) as server:
         settings = settings | more | {"base_url": server.url}
-        run = mia_batch.audit(**settings)
+        run = runs.audit(**settings)
         other = settings | {"controls": False, "out": str(tmp_path / "other")}
-        without = mia_batch.audit(**other)["rollup"]
+        without = runs.audit(**other)["rollup"]
         walks = run["samples"].filter(view="walk_control")
         drawn = draw_again(run, walks, Observer(), base_url=server.url)
     assert drawn["again"].equals(drawn["candidate"])
@@ -433,7 +432,7 @@ def test_what_only_a_walk_gave_has_controls(settings, tmp_path):
 def test_a_reference_model_that_says_it_too_makes_it_common(settings, checkpoint):
     with HostileServer(RecitingPassages()) as server:
         more = {"base_url": server.url, "reference_model": str(checkpoint)}
-        found = rows_of(mia_batch.audit(**settings | more))
+        found = rows_of(runs.audit(**settings | more))
     row = found["known", "reference_model"]
     assert (row["n_samples"], row["common"], row["reason"]) == (2, False, None)
     assert row["longest_words"] < 5
@@ -461,13 +460,13 @@ def test_what_fails_has_its_reason_and_marks_nothing(settings):
     with HostileServer(endpoint) as server:
         settings = settings | {"base_url": server.url}
         halves(("known", "other")).write_parquet(settings["input"])
-        run = mia_batch.audit(**settings)
+        run = runs.audit(**settings)
         row = rows_of(run)["known", "unrelated_prefix"]
         assert (row["n_samples"], row["longest_words"], row["common"]) == (0, None, None)
         assert "not for you" in row["reason"]
         assert run.manifest.controls["unrelated_prefix"] == {"passages": 0, "repeated": 0}
         assert run.manifest.failed["targets"] == 1  # the other text, not the controls
         endpoint.refuses_all = False
-        again = rows_of(mia_batch.audit(**settings | {"retry_failed": True}))
+        again = rows_of(runs.audit(**settings | {"retry_failed": True}))
         row = again["known", "unrelated_prefix"]
         assert (row["n_samples"], row["common"], row["reason"]) == (2, False, None)

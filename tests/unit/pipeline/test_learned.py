@@ -10,19 +10,18 @@ import polars as pl
 import pytest
 from click.testing import CliRunner
 
-import mia_batch
 from mia_batch.attacks import get
 from mia_batch.attacks.registry import SPV_PAPER
 from mia_batch.cli.main import command
 from mia_batch.errors import CorpusError, SettingsError
 from mia_batch.pipeline import plan
-from mia_batch.pipeline.auditing import rescore
-from mia_batch.pipeline.choice import check_stopping, chosen_attacks, engine_abilities
+from mia_batch.pipeline.choice import check_together, chosen_attacks, engine_abilities
 from mia_batch.pipeline.corpora import open_corpora, with_yardstick
 from mia_batch.pipeline.stages.verdicts import conclusions, set_answers
 from mia_batch.schemas import Verdicts
 from mia_batch.settings import load_settings
 from tests.hostile_server import MODEL, HostileServer, TinyModel
+from tests.runs import audit, rescore
 from tests.unit.inference.scored import plan as verdict_plan
 from tests.unit.pipeline.test_verdicts import FORBIDDEN, Library, said_of
 
@@ -44,7 +43,7 @@ def run(tmp_path_factory):
         combine=True,
         level="collection",
     )
-    return mia_batch.audit(**settings)
+    return audit(**settings)
 
 
 def test_every_text_with_a_score_has_a_combination(run):
@@ -229,7 +228,7 @@ def test_groups_stop_only_where_nothing_needs_the_answers_about_all(given, why):
     texts = {"input": "texts.jsonl", "model": "tuned", "preset": "spv", "level": "group"}
     settings = load_settings(texts | {"stop_when_decided": True} | given)
     with pytest.raises(SettingsError, match=f"setting 'stop_when_decided' {why}"):
-        check_stopping(settings, chosen_attacks(settings))
+        check_together(settings, chosen_attacks(settings))
 
 
 # Texts of known exposure beside the audited ones.
@@ -287,8 +286,8 @@ def runs(settings, tmp_path_factory):
         asked = settings | {"base_url": server.url}
         alone = {"yardstick": "none", "out": str(tmp_path_factory.mktemp("alone") / "run")}
         return [
-            mia_batch.audit(**asked, out=str(folder / "with")),
-            mia_batch.audit(**asked | alone),
+            audit(**asked, out=str(folder / "with")),
+            audit(**asked | alone),
         ]
 
 

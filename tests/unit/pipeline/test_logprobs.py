@@ -25,7 +25,7 @@ from tests.architectures import saved
 from tests.checkpoints import BOS_ID, TEXTS, change, save_checkpoint, times
 from tests.engine_conformance import exact_logprobs
 from tests.reference_logprobs import REFERENCES, Undefined
-from tests.runs import documents
+from tests.runs import audit, documents
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +125,7 @@ def test_every_attack_equals_its_reference(scored):
 def test_shapes_of_series_equal_their_references(views, copied_of):
     settings, _, _ = copied_of(views)
     names = [attack.name for attack in SHAPE_ATTACKS]
-    run = mia_batch.audit(**settings | {"attacks": names, "evidence": "logprobs"})
+    run = audit(**settings | {"attacks": names, "evidence": "logprobs"})
     assert compared(run, names) > 40
 
 
@@ -162,11 +162,11 @@ def test_what_cannot_be_scored_has_its_reason(scored):
 
 def test_a_column_that_was_not_needed_before_is_computed_anew(scored, tmp_path):
     settings = scored[0] | {"out": str(tmp_path / "run"), "evidence": "logprobs"}
-    run = mia_batch.audit(**settings | {"attacks": "loss_v1"})
+    run = audit(**settings | {"attacks": "loss_v1"})
     assert run["logprobs"]["vocabulary_mean"].null_count() == run["logprobs"].height
     assert run["logprobs"]["view"].unique().to_list() == ["text"]
     assert run["scores"]["n_samples"].sum() == 0
-    run = mia_batch.audit(**settings | {"attacks": "loss_v1,min_k_plus_plus_20_v1"})
+    run = audit(**settings | {"attacks": "loss_v1,min_k_plus_plus_20_v1"})
     assert run["logprobs"]["vocabulary_mean"].null_count() < run["logprobs"].height
 
 
@@ -202,13 +202,13 @@ def test_what_cannot_be_done_is_refused(views, refused, nothing_starts, given, w
     if "samples_from" in given:
         settings |= {"samples_from": str(views.run.path("samples"))}
     with pytest.raises(mia_batch.errors.RequestError, match=words):
-        mia_batch.audit(**{name: value for name, value in settings.items() if value is not None})
+        audit(**{name: value for name, value in settings.items() if value is not None})
 
 
 def test_other_settings_in_the_same_folder_are_refused(views, copied_of, nothing_starts):
     settings, _, _ = copied_of(views)
     with pytest.raises(SettingsError, match="'extraction_tokens' was 10, is now 12"):
-        mia_batch.audit(**settings | {"extraction_tokens": 12})
+        audit(**settings | {"extraction_tokens": 12})
 
 
 @pytest.mark.parametrize("setting", ["model", "reference_model", "masked_model"])
@@ -219,7 +219,7 @@ def test_a_tensor_that_any_model_lacks_is_named_before_any_engine_starts(
     change(broken, lambda own: {name: own[name] for name in sorted(own)[:-1]})
     message = f"^setting '{setting}': the weights of '{broken}' lack"
     with pytest.raises(SettingsError, match=message):
-        mia_batch.audit(**refused | {setting: str(broken)})
+        audit(**refused | {setting: str(broken)})
 
 
 @pytest.mark.parametrize("setting", ["model", "reference_model", "masked_model"])
@@ -230,7 +230,7 @@ def test_weights_of_any_model_that_are_no_numbers_are_named_before_it_is_asked(
     change(broken, times(float("nan"), "layers.1.mlp.up_proj", "layer.0.output.dense"))
     asked = {"out": str(tmp_path / "other"), "evidence": "logprobs"}
     with pytest.raises(SettingsError, match=f"the weights of '{broken}' have values that are not"):
-        mia_batch.audit(**refused | asked | {setting: str(broken)})
+        audit(**refused | asked | {setting: str(broken)})
     role = {"model": "target", "reference_model": "reference", "masked_model": "masked"}[setting]
     assert not list(tmp_path.glob(f"other/logprobs/*.{role}-*.parquet"))
 
@@ -256,7 +256,7 @@ def test_a_model_that_predicts_no_better_than_chance_is_named(scored, tmp_path, 
     if knows:
         model = save_unigrams(tmp_path / "model", corpus["text"].drop_nulls().to_list())
     given = {name: settings[name] for name in ("input", "engine")} | {"attacks": "loss_v1"}
-    run = mia_batch.audit(**given, model=model, out=str(tmp_path / "run"))
+    run = audit(**given, model=model, out=str(tmp_path / "run"))
     loss = -float(run["logprobs"]["logprob"].explode().drop_nulls().to_numpy().mean())
     assert (loss < math.log(600)) == knows
     ((subject, value, chance, verdict),) = (
@@ -276,7 +276,7 @@ def test_neighbours_of_ones_own(scored, tmp_path):
         near=pl.concat_list(pl.col("text").str.to_uppercase(), pl.col("text").str.reverse())
     )
     corpus.write_parquet(tmp_path / "corpus.parquet")
-    run = mia_batch.audit(
+    run = audit(
         input=str(tmp_path / "corpus.parquet"),
         model=scored[0]["model"],
         engine="transformers",
@@ -299,7 +299,7 @@ def test_an_adapter_is_a_target_and_a_reference_model(checkpoint, tmp_path):
     prefix = save_adapter(tmp_path / "prefix", checkpoint, "prefix", tokenizer=False)
     merged = save_merged(tmp_path / "merged", checkpoint, lora)
     documents(8).write_parquet(tmp_path / "corpus.parquet")
-    run = mia_batch.audit(
+    run = audit(
         input=str(tmp_path / "corpus.parquet"),
         model=str(lora),
         reference_model=str(prefix),
@@ -327,7 +327,7 @@ def test_a_reference_adapter_without_its_base_is_named_before_anything_starts(ch
     config.write_text(config.read_text().replace(str(checkpoint), str(tmp_path / "gone")))
     documents(8).write_parquet(tmp_path / "corpus.parquet")
     with pytest.raises(SettingsError, match=r"'reference_model': .*lora' is an adapter of .*gone'"):
-        mia_batch.audit(
+        audit(
             input=str(tmp_path / "corpus.parquet"),
             model=str(checkpoint),
             reference_model=str(lora),
@@ -371,8 +371,8 @@ def test_the_placebo_is_an_audit_of_the_reference_model(given, other, attacks, e
     out = {name: str(tmp_path / name) for name in ("both", "alone")}
     wanted = load_settings(asked | {"reference_model": other, "out": out["both"]})
     assert any(name.startswith("reference") for name, _ in plan(wanted))
-    run = mia_batch.audit(**asked, reference_model=other, out=out["both"])
-    alone = mia_batch.audit(**asked | {"model": other}, out=out["alone"])
+    run = audit(**asked, reference_model=other, out=out["both"])
+    alone = audit(**asked | {"model": other}, out=out["alone"])
     primary = attacks.split(",")[0]
     scores = run["scores"][f"placebo_of_{primary}"]
     assert scores.null_count() == 0

@@ -14,13 +14,13 @@ import pytest
 from mia_batch.errors import RunFolderError, SettingsError
 from mia_batch.evidence.parts import Shard
 from mia_batch.observer import Observer
-from mia_batch.pipeline import Run, plan, rescore
+from mia_batch.pipeline import Run, plan
 from mia_batch.pipeline import manifest as times
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.manifest import Manifest, others_at_work
 from mia_batch.settings import load_settings
 from tests.processes import wait_until
-from tests.runs import audit_books, write_books
+from tests.runs import audit_books, rescore, write_books
 
 
 @pytest.fixture

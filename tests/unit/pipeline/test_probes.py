@@ -12,17 +12,17 @@ import torch
 from polars.testing import assert_frame_equal
 from transformers import AutoModelForCausalLM
 
-import mia_batch
 from mia_batch.attacks.from_samples import PROBE_LOGPROB_ATTACKS
 from mia_batch.errors import EngineError, SettingsError
 from mia_batch.models.tokens import Tokenizer
-from mia_batch.pipeline import plan, rescore
+from mia_batch.pipeline import plan
 from mia_batch.pipeline.choice import chosen_attacks
 from mia_batch.settings import load_settings
+from tests import runs
 from tests.checkpoints import save_checkpoint
 from tests.hostile_server import MODEL, HostileServer
 from tests.next_token_server import BY_ID, NAMED, NextTokenModel
-from tests.runs import PROBES
+from tests.runs import PROBES, rescore
 from tests.unit.evidence.endpoint.test_logprobs import echo
 from tests.unit.pipeline.conftest import Listener
 
@@ -36,7 +36,7 @@ def probed(probes, tmp_path):
 
     def audit(out="run", **settings):
         usual = {"attacks": PROBES, "probes": 4, "report": False}
-        return mia_batch.audit(**base | usual | settings, out=str(tmp_path / out))
+        return runs.audit(**base | usual | settings, out=str(tmp_path / out))
 
     return audit
 
@@ -70,7 +70,7 @@ def test_answers_are_the_most_likely_ones_and_are_scored(probes):
 
 def test_more_points_are_no_longer_planned(probes, copied_of):
     settings, _, _ = copied_of(probes)
-    assert not mia_batch.audit(**settings | {"probes": 7})["verdicts"]["planned"].any()
+    assert not runs.audit(**settings | {"probes": 7})["verdicts"]["planned"].any()
 
 
 def test_words_given_at_points_are_those_before_them(probes):
@@ -112,7 +112,7 @@ def test_each_text_is_weighed_as_a_group_where_groups_are_not_compared(probes, p
 
 def test_a_runs_own_answers_are_replayed(probes, tmp_path):
     run = probes.run
-    again = mia_batch.audit(
+    again = runs.audit(
         input=run.manifest.settings["input"],
         samples_from=str(run.path("samples")),
         attacks=PROBES,
@@ -147,11 +147,11 @@ def test_another_runs_table_of_rarity_is_looked_at_before_sampling(
 def test_what_cannot_be_probed_is_refused(probes, copied_of, checkpoint, small_audit):
     settings, run, _ = copied_of(probes)
     with pytest.raises(SettingsError, match=r"probe_answers.*greedy.*drawn"):
-        mia_batch.audit(**settings | {"samples": 2})
+        runs.audit(**settings | {"samples": 2})
     recorded: dict[str, Any] = {"samples_from": str(run.path("samples"))}
     recorded["reference_model"] = str(checkpoint)
     with pytest.raises(SettingsError, match="needs answers of another model"):
-        mia_batch.audit(input=settings["input"], attacks="probe_rarity_difference_v1", **recorded)
+        runs.audit(input=settings["input"], attacks="probe_rarity_difference_v1", **recorded)
     before = {path: path.read_bytes() for path in small_audit[1].folder.rglob("*.*")}
     with pytest.raises(SettingsError, match=r"probe_first_word_v1 cannot be scored.*collects"):
         rescore(small_audit[1].folder, attacks="probe_first_word_v1")
@@ -205,7 +205,7 @@ def usual(small_audit):
 @pytest.fixture(scope="module")
 def ours(usual, tmp_path_factory):
     """Such an audit."""
-    return mia_batch.audit(**usual, out=str(tmp_path_factory.mktemp("ours")))
+    return runs.audit(**usual, out=str(tmp_path_factory.mktemp("ours")))
 
 
 @pytest.fixture
@@ -214,7 +214,7 @@ def here(usual, tmp_path):
 
     def audit(out="here", **changed):
         settings = {**usual, **changed, "out": str(tmp_path / out)}
-        return mia_batch.audit(**{name: x for name, x in settings.items() if x is not None})
+        return runs.audit(**{name: x for name, x in settings.items() if x is not None})
 
     return audit
 
@@ -317,7 +317,7 @@ def test_an_endpoint_that_honours_names_has_the_tables_of_the_engine_here(
 ):
     listener = Listener()
     with HostileServer(NextTokenModel(checkpoint, honours=honours)) as server:
-        run = mia_batch.audit(**there(server), observer=listener)
+        run = runs.audit(**there(server), observer=listener)
     assert_frame_equal(run["logprobs"], ours["logprobs"], abs_tol=1e-4)
     assert_frame_equal(run["scores"], ours["scores"], abs_tol=1e-4)
     assert "it honours 'logprob_token_ids': log-probabilities are exact" in listener.sentences
@@ -333,7 +333,7 @@ def test_bounds_are_above_the_true_values_and_said_to_be_bounds(ours, there, che
     refuses = [NAMED] if how == "refused" else []
     bounding = NextTokenModel(checkpoint, honours=[BY_ID], refuses=refuses)
     with HostileServer(bounding) as server:
-        run = mia_batch.audit(**there(server), observer=listener)
+        run = runs.audit(**there(server), observer=listener)
     rows = run["logprobs"].join(ours["logprobs"], on=KEY, suffix="_true")
     both = rows.select(
         "bounded", value=pl.col("logprob").list[0], true=pl.col("logprob_true").list[0]
@@ -356,17 +356,17 @@ def test_without_log_probabilities_a_run_is_refused(there, checkpoint):
             HostileServer(silent) as server,
             pytest.raises(SettingsError, match=r"no log-probabilities of the next token"),
         ):
-            mia_batch.audit(**there(server, out=f"there{number}"))
+            runs.audit(**there(server, out=f"there{number}"))
         assert server.asked == []
 
 
 def test_a_chat_is_asked_for_the_first_token_of_its_reply(there, model):
     with HostileServer(model) as server:
         settings = there(server, chat=True, chat_instruction="Go on:")
-        run = mia_batch.audit(**settings)
+        run = runs.audit(**settings)
         prompts = run["prompts"].filter(pl.col("reason").is_null())
         with pytest.raises(SettingsError, match="'probe-logprobs chat_instruction' of model"):
-            mia_batch.audit(**settings | {"chat_instruction": "Else", "probes": 5})
+            runs.audit(**settings | {"chat_instruction": "Else", "probes": 5})
     assert {asked.path for asked in server.asked} == {"/v1/chat/completions"}
     texts = dict(run["targets"].select("target_id", "target").iter_rows())
     for prompt in prompts.iter_rows(named=True):
@@ -380,11 +380,11 @@ def test_a_chat_is_asked_for_the_first_token_of_its_reply(there, model):
 
 def test_exact_values_and_bounds_are_never_in_one_run(there, model, checkpoint):
     with HostileServer(model) as server:
-        run = mia_batch.audit(**there(server))
+        run = runs.audit(**there(server))
         server._answer = NextTokenModel(checkpoint, honours=[BY_ID])
         message = "'probe-logprobs' of model 'target' was 'exact', is now 'top 20, or bounds'"
         with pytest.raises(SettingsError, match=message):
-            mia_batch.audit(**there(server, probes=6))
+            runs.audit(**there(server, probes=6))
         assert len(server.asked) == 24
     assert not run["logprobs"]["bounded"].any()
 
@@ -393,11 +393,11 @@ def test_a_run_that_stopped_asks_nothing_twice(there, model):
     prices = {"price_in": 0.0, "price_out": 1e6}  # a token, a coin
     with HostileServer(model) as server:
         with pytest.raises(EngineError, match=r"'max_cost' is 26.* higher"):
-            mia_batch.audit(**there(server, **prices, max_cost=26.0))
+            runs.audit(**there(server, **prices, max_cost=26.0))
         stopped = len(server.asked)
-        run = mia_batch.audit(**there(server, **prices, max_cost=1e6))
+        run = runs.audit(**there(server, **prices, max_cost=1e6))
         asked = [(each.prompt, *each.fields[NAMED]) for each in server.asked]
-        whole = mia_batch.audit(**there(server, out="whole"))
+        whole = runs.audit(**there(server, out="whole"))
     assert 0 < stopped < 24
     assert len(asked) == len(set(asked)) == 24
     assert run["logprobs"].equals(whole["logprobs"])
@@ -411,7 +411,7 @@ def test_the_cost_is_told_before_the_first_request(there, model):
         settings = there(server, **prices)
         planned = dict(plan(load_settings(settings)))
         assert (server.asked, server.probes) == ([], [])
-        mia_batch.audit(observer=listener, **settings)
+        runs.audit(observer=listener, **settings)
         left = dict(plan(load_settings(settings)))
     told = dict(line.partition(": ")[::2] for line in listener.sentences)
     name = "target probe, at most"
@@ -436,7 +436,7 @@ def test_an_endpoint_without_a_tokenizer_is_refused_before_it_is_asked(there, mo
         settings = there(server)
         del settings["tokenizer"]
         with pytest.raises(SettingsError, match=r"probe_loss_v1 needs setting 'tokenizer' at an"):
-            mia_batch.audit(**settings)
+            runs.audit(**settings)
         assert (server.asked, server.probes) == ([], [])
     assert not (tmp_path / "there").exists()
 
@@ -447,10 +447,10 @@ def test_whole_texts_beside_points_are_asked_for_in_their_own_way(there, model):
 
     with HostileServer(answer) as server:
         settings = there(server, evidence=None, attacks="loss_v1,probe_loss_v1")
-        run = mia_batch.audit(**settings)
-        alone = mia_batch.audit(**there(server, out="alone"))
+        run = runs.audit(**settings)
+        alone = runs.audit(**there(server, out="alone"))
         n_asked = len(server.asked)
-        mia_batch.audit(**settings)
+        runs.audit(**settings)
         assert len(server.asked) == n_asked
     assert run["scores"]["loss_v1"].null_count() == 1
     assert run["scores"]["probe_loss_v1"].equals(alone["scores"]["probe_loss_v1"])

@@ -22,7 +22,7 @@ from mia_batch.pipeline.stages import features
 from mia_batch.pipeline.stages.features import FeaturesStage
 from mia_batch.schemas import Prompts, Samples, Targets
 from mia_batch.settings import load_settings
-from tests import frames
+from tests import frames, runs
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def replayed(small_audit, tmp_path):
     settings, _ = small_audit
 
     def replay(source, **changed):
-        return mia_batch.audit(
+        return runs.audit(
             input=settings["input"], samples_from=str(source), out=tmp_path / "run", **changed
         )
 
@@ -123,7 +123,7 @@ def test_targets_that_nobody_can_be_asked_for_are_unscored_with_reasons(tmp_path
     )
     recorded = {"document_id": ["a"], "sample_index": [0], "candidate": ["x"]}
     pl.DataFrame(recorded).write_parquet(tmp_path / "recorded.parquet")
-    run = mia_batch.audit(
+    run = runs.audit(
         input=str(tmp_path / "corpus.parquet"),
         samples_from=str(tmp_path / "recorded.parquet"),
         out=tmp_path / "run",
@@ -233,7 +233,7 @@ def test_other_attacks_have_their_features_made_and_nothing_else_changes(
     assert again.manifest.made["features"]["groups"] == groups
     assert again["scores"].equals(run["scores"])
     with pytest.raises(mia_batch.SettingsError, match="'engine' was 'replay', is now 'transf"):
-        mia_batch.audit(**settings | {"out": str(again.folder)})
+        runs.audit(**settings | {"out": str(again.folder)})
 
 
 def test_a_prefix_that_moved_is_refused(tmp_path):
@@ -247,11 +247,11 @@ def test_a_prefix_that_moved_is_refused(tmp_path):
         "samples_from": str(tmp_path / "recorded.parquet"),
         "out": str(tmp_path / "own"),
     }
-    mia_batch.audit(**settings)
+    runs.audit(**settings)
     moved = frame.with_columns(prefix=pl.lit("one"), reference=pl.lit(" two three four"))
     moved.write_parquet(str(tmp_path / "corpus.parquet"))
     with pytest.raises(mia_batch.SettingsError, match="prefix or reference of 1 targets differs"):
-        mia_batch.audit(**settings)
+        runs.audit(**settings)
     assert mia_batch.Run(tmp_path / "own")["targets"]["prefix"].to_list() == ["one two"]
 
 
@@ -278,7 +278,7 @@ def audited(tmp_path):
             for candidate in candidates
         ]
         pl.DataFrame(rows).write_parquet(tmp_path / "recording.parquet")
-        return mia_batch.audit(
+        return runs.audit(
             input=str(tmp_path / "corpus.parquet"),
             samples_from=str(tmp_path / "recording.parquet"),
             out=tmp_path / "run",
@@ -329,7 +329,7 @@ def test_windows_of_text_without_spaces(tmp_path):
         {"prefix": "然后", "candidate": "她回"},
     ]
     (tmp_path / "recording.jsonl").write_text("\n".join(map(json.dumps, recorded)))
-    run = mia_batch.audit(
+    run = runs.audit(
         input=str(tmp_path / "corpus.jsonl"),
         samples_from=str(tmp_path / "recording.jsonl"),
         out=tmp_path / "run",

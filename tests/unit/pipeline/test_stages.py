@@ -24,7 +24,7 @@ from mia_batch.settings import load_settings, stored_settings
 from mia_batch.tables import followed
 from tests.damage import damage
 from tests.processes import wait_until_gone
-from tests.runs import documents
+from tests.runs import audit, documents
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -95,7 +95,7 @@ def test_the_same_command_again_makes_nothing(kind, nothing_starts, capfd):
     assert left.get("prompts", "0") == "0"
     assert repaired(run) == []
     before, manifest, tables = stamps(run), run.manifest, contents(run)
-    again = mia_batch.audit(**settings)
+    again = audit(**settings)
     assert contents(again) == tables
     changed = {path.stem for path, at in stamps(run).items() if before[path] != at}
     assert changed <= {"extraction", "extracted_documents"}  # which are made of the walks each time
@@ -113,7 +113,7 @@ def test_a_table_that_was_cut_short_is_made_again(recorded, name):
     cut(run.folder / f"{name}.parquet")
     lost = [f"{run.folder / lost}.parquet is made again" for lost in MADE_AGAIN[name]]
     assert repaired(run) == lost
-    mia_batch.audit(**settings)
+    audit(**settings)
     assert contents(run) == before
 
 
@@ -141,7 +141,7 @@ def test_what_is_lost_is_made_again_from_what_is_left(kind, lost, n_asked):
             path.unlink()
         else:
             cut(path)
-    mia_batch.audit(**settings)
+    audit(**settings)
     assert len(asked) == n_asked
     if settings.get("neighbours") == 3:  # in other batches, numbers differ by noise
         assert contents(run).keys() == before.keys()
@@ -160,7 +160,7 @@ def test_features_that_were_cut_short_are_made_again_and_with_them_the_scores(re
     part.write_bytes(b"PAR1\xff\xff\xffPAR1"[-size:] if size else b"")
     lost = [part, *map(run.path, ("scores", "unscored", *_ANSWERS, *_SUMMARY))]
     assert repaired(run) == [f"{path} is made again" for path in lost]
-    mia_batch.audit(**settings)
+    audit(**settings)
     assert contents(run) == before
 
 
@@ -174,7 +174,7 @@ def test_samples_that_were_cut_short_are_set_aside_and_drawn_again(recorded):
     assert len(others) == 2 + len(MADE_AGAIN)  # prompts and features too
     assert contents(run) == {}
     assert part.with_name(f"{part.name}.broken").exists()
-    mia_batch.audit(**settings)
+    audit(**settings)
     assert contents(run) == before
 
 
@@ -195,14 +195,14 @@ def test_what_a_disk_has_changed_is_made_again_by_the_second_command(recorded, t
     gone.unlink()
     damage(part, changed)
     with pytest.raises(mia_batch.RunFolderError) as raised:
-        mia_batch.audit(**settings)
+        audit(**settings)
     said = f"{part} is made again"
     if table == "samples":
         said = f"{part} is damaged; set aside, its samples are missing again"
         assert part.with_name(f"{part.name}.broken").exists()
     assert str(raised.value).startswith(said)
     assert str(raised.value).endswith(" is made again: give the same command again")
-    mia_batch.audit(**settings)
+    audit(**settings)
     assert contents(run) == before
 
 
@@ -258,7 +258,7 @@ def test_what_killed_writers_left_is_removed_and_nothing_else(recorded):
     mine = [run.folder / "mine.tmp", run.folder / ".mine.tmp", run.path("samples") / ".a.b.tmp"]
     for path in (*left, *mine):
         path.write_text("PAR1")
-    mia_batch.audit(**settings)
+    audit(**settings)
     assert not any(path.exists() for path in left)
     assert all(path.exists() for path in mine)
 
@@ -293,17 +293,17 @@ def test_a_run_killed_before_any_change_leaves_no_mixture(of, recorded, probes, 
         answers = {"samples_from": str(probes.run.path("samples")), "out": str(tmp_path / "own")}
         settings = {name: probes.settings[name] for name in ("input", "attacks", "probes")}
         settings |= answers | {"report": False}
-        run = mia_batch.audit(**settings)
+        run = audit(**settings)
         before, other = contents(run), settings | {"probes": 2}
     for n in count(0, 3):
         try:
             with followed(run.folder, Killing(n)):
-                mia_batch.audit(**other)
+                audit(**other)
         except Killed:
             pass
         else:
             break
-        mia_batch.audit(**settings)
+        audit(**settings)
         assert contents(run) == before, n
     assert n > 12
 
@@ -314,8 +314,8 @@ def test_a_clock_that_is_set_changes_nothing(recorded, year):
     time = datetime(year, 1, 1, tzinfo=UTC).timestamp()
     for path in (run.folder, *run.folder.rglob("*")):
         os.utime(path, (time, time))
-    assert contents(mia_batch.audit(**settings)) == before
-    fewer = mia_batch.audit(**settings | {"samples": 1})
+    assert contents(audit(**settings)) == before
+    fewer = audit(**settings | {"samples": 1})
     assert fewer["scores"]["n_samples"].max() == 1
 
 
@@ -335,7 +335,7 @@ def test_a_live_run_holds_its_folder_and_a_killed_one_does_not(recorded):
     with subprocess.Popen(command, stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None
         holder.stdout.readline()
-        for call in (lambda: mia_batch.audit(**settings), lambda: rescore(run.folder)):
+        for call in (lambda: audit(**settings), lambda: rescore(run.folder)):
             with pytest.raises(mia_batch.RunFolderError, match="is held by another live run"):
                 call()
         with pytest.raises(mia_batch.RunFolderError, match="held by a live run"):
@@ -343,7 +343,7 @@ def test_a_live_run_holds_its_folder_and_a_killed_one_does_not(recorded):
         holder.kill()
     wait_until_gone(holder.pid)
     assert (run.folder / ".lock").exists()
-    assert contents(mia_batch.audit(**settings)) == before
+    assert contents(audit(**settings)) == before
 
 
 @pytest.mark.parametrize(
@@ -360,17 +360,17 @@ def test_more_keeps_what_there_is_equals_a_run_at_once_and_fewer_asks_nothing(ki
     settings, run, _ = kind
     if more == {"samples": 3}:  # greedy answers are one a point: others are no more of them
         settings |= {"samples": 1, "out": f"{settings['out']}-drawn"}
-        run = mia_batch.audit(**settings)
+        run = audit(**settings)
     settings |= {"attacks": more.get("attacks", settings.get("attacks"))}
-    before, parts = mia_batch.audit(**settings)["scores"], evidence(run)
-    grown = mia_batch.audit(**settings | more)
+    before, parts = audit(**settings)["scores"], evidence(run)
+    grown = audit(**settings | more)
     after = evidence(grown)
     assert parts.items() < after.items()
-    at_once = mia_batch.audit(**settings | more | {"out": f"{settings['out']}-at once"})
+    at_once = audit(**settings | more | {"out": f"{settings['out']}-at once"})
     for name in ("scores", "unscored", "metrics"):
         assert_frame_equal(grown[name], at_once[name], rel_tol=1e-4, abs_tol=1e-5)
     assert not grown["scores"].equals(before)
-    fewer = mia_batch.audit(**settings)
+    fewer = audit(**settings)
     assert fewer["scores"].equals(before)
     assert evidence(fewer) == after
 
@@ -385,7 +385,7 @@ def test_a_longer_corpus_keeps_the_answers_about_the_shorter_one(copied):
     left = dict(plan(load_settings(copied)))
     assert (left["documents"], left["prompts"]) == ("12", "4")
     assert stamps(run) == stamped
-    grown = mia_batch.audit(**copied)["scores"]
+    grown = audit(**copied)["scores"]
     assert before.items() <= evidence(run).items()
     assert grown["n_samples"].tail(4).to_list() == [3] * 4
     assert grown.head(8).equals(known)

@@ -23,7 +23,7 @@ from mia_batch.storage import store as leases
 from mia_batch.storage.store import Lease, Store
 from tests.checkpoints import TEXTS
 from tests.hostile_server import MODEL, HostileServer, TinyModel
-from tests.runs import audit_books
+from tests.runs import audit, audit_books
 from tests.s3 import KEY, SECRET
 
 
@@ -291,10 +291,10 @@ def test_answers_that_were_paid_for_come_back_on_another_machine(
     with HostileServer(TinyModel()) as endpoint:
         asked |= prices | {"base_url": endpoint.url, "out": url, "samples": 3}
         with pytest.raises(mia_batch.EngineError, match="'max_cost' is 400"):
-            mia_batch.audit(**asked, max_cost=400.0)
+            audit(**asked, max_cost=400.0)
         first = len(endpoint.asked)
         on_machine("two")
-        done = mia_batch.audit(**asked, max_cost=1e6)
+        done = audit(**asked, max_cost=1e6)
         paid = [(a.prompt, a.fields["seed"], a.fields["max_tokens"]) for a in endpoint.asked]
     assert 0 < first < len(paid)
     assert len(set(paid)) == len(paid)

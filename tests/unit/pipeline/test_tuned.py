@@ -13,13 +13,12 @@ import torch
 from click.testing import CliRunner
 from transformers import AutoConfig, LlamaForCausalLM
 
-import mia_batch
 from mia_batch.cli.main import command
 from mia_batch.errors import EngineError, RunFolderError, SettingsError
 from mia_batch.evidence.process import KeptEngine
 from mia_batch.finetuning.making import Making
 from mia_batch.observer import Observer
-from mia_batch.pipeline import Run, context, plan, rescore
+from mia_batch.pipeline import Run, context, plan
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.custody import verify
 from mia_batch.pipeline.run import PARTS, TABLES
@@ -27,6 +26,7 @@ from mia_batch.pipeline.stages.logprobs import halves
 from mia_batch.schemas import Role, Targets
 from mia_batch.settings import load_settings
 from mia_batch.tables import sink
+from tests import runs
 from tests.checkpoints import (
     SMALLEST,
     byte_level_tokenizer,
@@ -35,7 +35,7 @@ from tests.checkpoints import (
     save_tokenizer,
 )
 from tests.hostile_server import MODEL, HostileServer, TinyModel
-from tests.runs import N_TUNED, twenty_words
+from tests.runs import N_TUNED, rescore, twenty_words
 from tests.unit.evidence.endpoint.test_logprobs import echo
 from tests.unit.pipeline.conftest import Listener
 
@@ -126,7 +126,7 @@ def stopped(settings, what, n=1):
     """Run until something is heard; what was said until then."""
     listener = Stopping(what, n)
     with pytest.raises(KeyboardInterrupt):
-        mia_batch.audit(**settings, observer=listener)
+        runs.audit(**settings, observer=listener)
     return listener.sentences
 
 
@@ -202,7 +202,7 @@ def test_models_of_the_run_are_asked_by_one_engine(copied, finished, monkeypatch
         if one_each:
             monkeypatch.setattr(KeptEngine, "serves", lambda *_: False)
         listener = Listener()
-        run = mia_batch.audit(**copied, observer=listener)
+        run = runs.audit(**copied, observer=listener)
         said = [each for each in listener.sentences if each.startswith(turned)]
         assert said == ([] if one_each else [turned + name for name in MADE[1:]])
         started = sum(each.startswith("starting ") for each in listener.sentences)
@@ -216,7 +216,7 @@ def test_generations_are_no_samples_of_texts(copied):
         "evidence": "both",
         "samples": 2,
     }
-    run = mia_batch.audit(**settings)
+    run = runs.audit(**settings)
     assert run["samples"]["view"].value_counts().sort("view").rows() == [
         ("continuation", 2 * N_TUNED),
         ("generation", 8),
@@ -233,9 +233,9 @@ def test_a_damaged_model_is_named_and_made_again(copied, finished):
     (run.folder / name / "adapter_config.json").write_text("{}")
     trainings()
     with pytest.raises(RunFolderError, match=rf"{name} was changed|was changed .* delete .*{name}"):
-        mia_batch.audit(**copied)
+        runs.audit(**copied)
     shutil.rmtree(run.folder / name)
-    run = mia_batch.audit(**copied)
+    run = runs.audit(**copied)
     assert trainings() == [name.rpartition("/")[2]]
     assert tables(run) == tables(finished)
 
@@ -289,7 +289,7 @@ def test_a_run_that_is_stopped_everywhere_ends_as_one_that_was_not(settings, fin
     stopped(settings, "log-probabilities: answered")
     found = trainings()
     assert len(found) == len(set(found)) == len(MADE) - 1  # the first was finished
-    run = mia_batch.audit(**settings)
+    run = runs.audit(**settings)
     assert trainings() == []
     assert tables(run) == tables(finished)
     models = [each.manifest.models for each in (run, finished)]
@@ -302,7 +302,7 @@ def test_further_shadows_change_nothing_of_the_first(copied):
     before = tables(Run(copied["out"]))
     two = rescore(copied["out"], attacks=settings["attacks"])["scores"]
     trainings()
-    run = mia_batch.audit(**settings | {"shadows": 4})
+    run = runs.audit(**settings | {"shadows": 4})
     assert len(trainings()) == 2
     rows = run["logprobs"].filter(pl.col("model").str.starts_with("shadow-"))
     each = rows.group_by("target_id").agg(pl.col("trained").sum(), n=pl.len())
@@ -310,7 +310,7 @@ def test_further_shadows_change_nothing_of_the_first(copied):
     kept = {name for name in before if name.startswith("logprobs/")}
     assert {name: tables(run)[name] for name in kept} == {name: before[name] for name in kept}
     assert not run["scores"].equals(two)
-    again = mia_batch.audit(**settings)
+    again = runs.audit(**settings)
     assert trainings() == []
     assert again["scores"].equals(two)
 
@@ -323,7 +323,7 @@ def test_a_corpus_that_grows_has_shadows_tuned_anew(copied, tmp_path):
     assert left["shadow-0 text"] == "4 forward passes"
     before = Run(copied["out"]).manifest.models
     trainings()
-    run = mia_batch.audit(**settings)
+    run = runs.audit(**settings)
     assert len(trainings()) == 2
     rows = run["logprobs"].filter(pl.col("model").str.starts_with("shadow-"))
     each = rows.group_by("target_id").agg(pl.col("trained").sum(), n=pl.len())
@@ -331,7 +331,7 @@ def test_a_corpus_that_grows_has_shadows_tuned_anew(copied, tmp_path):
     assert run.manifest.passes["shadow-0 text"] == N_TUNED + 4
     for name in ("shadow-0", "shadow-1"):
         assert run.manifest.models[name]["source"]["digest"] != before[name]["source"]["digest"]
-    alone = mia_batch.audit(**settings | {"out": str(tmp_path / "alone")})
+    alone = runs.audit(**settings | {"out": str(tmp_path / "alone")})
     columns = ["target_id", "model", "trained", "logprob"]
     only = alone["logprobs"].filter(pl.col("model").str.starts_with("shadow-"))
     assert rows.select(columns).sort(columns[:2]).equals(only.select(columns).sort(columns[:2]))
@@ -342,11 +342,11 @@ def test_scores_are_those_of_the_model_that_more_generations_make(settings, tmp_
     """Its answers lie in parts of the same names as those of the model before."""
     name = "self_prompt_difference_v1"
     asked = settings | {"attacks": (name, "loss_v1"), "out": str(tmp_path / "run")}
-    before = mia_batch.audit(**asked)["scores"][name]
+    before = runs.audit(**asked)["scores"][name]
     more = asked | {"generations": 12}
-    found = mia_batch.audit(**more)["scores"][name]
+    found = runs.audit(**more)["scores"][name]
     assert not found.equals(before)
-    assert found.equals(mia_batch.audit(**more | {"out": str(tmp_path / "alone")})["scores"][name])
+    assert found.equals(runs.audit(**more | {"out": str(tmp_path / "alone")})["scores"][name])
 
 
 @pytest.mark.parametrize(
@@ -369,7 +369,7 @@ def test_a_run_is_not_mixed_from_two_ways_of_making_models(
     values = {name: str(made.get(value, value)) for name, value in changed.items()}
     before = tables(Run(copied["out"]))
     with pytest.raises(SettingsError, match=f"holds evidence made with other settings: {message}"):
-        mia_batch.audit(**copied | values)
+        runs.audit(**copied | values)
     assert tables(Run(copied["out"])) == before
     assert not verify(copied["out"]).faults
 
@@ -409,7 +409,7 @@ def test_what_cannot_be_tuned_is_refused_before_anything_starts(
         save_tokenizer(metaspace_tokenizer(), tmp_path / "other")
     given = {name: places.get(str(value), value) for name, value in changed.items()}
     with pytest.raises(SettingsError, match=message):
-        mia_batch.audit(**fresh(settings, tmp_path, **given))
+        runs.audit(**fresh(settings, tmp_path, **given))
     assert not (tmp_path / "run" / "scores.parquet").exists()
 
 
@@ -426,7 +426,7 @@ def test_an_endpoint_needs_the_base_before_anything_is_paid(settings, nothing_st
     )
     message = "'self_prompt' is tuned from the target's base, .* give it as 'reference_model'"
     with pytest.raises(SettingsError, match=message):
-        mia_batch.audit(**given)
+        runs.audit(**given)
     with pytest.raises(SettingsError, match=message):
         dict(plan(load_settings(given, use_config=False)))
 
@@ -451,7 +451,7 @@ def test_an_endpoint_speaks_once_all_else_of_it_is_known(settings, tmp_path, mon
     )
     with HostileServer(TinyModel(honours={"n", "seed", "top_k"})) as server:
         with pytest.raises(SettingsError, match="does not echo log-probabilities of prompts"):
-            mia_batch.audit(**given | {"base_url": server.url})
+            runs.audit(**given | {"base_url": server.url})
         assert server.asked == []
     tiny = TinyModel()
     with HostileServer(lambda a: echo(a) if a.fields.get("echo") else tiny(a)) as server:
@@ -459,12 +459,12 @@ def test_an_endpoint_speaks_once_all_else_of_it_is_known(settings, tmp_path, mon
         left = dict(plan(load_settings(given, use_config=False)))
         assert left["generations: requests"] == "4 to 8"
         assert "48 output tokens, cost" in left["generations: at most, first attempts"]
-        run = mia_batch.audit(**given)
+        run = runs.audit(**given)
         assert run["scores"]["spv_neighbour_v1"].null_count() == 0
         assert run["samples"].filter(view="generation").height == 8
         assert run.manifest.models["self_prompt"]["n_texts"] == 8
         n_asked = len(server.asked) + len(server.probes)
-        mia_batch.audit(**given)
+        runs.audit(**given)
         assert len(server.asked) + len(server.probes) == n_asked
 
 
@@ -484,16 +484,16 @@ def test_a_training_that_failed_can_be_given_another_way(settings, tmp_path, mon
     with monkeypatch.context() as patch:
         patch.setattr(Making, "train", full)
         with pytest.raises(EngineError, match="cannot be tuned: OutOfMemoryError: CUDA out of"):
-            mia_batch.audit(**given)
+            runs.audit(**given)
     listener = Listener()
-    run = mia_batch.audit(**given | {"tuning_batch": 2}, observer=listener)
+    run = runs.audit(**given | {"tuning_batch": 2}, observer=listener)
     assert sum(said.startswith("starting") for said in listener.sentences) == 1
     assert run.manifest.models["self_prompt"]["recipe"]["batch_size"] == 2
     assert run["scores"]["self_prompt_difference_v1"].null_count() == 0
     assert not list((run.folder / "models").glob(".*"))  # nor what was begun in the first way
     before = run.manifest.models["self_prompt"]["made_from"]["texts"]
     trainings()
-    more = mia_batch.audit(**given | {"tuning_batch": 2, "generations": 12})
+    more = runs.audit(**given | {"tuning_batch": 2, "generations": 12})
     assert len(trainings()) == 1
     assert more["samples"].filter(view="generation").height == 12
     assert more.manifest.models["self_prompt"]["made_from"]["texts"] != before
@@ -557,7 +557,7 @@ def test_a_stored_run_with_models_is_the_same_on_another_machine(
     settings, on_machine, url, nothing_starts_later, server, run
 ):
     given = settings | {"attacks": ("rmia_v1",), "out": url}
-    stored = mia_batch.audit(**given)
+    stored = runs.audit(**given)
     names = {name for name in server.contents(run) if name.startswith("models/")}
     here = {
         path.relative_to(stored.folder).as_posix()
@@ -567,7 +567,7 @@ def test_a_stored_run_with_models_is_the_same_on_another_machine(
     assert names == here
     on_machine("two")
     nothing_starts_later()
-    mia_batch.audit(**given)
+    runs.audit(**given)
     assert verify(url).faults == []
 
 

@@ -10,13 +10,13 @@ import numpy as np
 import polars as pl
 import pytest
 
-import mia_batch
 from mia_batch.corpus import commitment, draw
 from mia_batch.errors import SettingsError
 from mia_batch.pipeline import plan
 from mia_batch.pipeline.stages.verdicts import conclusions
 from mia_batch.schemas import Metrics, Verdicts
 from mia_batch.settings import load_settings
+from tests import runs
 
 N_WORDS = 24
 
@@ -82,7 +82,7 @@ class Library:
         return str(path)
 
     def audit(self, **settings):
-        return mia_batch.audit(**self.settings(**settings))
+        return runs.audit(**self.settings(**settings))
 
     def settings(self, **settings):
         path = self.folder / "recorded.parquet"
@@ -115,7 +115,7 @@ def unlabelled(tmp_path_factory):
             "calibration.parquet", [n < 60 for n in range(120)], label=[n < 60 for n in range(120)]
         ),
     )
-    return settings, mia_batch.audit(**settings)
+    return settings, runs.audit(**settings)
 
 
 def test_targets_have_p_values_sampling_errors_and_a_share_that_holds_the_truth(unlabelled):
@@ -174,7 +174,7 @@ def test_non_members_are_weighted_where_texts_alone_tell_them_from_targets(tmp_p
         "input": library.write_marked("asked.parquet", 80, 0.75),
         "non_members": library.write_marked("outside.parquet", 160, 0.4),
     }
-    run = mia_batch.audit(**library.settings(**given, non_members_known="known"))
+    run = runs.audit(**library.settings(**given, non_members_known="known"))
     found = run["findings"].filter(check="weights")
     row = found.filter(statistic="n_effective").row(0, named=True)
     assert (row["verdict"], row["reason"]) == ("used", None)
@@ -201,7 +201,7 @@ def test_texts_that_differ_without_the_model_get_no_answer_unless_it_is_asked_fo
     files = {name: str(tmp_path / f"{file}.parquet") for name, file in names.items()}
     files["non_members_known"] = "written after the model was published"
     settings = library.settings(prefix_ratio=12 / 26, **files)
-    run = mia_batch.audit(**settings)
+    run = runs.audit(**settings)
     numbers = ("p_value", "q_value", "sensitivity_bound", "value", "low", "high")
     assert run["verdicts"].height > 80
     assert run["verdicts"].select(pl.col(numbers).count()).row(0) == (0,) * 6
@@ -210,7 +210,7 @@ def test_texts_that_differ_without_the_model_get_no_answer_unless_it_is_asked_fo
     said = said_of(run)
     assert said[0].startswith("No answer: the audited texts and the comparison texts can be told")
     assert not any("reported at" in line or "Share of" in line for line in said)
-    run = mia_batch.audit(**settings | {"exploratory": True})
+    run = runs.audit(**settings | {"exploratory": True})
     assert (run["verdicts"]["q_value"] < 0.05).sum() > 60
     assert not run["verdicts"]["planned"].any()
     said = said_of(run)
@@ -224,7 +224,7 @@ def test_what_a_recording_gives_back_word_for_word_is_said_first(tmp_path):
     recorded = {"document_id": ["a"] * 5, "sample_index": range(5), "candidate": answers}
     pl.DataFrame(recorded).write_parquet(tmp_path / "made.parquet")
     corpus = {"document_id": ["a"], "text": [" ".join(words)]}
-    run = mia_batch.audit(
+    run = runs.audit(
         input=corpus, samples_from=str(tmp_path / "made.parquet"), out=str(tmp_path / "run")
     )
     said = said_of(run)
@@ -241,40 +241,40 @@ def test_what_was_not_planned_is_exploratory_until_it_is_as_planned_again(unlabe
     found = run["findings"].filter(check="max_t", statistic="largest").row(0, named=True)
     assert planned["attacks"] == run.manifest.made["scores"]["attacks"]
     assert (found["verdict"], found["p_value"]) == ("as_planned", 1 / 10_000)
-    other = mia_batch.audit(**settings | {"primary": "samia_matched_n2_v1"})
+    other = runs.audit(**settings | {"primary": "samia_matched_n2_v1"})
     assert not other["verdicts"]["planned"].any()
     assert other.manifest.plan == planned
     assert said_of(other)[1].startswith("These answers are exploratory")
     fewer = str(tmp_path / "fewer.parquet")
     pl.read_parquet(settings["non_members"]).head(50).write_parquet(fewer)
-    other = mia_batch.audit(**settings | {"non_members": fewer})
+    other = runs.audit(**settings | {"non_members": fewer})
     assert not other["verdicts"]["planned"].any()
     assert said_of(other)[1].endswith("Changed since: non_member.")
     attacks = "samia_matched_v1,samia_matched_n2_v1,longest_block_v1"
-    more = mia_batch.audit(**settings | {"attacks": attacks})
+    more = runs.audit(**settings | {"attacks": attacks})
     together = (
         "All 3 attacks together (largest rank sum, texts permuted; exploratory, as attacks were "
         "added or left out since the plan was recorded): p = 0.0001, strongest: "
     )
     assert any(line.startswith(together) for line in said_of(more))
     assert more["verdicts"].filter(attack="samia_matched_v1")["planned"].all()
-    assert mia_batch.audit(**settings)["verdicts"].equals(before)
+    assert runs.audit(**settings)["verdicts"].equals(before)
     wrong = settings | {"attacks": None, "primary": "loss_v1", "out": str(tmp_path / "run")}
     with pytest.raises(SettingsError, match="'loss_v1', which is not computed"):
-        mia_batch.audit(**wrong)
+        runs.audit(**wrong)
     assert not (tmp_path / "run").exists()
 
 
 def test_a_plan_made_after_scores_is_exploratory(tmp_path):
     library = Library(tmp_path)
     settings = library.settings(input=library.write("asked.parquet", [True] * 3))
-    run = mia_batch.audit(**settings)
+    run = runs.audit(**settings)
     assert said_of(run)[0].startswith("No text is known to be outside")
     older = run.manifest
     older.plan = {}
     del older.made["scores"]
     older.write(run.folder)
-    again = mia_batch.audit(**settings)
+    again = runs.audit(**settings)
     assert said_of(again)[0].endswith("before any plan was recorded.")
     assert again.manifest.plan["rests_on"] is None
 
@@ -331,7 +331,7 @@ def labelled(tmp_path_factory):
         input=library.write("texts.parquet", member, member=member, shelf=list("ab") * 80),
         slice_by="shelf",
     )
-    return settings, mia_batch.audit(**settings)
+    return settings, runs.audit(**settings)
 
 
 def test_a_labelled_run_has_the_blind_baseline_beside_its_attacks(labelled):
@@ -371,12 +371,12 @@ def test_columns_of_any_name_change_nothing(tmp_path):
     member = [number % 2 == 0 for number in range(24)]
     path = library.write("texts.parquet", member, member=member)
     settings = library.settings(input=path, attacks="samia_matched_v1")
-    plain = mia_batch.audit(**settings)
+    plain = runs.audit(**settings)
     names = ["blind", "asked", "first", "last", "place", "cluster", "score", "value", "key", "row"]
     odd = str(tmp_path / "odd.parquet")
     texts = pl.read_parquet(path)
     texts.with_columns(pl.lit(float("nan")).alias(name) for name in names).write_parquet(odd)
-    run = mia_batch.audit(**settings | {"input": odd, "out": str(tmp_path / "odd")})
+    run = runs.audit(**settings | {"input": odd, "out": str(tmp_path / "odd")})
     assert run["metrics"].equals(plain["metrics"])
 
 
@@ -398,7 +398,7 @@ def in_rounds(tmp_path_factory):
         attacks="samia_matched_v1,samia_matched_rarity_v1",
         primary="samia_matched_rarity_v1",
     )
-    return settings, mia_batch.audit(**settings)
+    return settings, runs.audit(**settings)
 
 
 def test_groups_stop_when_they_are_decided(in_rounds):
@@ -442,7 +442,7 @@ def test_a_run_in_rounds_decides_as_before_when_it_is_taken_up(in_rounds, tmp_pa
     (run.folder / "scores.parquet").unlink()
     for part in sorted((run.folder / "samples").glob("*.parquet"))[-1:]:
         part.unlink()
-    again = mia_batch.audit(**settings)
+    again = runs.audit(**settings)
     assert again["verdicts"].equals(verdicts)
     assert again["scores"].equals(scores)
     assert (
@@ -475,7 +475,7 @@ def test_one_group_of_each_class_has_reasons_and_no_limits(tmp_path):
 def test_a_column_to_slice_by_that_is_not_there_is_named(labelled, tmp_path):
     settings, _ = labelled
     with pytest.raises(SettingsError, match="has no column 'page', only document_id"):
-        mia_batch.audit(**settings | {"slice_by": "page", "out": str(tmp_path / "run")})
+        runs.audit(**settings | {"slice_by": "page", "out": str(tmp_path / "run")})
     assert not (tmp_path / "run").exists()
 
 
@@ -538,7 +538,7 @@ def test_a_run_that_can_report_nothing_stops_before_it_asks(stops, n_nulls, chan
     assert said[-1].startswith("So the run stops") == stops
     if stops:
         with pytest.raises(SettingsError, match=r"^With .* asked of the model; --anyway goes on$"):
-            mia_batch.audit(**settings)
+            runs.audit(**settings)
 
 
 def test_a_recording_costs_nothing_so_it_is_scored_whatever_can_be_named(tmp_path):
@@ -550,7 +550,7 @@ def test_a_recording_costs_nothing_so_it_is_scored_whatever_can_be_named(tmp_pat
     )
     none = "With 3 comparison texts none of your 5 texts can be named at q = 0.05"
     assert any(line.startswith(none) for line in said_of(run))
-    rescored = mia_batch.pipeline.rescore(run.folder, level="collection")
+    rescored = runs.rescore(run.folder, level="collection")
     whole = (
         "With 3 comparison documents the p-value of your 5 documents together can be 0.018 at best."
     )
@@ -587,7 +587,7 @@ def test_comparison_texts_from_one_undeclared_book_are_one_group_before_anything
     lines = list(plan(load_settings(settings)))
     none = "With 1 comparison text none of your 5 texts can be named at q = 0.05"
     assert any(name == "power" and line.startswith(none) for name, line in lines)
-    run = mia_batch.audit(**settings)
+    run = runs.audit(**settings)
     nulls = run["targets"].filter(role="non_member")
     assert set(nulls["group"]) == {"undeclared book"}
     assert run["targets"].filter(role="target")["group"].is_null().all()

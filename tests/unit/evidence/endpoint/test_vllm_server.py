@@ -19,7 +19,6 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
-import mia_batch
 from mia_batch.evidence.endpoint import Capabilities, Endpoint, EndpointSettings
 from mia_batch.evidence.process import EngineProcess, LocalSource
 from mia_batch.evidence.request import EngineSpec, Request
@@ -28,6 +27,7 @@ from mia_batch.prompts.views import sample_seed
 from tests.checkpoints import CONTEXT, TEXTS
 from tests.engine_conformance import ids, outputs, request
 from tests.processes import HANGS
+from tests.runs import audit
 from tests.unit.evidence.endpoint.asking import results
 
 if TYPE_CHECKING:
@@ -194,14 +194,14 @@ def test_an_audit_over_http_has_the_tables_of_one_in_process(server, checkpoint,
         "samples": SAMPLES,
         "attacks": "samia_v1",
     }
-    here = mia_batch.audit(
+    here = audit(
         **same,
         model=str(checkpoint),
         engine="vllm",
         engine_arg={"kv_cache_memory_bytes": 64 << 20},
         out=tmp_path / "here",
     )
-    there = mia_batch.audit(
+    there = audit(
         **same, model="tiny", base_url=server, tokenizer=str(checkpoint), out=tmp_path / "there"
     )
     assert there["samples"].height == 12 * SAMPLES
@@ -222,8 +222,8 @@ def audited(server, checkpoint, folder, **settings):
     over: dict[str, Any] = {"model": "tiny", "base_url": server, "tokenizer": str(checkpoint)}
     here: dict[str, Any] = {"model": str(checkpoint), "engine": "transformers"}
     return (
-        mia_batch.audit(**settings, **over, out=str(folder / "remote")),
-        mia_batch.audit(**settings, **here, out=str(folder / "here")),
+        audit(**settings, **over, out=str(folder / "remote")),
+        audit(**settings, **here, out=str(folder / "here")),
     )
 
 
