@@ -7,10 +7,20 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+import mia_batch
 from mia_batch.attacks import Attack, registry
 from mia_batch.errors import RequestError, SettingsError
 from mia_batch.kernels import WORD_RULES
-from mia_batch.settings import CONFIG_NAME, Mark, Settings, load_settings, stored_settings
+from mia_batch.settings import (
+    CONFIG_NAME,
+    Mark,
+    SamplingSettings,
+    Settings,
+    flattened,
+    load_settings,
+    nested,
+    stored_settings,
+)
 
 GIVEN = {"input": "corpus.parquet", "model": "models/llama"}
 
@@ -86,7 +96,9 @@ def test_options_as_text_are_parsed():
 def test_a_named_file_is_read_options_win_and_paths_are_the_files_own(tmp_path):
     folder = tmp_path / "demo"
     (folder / "model").mkdir(parents=True)
-    (folder / CONFIG_NAME).write_text('model = "model"\nsamples = 4\nseed = 7\nout = "run"\n')
+    (folder / CONFIG_NAME).write_text(
+        'model = "model"\nseed = 7\nout = "run"\n[sampling]\nsamples = 4\n'
+    )
     settings = load_settings({"config": "demo/mia-batch.toml", "input": "c", "samples": "2"})
     assert settings.model == str(Path("demo/model"))
     assert settings.out == Path("demo/run")
@@ -107,8 +119,14 @@ def test_a_file_beside_the_input_is_not_read(tmp_path):
         ("attacks_from = 'mine.py'", "setting 'attacks_from' runs code and cannot be set in mia-b"),
         ("attacks-from = 'mine.py'", "setting 'attacks_from' runs code and cannot be set in mia-b"),
         ("config = 'other.toml'", "setting 'config' names this file and cannot be set in mia-batc"),
-        ("[engine_arg]\ntrust_remote_code = true", "mia-batch.toml sets trust_remote_code, which"),
-        ("engine_arg = ['worker-cls=a.B']", "mia-batch.toml sets worker_cls, which may load code"),
+        (
+            "[engine.engine_arg]\ntrust_remote_code = true",
+            "mia-batch.toml sets trust_remote_code, which",
+        ),
+        (
+            "[engine]\nengine_arg = ['worker-cls=a.B']",
+            "mia-batch.toml sets worker_cls, which may load code",
+        ),
     ],
 )
 def test_a_file_of_settings_cannot_name_code(tmp_path, content, said):
@@ -119,7 +137,7 @@ def test_a_file_of_settings_cannot_name_code(tmp_path, content, said):
 
 
 def test_a_file_of_settings_may_set_arguments_that_load_nothing(tmp_path):
-    (tmp_path / CONFIG_NAME).write_text("[engine_arg]\nmax_model_len = 64\n")
+    (tmp_path / CONFIG_NAME).write_text("[engine.engine_arg]\nmax_model_len = 64\n")
     assert load_settings(GIVEN).engine_arg == {"max_model_len": 64}
 
 
@@ -149,9 +167,9 @@ def test_a_hub_name_in_the_file_stays_a_hub_name(tmp_path):
 
 
 def test_a_named_file_wins_over_that_of_the_working_directory(tmp_path):
-    (tmp_path / CONFIG_NAME).write_text("samples = 4\n")
+    (tmp_path / CONFIG_NAME).write_text("[sampling]\nsamples = 4\n")
     other = tmp_path / "other.toml"
-    other.write_text("samples = 5\nprefix-ratio = 0.25\n")
+    other.write_text("[sampling]\nsamples = 5\n[texts]\nprefix-ratio = 0.25\n")
     settings = load_settings(GIVEN | {"config": other})
     assert (settings.samples, settings.prefix_ratio) == (5, 0.25)
 
@@ -171,6 +189,45 @@ def test_the_run_folder_is_named_after_input_and_model(source, model, folder):
 
 def test_an_unknown_setting_names_the_nearest():
     assert refusal(sample=3) == "there is no setting 'sample'; did you mean 'samples'?"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (
+            "samples = 4",
+            "'samples' in mia-batch.toml stands in the table 'sampling': write it below [sampling]",
+        ),
+        (
+            "[texts]\nseed = 4",
+            "'seed' in mia-batch.toml stands in no table: write it above all tables",
+        ),
+        ("[texts]\nsamples = 4", "'samples' in mia-batch.toml stands in the table 'sampling'"),
+        (
+            "[sampling]\nsample = 4",
+            "table [sampling] in mia-batch.toml: there is no setting "
+            "'sample'; did you mean 'samples'?",
+        ),
+    ],
+)
+def test_a_setting_of_a_file_stands_in_its_table(tmp_path, content, said):
+    (tmp_path / CONFIG_NAME).write_text(content)
+    assert said in refusal()
+
+
+def test_tables_are_mappings_or_parts_and_four_names_are_also_settings():
+    asked = {"seed": 1, "sampling": {"top-k": 5}, "engine": "vllm", "extract": True, "tuning": None}
+    part = SamplingSettings(samples=3)  # of which what is set counts
+    assert flattened(asked) == {
+        "seed": 1, "top_k": 5, "engine": "vllm", "extract": True, "tuning": None,
+    }
+    assert flattened({"sampling": part, "report": {"slice_by": "a"}}) == {
+        "samples": 3, "slice_by": "a",
+    }
+    flat = {"seed": 1, "samples": 3, "engine": "vllm", "extract": True, "what": 2}
+    assert flattened(nested(flat)) == flat
+    with pytest.raises(SettingsError, match=r"^setting 'samples' .*: write sampling={'samples'"):
+        mia_batch.audit("corpus.parquet", "model", samples=3)
 
 
 def test_an_unknown_setting_of_a_file_names_the_file(tmp_path):
@@ -197,6 +254,10 @@ def test_a_missing_setting_names_option_and_file():
         (
             {"stop_when_decided": True, "level": "group", "ties": "random"},
             "setting 'stop_when_decided' needs 'ties' 'conservative', not 'random'",
+        ),
+        (
+            {"non_members": "nulls.parquet"},
+            "setting 'non_members' needs 'non_members_known' beside it: say how it is known that",
         ),
         ({"samples": "0"}, "setting 'samples' is '0': input should be greater than or equal to 1"),
         ({"engine": "x"}, "setting 'engine' is 'x': known engines are auto, vllm, transf"),

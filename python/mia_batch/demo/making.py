@@ -46,7 +46,7 @@ _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 _PACKAGES = ("tokenizers", "torch", "transformers")
 _NAME, _LOCK, _STAGING = "demo.json", ".demo.lock", ".making-"
 _MADE_BY = "mia-batch demo"
-_RECIPE = 3  # increase it when the same settings come to mean another demo
+_RECIPE = 4  # increase it when the same settings come to mean another demo
 _CONFIG = """\
 # What `mia-batch demo` audits: mia-batch --config mia-batch.toml
 # With --reference-model reference, attacks that compare two models are computed, too.
@@ -308,7 +308,7 @@ def prepare(
         try:
             if fresh or not _is_kept(folder, settings, notify):
                 _make(folder, settings, notify)
-            else:
+            elif not DemoFolder.at(folder).config.exists():
                 _write_config(folder)
         finally:
             lock.release()

@@ -260,14 +260,48 @@ def audit(
         Folder of a checkpoint or an adapter, hub name, or the name at the endpoint.
     observer
         Is told what the run does; by default nobody is.
-    out, config, evidence, preset, attacks, attacks_from, seed, max_failed
-        The settings of ``mia-batch`` that stand in no table. ``config`` names a TOML file of
-        settings; by default it is ``mia-batch.toml`` in the working directory, where there is one.
-    texts, columns, sampling, engine, logprobs, tuning, endpoint, recording, cluster, verdict, \
-    extract, report
-        The other settings by their tables, such as ``sampling={"samples": 5}`` or
-        ``sampling=SamplingSettings(samples=5)`` of `mia_batch.settings`; ``engine="vllm"`` is short
-        for ``engine={"engine": "vllm"}``, and so are ``tuning``, ``extract`` and ``report``.
+    out
+        Run folder, here or in an object store.
+    config
+        TOML file of settings; by default ``mia-batch.toml`` in the working directory, if there.
+    evidence
+        ``samples``, ``logprobs``, ``probe-logprobs`` or ``both``; by default what attacks need.
+    preset
+        ``default``, ``matched``, ``samia``, ``min-k`` or ``spv``.
+    attacks
+        Attacks or their names, in a list or separated by commas; by default the preset's.
+    attacks_from
+        Python file with attacks of your own.
+    seed
+        Seed of the run; same seed, same samples.
+    max_failed
+        Share of targets that may fail.
+    texts
+        How texts are read and cut into windows. This and what follows are tables of settings:
+        ``sampling={"samples": 5}`` is ``sampling=SamplingSettings(samples=5)`` of
+        `mia_batch.settings`.
+    columns
+        Names of the columns of the corpus.
+    sampling
+        How continuations are sampled.
+    engine
+        What answers for the model; its name alone is ``{"engine": NAME}``.
+    logprobs
+        What log-probabilities are asked of, and by which other models.
+    tuning
+        Reference models that the run makes; a method alone is ``{"tuning": METHOD}``.
+    endpoint
+        How an endpoint is reached and asked.
+    recording
+        Continuations that were generated elsewhere.
+    cluster
+        How many engines work on the run, and where.
+    verdict
+        Reference sets, and how the answer is given.
+    extract
+        How the model is followed through documents; True is ``{"extract": True}``.
+    report
+        What the report shows; False is ``{"report": False}``.
     **unknown
         Nothing: settings of other names are refused, with the name that is meant.
 

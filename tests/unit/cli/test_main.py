@@ -257,7 +257,7 @@ def small_cli_run(checkpoint, tmp_path_factory):
     texts = ["[red]markup[/red] \x1b[2Jclear " * 10, "plain words " * 10, None]
     pl.DataFrame({"text": texts}).write_parquet(folder / "corpus.parquet")
     (folder / "mia-batch.toml").write_text(
-        f'model = "{checkpoint}"\nengine = "transformers"\nsamples = 2\nout = "run"\n'
+        f'model = "{checkpoint}"\nengine = "transformers"\nout = "run"\n[sampling]\nsamples = 2\n'
     )
     return *run("--input", "corpus.parquet", cwd=folder), folder
 

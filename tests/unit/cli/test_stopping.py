@@ -49,8 +49,8 @@ def corpus(checkpoint, asked, tmp_path_factory):
     texts = [" ".join(words[start : start + 16]) for start in range(0, 16 * 3 * 64, 16)]
     pl.DataFrame({"text": texts}).write_parquet(folder / "the corpus.parquet")
     (folder / "mia-batch.toml").write_text(
-        f'model = "{checkpoint}"\nengine = "counting"\nsamples = 2\nreport = false\n'
-        'attacks = "longest_block_v1"\n'
+        f'model = "{checkpoint}"\nengine = "counting"\nreport = false\n'
+        'attacks = "longest_block_v1"\n[sampling]\nsamples = 2\n'
     )
     return folder
 

@@ -130,9 +130,9 @@ def test_a_kept_demo_is_not_touched_until_another_is_made(copy):
 def test_edited_settings_are_kept_and_missing_ones_written(copy):
     config = copy / "mia-batch.toml"
     original = config.read_text()
-    config.write_text(original + "samples = 2\n")
+    config.write_text(original + "[sampling]\nsamples = 2\n")
     prepare(copy, settings=TINY)
-    assert tomllib.loads(config.read_text())["samples"] == 2
+    assert tomllib.loads(config.read_text())["sampling"] == {"samples": 2}
     config.unlink()
     prepare(copy, settings=TINY)
     assert config.read_text() == original
