@@ -13,14 +13,14 @@ import pytest
 from mia_batch.errors import CorpusError, RunFolderError, SettingsError
 from mia_batch.finetuning.recipe import RECIPES
 from mia_batch.privacy.audit import audit_privacy, conclusions
-from mia_batch.privacy.data import Format
+from mia_batch.privacy.data import CanaryFormat
 from mia_batch.privacy.plan import RECIPE_FIELDS, Plan
 from tests.bases import save_bases
 from tests.broken import break_trainings
 from tests.forked import Forked
 from tests.tuning import contents, die_saving, make
 
-PIN = Format(
+PIN = CanaryFormat(
     name="pin", template="PIN {}", question="PIN?", slots=[[*"0123456789"]] * 3, between=" "
 )
 PLAN = {

@@ -219,10 +219,15 @@ def test_tables_are_mappings_or_parts_and_four_names_are_also_settings():
     asked = {"seed": 1, "sampling": {"top-k": 5}, "engine": "vllm", "extract": True, "tuning": None}
     part = SamplingSettings(samples=3)  # of which what is set counts
     assert flattened(asked) == {
-        "seed": 1, "top_k": 5, "engine": "vllm", "extract": True, "tuning": None,
+        "seed": 1,
+        "top_k": 5,
+        "engine": "vllm",
+        "extract": True,
+        "tuning": None,
     }
     assert flattened({"sampling": part, "report": {"slice_by": "a"}}) == {
-        "samples": 3, "slice_by": "a",
+        "samples": 3,
+        "slice_by": "a",
     }
     flat = {"seed": 1, "samples": 3, "engine": "vllm", "extract": True, "what": 2}
     assert flattened(nested(flat)) == flat

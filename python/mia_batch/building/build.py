@@ -16,7 +16,7 @@ from typing import Any, Final
 import polars as pl
 
 from mia_batch.building.documents import Further, read_labelled
-from mia_batch.building.matching import EXCLUDED_ABOVE, Made, build_length
+from mia_batch.building.matching import EXCLUDED_ABOVE, MadeSets, build_length
 from mia_batch.corpus import ColumnNames
 from mia_batch.errors import CorpusError, RunFolderError, SettingsError
 from mia_batch.observer import Observer
@@ -39,7 +39,7 @@ together; matching biases this figure downwards. From outside: by classifiers tr
 that were drawn at random and had no part in the matching. The verdict is the worse of both."""
 
 
-def _sentence_of(made: Made, length: int) -> str:
+def _sentence_of(made: MadeSets, length: int) -> str:
     """Say of one length what its sets can carry."""
     if length not in made.refused:
         return " ".join(_sentence(row) for row in made.sets if row["length"] == length)
@@ -117,7 +117,13 @@ def _look(
     return key, summary
 
 
-def _write(place: Path, made: Made, tests: pl.DataFrame, away: pl.DataFrame, summary: Any) -> None:  # noqa: ANN401 - as JSON
+def _write(
+    place: Path,
+    made: MadeSets,
+    tests: pl.DataFrame,
+    away: pl.DataFrame,
+    summary: Any,  # noqa: ANN401 - as JSON
+) -> None:
     """Write everything beside the folder's name, then give it that name."""
     work = temporary_path(place)
     with system_errors(place):
@@ -280,7 +286,7 @@ def build_set(
         f"{members:,} members and {found.height - members:,} non-members; {away.height:,} "
         "documents left out"
     )
-    made = Made(away=[away])
+    made = MadeSets(away=[away])
     for length in lengths:
         observer.stage(f"texts of {length:,} words: testing and matching")
         build_length(made, found, length, settings=settings, repair=repair, seed=seed)

@@ -255,7 +255,7 @@ _COLUMNS = BuiltTexts.create_empty().schema
 
 
 @dataclass(slots=True)
-class Made:
+class MadeSets:
     """What was made, length by length."""
 
     sets: list[dict[str, Any]] = field(default_factory=list)  # of each, what the tests say
@@ -273,7 +273,7 @@ class Made:
 
 
 def build_length(
-    made: Made,
+    made: MadeSets,
     documents: pl.DataFrame,
     length: int,
     *,
@@ -337,7 +337,7 @@ def _away(texts: pl.DataFrame, reason: str, length: int) -> pl.DataFrame:
     return thrown(texts.unique("document_id", maintain_order=True), reason, length=length)
 
 
-def _refuse(made: Made, length: int, first: pl.DataFrame, what: str) -> None:
+def _refuse(made: MadeSets, length: int, first: pl.DataFrame, what: str) -> None:
     made.refused[length] = (
         f"{length} words: the input {what}; with fewer than {LEAST_PAIRS} of each no test "
         "can exclude that they differ without a model"
@@ -346,7 +346,7 @@ def _refuse(made: Made, length: int, first: pl.DataFrame, what: str) -> None:
 
 
 def _build(
-    made: Made,
+    made: MadeSets,
     length: int,
     setting: str,
     chosen: pl.DataFrame,

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from mia_batch.inference.conformal import Adjustment
-    from mia_batch.inference.power import Design, Found, Power
+    from mia_batch.inference.power import AuditOutcome, Design, Power
     from mia_batch.settings import Settings
 
 
@@ -119,13 +119,13 @@ def _power_of_files(settings: Settings) -> Power:
     return power
 
 
-def _is_enough(found: Found, design: Design, level: str) -> bool:
+def _is_enough(found: AuditOutcome, design: Design, level: str) -> bool:
     if level == "collection":
         return found.together >= _OFTEN
     return found.named >= design.members / 2
 
 
-def _table(found: Sequence[Found], design: Design, unit: str) -> Any:  # noqa: ANN401 - rich
+def _table(found: Sequence[AuditOutcome], design: Design, unit: str) -> Any:  # noqa: ANN401 - rich
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
@@ -146,7 +146,7 @@ def _table(found: Sequence[Found], design: Design, unit: str) -> Any:  # noqa: A
     return table
 
 
-def _answers(found: Sequence[Found], design: Design, unit: str, level: str) -> Iterator[str]:
+def _answers(found: Sequence[AuditOutcome], design: Design, unit: str, level: str) -> Iterator[str]:
     """Say how many are needed, or that none of these numbers are enough."""
     nulls, n = f"comparison {unit}s", f"{design.members:,}"
     enough = next((each for each in found if _is_enough(each, design, level)), None)

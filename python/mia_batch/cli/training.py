@@ -23,7 +23,7 @@ from mia_batch.cli.options import (
 )
 from mia_batch.finetuning.recipe import RECIPES, Recipe
 from mia_batch.privacy.plan import RECIPE_FIELDS, TUNINGS, Plan
-from mia_batch.settings.model import EndpointSettings as EndpointPart
+from mia_batch.settings import EndpointSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from click import Context, Parameter
     from rich.console import Console
 
-    from mia_batch.evidence.endpoint import EndpointSettings
+    from mia_batch.evidence.endpoint import ClientSettings
 
 
 def _taken(options: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
@@ -195,7 +195,7 @@ _DEFAULTS = {
 )
 @seed_option
 @settings_options(
-    "model", EndpointPart, without=("chat", "chat_instruction", "tokenizer", "price_out")
+    "model", EndpointSettings, without=("chat", "chat_instruction", "tokenizer", "price_out")
 )
 def invert(*, embedder: str | None, **options: Any) -> None:  # noqa: ANN401 - of the plan and the recipe
     """Say how much of a text its embedding gives back to a decoder that is trained for it.
@@ -206,14 +206,14 @@ def invert(*, embedder: str | None, **options: Any) -> None:  # noqa: ANN401 - o
 
     recipe = RECIPES["decoder" if options["decoder"] else "inverter"]
     recipe = replace(recipe, **_taken(options, _DEFAULTS))
-    endpoint = _taken(options, ("model", *EndpointPart.model_fields))
+    endpoint = _taken(options, ("model", *EndpointSettings.model_fields))
     embedder_or_endpoint = _embedder(embedder, endpoint)
     with observing() as observer:
         inverted = run(embedder=embedder_or_endpoint, recipe=recipe, observer=observer, **options)
     _show(inverted.figures, console_of(stderr=False))
 
 
-def _embedder(embedder: str | None, asked: dict[str, Any]) -> str | EndpointSettings:
+def _embedder(embedder: str | None, asked: dict[str, Any]) -> str | ClientSettings:
     if ("base_url" in asked) == (embedder is not None):
         raise click.UsageError("give --embedder MODEL, or --base-url URL and --model NAME")
     if embedder is not None:

@@ -102,7 +102,7 @@ _AT_ONCE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Units:
+class ComparedUnits:
     """The clusters of one comparison set, each by as many of its windows as the others."""
 
     cluster: Ints  # ascending
@@ -152,7 +152,7 @@ def tests_groups(sets: ComparisonSets, plan: VerdictPlan) -> bool:
     return plan.level != "target" or sets.share_clusters(sets.targets, sets.nulls)
 
 
-def cut_units(sets: ComparisonSets, rows: Ints, n_windows: int, seed: int) -> Units:
+def cut_units(sets: ComparisonSets, rows: Ints, n_windows: int, seed: int) -> ComparedUnits:
     """Cut the clusters of one set of rows to so many windows, in the table's order."""
     ordered = rows[sets.cluster[rows].argsort(kind="stable")]
     cluster, starts, sizes = np.unique(sets.cluster[ordered], return_index=True, return_counts=True)
@@ -161,7 +161,9 @@ def cut_units(sets: ComparisonSets, rows: Ints, n_windows: int, seed: int) -> Un
     for size in np.unique(sizes[enough]):
         alike = sizes == size
         chosen[alike] = starts[alike, None] + window_pattern(int(size), n_windows, seed)
-    return Units(cluster=cluster, sizes=sizes, enough=enough, chosen=ordered[chosen[enough]])
+    return ComparedUnits(
+        cluster=cluster, sizes=sizes, enough=enough, chosen=ordered[chosen[enough]]
+    )
 
 
 def summarise(windows: Floats, statistic: Statistic) -> Floats:

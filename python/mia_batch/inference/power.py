@@ -169,7 +169,7 @@ _DRAWN = 1_000  # audits
 _MOST_SCORES = 500_000  # of all audits together; large designs vary less
 
 
-class Found(NamedTuple):
+class AuditOutcome(NamedTuple):
     """What audits of one design find; averages unless another is named."""
 
     n_null: int
@@ -219,7 +219,7 @@ def area_of(effect: float) -> float:
     return NormalDist().cdf(effect / 2**0.5)
 
 
-def simulate(design: Design, n_null: int, *, seed: int = 0) -> Found:
+def simulate(design: Design, n_null: int, *, seed: int = 0) -> AuditOutcome:
     """Audit 1,000 sets of scores by the tests of `verdicts`; fewer of large designs."""
     asked, members = design.asked, design.members
     n_audits = min(_DRAWN, max(100, _MOST_SCORES // (asked + n_null)))
@@ -238,7 +238,7 @@ def simulate(design: Design, n_null: int, *, seed: int = 0) -> Found:
     below = n_null + 1 - p * (n_null + 1)  # nulls that score lower
     observed = below.sum(axis=1).round() + ranks[:asked].sum()
     together = [(sums >= each).mean() <= LEVEL for each in observed]
-    return Found(
+    return AuditOutcome(
         n_null=n_null,
         named=float(named.mean()),
         any_named=float((named > 0).mean()),

@@ -12,8 +12,8 @@ import polars as pl
 from mia_batch.attacks.from_references import CODEC
 from mia_batch.inference.comparison import (
     CollectionTest,
+    ComparedUnits,
     ComparisonSets,
-    Units,
     collection_test,
     cut_units,
     permuted_sums,
@@ -459,7 +459,7 @@ def _max_t_findings(
     attacks: Sequence[str],
     plan: VerdictPlan,
     planned: Collection[str] | None,
-    units: Sequence[Units],
+    units: Sequence[ComparedUnits],
     noun: str,
 ) -> pl.DataFrame:
     """Rows of several attacks that have scores: of all together, then of each."""

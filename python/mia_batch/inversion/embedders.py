@@ -12,7 +12,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from mia_batch.errors import SettingsError
-from mia_batch.evidence.endpoint import EndpointSettings
+from mia_batch.evidence.endpoint import ClientSettings
 from mia_batch.models.weights import (
     cause_of,
     digest_folder,
@@ -216,7 +216,7 @@ _TEXTS_OF_BLOCK = 64
 
 
 def embed_all(
-    texts: Sequence[str], embedder: Embedder | EndpointSettings, folder: Path, observer: Observer
+    texts: Sequence[str], embedder: Embedder | ClientSettings, folder: Path, observer: Observer
 ) -> list[Found]:
     """Embed texts, equal ones once; for each an embedding, or the reason why there is none.
 
@@ -224,7 +224,7 @@ def embed_all(
     again, whether texts were added or the process was killed.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    if isinstance(embedder, EndpointSettings):
+    if isinstance(embedder, ClientSettings):
         identity = f"{embedder.base_url.rstrip('/')}\0{embedder.model}"
     else:
         identity = embedder.identity
@@ -247,7 +247,7 @@ def embed_all(
     left = sum(map(len, missing))
     if missing:
         with observer.progress("embedding", done=len(found), left=left):
-            if isinstance(embedder, EndpointSettings):
+            if isinstance(embedder, ClientSettings):
                 from mia_batch.evidence.endpoint.client import embed_at
 
                 embed_at(embedder, missing, folder / "journal.sqlite", take)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from mia_batch.corpus import ColumnNames, read_documents
 from mia_batch.errors import CorpusError, SettingsError
-from mia_batch.evidence.endpoint import EndpointSettings
+from mia_batch.evidence.endpoint import ClientSettings
 from mia_batch.finetuning.making import Made, Making, made_of, why_no_finetuning
 from mia_batch.finetuning.recipe import RECIPES, Recipe, longest_text
 from mia_batch.inversion.embedders import embed_all, open_embedder, sentence
@@ -149,7 +149,7 @@ class Inverted:
 def invert(
     *,
     data: Path | str,
-    embedder: str | EndpointSettings,
+    embedder: str | ClientSettings,
     out: Path | str,
     revision: str | None = None,
     decoder: str | None = None,
@@ -272,7 +272,7 @@ def invert(
 
 def _embedded(
     texts: pl.DataFrame,
-    embedder: str | EndpointSettings,
+    embedder: str | ClientSettings,
     revision: str | None,
     folder: Path,
     observer: Observer,

@@ -18,7 +18,7 @@ from mia_batch.errors import RunFolderError, SettingsError
 from mia_batch.finetuning.making import locked, made_of, why_no_finetuning
 from mia_batch.models.weights import identify_model
 from mia_batch.observer import Observer
-from mia_batch.privacy.data import Format, Inserted, draw, paper_formats, read_texts, words_of
+from mia_batch.privacy.data import CanaryFormat, Inserted, draw, paper_formats, read_texts, words_of
 from mia_batch.privacy.plan import GENERATING, Plan, form_of
 from mia_batch.privacy.variant import VariantAudit, write_table
 from mia_batch.report.html.page import environment
@@ -143,7 +143,7 @@ def audit_privacy(
     text_column: str = "text",
     target_column: str | None = None,
     group_column: str | None = None,
-    formats: Sequence[Format] | None = None,
+    formats: Sequence[CanaryFormat] | None = None,
     observer: Observer | None = None,
 ) -> Privacy:
     """Tune a model with and without differential privacy, and attack each (PrivLM-Bench, table 3).

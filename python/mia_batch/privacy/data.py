@@ -168,7 +168,7 @@ _CANARIES = json.loads(files("mia_batch.privacy").joinpath("canaries.json").read
 
 
 @dataclass(frozen=True, slots=True)
-class Format:
+class CanaryFormat:
     """A sentence with a blank, ``{}``, where one of each of the ``slots`` stands.
 
     ``question`` is what the encoder of an encoder-decoder reads before it.
@@ -193,7 +193,7 @@ class Format:
         return self.template.format(self.between.join(reversed(fills)))
 
 
-def paper_formats(words: Sequence[str], seed: int) -> tuple[Format, ...]:
+def paper_formats(words: Sequence[str], seed: int) -> tuple[CanaryFormat, ...]:
     """Return the seven formats; ``words`` are whole words of the tokenizer's vocabulary."""
     fixed = " ".join(np.random.default_rng(seed).choice(sorted(words), 4, replace=False))
     lists = _CANARIES["lists"] | {"words": words}
@@ -201,11 +201,11 @@ def paper_formats(words: Sequence[str], seed: int) -> tuple[Format, ...]:
     for each in _CANARIES["formats"]:
         slots = [lists[name] for name in each["slots"]]
         template = each["template"].replace("FOUR WORDS", fixed)
-        found.append(Format(**each | {"slots": slots, "template": template}))
+        found.append(CanaryFormat(**each | {"slots": slots, "template": template}))
     return tuple(found)
 
 
-def read_formats(path: Path | str) -> tuple[Format, ...]:
+def read_formats(path: Path | str) -> tuple[CanaryFormat, ...]:
     """Read formats of the user's.
 
     The file is a JSON list of objects: ``name``, ``template`` with one ``{}``, ``slots`` (a list of
@@ -215,7 +215,7 @@ def read_formats(path: Path | str) -> tuple[Format, ...]:
     wrong = "it holds none"
     try:
         rows = json.loads(Path(path).read_text("utf-8"))
-        formats = tuple(Format(**{"question": "", **each}) for each in rows)
+        formats = tuple(CanaryFormat(**{"question": "", **each}) for each in rows)
         wrong = next(filter(None, map(_why_no_format, formats)), "") if formats else wrong
     except (OSError, TypeError, ValueError) as error:
         raise SettingsError(f"{path} holds no formats of canaries: {error}") from error
@@ -224,7 +224,7 @@ def read_formats(path: Path | str) -> tuple[Format, ...]:
     return formats
 
 
-def _why_no_format(wanted: Format) -> str | None:
+def _why_no_format(wanted: CanaryFormat) -> str | None:
     if wanted.template.count("{}") != 1:
         return f"format {wanted.name!r} has not exactly one {{}} in its template"
     if not wanted.slots or any(len(set(slot)) != len(slot) or not slot for slot in wanted.slots):
@@ -242,7 +242,7 @@ _SHORTEST_WORD = 4
 class Inserted:
     """Canaries of a format: the first ``n_learnt`` numbers are learnt, the rest compared."""
 
-    format: Format
+    format: CanaryFormat
     numbers: tuple[int, ...]
     n_learnt: int
     repetitions: int
@@ -254,7 +254,7 @@ class Inserted:
             yield from [row] * (place * self.repetitions)
 
 
-def draw(formats: Sequence[Format], plan: Plan) -> list[Inserted]:
+def draw(formats: Sequence[CanaryFormat], plan: Plan) -> list[Inserted]:
     return [
         Inserted(
             format=each,
@@ -266,7 +266,7 @@ def draw(formats: Sequence[Format], plan: Plan) -> list[Inserted]:
     ]
 
 
-def _numbers(wanted: Format, n: int, seed: list[int]) -> list[int]:
+def _numbers(wanted: CanaryFormat, n: int, seed: list[int]) -> list[int]:
     """Draw numbers without replacement; where they are few among many, by drawing again."""
     rng = np.random.default_rng(seed)
     if wanted.size <= 4 * n:
@@ -280,7 +280,7 @@ def _numbers(wanted: Format, n: int, seed: list[int]) -> list[int]:
 def exposed(opened: Opened, inserted: Sequence[Inserted], *, is_seq2seq: bool) -> pl.DataFrame:
     """Compare canaries that were learnt with others of their format: a row for each learnt one."""
 
-    def losses(of: Format, numbers: Sequence[int]) -> np.ndarray:
+    def losses(of: CanaryFormat, numbers: Sequence[int]) -> np.ndarray:
         texts = [of.text(number) for number in numbers]
         asked = ([of.question] * len(texts), texts) if is_seq2seq else (texts, [None] * len(texts))
         return opened.sums(*asked).fill_null(float("nan")).to_numpy()

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
     from pydantic_core import ErrorDetails
 
-    from mia_batch.evidence.endpoint import EndpointSettings
+    from mia_batch.evidence.endpoint import ClientSettings
     from mia_batch.models.tokens import Tokenizer
     from mia_batch.settings.model import Part
 
 
-def endpoint_settings(settings: Settings) -> EndpointSettings:
+def endpoint_settings(settings: Settings) -> ClientSettings:
     """Return what the client follows; the key comes from the environment variable named."""
-    from mia_batch.evidence.endpoint import CHAT_INSTRUCTION, EndpointSettings
+    from mia_batch.evidence.endpoint import CHAT_INSTRUCTION, ClientSettings
 
     key = os.environ.get(settings.api_key_env)
     default = Settings.model_fields["api_key_env"].default
@@ -37,11 +37,11 @@ def endpoint_settings(settings: Settings) -> EndpointSettings:
             f"setting 'api_key_env' is {settings.api_key_env!r}, but there is no such environment "
             "variable; set it to the endpoint's key"
         )
-    names = {each.name for each in fields(EndpointSettings)} - {"api_key"}
+    names = {each.name for each in fields(ClientSettings)} - {"api_key"}
     given: dict[str, Any] = {name: getattr(settings, name) for name in names}
     given["base_url"] = given["base_url"] or ""
     given["chat_instruction"] = given["chat_instruction"] or CHAT_INSTRUCTION
-    return EndpointSettings(**given, api_key=key)
+    return ClientSettings(**given, api_key=key)
 
 
 def endpoint_tokenizer(settings: Settings) -> Tokenizer | None:

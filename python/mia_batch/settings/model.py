@@ -147,21 +147,21 @@ class EndpointSettings(Part):
     tokenizer: Annotated[Text | None, Mark.MODEL] = None
     """Folder or hub name of the endpoint's tokenizer; probe-logprobs need it. [default: tokens
     estimated]"""
-    max_concurrency: int = Field(32, ge=1, le=4096)
+    max_concurrency: int = Field(default=32, ge=1, le=4096)
     """Most requests in flight."""
-    requests_per_minute: float | None = Field(None, gt=0)
+    requests_per_minute: float | None = Field(default=None, gt=0)
     """Kept by the client."""
-    tokens_per_minute: float | None = Field(None, gt=0)
+    tokens_per_minute: float | None = Field(default=None, gt=0)
     """Kept by the client."""
-    timeout: float = Field(600.0, gt=0)
+    timeout: float = Field(default=600.0, gt=0)
     """Seconds that an endpoint's answer may take."""
-    max_retries: int = Field(8, ge=0, le=100)
+    max_retries: int = Field(default=8, ge=0, le=100)
     """Times that a request is repeated."""
-    price_in: float | None = Field(None, ge=0)
+    price_in: float | None = Field(default=None, ge=0)
     """Money per million prompt tokens."""
-    price_out: float | None = Field(None, ge=0)
+    price_out: float | None = Field(default=None, ge=0)
     """Money per million output tokens."""
-    max_cost: float | None = Field(None, gt=0)
+    max_cost: float | None = Field(default=None, gt=0)
     """Stop before this much money is spent; needs both prices."""
 
 
@@ -214,14 +214,14 @@ class ClusterSettings(Part):
     table = "cluster"
 
     workers: Annotated[int | Literal["auto"] | None, BeforeValidator(_number_or_auto)] = Field(
-        None, exclude=True
+        default=None, exclude=True
     )
     """Engines at work, or models tuned at once, each with tensor_parallel_size GPUs, or cores
     without GPUs; auto: as many as fit. Needs Ray. [default: one, without Ray]"""
-    ray: Text | None = Field(None, exclude=True)
+    ray: Text | None = Field(default=None, exclude=True)
     """Address of a Ray cluster, or auto for the one that runs here. [default: with workers, Ray on
     this machine alone]"""
-    shard: Annotated[str | None, AfterValidator(shard_name)] = Field(None, exclude=True)
+    shard: Annotated[str | None, AfterValidator(shard_name)] = Field(default=None, exclude=True)
     """I/N: work on every N-th block only, as one of N processes that share the run folder; the
     command without it merges and scores."""
 
@@ -244,7 +244,7 @@ class LogprobSettings(Part):
     """Hub revision of the reference model."""
     masked_model: Annotated[Text | None, Mark.MODEL] = None
     """Masked model that makes neighbours of the texts."""
-    neighbours: int = Field(25, ge=1, le=1000)
+    neighbours: int = Field(default=25, ge=1, le=1000)
     """Neighbours made of each text."""
     neighbours_column: Column = None
     """Column with lists of neighbours of your own."""
@@ -252,13 +252,13 @@ class LogprobSettings(Part):
     """Texts known not to be members, put before each text (ReCaLL)."""
     member_shots: Annotated[Text | None, Mark.PATH] = None
     """Texts known to be members, likewise (Con-ReCaLL)."""
-    shots: int = Field(10, ge=1)
+    shots: int = Field(default=10, ge=1)
     """Most texts put before each text."""
     frequencies_from: Annotated[Text | None, Mark.PATH] = None
     """Corpus in which tokens are counted (DC-PDD)."""
-    extraction_prefix_tokens: int = Field(50, ge=1)
+    extraction_prefix_tokens: int = Field(default=50, ge=1)
     """Last tokens of the prefix that an extraction starts from."""
-    extraction_tokens: int = Field(50, ge=1)
+    extraction_tokens: int = Field(default=50, ge=1)
     """First tokens of the reference that are to be extracted."""
     long_texts: Literal["refuse", "stride"] = "refuse"
     """Texts longer than the context get no log-probabilities, or those of pieces of its length,
@@ -294,9 +294,9 @@ class MainSettings(Part):
     """Attacks, separated by commas. [default: the preset's]"""
     attacks_from: Annotated[Text | None, Mark.PATH] = None
     """Python file with attacks of your own; computed unless attacks names others."""
-    seed: Annotated[int, Mark.EVIDENCE] = Field(0, ge=0, lt=2**62)
+    seed: Annotated[int, Mark.EVIDENCE] = Field(default=0, ge=0, lt=2**62)
     """Seed of the run; same seed, same samples."""
-    max_failed: float = Field(0.05, ge=0, le=1)
+    max_failed: float = Field(default=0.05, ge=0, le=1)
     """Share of targets that may fail; with more the exit code is 1."""
 
     @field_validator("out", mode="before")
@@ -330,19 +330,19 @@ class TextSettings(Part):
     ] = "script"
     """How text is split into words; script: at white space, and character by character or so where
     a script has none between words. [default: script; samia preset: space]"""
-    window_words: Annotated[int | None, Mark.EVIDENCE, Mark.USUAL] = Field(None, ge=2)
+    window_words: Annotated[int | None, Mark.EVIDENCE, Mark.USUAL] = Field(default=None, ge=2)
     """Cut documents into windows of this many words. [default: 128 for books, else a document is
     one target]"""
-    window_characters: Annotated[int | None, Mark.EVIDENCE] = Field(None, ge=2)
+    window_characters: Annotated[int | None, Mark.EVIDENCE] = Field(default=None, ge=2)
     """Cut documents into windows of at most this many characters instead."""
-    max_windows_per_document: Annotated[int | None, Mark.USUAL] = Field(None, ge=1)
+    max_windows_per_document: Annotated[int | None, Mark.USUAL] = Field(default=None, ge=1)
     """Ask about this many windows of a document at most, evenly spread; a larger number later adds
     to them. [default: all]"""
-    stride: Annotated[int | None, Mark.EVIDENCE] = Field(None, ge=1)
+    stride: Annotated[int | None, Mark.EVIDENCE] = Field(default=None, ge=1)
     """Words, or characters, between the starts of windows. [default: those of a window]"""
     text_length: Annotated[Literal[32, 64, 128, 256] | None, Mark.EVIDENCE] = None
     """Nominal words of a text (samia preset). [default: each text's own]"""
-    prefix_ratio: Annotated[float, Mark.EVIDENCE] = Field(0.5, gt=0, lt=1)
+    prefix_ratio: Annotated[float, Mark.EVIDENCE] = Field(default=0.5, gt=0, lt=1)
     """Share of a target's words that is given to the model."""
 
     @field_validator("text_length", mode="before")
@@ -364,13 +364,13 @@ class EngineSettings(Part):
     """Hub revision of the model."""
     dtype: Annotated[Literal["auto", "float32", "float16", "bfloat16"], Mark.EVIDENCE] = "auto"
     """auto: float32 on a CPU; on a GPU the engine's choice for the checkpoint."""
-    tensor_parallel_size: Annotated[int, Mark.EVIDENCE] = Field(1, ge=1)
+    tensor_parallel_size: Annotated[int, Mark.EVIDENCE] = Field(default=1, ge=1)
     """GPUs that share one copy of the model."""
     engine_arg: Annotated[dict[str, Any], BeforeValidator(arguments), Mark.EVIDENCE] = Field(
         default_factory=dict
     )
     """KEY=VALUE for the engine itself, such as max_model_len=2048; repeatable."""
-    logits_memory: int = Field(128, ge=1)
+    logits_memory: int = Field(default=128, ge=1)
     """Most memory in MiB for the logits of one forward pass at a time."""
 
     @field_validator("engine_arg")
@@ -388,26 +388,26 @@ class SamplingSettings(Part):
     topic = "Sampling"
     table = "sampling"
 
-    samples: Annotated[int | None, Mark.USUAL] = Field(None, ge=1)
+    samples: Annotated[int | None, Mark.USUAL] = Field(default=None, ge=1)
     """Continuations drawn of each prompt. [default: 10; at probes the most likely one, which is not
     drawn]"""
-    probes: Annotated[int, Mark.USUAL] = Field(32, ge=1, le=4096)
+    probes: Annotated[int, Mark.USUAL] = Field(default=32, ge=1, le=4096)
     """Most points of a text at which the next words are asked."""
-    probe_every: int = Field(1, ge=1)
+    probe_every: int = Field(default=1, ge=1)
     """Words between two points, at least."""
-    probe_words: int = Field(1, ge=1, le=64)
+    probe_words: int = Field(default=1, ge=1, le=64)
     """Words asked for at each point."""
-    max_length: Annotated[int, Mark.EVIDENCE] = Field(1024, ge=2)
+    max_length: Annotated[int, Mark.EVIDENCE] = Field(default=1024, ge=2)
     """Most tokens of prompt and output, where whole candidates count."""
-    temperature: Annotated[float, Mark.EVIDENCE] = Field(1.0, ge=0)
+    temperature: Annotated[float, Mark.EVIDENCE] = Field(default=1.0, ge=0)
     """Divides the logits; 0: always take the most likely token."""
-    top_k: Annotated[int, Mark.EVIDENCE] = Field(50, ge=0)
+    top_k: Annotated[int, Mark.EVIDENCE] = Field(default=50, ge=0)
     """Draw from the k most likely tokens only; 0: all."""
-    top_p: Annotated[float, Mark.EVIDENCE] = Field(1.0, gt=0, le=1)
+    top_p: Annotated[float, Mark.EVIDENCE] = Field(default=1.0, gt=0, le=1)
     """Draw from this much probability only."""
     paraphrases_column: Column = None
     """Column with lists of three paraphrases of each text (DE-COP)."""
-    choice_orders: int = Field(24, ge=4, le=24, multiple_of=4)
+    choice_orders: int = Field(default=24, ge=4, le=24, multiple_of=4)
     """Orders in which a text and its paraphrases are shown (DE-COP)."""
     rarity_from: Annotated[Path | None, Mark.PATH] = None
     """Run that tells how often the model says each word elsewhere: scores then depend on the text
@@ -424,13 +424,13 @@ class ExtractionSettings(Part):
 
     extract: bool = False
     """Follow the model through the documents, from their strongest windows on."""
-    extract_starts: int = Field(3, ge=1)
+    extract_starts: int = Field(default=3, ge=1)
     """Strongest windows of a document that it is followed from, and back from there as long as text
     comes out."""
-    extract_draws: int = Field(0, ge=0, le=1000)
+    extract_draws: int = Field(default=0, ge=0, le=1000)
     """Walks that are drawn from each of these windows where the greedy one, of the most likely
     words, led nowhere."""
-    extract_tokens: int = Field(2000, ge=1)
+    extract_tokens: int = Field(default=2000, ge=1)
     """Tokens of a document after which nothing further is asked."""
     controls: bool = False
     """Ask for passages that came out after an unrelated prefix, too, and look for them in the other
@@ -467,15 +467,15 @@ class FinetuningSettings(Part):
     prompts_from: Annotated[Text | None, Mark.PATH] = None
     """Texts whose first tokens the target goes on with; a reference model is tuned on what it says
     (SPV-MIA)."""
-    prompt_tokens: int = Field(16, ge=1, le=1024)
+    prompt_tokens: int = Field(default=16, ge=1, le=1024)
     """First tokens of each such text."""
-    generations: int = Field(1000, ge=2, le=1_000_000)
+    generations: int = Field(default=1000, ge=2, le=1_000_000)
     """Texts that the target generates."""
-    generation_tokens: int = Field(128, ge=2, le=100_000)
+    generation_tokens: int = Field(default=128, ge=2, le=100_000)
     """Most tokens of a generation."""
     candidate_from: Annotated[Text | None, Mark.PATH] = None
     """Texts of the same kind, on which a second reference model is tuned (LiRA-Candidate)."""
-    shadows: Annotated[int, AfterValidator(_even)] | None = Field(None, ge=2, le=1024)
+    shadows: Annotated[int, AfterValidator(_even)] | None = Field(default=None, ge=2, le=1024)
     """Shadow models, each tuned on a random half of the texts (LiRA, RMIA)."""
     tuning: Method = recipe_field("method")
     tuning_rank: int = recipe_field("rank")
@@ -483,11 +483,11 @@ class FinetuningSettings(Part):
     tuning_rate: float = recipe_field("learning_rate")
     tuning_batch: int = recipe_field("batch_size")
     tuning_tokens: int = recipe_field("max_tokens")
-    paraphrases: int = Field(10, ge=1, le=1000)
+    paraphrases: int = Field(default=10, ge=1, le=1000)
     """Symmetric pairs of paraphrases of each text (SPV-MIA)."""
-    paraphrase_share: float = Field(0.2, gt=0, le=1)
+    paraphrase_share: float = Field(default=0.2, gt=0, le=1)
     """Share of the tokens that a paraphrase replaces."""
-    noise: float = Field(0.1, gt=0, le=100)
+    noise: float = Field(default=0.1, gt=0, le=100)
     """Standard deviation of noise on embeddings, in that of the entries of the model's embedding
     matrix."""
 
@@ -523,7 +523,7 @@ class VerdictSettings(Part):
     min_k_plus_plus_20_v1, the first that is computed]"""
     level: Literal["target", "group", "collection"] = "target"
     """What the answer is about: each target, each whole group, or all groups together."""
-    windows_per_group: int | None = Field(None, ge=1)
+    windows_per_group: int | None = Field(default=None, ge=1)
     """Targets compared of each group; groups with fewer get no answer. [default: as many as nine
     groups in ten have]"""
     exploratory: bool = False
@@ -531,7 +531,7 @@ class VerdictSettings(Part):
     never sees the model tells the targets from the non-members."""
     statistic: Literal["mean", "median", "maximum"] = "mean"
     """What is compared of a group's targets."""
-    q: float = Field(0.05, gt=0, lt=1)
+    q: float = Field(default=0.05, gt=0, lt=1)
     """Largest share of false ones among what is reported."""
     adjustment: Literal["bh", "by"] = "bh"
     """Benjamini-Hochberg, or Benjamini-Yekutieli for any dependence."""
@@ -546,7 +546,7 @@ class VerdictSettings(Part):
     length_edges: Annotated[tuple[Annotated[int, Field(ge=1)], ...], BeforeValidator(names)] = ()
     """Words at which a new bucket begins, separated by commas: targets are compared with
     non-members of their own bucket."""
-    fpr: float = Field(0.05, gt=0, lt=1)
+    fpr: float = Field(default=0.05, gt=0, lt=1)
     """Share of non-members above the threshold at which the contamination rate is estimated."""
 
 

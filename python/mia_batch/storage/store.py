@@ -111,12 +111,12 @@ def _now() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-def holder(store: Store, found: Found | None) -> str | None:
+def holder(store: Store, found: StoredObject | None) -> str | None:
     """Name the working copy that holds the folder, or held it last."""
     return _content(store, found)["copy"] if found else None
 
 
-def is_live(store: Store, found: Found | None) -> bool:
+def is_live(store: Store, found: StoredObject | None) -> bool:
     """Tell whether the run that wrote a lease still writes it, by the store's own clock."""
     if found is None or not _content(store, found)["session"]:
         return False
@@ -127,12 +127,12 @@ def is_live(store: Store, found: Found | None) -> bool:
     return now is not None and (now.written - found.written).total_seconds() < _SECONDS
 
 
-def lease_of(store: Store) -> Found | None:
+def lease_of(store: Store) -> StoredObject | None:
     """Read the lease of a folder."""
     return store.read(_NAME)
 
 
-def _content(store: Store, found: Found) -> dict[str, str]:
+def _content(store: Store, found: StoredObject) -> dict[str, str]:
     try:
         content = json.loads(found.content)
         return {"copy": content["copy"], "session": content["session"]}
@@ -159,7 +159,7 @@ _REASONS = {
 }
 
 
-class Found(NamedTuple):
+class StoredObject(NamedTuple):
     """An object's content, its version, and when the store wrote it by its own clock."""
 
     content: bytes
@@ -223,13 +223,13 @@ class Store:
         with suppress(FileNotFoundError), _explained(self.url):
             self.store.delete(name)
 
-    def read(self, name: str) -> Found | None:
+    def read(self, name: str) -> StoredObject | None:
         """Read a small object; None where there is none."""
         with suppress(FileNotFoundError), _explained(self.url):
             got = self.impatient.get(name)
             meta = got.meta
             version = {key: str(meta[key]) for key in ("e_tag", "version") if meta[key] is not None}
-            return Found(bytes(got.bytes()), version, meta["last_modified"])
+            return StoredObject(bytes(got.bytes()), version, meta["last_modified"])
         return None
 
     def put_if(

@@ -15,7 +15,7 @@ from polars.testing import assert_frame_equal
 
 from mia_batch.cli.main import command
 from mia_batch.errors import CorpusError, RunFolderError, SettingsError
-from mia_batch.evidence.endpoint import EndpointSettings
+from mia_batch.evidence.endpoint import ClientSettings
 from mia_batch.finetuning.recipe import Recipe
 from mia_batch.inversion.inverting import invert
 from mia_batch.inversion.training import of_others, recover
@@ -192,7 +192,7 @@ def test_the_command_prints_the_figures(inverted, data, embedder):
     assert "give --embedder MODEL, or --base-url URL and --model NAME" in both.output
 
 
-ENDPOINT = EndpointSettings(base_url="http://127.0.0.1:9/v1", model="m")
+ENDPOINT = ClientSettings(base_url="http://127.0.0.1:9/v1", model="m")
 
 
 @pytest.mark.parametrize(

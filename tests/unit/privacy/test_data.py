@@ -11,7 +11,7 @@ from huggingface_hub import constants
 
 from mia_batch.errors import CorpusError, SettingsError
 from mia_batch.privacy.data import (
-    Format,
+    CanaryFormat,
     joined,
     learnt_by,
     paper_formats,
@@ -156,7 +156,7 @@ def test_a_file_of_formats(tmp_path):
     pin = {"name": "pin", "template": "PIN: {}", "slots": [["1", "2"]] * 4, "between": ""}
     path.write_text(json.dumps([pin]))
     (found,) = read_formats(path)
-    assert found == Format("pin", "PIN: {}", "", [["1", "2"]] * 4, "")
+    assert found == CanaryFormat("pin", "PIN: {}", "", [["1", "2"]] * 4, "")
     assert found.text(5) == "PIN: 1212"
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from mia_batch.evidence.endpoint.client import Endpoint
-from mia_batch.evidence.endpoint.settings import CHAT_INSTRUCTION, Capabilities, EndpointSettings
+from mia_batch.evidence.endpoint.settings import CHAT_INSTRUCTION, Capabilities, ClientSettings
 
 __all__ = [
     "CHAT_INSTRUCTION",
     "Capabilities",
+    "ClientSettings",
     "Endpoint",
-    "EndpointSettings",
 ]

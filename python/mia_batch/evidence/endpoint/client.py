@@ -37,7 +37,7 @@ from mia_batch.evidence.endpoint.replies import (
 )
 from mia_batch.evidence.endpoint.settings import (
     Capabilities,
-    EndpointSettings,
+    ClientSettings,
     Tokens,
     most_prompt_tokens,
 )
@@ -346,7 +346,7 @@ class Endpoint:
     @classmethod
     def open(
         cls,
-        settings: EndpointSettings,
+        settings: ClientSettings,
         *,
         kind: EvidenceKind = "samples",
         journal: Path,
@@ -460,7 +460,7 @@ class Endpoint:
         self._stack.push_async_callback(self._dispatcher.cancel)
 
 
-def _at_points(settings: EndpointSettings, tokenizer: Tokenizer | None) -> NextToken:
+def _at_points(settings: ClientSettings, tokenizer: Tokenizer | None) -> NextToken:
     """Draw the most likely token: any other would be listed beside those that are more likely."""
     if tokenizer is None:
         raise SettingsError(
@@ -470,7 +470,7 @@ def _at_points(settings: EndpointSettings, tokenizer: Tokenizer | None) -> NextT
     return kind(replace(settings, temperature=0.0, top_k=0, top_p=1.0), tokenizer)
 
 
-def _request_format(settings: EndpointSettings, kind: EvidenceKind) -> RequestFormat:
+def _request_format(settings: ClientSettings, kind: EvidenceKind) -> RequestFormat:
     if kind == "samples":
         return Chat(settings) if settings.chat else RequestFormat(settings)
     if kind == "logprobs" and not settings.chat:  # how tokens are drawn plays no part
@@ -523,7 +523,7 @@ def vectors_of(document: dict[str, Any], n: int) -> NDArray[np.float32] | str:
 
 
 def embed_at(
-    settings: EndpointSettings,
+    settings: ClientSettings,
     blocks: Sequence[Sequence[str]],
     journal: Path,
     take: Callable[[int, list[NDArray[np.float32] | str]], None],

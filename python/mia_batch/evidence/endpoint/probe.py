@@ -23,7 +23,7 @@ from mia_batch.evidence.endpoint.replies import (
     read_next_token,
     shorten,
 )
-from mia_batch.evidence.endpoint.settings import NEUTRAL, Capabilities, EndpointSettings, Honour
+from mia_batch.evidence.endpoint.settings import NEUTRAL, Capabilities, ClientSettings, Honour
 from mia_batch.evidence.endpoint.transport import (
     RefusedError,
     RequestRunner,
@@ -403,14 +403,14 @@ def _kind(answer: Choices) -> AnswerKind | None:
     return answer.found[0].answer if 0 in answer.found else None
 
 
-def _unusable(error: UnusableError, settings: EndpointSettings) -> EngineError:
+def _unusable(error: UnusableError, settings: ClientSettings) -> EngineError:
     start = f"the endpoint {settings.base_url} gives no usable answer ({error})"
     if error.is_json:
         return EngineError(f"{start}; its replies are not of the form that OpenAI's API has")
     return EngineError(f"{start}; check setting 'base_url', which usually ends with /v1")
 
 
-def _first_refusal(error: RefusedError, settings: EndpointSettings) -> SettingsError | EngineError:
+def _first_refusal(error: RefusedError, settings: ClientSettings) -> SettingsError | EngineError:
     start = f"the endpoint {settings.base_url} refuses model {settings.model!r} ({error})"
     if error.status in {401, 403}:
         return SettingsError(f"{start}; check the API key and what it may use")

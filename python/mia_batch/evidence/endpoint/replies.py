@@ -17,8 +17,8 @@ from pydantic import BaseModel, Field, ValidationError
 from mia_batch.evidence.endpoint.settings import (
     NEUTRAL,
     Capabilities,
+    ClientSettings,
     Dialect,
-    EndpointSettings,
     Tokens,
     most_prompt_tokens,
 )
@@ -214,7 +214,7 @@ def _redacted(value: Any, redact: Callable[[str], str]) -> Any:  # noqa: ANN401 
     return value
 
 
-def read_refusal(reply: Reply, settings: EndpointSettings) -> Refusal:
+def read_refusal(reply: Reply, settings: ClientSettings) -> Refusal:
     decoded = decode_object(reply.body)
     document = decoded or {}
     error = document.get("error", document)
@@ -324,7 +324,7 @@ class RequestFormat:
 
     path: ClassVar[str] = "/completions"
     converses: ClassVar[bool] = False  # whether a chat model answers, which thinks and refuses
-    settings: EndpointSettings
+    settings: ClientSettings
     dialect: Dialect = field(default_factory=Dialect, kw_only=True)
 
     def prompt_fields(self, prompt: str) -> dict[str, object]:

@@ -17,7 +17,7 @@ CHAT_INSTRUCTION = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EndpointSettings:
+class ClientSettings:
     """Everything that the client of an OpenAI-compatible endpoint follows."""
 
     base_url: str  # up to and including the version, such as https://api.openai.com/v1
@@ -162,7 +162,7 @@ class Tokens(NamedTuple):
         return Tokens(self.given + times * other.given, self.drawn + times * other.drawn)
 
 
-def most_prompt_tokens(settings: EndpointSettings, *, prompt_bytes: int, prompts: int = 1) -> int:
+def most_prompt_tokens(settings: ClientSettings, *, prompt_bytes: int, prompts: int = 1) -> int:
     """Bound the tokens of prompts with so many bytes in UTF-8, whatever the tokenizer.
 
     No usual tokenizer makes more tokens than a text has bytes; special tokens come on top. English
@@ -175,7 +175,7 @@ def most_prompt_tokens(settings: EndpointSettings, *, prompt_bytes: int, prompts
 class Ledger:
     """What has been spent, earlier processes of the run included, and what may be in flight."""
 
-    def __init__(self, settings: EndpointSettings, spent: Tokens) -> None:
+    def __init__(self, settings: ClientSettings, spent: Tokens) -> None:
         self._settings = settings
         self._spent = spent
         self._reserved = Tokens(0, 0)
@@ -206,7 +206,7 @@ class Ledger:
         self._spent = self._spent.plus(used)
 
 
-def money(settings: EndpointSettings, tokens: Tokens) -> float | None:
+def money(settings: ClientSettings, tokens: Tokens) -> float | None:
     """Price tokens; None where a price is unknown."""
     if settings.price_in is None or settings.price_out is None:
         return None

@@ -18,7 +18,7 @@ import httpx
 
 from mia_batch.errors import EngineError
 from mia_batch.evidence.endpoint.replies import Choices, RequestFormat, WireRequest, read_refusal
-from mia_batch.evidence.endpoint.settings import EndpointSettings, Ledger, Tokens
+from mia_batch.evidence.endpoint.settings import ClientSettings, Ledger, Tokens
 
 if TYPE_CHECKING:
     from mia_batch.evidence.endpoint.client import Journal
@@ -48,7 +48,7 @@ class UnansweredError(Exception):
 class Transport:
     """Connections to one endpoint; redirects are never followed, so the key goes nowhere else."""
 
-    def __init__(self, settings: EndpointSettings) -> None:
+    def __init__(self, settings: ClientSettings) -> None:
         self._settings = settings
         key, timeout, most = settings.api_key, settings.timeout, settings.max_concurrency
         self._client = httpx.AsyncClient(

@@ -7,7 +7,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from mia_batch.errors import EngineError
-from mia_batch.evidence.endpoint import Endpoint, EndpointSettings
+from mia_batch.evidence.endpoint import ClientSettings, Endpoint
 from mia_batch.evidence.request import Request
 from tests.hostile_server import MODEL, HostileServer
 from tests.processes import HANGS
@@ -40,7 +40,7 @@ def request(request_id: int, *, n: int = 1) -> Request:
     )
 
 
-def settings_for(server: HostileServer, **changed: Any) -> EndpointSettings:
+def settings_for(server: HostileServer, **changed: Any) -> ClientSettings:
     usual: dict[str, Any] = {
         "base_url": server.url,
         "model": MODEL,
@@ -49,7 +49,7 @@ def settings_for(server: HostileServer, **changed: Any) -> EndpointSettings:
         "timeout": HANGS,
         "max_retries": 3,
     }
-    return EndpointSettings(**(usual | changed))
+    return ClientSettings(**(usual | changed))
 
 
 def opened(server: HostileServer, folder: Path, **changed: Any) -> Endpoint:

@@ -49,9 +49,9 @@ CLIENT = f"""
 import sys
 from pathlib import Path
 from random import Random
-from mia_batch.evidence.endpoint import Endpoint, EndpointSettings
+from mia_batch.evidence.endpoint import Endpoint, ClientSettings
 from tests.unit.evidence.endpoint.asking import KEY, request, results, texts
-settings = EndpointSettings(
+settings = ClientSettings(
     base_url=sys.argv[1],
     model="tiny",
     api_key=KEY,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mia_batch.evidence.endpoint import EndpointSettings
+from mia_batch.evidence.endpoint import ClientSettings
 from mia_batch.evidence.endpoint.replies import (
     Chat,
     Choices,
@@ -27,7 +27,7 @@ from mia_batch.evidence.endpoint.transport import Reply
 from mia_batch.evidence.request import Continuation
 from tests.unit.evidence.endpoint.asking import KEY
 
-SETTINGS = EndpointSettings(base_url="http://host/v1", model="m", api_key=KEY)
+SETTINGS = ClientSettings(base_url="http://host/v1", model="m", api_key=KEY)
 
 
 def read(document: Any, n: int = 2) -> Choices:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mia_batch.errors import SettingsError
-from mia_batch.evidence.endpoint import Capabilities, EndpointSettings
+from mia_batch.evidence.endpoint import Capabilities, ClientSettings
 from mia_batch.evidence.endpoint.settings import Ledger, Tokens, money, most_prompt_tokens
 from tests.unit.evidence.endpoint.asking import KEY
 
@@ -17,7 +17,7 @@ from tests.unit.evidence.endpoint.asking import KEY
     "url", ["https://api.openai.com/v1", "http://[::1]:8000/v1/", "http://h", "http://h/@me/v1"]
 )
 def test_addresses(url):
-    assert EndpointSettings(base_url=url, model="m").base_url == url
+    assert ClientSettings(base_url=url, model="m").base_url == url
 
 
 @pytest.mark.parametrize(
@@ -30,31 +30,31 @@ def test_addresses(url):
 )  # fmt: skip
 def test_what_is_no_address(url):
     with pytest.raises(SettingsError, match=r"setting 'base_url' is .* write it like https://"):
-        EndpointSettings(base_url=url, model="m")
+        ClientSettings(base_url=url, model="m")
 
 
 @pytest.mark.parametrize("host", ["host/v1", "host:port/v1"])
 def test_an_address_does_not_carry_secrets_and_its_error_does_not_show_them(host):
     with pytest.raises(SettingsError, match="user name or password") as caught:
-        EndpointSettings(base_url=f"https://user:{KEY}@{host}", model="m")
+        ClientSettings(base_url=f"https://user:{KEY}@{host}", model="m")
     assert KEY not in str(caught.value)
 
 
 @pytest.mark.parametrize("key", ["", *(KEY + end for end in "\n é\x00")])
 def test_a_key_that_http_cannot_carry_is_refused_unseen(key):
     with pytest.raises(SettingsError, match="the API key is empty or has spaces") as caught:
-        EndpointSettings(base_url="http://host/v1", model="m", api_key=key)
+        ClientSettings(base_url="http://host/v1", model="m", api_key=key)
     assert KEY not in str(caught.value)
 
 
 def test_the_key_is_not_shown():
-    settings = EndpointSettings(base_url="http://host/v1", model="m", api_key=KEY)
+    settings = ClientSettings(base_url="http://host/v1", model="m", api_key=KEY)
     assert KEY not in repr(settings) + str(settings) + repr(
         settings.sample_identity(Capabilities())
     )
     assert settings.redact(f"wrong key {KEY}, {KEY}!") == "wrong key [key], [key]!"
-    assert EndpointSettings(base_url="http://host/v1", model="m").redact("as it is") == "as it is"
-    short = EndpointSettings(base_url="http://host/v1", model="m", api_key="e")
+    assert ClientSettings(base_url="http://host/v1", model="m").redact("as it is") == "as it is"
+    short = ClientSettings(base_url="http://host/v1", model="m", api_key="e")
     assert short.redact("the server refuses") == "the server refuses"
 
 
@@ -62,15 +62,15 @@ def test_the_key_is_not_shown():
 def test_a_limit_of_cost_needs_prices(missing):
     given: dict[str, Any] = {"max_cost": 1.0, "price_in": 1.0, "price_out": 1.0} | {missing: None}
     with pytest.raises(SettingsError, match=re.escape("give 'price_in' and 'price_out'")):
-        EndpointSettings(base_url="http://host/v1", model="m", **given)
+        ClientSettings(base_url="http://host/v1", model="m", **given)
 
 
 # The most that a run can cost, and what it did.
 
 
-def priced(**changed: Any) -> EndpointSettings:
+def priced(**changed: Any) -> ClientSettings:
     given = {"price_in": 2.0, "price_out": 10.0, "max_cost": None} | changed
-    return EndpointSettings(base_url="http://host/v1", model="m", **given)
+    return ClientSettings(base_url="http://host/v1", model="m", **given)
 
 
 def test_a_cost_by_hand():
@@ -86,7 +86,7 @@ def test_without_prices_there_are_tokens_but_no_money():
 
 
 def test_a_chat_instruction_is_part_of_every_prompt():
-    settings = EndpointSettings(
+    settings = ClientSettings(
         base_url="http://host/v1", model="m", chat=True, chat_instruction="Go on: é"
     )
     assert most_prompt_tokens(settings, prompt_bytes=100, prompts=2) == 100 + 2 * (9 + 16)

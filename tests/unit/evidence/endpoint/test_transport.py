@@ -43,7 +43,7 @@ MOST_MIB = 500
 READ = """
 import asyncio, re, sys
 from pathlib import Path
-from mia_batch.evidence.endpoint import EndpointSettings
+from mia_batch.evidence.endpoint import ClientSettings
 from mia_batch.evidence.endpoint.transport import Transport, UnansweredError
 
 def peak():
@@ -51,7 +51,7 @@ def peak():
     return int(re.search(r"VmHWM:\\s*(\\d+) kB", status)[1]) / 1024
 
 async def ask():
-    transport = Transport(EndpointSettings(base_url=sys.argv[1], model="m"))
+    transport = Transport(ClientSettings(base_url=sys.argv[1], model="m"))
     try:
         await transport.send("/completions", {})
     except UnansweredError as error:

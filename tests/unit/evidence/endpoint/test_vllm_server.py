@@ -19,7 +19,7 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
-from mia_batch.evidence.endpoint import Capabilities, Endpoint, EndpointSettings
+from mia_batch.evidence.endpoint import Capabilities, ClientSettings, Endpoint
 from mia_batch.evidence.process import EngineProcess, LocalSource
 from mia_batch.evidence.request import EngineSpec, Request
 from mia_batch.models.tokens import Tokenizer
@@ -92,7 +92,7 @@ def wait_until_ready(url: str, process: subprocess.Popen[bytes], log: Path) -> N
 
 
 def over_http(server: str, folder: Path) -> dict[int, list[Sample]]:
-    settings = EndpointSettings(base_url=server, model="tiny", max_concurrency=6)
+    settings = ClientSettings(base_url=server, model="tiny", max_concurrency=6)
     asked = [
         Request(
             request_id=i,
@@ -167,7 +167,7 @@ def test_log_probabilities_over_http_are_those_of_the_same_model_in_process(
         Request(request_id=i, kind="logprobs", key=f"{i}:text:0", context=context, text=text)
         for i, (context, text) in enumerate(views)
     ]
-    settings = EndpointSettings(base_url=server, model="tiny", max_concurrency=6)
+    settings = ClientSettings(base_url=server, model="tiny", max_concurrency=6)
     spec = EngineSpec(engine="transformers", kind="logprobs", model=str(checkpoint))
     journal = tmp_path / "journal.sqlite"
     with (
