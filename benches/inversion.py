@@ -30,11 +30,11 @@ from benches.pairs import DATA
 from benches.power import train_model
 from benches.results import append_results, machine, versions
 
-from mia_batch.demo.making import DemoSettings
-from mia_batch.demo.train import new_model, save, train_tokenizer
-from mia_batch.finetuning.recipe import RECIPES
-from mia_batch.inversion.inverting import Inverted, invert
+from mia_batch.extras.privacy.inversion.inverting import Inverted, invert
+from mia_batch.extras.sets.demo.making import DemoSettings
+from mia_batch.extras.sets.demo.train import new_model, save, train_tokenizer
 from mia_batch.observer import Observer
+from mia_batch.recipes import RECIPES
 
 BOOKS = (
     *("alice_in_wonderland", "dracula", "frankenstein", "great_expectations", "jane_eyre"),

@@ -34,10 +34,10 @@ import pytest
 from benches.pairs import DATA
 from benches.results import append_results, versions
 
-from mia_batch.finetuning.recipe import RECIPES
-from mia_batch.privacy.audit import audit_privacy
-from mia_batch.privacy.measures import clopper_pearson_bound, one_run_bound
-from mia_batch.privacy.plan import RECIPE_FIELDS, Plan
+from mia_batch.extras.privacy.audit import audit_privacy
+from mia_batch.extras.privacy.measures import clopper_pearson_bound, one_run_bound
+from mia_batch.extras.privacy.plan import RECIPE_FIELDS, Plan
+from mia_batch.recipes import RECIPES
 from tests.bases import save_bases
 from tests.broken import Fault, break_trainings
 

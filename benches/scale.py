@@ -34,8 +34,8 @@ from benches.results import append_results, machine, versions
 from benches.sleepers import projection, sleepers
 from benches.tuned_workers import tuned
 
-from mia_batch.evidence.executors import ray as pool_module
-from mia_batch.evidence.executors.ray import EngineWorker, Joined, Start
+from mia_batch.extras import ray as pool_module
+from mia_batch.extras.ray import EngineWorker, Joined, Start
 from mia_batch.observer import Observer
 from mia_batch.pipeline.auditing import run_audit
 from mia_batch.settings import load_settings

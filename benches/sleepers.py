@@ -19,10 +19,10 @@ from unittest.mock import patch
 import polars as pl
 
 from mia_batch.evidence.engines.registry import available_memory
-from mia_batch.evidence.executors import ray as pool_module
-from mia_batch.evidence.executors.ray import Answered, Joined, Pool, RayExecutor, Start, connected
 from mia_batch.evidence.parts import Block
 from mia_batch.evidence.request import EngineSpec
+from mia_batch.extras import ray as pool_module
+from mia_batch.extras.ray import Answered, Joined, Pool, RayExecutor, Start, connected
 from tests.cluster import JOINED
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING
 import httpx
 from benches.results import append_results, machine, versions
 
-from mia_batch.storage import copy_of
-from mia_batch.storage.copies import mirrored
+from mia_batch.extras.store.copies import mirrored
+from mia_batch.places import copy_of
 from mia_batch.tables import replacing
 
 if TYPE_CHECKING:

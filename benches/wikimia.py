@@ -13,9 +13,9 @@ from typing import Any
 
 from benches.results import append_results, versions
 
-from mia_batch.building import build_set
 from mia_batch.corpus import ColumnNames
 from mia_batch.errors import CorpusError
+from mia_batch.extras.sets import build_set
 
 __all__ = ["measure"]
 

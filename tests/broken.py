@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from mia_batch.finetuning import training
+from mia_batch.extras.tune import training
 
 if TYPE_CHECKING:
     import pytest

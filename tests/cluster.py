@@ -7,8 +7,8 @@ from typing import Any, Self
 
 from ray.cluster_utils import Cluster as RayCluster
 
-from mia_batch.evidence.executors.ray import Joined
 from mia_batch.evidence.request import EngineInfo
+from mia_batch.extras.ray import Joined
 from tests.processes import children
 
 JOINED = Joined(

@@ -41,7 +41,7 @@ def shared_folder(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> P
 @pytest.fixture(scope="session")
 def demo():
     """The demo's corpus and trained model, made where `mia-batch demo` keeps them."""
-    from mia_batch.demo import prepare
+    from mia_batch.extras.sets.demo import prepare
 
     return prepare(REPOSITORY / "demo")
 

@@ -29,7 +29,7 @@ _CONTEXT.set_forkserver_preload(
         "mia_batch.evidence.engines.transformers",
         "mia_batch.evidence.engines.transformers",
         "mia_batch.evidence.engines.masked",
-        "mia_batch.finetuning.training",
+        "mia_batch.extras.tune.training",
         "peft",
         "transformers.models.llama.modeling_llama",
         "transformers.models.gpt2.modeling_gpt2",

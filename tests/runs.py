@@ -16,7 +16,7 @@ from filelock import FileLock
 import mia_batch
 from mia_batch import Run, pipeline
 from mia_batch.attacks.from_samples import PROBE_ATTACKS
-from mia_batch.pipeline import paraphrasing
+from mia_batch.extras.sets import paraphrasing
 from mia_batch.settings import nested
 from tests.checkpoints import SMALLEST, TEXTS, save_checkpoint, save_masked_checkpoint
 from tests.hostile_server import MODEL, HostileServer, TinyModel

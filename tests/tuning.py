@@ -11,8 +11,8 @@ import pytest
 from transformers import TrainerState
 from transformers.trainer_callback import CallbackHandler
 
-from mia_batch.finetuning.making import Made, Making, made_of
-from mia_batch.finetuning.recipe import Recipe
+from mia_batch.extras.tune.making import Made, Making, made_of
+from mia_batch.recipes import Recipe
 from tests.checkpoints import TEXTS
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ import pytest
 
 from mia_batch.errors import EngineError, SettingsError
 from mia_batch.evidence.engines import registry
-from mia_batch.evidence.executors.ray import EngineWorker, Start, package_version
 from mia_batch.evidence.request import EngineSpec
+from mia_batch.extras.ray import EngineWorker, Start, package_version
 from mia_batch.models.weights import identify_model
 from mia_batch.pipeline.choice import check_together
 from mia_batch.settings import load_settings
@@ -144,7 +144,7 @@ def test_ray_of_this_machine_alone(undisturbed, tmp_path):
 def test_ray_of_this_machine_starts_again_for_the_next_model(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     code = (
-        "from mia_batch.evidence.executors.ray import connected, room\n"
+        "from mia_batch.extras.ray import connected, room\n"
         "for _ in range(2):\n"
         "    with connected(None, 3):\n"
         "        print(room(1))\n"

@@ -12,7 +12,7 @@ from ray.exceptions import OutOfDiskError
 
 from mia_batch.cli.main import command
 from mia_batch.errors import EngineError
-from mia_batch.evidence.executors.ray import connected
+from mia_batch.extras.ray import connected
 from mia_batch.pipeline import sessions
 from tests.cluster import Cluster
 from tests.counting import counting_engine

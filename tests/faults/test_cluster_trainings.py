@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mia_batch.errors import EngineError, RequestError, SettingsError
-from mia_batch.evidence.executors.ray import _called, package_version
+from mia_batch.extras.ray import _called, package_version
 from tests.cluster import Cluster, tasks
 from tests.processes import HANGS, wait_until
 from tests.tuning import LEARNT, contents, make

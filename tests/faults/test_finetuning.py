@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from mia_batch.cli.main import command
 from mia_batch.errors import MiaBatchError, RunFolderError, SettingsError
-from mia_batch.finetuning import making
+from mia_batch.extras.tune import making
 from tests.adapters import save_gpt2
 from tests.bases import save_bases
 from tests.checkpoints import save_masked_checkpoint

@@ -7,9 +7,9 @@ import signal
 import polars as pl
 import pytest
 
-from mia_batch.finetuning.recipe import Recipe
-from mia_batch.inversion.inverting import invert
+from mia_batch.extras.privacy.inversion.inverting import invert
 from mia_batch.observer import Observer
+from mia_batch.recipes import Recipe
 from tests.forked import Forked
 from tests.tuning import LEARNT, contents, die_saving
 

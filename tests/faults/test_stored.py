@@ -15,9 +15,9 @@ import obstore
 import pytest
 
 from mia_batch.errors import RunFolderError
+from mia_batch.extras.store import objects as leases
+from mia_batch.extras.store.objects import Store
 from mia_batch.pipeline.custody import verify
-from mia_batch.storage import store as leases
-from mia_batch.storage.store import Store
 from tests.processes import HANGS
 from tests.runs import audit_books
 from tests.s3 import BUCKET, s3_server

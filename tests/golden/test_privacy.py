@@ -11,10 +11,10 @@ import polars as pl
 import pytest
 
 from mia_batch.errors import CorpusError, RunFolderError, SettingsError
-from mia_batch.finetuning.recipe import RECIPES
-from mia_batch.privacy.audit import audit_privacy, conclusions
-from mia_batch.privacy.data import CanaryFormat
-from mia_batch.privacy.plan import RECIPE_FIELDS, Plan
+from mia_batch.extras.privacy.audit import audit_privacy, conclusions
+from mia_batch.extras.privacy.data import CanaryFormat
+from mia_batch.extras.privacy.plan import RECIPE_FIELDS, Plan
+from mia_batch.recipes import RECIPES
 from tests.bases import save_bases
 from tests.broken import break_trainings
 from tests.forked import Forked

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from mia_batch.building import build_set
 from mia_batch.corpus import ColumnNames
 from mia_batch.errors import CorpusError
+from mia_batch.extras.sets import build_set
 
 _TEXT = ColumnNames(text="input")
 

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ray.exceptions import RayActorError
 
-from mia_batch.evidence.executors import ray as executor
-from mia_batch.evidence.executors.ray import Answered, InHand, Worker
 from mia_batch.evidence.parts import Block
+from mia_batch.extras import ray as executor
+from mia_batch.extras.ray import Answered, InHand, Worker
 from tests.cluster import JOINED
 
 DEAD = RayActorError()

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from mia_batch.cli.options import (
-    PATH,
     TopicGroup,
     console_of,
     given,
@@ -28,10 +27,8 @@ from mia_batch.cli.options import (
 )
 from mia_batch.cli.plan import plan as plan_design
 from mia_batch.cli.runs import compare, report, show, verify
-from mia_batch.cli.sets import build_set, paraphrase
-from mia_batch.cli.training import finetune, invert, privacy
 from mia_batch.errors import MiaBatchError, RequestError
-from mia_batch.storage import copy_of, is_url, place_of
+from mia_batch.places import copy_of, is_url, place_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -221,10 +218,10 @@ def command(context: click.Context, /, *, dry_run: bool, **options: object) -> N
 
         show_plan(plan(settings), settings, console_of(stderr=False))
         return
-    _audit(settings)
+    audit_and_show(settings)
 
 
-def _audit(settings: Any) -> None:  # noqa: ANN401 - Settings is imported at use
+def audit_and_show(settings: Any) -> None:  # noqa: ANN401 - Settings is imported at use
     """Audit and show the result; exit 1 where too many targets have failed."""
     from mia_batch.pipeline import run_audit
 
@@ -290,28 +287,5 @@ def attacks(name: str | None) -> None:
         show_attack(get(name), console_of(stderr=False))
 
 
-@command.command("demo")
-@click.option(
-    "--folder",
-    type=PATH,
-    default="demo",
-    help="Where corpus, model and run are kept and used again.",
-)
-@click.option("--fresh", is_flag=True, help="Start over.")
-@click.pass_obj
-def demo(goes_on: list[str], /, *, folder: Path, fresh: bool) -> None:
-    """Train a small model on half of a corpus, and audit it: the truth is known."""
-    from mia_batch.demo import prepare
-    from mia_batch.settings import load_settings
-
-    console = console_of(stderr=True)
-    prepared = prepare(folder, fresh=fresh, notify=lambda line: console.print(line, markup=False))
-    if fresh:
-        goes_on.remove("--fresh")
-    console.print(f"mia-batch --config {prepared.config}", style="bold", highlight=False)
-    _audit(load_settings({"config": prepared.config}))
-
-
-_OTHERS = (build_set, compare, finetune, invert, paraphrase, plan_design, privacy)
-for other in (*_OTHERS, report, show, verify):
+for other in (compare, plan_design, report, show, verify):
     command.add_command(other)

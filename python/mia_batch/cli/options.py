@@ -15,10 +15,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from mia_batch.finetuning.recipe import recipe_field
 from mia_batch.observer import Observer
+from mia_batch.places import place_of
+from mia_batch.plugins import extra, plugins
+from mia_batch.recipes import recipe_field
 from mia_batch.settings import NO_YARDSTICK, PARTS, Mark, Settings
-from mia_batch.storage import place_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -57,6 +58,11 @@ def column_options(*usual: str, **columns: str | None) -> Decorator:
 
 def given(options: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value not in (None, ())}
+
+
+def take(options: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """Take options away, and return those of them that are given."""
+    return given({name: options.pop(name) for name in names if name in options})
 
 
 class NumberRange(click.FloatRange):
@@ -110,6 +116,17 @@ class TopicOption(click.Option):
 
 class TopicGroup(click.Group):
     """A command whose help groups its options by topic; those that everybody needs come first."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Name the core's commands, and those of extras and other packages."""
+        return sorted({*super().list_commands(ctx), *plugins("commands")})
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        """Load a command of an extra when it is asked for."""
+        if (own := super().get_command(ctx, name)) is not None or name not in plugins("commands"):
+            return own
+        command: click.Command = extra("commands", name)
+        return command
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write a section for each topic, then the commands."""

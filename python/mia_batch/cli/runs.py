@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mia_batch.cli.options import console_of, given, observing, settings_options
-from mia_batch.storage import place_of
+from mia_batch.places import place_of
 
 if TYPE_CHECKING:
     from polars import DataFrame
@@ -109,7 +109,7 @@ def report(place: Path | str, kind: Format, out: Path | None) -> None:
     """Render the report of a finished run from its tables."""
     from mia_batch.pipeline import Run
     from mia_batch.pipeline.finished import report_of, write_report
-    from mia_batch.storage.copies import mirrored
+    from mia_batch.places import mirrored
     from mia_batch.tables import write_text
 
     run = Run(place)

@@ -12,8 +12,8 @@ from mia_batch.cli.options import figure, limits, plain
 from mia_batch.diagnostics.unscored import count_reasons
 from mia_batch.pipeline.finished import REPORT
 from mia_batch.pipeline.stages.verdicts import conclusions
+from mia_batch.places import is_url
 from mia_batch.settings import stored_settings
-from mia_batch.storage import is_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -39,6 +39,7 @@ from mia_batch.pipeline.stages.targets import TargetsStage
 from mia_batch.pipeline.stages.tuned import BeforeTuningStage, GenerationsStage, TuningStage
 from mia_batch.pipeline.stages.verdicts import PreflightStage, VerdictsStage
 from mia_batch.pipeline.stages.views import models_of
+from mia_batch.places import fetched, is_url, mirrored
 from mia_batch.prompts.views import RunModel
 from mia_batch.report import earlier_sentences
 from mia_batch.settings import (
@@ -59,8 +60,6 @@ from mia_batch.settings import (
     load_settings,
 )
 from mia_batch.settings.model import names as split_names
-from mia_batch.storage import is_url
-from mia_batch.storage.copies import fetched, mirrored
 from mia_batch.tables import read_finite, remove
 
 # Shards: processes, on one machine or many, that each work on some blocks of one run.

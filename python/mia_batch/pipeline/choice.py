@@ -10,10 +10,10 @@ from mia_batch.attacks.attack import CHOICE, COMBINATION, CONTINUATION, NEXT_TOK
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.collect import NOISE, QUESTION
 from mia_batch.evidence.engines.registry import why_not
-from mia_batch.evidence.executors.ray import why_no_ray
 from mia_batch.evidence.replay import Recording
 from mia_batch.features import why_no_similarity
 from mia_batch.inference.findings import VerdictPlan
+from mia_batch.plugins import extra
 from mia_batch.prompts.views import RunModel
 from mia_batch.settings import Settings
 
@@ -109,7 +109,7 @@ def _refusals(settings: Settings, attacks: Sequence[Attack]) -> Iterator[str]:
             "settings 'ray' and 'workers' are about engines that are started, and engine "
             f"{engine!r} is none; leave them out"
         )
-    elif settings.on_cluster and (reason := why_no_ray()) is not None:
+    elif settings.on_cluster and (reason := extra("executors", "ray").why_no_ray()) is not None:
         yield f"settings 'ray' and 'workers' need Ray: {reason}"
     if not settings.stop_when_decided:
         return

@@ -27,9 +27,9 @@ from mia_batch.corpus import (
 from mia_batch.errors import CorpusError, SettingsError
 from mia_batch.inference.yardstick import sort_levels
 from mia_batch.metrics.evaluate import find_slices
+from mia_batch.places import is_url
 from mia_batch.schemas import Documents, SetAside
 from mia_batch.settings import CLASSICS, NO_YARDSTICK, Settings
-from mia_batch.storage import is_url
 from mia_batch.tables import generate, replacing
 from mia_batch.targets import TargetPlan, build_targets
 

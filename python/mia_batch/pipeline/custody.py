@@ -15,8 +15,8 @@ from mia_batch.errors import RequestError, RunFolderError
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.manifest import Manifest, is_lock, reading, signed_text
 from mia_batch.pipeline.run import PARTS, Run
+from mia_batch.places import settled
 from mia_batch.settings import CLASSICS
-from mia_batch.storage.copies import settled
 from mia_batch.tables import digest, side_by_side, write_text
 
 # Time stamps of a run's root, which its user has had made and laid into its folder.

@@ -17,8 +17,7 @@ from mia_batch.evidence.parts import Shard, scan_parts
 from mia_batch.inference.findings import earlier_findings
 from mia_batch.kernels import Rarity
 from mia_batch.pipeline.manifest import Manifest, alone, as_shard
-from mia_batch.storage import is_url
-from mia_batch.storage.copies import fetched
+from mia_batch.places import fetched, is_url
 from mia_batch.tables import remove_unfinished, scan
 
 TABLES: dict[str, type[dy.Schema]] = {

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
-from os import cpu_count
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import polars as pl
 
@@ -18,7 +17,6 @@ from mia_batch.evidence.collect import SampleTask, Task, Told
 from mia_batch.evidence.endpoint import Capabilities, Endpoint
 from mia_batch.evidence.endpoint.settings import Tokens, money, most_prompt_tokens
 from mia_batch.evidence.executors.local import Executor, LocalExecutor
-from mia_batch.evidence.executors.ray import Call, connected, marked
 from mia_batch.evidence.parts import Block, Missing, Work
 from mia_batch.evidence.process import LocalSource
 from mia_batch.evidence.request import (
@@ -29,15 +27,18 @@ from mia_batch.evidence.request import (
     Workload,
     work_of,
 )
-from mia_batch.finetuning.making import Made, Making, Wanted, made_of
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.models.weights import Measure, estimate_tokens, identify_model
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.manifest import asking
+from mia_batch.plugins import extra
 from mia_batch.prompts.views import RunModel, View
 from mia_batch.settings import Settings
 from mia_batch.settings.load import endpoint_settings, endpoint_tokenizer
 from mia_batch.tables import in_background, is_followed
+
+if TYPE_CHECKING:
+    from mia_batch.extras.tune.making import Made, Wanted
 
 AnyTask = TypeVar("AnyTask", bound="Task")
 
@@ -116,9 +117,7 @@ def spread(audit: Audit) -> Iterator[Callable[..., None]]:
         with in_background() as later:
             yield later
         return
-    from mia_batch.evidence.executors.ray import on_cluster
-
-    with connected(settings.ray), on_cluster(folder) as later:
+    with extra("executors", "ray").spread(settings.ray, folder) as later:
         yield later
 
 
@@ -129,34 +128,6 @@ def _here(
     with audit.kept.lent(spec, audit.run.engine_log, keep=RunModel.of(model).is_made) as engine:
         source = LocalSource(engine, tokenizer, strides=audit.settings.long_texts == "stride")
         yield LocalExecutor(source, source.restart, audit.observer.stage), engine.info
-
-
-@contextmanager
-def _on_cluster(
-    audit: Audit, model: str, spec: EngineSpec, tokenizer: Tokenizer | None
-) -> Iterator[tuple[Executor, EngineInfo]]:
-    from mia_batch.evidence.executors.ray import Pool, RayExecutor, Start, package_version
-
-    settings, say = audit.settings, audit.observer.stage
-    wanted = None if settings.workers in (None, "auto") else int(str(settings.workers))
-    cores = max(cpu_count() or 1, (wanted or 1) * spec.tensor_parallel_size)
-    with connected(settings.ray, cores), marked(audit.run.folder) as mark:
-        start = Start(
-            spec=spec,
-            tokenizer=tokenizer,
-            strides=settings.long_texts == "stride",
-            digest=audit.source(model)["digest"],
-            version=package_version(),
-            mark=mark,
-        )
-        pool = Pool(start, wanted=wanted, name=f"mia-batch {spec.kind} of {model}", say=say)
-        try:
-            first = pool.first()
-            yield RayExecutor(pool, say, audit.observer.at_work), first.info
-            for worker in pool.workers:
-                say(f"{worker.name}: {worker.blocks:,} blocks, {worker.tokens:,} tokens")
-        finally:
-            pool.close()
 
 
 # Sessions: an opened model or endpoint, ready to work on blocks.
@@ -254,7 +225,7 @@ def _open_engine(
     audit.observer.stage(
         f"the same {spec.engine} goes on as {model}" if turns else f"starting {spec.engine}: {why}"
     )
-    start = _on_cluster if audit.settings.on_cluster else _here
+    start = extra("executors", "ray").engines if audit.settings.on_cluster else _here
     with start(audit, model, spec, tokenizer) as (executor, info):
         made_by = {f"{kind} engine": spec.engine, f"{kind} dtype": info.dtype}
         manifest.agree_model(model, made_by, run.folder)
@@ -407,41 +378,12 @@ def trained(
     """Make models, several at once on Ray where the settings want it; yield each as it is there."""
     if settings.on_cluster:
         if not is_followed(folder / "run.json"):
-            yield from _trained_on_cluster(settings, folder, wanted, say)
+            yield from extra("executors", "ray").trained(settings, folder, wanted, say)
             return
         say("models are tuned one after another: no worker sees the folder of a run in a store")
     for name, making, path in wanted:
-        yield name, made_of(making, path, partial(_named, say, name))
+        yield name, extra("models", "tuned").made_of(making, path, partial(named, say, name))
 
 
-def _trained_on_cluster(
-    settings: Settings, folder: Path, wanted: Iterator[Wanted], say: Callable[[str], None]
-) -> Generator[tuple[str, Made]]:
-    """Let machines that see the run's folder make the models there, then take each up here."""
-    from mia_batch.evidence.executors.ray import on_machines
-
-    begun: dict[str, tuple[Making, Path]] = {}
-
-    def calls() -> Iterator[Call]:
-        for name, making, path in wanted:
-            begun[name] = making, path
-            yield name, (making.digest, replace(making), path.resolve())
-
-    most = settings.workers if isinstance(settings.workers, int) else None
-    each = settings.tensor_parallel_size
-    with connected(settings.ray, max(cpu_count() or 1, (most or 1) * each)):
-        for name, reason in on_machines(_make, calls(), folder, say, each=each, most=most):
-            if reason is not None:
-                say(f"{name} is tuned on this machine: {reason}")
-            yield name, made_of(*begun.pop(name), partial(_named, say, name))
-
-
-def _make(digest: str, making: Making, path: Path, say: Callable[[str], None]) -> None:
-    """Make a model on another machine, if its base is the same there."""
-    if making.digest != digest:
-        raise SettingsError(f"{making.base} is another model than the run's: its digest differs")
-    made_of(making, path, say)
-
-
-def _named(say: Callable[[str], None], name: str, sentence: str) -> None:
+def named(say: Callable[[str], None], name: str, sentence: str) -> None:
     say(f"{name}: {sentence}")

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from mia_batch.errors import SettingsError
+from mia_batch.places import is_url
 from mia_batch.settings.model import CLASSICS, NO_YARDSTICK, PARTS, RESOURCES, Mark, Settings
-from mia_batch.storage import is_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

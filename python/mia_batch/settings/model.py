@@ -21,8 +21,8 @@ from pydantic import (
     model_validator,
 )
 
-from mia_batch.finetuning.recipe import Method, recipe_field
-from mia_batch.storage import check_url, copy_of, is_url, place_of
+from mia_batch.places import check_url, copy_of, is_url, place_of
+from mia_batch.recipes import Method, recipe_field
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,9 +10,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from mia_batch.building import build_set
 from mia_batch.corpus import ColumnNames, read_documents
 from mia_batch.errors import CorpusError, RunFolderError, SettingsError
+from mia_batch.extras.sets import build_set
 
 _CUTOFF = date(2023, 1, 1)
 _N_WORDS = 24

@@ -13,9 +13,9 @@ from rich.console import Console
 from mia_batch.attacks import defaults
 from mia_batch.cli.options import ConsoleObserver
 from mia_batch.cli.show import show_plan, show_run
-from mia_batch.evidence.executors.ray import InHand, Joined, Pool, Worker
 from mia_batch.evidence.parts import Block
 from mia_batch.evidence.request import EngineInfo
+from mia_batch.extras.ray import InHand, Joined, Pool, Worker
 from mia_batch.observer import WorkerState
 from mia_batch.pipeline.manifest import Manifest
 from mia_batch.pipeline.run import Run

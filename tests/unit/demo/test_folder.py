@@ -16,10 +16,10 @@ import torch
 from filelock import FileLock
 from transformers import AutoTokenizer
 
-from mia_batch.demo import DemoFolder, DemoSettings, prepare
-from mia_batch.demo.making import read_record
-from mia_batch.demo.train import make_models
 from mia_batch.errors import RunFolderError, SettingsError
+from mia_batch.extras.sets.demo import DemoFolder, DemoSettings, prepare
+from mia_batch.extras.sets.demo.making import read_record
+from mia_batch.extras.sets.demo.train import make_models
 from tests.forked import Forked
 
 TINY = DemoSettings(

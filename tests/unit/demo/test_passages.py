@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
-from mia_batch.demo import DemoSettings
-from mia_batch.demo.making import (
+from mia_batch.errors import SettingsError
+from mia_batch.extras.sets.demo import DemoSettings
+from mia_batch.extras.sets.demo.making import (
     SHARED_RUN,
     Passage,
     build_corpus,
@@ -26,7 +27,6 @@ from mia_batch.demo.making import (
     hash_order,
     read_modules,
 )
-from mia_batch.errors import SettingsError
 
 SETTINGS = DemoSettings(n_passages=36, per_group=4)
 

@@ -9,8 +9,8 @@ import torch
 from transformers import AutoTokenizer
 
 from mia_batch.errors import EngineError
-from mia_batch.finetuning.recipe import Recipe, adapted, epsilon_of, noise_of
-from mia_batch.finetuning.training import (
+from mia_batch.extras.tune.recipe import adapted, epsilon_of, noise_of
+from mia_batch.extras.tune.training import (
     PoissonBatches,
     clipped_sums,
     encoder,
@@ -18,6 +18,7 @@ from mia_batch.finetuning.training import (
     model_class,
     padded,
 )
+from mia_batch.recipes import Recipe
 from tests.bases import save_bases
 from tests.tuning import LEARNT
 

@@ -17,10 +17,11 @@ from transformers import AutoModelForCausalLM, set_seed
 from mia_batch.errors import EngineError
 from mia_batch.evidence.engines.registry import load_engine
 from mia_batch.evidence.request import EngineSpec
-from mia_batch.finetuning.recipe import Method, adapted, sizes
-from mia_batch.finetuning.training import padded
+from mia_batch.extras.tune.recipe import adapted, sizes
+from mia_batch.extras.tune.training import padded
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.models.weights import read_adapter
+from mia_batch.recipes import Method
 from tests.adapters import save_gpt2
 from tests.checkpoints import TEXTS
 from tests.engine_conformance import text_request
@@ -104,7 +105,7 @@ def test_sizes_are_those_of_the_built_model(base, method, bases, made, monkeypat
     trained = adapted(model, recipe(method=method))
     n = sum(each.numel() for each in trained.parameters() if each.requires_grad)
     assert n > 0
-    monkeypatch.setattr("mia_batch.finetuning.recipe._gib", str)
+    monkeypatch.setattr("mia_batch.extras.tune.recipe._gib", str)
     said = sizes(str(bases[base]), None, recipe(method=method))
     assert said.startswith(f"{n:,} of {n_weights:,} weights, ")
     (path,) = made(base, method).path.glob("*.safetensors")

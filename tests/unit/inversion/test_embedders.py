@@ -8,7 +8,7 @@ import torch
 from transformers import AutoModel, AutoTokenizer, T5Config, T5Model
 
 from mia_batch.errors import SettingsError
-from mia_batch.inversion.embedders import (
+from mia_batch.extras.privacy.inversion.embedders import (
     SentenceEmbedder,
     TransformersEmbedder,
     embed_all,

@@ -12,8 +12,15 @@ from hypothesis import strategies as st
 from sklearn.metrics import f1_score, precision_score, recall_score
 
 from mia_batch.errors import CorpusError
-from mia_batch.inversion.embedders import sentence
-from mia_batch.inversion.figures import UNITS, figures, names_in, numbers_in, overlaps, part
+from mia_batch.extras.privacy.inversion.embedders import sentence
+from mia_batch.extras.privacy.inversion.figures import (
+    UNITS,
+    figures,
+    names_in,
+    numbers_in,
+    overlaps,
+    part,
+)
 
 ROWS = st.lists(
     st.tuples(st.sampled_from("abcdefghijkl"), st.sampled_from([None, *"uvwxyz"])),

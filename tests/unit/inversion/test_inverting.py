@@ -16,9 +16,9 @@ from polars.testing import assert_frame_equal
 from mia_batch.cli.main import command
 from mia_batch.errors import CorpusError, RunFolderError, SettingsError
 from mia_batch.evidence.endpoint import ClientSettings
-from mia_batch.finetuning.recipe import Recipe
-from mia_batch.inversion.inverting import invert
-from mia_batch.inversion.training import of_others, recover
+from mia_batch.extras.privacy.inversion.inverting import invert
+from mia_batch.extras.privacy.inversion.training import of_others, recover
+from mia_batch.recipes import Recipe
 from mia_batch.schemas import Inversion, InversionTexts
 from tests.embedding_server import EmbeddingServer
 from tests.hostile_server import HostileServer
@@ -137,7 +137,7 @@ def test_greedy_decoding_is_the_most_likely_token_each_time(inverted):
     import torch
     from transformers import AutoTokenizer
 
-    from mia_batch.inversion.training import load_inverter
+    from mia_batch.extras.privacy.inversion.training import load_inverter
 
     folder = inverted.folder / "inverter"
     decoder, tokenizer = load_inverter(folder), AutoTokenizer.from_pretrained(folder)

@@ -15,12 +15,12 @@ from click.testing import CliRunner
 import mia_batch
 from mia_batch.cli.main import command, main
 from mia_batch.errors import RunFolderError
+from mia_batch.extras.store import objects as leases
+from mia_batch.extras.store.objects import Lease, Store
 from mia_batch.observer import Observer
 from mia_batch.pipeline.auditing import plan
 from mia_batch.pipeline.custody import verify
 from mia_batch.settings import load_settings
-from mia_batch.storage import store as leases
-from mia_batch.storage.store import Lease, Store
 from tests.checkpoints import TEXTS
 from tests.hostile_server import MODEL, HostileServer, TinyModel
 from tests.runs import audit, audit_books

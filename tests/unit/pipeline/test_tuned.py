@@ -16,7 +16,7 @@ from transformers import AutoConfig, LlamaForCausalLM
 from mia_batch.cli.main import command
 from mia_batch.errors import EngineError, RunFolderError, SettingsError
 from mia_batch.evidence.process import KeptEngine
-from mia_batch.finetuning.making import Making
+from mia_batch.extras.tune.making import Making
 from mia_batch.observer import Observer
 from mia_batch.pipeline import Run, context, plan
 from mia_batch.pipeline.context import Audit

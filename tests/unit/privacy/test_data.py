@@ -10,7 +10,7 @@ import pytest
 from huggingface_hub import constants
 
 from mia_batch.errors import CorpusError, SettingsError
-from mia_batch.privacy.data import (
+from mia_batch.extras.privacy.data import (
     CanaryFormat,
     joined,
     learnt_by,

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import beta, skewnorm, t
 
-from mia_batch.privacy import measures
-from mia_batch.privacy.measures import (
+from mia_batch.extras.privacy import measures
+from mia_batch.extras.privacy.measures import (
     clopper_pearson_bound,
     exposures,
     one_run_bound,

@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from mia_batch.errors import RunFolderError
-from mia_batch.storage import store as leases
-from mia_batch.storage.store import Lease, Store
+from mia_batch.extras.store import objects as leases
+from mia_batch.extras.store.objects import Lease, Store
 
 
 @pytest.fixture

@@ -7,11 +7,11 @@ from contextlib import nullcontext
 
 import pytest
 
-from mia_batch import storage
+from mia_batch import places
 from mia_batch.errors import MiaBatchError, RunFolderError, SettingsError
+from mia_batch.extras.store import objects as stores
+from mia_batch.extras.store.objects import Store
 from mia_batch.settings import load_settings
-from mia_batch.storage import store as stores
-from mia_batch.storage.store import Store
 from tests.s3 import BUCKET, KEY, SECRET
 
 pytestmark = pytest.mark.usefixtures("on_machine")
@@ -20,7 +20,7 @@ GIVEN = {"input": "corpus.parquet", "model": "model"}
 
 @pytest.mark.parametrize("place", ["runs/one", "/runs/one", "s3:/bucket/run", "C:\\runs", "", None])
 def test_a_path_is_no_address(place):
-    assert not storage.is_url(place)
+    assert not places.is_url(place)
 
 
 NAME = "name a bucket and a folder in it, such as"

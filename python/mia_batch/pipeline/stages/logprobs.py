@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 from mia_batch.attacks.attack import NEXT_TOKEN
 from mia_batch.evidence.collect import FREQUENCY, LogprobTask, abilities, stored_frequencies
 from mia_batch.evidence.parts import LOGPROB_BLOCK_TARGETS, Missing, Parts
-from mia_batch.finetuning.recipe import in_half
 from mia_batch.models.weights import estimated_tokens
 from mia_batch.pipeline.choice import engine_columns
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.sessions import Session, ask, is_remote, open_session, text_cost
 from mia_batch.pipeline.stages.prompts import EvidenceStage, make_shots, prompts_missing, texts_for
 from mia_batch.prompts.views import SHADOW, RunModel, View
+from mia_batch.recipes import in_half
 from mia_batch.schemas import LogProbs
 from mia_batch.targets import cluster_name
 

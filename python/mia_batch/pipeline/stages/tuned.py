@@ -9,15 +9,13 @@ from dataclasses import replace
 from functools import cached_property
 from math import ceil
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.parts import Missing, scan_parts
 from mia_batch.evidence.request import forecast
-from mia_batch.finetuning.making import Made, Making, Wanted, why_no_finetuning
-from mia_batch.finetuning.recipe import RECIPES, Recipe, check_base, sizes
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.models.weights import identify_model, weights_source
 from mia_batch.pipeline.context import Audit
@@ -36,10 +34,15 @@ from mia_batch.pipeline.stages.logprobs import LEARNT, LogprobsStage, halves
 from mia_batch.pipeline.stages.prompts import RowUnits, prompt_parts, texts_for, texts_of
 from mia_batch.pipeline.stages.stage import Stage
 from mia_batch.pipeline.stages.views import models_of, view_of
+from mia_batch.plugins import extra
 from mia_batch.prompts.views import SHADOW, RunModel, View, first_tokens
+from mia_batch.recipes import RECIPES, Recipe
 from mia_batch.schemas import Prompts, Samples
 from mia_batch.settings.load import endpoint_tokenizer
 from mia_batch.tables import sink
+
+if TYPE_CHECKING:
+    from mia_batch.extras.tune.making import Made, Making, Wanted
 
 # The stage that lets the target speak: on what it says, a reference model is tuned.
 
@@ -220,9 +223,9 @@ class TunedModel:
             audit.manifest.agree_model(self.model, {"texts": found}, audit.run.folder)
         if self._known:
             return
-        if (reason := why_no_finetuning()) is not None:
+        if (reason := extra("models", "tuned").why_no_finetuning()) is not None:
             raise SettingsError(reason)
-        check_base(base, revision, self.recipe)
+        extra("models", "tuned").check_base(base, revision, self.recipe)
         self._check_tokens()
         if self.model == _CANDIDATE and (n := len(self._texts)) < _FEWEST:
             raise SettingsError(
@@ -238,7 +241,10 @@ class TunedModel:
     def making(self) -> Making:
         """Say what it is made of, its texts among that."""
         base, revision = self._base
-        return Making(base=base, revision=revision, texts=self._texts, recipe=self.recipe)
+        making: Making = extra("models", "tuned").Making(
+            base=base, revision=revision, texts=self._texts, recipe=self.recipe
+        )
+        return making
 
     def take_up(self, making: Making, made: Made) -> None:
         """Record a model that was made, and remove what an earlier one of other texts answered."""
@@ -272,7 +278,7 @@ class TunedModel:
         each = " each" if n_models > 1 else ""
         steps = n_models * recipe.steps(n_texts)
         yield name, f"{base} tuned on {n_texts:,} texts{each}: {steps:,} steps"
-        yield f"{name}, size", f"{sizes(base, revision, recipe)}{each}"
+        yield f"{name}, size", f"{extra('models', 'tuned').sizes(base, revision, recipe)}{each}"
 
     @property
     def _known(self) -> dict[str, Any]:

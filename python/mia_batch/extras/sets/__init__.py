@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from mia_batch.building.build import BuiltSet, build_set
+from mia_batch.extras.sets.build import BuiltSet, build_set
 
 __all__ = ["BuiltSet", "build_set"]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from mia_batch.demo.making import DemoSettings
+from mia_batch.extras.sets.demo.making import DemoSettings
 from mia_batch.models.weights import quiet
 
 if TYPE_CHECKING:

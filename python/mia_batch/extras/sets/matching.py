@@ -10,7 +10,6 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from mia_batch.building.documents import cut, thrown, words_of
 from mia_batch.diagnostics.blind import (
     MAX_TEXTS_PER_CLASS,
     BlindVerdict,
@@ -19,6 +18,7 @@ from mia_batch.diagnostics.blind import (
     build_classifiers,
     seen_of_texts,
 )
+from mia_batch.extras.sets.documents import cut, thrown, words_of
 from mia_batch.schemas import BuiltTexts
 from mia_batch.stats.clusters import deal_folds
 from mia_batch.stats.intervals import auc_interval, roc_auc

@@ -16,10 +16,11 @@ import tempfile
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from hashlib import sha256
 from importlib import metadata
 from itertools import count
@@ -30,20 +31,26 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import polars as pl
 
-from mia_batch.errors import EngineError, MiaBatchError, RequestError
+from mia_batch.errors import EngineError, MiaBatchError, RequestError, SettingsError
 from mia_batch.evidence.collect import Collector, Task, Told
 from mia_batch.evidence.engines.registry import missing
-from mia_batch.evidence.executors.local import LocalExecutor, Refusals
+from mia_batch.evidence.executors.local import Executor, LocalExecutor, Refusals
 from mia_batch.evidence.parts import Block
 from mia_batch.evidence.process import EngineProcess, LocalSource
 from mia_batch.evidence.request import EngineInfo, EngineSpec
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.models.weights import digest_folder, identify_model
 from mia_batch.observer import WorkerState
+from mia_batch.pipeline.context import Audit
+from mia_batch.pipeline.sessions import named
+from mia_batch.plugins import extra
+from mia_batch.settings import Settings
 from mia_batch.tables import is_followed, temporary_path
 
 if TYPE_CHECKING:
     from ray import ObjectRef
+
+    from mia_batch.extras.tune.making import Made, Making, Wanted
 
 
 def origin(error: Exception) -> Exception:
@@ -793,3 +800,70 @@ def _raise_unless_lost(asked: InHand, error: Exception) -> None:
 
 def _rows(_: Block, rows: pl.DataFrame) -> pl.DataFrame:
     return rows
+
+
+# What the core asks of this executor.
+
+
+@contextmanager
+def spread(address: str, folder: Path) -> Iterator[Callable[..., None]]:
+    """Lend a function that runs calls on the cores of the cluster."""
+    with connected(address), on_cluster(folder) as later:
+        yield later
+
+
+@contextmanager
+def engines(
+    audit: Audit, model: str, spec: EngineSpec, tokenizer: Tokenizer | None
+) -> Iterator[tuple[Executor, EngineInfo]]:
+    """Start engines on the cluster, with one of the run's models."""
+    settings, say = audit.settings, audit.observer.stage
+    wanted = None if settings.workers in (None, "auto") else int(str(settings.workers))
+    cores = max(os.cpu_count() or 1, (wanted or 1) * spec.tensor_parallel_size)
+    with connected(settings.ray, cores), marked(audit.run.folder) as mark:
+        start = Start(
+            spec=spec,
+            tokenizer=tokenizer,
+            strides=settings.long_texts == "stride",
+            digest=audit.source(model)["digest"],
+            version=package_version(),
+            mark=mark,
+        )
+        pool = Pool(start, wanted=wanted, name=f"mia-batch {spec.kind} of {model}", say=say)
+        try:
+            first = pool.first()
+            yield RayExecutor(pool, say, audit.observer.at_work), first.info
+            for worker in pool.workers:
+                say(f"{worker.name}: {worker.blocks:,} blocks, {worker.tokens:,} tokens")
+        finally:
+            pool.close()
+
+
+def trained(
+    settings: Settings, folder: Path, wanted: Iterator[Wanted], say: Callable[[str], None]
+) -> Generator[tuple[str, Made]]:
+    """Let machines that see the run's folder make the models there, then take each up here."""
+    begun: dict[str, tuple[Making, Path]] = {}
+
+    def calls() -> Iterator[Call]:
+        for name, making, path in wanted:
+            begun[name] = making, path
+            yield name, (making.digest, replace(making), path.resolve())
+
+    most = settings.workers if isinstance(settings.workers, int) else None
+    each = settings.tensor_parallel_size
+    with connected(settings.ray, max(os.cpu_count() or 1, (most or 1) * each)):
+        for name, reason in on_machines(_make, calls(), folder, say, each=each, most=most):
+            if reason is not None:
+                say(f"{name} is tuned on this machine: {reason}")
+            yield (
+                name,
+                extra("models", "tuned").made_of(*begun.pop(name), partial(named, say, name)),
+            )
+
+
+def _make(digest: str, making: Making, path: Path, say: Callable[[str], None]) -> None:
+    """Make a model on another machine, if its base is the same there."""
+    if making.digest != digest:
+        raise SettingsError(f"{making.base} is another model than the run's: its digest differs")
+    extra("models", "tuned").made_of(making, path, say)

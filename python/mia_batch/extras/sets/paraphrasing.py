@@ -21,10 +21,10 @@ from mia_batch.pipeline.stages.samples import SamplesStage, store_samples
 from mia_batch.pipeline.stages.stage import Stage, damage_set_aside
 from mia_batch.pipeline.stages.targets import TargetsStage
 from mia_batch.pipeline.stages.views import view_of
+from mia_batch.places import mirrored
 from mia_batch.prompts.views import N_PARAPHRASES, View
 from mia_batch.schemas import Paraphrases, Samples, Targets
 from mia_batch.settings import Settings, flattened, load_settings
-from mia_batch.storage.copies import mirrored
 from mia_batch.tables import scan, sink
 
 __all__ = ["paraphrase", "plan_paraphrasing"]

@@ -18,14 +18,15 @@ from numpy.typing import NDArray
 from mia_batch.corpus import ColumnNames, read_documents
 from mia_batch.errors import CorpusError, SettingsError
 from mia_batch.evidence.endpoint import ClientSettings
-from mia_batch.finetuning.making import Made, Making, made_of, why_no_finetuning
-from mia_batch.finetuning.recipe import RECIPES, Recipe, longest_text
-from mia_batch.inversion.embedders import embed_all, open_embedder, sentence
-from mia_batch.inversion.figures import deal, figures, overlaps, texts_table
-from mia_batch.inversion.training import attack, train
+from mia_batch.extras.privacy.inversion.embedders import embed_all, open_embedder, sentence
+from mia_batch.extras.privacy.inversion.figures import deal, figures, overlaps, texts_table
+from mia_batch.extras.privacy.inversion.training import attack, train
+from mia_batch.extras.tune.making import Made, Making, made_of, why_no_finetuning
+from mia_batch.extras.tune.recipe import longest_text
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.models.weights import cause_of, check_model, quiet, tokenizer_source
 from mia_batch.observer import Observer
+from mia_batch.recipes import RECIPES, Recipe
 from mia_batch.schemas import Inversion, InversionTexts
 from mia_batch.tables import sink, system_errors, temporary_path, write_text
 

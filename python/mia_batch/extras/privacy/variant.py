@@ -11,13 +11,13 @@ import polars as pl
 
 from mia_batch.attacks import get
 from mia_batch.attacks.apply import score
-from mia_batch.finetuning.making import Made, Making, Wanted
-from mia_batch.finetuning.recipe import Form, Recipe
-from mia_batch.inversion.inverting import invert
+from mia_batch.extras.privacy.data import Inserted, exposed, learnt_by
+from mia_batch.extras.privacy.inversion.inverting import invert
+from mia_batch.extras.privacy.measures import summary_of, utility
+from mia_batch.extras.privacy.plan import VIRTUAL, Plan, Variant
+from mia_batch.extras.tune.making import Made, Making, Wanted
 from mia_batch.metrics.evaluate import evaluate
-from mia_batch.privacy.data import Inserted, exposed, learnt_by
-from mia_batch.privacy.measures import summary_of, utility
-from mia_batch.privacy.plan import VIRTUAL, Plan, Variant
+from mia_batch.recipes import Form, Recipe
 from mia_batch.schemas import Features, LogProbs
 from mia_batch.tables import is_sound, replacing
 
@@ -34,8 +34,8 @@ class Opened:
         import torch
         from transformers import AutoTokenizer
 
-        from mia_batch.finetuning.recipe import longest_text
-        from mia_batch.finetuning.training import encoder, model_class
+        from mia_batch.extras.tune.recipe import longest_text
+        from mia_batch.extras.tune.training import encoder, model_class
         from mia_batch.models.weights import quiet
 
         if is_whole := made is not None and recipe.method == "full":
@@ -64,7 +64,7 @@ class Opened:
         """Yield the log-probabilities, in nats, of what is learnt of each text; empty: nothing."""
         import torch
 
-        from mia_batch.finetuning.training import logprobs, padded
+        from mia_batch.extras.tune.training import logprobs, padded
 
         for start in range(0, len(texts), _AT_ONCE):
             some = slice(start, start + _AT_ONCE)

@@ -1,15 +1,16 @@
-"""Run folders in an object store: an ordinary folder here, and a mirror of it there."""
+"""Where runs lie: in a folder, or at an address, of which a folder here is the working copy."""
 
 from __future__ import annotations
 
 import os
 import re
+from contextlib import AbstractContextManager, nullcontext
 from hashlib import sha256
 from pathlib import Path
-from typing import TypeGuard
+from typing import Any, TypeGuard
 from urllib.parse import urlsplit
 
-_SCHEMES = ("s3", "gs", "az")
+from mia_batch.plugins import extra, plugins
 
 
 def is_url(place: object) -> TypeGuard[str]:
@@ -28,8 +29,8 @@ def check_url(url: str) -> None:
     The message repeats nothing of an address that may hold a password.
     """
     parts = urlsplit(url)
-    if parts.scheme not in _SCHEMES:
-        known = ", ".join(f"{scheme}://" for scheme in _SCHEMES)
+    if parts.scheme not in plugins("places"):
+        known = ", ".join(f"{scheme}://" for scheme in plugins("places"))
         raise ValueError(f"{parts.scheme}:// is not a known object store; known are {known}")
     if "@" in parts.netloc or parts.query or parts.fragment:
         raise ValueError(
@@ -47,3 +48,34 @@ def copy_of(url: str) -> Path:
     cache = given if given.is_absolute() else Path.home() / ".cache"
     url = url.removesuffix("/")
     return cache / "mia-batch" / sha256(url.encode()).hexdigest()[:16] / url.rpartition("/")[2]
+
+
+def mirrored(place: Path | str) -> AbstractContextManager[Path]:
+    """Lend a folder to write a run in; of an address, its working copy, which the store follows.
+
+    At the end of the block the store has all of it. Messages of errors name the address. Raises
+    `RunFolderError` if the store refuses or a live run holds the folder, `SettingsError` if it is
+    no address or the library for it is not installed.
+    """
+    if not is_url(place):
+        return nullcontext(Path(place))
+    folder: AbstractContextManager[Path] = _store_of(place).mirrored(place)
+    return folder
+
+
+def fetched(place: Path | str) -> Path:
+    """Return a folder to read a run from; of an address, its working copy, brought up to date."""
+    return Path(_store_of(place).fetched(place) if is_url(place) else place)
+
+
+def settled(place: Path | str) -> AbstractContextManager[None]:
+    """Refuse a run in a store that a live run holds, before the block or by its end."""
+    if not is_url(place):
+        return nullcontext()
+    checked: AbstractContextManager[None] = _store_of(place).settled(place)
+    return checked
+
+
+def _store_of(url: str) -> Any:  # noqa: ANN401 - a module
+    check_url(url)
+    return extra("places", urlsplit(url).scheme)

@@ -115,7 +115,7 @@ class TransformersEmbedder:
         """Average the last hidden states of each row over its own tokens."""
         import torch
 
-        from mia_batch.finetuning.training import padded
+        from mia_batch.extras.tune.training import padded
 
         batch = padded([{"input_ids": row, "labels": []} for row in rows])
         ids, mask = (batch[name].to(self._model.device) for name in ("input_ids", "attention_mask"))

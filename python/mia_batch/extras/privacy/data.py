@@ -15,13 +15,13 @@ import polars as pl
 
 from mia_batch.corpus.files import FORMATS, Reading, find_files
 from mia_batch.errors import CorpusError, SettingsError
-from mia_batch.finetuning.recipe import in_half
-from mia_batch.inversion.figures import part
-from mia_batch.privacy.measures import exposures, unlearnt_exposure
-from mia_batch.privacy.plan import Plan
+from mia_batch.extras.privacy.inversion.figures import part
+from mia_batch.extras.privacy.measures import exposures, unlearnt_exposure
+from mia_batch.extras.privacy.plan import Plan
+from mia_batch.recipes import in_half
 
 if TYPE_CHECKING:
-    from mia_batch.privacy.variant import Opened
+    from mia_batch.extras.privacy.variant import Opened
 
 # Tasks of GLUE by name (Wang et al. 2018, arXiv:1804.07461), as PrivLM-Bench takes them.
 
@@ -88,7 +88,7 @@ def read_texts(
     """Read texts: ``id``, ``text``, ``target``, ``group``, ``part`` and ``member``.
 
     ``part`` is ``audited`` for a share of the texts, else ``auxiliary``: of which no model learns
-    anything, and on which it is tested (see `mia_batch.inversion.figures.part`). Of audited ones
+    anything, and on which it is tested. Of audited ones
     ``member`` says whether the target learns them. Equal texts are in one group, with all of their
     groups.
 
@@ -164,7 +164,9 @@ def learnt_by(texts: pl.DataFrame, shadow: int | None, seed: int) -> pl.DataFram
 # The seven formats of PrivLM-Bench (Li et al. 2024, arXiv:2311.04044, table 4). The lists of names
 # and cities are our own; each fill of a format has the same form.
 
-_CANARIES = json.loads(files("mia_batch.privacy").joinpath("canaries.json").read_text("utf-8"))
+_CANARIES = json.loads(
+    files("mia_batch.extras.privacy").joinpath("canaries.json").read_text("utf-8")
+)
 
 
 @dataclass(frozen=True, slots=True)

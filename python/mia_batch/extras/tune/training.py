@@ -29,16 +29,9 @@ from transformers import (
 from transformers.trainer_utils import get_last_checkpoint
 
 from mia_batch.errors import EngineError, SettingsError
-from mia_batch.finetuning.making import Making
-from mia_batch.finetuning.recipe import (
-    FORMS,
-    Form,
-    Recipe,
-    adapted,
-    epsilon_of,
-    longest_text,
-    noise_of,
-)
+from mia_batch.extras.tune.making import Making
+from mia_batch.extras.tune.recipe import FORMS, adapted, epsilon_of, longest_text, noise_of
+from mia_batch.recipes import Form, Recipe
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -380,7 +373,7 @@ def _trained(model: Any) -> Iterator[tuple[str, torch.nn.Parameter]]:  # noqa: A
     return ((name, each) for name, each in model.named_parameters() if each.requires_grad)
 
 
-# Trains a model on texts, for `mia_batch.finetuning.making`.
+# Trains a model on texts, for `mia_batch.extras.tune.making`.
 #
 # A checkpoint is written after each epoch, and a killed training goes on from the last that is
 # whole. On a CPU it ends with the same weights as one that was not killed.

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, Trainer, set_seed
 
-from mia_batch.finetuning.training import fit, padded
+from mia_batch.extras.tune.training import fit, padded
 from mia_batch.models.weights import quiet
 
 if TYPE_CHECKING:
-    from mia_batch.inversion.inverting import InverterMaking
+    from mia_batch.extras.privacy.inversion.inverting import InverterMaking
 
 _NAME = "inversion"  # of the layer within the decoder
 _IGNORED = -100  # label of what is not learnt

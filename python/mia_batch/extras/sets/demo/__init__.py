@@ -5,6 +5,6 @@ Membership is random within each group, so nothing but the model's memory separa
 
 from __future__ import annotations
 
-from mia_batch.demo.making import DemoFolder, DemoSettings, prepare
+from mia_batch.extras.sets.demo.making import DemoFolder, DemoSettings, prepare
 
 __all__ = ["DemoFolder", "DemoSettings", "prepare"]

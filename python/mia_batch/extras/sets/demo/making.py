@@ -353,7 +353,7 @@ def _make(folder: Path, settings: DemoSettings, notify: Callable[[str], None]) -
         raise SettingsError(
             f"the demo needs {', '.join(missing)}; run pip install 'mia-batch[demo]'"
         )
-    from mia_batch.demo.train import make_models
+    from mia_batch.extras.sets.demo.train import make_models
 
     for leftover in folder.glob(f"{_STAGING}*"):
         shutil.rmtree(leftover, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""The commands ``finetune``, ``privacy`` and ``invert``."""
+"""The commands of the extras, which load what they need when they run."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mia_batch.cli.options import (
+    PATH,
     NumberRange,
     column_options,
     console_of,
@@ -20,24 +21,21 @@ from mia_batch.cli.options import (
     recipe_options,
     seed_option,
     settings_options,
+    take,
+    whole_numbers,
 )
-from mia_batch.finetuning.recipe import RECIPES, Recipe
-from mia_batch.privacy.plan import RECIPE_FIELDS, TUNINGS, Plan
-from mia_batch.settings import EndpointSettings
+from mia_batch.extras.privacy.plan import RECIPE_FIELDS, TUNINGS, Plan
+from mia_batch.recipes import RECIPES, Recipe
+from mia_batch.settings import ClusterSettings, ColumnSettings, EndpointSettings, nested
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from datetime import datetime
 
     import polars as pl
     from click import Context, Parameter
     from rich.console import Console
 
     from mia_batch.evidence.endpoint import ClientSettings
-
-
-def _taken(options: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """Take options away, and return those of them that are given."""
-    return given({name: options.pop(name) for name in names if name in options})
 
 
 @click.command("finetune")
@@ -58,9 +56,9 @@ def finetune(**options: Any) -> None:  # noqa: ANN401 - of `make`, and of the re
 
     The same command again goes on where training stopped, and makes nothing twice.
     """
-    from mia_batch.finetuning.making import finetune as make
+    from mia_batch.extras.tune.making import finetune as make
 
-    changed = _taken(options, (field.name for field in fields(Recipe)))
+    changed = take(options, (field.name for field in fields(Recipe)))
     if "epsilon" in changed:
         changed.setdefault("held_out", 0.0)
     with observing() as observer:
@@ -145,10 +143,10 @@ def privacy(*, canary_formats: Path | None, dry_run: bool, **options: Any) -> No
 
     The same command again goes on where it stopped, and trains nothing twice.
     """
-    from mia_batch.privacy.audit import audit_privacy, conclusions
-    from mia_batch.privacy.data import read_formats
+    from mia_batch.extras.privacy.audit import audit_privacy, conclusions
+    from mia_batch.extras.privacy.data import read_formats
 
-    recipe = replace(RECIPES["privacy"], **_taken(options, RECIPE_FIELDS))
+    recipe = replace(RECIPES["privacy"], **take(options, RECIPE_FIELDS))
     of_plan = {each.name: options.pop(each.name) for each in fields(Plan) if each.name in options}
     plan = Plan(recipe=recipe, **of_plan)
     formats = None if canary_formats is None else read_formats(canary_formats)
@@ -202,11 +200,11 @@ def invert(*, embedder: str | None, **options: Any) -> None:  # noqa: ANN401 - o
 
     The same command again goes on where it stopped, and makes nothing twice.
     """
-    from mia_batch.inversion.inverting import invert as run
+    from mia_batch.extras.privacy.inversion.inverting import invert as run
 
     recipe = RECIPES["decoder" if options["decoder"] else "inverter"]
-    recipe = replace(recipe, **_taken(options, _DEFAULTS))
-    endpoint = _taken(options, ("model", *EndpointSettings.model_fields))
+    recipe = replace(recipe, **take(options, _DEFAULTS))
+    endpoint = take(options, ("model", *EndpointSettings.model_fields))
     embedder_or_endpoint = _embedder(embedder, endpoint)
     with observing() as observer:
         inverted = run(embedder=embedder_or_endpoint, recipe=recipe, observer=observer, **options)
@@ -243,3 +241,125 @@ def _show(figures: pl.DataFrame, console: Console) -> None:
         name = method if versus is None else f"{method} less {versus}"
         made.add_row(str(unit).replace("_", " "), str(name), *values, limits(each["f1"]))
     console.print(made)
+
+
+def _comma_separated(_context: click.Context, _option: click.Parameter, value: str) -> list[str]:
+    return [part.strip() for part in value.split(",")]
+
+
+@click.command("build-set")
+@path_option("documents", "Documents with dates, or with labels.")
+@path_option("out", "The sets.", is_place=True)
+@click.option(
+    "--cutoff",
+    type=click.DateTime(["%Y-%m-%d"]),
+    metavar="DATE",
+    help="Members are dated before it, non-members from it on.  [default: labels say it]",
+)
+@click.option(
+    "--gap-days",
+    type=click.IntRange(0),
+    default=0,
+    help="Days around the cutoff that are left out.",
+)
+@click.option(
+    "--lengths",
+    callback=whole_numbers,
+    default="32,64,128,256",
+    metavar="N,N",
+    help="Words of the texts.",
+)
+@click.option(
+    "--settings",
+    callback=_comma_separated,
+    default="original",
+    metavar="NAME,NAME",
+    help="Some of original, paraphrased, concatenated.",
+)
+@click.option(
+    "--repair/--no-repair",
+    default=True,
+    help="Match members with non-members where they can be told apart, or only test.",
+)
+@column_options(
+    *("text", "date"),
+    document_id=None,
+    member="Column of true/false, without a cutoff.",
+    label="Column of 1/0, without a cutoff.",
+    group=None,
+    source="Pairs are of one source.",
+    paraphrase="Paraphrases of whole documents.",
+)
+@seed_option
+def build_set(*, cutoff: datetime | None, **options: Any) -> None:  # noqa: ANN401 - of `build`
+    """Build evaluation sets, members before a date and non-members after, and test them at once.
+
+    Says whether members can be told from non-members without any model, and matches them until they
+    cannot be. The same command again builds nothing.
+    """
+    from mia_batch.corpus import ColumnNames
+    from mia_batch.extras.sets import build_set as build
+
+    names = ("text", "document_id", "member", "label", "group")
+    columns = ColumnNames(**{name: options.pop(f"{name}_column") for name in names})
+    date = None if cutoff is None else cutoff.date()
+    with observing() as observer:
+        built = build(cutoff=date, columns=columns, observer=observer, **options)
+    for sentence in built.summary["sentences"]:
+        console_of(stderr=False).print(sentence, markup=False, highlight=False)
+
+
+@click.command("paraphrase")
+@settings_options(
+    *("input", "window_words", "max_windows_per_document", "model", "revision", "engine"),
+    *("engine_arg", "dtype", "tensor_parallel_size", "temperature", "top_k", "top_p", "seed"),
+    *(ColumnSettings, ClusterSettings, EndpointSettings, "retry_failed"),
+    without=("prefix_column", "reference_column", "shard", "chat_instruction", "tokenizer"),
+)
+@path_option("out", "The paraphrases.", is_place=True)
+@click.option(
+    "--samples",
+    type=click.IntRange(3, 1000),
+    default=3,
+    help="Answers drawn of each text; three must differ from it and from each other.",
+)
+@click.option("--dry-run", is_flag=True, help="Show texts, tokens and cost; stop.")
+def paraphrase(*, dry_run: bool, **options: object) -> None:
+    """Have a model write each text in other words, for an audit of another model with DE-COP.
+
+    FOLDER/paraphrases.parquet is the corpus of that audit. The same command again goes on where it
+    stopped.
+    """
+    from mia_batch.extras.sets.paraphrasing import paraphrase as make
+    from mia_batch.extras.sets.paraphrasing import plan_paraphrasing
+
+    settings = nested(given(options))
+    if dry_run:
+        for name, text in plan_paraphrasing(**settings):
+            console_of(stderr=False).print(f"{name}: {text}", markup=False, highlight=False)
+        return
+    with observing() as observer:
+        make(observer=observer, **settings)
+
+
+@click.command("demo")
+@click.option(
+    "--folder",
+    type=PATH,
+    default="demo",
+    help="Where corpus, model and run are kept and used again.",
+)
+@click.option("--fresh", is_flag=True, help="Start over.")
+@click.pass_obj
+def demo(goes_on: list[str], /, *, folder: Path, fresh: bool) -> None:
+    """Train a small model on half of a corpus, and audit it: the truth is known."""
+    from mia_batch.cli.main import audit_and_show
+    from mia_batch.extras.sets.demo import prepare
+    from mia_batch.settings import load_settings
+
+    console = console_of(stderr=True)
+    prepared = prepare(folder, fresh=fresh, notify=lambda line: console.print(line, markup=False))
+    if fresh:
+        goes_on.remove("--fresh")
+    console.print(f"mia-batch --config {prepared.config}", style="bold", highlight=False)
+    audit_and_show(load_settings({"config": prepared.config}))

@@ -21,12 +21,12 @@ from scipy.optimize import brentq
 from scipy.special import gammaln
 from scipy.stats import beta, binom, kstest, skewnorm, spearmanr
 
-from mia_batch.finetuning.making import Made
-from mia_batch.privacy.plan import Plan, Task, Variant
+from mia_batch.extras.privacy.plan import Plan, Task, Variant
+from mia_batch.extras.tune.making import Made
 from mia_batch.stats.intervals import cluster_means, ratio_of_sums
 
 if TYPE_CHECKING:
-    from mia_batch.privacy.variant import Opened
+    from mia_batch.extras.privacy.variant import Opened
 
 _MOST = 50.0  # no epsilon is looked for above
 _SHARES = np.linspace(0.1, 1, 10)  # of texts about which a guess is made

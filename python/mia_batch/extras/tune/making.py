@@ -24,11 +24,15 @@ from filelock import FileLock, Timeout
 
 from mia_batch.corpus import ColumnNames, read_documents
 from mia_batch.errors import EngineError, MiaBatchError, RunFolderError, SettingsError
-from mia_batch.finetuning.recipe import Recipe, check_base
+from mia_batch.extras.tune.recipe import check_base, sizes
 from mia_batch.models.weights import cause_of, identify_model, quiet, weights_source
 from mia_batch.observer import Observer
-from mia_batch.storage import is_url
+from mia_batch.places import is_url
+from mia_batch.recipes import Recipe
 from mia_batch.tables import digest, put_copy, sync_folder, system_errors
+
+# The entry point ``tuned`` of ``mia_batch.models`` is this module: the core asks it for these.
+__all__ = ["Made", "Making", "check_base", "finetune", "made_of", "sizes", "why_no_finetuning"]
 
 Wanted: TypeAlias = "tuple[str, Making, Path]"
 """A model's name in the run, what it is made of, and where."""
@@ -67,7 +71,7 @@ class Making:
 
     def train(self, work: Path, say: Callable[[str], None]) -> dict[str, Any]:
         """Leave the model in the folder's ``made``; return its losses and its privacy."""
-        from mia_batch.finetuning.training import train
+        from mia_batch.extras.tune.training import train
 
         return train(self, work, say)
 

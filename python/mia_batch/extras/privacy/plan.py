@@ -6,12 +6,12 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from mia_batch.errors import SettingsError
-from mia_batch.finetuning.recipe import RECIPES, Recipe
+from mia_batch.recipes import RECIPES, Recipe
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mia_batch.finetuning.recipe import Form, Method
+    from mia_batch.recipes import Form, Method
 
 __all__ = ["RECIPE_FIELDS", "TUNINGS", "VIRTUAL", "Plan", "Task", "Tuning", "Variant", "form_of"]
 
@@ -61,7 +61,7 @@ class Plan:
         Canaries of each format that are compared, those learnt included.
     inverts
         Whether texts are to be given back from the target's embeddings, too, by a decoder that is
-        trained for it (`mia_batch.inversion.inverting.invert`).
+        trained for it (`mia_batch.extras.privacy.inversion.inverting.invert`).
     seed
         Of all that is drawn.
     """

@@ -15,13 +15,13 @@ from typing import Any, Final
 
 import polars as pl
 
-from mia_batch.building.documents import Further, read_labelled
-from mia_batch.building.matching import EXCLUDED_ABOVE, MadeSets, build_length
 from mia_batch.corpus import ColumnNames
 from mia_batch.errors import CorpusError, RunFolderError, SettingsError
+from mia_batch.extras.sets.documents import Further, read_labelled
+from mia_batch.extras.sets.matching import EXCLUDED_ABOVE, MadeSets, build_length
 from mia_batch.observer import Observer
+from mia_batch.places import is_url
 from mia_batch.schemas import BuiltTests, BuiltTexts, ThrownAway
-from mia_batch.storage import is_url
 from mia_batch.tables import sink, sync_folder, system_errors, temporary_path, write_text
 
 __all__ = ["SETTINGS", "BuiltSet", "build_set"]

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Self
 from filelock import FileLock, Timeout
 
 from mia_batch.errors import MiaBatchError, RunFolderError, SettingsError
-from mia_batch.storage import check_url, copy_of, is_url
-from mia_batch.storage.store import Lease, Store, holder, is_live, lease_of
+from mia_batch.extras.store.objects import Lease, Store, holder, is_live, lease_of
+from mia_batch.places import check_url, copy_of
 from mia_batch.tables import followed
 
 if TYPE_CHECKING:
@@ -33,16 +33,8 @@ _MARKS = 1 << 56
 
 
 @contextmanager
-def mirrored(place: Path | str) -> Iterator[Path]:
-    """Yield a folder to write a run in; of an address, its working copy, which the store follows.
-
-    At the end of the block the store has all of it. Messages of errors name the address. Raises
-    `RunFolderError` if the store refuses or a live run holds the folder, `SettingsError` if the
-    address is malformed or the library for it is not installed.
-    """
-    if not is_url(place):
-        yield Path(place)
-        return
+def mirrored(place: str) -> Iterator[Path]:
+    """As `mia_batch.places.mirrored`."""
     with ExitStack() as closing:
         copy = _Copy.of(place)
         with copy.lock("looking"):
@@ -69,10 +61,8 @@ def mirrored(place: Path | str) -> Iterator[Path]:
         mirror.finish()
 
 
-def fetched(place: Path | str) -> Path:
-    """Return a folder to read a run from; of an address, its working copy, brought up to date."""
-    if not is_url(place):
-        return Path(place)
+def fetched(place: str) -> Path:
+    """As `mia_batch.places.fetched`."""
     copy = _Copy.of(place)
     with copy.lock("looking"), suppress(Timeout), copy.lock("writing", 0):
         copy.follow(holder(copy.store, lease_of(copy.store)))
@@ -80,11 +70,8 @@ def fetched(place: Path | str) -> Path:
 
 
 @contextmanager
-def settled(place: Path | str) -> Iterator[None]:
-    """Refuse a run in a store that a live run holds, before the block or by its end."""
-    if not is_url(place):
-        yield
-        return
+def settled(place: str) -> Iterator[None]:
+    """As `mia_batch.places.settled`."""
     copy = _Copy.of(place)
     before = lease_of(copy.store)
     held = RunFolderError(f"{place} is held by a live run, so it has no root; wait for it")

@@ -15,12 +15,19 @@ import polars as pl
 from markupsafe import Markup
 
 from mia_batch.errors import RunFolderError, SettingsError
-from mia_batch.finetuning.making import locked, made_of, why_no_finetuning
+from mia_batch.extras.privacy.data import (
+    CanaryFormat,
+    Inserted,
+    draw,
+    paper_formats,
+    read_texts,
+    words_of,
+)
+from mia_batch.extras.privacy.plan import GENERATING, Plan, form_of
+from mia_batch.extras.privacy.variant import VariantAudit, write_table
+from mia_batch.extras.tune.making import locked, made_of, why_no_finetuning
 from mia_batch.models.weights import identify_model
 from mia_batch.observer import Observer
-from mia_batch.privacy.data import CanaryFormat, Inserted, draw, paper_formats, read_texts, words_of
-from mia_batch.privacy.plan import GENERATING, Plan, form_of
-from mia_batch.privacy.variant import VariantAudit, write_table
 from mia_batch.report.html.page import environment
 from mia_batch.report.html.plots import line, quantity, series, svg
 from mia_batch.report.html.tables import NO_VALUE, interval
@@ -113,8 +120,8 @@ class Privacy:
     Attributes
     ----------
     summary
-        A row for each way in which the model was tuned; `mia_batch.privacy.measures` names the
-        columns.
+        A row for each way in which the model was tuned; `mia_batch.extras.privacy.measures` names
+        the columns.
     metrics
         How well members are told from others: rows of the metrics table, with ``variant``.
     exposures

@@ -1,0 +1,31 @@
+"""What is found by entry points: this package's extras, and what other packages add.
+
+A group is ``mia_batch.KIND``. Of ``attacks`` and ``engines`` there are built-in ones, too; commands
+that audits do without, makers of models, executors for many machines and places of run folders are
+extras, which the core loads at use and never imports.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from mia_batch.errors import SettingsError
+
+
+@cache
+def plugins(kind: str) -> dict[str, EntryPoint]:
+    """Find the entry points of a kind, by name."""
+    return {point.name: point for point in entry_points(group=f"mia_batch.{kind}")}
+
+
+def extra(kind: str, name: str) -> Any:  # noqa: ANN401 - whatever it names
+    """Load what an entry point names."""
+    point = plugins(kind)[name]
+    try:
+        return point.load()
+    except Exception as error:  # whatever a stranger's module raises
+        raise SettingsError(
+            f"{name!r} of mia_batch.{kind}, which is {point.value}, cannot be loaded: {error}"
+        ) from error
