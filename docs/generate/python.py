@@ -9,8 +9,9 @@ import mia_batch
 __all__ = ["ROOMS", "sections"]
 
 ROOMS = (
-    *("attacks", "building", "corpus", "targets", "features", "metrics.evaluate", "kernels"),
-    *("inversion.inverting", "pipeline.paraphrasing", "privacy.audit", "privacy.plan"),
+    *("attacks", "corpus", "targets", "features", "metrics.evaluate", "kernels"),
+    *("extras.sets", "extras.sets.paraphrasing", "extras.privacy.inversion.inverting"),
+    *("extras.privacy.audit", "extras.privacy.plan"),
 )
 """Modules that users import beside the package's own page."""
 

@@ -109,7 +109,7 @@ def test_rooms_stand_in_the_order_that_is_checked():
     layers = pyproject["tool"]["importlinter"]["contracts"][0]["layers"]
     lines = rooms.layers().splitlines()[2:]
     assert len(lines) == len(layers)
-    assert lines[0].startswith("| `cli` | The command line.")
+    assert lines[0].startswith("| `extras.commands` | The commands of the extras")
 
 
 def test_figures_are_those_of_the_bench():
