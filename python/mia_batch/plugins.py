@@ -21,8 +21,12 @@ def plugins(kind: str) -> dict[str, EntryPoint]:
 
 
 def extra(kind: str, name: str) -> Any:  # noqa: ANN401 - whatever it names
-    """Load what an entry point names."""
-    point = plugins(kind)[name]
+    """Load what an entry point names; `SettingsError` where there is none or it cannot be loaded."""
+    if (point := plugins(kind).get(name)) is None:
+        raise SettingsError(
+            f"no installed package has {name!r} of mia_batch.{kind}; install mia-batch anew: it is "
+            "older than its files"
+        )
     try:
         return point.load()
     except Exception as error:  # whatever a stranger's module raises

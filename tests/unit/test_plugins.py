@@ -1,0 +1,41 @@
+"""What is found by entry points."""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint
+
+import click
+import pytest
+
+from mia_batch import plugins
+from mia_batch.errors import SettingsError
+
+
+def test_the_extras_are_found_and_loaded():
+    names = ("build-set", "demo", "finetune", "invert", "paraphrase", "privacy")
+    assert {*names} <= {*plugins.plugins("commands")}
+    assert all(isinstance(plugins.extra("commands", name), click.Command) for name in names)
+    assert callable(plugins.extra("executors", "ray").engines)
+    assert callable(plugins.extra("models", "tuned").made_of)
+    assert {"s3", "gs", "az"} <= {*plugins.plugins("places")}
+
+
+@pytest.mark.parametrize(
+    ("point", "said"),
+    [
+        (
+            "json:nothing",
+            "'broken' of mia_batch.places, which is json:nothing, cannot be loaded: mo",
+        ),
+        ("no_such_module", "which is no_such_module, cannot be loaded: No module named 'no_such"),
+    ],
+)
+def test_what_cannot_be_loaded_is_named(monkeypatch, point, said):
+    found = {"broken": EntryPoint("broken", point, "mia_batch.places")}
+    monkeypatch.setattr(plugins, "plugins", lambda _: found)
+    with pytest.raises(SettingsError, match=said):
+        plugins.extra("places", "broken")
+    with pytest.raises(
+        SettingsError, match="^no installed package has 'other' of mia_batch.places"
+    ):
+        plugins.extra("places", "other")
