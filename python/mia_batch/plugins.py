@@ -21,7 +21,7 @@ def plugins(kind: str) -> dict[str, EntryPoint]:
 
 
 def extra(kind: str, name: str) -> Any:  # noqa: ANN401 - whatever it names
-    """Load what an entry point names; `SettingsError` where there is none or it cannot be loaded."""
+    """Load what an entry point names; raises `SettingsError` where that is impossible."""
     if (point := plugins(kind).get(name)) is None:
         raise SettingsError(
             f"no installed package has {name!r} of mia_batch.{kind}; install mia-batch anew: it is "

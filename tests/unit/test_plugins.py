@@ -36,6 +36,6 @@ def test_what_cannot_be_loaded_is_named(monkeypatch, point, said):
     with pytest.raises(SettingsError, match=said):
         plugins.extra("places", "broken")
     with pytest.raises(
-        SettingsError, match="^no installed package has 'other' of mia_batch.places"
+        SettingsError, match=r"^no installed package has 'other' of mia_batch.places"
     ):
         plugins.extra("places", "other")
