@@ -30,7 +30,7 @@ def check_url(url: str) -> None:
     """
     parts = urlsplit(url)
     if parts.scheme not in plugins("places"):
-        known = ", ".join(f"{scheme}://" for scheme in plugins("places"))
+        known = ", ".join(f"{scheme}://" for scheme in sorted(plugins("places")))
         raise ValueError(f"{parts.scheme}:// is not a known object store; known are {known}")
     if "@" in parts.netloc or parts.query or parts.fragment:
         raise ValueError(

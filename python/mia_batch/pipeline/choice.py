@@ -71,12 +71,6 @@ def _possible(kinds: tuple[str, ...], settings: Settings) -> list[Attack]:
     return possible
 
 
-_ONE_PROCESS = {
-    "openai": "an endpoint is asked by one process; raise --max-concurrency",
-    "replay": "a recording is read by one process",
-}
-
-
 def check_together(settings: Settings, attacks: Sequence[Attack]) -> None:
     """Raise `SettingsError` where settings and attacks do not go together."""
     if (refusal := next(_refusals(settings, attacks), None)) is not None:
@@ -91,8 +85,6 @@ def _refusals(settings: Settings, attacks: Sequence[Attack]) -> Iterator[str]:
     ]
     learned = [each.name for each in attacks if each.evidence == "scores"]
     engine = settings.engine
-    if settings.shard is not None and engine in _ONE_PROCESS:
-        yield f"setting 'shard' cannot be used with engine {engine!r}: {_ONE_PROCESS[engine]}"
     if settings.shard is not None and making:
         yield (
             f"setting 'shard' cannot be used with {making[0]}: reference models are made by "

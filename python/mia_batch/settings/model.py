@@ -577,6 +577,10 @@ PARTS: tuple[type[Part], ...] = (
 """The parts of the settings, in the order of the help."""
 _OF_WHOLE_TEXTS = ("neighbours_column", "paraphrases_column")
 _OF_ROUNDS = {"level": "group", "adjustment": "bh", "ties": "conservative"}
+_ONE_PROCESS = {
+    "openai": "an endpoint is asked by one process; raise --max-concurrency",
+    "replay": "a recording is read by one process",
+}
 _KEYS = {part.key: part.engine_of for part in PARTS if part.key and part.engine_of}
 
 
@@ -680,6 +684,11 @@ class Settings(
         return self
 
     def _engine_faults(self) -> Iterator[tuple[bool, str]]:
+        yield (
+            self.shard is not None and self.engine in _ONE_PROCESS,
+            f"setting 'shard' cannot be used with engine {self.engine!r}: "
+            f"{_ONE_PROCESS.get(self.engine)}",
+        )
         for name, engine in _KEYS.items():
             given, asked = getattr(self, name) is not None, self.engine == engine
             both = f"setting {name!r} belongs to engine {engine!r}; leave one of the two out"

@@ -32,7 +32,7 @@ SECRETS = (
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("ftp://host/run", "ftp:// is not a known object store; known are s3://, gs://, az://"),
+        ("ftp://host/run", "ftp:// is not a known object store; known are az://, gs://, s3://"),
         ("s3://bucket", f"{NAME} s3://bucket/run"),
         ("s3://bucket/", f"{NAME} s3://bucket/run"),
         ("s3:///run", f"{NAME} s3://bucket/run"),
