@@ -202,6 +202,7 @@ def test_an_unknown_setting_names_the_nearest():
             "[texts]\nseed = 4",
             "'seed' in mia-batch.toml stands in no table: write it above all tables",
         ),
+        ("sampling = 4", "'sampling' in mia-batch.toml is a table of settings, such as samples, "),
         ("[texts]\nsamples = 4", "'samples' in mia-batch.toml stands in the table 'sampling'"),
         (
             "[sampling]\nsample = 4",

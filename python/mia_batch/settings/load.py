@@ -74,6 +74,9 @@ def flattened(values: Mapping[str, object], where: str = "") -> dict[str, Any]:
             inside = value if isinstance(value, Mapping) else value.model_dump(exclude_unset=True)
             for given, each in inside.items():
                 flat[_inside(str(given).replace("-", "_"), part, where)] = each
+        elif part is not None and name not in _HOMES and value is not None:
+            names = ", ".join([*part.model_fields][:3])
+            raise SettingsError(f"{name!r}{where} is a table of settings, such as {names}")
         elif name in _HOMES and _HOMES[name] not in (None, name) and value is not None:
             raise SettingsError(f"setting {name!r}{where} {_stands_in(name, where)}")
         else:
