@@ -12,8 +12,8 @@ from ray.exceptions import OutOfDiskError
 
 from mia_batch.cli.main import command
 from mia_batch.errors import EngineError
+from mia_batch.extras import ray as executor
 from mia_batch.extras.ray import connected
-from mia_batch.pipeline import sessions
 from tests.cluster import Cluster
 from tests.counting import counting_engine
 from tests.faults.test_kills import arguments, contents, run_undisturbed, write_corpus
@@ -46,7 +46,7 @@ def test_an_audit_goes_on_where_the_store_spills(undisturbed, tmp_path, monkeypa
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("RAY_worker_niceness", "0")
     monkeypatch.setenv("RAY_local_fs_capacity_threshold", "1")  # a disk that is nearly full will do
-    monkeypatch.setattr(sessions, "marked", unseen)
+    monkeypatch.setattr(executor, "marked", unseen)
     corpus, options, expected = undisturbed
     spill, out = tmp_path / "spill", tmp_path / "run"
     head = {"object_store_memory": STORE, "object_spilling_directory": str(spill)}
