@@ -7,17 +7,22 @@ extras, which the core loads at use and never imports.
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Iterator
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from mia_batch.errors import SettingsError
+from mia_batch.errors import MiaBatchError, SettingsError
 
 
-@cache
 def plugins(kind: str) -> dict[str, EntryPoint]:
     """Find the entry points of a kind, by name."""
     return {point.name: point for point in entry_points(group=f"mia_batch.{kind}")}
+
+
+def every(kind: str, error: type[MiaBatchError] = SettingsError) -> Iterator[tuple[str, Any]]:
+    """Load what all packages add of a kind, with its place in them; names may be there twice."""
+    for point in entry_points(group=f"mia_batch.{kind}"):
+        yield point.value, _loaded(kind, point, error)
 
 
 def extra(kind: str, name: str) -> Any:  # noqa: ANN401 - whatever it names
@@ -27,9 +32,12 @@ def extra(kind: str, name: str) -> Any:  # noqa: ANN401 - whatever it names
             f"no installed package has {name!r} of mia_batch.{kind}; install mia-batch anew: it is "
             "older than its files"
         )
+    return _loaded(kind, point, SettingsError)
+
+
+def _loaded(kind: str, point: EntryPoint, wrong: type[MiaBatchError]) -> Any:  # noqa: ANN401 - whatever it names
     try:
         return point.load()
     except Exception as error:  # whatever a stranger's module raises
-        raise SettingsError(
-            f"{name!r} of mia_batch.{kind}, which is {point.value}, cannot be loaded: {error}"
-        ) from error
+        what = f"{kind.removesuffix('s')} {point.name!r} of {point.value}"
+        raise wrong(f"the {what} cannot be loaded: {error}") from error

@@ -25,14 +25,17 @@ def test_the_extras_are_found_and_loaded():
     [
         (
             "json:nothing",
-            "'broken' of mia_batch.places, which is json:nothing, cannot be loaded: mo",
+            "the place 'broken' of json:nothing cannot be loaded: module 'json' has",
         ),
-        ("no_such_module", "which is no_such_module, cannot be loaded: No module named 'no_such"),
+        (
+            "no_such_module",
+            "the place 'broken' of no_such_module cannot be loaded: No module",
+        ),
     ],
 )
 def test_what_cannot_be_loaded_is_named(monkeypatch, point, said):
-    found = {"broken": EntryPoint("broken", point, "mia_batch.places")}
-    monkeypatch.setattr(plugins, "plugins", lambda _: found)
+    found = [EntryPoint("broken", point, "mia_batch.places")]
+    monkeypatch.setattr(plugins, "entry_points", lambda group: found)
     with pytest.raises(SettingsError, match=said):
         plugins.extra("places", "broken")
     with pytest.raises(

@@ -7,15 +7,12 @@ import traceback
 from collections.abc import Collection
 from difflib import get_close_matches
 from functools import cache
-from importlib.metadata import entry_points
 
 from mia_batch.attacks import from_logprobs, from_references, from_samples
 from mia_batch.attacks.attack import LEARNED_ATTACKS, Attack
 from mia_batch.errors import SettingsError
+from mia_batch.plugins import every
 from mia_batch.targets import Preset
-
-ENTRY_POINTS = "mia_batch.attacks"
-"""Group of entry points by which another package adds attacks: each names an `Attack`."""
 
 _FAMILIES = {
     "SaMIA, length-matched": from_samples.MATCHED_ATTACKS,
@@ -171,16 +168,10 @@ def _known() -> dict[str, Attack]:
 @cache
 def _plugged_in() -> dict[str, Attack]:
     found: dict[str, Attack] = {}
-    for point in entry_points(group=ENTRY_POINTS):
-        try:
-            attack = point.load()
-        except Exception as error:  # whatever a stranger's module raises
-            raise SettingsError(
-                f"the attack {point.name!r} of {point.value} cannot be loaded: {error}"
-            ) from error
+    for place, attack in every("attacks"):
         if not isinstance(attack, Attack) or attack.name in {*_BUILT_IN, *found}:
             raise SettingsError(
-                f"{point.value} is not an Attack with a name of its own; remove its package"
+                f"{place} is not an Attack with a name of its own; remove its package"
             )
         found[attack.name] = attack
     return found

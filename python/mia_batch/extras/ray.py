@@ -31,10 +31,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import polars as pl
 
+import mia_batch
 from mia_batch.errors import EngineError, MiaBatchError, RequestError, SettingsError
 from mia_batch.evidence.collect import Collector, Task, Told
 from mia_batch.evidence.engines.registry import missing
-from mia_batch.evidence.executors.local import Executor, LocalExecutor, Refusals
+from mia_batch.evidence.executor import Executor, LocalExecutor, Refusals
 from mia_batch.evidence.parts import Block
 from mia_batch.evidence.process import EngineProcess, LocalSource
 from mia_batch.evidence.request import EngineInfo, EngineSpec
@@ -217,7 +218,7 @@ def _hush() -> None:
         worker.print_to_stdstream = lambda *_, **__: None
 
 
-_PACKAGE = Path(__file__).parents[3]
+_PACKAGE = Path(str(mia_batch.__file__)).parent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from functools import reduce
 from heapq import nsmallest
 from operator import add
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -42,23 +42,8 @@ from mia_batch.pipeline.stages.views import models_of
 from mia_batch.places import fetched, is_url, mirrored
 from mia_batch.prompts.views import RunModel
 from mia_batch.report import earlier_sentences
-from mia_batch.settings import (
-    ClusterSettings,
-    ColumnSettings,
-    EndpointSettings,
-    EngineSettings,
-    ExtractionSettings,
-    FinetuningSettings,
-    LogprobSettings,
-    RecordingSettings,
-    ReportSettings,
-    SamplingSettings,
-    Settings,
-    TextSettings,
-    VerdictSettings,
-    flattened,
-    load_settings,
-)
+from mia_batch.settings import Settings, flattened, load_settings
+from mia_batch.settings import model as rooms
 from mia_batch.settings.model import names as split_names
 from mia_batch.tables import read_finite, remove
 
@@ -222,6 +207,10 @@ def stages_of(audit: Audit) -> list[Stage]:
     ]
 
 
+Table: TypeAlias = Mapping[str, Any]
+"""Settings of a table by name."""
+
+
 def audit(
     input: Any = None,  # noqa: A002, ANN401 - the setting's name; whatever holds texts
     model: str | Path | None = None,
@@ -235,18 +224,18 @@ def audit(
     attacks_from: str | Path | None = None,
     seed: int | None = None,
     max_failed: float | None = None,
-    texts: TextSettings | Mapping[str, Any] | None = None,
-    columns: ColumnSettings | Mapping[str, Any] | None = None,
-    sampling: SamplingSettings | Mapping[str, Any] | None = None,
-    engine: EngineSettings | Mapping[str, Any] | str | None = None,
-    logprobs: LogprobSettings | Mapping[str, Any] | None = None,
-    tuning: FinetuningSettings | Mapping[str, Any] | str | None = None,
-    endpoint: EndpointSettings | Mapping[str, Any] | None = None,
-    recording: RecordingSettings | Mapping[str, Any] | None = None,
-    cluster: ClusterSettings | Mapping[str, Any] | None = None,
-    verdict: VerdictSettings | Mapping[str, Any] | None = None,
-    extract: ExtractionSettings | Mapping[str, Any] | bool | None = None,
-    report: ReportSettings | Mapping[str, Any] | bool | None = None,
+    texts: rooms.TextSettings | Table | None = None,
+    columns: rooms.ColumnSettings | Table | None = None,
+    sampling: rooms.SamplingSettings | Table | None = None,
+    engine: rooms.EngineSettings | Table | str | None = None,
+    logprobs: rooms.LogprobSettings | Table | None = None,
+    tuning: rooms.FinetuningSettings | Table | str | None = None,
+    endpoint: rooms.EndpointSettings | Table | None = None,
+    recording: rooms.RecordingSettings | Table | None = None,
+    cluster: rooms.ClusterSettings | Table | None = None,
+    verdict: rooms.VerdictSettings | Table | None = None,
+    extract: rooms.ExtractionSettings | Table | bool | None = None,
+    report: rooms.ReportSettings | Table | bool | None = None,
     **unknown: object,
 ) -> Run:
     """Audit a corpus against a model, or go on with an audit that stopped.

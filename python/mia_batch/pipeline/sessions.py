@@ -16,7 +16,7 @@ from mia_batch.errors import SettingsError
 from mia_batch.evidence.collect import SampleTask, Task, Told
 from mia_batch.evidence.endpoint import Capabilities, Endpoint
 from mia_batch.evidence.endpoint.settings import Tokens, money, most_prompt_tokens
-from mia_batch.evidence.executors.local import Executor, LocalExecutor
+from mia_batch.evidence.executor import Executor, LocalExecutor
 from mia_batch.evidence.parts import Block, Missing, Work
 from mia_batch.evidence.process import LocalSource
 from mia_batch.evidence.request import (

@@ -6,6 +6,7 @@ from itertools import product
 import polars as pl
 import pytest
 
+from mia_batch import plugins
 from mia_batch.attacks import Attack, defaults, get, names, register, registry
 from mia_batch.errors import SettingsError
 from mia_batch.features import BESIDE, feature_fields
@@ -51,8 +52,8 @@ def _as_installed(monkeypatch):
 
 
 def plug_in(monkeypatch, *values):
-    points = [EntryPoint(f"p{n}", value, registry.ENTRY_POINTS) for n, value in enumerate(values)]
-    monkeypatch.setattr(registry, "entry_points", lambda group: points)
+    points = [EntryPoint(f"p{n}", value, "mia_batch.attacks") for n, value in enumerate(values)]
+    monkeypatch.setattr(plugins, "entry_points", lambda group: points)
 
 
 def test_an_attack_that_is_registered_is_found_by_its_name():

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mia_batch.errors import EngineError
 from mia_batch.evidence.collect import Asked
-from mia_batch.evidence.executors.local import REFUSED, LocalExecutor
+from mia_batch.evidence.executor import REFUSED, LocalExecutor
 from mia_batch.evidence.parts import Block
 from mia_batch.evidence.request import Answer, Continuation, EvidenceKind, Request
 

@@ -111,8 +111,8 @@ def test_sizes_are_those_of_the_built_model(base, method, bases, made, monkeypat
     (path,) = made(base, method).path.glob("*.safetensors")
     kept = sum(each.nbytes for each in load_file(path).values())
     assert f"activations, {kept} of disk" in said
-    beside = 4 * n if method == "p-tuning" else 0  # from which training goes on
-    assert said.endswith(f"and {2 * (8 * n + kept + beside)} while it is trained")
+    checkpoints, more = (3, 4 * n) if method == "p-tuning" else (2, 0)  # to go on from
+    assert said.endswith(f"and {checkpoints * (8 * n + kept + more)} while it is trained")
 
 
 @pytest.mark.parametrize("method", ["lora", "p-tuning", "full"])

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, entry_points, version
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from shutil import which
@@ -36,6 +36,7 @@ from mia_batch.models.weights import (
     weight_files,
     weights_source,
 )
+from mia_batch.plugins import every
 
 _ACCELERATORS = ("nvidia[0-9]*", "kfd", "dxg")  # device files: NVIDIA, AMD, either under WSL
 _CGROUP = Path("/sys/fs/cgroup")
@@ -109,8 +110,6 @@ def kept_for_good() -> Iterator[None]:
 
 # Engines by name: what each can do, as data; a library is imported where its engine runs.
 
-ENTRY_POINTS = "mia_batch.engines"
-"""Group of entry points by which another package adds engines: each names an `EngineType`."""
 
 _HIGHEST_RANK = 512  # that vLLM has room for
 _HEADS = frozenset({"embed_tokens", "lm_head", "wte"})  # left out of log-probabilities
@@ -202,16 +201,10 @@ _REMOTE = (
 @cache
 def engine_types() -> dict[str, EngineType]:
     found = {engine.name: engine for engine in (*_BUILT_IN, *_REMOTE)}
-    for point in entry_points(group=ENTRY_POINTS):
-        try:
-            engine = point.load()
-        except Exception as error:  # whatever a stranger's module raises
-            raise EngineError(
-                f"the engine {point.name!r} of {point.value} cannot be loaded: {error}"
-            ) from error
+    for place, engine in every("engines", EngineError):
         if not isinstance(engine, EngineType) or engine.name in found:
             raise EngineError(
-                f"{point.value} is not an EngineType with a name of its own; remove its package"
+                f"{place} is not an EngineType with a name of its own; remove its package"
             )
         found[engine.name] = engine
     return found

@@ -91,6 +91,14 @@ def adapted(model: Any, recipe: Recipe) -> Any:  # noqa: ANN401 - models are of 
         ) from error
 
 
+def n_checkpoints(recipe: Recipe) -> int:
+    """Count the checkpoints that a training keeps: of the best epoch, and the last.
+
+    P-tuning keeps one more: weights are added to the last after the trainer has removed others.
+    """
+    return 3 if recipe.method == "p-tuning" else 2
+
+
 _TRAINED_BYTES = 16  # of a weight that is trained: itself, gradient, two moments, in float32
 _FROZEN_BYTES = {True: 2, False: 4}  # on an accelerator, on a CPU
 
@@ -116,9 +124,10 @@ def sizes(base: str, revision: str | None, recipe: Recipe) -> str:
         again += kept
     frozen = 0 if recipe.method == "full" else n_weights
     memory = frozen * _FROZEN_BYTES[torch.cuda.is_available()] + trained * _TRAINED_BYTES
+    checkpoints = n_checkpoints(recipe) * 4 * (2 * trained + again)
     return (
         f"{trained:,} of {n_weights:,} weights, {_gib(memory)} of memory without activations, "
-        f"{_gib(4 * kept)} of disk and {_gib(2 * 4 * (2 * trained + again))} while it is trained"
+        f"{_gib(4 * kept)} of disk and {_gib(checkpoints)} while it is trained"
     )
 
 

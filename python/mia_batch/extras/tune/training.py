@@ -30,7 +30,14 @@ from transformers.trainer_utils import get_last_checkpoint
 
 from mia_batch.errors import EngineError, SettingsError
 from mia_batch.extras.tune.making import Making
-from mia_batch.extras.tune.recipe import FORMS, adapted, epsilon_of, longest_text, noise_of
+from mia_batch.extras.tune.recipe import (
+    FORMS,
+    adapted,
+    epsilon_of,
+    longest_text,
+    n_checkpoints,
+    noise_of,
+)
 from mia_batch.recipes import Form, Recipe
 
 if TYPE_CHECKING:
@@ -489,7 +496,7 @@ def _arguments(
         eval_strategy="epoch" if evaluates else "no",
         save_strategy="epoch",
         logging_strategy="epoch",
-        save_total_limit=2,
+        save_total_limit=n_checkpoints(recipe),
         metric_for_best_model="eval_loss" if evaluates else None,
         greater_is_better=False if evaluates else None,
         seed=recipe.seed,

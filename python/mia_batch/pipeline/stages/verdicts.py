@@ -489,10 +489,7 @@ class VerdictsStage(Stage):
     def fingerprint(self) -> dict[str, Any]:
         """Scores, checks of the texts, the plan made before, and the settings of answers."""
         audit = self.audit
-        names = {*VerdictSettings.model_fields, "slice_by", "preset", "seed"} - {
-            "plan_lodged",
-            "anyway",
-        }
+        names = {*VerdictSettings.model_fields, "slice_by", "preset", "seed"} - {"anyway"}
         made = audit.manifest.made
         return {
             "scores": made.get("scores"),

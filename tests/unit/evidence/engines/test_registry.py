@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mia_batch import plugins
 from mia_batch.errors import EngineError, SettingsError
 from mia_batch.evidence.engines import registry
 from mia_batch.evidence.engines.registry import (
@@ -240,7 +241,7 @@ def plug_in(monkeypatch):
 
     def add(loaded):
         engine_types.cache_clear()
-        monkeypatch.setattr(registry, "entry_points", lambda group: [Point(loaded)])
+        monkeypatch.setattr(plugins, "entry_points", lambda group: [Point(loaded)])
 
     yield add
     engine_types.cache_clear()
