@@ -22,7 +22,7 @@ from benches.power import FOREIGN, train_model
 from benches.results import append_results, versions
 
 import mia_batch
-from mia_batch.attacks.from_references import CODEC
+from mia_batch.attacks.attack import CODEC
 from mia_batch.inference.comparison import collection_test
 from mia_batch.inference.findings import VerdictPlan
 from mia_batch.inference.sets import combine, infer_dataset

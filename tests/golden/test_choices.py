@@ -14,7 +14,7 @@ import polars as pl
 import pytest
 import torch
 
-from mia_batch.attacks.from_samples import CHOICE_ATTACKS, CHOICE_LOGPROB_ATTACKS
+from mia_batch.attacks.from_samples import CHOICE_ATTACK, CHOICE_LOGPROB_ATTACKS
 from mia_batch.pipeline import plan
 from mia_batch.settings import load_settings
 from tests.choosing import BOOKS, PASSAGES, corpus, questions, save_choosing_model
@@ -25,7 +25,7 @@ from tests.runs import audit
 if TYPE_CHECKING:
     from pathlib import Path
 
-NAMES = [attack.name for attack in (*CHOICE_ATTACKS, *CHOICE_LOGPROB_ATTACKS)]
+NAMES = [attack.name for attack in (CHOICE_ATTACK, *CHOICE_LOGPROB_ATTACKS)]
 CHANCE = pytest.approx(0.25, abs=0.05)
 SEEN = [title for title, (_, member) in BOOKS.items() if member]
 

@@ -12,8 +12,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from mia_batch.attacks.attack import CONTINUATION, Attack, among
-from mia_batch.attacks.from_logprobs import with_series
-from mia_batch.attacks.from_references import with_shadows
+from mia_batch.attacks.from_logprobs import with_series, with_shadows
 from mia_batch.errors import SchemaMismatchError
 from mia_batch.schemas import Scores, Targets
 from mia_batch.tables import RowIndex, mapped_zeros

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,10 +16,15 @@ CONTINUATION = ("target", "continuation")
 PROBE = ("target", "probe")
 """Points of a text: the words before each, and the next few."""
 REFERENCE_PROBE = ("reference", "probe")
+TEXT = ("target", "text")
+LOWERCASE = ("target", "lowercase")
+REFERENCE_TEXT = ("reference", "text")
 CHOICE = ("target", "choice")
 """Questions which of four passages is verbatim, and the labels that can be answered."""
 NEXT_TOKEN = (PROBE, CHOICE)
 """Of which log-probabilities of the next token suffice."""
+CODEC = "codec_v1"
+COMBINATION = "combination_v1"
 _NAME = re.compile(r"[a-z][a-z0-9_]*_v[0-9]+")
 
 
@@ -162,14 +167,18 @@ class Attack:
             )
 
 
-# What the formulas of several attacks have in common.
+# What the formulas of attacks have in common.
+
+
+def is_of(view: tuple[str, str]) -> pl.Expr:
+    """Whether a row is of this model and view."""
+    model, name = view
+    return (pl.col("model") == model) & (pl.col("view") == name)
 
 
 def among(pairs: Iterable[tuple[str, str]]) -> pl.Expr:
     """Whether a row is of one of these models and views."""
-    return pl.any_horizontal(
-        (pl.col("model") == model) & (pl.col("view") == view) for model, view in sorted(pairs)
-    )
+    return pl.any_horizontal(is_of(pair) for pair in sorted(pairs))
 
 
 def mean(term: pl.Expr) -> pl.Expr:
@@ -187,157 +196,3 @@ def mean(term: pl.Expr) -> pl.Expr:
 def total(term: pl.Expr) -> pl.Expr:
     """Sum of a term, 0 where nothing but nulls is there, the same to the bit likewise."""
     return term.drop_nulls().implode().list.sum()
-
-
-def share(part: str | pl.Expr, whole: str | pl.Expr) -> pl.Expr:
-    """Share of one count in another, float64 in [0, 1]; 0 where both are 0."""
-    parts = pl.col(part) if isinstance(part, str) else part
-    wholes = pl.col(whole) if isinstance(whole, str) else whole
-    return parts / wholes.clip(lower_bound=1)
-
-
-def ngrams(words: str, n: int) -> pl.Expr:
-    """Count the n-grams of a text of so many words; 0 or less where it is shorter than n."""
-    return pl.col(words).cast(pl.Int64) - (n - 1)
-
-
-AGGREGATES: dict[str, Callable[[pl.Expr], pl.Expr]] = {
-    "": mean,
-    "_max": pl.Expr.max,
-    "_median": pl.Expr.median,
-    "_min": pl.Expr.min,
-}
-"""Ways to make one number of a target's samples, by the ending of the attack's name."""
-
-
-# Numbers of the tokens of a text, as expressions over the log-probabilities of one target.
-#
-# A refused text has null instead of lists, and a token that nothing precedes has null instead of a
-# number; neither takes part in anything.
-
-
-TEXT = ("target", "text")
-LOWERCASE = ("target", "lowercase")
-REPEATED = ("target", "repeated")
-NEIGHBOUR = ("target", "neighbour")
-PERTURBATION = ("target", "perturbation")
-NONMEMBER_SHOTS = ("target", "nonmember_shots")
-MEMBER_SHOTS = ("target", "member_shots")
-EXTRACTION = ("target", "extraction")
-REFERENCE_TEXT = ("reference", "text")
-SELF_PROMPT_TEXT = ("self_prompt", "text")
-CANDIDATE_TEXT = ("candidate", "text")
-
-UNSCORED = "no token of the text has a log-probability"
-"""Why an average over tokens can be null."""
-
-
-def of_texts(
-    name: str,
-    expr: pl.Expr,
-    formula: str,
-    source: str,
-    undefined: str = UNSCORED,
-    *,
-    reads: tuple[tuple[str, str], ...] = (TEXT,),
-    settings: tuple[str, ...] = (),
-) -> Attack:
-    """Make an attack from log-probabilities.
-
-    In formulas columns are of the text's tokens, ``loss`` is minus the mean of ``logprob`` over
-    tokens, and ``loss(view)`` the same of another text.
-    """
-    return Attack(
-        name=f"{name}_v1",
-        expr=expr,
-        formula=formula,
-        source=source,
-        undefined=undefined,
-        evidence="logprobs",
-        reads=reads,
-        settings=settings,
-    )
-
-
-def _of(view: tuple[str, str]) -> pl.Expr:
-    """Whether a row is of this model and view."""
-    model, name = view
-    return (pl.col("model") == model) & (pl.col("view") == name)
-
-
-def first(column: str, view: tuple[str, str] = TEXT) -> pl.Expr:
-    """Take a number that a text has once, such as ``n_bytes``."""
-    return pl.col(column).filter(_of(view)).first()
-
-
-def tokens(*columns: str, view: tuple[str, str] = TEXT) -> tuple[pl.Expr, ...]:
-    """Numbers of a text's tokens, side by side in their order, as float64.
-
-    A token that has no number has null.
-    """
-    there = _of(view) & pl.all_horizontal(pl.col(name).is_not_null() for name in columns)
-    return tuple(pl.col(name).filter(there).explode().cast(pl.Float64) for name in columns)
-
-
-def scored(column: str, view: tuple[str, str] = TEXT) -> pl.Expr:
-    """Numbers of those tokens of a text that have a log-probability, else null; as float64."""
-    logprob, number = tokens("logprob", column, view=view)
-    return pl.when(logprob.is_not_null()).then(number)
-
-
-def logprobs(view: tuple[str, str] = TEXT) -> pl.Expr:
-    """Log-probabilities of a text's tokens, in nats, 0 or less; null where there is none."""
-    return tokens("logprob", view=view)[0]
-
-
-def average(view: tuple[str, str]) -> pl.Expr:
-    """Mean log-probability of a text's tokens, in nats; 0 or less."""
-    return mean(logprobs(view))
-
-
-def averages(view: tuple[str, str], *where: pl.Expr) -> pl.Expr:
-    """Mean log-probability of each of several texts, in nats; null where one has no tokens."""
-    lists = pl.col("logprob").filter(_of(view), *where)
-    n = lists.list.len() - lists.list.count_matches(None)
-    return pl.when(n > 0).then(lists.cast(pl.List(pl.Float64)).list.sum() / n)
-
-
-def cut_alike(*views: tuple[str, str]) -> pl.Expr:
-    """Whether these texts, one of each model, have numbers and are the same tokens."""
-    there = among(views) & pl.col("logprob").is_not_null()
-    cuts = pl.col("token_ids").filter(there).drop_nulls()
-    return (cuts.len() == len(views)) & (cuts.n_unique() == 1)
-
-
-def n_lowest(term: pl.Expr, percent: int) -> pl.Expr:
-    """How many numbers of a term make up a share of them: rounded down, and at least one."""
-    return (term.count() * percent // 100).clip(lower_bound=1)
-
-
-def lowest(term: pl.Expr, percent: int) -> pl.Expr:
-    """Take the lowest numbers of a term, ascending, nulls left out."""
-    return term.drop_nulls().sort().head(n_lowest(term, percent))
-
-
-# Attacks that are learned: their scores are made from those of other attacks.
-
-
-COMBINATION = "combination_v1"
-
-LEARNED_ATTACKS = (
-    Attack(
-        name=COMBINATION,
-        expr=pl.lit(None, pl.Float64),  # no expression over rows of one target can be learned
-        evidence="scores",
-        reads=(),
-        formula=(
-            "mean of the log-odds that a logistic regression and gradient-boosted trees give to "
-            "all other scores of the text; learned from texts of other groups alone"
-        ),
-        source="cross-fitted by group; valid p-values: Marandon et al. 2024 (arXiv:2208.06685)",
-        undefined=(
-            "no other attack has a score of the text, or there are texts of fewer than 10 groups "
-            "of each class to learn from"
-        ),
-    ),
-)

@@ -1,65 +1,156 @@
-"""Attacks on the target model's log-probabilities: loss, Min-K% and shapes of the series."""
+"""Attacks on log-probabilities: of a text, and of it against other models, texts and shots.
+
+In formulas columns are of the text's tokens, ``loss`` is minus the mean of ``logprob`` over tokens,
+and ``loss(view)`` the same of another text. A refused text has null instead of lists, and a token
+that nothing precedes has null instead of a number; neither takes part in anything.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import reduce
+from math import log
+from operator import add
 
 import polars as pl
 
 from mia_batch.attacks.attack import (
+    CODEC,
     LOWERCASE,
-    REPEATED,
+    REFERENCE_TEXT,
     TEXT,
-    UNSCORED,
     Attack,
     among,
-    average,
-    first,
-    logprobs,
-    lowest,
+    is_of,
     mean,
-    of_texts,
-    scored,
-    tokens,
     total,
 )
 from mia_batch.kernels import approximate_entropy, lempel_ziv_complexity
 
-# The model's loss on a text, alone or beside that of the lowercased text.
+_REPEATED, _NEIGHBOUR = ("target", "repeated"), ("target", "neighbour")
+_PERTURBATION, _EXTRACTION = ("target", "perturbation"), ("target", "extraction")
+_NONMEMBERS, _MEMBERS = ("target", "nonmember_shots"), ("target", "member_shots")
+_SHADOW_TEXT = ("shadow", "text")
+_UNSCORED = "no token of the text has a log-probability"
+
+_Formula = tuple[pl.Expr, str, str] | tuple[pl.Expr, str, str, str]
+"""Expression, the same for people, where it is from, and why it can be null if not as others."""
 
 
-_CARLINI = "Carlini et al. 2021 (arXiv:2012.07805)"
-_BOTH = "no token of the text or of its lowercased form has a log-probability"
+def from_texts(
+    formulas: Mapping[str, _Formula],
+    undefined: str = _UNSCORED,
+    *,
+    reads: tuple[tuple[str, str], ...] = (TEXT,),
+    settings: tuple[str, ...] = (),
+) -> tuple[Attack, ...]:
+    """Make attacks from log-probabilities that read the same rows."""
+    return tuple(
+        Attack(
+            name=f"{name}_v1",
+            expr=expr,
+            formula=formula,
+            source=source,
+            undefined=why[0] if why else undefined,
+            evidence="logprobs",
+            reads=reads,
+            settings=settings,
+        )
+        for name, (expr, formula, source, *why) in formulas.items()
+    )
 
-LOSS_ATTACKS = (
-    of_texts("loss", average(TEXT), "-loss", "Yeom et al. 2018 (arXiv:1709.01604), adversary 2"),
-    of_texts(
-        "perplexity",
-        -(-average(TEXT)).exp(),
-        "-exp(loss)",
-        f"{_CARLINI}, section 4.2",
-        f"{UNSCORED}, or its perplexity is too large for a number",
+
+def _first(column: str, view: tuple[str, str] = TEXT) -> pl.Expr:
+    """Take a number that a text has once, such as ``n_bytes``."""
+    return pl.col(column).filter(is_of(view)).first()
+
+
+def _tokens(*columns: str, view: tuple[str, str] = TEXT) -> tuple[pl.Expr, ...]:
+    """Numbers of a text's tokens, aligned and in their order, as float64; null where not known."""
+    there = is_of(view) & pl.all_horizontal(pl.col(name).is_not_null() for name in columns)
+    return tuple(pl.col(name).filter(there).explode().cast(pl.Float64) for name in columns)
+
+
+def _scored(column: str, view: tuple[str, str] = TEXT) -> pl.Expr:
+    """Numbers of those tokens of a text that have a log-probability, else null; as float64."""
+    logprob, number = _tokens("logprob", column, view=view)
+    return pl.when(logprob.is_not_null()).then(number)
+
+
+def logprobs(view: tuple[str, str] = TEXT) -> pl.Expr:
+    """Log-probabilities of a text's tokens, in nats, 0 or less; null where there is none."""
+    return _tokens("logprob", view=view)[0]
+
+
+def average(view: tuple[str, str]) -> pl.Expr:
+    """Mean log-probability of a text's tokens, in nats; 0 or less."""
+    return mean(logprobs(view))
+
+
+def _averages(view: tuple[str, str], *where: pl.Expr) -> pl.Expr:
+    """Mean log-probability of each of several texts, in nats; null where one has no tokens."""
+    lists = pl.col("logprob").filter(is_of(view), *where)
+    n = lists.list.len() - lists.list.count_matches(None)
+    return pl.when(n > 0).then(lists.cast(pl.List(pl.Float64)).list.sum() / n)
+
+
+def _cut_alike(*views: tuple[str, str]) -> pl.Expr:
+    """Whether these texts, one of each model, have numbers and are the same tokens."""
+    there = among(views) & pl.col("logprob").is_not_null()
+    cuts = pl.col("token_ids").filter(there).drop_nulls()
+    return (cuts.len() == len(views)) & (cuts.n_unique() == 1)
+
+
+def _n_lowest(term: pl.Expr, percent: int) -> pl.Expr:
+    """How many numbers of a term make up a share of them: rounded down, and at least one."""
+    return (term.count() * percent // 100).clip(lower_bound=1)
+
+
+def lowest(term: pl.Expr, percent: int) -> pl.Expr:
+    """Take the lowest numbers of a term, ascending, nulls left out."""
+    return term.drop_nulls().sort().head(_n_lowest(term, percent))
+
+
+_OWN = average(TEXT)
+_PERPLEXITIES = "Carlini et al. 2021 (arXiv:2012.07805)"
+
+
+# The model's loss on a text, alone or against that of the lowercased text.
+
+_BOTH_FORMS = "no token of the text or of its lowercased form has a log-probability"
+
+_LOSS_ATTACKS = (
+    *from_texts(
+        {
+            "loss": (_OWN, "-loss", "Yeom et al. 2018 (arXiv:1709.01604), adversary 2"),
+            "perplexity": (
+                -(-_OWN).exp(),
+                "-exp(loss)",
+                f"{_PERPLEXITIES}, section 4.2",
+                f"{_UNSCORED}, or its perplexity is too large for a number",
+            ),
+            "loss_zlib": (
+                _OWN / _first("zlib_size"),
+                "-loss / zlib_size",
+                f"{_PERPLEXITIES}, section 5.2",
+            ),
+        }
     ),
-    of_texts(
-        "loss_zlib",
-        average(TEXT) / first("zlib_size"),
-        "-loss / zlib_size",
-        f"{_CARLINI}, section 5.2",
-    ),
-    of_texts(
-        "lowercase_difference",
-        average(TEXT) - average(LOWERCASE),
-        "loss(lowercase) - loss",
-        "Kaneko et al. 2024 (arXiv:2404.11262v1), equation 9",
-        _BOTH,
-        reads=(TEXT, LOWERCASE),
-    ),
-    of_texts(
-        "lowercase_ratio",
-        -average(TEXT) / average(LOWERCASE),
-        "-loss / loss(lowercase)",
-        f"{_CARLINI}, section 5.2",
-        f"{_BOTH}, or the loss of the lowercased form is 0",
+    *from_texts(
+        {
+            "lowercase_difference": (
+                _OWN - average(LOWERCASE),
+                "loss(lowercase) - loss",
+                "Kaneko et al. 2024 (arXiv:2404.11262v1), equation 9",
+            ),
+            "lowercase_ratio": (
+                -_OWN / average(LOWERCASE),
+                "-loss / loss(lowercase)",
+                f"{_PERPLEXITIES}, section 5.2",
+                f"{_BOTH_FORMS}, or the loss of the lowercased form is 0",
+            ),
+        },
+        _BOTH_FORMS,
         reads=(TEXT, LOWERCASE),
     ),
 )
@@ -69,40 +160,589 @@ LOSS_ATTACKS = (
 # holds for the only one possible has no place in Min-K%++.
 
 
-_PERCENTS = (5, 10, 20, 30, 40, 50, 60)
-
-
 def _standardised() -> pl.Expr:
     """Log-probability less its mean over the vocabulary, by its standard deviation there."""
-    logprob, expected, variance = tokens("logprob", "vocabulary_mean", "vocabulary_variance")
+    logprob, expected, variance = _tokens("logprob", "vocabulary_mean", "vocabulary_variance")
     return (logprob - expected) / pl.when(variance > 0).then(variance.sqrt())
 
 
-MIN_K_ATTACKS = tuple(
-    of_texts(
-        f"{name}_{k}",
-        mean(lowest(term, k)),
-        f"mean of the lowest {k} % of {of}",
-        f"{source}, k = {k}",
+def _min_k(name: str, term: pl.Expr, of: str, source: str, undefined: str) -> tuple[Attack, ...]:
+    return from_texts(
+        {
+            f"{name}_{k}": (
+                mean(lowest(term, k)),
+                f"mean of the lowest {k} % of {of}",
+                f"{source}, k = {k}",
+            )
+            for k in (5, 10, 20, 30, 40, 50, 60)
+        },
         undefined,
     )
-    for name, term, of, source, undefined in (
-        (
-            "min_k",
-            logprobs(),
-            "logprob",
-            "Shi et al. 2024 (arXiv:2310.16789), equation 1",
-            UNSCORED,
+
+
+_MIN_K_ATTACKS = (
+    *_min_k(
+        "min_k", logprobs(), "logprob", "Shi et al. 2024 (arXiv:2310.16789), equation 1", _UNSCORED
+    ),
+    *_min_k(
+        "min_k_plus_plus",
+        _standardised(),
+        "(logprob - vocabulary_mean) / sqrt(vocabulary_variance)",
+        "Zhang et al. 2025 (arXiv:2404.02936), the Min-K%++ score",
+        "no token of the text has a log-probability with variance over the vocabulary",
+    ),
+)
+
+
+# A reference model's loss on the text: in nats per byte, so that tokenizers may differ; an unscored
+# token counts as the mean of the scored ones.
+
+_REFERENCE_LOSS = f"{_PERPLEXITIES}, section 5.2"
+_ONE_UNSCORED = "no token of the text has a log-probability under one of the two models"
+_BOTH_MODELS = (TEXT, REFERENCE_TEXT)
+_REFERENCE = ("reference_model",)
+
+
+def _rate(view: tuple[str, str]) -> pl.Expr:
+    """Nats per byte of the text; 0 or less."""
+    return average(view) * logprobs(view).len() / _first("n_bytes", view)
+
+
+def _difference(name: str, model: str, source: str, setting: str) -> tuple[Attack, ...]:
+    """Loss per token under another model less the target's, where both read the same tokens."""
+    other = (model, "text")
+    score = pl.when(_cut_alike(TEXT, other)).then(_OWN - average(other))
+    return from_texts(
+        {name: (score, f"loss({model.replace('_', '-')} model) - loss", source)},
+        f"{_ONE_UNSCORED}, or the two models' tokenizers cut it differently",
+        reads=(TEXT, other),
+        settings=(setting,),
+    )
+
+
+_RATE_ATTACKS = from_texts(
+    {
+        "reference_difference": (
+            _rate(TEXT) - _rate(REFERENCE_TEXT),
+            "(loss(reference model) * its tokens - loss * tokens) / n_bytes",
+            f"{_REFERENCE_LOSS}; difference of losses per byte",
+        ),
+        "reference_ratio": (
+            -_rate(TEXT) / _rate(REFERENCE_TEXT),
+            "-(loss * tokens) / (loss(reference model) * its tokens)",
+            f"{_REFERENCE_LOSS}; ratio of losses per byte",
+            f"{_ONE_UNSCORED}, or the reference model's loss is 0",
+        ),
+    },
+    _ONE_UNSCORED,
+    reads=_BOTH_MODELS,
+    settings=_REFERENCE,
+)
+_TOKEN_DIFFERENCE = _difference(
+    "reference_token_difference",
+    "reference",
+    "Shi et al. 2024 (arXiv:2310.16789), section 4.2 (Smaller Ref); LiRA-Base where the other "
+    "is the base model",
+    "reference_model",
+)
+_FU = "Fu et al. 2024 (arXiv:2311.06062)"
+_TUNED_ATTACKS = (
+    *_difference(
+        "self_prompt_difference",
+        "self_prompt",
+        f"{_FU}, equations 4 and 7, table 6 (SPV-MIA without probabilistic variation)",
+        "prompts_from",
+    ),
+    *_difference(
+        "candidate_difference",
+        "candidate",
+        f"{_FU}, equation 4, appendix A.6.3 (LiRA-Candidate, after Mireshghallah et al. 2022)",
+        "candidate_from",
+    ),
+)
+
+
+# Token by token against the base model: where a tuned model has become surer of a text.
+
+_WINDOWS = (2, 3, 4, 6, 9, 13, 18, 25, 32, 40)
+_ROUNDING = 1e-5  # nats that one model's numbers of a token may differ from call to call
+_APART = (
+    "no token of the text has numbers under both models, or their tokenizers cut it differently"
+)
+_AGREE = f"to {_ROUNDING:.5f} nats on average, which is rounding"
+_ALIKE = _cut_alike(*_BOTH_MODELS)
+_RANKED = _ALIKE & pl.col("rank").filter(among([TEXT])).is_not_null().any()
+
+
+def _compared(column: str, view: tuple[str, str], where: pl.Expr) -> pl.Expr:
+    """Numbers of the tokens of one text; none of texts that are not compared."""
+    return pl.col(column).filter(among([view]) & where).explode().cast(pl.Float64)
+
+
+def _gain(where: pl.Expr) -> pl.Expr:
+    """Log-probability of each token less the base model's; null where either has none."""
+    return _compared("logprob", TEXT, where) - _compared("logprob", REFERENCE_TEXT, where)
+
+
+def _differ(gain: pl.Expr) -> pl.Expr:
+    """Whether the models differ by more than rounding, of which there would be gains, too."""
+    return total(gain.abs()) > _ROUNDING * gain.count()
+
+
+def _error_zone() -> pl.Expr:
+    """Gains over gains and losses, where the target's most likely token is another."""
+    rank, gain = _compared("rank", TEXT, _RANKED), _gain(_RANKED)
+    wrong = gain.filter(rank > 1)
+    share = total(wrong.clip(lower_bound=0)) / total(wrong.abs())
+    known = gain.filter(rank.is_not_null()).count()
+    right = (known > 0) & (wrong.count() == 0)
+    return pl.when(right).then(1.0).otherwise(pl.when(_differ(wrong)).then(share))
+
+
+def _windows() -> pl.Expr:
+    """Share of windows of one length in which the target is surer, averaged over lengths."""
+    gain = _gain(_ALIKE).drop_nulls()
+    sums, n = gain.cum_sum(), gain.count()
+
+    def share(length: int) -> pl.Expr:
+        inner = sums - sums.shift(length, fill_value=0.0)
+        votes = (inner.slice(length - 1) > 0).sum()
+        return (
+            pl.when(n >= length)
+            .then(votes / (n - length + 1).cast(pl.Float64))
+            .otherwise((sums.last() > 0).cast(pl.Float64))
+        )
+
+    return pl.when(_differ(gain)).then(reduce(add, map(share, _WINDOWS)) / len(_WINDOWS))
+
+
+_BASE_MODEL_ATTACKS = from_texts(
+    {
+        "ez_mia": (
+            _error_zone(),
+            "sum of max(gain, 0) / sum of abs(gain), over tokens with rank > 1; gain = logprob - "
+            "logprob(reference model)",
+            "Ilić et al. 2026 (arXiv:2601.12104), the Error Zone score P / N, here P / (P + N)",
+            f"{_APART}, or the models agree on the tokens that the target gets wrong ({_AGREE})",
+        ),
+        "wbc": (
+            _windows(),
+            "mean over w of the share of windows of w tokens with sum of logprob > sum of "
+            f"logprob(reference model); w = {', '.join(map(str, _WINDOWS))}",
+            "Chen et al. 2026 (arXiv:2601.02751), algorithm 1, with the window lengths of their "
+            "code",
+            f"{_APART}, or the models agree on it ({_AGREE})",
+        ),
+    },
+    reads=_BOTH_MODELS,
+    settings=_REFERENCE,
+)
+
+
+# How likely a text is among texts around it, and the same under a reference model (SPV-MIA).
+#
+# p = exp(mean log-probability of the tokens), as in the authors' code: the joint probability of
+# equation 1 is 0 in floating point for all but short texts. Negated, so that members score high.
+
+_NEIGHBOURS = ("masked_model|neighbours_column",)
+_SPV_VIEWS = {
+    "semantic": ("paraphrase", "5 and 10, algorithm 2", ("masked_model",)),
+    "embedding": ("noise", "5 and 10, algorithm 1", ()),
+    "neighbour": ("neighbour", "5 and 11", _NEIGHBOURS),
+}
+_CALLED = {"neighbour": "any neighbour", "perturbation": "any perturbed text"}
+"""Texts around a text; those of other views are asked about in pairs."""
+
+
+def _mean_of_pairs(view: tuple[str, str]) -> pl.Expr:
+    """Mean probability over the whole pairs there are: texts 2n and 2n + 1 of a view."""
+    index = pl.col("view_index").filter(among([view]))
+    p, index = _averages(view).exp().sort_by(index), index.sort()
+    whole = (index % 2 == 0) & (index.shift(-1) == index + 1)
+    return mean(pl.when(whole).then((p + p.shift(-1)) / 2))
+
+
+def _variation(model: str, view: str) -> pl.Expr:
+    """Mean probability of the texts around a text less its own; lowest at a peak."""
+    around = (model, view)
+    p = mean(_averages(around).exp()) if view in _CALLED else _mean_of_pairs(around)
+    return p - average((model, "text")).exp()
+
+
+def _spv(
+    name: str, view: str, source: str, settings: tuple[str, ...], *, calibrated: bool
+) -> tuple[Attack, ...]:
+    """Make an attack on the target alone, or less the same of the self-prompt model."""
+    score, formula = -_variation("target", view), f"p(text) - mean of p({view})"
+    around = _CALLED.get(view, "both texts of any pair")
+    why = f"no token of the text, or of {around}, has a log-probability"
+    models: tuple[str, ...] = ("target",)
+    if calibrated:
+        score += _variation("self_prompt", view)
+        formula += ", less the same of the self-prompt model"
+        why += " under one of the two models"
+        models, settings = ("target", "self_prompt"), ("prompts_from", *settings)
+    reads = tuple((model, each) for model in models for each in ("text", view))
+    return from_texts(
+        {name: (score, formula, f"{_FU}, {source}")}, why, reads=reads, settings=settings
+    )
+
+
+_SPV_ATTACKS = tuple(
+    attack
+    for name, view, source, settings in (
+        *(
+            (domain, view, f"equations {paper}", settings)
+            for domain, (view, paper, settings) in _SPV_VIEWS.items()
         ),
         (
-            "min_k_plus_plus",
-            _standardised(),
-            "(logprob - vocabulary_mean) / sqrt(vocabulary_variance)",
-            "Zhang et al. 2025 (arXiv:2404.02936), the Min-K%++ score",
-            "no token of the text has a log-probability with variance over the vocabulary",
+            "released",
+            "perturbation",
+            "equations 5 and 11 as in the authors' code: unpaired texts perturbed as in DetectGPT",
+            ("masked_model",),
         ),
     )
-    for k in _PERCENTS
+    for attack in _spv(f"spv_{name}", view, source, settings, calibrated=True)
+)
+_UNCALIBRATED_ATTACKS = tuple(
+    attack
+    for domain, (view, paper, settings) in _SPV_VIEWS.items()
+    for attack in _spv(
+        f"spv_{domain}_uncalibrated",
+        view,
+        f"equation {paper.removeprefix('5 and ')}, table 6 (without difficulty calibration)",
+        settings,
+        calibrated=False,
+    )
+)
+
+
+# A text under the target and under shadow models, half of them tuned on it.
+#
+# Rows of the models ``shadow-0``, ``shadow-1``, ... are seen as those of one model ``shadow``,
+# with the number in ``view_index``; ``trained`` says which of them were tuned on the text.
+#
+# LiRA's phi is log(p / (1 - p)) with p = exp(mean log-probability of the tokens). Of the shadow
+# models' phi means are taken, as in the paper, where the authors' code has medians. Scores with one
+# variance for all texts are those of the paper times a constant, hence in the same order; so is
+# the z-score offline, of which 1 - Pr[Z > phi] is an increasing function. RMIA is the ratio
+# p / p(x) alone: the share of a population that it exceeds never falls as it rises.
+
+_NEAR_1 = -(2.0**-24)  # float32 cannot tell a probability above exp of this from 1
+_LIRA = "Carlini et al. 2022 (arXiv:2112.03570), algorithm 1"
+_RMIA = "Zarifzadeh et al. 2024 (arXiv:2312.03262), RMIA"
+_NO_SHADOW = f"{_UNSCORED} under the target, or no shadow model"
+_NO_OUTSIDE = f"{_NO_SHADOW} that was not tuned on the text has numbers of it"
+_NO_EACH = f"{_NO_SHADOW} that was tuned on the text, or none that was not, has numbers of it"
+_NO_SPREAD = f"{_UNSCORED} under the target, or fewer than two shadow models that were"
+
+
+def with_shadows(rows: pl.LazyFrame, attacks: Iterable[Attack]) -> pl.LazyFrame:
+    """Rows of evidence as attacks see them: with one model ``shadow``, where one reads it."""
+    if not any(model == "shadow" for each in attacks for model, _ in each.reads_of("logprobs")):
+        return rows
+    number = pl.col("model").str.extract(r"^shadow-(\d+)$").cast(pl.UInt32)
+    return rows.with_columns(
+        model=pl.when(number.is_null()).then("model").otherwise(pl.lit("shadow")),
+        view_index=pl.coalesce(number, "view_index"),
+    )
+
+
+def _phi(mean_logprob: pl.Expr) -> pl.Expr:
+    """Log-odds of a probability from its logarithm, finite."""
+    near = mean_logprob.clip(upper_bound=_NEAR_1)
+    return near - (-near.exp()).log1p()
+
+
+def _variance(term: pl.Expr) -> pl.Expr:
+    """Mean square distance from the mean; null where all are equal."""
+    differ = term.drop_nulls().n_unique() > 1  # rounding gives equal ones a spread, too
+    return pl.when(differ).then(total((term - mean(term)) ** 2) / term.count())
+
+
+def _log_density(term: pl.Expr, of: pl.Expr) -> pl.Expr:
+    """Log of the density of a normal distribution that is fitted, without its constant."""
+    variance = _variance(of)
+    return -((term - mean(of)) ** 2) / (2 * variance) - variance.log() / 2
+
+
+def _over(below: pl.Expr) -> pl.Expr:
+    return pl.when(below > 0).then(_OWN.exp() / below)
+
+
+def _shadow_attacks() -> tuple[Attack, ...]:
+    tuned = _averages(_SHADOW_TEXT, pl.col("trained"))
+    others = _averages(_SHADOW_TEXT, ~pl.col("trained"))
+    phi, inside, outside = _phi(_OWN), _phi(tuned), _phi(others)
+    n_tuned, n_others = tuned.count(), others.count()
+    both = (total(tuned.exp()) + total(others.exp())) / (n_tuned + n_others)
+    return from_texts(
+        {
+            "lira_online": (
+                _log_density(phi, inside) - _log_density(phi, outside),
+                "log N(phi; in) - log N(phi; out): normal distributions of the shadow models' phi",
+                f"{_LIRA} (online, variances of each text)",
+                f"{_NO_SPREAD} tuned on the text, or that were not, differ on it",
+            ),
+            "lira_online_fixed": (
+                (phi - mean(outside)) ** 2 - (phi - mean(inside)) ** 2,
+                "(phi - mean of phi(out))^2 - (phi - mean of phi(in))^2",
+                f"{_LIRA} (online, one variance)",
+                _NO_EACH,
+            ),
+            "lira_offline": (
+                (phi - mean(outside)) / _variance(outside).sqrt(),
+                "(phi - mean of phi(out)) / standard deviation of phi(out)",
+                f"{_LIRA} (offline, variances of each text)",
+                f"{_NO_SPREAD} not tuned on the text differ on it",
+            ),
+            "lira_offline_fixed": (
+                phi - mean(outside),
+                "phi - mean of phi(out)",
+                f"{_LIRA} (offline, one variance)",
+                _NO_OUTSIDE,
+            ),
+            "rmia": (
+                _over(pl.when(n_tuned > 0, n_others > 0).then(both)),
+                "p / p(x), p(x) = mean of p over the shadow models",
+                f"{_RMIA} online",
+                f"{_NO_EACH}, or all give it probability 0",
+            ),
+            "rmia_offline": (
+                _over(mean(others.exp())),
+                "p / mean of p(out)",
+                f"{_RMIA} offline, a = 1",
+                _NO_OUTSIDE,
+            ),
+        },
+        reads=(TEXT, _SHADOW_TEXT),
+        settings=("shadows",),
+    )
+
+
+# The model's loss on a text after other texts whose membership is known.
+
+_GAMMA = 0.5  # the authors try 0.1 to 1
+_AFTER_SHOTS = "no token of the text, alone or after the shots, has a log-probability"
+
+_SHOT_ATTACKS = tuple(
+    attack
+    for name, score, formula, source, why, shots in (
+        (
+            "recall_prefix",
+            average(_NONMEMBERS) / _OWN,
+            "loss(nonmember_shots) / loss",
+            "Xie et al. 2024 (arXiv:2406.15968), the ReCaLL score, per token",
+            f"{_AFTER_SHOTS} below 0",
+            (_NONMEMBERS,),
+        ),
+        (
+            "con_recall_prefix",
+            (average(_NONMEMBERS) - _GAMMA * average(_MEMBERS)) / _OWN,
+            f"(loss(nonmember_shots) - {_GAMMA} loss(member_shots)) / loss",
+            f"Wang et al. 2024 (arXiv:2409.03363), the Con-ReCall score, gamma = {_GAMMA}",
+            f"{_AFTER_SHOTS} below 0",
+            (_NONMEMBERS, _MEMBERS),
+        ),
+        (
+            CODEC.removesuffix("_v1"),
+            (average(_NONMEMBERS) < _OWN).cast(float),
+            "1 where loss(nonmember_shots) > loss, else 0",
+            "Zawalski et al. 2025 (arXiv:2510.27055), CoDeC, with the same shots for all texts",
+            _AFTER_SHOTS,
+            (_NONMEMBERS,),
+        ),
+    )
+    for attack in from_texts(
+        {name: (score, formula, source)},
+        why,
+        reads=(TEXT, *shots),
+        settings=tuple(view for _, view in shots),
+    )
+)
+
+
+# The model's loss on a text against its loss on texts that differ in some words.
+
+_NO_NEIGHBOUR = "no token of the text, or of any neighbour, has a log-probability"
+_MATTERN = "Mattern et al. 2023 (arXiv:2305.18462)"
+_PERTURBED = _averages(_PERTURBATION)
+_SPREAD = _PERTURBED.min() < _PERTURBED.max()  # rounding gives equal ones a spread, too
+
+_NEIGHBOUR_ATTACKS = (
+    *from_texts(
+        {
+            "neighbour_difference": (
+                _OWN - mean(_averages(_NEIGHBOUR)),
+                "mean of loss(neighbour) - loss",
+                f"{_MATTERN}, difference of losses per token",
+            ),
+            "neighbour_ratio": (
+                -_OWN / mean(_averages(_NEIGHBOUR)),
+                "-loss / (mean of loss(neighbour))",
+                f"{_MATTERN}, the same as a ratio",
+                f"{_NO_NEIGHBOUR}, or the mean loss of the neighbours is 0",
+            ),
+        },
+        _NO_NEIGHBOUR,
+        reads=(TEXT, _NEIGHBOUR),
+        settings=_NEIGHBOURS,
+    ),
+    *from_texts(
+        {
+            "detect_gpt": (
+                pl.when(_SPREAD).then((_OWN - mean(_PERTURBED)) / _PERTURBED.std()),
+                "(mean of loss(perturbation) - loss) / (standard deviation of loss(perturbation))",
+                "Mitchell et al. 2023 (arXiv:2301.11305), algorithm 1, normalised, per token",
+            )
+        },
+        f"{_UNSCORED}, or fewer than two perturbed texts have different ones",
+        reads=(TEXT, _PERTURBATION),
+        settings=("masked_model",),
+    ),
+)
+
+
+# Probabilities of tokens against how frequent the tokens are anyway.
+
+_CAP = 0.01
+
+
+def _dc_pdd() -> pl.Expr:
+    """Mean of probability times log inverse frequency, capped, where a token comes first."""
+    token_id, logprob, surprise = _tokens("token_ids", "logprob", "log_inverse_frequency")
+    capped = (logprob.exp() * surprise).clip(upper_bound=_CAP)
+    scored_id = pl.when(capped.is_not_null()).then(token_id)
+    return mean(capped.filter(scored_id.is_first_distinct()))
+
+
+_FREQUENCY_ATTACKS = from_texts(
+    {
+        "dc_pdd": (
+            _dc_pdd(),
+            f"mean over distinct tokens of min({_CAP}, exp(logprob) * log_inverse_frequency)",
+            f"Zhang et al. 2024 (arXiv:2409.14781), a = {_CAP}",
+        )
+    },
+    "no token of the text has both a log-probability and a frequency",
+    settings=("frequencies_from",),
+)
+
+
+# How likely the model is to continue the prefix with the reference, token for token.
+
+_HAYES = "Hayes et al. 2025 (arXiv:2410.19482)"
+_NOT_EVERY_TOKEN = "not every token of the reference has a log-probability"
+_UNLIKELY = -30.0  # below this log p, log(1 - p) is -p to the last bit
+_EXTRACTION_RANK = _scored("rank", _EXTRACTION)
+
+
+def _whole(term: pl.Expr, value: pl.Expr) -> pl.Expr:
+    """Let a value stand where every token of the reference has its term."""
+    return pl.when(term.len() > 0, term.null_count() == 0).then(value)
+
+
+def _sum(term: pl.Expr) -> pl.Expr:
+    """Sum of a term, added one by one; null where a token has none."""
+    return _whole(term, term.implode().list.sum())
+
+
+def _log_p_kept() -> pl.Expr:
+    """Log of p_z among the tokens that the run's decoding keeps."""
+    logprob, support_mass = _tokens("logprob", "support_mass", view=_EXTRACTION)
+    return _sum(logprob - support_mass).clip(upper_bound=0.0)  # rounding may exceed certainty
+
+
+def _log_samples(log_p: pl.Expr, p: float) -> pl.Expr:
+    """Log of the samples needed to have the reference among them with probability p; 0 or more."""
+    hazard = pl.when(log_p < _UNLIKELY).then(log_p).otherwise((-(-log_p.exp()).log1p()).log())
+    return (log(-log(1 - p)) - hazard).clip(lower_bound=0.0)
+
+
+def _extraction(
+    name: str, log_p: pl.Expr, formula: str, scheme: str, undefined: str
+) -> tuple[Attack, ...]:
+    needed: dict[str, _Formula] = {
+        f"{name}_n_{p * 100:.0f}": (
+            -_log_samples(log_p, p),
+            f"-log(max(1, log(1 - {p}) / log(1 - exp({formula}))))",
+            f"{_HAYES}, minus the log of n of (n, {p})-discoverable extraction {scheme}",
+        )
+        for p in (0.5, 0.9, 0.99)
+    }
+    found: dict[str, _Formula] = {name: (log_p, formula, f"{_HAYES}, log p_z {scheme}")}
+    return from_texts(found | needed, undefined, reads=(_EXTRACTION,))
+
+
+_EXTRACTION_ATTACKS = (
+    *_extraction(
+        "extraction",
+        _sum(logprobs(_EXTRACTION)),
+        "sum of logprob",
+        "from the whole vocabulary",
+        _NOT_EVERY_TOKEN,
+    ),
+    *_extraction(
+        "extraction_top_k",
+        _log_p_kept(),
+        "sum of (logprob - support_mass)",
+        "under the run's decoding",
+        f"{_NOT_EVERY_TOKEN}, or decoding leaves one of them out",
+    ),
+    *from_texts(
+        {
+            "extraction_greedy": (
+                _whole(_EXTRACTION_RANK, (_EXTRACTION_RANK == 1).all().cast(pl.Float64)),
+                "1 where all tokens have rank = 1, else 0",
+                f"{_HAYES}, discoverable extraction",
+            )
+        },
+        _NOT_EVERY_TOKEN,
+        reads=(_EXTRACTION,),
+    ),
+)
+
+
+# Ranks of a text's tokens, and how certain the model was of them.
+
+_MITCHELL = "Mitchell et al. 2023 (arXiv:2301.11305), baselines"
+_PERCENT = 20
+_CERTAIN = 2.0  # nats of entropy
+
+
+def _surprising() -> pl.Expr:
+    """Log-probabilities of the least likely tokens where the model was certain."""
+    logprob, expected = _tokens("logprob", "vocabulary_mean")
+    unlikely = logprob.rank("ordinal") <= _n_lowest(logprob, _PERCENT)
+    return logprob.filter(unlikely & (-expected < _CERTAIN))
+
+
+_RANK_ATTACKS = from_texts(
+    {
+        "rank": (-mean(_scored("rank")), "-mean of rank", f"{_MITCHELL} (Rank)"),
+        "log_rank": (
+            -mean(_scored("rank").log()),
+            "-mean of log(rank)",
+            f"{_MITCHELL} (LogRank)",
+        ),
+        "top_1_share": (
+            mean((_scored("rank") == 1).cast(int)),
+            "share of tokens with rank = 1",
+            "Gehrmann et al. 2019 (arXiv:1906.04043), test 2",
+        ),
+        "entropy": (
+            mean(_scored("vocabulary_mean")),
+            "mean of vocabulary_mean",
+            f"{_MITCHELL} (Entropy)",
+        ),
+        "surprising_20": (
+            mean(_surprising()),
+            f"mean of logprob, where it is among the lowest {_PERCENT} % and "
+            f"-vocabulary_mean < {_CERTAIN}",
+            "Zhang and Wu 2024 (arXiv:2407.21248), here of the least likely tokens",
+            "the model was certain of none of the least likely tokens",
+        ),
+    }
 )
 
 
@@ -112,15 +752,17 @@ MIN_K_ATTACKS = tuple(
 # sign of the shapes is right everywhere, and the authors' code takes it from the labels. That of
 # the entropy was higher for members until hardly a loss was left, so it is not negated.
 
-
 _CHANG = "Chang et al. 2024 (arXiv:2409.13745), CAMIA's signals"
 _BINS = (3, 4, 5)
 _M, _R = 8, 0.8
 _AT_MOST = 200  # log-probabilities that the authors compare with each other
 _NOT_FINITE = "one is no finite number"
+_losses = -logprobs().drop_nulls()
+_LOW = _losses < 1
+_MEAN_BEFORE = (_losses.cum_sum() / _losses.cum_count()).shift()  # null for the first
 
 SERIES_COLUMNS = (*(f"complexity_{bins}" for bins in _BINS), "approximate_entropy")
-"""Numbers of each row's ``logprob`` that attacks read as columns beside those of the table."""
+"""Numbers of each row's ``logprob`` that attacks read as further columns of the table."""
 
 
 def with_series(rows: pl.LazyFrame, attacks: Iterable[Attack]) -> pl.LazyFrame:
@@ -144,10 +786,6 @@ def _share(low: pl.Expr) -> pl.Expr:
     return mean(low.cast(int))
 
 
-_losses = -logprobs().drop_nulls()
-_MEAN_BEFORE = (_losses.cum_sum() / _losses.cum_count()).shift()  # null for the first
-
-
 def _slope() -> pl.Expr:
     """Slope of the least-squares line of the losses over 1, 2, 3, ..., in nats a token."""
     n = _losses.count()
@@ -157,92 +795,112 @@ def _slope() -> pl.Expr:
 
 def _from_end(percent: int) -> pl.Expr:
     """Share of the tokens that stand, from the end, before that share of low losses is exceeded."""
-    low = _losses < 1
-    short_of = low.reverse().cum_sum() * 100 <= percent * low.sum()
-    return pl.when(low.any()).then(_share(short_of))
+    short_of = _LOW.reverse().cum_sum() * 100 <= percent * _LOW.sum()
+    return pl.when(_LOW.any()).then(_share(short_of))
 
 
 def _diversity() -> pl.Expr:
     """Distinct tokens over tokens, of those with a log-probability."""
-    ids = scored("token_ids").drop_nulls()
+    ids = _scored("token_ids").drop_nulls()
     return pl.when(ids.count() > 0).then(ids.n_unique() / ids.count())
 
 
-SERIES_ATTACKS = (
-    *(
-        of_texts(
-            f"losses_below_{limit}",
+_SERIES_ATTACKS = from_texts(
+    {
+        f"losses_below_{limit}": (
             _share(_losses <= limit),
             f"share of tokens with -logprob <= {limit}",
             f"{_CHANG}: counts below a threshold",
         )
         for limit in (1, 2, 3)  # nats, the authors' thresholds
-    ),
-    of_texts(
-        "losses_below_mean",
-        _share(_losses <= mean(_losses)),
-        "share of tokens with -logprob <= its mean over the text",
-        f"{_CHANG}: counts below the mean",
-    ),
-    of_texts(
-        "losses_below_previous",
-        _share(_losses <= _MEAN_BEFORE),
-        "share of tokens with -logprob <= its mean over the tokens before",
-        f"{_CHANG}: counts below the mean of what came before",
-        "no two tokens of the text have a log-probability",
-    ),
-    of_texts(
-        "loss_slope",
-        -_slope(),
-        "minus the least-squares slope of -logprob over the position, in nats a token",
-        f"{_CHANG}: the slope, over all tokens",
-        f"{UNSCORED}, or only one has",
-    ),
-    of_texts(
-        "loss_by_diversity",
-        average(TEXT) / _diversity(),
-        "-loss / (distinct token_ids / tokens)",
-        f"{_CHANG}: the loss calibrated by the diversity of tokens",
-        f"{UNSCORED}, or they are not known by number",
-    ),
+    }
+    | {
+        "losses_below_mean": (
+            _share(_losses <= mean(_losses)),
+            "share of tokens with -logprob <= its mean over the text",
+            f"{_CHANG}: counts below the mean",
+        ),
+        "losses_below_previous": (
+            _share(_losses <= _MEAN_BEFORE),
+            "share of tokens with -logprob <= its mean over the tokens before",
+            f"{_CHANG}: counts below the mean of what came before",
+            "no two tokens of the text have a log-probability",
+        ),
+        "loss_slope": (
+            -_slope(),
+            "minus the least-squares slope of -logprob over the position, in nats a token",
+            f"{_CHANG}: the slope, over all tokens",
+            f"{_UNSCORED}, or only one has",
+        ),
+        "loss_by_diversity": (
+            _OWN / _diversity(),
+            "-loss / (distinct token_ids / tokens)",
+            f"{_CHANG}: the loss calibrated by the diversity of tokens",
+            f"{_UNSCORED}, or they are not known by number",
+        ),
+    }
 )
 
 SHAPE_ATTACKS = (
-    of_texts(
-        "repeated_difference",
-        average(TEXT) - average(REPEATED),
-        "loss(repeated) - loss",
-        f"{_CHANG}: the fall of the loss where the text stands behind itself",
+    *from_texts(
+        {
+            "repeated_difference": (
+                _OWN - average(_REPEATED),
+                "loss(repeated) - loss",
+                f"{_CHANG}: the fall of the loss where the text stands behind itself",
+            )
+        },
         "no token of the text, alone or behind itself, has a log-probability",
-        reads=(TEXT, REPEATED),
+        reads=(TEXT, _REPEATED),
     ),
-    *(
-        of_texts(
-            f"low_losses_from_end_{percent}",
-            -_from_end(percent),
-            f"minus the share of the tokens, from the end, that hold at most {percent} % of "
-            "those with -logprob < 1",
-            f"{_CHANG}: find_t of the authors' code, over the number of tokens",
-            "no token of the text has a log-probability above -1",
-        )
-        for percent in (40, 50, 60)
+    *from_texts(
+        {
+            f"low_losses_from_end_{percent}": (
+                -_from_end(percent),
+                f"minus the share of the tokens, from the end, that hold at most {percent} % of "
+                "those with -logprob < 1",
+                f"{_CHANG}: find_t of the authors' code, over the number of tokens",
+            )
+            for percent in (40, 50, 60)
+        },
+        f"{_UNSCORED} above -1",
     ),
-    *(
-        of_texts(
-            f"loss_complexity_{bins}",
-            -first(f"complexity_{bins}"),
-            f"minus the Lempel-Ziv complexity of the first {_AT_MOST} logprob in {bins} bins",
-            f"{_CHANG}: Lempel-Ziv complexity",
-            f"{UNSCORED}, or {_NOT_FINITE}",
-        )
-        for bins in _BINS
-    ),
-    of_texts(
-        "loss_entropy",
-        first("approximate_entropy"),
-        f"approximate entropy of the first {_AT_MOST} logprob, m = {_M}, r = {_R} of their "
-        "standard deviation",
-        f"{_CHANG}: approximate entropy",
-        f"fewer than {_M + 2} tokens have a log-probability, or {_NOT_FINITE}",
+    *from_texts(
+        {
+            f"loss_complexity_{bins}": (
+                -_first(f"complexity_{bins}"),
+                f"minus the Lempel-Ziv complexity of the first {_AT_MOST} logprob in {bins} bins",
+                f"{_CHANG}: Lempel-Ziv complexity",
+                f"{_UNSCORED}, or {_NOT_FINITE}",
+            )
+            for bins in _BINS
+        }
+        | {
+            "loss_entropy": (
+                _first("approximate_entropy"),
+                f"approximate entropy of the first {_AT_MOST} logprob, m = {_M}, r = {_R} of "
+                "their standard deviation",
+                f"{_CHANG}: approximate entropy",
+                f"fewer than {_M + 2} tokens have a log-probability, or {_NOT_FINITE}",
+            )
+        }
     ),
 )
+
+FAMILIES = {
+    "Loss": _LOSS_ATTACKS,
+    "Min-K% and Min-K%++": _MIN_K_ATTACKS,
+    "Reference models": (_RATE_ATTACKS[0], *_TOKEN_DIFFERENCE, _RATE_ATTACKS[1]),
+    "Base models, token by token": _BASE_MODEL_ATTACKS,
+    "Tuned reference models": _TUNED_ATTACKS,
+    "SPV-MIA": _SPV_ATTACKS,
+    "SPV-MIA without a reference model": _UNCALIBRATED_ATTACKS,
+    "Shadow models: LiRA and RMIA": _shadow_attacks(),
+    "Shots before the text": _SHOT_ATTACKS,
+    "Neighbours": _NEIGHBOUR_ATTACKS,
+    "Token frequencies": _FREQUENCY_ATTACKS,
+    "Extraction": _EXTRACTION_ATTACKS,
+    "Ranks and entropy": _RANK_ATTACKS,
+    "Series of losses": _SERIES_ATTACKS,
+    "Shapes of series of losses": SHAPE_ATTACKS,
+}

@@ -8,43 +8,33 @@ from collections.abc import Collection
 from difflib import get_close_matches
 from functools import cache
 
-from mia_batch.attacks import from_logprobs, from_references, from_samples
-from mia_batch.attacks.attack import LEARNED_ATTACKS, Attack
+import polars as pl
+
+from mia_batch.attacks import from_logprobs, from_samples
+from mia_batch.attacks.attack import COMBINATION, Attack
 from mia_batch.errors import SettingsError
 from mia_batch.plugins import every
 from mia_batch.targets import Preset
 
+_LEARNED = Attack(
+    name=COMBINATION,
+    expr=pl.lit(None, pl.Float64),  # no expression over rows of one target can be learned
+    evidence="scores",
+    reads=(),
+    formula=(
+        "mean of the log-odds that a logistic regression and gradient-boosted trees give to "
+        "all other scores of the text; learned from texts of other groups alone"
+    ),
+    source="cross-fitted by group; valid p-values: Marandon et al. 2024 (arXiv:2208.06685)",
+    undefined=(
+        "no other attack has a score of the text, or there are texts of fewer than 10 groups "
+        "of each class to learn from"
+    ),
+)
 _FAMILIES = {
-    "SaMIA, length-matched": from_samples.MATCHED_ATTACKS,
-    "SaMIA": from_samples.SAMIA_ATTACKS,
-    "ROUGE": from_samples.ROUGE_ATTACKS,
-    "Probes": from_samples.PROBE_ATTACKS,
-    "Probes of two models": from_samples.REFERENCE_PROBE_ATTACKS,
-    "Probes, drawn answers": from_samples.LOG_HIT_RATE_ATTACKS,
-    "SaMIA, weighed by rarity": from_samples.MATCHED_RARITY_ATTACKS,
-    "PETAL": from_samples.PETAL_ATTACKS,
-    "DE-COP": from_samples.CHOICE_ATTACKS,
-    "Probes and loss": from_samples.COMBINED_ATTACKS,
-    "N-gram coverage": from_samples.COVERAGE_ATTACKS,
-    "Verbatim blocks": from_samples.VERBATIM_ATTACKS,
-    "Log-probabilities at points": from_samples.PROBE_LOGPROB_ATTACKS,
-    "DE-COP from log-probabilities": from_samples.CHOICE_LOGPROB_ATTACKS,
-    "Loss": from_logprobs.LOSS_ATTACKS,
-    "Min-K% and Min-K%++": from_logprobs.MIN_K_ATTACKS,
-    "Reference models": from_references.REFERENCE_ATTACKS,
-    "Base models, token by token": from_references.BASE_MODEL_ATTACKS,
-    "Tuned reference models": from_references.TUNED_REFERENCE_ATTACKS,
-    "SPV-MIA": from_references.SPV_ATTACKS,
-    "SPV-MIA without a reference model": from_references.SPV_UNCALIBRATED_ATTACKS,
-    "Shadow models: LiRA and RMIA": from_references.SHADOW_ATTACKS,
-    "Shots before the text": from_references.PREFIX_SHOT_ATTACKS,
-    "Neighbours": from_references.NEIGHBOUR_ATTACKS,
-    "Token frequencies": from_samples.FREQUENCY_ATTACKS,
-    "Extraction": from_samples.EXTRACTION_ATTACKS,
-    "Ranks and entropy": from_samples.RANK_ATTACKS,
-    "Series of losses": from_logprobs.SERIES_ATTACKS,
-    "Shapes of series of losses": from_logprobs.SHAPE_ATTACKS,
-    "Learned from all scores": LEARNED_ATTACKS,
+    **from_samples.FAMILIES,
+    **from_logprobs.FAMILIES,
+    "Learned from all scores": (_LEARNED,),
 }
 _SAMPLING = {
     "default": ("Probes", "Probes of two models", "DE-COP"),
@@ -53,8 +43,8 @@ _SAMPLING = {
 }
 
 
-def _of(*titles: str) -> tuple[Attack, ...]:
-    return tuple(attack for title in titles for attack in _FAMILIES[title])
+def _of(*titles: str) -> tuple[str, ...]:
+    return tuple(attack.name for title in titles for attack in _FAMILIES[title])
 
 
 MIN_K_PAPER = (
@@ -63,21 +53,17 @@ MIN_K_PAPER = (
     *("reference_token_difference_v1", "neighbour_difference_v1"),
 )
 """What the Min-K% paper compares (Shi et al. 2024, table 1), with every k of the authors' code."""
-_TUNED = _of("SPV-MIA", "SPV-MIA without a reference model", "Tuned reference models")
-_LATER = _of("Base models, token by token", "Shadow models: LiRA and RMIA")
 SPV_PAPER = (
-    *(attack.name for attack in _TUNED),
+    *_of("SPV-MIA", "SPV-MIA without a reference model", "Tuned reference models"),
     *("reference_token_difference_v1", "loss_v1", "neighbour_difference_v1", "detect_gpt_v1"),
     *("min_k_20_v1", "min_k_plus_plus_20_v1"),
-    *(attack.name for attack in _LATER),
+    *_of("Base models, token by token", "Shadow models: LiRA and RMIA"),
 )
 """What the SPV-MIA paper compares (Fu et al. 2024, tables 1, 5 and 6), and later attacks on tuned
 models."""
 
 _BUILT_IN = {attack.name: attack for family in _FAMILIES.values() for attack in family}
-_BY_NAME = {
-    attack.name for attack in _of("SPV-MIA without a reference model", "Shapes of series of losses")
-}
+_BY_NAME = _of("SPV-MIA without a reference model", "Shapes of series of losses")
 """Not among the defaults: they take many passes and no setting of their own, or have no sign."""
 _PAPERS = {"min-k": MIN_K_PAPER, "spv": SPV_PAPER}
 _REGISTERED: dict[str, Attack] = {}
@@ -132,11 +118,8 @@ def load_file(path: str) -> tuple[str, ...]:
     try:
         bound = runpy.run_path(path)
     except (Exception, SystemExit) as error:  # whatever the user's file raises
-        lines = [
-            frame.lineno
-            for frame in traceback.extract_tb(error.__traceback__)
-            if frame.filename == path
-        ]
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in frames if frame.filename == path]
         line = error.lineno if isinstance(error, SyntaxError) else (lines or [None])[-1]
         where = path if line is None else f"{path}, line {line}"
         raise SettingsError(
@@ -203,14 +186,13 @@ def defaults(preset: Preset, evidence: Collection[str] = ("samples",)) -> tuple[
     those at points alone, whatever the preset.
     """
     if preset in _PAPERS:
-        points = _of("Log-probabilities at points")
-        of_tokens = [*points, *map(get, _PAPERS[preset])]
+        from_tokens = [*_of("Log-probabilities at points"), *_PAPERS[preset]]
     else:
-        of_tokens = [
-            attack
-            for attack in _BUILT_IN.values()
-            if attack.evidence == "logprobs" and attack.name not in _BY_NAME
+        from_tokens = [
+            name
+            for name, attack in _BUILT_IN.items()
+            if attack.evidence == "logprobs" and name not in _BY_NAME
         ]
     both = _of("Probes and loss") if preset == "default" and len(evidence) > 1 else ()
-    wanted = (*_of(*_SAMPLING.get(preset, ())), *of_tokens, *both)
-    return tuple(attack.name for attack in wanted if attack.kind in evidence)
+    wanted = (*_of(*_SAMPLING.get(preset, ())), *from_tokens, *both)
+    return tuple(name for name in wanted if get(name).kind in evidence)

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import polars as pl
 
-from mia_batch.attacks.from_references import CODEC
+from mia_batch.attacks.attack import CODEC
 from mia_batch.inference.comparison import (
     CollectionTest,
     ComparedUnits,

@@ -86,7 +86,7 @@ def test_attacks_of_other_packages_are_there(monkeypatch):
     [
         (["no_such_module:x"], "'p0' of no_such_module:x cannot be loaded: No module named"),
         (["math:pi"], "math:pi is not an Attack with a name of its own"),
-        (["mia_batch.attacks.from_logprobs:LOSS_ATTACKS"], "is not an Attack"),
+        (["mia_batch.attacks.from_logprobs:SHAPE_ATTACKS"], "is not an Attack"),
         (["tests.unit.attacks.test_registry:MINE"] * 2, "test_registry:MINE is not an Attack with"),
     ],
 )

@@ -10,8 +10,7 @@ from typing import Any
 import polars as pl
 
 from mia_batch.attacks import Attack, score_by
-from mia_batch.attacks.attack import COMBINATION
-from mia_batch.attacks.from_references import CODEC
+from mia_batch.attacks.attack import CODEC, COMBINATION
 from mia_batch.diagnostics.preflight import check_targets, with_undeclared
 from mia_batch.diagnostics.unscored import class_rows, find_uneven_scores, uneven_findings
 from mia_batch.errors import SettingsError
