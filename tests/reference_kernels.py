@@ -166,6 +166,22 @@ def longest_common_subsequence(left: Sequence[str], right: Sequence[str]) -> int
     return row[-1]
 
 
+def shared_runs(
+    text: str | None, others: Sequence[str | None], n: int, rule: WordRule
+) -> tuple[int | None, int | None, int | None]:
+    """Places of runs of n words, those that others have, and who has the first such run."""
+    if text is None:
+        return None, None, None
+    here, *held = ([*ngrams(SPLIT[rule](each or ""), n)] for each in (text, *others))
+    holders = [next((at for at, other in enumerate(held) if run in other), None) for run in here]
+    shared = [holder for holder in holders if holder is not None]
+    return len(holders), len(shared), next(iter(shared), None)
+
+
+def ngrams(words: Sequence[str], n: int) -> Iterator[tuple[str, ...]]:
+    return (tuple(words[at : at + n]) for at in range(len(words) - n + 1))
+
+
 def near_verbatim_passages(
     generation: str, book: str, rule: WordRule
 ) -> list[tuple[int, int, int]]:
@@ -200,8 +216,7 @@ def book_coverage(
     covered: set[int] = set()
     spans: set[tuple[int, int]] = set()
     for generation, instruction in asked:
-        told = SPLIT[rule](instruction or "")
-        runs = {tuple(told[at : at + m]) for at in range(len(told) - m + 1)}
+        runs = {*ngrams(SPLIT[rule](instruction or ""), m)}
         for start, end in longest_spans(words, SPLIT[rule](generation or ""), k):
             given = {
                 at + n

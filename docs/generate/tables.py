@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import inspect
 import re
-from typing import TYPE_CHECKING
 
+import dataframely as dy
 import griffe
 import polars as pl
 
 from docs.generate.markdown import code, table
 from mia_batch import schemas
 
-if TYPE_CHECKING:
-    import dataframely as dy
-
 __all__ = ["schema_classes", "sections"]
 
 
 def schema_classes() -> dict[str, type[dy.Schema]]:
-    """Schemas that `mia_batch.schemas` exports, by the name of their table, in its order."""
+    """Schemas of `mia_batch.schemas` by the name of their table, in its order."""
     return {
         re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower(): each
         for name, each in vars(schemas).items()
-        if name in schemas.__all__ and isinstance(each, type)
+        if isinstance(each, type) and issubclass(each, dy.Schema) and not name.startswith("_")
     }
 
 

@@ -1,4 +1,4 @@
-"""Features of samples beside their references, for attacks to read."""
+"""Features of samples and the true texts, for attacks to read."""
 
 from __future__ import annotations
 
@@ -30,19 +30,15 @@ from mia_batch.targets import Preset
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-__all__ = ["BESIDE", "build_features", "feature_fields", "groups_of", "inputs_of"]
+__all__ = ["OTHER_GROUPS", "build_features", "feature_fields", "groups_of", "inputs_of"]
 
 
 # How alike two words are in meaning, by embeddings that come with the package wordllama.
 
 
 SIMILARITY_FIELDS = (pl.Field("similarity", pl.Float64()),)
-"""What `similarity` gives."""
-
 _PACKAGE = "wordllama"
 _SIZE = 256  # of an embedding
-_VECTORS = "weights/l2_supercat_256.safetensors"
-_TOKENS = "tokenizers/l2_supercat_tokenizer_config.json"
 
 
 def why_no_similarity() -> str | None:
@@ -58,9 +54,8 @@ def similarity(candidate: pl.Expr, reference: pl.Expr, *, words: WordRule) -> pl
     A struct of Float64 in [-1, 1], 1 for equal words and 0 where one of the texts has no word; null
     where either is null. An embedding is the mean of those of a word's tokens in WordLlama 256.
     """
-    firsts = [_first_word(text, words) for text in (candidate, reference)]
     return pl.map_batches(
-        firsts,
+        [_first_word(text, words) for text in (candidate, reference)],
         lambda columns: _cosines(*columns).alias("similarity").to_frame().to_struct("similarity"),
         return_dtype=pl.Struct(list(SIMILARITY_FIELDS)),
         is_elementwise=True,
@@ -112,8 +107,9 @@ def _load() -> tuple[Tokenizer, NDArray[np.float16]]:
     if found is None or found.submodule_search_locations is None:
         raise SettingsError(f"words cannot be compared: {why_no_similarity()}")
     folder = Path(found.submodule_search_locations[0])
-    tokenizer = Tokenizer.from_file(str(folder / _TOKENS))
-    return tokenizer, load_file(folder / _VECTORS)["embedding.weight"]
+    names = "tokenizers/l2_supercat_tokenizer_config.json", "weights/l2_supercat_256.safetensors"
+    tokenizer = Tokenizer.from_file(str(folder / names[0]))
+    return tokenizer, load_file(folder / names[1])["embedding.weight"]
 
 
 # Samples to the features table: the one place where candidates meet the true texts.
@@ -121,38 +117,39 @@ def _load() -> tuple[Tokenizer, NDArray[np.float16]]:
 
 _KEYS = ("target_id", "model", "view", "view_index", "sample_index")
 
-BESIDE = {"rarity": RARITY_FIELDS, "similarity": SIMILARITY_FIELDS, "choice": CHOICE_FIELDS}
-"""Groups of a run's features beside those of `kernels.pair_features`, with their columns."""
+OTHER_GROUPS = {"rarity": RARITY_FIELDS, "similarity": SIMILARITY_FIELDS, "choice": CHOICE_FIELDS}
+"""Groups of a run's features that are none of `kernels.pair_features`, with their columns."""
 
 
 def feature_fields(groups: Iterable[str]) -> list[pl.Field]:
     """Give the columns of these groups."""
-    beside = [field for group, added in BESIDE.items() if group in groups for field in added]
-    return [*fields(kernel_groups(groups)).fields, *beside]
+    wanted = set(groups)
+    others = [field for group, more in OTHER_GROUPS.items() if group in wanted for field in more]
+    return [*fields(_kernel_groups(wanted)).fields, *others]
 
 
-def kernel_groups(groups: Iterable[str]) -> list[Group]:
-    """Leave out what is no group of `kernels.pair_features`."""
-    given = set(groups)
-    return [group for group in GROUPS if group in given]
+def _kernel_groups(groups: Iterable[str]) -> list[Group]:
+    wanted = set(groups)
+    return [group for group in GROUPS if group in wanted]
 
 
 def groups_of(columns: Iterable[str]) -> tuple[str, ...]:
     """Name the groups that have these columns, in their order."""
     wanted = set(columns)
-    found = {group for group in GROUPS if wanted & _columns(group)}
-    found |= {group for group in GROUPS if wanted & {f"{name}_matched" for name in _columns(group)}}
-    if any(name.endswith("_matched") for name in wanted):
-        found.add("matched")
-    beside = [group for group, added in BESIDE.items() if wanted & {field.name for field in added}]
-    return (*(group for group in GROUPS if group in found), *beside)
-
-
-def _columns(group: Group) -> set[str]:
-    """Columns that a group adds, those of cut candidates aside."""
-    return {field.name for field in fields([group]).fields} - {
-        field.name for field in fields([]).fields
+    whole = {name.removesuffix("_matched") for name in wanted}
+    always = {field.name for field in fields([]).fields}
+    columns_of = {
+        group: {field.name for field in fields([group]).fields} - always for group in GROUPS
     }
+    found = [
+        group
+        for group in GROUPS
+        if (whole != wanted if group == "matched" else whole & columns_of[group])
+    ]
+    others = [
+        group for group, more in OTHER_GROUPS.items() if wanted & {field.name for field in more}
+    ]
+    return (*found, *others)
 
 
 def inputs_of(preset: Preset) -> tuple[list[str], list[str]]:
@@ -191,7 +188,7 @@ def build_features(
     text_length
         For ``samia``: nominal number of words of a target; None = each target's own.
     groups
-        Groups of `mia_batch.kernels.pair_features` and of `BESIDE`: what the attacks need.
+        Groups of `mia_batch.kernels.pair_features` and of `OTHER_GROUPS`: what the attacks need.
     rarity
         What shared n-grams are weighed by; without, the weighed columns are null. Its ``counted``
         reads columns of ``prompts``.
@@ -223,7 +220,7 @@ def build_features(
     key = ["target_id", "view_index"]
     pairs = samples.lazy().join(parts, on=key, how="left", maintain_order="left")
     texts = candidate, pl.col("text")
-    numbers = pair_features(*texts, words=words, groups=kernel_groups(groups))
+    numbers = pair_features(*texts, words=words, groups=_kernel_groups(groups))
     structs = [numbers]
     if "similarity" in groups:
         structs.append(similarity(*texts, words=words))

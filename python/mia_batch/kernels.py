@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import inf
@@ -35,7 +35,7 @@ __all__ = [
 
 
 WordRule: TypeAlias = Literal["whitespace", "space", "rouge", "unicode", "script"]
-"""How a text is cut into words.
+"""How a text is cut into words; another name is a ``SettingsError`` wherever a rule is asked for.
 
 ``whitespace`` cuts at white space, as ``text.split()`` does; ``space`` at U+0020 only, as
 ``text.split(" ")`` does, less its empty strings (newlines and tabs stay inside words). ``rouge``
@@ -46,7 +46,7 @@ character in Chinese, hiragana and Thai. Where a colon or its like follows a let
 and a pictograph follow it, the annex ends the word before the colon; here they all are one.
 ``script`` is ``whitespace`` where a script has spaces between words; stretches of one that has none
 (Chinese, Japanese, Thai, Lao, Khmer, Burmese, Tibetan ...) are cut as ``unicode`` does, and
-punctuation beside them is no word."""
+punctuation next to them is no word."""
 
 WORD_RULES: Final[tuple[WordRule, ...]] = get_args(WordRule)
 """Every word rule."""
@@ -109,46 +109,47 @@ Group: TypeAlias = Literal[
 GROUPS: Final[tuple[Group, ...]] = get_args(Group)
 """Every group, in the order of its fields."""
 
+_SPANS: Final = pl.Struct({"starts": pl.List(pl.UInt32), "ends": pl.List(pl.UInt32)})
+_DEFAULT_GROUPS: Final[tuple[Group, ...]] = ("unigrams", "ngrams", "zlib", "matched")
 _MAX_COUNT: Final = 2**32 - 1
 
-
-def as_column(name: str, column: object) -> pl.Expr:
-    """Return a column's expression from the expression or the name that a user gave."""
-    if isinstance(column, str):
-        return pl.col(column)
-    if isinstance(column, pl.Expr):
-        return column
-    raise SchemaMismatchError(
-        f"{name} is of type {type(column).__name__}; use an expression or the name of a column"
-    )
+# The compiled kernels as Polars expressions: text in, numbers out. Only this file names the
+# compiled library.
+#
+# Every expression is elementwise: it runs in eager, lazy and streaming queries, over all cores and
+# without the GIL. A literal is repeated for every row. Null gives null. A column that is not text
+# is a ``SchemaMismatchError``, and a text of more than 1 GiB or with bytes that are not UTF-8 a
+# ``MiaBatchError``, when the query runs. An unknown word rule or group and a count that is no whole
+# number, at least 1, are a ``SettingsError`` at once.
 
 
-def check_series(name: str, column: object) -> None:
-    """Refuse what is not a series."""
-    if not isinstance(column, pl.Series):
-        raise SchemaMismatchError(
-            f"{name} is of type {type(column).__name__}; use a series of strings"
-        )
+def apply_kernel(kernel: Callable[..., _native.ArrowArray], *columns: pl.Series) -> pl.Series:
+    """Call the compiled library; its errors become ours.
+
+    Nulls of no type are passed as text, because Arrow libraries disagree on their layout.
+    """
+    typed = (each.cast(pl.String) if each.dtype == pl.Null else each for each in columns)
+    try:
+        return pl.Series(kernel(*typed))
+    except TypeError as error:
+        raise SchemaMismatchError(str(error)) from error
+    except ValueError as error:
+        raise MiaBatchError(str(error)) from error
 
 
-def check_rule(words: str) -> None:
-    """Refuse an unknown word rule."""
+def _check(words: str = "whitespace", **counts: int) -> None:
     if words not in WORD_RULES:
         raise SettingsError(f"unknown word rule {words!r}; use one of {', '.join(WORD_RULES)}")
+    for name, count in counts.items():
+        try:
+            is_allowed = 1 <= index(count) <= _MAX_COUNT
+        except TypeError:
+            is_allowed = False
+        if not is_allowed:
+            raise SettingsError(f"{name} is {count!r}; use a whole number of 1 to {_MAX_COUNT}")
 
 
-def check_count(name: str, count: int) -> None:
-    """Refuse what is not a whole number, at least 1."""
-    try:
-        is_allowed = 1 <= index(count) <= _MAX_COUNT
-    except TypeError:
-        is_allowed = False
-    if not is_allowed:
-        raise SettingsError(f"{name} is {count!r}; use a whole number of 1 to {_MAX_COUNT}")
-
-
-def checked_groups(groups: Iterable[Group]) -> list[Group]:
-    """Return the groups as a list, or refuse an unknown one."""
+def _checked_groups(groups: Iterable[Group]) -> list[Group]:
     if isinstance(groups, str) or not isinstance(groups, Iterable):
         raise SettingsError(f"groups is {groups!r}; use a list of names")
     chosen = list(groups)
@@ -158,39 +159,53 @@ def checked_groups(groups: Iterable[Group]) -> list[Group]:
     return chosen
 
 
-# The compiled kernels as Polars expressions: text in, numbers out.
-#
-# Only this file, `complexity`, `extraction` and `rarity` name the compiled library. Every
-# expression is elementwise: it runs in eager, lazy and streaming queries, over all cores and
-# without the GIL. A literal is repeated for every row. Null gives null. A column that is not text
-# is a ``SchemaMismatchError``, and a text of more than 1 GiB or with bytes that are not UTF-8 a
-# ``MiaBatchError``, when the query runs.
+def _column(name: str, column: object) -> pl.Expr:
+    """Make an expression of the expression or the name that a user gave."""
+    if isinstance(column, str):
+        return pl.col(column)
+    if isinstance(column, pl.Expr):
+        return column
+    raise SchemaMismatchError(
+        f"{name} is of type {type(column).__name__}; use an expression or the name of a column"
+    )
 
 
-_SPANS: Final = pl.Struct({"starts": pl.List(pl.UInt32), "ends": pl.List(pl.UInt32)})
+def _check_series(**columns: object) -> None:
+    for name, column in columns.items():
+        if not isinstance(column, pl.Series):
+            raise SchemaMismatchError(
+                f"{name} is of type {type(column).__name__}; use a series of strings"
+            )
 
-_DEFAULT_GROUPS: Final[tuple[Group, ...]] = ("unigrams", "ngrams", "zlib", "matched")
+
+def _of_text(
+    text: pl.Expr | str, kernel: Callable[..., _native.ArrowArray], dtype: pl.DataType
+) -> pl.Expr:
+    return _column("text", text).map_batches(
+        lambda texts: apply_kernel(kernel, texts), return_dtype=dtype, is_elementwise=True
+    )
+
+
+def _of_pairs(
+    pair: Mapping[str, pl.Expr | str],
+    kernel: Callable[..., _native.ArrowArray],
+    dtype: pl.DataType,
+) -> pl.Expr:
+    columns = pl.struct(_column(name, column).alias(name) for name, column in pair.items())
+    return columns.map_batches(
+        lambda pairs: apply_kernel(kernel, *pairs.struct.unnest()),
+        return_dtype=dtype,
+        is_elementwise=True,
+    )
 
 
 def fields(groups: Iterable[Group] = _DEFAULT_GROUPS) -> pl.Struct:
-    """Give the data type of ``pair_features`` for a choice of groups.
+    """Give the data type of ``pair_features`` for groups in any order: fields of UInt32.
 
-    Parameters
-    ----------
-    groups
-        Names of groups in any order; another name is a ``SettingsError``.
-
-    Returns
-    -------
-    Struct
-        Fields of UInt32, in order.
-
-    Examples
-    --------
     >>> [field.name for field in fields(["lcs"]).fields]
     ['words_candidate', 'words_reference', 'lcs_words']
     """
-    return pl.Struct(dict.fromkeys(_native.pair_fields(checked_groups(groups)), pl.UInt32))
+    return pl.Struct(dict.fromkeys(_native.pair_fields(_checked_groups(groups)), pl.UInt32))
 
 
 FEATURES: Final = fields()
@@ -218,13 +233,11 @@ def pair_features(
         String column: the true continuation, aligned row by row. Rows that share one should
         stand together: it is then read once.
     words
-        How texts are cut into words; another name is a ``SettingsError``.
+        How texts are cut into words.
     groups
-        What to compute; what is left out costs nothing. Another name is a ``SettingsError``, and
-        so is a string instead of a list.
+        What to compute; what is left out costs nothing.
     near_verbatim_min_words
-        Words of the shortest block that ``near_verbatim_words`` counts, at least 1; else a
-        ``SettingsError``.
+        Words of the shortest block that ``near_verbatim_words`` counts.
 
     Returns
     -------
@@ -238,11 +251,9 @@ def pair_features(
     Size after compression: the same, equation 7. Longest common subsequence: ROUGE-L, Lin
     (2004), section 3.1. Coverage: Hallinan et al. (2025), arXiv:2508.09603, whose code matches
     detokenised text and finds spans of one length only. Near-verbatim blocks: the matching of
-    Ratcliff and Metzener (1988), as in Python's ``difflib``. Ahmed et al. (2026),
-    arXiv:2601.02671, begin their near-verbatim recall of whole books with it, then join blocks
-    across gaps of up to 2 words, keep those of at least 20, join again across up to 10 and keep
-    those of at least 100; blocks are not joined here. Character n-grams: as chrF, Popović (2015),
-    counts them, but with white space.
+    Ratcliff and Metzener (1988), as in Python's ``difflib``; blocks are not joined, as
+    `near_verbatim_recall` joins them. Character n-grams: as chrF, Popović (2015), counts them, but
+    with white space.
 
     Examples
     --------
@@ -251,71 +262,33 @@ def pair_features(
     >>> features.select("overlap_1", "overlap_2", "overlap_1_matched").row(0)
     (3, 1, 3)
     """
-    check_rule(words)
-    groups = checked_groups(groups)
-    check_count("near_verbatim_min_words", near_verbatim_min_words)
+    _check(words, near_verbatim_min_words=near_verbatim_min_words)
+    groups = _checked_groups(groups)
     kernel = partial(
         _native.pair_features,
         words=words,
         groups=groups,
         near_verbatim_min_words=near_verbatim_min_words,
     )
-    pair = pl.struct(
-        as_column("candidate", candidate).alias("candidate"),
-        as_column("reference", reference).alias("reference"),
-    )
-    return pair.map_batches(
-        lambda pairs: apply_kernel(kernel, *pairs.struct.unnest()),
-        return_dtype=fields(groups),
-        is_elementwise=True,
-    ).alias("features")
+    pair = {"candidate": candidate, "reference": reference}
+    return _of_pairs(pair, kernel, fields(groups)).alias("features")
 
 
 def zlib_size(text: pl.Expr | str) -> pl.Expr:
-    """Bytes of the text after zlib at level 6, header and checksum included.
+    """Bytes of the text after zlib at level 6, header and checksum included: UInt32, at least 8.
 
     It equals ``len(zlib.compress(text.encode()))`` where Python runs on classic zlib
-    (1.2.8 to 1.3.1 agree), and does not depend on Python's own.
-
-    Parameters
-    ----------
-    text
-        String column.
-
-    Returns
-    -------
-    Expr
-        UInt32, at least 8, which is the size of the empty text; null where the text is null.
-
-    References
-    ----------
-    The stream: RFC 1950 and RFC 1951; what of it is chosen, zlib 1.3.1, deflate.c and trees.c.
-    SaMIA divides by this size: Kaneko et al. (2024), equation 7.
+    (1.2.8 to 1.3.1 agree), and does not depend on Python's own. The stream: RFC 1950 and RFC 1951;
+    what of it is chosen: zlib 1.3.1, deflate.c and trees.c. SaMIA multiplies by this size: Kaneko
+    et al. (2024), equation 7.
     """
-    return _elementwise(text, _native.zlib_size, pl.UInt32())
+    return _of_text(text, _native.zlib_size, pl.UInt32())
 
 
 def count_words(text: pl.Expr | str, *, words: WordRule = "whitespace") -> pl.Expr:
-    """Words of the text.
-
-    Parameters
-    ----------
-    text
-        String column.
-    words
-        How texts are cut into words; another name is a ``SettingsError``.
-
-    Returns
-    -------
-    Expr
-        UInt32; 0 where there is nothing but separators, null where the text is null.
-
-    References
-    ----------
-    ``unicode``: Unicode Standard Annex 29, section 4. ``rouge``: the package rouge-score.
-    """
-    check_rule(words)
-    return _elementwise(text, partial(_native.count_words, words=words), pl.UInt32())
+    """Words of the text: UInt32, 0 where there is nothing but separators."""
+    _check(words)
+    return _of_text(text, partial(_native.count_words, words=words), pl.UInt32())
 
 
 def shared_runs(
@@ -323,96 +296,35 @@ def shared_runs(
 ) -> pl.DataFrame:
     """Count runs of words of each text that occur in any of the others.
 
-    Runs are compared by hashes of 64 bits. Memory: 30 to 50 bytes per word of the others.
+    Runs of ``run_words`` words are compared by hashes of 64 bits; only the rule ``rouge`` ignores
+    case. Memory: 30 to 50 bytes per word of the others. Runs of 8 to 13 words that training and
+    test data share: Brown et al. (2020), arXiv:2005.14165, appendix C.
 
-    Parameters
-    ----------
-    texts
-        String column.
-    others
-        String column of any length; nulls have no runs.
-    run_words
-        Words of a run, at least 1; else a ``SettingsError``.
-    words
-        How texts are cut into words; another name is a ``SettingsError``. Only ``rouge`` ignores
-        case.
+    One row per text, UInt32, null where the text is null. ``runs`` counts the places where a run
+    starts: 0 where the text has fewer words. ``shared`` counts those whose run some other text has,
+    too. ``other`` is the row of the first of ``others`` that has the first shared run; null where
+    none is shared.
 
-    Returns
-    -------
-    DataFrame
-        One row per text, UInt32, null where the text is null. ``runs`` counts the places where a
-        run starts: 0 where the text has fewer words. ``shared`` counts those whose run some other
-        text has, too. ``other`` is the row of the first of ``others`` that has the first shared
-        run; null where none is shared.
-
-    References
-    ----------
-    Runs of words that training and test data share: Brown et al. (2020), arXiv:2005.14165,
-    appendix C, which takes runs of 8 to 13 words.
-
-    Examples
-    --------
     >>> shared_runs(pl.Series(["a b c d"]), pl.Series(["x", "b c d"]), run_words=2).row(0)
     (3, 2, 1)
     """
-    check_rule(words)
-    check_count("run_words", run_words)
-    check_series("texts", texts)
-    check_series("others", others)
+    _check(words, run_words=run_words)
+    _check_series(texts=texts, others=others)
     kernel = partial(_native.shared_runs, words=words, run_words=run_words)
     return apply_kernel(kernel, texts, others).struct.unnest()
 
 
 def word_spans(text: pl.Expr | str, *, words: WordRule = "whitespace") -> pl.Expr:
-    """Start and end of each word of the text.
+    """Start and end of each word of the text: a struct of two lists of UInt32.
 
-    Parameters
-    ----------
-    text
-        String column.
-    words
-        How texts are cut into words; another name is a ``SettingsError``.
+    ``starts`` are the characters before a word's first, ``ends`` those before what follows its
+    last, so that ``text[start:end]`` is the word as it stands in the text.
 
-    Returns
-    -------
-    Expr
-        Struct column of two lists of UInt32, a number for each word in order: ``starts``, the
-        characters before its first, and ``ends``, those before what follows its last, so that
-        ``text[start:end]`` is the word as it stands in the text. Null where the text is null.
-
-    References
-    ----------
-    As for `count_words`.
-
-    Examples
-    --------
     >>> pl.select(word_spans(pl.lit("“né”, 我们"), words="unicode")).item()
     {'starts': [1, 6, 7], 'ends': [3, 7, 8]}
     """
-    check_rule(words)
-    return _elementwise(text, partial(_native.word_spans, words=words), _SPANS)
-
-
-def _elementwise(
-    text: pl.Expr | str, kernel: Callable[..., _native.ArrowArray], dtype: pl.DataType
-) -> pl.Expr:
-    return as_column("text", text).map_batches(
-        lambda texts: apply_kernel(kernel, texts), return_dtype=dtype, is_elementwise=True
-    )
-
-
-def apply_kernel(kernel: Callable[..., _native.ArrowArray], *columns: pl.Series) -> pl.Series:
-    """Call the compiled library; its errors become ours.
-
-    Nulls of no type are passed as text, because Arrow libraries disagree on their layout.
-    """
-    typed = (each.cast(pl.String) if each.dtype == pl.Null else each for each in columns)
-    try:
-        return pl.Series(kernel(*typed))
-    except TypeError as error:
-        raise SchemaMismatchError(str(error)) from error
-    except ValueError as error:
-        raise MiaBatchError(str(error)) from error
+    _check(words)
+    return _of_text(text, partial(_native.word_spans, words=words), _SPANS)
 
 
 # How complex a series of numbers is: Lempel-Ziv complexity and approximate entropy.
@@ -435,7 +347,7 @@ def lempel_ziv_complexity(logprobs: pl.Expr | str, *, bins: int) -> pl.Expr:
     >>> pl.select(lempel_ziv_complexity(series, bins=2)).item()  # 1, 0, 01 and 11
     0.6666666666666666
     """
-    check_count("bins", bins)
+    _check(bins=bins)
     return _of_lists(logprobs, partial(_native.lempel_ziv_complexity, bins=bins))
 
 
@@ -455,7 +367,7 @@ def approximate_entropy(values: pl.Expr | str, *, m: int, r: float) -> pl.Expr:
     >>> pl.select(approximate_entropy(series, m=2, r=0.5)).item() < 0.01
     True
     """
-    check_count("m", m)
+    _check(m=m)
     if not 0 <= r < inf:
         raise SettingsError(f"r is {r!r}; use a finite number, 0 or more")
     return _of_lists(values, partial(_native.approximate_entropy, m=m, r=r))
@@ -471,7 +383,7 @@ def _of_lists(values: pl.Expr | str, kernel: Callable[..., _native.ArrowArray]) 
             )
         return apply_kernel(kernel, column.cast(pl.List(pl.Float64)))
 
-    return as_column("values", values).map_batches(
+    return _column("values", values).map_batches(
         call, return_dtype=pl.Float64(), is_elementwise=True
     )
 
@@ -516,19 +428,9 @@ def near_verbatim_recall(
     >>> found["recall"], found["missing"], found["additional"]
     (0.995, 1, 1)
     """
-    check_rule(words)
-    pair = pl.struct(
-        as_column("generation", generation).alias("generation"),
-        as_column("book", book).alias("book"),
-    )
-    found = pair.map_batches(
-        lambda pairs: apply_kernel(
-            lambda *sides: _native.near_verbatim_passages(*sides, words=words),
-            *pairs.struct.unnest(),
-        ),
-        return_dtype=_RECALL,
-        is_elementwise=True,
-    )
+    _check(words)
+    kernel = partial(_native.near_verbatim_passages, words=words)
+    found = _of_pairs({"generation": generation, "book": book}, kernel, _RECALL)
     verbatim = pl.field("passages").list.eval(pl.element().struct.field("words")).list.sum()
     n_words = pl.field("words_book")
     counts = found.struct.with_fields(verbatim=verbatim.cast(pl.UInt32)).struct.with_fields(
@@ -578,23 +480,17 @@ def book_coverage(
     >>> found.select("coverage", "longest_block_words", "longest_span_words").row(0)
     (0.8333333333333334, 5, 4)
     """
-    check_rule(words)
-    check_count("k", k)
-    check_count("m", m)
+    _check(words, k=k, m=m)
     if instructions is None:
         instructions = pl.repeat(None, generations.len(), dtype=pl.String, eager=True)
-    check_series("generations", generations)
-    check_series("instructions", instructions)
+    _check_series(generations=generations, instructions=instructions)
     if generations.len() != instructions.len():
         raise SchemaMismatchError(
             f"there are {generations.len()} generations and {instructions.len()} instructions; "
             "pass columns of one length"
         )
-    found = apply_kernel(
-        lambda *texts: _native.book_coverage(book, *texts, words=words, min_words=k, trim_words=m),
-        generations,
-        instructions,
-    )
+    kernel = partial(_native.book_coverage, book, words=words, min_words=k, trim_words=m)
+    found = apply_kernel(kernel, generations, instructions)
     lengths = pl.col("blocks").list.eval(pl.element().struct.field("words")).list
     n_words, covered = pl.col("words_book"), lengths.sum().cast(pl.UInt32)
     return found.struct.unnest().select(
@@ -652,7 +548,7 @@ class RarityTable:
 
         Rows of one group come one after the other; groups may come in any order.
         """
-        check_rule(words)
+        _check(words)
         native = _native.RarityTable(_BITS)
         for batch in batches:
             groups = batch["row"].cast(pl.UInt32).rechunk()
@@ -699,7 +595,7 @@ class RarityTable:
         """
         total = self.n_groups if self.counted is None else self.n_groups + 1
         counted = pl.lit(value=True) if self.counted is None else self.counted
-        texts = as_column("candidate", candidate), as_column("reference", reference)
+        texts = _column("candidate", candidate), _column("reference", reference)
         others = (~counted).cast(pl.UInt32)
         kernel = partial(self.native.weigh, words=words, total=total)
 

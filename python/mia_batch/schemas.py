@@ -8,38 +8,6 @@ from __future__ import annotations
 import dataframely as dy
 import polars as pl
 
-__all__ = [
-    "Blind",
-    "BuiltTests",
-    "BuiltTexts",
-    "Comparisons",
-    "Controls",
-    "Curves",
-    "Documents",
-    "ExtractedDocuments",
-    "Extraction",
-    "Features",
-    "Findings",
-    "Inversion",
-    "InversionTexts",
-    "LogProbs",
-    "Metrics",
-    "Paraphrases",
-    "Perplexities",
-    "Prompts",
-    "Role",
-    "Rollup",
-    "Samples",
-    "Scores",
-    "SetAside",
-    "Targets",
-    "ThrownAway",
-    "Unscored",
-    "VerdictLevel",
-    "Verdicts",
-]
-
-
 # Tables of texts: what is audited.
 
 
@@ -399,7 +367,7 @@ class Verdicts(dy.Schema):
     """Rosenbaum's gamma: bias in the odds of scoring high, without membership, that would lift the
     p-value above 0.05."""
     estimate = dy.String(nullable=True)
-    """Name of the estimated number, such as ``contamination_rate``; null beside a p-value."""
+    """Name of the estimated number, such as ``contamination_rate``; null with a p-value."""
     value = dy.Float64(nullable=True)
     """The estimated number."""
     low = dy.Float64(nullable=True)
@@ -411,7 +379,7 @@ class Verdicts(dy.Schema):
     method = dy.String(nullable=True)
     """How p-value or interval was made."""
     assumption = dy.String(nullable=True)
-    """What must hold for the estimate, as a sentence; null beside a p-value."""
+    """What must hold for the estimate, as a sentence; null with a p-value."""
     reason = dy.String(nullable=True)
     """Why p-value, q-value or value is null."""
 

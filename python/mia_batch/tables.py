@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import cache, partial
 from mmap import mmap
 from pathlib import Path
-from typing import IO, Protocol, TypeVar
+from typing import IO, Any, TypeVar
 
 import dataframely as dy
 import numpy as np
@@ -61,16 +61,11 @@ def system_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, pl.exceptions.ComputeError) as error:
-        if (reason := system_reason(error)) is None:
+        if (number := system_number(error)) is None:
             raise
         raise RunFolderError(
-            f"{path} cannot be written: {reason}; make room or choose another folder"
+            f"{path} cannot be written: {os.strerror(number)}; make room or choose another folder"
         ) from error
-
-
-def system_reason(error: Exception) -> str | None:
-    """Return what the system said, such as "No space left on device"; None if it said nothing."""
-    return None if (number := system_number(error)) is None else os.strerror(number)
 
 
 def system_number(error: BaseException) -> int | None:
@@ -89,7 +84,7 @@ READ_ERRORS = (pl.exceptions.PolarsError, pl.exceptions.PanicException, DamagedT
 
 
 def is_whole(path: Path) -> bool:
-    """Tell whether a Parquet file has its end, which a file that was cut short lacks."""
+    """Tell whether a Parquet file has its end, which one that was cut short has not."""
     descriptor = os.open(path, os.O_RDONLY)  # a third of the time of path.open()
     try:
         size = os.fstat(descriptor).st_size
@@ -120,25 +115,17 @@ def is_sound(path: Path) -> bool:
 # Files that are there whole or not at all.
 
 _ROOM_ASKED_FOR = 1 << 20
-_followers: dict[Path, Follower] = {}
-
-
-class Follower(Protocol):
-    """Learns of each change in a folder before it is visible; what it raises prevents it."""
-
-    def put(self, path: Path, content: Path) -> None:
-        """Learn that a file gets the content of another, which is never written again."""
-
-    def put_copy(self, path: Path, content: Path) -> None:
-        """Learn what a file that is written in place holds now."""
-
-    def remove(self, path: Path) -> None:
-        """Learn that a file goes."""
+_followers: dict[Path, Any] = {}
 
 
 @contextmanager
-def followed(folder: Path, follower: Follower) -> Iterator[None]:
-    """Tell a follower of every change below a folder while the block runs."""
+def followed(folder: Path, follower: Any) -> Iterator[None]:  # noqa: ANN401 - such as a store's copy
+    """Let a follower learn of each change below a folder before it is visible.
+
+    ``put(path, content)``: a file gets the content of another, which is never written again;
+    ``put_copy(path, content)``: what a file that is written in place holds now; ``remove(path)``: a
+    file goes. What it raises prevents the change.
+    """
     _followers[folder] = follower
     try:
         yield
@@ -146,17 +133,16 @@ def followed(folder: Path, follower: Follower) -> Iterator[None]:
         del _followers[folder]
 
 
-def _follower_of(path: Path) -> Follower | None:
+def _follower_of(path: Path) -> Any:  # noqa: ANN401
     return next((_followers[folder] for folder in path.parents if folder in _followers), None)
 
 
 def is_followed(path: Path) -> bool:
-    """Tell whether somebody wants to know of a file's changes."""
-    return bool(_followers) and _follower_of(path) is not None
+    return _follower_of(path) is not None
 
 
 def put_copy(path: Path, content: Path) -> None:
-    """Tell who follows a file that is written in place what it holds now."""
+    """Show who follows a file that is written in place what it holds now."""
     if (follower := _follower_of(path)) is not None:
         follower.put_copy(path, content)
 
@@ -194,7 +180,7 @@ def remove_unfinished(folder: Path) -> None:
 def replacing(
     path: Path, place: Callable[[Path, Path], object] = Path.replace
 ) -> Iterator[IO[bytes]]:
-    """Open a temporary file beside ``path`` that replaces it at the end, or is ``place``d there.
+    """Open a temporary file next to ``path`` that replaces it at the end, or is ``place``d there.
 
     It is passed on open: by name, Polars might create it again after a failure, from a thread.
     """
@@ -220,7 +206,7 @@ def replacing(
 
 
 def temporary_path(path: Path) -> Path:
-    """Name what is written beside ``path`` until it is whole; `remove_unfinished` knows it."""
+    """Name what is written next to ``path`` until it is whole; `remove_unfinished` knows it."""
     return path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
 
 
@@ -256,7 +242,7 @@ _YOUNGER: dict[type[dy.Schema], tuple[str, ...]] = {
     ExtractedDocuments: ("passages_20", "passages_50"),
     Rollup: ("n_passages_20", "n_passages_50", "passages_from"),
 }
-"""Columns that tables of earlier runs lack; there they are null."""
+"""Columns that tables of earlier runs do not have; there they are null."""
 
 
 def check(frame: pl.DataFrame | pl.LazyFrame, schema: type[dy.Schema], *, what: str) -> None:
@@ -316,10 +302,10 @@ def scan(path: Path | Sequence[Path], schema: type[dy.Schema]) -> pl.LazyFrame:
         frame = _with_later_choices(frame, schema)
         check(frame, schema, what=str(where))
     except (OSError, pl.exceptions.PolarsError) as error:
-        reason = system_reason(error)
-        raise (RunFolderError if reason else DamagedTableError)(
-            f"{where} cannot be read as a table: {reason or error}; give the audit's command "
-            "again, which rebuilds it"
+        number = system_number(error)
+        raise (DamagedTableError if number is None else RunFolderError)(
+            f"{where} cannot be read as a table: {error if number is None else os.strerror(number)}"
+            "; give the audit's command again, which rebuilds it"
         ) from error
     return frame
 
@@ -366,14 +352,13 @@ class RowIndex:
     def __init__(self, keys: pl.LazyFrame) -> None:
         self.height = int(keys.select(pl.len()).collect(engine="streaming").item())
         counts = np.zeros(_BUCKETS, np.int64)
-        for part in _parts(keys, self.height):
-            counts += _count(part)
+        for _, sizes in _parts(keys, self.height):
+            counts += sizes
         starts = np.cumsum(counts) - counts
         self._hashes = mapped_zeros(int(counts.sum()), np.uint64)
         self._rows = mapped_zeros(int(counts.sum()), np.uint32)
         free = starts.copy()
-        for part in _parts(keys, self.height):  # each row at its bucket's first free index
-            counts = _count(part)
+        for part, counts in _parts(keys, self.height):  # to its bucket's first free index
             before = np.cumsum(counts) - counts
             indices = np.arange(part.height) + np.repeat(free - before, counts)
             self._hashes[indices], self._rows[indices] = part["hash"], part["row"]
@@ -417,18 +402,15 @@ class RowIndex:
         return first, np.where(keys.is_null().to_numpy(), first, last)
 
 
-def _parts(keys: pl.LazyFrame, height: int) -> Iterator[pl.DataFrame]:
-    """Yield ``hash`` and ``row`` of the rows that have a key, each part sorted by hash."""
+def _parts(keys: pl.LazyFrame, height: int) -> Iterator[tuple[pl.DataFrame, NDArray[np.int64]]]:
+    """Yield ``hash`` and ``row`` of rows with a key, sorted by hash, and the sizes of buckets."""
     key = pl.col(keys.collect_schema().names()[0])
     for start in range(0, height, _ROWS_AT_ONCE):
         part = keys.slice(start, _ROWS_AT_ONCE).select(hash=key.hash(), there=key.is_not_null())
         numbered = part.with_row_index("row", start).filter("there")
-        yield numbered.sort("hash", maintain_order=True).collect()
-
-
-def _count(part: pl.DataFrame) -> NDArray[np.int64]:
-    """Count the rows of each bucket."""
-    return np.bincount(part["hash"].to_numpy() >> _BUCKET_SHIFT, minlength=_BUCKETS)
+        found = numbered.sort("hash", maintain_order=True).collect()
+        buckets = found["hash"].to_numpy() >> _BUCKET_SHIFT
+        yield found, np.bincount(buckets, minlength=_BUCKETS)
 
 
 # Small row groups keep the memory of writers and readers of long texts low.

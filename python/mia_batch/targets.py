@@ -9,9 +9,9 @@ from functools import cached_property, lru_cache
 from hashlib import blake2b
 from itertools import chain, count, pairwise
 from pathlib import Path
-from struct import Struct
+from struct import pack
 from threading import Lock
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 from zlib import crc32
 
 import numpy as np
@@ -26,9 +26,6 @@ from mia_batch.tables import RowIndex, check, generate, in_batches, read_numbers
 __all__ = ["Ordinals", "TargetPlan", "build_targets"]
 
 
-_BITS = 64
-
-
 @lru_cache(maxsize=16)
 def choose_windows(n_windows: int, most: int, seed: int, identity: bytes) -> frozenset[int]:
     """Choose ``most`` of the windows 0, ..., ``n_windows`` - 1 of the document of this identity.
@@ -40,21 +37,65 @@ def choose_windows(n_windows: int, most: int, seed: int, identity: bytes) -> fro
     if most >= n_windows:
         return frozenset(range(n_windows))
     key = f"{seed}:".encode() + identity
-    turned = blake2b(key, digest_size=_BITS // 8, person=b"windows")
-    turn = int.from_bytes(turned.digest(), "little")
+    turn = int.from_bytes(blake2b(key, digest_size=8, person=b"windows").digest(), "little")
     chosen: set[int] = set()
     indices = count()
     while len(chosen) < most:
-        reversed_bits = int(f"{next(indices):0{_BITS}b}"[::-1], 2)
-        point = (reversed_bits + turn) % (1 << _BITS)
-        chosen.add(point * n_windows >> _BITS)
+        point = (int(f"{next(indices):064b}"[::-1], 2) + turn) % (1 << 64)
+        chosen.add(point * n_windows >> 64)
     return frozenset(chosen)
+
+
+class _Counts:
+    """How often each key came, in sorted runs.
+
+    A run is merged with its neighbour before it outgrows it, so that n keys cost O(n log n) time.
+    """
+
+    def __init__(self, dtype: type[np.unsignedinteger[Any]]) -> None:
+        self.runs: list[tuple[NDArray[np.uint64], NDArray[Any]]] = []
+        self._dtype = dtype
+
+    def of(self, unique: NDArray[np.uint64]) -> NDArray[np.int64]:
+        found = np.zeros(unique.size, np.int64)
+        for keys, counts in self.runs:
+            places = np.minimum(np.searchsorted(keys, unique), keys.size - 1)
+            found += np.where(keys[places] == unique, counts[places], 0)
+        return found
+
+    def add(self, unique: NDArray[np.uint64], counts: NDArray[Any]) -> None:
+        if unique.size:
+            self.runs.append((unique, counts.astype(self._dtype)))
+        while len(self.runs) > 1 and self.runs[-2][0].size < 2 * self.runs[-1][0].size:
+            keys, counts = (np.concatenate(each) for each in zip(*self.runs[-2:], strict=True))
+            order = np.argsort(keys, kind="stable")
+            keys = keys[order]
+            first = np.flatnonzero(np.append(True, keys[1:] != keys[:-1]))
+            summed = np.add.reduceat(counts[order], first, dtype=self._dtype)
+            self.runs[-2:] = [(keys[first], summed)]
+
+
+class Ordinals:
+    """Numbers equal keys 0, 1, 2 ... in the order in which they come; a key costs 12 bytes."""
+
+    def __init__(self) -> None:
+        self._counts = _Counts(np.uint32)
+
+    def number(self, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """Return for each key how many equal ones came before it, in this call or earlier ones."""
+        unique, inverse, counts = np.unique(keys, return_inverse=True, return_counts=True)
+        order = np.argsort(inverse, kind="stable")
+        numbers = np.empty(inverse.size, np.int64)  # first the rank among equals of this call
+        numbers[order] = np.arange(inverse.size) - np.repeat(np.cumsum(counts) - counts, counts)
+        numbers += self._counts.of(unique)[inverse]
+        self._counts.add(unique, counts)
+        return numbers
 
 
 _RUN_WORDS = 8
 _COPIED_SHARE = 0.7  # of a text's runs; Chowdhery et al. (2022), arXiv:2204.02311, section 8
 _LEAST_RUNS = 4  # of fewer nothing is said
-_MOST_KEPT = 1 << 24  # hashes of runs, 8 bytes each
+_MOST_KEPT = 1 << 24  # hashes of runs, 9 bytes each
 _TEXTS_AT_ONCE = 1024
 _WORD = re.compile(r"\w+")
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
@@ -68,7 +109,7 @@ class Passages:
     """
 
     def __init__(self) -> None:
-        self._kept: list[NDArray[np.uint64]] = []  # each in order
+        self._kept = _Counts(np.uint8)
         self._largest = (1 << 64) - 1
         self._n_texts = 0
 
@@ -80,11 +121,17 @@ class Passages:
             n_texts = _TEXTS_AT_ONCE - self._n_texts % _TEXTS_AT_ONCE
             found.append(self._compare(texts[:n_texts]))
             texts = texts[n_texts:]
-            while self._n_texts % _TEXTS_AT_ONCE == 0 and sum(map(len, self._kept)) > _MOST_KEPT:
+            while self._n_texts % _TEXTS_AT_ONCE == 0 and self.n_kept > _MOST_KEPT:
                 self._largest >>= 1
                 most = np.uint64(self._largest)
-                self._kept = [kept[: np.searchsorted(kept, most, "right")] for kept in self._kept]
+                ends = (np.searchsorted(keys, most, "right") for keys, _ in self._kept.runs)
+                runs = zip(self._kept.runs, ends, strict=True)
+                self._kept.runs = [(keys[:end], ones[:end]) for (keys, ones), end in runs if end]
         return np.concatenate(found)
+
+    @property
+    def n_kept(self) -> int:
+        return sum(keys.size for keys, _ in self._kept.runs)
 
     def _compare(self, texts: Sequence[str]) -> NDArray[np.bool_]:
         self._n_texts += len(texts)
@@ -92,15 +139,9 @@ class Passages:
         is_small = hashes <= np.uint64(self._largest)
         texts_of, hashes = texts_of[is_small], hashes[is_small]
         unique, first, inverse = np.unique(hashes, return_index=True, return_inverse=True)
-        is_known = np.zeros(unique.size, np.bool_)
-        for kept in self._kept:
-            found = np.searchsorted(kept, unique)
-            is_among = np.append(kept, np.uint64(0))[found] == unique
-            is_known |= is_among & (found < kept.size)
-        # One is merged with its neighbour before it outgrows it.
-        self._kept.append(unique[~is_known])
-        while len(self._kept) > 1 and self._kept[-2].size < 2 * self._kept[-1].size:
-            self._kept[-2:] = [np.sort(np.concatenate(self._kept[-2:]), kind="stable")]
+        is_known = self._kept.of(unique) > 0
+        new = unique[~is_known]
+        self._kept.add(new, np.ones(new.size))
         seen = is_known[inverse] | (texts_of[first][inverse] < texts_of)
         n_runs = np.bincount(texts_of, minlength=len(texts))
         n_seen = np.bincount(texts_of[seen], minlength=len(texts))
@@ -123,8 +164,7 @@ def _runs(texts: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
     return first[first == last], hashes[first == last]
 
 
-# Why a target cannot be sampled: short sentences, as users read them.
-
+# Why a target cannot be sampled.
 
 NULL_TEXT: Final = "the text is null"
 EMPTY_TEXT: Final = "the text has no words"
@@ -140,10 +180,10 @@ class Split(NamedTuple):
     """A target with its prefix and reference, or with the reason why it has none."""
 
     target: str | None
-    prefix: str | None
-    reference: str | None
-    n_words: int | None
-    reason: str | None
+    prefix: str | None = None
+    reference: str | None = None
+    n_words: int | None = None
+    reason: str | None = None
     start: int | None = 0
     n_windows: int = 1
 
@@ -155,12 +195,10 @@ def split_at_word(target: str, words: Words, ratio: float) -> Split:
     """
     n_words = len(words.ends)
     n_prefix = int(n_words * ratio)
-    if n_words == 0:
-        return Split(target, None, None, 0, EMPTY_TEXT)
     if not 0 < n_prefix < n_words:
-        return Split(target, None, None, n_words, TOO_SHORT)
+        return Split(target, n_words=n_words, reason=TOO_SHORT if n_words else EMPTY_TEXT)
     cut = int(words.ends[n_prefix - 1])
-    return Split(target, target[:cut], target[cut:], n_words, None)
+    return Split(target, target[:cut], target[cut:], n_words)
 
 
 def split_samia(target: str, n_words: int, ratio: float, text_length: int | None) -> Split:
@@ -173,29 +211,25 @@ def split_samia(target: str, n_words: int, ratio: float, text_length: int | None
     Source: Kaneko et al., "Sampling-based pseudo-likelihood for membership inference attacks"
     (2024), and the authors' code, which differs from the paper in these rules.
     """
-    if n_words == 0:
-        return Split(target, None, None, 0, EMPTY_TEXT)
     n_prefix = int(n_words * ratio)
     prefix = " ".join(target.split(maxsplit=n_prefix)[:n_prefix])
     if not prefix:
-        return Split(target, None, None, n_words, TOO_SHORT)
+        return Split(target, n_words=n_words, reason=TOO_SHORT if n_words else EMPTY_TEXT)
     n_cut = round((text_length or n_words) * 0.5)
     reference = " ".join([word for word in target.split(" ") if word][n_cut:])
     if not reference:
-        return Split(target, None, None, n_words, NO_REFERENCE)
-    return Split(target, prefix, reference, n_words, None)
+        return Split(target, n_words=n_words, reason=NO_REFERENCE)
+    return Split(target, prefix, reference, n_words)
 
 
 def split_as_given(prefix: str, reference: str, words: Words) -> Split:
     """Take the user's own parts as they are; ``words`` are those of ``prefix + reference``."""
-    target = prefix + reference
-    n_words = len(words.starts)
-    cut = len(prefix)
+    target, n_words, cut = prefix + reference, len(words.starts), len(prefix)
     if n_words == 0:
-        return Split(target, None, None, 0, EMPTY_TEXT)
+        return Split(target, n_words=0, reason=EMPTY_TEXT)
     if words.starts[0] >= cut or words.ends[-1] <= cut:
-        return Split(target, None, None, n_words, WORDLESS_PART)
-    return Split(target, prefix, reference, n_words, None)
+        return Split(target, n_words=n_words, reason=WORDLESS_PART)
+    return Split(target, prefix, reference, n_words)
 
 
 class Words(NamedTuple):
@@ -238,7 +272,7 @@ def cut_documents(
             case (_, str(prefix), str(reference)):
                 yield iter([split_as_given(prefix, reference, words)])
             case (None, _, _):
-                yield iter([Split(None, None, None, None, NULL_TEXT, None)])
+                yield iter([Split(None, reason=NULL_TEXT, start=None)])
             case _:
                 yield _cut(text, words, plan)
 
@@ -251,18 +285,15 @@ def _cut(text: str, words: Words, plan: TargetPlan) -> Iterator[Split]:
     else:
         cut = list(character_windows(words, plan.window_characters, plan.stride))
     for window in cut:
-        if len(window) == n_words:
-            yield _split(text, words, plan)
-        else:
+        begin, target, inside = 0, text, words
+        if len(window) < n_words:
             begin, end = int(words.starts[window.start]), int(words.ends[window.stop - 1])
-            split = _split(text[begin:end], words.part(window), plan)
-            yield split._replace(start=begin, n_windows=len(cut))
-
-
-def _split(target: str, words: Words, plan: TargetPlan) -> Split:
-    if plan.preset == "samia":
-        return split_samia(target, len(words.starts), plan.prefix_ratio, plan.text_length)
-    return split_at_word(target, words, plan.prefix_ratio)
+            target, inside = text[begin:end], words.part(window)
+        if plan.preset == "samia":
+            split = split_samia(target, len(inside.starts), plan.prefix_ratio, plan.text_length)
+        else:
+            split = split_at_word(target, inside, plan.prefix_ratio)
+        yield split._replace(start=begin, n_windows=len(cut))
 
 
 def windows(n_words: int, window_words: int | None, stride: int | None) -> Iterator[range]:
@@ -302,14 +333,10 @@ def character_windows(words: Words, size: int, stride: int | None) -> Iterator[r
         begin = begin + stride if stride else int(starts[window.stop])
 
 
-_DIGEST_BYTES = 16
-_HEAD = Struct("<QQQ")
-
-
 def text_digest(text: str | None) -> bytes:
     """Return 16 bytes that stand for a text; None has its own, different from any text's."""
     content, kind = (b"", b"null") if text is None else (text.encode(), b"text")
-    return blake2b(content, digest_size=_DIGEST_BYTES, person=kind).digest()
+    return blake2b(content, digest_size=16, person=kind).digest()
 
 
 def from_document_id(document_id: str) -> bytes:
@@ -331,41 +358,8 @@ def target_id(identity: bytes, window_index: int, target: str | None) -> str:
     """
     content = b"" if target is None else target.encode()
     n_content = 0 if target is None else len(content) + 1
-    head = _HEAD.pack(len(identity), window_index, n_content)
-    return blake2b(head + identity + content, digest_size=_DIGEST_BYTES).hexdigest()
-
-
-class Ordinals:
-    """Numbers equal keys 0, 1, 2 ... in the order in which they come.
-
-    Counts are kept in sorted runs; a run is merged with its neighbour before it outgrows it, so
-    that ``n`` keys cost 12 bytes each and ``O(n log n)`` time in all.
-    """
-
-    def __init__(self) -> None:
-        self._runs: list[tuple[NDArray[np.uint64], NDArray[np.uint32]]] = []
-
-    def number(self, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """Return for each key how many equal ones came before it, in this call or earlier ones."""
-        if keys.size == 0:
-            return np.empty(0, np.int64)
-        unique, inverse, counts = np.unique(keys, return_inverse=True, return_counts=True)
-        order = np.argsort(inverse, kind="stable")
-        numbers = np.empty(inverse.size, np.int64)  # first the rank among equals of this call
-        numbers[order] = np.arange(inverse.size) - np.repeat(np.cumsum(counts) - counts, counts)
-        for known, before in self._runs:
-            found = np.minimum(np.searchsorted(known, unique), known.size - 1)
-            earlier = np.where(known[found] == unique, before[found].astype(np.int64), 0)
-            numbers += earlier[inverse]
-        self._runs.append((unique, counts.astype(np.uint32)))
-        while len(self._runs) > 1 and self._runs[-2][0].size < 2 * self._runs[-1][0].size:
-            merged, counts = (np.concatenate(each) for each in zip(*self._runs[-2:], strict=True))
-            order = np.argsort(merged, kind="stable")
-            merged = merged[order]
-            first = np.flatnonzero(np.append(True, merged[1:] != merged[:-1]))
-            summed = np.add.reduceat(counts[order], first, dtype=np.uint32)
-            self._runs[-2:] = [(merged[first], summed)]
-        return numbers
+    head = pack("<QQQ", len(identity), window_index, n_content)
+    return blake2b(head + identity + content, digest_size=16).hexdigest()
 
 
 _PIECE_BYTES = 2 << 20  # of text at a time, in and out
@@ -409,8 +403,10 @@ def build_targets(
     further = {name: types[name] for name in types if name not in Documents.column_names()}
     schema = pl.Schema({**Targets.create_empty().schema, **further})
 
-    def is_chosen(identity: bytes, window_index: int, _name: str, split: Split) -> bool:
-        most = plan.max_windows_per_document
+    most = plan.max_windows_per_document
+
+    def is_chosen(identity: bytes, row: _Row) -> bool:
+        _, window_index, _, split = row
         return most is None or window_index in choose_windows(
             split.n_windows, most, plan.seed, identity
         )
@@ -424,7 +420,7 @@ def build_targets(
                 for rows in _rows(piece, names, plan):
                     if role == "target":
                         copies.mark(rows)
-                    if chosen := [row for row in rows if is_chosen(names[row[0]], *row[1:])]:
+                    if chosen := [row for row in rows if is_chosen(names[row[0]], row)]:
                         yield _frame(chosen, piece, schema, role)
 
     return generate(schema, frames)
@@ -501,7 +497,7 @@ class _Copies:
         for place in np.array(windows, np.int64)[is_copy].tolist():
             document, window_index, name, split = rows[place]
             # Its place is left: what it says is asked elsewhere.
-            copy = Split(None, None, None, None, COPY, split.start, split.n_windows)
+            copy = Split(None, reason=COPY, start=split.start, n_windows=split.n_windows)
             rows[place] = (document, window_index, name, copy)
 
 

@@ -14,7 +14,6 @@ import unicodedata
 import zlib
 from itertools import islice, pairwise
 
-import numpy as np
 import polars as pl
 import pytest
 from rouge_score.rouge_scorer import RougeScorer
@@ -143,18 +142,6 @@ def test_unicode_words_around_characters(characters):
     assert found["text"].to_list() == [len(unicode_words(text)) for text in texts]
 
 
-def test_unicode_words_of_generated_texts(characters):
-    draw = random.Random(16)
-    others = [character for character in characters if unicodedata.category(character) != "So"]
-    sources = (MIXED, MIXED, others)
-    texts = [
-        "".join(draw.choice(draw.choice(sources)) for _ in range(draw.randrange(30)))
-        for _ in range(500)
-    ]
-    spaced = {text for text in texts if any(" " in word for word in unicode_words(text))}
-    assert_words_equal([text for text in texts if not is_odd(text) and text not in spaced])
-
-
 def test_every_feature_of_generated_texts():
     draw = random.Random(17)
     pairs = []
@@ -185,7 +172,6 @@ def test_unicode_words_of_real_texts(shared_data, wikimia):
 classic = pytest.mark.skipif(
     not CLASSIC_ZLIB, reason=f"Python's own zlib is {zlib.ZLIB_RUNTIME_VERSION}, not a classic one"
 )
-SOURCE = 300_000  # characters in each text that the generated ones are cut from
 
 
 def assert_sizes_equal(texts: list[str]) -> None:
@@ -216,61 +202,3 @@ def test_sizes_of_books_whole_and_in_passages(shared_data):
     assert len(books) == 12
     assert_sizes_equal(books)
     assert_sizes_equal([book[at : at + 4600] for book in books for at in range(0, len(book), 4600)])
-
-
-def loops(draw: np.random.Generator, text: str) -> str:
-    """Short pieces of a text, each again and again."""
-    starts, lengths = draw.integers(SOURCE, size=2000), draw.geometric(0.05, size=2000)
-    pieces = zip(starts, lengths, draw.geometric(0.1, size=2000), strict=True)
-    return "".join(text[at : at + length] * times for at, length, times in pieces)[:SOURCE]
-
-
-def markov(draw: np.random.Generator) -> str:
-    """Made-up words, each with four that may follow."""
-    letters = list("aaabcdeeefghiiklmnooprstuéß你好")
-    words = ["".join(draw.choice(letters, length)) for length in draw.geometric(0.2, size=500)]
-    followers, choices = draw.integers(500, size=(500, 4)), draw.integers(4, size=SOURCE // 5)
-    state, walk = 0, []
-    for choice in choices:
-        state = followers[state, choice]
-        walk.append(words[state])
-    return " ".join(walk)
-
-
-def sources(draw: np.random.Generator) -> list[str]:
-    alphabets = [
-        np.array([97, 98]),
-        np.frombuffer(b"etaoin shrdlu", dtype=np.uint8),
-        np.arange(128),
-        np.arange(32, 0x250),
-        np.arange(0x4E00, 0x9FA5),
-        np.concatenate([np.arange(0xD800), np.arange(0xE000, 0x110000)]),
-    ]
-    noise = [
-        draw.choice(codes, SOURCE).astype("<u4").tobytes().decode("utf-32-le")
-        for codes in alphabets
-    ]
-    return [*noise, loops(draw, noise[3]), markov(draw)]
-
-
-def cuts(draw: np.random.Generator, source: str, number: int, longest: int) -> list[str]:
-    """Pieces of lengths that are even on a logarithmic scale, empty ones included."""
-    lengths = np.expm1(draw.uniform(0, np.log1p(longest + 1), number)).astype(int)
-    starts = draw.integers(len(source) - longest, size=number)
-    return [source[at : at + length] for at, length in zip(starts, lengths, strict=True)]
-
-
-@classic
-@pytest.mark.parametrize(
-    ("number", "longest"),
-    [
-        (2_500, 5000),
-        (5, 200_000),  # of many blocks
-        pytest.param(12_500, 5000, marks=pytest.mark.long),
-    ],
-)
-def test_sizes_of_generated_texts(number, longest):
-    draw = np.random.default_rng(20240417)
-    texts = [cut for source in sources(draw) for cut in cuts(draw, source, number, longest)]
-    assert len(texts) == 8 * number
-    assert_sizes_equal(texts)

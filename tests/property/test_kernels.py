@@ -20,6 +20,7 @@ from mia_batch.kernels import (
     lempel_ziv_complexity,
     near_verbatim_recall,
     pair_features,
+    shared_runs,
     word_spans,
     zlib_size,
 )
@@ -126,6 +127,18 @@ def test_runs_of_few_characters_equal_the_slow_reference(shared, left, right):
     assert_equal_the_reference([(left + shared + right, right + shared + left)])
 
 
+few_words = st.lists(st.sampled_from(["a", "b", "B", "the", "café", "你好", "\n"]), max_size=20)
+some = st.lists(st.none() | few_words.map(" ".join), max_size=6)
+
+
+@given(some, some, st.integers(1, 5), rule)
+def test_shared_runs_equal_the_slow_reference(texts, others, n, rule):
+    columns = (pl.Series(each, dtype=pl.String) for each in (texts, others))
+    found = shared_runs(*columns, run_words=n, words=rule)
+    expected = [reference_kernels.shared_runs(text, others, n, rule) for text in texts]
+    assert found.rows() == expected
+
+
 # Books, and texts of pieces of them with errors.
 
 SEPARATORS = (" ", " ", "  ", "\n", "\u3000", ", ")
@@ -189,8 +202,8 @@ def test_coverage_equals_the_slow_reference(texts, data, k, m, rule):
     generations = [data.draw(st.sampled_from([piece, None, " ".join(pieces)])) for piece in pieces]
     cut = [piece[: data.draw(st.integers(0, 60))] for piece in pieces]
     instructions = [data.draw(st.sampled_from([text, None, book[-40:]])) for text in cut]
-    said, told = (pl.Series(each, dtype=pl.String) for each in (generations, instructions))
-    found = book_coverage(book, said, instructions=told, words=rule, k=k, m=m)
+    columns = [pl.Series(each, dtype=pl.String) for each in (generations, instructions)]
+    found = book_coverage(book, columns[0], instructions=columns[1], words=rule, k=k, m=m)
     asked = zip(generations, instructions, strict=True)
     expected = reference_kernels.book_coverage(book, asked, rule, k, m)
     for name in ("blocks", "long_spans"):

@@ -75,18 +75,6 @@ def test_features_of_hand_counted_pairs_beside_other_columns():
     assert_frame_equal(extended.select("features").unnest("features"), NUMBERS)
 
 
-def test_longest_blocks():
-    """Both "cat sat" and "on the" are longest in words; the first stands first in the reference.
-
-    In characters the longest is "e cat sat" of "The cat sat" and "the cat sat".
-    """
-    found = numbers("on the mat The cat sat", "so the cat sat on the rug", "blocks")
-    assert [*found.values()] == [6, 7, 2, 2, 10, 4, 0]
-    assert [*numbers("a b", "ccc", "blocks").values()] == [2, 1, 0, None, 0, None, 0]
-    emoji = numbers("xab🙂", "🙂ab", "blocks")  # of four bytes
-    assert (emoji["longest_block_chars"], emoji["longest_block_chars_start"]) == (2, 1)
-
-
 def test_looped_texts_take_no_longer_than_others():
     """64 KiB each; minutes where time grows with the square of the copies."""
     loop = ("the cat sat on the mat and ate " * 3000)[: 1 << 16]
@@ -109,14 +97,6 @@ def test_fields_are_those_of_the_groups(groups):
     assert_frame_equal(found.unnest("features"), everything.unnest("features").select(names))
 
 
-def test_names_of_fields():
-    assert list(fields([]).to_schema()) == ["words_candidate", "words_reference"]
-    assert list(fields(["matched", "lcs", "zlib"]).to_schema()) == [
-        *("words_candidate", "words_reference", "zlib_candidate", "lcs_words"),
-        *("words_candidate_matched", "zlib_candidate_matched", "lcs_words_matched"),
-    ]
-
-
 # Polars: engines, files, groups, literals, chunks, nulls.
 
 
@@ -133,16 +113,6 @@ def test_streaming_engine_and_files(tmp_path):
     query.sink_parquet(target)
     for result in (query.collect(engine="streaming"), pl.read_parquet(target)):
         assert_frame_equal(result, expected, check_dtypes=False)
-
-
-def test_groups_and_windows():
-    pairs = pl.DataFrame(
-        {"key": [1, 2, 1], "candidate": ["a b", "c", "b"], "reference": ["b", "c", "b"]}
-    )
-    overlap = pair_features("candidate", "reference").struct.field("overlap_1")
-    grouped = pairs.group_by("key", maintain_order=True).agg(overlap.sum())
-    assert grouped["overlap_1"].to_list() == [2, 1]
-    assert pairs.select(overlap.sum().over("key"))["overlap_1"].to_list() == [2, 1, 2]
 
 
 @pytest.mark.parametrize("engine", ["in-memory", "streaming"])
@@ -223,52 +193,6 @@ def test_calls_at_the_same_time_give_what_each_gives_alone():
 # Words and runs of them.
 
 
-@pytest.mark.parametrize(
-    ("text", "n_words"),
-    [
-        ("The quick (“brown”) fox can't jump 32.3 feet, right?", 9),  # the annex's own example
-        ("e-mail co\u0301te", 3),  # a combining mark stays with its letter
-        ("我们的书。", 4),
-        ("東京タワーへ行く", 6),  # 東, 京, タワー, へ, 行, く: katakana stays together
-        ("ภาษาไทย", 7),  # no dictionary: a letter with its marks is a word
-        ("서울 사람", 2),
-        ("שלום עולם", 2),
-        ("привет, мир!", 2),
-        ("🙂 👩‍👩‍👧‍👦 🇫🇷 ...", 0),  # neither letters nor numbers
-        ("a🙂b", 2),
-        ("a\0b", 2),
-        ("①٣", 2),
-        ("", 0),
-    ],
-)
-def test_unicode_words(text, n_words):
-    assert pl.select(count_words(pl.lit(text), words="unicode")).item() == n_words
-
-
-def test_spans_of_null_and_of_no_words():
-    texts = pl.DataFrame({"text": ["“né”, 我们", None, ""]})
-    found = texts.select(word_spans("text", words="unicode"))
-    spans = {"starts": [1, 6, 7], "ends": [3, 7, 8]}
-    assert found["text"].to_list() == [spans, None, {"starts": [], "ends": []}]
-    assert found.schema == texts.lazy().select(word_spans("text")).collect_schema()
-
-
-def test_runs_by_hand():
-    texts = pl.Series(["a b c d", None, "a", "x b c d b c"])
-    found = shared_runs(texts, pl.Series([None, "x", "b c d", "c d"]), run_words=2)
-    assert found.to_dict(as_series=False) == {
-        "runs": [3, None, 0, 5],
-        "shared": [2, None, 0, 3],
-        "other": [2, None, None, 2],
-    }
-    assert set(found.dtypes) == {pl.UInt32}
-    texts, nothing = pl.Series(["a b"]), pl.Series([], dtype=pl.String)
-    assert shared_runs(texts, nothing, run_words=1).rows() == [(2, 0, None)]
-    assert shared_runs(nothing, texts, run_words=1).shape == (0, 3)
-    many = pl.Series([f"a b{i % 7} c" for i in range(1000)])  # whatever the threads
-    assert shared_runs(many, many, run_words=3)["other"].to_list() == [i % 7 for i in range(1000)]
-
-
 # Complexity of series.
 
 KERNELS = [partial(lempel_ziv_complexity, bins=3), partial(approximate_entropy, m=1, r=0.8)]
@@ -276,33 +200,6 @@ KERNELS = [partial(lempel_ziv_complexity, bins=3), partial(approximate_entropy, 
 
 def of(kernel, values):
     return pl.DataFrame({"x": [values]}, {"x": pl.List(pl.Float64)}).select(kernel("x")).item()
-
-
-@pytest.mark.parametrize(
-    ("bins", "values", "share"),
-    [
-        (2, [0.0, -9.0, -9.0, 0.0, 0.0, 0.0], 4 / 6),  # symbols 1, 0, 0, 1, 1, 1: 1, 0, 01, 11
-        (2, [0.0, -9.0, -9.0, 0.0, 0.0, 0.0, -9.0], 4 / 7),  # 0 is known
-        # -1 is level 66 of 99 and of three parts the second; -0.9 is level 70, and in the third.
-        (3, [-3.0, -1.0, -3.0, -1.0, 0.0], 4 / 5),  # 0, 1, 01, 2
-        (3, [-3.0, -0.9, -3.0, -0.9, 0.0], 3 / 5),  # 0, 2, 02, and a 2
-        (3, [-7.25] * 11, 4 / 11),  # 0, 00, 000, 0000, and one left
-        (3, [1.0, 2.0, 3.0], 2 / 3),  # as if they were 0
-    ],
-)
-def test_words_of_series_by_hand(bins, values, share):
-    assert of(partial(lempel_ziv_complexity, bins=bins), values) == share
-
-
-def test_entropy_by_hand():
-    """0, 1, 0, 0: three of four are alike, one is alone; none of 01, 10, 00 is like another."""
-    phi = (3 * math.log(3 / 4) + math.log(1 / 4)) / 4, math.log(1 / 3)
-    assert of(KERNELS[1], [0.0, -1.0, 0.0, 0.0]) == pytest.approx(phi[0] - phi[1])
-    assert of(KERNELS[1], [-0.1] * 11) == 0
-    halves = [0.0, -1.0, -1.0, 0.0, -1.0, 0.0]  # the deviation is 0.5
-    assert of(partial(approximate_entropy, m=2, r=2.0), halves) == 0
-    assert of(partial(approximate_entropy, m=2, r=1.999), halves) > 0
-    assert of(partial(approximate_entropy, m=8, r=0.8), [-1.0, -2.0] * 4 + [-1.0]) is None
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -364,16 +261,6 @@ def test_words_that_are_recalled(generation, verbatim):
     assert sum(passage["words"] for passage in found["passages"]) == verbatim
 
 
-def test_passages_stand_in_characters_of_the_book():
-    """Two passages, with words between them that do not come out; in the second one differs."""
-    more = [f"v{at}" for at in range(101)]
-    book = [*BOOK[:100], *("é" * 12), *more, "é"]
-    found = recall([*BOOK[:100], *more[:50], "y", *more[51:]], book)
-    text = " ".join(book)
-    quoted = [text[passage["start"] : passage["end"]] for passage in found["passages"]]
-    assert quoted == [" ".join(BOOK[:100]), " ".join(more)]
-
-
 def test_recall_of_nothing_is_unknown():
     pairs = pl.DataFrame({"generation": ["a", None, "a"], "book": [" ", "a", None]})
     found = pairs.select(near_verbatim_recall("generation", "book")).to_series()
@@ -392,35 +279,6 @@ def covered(book, *asked, **settings):
     generations, instructions = zip(*asked, strict=True)
     said, told = (pl.Series(each, dtype=pl.String) for each in (generations, instructions))
     return book_coverage(book, said, instructions=told, **settings).row(0, named=True)
-
-
-@pytest.mark.parametrize(
-    ("k", "instruction", "places"),
-    [
-        (2, None, [(0, 13)]),  # a b c d e f g
-        (2, "z c d q", [(0, 3), (8, 13)]),
-        (3, "z c d q", [(8, 13)]),
-        (4, "z c d q", []),
-        (2, "x a b", [(4, 13)]),
-        (2, "c. d", [(0, 13)]),
-        (2, "e f g y", [(0, 7)]),  # and "g y" is not in the span
-        (8, None, []),
-    ],
-)
-def test_what_the_instruction_gives_away_is_cut_out(k, instruction, places):
-    found = covered("a b c d e f g h i", ("x a b c d e f g y", instruction), k=k, m=2)
-    assert [(block["start"], block["end"]) for block in found["blocks"]] == places
-    n_words = sum((end - start + 1) // 2 for start, end in places)
-    assert (found["covered_words"], found["coverage"]) == (n_words, n_words / 9)
-    assert found["longest_span_words"] == (7 if k <= 7 else 0)
-
-
-def test_generations_put_blocks_together_wherever_they_stand():
-    book = "a b c d e f g a b c"
-    found = covered(book, ("a b c", None), ("d e f x c d e", "a b c"), (None, "a"), k=3)
-    assert [tuple(block.values()) for block in found["blocks"]] == [(0, 11, 6), (14, 19, 3)]
-    assert (found["longest_block_words"], found["longest_span_words"]) == (6, 3)
-    assert (found["covered_words"], found["words_book"], found["n_long_spans"]) == (9, 10, 0)
 
 
 def test_long_spans_do_not_overlap():

@@ -39,29 +39,34 @@ def _elsewhere(tmp_path, monkeypatch):
     Path("corpus.parquet").touch()
 
 
-def test_defaults_are_the_papers_decoding_and_the_matched_preset():
-    settings = load_settings(GIVEN)
-    assert (settings.continuations, settings.temperature, settings.top_k, settings.top_p) == (
-        10,
-        1.0,
-        50,
-        1.0,
-    )
-    assert (settings.max_length, settings.prefix_ratio) == (1024, 0.5)
-    assert (settings.preset, settings.word_rule, settings.engine) == (
-        "default",
-        "script",
-        "auto",
-    )
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        (
+            GIVEN,
+            {"continuations": 10, "temperature": 1.0, "top_k": 50, "top_p": 1.0, "max_length": 1024}
+            | {"prefix_ratio": 0.5, "preset": "default", "word_rule": "script", "engine": "auto"},
+        ),
+        (GIVEN | {"preset": "samia"}, {"word_rule": "space"}),
+        (GIVEN | {"base_url": "http://host/v1"}, {"engine": "openai"}),
+        (
+            {"input": "corpus.parquet", "samples_from": "made/samples.parquet"},
+            {"engine": "replay", "model": "recorded"},
+        ),
+        *((GIVEN | {"word_rule": rule}, {"word_rule": rule}) for rule in WORD_RULES),
+    ],
+)
+def test_what_follows_from_what_is_given(given, wanted):
+    settings = load_settings(given)
+    assert {name: getattr(settings, name) for name in wanted} == wanted
 
 
-def test_preset_samia_brings_its_word_rule():
-    assert load_settings(GIVEN | {"preset": "samia"}).word_rule == "space"
-
-
-@pytest.mark.parametrize("rule", WORD_RULES)
-def test_every_word_rule_of_the_kernels_is_a_setting(rule):
-    assert load_settings(GIVEN | {"word_rule": rule}).word_rule == rule
+def test_settings_of_evidence_are_those_that_change_a_sample():
+    named = set(Settings.marked(Mark.EVIDENCE))
+    assert {"engine", "dtype", "preset", "word_rule", "top_k", "seed"} < named
+    assert not {"samples", "attacks", "attacks_from", "input", "out"} & named
+    given = {**GIVEN, "engine_arg": {"max_num_seqs": 8, "max_model_len": 512}}
+    assert load_settings(given).evidence_values["engine_arg"] == {"max_model_len": 512}
 
 
 @pytest.mark.parametrize("temperature", ["0", "0.0", 0, 0.0])
@@ -114,34 +119,6 @@ def test_a_file_beside_the_input_is_not_read(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        ("attacks_from = 'mine.py'", "setting 'attacks_from' runs code and cannot be set in mia-b"),
-        ("attacks-from = 'mine.py'", "setting 'attacks_from' runs code and cannot be set in mia-b"),
-        ("config = 'other.toml'", "setting 'config' names this file and cannot be set in mia-batc"),
-        (
-            "[engine.engine_arg]\ntrust_remote_code = true",
-            "mia-batch.toml sets trust_remote_code, which",
-        ),
-        (
-            "[engine]\nengine_arg = ['worker-cls=a.B']",
-            "mia-batch.toml sets worker_cls, which may load code",
-        ),
-    ],
-)
-def test_a_file_of_settings_cannot_name_code(tmp_path, content, said):
-    (tmp_path / "mine.py").write_text("open('ran', 'w').close()\n" + MINE)
-    (tmp_path / CONFIG_NAME).write_text(content)
-    assert said in refusal()
-    assert not Path("ran").exists()
-
-
-def test_a_file_of_settings_may_set_arguments_that_load_nothing(tmp_path):
-    (tmp_path / CONFIG_NAME).write_text("[engine.engine_arg]\nmax_model_len = 64\n")
-    assert load_settings(GIVEN).engine_arg == {"max_model_len": 64}
-
-
-@pytest.mark.parametrize(
     "wrong", [{"samples": "0"}, {"input": "none.parquet"}, {"primary": 3}, {"max_failed": "2"}]
 )
 def test_code_of_attacks_runs_only_after_all_else_was_found_right(tmp_path, wrong):
@@ -159,11 +136,6 @@ def test_of_a_stored_run_no_code_is_loaded_and_unknown_attacks_stay_names(tmp_pa
     settings = stored_settings(stored)
     assert (settings.attacks, settings.primary) == (("own_v1",), "own_v1")
     assert not Path("ran").exists()
-
-
-def test_a_hub_name_in_the_file_stays_a_hub_name(tmp_path):
-    (tmp_path / CONFIG_NAME).write_text('model = "owner/name"\n')
-    assert load_settings({"input": "corpus.parquet"}).model == "owner/name"
 
 
 def test_a_named_file_wins_over_that_of_the_working_directory(tmp_path):
@@ -187,13 +159,37 @@ def test_the_run_folder_is_named_after_input_and_model(source, model, folder):
     assert load_settings({"input": source, "model": model}).folder == Path(folder)
 
 
-def test_an_unknown_setting_names_the_nearest():
-    assert refusal(sample=3) == "there is no setting 'sample'; did you mean 'samples'?"
+@pytest.mark.parametrize(
+    ("content", "wanted"),
+    [
+        ("[engine.engine_arg]\nmax_model_len = 64\n", {"engine_arg": {"max_model_len": 64}}),
+        ('\ufeffmodel = "owner/name"\r\n', {"model": "owner/name"}),  # which stays a hub name
+    ],
+)
+def test_what_a_file_may_set(tmp_path, content, wanted):
+    (tmp_path / CONFIG_NAME).write_bytes(content.encode())
+    settings = load_settings(
+        {"model": "m", "input": "corpus.parquet"}
+        if "engine" in content
+        else {"input": "corpus.parquet"}
+    )
+    assert {name: getattr(settings, name) for name in wanted} == wanted
 
 
 @pytest.mark.parametrize(
     ("content", "said"),
     [
+        ("attacks_from = 'mine.py'", "setting 'attacks_from' runs code and cannot be set in mia-b"),
+        ("attacks-from = 'mine.py'", "setting 'attacks_from' runs code and cannot be set in mia-b"),
+        ("config = 'other.toml'", "setting 'config' names this file and cannot be set in mia-batc"),
+        (
+            "[engine.engine_arg]\ntrust_remote_code = true",
+            "mia-batch.toml sets trust_remote_code, which",
+        ),
+        (
+            "[engine]\nengine_arg = ['worker-cls=a.B']",
+            "mia-batch.toml sets worker_cls, which may load code",
+        ),
         (
             "samples = 4",
             "'samples' in mia-batch.toml stands in the table 'sampling': write it below [sampling]",
@@ -209,11 +205,20 @@ def test_an_unknown_setting_names_the_nearest():
             "table [sampling] in mia-batch.toml: there is no setting "
             "'sample'; did you mean 'samples'?",
         ),
+        (
+            "colour = 1",
+            "there is no setting 'colour' in mia-batch.toml; `mia-batch --help` lists them all",
+        ),
+        ("samples = ", "setting 'config': "),
+        ("samples = ", "mia-batch.toml cannot be read"),
+        ("\udcff", "mia-batch.toml cannot be read"),
     ],
 )
-def test_a_setting_of_a_file_stands_in_its_table(tmp_path, content, said):
-    (tmp_path / CONFIG_NAME).write_text(content)
+def test_a_file_of_settings_that_is_refused(tmp_path, content, said):
+    (tmp_path / "mine.py").write_text("open('ran', 'w').close()\n" + MINE)
+    (tmp_path / CONFIG_NAME).write_bytes(content.encode(errors="surrogateescape"))
     assert said in refusal()
+    assert not Path("ran").exists()
 
 
 def test_tables_are_mappings_or_parts_and_four_names_are_also_settings():
@@ -236,20 +241,6 @@ def test_tables_are_mappings_or_parts_and_four_names_are_also_settings():
         mia_batch.audit("corpus.parquet", "model", samples=3)
 
 
-def test_an_unknown_setting_of_a_file_names_the_file(tmp_path):
-    (tmp_path / CONFIG_NAME).write_text("colour = 1\n")
-    expected = "there is no setting 'colour' in mia-batch.toml; `mia-batch --help` lists them all"
-    with pytest.raises(SettingsError, match=f"^{expected}$"):
-        load_settings(GIVEN)
-
-
-def test_a_missing_setting_names_option_and_file():
-    with pytest.raises(SettingsError) as caught:
-        load_settings({"input": "corpus.parquet"})
-    expected = "setting 'model' is missing: give --model, or model = ... in mia-batch.toml"
-    assert str(caught.value) == expected
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -266,7 +257,31 @@ def test_a_missing_setting_names_option_and_file():
             "setting 'non_members' needs 'non_members_known' beside it: say how it is known that",
         ),
         ({"samples": "0"}, "setting 'samples' is '0': input should be greater than or equal to 1"),
-        ({"engine": "x"}, "setting 'engine' is 'x': known engines are auto, vllm, transf"),
+        ({"samples": True}, "setting 'samples' is True: input must not be a boolean"),
+        ({"temperature": True}, "setting 'temperature' is True: input must not be a boolean"),
+        ({"sample": 3}, "there is no setting 'sample'; did you mean 'samples'?"),
+        ({"config": "none.toml"}, "setting 'config': there is no file none.toml"),
+        ({"model": None}, "setting 'model' is missing: give --model, or model = ... in mia-batch"),
+        ({"out": ""}, "setting 'out' is '': name a folder"),
+        ({"input": "i", "out": "./i/"}, "setting 'out' is the input itself, 'i'"),
+        ({"out": "x/../models/llama"}, "setting 'out' is the model itself"),
+        ({"out": "notes.txt"}, "setting 'out' is 'notes.txt', which is a file; name a folder"),
+        (
+            {"engine_arg": ["max_model_len=abc"]},
+            "setting 'engine_arg' is ['max_model_len=abc']: max_model_len should be a whole number",
+        ),
+        (
+            {"engine_arg": {"max_model_len": -5}},
+            "setting 'engine_arg' is {'max_model_len': -5}: max_model_len should be a whole number",
+        ),
+        *(
+            (
+                {"engine": engine},
+                f"setting 'engine' is {engine!r}: known engines are auto, vllm, transformers, "
+                "openai, replay",
+            )
+            for engine in ("x", "masked", "")
+        ),
         ({"prefix_ratio": "1"}, "setting 'prefix_ratio' is '1': input should be less than 1"),
         ({"prefix_ratio": "nan"}, "setting 'prefix_ratio' is 'nan': "),
         (
@@ -319,61 +334,9 @@ def test_a_missing_setting_names_option_and_file():
     ],
 )
 def test_a_wrong_setting_is_named_with_what_came_and_what_is_allowed(settings, message):
+    Path("notes.txt").touch()
     assert refusal(**settings).startswith(message)
-
-
-def test_an_address_means_an_endpoint_and_a_recording_means_replay():
-    assert load_settings(GIVEN | {"base_url": "http://host/v1"}).engine == "openai"
-    recorded = load_settings({"input": "corpus.parquet", "samples_from": "made/samples.parquet"})
-    assert (recorded.engine, recorded.model) == ("replay", "recorded")
-
-
-def test_arguments_that_only_take_memory_are_no_evidence():
-    given = {**GIVEN, "engine_arg": {"max_num_seqs": 8, "max_model_len": 512}}
-    assert load_settings(given).evidence_values["engine_arg"] == {"max_model_len": 512}
-
-
-def test_an_unknown_attack_names_the_nearest():
-    message = refusal(attacks="samia_v1,samia_matchd_v1")
-    assert message.startswith("setting 'attacks'")
-    assert "'samia_matchd_v1'" in message
-    assert "samia_matched_v1" in message
-
-
-def test_every_wrong_setting_has_its_line():
     assert len(refusal(samples="0", engine="x").splitlines()) == 2
-
-
-@pytest.mark.parametrize("content", [b"samples = ", b"\xff\xfe"])
-def test_a_broken_file_is_named(tmp_path, content):
-    path = tmp_path / "broken.toml"
-    path.write_bytes(content)
-    with pytest.raises(SettingsError, match=r"^setting 'config': .*broken.toml cannot be read"):
-        load_settings(GIVEN | {"config": path})
-
-
-def test_a_file_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(SettingsError, match=r"^setting 'config': there is no file .*none.toml$"):
-        load_settings(GIVEN | {"config": tmp_path / "none.toml"})
-
-
-def test_evidence_settings_are_settings_and_how_many_samples_is_none_of_them():
-    of_evidence = set(Settings.marked(Mark.EVIDENCE))
-    assert of_evidence < set(Settings.model_fields)
-    assert {"engine", "dtype", "preset", "word_rule", "top_k", "seed"} < of_evidence
-    assert not {"samples", "attacks", "attacks_from", "input", "out"} & of_evidence
-
-
-@pytest.mark.parametrize("engine", ["vlm", "masked", ""])
-def test_an_engine_that_gives_no_evidence_is_refused(engine):
-    known = "auto, vllm, transformers, openai, replay"
-    assert refusal(engine=engine) == f"setting 'engine' is {engine!r}: known engines are {known}"
-
-
-def test_a_file_as_run_folder_is_a_wrong_request(tmp_path):
-    (tmp_path / "notes.txt").write_text("mine")
-    said = refusal(out=str(tmp_path / "notes.txt"))
-    assert said.endswith("notes.txt', which is a file; name a folder")
 
 
 MINE = """
@@ -418,25 +381,3 @@ def test_a_file_of_attacks_that_is_wrong_is_named_with_its_line(tmp_path, conten
     message = refusal(attacks_from=str(path))
     assert said in message
     assert len(message.splitlines()) == 1
-
-
-def test_a_file_with_a_byte_order_mark_is_read(tmp_path):
-    (tmp_path / "c.toml").write_bytes(b'\xef\xbb\xbfmodel = "m"\r\ninput = "i"\r\n')
-    assert load_settings({"config": tmp_path / "c.toml"}).model == "m"
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "said"),
-    [
-        ("samples", True, "'samples' is True: input must not be a boolean"),
-        ("temperature", True, "'temperature' is True: input must not be a boolean"),
-        ("out", "", "'out' is '': name a folder"),
-        ("out", "./i/", "setting 'out' is the input itself, 'i'"),
-        ("out", "x/../m", "setting 'out' is the model itself"),
-        ("engine_arg", ["max_model_len=abc"], "max_model_len should be a whole number"),
-        ("engine_arg", {"max_model_len": -5}, "max_model_len should be a whole number"),
-    ],
-)
-def test_values_that_would_do_harm_are_refused(name, value, said):
-    with pytest.raises(SettingsError, match=said):
-        load_settings({"input": "i", "model": "m", name: value})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import random
-import sys
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +23,6 @@ from mia_batch.schemas import Documents, Targets
 from mia_batch.targets import (
     Ordinals,
     Passages,
-    Split,
     TargetLookup,
     TargetPlan,
     build_targets,
@@ -35,9 +33,6 @@ from mia_batch.targets import (
     find_words,
     from_document_id,
     from_text,
-    split_as_given,
-    split_at_word,
-    split_samia,
     target_id,
     text_digest,
     windows,
@@ -46,128 +41,12 @@ from tests import frames
 from tests.processes import HANGS
 
 
-def words(texts, rule="whitespace"):
-    spans = zip(texts, find_words(texts, rule), strict=True)
-    return [[text[start:end] for start, end in zip(*found, strict=True)] for text, found in spans]
-
-
-def test_words_by_hand():
-    texts = ["", " ", "one", " two  words\n", "", "\u3000a\tb c\u2003"]
-    assert words(texts) == [[], [], ["one"], ["two", "words"], [], ["a", "b", "c"]]
-    by_spaces = [[], [], ["one"], ["two", "words\n"], [], ["\u3000a\tb", "c\u2003"]]
-    assert words(texts, "space") == by_spaces
-    assert words(["The Émile-5\u212a a\u0130b"], "rouge") == [
-        ["The", "mile", "5\u212a", "a\u0130", "b"]
-    ]
-    assert words([]) == []
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("我们去了。然后 ok", ["我", "们", "去", "了", "然", "后", "ok"]),
-        ("東京タワーへ", ["東", "京", "タワー", "へ"]),
-        ("ภาษาไทย", ["ภ", "า", "ษ", "า", "ไ", "ท", "ย"]),
-        ("“can't” e\u0301te\0🙂3.14", ["can't", "e\u0301te", "3.14"]),
-    ],
-)
-def test_words_of_text_without_spaces(text, expected):
-    assert words(["🙂", text, ""], "unicode") == [[], expected, []]
-
-
-def test_every_character_is_whitespace_where_python_says_so():
-    codes = [*range(0xD800), *range(0xE000, sys.maxunicode + 1)]  # all but surrogates
-    text = "a".join(map(chr, codes))
-    assert words([text]) == [text.split()]
-
-
-def test_part_begins_with_its_first_word():
-    (found,) = find_words(["  a bc d"], "whitespace")
-    part = found.part(range(1, 3))
-    assert (part.starts.tolist(), part.ends.tolist()) == ([0, 3], [2, 4])
-
-
-def spans(text):
-    (found,) = find_words([text], "whitespace")
-    return found
-
-
-@pytest.mark.parametrize(
-    ("text", "ratio", "prefix", "reference"),
-    [
-        (" one two\n\tthree  four ", 0.5, " one two", "\n\tthree  four "),
-        ("one two three", 0.5, "one", " two three"),
-        ("a b c d e f g", 0.75, "a b c d e", " f g"),
-        ("a b c d e f g", 0.25, "a", " b c d e f g"),
-    ],
-)
-def test_the_whitespace_between_belongs_to_the_reference(text, ratio, prefix, reference):
-    n_words = len(text.split())
-    expected = Split(text, prefix, reference, n_words, None)
-    assert split_at_word(text, spans(text), ratio) == expected
-
-
-@pytest.mark.parametrize(
-    ("text", "rule", "prefix", "reference"),
-    [
-        ("「我们、去了」。", "unicode", "「我们", "、去了」。"),
-        ("東京タワーへ行く", "unicode", "東京タワー", "へ行く"),
-        ("ภาษา ไทย", "unicode", "ภาษ", "า ไทย"),
-        ("e\u0301te\u0301! va\0🙂", "unicode", "e\u0301te\u0301", "! va\0🙂"),
-        ("Non-stop!", "rouge", "Non", "-stop!"),
-    ],
-)
-def test_what_is_no_word_stays_where_it_stands(text, rule, prefix, reference):
-    (words,) = find_words([text], rule)
-    assert split_at_word(text, words, 0.5) == Split(
-        text, prefix, reference, len(words.starts), None
-    )
-
-
-@pytest.mark.parametrize(
-    ("text", "ratio", "n_words", "reason"),
-    [
-        ("", 0.5, 0, targets.EMPTY_TEXT),
-        (" \n", 0.5, 0, targets.EMPTY_TEXT),
-        ("one", 0.5, 1, targets.TOO_SHORT),
-        ("one two", 0.4, 2, targets.TOO_SHORT),
-    ],
-)
-def test_what_cannot_be_split_has_a_reason(text, ratio, n_words, reason):
-    expected = Split(text, None, None, n_words, reason)
-    assert split_at_word(text, spans(text), ratio) == expected
-    assert split_samia(text, n_words, ratio, None) == expected
-
-
-def test_samia_by_hand():
-    text = "a  b\nc d\te f g "  # 7 words by split(), "a" "b\nc" "d\te" "f" "g" by spaces
-    assert split_samia(text, 7, 0.5, None) == Split(text, "a b c", "g", 7, None)
-    assert split_samia(text, 7, 0.25, 4) == Split(text, "a", "d\te f g", 7, None)
-    assert split_samia(text, 7, 0.5, 10) == Split(text, None, None, 7, targets.NO_REFERENCE)
-    for n_words, n_cut in ((5, 2), (7, 4), (9, 4)):  # halves are rounded to even
-        words = [str(number) for number in range(n_words)]
-        assert split_samia(" ".join(words), n_words, 0.5, None).reference == " ".join(words[n_cut:])
-
-
-@pytest.mark.parametrize(
-    ("prefix", "reference"), [("", "a"), (" ", "a b"), ("a", ""), ("a b", "\n"), ("", " ")]
-)
-def test_a_half_without_words_has_a_reason(prefix, reference):
-    text = prefix + reference
-    reason = targets.WORDLESS_PART if text.strip() else targets.EMPTY_TEXT
-    expected = Split(text, None, None, len(text.split()), reason)
-    assert split_as_given(prefix, reference, spans(text)) == expected
-
-
 @pytest.mark.parametrize(
     ("n_words", "window_words", "stride", "expected"),
     [
         (10, None, None, [(0, 10)]),
-        (0, None, None, [(0, 0)]),
         (0, 4, None, [(0, 0)]),
         (3, 4, 1, [(0, 3)]),
-        (4, 4, 1, [(0, 4)]),
-        (5, 4, None, [(0, 4)]),
         (10, 4, None, [(0, 4), (4, 8)]),
         (10, 4, 3, [(0, 4), (3, 7), (6, 10)]),
         (10, 4, 6, [(0, 4), (6, 10)]),
@@ -208,49 +87,58 @@ def cut(text, prefix=None, reference=None, **plan):
     return [split[:5] for split in second]
 
 
-def test_a_whole_document_keeps_its_outer_whitespace():
-    assert cut("\n a b  c ") == [("\n a b  c ", "\n a", " b  c ", 3, None)]
+SAMIA = {"preset": "samia", "words": "space"}
 
 
-def test_windows_run_from_word_to_word():
-    assert cut(" a b\tc  d e ", window_words=2) == [
-        ("a b", "a", " b", 2, None),
-        ("c  d", "c", "  d", 2, None),
-    ]
+@pytest.mark.parametrize(
+    ("text", "plan", "splits"),
+    [
+        ("\n a b  c ", {}, [("\n a b  c ", "\n a", " b  c ", 3, None)]),
+        (
+            " a b\tc  d e ",
+            {"window_words": 2},
+            [("a b", "a", " b", 2, None), ("c  d", "c", "  d", 2, None)],
+        ),
+        (" a b ", {"window_words": 2}, [(" a b ", " a", " b ", 2, None)]),
+        (" a ", {"window_words": 2}, [(" a ", None, None, 1, targets.TOO_SHORT)]),
+        (" ", {"window_words": 2}, [(" ", None, None, 0, targets.EMPTY_TEXT)]),
+        (None, {"window_words": 2}, [(None, None, None, None, targets.NULL_TEXT)]),
+        ("a\nb c d\te", {"words": "space"}, [("a\nb c d\te", "a\nb", " c d\te", 3, None)]),
+        (
+            "《书》我们、去。",
+            {"words": "unicode", "window_words": 2},
+            [("书》我", "书", "》我", 2, None), ("们、去", "们", "、去", 2, None)],
+        ),
+        ("a\nb c  d", SAMIA, [("a\nb c  d", "a b", "d", 4, None)]),
+        ("one", SAMIA, [("one", None, None, 1, targets.TOO_SHORT)]),
+        (" \n", SAMIA, [(" \n", None, None, 0, targets.EMPTY_TEXT)]),
+        (
+            "a\nb c  d",
+            SAMIA | {"window_words": 2, "text_length": 2},
+            [("a\nb", None, None, 2, targets.NO_REFERENCE), ("c  d", "c", "d", 2, None)],
+        ),
+    ],
+)
+def test_documents_are_cut_by_hand(text, plan, splits):
+    assert cut(text, **plan) == splits
 
 
-def test_a_document_of_one_window_is_kept_whole():
-    assert cut(" a b ", window_words=2) == [(" a b ", " a", " b ", 2, None)]
-    assert cut(" a ", window_words=2) == [(" a ", None, None, 1, targets.TOO_SHORT)]
-    assert cut(" ", window_words=2) == [(" ", None, None, 0, targets.EMPTY_TEXT)]
-    assert cut(None, window_words=2) == [(None, None, None, None, targets.NULL_TEXT)]
-
-
-def test_words_between_spaces():
-    assert cut("a\nb c d\te", words="space") == [("a\nb c d\te", "a\nb", " c d\te", 3, None)]
-    assert cut("a\nb c d\te", words="space", window_words=2) == [("a\nb c", "a\nb", " c", 2, None)]
-
-
-def test_windows_without_spaces():
-    assert cut("《书》我们、去。", words="unicode", window_words=2) == [
-        ("书》我", "书", "》我", 2, None),
-        ("们、去", "们", "、去", 2, None),
-    ]
-
-
-def test_samia_counts_by_any_whitespace():
-    plan = {"preset": "samia", "words": "space"}
-    assert cut("a\nb c  d", **plan) == [("a\nb c  d", "a b", "d", 4, None)]
-    assert cut("a\nb c  d", window_words=2, text_length=2, **plan) == [
-        ("a\nb", None, None, 2, targets.NO_REFERENCE),
-        ("c  d", "c", "d", 2, None),
-    ]
-
-
-@pytest.mark.parametrize("text", [None, "another text"])
-@pytest.mark.parametrize("preset", ["default", "samia"])
-def test_the_users_halves_win(text, preset):
-    assert cut(text, "a b", " c", preset=preset) == [("a b c", "a b", " c", 3, None)]
+@pytest.mark.parametrize(
+    ("prefix", "reference", "reason"),
+    [
+        ("a b", " c", None),
+        *((*halves, targets.WORDLESS_PART) for halves in (("", "a"), (" ", "a b"), ("a", ""))),
+        ("a b", "\n", targets.WORDLESS_PART),
+        ("", " ", targets.EMPTY_TEXT),
+    ],
+)
+def test_the_users_halves_win(prefix, reference, reason):
+    text = prefix + reference
+    parts = (prefix, reference) if reason is None else (None, None)
+    for instead in (None, "another text"):
+        for preset in ("default", "samia"):
+            found = cut(instead, prefix, reference, preset=preset)
+            assert found == [(text, *parts, len(text.split()), reason)]
 
 
 NUMBERS = st.integers(1, 300)
@@ -329,16 +217,9 @@ def test_passages_are_found_again_in_bounded_memory(monkeypatch, most):
     assert not passages.are_copies(texts).any()
     found = passages.are_copies(moved)
     assert found.mean() > (0.99 if most >= 20_000 else 0.6)
-    assert sum(part.size for part in passages._kept) <= most
+    assert passages.n_kept <= most
     one_by_one = Passages()
     assert [one_by_one.are_copies([text])[0] for text in texts + moved] == [False] * 400 + [*found]
-
-
-def test_equal_keys_are_numbered_across_calls():
-    ordinals = Ordinals()
-    assert ordinals.number(np.array([7, 7, 3], np.uint64)).tolist() == [0, 1, 0]
-    assert ordinals.number(np.array([], np.uint64)).tolist() == []
-    assert ordinals.number(np.array([3, 9, 7, 3], np.uint64)).tolist() == [1, 0, 2, 2]
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -359,7 +240,7 @@ def test_memory_is_a_few_bytes_a_key():
     ordinals = Ordinals()
     for start in range(0, 100_000, 1000):
         ordinals.number(np.arange(start, start + 1000, dtype=np.uint64))
-    held = sum(keys.nbytes + counts.nbytes for keys, counts in ordinals._runs)
+    held = sum(keys.nbytes + counts.nbytes for keys, counts in ordinals._counts.runs)
     assert held == 12 * 100_000
 
 
@@ -381,21 +262,6 @@ def test_a_name_is_the_hash_of_its_parts_after_their_lengths():
     parts = number(len(identity)) + number(3) + number(len(text) + 1) + identity + text
     expected = hashlib.blake2b(parts, digest_size=16).hexdigest()
     assert target_id(from_document_id("book 1"), 3, "né à") == expected
-
-
-def test_each_part_counts():
-    names = {
-        target_id(from_document_id("a"), 0, "b"),
-        target_id(from_document_id("a"), 1, "b"),
-        target_id(from_document_id("ab"), 0, ""),
-        target_id(from_document_id("ab"), 0, None),
-        target_id(from_document_id(""), 0, "ab"),
-        target_id(from_text(text_digest("a"), 0), 0, "b"),
-        target_id(from_text(text_digest("a"), 1), 0, "b"),
-        target_id(from_text(text_digest(""), 0), 0, "b"),
-        target_id(from_text(text_digest(None), 0), 0, "b"),
-    }
-    assert len(names) == 9
 
 
 LONG = {"window_words": 5}
@@ -478,12 +344,6 @@ def test_windows_follow_their_document():
     ]
 
 
-def test_equal_texts_without_identifiers_have_names_of_their_own():
-    few = build(documents(text=["a b", None, "a b", None, "c d"]))
-    more = build(documents(text=["a b", None, "a b", None, "c d", "a b", "c d", None]))
-    assert more["target_id"][:5].to_list() == few["target_id"].to_list()
-
-
 def test_names_do_not_depend_on_batches():
     texts = ["long " * 100_000, "a b", "long " * 100_000, "a b"] * 5
     alone = build(documents(text=texts))
@@ -505,21 +365,29 @@ def test_windows_of_a_long_document_come_in_order():
     assert found["window_index"].to_list() == [*range(found.height - 1), 0]
 
 
-def test_windows_of_the_users_halves_are_refused():
-    frame = documents(text=["x", "y"], prefix=[None, "a"], reference=[None, "b"])
-    with pytest.raises(SettingsError, match=r"^a window is set but the corpus has its own pre"):
-        build(frame, window_words=2)
-
-
-def test_another_table_is_refused():
-    with pytest.raises(
-        SchemaMismatchError, match=r"^documents is not a Documents table: 'document_id'"
-    ):
-        build_targets(pl.LazyFrame({"text": ["a"]}), TargetPlan())
-
-
-def test_no_documents_are_no_targets():
-    assert build(documents(text=[])).height == 0
+@pytest.mark.parametrize(
+    ("frame", "plan", "sentence"),
+    [
+        (
+            documents(text=["x", "y"], prefix=[None, "a"], reference=[None, "b"]),
+            {"window_words": 2},
+            "^a window is set but the corpus has its own pre",
+        ),
+        (
+            documents(text=["a b c"]),
+            {"window_words": 2, "max_windows_per_document": 2},
+            "a document has neither document_id nor group; give",
+        ),
+        (
+            pl.LazyFrame({"text": ["a"]}),
+            {},
+            "^documents is not a Documents table: 'document_id'",
+        ),
+    ],
+)
+def test_documents_that_are_refused(frame, plan, sentence):
+    with pytest.raises((SettingsError, SchemaMismatchError), match=sentence):
+        build(frame, **plan)
 
 
 def test_targets_can_be_sunk_and_asked_for_a_part(tmp_path):
@@ -528,6 +396,7 @@ def test_targets_can_be_sunk_and_asked_for_a_part(tmp_path):
     assert tables.scan(tmp_path / "targets.parquet", Targets).collect().equals(built.collect())
     assert built.filter(pl.col("reason").is_null()).select("n").collect().item() == 1
     assert built.select(pl.len()).collect().item() == 2
+    assert build(documents(text=[])).height == 0
 
 
 NUMBERED = " ".join(map(str, range(100)))
@@ -596,11 +465,6 @@ def test_a_passage_is_found_where_windows_begin_elsewhere():
     assert copies(overlapping) == []
 
 
-def test_windows_of_documents_without_a_name_are_not_chosen_among():
-    with pytest.raises(SettingsError, match=r"a document has neither document_id nor group; give"):
-        build_windows({None: NUMBERED}, max_windows_per_document=2)
-
-
 def test_names_as_groups_keep_clusters_whatever_rows_are_left():
     frame = pl.DataFrame(
         {
@@ -615,14 +479,9 @@ def test_names_as_groups_keep_clusters_whatever_rows_are_left():
     some = named.sort("target_id").tail(3)  # d without b, which it belongs to
     found = some.select(cluster_name(some.columns)).to_series().to_list()
     assert found == ["group group g", "group target b", "group target e"]
-
-
-def test_a_text_before_the_first_of_a_document_is_by_itself():
-    frame = pl.DataFrame({"target_id": ["a", "b"], "window_index": [1, 0]})
-    assert frame.select(cluster_name(frame.columns)).to_series().to_list() == [
-        "target a",
-        "target b",
-    ]
+    first = pl.DataFrame({"target_id": ["a", "b"], "window_index": [1, 0]})  # of no document
+    found = first.select(cluster_name(first.columns)).to_series().to_list()
+    assert found == ["target a", "target b"]
 
 
 COLUMNS = ["target_id", "reference", "n_words"]

@@ -67,11 +67,23 @@ class _Evidence:
     """Rows of targets, as attacks read them."""
 
     attacks: list[Attack]
-    rows: tuple[pl.LazyFrame, ...]  # tables of the same columns, ``there`` among them
+    tables: tuple[pl.LazyFrame, ...]  # of the same columns, ``there`` among them
     number: tuple[str, ...]  # columns that tell a target's rows apart
     seen: pl.Expr = field(default_factory=lambda: pl.lit(value=True))  # which rows formulas see
     counts: dict[str, pl.Expr] = field(default_factory=dict)  # what is counted of continuations
     at_once: int = _TEXTS_AT_ONCE  # rows
+
+    def batches(self, index: RowIndex, columns: set[str]) -> Iterator[pl.DataFrame]:
+        """Yield the rows of targets, some at a time, with the target's ``row``."""
+
+        def of(table: pl.LazyFrame) -> Iterator[pl.DataFrame]:
+            wanted = table.select("target_id", *sorted({*self.number} | columns))
+            for batch in wanted.collect_batches(chunk_size=self.at_once, maintain_order=True):
+                which, found = index.find(batch["target_id"])
+                rows = pl.Series(found, dtype=pl.UInt32)
+                yield batch.drop("target_id")[which].with_columns(row=rows)
+
+        return merge(*map(of, self.tables), key=lambda batch: batch["row"].min() or 0)
 
 
 def _kinds(
@@ -83,18 +95,17 @@ def _kinds(
         [each for each in attacks if each.evidence == kind and not each.logprobs]
         for kind in ("samples", "logprobs")
     )
-    number: tuple[str, ...] = ("view_index", "sample_index")
     answers = features.with_columns(there=_IS_ANSWER)
     rows, own = answers, pl.col("model") == "target"
+    number: tuple[str, ...] = ("model", "view", "view_index", "sample_index")
     if {pair for attack in samples for pair in attack.reads} <= _CONTINUATIONS:
         # No batch has the columns that say so.
         rows, own = rows.filter(among(_CONTINUATIONS)), pl.lit(value=True)
-    else:
-        number = ("model", "view", *number)
+        number = number[2:]
     there = pl.col("there") & own
     yield _Evidence(
         attacks=samples,
-        rows=(rows,),
+        tables=(rows,),
         number=number,
         seen=pl.col("there"),
         counts={"n_samples": there.sum(), "n_short": (pl.col("short") & own).sum()},
@@ -105,9 +116,8 @@ def _kinds(
     read = logprobs.with_columns(there=_IS_READ)
     number = ("model", "view", "view_index")
     if texts:
-        yield _Evidence(attacks=texts, rows=(read,), number=number)
+        yield _Evidence(attacks=texts, tables=(read,), number=number)
     if both:
-        seen = pl.col("there") | pl.col("sample_index").is_null()
         types = read.collect_schema() | answers.collect_schema()
         tables = tuple(  # each with the columns of both
             table.with_columns(
@@ -116,8 +126,8 @@ def _kinds(
             ).select(*types)
             for table in (read, answers)
         )
-        number = (*number, "sample_index")
-        yield _Evidence(attacks=both, rows=tables, number=number, seen=seen)
+        seen = pl.col("there") | pl.col("sample_index").is_null()
+        yield _Evidence(attacks=both, tables=tables, number=(*number, "sample_index"), seen=seen)
 
 
 def score(
@@ -129,9 +139,8 @@ def score(
 ) -> Iterator[pl.DataFrame]:
     """Apply attacks to the evidence of every target.
 
-    Evidence is read batch by batch, twice, and texts not at all. Memory holds 16 bytes a target;
-    beside them, the scores of targets that come too early and the rows of targets that are not
-    complete yet.
+    Evidence is read batch by batch, twice, and texts not at all. Memory holds 16 bytes a target,
+    the scores of targets that come too early and the rows of targets that are not complete yet.
 
     Parameters
     ----------
@@ -154,7 +163,7 @@ def score(
     Raises
     ------
     SchemaMismatchError
-        If an attack needs a column that its evidence lacks, if the targets have a column named
+        If an attack needs a column that its evidence has not, if the targets have a column named
         like an attack, or if the evidence holds a row twice.
     """
     if logprobs is not None:
@@ -162,7 +171,7 @@ def score(
     kinds = [*_kinds(features, logprobs, attacks)]
     for evidence in kinds:
         for attack in evidence.attacks:
-            attack.check(evidence.rows[0])
+            attack.check(evidence.tables[0])
     names = [attack.name for attack in attacks]
     learned = [attack.name for attack in attacks if attack.evidence == "scores"]
     types = targets.collect_schema()
@@ -191,10 +200,10 @@ def _numbers(
     attacks = evidence.attacks
     types: dict[str, type[pl.DataType]] = dict.fromkeys(evidence.counts, pl.UInt32)
     types |= dict.fromkeys((attack.name for attack in attacks), pl.Float64)
-    to_come = count_rows(_rows(evidence, index, set()), index.height)
+    to_come = count_rows(evidence.batches(index, set()), index.height)
     used = {"there"}.union(*(attack.columns for attack in attacks))
     used.update(*(count.meta.root_names() for count in evidence.counts.values()))
-    batches = whole_targets(_rows(evidence, index, used), to_come, evidence.number)
+    batches = whole_targets(evidence.batches(index, used), to_come, evidence.number)
     held = pl.DataFrame(schema={"row": pl.UInt32, **types})
     for start in starts:
         end = min(start + _TARGETS_AT_ONCE, index.height)
@@ -206,21 +215,6 @@ def _numbers(
         found = rows.join(held, on="row", how="left", maintain_order="left").drop("row")
         yield found.with_columns(pl.col(name).fill_null(0) for name in evidence.counts)
         held = held.filter(pl.col("row") >= end)
-
-
-def _rows(evidence: _Evidence, index: RowIndex, columns: set[str]) -> Iterator[pl.DataFrame]:
-    """Yield the rows of targets, some at a time, with the target's ``row``."""
-    tables = [_rows_of(rows, evidence, index, columns) for rows in evidence.rows]
-    return merge(*tables, key=lambda batch: batch["row"].min() or 0)
-
-
-def _rows_of(
-    rows: pl.LazyFrame, evidence: _Evidence, index: RowIndex, columns: set[str]
-) -> Iterator[pl.DataFrame]:
-    wanted = rows.select("target_id", *sorted({*evidence.number} | columns))
-    for batch in wanted.collect_batches(chunk_size=evidence.at_once, maintain_order=True):
-        which, found = index.find(batch["target_id"])
-        yield batch.drop("target_id")[which].with_columns(row=pl.Series(found, dtype=pl.UInt32))
 
 
 def _aggregate(rows: pl.DataFrame, evidence: _Evidence) -> pl.DataFrame:
@@ -249,18 +243,17 @@ def _aggregate(rows: pl.DataFrame, evidence: _Evidence) -> pl.DataFrame:
                 **{attack.name: attack.expr for attack in attacks},
             )
         )
-        if not complete:
+        if not complete:  # an attack needs its share of what it reads
+            reads = {a.name: among(a.reads + a.logprobs) for a in attacks if "model" in rows}
             shares = own.group_by("row").agg(
-                (there.filter(among(a.reads + a.logprobs)) if "model" in rows else there)
-                .mean()
-                .alias(a.name)
+                there.filter(reads.get(a.name, pl.lit(value=True))).mean().alias(f"{a.name} there")
                 for a in attacks
             )
-            made = made.join(shares, on="row", suffix=" there").with_columns(
+            made = made.join(shares, on="row").with_columns(
                 pl.when(pl.col(f"{a.name} there") >= a.least).then(a.name).alias(a.name)
                 for a in attacks
             )
-        frames.append(made.drop(f"{a.name} there" for a in attacks if not complete))
+        frames.append(made)
     found = reduce(lambda one, other: one.join(other, on="row", how="full", coalesce=True), frames)
     names = [attack.name for attack in evidence.attacks]
     value = pl.col(names).cast(pl.Float64)
@@ -298,18 +291,17 @@ def find_unscored(
     attack's. ``scores`` and ``targets`` have the same order; of ``samples`` and ``logprobs`` only
     keys and reasons are read; ``logprobs`` is None where no attack reads it.
     """
-    undefined = {attack.name: attack.undefined for attack in attacks}
     read = {
         attack.name: tuple(frozenset(attack.reads_of(kind)) for kind in ("samples", "logprobs"))
         for attack in attacks
     }
     sets = list(dict.fromkeys(read.values()))
     which = {name: sets.index(pairs) for name, pairs in read.items()}
-    of_samples = [number for number, (_, of_tokens) in enumerate(sets) if not of_tokens]
-    lacking = [pl.when(pl.col(name).is_null()).then(pl.lit(name)) for name in undefined]
+    sampled_sets = [number for number, (_, texts) in enumerate(sets) if not texts]
+    without = [pl.when(pl.col(name).is_null()).then(pl.lit(name)) for name in read]
     missing = (
         pl.concat([scores, targets.select(own="reason")], how="horizontal")
-        .select("target_id", "own", attack=pl.concat_list(lacking).list.drop_nulls())
+        .select("target_id", "own", attack=pl.concat_list(without).list.drop_nulls())
         .filter(pl.col("attack").list.len() > 0)
         .explode("attack")
         .with_columns(reads=pl.col("attack").replace_strict(which, return_dtype=pl.UInt32))
@@ -317,31 +309,36 @@ def find_unscored(
     sampled = _rows_read(samples, [pairs for pairs, _ in sets], "sample_index")
     why = _first_reasons(sampled, "sample_index")
     if logprobs is not None:
-        rows = with_shadows(logprobs, attacks)
-        of_tokens = _first_reasons(_rows_read(rows, [pairs for _, pairs in sets]))
-        why = pl.concat([why, of_tokens]).unique(["target_id", "reads"], maintain_order=True)
-    lacking_targets = missing.select("target_id")  # without the join: samples would wait for it
-    missing = missing.join(why, on=["target_id", "reads"], how="left", maintain_order="left")
+        rows = _rows_read(with_shadows(logprobs, attacks), [pairs for _, pairs in sets])
+        why = pl.concat([why, _first_reasons(rows)])
+        why = why.unique(["target_id", "reads"], maintain_order=True)
     shares = (
-        sampled.filter(pl.col("reads").is_in(of_samples))
-        .join(lacking_targets, on="target_id", how="semi")  # few: all are held
+        sampled.filter(pl.col("reads").is_in(sampled_sets))
+        # Few: all are held. Not of the join with reasons, which samples would wait for.
+        .join(missing.select("target_id"), on="target_id", how="semi")
         .group_by("target_id", "reads")
         .agg(there=pl.col("reason").is_null().mean())
     )
-    missing = missing.join(shares, on=["target_id", "reads"], how="left", maintain_order="left")
-    nothing = pl.col("there") == 0
-    least = pl.col("attack").replace_strict(
-        {attack.name: attack.least for attack in attacks}, return_dtype=pl.Float64
+    for further in (why, shares):
+        missing = missing.join(
+            further, on=["target_id", "reads"], how="left", maintain_order="left"
+        )
+    undefined, least = (
+        pl.col("attack").replace_strict(
+            {attack.name: getattr(attack, name) for attack in attacks}, return_dtype=dtype
+        )
+        for name, dtype in (("undefined", pl.String), ("least", pl.Float64))
     )
-    is_sampled = pl.col("reads").is_in(of_samples)
-    continued = [number for number in of_samples if sets[number][0] == {CONTINUATION}]
+    is_sampled = pl.col("reads").is_in(sampled_sets)
+    continued = [number for number in sampled_sets if sets[number][0] == _CONTINUATIONS]
     none = pl.when(pl.col("reads").is_in(continued)).then(pl.lit("no continuation was sampled"))
+    nothing = (pl.col("there") == 0).fill_null(value=True)
     reason = pl.coalesce(
         pl.when(~is_sampled).then("why"),
         "own",
-        pl.when(is_sampled, nothing.fill_null(value=True)).then(pl.coalesce("why", none)),
+        pl.when(is_sampled, nothing).then(pl.coalesce("why", none)),
         pl.when(pl.col("there") < least).then(pl.format("too few answers; the first: {}", "why")),
-        pl.col("attack").replace_strict(undefined, return_dtype=pl.String),
+        undefined,
     )
     return missing.select("target_id", "attack", reason=reason)
 

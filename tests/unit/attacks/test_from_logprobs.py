@@ -248,8 +248,8 @@ def rows(draw):
     return found
 
 
-@settings(max_examples=20)
-@given(targets=st.lists(rows(), min_size=2, max_size=4))
+@settings(max_examples=6)  # planning the formulas is what takes time, not the texts
+@given(targets=st.lists(rows(), min_size=6, max_size=12))
 def test_every_attack_equals_its_reference(targets):
     tagged = [row | {"target_id": f"t{number}"} for number, of in enumerate(targets) for row in of]
     frame = logprob_rows.table(tagged)
@@ -297,13 +297,3 @@ def test_a_broken_number_is_never_a_score(bad):
     values = scores(*rows).values()
     assert all(value is None or math.isfinite(value) for value in values)
     assert scores(*rows)["loss_v1"] is None
-
-
-def test_a_column_that_was_not_computed_gives_null_and_no_error():
-    bare = [{"model": role, "view": view, "logprob": [-1.0, -2.0]} for role, view in VIEWS]
-    found = scores(*bare)
-    assert found["loss_v1"] == -1.5
-    assert found["min_k_plus_plus_20_v1"] is None
-    assert found["dc_pdd_v1"] is None
-    assert found["entropy_v1"] is None
-    assert found["extraction_top_k_v1"] is None

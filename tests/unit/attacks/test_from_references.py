@@ -14,7 +14,7 @@ from mia_batch.attacks import find_unscored, get, score
 from mia_batch.errors import SchemaMismatchError
 from tests import frames, logprob_rows
 from tests.frames import target_id
-from tests.reference_tuned import TUNED, WINDOWS, reference_score
+from tests.reference_tuned import TUNED, reference_score
 
 L = math.log(2)
 
@@ -43,10 +43,6 @@ def shadow(number: int, logprob: float | None, *, trained: bool | None) -> dict[
 def scores(*rows: dict[str, Any], of=tuple(TUNED)):
     (found,) = logprob_rows.scores(logprob_rows.table(rows), of)
     return found
-
-
-def log_odds(p: float) -> float:
-    return math.log(p / (1 - p))
 
 
 SPV = [
@@ -122,19 +118,8 @@ def test_the_error_zone_by_hand(gain, rank, wanted):
     assert scores(*gains(*gain, rank=rank))["ez_mia_v1"] == wanted
 
 
-def test_windows_by_hand():
-    """Gains 1 -2 4 0: of the windows of two one loses, of three and more none does."""
-    rows = gains(None, 1, -2, 4, 0)
-    sums = {2: [-1, 2, 4], 3: [3, 2]}
-    shares = [sum(each > 0 for each in sums.get(w, [3])) / len(sums.get(w, [3])) for w in WINDOWS]
-    assert shares[:3] == [2 / 3, 1, 1]
-    assert scores(*rows)["wbc_v1"] == pytest.approx(sum(shares) / len(WINDOWS))
-    assert scores(*gains(0, 0, -1))["wbc_v1"] == 0.0  # a tie is no vote
-    assert scores(*gains(1))["wbc_v1"] == 1.0
-
-
 def test_rounding_is_no_difference():
-    """A model beside itself gains and loses a little on each token, at random."""
+    """A model against itself gains and loses a little on each token, at random."""
     rounded = [
         text([-1.0, -1.000001, -2.0], rank=[2] * 3),
         text([-1.000001, -1.0, -2.0], "reference"),
@@ -154,8 +139,8 @@ def test_tokens_are_compared_only_where_both_models_cut_alike():
     names = ("ez_mia_v1", "wbc_v1")
     for other in others:
         assert scores(ours, other, of=names) == dict.fromkeys(names)
-    beside = [text([-1.0] * 3, model) for model in ("self_prompt", "candidate")]
-    assert scores(ours, theirs, *beside, of=names) == scores(ours, theirs, of=names)
+    others_there = [text([-1.0] * 3, model) for model in ("self_prompt", "candidate")]
+    assert scores(ours, theirs, *others_there, of=names) == scores(ours, theirs, of=names)
     assert scores(ours, theirs, of=names)["ez_mia_v1"] == 5 / 6
 
 
@@ -168,27 +153,6 @@ SHADOWS = [
     shadow(4, math.log(0.9), trained=None),  # nobody knows
     shadow(5, None, trained=True),  # refused
 ]
-
-
-def test_likelihood_ratios_by_hand():
-    inside, outside = (
-        ((one + other) / 2, abs(one - other) / 2)
-        for one, other in (map(log_odds, p) for p in ((0.6, 0.4), (0.1, 0.3)))
-    )
-    densities = [
-        -math.log(deviation) - (mean / deviation) ** 2 / 2 for mean, deviation in (inside, outside)
-    ]
-    wanted = {
-        "lira_online_v1": densities[0] - densities[1],
-        "lira_online_fixed_v1": outside[0] ** 2 - inside[0] ** 2,
-        "lira_offline_v1": -outside[0] / outside[1],
-        "lira_offline_fixed_v1": -outside[0],
-        "rmia_v1": 0.5 / 0.35,
-        "rmia_offline_v1": 0.5 / 0.2,
-    }
-    found = scores(*SHADOWS, of=wanted)
-    for name, score_ in wanted.items():
-        assert found[name] == pytest.approx(score_, rel=1e-5, abs=1e-6), name
 
 
 def test_equal_shadow_models_have_no_spread():
@@ -211,11 +175,13 @@ def test_a_text_known_by_heart_has_finite_odds(certain):
 
 def test_members_score_higher_under_every_attack():
     """The same rows but for the target's log-probability of the text."""
-    beside = [row for row in (*SPV, *SHADOWS) if row["view"] != "text" or row["model"] == "shadow"]
+    others_there = [
+        row for row in (*SPV, *SHADOWS) if row["view"] != "text" or row["model"] == "shadow"
+    ]
     others = zip(("reference", "self_prompt", "candidate"), (-1.0, -2.0, -3.0), strict=True)
-    beside += [text([None, logprob, -0.7], model) for model, logprob in others]
+    others_there += [text([None, logprob, -0.7], model) for model, logprob in others]
     member, other = (
-        scores(text([None, logprob, logprob], rank=[None, 2, 3]), *beside)
+        scores(text([None, logprob, logprob], rank=[None, 2, 3]), *others_there)
         for logprob in (-0.75, -3.0)
     )
     assert [name for name in TUNED if not member[name] > other[name]] == []
@@ -258,8 +224,8 @@ def rows(draw):
     return draw(st.permutations(found))
 
 
-@settings(max_examples=20)
-@given(targets=st.lists(rows(), min_size=1, max_size=8))
+@settings(max_examples=8)
+@given(targets=st.lists(rows(), min_size=4, max_size=16))
 def test_every_attack_equals_its_reference(targets):
     tagged = [row | {"target_id": f"t{number}"} for number, of in enumerate(targets) for row in of]
     frame = logprob_rows.table(tagged)

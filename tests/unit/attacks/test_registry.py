@@ -9,7 +9,7 @@ import pytest
 from mia_batch import plugins
 from mia_batch.attacks import Attack, defaults, get, names, register, registry
 from mia_batch.errors import SettingsError
-from mia_batch.features import BESIDE, feature_fields
+from mia_batch.features import OTHER_GROUPS, feature_fields
 from mia_batch.schemas import LogProbs
 from tests import frames, reference_tuned
 
@@ -36,7 +36,7 @@ BY_NAME = {"probe_logprob_v1", "petal_v1", "petal_similarity_v1"}
 COMBINED = {"probe_rarity_loss_v1"}
 CHOICES = {"decop_v1"}
 CHOICE_LOGPROBS = made(("decop_",), ("calibrated", "log_calibrated", "logprob", "probability"))
-OF_SAMPLES = [name for name in names() if get(name).evidence == "samples"]
+SAMPLED_ATTACKS = [name for name in names() if get(name).evidence == "samples"]
 
 
 MINE = Attack(name="mine_v1", expr=pl.col("n_tokens").max(), source="none", undefined="never")
@@ -123,13 +123,13 @@ def test_log_probabilities_at_points_are_a_kind_of_their_own(preset):
 
 
 def test_probes_and_the_matched_family_do_without_whole_candidates():
-    partly = {name for name in OF_SAMPLES if not get(name).whole_candidates}
+    partly = {name for name in SAMPLED_ATTACKS if not get(name).whole_candidates}
     own = PROBES | REFERENCE_PROBES | BY_NAME | COMBINED | CHOICES
     assert partly == MATCHED | WEIGHED | own
 
 
 def test_each_attack_has_a_formula_reads_features_and_says_where_it_comes_from():
-    features = {*frames.features().columns, *(field.name for field in feature_fields(BESIDE))}
+    features = {*frames.features().columns, *(field.name for field in feature_fields(OTHER_GROUPS))}
     for attack in map(get, names()):
         assert attack.formula
         assert "\n" not in attack.formula

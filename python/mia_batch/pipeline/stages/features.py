@@ -23,7 +23,7 @@ from mia_batch.evidence.parts import (
     PromptUnits,
     scan_parts,
 )
-from mia_batch.features import BESIDE, build_features, groups_of, inputs_of
+from mia_batch.features import OTHER_GROUPS, build_features, groups_of, inputs_of
 from mia_batch.inference.memory import VERBATIM_GROUP
 from mia_batch.kernels import GROUPS, RARITY_FIELDS, Rarity, RarityTable, WordRule
 from mia_batch.pipeline.context import Audit
@@ -303,7 +303,7 @@ class FeaturesStage(Stage):
         continued = any(CONTINUATION in attack.reads for attack in reading)
         always = [VERBATIM_GROUP] if continued else []
         before = audit.manifest.made.get("features", {}).get("groups", [])
-        known = {*GROUPS, *BESIDE}
+        known = {*GROUPS, *OTHER_GROUPS}
         groups = sorted({*groups_of(columns), *always, *known.intersection(before)})
         if groups != before or "features" not in audit.manifest.made:
             self.remove(self.files())
