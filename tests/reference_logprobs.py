@@ -84,11 +84,14 @@ def nats_per_byte(row: Row) -> float:
     return log_likelihood(row) * tokens_per_byte
 
 
-def reference_token_difference(rows: Sequence[Row]) -> float:
-    ours, theirs = text(rows), text(rows, role="reference")
-    if ours["token_ids"] is None or ours["token_ids"] != theirs["token_ids"]:
-        raise Undefined
-    return log_likelihood(ours) - log_likelihood(theirs)
+def difference(role: str) -> Reference:
+    def reference(rows: Sequence[Row]) -> float:
+        ours, theirs = text(rows), text(rows, role=role)
+        if ours["token_ids"] is None or ours["token_ids"] != theirs["token_ids"]:
+            raise Undefined
+        return log_likelihood(ours) - log_likelihood(theirs)
+
+    return reference
 
 
 def recall(rows: Sequence[Row]) -> float:
@@ -103,16 +106,19 @@ def con_recall(rows: Sequence[Row], gamma: float = 0.5) -> float:
     return ratio(after_non_members - gamma * after_members, log_likelihood(text(rows)))
 
 
-def several(rows: Sequence[Row], view: str) -> list[float]:
-    """Log-likelihood of each text of a view that has one."""
-    found = []
+def around(rows: Sequence[Row], view: str, role: str = "target") -> dict[int, float]:
+    """Log-likelihood of each text of a view that has one, by its number."""
+    found = {}
     for row in rows:
-        own = (row["model"], row["view"]) == ("target", view)
-        if own and row["logprob"] is not None:
+        if (row["model"], row["view"]) == (role, view) and row["logprob"] is not None:
             scored = [logprob for logprob in row["logprob"] if logprob is not None]
             if scored:
-                found.append(fmean(scored))
+                found[row["view_index"]] = fmean(scored)
     return found
+
+
+def several(rows: Sequence[Row], view: str) -> list[float]:
+    return [*around(rows, view).values()]
 
 
 def detect_gpt(rows: Sequence[Row]) -> float:
@@ -263,7 +269,7 @@ REFERENCES: dict[str, Reference] = {
     "reference_difference_v1": lambda rows: (
         nats_per_byte(text(rows)) - nats_per_byte(text(rows, role="reference"))
     ),
-    "reference_token_difference_v1": reference_token_difference,
+    "reference_token_difference_v1": difference("reference"),
     "reference_ratio_v1": lambda rows: (
         -ratio(nats_per_byte(text(rows)), nats_per_byte(text(rows, role="reference")))
     ),

@@ -11,6 +11,8 @@ from tests.reference_logprobs import (
     Reference,
     Row,
     Undefined,
+    around,
+    difference,
     log_likelihood,
     per_token,
     ratio,
@@ -28,20 +30,9 @@ def p(row: Row) -> float:
     return math.exp(log_likelihood(row))
 
 
-def around(rows: Sequence[Row], role: str, view: str) -> dict[int, float]:
-    """Probability of each text of a view that has one, by its number."""
-    found = {}
-    for row in rows:
-        if (row["model"], row["view"]) == (role, view) and row["logprob"] is not None:
-            scored = [logprob for logprob in row["logprob"] if logprob is not None]
-            if scored:
-                found[row["view_index"]] = math.exp(fmean(scored))
-    return found
-
-
 def variation(rows: Sequence[Row], role: str, view: str) -> float:
     """Equation 10: 1 / 2N * sum of (p(x_n+) + p(x_n-)), less p(x)."""
-    found = around(rows, role, view)
+    found = {number: math.exp(value) for number, value in around(rows, view, role).items()}
     n_pairs, above = 0, 0.0
     for n in range(1000):
         if 2 * n in found and 2 * n + 1 in found:
@@ -52,22 +43,13 @@ def variation(rows: Sequence[Row], role: str, view: str) -> float:
 
 def unpaired(rows: Sequence[Row], role: str, view: str) -> float:
     """Equation 11: 1 / 2N * sum of p(x_n), less p(x)."""
-    return per_token([*around(rows, role, view).values()]) - p(text(rows, role=role))
+    values = around(rows, view, role).values()
+    return per_token([*map(math.exp, values)]) - p(text(rows, role=role))
 
 
 def spv(of: Callable[[Sequence[Row], str, str], float], view: str) -> Reference:
     """Equation 5, turned: low for members in the paper."""
     return lambda rows: -(of(rows, "target", view) - of(rows, "self_prompt", view))
-
-
-def difference(role: str) -> Reference:
-    def reference(rows: Sequence[Row]) -> float:
-        ours, theirs = text(rows), text(rows, role=role)
-        if ours["token_ids"] is None or ours["token_ids"] != theirs["token_ids"]:
-            raise Undefined
-        return log_likelihood(ours) - log_likelihood(theirs)
-
-    return reference
 
 
 def token_pairs(rows: Sequence[Row]) -> list[tuple[float, float, int | None]]:
@@ -121,7 +103,7 @@ def phi(logprob: float) -> float:
 def shadows(rows: Sequence[Row], *, trained: bool) -> list[float]:
     """Mean log-probability under each shadow model that was, or was not, tuned on the text."""
     mine = [row for row in rows if row["model"] == "shadow" and row["trained"] is trained]
-    return [math.log(value) for value in around(mine, "shadow", "text").values()]
+    return [*around(mine, "text", "shadow").values()]
 
 
 def normal(values: Sequence[float]) -> tuple[float, float]:

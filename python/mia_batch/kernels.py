@@ -66,45 +66,42 @@ Group: TypeAlias = Literal[
 """Fields of ``pair_features`` that are computed only where they are asked for.
 
 ``unigrams``
-    ``overlap_1`` counts the words that both texts have, each at most as often as it occurs on
-    both sides.
+    ``overlap_1``: words that both texts have, each at most as often as it occurs on both sides.
 ``ngrams``
-    ``overlap_2`` to ``overlap_5`` count n-grams of words likewise.
+    ``overlap_2`` to ``overlap_5``: n-grams of words likewise.
 ``zlib``
-    ``zlib_candidate`` is the size of the candidate's words, joined by single spaces, as
-    ``zlib_size`` measures it.
+    ``zlib_candidate``: size of the candidate's words, joined by single spaces, as ``zlib_size``
+    measures it.
 ``lcs``
-    ``lcs_words`` is the length of the longest common subsequence of words.
+    ``lcs_words``: length of the longest common subsequence of words.
 ``blocks``
-    ``longest_block_words`` is the length of the longest run of words that both texts have,
-    and ``longest_block_start`` the word of the reference, counted from 0, where it first
-    starts (of several such runs, the one that starts first); null where no word is shared.
-    ``longest_block_chars`` and ``longest_block_chars_start`` say the same of Unicode
-    characters of the raw texts, white space included. ``near_verbatim_words`` counts words
-    of the reference inside common blocks of at least ``near_verbatim_min_words`` words: the
-    longest block is taken first, then the longest before it and behind it on both sides,
-    and so on, those of equal length from the reference's start, then the candidate's. Each
-    core needs some 200 bytes of memory for a character of its longest reference.
+    ``longest_block_words``: length of the longest run of words that both texts have, and
+    ``longest_block_start`` the word of the reference, counted from 0, where it first starts (of
+    several such runs, the one that starts first); null where no word is shared.
+    ``longest_block_chars`` and ``longest_block_chars_start`` say the same of Unicode characters of
+    the raw texts, white space included. ``near_verbatim_words``: words of the reference inside
+    common blocks of at least ``near_verbatim_min_words`` words: the longest block is taken first,
+    then the longest before it and behind it on both sides, and so on, those of equal length from
+    the reference's start, then the candidate's. Each core needs some 200 bytes of memory for a
+    character of its longest reference.
 ``coverage``
-    ``covered_2`` to ``covered_12`` count words of the candidate inside some span of at least
-    that many words that occurs in the reference, each length for itself;
-    ``covered_reference_2`` to ``covered_reference_12`` words of the reference inside such a
-    span that occurs in the candidate. Spans start and end between words.
+    ``covered_2`` to ``covered_12``: words of the candidate inside some span of at least that many
+    words that occurs in the reference, each length for itself; ``covered_reference_2`` to
+    ``covered_reference_12``: words of the reference inside such a span of the candidate. Spans
+    start and end between words.
 ``distinct``
-    ``distinct_candidate`` and ``distinct_reference`` count different words.
+    ``distinct_candidate`` and ``distinct_reference``: different words.
 ``characters``
-    ``characters_candidate`` and ``characters_reference`` count Unicode characters of the raw
-    texts, white space included; ``characters_overlap_3`` and ``characters_overlap_5`` their
-    n-grams that both texts have, each at most as often as it occurs on both sides. For text
-    without spaces.
+    ``characters_candidate`` and ``characters_reference``: Unicode characters of the raw texts,
+    white space included; ``characters_overlap_3`` and ``characters_overlap_5``: n-grams of them as
+    in ``ngrams``, for text without spaces.
 ``leading``
-    ``leading_words`` counts the words, ``leading_characters`` the Unicode characters of the raw
-    texts, white space included, before the first at which the two texts differ.
+    ``leading_words`` and ``leading_characters`` (as in ``characters``): how many stand before the
+    first at which the two texts differ.
 ``matched``
-    Fields that end in ``_matched`` say the same of the candidate cut to the reference's
-    number of words: ``words_candidate_matched`` and one for each field of the other groups,
-    but for those that count the reference alone. A candidate of more words than the
-    reference ends with the last one kept; another stays as it is."""
+    Fields that end in ``_matched`` say the same of the candidate cut to the reference's number of
+    words: ``words_candidate_matched`` and one for each field of the other groups, but for those
+    that count the reference alone. A cut candidate ends with the last word kept."""
 
 GROUPS: Final[tuple[Group, ...]] = get_args(Group)
 """Every group, in the order of its fields."""

@@ -63,7 +63,6 @@ class Recipe:
             )
 
     def described(self) -> dict[str, Any]:
-        """Return it as JSON."""
         return asdict(self)
 
     def n_held_out(self, n_texts: int) -> int:

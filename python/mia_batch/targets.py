@@ -233,10 +233,10 @@ def split_as_given(prefix: str, reference: str, words: Words) -> Split:
 
 
 class Words(NamedTuple):
-    """The words of one text, as indices of its characters."""
+    """The words of one text: their first characters, and those after their last ones."""
 
-    starts: NDArray[np.uint32]  # of the words' first characters
-    ends: NDArray[np.uint32]  # of the characters after their last ones
+    starts: NDArray[np.uint32]
+    ends: NDArray[np.uint32]
 
     def part(self, words: range) -> Words:
         """Return some consecutive words, at least one, of the text that begins with the first."""
@@ -312,9 +312,8 @@ def character_windows(words: Words, size: int, stride: int | None) -> Iterator[r
     """Cut a document into windows of whole words that have at most ``size`` characters.
 
     A document of at most that many, its outer whitespace left out, is one window. In a longer one
-    room for a window begins every ``stride`` characters (None: with the first word that the window
-    before does not have) as long as it is full; the window is all words inside, or the first alone
-    where that is too long. None has the words of the one before.
+    room for a window begins every ``stride`` characters (None: with the next word) as long as it is
+    full; the window is all words inside, or the first alone where that is too long.
     """
     starts, ends, n_words = words.starts, words.ends, len(words.starts)
     if not n_words or ends[-1] - starts[0] <= size:
@@ -334,7 +333,7 @@ def character_windows(words: Words, size: int, stride: int | None) -> Iterator[r
 
 
 def text_digest(text: str | None) -> bytes:
-    """Return 16 bytes that stand for a text; None has its own, different from any text's."""
+    """Return 16 bytes that stand for a text, or for None."""
     content, kind = (b"", b"null") if text is None else (text.encode(), b"text")
     return blake2b(content, digest_size=16, person=kind).digest()
 
@@ -402,7 +401,6 @@ def build_targets(
     types = documents.collect_schema()
     further = {name: types[name] for name in types if name not in Documents.column_names()}
     schema = pl.Schema({**Targets.create_empty().schema, **further})
-
     most = plan.max_windows_per_document
 
     def is_chosen(identity: bytes, row: _Row) -> bool:
@@ -646,20 +644,17 @@ def document_numbers(targets: pl.LazyFrame) -> NDArray[np.int32]:
     return begins.cumsum(dtype=np.int32)
 
 
-def owner_of_documents(role: str) -> pl.Expr:
-    """Name what a document belongs to: its group, else itself, by its name or its ``place``.
+def owner_of_targets() -> pl.Expr:
+    """Name what a target belongs to, as `owner_of_documents` does of its document."""
+    return owner_of_documents(_ROLE, (pl.col("window_index") == 0).cum_sum().over(_ROLE))
+
+
+def owner_of_documents(role: str | pl.Expr, place: str | pl.Expr = "place") -> pl.Expr:
+    """Name what a document belongs to: its group, else itself, by its name or its place.
 
     Places are counted from 1 among the documents of a role.
     """
-    return _owner(pl.lit(role), pl.col("place"))
-
-
-def owner_of_targets() -> pl.Expr:
-    """Name what a target belongs to, as `owner_of_documents` does of its document."""
-    return _owner(_ROLE, (pl.col("window_index") == 0).cum_sum().over(_ROLE))
-
-
-def _owner(role: pl.Expr, place: pl.Expr) -> pl.Expr:
+    role = pl.lit(role) if isinstance(role, str) else role
     return pl.coalesce(
         pl.format("group {}", "group"),
         pl.format("{} document {}", role, "document_id"),

@@ -17,7 +17,7 @@ import polars as pl
 import pytest
 from click.testing import CliRunner
 
-from mia_batch.attacks import registry
+from mia_batch import attacks
 from mia_batch.cli.main import command
 from tests.checkpoints import TEXTS
 
@@ -64,7 +64,7 @@ def words(n: int, seed: str) -> str:
 def folder(tmp_path, monkeypatch):
     """A working directory with every file that pages take for granted."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(registry, "_REGISTERED", {})
+    monkeypatch.setattr(attacks, "_REGISTERED", {})
     for name, n in {"books": 2, "new-books": 19}.items():
         Path(name).mkdir()
         for number in range(n):

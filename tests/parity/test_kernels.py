@@ -63,20 +63,6 @@ def assert_numbers_equal(pairs: list[tuple[str, str]], rule: WordRule) -> None:
         assert scores["rougeL"].precision == row["lcs_words"] / max(row["words_candidate"], 1)
 
 
-@pytest.mark.parametrize("rule", SPLIT)
-def test_rouge_of_generated_pairs(rule):
-    """The longest references take several limbs of the longest common subsequence."""
-    draw = random.Random(20040725)
-    gaps = [" ", " ", " ", "  ", "\n", "\t", "\u3000"]
-    words = ["a", "b", "b", "the", "The", "the.", "café", "你好", "İ-\u212a"]
-    texts = [
-        "".join(draw.choice(words) + draw.choice(gaps) for _ in range(draw.randrange(most)))
-        for most, n_texts in ((80, 300), (300, 30))
-        for _ in range(n_texts)
-    ]
-    assert_numbers_equal(list(zip(texts, reversed(texts), strict=True)), rule)
-
-
 @pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.long)])
 @pytest.mark.parametrize("rule", SPLIT)
 def test_rouge_of_wikimia(wikimia, rule, every):

@@ -275,25 +275,6 @@ def test_recall_of_nothing_is_unknown():
     assert found.struct.schema["passages"] == PASSAGES
 
 
-def covered(book, *asked, **settings):
-    generations, instructions = zip(*asked, strict=True)
-    said, told = (pl.Series(each, dtype=pl.String) for each in (generations, instructions))
-    return book_coverage(book, said, instructions=told, **settings).row(0, named=True)
-
-
-def test_long_spans_do_not_overlap():
-    """Of 30, 30, 35 and 21 words: the third, then the last, which the others leave room for."""
-    places = [(0, 30), (15, 45), (20, 55), (60, 81), (100, 120)]
-    text = " ".join(BOOK)
-    found = covered(text, *[(" ".join(BOOK[start:end]), text) for start, end in places], k=5)
-    assert [(span["words"], text[span["start"] : span["end"]]) for span in found["long_spans"]] == [
-        (35, " ".join(BOOK[20:55])),
-        (21, " ".join(BOOK[60:81])),
-    ]
-    assert (found["n_long_spans"], found["longest_span_words"]) == (2, 35)
-    assert (found["coverage"], found["longest_block_words"]) == (0, 0)
-
-
 def test_nothing_is_covered_of_nothing():
     nothing = pl.Series([], dtype=pl.String)
     assert book_coverage("a b", nothing).row(0) == (0.0, 2, 0, 0, 0, 0, [], [])

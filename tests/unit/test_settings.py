@@ -8,7 +8,8 @@ import polars as pl
 import pytest
 
 import mia_batch
-from mia_batch.attacks import Attack, registry
+from mia_batch import attacks
+from mia_batch.attacks import Attack
 from mia_batch.errors import RequestError, SettingsError
 from mia_batch.kernels import WORD_RULES
 from mia_batch.settings import (
@@ -34,7 +35,7 @@ def refusal(**settings):
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path, monkeypatch):
     """No settings file of the working directory takes part, and no attack stays registered."""
-    monkeypatch.setattr(registry, "_REGISTERED", {})
+    monkeypatch.setattr(attacks, "_REGISTERED", {})
     monkeypatch.chdir(tmp_path)
     Path("corpus.parquet").touch()
 
@@ -341,7 +342,7 @@ def test_a_wrong_setting_is_named_with_what_came_and_what_is_allowed(settings, m
 
 MINE = """
 import polars as pl
-from mia_batch.attacks import Attack, registry
+from mia_batch.attacks import Attack, names
 
 most = Attack(
     name="most_words_v1", expr=pl.col("words_candidate").max(), source="none", undefined="never"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -244,10 +243,6 @@ def test_memory_is_a_few_bytes_a_key():
     assert held == 12 * 100_000
 
 
-def number(value):
-    return value.to_bytes(8, "little")
-
-
 def test_known_names():
     """These never change: a run folder is continued by them."""
     assert target_id(from_document_id("book 1"), 3, "né à") == "68a61df3a9a450ada303d223a5c8c52c"
@@ -255,13 +250,6 @@ def test_known_names():
         "186ae4a3a13881352bfa1bb3a3a41354"
     )
     assert target_id(from_text(text_digest(None), 2), 0, None) == "dc86c223eb22298ad3dd144266d1033b"
-
-
-def test_a_name_is_the_hash_of_its_parts_after_their_lengths():
-    identity, text = b"document_idbook 1", "né à".encode()
-    parts = number(len(identity)) + number(3) + number(len(text) + 1) + identity + text
-    expected = hashlib.blake2b(parts, digest_size=16).hexdigest()
-    assert target_id(from_document_id("book 1"), 3, "né à") == expected
 
 
 LONG = {"window_words": 5}
@@ -354,15 +342,6 @@ def test_names_do_not_depend_on_batches():
 
     streamed = build(tables.generate(frames[0].schema, one_by_one))
     assert streamed["target_id"].to_list() == alone["target_id"].to_list()
-
-
-def test_windows_of_a_long_document_come_in_order():
-    text = " ".join(map(str, range(50_000)))
-    found = build(documents(text=[text, "a b"]), window_words=100, stride=10)
-    assert found.height == (50_000 - 100) // 10 + 2
-    firsts = found["target"].str.extract(r"^(\d+)").cast(pl.Int64)
-    assert firsts.head(-1).to_list() == list(range(0, 49_901, 10))
-    assert found["window_index"].to_list() == [*range(found.height - 1), 0]
 
 
 @pytest.mark.parametrize(

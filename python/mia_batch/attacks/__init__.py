@@ -1,8 +1,24 @@
-"""Attacks: named expressions that turn evidence into one score per target."""
+"""Attacks: named expressions that turn evidence into one score per target.
 
+Those that come with the package, those of plug-ins, and the user's own are known by name.
+"""
+
+from __future__ import annotations
+
+import runpy
+import traceback
+from collections.abc import Collection
+from difflib import get_close_matches
+from functools import cache
+
+import polars as pl
+
+from mia_batch.attacks import from_logprobs, from_samples
 from mia_batch.attacks.apply import find_unscored, score, score_by
-from mia_batch.attacks.attack import Attack
-from mia_batch.attacks.registry import defaults, families, get, load_file, names, register
+from mia_batch.attacks.attack import COMBINATION, Attack
+from mia_batch.errors import SettingsError
+from mia_batch.plugins import every
+from mia_batch.targets import Preset
 
 __all__ = [
     "Attack",
@@ -16,3 +32,169 @@ __all__ = [
     "score",
     "score_by",
 ]
+
+_LEARNED = Attack(
+    name=COMBINATION,
+    expr=pl.lit(None, pl.Float64),  # no expression over rows of one target can be learned
+    evidence="scores",
+    reads=(),
+    formula=(
+        "mean of the log-odds that a logistic regression and gradient-boosted trees give to "
+        "all other scores of the text; learned from texts of other groups alone"
+    ),
+    source="cross-fitted by group; valid p-values: Marandon et al. 2024 (arXiv:2208.06685)",
+    undefined=(
+        "no other attack has a score of the text, or there are texts of fewer than 10 groups "
+        "of each class to learn from"
+    ),
+)
+_FAMILIES = {
+    **from_samples.FAMILIES,
+    **from_logprobs.FAMILIES,
+    "Learned from all scores": (_LEARNED,),
+}
+_SAMPLING = {
+    "default": ("Probes", "Probes of two models", "DE-COP"),
+    "matched": ("SaMIA, length-matched",),
+    "samia": ("SaMIA",),
+}
+
+
+def _of(*titles: str) -> tuple[str, ...]:
+    return tuple(attack.name for title in titles for attack in _FAMILIES[title])
+
+
+MIN_K_PAPER = (
+    *(f"min_k_{percent}_v1" for percent in (20, 5, 10, 30, 40, 50, 60)),
+    *("loss_v1", "perplexity_v1", "loss_zlib_v1", "lowercase_ratio_v1"),
+    *("reference_token_difference_v1", "neighbour_difference_v1"),
+)
+"""What the Min-K% paper compares (Shi et al. 2024, table 1), with every k of the authors' code."""
+SPV_PAPER = (
+    *_of("SPV-MIA", "SPV-MIA without a reference model", "Tuned reference models"),
+    *("reference_token_difference_v1", "loss_v1", "neighbour_difference_v1", "detect_gpt_v1"),
+    *("min_k_20_v1", "min_k_plus_plus_20_v1"),
+    *_of("Base models, token by token", "Shadow models: LiRA and RMIA"),
+)
+"""What the SPV-MIA paper compares (Fu et al. 2024, tables 1, 5 and 6), and later attacks on tuned
+models."""
+
+_BUILT_IN = {attack.name: attack for family in _FAMILIES.values() for attack in family}
+_BY_NAME = _of("SPV-MIA without a reference model", "Shapes of series of losses")
+"""Not among the defaults: they take many passes and no setting of their own, or have no sign."""
+_PAPERS = {"min-k": MIN_K_PAPER, "spv": SPV_PAPER}
+_REGISTERED: dict[str, Attack] = {}
+
+
+def register(attack: Attack) -> Attack:
+    """Let an attack be asked for by its name, like those that come with the package; return it.
+
+    The same formula again changes nothing; raises `SettingsError` if the name is that of another.
+
+    >>> import polars as pl
+    >>> longest = Attack(
+    ...     name="longest_candidate_v1",
+    ...     expr=pl.col("words_candidate").max(),
+    ...     source="none",
+    ...     undefined="there is no candidate",
+    ... )
+    >>> register(longest).name in names()
+    True
+    """
+    known = _known().get(attack.name)
+    if known is not None and _formula(known) != _formula(attack):
+        raise SettingsError(
+            f"attacks: there is another attack {attack.name!r}, with another formula; a name never "
+            "changes meaning: give yours another"
+        )
+    if known is None:
+        _REGISTERED[attack.name] = attack
+    return attack
+
+
+def load_file(path: str) -> tuple[str, ...]:
+    """Run a Python file, register each `Attack` that is bound in it, and return their names.
+
+    Raises `SettingsError`, which names file and line, if it cannot be run or binds none.
+    """
+    try:
+        bound = runpy.run_path(path)
+    except (Exception, SystemExit) as error:  # whatever the user's file raises
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in frames if frame.filename == path]
+        line = error.lineno if isinstance(error, SyntaxError) else (lines or [None])[-1]
+        where = path if line is None else f"{path}, line {line}"
+        raise SettingsError(
+            f"setting 'attacks_from': {where} cannot be run ({type(error).__name__}: {error}); "
+            "correct the file"
+        ) from error
+    found = [value for value in bound.values() if isinstance(value, Attack)]
+    if not found:
+        raise SettingsError(
+            f"setting 'attacks_from': {path} binds no Attack to a name; define one at its top level"
+        )
+    return tuple(dict.fromkeys(register(attack).name for attack in found))
+
+
+def names() -> tuple[str, ...]:
+    """Names of every attack, family by family, those of plug-ins and the user's own last."""
+    return tuple(_known())
+
+
+def families() -> dict[str, tuple[Attack, ...]]:
+    """Attacks that come with the package, by the title of their family."""
+    return dict(_FAMILIES)
+
+
+def _known() -> dict[str, Attack]:
+    return _BUILT_IN | _plugged_in() | _REGISTERED
+
+
+@cache
+def _plugged_in() -> dict[str, Attack]:
+    found: dict[str, Attack] = {}
+    for place, attack in every("attacks"):
+        if not isinstance(attack, Attack) or attack.name in {*_BUILT_IN, *found}:
+            raise SettingsError(
+                f"{place} is not an Attack with a name of its own; remove its package"
+            )
+        found[attack.name] = attack
+    return found
+
+
+def _formula(attack: Attack) -> tuple[object, ...]:
+    expr = attack.expr.meta.serialize()
+    return expr, attack.evidence, attack.reads, attack.logprobs, attack.whole_candidates
+
+
+def get(name: str) -> Attack:
+    """Look an attack up; `SettingsError` with the nearest names if there is none."""
+    known = _known()
+    if name not in known:
+        near = get_close_matches(name, known) or ["samia_matched_v1", "samia_v1"]
+        raise SettingsError(
+            f"attacks: there is no attack {name!r}; the nearest names are "
+            f"{', '.join(near)}, and `mia-batch attacks` lists all"
+        )
+    return known[name]
+
+
+def defaults(preset: Preset, evidence: Collection[str] = ("samples",)) -> tuple[str, ...]:
+    """Names of the attacks that a preset computes where none are asked for, its main one first.
+
+    ``default``: probes; ``matched``: the length-matched family; ``samia``: the authors' over whole
+    candidates; ``min-k``: those of the Min-K% paper; ``spv``: those of the SPV-MIA paper and
+    later ones on tuned models. ``evidence`` says which kinds there will be; ``probe-logprobs`` are
+    those at points alone, whatever the preset.
+    """
+    if preset in _PAPERS:
+        from_tokens = [*_of("Log-probabilities at points"), *_PAPERS[preset]]
+    else:
+        from_tokens = [
+            name
+            for name, attack in _BUILT_IN.items()
+            if attack.evidence == "logprobs" and name not in _BY_NAME
+        ]
+    both = _of("Probes and loss") if preset == "default" and len(evidence) > 1 else ()
+    wanted = (*_of(*_SAMPLING.get(preset, ())), *from_tokens, *both)
+    return tuple(name for name in wanted if get(name).kind in evidence)

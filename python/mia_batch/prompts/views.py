@@ -374,16 +374,12 @@ def numbered(
     target_id: str, texts: Sequence[str | None], indices: range, reason: str | None = None
 ) -> list[dict[str, Any]]:
     """Give some texts of a target their numbers; those that are not there have a reason."""
-    found = [texts[index] if index < len(texts) else None for index in indices]
+    why = reason or "the text has no further neighbour"
+    places = {"target_id": target_id, "context": ""}
+    found = ((index, texts[index] if index < len(texts) else None) for index in indices)
     return [
-        {
-            "target_id": target_id,
-            "view_index": index,
-            "context": "",
-            "text": text,
-            "reason": (reason or "the text has no further neighbour") if text is None else None,
-        }
-        for index, text in zip(indices, found, strict=True)
+        places | {"view_index": index, "text": text, "reason": why if text is None else None}
+        for index, text in found
     ]
 
 
@@ -410,7 +406,7 @@ _ANSWERS = "".join(f" {label}" for label in LABELS)
 _TOO_FEW = "the text has fewer than three paraphrases"
 _EQUAL = "two of the text and its three paraphrases are equal"
 _ARTICLE = r"^\W*A (?:[\p{Ll}--i]|i[^s])"  # a sentence that begins with it, but for "A is ..."
-_LABEL = rf"\b[{''.join(LABELS)}]\b(?:['\x{{2019}}]\p{{L}})?"  # D'Artagnan is none
+_LABEL = rf"\b[{''.join(LABELS)}]\b(?:['\x{{2019}}]\p{{L}})?"  # D'Artagnan names no label
 
 
 def choices(targets: pl.DataFrame, *, column: str, n: int) -> pl.DataFrame:
@@ -434,10 +430,11 @@ def choices(targets: pl.DataFrame, *, column: str, n: int) -> pl.DataFrame:
         .then(pl.lit(_EQUAL)),
     )
 
+    shown = [pl.col("passages").list.get(place, null_on_oob=True) for place in range(len(LABELS))]
+
     def options(order: tuple[int, ...]) -> Iterator[pl.Expr]:
         for label, passage in zip(LABELS, order, strict=True):
-            shown = pl.col("passages").list.get(passage, null_on_oob=True)
-            yield pl.format(f"{label}. {{}}", shown)
+            yield pl.format(f"{label}. {{}}", shown[passage])
 
     return pl.concat(
         asked.select(

@@ -60,10 +60,9 @@ class Step(NamedTuple):
 def follow(said: Sequence[str], ahead: Sequence[str], before: NDArray[np.bool_]) -> Step:
     """Say how far words keep to what a document goes on with.
 
-    Both are laid side by side by ``difflib.SequenceMatcher(None, ahead, said, autojunk=False)``;
-    between two blocks stand as many differences as the longer side has words. They keep to it as
-    long as of any 20 places in a row at most 5 are differences; ``before`` tells of the places
-    before.
+    Both are aligned by difflib's matching blocks, between which stand as many differences as the
+    longer side has words. They keep to it as long as of any 20 places in a row, those ``before``
+    included, at most 5 are differences.
     """
     blocks = SequenceMatcher(None, ahead, said, autojunk=False).get_matching_blocks()
     agree, ends = list(before), [(0, 0)] * len(before)

@@ -6,8 +6,8 @@ from itertools import product
 import polars as pl
 import pytest
 
-from mia_batch import plugins
-from mia_batch.attacks import Attack, defaults, get, names, register, registry
+from mia_batch import attacks, plugins
+from mia_batch.attacks import Attack, defaults, get, names, register
 from mia_batch.errors import SettingsError
 from mia_batch.features import OTHER_GROUPS, feature_fields
 from mia_batch.schemas import LogProbs
@@ -45,10 +45,10 @@ MINE = Attack(name="mine_v1", expr=pl.col("n_tokens").max(), source="none", unde
 @pytest.fixture(autouse=True)
 def _as_installed(monkeypatch):
     """What a test registers is gone after it, and no other has registered anything."""
-    monkeypatch.setattr(registry, "_REGISTERED", {})
-    registry._plugged_in.cache_clear()
+    monkeypatch.setattr(attacks, "_REGISTERED", {})
+    attacks._plugged_in.cache_clear()
     yield
-    registry._plugged_in.cache_clear()
+    attacks._plugged_in.cache_clear()
 
 
 def plug_in(monkeypatch, *values):

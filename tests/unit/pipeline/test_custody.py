@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import mia_batch
-from mia_batch.attacks import registry
+from mia_batch import attacks
 from mia_batch.errors import RequestError, RunFolderError
 from mia_batch.observer import Observer
 from mia_batch.pipeline.auditing import earlier_runs, plan
@@ -195,7 +195,7 @@ def test_a_run_that_stops_on_its_way_has_no_root(original, copied, monkeypatch):
 def test_scoring_anew_gives_another_root_and_keeps_the_inputs(
     original, copied, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(registry, "_REGISTERED", {})  # what the file registers is forgotten
+    monkeypatch.setattr(attacks, "_REGISTERED", {})  # what the file registers is forgotten
     (tmp_path / "mine.py").write_text(
         "import polars as pl\n"
         "from mia_batch.attacks import Attack\n"

@@ -10,8 +10,7 @@ import polars as pl
 import pytest
 from click.testing import CliRunner
 
-from mia_batch.attacks import get
-from mia_batch.attacks.registry import SPV_PAPER
+from mia_batch.attacks import SPV_PAPER, get
 from mia_batch.cli.main import command
 from mia_batch.errors import CorpusError, SettingsError
 from mia_batch.pipeline import plan

@@ -143,7 +143,7 @@ def test_targets_that_nobody_can_be_asked_for_are_unscored_with_reasons(tmp_path
 def test_an_attack_of_ones_own_stands_beside_those_of_the_package(
     small_audit, replayed, monkeypatch
 ):
-    monkeypatch.setattr("mia_batch.attacks.registry._REGISTERED", {})
+    monkeypatch.setattr("mia_batch.attacks._REGISTERED", {})
     _, run = small_audit
     longest = Attack(
         name="most_words_of_mine_v1",
