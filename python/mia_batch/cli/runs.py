@@ -170,7 +170,7 @@ def compare(
     """
     from mia_batch.cli.evidence import show_comparisons
     from mia_batch.pipeline import compare as compare_runs
-    from mia_batch.report.sentences import draw_differences
+    from mia_batch.report.html.plots import draw_differences
     from mia_batch.schemas import Comparisons
     from mia_batch.tables import sink, write_text
 

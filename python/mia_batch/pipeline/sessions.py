@@ -15,7 +15,7 @@ from mia_batch.attacks.attack import CONTINUATION
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.collect import SampleTask, Task, Told
 from mia_batch.evidence.endpoint import Capabilities, Endpoint
-from mia_batch.evidence.endpoint.settings import Tokens, money, most_prompt_tokens
+from mia_batch.evidence.endpoint.wire import Tokens, money, most_prompt_tokens
 from mia_batch.evidence.executor import Executor, LocalExecutor
 from mia_batch.evidence.parts import Block, Missing, Work
 from mia_batch.evidence.process import LocalSource

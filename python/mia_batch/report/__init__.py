@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Final
 
 from mia_batch.inference.findings import gate_verdict, role_counts
@@ -63,8 +63,7 @@ class Known:
         roles, gate = role_counts(self.findings), gate_verdict(self.findings)
         labels = not self.findings.filter(check="blind_baseline", subject="members").is_empty()
         targets, nulls = bool(roles["n_unknown"]), bool(roles["n_nulls"])
-        canaries = bool(roles["n_canaries"])
-        compares = targets and nulls and gate != "withheld"
+        canaries, compares = bool(roles["n_canaries"]), targets and nulls and gate != "withheld"
         return {
             "always": True,
             "labels": labels,
@@ -128,6 +127,4 @@ def sentences(
     """Say what may be concluded from a run, warnings first."""
     known = Known(metrics, verdicts, findings, plan)
     allows = known.allows()
-    for needed, say in CONCLUSIONS:
-        if allows[needed]:
-            yield from say(known)
+    yield from chain.from_iterable(say(known) for needed, say in CONCLUSIONS if allows[needed])

@@ -28,17 +28,78 @@ _ANSWERS = {
 }
 
 
+def facts(findings: pl.DataFrame, check: str, **equal: str) -> dict[str, dict[str, Any]]:
+    """Find the rows of a check by statistic, of which each has one."""
+    rows = findings.filter(check=check, **equal).iter_rows(named=True)
+    return {row["statistic"]: row for row in rows}
+
+
+def listed(names: Sequence[str], most: int = _NAMES_SHOWN) -> str:
+    """Name the first ones, and count the others."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more:,} more" if more > 0 else "")
+
+
+# Whether texts give themselves away without the model.
+
+_GATES = {
+    "withheld": (
+        "No answer: the audited texts and the comparison texts can be told apart without the model "
+        "({found}), so a high score may come from what else they differ in. p-values, lists, "
+        "bounds and estimates are withheld. Give comparison texts of the same kind and time "
+        "(mia-batch build-set matches them), or --exploratory to print the numbers, marked as such."
+    ),
+    "weighted": (
+        "The answer rests on weights: the audited texts and the comparison texts can be told apart "
+        "without the model ({found}). Bounds and estimates, which would not be weighted, are "
+        "withheld."
+    ),
+    "exploratory": (
+        "Exploratory: the audited texts and the comparison texts can be told apart without the "
+        "model ({found}), so what follows may come from what else they differ in, and is no "
+        "evidence of training."
+    ),
+    "not checked": (
+        "Nobody checked whether the audited texts and the comparison texts differ ({reason}): what "
+        "follows holds only if they differ in nothing but training."
+    ),
+    "doubtful": (
+        "Whether the audited texts and the comparison texts can be told apart without the model is "
+        "undecided (an AUC up to {high:.2f} is not excluded): what follows holds only if they "
+        "differ in nothing but training."
+    ),
+}
+"""Why comparisons with non-members are withheld, or in doubt, by the verdict of the gate."""
+
+_LABELS = {
+    None: (
+        "Whether these labels can be told apart without the model is unknown ({reason}): attack "
+        "figures alone are no evidence of memory."
+    ),
+    "separable": (
+        "These labels can be told apart without the model ({found}): attack figures are not "
+        "evidence of memory."
+    ),
+    "undecided": (
+        "Whether these labels can be told apart without the model is undecided (an AUC up to "
+        "{high:.2f} is not excluded): what an attack is worth is its lead over {strongest}, which "
+        "never sees the model."
+    ),
+    "not separable": "These labels could not be told apart without the model: {excluded}.",
+}
+"""What the blind baseline makes of labels, by its verdict."""
+
+
 def blind_row(findings: pl.DataFrame, subject: str) -> dict[str, Any] | None:
     """Find what the blind baseline made of a label, with the ``strongest`` classifier."""
-    of = findings.filter(check="blind_baseline", subject=subject)
-    if of.is_empty():
+    of = facts(findings, "blind_baseline", subject=subject)
+    if not of:
         return None
-    row = of.filter(statistic="roc_auc").row(0, named=True)
-    names = of.filter(statistic="strongest")["verdict"]
-    row["strongest"] = names[0] if len(names) else None
+    row, strongest = of["roc_auc"], of.get("strongest", {}).get("verdict")
+    said = {"strongest": strongest, "excluded": excluded(row["high"])}
     if row["value"] is not None:
-        row["found"] = f"AUC {row['value']:.2f} by {names[0]}, p = {row['p_value']:.3f}"
-    return row
+        said["found"] = f"AUC {row['value']:.2f} by {strongest}, p = {row['p_value']:.3f}"
+    return row | said
 
 
 def excluded(above: float | None) -> str:
@@ -49,82 +110,59 @@ def excluded(above: float | None) -> str:
     return f"differences above AUC {limit} are excluded"
 
 
+def gate_sentence(findings: pl.DataFrame) -> Iterator[str]:
+    verdict, row = gate_verdict(findings), blind_row(findings, "targets")
+    if row is not None and verdict in _GATES:
+        unknown = verdict == "doubtful" and row["verdict"] is None
+        yield _GATES["not checked" if unknown else verdict].format(**row)
+
+
+def label_sentence(findings: pl.DataFrame) -> Iterator[str]:
+    if (row := blind_row(findings, "members")) is not None:
+        yield _LABELS[row["verdict"]].format(**row)
+
+
 def exchangeability_sentence(findings: pl.DataFrame) -> Iterator[str]:
     """Say how unlike targets and non-members can be; never that they are exchangeable."""
-    row = blind_row(findings, "targets")
-    if row is None:
-        return
-    yield (
-        "Classifiers that see only the texts do not tell targets from non-members: an AUC above "
-        f"{row['high']:.2f} is ruled out with 95 % confidence (0.50 is guessing)."
-    )
+    if (row := blind_row(findings, "targets")) is not None:
+        yield (
+            "Classifiers that see only the texts do not tell targets from non-members: an AUC "
+            f"above {row['high']:.2f} is ruled out with 95 % confidence (0.50 is guessing)."
+        )
 
 
-def gate_sentence(findings: pl.DataFrame) -> Iterator[str]:
-    """Say why comparisons with non-members are withheld, or in doubt."""
-    verdict, row = gate_verdict(findings), blind_row(findings, "targets")
-    if verdict is None or row is None:
-        return
-    sets = "the audited texts and the comparison texts"
-    holds = "what follows holds only if they differ in nothing but training"
-    if verdict == "withheld":
-        yield (
-            f"No answer: {sets} can be told apart without the model ({row['found']}), so a high "
-            "score may come from what else they differ in. p-values, lists, bounds and estimates "
-            "are withheld. Give comparison texts of the same kind and time (mia-batch build-set "
-            "matches them), or --exploratory to print the numbers, marked as such."
-        )
-    elif verdict == "weighted":
-        yield (
-            f"The answer rests on weights: {sets} can be told apart without the model "
-            f"({row['found']}). Bounds and estimates, which would not be weighted, are withheld."
-        )
-    elif verdict == "exploratory":
-        yield (
-            f"Exploratory: {sets} can be told apart without the model ({row['found']}), so what "
-            "follows may come from what else they differ in, and is no evidence of training."
-        )
-    elif verdict == "doubtful" and row["verdict"] is None:
-        yield f"Nobody checked whether {sets} differ ({row['reason']}): {holds}."
-    elif verdict == "doubtful":
-        yield (
-            f"Whether {sets} can be told apart without the model is undecided (an AUC up to "
-            f"{row['high']:.2f} is not excluded): {holds}."
-        )
+# Copies, books, other runs, answers.
 
 
 def duplicates_sentence(
     findings: pl.DataFrame, subject: str, names: tuple[str, str]
 ) -> Iterator[str]:
     """Count texts of each set that stand in the other; nothing where there are none."""
-    found = findings.filter(check="duplicates")
-    sets = [
-        dict(found.filter(subject=name).select("statistic", "value").iter_rows())
-        for name in (subject, f"not {subject}")
-    ]
-    if not sum(of.get("n_concerned", 0) for of in sets):
+    found, both = findings.filter(check="duplicates"), []
+    for side, name in zip((subject, f"not {subject}"), names, strict=True):
+        of = dict(found.filter(subject=side).select("statistic", "value").iter_rows())
+        both.append((of, name))
+    if not sum(of.get("n_concerned", 0) for of, _ in both):
         return
-    examples = found.filter(subject=subject, statistic="example")["reason"]
-    first, second = (_of_set(of, name) for of, name in zip(sets, names, strict=True))
+    said = []
+    for of, name in both:
+        if of["share"] is None:
+            said.append(f"no {name} of 8 words to compare")
+            continue
+        more = of["n_left_out"]
+        left_out = f" ({more:,.0f} more not compared)" if more else ""
+        counts = f"{of['n_concerned']:,.0f} of {of['n_compared']:,.0f} {name}"
+        said.append(f"{counts}, {of['share']:.1%}{left_out}")
+    example = found.filter(subject=subject, statistic="example")["reason"][0]
     yield (
         "Near-duplicates (a run of 13 words or 70% of the runs of 8 words are in the other set): "
-        f"{first}, {second}; {examples[0]}."
+        f"{', '.join(said)}; {example}."
     )
-
-
-def _of_set(counts: dict[str, Any], name: str) -> str:
-    if counts["share"] is None:
-        return f"no {name} of 8 words to compare"
-    more = counts["n_left_out"]
-    left_out = f" ({more:,.0f} more not compared)" if more else ""
-    of = f"{counts['n_concerned']:,.0f} of {counts['n_compared']:,.0f} {name}"
-    return f"{of}, {counts['share']:.1%}{left_out}"
 
 
 def copies_sentence(findings: pl.DataFrame) -> Iterator[str]:
     """Warn of copies that count as independent; nothing where they are few."""
-    rows = findings.filter(check="duplicates", subject="texts").rows(named=True)
-    found = {row["statistic"]: row for row in rows}
+    found = facts(findings, "duplicates", subject="texts")
     if found["n_copies"]["verdict"] == "many":
         yield (
             f"{found['n_copies']['value']:,.0f} of {found['n_texts']['value']:,.0f} texts stand in "
@@ -163,7 +201,6 @@ def earlier_sentences(findings: pl.DataFrame) -> Iterator[str]:
 
 
 def chance_sentences(findings: pl.DataFrame) -> Iterator[str]:
-    """Name the models that predict the texts no better than chance."""
     for row in findings.filter(check="chance", verdict="no_better").iter_rows(named=True):
         yield (
             f"The {row['subject']} model predicts these texts no better than chance "
@@ -176,8 +213,8 @@ def answers_sentences(findings: pl.DataFrame) -> Iterator[str]:
     """Say what kinds of answers came where not all were texts, and what may have acted on them."""
     unsure = findings.filter(
         pl.col("verdict") != "honoured", pl.col("subject").is_in(_ACTING), check="endpoint"
-    )["subject"].to_list()
-    if unsure:
+    )["subject"]
+    if len(unsure):
         yield (
             f"The endpoint takes no neutral value of {', '.join(unsure)}: what it sets itself may "
             "change every answer, and a model asked elsewhere may answer otherwise."
@@ -185,11 +222,10 @@ def answers_sentences(findings: pl.DataFrame) -> Iterator[str]:
     for view, rows in findings.filter(check="answers").group_by("subject", maintain_order=True):
         counts = dict(rows.select("statistic", "value").iter_rows())
         n_cut = counts.pop("cut")
-        if counts.keys() == {"text"}:
-            continue
-        parts = [f"{n:,.0f} {_ANSWERS.get(kind, kind)}" for kind, n in counts.items()]
-        cut = f"; {n_cut:,.0f} were cut before the reference's length" if n_cut else ""
-        yield f"Of {sum(counts.values()):,.0f} samples ({view[0]}): {', '.join(parts)}{cut}."
+        if counts.keys() != {"text"}:
+            parts = [f"{n:,.0f} {_ANSWERS.get(kind, kind)}" for kind, n in counts.items()]
+            cut = f"; {n_cut:,.0f} were cut before the reference's length" if n_cut else ""
+            yield f"Of {sum(counts.values()):,.0f} samples ({view[0]}): {', '.join(parts)}{cut}."
     for kind, verb in (("filtered", "The provider filtered"), ("refusal", "The model refused")):
         found = findings.filter(check="held_back", statistic=kind)
         for row in found.iter_rows(named=True):
@@ -198,6 +234,9 @@ def answers_sentences(findings: pl.DataFrame) -> Iterator[str]:
                 f"differ by {row['value']:.1%} (p = {row['p_value']:.3g}). What is held back is "
                 "evidence by itself, and scores are those of what was let through."
             )
+
+
+# Labelled runs.
 
 
 def uneven_sentence(findings: pl.DataFrame) -> Iterator[str]:
@@ -214,35 +253,16 @@ def uneven_sentence(findings: pl.DataFrame) -> Iterator[str]:
     again = "Ask again for what failed (--retry-failed), leave" if mends else "Leave"
     parts = []
     for name in ("members", "non-members"):
-        row = {r["statistic"]: r for r in found.filter(subject=name).rows(named=True)}
-        reason = row["n_unscored"]["reason"]
-        mostly = f"; mostly: {reason}" if reason else ""
-        parts.append(
-            f"{row['n_unscored']['value']:,.0f} of {row['n_texts']['value']:,.0f} {name} "
-            f"({row['share']['value']:.1%}{mostly})"
-        )
+        of = facts(findings, "uneven_scores", subject=name)
+        missing, n, share = of["n_unscored"], of["n_texts"]["value"], of["share"]["value"]
+        mostly = f"; mostly: {missing['reason']}" if missing["reason"] else ""
+        parts.append(f"{missing['value']:,.0f} of {n:,.0f} {name} ({share:.1%}{mostly})")
     yield (
         f"Members and non-members do not lack scores alike: no score by {listed(most)} for "
         f"{' and '.join(parts)}.{too} AUC and other metrics then describe a selected subset, and "
         f"may show how it was selected instead of memory. {again} such texts out of both classes "
         "by a rule that does not ask the model, or rest the answer on an attack that scores both."
     )
-
-
-def listed(names: Sequence[str], most: int = _NAMES_SHOWN) -> str:
-    """Name the first ones, and count the others."""
-    shown = ", ".join(names[:most])
-    more = len(names) - most
-    return f"{shown} and {more:,} more" if more > 0 else shown
-
-
-def label_sentence(findings: pl.DataFrame) -> Iterator[str]:
-    """Say whether labels can be told apart without the model."""
-    blind = blind_row(findings, "members")
-    if blind is not None:
-        yield _blind_warning(blind) or (
-            f"These labels could not be told apart without the model: {excluded(blind['high'])}."
-        )
 
 
 def labelled_sentences(
@@ -252,27 +272,19 @@ def labelled_sentences(
     blind = blind_row(findings, "members")
     if blind is None:
         return
-    warning = _blind_warning(blind)
-    figures = metrics.filter(slice="all", attack=primary)
+    strongest = blind["strongest"]
+    figures = metrics.filter(pl.col("value").is_not_null(), slice="all", attack=primary)
     for row in figures.filter(metric="roc_auc").iter_rows(named=True):
-        if row["value"] is not None:
-            yield f"{primary}: AUC {_figure(row)}."
-    leads = figures.filter(
-        pl.col("versus") == pl.lit(blind["strongest"], pl.String), metric="roc_auc_difference"
-    )
-    for row in leads.iter_rows(named=True):
-        if row["value"] is not None:
-            strongest = blind["strongest"]
-            yield f"{primary} less {strongest}, which never sees the model: {_figure(row)}."
+        yield f"{primary}: AUC {_figure(row)}."
+    versus = pl.col("versus") == pl.lit(strongest, pl.String)
+    for row in figures.filter(versus, metric="roc_auc_difference").iter_rows(named=True):
+        yield f"{primary} less {strongest}, which never sees the model: {_figure(row)}."
     quintiles = metrics.filter(
         pl.col("slice").str.starts_with("blind quintile"), metric="roc_auc", attack=primary
-    )
-    if warning and quintiles.height:
-        values = ["-" if value is None else f"{value:.2f}" for value in quintiles["value"]]
-        yield (
-            f"{primary}: AUC within quintiles of the score of {blind['strongest']}: "
-            f"{', '.join(values)}."
-        )
+    )["value"]
+    if blind["verdict"] != "not separable" and len(quintiles):
+        values = ", ".join("-" if value is None else f"{value:.2f}" for value in quintiles)
+        yield f"{primary}: AUC within quintiles of the score of {strongest}: {values}."
     bounds = metrics.filter(pl.col("low").is_not_null(), metric="roc_auc_simultaneous")
     if bounds.height > 1:
         best = bounds.sort("low", descending=True).row(0, named=True)
@@ -285,72 +297,38 @@ def labelled_sentences(
     yield from duplicates_sentence(findings, "members", ("members", "non-members"))
 
 
-def _blind_warning(row: dict[str, Any]) -> str | None:
-    end = "attack figures are not evidence of memory"
-    if row["verdict"] is None:
-        return (
-            "Whether these labels can be told apart without the model is unknown "
-            f"({row['reason']}): attack figures alone are no evidence of memory."
-        )
-    if row["verdict"] == "separable":
-        return f"These labels can be told apart without the model ({row['found']}): {end}."
-    if row["verdict"] == "undecided":
-        return (
-            "Whether these labels can be told apart without the model is undecided (an AUC up to "
-            f"{row['high']:.2f} is not excluded): what an attack is worth is its lead over "
-            f"{row['strongest']}, which never sees the model."
-        )
-    return None
-
-
 def _figure(row: dict[str, Any]) -> str:
     if row["low"] is None or row["high"] is None:
         return f"{row['value']:.3f}, without an interval ({row['reason']})"
     return f"{row['value']:.3f}, 95 % interval {row['low']:.3f} to {row['high']:.3f}"
 
 
-_COLOUR = "#2a6f97"
-_TEACHERS = (
-    ("known members", "other texts"),
-    ("calibration members", "calibration non-members"),
-)
+# Sets: what the combination was learned from, what dataset inference and CoDeC show.
 
-
-def draw_differences(comparisons: pl.DataFrame) -> str:
-    """Draw the mean difference of each run to the first, by set, with its interval, as SVG."""
-    from vl_convert import vegalite_to_svg  # what altair calls, which takes a second to load
-
-    rows = comparisons.filter(statistic="mean_difference", level="set").select(
-        pl.col("set").cast(pl.String).str.replace("_", "-"),
-        "run",
-        pl.col("value", "low", "high").round(6),
-    )
-    versus = comparisons["versus"].drop_nulls()[0]
-    title = f"mean difference of {comparisons['attack'][0]} to {versus}"
-    nominal = {"type": "nominal", "title": None, "sort": None}
-    number = {"type": "quantitative"}
-    run = {"field": "run", "axis": {"labelLimit": 300}, **nominal}
-    zero = {"type": "rule", "color": "#888", "strokeDash": [4, 3]}
-    line = {"type": "rule", "color": _COLOUR, "strokeWidth": 2}
-    point = {"type": "point", "color": _COLOUR, "filled": True, "size": 60, "opacity": 1}
-    limits = {"x": {"field": "low", "title": title, **number}, "x2": {"field": "high"}, "y": run}
-    value = {"x": {"field": "value", **number}, "y": run}
-    layers = ((zero, {"x": {"datum": 0}}), (line, limits), (point, value))
-    drawn = [{"mark": mark, "encoding": encoding} for mark, encoding in layers]
-    chart = {
-        "data": {"values": rows.to_dicts()},
-        "facet": {"row": {"field": "set", **nominal}},
-        "spec": {"layer": drawn, "width": 480, "height": {"step": 28}},
-    }
-    return vegalite_to_svg(chart)
+_COMBINATIONS = {
+    "too_few": (
+        "combination_v1 has no scores: there are texts of fewer than 10 groups of each class to "
+        "learn from."
+    ),
+    "calibration": (
+        "combination_v1 was learned from {n_members:,.0f} calibration members and {n_others:,.0f} "
+        "calibration non-members, for each text from those of other groups alone."
+    ),
+    "all": (
+        "combination_v1 was learned from {n_members:,.0f} known members and {n_others:,.0f} other "
+        "texts, for each text from those of other groups alone."
+    ),
+}
 
 
 def set_sentences(findings: pl.DataFrame) -> Iterator[str]:
-    """Say what the combination was learned from, and what dataset inference and CoDeC show."""
-    yield from _combination(findings.filter(check="combination"))
-    yield from _dataset_inference(
-        findings.filter(pl.col("subject").is_null(), check="dataset_inference")
-    )
+    learned = findings.filter(check="combination")
+    if learned.height:
+        counts = dict(learned.select("statistic", "value").iter_rows())
+        yield _COMBINATIONS.get(learned["verdict"][0], _COMBINATIONS["all"]).format(**counts)
+    own = findings.filter(pl.col("subject").is_null())
+    if of := facts(own, "dataset_inference"):
+        yield _dataset_inference(of)
     shares = []
     for row in findings.filter(check="codec").drop_nulls("value").iter_rows(named=True):
         interval = f"no interval: {row['reason']}"
@@ -364,36 +342,15 @@ def set_sentences(findings: pl.DataFrame) -> Iterator[str]:
         )
 
 
-def _combination(rows: pl.DataFrame) -> Iterator[str]:
-    if rows.is_empty():
-        return
-    n, verdict = dict(rows.select("statistic", "value").iter_rows()), rows["verdict"][0]
-    if verdict == "too_few":
-        yield (
-            "combination_v1 has no scores: there are texts of fewer than 10 groups of each class "
-            "to learn from."
-        )
-        return
-    known, others = _TEACHERS[verdict == "calibration"]
-    yield (
-        f"combination_v1 was learned from {n['n_members']:,.0f} {known} and "
-        f"{n['n_others']:,.0f} {others}, for each text from those of other groups alone."
-    )
-
-
-def _dataset_inference(rows: pl.DataFrame) -> Iterator[str]:
-    if rows.is_empty():
-        return
-    facts = {row["statistic"]: row for row in rows.iter_rows(named=True)}
-    what, found = "All attacks together (dataset inference", facts["permutation"]
-    if found["p_value"] is None:
-        yield f"{what}): no p-value ({found['reason']})."
-        return
-    n = {name: facts[name]["value"] for name in ("n_learned", "n_targets", "n_null")}
-    yield (
-        f"{what}, learned on {n['n_learned']:,.0f} groups, tested on {n['n_targets']:,.0f} others "
-        f"against {n['n_null']:,.0f} outside the training data): p = {found['p_value']:.3g}, "
-        "exploratory; by the paper's own form, which takes texts of a group for independent, "
-        f"p = {facts['paper']['p_value']:.3g}. Both suppose that the sets differ in nothing but "
-        "training."
+def _dataset_inference(of: dict[str, dict[str, Any]]) -> str:
+    p, reason = of["permutation"]["p_value"], of["permutation"]["reason"]
+    if p is None:
+        return f"All attacks together (dataset inference): no p-value ({reason})."
+    n = {name: of[name]["value"] for name in ("n_learned", "n_targets", "n_null")}
+    return (
+        f"All attacks together (dataset inference, learned on {n['n_learned']:,.0f} groups, tested "
+        f"on {n['n_targets']:,.0f} others against {n['n_null']:,.0f} outside the training data): "
+        f"p = {p:.3g}, exploratory; by the paper's own form, which takes texts of a group for "
+        f"independent, p = {of['paper']['p_value']:.3g}. Both suppose that the sets differ in "
+        "nothing but training."
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from mia_batch.inference.memory import VERBATIM_WORDS
-from mia_batch.report.sentences import listed
+from mia_batch.report.sentences import facts, listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,31 +32,38 @@ _ADJUSTMENTS = {
 }
 
 
+def _subject(of: dict[str, dict[str, Any]]) -> str:
+    return next((str(row["subject"]) for row in of.values()), "")
+
+
+# What the test can show, and whether it was planned.
+
+
 def power_sentences(findings: pl.DataFrame) -> Iterator[str]:
     """Say what the planned test can show at best, and what would allow more."""
-    level, facts = _facts(findings, "power")
-    if not facts:
+    of = facts(findings, "power")
+    if not of:
         return
-    value = {name: row["value"] for name, row in facts.items()}
-    unit, wanted = facts["n_tests"]["verdict"], value["nulls_needed"]
+    value = {name: row["value"] for name, row in of.items()}
+    unit, wanted = of["n_tests"]["verdict"], value["nulls_needed"]
     asked, lone = _counted(value["n_tests"], unit), value["n_tests"] == 1
     compared, q = _counted(value["n_null"], f"comparison {unit}"), f"q = {value.get('q', 0):g}"
     more = f"give at least {wanted or 0:,.0f}"
     if wanted is None:
         yield f"None of your {asked} can be compared: too few windows, or of unknown length."
         return
-    if level == "collection":
+    if _subject(of) == "collection":
         least = f"p-value of your {asked} together can be {value['together']:.2g} at best"
-        if facts["together"]["verdict"] == "possible":
+        if of["together"]["verdict"] == "possible":
             yield f"With {compared} the {least}."
         else:
             yield f"With {compared} nothing can be shown at 0.05, for the {least}: {more}."
         return
-    if facts["n_null"]["verdict"] == "of_one_length":
+    if of["n_null"]["verdict"] == "of_one_length":
         compared, more = f"at most {compared} of one length", f"{more} of each length"
     named = ("one", "two", "three", "four", "five")[int(value["n_named"]) - 1]
     more = f"to name {'it' if lone else f'{named} of them'}, {more}"
-    if facts["together"]["verdict"] == "possible":
+    if of["together"]["verdict"] == "possible":
         more += ", or ask --level collection"
     if (needed := value["needed"]) is None:
         none = f"your {unit} cannot" if lone else f"none of your {asked} can"
@@ -73,7 +80,7 @@ def power_sentences(findings: pl.DataFrame) -> Iterator[str]:
         yield (
             f"A {unit} stands out where it scores higher than every comparison {unit}: its p-value "
             f"is then {value['smallest_p']:.2g}. Those named are a list at {q} "
-            f"({_ADJUSTMENTS[facts['q']['verdict']]})."
+            f"({_ADJUSTMENTS[of['q']['verdict']]})."
         )
     if value["for_bound"] is not None:
         yield (
@@ -105,69 +112,72 @@ def plan_sentence(findings: pl.DataFrame) -> Iterator[str]:
 
 def null_audit_sentence(findings: pl.DataFrame) -> Iterator[str]:
     """Say how often audits of texts outside the training data alone report any."""
-    level, facts = _facts(findings, "null_audits")
-    found = facts.get("share_reporting")
+    of = facts(findings, "null_audits")
+    found = of.get("share_reporting")
     if found is None:
         return
     if found["value"] is None:
         yield f"The rates were not validated on these non-members: {found['reason']}."
         return
-    counts = {name: facts[name]["value"] for name in ("n_audits", "n_tests", "n_null", "q", "fpr")}
+    n = {name: row["value"] for name, row in of.items()}
     more = ": more than was promised" if found["verdict"] == "too_often" else ""
     yield (
-        f"Of {counts['n_audits']:,.0f} audits of non-members, {counts['n_tests']:,.0f} drawn at "
-        f"random against {counts['n_null']:,.0f} others, {found['value']:.1%} report any {level} "
-        f"({found['low']:.1%} to {found['high']:.1%}; at most {counts['q']:.1%} are promised)"
-        f"{more}; {facts['share_below_fpr']['value']:.1%} of their p-values are at most "
-        f"{counts['fpr']:g}. That checks the procedure on these scores, not whether the audited "
-        "texts are like the non-members."
+        f"Of {n['n_audits']:,.0f} audits of non-members, {n['n_tests']:,.0f} drawn at random "
+        f"against {n['n_null']:,.0f} others, {found['value']:.1%} report any {_subject(of)} "
+        f"({found['low']:.1%} to {found['high']:.1%}; at most {n['q']:.1%} are promised){more}; "
+        f"{n['share_below_fpr']:.1%} of their p-values are at most {n['fpr']:g}. That checks the "
+        "procedure on these scores, not whether the audited texts are like the non-members."
     )
 
 
 def weights_sentence(findings: pl.DataFrame) -> Iterator[str]:
     """Say how many non-members count where they are weighted, or why they cannot be."""
-    _, facts = _facts(findings, "weights")
-    verdict = facts["n_effective"]["verdict"] if facts else "not_needed"
-    if verdict == "used":
+    of = facts(findings, "weights")
+    main = of.get("n_effective", {})
+    if main.get("verdict") == "used":
         yield (
             "Comparison texts count the more, the more they are like the audited ones: "
-            f"{facts['n_null']['value']:,.0f} of them count as "
-            f"{facts['n_effective']['value']:.1f}. p-values then hold if the two sets differ in "
-            "nothing but training and what the blind classifiers have learned to see."
+            f"{of['n_null']['value']:,.0f} of them count as {main['value']:.1f}. p-values then "
+            "hold if the two sets differ in nothing but training and what the blind classifiers "
+            "have learned to see."
         )
-    elif verdict == "no_overlap":
-        yield f"Weights do not help: {facts['n_effective']['reason']}."
+    elif main.get("verdict") == "no_overlap":
+        yield f"Weights do not help: {main['reason']}."
+
+
+_PLACEBOS = {
+    "as_many": (
+        "The same test on the reference model {}: what is found on the audited model is no "
+        "evidence of its memory."
+    ),
+    "fewer": "The same test on the reference model (which cannot know these texts) {}.",
+}
 
 
 def placebo_sentence(findings: pl.DataFrame, verdict: str) -> Iterator[str]:
     """Say what the same test finds on the reference model, if that is ``as_many``, or ``fewer``."""
-    level, facts = _facts(findings, "placebo")
-    reason = facts.get("n_reported", {}).get("reason")
+    of = facts(findings, "placebo")
+    level, reason = _subject(of), of.get("n_reported", {}).get("reason")
     if reason is not None and verdict == "fewer":
         yield f"The same test was not made on the reference model: {reason}."
-    main = facts.get("collection" if level == "collection" else "n_reported")
+    main = of.get("collection" if level == "collection" else "n_reported")
     if main is None or main["verdict"] != verdict:
         return
-    smallest = facts["smallest_q"]["value"] if "smallest_q" in facts else None
-    least = "" if smallest is None else f" (smallest q {smallest:.2g})"
-    p = facts["collection"]["p_value"]
+    smallest, p = of.get("smallest_q", {}).get("value"), main["p_value"]
     if level != "collection":
-        what = f"reports {main['value']:,.0f} of {facts['n_tests']['value']:,.0f} {level}s{least}"
+        least = "" if smallest is None else f" (smallest q {smallest:.2g})"
+        found = f"reports {main['value']:,.0f} of {of['n_tests']['value']:,.0f} {level}s{least}"
     else:
-        what = "has no p-value" if p is None else f"has p = {p:.3g} for all groups together"
-    if verdict == "as_many":
-        yield (
-            f"The same test on the reference model {what}: what is found on the audited model is "
-            "no evidence of its memory."
-        )
-    else:
-        yield f"The same test on the reference model (which cannot know these texts) {what}."
+        found = "has no p-value" if p is None else f"has p = {p:.3g} for all groups together"
+    yield _PLACEBOS[verdict].format(found)
+
+
+# What p-values and estimates show of the attack that the answer rests on.
 
 
 def unlabelled_sentences(
     verdicts: pl.LazyFrame, findings: pl.DataFrame, plan: VerdictPlan
 ) -> Iterator[str]:
-    """Say what p-values and estimates show of the attack that the answer rests on."""
     own = verdicts.filter(attack=plan.primary)
     answers = [[*_reported(findings, own, plan)], [*_top(findings, own, plan)]]
     listed_any = findings.filter(pl.col("value") > 0, check="reported", statistic="n_reported")
@@ -175,7 +185,7 @@ def unlabelled_sentences(
     given += _stopping(findings)
     whole = own.filter(level="collection").collect()
     tests, rates = (whole.filter(pl.col("estimate").is_null() == test) for test in (True, False))
-    asked, tests = plan.level == "collection", tests.filter(versus="non_members")
+    tests, asked = tests.filter(versus="non_members"), plan.level == "collection"
     given += _of_all(tests, plan, "All groups together", asked=asked)
     given += _max_t(findings)
     yield from given
@@ -183,8 +193,14 @@ def unlabelled_sentences(
     if given and compared.collect(engine="streaming").item():
         yield f"The null: {plan.null_set.rstrip('.')}."
     for row in rates.iter_rows(named=True):
-        if row["value"] is not None or row["low"]:
-            yield f"Share of members among the targets: {_rate(row)} ({row['assumption']})."
+        said = None
+        if row["value"] is not None:
+            interval = f"interval {row['low']:.0%} to {row['high']:.0%}"
+            said = f"{row['value']:.0%}, {100 * row['confidence']:g} % {interval}"
+        elif row["low"]:
+            said = f"at least {row['low']:.0%} at {100 * row['confidence']:g} % confidence"
+        if said:
+            yield f"Share of members among the targets: {said} ({row['assumption']})."
 
 
 def canary_sentences(verdicts: pl.LazyFrame, plan: VerdictPlan) -> Iterator[str]:
@@ -205,34 +221,33 @@ def _of_all(rows: pl.DataFrame, plan: VerdictPlan, what: str, *, asked: bool) ->
 
 def _reported(findings: pl.DataFrame, verdicts: pl.LazyFrame, plan: VerdictPlan) -> Iterator[str]:
     """Say what is reported at the planned level, and name it unless it is texts."""
-    level, rows = _facts(findings, "reported")
+    rows = facts(findings, "reported")
     if not rows:
         return
-    facts = {statistic: row["value"] for statistic, row in rows.items()}
+    n, level = {name: row["value"] for name, row in rows.items()}, _subject(rows)
     units = findings.filter(check="power", subject="group", statistic="n_tests")["verdict"]
-    q, kind = facts["q"], f"{units[0] if level == 'group' and len(units) else level}s"
+    q, kind = n["q"], f"{units[0] if level == 'group' and len(units) else level}s"
     how = (
-        f"{plan.primary}, {_ADJUSTMENTS[rows['q']['verdict']]}, against {facts['n_null']:,.0f} "
+        f"{plan.primary}, {_ADJUSTMENTS[rows['q']['verdict']]}, against {n['n_null']:,.0f} "
         "independent units outside the training data"
     )
-    if facts["n_reported"]:
+    if n["n_reported"]:
         yield (
-            f"{facts['n_reported']:,.0f} of {facts['n_tests']:,.0f} {kind} are reported at q = "
+            f"{n['n_reported']:,.0f} of {n['n_tests']:,.0f} {kind} are reported at q = "
             f"{q:g} ({how}): lists made like this are on average at most {100 * q:g} % false."
         )
         if level == "group":
-            yield f"Reported: {_highest(verdicts, int(facts['n_reported']))}."
+            yield f"Reported: {_highest(verdicts, int(n['n_reported']))}."
     else:
-        smallest = facts["smallest_q"]
-        least = "" if smallest is None else f"; the smallest q is {smallest:.2g}"
+        least = "" if n["smallest_q"] is None else f"; the smallest q is {n['smallest_q']:.2g}"
         yield (
-            f"None of {facts['n_tests']:,.0f} {kind} is reported at q = {q:g} ({how}){least}. "
+            f"None of {n['n_tests']:,.0f} {kind} is reported at q = {q:g} ({how}){least}. "
             "That is no evidence of absence."
         )
-    if lost := facts["n_without_p"]:
+    if lost := n["n_without_p"]:
         reason = rows["n_without_p"]["reason"]
         yield f"Without a p-value: {lost:,.0f} {kind} (mostly: {reason})."
-    if alone := facts["n_without_null"]:
+    if alone := n["n_without_null"]:
         yield f"Nothing to compare with, so never reported: {alone:,.0f} {kind}."
 
 
@@ -246,9 +261,10 @@ def _highest(verdicts: pl.LazyFrame, n: int) -> str:
 
 def _top(findings: pl.DataFrame, verdicts: pl.LazyFrame, plan: VerdictPlan) -> Iterator[str]:
     """Say how many of the highest are members at least, and name them unless they are texts."""
-    noun, rows = _facts(findings, "top")
+    rows = facts(findings, "top")
     if not rows or not rows["at_least"]["value"]:
         return
+    noun = _subject(rows)
     fewest, of_top, n_null = (int(rows[name]["value"]) for name in ("at_least", "of_top", "n_null"))
     what = f"{'All' if fewest == of_top else f'At least {fewest:,} of the'} {of_top:,} "
     what = f"The highest-scoring {noun}" if of_top == 1 else f"{what}highest-scoring {noun}s"
@@ -264,9 +280,9 @@ def _top(findings: pl.DataFrame, verdicts: pl.LazyFrame, plan: VerdictPlan) -> I
 
 def _max_t(findings: pl.DataFrame) -> Iterator[str]:
     """Say what all attacks show together."""
-    rows = findings.filter(check="max_t")
-    for found in rows.filter(statistic="largest").iter_rows(named=True):
-        ((n_attacks, noun),) = rows.filter(statistic="n_attacks").select("value", "subject").rows()
+    of = facts(findings, "max_t")
+    if (found := of.get("largest")) is not None:
+        n_attacks, noun = of["n_attacks"]["value"], of["n_attacks"]["subject"]
         whole = "" if noun == "text" else "whole "
         later = "; exploratory" if found["verdict"] == "exploratory" else ""
         reason = f", as {found['reason']}" if found["reason"] else ""
@@ -278,32 +294,20 @@ def _max_t(findings: pl.DataFrame) -> Iterator[str]:
 
 def _stopping(findings: pl.DataFrame) -> Iterator[str]:
     """Say what was not asked because groups were decided."""
-    _, facts = _facts(findings, "e_values")
-    if not facts:
+    n = {name: row["value"] for name, row in facts(findings, "e_values").items()}
+    if not n:
         return
-    counts = {statistic: row["value"] for statistic, row in facts.items()}
-    spared = counts["n_planned"] - counts["n_asked"]
+    spared = (n["n_planned"] - n["n_asked"]) / n["n_planned"]
     yield (
-        f"{spared / counts['n_planned']:.0%} of the {counts['n_planned']:,.0f} planned windows "
-        f"were not asked: each group was asked, in at most {counts['n_rounds']:,.0f} rounds, until "
-        "it was reported or could no longer be. The rate of false ones holds wherever the rounds "
-        "are stopped."
+        f"{spared:.0%} of the {n['n_planned']:,.0f} planned windows were not asked: each group was "
+        f"asked, in at most {n['n_rounds']:,.0f} rounds, until it was reported or could no longer "
+        "be. The rate of false ones holds wherever the rounds are stopped."
     )
-    if undecided := counts["n_undecided"]:
+    if undecided := n["n_undecided"]:
         yield f"Not decided yet: {undecided:,.0f} groups, which further windows can still decide."
 
 
-def _rate(row: dict[str, Any]) -> str:
-    if row["value"] is None:
-        return f"at least {row['low']:.0%} at {100 * row['confidence']:g} % confidence"
-    interval = f"interval {row['low']:.0%} to {row['high']:.0%}"
-    return f"{row['value']:.0%}, {100 * row['confidence']:g} % {interval}"
-
-
-def _facts(findings: pl.DataFrame, check: str) -> tuple[str, dict[str, dict[str, Any]]]:
-    """Find the subject of a check that has one, and its rows by statistic."""
-    rows = findings.filter(check=check).rows(named=True)
-    return (rows[0]["subject"] if rows else ""), {row["statistic"]: row for row in rows}
+# The yardstick, and what came out word for word.
 
 
 def yardstick_sentences(findings: pl.DataFrame, plan: VerdictPlan) -> Iterator[str]:
@@ -319,6 +323,14 @@ def yardstick_sentences(findings: pl.DataFrame, plan: VerdictPlan) -> Iterator[s
             f"Passages of the yardstick that score above {1 - plan.fpr:.0%} of the texts outside "
             f"the training data ({plan.primary}): {above}."
         )
+
+
+def _counts(rows: pl.DataFrame, hits: str, of: str) -> str:
+    """List what was counted at each level; empty where nothing was."""
+    found = rows.filter(statistic=hits).select("subject", hits="value")
+    both = found.join(rows.filter(statistic=of), on="subject", maintain_order="left")
+    each = both.select("subject", "hits", "value").iter_rows()
+    return "; ".join(f"{level}: {n:,.0f} of {total:,.0f}" for level, n, total in each)
 
 
 def absence_sentences(findings: pl.DataFrame, plan: VerdictPlan) -> Iterator[str]:
@@ -342,14 +354,6 @@ def absence_sentences(findings: pl.DataFrame, plan: VerdictPlan) -> Iterator[str
         )
 
 
-def _counts(rows: pl.DataFrame, hits: str, of: str) -> str:
-    """List what was counted at each level; empty where nothing was."""
-    found = rows.filter(statistic=hits).select("subject", hits="value")
-    both = found.join(rows.filter(statistic=of), on="subject", maintain_order="left")
-    each = both.select("subject", "hits", "value").iter_rows()
-    return "; ".join(f"{level}: {n:,.0f} of {total:,.0f}" for level, n, total in each)
-
-
 def verbatim_sentences(findings: pl.DataFrame) -> Iterator[str]:
     """Say what came out word for word, with the longest passage and what chance gives."""
     rows = findings.filter(check="verbatim")
@@ -359,11 +363,10 @@ def verbatim_sentences(findings: pl.DataFrame) -> Iterator[str]:
     }
     own = counts.get("targets", {})
     n, n_walked = int(own.get("n_verbatim", 0)), int(own.get("n_walked", 0))
-    longest = rows.filter(statistic="longest").rows(named=True)
+    longest = next(rows.filter(statistic="longest").iter_rows(named=True), None)
     if not (n + n_walked and longest):
         return
-    how = f"at least {VERBATIM_WORDS} words in a row"
-    passage = " ".join(str(longest[0]["reason"]).split())
+    passage = " ".join(str(longest["reason"]).split())
     if len(passage) > _MOST_CHARACTERS:
         passage = f"{passage[:_MOST_CHARACTERS]}..."
     said = [_share(own, "asked about")] if n else []
@@ -373,10 +376,11 @@ def verbatim_sentences(findings: pl.DataFrame) -> Iterator[str]:
     if n_walked:
         said.append(f"{n_walked:,} more passages when the model is followed through the documents")
     yield (
-        f"Word for word ({how}) the model gives back {' and '.join(said)}. The longest passage, of "
-        f'{longest[0]["subject"]}, has {longest[0]["value"]:,.0f} words: "{passage}"'
+        f"Word for word (at least {VERBATIM_WORDS} words in a row) the model gives back "
+        f"{' and '.join(said)}. The longest passage, of {longest['subject']}, has "
+        f'{longest["value"]:,.0f} words: "{passage}"'
     )
-    yield from _chance(counts, rows.filter(statistic="fisher")["p_value"])
+    yield _by_chance(counts, rows.filter(statistic="fisher")["p_value"])
 
 
 def _share(counts: dict[str, float], what: str) -> str:
@@ -386,7 +390,7 @@ def _share(counts: dict[str, float], what: str) -> str:
     return f"{texts}, in {counts['n_units_verbatim']:,.0f} of {counts['n_units']:,.0f} documents"
 
 
-def _chance(counts: dict[str, dict[str, float]], fisher: pl.Series) -> Iterator[str]:
+def _by_chance(counts: dict[str, dict[str, float]], fisher: pl.Series) -> str:
     """Say how often as much comes out where there is nothing to remember."""
     said = []
     if (others := counts.get("non_members", {})).get("n_texts"):
@@ -396,14 +400,13 @@ def _chance(counts: dict[str, dict[str, float]], fisher: pl.Series) -> Iterator[
         if n.get("passages"):
             said.append(f"{n['repeated']:,.0f} of {n['passages']:,.0f} passages {name}")
     if not said:
-        yield (
+        return (
             "How often chance gives as much was not measured: give --non-members, or ask with "
             "--controls."
         )
-        return
     more = ""
     if len(fisher):
         more = f" (Fisher's exact test: p = {fisher[0]:.2g})"
         if fisher[0] > _LEVEL:
             more += ", so these counts alone do not tell the two apart"
-    yield f"To compare: {'; '.join(said)}{more}."
+    return f"To compare: {'; '.join(said)}{more}."

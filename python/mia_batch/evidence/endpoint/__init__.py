@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 from mia_batch.evidence.endpoint.client import Endpoint
-from mia_batch.evidence.endpoint.settings import CHAT_INSTRUCTION, Capabilities, ClientSettings
+from mia_batch.evidence.endpoint.wire import CHAT_INSTRUCTION, Capabilities, ClientSettings
 
-__all__ = [
-    "CHAT_INSTRUCTION",
-    "Capabilities",
-    "ClientSettings",
-    "Endpoint",
-]
+__all__ = ["CHAT_INSTRUCTION", "Capabilities", "ClientSettings", "Endpoint"]

@@ -24,24 +24,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mia_batch.errors import EngineError, MiaBatchError, SettingsError
-from mia_batch.evidence.endpoint.replies import (
+from mia_batch.evidence.endpoint.transport import RefusedError, RequestRunner
+from mia_batch.evidence.endpoint.wire import (
+    Capabilities,
     Chat,
     Choices,
+    ClientSettings,
     Echo,
     NextChatToken,
     NextToken,
     RequestFormat,
+    Tokens,
     WireRequest,
     decode_object,
+    most_prompt_tokens,
     read_usage,
 )
-from mia_batch.evidence.endpoint.settings import (
-    Capabilities,
-    ClientSettings,
-    Tokens,
-    most_prompt_tokens,
-)
-from mia_batch.evidence.endpoint.transport import RefusedError, RequestRunner
 from mia_batch.evidence.request import Answer, Continuation, EvidenceKind, Request
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.models.weights import cause_of
@@ -89,7 +87,10 @@ class Journal:
             self._database = sqlite3.connect(path, timeout=1.0, isolation_level="IMMEDIATE")
             try:
                 self._database.executescript(_SCHEMA)
-                self._complete()
+                # The table of an older version has fewer columns.
+                there = {row[1] for row in self._database.execute("PRAGMA table_info(answers)")}
+                for name in {"sent", "system_fingerprint", "answer", "reason"} - there:
+                    self._database.execute(f"ALTER TABLE answers ADD COLUMN {name} TEXT")
             except BaseException:
                 self._database.close()
                 raise
@@ -166,12 +167,6 @@ class Journal:
         pause = max(_SECONDS_BETWEEN_COPIES, (end - start) / _MOST_TIME_COPYING)
         self._next_copy = end + pause
 
-    def _complete(self) -> None:
-        """Give the table of an older version the columns that it lacks."""
-        there = {row[1] for row in self._database.execute("PRAGMA table_info(answers)")}
-        for name in {"sent", "system_fingerprint", "answer", "reason"} - there:
-            self._database.execute(f"ALTER TABLE answers ADD COLUMN {name} TEXT")
-
     def close(self) -> None:
         self._database.close()
 
@@ -211,134 +206,30 @@ class _Job:
         return [i for i in range(self.request.n) if i not in self.found]
 
 
-class Dispatcher:
-    """Answers requests; lives in one event loop.
-
-    ``deliver`` takes answers and, at most once and last, the exception that ends the run.
-    """
-
-    def __init__(
-        self,
-        runner: RequestRunner,
-        capabilities: Capabilities,
-        deliver: Callable[[Answer | MiaBatchError], None],
-    ) -> None:
-        self._runner = runner
-        self._capabilities = capabilities
-        self._deliver = deliver
-        self._format = runner.request_format
-        self._settings = runner.request_format.settings
-        self._identity = self._settings.sample_identity(capabilities)
-        self._waiting: deque[_Job] = deque()
-        self._running: set[asyncio.Task[None]] = set()
-        self._failure: MiaBatchError | None = None
-
-    def accept(self, request: Request) -> None:
-        if self._failure is not None:
-            return
-        identity = identify(
-            request, self._identity | self._format.fields(request, self._capabilities)
-        )
-        try:
-            job = _Job(request, identity, self._runner.journal.find(identity))
-        except EngineError as error:
-            self._fail(error)
-            return
-        if job.missing:
-            self._waiting.append(job)
-            self._start()
-        else:
-            self._deliver_answer(job)
-
-    async def cancel(self) -> None:
-        """End what is running; its answers are lost."""
-        for task in self._running:
-            task.cancel()
-        await asyncio.gather(*self._running, return_exceptions=True)
-
-    def _start(self) -> None:
-        while self._waiting and len(self._running) < self._runner.concurrency.limit:
-            task = asyncio.create_task(self._run(self._waiting.popleft()))
-            self._running.add(task)
-            task.add_done_callback(self._done)
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._running.remove(task)
-        if task.cancelled():
-            return
-        error = task.exception()
-        if isinstance(error, MiaBatchError):
-            self._fail(error)
-        elif error is not None:
-            self._fail(EngineError(f"the client of the endpoint has failed ({cause_of(error)})"))
-        elif self._failure is not None:
-            self._fail(self._failure)
-        else:
-            self._start()
-
-    def _fail(self, error: MiaBatchError) -> None:
-        self._waiting.clear()
-        self._failure = self._failure or error
-        if not self._running:
-            self._deliver(self._failure)
-
-    async def _run(self, job: _Job) -> None:
-        try:
-            await self._runner.complete(self._request(job), partial(self._take, job))
-        except RefusedError as error:
-            verb = "gave no usable answer" if error.status is None else "refused the request"
-            self._deliver(job.request.failed(f"the endpoint {verb}: {error}"))
-        else:
-            self._deliver_answer(job)
-
-    def _request(self, job: _Job) -> WireRequest:
-        missing, request = job.missing, job.request
-        first, n = missing[0], 1
-        if self._capabilities.n == "honoured":
-            n = sum(index == first + i for i, index in enumerate(missing))
-        fields = self._capabilities.sampling_fields(
-            n=n, seed=request.seed + first, top_k=self._settings.top_k
-        )
-        if request.greedy and self._capabilities.greedy != "refused":
-            fields["temperature"] = 0.0
-        fields |= self._format.fields(request, self._capabilities)
-        prompt = self._format.prompt(request)
-        return self._format.write(prompt, fields, n=n, max_tokens=request.max_tokens, first=first)
-
-    def _take(self, job: _Job, sent: WireRequest, choices: Choices) -> WireRequest | None:
-        found = {sent.first + index: each for index, each in choices.found.items()}
-        self._runner.journal.record(
-            job.identity,
-            found,
-            choices.used or sent.most,
-            sent=choices.sent,
-            system_fingerprint=choices.system_fingerprint,
-        )
-        job.found.update(found)
-        return self._request(job) if job.missing else None
-
-    def _deliver_answer(self, job: _Job) -> None:
-        in_order = [job.found[i] for i in range(job.request.n)]
-        self._deliver(self._format.answer(job.request, in_order, self._capabilities))
-
-
 class Endpoint:
     """A source that has probed its endpoint; made by :meth:`open`, used as a context manager.
 
-    One thread may submit while another reads results.
+    One thread may submit while another reads results. All else happens in the event loop of a
+    thread of its own, which puts answers into the queue of results and, at most once and last, the
+    exception that ends the run.
     """
 
     capabilities: Capabilities  # what the endpoint was found to honour
-    _dispatcher: Dispatcher
+    _runner: RequestRunner
+    _identity: dict[str, object]
 
     def __init__(
         self, request_format: RequestFormat, kind: EvidenceKind, tokenizer: Tokenizer | None
     ) -> None:
         self._format = request_format
+        self._settings = request_format.settings
         self._kind = kind
         self._tokenizer = tokenizer
+        self._waiting: deque[_Job] = deque()
+        self._running: set[asyncio.Task[None]] = set()
+        self._ends: MiaBatchError | None = None  # no request is sent any more
         self._results: queue.SimpleQueue[Answer | MiaBatchError] = queue.SimpleQueue()
-        self._failure: MiaBatchError | None = None
+        self._failure: MiaBatchError | None = None  # the same, as `results` has seen it
         self._stack = AsyncExitStack()
         self._loop = asyncio.new_event_loop()
         self._thread = Thread(target=self._work, name="endpoint", daemon=True)
@@ -364,8 +255,8 @@ class Endpoint:
         """
         if find_spec("httpx") is None:
             raise SettingsError("setting 'engine': openai needs httpx; install mia-batch[openai]")
-        made = _at_points(settings, tokenizer) if at_points else _request_format(settings, kind)
-        endpoint = cls(made, kind, tokenizer)
+        request_format = _request_format(settings, kind, tokenizer, at_points=at_points)
+        endpoint = cls(request_format, kind, tokenizer)
         endpoint._thread.start()
         starting = endpoint._start(journal, rng or Random())
         try:
@@ -385,7 +276,7 @@ class Endpoint:
 
     def has_room(self, *, requests: int, samples: int) -> bool:  # noqa: ARG002 - of the protocol
         """Keep so many requests submitted that the client never waits for the next."""
-        return requests < 2 * self._format.settings.max_concurrency
+        return requests < 2 * self._settings.max_concurrency
 
     def submit(self, request: Request) -> None:
         """Queue a request; raises `EngineError` if the client has been closed."""
@@ -394,7 +285,7 @@ class Endpoint:
             self._results.put(sendable)
             return
         try:
-            self._loop.call_soon_threadsafe(self._dispatcher.accept, sendable)
+            self._loop.call_soon_threadsafe(self._accept, sendable)
         except RuntimeError:
             raise EngineError("the client of the endpoint has been closed; open another") from None
 
@@ -448,40 +339,124 @@ class Endpoint:
 
     async def _start(self, journal_path: Path, rng: Random) -> None:
         from mia_batch.evidence.endpoint.probe import Probe
-        from mia_batch.evidence.endpoint.transport import RequestRunner
 
         journal = self._stack.enter_context(Journal(journal_path))
-        runner = RequestRunner(self._format, journal, rng)
-        self._stack.push_async_callback(runner.transport.aclose)
-        self.capabilities = await Probe(runner).run()
-        runner.probing = False
-        self._format = runner.request_format
-        self._dispatcher = Dispatcher(runner, self.capabilities, self._results.put)
-        self._stack.push_async_callback(self._dispatcher.cancel)
+        self._runner = RequestRunner(self._format, journal, rng)
+        self._stack.push_async_callback(self._runner.transport.aclose)
+        self.capabilities = await Probe(self._runner).run()
+        self._runner.probing = False
+        self._format = self._runner.request_format
+        self._identity = self._settings.sample_identity(self.capabilities)
+        self._stack.push_async_callback(self._cancel)
+
+    async def _cancel(self) -> None:
+        for task in self._running:
+            task.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
+
+    def _accept(self, request: Request) -> None:
+        if self._ends is not None:
+            return
+        fields = self._format.fields(request, self.capabilities)
+        identity = identify(request, self._identity | fields)
+        try:
+            job = _Job(request, identity, self._runner.journal.find(identity))
+        except EngineError as error:
+            self._end(error)
+            return
+        if job.missing:
+            self._waiting.append(job)
+            self._send_waiting()
+        else:
+            self._put_answer(job)
+
+    def _send_waiting(self) -> None:
+        while self._waiting and len(self._running) < self._runner.concurrency.limit:
+            task = asyncio.create_task(self._run(self._waiting.popleft()))
+            self._running.add(task)
+            task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._running.remove(task)
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is not None and not isinstance(error, MiaBatchError):
+            error = EngineError(f"the client of the endpoint has failed ({cause_of(error)})")
+        if error is not None or self._ends is not None:
+            self._end(error or self._ends)
+        else:
+            self._send_waiting()
+
+    def _end(self, error: MiaBatchError | None) -> None:
+        """Send no more requests; the error comes after the answers to those in flight."""
+        self._waiting.clear()
+        self._ends = self._ends or error
+        if self._ends is not None and not self._running:
+            self._results.put(self._ends)
+
+    async def _run(self, job: _Job) -> None:
+        try:
+            await self._runner.complete(self._request(job), partial(self._take, job))
+        except RefusedError as error:
+            verb = "gave no usable answer" if error.status is None else "refused the request"
+            self._results.put(job.request.failed(f"the endpoint {verb}: {error}"))
+        else:
+            self._put_answer(job)
+
+    def _request(self, job: _Job) -> WireRequest:
+        missing, request = job.missing, job.request
+        first, n = missing[0], 1
+        if self.capabilities.n == "honoured":
+            n = sum(index == first + i for i, index in enumerate(missing))
+        fields = self.capabilities.sampling_fields(
+            n=n, seed=request.seed + first, top_k=self._settings.top_k
+        )
+        if request.greedy and self.capabilities.greedy != "refused":
+            fields["temperature"] = 0.0
+        fields |= self._format.fields(request, self.capabilities)
+        prompt = self._format.prompt(request)
+        return self._format.write(prompt, fields, n=n, max_tokens=request.max_tokens, first=first)
+
+    def _take(self, job: _Job, sent: WireRequest, choices: Choices) -> WireRequest | None:
+        found = {sent.first + index: each for index, each in choices.found.items()}
+        self._runner.journal.record(
+            job.identity,
+            found,
+            choices.used or sent.most,
+            sent=choices.sent,
+            system_fingerprint=choices.system_fingerprint,
+        )
+        job.found.update(found)
+        return self._request(job) if job.missing else None
+
+    def _put_answer(self, job: _Job) -> None:
+        in_order = [job.found[i] for i in range(job.request.n)]
+        self._results.put(self._format.answer(job.request, in_order, self.capabilities))
 
 
-def _at_points(settings: ClientSettings, tokenizer: Tokenizer | None) -> NextToken:
-    """Draw the most likely token: any other would be listed beside those that are more likely."""
-    if tokenizer is None:
+def _request_format(
+    settings: ClientSettings, kind: EvidenceKind, tokenizer: Tokenizer | None, *, at_points: bool
+) -> RequestFormat:
+    if at_points and tokenizer is None:
         raise SettingsError(
             "setting 'tokenizer' is missing: log-probabilities at points need the true token's id"
         )
-    kind = NextChatToken if settings.chat else NextToken
-    return kind(replace(settings, temperature=0.0, top_k=0, top_p=1.0), tokenizer)
-
-
-def _request_format(settings: ClientSettings, kind: EvidenceKind) -> RequestFormat:
+    if at_points and tokenizer is not None:
+        # The most likely token is drawn: any other would be listed in addition to those.
+        drawn = replace(settings, temperature=0.0, top_k=0, top_p=1.0)
+        return (NextChatToken if settings.chat else NextToken)(drawn, tokenizer)
     if kind == "samples":
         return Chat(settings) if settings.chat else RequestFormat(settings)
-    if kind == "logprobs" and not settings.chat:  # how tokens are drawn plays no part
-        return Echo(replace(settings, temperature=1.0, top_k=0, top_p=1.0))
-    msg = f"setting 'engine': openai gives samples and logprobs, but no {kind}"
-    if kind == "logprobs":
-        msg = (
+    if kind != "logprobs":
+        raise SettingsError(f"setting 'engine': openai gives samples and logprobs, but no {kind}")
+    if settings.chat:
+        raise SettingsError(
             "setting 'chat': a chat endpoint gives no log-probabilities of a prompt; take a "
             "completions endpoint that echoes, or engine transformers or vllm"
         )
-    raise SettingsError(msg)
+    # How tokens are drawn plays no part.
+    return Echo(replace(settings, temperature=1.0, top_k=0, top_p=1.0))
 
 
 # Embeddings of texts from an endpoint's ``/embeddings``, within every limit of its client.
@@ -503,7 +478,6 @@ class _Embeddings(RequestFormat):
         return WireRequest(payload, len(texts), 0, Tokens(most, 0))
 
     def read(self, body: bytes, request: WireRequest) -> Choices:
-        """Read a reply; it is of use only if it has a vector of finite numbers for each text."""
         document: dict[str, Any] = decode_object(body) or {}
         found = vectors_of(document, request.n)
         problem = found if isinstance(found, str) else None
@@ -532,8 +506,8 @@ def embed_at(
 ) -> None:
     """Ask for the embeddings of blocks of texts, a request a block, many at once.
 
-    ``take`` gets the number of a block, and for each of its texts a vector or the reason why there
-    is none. Texts of a block that is refused are asked for one by one. Raises `EngineError` if the
+    ``take`` gets the number of a block, and for each of its texts a vector or the reason why it has
+    none. Texts of a block that is refused are asked for one by one. Raises `EngineError` if the
     endpoint cannot be reached or takes no more requests.
     """
 

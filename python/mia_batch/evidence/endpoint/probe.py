@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from functools import partial
 from math import isclose
-from typing import Any, TypeAlias
+from typing import Any
 
 from mia_batch.errors import EngineError, SettingsError
-from mia_batch.evidence.endpoint.replies import (
+from mia_batch.evidence.endpoint.transport import RefusedError, RequestRunner, UnansweredError
+from mia_batch.evidence.endpoint.wire import (
+    NEUTRAL,
+    Capabilities,
     Chat,
     Choices,
+    ClientSettings,
     Echo,
+    Honour,
+    Listed,
     NextToken,
     RequestFormat,
     decode_object,
@@ -23,119 +26,7 @@ from mia_batch.evidence.endpoint.replies import (
     read_next_token,
     shorten,
 )
-from mia_batch.evidence.endpoint.settings import NEUTRAL, Capabilities, ClientSettings, Honour
-from mia_batch.evidence.endpoint.transport import (
-    RefusedError,
-    RequestRunner,
-    UnansweredError,
-    UnusableError,
-)
 from mia_batch.evidence.request import AnswerKind
-
-_TOP = (20, 5, 1)  # what vLLM and OpenAI's chat list at most, OpenAI's completions, anyone
-_UNKNOWN_FIELD = frozenset({400, 422, 501})
-_NOISE = 0.1  # nats between two answers to the same question, on an accelerator
-_N_NAMED = 3
-_TRIED = 64  # tokens, spread over the vocabulary, of which some unlikely ones are named
-
-
-Ask: TypeAlias = "Callable[[dict[str, object]], Awaitable[Choices]]"
-"""Asks with some fields; raises `RefusedError` where the endpoint does not answer."""
-
-
-async def probe_next_token(request_format: NextToken, ask: Ask) -> Capabilities:
-    """Ask for the most likely tokens, then for unlikely ones by name.
-
-    Raises `SettingsError` if neither is given, or tokens are not named as the tokenizer does;
-    `RefusedError` if the endpoint cannot be asked at all.
-    """
-    top, answer = await _most_likely(request_format, ask)
-    listed = json.loads(answer.text)
-    names = [name for name, _ in listed]
-    by_id = all(map(is_id, names))
-    plain = await ask(request_format.listing(top)) if by_id else answer
-    _check_names(request_format, names, plain)
-    named = await _named_token(request_format, ask, listed, by_id=by_id)
-    return Capabilities(named_token=named, top_logprobs=top, token_id_names=by_id)
-
-
-async def _most_likely(request_format: NextToken, ask: Ask) -> tuple[int, Choices]:
-    refusals = []
-    for n in _TOP:
-        for by_id in (True, False):
-            try:
-                return n, await ask(request_format.listing(n, by_id=by_id))
-            except RefusedError as error:
-                if not _is_of_field(error):
-                    raise
-                refusals.append(str(error))
-    raise SettingsError(
-        f"the endpoint {request_format.settings.base_url} gives no log-probabilities of the next "
-        f"token ({refusals[-1]}); take another endpoint, engine transformers or vllm, or "
-        "evidence 'samples'"
-    )
-
-
-def _is_of_field(error: RefusedError) -> bool:
-    return isinstance(error, UnusableError) or error.status in _UNKNOWN_FIELD
-
-
-def _check_names(request_format: NextToken, names: list[str], plain: Choices) -> None:
-    """Look whether most tokens that are named are the tokenizer's, which has the same texts.
-
-    Where they are named by text alone, the drawn token's own text must be among them: a name that
-    lacks its space, for one, is that of another token.
-    """
-    tokenizer = request_format.tokenizer
-    others = [name for name, _ in json.loads(plain.text)]
-    known = {
-        tokenizer.token_text(token) for token in named_ids(names, tokenizer) if token is not None
-    }
-    choice: dict[str, Any] = plain.document["choices"][0]
-    said = str(request_format.said(choice) or "")
-    if all(map(is_id, others)):
-        right = said.strip() in {"", *map(str.strip, known)}
-    else:
-        right = 2 * len(known.intersection(others)) >= len(set(others))
-        right = right and (others != names or said in {"", *names})
-    if not right:
-        raise SettingsError(
-            "setting 'tokenizer': the endpoint's tokens are named otherwise "
-            f"({', '.join(map(repr, others[:3]))}, where the answer is {said!r}); give the folder "
-            "or hub name of the model's own tokenizer, or take engine transformers or vllm"
-        )
-
-
-async def _named_token(
-    request_format: NextToken, ask: Ask, listed: list[tuple[str, float]], *, by_id: bool
-) -> Honour:
-    """Name unlikely tokens: each must have a value of its own, twice the same, below all listed."""
-    tokenizer = request_format.tokenizer
-    likely = named_ids([name for name, _ in listed], tokenizer)
-    spread = dict.fromkeys(tokenizer.vocabulary * i // _TRIED for i in range(1, _TRIED))
-    unlikely = [
-        token
-        for token in spread
-        if token not in likely
-        and (by_id or tokenizer.by_text.get(tokenizer.token_text(token)) == token)
-    ][:_N_NAMED]
-    values = []
-    for token in (*unlikely, *unlikely[:1]):
-        try:
-            answer = await ask(request_format.listing(1, [token], by_id=by_id))
-        except RefusedError as error:
-            if not _is_of_field(error):
-                raise
-            return "refused"
-        found = read_next_token(answer.text, token, tokenizer, exact=True)
-        if isinstance(found, str):
-            return "ignored"
-        values.append(found[0])
-    least = min(value for _, value in listed)
-    same = values and isclose(values[0], values[-1], rel_tol=0, abs_tol=_NOISE)
-    differ = len(set(values[:-1])) > 1
-    return "honoured" if same and differ and max(values) <= least + _NOISE else "ignored"
-
 
 PROBE_PROMPT = "On the first day of spring, the people of the town"
 """Open enough that two samples of it hardly ever agree."""
@@ -158,6 +49,11 @@ _MAX_TOKENS = 24
 _SEED = 3 << 60  # as large as the seeds of samples are
 _RETRIES = 2  # of a question that the endpoint may fail at
 _CONTEXT_NAMES = ("max_model_len", "context_length", "max_context_length", "context_window")
+_UNKNOWN_FIELD = frozenset({400, 422, 501})
+_TOP = (20, 5, 1)  # what vLLM and OpenAI's chat list at most, OpenAI's completions, anyone
+_NOISE = 0.1  # nats between two answers to the same question, on an accelerator
+_N_NAMED = 3
+_TRIED = 64  # tokens, spread over the vocabulary, of which some unlikely ones are named
 
 
 class Probe:
@@ -179,42 +75,25 @@ class Probe:
         `EngineError` if it cannot be reached, or gives nothing that can be used.
         """
         wanted = self._format
-        self._runner.request_format = (Chat if self._settings.chat else RequestFormat)(
-            self._settings
-        )
+        plain = Chat if self._settings.chat else RequestFormat
+        self._runner.request_format = plain(self._settings)
         answer = await self._agree(draws=type(wanted) in {RequestFormat, Chat})
         self._runner.request_format = replace(wanted, dialect=self._format.dialect)
         if isinstance(wanted, Echo):
-            found = await self._run_echo()
+            await self._check_echo()
+            found = Capabilities()  # what was not asked counts as refused, so it is not sent
         elif isinstance(wanted, NextToken):
-            found = await self._run_next_token(wanted)
+            found = await self._next_token(wanted)
         else:
-            found = await self._run_samples(answer)
-        serves = _other_name(answer.document.get("model"), self._settings.model)
-        return replace(found, dialect=self._format.dialect, serves=serves)
-
-    async def _run_samples(self, answer: Choices) -> Capabilities:
-        await self._look_for_thoughts(answer)
-        self._speak(repeats_prompt=_kind(answer) == "prompt_repeated")
-        seed, varied = await self._seed()
-        greedy = await self._greedy()
-        draws, limits_k = self._settings.temperature > 0, self._settings.top_k > 0
-        top_k = await self._top_k(seed, varied=varied) if draws else None
-        neutral = {} if top_k is None or limits_k else {"top_k": top_k}
-        return Capabilities(
-            greedy=greedy,
-            neutral=neutral | await self._neutral(seed, greedy, varied=varied),
-            n=await self._n(seed, varied=varied),
-            seed=seed,
-            varied=varied,
-            top_k=top_k if limits_k else None,
-            output_token_ids=await self._output_token_ids(),
+            found = await self._samples(answer)
+        return replace(
+            found,
             max_model_len=await self._max_model_len(),
+            dialect=self._format.dialect,
+            serves=_other_name(answer.document.get("model"), self._settings.model),
         )
 
-    def _speak(self, **changed: Any) -> None:  # noqa: ANN401 - of the fields' types
-        dialect = replace(self._format.dialect, **changed)
-        self._runner.request_format = replace(self._format, dialect=dialect)
+    # How requests must be written.
 
     async def _agree(self, *, draws: bool) -> Choices:
         """Find the fields that the endpoint takes: all of them, or as many as it takes together.
@@ -224,10 +103,8 @@ class Probe:
         """
         try:
             return await self._ask({})
-        except UnusableError as error:
-            raise _unusable(error, self._settings) from None
         except RefusedError as error:
-            if error.status not in _UNKNOWN_FIELD:
+            if error.unusable or error.status not in _UNKNOWN_FIELD:
                 raise _first_refusal(error, self._settings) from None
             first = error
         chosen = {"temperature": self._settings.temperature, "top_p": self._settings.top_p}
@@ -258,7 +135,7 @@ class Probe:
             return
         for added in _UNTHINKING:
             self._speak(added=added)
-            if (found := await self._try()) is not None and _kind(found) != "thinking":
+            if _kind(await self._try()) not in (None, "thinking"):
                 return
         self._speak(added={}, thinking=_THOUGHTS)
         if (found := await self._try()) is None or _kind(found) == "thinking":
@@ -268,13 +145,44 @@ class Probe:
                 "setting that keeps it from thinking"
             )
 
-    async def _greedy(self) -> Honour:
-        if self._settings.temperature == 0:
-            return "honoured"
-        answers = [await self._try(temperature=0.0) for _ in range(2)]
-        if None in answers:
-            return "refused"
-        return "honoured" if _text(answers[0]) == _text(answers[1]) else "ignored"
+    # Samples.
+
+    async def _samples(self, answer: Choices) -> Capabilities:
+        await self._look_for_thoughts(answer)
+        self._speak(repeats_prompt=_kind(answer) == "prompt_repeated")
+        seed: Honour = "refused"
+        texts = await self._texts(*({"seed": each} for each in (_SEED, _SEED, _SEED + 1)))
+        if texts is not None:
+            seed = "honoured" if texts[0] == texts[1] else "ignored"
+        else:
+            texts = [_text(await self._try()) for _ in range(2)]
+        varied = len(set(texts)) > 1
+        greedy: Honour = "honoured"
+        if self._settings.temperature > 0:
+            twice = await self._texts(*[{"temperature": 0.0}] * 2)
+            greedy = _shown(twice is not None and twice[0] == twice[1], twice)
+        top_k, limits_k = None, self._settings.top_k > 0
+        if self._settings.temperature > 0:
+            # Only the most likely token may be drawn, so what is drawn must always be the same.
+            drawn = await self._texts(*({"top_k": 1} | _seeded(seed, i) for i in range(3)))
+            top_k = _shown(varied and drawn is not None and len(set(drawn)) == 1, drawn)
+        neutral = {} if top_k is None or limits_k else {"top_k": top_k}
+        neutral |= await self._neutral(seed, greedy, varied=varied)
+        # With a seed, because some endpoints then draw every continuation with the same.
+        two = await self._try(2, n=2, **_seeded(seed))
+        copies = [] if two is None else [found.text for found in two.found.values()]
+        several = len(copies) == 2 and not (varied and copies[0] == copies[1])
+        with_ids = await self._try(return_token_ids=True)
+        return Capabilities(
+            greedy=greedy,
+            neutral=neutral,
+            n=_shown(several, two),
+            seed=seed,
+            varied=varied,
+            top_k=top_k if limits_k else None,
+            output_token_ids=with_ids is not None
+            and with_ids.document["choices"][0].get("token_ids") is not None,
+        )
 
     async def _neutral(self, seed: Honour, greedy: Honour, *, varied: bool) -> dict[str, Honour]:
         """Find whether the values act that keep the endpoint's own settings from acting.
@@ -284,7 +192,7 @@ class Probe:
         asked, withdrawn = (*_PENALTIES, "min_p"), self._format.dialect.withdrawn
         found: dict[str, Honour] = {name: "refused" for name in asked if name in withdrawn}
         likely: dict[str, object] = {} if greedy == "refused" else {"temperature": 0.0}
-        likely |= _seeded(seed, _SEED)
+        likely |= _seeded(seed)
         plain = await self._try(prompt=_REPETITIVE, **likely)
         for name, value in _PENALTIES.items():
             if name not in found:
@@ -293,16 +201,17 @@ class Probe:
                 certain = "honoured" in {seed, greedy}
                 found[name] = "honoured" if certain and not same else "ignored"
         if "min_p" not in found:
-            answers = [await self._try(min_p=1.0, **_seeded(seed, _SEED + i)) for i in range(2)]
-            same = varied and None not in answers and _text(answers[0]) == _text(answers[1])
+            texts = await self._texts(*({"min_p": 1.0} | _seeded(seed, i) for i in range(2)))
+            same = varied and texts is not None and texts[0] == texts[1]
             found["min_p"] = "honoured" if same else "ignored"
         return {name: found[name] for name in asked}
 
-    async def _run_echo(self) -> Capabilities:
-        """Ask only whether it echoes; what was not asked counts as refused, so it is not sent."""
+    # Log-probabilities.
+
+    async def _check_echo(self) -> None:
         try:
             choices = await self._ask({}, max_tokens=1)
-            found = read_echo(choices.text, "", PROBE_PROMPT, n_drawn=None)
+            found = read_echo(*Echo.listed(choices.text), "", PROBE_PROMPT, n_drawn=None)
         except RefusedError as error:
             found = str(error)
         if isinstance(found, str):
@@ -310,43 +219,64 @@ class Probe:
                 f"the endpoint {self._settings.base_url} does not echo log-probabilities of "
                 f"prompts ({found}); take another endpoint, or engine transformers or vllm"
             )
-        return Capabilities(max_model_len=await self._max_model_len())
 
-    async def _run_next_token(self, request_format: NextToken) -> Capabilities:
+    async def _next_token(self, of: NextToken) -> Capabilities:
+        """Ask for the most likely tokens, then for unlikely ones by name."""
         try:
-            found = await probe_next_token(request_format, partial(self._ask, max_tokens=1))
+            top, answer = await self._most_likely(of)
+            listed = of.listed(answer.text)
+            by_id = all(is_id(name) for name, _ in listed)
+            plain = await self._ask(of.listing(top), max_tokens=1) if by_id else answer
+            _check_names(of, listed, plain)
+            named = await self._named_token(of, listed, by_id=by_id)
         except RefusedError as error:
             raise _first_refusal(error, self._settings) from None
-        return replace(found, max_model_len=await self._max_model_len())
+        return Capabilities(named_token=named, top_logprobs=top, token_id_names=by_id)
 
-    async def _seed(self) -> tuple[Honour, bool]:
-        answers = [await self._try(seed=seed) for seed in (_SEED, _SEED, _SEED + 1)]
-        seed: Honour = "refused"
-        if None in answers:
-            answers = [await self._try() for _ in range(2)]
-        else:
-            seed = "honoured" if _text(answers[0]) == _text(answers[1]) else "ignored"
-        return seed, len({_text(answer) for answer in answers}) > 1
+    async def _most_likely(self, of: NextToken) -> tuple[int, Choices]:
+        refusals = []
+        for n, by_id in ((n, by_id) for n in _TOP for by_id in (True, False)):
+            try:
+                return n, await self._ask(of.listing(n, by_id=by_id), max_tokens=1)
+            except RefusedError as error:
+                if not _is_of_field(error):
+                    raise
+                refusals.append(str(error))
+        raise SettingsError(
+            f"the endpoint {self._settings.base_url} gives no log-probabilities of the next "
+            f"token ({refusals[-1]}); take another endpoint, engine transformers or vllm, or "
+            "evidence 'samples'"
+        )
 
-    async def _n(self, seed: Honour, *, varied: bool) -> Honour:
-        """With a seed, because some endpoints then draw every continuation with the same."""
-        answer = await self._try(2, n=2, **_seeded(seed, _SEED))
-        if answer is None:
-            return "refused"
-        texts = [found.text for found in answer.found.values()]
-        several = len(texts) == 2 and not (varied and texts[0] == texts[1])
-        return "honoured" if several else "ignored"
+    async def _named_token(self, of: NextToken, listed: Listed, *, by_id: bool) -> Honour:
+        """Name unlikely tokens: each has a value of its own, twice the same, below all listed."""
+        tokenizer = of.tokenizer
+        likely = named_ids(listed, tokenizer)
+        spread = dict.fromkeys(tokenizer.vocabulary * i // _TRIED for i in range(1, _TRIED))
+        unlikely = [
+            token
+            for token in spread
+            if token not in likely
+            and (by_id or tokenizer.by_text.get(tokenizer.token_text(token)) == token)
+        ][:_N_NAMED]
+        values = []
+        for token in (*unlikely, *unlikely[:1]):
+            try:
+                answer = await self._ask(of.listing(1, [token], by_id=by_id), max_tokens=1)
+            except RefusedError as error:
+                if not _is_of_field(error):
+                    raise
+                return "refused"
+            found = read_next_token(of.listed(answer.text), token, tokenizer, exact=True)
+            if isinstance(found, str):
+                return "ignored"
+            values.append(found[0])
+        least = min(value for _, value in listed)
+        same = values and isclose(values[0], values[-1], rel_tol=0, abs_tol=_NOISE)
+        differ = len(set(values[:-1])) > 1
+        return "honoured" if same and differ and max(values) <= least + _NOISE else "ignored"
 
-    async def _top_k(self, seed: Honour, *, varied: bool) -> Honour:
-        """Only the most likely token may be drawn, so what is drawn must always be the same."""
-        answers = [await self._try(top_k=1, **_seeded(seed, _SEED + i)) for i in range(3)]
-        if None in answers:
-            return "refused"
-        return "honoured" if varied and len({_text(found) for found in answers}) == 1 else "ignored"
-
-    async def _output_token_ids(self) -> bool:
-        answer = await self._try(return_token_ids=True)
-        return answer is not None and answer.document["choices"][0].get("token_ids") is not None
+    # Requests.
 
     async def _max_model_len(self) -> int | None:
         try:
@@ -359,6 +289,15 @@ class Probe:
                 stated = (model.get(name) for name in _CONTEXT_NAMES)
                 return next((n for n in stated if type(n) is int and n > 0), None)
         return None
+
+    def _speak(self, **changed: Any) -> None:  # noqa: ANN401 - of the fields' types
+        dialect = replace(self._format.dialect, **changed)
+        self._runner.request_format = replace(self._format, dialect=dialect)
+
+    async def _texts(self, *asked: dict[str, Any]) -> list[str] | None:
+        """Ask with some fields, then with others; None where the endpoint refuses any."""
+        answers = [await self._try(**fields) for fields in asked]
+        return None if None in answers else [_text(answer) for answer in answers]
 
     async def _try(
         self, n: int = 1, /, prompt: str = PROBE_PROMPT, **fields: object
@@ -383,8 +322,48 @@ class Probe:
         return await self._runner.complete(request, lambda *_: None, max_retries=max_retries)
 
 
-def _seeded(seed: Honour, value: int) -> dict[str, Any]:
-    return {} if seed == "refused" else {"seed": value}
+def _shown(effect: bool, answers: object) -> Honour:  # noqa: FBT001 - what is asked
+    """Say what an effect on answers shows, which are None where the field was refused."""
+    return "refused" if answers is None else "honoured" if effect else "ignored"
+
+
+def _seeded(seed: Honour, number: int = 0) -> dict[str, Any]:
+    return {} if seed == "refused" else {"seed": _SEED + number}
+
+
+def _text(answer: Choices | None) -> str:
+    return "" if answer is None else answer.text
+
+
+def _kind(answer: Choices | None) -> AnswerKind | None:
+    return answer.found[0].answer if answer is not None and 0 in answer.found else None
+
+
+def _is_of_field(error: RefusedError) -> bool:
+    return error.unusable or error.status in _UNKNOWN_FIELD
+
+
+def _check_names(of: NextToken, listed: Listed, plain: Choices) -> None:
+    """Look whether most tokens that are named are the tokenizer's, which has the same texts.
+
+    Where they are named by text alone, the drawn token's own text must be among them: a name that
+    has lost its space, for one, is that of another token.
+    """
+    ids = named_ids(listed, of.tokenizer)
+    known = {of.tokenizer.token_text(token) for token in ids if token is not None}
+    names, others = ([name for name, _ in each] for each in (listed, of.listed(plain.text)))
+    said = str(of.said(plain.document["choices"][0]) or "")
+    if all(map(is_id, others)):
+        right = said.strip() in {"", *map(str.strip, known)}
+    else:
+        right = 2 * len(known.intersection(others)) >= len(set(others))
+        right = right and (others != names or said in {"", *names})
+    if not right:
+        raise SettingsError(
+            "setting 'tokenizer': the endpoint's tokens are named otherwise "
+            f"({', '.join(map(repr, others[:3]))}, where the answer is {said!r}); give the folder "
+            "or hub name of the model's own tokenizer, or take engine transformers or vllm"
+        )
 
 
 def _other_name(said: object, asked: str) -> str | None:
@@ -395,22 +374,13 @@ def _other_name(said: object, asked: str) -> str | None:
     return None if one in other or other in one else shorten(said)
 
 
-def _text(answer: Choices | None) -> str:
-    return "" if answer is None else answer.text
-
-
-def _kind(answer: Choices) -> AnswerKind | None:
-    return answer.found[0].answer if 0 in answer.found else None
-
-
-def _unusable(error: UnusableError, settings: ClientSettings) -> EngineError:
-    start = f"the endpoint {settings.base_url} gives no usable answer ({error})"
-    if error.is_json:
-        return EngineError(f"{start}; its replies are not of the form that OpenAI's API has")
-    return EngineError(f"{start}; check setting 'base_url', which usually ends with /v1")
-
-
 def _first_refusal(error: RefusedError, settings: ClientSettings) -> SettingsError | EngineError:
+    if error.unusable:
+        way_out = "its replies are not of the form that OpenAI's API has"
+        if not error.is_json:
+            way_out = "check setting 'base_url', which usually ends with /v1"
+        said = f"the endpoint {settings.base_url} gives no usable answer ({error})"
+        return EngineError(f"{said}; {way_out}")
     start = f"the endpoint {settings.base_url} refuses model {settings.model!r} ({error})"
     if error.status in {401, 403}:
         return SettingsError(f"{start}; check the API key and what it may use")

@@ -12,15 +12,22 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from math import inf, isfinite
 from random import Random
-from typing import TYPE_CHECKING, Literal
-
-import httpx
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from mia_batch.errors import EngineError
-from mia_batch.evidence.endpoint.replies import Choices, RequestFormat, WireRequest, read_refusal
-from mia_batch.evidence.endpoint.settings import ClientSettings, Ledger, Tokens
+from mia_batch.evidence.endpoint.wire import (
+    Choices,
+    ClientSettings,
+    Ledger,
+    RequestFormat,
+    Tokens,
+    WireRequest,
+    read_refusal,
+)
 
 if TYPE_CHECKING:
+    import httpx
+
     from mia_batch.evidence.endpoint.client import Journal
 
 _SECONDS_TO_CONNECT = 30.0
@@ -45,10 +52,28 @@ class UnansweredError(Exception):
         self.sent = sent
 
 
+class RefusedError(Exception):
+    """A request has failed after all retries; the sentence is without the key.
+
+    ``status`` is the HTTP status, None where no answer came or, ``unusable``, none that can be
+    used. ``is_json``: the answer was JSON, so it is an API that gave it.
+    """
+
+    def __init__(
+        self, status: int | None, sentence: str, *, is_json: bool = False, unusable: bool = False
+    ) -> None:
+        super().__init__(sentence)
+        self.status = status
+        self.is_json = is_json
+        self.unusable = unusable
+
+
 class Transport:
     """Connections to one endpoint; redirects are never followed, so the key goes nowhere else."""
 
     def __init__(self, settings: ClientSettings) -> None:
+        import httpx  # here, because whoever has no endpoint does not need it
+
         self._settings = settings
         key, timeout, most = settings.api_key, settings.timeout, settings.max_concurrency
         self._client = httpx.AsyncClient(
@@ -66,6 +91,8 @@ class Transport:
 
         Raises `UnansweredError` if no answer came, or only a part of it.
         """
+        import httpx
+
         method = "GET" if payload is None else "POST"
         try:
             # httpx limits each read, which an endpoint that trickles bytes never exceeds
@@ -88,18 +115,20 @@ async def _read(response: httpx.Response) -> bytes:
 
     httpx would unpack whatever the header says, as often as it says, before any limit.
     """
+    from httpx import DecodingError
+
     coding = response.headers.get("content-encoding", "identity").strip().lower()
     if coding not in {"identity", *_WINDOWS}:
-        raise httpx.DecodingError(f"an answer packed as {coding!r}, which was not asked for")
+        raise DecodingError(f"an answer packed as {coding!r}, which was not asked for")
     unpacker = zlib.decompressobj(_WINDOWS[coding]) if coding in _WINDOWS else None
     body = bytearray()
     async for chunk in response.aiter_raw():
         try:
             body += chunk if unpacker is None else unpacker.decompress(chunk, _MOST_BYTES + 1)
         except zlib.error as error:
-            raise httpx.DecodingError(f"an answer that cannot be unpacked: {error}") from error
+            raise DecodingError(f"an answer that cannot be unpacked: {error}") from error
         if len(body) > _MOST_BYTES:
-            raise httpx.DecodingError(f"an answer of more than {_MOST_BYTES >> 20} MiB")
+            raise DecodingError(f"an answer of more than {_MOST_BYTES >> 20} MiB")
     return bytes(body)
 
 
@@ -157,10 +186,8 @@ class TokenBucket:
         self._free_at -= amount / self._rate
 
 
-# Which failures of a request are worth another try, and after what time.
-#
-# The rules are those of OpenAI's own Python client, with longer waits and full jitter, as suits
-# batches.
+# Which failures of a request are worth another try, and after what time: the rules of OpenAI's own
+# Python client, with longer waits and full jitter, as suits batches.
 
 _LONGEST_STATED_WAIT = 120.0  # seconds; for longer ones nobody should stand by
 _FIRST_WAIT = 0.5
@@ -172,25 +199,7 @@ _EXHAUSTED = {
 }
 
 
-class RefusedError(Exception):
-    """A request has failed after all retries; the sentence is without the key.
-
-    ``status`` is the HTTP status, None where no answer came or none that can be used. ``is_json``:
-    the answer was JSON, so it is an API that gave it.
-    """
-
-    def __init__(self, status: int | None, sentence: str, *, is_json: bool = False) -> None:
-        super().__init__(sentence)
-        self.status = status
-        self.is_json = is_json
-
-
-class UnusableError(RefusedError):
-    """Answers came, but none that can be used."""
-
-
-@dataclass(frozen=True, slots=True)
-class Next:
+class Next(NamedTuple):
     """What to do after a failure.
 
     ``give_up``: this request has failed; ``exhausted``: the account is empty; ``later``: the
@@ -221,24 +230,17 @@ def backoff(attempt: int, rng: Random) -> float:
 
 def stated_wait(headers: Mapping[str, str], now: datetime) -> float | None:
     """Seconds to wait, from ``retry-after-ms`` or ``retry-after`` (RFC 9110, section 10.2.3)."""
-    if (milliseconds := _number(headers.get("retry-after-ms"))) is not None:
-        return milliseconds / 1000.0
-    if (seconds := _number(headers.get("retry-after"))) is not None:
-        return seconds
+    for name, unit in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
+        with suppress(ValueError):
+            number = float(headers.get(name, ""))
+            if isfinite(number) and number >= 0:
+                return number / unit
     try:
         date = parsedate_to_datetime(headers.get("retry-after", ""))
     except ValueError:
         return None
     date = date if date.tzinfo else date.replace(tzinfo=UTC)
     return max(0.0, (date - now).total_seconds())
-
-
-def _number(text: str | None) -> float | None:
-    try:
-        number = float(text or "")
-    except ValueError:
-        return None
-    return number if isfinite(number) and number >= 0 else None
 
 
 _MOST_UNUSABLE = 2  # times that an unusable answer is repeated; each may have been paid for
@@ -287,7 +289,7 @@ class RequestRunner:
             if choices.problem is not None:
                 if unusable == _MOST_UNUSABLE:
                     said = _with_tries(choices.problem, unusable)
-                    raise UnusableError(None, said, is_json=bool(choices.document))
+                    raise RefusedError(None, said, is_json=bool(choices.document), unusable=True)
                 await asyncio.sleep(backoff(unusable, self._rng))
                 unusable += 1
             elif following is None:
@@ -295,18 +297,17 @@ class RequestRunner:
             request = following or request
 
     async def _send(self, request: WireRequest, max_retries: int) -> Choices:
-        attempt = 0
+        attempt, most = 0, sum(request.most)
         while True:
             async with self._slot():
-                most = sum(request.most)
                 await asyncio.sleep(max(self._requests.take(1), self._tokens.take(most)))
                 if time.monotonic() < self._not_before:
                     self._requests.give_back(1)
                     self._tokens.give_back(most)
                     continue
                 await self._reserve(request)
-                found = await self._try(request, attempt, max_retries)
-            if not isinstance(found, Next):
+                found = await self._try(request, attempt, last=attempt >= max_retries)
+            if isinstance(found, Choices):
                 return found
             if found.wait is not None:
                 self._not_before = max(self._not_before, time.monotonic() + found.wait)
@@ -344,7 +345,7 @@ class RequestRunner:
                 )
             ledger.reserve(request.most)
 
-    async def _try(self, request: WireRequest, attempt: int, max_retries: int) -> Choices | Next:
+    async def _try(self, request: WireRequest, attempt: int, *, last: bool) -> Choices | Next:
         sent_in_round = self.concurrency.round
         used = request.most  # of an answer that is lost on its way nobody knows the price
         sent = datetime.now(UTC).isoformat(timespec="milliseconds")
@@ -355,7 +356,7 @@ class RequestRunner:
                 used = Tokens(0, 0)
                 if reply.status == 429:
                     self.concurrency.refused(sent_in_round)
-                return self._after_refusal(reply, attempt, max_retries)
+                return self._after_refusal(reply, attempt, last=last)
             self.concurrency.succeeded()
             choices = replace(self.request_format.read(reply.body, request), sent=sent)
             used = choices.used or used
@@ -364,17 +365,27 @@ class RequestRunner:
                 self.journal.record(b"", {}, used)
             else:
                 used = Tokens(0, 0)
-            return self._after_silence(error, attempt, max_retries)
+            said = _with_tries(str(error), attempt)
+            if not error.sent and (last or not self._reached):
+                raise EngineError(
+                    f"the endpoint {self._settings.base_url} cannot be reached: {said}; check "
+                    + ("" if self._reached else "setting 'base_url' and ")
+                    + "that its server runs, and give the same command again"
+                ) from None
+            if last:
+                raise RefusedError(None, said) from None
+            return Next("again")
         else:
             return choices
         finally:
             self._ledger.settle(request.most, used)
             self._tokens.give_back(max(0, sum(request.most) - sum(used)))
 
-    def _after_refusal(self, reply: Reply, attempt: int, max_retries: int) -> Next:
+    def _after_refusal(self, reply: Reply, attempt: int, *, last: bool) -> Next:
         refusal = read_refusal(reply, self._settings)
-        last, now = attempt >= max_retries, datetime.now(UTC)
-        step = after_refusal(reply.status, reply.headers, refusal.codes, now, last=last)
+        step = after_refusal(
+            reply.status, reply.headers, refusal.codes, datetime.now(UTC), last=last
+        )
         if step.step == "again":
             return step
         # The next request would get these as well. Not 403: the key was good, so it is the prompt.
@@ -390,18 +401,6 @@ class RequestRunner:
             f"the endpoint {self._settings.base_url} takes no more requests ({refusal.sentence}); "
             f"{way_out} give the same command again; no answer is lost"
         )
-
-    def _after_silence(self, error: UnansweredError, attempt: int, max_retries: int) -> Next:
-        said = _with_tries(str(error), attempt)
-        if not error.sent and (attempt >= max_retries or not self._reached):
-            raise EngineError(
-                f"the endpoint {self._settings.base_url} cannot be reached: {said}; check "
-                + ("" if self._reached else "setting 'base_url' and ")
-                + "that its server runs, and give the same command again"
-            )
-        if attempt >= max_retries:
-            raise RefusedError(None, said)
-        return Next("again")
 
 
 def _with_tries(sentence: str, attempt: int) -> str:

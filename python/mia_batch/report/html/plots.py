@@ -18,6 +18,7 @@ _MOST_ATTACKS = 6
 _ROLES = re.compile(r' (?:role|aria-[a-z]+)="[^"]*"')  # a plot is one picture with one name
 _SIZE: dict[str, Any] = {"width": 420, "height": 300}
 _COLOURS = [f"var(--series-{number})" for number in range(1, _MOST_ATTACKS + 1)]
+_COLOUR = "#2a6f97"  # of a file of its own, which has no page around it
 _DASHES = [[1, 0], [7, 3], [2, 2], [9, 2, 2, 2], [4, 4], [1, 3]]
 _CONFIG = {
     "background": "transparent",
@@ -50,40 +51,38 @@ def plots(contents: Contents) -> Iterator[dict[str, Any]]:
     curves = contents.frame("curves", pl.col("curve") != "strip")
     if curves.is_empty():
         return
-    names = sorted(curves["attack"].unique(), key=lambda name: (name != contents.primary, name))
     roc = curves.filter(pl.col("x") > 0, curve="roc")
-    shown = [name for name in names if name in roc["attack"].unique()][:_MOST_ATTACKS]
-    if shown:
-        left_out = [name for name in names if name in roc["attack"].unique()][_MOST_ATTACKS:]
-        yield {
-            "title": "How well scores tell members from non-members",
-            "svg": _roc(roc.filter(pl.col("attack").is_in(shown))),
-            "note": (
-                "True-positive rate over false-positive rate, whose axis is logarithmic: its left "
-                "end is where few accusations are false. The dotted line is guessing."
-                + (f" In the table only: {', '.join(left_out)}." if left_out else "")
-            ),
-            "source": "curves.parquet: x, y of curve = roc",
-        }
-    growth = curves.filter(curve="growth")
-    if not growth.is_empty():
-        yield {
-            "title": "How well they do with fewer samples or points",
-            "svg": _growth(growth),
-            "note": (
-                "AUC if only the first samples, or points, of each text counted; the axis below is "
-                "logarithmic. At 0.5 lies guessing."
-            ),
-            "source": "curves.parquet: x, y of curve = growth",
-        }
-    distribution = curves.filter(curve="distribution", attack=contents.primary)
-    if not distribution.is_empty():
-        yield {
-            "title": f"Distribution of {contents.primary}",
-            "svg": _distribution(distribution, contents.primary),
-            "note": "Share of the texts of each set, by score. Higher: more likely a member.",
-            "source": "curves.parquet: x, y of curve = distribution",
-        }
+    names = sorted(roc["attack"].unique(), key=lambda name: (name != contents.primary, name))
+    shown, left_out = names[:_MOST_ATTACKS], names[_MOST_ATTACKS:]
+    in_table = f" In the table only: {', '.join(left_out)}." if left_out else ""
+    for curve, points, draw, title, note in (
+        (
+            "roc",
+            roc.filter(pl.col("attack").is_in(shown)),
+            _roc,
+            "How well scores tell members from non-members",
+            "True-positive rate over false-positive rate, whose axis is logarithmic: its left end "
+            f"is where few accusations are false. The dotted line is guessing.{in_table}",
+        ),
+        (
+            "growth",
+            curves.filter(curve="growth"),
+            _growth,
+            "How well they do with fewer samples or points",
+            "AUC if only the first samples, or points, of each text counted; the axis below is "
+            "logarithmic. At 0.5 lies guessing.",
+        ),
+        (
+            "distribution",
+            curves.filter(curve="distribution", attack=contents.primary),
+            _distribution,
+            f"Distribution of {contents.primary}",
+            "Share of the texts of each set, by score. Higher: more likely a member.",
+        ),
+    ):
+        if points.height:
+            source = f"curves.parquet: x, y of curve = {curve}"
+            yield {"title": title, "svg": draw(points), "note": note, "source": source}
 
 
 def _roc(points: pl.DataFrame) -> Markup:
@@ -110,9 +109,9 @@ def _growth(points: pl.DataFrame) -> Markup:
     return svg(line(named, both | series("series"), strokeWidth=2))
 
 
-def _distribution(points: pl.DataFrame, attack: str) -> Markup:
+def _distribution(points: pl.DataFrame) -> Markup:
     both = {
-        "x": quantity("x", attack, scale={"zero": False}),
+        "x": quantity("x", points["attack"][0], scale={"zero": False}),
         "y": quantity("y", "Share of texts"),
     }
     return svg(line(points, both | series("subject"), interpolate="step"))
@@ -144,3 +143,32 @@ def svg(*layers: dict[str, Any]) -> Markup:
 
     chart = {**_SIZE, "config": _CONFIG, "layer": list(layers)}
     return Markup(_ROLES.sub("", vl_convert.vegalite_to_svg(chart)))
+
+
+def draw_differences(comparisons: pl.DataFrame) -> str:
+    """Draw the mean difference of each run to the first, by set, with its interval, as SVG."""
+    from vl_convert import vegalite_to_svg
+
+    rows = comparisons.filter(statistic="mean_difference", level="set").select(
+        pl.col("set").cast(pl.String).str.replace("_", "-"),
+        "run",
+        pl.col("value", "low", "high").round(6),
+    )
+    versus = comparisons["versus"].drop_nulls()[0]
+    title = f"mean difference of {comparisons['attack'][0]} to {versus}"
+    nominal = {"type": "nominal", "title": None, "sort": None}
+    number = {"type": "quantitative"}
+    run = {"field": "run", "axis": {"labelLimit": 300}, **nominal}
+    zero = {"type": "rule", "color": "#888", "strokeDash": [4, 3]}
+    between = {"type": "rule", "color": _COLOUR, "strokeWidth": 2}
+    point = {"type": "point", "color": _COLOUR, "filled": True, "size": 60, "opacity": 1}
+    limits = {"x": {"field": "low", "title": title, **number}, "x2": {"field": "high"}, "y": run}
+    value = {"x": {"field": "value", **number}, "y": run}
+    layers = ((zero, {"x": {"datum": 0}}), (between, limits), (point, value))
+    drawn = [{"mark": mark, "encoding": encoding} for mark, encoding in layers]
+    chart = {
+        "data": {"values": rows.to_dicts()},
+        "facet": {"row": {"field": "set", **nominal}},
+        "spec": {"layer": drawn, "width": 480, "height": {"step": 28}},
+    }
+    return vegalite_to_svg(chart)

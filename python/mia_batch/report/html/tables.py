@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -186,7 +186,7 @@ class Table:
     title: str
     source: str
     columns: list[Column]
-    rows: list[Row]
+    rows: list[Row] = field(default_factory=list)
     note: str = ""
 
     @property
@@ -388,15 +388,8 @@ def metric_table(contents: Contents) -> Table | None:
     """Lay out the figures of attacks on all texts; None where there are none."""
     known = pl.col("value").is_not_null() & pl.col("versus").is_null()
     figures = contents.frame("metrics", known, pl.col("metric").is_in(_SHOWN_METRICS), slice="all")
-    if figures.is_empty():
-        return None
-    return Table(
-        name="metrics",
-        title="Figures of each attack",
-        source="metrics.parquet",
-        columns=_METRIC_COLUMNS,
-        rows=figures.head(_MOST_METRICS).to_dicts(),
-        note="Slices, comparisons and further figures are in metrics.parquet.",
+    return (
+        replace(_METRICS, rows=figures.head(_MOST_METRICS).to_dicts()) if figures.height else None
     )
 
 
@@ -404,69 +397,74 @@ def control_table(contents: Contents) -> Table | None:
     """Lay out the controls; None where the run has none."""
     if "controls" not in contents.tables:
         return None
-    rows = contents.tables["controls"].head(_MOST_ROWS)
-    named = contents.tables["targets"].select("target_id", "document_id", "window_index")
-    found = rows.join(named, on="target_id", how="left", maintain_order="left")
-    return Table(
-        name="controls",
-        title="What else the passages come out of",
-        source="controls.parquet, targets.parquet",
-        columns=_CONTROL_COLUMNS,
-        rows=found.collect(engine="streaming").to_dicts(),
-        note="A common passage is no evidence; what 16 words of its prefix give is shown with it "
-        f"and marks nothing. At most {_MOST_ROWS} rows are shown.",
-    )
+    rows = contents.frame("controls").head(_MOST_ROWS)
+    return replace(_CONTROLLED, rows=_with_windows(contents, rows))
 
 
 def perplexity_table(contents: Contents, shown: Collection[str]) -> Table | None:
     """Lay out perplexity and entropy of the windows that are shown; None where the run has none."""
     rows = contents.frame("perplexities", pl.col("target_id").is_in(list(shown)))
-    if rows.is_empty():
-        return None
-    ids = pl.col("target_id").is_in(list(shown))
+    return replace(_PERPLEXITIES, rows=_with_windows(contents, rows)) if rows.height else None
+
+
+def _with_windows(contents: Contents, rows: pl.DataFrame) -> list[Row]:
+    """Say of each row which document and window it is about."""
+    ids = pl.col("target_id").is_in(rows["target_id"].implode())
     named = contents.frame("targets", ids).select("target_id", "document_id", "window_index")
-    return Table(
-        name="perplexities",
-        title="How sure the models are of these windows",
-        source="perplexities.parquet, targets.parquet",
-        columns=_PERPLEXITY_COLUMNS,
-        rows=rows.join(named, on="target_id", how="left", maintain_order="left").to_dicts(),
-        note="All texts are in perplexities.parquet. Other tokenizers count other tokens.",
-    )
+    return rows.join(named, on="target_id", how="left", maintain_order="left").to_dicts()
 
 
-_PERPLEXITY_COLUMNS = [
-    text_column("Document", "document_id"),
-    number_column("Window", "window_index"),
-    number_column("Perplexity", "perplexity"),
-    number_column("Entropy, nats", "entropy"),
-    number_column("Perplexity under the reference model", "reference_perplexity"),
-    text_column("Why no perplexity", "reason"),
-    text_column("Why no entropy", "entropy_reason"),
-    text_column("Why no control", "reference_reason"),
-]
-_CONTROL_COLUMNS = [
-    text_column("Document", "document_id"),
-    number_column("Window", "window_index"),
-    text_column("Asked or looked for", "control", _CONTROLS.__getitem__),
-    number_column("Samples", "n_samples"),
-    number_column("Longest run, words", "longest_words"),
-    Column("Common", ("common",), lambda row: _COMMON[row["common"]]),
-    text_column("Other document", "other_document"),
-    text_column("Why no run", "reason"),
-]
-_METRIC_COLUMNS = [
-    text_column("Attack", "attack", visible),
-    text_column("Figure", "metric", visible),
-    number_column("At FPR", "fpr"),
-    Column(
-        "Value (95 % interval)",
-        ("value", "low", "high"),
-        lambda row: interval(row["value"], row["low"], row["high"]),
-        "value",
-    ),
-    number_column("Members", "n_members"),
-    number_column("Non-members", "n_nonmembers"),
-    number_column("Without score", "n_unscored"),
-    text_column("Note", "reason", visible),
-]
+_METRICS = Table(
+    name="metrics",
+    title="Figures of each attack",
+    source="metrics.parquet",
+    columns=[
+        text_column("Attack", "attack", visible),
+        text_column("Figure", "metric", visible),
+        number_column("At FPR", "fpr"),
+        Column(
+            "Value (95 % interval)",
+            ("value", "low", "high"),
+            lambda row: interval(row["value"], row["low"], row["high"]),
+            "value",
+        ),
+        number_column("Members", "n_members"),
+        number_column("Non-members", "n_nonmembers"),
+        number_column("Without score", "n_unscored"),
+        text_column("Note", "reason", visible),
+    ],
+    note="Slices, comparisons and further figures are in metrics.parquet.",
+)
+_CONTROLLED = Table(
+    name="controls",
+    title="What else the passages come out of",
+    source="controls.parquet, targets.parquet",
+    columns=[
+        text_column("Document", "document_id"),
+        number_column("Window", "window_index"),
+        text_column("Asked or looked for", "control", _CONTROLS.__getitem__),
+        number_column("Samples", "n_samples"),
+        number_column("Longest run, words", "longest_words"),
+        Column("Common", ("common",), lambda row: _COMMON[row["common"]]),
+        text_column("Other document", "other_document"),
+        text_column("Why no run", "reason"),
+    ],
+    note="A common passage is no evidence; what 16 words of its prefix give is shown with it "
+    f"and marks nothing. At most {_MOST_ROWS} rows are shown.",
+)
+_PERPLEXITIES = Table(
+    name="perplexities",
+    title="How sure the models are of these windows",
+    source="perplexities.parquet, targets.parquet",
+    columns=[
+        text_column("Document", "document_id"),
+        number_column("Window", "window_index"),
+        number_column("Perplexity", "perplexity"),
+        number_column("Entropy, nats", "entropy"),
+        number_column("Perplexity under the reference model", "reference_perplexity"),
+        text_column("Why no perplexity", "reason"),
+        text_column("Why no entropy", "entropy_reason"),
+        text_column("Why no control", "reference_reason"),
+    ],
+    note="All texts are in perplexities.parquet. Other tokenizers count other tokens.",
+)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from mia_batch.errors import EngineError, SettingsError
-from mia_batch.evidence.endpoint.replies import read_next_token
+from mia_batch.evidence.endpoint.wire import read_next_token
 from mia_batch.evidence.request import Answer, Request
 from mia_batch.models.tokens import Tokenizer
 from tests.checkpoints import TEXTS, metaspace_tokenizer, save_tokenizer
@@ -269,7 +269,7 @@ HALF, QUARTER = math.log(1 / 2), math.log(1 / 4)
 
 
 def read(pairs: list[tuple[str, Any]], token: int, *, exact: bool = False) -> Any:
-    return read_next_token(json.dumps(pairs), token, TOKENIZER, exact=exact)
+    return read_next_token(pairs, token, TOKENIZER, exact=exact)
 
 
 @pytest.mark.parametrize(

@@ -12,18 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mia_batch.evidence.endpoint import ClientSettings
-from mia_batch.evidence.endpoint.replies import (
+from mia_batch.evidence.endpoint.transport import Reply
+from mia_batch.evidence.endpoint.wire import (
     Chat,
     Choices,
     Echo,
     RequestFormat,
+    Tokens,
     WireRequest,
     read_echo,
     read_refusal,
     shorten,
 )
-from mia_batch.evidence.endpoint.settings import Tokens
-from mia_batch.evidence.endpoint.transport import Reply
 from mia_batch.evidence.request import Continuation
 from tests.unit.evidence.endpoint.asking import KEY
 
@@ -209,7 +209,7 @@ def read_echoed(
     tokens: Any, logprobs: Any, text: str, context: str = "", n_drawn: int | None = 1
 ) -> tuple[bool, list[float | None]] | str:
     """Whether a special token came first, and the values, None for NaN; or the reason."""
-    found = read_echo(json.dumps([tokens, logprobs]), context, text, n_drawn=n_drawn)
+    found = read_echo(tokens, logprobs, context, text, n_drawn=n_drawn)
     if isinstance(found, str):
         return found
     bos, logprob = found

@@ -9,7 +9,7 @@ import pytest
 
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.endpoint import Capabilities, ClientSettings
-from mia_batch.evidence.endpoint.settings import Ledger, Tokens, money, most_prompt_tokens
+from mia_batch.evidence.endpoint.wire import Ledger, Tokens, money, most_prompt_tokens
 from tests.unit.evidence.endpoint.asking import KEY
 
 
