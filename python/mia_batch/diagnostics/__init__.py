@@ -1,1 +1,1 @@
-"""What can be told of the texts and of missing scores, without asking what a score is worth."""
+"""What texts show without a model, and scores that are missing, whatever a score is worth."""

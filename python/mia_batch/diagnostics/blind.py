@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 from warnings import catch_warnings, simplefilter
 
 import numpy as np
@@ -22,13 +22,11 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 
-# Classifiers that see texts and labels but never the model.
-#
-# Every one learns from many sets of labels at once, because permuted labels leave the texts as
-# they are. A higher score means "more likely a member".
+# Classifiers that see texts and labels but never the model. Every one learns from many sets of
+# labels at once, because permuted labels leave the texts as they are. A higher score means "more
+# likely a member".
 
-_TOLERANCE = 0.01
-"""Of the logistic regression: a tighter one takes longer and moves no AUC by 0.001."""
+_TOLERANCE = 0.01  # of the logistic regression: a tighter one takes longer, moves no AUC by 0.001
 
 
 Classifier: TypeAlias = Callable[[Codes, Codes, Flags], Floats]
@@ -36,11 +34,8 @@ Classifier: TypeAlias = Callable[[Codes, Codes, Flags], Floats]
 
 
 def naive_bayes(counts: csr_array, train: Codes, test: Codes, labels: Flags) -> Floats:
-    """Log-likelihood ratio of multinomial naive Bayes with add-one smoothing.
-
-    scikit-learn's ``MultinomialNB``, written out because one matrix product then serves every set
-    of labels. The class prior, the same for all texts of a fold, is left out.
-    """
+    """Log-likelihood ratio of multinomial naive Bayes with add-one smoothing, without the prior."""
+    # scikit-learn's MultinomialNB, so that one matrix product serves every set of labels.
     seen = counts[train].T
     smoothed = (seen @ of_class.astype(float) + 1 for of_class in (labels, ~labels))
     members, others = (np.log(words / words.sum(axis=0)) for words in smoothed)
@@ -85,23 +80,18 @@ def direction(value: Floats, train: Codes, test: Codes, labels: Flags) -> Floats
 
 # The texts of the blind baseline: which ones, and what the classifiers see of them.
 
+# Of more texts the upper limit, 0.56 on average where there is no difference, hardly falls.
 MAX_TEXTS_PER_CLASS = 500
-"""More are left out: the upper limit of so many is 0.56 on average where there is no difference."""
-
-MAX_CHARACTERS = 10_000
-"""Of a text that words and n-grams are counted in; the other classifiers see all of it."""
-
-
+MAX_CHARACTERS = 10_000  # in which words and n-grams are counted; other classifiers see all
 _ROWS_AT_ONCE = 32_768
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlindTexts:
+class BlindTexts(NamedTuple):
     """Texts of both classes, in the order of their ``target_id``."""
 
     # ``target_id``, ``label``, ``text`` (its beginning), ``year`` and ``surface`` (a struct)
     frame: pl.DataFrame
-    cluster: Codes  # cluster of each text, from 0 without gaps
+    cluster: Codes  # of each text, from 0 without gaps
     n_labelled: int  # texts with a label, whether used or not
 
     @property
@@ -121,15 +111,21 @@ def read_texts(texts: pl.LazyFrame, label: str) -> BlindTexts:
         cluster=cluster_names(texts),
         null=pl.col("target").is_null(),
     ).filter(pl.col("label").is_not_null())
-    chosen, n_labelled = _choose(keys)
+    chosen, n_labelled = keys.clear().collect().drop("null"), 0
+    # What a batch and those before it leave out, later ones cannot bring back: they only add texts
+    # that come earlier, or in a later place of their cluster.
+    for batch in keys.collect_batches(chunk_size=_ROWS_AT_ONCE, maintain_order=True):
+        n_labelled += batch.height
+        known = batch.filter(~pl.col("null")).drop("null")
+        place = pl.int_range(pl.len()).over("label", "cluster", order_by="target_id")
+        ranked = pl.concat([chosen, known]).with_columns(place=place).sort("place", "target_id")
+        chosen = ranked.group_by("label").head(MAX_TEXTS_PER_CLASS)
+        chosen = chosen.select("target_id", "label", "cluster").sort("target_id")
     wanted = texts.filter(pl.col("target_id").is_in(chosen["target_id"].implode()))
-    seen = wanted.select("target_id", *seen_of_texts())
-    frame = chosen.join(seen.collect(engine="streaming"), on="target_id", maintain_order="left")
-    return BlindTexts(
-        frame=frame.drop("cluster"),
-        cluster=(chosen["cluster"].rank("dense").to_numpy() - 1).astype(np.intp),
-        n_labelled=n_labelled,
-    )
+    seen = wanted.select("target_id", *seen_of_texts()).collect(engine="streaming")
+    frame = chosen.drop("cluster").join(seen, on="target_id", maintain_order="left")
+    cluster = (chosen["cluster"].rank("dense").to_numpy() - 1).astype(np.intp)
+    return BlindTexts(frame, cluster, n_labelled)
 
 
 def seen_of_texts() -> list[pl.Expr]:
@@ -162,9 +158,8 @@ def build_classifiers(seen: pl.DataFrame) -> Mapping[str, partial[Floats]]:
     from sklearn.metrics.pairwise import rbf_kernel
     from sklearn.preprocessing import StandardScaler
 
-    text = seen["text"]
-    words = _counts(text, token_pattern=r"(?u)\w+")
-    grams = _counts(text, analyzer="char_wb", ngram_range=(3, 5)).sign()
+    words = _counts(seen["text"], token_pattern=r"(?u)\w+")
+    grams = _counts(seen["text"], analyzer="char_wb", ngram_range=(3, 5)).sign()
     # Gaussian similarity of standardised numbers, so that no direction is taken for granted.
     numbers = StandardScaler().fit_transform(seen["surface"].struct.unnest().to_numpy())
     surface = rbf_kernel(numbers, gamma=0.5 / numbers.shape[1])
@@ -175,24 +170,6 @@ def build_classifiers(seen: pl.DataFrame) -> Mapping[str, partial[Floats]]:
         "blind_surface_v1": partial(ridge, surface, 1.0),
         "blind_year_v1": partial(direction, -seen["year"].to_numpy().astype(float)),
     }
-
-
-def _choose(keys: pl.LazyFrame) -> tuple[pl.DataFrame, int]:
-    """Choose texts batch by batch, and count how many there are, null ones included.
-
-    What a batch and those before it leave out, later ones cannot bring back: they only add texts
-    that come earlier, or in a later place of their cluster.
-    """
-    chosen = keys.clear().collect().drop("null")
-    n_labelled = 0
-    for batch in keys.collect_batches(chunk_size=_ROWS_AT_ONCE, maintain_order=True):
-        n_labelled += batch.height
-        known = batch.filter(~pl.col("null")).drop("null")
-        place = pl.int_range(pl.len()).over("label", "cluster", order_by="target_id")
-        ranked = pl.concat([chosen, known]).with_columns(place=place).sort("place", "target_id")
-        chosen = ranked.group_by("label").head(MAX_TEXTS_PER_CLASS)
-        chosen = chosen.select("target_id", "label", "cluster").sort("target_id")
-    return chosen, n_labelled
 
 
 def _counts(texts: pl.Series, **options: object) -> csr_array:
@@ -207,34 +184,28 @@ def _counts(texts: pl.Series, **options: object) -> csr_array:
 
 # Classifiers tried on folds they were not trained on, for true and for permuted labels.
 
-_SETS_AT_ONCE = 50
-"""Sets of labels that a classifier learns together; bounds the memory of naive Bayes."""
-
-_DECIMALS = 9
-"""Beyond them, scores of equal texts may differ with their places in a matrix."""
+_SETS_AT_ONCE = 50  # of labels that a classifier learns together: bounds naive Bayes' memory
+_DECIMALS = 9  # beyond them, scores of equal texts may differ with their places in a matrix
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class Outcome(NamedTuple):
     """How well a classifier tells the classes apart on texts it was not trained on."""
 
     label: Flags  # class of each text
     # share of the texts of its fold that score below a text, ties and itself one half: in (0, 1),
     # comparable across folds
     score: Floats
-    auc: float  # ROC AUC of the score
-    # the same under each permutation of the labels, with everything learned anew
-    permuted: Floats
+    auc: float  # of the score
+    permuted: Floats  # the same under each permutation of the labels, with everything learned anew
 
     def interval(self, confidence: float = 0.95) -> Interval:
         """Interval of the AUC to expect of such a classifier, trained on as many texts.
 
-        Learning adds to the error of an AUC, and so do clusters: the limits of ``auc_interval``
-        move away from the AUC by the ratio of its standard deviation on the permutations to that
-        of independent texts and a fixed score, at least 1.
-
-        Lehmann (1975), "Nonparametrics", section 1.4; Bengio and Grandvalet (2004), "No unbiased
-        estimator of the variance of K-fold cross-validation".
+        Learning adds to the error of an AUC, and so do clusters: the limits of `auc_interval` move
+        away from the AUC by the ratio of its standard deviation on the permutations to that of
+        independent texts and a fixed score, at least 1. Lehmann (1975), "Nonparametrics", section
+        1.4; Bengio and Grandvalet (2004), "No unbiased estimator of the variance of K-fold
+        cross-validation".
         """
         members, nonmembers = self.score[self.label], self.score[~self.label]
         plain = auc_interval(members, nonmembers, confidence=confidence)
@@ -272,17 +243,14 @@ def cross_validate(
             pieces = np.array_split(labels, -(-labels.shape[1] // _SETS_AT_ONCE), axis=1)
             shares = np.hstack([_held_out(model, piece, folds) for piece in pieces])
             auc, *permuted = map(roc_auc, labels.T, shares.T)
-            outcomes[name] = Outcome(
-                label=label, score=shares[:, 0], auc=auc, permuted=np.array(permuted)
-            )
+            outcomes[name] = Outcome(label, shares[:, 0], auc, np.array(permuted))
         return outcomes
 
 
 def _held_out(classifier: Classifier, labels: Flags, folds: Folds) -> Floats:
     from scipy.stats import rankdata
 
-    shares = np.empty(labels.shape)
-    fold_of_text = folds.fold_of_text
+    shares, fold_of_text = np.empty(labels.shape), folds.fold_of_text
     for fold in range(folds.n_folds):
         test, train = np.flatnonzero(fold_of_text == fold), np.flatnonzero(fold_of_text != fold)
         scores = classifier(train, test, labels[train]).round(_DECIMALS)
@@ -302,18 +270,14 @@ BLIND_CLASSIFIERS: Final = (
     "blind_surface_v1",
     "blind_year_v1",
 )
-"""Names of the classifiers, as in the metrics table."""
 
-_N_PERMUTATIONS = 199
-_N_FOLDS = 5
-_LEVEL = 0.05
-_SEPARABLE_ABOVE = 0.55
-_EXCLUDED_ABOVE = 0.60
+_N_PERMUTATIONS, _N_FOLDS, _LEVEL = 199, 5, 0.05
+_SEPARABLE_ABOVE, _EXCLUDED_ABOVE = 0.55, 0.60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """What the outcomes of all classifiers say together; None where there are none."""
+    """What the outcomes of all classifiers say together; None where there are no outcomes."""
 
     strongest: str | None = None  # name of the classifier with the highest AUC
     auc: float | None = None  # that AUC
@@ -330,32 +294,27 @@ class BlindBaseline(Judgement):
     """What classifiers that never see the model make of the labels."""
 
     metrics: pl.DataFrame  # ``roc_auc`` of each classifier, or a reason
-    # one row per text used: ``target_id`` and a Float64 column per classifier, in (0, 1): the share
-    # of the texts of its fold that score below it; higher means "more likely of the first class"
-    scores: pl.DataFrame
+    scores: pl.DataFrame  # of each text used: ``target_id``, and `Outcome.score` by classifier
     reason: str | None = None  # why there is no verdict
 
 
 def blind_baseline(texts: pl.LazyFrame, *, label: str = "member", seed: int = 0) -> BlindBaseline:
     """Try to tell labels apart without the model.
 
-    Classifiers are cross-validated in five folds of whole clusters. A classifier's scores are
-    replaced by their ranks within each fold, because folds of other training texts have other
-    scales. The p-value permutes labels by cluster within folds 199 times, and compares the highest
-    AUC of all classifiers. ``upper`` is the largest of the classifiers' one-sided limits, so that
-    it holds for all of them. Rows without a label are left out, null texts are counted, too.
+    Classifiers are cross-validated in five folds of whole clusters, and their scores replaced by
+    ranks within each fold, because folds of other training texts have other scales. The p-value
+    permutes labels by cluster within folds 199 times, and compares the highest AUC of all
+    classifiers. Rows without a label are left out, null texts are counted, too.
 
     Das, Zhang and Tramèr (2024), arXiv:2406.16201. Permutation: Ojala and Garriga (2010), test 1.
-    The largest of several limits: Berger (1982), "Multiparameter hypothesis testing".
     """
     chosen = read_texts(texts, label)
     if any(np.unique(chosen.cluster[chosen.label == side]).size < _N_FOLDS for side in (0, 1)):
         reason = f"each class needs texts of {_N_FOLDS} clusters"
         lost = [{"attack": name, "reason": reason} for name in BLIND_CLASSIFIERS]
         schema = {"target_id": pl.String()} | dict.fromkeys(BLIND_CLASSIFIERS, pl.Float64())
-        return BlindBaseline(
-            metrics=_metrics(chosen, lost), scores=pl.DataFrame(schema=schema), reason=reason
-        )
+        none = pl.DataFrame(schema=schema)
+        return BlindBaseline(metrics=_metrics(chosen, lost), scores=none, reason=reason)
     generator = np.random.default_rng(seed)
     folds = deal_folds(chosen.label, chosen.cluster, n_folds=_N_FOLDS, generator=generator)
     outcomes = cross_validate(
@@ -370,15 +329,15 @@ def blind_baseline(texts: pl.LazyFrame, *, label: str = "member", seed: int = 0)
         for name, outcome in outcomes.items()
     ]
     shares = {name: pl.Series(outcome.score) for name, outcome in outcomes.items()}
-    return BlindBaseline(
-        metrics=_metrics(chosen, rows),
-        scores=chosen.frame.select("target_id", **shares),
-        **asdict(judge(outcomes)),
-    )
+    scores = chosen.frame.select("target_id", **shares)
+    return BlindBaseline(metrics=_metrics(chosen, rows), scores=scores, **asdict(judge(outcomes)))
 
 
 def judge(outcomes: Mapping[str, Outcome]) -> Judgement:
-    """Judge the strongest classifier by the permutations and limits of all."""
+    """Judge the strongest classifier by the permutations and limits of all.
+
+    The largest of several limits holds for all: Berger (1982), "Multiparameter hypothesis testing".
+    """
     strongest = max(outcomes, key=lambda name: outcomes[name].auc)
     auc = outcomes[strongest].auc
     highest = np.max([outcome.permuted for outcome in outcomes.values()], axis=0)

@@ -1,4 +1,4 @@
-"""What the texts tell before any model is asked: copies, undeclared books, blind classifiers."""
+"""What the texts show before any model is asked: copies, undeclared books, blind classifiers."""
 
 from __future__ import annotations
 
@@ -19,12 +19,10 @@ _Row = dict[str, object]
 _Hashes = NDArray[np.uint64]
 
 
-MAX_TEXTS_PER_SIDE = 10_000
-"""More are left out; so many of 128 words take about 50 MB."""
-
-_LONG_RUN_WORDS = 13
-_SHORT_RUN_WORDS = 8
-_HIGH_OVERLAP = 0.7
+MAX_TEXTS_PER_SIDE = 10_000  # more are left out; so many of 128 words take about 50 MB
+# Runs of 13 words: Brown et al. (2020), arXiv:2005.14165, appendix C. 70 % of runs of 8 words:
+# Chowdhery et al. (2022), arXiv:2204.02311, section 8.
+_LONG_RUN_WORDS, _SHORT_RUN_WORDS, _HIGH_OVERLAP = 13, 8, 0.7
 _N_EXAMPLES = 5
 
 
@@ -41,7 +39,7 @@ class SideDuplicates(NamedTuple):
 
     @property
     def share(self) -> float | None:
-        """Share of texts concerned among those compared; None where there are none."""
+        """Share of texts concerned among those compared."""
         n_compared = self.n_texts - self.n_short
         return self.n_concerned / n_compared if n_compared else None
 
@@ -51,12 +49,8 @@ def near_duplicates(
 ) -> tuple[SideDuplicates, SideDuplicates]:
     """Find texts of each class that are in the other, too: label true first, then label false.
 
-    Rows without text or label are left out. Words are those of UAX #29, in lower case. Overlap is
-    counted against all texts of the other side together; of more than ``MAX_TEXTS_PER_SIDE`` texts
-    the first by ``target_id`` (a hash) are compared.
-
-    Runs of 13 words: Brown et al. (2020), arXiv:2005.14165, appendix C. 70 % of runs of 8 words:
-    Chowdhery et al. (2022), arXiv:2204.02311, section 8.
+    Words are those of UAX #29, in lower case. Overlap is counted against all texts of the other
+    side together; of too many texts the first by ``target_id`` (a hash) are compared.
     """
     known = texts.filter(pl.col(label).is_not_null(), pl.col("target").is_not_null())
     counts = dict(known.group_by(label).len().collect(engine="streaming").iter_rows())
@@ -70,8 +64,7 @@ def near_duplicates(
 def count_copies(texts: pl.LazyFrame) -> tuple[int, int]:
     """Count texts, and those that are in another cluster byte for byte (by 64-bit hashes).
 
-    ``texts`` has ``target`` (the text) and the columns of `cluster_names`; null texts are left out.
-    Each of two equal texts is a copy.
+    Null texts are left out. Each of two equal texts is a copy.
     """
     clusters = texts.with_columns(cluster=cluster_names(texts))
     known = clusters.filter(pl.col("target").is_not_null())
@@ -110,12 +103,11 @@ def _compare(texts: pl.DataFrame, others: pl.DataFrame, n_known: int) -> SideDup
     own, places = (
         each.filter(concerned).head(_N_EXAMPLES) for each in (texts["target_id"], places)
     )
-    other = others["target_id"].gather(places)
+    examples = [*zip(own, others["target_id"].gather(places), strict=True)]
     flags = (short["runs"] == 0, long_run, high_overlap, concerned)
     n_short, n_long, n_high, n_concerned = (int(each.sum()) for each in flags)
-    examples, n_left_out = [*zip(own, other, strict=True)], n_known - texts.height
-    counts = texts.height, n_left_out, n_short, n_long, n_high, n_concerned
-    return SideDuplicates(*counts, examples)
+    n_left_out = n_known - texts.height
+    return SideDuplicates(texts.height, n_left_out, n_short, n_long, n_high, n_concerned, examples)
 
 
 # Texts that look like parts of one book although no group says so.
@@ -164,8 +156,7 @@ def likeness(texts: Sequence[str]) -> Likeness | None:
 def asked_texts(targets: pl.LazyFrame) -> pl.Expr:
     """Label targets that are compared with nulls true, and the nulls false."""
     non_member = pl.col("role") == "non_member"
-    any_given = targets.select(non_member.any()).collect(engine="streaming").item()
-    null = non_member if any_given else _TARGET & ~pl.col("member")
+    null = non_member if _has(targets, non_member) else _TARGET & ~pl.col("member")
     return pl.when(null).then(pl.lit(value=False)).when(_TARGET).then(pl.lit(value=True))
 
 
@@ -186,25 +177,20 @@ def undeclared_rows(targets: pl.LazyFrame) -> Iterator[_Row]:
 
     Verdict: ``one_group`` (they count as one), ``one_book`` (they look like one) or ``apart``.
     """
-    counted = targets.select((pl.col("group") == UNDECLARED).any()).collect(engine="streaming")
+    any_grouped = _has(targets, pl.col("group") == UNDECLARED)
     for subject, found in _look(targets).items():
         if found is not None:
-            grouped = counted.item() and subject == "non-members"
+            grouped = any_grouped and subject == "non-members"
             verdict = ("one_group" if grouped else "one_book") if found.of_one_book else "apart"
-            yield {
-                "check": "undeclared_books",
-                "subject": subject,
-                "statistic": "likeness_of_neighbours",
-                "value": found.ratio,
-                "p_value": found.p_value,
-                "verdict": verdict,
-            }
+            row = {"check": "undeclared_books", "statistic": "likeness_of_neighbours"}
+            figures = {"value": found.ratio, "p_value": found.p_value, "verdict": verdict}
+            yield row | {"subject": subject} | figures
 
 
 def _look(targets: pl.LazyFrame) -> dict[str, Likeness | None]:
     """Look at the first non-members and targets where these are compared with those."""
     unknown = _TARGET & pl.col("member").is_null()
-    if not targets.select(unknown.any()).collect(engine="streaming").item():
+    if not _has(targets, unknown):
         return {}
     found = {}
     for subject, which in (("non-members", ~asked_texts(targets)), ("targets", unknown)):
@@ -220,11 +206,9 @@ def _loose() -> pl.Expr:
     return no_group & (pl.col("n_windows") == 1)
 
 
-# What the texts tell before any model is asked.
+# What the texts show before any model is asked.
 
-_MANY_COPIES = 0.01
-"""Share of texts from which copies are warned of."""
-
+_MANY_COPIES = 0.01  # share of texts from which copies are warned of
 _SCHEMA = Findings.create_empty().schema
 _LABELLED = pl.col("role").is_in(["target", "non_member"]) & pl.col("member").is_not_null()
 
@@ -280,14 +264,9 @@ def _has(table: pl.LazyFrame, *kinds: pl.Expr) -> bool:
 
 def _blind_rows(subject: str, blind: BlindBaseline) -> Iterator[_Row]:
     of = {"check": "blind_baseline", "subject": subject}
-    yield of | {
-        "statistic": "roc_auc",
-        "value": blind.auc,
-        "high": blind.upper,
-        "p_value": blind.p_value,
-        "verdict": blind.verdict,
-        "reason": blind.reason,
-    }
+    figures = {"value": blind.auc, "high": blind.upper, "p_value": blind.p_value}
+    said = {"verdict": blind.verdict, "reason": blind.reason}
+    yield of | {"statistic": "roc_auc"} | figures | said
     if blind.strongest is not None:
         yield of | {"statistic": "strongest", "value": blind.auc, "verdict": blind.strongest}
 
@@ -310,9 +289,7 @@ def _duplicate_rows(subject: str, found: tuple[SideDuplicates, SideDuplicates]) 
 
 # Passages that stand in several documents.
 
-RUN_WORDS = 20
-"""Words in a row that two documents must share."""
-
+RUN_WORDS = 20  # words in a row that two documents must share
 _TOO_SHORT = f"the passage has fewer than {RUN_WORDS} words"
 _NO_OTHER = "there is no document of another group"
 _NOWHERE = f"no other document has {RUN_WORDS} words in a row of it"

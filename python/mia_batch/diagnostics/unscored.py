@@ -1,9 +1,9 @@
-"""Scores that one class lacks more often than the other: what is left to measure is selected."""
+"""Scores that one class misses more often than the other: what is left to measure is selected."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -15,7 +15,7 @@ from mia_batch.tables import read_numbers
 from mia_batch.targets import cluster_names
 
 _SIGNIFICANT = 0.01
-_WORTH_SAYING = 0.01
+_WORTH_SAYING = 0.01  # a smaller difference moves no figure, however sure it is
 
 
 def count_reasons(rows: pl.LazyFrame) -> dict[str, int]:
@@ -38,35 +38,25 @@ def count_reasons(rows: pl.LazyFrame) -> dict[str, int]:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClassGaps:
-    """What was not scored of one class."""
+class UnevenScores(NamedTuple):
+    """Attacks that score one class less often than the other; pairs are members, non-members."""
 
-    n_texts: int  # texts of the class, at least one
-    n_unscored: int  # those without a score
-    reason: str | None = None  # their most frequent reason; None where none is known
-
-    @property
-    def share(self) -> float:
-        """Share of texts without a score."""
-        return self.n_unscored / self.n_texts
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnevenScores:
-    """Attacks that score one class less often than the other."""
-
-    attacks: tuple[str, ...]  # those of the largest difference; they lack scores of the same texts
-    members: ClassGaps  # what these lack
-    nonmembers: ClassGaps
+    attacks: tuple[str, ...]  # those of the largest difference; they miss scores of the same texts
+    n_texts: tuple[int, int]
+    n_unscored: tuple[int, int]
     # Fisher's exact test of these, two-sided, times the number of tests made; at most 1
     p_value: float
+    reasons: tuple[str | None, str | None] = (None, None)  # the most frequent ones
     others: tuple[str, ...] = ()  # further attacks that score the classes unevenly
 
     @property
+    def shares(self) -> tuple[float, float]:
+        """Shares of texts without a score."""
+        return self.n_unscored[0] / self.n_texts[0], self.n_unscored[1] / self.n_texts[1]
+
+    @property
     def difference(self) -> float:
-        """How far the classes' shares of unscored texts are apart, in [0, 1]."""
-        return abs(self.members.share - self.nonmembers.share)
+        return abs(self.shares[0] - self.shares[1])
 
 
 def uneven_findings(
@@ -79,9 +69,9 @@ def uneven_findings(
     rows: list[dict[str, object]] = []
     if found is not None:
         most = {"verdict": "most", "value": found.difference, "p_value": found.p_value}
-        rows += [{"subject": name, "statistic": "difference"} | most for name in found.attacks]
-        more: dict[str, object] = {"statistic": "difference", "verdict": "more"}
-        rows += [more | {"subject": name} for name in found.others]
+        rows = [{"subject": name, "statistic": "difference"} | most for name in found.attacks]
+        for name in found.others:
+            rows.append({"subject": name, "statistic": "difference", "verdict": "more"})
         rows += class_rows(found)
     of = {"check": "uneven_scores"}
     return pl.DataFrame([of | row for row in rows], schema=Findings.create_empty().schema)
@@ -90,12 +80,13 @@ def uneven_findings(
 def class_rows(
     found: UnevenScores, names: tuple[str, str] = ("members", "non-members")
 ) -> list[dict[str, object]]:
-    """Make rows of findings of what each class lacks."""
+    """Make rows of findings of what is missing of each class."""
     rows: list[dict[str, object]] = []
-    for name, gaps in zip(names, (found.members, found.nonmembers), strict=True):
-        figures = {"n_unscored": gaps.n_unscored, "n_texts": gaps.n_texts, "share": gaps.share}
+    for which, name in enumerate(names):
+        figures = {"n_unscored": found.n_unscored[which], "n_texts": found.n_texts[which]}
+        figures |= {"share": found.shares[which]}
         rows += [{"subject": name, "statistic": each, "value": figures[each]} for each in figures]
-        rows[-3]["reason"] = gaps.reason
+        rows[-3]["reason"] = found.reasons[which]
     return rows
 
 
@@ -109,22 +100,27 @@ def find_uneven_scores(
     """Find attacks that score one class less often than the other, beyond what chance does.
 
     ``counts`` says which targets count. None where all shares differ by less than one in a hundred
-    texts or have p above 0.01. Attacks that lack scores of the same texts are one test. Texts of
-    one cluster are lost together, so counts are divided by the design effect: Rao & Scott (1992),
-    "A simple method for the analysis of clustered binary data".
+    texts or have p above 0.01. Attacks that miss scores of the same texts are one test.
     """
     labelled = scores.with_columns(cluster=cluster_names(scores)).filter(counts)
-    alike = _alike(labelled, attacks)
+    lost = {attack: ~pl.col(attack).is_finite().fill_null(value=False) for attack in attacks}
+    counted = labelled.select(pl.len(), *(lost[name].sum().alias(name) for name in lost))
+    n_texts, *n_lost = counted.collect(engine="streaming").row(0)
+    alike: dict[bytes, list[str]] = {}  # attacks by what they miss, one bit for each text
+    for attack, n in zip(attacks, n_lost, strict=True):
+        if n:
+            bits = np.packbits(read_numbers(labelled, lost[attack], n_texts, np.bool_))
+            alike.setdefault(bits.tobytes(), []).append(attack)
     if not alike:
         return None
     hashes = labelled.select("member", pl.col("cluster").hash()).collect(engine="streaming")
     member = hashes["member"].to_numpy()
     cluster = np.unique(hashes["cluster"].to_numpy(), return_inverse=True)[1]
-    made = [
-        _compare(names, np.unpackbits(lost, count=member.size), member, cluster)
-        for lost, names in alike
-    ]
-    adjusted = [replace(one, p_value=min(1.0, len(made) * one.p_value)) for one in made]
+    tests = []
+    for packed, names in alike.items():
+        missing = np.unpackbits(np.frombuffer(packed, np.uint8), count=member.size)
+        tests.append(_compare(tuple(names), missing, member, cluster))
+    adjusted = [one._replace(p_value=min(1.0, len(tests) * one.p_value)) for one in tests]
     uneven = [
         one
         for one in sorted(adjusted, key=lambda one: -one.difference)
@@ -133,51 +129,32 @@ def find_uneven_scores(
     if not uneven:
         return None
     most, *others = uneven
-    reasons = {} if unscored is None else _reasons(labelled, unscored, most.attacks[0])
-    return replace(
-        most,
-        members=replace(most.members, reason=reasons.get(True)),
-        nonmembers=replace(most.nonmembers, reason=reasons.get(False)),
+    named = {} if unscored is None else _reasons(labelled, unscored, most.attacks[0])
+    return most._replace(
+        reasons=(named.get(True), named.get(False)),
         others=tuple(name for one in others for name in one.attacks),
     )
-
-
-def _alike(
-    labelled: pl.LazyFrame, attacks: Sequence[str]
-) -> list[tuple[NDArray[np.uint8], tuple[str, ...]]]:
-    """Put attacks together that lack the same scores: one bit for each text, and their names."""
-    lost = {attack: ~pl.col(attack).is_finite().fill_null(value=False) for attack in attacks}
-    counted = labelled.select(pl.len(), *(lost[name].sum().alias(name) for name in lost))
-    n_texts, *n_lost = counted.collect(engine="streaming").row(0)
-    alike: dict[bytes, list[str]] = {}
-    for attack, n in zip(attacks, n_lost, strict=True):
-        if n:
-            bits = np.packbits(read_numbers(labelled, lost[attack], n_texts, np.bool_))
-            alike.setdefault(bits.tobytes(), []).append(attack)
-    return [(np.frombuffer(bits, np.uint8), tuple(names)) for bits, names in alike.items()]
 
 
 def _compare(
     attacks: tuple[str, ...], lost: NDArray[np.uint8], member: Flags, cluster: Codes
 ) -> UnevenScores:
+    """Test counts divided by the design effect, for texts of one cluster are lost together.
+
+    Rao & Scott (1992), "A simple method for the analysis of clustered binary data".
+    """
     from scipy.stats import fisher_exact
 
-    sides = [
-        ClassGaps(n_texts=int(of.sum()), n_unscored=int(lost[of].sum())) for of in (member, ~member)
-    ]
-    table = np.array([[side.n_unscored, side.n_texts - side.n_unscored] for side in sides])
-    # Variance of the classes' difference by clusters, over that by texts, as if they lacked alike.
+    n_texts = int(member.sum()), int((~member).sum())
+    n_lost = int(lost[member].sum()), int(lost[~member].sum())
+    table = np.array([[k, n - k] for k, n in zip(n_lost, n_texts, strict=True)])
+    # Variance of the classes' difference by clusters, over that by texts, as if they missed alike.
     terms = (member - member.mean()) * (lost - lost.mean())
     of_texts = float(np.square(terms).sum())
     of_clusters = float(np.square(np.bincount(cluster, terms)).sum())
     effect = max(1.0, of_clusters / of_texts) if of_texts else 1.0
-    counts = np.rint(table / effect).astype(np.int64)
-    return UnevenScores(
-        attacks=attacks,
-        members=sides[0],
-        nonmembers=sides[1],
-        p_value=float(fisher_exact(counts).pvalue),
-    )
+    p_value = float(fisher_exact(np.rint(table / effect).astype(np.int64)).pvalue)
+    return UnevenScores(attacks, n_texts, n_lost, p_value)
 
 
 def _reasons(labelled: pl.LazyFrame, unscored: pl.LazyFrame, attack: str) -> dict[bool, str]:

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mia_batch.stats import Codes, Flags, Floats, Ints
 
-_FEWEST = 4
-"""A smaller effective number tells too little of how clusters differ for any interval."""
+_FEWEST = 4  # a smaller effective number tells too little of how clusters differ for any interval
 _ROUNDING = 1e-12
 
 
 def effective_number(sizes: NDArray[np.integer[Any]]) -> float:
-    """Count the clusters that there would be were they of one size.
-
-    Kish (1965), "Survey Sampling": the squared sum of the sizes over the sum of their squares.
-    """
+    """Clusters that there would be were they of one size: Kish (1965), "Survey Sampling"."""
     return float(sizes.sum()) ** 2 / float(np.square(sizes, dtype=np.float64).sum())
 
 
@@ -39,14 +34,11 @@ def few(effective: float, where: str = "") -> str:
 def design_effect(values: Floats, cluster: Ints) -> float:
     r"""Factor by which the variance of a mean grows because values of a cluster are alike.
 
-    .. math:: 1 + (m - 1) \rho
+    .. math:: 1 + (m - 1) \rho, \; \rho = (B - W) / (B + (n_0 - 1) W), \; n_0 = (N - m) / (k - 1)
 
-    with m the size of the cluster that a value is in, on average over the values, and
-    \(\rho = (B - W) / (B + (n_0 - 1) W)\) by analysis of variance: B and W are the mean squares
-    between the k clusters and within them, and \(n_0 = (N - m) / (k - 1)\) of N values. At least 1.
-
-    Kish (1965), "Survey Sampling", section 5.4; Donner (1986), "A review of inference procedures
-    for the intraclass correlation coefficient in the one-way random effects model".
+    m: mean size of the cluster that a value is in; B, W: mean squares between the k clusters and
+    within them, of N values. At least 1. Kish (1965), section 5.4; Donner (1986), "A review of
+    inference procedures for the intraclass correlation coefficient".
     """
     _, number, sizes = np.unique(cluster, return_inverse=True, return_counts=True)
     n, k = values.size, sizes.size
@@ -60,21 +52,12 @@ def design_effect(values: Floats, cluster: Ints) -> float:
     return max(1.0, 1 + (size - 1) * (between - within) / spread) if spread else 1.0
 
 
-# Folds that keep clusters whole, and labels permuted by cluster.
-#
-# Arrays have one entry per text: ``label`` its class, ``cluster`` the number of its cluster, from
-# 0 without gaps.
+class Folds(NamedTuple):
+    """A division of clusters into folds, all numbered from 0."""
 
-_PURE, _MIXED = 0, 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Folds:
-    """A division of clusters into folds."""
-
-    cluster: Codes  # cluster of each text, as an integer from 0
-    fold: Codes  # fold of each cluster, as an integer from 0
-    n_folds: int  # number of folds, at least 2
+    cluster: Codes  # of each text
+    fold: Codes  # of each cluster
+    n_folds: int  # at least 2
 
     @property
     def fold_of_text(self) -> Codes:
@@ -84,32 +67,29 @@ class Folds:
 def deal_folds(
     label: Flags, cluster: Codes, *, n_folds: int, generator: np.random.Generator
 ) -> Folds:
-    """Deal shuffled clusters to the folds in turn, one kind after the other.
+    """Deal shuffled clusters to the folds in turn: first all false, then mixed, then all true.
 
-    Kinds are: all texts false, both, all true, in this order, so that the clusters of a class stand
-    together, and two of them come to different folds. Given how many clusters of each kind a fold
-    has, every division is equally likely, so labels may be permuted within folds. scikit-learn's
-    ``StratifiedGroupKFold`` promises no such thing, because it looks at sizes and labels together.
+    So two clusters of a class come to different folds, and labels may be permuted within folds.
     """
+    # scikit-learn's StratifiedGroupKFold looks at sizes and labels together, so that divisions are
+    # not equally likely and permuted labels no null.
     share = np.bincount(cluster, label) / np.bincount(cluster)
     kind = np.sign(share) + (share == 1)
     fold = np.empty(share.size, dtype=np.intp)
     fold[_shuffled(kind, generator)] = np.arange(share.size) % n_folds
-    return Folds(cluster=cluster, fold=fold, n_folds=n_folds)
+    return Folds(cluster, fold, n_folds)
 
 
 def permute_labels(label: Flags, folds: Folds, generator: np.random.Generator) -> Flags:
-    """Permute labels among the clusters of a fold.
+    """Give each cluster the share of true labels of another one of its fold and kind.
 
-    Each cluster takes the share of true labels of another one of its fold, those of one class
-    among themselves and those of both among themselves; which of its texts are true is drawn
-    anew. A share that gives no whole number of texts is rounded at random, to at least one text of
-    each class.
+    Which of its texts are true is drawn anew. A share that gives no whole number of texts is
+    rounded at random, to at least one text of each class.
     """
     size = np.bincount(folds.cluster)
     share = np.bincount(folds.cluster, label) / size
     mixed = (share > 0) & (share < 1)
-    block = 2 * folds.fold + np.where(mixed, _MIXED, _PURE)
+    block = 2 * folds.fold + mixed
     drawn = np.empty_like(share)
     drawn[np.argsort(block, kind="stable")] = share[_shuffled(block, generator)]
     n_true = np.floor(drawn * size + generator.random(share.size))

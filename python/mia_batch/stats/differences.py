@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,26 +19,23 @@ from mia_batch.stats.intervals import (
     is_middling,
 )
 
+# Normal quantiles between which p-values are looked for: beyond, p is 1, or taken as 1e-15.
 _NEAREST, _FARTHEST = 0.01, 8.0
-"""Normal quantiles between which p-values are looked for: beyond, p is 1, or taken as 1e-15."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
-    """Difference of two areas, on the texts that have both scores."""
+class Difference(NamedTuple):
+    """AUC of one score less that of another, on the texts that have both."""
 
-    # AUC of the first less AUC of the second, in [-1, 1]; None where a class has no text
-    value: float | None
-    interval: Interval | None  # its confidence interval; None where the data cannot support one
-    # two-sided, of equal areas: above 1 - confidence where the interval holds 0; None without an
-    # interval
+    n_members: int  # that have both scores
+    n_nonmembers: int
+    value: float | None = None  # in [-1, 1]; None where a class has no text
+    interval: Interval | None = None  # None where the data cannot support one
+    # two-sided, of equal areas: above 1 - confidence where the interval holds 0
     p_value: float | None = None
-    reason: str | None  # why value or interval is None
-    n_members: int  # members that have both scores
-    n_nonmembers: int  # non-members that have both scores
+    reason: str | None = None  # why value or interval is None
 
     def row(self, n_texts: int) -> dict[str, Any]:
-        """Return the columns of the metrics table."""
+        """Columns of the metrics table."""
         return {
             "metric": "roc_auc_difference",
             "value": self.value,
@@ -59,38 +55,30 @@ def auc_difference(
     cluster: NDArray[np.int32] | None = None,
     confidence: float = CONFIDENCE,
 ) -> Difference:
-    """Compare two scores of the same texts by their ROC AUC.
+    """Compare two scores of the same texts by their ROC AUC; texts without both are left out.
 
-    Normal limits by the covariance of both areas where these lie from 0.05 to 0.95. Beyond, and
-    where both scores rank the texts alike, from the limits of each area, which are joined as if
-    their errors were independent: wide, but never of zero width. Texts without both scores, finite,
-    are left out.
-
-    DeLong, DeLong and Clarke-Pearson (1988), equation 7; Obuchowski (1997); Zou and Donner (2008),
-    equation 7.
+    Normal limits by the covariance of both areas where these lie from 0.05 to 0.95: DeLong, DeLong
+    and Clarke-Pearson (1988), equation 7; Obuchowski (1997). Beyond, and where both rank alike, the
+    limits of each area, joined as if their errors were independent: wide, but never of zero width,
+    Zou and Donner (2008), equation 7.
     """
     both = np.isfinite(first) & np.isfinite(second)
     member, first, second = member[both], first[both], second[both]
     cluster = None if cluster is None else cluster[both]
-    n_members = int(member.sum())
-    sizes = {"n_members": n_members, "n_nonmembers": member.size - n_members}
-    if 0 in sizes.values():
-        reason = "a class has no text that has both scores"
-        return Difference(value=None, interval=None, reason=reason, **sizes)
+    sizes = int(member.sum()), int(np.count_nonzero(~member))
+    if 0 in sizes:
+        return Difference(*sizes, reason="a class has no text that has both scores")
     area_1, influence_1 = estimate_auc(member, first, cluster)
     area_2, influence_2 = estimate_auc(member, second, cluster)
     gaps, value = influence_1 - influence_2, area_1.value - area_2.value
     if area_1.lack:
-        return Difference(value=value, interval=None, reason=area_1.lack, **sizes)
-    variance, z = float(gaps @ gaps), NormalDist().inv_cdf((1 + confidence) / 2)
-    low, high, method = _limits(area_1, area_2, variance, z)
-    return Difference(
-        value=value,
-        interval=Interval(max(-1.0, low), min(1.0, high), confidence, method),
-        p_value=_p_value(area_1, area_2, variance),
-        reason=None,
-        **sizes,
+        return Difference(*sizes, value=value, reason=area_1.lack)
+    variance = float(gaps @ gaps)
+    low, high, method = _limits(
+        area_1, area_2, variance, NormalDist().inv_cdf((1 + confidence) / 2)
     )
+    interval = Interval(max(-1.0, low), min(1.0, high), confidence, method)
+    return Difference(*sizes, value, interval, _p_value(area_1, area_2, variance))
 
 
 def _p_value(first: AucEstimate, second: AucEstimate, variance: float) -> float:
@@ -98,7 +86,7 @@ def _p_value(first: AucEstimate, second: AucEstimate, variance: float) -> float:
     from scipy.optimize import brentq
 
     def left(z: float) -> float:
-        """Measure how far the nearer limit, at so many standard errors, is from 0."""
+        """How far the nearer limit, at so many standard errors, is from 0."""
         low, high, _ = _limits(first, second, variance, z)
         return low if first.value > second.value else -high
 
@@ -128,20 +116,15 @@ def _limits(
 
 # Lower bounds of many areas that hold all at once: what the best of many attacks is worth.
 
-N_BLOCKS = 2_048
-"""Sums that the errors of an area are kept in: correlations of two areas are known to 0.02."""
-
-_N_DRAWN = 5_000
-"""Draws of the largest error; the quantile, of which three digits are kept, is known to 0.03."""
-
-_AT_ONCE = 1_000
+N_BLOCKS = 2_048  # sums that the errors of an area are kept in: correlations are known to 0.02
+# Draws of the largest error; the quantile, of which three digits are kept, is known to 0.03.
+_N_DRAWN, _AT_ONCE = 5_000, 1_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AucResult:
+class AucResult(NamedTuple):
     """One area of many, an attack's on a slice."""
 
-    estimate: AucEstimate  # the area and what is known of its error
+    estimate: AucEstimate
     # influences of the texts or clusters, in sums over blocks of them that are the same for all
     errors: Floats
     counts: dict[str, int]  # numbers of targets, columns of the metrics table
@@ -153,21 +136,18 @@ def simultaneous_bounds(
     """Bound areas from below so that all bounds hold together; None below 4 groups of a class.
 
     The quantile of the largest studentised error over all areas (max-t), by a multiplier bootstrap
-    of their influences, takes the place of the normal one in each area's own lower limit. Where an
-    area has no estimated variance, the quantile is at least Bonferroni's.
-
-    Chernozhukov, Chetverikov and Kato (2013), "Gaussian approximations and multiplier bootstrap for
-    maxima of sums of high-dimensional random vectors"; Hothorn et al. (2008), section 3.
+    of their influences, takes the place of the normal one in each area's own limit; at least
+    Bonferroni's where an area has no variance. Chernozhukov, Chetverikov and Kato (2013), "Gaussian
+    approximations and multiplier bootstrap"; Hothorn et al. (2008), section 3.
     """
     quantile = _quantile([one for one in tried.values() if not one.estimate.lack], len(tried), seed)
     method = f"max_t over {len(tried)}"
     bounds: dict[tuple[str, str], Interval | None] = dict.fromkeys(tried)
-    for key, area in ((key, one.estimate) for key, one in tried.items()):
-        if area.lack:
-            continue
-        widened = area.quantile(quantile)
-        low = auc_limits(area.value, area.variance, area.sizes, widened)[0]
-        bounds[key] = Interval(low, 1.0, CONFIDENCE, method)
+    for key, one in tried.items():
+        area = one.estimate
+        if not area.lack:
+            limits = auc_limits(area.value, area.variance, area.sizes, area.quantile(quantile))
+            bounds[key] = Interval(limits[0], 1.0, CONFIDENCE, method)
     return bounds
 
 
@@ -190,14 +170,10 @@ def _quantile(tried: Sequence[AucResult], n_tried: int, seed: int) -> float:
 
 
 def holm(p: Floats) -> Floats:
-    """Adjust p-values: if all adjusted up to a level are reported, one is false with that chance.
-
-    A missing p-value (NaN) counts as 1 and stays in the number of tests.
-
-    Holm (1979), "A simple sequentially rejective multiple test procedure".
-    """
-    order = np.argsort(np.where(np.isnan(p), 1.0, p), kind="stable")
-    steps = np.where(np.isnan(p), 1.0, p)[order] * np.arange(p.size, 0, -1)
+    """Adjust p-values by Holm (1979); a missing one (NaN) counts as 1, and as a test."""
+    known = np.where(np.isnan(p), 1.0, p)
+    order = np.argsort(known, kind="stable")
     adjusted = np.empty_like(p)
-    adjusted[order] = np.minimum(np.maximum.accumulate(steps), 1.0)
+    steps = np.maximum.accumulate(known[order] * np.arange(p.size, 0, -1))
+    adjusted[order] = np.minimum(steps, 1.0)
     return np.where(np.isnan(p), np.nan, adjusted)

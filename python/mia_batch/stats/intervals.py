@@ -7,10 +7,8 @@ be present and scores finite.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
-from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,10 +16,8 @@ from numpy.typing import NDArray
 from mia_batch.stats import Codes, Flags, Floats, Ints
 from mia_batch.stats.clusters import design_effect, effective_number, few, is_enough
 
-_Value = TypeVar("_Value", bound=np.generic)
-
 CONFIDENCE = 0.95
-_AT_ONCE = 65_536
+_AT_ONCE = 65_536  # scores whose placements are in memory together
 
 
 class OperatingPoint(NamedTuple):
@@ -32,12 +28,11 @@ class OperatingPoint(NamedTuple):
     tpr: float  # share of members predicted members, in [0, 1]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RocCurve:
-    """Every point of a ROC curve, in 8 bytes a score."""
+class RocCurve(NamedTuple):
+    """Every point of a ROC curve, in 8 bytes a score: rising scores of each class."""
 
-    members: Floats  # scores of the members, float64, rising; at least one
-    nonmembers: Floats  # scores of the non-members, the same
+    members: Floats
+    nonmembers: Floats
 
     @property
     def threshold(self) -> Floats:
@@ -58,7 +53,8 @@ class RocCurve:
     @property
     def area(self) -> float:
         """Probability that a member outscores a non-member, ties one half; in [0, 1]."""
-        won = sum(n_beaten(some, self.nonmembers).sum() for some in pieces(self.members))
+        parts = (self.members[at : at + _AT_ONCE] for at in range(0, self.members.size, _AT_ONCE))
+        won = sum(_n_beaten(part, self.nonmembers).sum() for part in parts)
         return float(won / (self.members.size * self.nonmembers.size))
 
     def point(self, threshold: float) -> OperatingPoint:
@@ -68,20 +64,18 @@ class RocCurve:
     def at_fpr(self, budget: float) -> OperatingPoint:
         """Point of the largest TPR whose empirical FPR is **at most** the budget.
 
-        Neither interpolated nor nearest: the budget is never exceeded.
-
-        Where no score can be flagged within the budget, the threshold is infinite.
+        Neither interpolated nor nearest. Where no score can be flagged within the budget, the
+        threshold is infinite.
         """
         n = self.nonmembers.size
         spared = n - bisect_right(range(n + 1), budget, key=lambda flagged: flagged / n) + 1
         classes = (self.members, self.nonmembers)
         if spared == 0:
             return self.point(float(min(scores[0] for scores in classes)))
-        highest_spared = self.nonmembers[spared - 1]
-        above = [scores[scores.searchsorted(highest_spared, side="right") :] for scores in classes]
-        return self.point(
-            float(min((scores[0] for scores in above if scores.size), default=np.inf))
-        )
+        highest = self.nonmembers[spared - 1]
+        above = [scores[scores.searchsorted(highest, side="right") :] for scores in classes]
+        lowest = min((scores[0] for scores in above if scores.size), default=np.inf)
+        return self.point(float(lowest))
 
     def widest_gap(self) -> OperatingPoint:
         """Point of the largest TPR - FPR; of several, the one with the highest threshold."""
@@ -89,28 +83,17 @@ class RocCurve:
 
 
 def roc_curve(member: Flags, score: Floats) -> RocCurve:
-    """Make the ROC curve over every distinct score; equal scores move together."""
-    members, nonmembers = score[member], score[~member]
-    members.sort()
-    nonmembers.sort()
-    return RocCurve(members=members, nonmembers=nonmembers)
+    return RocCurve(np.sort(score[member]), np.sort(score[~member]))
 
 
 def roc_auc(member: Flags, score: Floats) -> float:
-    """Probability that a member outscores a non-member, ties one half."""
     return roc_curve(member, score).area
 
 
-def n_beaten(scores: Floats, others: Floats) -> Floats:
+def _n_beaten(scores: Floats, others: Floats) -> Floats:
     """Count for each score the others below it, ties one half."""
     below, not_above = (others.searchsorted(scores, side=side) for side in ("left", "right"))
     return (below + not_above) / 2
-
-
-def pieces(values: NDArray[_Value]) -> Iterator[NDArray[_Value]]:
-    """Cut an array, so that what is made of it needs little room at a time."""
-    for start in range(0, values.size, _AT_ONCE):
-        yield values[start : start + _AT_ONCE]
 
 
 def _share_from(scores: Floats, threshold: float | Floats) -> Floats:
@@ -118,15 +101,12 @@ def _share_from(scores: Floats, threshold: float | Floats) -> Floats:
     return (scores.size - scores.searchsorted(threshold, side="left")) / scores.size
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AucEstimate:
+class AucEstimate(NamedTuple):
     """A ROC AUC and what is known of its error."""
 
-    value: float  # the AUC, in [0, 1]
-    # its estimated variance; 0 where undefined (a single text or cluster of a class)
-    variance: float
-    # members and non-members; where texts are clustered, as many texts as there would be were those
-    # of a cluster equal (Kish's effective number of clusters)
+    value: float  # in [0, 1]
+    variance: float  # 0 where undefined (a single text or cluster of a class)
+    # members and non-members; where texts are clustered, `effective_number` of their clusters
     sizes: tuple[float, float]
     clustered: bool  # whether texts share clusters
 
@@ -143,10 +123,7 @@ class AucEstimate:
         return min(self.sizes) if self.clustered else None
 
     def quantile(self, z: float) -> float:
-        """Widen a normal quantile where few groups tell of their own spread.
-
-        With ``n_groups - 1`` degrees of freedom, an effective number, at the same probability.
-        """
+        """Student's quantile, of ``n_groups - 1`` degrees of freedom, for a normal one."""
         if self.n_groups is None:
             return z
         from scipy.stats import norm, t
@@ -160,14 +137,12 @@ def estimate_auc(
     """Compute a ROC AUC and the influence of each text, or of each cluster in the order of codes.
 
     The sum of the influences' squares estimates the AUC's variance, the sum of their products with
-    those of another AUC over the same texts their covariance.
-
-    Independent texts: DeLong, DeLong and Clarke-Pearson (1988), "Comparing the areas under two or
-    more correlated receiver operating characteristic curves", equations 4 to 6. Clusters:
-    Obuchowski (1997), "Nonparametric analysis of clustered ROC curve data", section 2, with the
-    factor 1 / (1 - w) of a cluster with the share w of a class's texts in place of K / (K - 1), by
-    Bell and McCaffrey (2002), "Bias reduction in standard errors for linear regression with
-    multi-stage samples": the same where clusters are of one size.
+    those of another AUC over the same texts their covariance. Independent texts: DeLong, DeLong and
+    Clarke-Pearson (1988), "Comparing the areas under two or more correlated receiver operating
+    characteristic curves", equations 4 to 6. Clusters: Obuchowski (1997), "Nonparametric analysis
+    of clustered ROC curve data", section 2, with 1 / (1 - w) of a cluster with the share w of a
+    class's texts in place of K / (K - 1): Bell and McCaffrey (2002), "Bias reduction in standard
+    errors for linear regression with multi-stage samples". Of clusters of one size they are equal.
     """
     curve = roc_curve(member, score)
     value = curve.area
@@ -182,32 +157,29 @@ def estimate_auc(
         np.add.at(counts, codes[rows], 1)
         sizes.append(effective_number(counts))
         own = np.zeros_like(influence)
-        for piece in pieces(rows):
-            placement = n_beaten(score[piece], others) / others.size - mean
-            np.add.at(own, codes[piece], placement / rows.size)
+        for start in range(0, rows.size, _AT_ONCE):
+            part = rows[start : start + _AT_ONCE]
+            placement = _n_beaten(score[part], others) / others.size - mean
+            np.add.at(own, codes[part], placement / rows.size)
         influence += sign * own / np.sqrt(np.maximum(1 - counts / rows.size, 1 / rows.size))
     if min(sizes) == 1:  # a class is one text or cluster
         influence[:] = 0
     estimate = AucEstimate(
-        value=value,
-        variance=float(influence @ influence),
-        sizes=(sizes[0], sizes[1]),
-        clustered=cluster is not None,
+        value, float(influence @ influence), (sizes[0], sizes[1]), cluster is not None
     )
     return estimate, influence
 
 
 # Confidence intervals for the area under a ROC curve.
 
-_DELONG_WITHIN = (0.05, 0.95)
-"""Outside, simulation gives DeLong too low a coverage."""
+_DELONG_WITHIN = (0.05, 0.95)  # outside, simulation gives DeLong too low a coverage
 
 
 class Interval(NamedTuple):
     """A confidence interval."""
 
-    low: float  # lower limit
-    high: float  # upper limit, above ``low``
+    low: float
+    high: float  # above ``low``
     confidence: float  # nominal coverage, in (0, 1)
     method: str  # how it was made
 
@@ -223,16 +195,7 @@ def auc_interval(
 
 
 def estimate_interval(estimate: AucEstimate, *, confidence: float = CONFIDENCE) -> Interval | None:
-    """Interval of an estimated ROC AUC, independent texts or clusters; never of zero width.
-
-    DeLong's variance on the logit scale where the AUC lies from 0.05 to 0.95, Newcombe's method 5
-    beyond, and where DeLong's variance is 0 or undefined. Of clusters with Student's t of K - 1
-    degrees of freedom, K the effective number of the class that has fewer; None below 4.
-
-    DeLong et al. (1988) and Obuchowski (1997), as in `estimate_auc`; Newcombe (2006), "Confidence
-    intervals for an effect size measure based on the Mann-Whitney statistic. Part 2", method 5;
-    Kish (1965), "Survey sampling".
-    """
+    """Interval of a ROC AUC by `auc_limits`; of clusters by Student's t, and none below 4."""
     if estimate.lack:
         return None
     quantile = estimate.quantile(NormalDist().inv_cdf((1 + confidence) / 2))
@@ -245,10 +208,11 @@ def estimate_interval(estimate: AucEstimate, *, confidence: float = CONFIDENCE) 
 def auc_limits(
     auc: float, variance: float, sizes: tuple[float, float], quantile: float
 ) -> tuple[float, float, str]:
-    """Limits of a ROC AUC from its variance, or from the number of texts; never of zero width.
+    """Limits of a ROC AUC so many standard errors away, and their method; never of zero width.
 
-    The variance is 0 where undefined; ``quantile`` is in standard errors. Lower limit, upper limit,
-    method.
+    DeLong's variance on the logit scale where the AUC lies from 0.05 to 0.95; beyond, and where
+    that variance is 0 or undefined: Newcombe (2006), "Confidence intervals for an effect size
+    measure based on the Mann-Whitney statistic. Part 2", method 5.
     """
     from scipy.special import expit, logit
 
@@ -261,44 +225,36 @@ def auc_limits(
 
 def is_middling(auc: float) -> bool:
     """Whether an AUC is far enough from 0 and 1 for limits from its estimated variance."""
-    low, high = _DELONG_WITHIN
-    return low <= auc <= high
+    return _DELONG_WITHIN[0] <= auc <= _DELONG_WITHIN[1]
 
 
 def _newcombe_low(auc: float, n1: float, n0: float, z: float) -> float:
-    """Smallest AUC that is z standard errors below the one observed.
-
-    The standard error is that of the tried AUC: Hanley and McNeil's, with the numbers of both
-    classes replaced by their mean, so that the interval mirrors when the classes change places.
-    """
+    """Smallest AUC that is z standard errors, as they were of it, below the one observed."""
     from scipy.optimize import brentq
 
+    # Hanley and McNeil's error, with the numbers of both classes replaced by their mean, so that
+    # the interval mirrors when the classes change places.
     extra = (n1 + n0) / 2 - 1
 
     def gap(tried: float) -> float:
         spread = 1 + extra * ((1 - tried) / (2 - tried) + tried / (1 + tried))
         return (auc - tried) ** 2 - z**2 * tried * (1 - tried) * spread / (n1 * n0)
 
-    if auc == 0:
-        return 0.0
-    return float(brentq(gap, 0.0, min(auc, 1 - 1e-12), xtol=1e-12))
+    return float(brentq(gap, 0.0, min(auc, 1 - 1e-12), xtol=1e-12)) if auc else 0.0
 
 
 # Confidence intervals for rates: at a false-positive budget, and at a threshold fixed before.
 
-_FEWEST_GROUPS = 5
-"""Where fewer groups have flagged texts, or others, these do not tell how much groups differ."""
+_FEWEST_GROUPS = 5  # where fewer have flagged texts, or others, how much groups differ is unknown
 
 
 def independent_number(flagged: Flags, cluster: NDArray[np.integer[Any]]) -> float:
     """Count the independent texts of which a share would be as well known as of these clusters.
 
-    Texts by the `design_effect` on being flagged, and by the square of how much wider Student's t
-    is than the normal. Where fewer than 5 clusters have flagged texts, or texts that are not, at
-    most the clusters' `effective_number`.
-
-    Korn and Graubard (1998), "Confidence intervals for proportions with small expected number of
-    positive counts estimated from survey data", section 2.
+    Texts by the `design_effect`, and by the square of how much wider Student's t is than the
+    normal: Korn and Graubard (1998), "Confidence intervals for proportions with small expected
+    number of positive counts estimated from survey data", section 2. Where fewer than 5 clusters
+    have flagged texts, or others, at most the `effective_number`.
     """
     from scipy.stats import norm, t
 
@@ -321,11 +277,9 @@ def tpr_interval(
 
     The TPR errs because the members are few, within Clopper-Pearson limits, and because the
     threshold is estimated: two order statistics of the non-members enclose the one whose FPR is the
-    budget. Both are joined by the method of variance estimates recovery. ``sizes`` are members and
-    non-members, where texts are clustered by `independent_number`.
-
-    David and Nagaraja (2003), "Order statistics", section 7.1; Zou and Donner (2008), "Construction
-    of confidence limits about effect measures: a general approach", equations 1 and 2.
+    budget, David and Nagaraja (2003), "Order statistics", section 7.1. Both are joined as by Zou
+    and Donner (2008), "Construction of confidence limits about effect measures: a general
+    approach", equations 1 and 2. ``sizes``: independent members and non-members.
     """
     from scipy.stats import binom
 
@@ -352,9 +306,8 @@ def _share_above(curve: RocCurve, rank: int) -> float:
 def threshold_fpr_interval(n: float, budget: float) -> Interval:
     """Range of the true FPR of a threshold that spends a budget on so many non-members.
 
-    With k = floor(n FPR) flagged, it is distributed as Beta(k + 1, n - k) for scores without ties.
-    David and Nagaraja (2003), "Order statistics", section 2.3; Vovk (2012), "Conditional validity
-    of inductive conformal predictors", section 2.
+    With k = floor(n FPR) flagged, Beta(k + 1, n - k) for scores without ties: David and Nagaraja
+    (2003), section 2.3; Vovk (2012), "Conditional validity of inductive conformal predictors".
     """
     from scipy.stats import beta
 
@@ -364,10 +317,7 @@ def threshold_fpr_interval(n: float, budget: float) -> Interval:
 
 
 def clopper_pearson(hits: float, n: float) -> Interval:
-    """Interval of a rate at a threshold that was fixed on other data; numbers need not be whole.
-
-    Clopper and Pearson (1934).
-    """
+    """Interval of a rate at a threshold fixed on other data: Clopper and Pearson (1934)."""
     from scipy.stats import beta
 
     error = (1 - CONFIDENCE) / 2  # a parameter of 0 gives NaN, where the limit is 0 or 1
@@ -379,22 +329,16 @@ def clopper_pearson(hits: float, n: float) -> Interval:
 # Means of paired differences, with errors that move together within clusters.
 
 _ROUNDING = 1e-12  # of the largest value: what is smaller is the error of sums
-_ALIKE = "the runs before and of the retrained model cannot be told apart"
-_NOT_ABOVE = "the run before does not score above that of the retrained model"
-_NO_SPREAD = "the same share is removed everywhere, so that its spread is unknown"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Means:
+class Means(NamedTuple):
     """Means of some numbers of each text, by unit."""
 
-    value: Floats  # means, a row for each unit and a column for each number
-    # of the means, estimated from clusters; 0 where all clusters agree, or there is one
-    covariance: Floats
+    value: Floats  # a row for each unit and a column for each number
+    covariance: Floats  # estimated from clusters; 0 where all clusters agree, or there is one
     n: Ints  # texts of each unit
-    n_clusters: Ints  # clusters of each unit
-    # clusters that there would be were they of one size (Kish), at most ``n_clusters``
-    effective: Floats
+    n_clusters: Ints
+    effective: Floats  # `effective_number` of clusters, at most ``n_clusters``
 
     @property
     def enough(self) -> Flags:
@@ -402,28 +346,21 @@ class Means:
         return np.asarray(is_enough(self.effective))
 
     def half_widths(self) -> Floats:
-        """Half of each interval, like ``value``; NaN where the data support none.
-
-        Student's t, its degrees of freedom the effective number of clusters less 1.
-        """
-        from scipy.stats import t
-
-        return np.asarray(t.ppf((1 + CONFIDENCE) / 2, self._freedom) * self._errors)
+        """Half of each interval, by Student's t; NaN where the data support none."""
+        return self._by_t()[0]
 
     def p_values(self) -> Floats:
         """Two-sided, of a mean of 0, by the same t; NaN where there is no interval."""
+        return self._by_t()[1]
+
+    def _by_t(self) -> tuple[Floats, Floats]:
         from scipy.stats import t
 
-        return np.asarray(2 * t.sf(np.abs(self.value / self._errors), self._freedom))
-
-    @property
-    def _errors(self) -> Floats:
         variance = np.diagonal(self.covariance, axis1=1, axis2=2)
-        return np.asarray(np.sqrt(np.where(variance > 0, variance, np.nan)))
-
-    @property
-    def _freedom(self) -> Floats:
-        return np.where(self.enough, self.effective - 1, np.nan)[:, None]
+        errors = np.sqrt(np.where(variance > 0, variance, np.nan))
+        freedom = np.where(self.enough, self.effective - 1, np.nan)[:, None]
+        half = np.asarray(t.ppf((1 + CONFIDENCE) / 2, freedom) * errors)
+        return half, np.asarray(2 * t.sf(np.abs(self.value / errors), freedom))
 
 
 def cluster_means(values: Floats, unit: Codes, cluster: Codes) -> Means:
@@ -435,7 +372,7 @@ def cluster_means(values: Floats, unit: Codes, cluster: Codes) -> Means:
     .. math:: \sum_k \frac{(s_k - n_k \bar s)^2}{1 - n_k / n} / n^2
 
     Cochran (1977), "Sampling techniques", section 6.3, for the ratio of sums; Bell and McCaffrey
-    (2002), for the denominator; Kish (1965), for the effective number.
+    (2002), for the denominator.
     """
     width = int(cluster.max()) + 1
     pairs, code, size = np.unique(unit * width + cluster, return_inverse=True, return_counts=True)
@@ -449,31 +386,26 @@ def cluster_means(values: Floats, unit: Codes, cluster: Codes) -> Means:
     products /= np.maximum(1 - size / n[owner], 1 / n[owner])[:, None, None]
     covariance = np.zeros((n.size, *products.shape[1:]))
     np.add.at(covariance, owner, products)
-    return Means(
-        value=mean,
-        covariance=covariance / n[:, None, None] ** 2,
-        n=n.astype(np.int64),
-        n_clusters=n_clusters,
-        effective=n**2 / np.bincount(owner, size.astype(np.float64) ** 2),
-    )
+    covariance /= n[:, None, None] ** 2
+    effective = n**2 / np.bincount(owner, size.astype(np.float64) ** 2)
+    return Means(mean, covariance, n.astype(np.int64), n_clusters, effective)
 
 
 class Ratio(NamedTuple):
     """A ratio, or the reason why value or interval is missing."""
 
-    value: float | None = None  # the ratio; None where the data support none
-    interval: Interval | None = None  # its confidence interval; None where the data support none
-    reason: str | None = None  # why value or interval is None
+    value: float | None = None
+    interval: Interval | None = None
+    reason: str | None = None
 
 
 def removed_share(gaps: Floats, covariance: Floats, effective: float) -> Ratio:
-    r"""Share of a difference that unlearning has removed, with Fieller's interval.
+    r"""Share of a difference that unlearning has removed: Fieller (1954).
 
     ``gaps`` are the means x of before - after and y of before - retrained, over ``effective``
     independent clusters. The interval holds every share \(\rho\) with
     \((x - \rho y)^2 \le t^2 (v_x - 2 \rho c + \rho^2 v_y)\). It is not clipped: below 0 unlearning
-    made it worse, above 1 it went further than the retrained model. Withheld where the interval of
-    y holds 0 or lies below, and limits where they would meet. Fieller (1954).
+    made it worse, above 1 it went further than the retrained model.
     """
     from scipy.stats import t
 
@@ -482,13 +414,14 @@ def removed_share(gaps: Floats, covariance: Floats, effective: float) -> Ratio:
     (x, y), ((v_x, c), (_, v_y)) = gaps.tolist(), covariance.tolist()
     squared = float(t.ppf((1 + CONFIDENCE) / 2, effective - 1)) ** 2
     if y * y <= squared * v_y:
-        return Ratio(reason=_ALIKE)
+        return Ratio(reason="the runs before and of the retrained model cannot be told apart")
     if y < 0:
-        return Ratio(reason=_NOT_ABOVE)
+        return Ratio(reason="the run before does not score above that of the retrained model")
     a, b, rest = y * y - squared * v_y, x * y - squared * c, x * x - squared * v_x
     spread = max(b * b - a * rest, 0.0) ** 0.5
     if spread <= 1e-9 * abs(a):
-        return Ratio(value=x / y, reason=_NO_SPREAD)
+        reason = "the same share is removed everywhere, so that its spread is unknown"
+        return Ratio(value=x / y, reason=reason)
     low, high = (b - spread) / a, (b + spread) / a
     return Ratio(x / y, Interval(low, high, CONFIDENCE, "fieller"))
 
@@ -502,17 +435,14 @@ _NOTHING = "there is nothing to take a share of"
 def ratio_of_sums(sums: Floats, cluster: Codes) -> Ratio:
     r"""Divide sums over texts, with an interval in [0, 1] for a ratio that lies there.
 
-    The ratio is \(R = \sum a_i / \sum b_i\). Its error is that of the mean of
+    The error of the ratio \(R = \sum a_i / \sum b_i\) is that of the mean of
     \((a_i - R b_i) / \bar b\) over whole clusters, and the interval is symmetric in its logit, by
-    Student's t. ``sums`` has a row of numerators and one of denominators, which are not smaller;
-    clusters are codes from 0, each of which has a text.
-
+    Student's t. ``sums`` has a row of numerators and one of denominators, which are not smaller.
     Cochran (1977), "Sampling techniques", sections 2.11 and 6.3.
     """
-    above, below = sums
-    if not below.any():
+    if not sums[1].any():
         return Ratio(reason=_NOTHING)
-    value = float(above.sum() / below.sum())
+    value = float(sums[0].sum() / sums[1].sum())
     half = _half(_influence(sums), cluster)
     if isinstance(half, str):
         return Ratio(value=value, reason=half)
@@ -528,8 +458,7 @@ def ratio_of_sums(sums: Floats, cluster: Codes) -> Ratio:
 def ratio_difference(one: Floats, other: Floats, cluster: Codes) -> Ratio:
     """Subtract a ratio of sums over the same texts from another, with an interval of the pair.
 
-    Each has two rows, as `ratio_of_sums` takes them. The interval is symmetric, by Student's t, of
-    the differences of what each text adds to either ratio.
+    It is symmetric, by Student's t, of the differences of what each text adds to either ratio.
     """
     if not one[1].any() or not other[1].any():
         return Ratio(reason=_NOTHING)
@@ -541,7 +470,7 @@ def ratio_difference(one: Floats, other: Floats, cluster: Codes) -> Ratio:
 
 
 def _influence(sums: Floats) -> Floats:
-    """Return what each text adds to the error of a ratio; its mean is 0."""
+    """Give what each text adds to the error of a ratio; its mean is 0."""
     above, below = sums
     ratio = above.sum() / below.sum()
     return np.asarray((above - ratio * below) / below.mean())
