@@ -17,7 +17,8 @@ import mia_batch
 from mia_batch import Run, pipeline
 from mia_batch.attacks.from_samples import PROBE_ATTACKS
 from mia_batch.extras.sets import paraphrasing
-from mia_batch.settings import nested
+from mia_batch.pipeline.stages.verdicts import conclusions
+from mia_batch.settings import load_settings, nested, stored_settings
 from tests.checkpoints import SMALLEST, TEXTS, save_checkpoint, save_masked_checkpoint
 from tests.hostile_server import MODEL, HostileServer, TinyModel
 
@@ -36,6 +37,30 @@ def audit(**settings: Any) -> Run:
 
 def rescore(folder: Path, **settings: Any) -> Run:
     return pipeline.rescore(folder, **nested(settings))
+
+
+def planned(settings: dict[str, Any]) -> dict[str, str]:
+    """What an audit with these settings would do, by name."""
+    return dict(pipeline.plan(load_settings(settings, use_config=False)))
+
+
+def said_of(run: Run) -> list[str]:
+    """The conclusions of a finished run."""
+    manifest = run.manifest
+    settings = stored_settings(manifest.settings)
+    return [*conclusions(run, settings, manifest.made["scores"]["attacks"])]
+
+
+def tables_of(folder: Path) -> dict[str, bytes]:
+    """Bytes of a run's tables, those of models that it made left out."""
+    paths = (path for path in folder.rglob("*.parquet") if "models" not in path.parts)
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
+
+
+def found(run: Run, check: str, **of: str) -> dict[str, Any]:
+    """Values of a check's findings by their statistic."""
+    rows = run["findings"].filter(check=check, **of)
+    return dict(rows.select("statistic", "value").iter_rows())
 
 
 def paraphrase(**settings: Any) -> pl.DataFrame:

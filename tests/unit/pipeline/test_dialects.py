@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,35 +10,23 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import pytest
 
-import mia_batch
-from mia_batch.pipeline.stages.verdicts import conclusions
-from mia_batch.settings import stored_settings
+from mia_batch.errors import EngineError, SettingsError
 from tests import runs
 from tests.hostile_server import EVERYTHING, MODEL, Asked, HostileServer, Reply, TinyModel, failure
+from tests.runs import found, said_of
 from tests.unit.pipeline.conftest import Listener
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
-N_TEXTS = 24
-
+    from mia_batch import Run
 
 _dice = random.Random(1)
-
-
-TEXTS = [" ".join(f"w{_dice.randrange(500)}" for _ in range(60)) for _ in range(N_TEXTS)]
-
-
-MEMBERS = TEXTS[: N_TEXTS // 2]
-
-
-FEW = TEXTS[N_TEXTS // 2 - 4 : N_TEXTS // 2 + 4]
+TEXTS = [" ".join(f"w{_dice.randrange(500)}" for _ in range(60)) for _ in range(24)]
+MEMBERS = TEXTS[:12]
+FEW = TEXTS[8:16]
 """Too few of each class for a blind baseline, which has nothing to do with the endpoint."""
-
-
 SCORE = "samia_matched_v1"
-
-
 THOUGHT = 300  # tokens of a thought
 
 
@@ -112,18 +99,15 @@ def finishing(**finish: Any) -> Callable[[dict[str, Any], Asked], None]:
     return lambda choice, _: choice.update(finish)
 
 
-def content(choice: dict[str, Any]) -> str:
-    text: str = choice["message"]["content"]
-    return text
-
-
 def in_parts(choice: dict[str, Any], _: Asked) -> None:
-    choice["message"]["content"] = [{"type": "text", "text": content(choice)}]
+    text = choice["message"]["content"]
+    choice["message"]["content"] = [{"type": "text", "text": text}]
     choice["finish_reason"] = "end_turn"
 
 
 def aloud(choice: dict[str, Any], _: Asked) -> None:
-    choice["message"]["content"] = f"<think>\nThe words are known.\n</think>\n\n{content(choice)}"
+    text = choice["message"]["content"]
+    choice["message"]["content"] = f"<think>\nThe words are known.\n</think>\n\n{text}"
 
 
 def is_quiet(fields: dict[str, Any]) -> bool:
@@ -173,8 +157,6 @@ COMPLETIONS = {
     "eos": Dialect(say=finishing(finish_reason="eos")),
     "index from 1": Dialect(say=lambda choice, _: choice.update(index=choice["index"] + 1)),
 }
-
-
 CHATS = {
     "a reasoning model": Dialect(refuse=reasoning_model, say=thinking_first, used=thought),
     "a gateway to a model that takes one of two": Dialect(refuse=exclusive, say=in_parts),
@@ -198,16 +180,15 @@ def audit(tmp_path_factory):
         answer: Callable[[Asked], Reply],
         texts: list[str] = TEXTS,
         *,
-        labelled: bool = True,
+        labelled: bool = False,
         **changed: Any,
-    ) -> mia_batch.Run:
+    ) -> Run:
         folder = tmp_path_factory.mktemp("dialect")
         member = [text in MEMBERS if labelled else None for text in texts]
         corpus = pl.DataFrame({"text": texts, "member": pl.Series(member, dtype=pl.Boolean)})
-        corpus.write_parquet(folder / "corpus.parquet")
         with HostileServer(answer) as server:
             usual: dict[str, Any] = {
-                "input": str(folder / "corpus.parquet"),
+                "input": runs.written(folder, corpus),
                 "model": MODEL,
                 "base_url": server.url,
                 "preset": "matched",
@@ -222,22 +203,26 @@ def audit(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def plain(audit):
-    return {chat: audit(Memoriser(), FEW, chat=chat)["scores"] for chat in (False, True)}
+    return {
+        chat: audit(Memoriser(), FEW, labelled=True, chat=chat)["scores"] for chat in (False, True)
+    }
 
 
-def auc(run: mia_batch.Run) -> float:
+def auc(run: Run) -> float:
     figures = run["metrics"].filter(metric="roc_auc", attack=SCORE, slice="all")
-    value: float = figures["value"][0]
-    return value
+    return float(figures["value"][0])
 
 
 @pytest.mark.parametrize("name", [*COMPLETIONS, *CHATS])
 def test_the_scores_are_those_behind_a_plain_server(audit, plain, name):
     chat = name in CHATS
-    run = audit((CHATS if chat else COMPLETIONS)[name], FEW, chat=chat)
+    run = audit((CHATS if chat else COMPLETIONS)[name], FEW, labelled=True, chat=chat)
     assert auc(run) == 1.0
-    same = [column for column in plain[chat].columns if column not in {"n_short"}]
-    assert run["scores"].select(same).equals(plain[chat].select(same))
+    assert run["scores"].drop("n_short").equals(plain[chat].drop("n_short"))
+
+
+def about(*texts: str) -> Callable[[Asked], bool]:
+    return lambda asked: any(asked.prompt.rpartition("\n\n")[2] in text for text in texts)
 
 
 def refusing(which: Callable[[Asked], bool], text: str = "I'm sorry, but I can't help with that."):
@@ -262,132 +247,105 @@ def filtering(which: Callable[[Asked], bool]):
     return Dialect(say=say)
 
 
-def about(texts: list[str]) -> Callable[[Asked], bool]:
-    return lambda asked: any(asked.prompt.rpartition("\n\n")[2] in text for text in texts)
+def never_ending(choice: dict[str, Any], _: Asked) -> None:
+    choice["message"] |= {"content": None, "reasoning_content": "It might be that"}
 
 
-def conclusions_of(run: mia_batch.Run) -> Iterator[str]:
-    settings = stored_settings(run.manifest.settings)
-    return conclusions(run, settings, run.manifest.made["scores"]["attacks"])
-
-
-def counts(run: mia_batch.Run, check: str) -> dict[str, float]:
-    rows = run["findings"].filter(check=check)
-    return dict(rows.select("statistic", "value").iter_rows())
+NO_USE = r"(?s)48 of 48 answers of the target model are of no use.*48 times: {}.*have no meaning"
 
 
 @pytest.mark.parametrize(
-    ("said", "kind"),
+    ("server", "changed", "error", "message"),
     [
-        ("I'm sorry, but I can't help with that.", "refusal"),
-        ("Please tell me more about the book.", "the same answer"),
-        ("", "empty"),
-        ("<think> What can this be? It might", "thinking"),
+        (refusing(lambda _: True), {}, EngineError, NO_USE.format("the model ref")),
+        (refusing(lambda _: True, ""), {}, EngineError, NO_USE.format("the answer is empty")),
+        (
+            refusing(lambda _: True, "<think> What can this be? It might"),
+            {},
+            EngineError,
+            NO_USE.format("the model spent its tokens on thoughts"),
+        ),
+        (
+            refusing(lambda _: True, "Please tell me more about the book."),
+            {},
+            EngineError,
+            "24 of 24 prompts .* are answered by 'Please tell me more .*' alike",
+        ),
+        (Dialect(say=never_ending), {}, EngineError, "spends 4,096 tokens and more on thoughts"),
+        (
+            COMPLETIONS["temperature 1 alone"],
+            {"temperature": 0.7, "chat": False},
+            SettingsError,
+            r"refuses temperature 0\.7 .*leave setting 'temperature' at 1",
+        ),
     ],
+    ids=["refusal", "empty", "thinking", "the same answer", "never ends", "temperature"],
 )
-def test_answers_that_are_mostly_of_no_use_end_the_run_after_a_block(audit, said, kind):
-    server = refusing(lambda _: True, said)
-    with pytest.raises(mia_batch.EngineError, match="would have no meaning") as caught:
-        audit(server, labelled=False, chat=True)
-    expected = {
-        "refusal": r"48 of 48 answers of the target model are of no use \(48 times: the model ref",
-        "the same answer": r"24 of 24 prompts .* are answered by 'Please tell me more .*' alike",
-        "empty": "48 of 48 answers .*48 times: the answer is empty",
-        "thinking": "48 of 48 answers .*48 times: the model spent its tokens on thoughts",
-    }[kind]
-    assert re.search(expected, str(caught.value))
+def test_answers_that_are_mostly_of_no_use_and_settings_that_are_refused_end_the_run(
+    audit, server, changed, error, message
+):
+    with pytest.raises(error, match=message):
+        audit(server, **{"chat": True} | changed)
 
 
 def test_classes_of_answers_are_counted_and_said(audit):
-    run = audit(refusing(about(TEXTS[::4])), chat=True, max_failed=0.5)
-    assert counts(run, "answers") == {"text": 36, "refusal": 12, "cut": 18}
+    run = audit(refusing(about(*TEXTS[::4])), labelled=True, chat=True, max_failed=0.5)
+    assert found(run, "answers") == {"text": 36, "refusal": 12, "cut": 18}
     assert run["samples"].filter(answer="refusal")["candidate"].null_count() == 12
     assert run["scores"][SCORE].null_count() == 6
     assert auc(run) == 1.0
-    assert run.manifest.failed["targets"] == 6
-    assert run.manifest.failed["again"] == 0
-    classes = (
-        "Of 48 samples (continuation): 36 texts, 12 refusals; 18 were cut before the reference's "
-        "length."
-    )
-    assert classes in conclusions_of(run)
+    assert (run.manifest.failed["targets"], run.manifest.failed["again"]) == (6, 0)
+    said = "Of 48 samples (continuation): 36 texts, 12 refusals; 18 were cut before the reference's"
+    assert f"{said} length." in said_of(run)
 
 
 def test_a_filter_that_hits_members_more_often_is_a_finding(audit):
-    run = audit(filtering(about(MEMBERS[:10])))
+    run = audit(filtering(about(*MEMBERS[:10])), labelled=True)
     held = run["findings"].filter(check="held_back", statistic="filtered").row(0, named=True)
     assert (held["subject"], held["value"]) == ("members", pytest.approx(10 / 12))
     assert held["p_value"] < 0.001
-    assert any(
-        said.startswith("The provider filtered answers about members and non-members unequally")
-        for said in conclusions_of(run)
-    )
+    said = "The provider filtered answers about members and non-members unequally"
+    assert any(line.startswith(said) for line in said_of(run))
     reasons = run["samples"]["reason"].drop_nulls().unique().to_list()
     assert reasons == ["the provider filtered the answer (content_filter, protected_material_text)"]
-
-
-def test_a_filter_that_hits_alike_is_none(audit):
-    run = audit(filtering(about(TEXTS[::4])), max_failed=0.5)
-    assert run["findings"].filter(check="held_back").is_empty()
-    assert counts(run, "answers")["filtered"] == 12
+    alike = audit(filtering(about(*TEXTS[::4])), labelled=True, max_failed=0.5)
+    assert alike["findings"].filter(check="held_back").is_empty()
+    assert found(alike, "answers")["filtered"] == 12
 
 
 def test_a_prompt_that_is_repeated_at_times_is_no_answer(audit):
-    run = audit(Dialect(say=now_and_then), max_failed=0.5)
-    kinds = counts(run, "answers")
-    assert kinds["prompt_repeated"] == 24
-    assert kinds["text"] == 24
-    assert auc(run) == 1.0
+    run = audit(Dialect(say=now_and_then), labelled=True, max_failed=0.5)
+    kinds = found(run, "answers")
+    assert (kinds["prompt_repeated"], kinds["text"], auc(run)) == (24, 24, 1.0)
 
 
-def test_what_cannot_be_neutralised_is_a_finding_and_a_sentence(audit):
+def test_what_cannot_be_neutralised_and_another_model_that_answers_are_said(audit):
     listener = Listener()
     ignoring = Memoriser(honours=EVERYTHING - {"repetition_penalty"})
-    run = audit(Dialect(model=ignoring, refuse=unknown("min_p")), labelled=False, observer=listener)
-    honours = dict(
-        run["findings"].filter(check="endpoint").select("subject", "verdict").iter_rows()
-    )
-    assert honours["repetition_penalty"] == "ignored"
-    assert honours["min_p"] == "refused"
-    assert honours["presence_penalty"] == "honoured"
-    line = "its own values of repetition_penalty, min_p may act: it ignores or refuses neutral ones"
-    assert line in listener.sentences
-    unsure = "The endpoint takes no neutral value of repetition_penalty, min_p: what it sets"
-    assert any(line.startswith(unsure) for line in conclusions_of(run))
-
-
-def test_a_server_that_answers_with_another_model_is_said(audit):
-    listener, memoriser = Listener(), Memoriser()
 
     def other(asked: Asked) -> Reply:
-        reply = memoriser(asked)
+        reply = ignoring(asked)
         return replace(reply, content={**reply.content, "model": "a-model-loaded-before"})
 
-    audit(other, labelled=False, observer=listener)
-    line = "its answers say that a-model-loaded-before wrote them: check setting 'model'"
-    assert line in listener.sentences
-
-
-def test_a_setting_of_the_user_that_is_refused_is_named(audit):
-    server = Dialect(refuse=lambda fields: only(*fields, temperature=1.0)(fields))
-    refused = r"refuses temperature 0\.7 .*leave setting 'temperature' at 1"
-    with pytest.raises(mia_batch.SettingsError, match=refused):
-        audit(server, labelled=False, temperature=0.7)
-
-
-def test_a_model_that_never_ends_its_thoughts_is_refused(audit):
-    def say(choice: dict[str, Any], _: Asked) -> None:
-        choice["message"] |= {"content": None, "reasoning_content": "It might be that"}
-
-    with pytest.raises(mia_batch.EngineError, match="spends 4,096 tokens and more on thoughts"):
-        audit(Dialect(say=say), labelled=False, chat=True)
+    run = audit(Dialect(model=other, refuse=unknown("min_p")), observer=listener)
+    rows = run["findings"].filter(check="endpoint").select("subject", "verdict")
+    honours = dict(rows.iter_rows())
+    names = ("repetition_penalty", "min_p", "presence_penalty")
+    assert [honours[name] for name in names] == ["ignored", "refused", "honoured"]
+    for line in (
+        "its own values of repetition_penalty, min_p may act: it ignores or refuses neutral ones",
+        "its answers say that a-model-loaded-before wrote them: check setting 'model'",
+    ):
+        assert line in listener.sentences
+    unsure = "The endpoint takes no neutral value of repetition_penalty, min_p: what it sets"
+    assert any(line.startswith(unsure) for line in said_of(run))
 
 
 def test_a_key_in_an_answer_is_taken_out(audit):
     def say(choice: dict[str, Any], asked: Asked) -> None:
         choice["text"] += " " + asked.headers["authorization"]
 
-    run = audit(Dialect(say=say), FEW, labelled=False)
+    run = audit(Dialect(say=say), FEW)
     assert run["samples"]["candidate"].str.ends_with(" Bearer [key]").all()
     for path in filter(Path.is_file, run.folder.rglob("*")):
         assert b"sk-never" not in path.read_bytes()

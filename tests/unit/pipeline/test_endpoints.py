@@ -10,25 +10,18 @@ from typing import Any
 import polars as pl
 import pytest
 
-import mia_batch
+from mia_batch.errors import EngineError, SettingsError
 from mia_batch.evidence.endpoint import CHAT_INSTRUCTION
-from mia_batch.pipeline import plan
 from mia_batch.prompts.views import LABELS
-from mia_batch.settings import load_settings
-from tests.hostile_server import MODEL, Asked, HostileServer, Reply, Script, TinyModel, failure
+from tests.hostile_server import Asked, HostileServer, Reply, Script, TinyModel, failure
 from tests.next_token_server import BY_ID, NAMED, NextTokenModel
-from tests.runs import audit, documents
+from tests.runs import audit, documents, found, planned, written
 from tests.unit.pipeline.conftest import Listener
 
 KEY = "sk-never-to-be-seen"  # that of all tests in this folder
 MATCHED = {"preset": "matched", "samples": 3}
 FREE_IN = {"price_in": 0.0, "price_out": 1e6, "max_concurrency": 1}  # 1 a token of output
 PRICES = {"price_in": 1000.0, "price_out": 10_000.0}
-TABLES = ("scores", "unscored", "metrics", "rarity")
-
-
-def asked_of(server: HostileServer) -> list[tuple[str, int, int]]:
-    return [(a.prompt, a.fields["seed"], a.fields["max_tokens"]) for a in server.asked]
 
 
 class Named(TinyModel):
@@ -85,45 +78,37 @@ def test_a_short_candidate_is_asked_for_again_only_where_the_endpoint_repeats_it
 def test_the_cost_is_told_before_the_first_request(request_for):
     listener = Listener()
     with HostileServer(TinyModel()) as server:
-        planned = dict(plan(load_settings(request_for(server, **MATCHED, **PRICES))))
-        run = audit(observer=listener, **request_for(server, **MATCHED, **PRICES))
-        left = dict(plan(load_settings(request_for(server, **MATCHED, **PRICES))))
-        address = server.url
+        settings = request_for(server, **MATCHED, **PRICES)
+        foreseen = planned(settings)
+        run = audit(observer=listener, **settings)
+        left = planned(settings)
     told = dict(line.partition(": ")[::2] for line in listener.sentences)
-    assert listener.sentences.index(f"probing {address}") > next(
-        index for index, line in enumerate(listener.sentences) if "cost" in line
-    )
+    costs = [at for at, line in enumerate(listener.sentences) if "cost" in line]
+    assert listener.sentences.index(f"probing {server.url}") > costs[0]
     sampled = run["targets"].filter(pl.col("reason").is_null())
     prompt_tokens = 3 * (sum(len(text.encode()) for text in sampled["prefix"]) + 6 * 16)
     for name, attempts in {"at most, first attempts": 1, "at most, all attempts": 3}.items():
-        assert told[name] == planned[name]
+        assert told[name] == foreseen[name]
         assert told[name].startswith(f"{attempts * prompt_tokens:,} prompt tokens, ")
     assert told["prompts"] == "6"
-    assert planned["requests"] == "6 to 54"
+    assert foreseen["requests"] == "6 to 54"
     assert (left["prompts"], left["samples"]) == ("0", "0")
     decoded = next(line for line in listener.sentences if line.startswith("decoded"))
     assert decoded.startswith(f"decoded {18 * 6 * 3} tokens, {3 * 6 * 3} a text")
 
 
-@pytest.mark.parametrize(
-    ("given", "most", "n", "spent"),
-    [(MATCHED, 400.0, None, 1e9), ({"probes": 4}, 150.0, 24, 150)],
-    ids=["samples", "probes"],
-)
-def test_the_limit_of_cost_stops_before_it_is_passed_and_no_answer_is_paid_for_twice(
-    request_for, given, most, n, spent
-):
+def test_the_limit_of_cost_stops_before_it_is_passed_and_no_answer_is_paid_for_twice(request_for):
     with HostileServer(TinyModel()) as server:
-        with pytest.raises(mia_batch.EngineError, match=rf"'max_cost' is {most:.0f}.* higher"):
-            audit(**request_for(server, **FREE_IN, **given, max_cost=most))
+        settings = request_for(server, **FREE_IN, probes=4)
+        with pytest.raises(EngineError, match=r"'max_cost' is 150.* higher"):
+            audit(**settings, max_cost=150.0)
         first = len(server.asked)
         assert first > 0
-        assert 6 * (first + len(server.probes)) <= spent  # 6 tokens an answer of one sample
-        run = audit(**request_for(server, **FREE_IN, **given, max_cost=1e6))
-        asked = asked_of(server)
-    assert first < len(asked) == len(set(asked))
-    assert n in (None, len(asked))
-    assert run["scores"]["n_samples"].max() == (3 if n is None else 4)
+        assert 6 * (first + len(server.probes)) <= 150  # 6 tokens an answer of one sample
+        run = audit(**settings, max_cost=1e6)
+        asked = [(a.prompt, a.fields["seed"], a.fields["max_tokens"]) for a in server.asked]
+    assert first < len(asked) == len(set(asked)) == 24
+    assert run["scores"]["n_samples"].max() == 4
 
 
 def test_a_refused_prompt_is_a_row_with_its_reason_and_is_tried_again_when_asked(request_for):
@@ -152,9 +137,8 @@ def test_a_refused_prompt_is_a_row_with_its_reason_and_is_tried_again_when_asked
 def test_chat_is_evidence_of_its_own(request_for):
     with HostileServer(TinyModel()) as server:
         audit(**request_for(server, **MATCHED))
-        with pytest.raises(
-            mia_batch.SettingsError, match="'endpoint chat_instruction' of model 'target' was None"
-        ):
+        was = "'endpoint chat_instruction' of model 'target' was None"
+        with pytest.raises(SettingsError, match=was):
             audit(**request_for(server, preset="matched", chat=True, samples=4))
         run = audit(**request_for(server, "chat", **MATCHED, chat=True))
     assert "verbatim" in run.manifest.models["target"]["endpoint chat_instruction"]
@@ -178,10 +162,9 @@ def test_what_is_wrong_is_refused_before_anything_is_asked(request_for, given, m
     by_column = "paraphrases_column" in given
     with HostileServer(TinyModel()) as server:
         settings = request_for(server, **{"attacks": "decop_v1"} if by_column else {}, **given)
-        with pytest.raises(mia_batch.SettingsError, match=message):
-            audit(**settings)
-        with pytest.raises(mia_batch.SettingsError, match=message):
-            dict(plan(load_settings(settings)))
+        for ask in (lambda: audit(**settings), lambda: planned(settings)):
+            with pytest.raises(SettingsError, match=message):
+                ask()
     assert (server.asked, server.probes) == ([], [])
     assert Path(settings["out"]).exists() == by_column  # whose texts have been read by then
 
@@ -189,7 +172,7 @@ def test_what_is_wrong_is_refused_before_anything_is_asked(request_for, given, m
 def test_a_server_that_is_not_there_is_told_and_nothing_is_lost(request_for):
     with HostileServer(TinyModel()) as server:
         settings = request_for(server, **MATCHED, max_retries=0)
-    with pytest.raises(mia_batch.EngineError, match="cannot be reached"):
+    with pytest.raises(EngineError, match="cannot be reached"):
         audit(**settings)
     assert json.loads((Path(settings["out"]) / "run.json").read_text())["targets"]["total"] == 8
 
@@ -223,50 +206,34 @@ class Chat:
 
 
 @pytest.fixture
-def choices_for(tmp_path):
+def choices_for(tmp_path, request_for):
     rows = [
         {"document_id": name, "text": text, "paraphrases": [f"{text} {i}" for i in range(3)]}
         for name, text in TEXTS.items()
     ]
-    pl.DataFrame(rows).write_parquet(tmp_path / "corpus.parquet")
-
-    def settings(server: HostileServer, out: str = "run", **changed: Any) -> dict[str, Any]:
-        usual = {
-            "input": str(tmp_path / "corpus.parquet"),
-            "model": MODEL,
-            "base_url": server.url,
-            "attacks": "decop_v1",
-            "paraphrases_column": "paraphrases",
-            "report": False,
-            "out": str(tmp_path / out),
-        }
-        return usual | changed
-
-    return settings
+    corpus = written(tmp_path, pl.DataFrame(rows), "choices")
+    usual = {"input": corpus, "attacks": "decop_v1", "paraphrases_column": "paraphrases"}
+    return lambda server, **changed: request_for(server, **usual | changed)
 
 
 def test_a_chat_is_asked_the_question_alone_and_what_it_says_is_read(choices_for):
     listener = Listener()
     with HostileServer(Chat()) as server:
         settings = choices_for(server, chat=True, price_in=1.0, price_out=1.0)
-        planned = dict(plan(load_settings(settings)))
+        foreseen = planned(settings)
         run = audit(observer=listener, **settings)
         audit(**settings)
-    assert planned["requests"] == "48 to 48"
+    assert foreseen["requests"] == "48 to 48"
     assert len(server.asked) == 48
     assert {asked.fields["max_tokens"] for asked in server.asked} == {8}
     assert {asked.fields["temperature"] for asked in server.asked} == {0.0}
-    assert dict(run["scores"].select("document_id", "decop_v1").iter_rows()) == {
-        "known": 1.0,
-        "other": 0.25,
-    }
+    scores = dict(run["scores"].select("document_id", "decop_v1").iter_rows())
+    assert scores == {"known": 1.0, "other": 0.25}
     unread = run["samples"].filter(pl.col("candidate") == "Hard to say.").height
     assert unread > 0
-    counted = run["findings"].filter(check="prompts", statistic="n_unread")
-    assert counted["value"].to_list() == [unread]
-    assert (
-        f"{unread} of 48 answers name no label, or several; they are left out" in listener.sentences
-    )
+    assert found(run, "prompts")["n_unread"] == unread
+    said = f"{unread} of 48 answers name no label, or several; they are left out"
+    assert said in listener.sentences
 
 
 def test_answers_that_cannot_be_read_leave_a_text_unscored(choices_for):
@@ -332,8 +299,10 @@ class Knowing:
         return Reply(content={"choices": [choice], "usage": usage})
 
 
-@pytest.mark.parametrize("chat", [False, True])
-@pytest.mark.parametrize("word_rule", ["whitespace", "space", "rouge", "unicode"])
+@pytest.mark.parametrize(
+    ("word_rule", "chat"),
+    [("whitespace", False), ("space", True), ("rouge", False), ("unicode", True)],
+)
 def test_the_true_next_word_is_right_with_and_without_its_space(request_for, chat, word_rule):
     texts = documents()["text"].drop_nulls().to_list()
     listener = Listener()
@@ -348,59 +317,15 @@ def test_the_true_next_word_is_right_with_and_without_its_space(request_for, cha
 
 def test_the_cost_counts_every_point(request_for):
     with HostileServer(TinyModel()) as server:
-        planned = dict(plan(load_settings(request_for(server, probes=4, **PRICES))))
-        run = audit(**request_for(server, probes=4, **PRICES))
-        left = dict(plan(load_settings(request_for(server, probes=4, **PRICES))))
+        settings = request_for(server, probes=4, **PRICES)
+        foreseen = planned(settings)
+        run = audit(**settings)
+        left = planned(settings)
     cuts = run["prompts"]["cut"].drop_nulls()
     prompt_tokens = int(cuts.sum()) + 16 * cuts.len()
     assert cuts.len() == 24
-    assert planned["requests"] == "24 to 72"
-    assert planned["at most, first attempts"].startswith(f"{prompt_tokens:,} prompt tokens, ")
-    assert planned["at most, all attempts"].startswith(f"{3 * prompt_tokens:,} prompt tokens, ")
+    assert foreseen["requests"] == "24 to 72"
+    assert foreseen["at most, first attempts"].startswith(f"{prompt_tokens:,} prompt tokens, ")
+    assert foreseen["at most, all attempts"].startswith(f"{3 * prompt_tokens:,} prompt tokens, ")
     assert (left["prompts"], left["samples"]) == ("0", "0")
     assert "requests" not in left
-
-
-def test_more_points_and_more_texts_ask_only_for_what_is_missing(request_for, tmp_path):
-    every = documents(12)
-    with HostileServer(TinyModel()) as server:
-        audit(**request_for(server, probes=2))
-        assert len(server.asked) == 6 * 2
-        audit(**request_for(server, probes=5))
-        assert len(server.asked) == 6 * 5
-        every.write_parquet(tmp_path / "corpus.parquet")
-        grown = audit(**request_for(server, probes=5))
-        asked = asked_of(server)
-        undisturbed = audit(**request_for(server, out="whole", probes=5))
-    assert len(asked) == len(set(asked)) == 10 * 5
-    assert_equal(grown, undisturbed)
-
-
-def test_more_samples_are_added_to_drawn_answers(request_for):
-    with HostileServer(
-        TinyModel(),
-    ) as server:
-        audit(**request_for(server, probes=4, samples=2))
-        two = server.asked[:]
-        four = audit(**request_for(server, probes=4, samples=4))
-        later = server.asked[len(two) :]
-        undisturbed = audit(**request_for(server, out="whole", probes=4, samples=4))
-    assert [asked.fields["n"] for asked in (*two, *later)] == [2] * 48
-    first = {asked.prompt: asked.fields["seed"] for asked in two}
-    assert {asked.prompt: asked.fields["seed"] - 2 for asked in later} == first
-    assert_equal(four, undisturbed)
-
-
-def assert_equal(run: mia_batch.Run, undisturbed: mia_batch.Run) -> None:
-    """Same tables, but that of a change of plan; those in parts have the same rows."""
-    for name in TABLES:
-        assert run.path(name).read_bytes() == undisturbed.path(name).read_bytes(), name
-    for made in (run, undisturbed):
-        plan_of = made["findings"].filter(check="plan")
-        assert plan_of["verdict"][0] == ("changed" if made is run else "as_planned")
-    verdicts, wanted_verdicts = (each["verdicts"].drop("planned") for each in (run, undisturbed))
-    assert verdicts.equals(wanted_verdicts)
-    key = ["target_id", "view_index", "sample_index"]
-    for name in ("samples", "features"):
-        rows, wanted = (each[name].sort(key) for each in (run, undisturbed))
-        assert rows.equals(wanted), name

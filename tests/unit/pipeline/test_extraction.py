@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from contextlib import contextmanager
 
 import polars as pl
 import pytest
@@ -11,11 +11,9 @@ from click.testing import CliRunner
 from mia_batch.cli.main import command
 from mia_batch.errors import EngineError, SettingsError
 from mia_batch.observer import Observer
-from mia_batch.pipeline import plan
 from mia_batch.pipeline.custody import verify
 from mia_batch.pipeline.finished import draw_again
 from mia_batch.pipeline.stages.views import answers_of
-from mia_batch.settings import load_settings
 from tests import runs
 from tests.hostile_server import HostileServer, TinyModel, failure
 from tests.runs import (
@@ -26,7 +24,9 @@ from tests.runs import (
     RecitingPassages,
     halves,
     passage,
+    planned,
     words,
+    written,
 )
 
 ASKED = 160
@@ -66,10 +66,8 @@ def test_what_a_model_recites_comes_out_and_nothing_of_what_it_never_saw(walks):
         assert len(text[row["start"] : row["end"]].split()) == row["n_words"]
     unseen = stretches.filter(document_id="second")
     assert unseen.select(pl.col("n_words", "n_verbatim").sum()).row(0) == (0, 0)
-    assert (unseen["n_rounds"].to_list(), (unseen["start"] == unseen["end"]).all()) == (
-        [1] * 3,
-        True,
-    )
+    assert unseen["n_rounds"].to_list() == [1] * 3
+    assert unseen["start"].equals(unseen["end"])
     n_words, n_right = KNOWN.stop - ASKED, len([n for n in range(32, 384) if n % 40])
     first, second = documents.rows(named=True)
     assert (first["coverage"], first["longest_words"]) == (n_words / 1000, n_words)
@@ -103,11 +101,6 @@ def test_walks_with_fewer_or_more_starts_tokens_and_without_them(walks, copied_o
     more = runs.audit(**other | {"extract_tokens": 2000, "extract_starts": 3})
     assert all(map(pl.DataFrame.equals, tables(more), tables(run)))
     assert len(asked) == walks.n_asked
-    without = runs.audit(**settings | {"out": f"{run.folder}-3", "extract": False})
-    assert run["scores"].equals(without["scores"])
-    assert not without.path("extraction").exists()
-    again = runs.audit(**settings | {"attacks": "samia_matched_v1"})
-    assert again["scores"]["n_samples"].equals(without["scores"]["n_samples"])
 
 
 class Wavering(RecitingOneBook):
@@ -143,10 +136,12 @@ def test_where_the_most_likely_words_lead_nowhere_walks_are_drawn(walk_settings)
     assert greedy.height < n_drawn
 
 
-def test_the_cost_limit_holds_for_walks(walk_settings, walks):
+def test_without_walks_scores_are_the_same_and_the_cost_limit_holds_for_them(walk_settings, walks):
     with HostileServer(RecitingOneBook()) as server:
         settings = walk_settings | {"base_url": server.url}
-        runs.audit(**settings | {"extract": False})
+        without = runs.audit(**settings | {"extract": False})
+        assert without["scores"].equals(walks.run["scores"])
+        assert not without.path("extraction").exists()
         n_asked = len(server.asked)
         prices = {"price_in": 0, "price_out": 1, "max_cost": (6 * n_asked + 50) / 1e6}
         with pytest.raises(EngineError, match="same command with a higher 'max_cost'"):
@@ -157,20 +152,16 @@ def test_the_cost_limit_holds_for_walks(walk_settings, walks):
 
 
 def test_what_is_refused_or_foreseen(walk_settings, settings, tmp_path):
-    address = {"base_url": "http://127.0.0.1:9/v1"}  # nobody listens
-
-    def foreseen(asked, **changed):
-        return dict(plan(load_settings(asked | address | changed)))
-
-    said = foreseen(walk_settings)
-    assert said["extraction"] == "of 2 documents, each at most 2,000 tokens and a round"
-    said = foreseen(settings)
-    assert said["controls"] == "of what comes out, at most 5 passages, 10 prompts, 20 samples"
+    nowhere = {"base_url": "http://127.0.0.1:9/v1"}  # nobody listens
+    most = "of what comes out, at most 5 passages, 10 prompts, {} samples"
+    said = planned(walk_settings | nowhere)["extraction"]
+    assert said == "of 2 documents, each at most 2,000 tokens and a round"
+    assert planned(settings | nowhere)["controls"] == most.format(20)
     del settings["samples"]
-    said = foreseen(settings, preset="default", extract=True, extract_starts=2)
-    assert said["controls"] == "of what comes out, at most 5 passages, 10 prompts, 10 samples"
-    pl.DataFrame({"text": [passage("first", 1000)]}).write_parquet(tmp_path / "unnamed.parquet")
-    unnamed = {"input": str(tmp_path / "unnamed.parquet")}
+    walked = {"preset": "default", "extract": True, "extract_starts": 2}
+    assert planned(settings | nowhere | walked)["controls"] == most.format(10)
+    unnamed = pl.DataFrame({"text": [passage("first", 1000)]})
+    unnamed = {"input": written(tmp_path, unnamed, "unnamed")}
     with HostileServer(TinyModel()) as server:
         address = {"base_url": server.url}
         for asked, changed, message in (
@@ -213,11 +204,20 @@ def audited(controls, copied_of):
     return copied_of(controls)
 
 
+@contextmanager
+def controlled(settings, answer, texts=None, **changed):
+    """Audit other texts, or with other settings; what the endpoint was asked."""
+    if texts is not None:
+        texts.write_parquet(settings["input"])
+    with HostileServer(answer) as server:
+        settings = settings | changed | {"base_url": server.url}
+        yield settings, runs.audit(**settings), server.asked
+
+
 def test_what_comes_out_after_anything_or_stands_elsewhere_is_common(controls):
     found = rows_of(controls.run)
-    assert [*found] == [
-        (name, each) for name in ("known", "formula", "quoted") for each in CONTROLS
-    ]
+    came_out = ("known", "formula", "quoted")
+    assert [*found] == [(name, each) for name in came_out for each in CONTROLS]
     longest = {key: row["longest_words"] for key, row in found.items()}
     assert [longest["known", each] for each in CONTROLS] == [0, 32, None]
     assert [longest["formula", each] for each in CONTROLS] == [32, 32, None]
@@ -256,12 +256,9 @@ def test_prompts_are_those_of_other_documents(controls):
 def test_common_passages_are_no_evidence(settings, tmp_path):
     tails = pl.Series([passage(f"tail of {name}", 64) for name in HALVES])
     longer = halves().with_columns(text=pl.col("text") + " " + tails)
-    longer.write_parquet(settings["input"])
     names = ("key", "verdict", "longest_words", "share_verbatim", "share_near_verbatim", "n_common")
-    with HostileServer(RecitingPassages()) as server:
-        settings = settings | {"base_url": server.url}
-        run = runs.audit(**settings)
-        other = settings | {"controls": False, "out": str(tmp_path / "other")}
+    with controlled(settings, RecitingPassages(), longer) as (given, run, _):
+        other = given | {"controls": False, "out": str(tmp_path / "other")}
         without = runs.audit(**other)["rollup"]
         rolled = runs.audit(**other | {"controls": True})["rollup"]
     assert run["rollup"].select(names).rows()[:3] == [
@@ -286,13 +283,9 @@ def test_more_samples_and_texts_ask_for_what_is_missing(audited):
     pl.DataFrame({"document_id": names, "text": texts}).write_parquet(settings["input"])
     grown = runs.audit(**settings | {"samples": 3})
     assert len(asked) == 5 + 6 + 1 + 2
-    assert (
-        grown["prompts"]
-        .filter(view="control")
-        .join(prompts, on="target_id", how="semi")
-        .sort("target_id", "view_index")
-        .equals(prompts.sort("target_id", "view_index"))
-    )
+    key = ["target_id", "view_index"]
+    kept = grown["prompts"].filter(view="control").join(prompts, on="target_id", how="semi")
+    assert kept.sort(key).equals(prompts.sort(key))
     found = rows_of(grown)
     assert found["new", "other_document"]["other_document"] == "formula"
     assert found["formula", "other_document"]["other_document"] == "new"
@@ -326,61 +319,52 @@ def test_controls_are_drawn_again_and_verified(audited):
 
 
 def test_documents_of_one_group_are_not_each_others_controls(settings):
-    group = ["a", "b", "quote", "quote", "c"]
-    halves().with_columns(group=pl.Series(group)).write_parquet(settings["input"])
-    with HostileServer(RecitingPassages()) as server:
-        found = rows_of(runs.audit(**settings | {"base_url": server.url}))
+    texts = halves().with_columns(group=pl.Series(["a", "b", "quote", "quote", "c"]))
+    with controlled(settings, RecitingPassages(), texts) as (_, run, _):
+        found = rows_of(run)
     assert found["quoted", "other_document"]["common"] is False
     assert found["quoted", "unrelated_prefix"]["other_document"] != "quoting"
 
 
 def test_a_single_document_has_nothing_unrelated(settings):
-    halves(("known",)).write_parquet(settings["input"])
-    with HostileServer(RecitingPassages()) as server:
-        run = runs.audit(**settings | {"base_url": server.url})
-        found = rows_of(run)
-        reason = "no document of another group has a prefix to put in its place"
-        for control in CONTROLS[:2]:
-            row = found["known", control]
-            assert (row["n_samples"], row["longest_words"], row["reason"]) == (0, None, reason)
-            assert row["common"] is None
-        alone = found["known", "other_document"]
-        assert alone["reason"] == "there is no document of another group"
-        assert alone["common"] is None
-        assert run["prompts"].filter(view="control").is_empty()
-        runs.audit(**settings | {"base_url": server.url})
-        assert len(server.asked) == 1
+    with controlled(settings, RecitingPassages(), halves(("known",))) as (given, run, asked):
+        runs.audit(**given)
+        assert len(asked) == 1
+    found = rows_of(run)
+    reason = "no document of another group has a prefix to put in its place"
+    for control in CONTROLS[:2]:
+        row = found["known", control]
+        assert (row["n_samples"], row["longest_words"], row["reason"]) == (0, None, reason)
+        assert row["common"] is None
+    alone = found["known", "other_document"]
+    assert alone["reason"] == "there is no document of another group"
+    assert alone["common"] is None
+    assert run["prompts"].filter(view="control").is_empty()
 
 
 def test_where_nothing_comes_out_there_is_nothing_to_control(settings):
-    with HostileServer(TinyModel()) as server:
-        run = runs.audit(**settings | {"base_url": server.url})
-    assert run.scan("controls").collect().is_empty()
-    assert run.manifest.controls == {"any": {"passages": 0, "common": 0}}
+    with controlled(settings, TinyModel()) as (_, run, _):
+        assert run.scan("controls").collect().is_empty()
+        assert run.manifest.controls == {"any": {"passages": 0, "common": 0}}
 
 
 def test_non_members_are_searched_too(settings, tmp_path):
-    asked, others = halves(("known", "formula")), halves(("quoting",))
-    asked.vstack(halves(("quoted",))).write_parquet(settings["input"])
-    others.write_parquet(tmp_path / "n.parquet")
-    more: dict[str, Any] = {
-        "non_members": str(tmp_path / "n.parquet"),
+    more = {
+        "non_members": written(tmp_path, halves(("quoting",)), "others"),
         "non_members_known": "unpublished",
         "anyway": True,  # one text to compare with names nobody
     }
-    with HostileServer(RecitingPassages()) as server:
-        found = rows_of(runs.audit(**settings | more | {"base_url": server.url}))
+    asked = halves(("known", "formula", "quoted"))
+    with controlled(settings, RecitingPassages(), asked, **more) as (_, run, _):
+        found = rows_of(run)
     assert found["quoted", "other_document"]["other_document"] == "quoting"
     assert {name for name, _ in found} == {"known", "formula", "quoted"}
 
 
 def test_a_recording_is_searched_and_asks_nobody(settings, controls, tmp_path):
-    recorded: dict[str, Any] = {
-        "samples_from": str(controls.run.path("samples")),
-        "out": str(tmp_path / "recorded"),
-    }
     kept = {name: settings[name] for name in ("input", "preset", "window_words", "controls")}
-    found = rows_of(runs.audit(**kept, **recorded))
+    kept |= {"samples_from": str(controls.run.path("samples")), "out": str(tmp_path / "recorded")}
+    found = rows_of(runs.audit(**kept))
     row = found["known", "unrelated_prefix"]
     assert row["reason"] == "the samples are a recording: there is no model to ask"
     assert row["common"] is None
@@ -402,17 +386,14 @@ def test_what_only_a_walk_gave_has_controls(settings, tmp_path):
     """Attacks at points see no passage; the walk's own first words are asked for, greedily."""
     texts = {"long": passage("long", 300), "far": f"{passage('far', 96)} {passage('end', 96)}"}
     texts["unknown"] = passage("unknown", 64)
-    columns = {"document_id": [*texts], "text": [*texts.values()]}
-    pl.DataFrame(columns).write_parquet(settings["input"])
+    columns = pl.DataFrame({"document_id": [*texts], "text": [*texts.values()]})
     del settings["samples"], settings["preset"]
     more = {"attacks": "probe_first_word_v1", "probes": 2, "extract": True, "extract_starts": 1}
-    with HostileServer(Walked()) as server:
-        settings = settings | more | {"base_url": server.url}
-        run = runs.audit(**settings)
-        other = settings | {"controls": False, "out": str(tmp_path / "other")}
+    with controlled(settings, Walked(), columns, **more) as (given, run, _):
+        other = given | {"controls": False, "out": str(tmp_path / "other")}
         without = runs.audit(**other)["rollup"]
         walks = run["samples"].filter(view="walk_control")
-        drawn = draw_again(run, walks, Observer(), base_url=server.url)
+        drawn = draw_again(run, walks, Observer(), base_url=given["base_url"])
     assert drawn["again"].equals(drawn["candidate"])
     found = rows_of(run)
     repeated = {key: row["longest_words"] for key, row in found.items()}
@@ -430,17 +411,14 @@ def test_what_only_a_walk_gave_has_controls(settings, tmp_path):
 
 
 def test_a_reference_model_that_says_it_too_makes_it_common(settings, checkpoint):
-    with HostileServer(RecitingPassages()) as server:
-        more = {"base_url": server.url, "reference_model": str(checkpoint)}
-        found = rows_of(runs.audit(**settings | more))
+    given = {"reference_model": str(checkpoint)}
+    with controlled(settings, RecitingPassages(), **given) as (_, run, _):
+        found = rows_of(run)
     row = found["known", "reference_model"]
     assert (row["n_samples"], row["common"], row["reason"]) == (2, False, None)
     assert row["longest_words"] < 5
-    assert [control for name, control in found if name == "known"] == [
-        *CONTROLS[:2],
-        "reference_model",
-        CONTROLS[2],
-    ]
+    of_known = [control for name, control in found if name == "known"]
+    assert of_known == [*CONTROLS[:2], "reference_model", CONTROLS[2]]
 
 
 def test_what_fails_has_its_reason_and_marks_nothing(settings):
@@ -457,16 +435,13 @@ def test_what_fails_has_its_reason_and_marks_nothing(settings):
             return failure(400, "not for you")
 
     endpoint = Refusing()
-    with HostileServer(endpoint) as server:
-        settings = settings | {"base_url": server.url}
-        halves(("known", "other")).write_parquet(settings["input"])
-        run = runs.audit(**settings)
+    with controlled(settings, endpoint, halves(("known", "other"))) as (given, run, _):
         row = rows_of(run)["known", "unrelated_prefix"]
         assert (row["n_samples"], row["longest_words"], row["common"]) == (0, None, None)
         assert "not for you" in row["reason"]
         assert run.manifest.controls["unrelated_prefix"] == {"passages": 0, "repeated": 0}
         assert run.manifest.failed["targets"] == 1  # the other text, not the controls
         endpoint.refuses_all = False
-        again = rows_of(runs.audit(**settings | {"retry_failed": True}))
+        again = rows_of(runs.audit(**given | {"retry_failed": True}))
         row = again["known", "unrelated_prefix"]
         assert (row["n_samples"], row["common"], row["reason"]) == (2, False, None)

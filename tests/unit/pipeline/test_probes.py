@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -13,32 +12,40 @@ from polars.testing import assert_frame_equal
 from transformers import AutoModelForCausalLM
 
 from mia_batch.attacks.from_samples import PROBE_LOGPROB_ATTACKS
-from mia_batch.errors import EngineError, SettingsError
+from mia_batch.errors import SettingsError
 from mia_batch.models.tokens import Tokenizer
-from mia_batch.pipeline import plan
 from mia_batch.pipeline.choice import chosen_attacks
 from mia_batch.settings import load_settings
 from tests import runs
 from tests.checkpoints import save_checkpoint
 from tests.hostile_server import MODEL, HostileServer
 from tests.next_token_server import BY_ID, NAMED, NextTokenModel
-from tests.runs import PROBES, rescore
+from tests.runs import PROBES, planned, rescore, written
 from tests.unit.evidence.endpoint.test_logprobs import echo
 from tests.unit.pipeline.conftest import Listener
 
 if TYPE_CHECKING:
     from tests.hostile_server import Asked, Reply
 
+ASKED = {"attacks": PROBES, "probes": 4, "report": False}
+
 
 @pytest.fixture
 def probed(probes, tmp_path):
+    """Audit the same texts by the same engine."""
     base = {name: probes.settings[name] for name in ("input", "model", "engine")}
+    return lambda out="run", **settings: runs.audit(
+        **base | ASKED | settings, out=str(tmp_path / out)
+    )
 
-    def audit(out="run", **settings):
-        usual = {"attacks": PROBES, "probes": 4, "report": False}
-        return runs.audit(**base | usual | settings, out=str(tmp_path / out))
 
-    return audit
+@pytest.fixture
+def replayed(probes, tmp_path):
+    """Audit the answers of the finished run."""
+    given = {"input": probes.settings["input"], "samples_from": str(probes.run.path("samples"))}
+    return lambda out="run", **settings: runs.audit(
+        **given | ASKED | settings, out=str(tmp_path / out)
+    )
 
 
 def test_answers_are_the_most_likely_ones_and_are_scored(probes):
@@ -46,85 +53,60 @@ def test_answers_are_the_most_likely_ones_and_are_scored(probes):
     asked = run["prompts"].filter(pl.col("reason").is_null())
     assert run["samples"].height == asked.height == 6 * 4  # of eight texts, one null and one short
     assert run["samples"]["sample_index"].unique().to_list() == [0]
-    whole = pl.col("candidate").str.split(by=" ").list.eval(pl.element().filter(pl.element() != ""))
-    assert run["samples"].select((whole.list.len() >= 1).all()).item()
-    first = run["features"]["leading_words"] >= 1
-    wanted = (
-        run["features"]
-        .select("target_id", hit=first)
-        .group_by("target_id")
-        .agg(pl.col("hit").mean())
-    )
-    scores = run["scores"].join(wanted, on="target_id").select("probe_first_word_v1", "hit")
+    assert run["samples"]["candidate"].str.contains(r"[^ ]").all()
+    hit = pl.col("leading_words") >= 1
+    wanted = run["features"].group_by("target_id").agg(wanted=hit.mean())
+    scores = run["scores"].join(wanted, on="target_id").select("probe_first_word_v1", "wanted")
     assert scores.height == 6
-    assert scores["probe_first_word_v1"].to_list() == pytest.approx(scores["hit"].to_list())
-    own = run["targets"].filter(pl.col("reason").is_not_null()).select("target_id", "reason")
-    assert (
-        run["unscored"]
-        .select("target_id", "reason")
-        .unique()
-        .sort("reason")
-        .equals(own.sort("reason"))
-    )
-
-
-def test_more_points_are_no_longer_planned(probes, copied_of):
-    settings, _, _ = copied_of(probes)
-    assert not runs.audit(**settings | {"probes": 7})["verdicts"]["planned"].any()
+    assert scores["probe_first_word_v1"].to_list() == pytest.approx(scores["wanted"].to_list())
+    reasons = [
+        run[name].drop_nulls("reason").select("target_id", "reason").unique().sort("reason")
+        for name in ("targets", "unscored")
+    ]
+    assert reasons[0].equals(reasons[1])
 
 
 def test_words_given_at_points_are_those_before_them(probes):
     run = probes.run
-    given = run["findings"].filter(check="prompts", subject="probe")
-    figures = dict(given.select("statistic", "value").iter_rows())
     prompts = run["prompts"].filter(pl.col("reason").is_null(), view="probe", model="target")
     texts = prompts.join(run["targets"].select("target_id", "target"), on="target_id")
-    before = [
-        len(text.encode()[:cut].decode().split())
-        for text, cut in texts.select("target", "cut").iter_rows()
-    ]
-    assert figures == {
+    given = texts.select("target", "cut").iter_rows()
+    before = [len(text.encode()[:cut].decode().split()) for text, cut in given]
+    assert runs.found(run, "prompts", subject="probe") == {
         "n_prompts": len(before),
-        "words_given_mean": pytest.approx(sum(before) / len(before)),
+        "words_given_mean": pytest.approx(fmean(before)),
         "words_given_least": min(before),
         "words_given_most": max(before),
     }
 
 
-def test_each_text_is_weighed_as_a_group_where_groups_are_not_compared(probes, probed, tmp_path):
+def test_each_text_is_weighed_as_a_group_where_groups_are_not_compared(probes, replayed, tmp_path):
     """One book alone has no elsewhere but its other texts; unlabelled books have no p-values."""
     whole = pl.read_parquet(probes.settings["input"], glob=False)
     shelves = (pl.col("shelf") // 4).cast(pl.String)
-    unknown = pl.lit(None, pl.Boolean)
+    columns = {
+        "one": {"group": pl.lit("one")},
+        "unlabelled": {"group": shelves, "member": pl.lit(None, pl.Boolean)},
+        "labelled": {"group": shelves},
+    }
     found = {"none": probes.run.scan("rarity").collect()}
-    for name, texts in {
-        "one": whole.with_columns(group=pl.lit("one")),
-        "unlabelled": whole.with_columns(group=shelves, member=unknown),
-        "labelled": whole.with_columns(group=shelves),
-    }.items():
-        texts.write_parquet(tmp_path / f"{name}.parquet")
-        found[name] = probed(name, input=str(tmp_path / f"{name}.parquet")).scan("rarity").collect()
+    for name, changed in columns.items():
+        path = written(tmp_path, whole.with_columns(**changed), name)
+        found[name] = replayed(name, input=path).scan("rarity").collect()
     assert found["none"].equals(found["one"])
     assert found["none"].equals(found["unlabelled"])
     n_groups = {name: set(rarity["n_groups"]) for name, rarity in found.items()}
     assert (n_groups["none"], n_groups["labelled"]) == ({6}, {2})
 
 
-def test_a_runs_own_answers_are_replayed(probes, tmp_path):
-    run = probes.run
-    again = runs.audit(
-        input=run.manifest.settings["input"],
-        samples_from=str(run.path("samples")),
-        attacks=PROBES,
-        probes=4,
-        out=tmp_path / "again",
-    )
+def test_a_runs_own_answers_are_replayed(probes, replayed):
+    again, run = replayed(), probes.run
     assert again["scores"].equals(run["scores"])
     assert again["samples"].drop("answer").equals(run["samples"].drop("answer"))
 
 
 def test_another_runs_table_of_rarity_is_looked_at_before_sampling(
-    probes, copied_of, probed, small_audit, tmp_path
+    probes, copied_of, probed, replayed, small_audit, tmp_path
 ):
     _, other, _ = copied_of(probes)
     table = other.path("rarity")
@@ -140,65 +122,58 @@ def test_another_runs_table_of_rarity_is_looked_at_before_sampling(
             probed("own", rarity_from=place)
     assert not list((tmp_path / "own" / "samples").glob("*"))
     table.write_bytes(whole)
-    of_others = probed("own", rarity_from=other.folder)
+    of_others = replayed("other", rarity_from=other.folder)
     assert of_others.manifest.plan["rests_on"].keys() > {"rarity_from", "probes"}
 
 
-def test_what_cannot_be_probed_is_refused(probes, copied_of, checkpoint, small_audit):
-    settings, run, _ = copied_of(probes)
+def test_what_cannot_be_probed_is_refused(probes, copied_of, checkpoint, replayed, small_audit):
+    settings, _, _ = copied_of(probes)
     with pytest.raises(SettingsError, match=r"probe_answers.*greedy.*drawn"):
         runs.audit(**settings | {"samples": 2})
-    recorded: dict[str, Any] = {"samples_from": str(run.path("samples"))}
-    recorded["reference_model"] = str(checkpoint)
     with pytest.raises(SettingsError, match="needs answers of another model"):
-        runs.audit(input=settings["input"], attacks="probe_rarity_difference_v1", **recorded)
-    before = {path: path.read_bytes() for path in small_audit[1].folder.rglob("*.*")}
+        replayed(attacks="probe_rarity_difference_v1", reference_model=str(checkpoint))
+    folder = small_audit[1].folder
+    before = runs.tables_of(folder)
     with pytest.raises(SettingsError, match=r"probe_first_word_v1 cannot be scored.*collects"):
-        rescore(small_audit[1].folder, attacks="probe_first_word_v1")
-    assert {path: path.read_bytes() for path in small_audit[1].folder.rglob("*.*")} == before
+        rescore(folder, attacks="probe_first_word_v1")
+    assert runs.tables_of(folder) == before
 
 
 @pytest.mark.parametrize("attack", ["probe_leading_rarity_v1", "probe_first_word_v1"])
-def test_texts_that_are_all_too_short_have_no_score(probed, tmp_path, attack):
+def test_texts_that_are_all_too_short_have_no_score(replayed, tmp_path, attack):
     answers = pl.DataFrame({"prefix": ["never asked"], "view": ["probe"], "candidate": ["x"]})
-    answers.write_parquet(tmp_path / "answers.parquet")
-    short = {"model": "recorded", "engine": "auto", "samples_from": tmp_path / "answers.parquet"}
-    run = probed(attacks=attack, probe_words=64, **short)
+    recorded = written(tmp_path, answers, "answers")
+    run = replayed(attacks=attack, probe_words=64, samples_from=recorded)
     assert run["scores"][attack].null_count() == 8
     assert run["unscored"]["reason"].value_counts(sort=True)["count"].to_list() == [6, 1, 1]
 
 
 def test_a_reference_model_answers_the_same_points(probes, probed, tmp_path):
-    other = save_checkpoint(tmp_path / "reference")
-    names = "probe_rarity_difference_v1,petal_v1,probe_rarity_loss_v1"
-    run = probed(reference_model=str(other), attacks=f"{PROBES},{names}")
+    names = ["probe_rarity_difference_v1", "petal_v1", "probe_rarity_loss_v1"]
+    other = str(save_checkpoint(tmp_path / "reference"))
+    run = probed(reference_model=other, attacks=",".join([PROBES, *names]))
     by_model = run["samples"].group_by("model").len().sort("model").rows()
     assert by_model == [("reference", 24), ("target", 24)]
-    assert set(run["logprobs"].select("model", "view").unique().rows()) == {
-        ("reference", "probe"),
-        ("target", "text"),
-    }
-    assert run["scores"].select(pl.col(names.split(",")).null_count()).row(0) == (2, 2, 2)
+    views = set(run["logprobs"].select("model", "view").unique().rows())
+    assert views == {("reference", "probe"), ("target", "text")}
+    assert run["scores"].select(pl.col(names).null_count()).row(0) == (2, 2, 2)
     assert run["scores"]["n_samples"].max() == 4
-    weighed = pl.read_parquet(run.path("rarity"))
-    assert weighed["model"].unique().sort().to_list() == ["reference", "target"]
-    alone = probes.run
-    assert run["scores"].select(alone["scores"].columns).equals(alone["scores"])
+    weighed = run.scan("rarity").collect()["model"].unique().sort()
+    assert weighed.to_list() == ["reference", "target"]
+    alone = probes.run["scores"]
+    assert run["scores"].select(alone.columns).equals(alone)
 
 
 # The true next token's log-probability.
 
 NAMES = [attack.name for attack in PROBE_LOGPROB_ATTACKS]
-
-
 KEY = ("target_id", "view_index")
 
 
 @pytest.fixture(scope="module")
-def usual(small_audit):
+def usual(texts):
     """Settings of an audit by the engine of this machine."""
-    given, _ = small_audit
-    same = {name: given[name] for name in ("input", "model", "engine")}
+    same = {name: texts.settings[name] for name in ("input", "model", "engine")}
     return same | {"evidence": "probe-logprobs", "probes": 4, "report": False}
 
 
@@ -211,31 +186,17 @@ def ours(usual, tmp_path_factory):
 @pytest.fixture
 def here(usual, tmp_path):
     """Another such audit."""
-
-    def audit(out="here", **changed):
-        settings = {**usual, **changed, "out": str(tmp_path / out)}
-        return runs.audit(**{name: x for name, x in settings.items() if x is not None})
-
-    return audit
+    return lambda **changed: runs.audit(**usual | changed, out=str(tmp_path / "here"))
 
 
 @pytest.fixture
-def there(small_audit, tmp_path):
+def there(usual, tmp_path):
     """Settings of an audit of a server."""
-    given, _ = small_audit
 
     def settings(server: HostileServer, out: str = "there", **changed: Any) -> dict[str, Any]:
-        return {
-            "input": given["input"],
-            "model": MODEL,
-            "base_url": server.url,
-            "tokenizer": given["model"],
-            "evidence": "probe-logprobs",
-            "probes": 4,
-            "max_concurrency": 1,
-            "report": False,
-            "out": str(tmp_path / out),
-        } | changed
+        given = usual | {"engine": "auto", "model": MODEL, "tokenizer": usual["model"]}
+        given |= {"base_url": server.url, "max_concurrency": 1, "out": str(tmp_path / out)}
+        return given | changed
 
     return settings
 
@@ -243,6 +204,10 @@ def there(small_audit, tmp_path):
 @pytest.fixture(scope="module")
 def model(checkpoint):
     return NextTokenModel(checkpoint)
+
+
+def same(prompt: dict[str, Any]) -> pl.Expr:
+    return pl.all_horizontal(pl.col(name) == prompt[name] for name in KEY)
 
 
 def test_the_engine_here_gives_what_is_worked_out_slowly(ours, checkpoint):
@@ -259,9 +224,8 @@ def test_the_engine_here_gives_what_is_worked_out_slowly(ours, checkpoint):
             logits = network(torch.tensor([before])).logits[0, -1]
         value = float(logits.log_softmax(-1)[token])
         row = run["logprobs"].row(by_predicate=same(prompt), named=True)
-        assert row["token_ids"] == [token]
+        assert (row["token_ids"], row["bounded"]) == ([token], False)
         assert row["logprob"] == pytest.approx([value], abs=1e-4)
-        assert row["bounded"] is False
         wanted.setdefault(prompt["target_id"], []).append(row["logprob"][0])
     assert [len(found) for found in wanted.values()] == [4] * 6
     for row in run["scores"].iter_rows(named=True):
@@ -273,24 +237,21 @@ def test_the_engine_here_gives_what_is_worked_out_slowly(ours, checkpoint):
     assert sorted(reasons) == ["the text has no further point", "the text is null"]
 
 
-def same(prompt: dict[str, Any]) -> pl.Expr:
-    return pl.all_horizontal(pl.col(name) == prompt[name] for name in KEY)
-
-
 def test_more_points_ask_only_for_what_is_missing_and_fewer_for_nothing(here, ours):
-    def parts():
-        return {path.name: path.read_bytes() for path in run.path("logprobs").iterdir()}
-
+    """The first points are of a version that knew no bounds."""
     run = here(probes=2)
-    few, before = run["scores"], parts()
+    few = run["scores"]
+    (part,) = run.path("logprobs").iterdir()
+    pl.read_parquet(part).drop("bounded").write_parquet(part)
+    before = part.read_bytes()
     run = here(probes=4)
-    after = parts()
-    assert before.items() <= after.items()
+    parts = {path: path.read_bytes() for path in run.path("logprobs").iterdir()}
+    assert (len(parts), parts[part]) == (2, before)
     assert run["logprobs"].filter(pl.col("reason").is_null()).height == 6 * 4
+    assert run["logprobs"].filter(pl.col("bounded").not_()).height == 6 * 2
     assert_frame_equal(run["scores"], ours["scores"], abs_tol=1e-5)
-    fewer = here(probes=2)
-    assert parts() == after
-    assert fewer["scores"].equals(few)
+    assert here(probes=2)["scores"].equals(few)
+    assert {path: path.read_bytes() for path in run.path("logprobs").iterdir()} == parts
 
 
 def test_samples_and_log_probabilities_are_of_the_same_prompts(here, ours):
@@ -301,23 +262,18 @@ def test_samples_and_log_probabilities_are_of_the_same_prompts(here, ours):
     assert_frame_equal(run["scores"].select(names), ours["scores"].select(names), abs_tol=1e-5)
 
 
-def test_tables_of_runs_that_knew_no_bounds_are_read(here, ours):
-    run = here(probes=2)
-    (part,) = run.path("logprobs").iterdir()
-    pl.read_parquet(part).drop("bounded").write_parquet(part)
-    run = here(probes=4)
-    assert len(list(run.path("logprobs").iterdir())) == 2
-    assert run["logprobs"].filter(pl.col("bounded").not_()).height == 6 * 2
-    assert_frame_equal(run["scores"], ours["scores"], abs_tol=1e-5)
-
-
 @pytest.mark.parametrize("honours", [(NAMED, BY_ID), (NAMED,)], ids=["ids", "texts"])
 def test_an_endpoint_that_honours_names_has_the_tables_of_the_engine_here(
     ours, there, checkpoint, honours
 ):
+    """Its cost is told before the first request."""
     listener = Listener()
     with HostileServer(NextTokenModel(checkpoint, honours=honours)) as server:
-        run = runs.audit(**there(server), observer=listener)
+        settings = there(server, price_in=1000.0, price_out=10_000.0)
+        foreseen = planned(settings)
+        assert (server.asked, server.probes) == ([], [])
+        run = runs.audit(**settings, observer=listener)
+        left = planned(settings)
     assert_frame_equal(run["logprobs"], ours["logprobs"], abs_tol=1e-4)
     assert_frame_equal(run["scores"], ours["scores"], abs_tol=1e-4)
     assert "it honours 'logprob_token_ids': log-probabilities are exact" in listener.sentences
@@ -325,6 +281,17 @@ def test_an_endpoint_that_honours_names_has_the_tables_of_the_engine_here(
     assert capabilities["named_token"] == "honoured"
     assert run.manifest.models["target"]["probe-logprobs"] == "exact"
     assert run.manifest.passes == {"target probe": 24}
+    most = foreseen["target probe, at most"]
+    assert f"target probe, at most: {most}" in listener.sentences
+    n_requests, n_in, n_out = (
+        int(part.split()[0].replace(",", "")) for part in most.split(", ")[:3]
+    )
+    assert n_requests == 24
+    assert n_in >= sum(len(asked.prompt.encode()) for asked in server.asked) + 24 * 16
+    assert most.endswith(f"cost {n_in / 1000 + n_out / 100:,.2f}")
+    passes = [each["target probe"] for each in (foreseen, left)]
+    assert passes == ["24 forward passes", "0 forward passes"]
+    assert "target probe, at most" not in left
 
 
 @pytest.mark.parametrize(("how", "verb"), [("ignored", "ignores"), ("refused", "refuses")])
@@ -335,29 +302,17 @@ def test_bounds_are_above_the_true_values_and_said_to_be_bounds(ours, there, che
     with HostileServer(bounding) as server:
         run = runs.audit(**there(server), observer=listener)
     rows = run["logprobs"].join(ours["logprobs"], on=KEY, suffix="_true")
-    both = rows.select(
-        "bounded", value=pl.col("logprob").list[0], true=pl.col("logprob_true").list[0]
-    ).drop_nulls()
+    values = (pl.col(name).list[0] for name in ("logprob", "logprob_true"))
+    both = rows.select("bounded", *values).drop_nulls()
     assert both["bounded"].sum() > 0
     for bounded, value, true in both.iter_rows():
         assert value >= true - 1e-4 if bounded else value == pytest.approx(true, abs=1e-4)
-    told = [sentence for sentence in listener.sentences if NAMED in sentence]
-    assert [sentence.startswith(f"it {verb} ") for sentence in told] == [True]
-    assert "not among the 20 most likely" in told[0]
+    (told,) = (sentence for sentence in listener.sentences if NAMED in sentence)
+    assert told.startswith(f"it {verb} ")
+    assert "not among the 20 most likely" in told
     capabilities = run.manifest.engines["probe-logprobs of target"]["capabilities"]
     assert (capabilities["named_token"], capabilities["top_logprobs"]) == (how, 20)
     assert run["scores"]["probe_loss_v1"].null_count() == 2
-
-
-def test_without_log_probabilities_a_run_is_refused(there, checkpoint):
-    for number, refuses in enumerate([("logprobs",), ()]):
-        silent = NextTokenModel(checkpoint, refuses=refuses, most=0)
-        with (
-            HostileServer(silent) as server,
-            pytest.raises(SettingsError, match=r"no log-probabilities of the next token"),
-        ):
-            runs.audit(**there(server, out=f"there{number}"))
-        assert server.asked == []
 
 
 def test_a_chat_is_asked_for_the_first_token_of_its_reply(there, model):
@@ -389,54 +344,10 @@ def test_exact_values_and_bounds_are_never_in_one_run(there, model, checkpoint):
     assert not run["logprobs"]["bounded"].any()
 
 
-def test_a_run_that_stopped_asks_nothing_twice(there, model):
-    prices = {"price_in": 0.0, "price_out": 1e6}  # a token, a coin
-    with HostileServer(model) as server:
-        with pytest.raises(EngineError, match=r"'max_cost' is 26.* higher"):
-            runs.audit(**there(server, **prices, max_cost=26.0))
-        stopped = len(server.asked)
-        run = runs.audit(**there(server, **prices, max_cost=1e6))
-        asked = [(each.prompt, *each.fields[NAMED]) for each in server.asked]
-        whole = runs.audit(**there(server, out="whole"))
-    assert 0 < stopped < 24
-    assert len(asked) == len(set(asked)) == 24
-    assert run["logprobs"].equals(whole["logprobs"])
-    assert run["scores"].equals(whole["scores"])
-
-
-def test_the_cost_is_told_before_the_first_request(there, model):
-    listener = Listener()
-    prices = {"price_in": 1000.0, "price_out": 10_000.0}
-    with HostileServer(model) as server:
-        settings = there(server, **prices)
-        planned = dict(plan(load_settings(settings)))
-        assert (server.asked, server.probes) == ([], [])
-        runs.audit(observer=listener, **settings)
-        left = dict(plan(load_settings(settings)))
-    told = dict(line.partition(": ")[::2] for line in listener.sentences)
-    name = "target probe, at most"
-    assert told[name] == planned[name]
-    n_bytes = sum(len(asked.prompt.encode()) for asked in server.asked)
-    requests, tokens_in, _, _ = (part.strip() for part in planned[name].split(", "))
-    assert requests == "24 requests"
-    assert int(tokens_in.split()[0].replace(",", "")) >= n_bytes + 24 * 16
-    assert planned[name].endswith(f"cost {math.fsum(_costs(planned[name])):,.2f}")
-    assert planned["target probe"] == "24 forward passes"
-    assert left["target probe"] == "0 forward passes"
-    assert name not in left
-
-
-def _costs(text: str) -> list[float]:
-    counts = [int(part.split()[0].replace(",", "")) for part in text.split(", ")[1:3]]
-    return [counts[0] / 1000, counts[1] / 100]
-
-
 def test_an_endpoint_without_a_tokenizer_is_refused_before_it_is_asked(there, model, tmp_path):
     with HostileServer(model) as server:
-        settings = there(server)
-        del settings["tokenizer"]
         with pytest.raises(SettingsError, match=r"probe_loss_v1 needs setting 'tokenizer' at an"):
-            runs.audit(**settings)
+            runs.audit(**there(server, tokenizer=None))
         assert (server.asked, server.probes) == ([], [])
     assert not (tmp_path / "there").exists()
 
@@ -449,41 +360,34 @@ def test_whole_texts_beside_points_are_asked_for_in_their_own_way(there, model):
         settings = there(server, evidence=None, attacks="loss_v1,probe_loss_v1")
         run = runs.audit(**settings)
         alone = runs.audit(**there(server, out="alone"))
-        n_asked = len(server.asked)
-        runs.audit(**settings)
-        assert len(server.asked) == n_asked
     assert run["scores"]["loss_v1"].null_count() == 1
     assert run["scores"]["probe_loss_v1"].equals(alone["scores"]["probe_loss_v1"])
     assert run.manifest.passes == {"target text": 7, "target probe": 24}
 
 
 @pytest.mark.parametrize(
-    ("evidence", "attacks", "computed"),
+    ("changed", "computed"),
     [
-        ("probe-logprobs", None, NAMES),
-        ("logprobs", "loss_v1,probe_loss_v1", ["loss_v1", "probe_loss_v1"]),
-        (None, "probe_min_k_20_v1", ["probe_min_k_20_v1"]),
+        ({}, NAMES),
+        (
+            {"evidence": "logprobs", "attacks": "loss_v1,probe_loss_v1"},
+            ["loss_v1", "probe_loss_v1"],
+        ),
+        ({"evidence": None, "attacks": "probe_min_k_20_v1"}, ["probe_min_k_20_v1"]),
+        ({"evidence": "both"}, ["probe_leading_rarity_v1", "probe_rarity_loss_v1"]),
+        ({"evidence": "samples", "preset": "min-k"}, "'min-k' has no attack on samples; leave it"),
+        (
+            {"evidence": "samples", "attacks": "probe_rarity_loss_v1"},
+            "needs evidence 'logprobs'",
+        ),
     ],
 )
-def test_attacks_at_points_are_computed_where_they_are_asked_for(
-    usual, evidence, attacks, computed
-):
-    settings = load_settings(usual | {"evidence": evidence, "attacks": attacks})
-    assert [attack.name for attack in chosen_attacks(settings)] == computed
-
-
-def test_a_preset_without_an_attack_on_the_evidence_is_refused(usual):
-    settings = load_settings(usual | {"preset": "min-k", "evidence": "samples", "attacks": None})
-    with pytest.raises(SettingsError, match=r"'min-k' has no attack on samples; leave it out"):
-        chosen_attacks(settings)
-
-
-def test_with_both_kinds_of_evidence_attacks_on_both_are_computed(usual):
-    settings = load_settings(usual | {"evidence": "both", "attacks": None})
-    computed = [attack.name for attack in chosen_attacks(settings)]
-    assert computed[0] == "probe_leading_rarity_v1"
-    assert computed[-1] == "probe_rarity_loss_v1"
-    with pytest.raises(SettingsError, match="needs evidence 'logprobs'"):
-        chosen_attacks(
-            load_settings(usual | {"evidence": "samples", "attacks": "probe_rarity_loss_v1"})
-        )
+def test_attacks_at_points_are_computed_where_they_are_asked_for(usual, changed, computed):
+    """Of both kinds of evidence, the first and the last."""
+    settings = load_settings(usual | changed)
+    if isinstance(computed, str):
+        with pytest.raises(SettingsError, match=computed):
+            chosen_attacks(settings)
+    else:
+        found = [attack.name for attack in chosen_attacks(settings)]
+        assert (found[:: len(found) - 1] if changed == {"evidence": "both"} else found) == computed

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from typing import Any
 
@@ -108,7 +107,7 @@ def test_a_store_that_fails_stops_the_run_and_any_machine_goes_on(
     then, inputs, on_machine, server, url, run, monkeypatch
 ):
     """Whatever the store had by then."""
-    for n in count(1 if then == "one" else 2, 3):
+    for n in count(1 if then == "one" else 4, 8):
         with monkeypatch.context() as patch:
             stop_writing_after(patch, n)
             on_machine("one")
@@ -303,12 +302,12 @@ def test_answers_that_were_paid_for_come_back_on_another_machine(
     assert verify(url).faults == []
 
 
-def test_a_thousand_parts_are_listed_and_fetched(on_machine, server, url, run, monkeypatch):
+def test_all_pages_of_parts_are_listed_and_fetched(on_machine, server, url, run, monkeypatch):
+    monkeypatch.setenv("MOTO_S3_DEFAULT_MAX_KEYS", "20")  # of a page
     store = server.store(run)
-    parts = {f"samples/block-{n:05d}.target-continuation-0.parquet": b"%d" % n for n in range(1200)}
-    with ThreadPoolExecutor(32) as pool:
-        for _ in pool.map(lambda part: obstore.put(store, *part), parts.items()):
-            pass
+    parts = {f"samples/block-{n:05d}.target-continuation-0.parquet": b"%d" % n for n in range(50)}
+    for name, content in parts.items():
+        obstore.put(store, name, content)
     assert files(mia_batch.Run(url).folder) == parts
     obstore.delete(store, [name for name in parts if name.endswith("7.parquet")])
     obstore.put(store, "samples/block-00001.target-continuation-0.parquet", b"other")
