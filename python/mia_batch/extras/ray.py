@@ -15,7 +15,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -61,15 +61,12 @@ def origin(error: Exception) -> Exception:
 
 def is_lost(error: Exception) -> bool:
     """Whether an error says that a worker is gone, or that its engine cannot go on."""
-    from ray import exceptions
+    from ray import exceptions as of_ray
 
-    gone = (
-        exceptions.RayActorError,
-        exceptions.WorkerCrashedError,
-        exceptions.ObjectLostError,
-        exceptions.NodeDiedError,
+    gone = of_ray.RayActorError, of_ray.WorkerCrashedError, of_ray.ObjectLostError
+    return isinstance(error, (*gone, of_ray.NodeDiedError)) or isinstance(
+        origin(error), EngineError
     )
-    return isinstance(error, gone) or isinstance(origin(error), EngineError)
 
 
 def reason_of(error: Exception) -> str:
@@ -142,7 +139,10 @@ def _joined(address: str | None, n_cpus: int | None) -> Iterator[None]:
             raise EngineError(
                 f"setting 'ray': {where} cannot be used: {reason_of(error)}"
             ) from error
-        _hush()
+        from ray._private import worker
+
+        if hasattr(worker, "print_to_stdstream"):  # pages about lost workers; it has no option
+            worker.print_to_stdstream = lambda *_, **__: None
         try:
             if threading.current_thread() is threading.main_thread():
                 for number, handler in handlers:  # Ray puts its own there
@@ -153,24 +153,42 @@ def _joined(address: str | None, n_cpus: int | None) -> Iterator[None]:
                 ray.shutdown()
 
 
+@contextmanager
+def _environment(wanted: dict[str, str]) -> Iterator[None]:
+    """Set variables that nobody has set, and take them away again."""
+    new = {name: value for name, value in wanted.items() if name not in os.environ}
+    os.environ.update(new)
+    before = os.environ.get("RAY_AUTH_MODE")
+    try:
+        yield
+    finally:
+        for name in (*new, *(["RAY_AUTH_MODE"] if before is None else [])):  # Ray sets it itself
+            os.environ.pop(name, None)
+
+
+def _reach(address: str | None) -> None:
+    """Knock at an address; Ray itself would wait for minutes where nobody answers."""
+    host, colon, port = (address or "").removeprefix("ray://").rpartition(":")
+    if colon and port.isdecimal():
+        socket.create_connection((host.strip("[]"), int(port)), _SECONDS_TO_ANSWER).close()
+
+
+def _cluster() -> Any:  # noqa: ANN401 - whose functions are partly untyped
+    import ray
+
+    return ray
+
+
 def resources(each: int) -> dict[str, int]:
     """Say what one worker takes: ``each`` so many GPUs where the cluster has some, else cores."""
-    if _resources().get("GPU"):
-        return {"num_cpus": 1, "num_gpus": each}
-    return {"num_cpus": each}
+    has_gpus = _cluster().cluster_resources().get("GPU")
+    return {"num_cpus": 1, "num_gpus": each} if has_gpus else {"num_cpus": each}
 
 
 def room(each: int) -> int:
     """Count the workers that the cluster has room for, free or not; at least one."""
-    known = _resources()
+    known = _cluster().cluster_resources()
     return max(int(known.get("GPU") or known.get("CPU", 0)) // each, 1)
-
-
-def _resources() -> dict[str, float]:
-    import ray
-
-    cluster: Any = ray  # whose functions are partly untyped
-    return dict(cluster.cluster_resources())
 
 
 @contextmanager
@@ -188,37 +206,15 @@ def marked(folder: Path) -> Iterator[Path]:
         mark.unlink(missing_ok=True)
 
 
-@contextmanager
-def _environment(wanted: dict[str, str]) -> Iterator[None]:
-    """Set variables that nobody has set, and take them away again."""
-    new = {name: value for name, value in wanted.items() if name not in os.environ}
-    os.environ.update(new)
-    before = os.environ.get("RAY_AUTH_MODE")
-    try:
-        yield
-    finally:
-        for name in new:
-            os.environ.pop(name, None)
-        if before is None:
-            os.environ.pop("RAY_AUTH_MODE", None)
+def package_version() -> str:
+    """Name the version of this package, and its own files, which an unfinished one shares."""
+    digest = sha256()
+    for path in sorted(Path(str(mia_batch.__file__)).parent.rglob("*.py")):
+        digest.update(path.read_bytes())
+    return f"{metadata.version('mia-batch')} ({digest.hexdigest()[:12]})"
 
 
-def _reach(address: str | None) -> None:
-    """Knock at an address; Ray itself would wait for minutes where nobody answers."""
-    host, colon, port = (address or "").removeprefix("ray://").rpartition(":")
-    if colon and port.isdecimal():
-        socket.create_connection((host.strip("[]"), int(port)), _SECONDS_TO_ANSWER).close()
-
-
-def _hush() -> None:
-    """Keep Ray's pages about lost workers off the terminal; there is no option for that."""
-    from ray._private import worker
-
-    if hasattr(worker, "print_to_stdstream"):
-        worker.print_to_stdstream = lambda *_, **__: None
-
-
-_PACKAGE = Path(str(mia_batch.__file__)).parent
+# Engines of the cluster, each an actor with a process of its own for the engine.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,10 +240,10 @@ class Joined:
 
 @dataclass(slots=True)
 class Answered:
-    """What came of a block; tokens and passes by label, and sentences, since the block before."""
+    """What came of a block; since the block before: tokens and passes by label, and sentences."""
 
     kept: Any
-    told: list[tuple[str, int, int]]
+    counts: list[tuple[str, int, int]]
     said: list[str]
 
 
@@ -256,33 +252,40 @@ class _Order:
     """A block in hand, and to whom its answer goes."""
 
     job: int
-    what: Callable[[], tuple[Task, Callable[[Block, pl.DataFrame], Any]]]
+    what: ObjectRef[Any]
     block: Block
     answer: Future[Answered] = field(default_factory=Future)
 
 
 class EngineWorker:
-    """One engine of the cluster: an actor, called from several threads."""
+    """One engine of the cluster: an actor, called from several threads.
+
+    One thread asks the engine. It takes in the next block of a job before the last is complete, so
+    that an engine that batches has no gap between blocks.
+    """
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._orders: SimpleQueue[_Order] = SimpleQueue()
+        self._next: _Order | None = None  # taken from the queue, not yet begun
+        self._in_hand: dict[int, _Order] = {}
+        self._tokens: Counter[str] = Counter()  # by label, since the last answer; so are these
+        self._passes: Counter[str] = Counter()
+        self._said: list[str] = []
 
     def __repr__(self) -> str:
         return self._name
 
     def start(self, start: Start) -> Joined:
         """Start the engine, if package and model are those of the run."""
-        node = platform.node()
+        node, spec = platform.node(), start.spec
         if (own := package_version()) != start.version:
             raise EngineError(
                 f"{node} has mia-batch {own}, the run {start.version}; install the same there"
             )
-        spec = start.spec
-        if start.digest is not None:
-            found = digest_folder(spec.model)
-            if found != start.digest:  # an adapter, or at a hub; this loads a large library
-                found = identify_model(spec.model, spec.revision, spec.kind).digest
+        if start.digest not in (None, digest_folder(spec.model)):
+            # An adapter, or a model at a hub; this loads a large library.
+            found = identify_model(spec.model, spec.revision, spec.kind).digest
             if found != start.digest:
                 raise EngineError(
                     f"{spec.model} on {node} is another model than the run's: its digest differs"
@@ -295,87 +298,63 @@ class EngineWorker:
 
     def work(self, job: int, what: list[Any], block: Block) -> Answered:
         """Work on a block; ``what`` refers to task and keeper, the same for all blocks of a job."""
-        import ray
-
-        order = _Order(job, lambda: ray.get(what[0]), block)
+        order = _Order(job, what[0], block)
         self._orders.put(order)
         return order.answer.result()
 
     def _work(self, source: LocalSource) -> None:
-        feed = _Feed(self._orders)
+        executor = LocalExecutor(source, source.restart, self._said.append)
         while True:
-            task, keep = feed.first().what()
-            executor = LocalExecutor(source, source.restart, feed.said.append)
+            order = self._next = self._next or self._orders.get()
+            task, keep = _cluster().get(order.what)
             try:
-                for block, kept in executor.collect(task, feed.blocks(), feed.told, keep):
-                    feed.finish(block, kept)
+                for block, kept in executor.collect(
+                    task, self._blocks(order.job), self._count, keep
+                ):
+                    counts = [(each, n, self._passes[each]) for each, n in self._tokens.items()]
+                    answered = Answered(kept, counts, self._said[:])
+                    self._in_hand.pop(id(block)).answer.set_result(answered)
+                    self._forget()
             except BaseException as error:  # goes to whoever asked
-                feed.fail(error)
+                for each in self._in_hand.values():
+                    each.answer.set_exception(error)
+                self._in_hand.clear()
+                self._forget()
 
+    def _blocks(self, job: int) -> Iterator[Block | None]:
+        """Yield blocks of a job as they come, until one of another does.
 
-class _Feed:
-    """Orders as blocks: those of one job, until one of another comes."""
-
-    def __init__(self, orders: SimpleQueue[_Order]) -> None:
-        self._orders = orders
-        self._next: deque[_Order] = deque()
-        self._in_hand: dict[int, _Order] = {}
-        self._counts: dict[str, tuple[int, int]] = {}  # tokens and passes since the last answer
-        self.said: list[str] = []
-
-    def first(self) -> _Order:
-        if not self._next:
-            self._next.append(self._orders.get())
-        return self._next[0]
-
-    def blocks(self) -> Iterator[Block | None]:
-        """Yield blocks as they come; None while some are in hand and no other is there."""
-        job = self.first().job
+        None while some are in hand and no other is there.
+        """
         while True:
-            if not self._next:
+            if self._next is None:
                 try:
-                    self._next.append(self._orders.get(block=not self._in_hand))
+                    self._next = self._orders.get(block=not self._in_hand)
                 except Empty:
                     yield None
                     continue
-            if self._next[0].job != job:
+            if (order := self._next).job != job:
                 return
-            order = self._next.popleft()
+            self._next = None
             self._in_hand[id(order.block)] = order
             yield order.block
 
-    def told(self, label: str, _: int, tokens: int, passes: int) -> None:
+    def _count(self, label: str, _: int, tokens: int, passes: int) -> None:
         """Add up; units count with their block."""
-        before = self._counts.get(label, (0, 0))
-        self._counts[label] = before[0] + tokens, before[1] + passes
+        self._tokens[label] += tokens
+        self._passes[label] += passes
 
-    def finish(self, block: Block, kept: object) -> None:
-        told = [(label, *counts) for label, counts in self._counts.items()]
-        answered = Answered(kept, told, self.said[:])
-        self._in_hand.pop(id(block)).answer.set_result(answered)
-        self._counts.clear()
-        self.said.clear()
-
-    def fail(self, error: BaseException) -> None:
-        for order in self._in_hand.values():
-            order.answer.set_exception(error)
-        self._in_hand.clear()
-        self._counts.clear()
-        self.said.clear()
+    def _forget(self) -> None:
+        for each in (self._tokens, self._passes, self._said):
+            each.clear()
 
 
-def package_version() -> str:
-    """Name the version of this package, and its own files, which an unfinished one shares."""
-    digest = sha256()
-    for path in sorted(_PACKAGE.rglob("*.py")):
-        digest.update(path.read_bytes())
-    return f"{metadata.version('mia-batch')} ({digest.hexdigest()[:12]})"
-
+# Trainings: long calls, each where a whole worker's share of the cluster is free.
 
 Call: TypeAlias = "tuple[str, tuple[object, ...]]"
 """What is made, by name, and the arguments of what makes it."""
 
-_MOST_TRIES = 5  # of a call whose machines are lost
+_MOST_TRIES = 5  # of a call or a block whose machines are lost: then it may be what loses them
 
 
 def on_machines(
@@ -394,19 +373,17 @@ def on_machines(
     machine is lost begins again elsewhere. At most ``most`` at once; None: all that there is room
     for. Raises what a call raises.
     """
-    import ray
-
-    cluster: Any = ray
-    remote = ray.remote(_called).options(num_returns="streaming", max_retries=0, **resources(each))
+    cluster = _cluster()
+    remote = cluster.remote(_called)
+    remote = remote.options(num_returns="streaming", max_retries=0, **resources(each))
     left, version = iter(calls), package_version()
     running: dict[Any, Call] = {}
-    tries: dict[str, int] = {}
+    tries: Counter[str] = Counter()
     with marked(folder) as mark:
 
         def begin(call: Call) -> None:
-            name, arguments = call
-            tries[name] = tries.get(name, 0) + 1
-            running[remote.remote(mark, version, function, arguments)] = call
+            tries[call[0]] += 1
+            running[remote.remote(mark, version, function, call[1])] = call
 
         try:
             while True:
@@ -414,22 +391,22 @@ def on_machines(
                     begin(call)
                 if not running:
                     return
-                for task in cluster.wait([*running], num_returns=1)[0]:
-                    name = running[task][0]
-                    try:
-                        sentence, done, reason = cluster.get(next(task))
-                    except Exception as error:
-                        call = running.pop(task)
-                        if not is_lost(origin(error)) or tries[name] == _MOST_TRIES:
-                            raise origin(error) from None
-                        say(f"{name} begins again elsewhere: {reason_of(error)}")
-                        begin(call)
-                        continue
-                    if not done:
-                        say(f"{name}: {sentence}")
-                        continue
+                (task,), _ = cluster.wait([*running], num_returns=1)
+                name = running[task][0]
+                try:
+                    sentence, done, reason = cluster.get(next(task))
+                except Exception as error:
+                    call = running.pop(task)
+                    if not is_lost(origin(error)) or tries[name] == _MOST_TRIES:
+                        raise origin(error) from None
+                    say(f"{name} begins again elsewhere: {reason_of(error)}")
+                    begin(call)
+                    continue
+                if done:
                     del running[task]
                     yield name, reason
+                else:
+                    say(f"{name}: {sentence}")
         finally:
             for task in running:
                 cluster.cancel(task, force=True)
@@ -439,25 +416,23 @@ def _called(
     mark: Path, version: str, function: Callable[..., object], arguments: tuple[object, ...]
 ) -> Iterator[tuple[str, bool, str | None]]:
     """Yield what a call says, whether it is done, and why it could not be."""
-    node = platform.node()
+    node, reason = platform.node(), None
     if not mark.exists():
-        yield "", True, f"{node} does not see the run's folder"
-        return
-    if (own := package_version()) != version:
-        yield "", True, f"{node} has mia-batch {own}, the run {version}"
-        return
-    said: SimpleQueue[str | None] = SimpleQueue()
-    with ThreadPoolExecutor(1) as thread:
-        call = thread.submit(function, *arguments, said.put)
-        call.add_done_callback(lambda _: said.put(None))
-        for sentence in iter(said.get, None):
-            yield sentence, False, None
-    try:
-        call.result()
-    except RequestError as error:
-        yield "", True, f"on {node}, {error}"
-        return
-    yield "", True, None
+        reason = f"{node} does not see the run's folder"
+    elif (own := package_version()) != version:
+        reason = f"{node} has mia-batch {own}, the run {version}"
+    else:
+        said: SimpleQueue[str | None] = SimpleQueue()
+        with ThreadPoolExecutor(1) as thread:
+            call = thread.submit(function, *arguments, said.put)
+            call.add_done_callback(lambda _: said.put(None))
+            for sentence in iter(said.get, None):
+                yield sentence, False, None
+        try:
+            call.result()
+        except RequestError as error:
+            reason = f"on {node}, {error}"
+    yield "", True, reason
 
 
 # Calls on the cores of a cluster, as `in_background` makes them in threads of this machine.
@@ -468,30 +443,25 @@ _functions: dict[Any, Callable[..., object]] = {}
 
 
 @contextmanager
-def on_cluster(folder: Path) -> Iterator[Callable[..., None]]:
-    """Lend a function that runs calls wherever a core of the connected cluster is free.
+def spread(address: str, folder: Path) -> Iterator[Callable[..., None]]:
+    """Lend a function that runs calls wherever a core of the cluster is free.
 
     Function and arguments can be pickled. Calls write in ``folder``, so those on a machine that
     does not see it are done here. What a call raises is raised by a later one, or at the end.
     """
-    import ray
-
-    remote = ray.remote(_call).options(num_cpus=1, runtime_env={"env_vars": _ONE_CORE})
-    cluster: Any = ray
-    most = max(1, _WAITING * int(cluster.cluster_resources().get("CPU", 1)))
     running: dict[ObjectRef[Any], tuple[Callable[..., object], tuple[object, ...]]] = {}
     sent: dict[int, Any] = {}
 
     def finish(most: int) -> None:
         while len(running) > most:
-            for ref in cluster.wait([*running], num_returns=1)[0]:
-                function, arguments = running.pop(ref)
-                try:
-                    done = cluster.get(ref)
-                except Exception as error:
-                    raise origin(error) from None
-                if not done:
-                    function(*arguments)
+            (ref,), _ = cluster.wait([*running], num_returns=1)
+            function, arguments = running.pop(ref)
+            try:
+                done = cluster.get(ref)
+            except Exception as error:
+                raise origin(error) from None
+            if not done:
+                function(*arguments)
 
     def run(function: Callable[..., object], *arguments: object) -> None:
         finish(most - 1)
@@ -500,7 +470,10 @@ def on_cluster(folder: Path) -> Iterator[Callable[..., None]]:
         ref = remote.remote(mark, [sent[id(function)]], arguments)
         running[ref] = function, arguments
 
-    with marked(folder) as mark:
+    with connected(address), marked(folder) as mark:
+        cluster = _cluster()
+        remote = cluster.remote(_call).options(num_cpus=1, runtime_env={"env_vars": _ONE_CORE})
+        most = max(1, _WAITING * int(cluster.cluster_resources().get("CPU", 1)))
         try:
             yield run
             finish(0)
@@ -511,16 +484,16 @@ def on_cluster(folder: Path) -> Iterator[Callable[..., None]]:
 
 def _call(mark: Path, sent: list[Any], arguments: tuple[object, ...]) -> bool:
     """Do a call, where the folder is seen; each process of the cluster keeps what it was sent."""
-    import ray
-
     if not mark.exists():
         return False
     (ref,) = sent
     if ref not in _functions:
-        _functions[ref] = ray.get(ref)
+        _functions[ref] = _cluster().get(ref)
     _functions[ref](*arguments)
     return True
 
+
+# The engines of a run, and the blocks that they have in hand.
 
 _SECONDS_TO_LOOK = 1.0
 _SECONDS_BEFORE_SAYING = 30.0
@@ -540,10 +513,6 @@ class Worker:
     tokens: int = 0
     ready: float = 0.0  # since when
 
-    @property
-    def shared(self) -> bool:
-        return self.joined is not None and self.joined.shared
-
 
 @dataclass(frozen=True, eq=False, slots=True)
 class InHand:
@@ -562,26 +531,17 @@ class Pool:
     """
 
     def __init__(
-        self,
-        start: Start,
-        *,
-        wanted: int | None,
-        name: str,
-        say: Callable[[str], None],
+        self, start: Start, *, wanted: int | None, name: str, say: Callable[[str], None]
     ) -> None:
-        import ray
-
-        self._ray: Any = ray  # whose functions are partly untyped
-        self._start = ray.put(start)
-        self._spec = start.spec
+        self._ray = _cluster()
+        self._start = self._ray.put(start)
+        self._each = start.spec.tensor_parallel_size
         self._wanted = wanted
         self._name = name
         self._say = say
         self._starting: dict[ObjectRef[Any], Worker] = {}
         self._asked: dict[ObjectRef[Any], InHand] = {}
-        self._numbers = 0
-        self._refused = 0
-        self._failed = 0
+        self._numbers = self._refused = self._failed = 0
         self._info: Joined | None = None
         self.workers: list[Worker] = []
 
@@ -594,7 +554,10 @@ class Pool:
         while (info := self._info) is None:
             deque(self.events(), maxlen=0)
             if time.monotonic() - waited > _SECONDS_BEFORE_SAYING:
-                self._say(f"waiting for the cluster to start {self._name}: {self._resources()}")
+                free, known = self._ray.available_resources(), self._ray.cluster_resources()
+                each = (f"{free.get(k, 0):g} of {known.get(k, 0):g} {k}s" for k in ("CPU", "GPU"))
+                what = f"{self._name}: {' and '.join(each)} are free"
+                self._say(f"waiting for the cluster to start {what}")
                 waited = time.monotonic()
         return info
 
@@ -639,28 +602,14 @@ class Pool:
         self.workers.clear()
 
     def _fill(self) -> None:
-        while len(self.workers) + len(self._starting) < self._room():
+        wanted = room(self._each) if self._wanted is None else self._wanted
+        while len(self.workers) + len(self._starting) < max(wanted - self._refused, 1):
             self._numbers += 1
             name = f"{self._name} {self._numbers}"
-            actor = self._ray.remote(EngineWorker).options(
-                name=name,
-                max_restarts=0,
-                max_concurrency=_THREADS,
-                **resources(self._spec.tensor_parallel_size),
-            )
+            how = {"name": name, "max_restarts": 0, "max_concurrency": _THREADS}
+            actor = self._ray.remote(EngineWorker).options(**how, **resources(self._each))
             worker = Worker(name, actor.remote(name))
             self._starting[worker.actor.start.remote(self._start)] = worker
-
-    def _room(self) -> int:
-        wanted = room(self._spec.tensor_parallel_size) if self._wanted is None else self._wanted
-        return max(wanted - self._refused, 1)
-
-    def _resources(self) -> str:
-        free, known = self._ray.available_resources(), self._ray.cluster_resources()
-        each = [
-            f"{free.get(kind, 0):g} of {known.get(kind, 0):g} {kind}s" for kind in ("CPU", "GPU")
-        ]
-        return f"{' and '.join(each)} are free"
 
     def _take_in(self, ref: ObjectRef[Any]) -> None:
         worker = self._starting.pop(ref)
@@ -701,7 +650,7 @@ class Pool:
                 self._say(f"{worker.name} is lost, its blocks go to others: {reason_of(error)}")
             return asked, error
         worker.blocks += 1
-        worker.tokens += sum(tokens for _, tokens, _ in answered.told)
+        worker.tokens += sum(tokens for _, tokens, _ in answered.counts)
         return asked, answered
 
 
@@ -726,9 +675,7 @@ class RayExecutor:
         say: Callable[[str], None],
         show: Callable[[list[WorkerState]], None] = lambda _: None,
     ) -> None:
-        self._pool = pool
-        self._say = say
-        self._show = show
+        self._pool, self._say, self._show = pool, say, show
         self._shown = 0.0
 
     def collect(
@@ -738,8 +685,6 @@ class RayExecutor:
         told: Told,
         keep: Callable[[Block, pl.DataFrame], Kept],
     ) -> Iterator[tuple[Block, Kept]]:
-        import ray
-
         pool, job = self._pool, next(_JOBS)
         new, all_open, n_open = iter(blocks), False, 0
         waiting: deque[tuple[Block, int]] = deque()  # and how many workers each has lost
@@ -752,8 +697,8 @@ class RayExecutor:
                         break
                     waiting.append((block, 0))
                     n_open += 1
-                if (shared := worker.shared) not in orders:
-                    orders[shared] = ray.put((task, keep if shared else _rows))
+                if (shared := _shares(worker)) not in orders:
+                    orders[shared] = _cluster().put((task, keep if shared else _rows))
                 pool.hand(worker, job, orders[shared], *waiting.popleft())
             if all_open and not n_open:
                 return
@@ -763,22 +708,23 @@ class RayExecutor:
             for asked, came in pool.events():
                 if asked.job != job:  # of one that was not waited for to its end
                     continue
+                block = asked.block
                 if isinstance(came, Exception):
                     _raise_unless_lost(asked, came)
                     if (lost := asked.lost + 1) < _MOST_TRIES:
-                        waiting.append((asked.block, lost))
+                        waiting.append((block, lost))
                         continue
-                    refused = Collector(Refusals(_WHY), task, told).collect([asked.block])
-                    kept = next(keep(asked.block, rows) for _, rows in refused)
+                    refused = Collector(Refusals(_WHY), task, told).collect([block])
+                    kept = next(keep(block, rows) for _, rows in refused)
                 else:
-                    self._tell(asked, came, told)
-                    kept = came.kept if asked.worker.shared else keep(asked.block, came.kept)
+                    self._report(asked, came, told)
+                    kept = came.kept if _shares(asked.worker) else keep(block, came.kept)
                 n_open -= 1
-                yield asked.block, kept
+                yield block, kept
 
-    def _tell(self, asked: InHand, came: Answered, told: Told) -> None:
+    def _report(self, asked: InHand, came: Answered, told: Told) -> None:
         told(asked.block.label, asked.block.units.height, 0, 0)
-        for label, tokens, passes in came.told:
+        for label, tokens, passes in came.counts:
             told(label, 0, tokens, passes)
         for sentence in came.said:
             self._say(f"{asked.worker.name}: {sentence}")
@@ -787,6 +733,10 @@ class RayExecutor:
         """Yield workers that can take a block, those that have none in hand first."""
         for depth in range(_IN_HAND):
             yield from [each for each in self._pool.workers if each.in_hand == depth]
+
+
+def _shares(worker: Worker) -> bool:
+    return worker.joined is not None and worker.joined.shared
 
 
 def _raise_unless_lost(asked: InHand, error: Exception) -> None:
@@ -803,14 +753,7 @@ def _rows(_: Block, rows: pl.DataFrame) -> pl.DataFrame:
     return rows
 
 
-# What the core asks of this executor.
-
-
-@contextmanager
-def spread(address: str, folder: Path) -> Iterator[Callable[..., None]]:
-    """Lend a function that runs calls on the cores of the cluster."""
-    with connected(address), on_cluster(folder) as later:
-        yield later
+# What the core asks of this executor, with `spread` and `why_no_ray`.
 
 
 @contextmanager
@@ -820,7 +763,7 @@ def engines(
     """Start engines on the cluster, with one of the run's models."""
     settings, say = audit.settings, audit.observer.stage
     wanted = None if settings.workers in (None, "auto") else int(str(settings.workers))
-    cores = max(os.cpu_count() or 1, (wanted or 1) * spec.tensor_parallel_size)
+    cores = _cores(wanted, spec.tensor_parallel_size)
     with connected(settings.ray, cores), marked(audit.run.folder) as mark:
         start = Start(
             spec=spec,
@@ -840,10 +783,15 @@ def engines(
             pool.close()
 
 
+def _cores(workers: int | None, each: int) -> int:
+    """Count the cores of a Ray of this machine alone, which has room for all workers."""
+    return max(os.cpu_count() or 1, (workers or 1) * each)
+
+
 def trained(
     settings: Settings, folder: Path, wanted: Iterator[Wanted], say: Callable[[str], None]
 ) -> Generator[tuple[str, Made]]:
-    """Let machines that see the run's folder make the models there, then take each up here."""
+    """Let machines that see the run's folder make the models there, then resume each here."""
     begun: dict[str, tuple[Making, Path]] = {}
 
     def calls() -> Iterator[Call]:
@@ -852,15 +800,12 @@ def trained(
             yield name, (making.digest, replace(making), path.resolve())
 
     most = settings.workers if isinstance(settings.workers, int) else None
-    each = settings.tensor_parallel_size
-    with connected(settings.ray, max(os.cpu_count() or 1, (most or 1) * each)):
+    each, made_of = settings.tensor_parallel_size, extra("models", "tuned").made_of
+    with connected(settings.ray, _cores(most, each)):
         for name, reason in on_machines(_make, calls(), folder, say, each=each, most=most):
             if reason is not None:
                 say(f"{name} is tuned on this machine: {reason}")
-            yield (
-                name,
-                extra("models", "tuned").made_of(*begun.pop(name), partial(named, say, name)),
-            )
+            yield name, made_of(*begun.pop(name), partial(named, say, name))
 
 
 def _make(digest: str, making: Making, path: Path, say: Callable[[str], None]) -> None:
