@@ -831,12 +831,25 @@ def log(tmp_path):
     return tmp_path / "engine.log"
 
 
-def assert_same_as_alone(engine: str, kind: str, checkpoint: Path, folder: Path) -> None:
-    log = folder / "engine.log"
-    specs = [
-        one_by_one(save_adapter(folder / str(seed), checkpoint, kind, seed=seed), engine)
-        for seed in (1, 2)
-    ]
+FEW = ("lora", "prefix")  # of weights, and of virtual tokens
+NO_VLLM = pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")
+
+
+@pytest.mark.parametrize(
+    ("engine", "kind"),
+    [
+        pytest.param("vllm", "lora", marks=NO_VLLM),
+        *(("transformers", kind) for kind in FEW),
+        *(
+            pytest.param("transformers", kind, marks=pytest.mark.long)
+            for kind in KINDS
+            if kind not in FEW
+        ),
+    ],
+)
+def test_answers_are_those_of_an_engine_each_to_the_bit(engine, kind, checkpoint, tmp_path, log):
+    folders = [save_adapter(tmp_path / str(seed), checkpoint, kind, seed=seed) for seed in (1, 2)]
+    specs = [one_by_one(folder, engine) for folder in folders]
     expected = [alone(each, log) for each in specs]
     assert not same(*expected)
     with closing(KeptEngine()) as kept:
@@ -850,44 +863,31 @@ def assert_same_as_alone(engine: str, kind: str, checkpoint: Path, folder: Path)
     assert not is_alive(pid)
 
 
-FEW = ("lora", "prefix")  # of weights, and of virtual tokens
+@pytest.fixture
+def pair(checkpoint, tmp_path):
+    """Specifications of two adapters of one base."""
+    folders = [save_adapter(tmp_path / str(seed), checkpoint, seed=seed) for seed in (1, 2)]
+    return [one_by_one(folder) for folder in folders]
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [*FEW, *(pytest.param(kind, marks=pytest.mark.long) for kind in KINDS if kind not in FEW)],
-)
-def test_answers_are_those_of_an_engine_each_to_the_bit(kind, checkpoint, tmp_path):
-    assert_same_as_alone("transformers", kind, checkpoint, tmp_path)
-
-
-@pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")
-def test_answers_of_vllm_are_those_of_an_engine_each_to_the_bit(checkpoint, tmp_path):
-    assert_same_as_alone("vllm", "lora", checkpoint, tmp_path)
-
-
-def test_what_is_no_adapter_of_the_same_kind_starts_an_engine(checkpoint, tmp_path):
-    one, other = (save_adapter(tmp_path / str(seed), checkpoint, seed=seed) for seed in (1, 2))
-    assert can_turn(one_by_one(one), one_by_one(other))
+def test_what_is_no_adapter_of_the_same_kind_starts_an_engine(pair, checkpoint, tmp_path):
+    one, other = pair
+    assert can_turn(one, other)
     changes: list[dict[str, Any]] = [{"dtype": "float16"}, {"kind": "samples"}, {"engine": "vllm"}]
-    for changed in changes:
-        assert not can_turn(one_by_one(one), replace(one_by_one(other), **changed))
-    samples = replace(one_by_one(one), kind="samples")
-    assert not can_turn(samples, replace(samples, model=str(other)))
-    assert not can_turn(one_by_one(one), one_by_one(checkpoint))
-    assert not can_turn(one_by_one(checkpoint), one_by_one(one))
-    assert not can_turn(
-        one_by_one(one), one_by_one(save_adapter(tmp_path / "ia3", checkpoint, "ia3"))
-    )
+    samples, base = replace(one, kind="samples"), one_by_one(checkpoint)
+    ia3 = one_by_one(save_adapter(tmp_path / "ia3", checkpoint, "ia3"))
+    unlike = [(one, replace(other, **changed)) for changed in changes]
+    unlike += [(samples, replace(samples, model=other.model)), (one, base), (base, one), (one, ia3)]
+    assert not any(can_turn(*each) for each in unlike)
 
 
-def test_an_engine_that_was_turned_and_ends_is_started_as_what_it_was(checkpoint, tmp_path, log):
-    one, other = (save_adapter(tmp_path / str(seed), checkpoint, seed=seed) for seed in (1, 2))
-    expected = alone(one_by_one(other), log)
+def test_an_engine_that_was_turned_and_ends_is_started_as_what_it_was(pair, log):
+    one, other = pair
+    expected = alone(other, log)
     with closing(KeptEngine()) as kept:
-        with kept.borrowed(one_by_one(one), log, keep=True) as first:
+        with kept.borrowed(one, log, keep=True) as first:
             pass
-        with kept.borrowed(one_by_one(other), log, keep=True) as engine:
+        with kept.borrowed(other, log, keep=True) as engine:
             assert engine is first
             os.kill(engine._process.pid, signal.SIGKILL)
             with pytest.raises(EngineError, match="was killed"):
@@ -895,22 +895,22 @@ def test_an_engine_that_was_turned_and_ends_is_started_as_what_it_was(checkpoint
             engine.restart()
             assert same(all_said(engine), expected)
             os.kill(engine._process.pid, signal.SIGKILL)
-        with kept.borrowed(one_by_one(one), log, keep=False) as engine:  # which lives no more
+        with kept.borrowed(one, log, keep=False) as engine:  # which lives no more
             assert engine is not first
-        assert not kept.serves(one_by_one(other))
+        assert not kept.serves(other)
 
 
-def test_a_damaged_adapter_is_named_as_at_a_start(checkpoint, tmp_path, log):
-    one, other = (save_adapter(tmp_path / str(seed), checkpoint, seed=seed) for seed in (1, 2))
-    file = other / "adapter_model.safetensors"
+def test_a_damaged_adapter_is_named_as_at_a_start(pair, log):
+    one, other = pair
+    file = Path(other.model, "adapter_model.safetensors")
     file.write_bytes(file.read_bytes()[:-100])
     with closing(KeptEngine()) as kept:
-        with kept.borrowed(one_by_one(one), log, keep=True) as engine:
+        with kept.borrowed(one, log, keep=True) as engine:
             pass
         with (
             pytest.raises(EngineError, match=r"the adapter .* cannot be put on"),
-            kept.borrowed(one_by_one(other), log, keep=True),
+            kept.borrowed(other, log, keep=True),
         ):
             pytest.fail("it was started")
         assert not is_alive(engine._process.pid)
-        assert not kept.serves(one_by_one(one))
+        assert not kept.serves(one)
