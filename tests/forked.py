@@ -27,7 +27,6 @@ _CONTEXT.set_forkserver_preload(
     [
         "mia_batch.evidence.process",
         "mia_batch.evidence.engines.transformers",
-        "mia_batch.evidence.engines.transformers",
         "mia_batch.evidence.engines.masked",
         "mia_batch.extras.tune.training",
         "peft",
