@@ -26,7 +26,7 @@ from benches.results import append_results, machine
 
 from mia_batch import tables
 from mia_batch.corpus import ColumnNames, read_documents
-from mia_batch.evidence.collect import Collector, SampleTask
+from mia_batch.evidence.collect import LocalExecutor, SampleTask
 from mia_batch.evidence.parts import BLOCK_TARGETS, FreshUnits, Missing, Parts
 from mia_batch.evidence.process import EngineProcess, LocalSource
 from mia_batch.evidence.request import Budget, EngineSpec
@@ -70,7 +70,7 @@ def ours(folder: Path, model: str) -> dict[str, Any]:
             words="whitespace",
             run_seed=0,
         )
-        collector = Collector(Recording(engine, tokenizer), task, told)
+        executor = LocalExecutor(Recording(engine, tokenizer))
         began = time.monotonic()
         parts = Parts(
             folder=folder / "samples",
@@ -84,8 +84,8 @@ def ours(folder: Path, model: str) -> dict[str, Any]:
         )
         units = FreshUnits(tables.scan(folder / "targets.parquet", Targets), view)
         missing = Missing(units, parts, SAMPLES)
-        for block, rows in collector.collect(missing.blocks()):
-            tables.sink(rows, folder / "samples" / block.part_name, Samples)
+        for _ in executor.collect(task, missing.blocks(), told, parts.store):
+            pass
         seconds = time.monotonic() - began
         device = engine.info.device
     requests = [

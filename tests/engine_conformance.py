@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from mia_batch.evidence.process import EngineProcess
-    from mia_batch.evidence.request import Answer, Continuation
+    from mia_batch.evidence.request import Answer, Continuation, Engine
 
 
 def prompts(n: int) -> list[list[int]]:
@@ -62,7 +62,10 @@ def text_request(request_id: int, token_ids: list[int], first: int = 1, **wanted
     )
 
 
-def answers(engine: EngineProcess, requests: Iterable[Request]) -> dict[int, Answer]:
+Started: TypeAlias = "EngineProcess | Engine"
+
+
+def answers(engine: Started, requests: Iterable[Request]) -> dict[int, Answer]:
     """Submit all requests, then wait for all answers; they come in any order, each once."""
     waiting = set()
     for each in requests:
@@ -70,19 +73,19 @@ def answers(engine: EngineProcess, requests: Iterable[Request]) -> dict[int, Ans
         waiting.add(each.request_id)
     found: dict[int, Answer] = {}
     while waiting:
-        for answer in engine.results():
+        for answer in engine.step() if hasattr(engine, "step") else engine.results():
             waiting.remove(answer.request_id)
             found[answer.request_id] = answer
     return dict(sorted(found.items()))
 
 
-def _good(engine: EngineProcess, requests: Iterable[Request]) -> dict[int, Answer]:
+def _good(engine: Started, requests: Iterable[Request]) -> dict[int, Answer]:
     found = answers(engine, requests)
     assert [answer.error for answer in found.values() if answer.error is not None] == []
     return found
 
 
-def outputs(engine: EngineProcess, requests: Iterable[Request]) -> dict[int, list[Continuation]]:
+def outputs(engine: Started, requests: Iterable[Request]) -> dict[int, list[Continuation]]:
     """Continuations of requests none of which failed."""
     return {key: answer.continuations for key, answer in _good(engine, requests).items()}
 
@@ -94,7 +97,7 @@ def ids(continuation: Continuation) -> list[int]:
 
 
 def token_values(
-    engine: EngineProcess, requests: Iterable[Request]
+    engine: Started, requests: Iterable[Request]
 ) -> dict[int, dict[str, NDArray[Any]]]:
     """Numbers of the tokens of requests none of which failed."""
     return {key: answer.tokens or {} for key, answer in _good(engine, requests).items()}
@@ -201,6 +204,9 @@ class LogprobsConformance:
             assert found[i]["logprob"].dtype == np.float32
             np.testing.assert_allclose(found[i]["logprob"], exact, rtol=self.rtol, atol=most)
 
+    def near(self, found, expected):
+        np.testing.assert_allclose(found, expected, rtol=self.rtol, atol=1e-5)
+
     def test_values_depend_neither_on_order_nor_on_what_else_is_in_flight(self, engine):
         requests = [text_request(i, ids) for i, ids in enumerate(texts(20))]
         together = token_values(engine, requests)
@@ -208,8 +214,7 @@ class LogprobsConformance:
         for each in requests:
             (alone,) = token_values(engine, [each]).values()
             for other in (together, turned):
-                logprob = other[each.request_id]["logprob"]
-                np.testing.assert_allclose(logprob, alone["logprob"], rtol=self.rtol, atol=1e-5)
+                self.near(other[each.request_id]["logprob"], alone["logprob"])
 
     def test_tokens_before_the_first_are_context_alone(self, engine):
         ids = texts(6)[5]
@@ -217,18 +222,16 @@ class LogprobsConformance:
             engine, [text_request(0, ids), text_request(1, ids, 100)]
         ).values()
         assert len(some["logprob"]) == len(ids) - 100
-        np.testing.assert_allclose(
-            some["logprob"], whole["logprob"][99:], rtol=self.rtol, atol=1e-5
-        )
+        self.near(some["logprob"], whole["logprob"][99:])
 
     def test_each_token_of_a_question_is_an_answer(self, engine, checkpoint):
         asked = texts(12)[4:]
         answered = [
             text_request(i, ids, len(ids) - 4, question=True) for i, ids in enumerate(asked)
         ]
-        beside = [text_request(len(asked) + i, ids) for i, ids in enumerate(asked)]
+        others = [text_request(len(asked) + i, ids) for i, ids in enumerate(asked)]
         found = token_values(
-            engine, sorted([*answered, *beside], key=lambda each: each.request_id % 8)
+            engine, sorted([*answered, *others], key=lambda each: each.request_id % 8)
         )
         for i, ids in enumerate(asked):
             exact = exact_logprobs(checkpoint, ids)[len(ids) - 5, ids[-4:]]
@@ -239,25 +242,19 @@ class LogprobsConformance:
         full = [BOS_ID, *[50] * (self.context - 1)]
         found = token_values(engine, [text_request(0, [BOS_ID, 50]), text_request(1, full)])
         assert [len(values["logprob"]) for values in found.values()] == [1, self.context - 1]
-        np.testing.assert_allclose(
-            found[0]["logprob"], found[1]["logprob"][:1], rtol=self.rtol, atol=1e-5
-        )
+        self.near(found[0]["logprob"], found[1]["logprob"][:1])
 
     def test_requests_that_cannot_be_answered_leave_the_others_alone(self, engine):
-        good = text_request(1, texts(3)[2])
-        bad = [[BOS_ID] * (self.context + 1), [], [BOS_ID], [BOS_ID, 10**6], [BOS_ID, -1]]
-        requests = [good, *(text_request(2 + i, ids) for i, ids in enumerate(bad))]
-        found = answers(engine, requests)
+        bad = {
+            2: ([BOS_ID] * (self.context + 1), f"{self.context + 1} tokens, more than"),
+            3: ([], "a text of 0 tokens has none to score"),
+            4: ([BOS_ID], "a text of 1 tokens has none to score"),
+            5: ([BOS_ID, 10**6], "outside the model's vocabulary"),
+            6: ([BOS_ID, -1], "outside the model's vocabulary"),
+        }
+        requests = [text_request(i, ids) for i, (ids, _) in bad.items()]
+        found = answers(engine, [text_request(1, texts(3)[2]), *requests])
         assert found[1].error is None
-        expected = [
-            f"{self.context + 1} tokens, more than",
-            "a text of 0 tokens has none to score",
-            "a text of 1 tokens has none to score",
-            "outside the model's vocabulary",
-            "outside the model's vocabulary",
-        ]
-        for i, words in enumerate(expected):
-            result = found[2 + i]
-            assert result.tokens is None
-            assert result.error is not None
-            assert words in result.error
+        for i, (_, words) in bad.items():
+            assert found[i].tokens is None
+            assert words in str(found[i].error)

@@ -25,8 +25,7 @@ _REPOSITORY = Path(__file__).parents[1]
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
     [
-        "mia_batch.evidence.worker",
-        "mia_batch.evidence.engines.transformers",
+        "mia_batch.evidence.process",
         "mia_batch.evidence.engines.transformers",
         "mia_batch.evidence.engines.masked",
         "mia_batch.extras.tune.training",
@@ -90,7 +89,7 @@ def forked_command(
 
 
 def _work(connection: Connection, log: str) -> None:
-    from mia_batch.evidence.worker import main
+    from mia_batch.evidence.process import main
 
     os.setpgid(0, 0)
     _redirect(log, log)

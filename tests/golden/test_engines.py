@@ -55,14 +55,7 @@ def by_transformers(
     model: Path, decoding: Decoding, n: int, requests: list[Request] | None = None
 ) -> dict[int, list[Continuation]]:
     spec = EngineSpec(engine="transformers", kind="samples", model=str(model), decoding=decoding)
-    engine = TransformersSamples(spec)
-    requests = requests or asked(n)
-    for each in requests:
-        engine.submit(each)
-    found: dict[int, list[Continuation]] = {}
-    while len(found) < len(requests):
-        found |= {answer.request_id: answer.continuations for answer in engine.step()}
-    return dict(sorted(found.items()))
+    return outputs(TransformersSamples(spec), requests or asked(n))
 
 
 def agreeing(one: dict[int, list[Continuation]], other: dict[int, list[Continuation]]) -> float:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -116,8 +115,7 @@ def test_by_hand():
 
 def test_a_block_that_has_lost_five_workers_is_refused():
     pool = SimulatedPool([1.0] * 10, 2, batches=False, deadly=3)
-    refusing = SimpleNamespace(collect=lambda blocks: [(block, NO_UNITS) for block in blocks])
-    with patch.object(executor, "Collector", lambda *_: refusing):
+    with patch.object(executor, "refuse", lambda *_: NO_UNITS):
         assert sorted(run(pool)) == [*range(10)]
     assert pool.asked[3] == 5
     assert pool.asked.total() == 9 + 5

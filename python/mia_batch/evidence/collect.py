@@ -6,23 +6,22 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain, count
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import dataframely as dy
 import numpy as np
 import numpy.typing as npt
 import polars as pl
-from numpy.typing import NDArray
 
-from mia_batch.errors import SettingsError
+from mia_batch.errors import EngineError, SettingsError
 from mia_batch.evidence.parts import Block
 from mia_batch.evidence.request import (
     Answer,
     AnswerSource,
     Budget,
     Continuation,
-    EvidenceKind,
     Request,
 )
 from mia_batch.kernels import WordRule, count_words, zlib_size
@@ -32,11 +31,15 @@ from mia_batch.prompts.views import View, numbered, sample_seed
 from mia_batch.schemas import LogProbs, Samples
 from mia_batch.tables import scan, sink
 
-Values: TypeAlias = dict[str, Any]
-"""Values of a row of evidence by column."""
+Kept = TypeVar("Kept")
+Row: TypeAlias = tuple[int, dict[str, Any]]
+"""Position of a unit in its block, and values of a row of evidence by column."""
 
 Told: TypeAlias = Callable[[str, int, int, int], None]
-"""Takes a block's label, and units, tokens and forward passes since last."""
+"""Takes a block's label, and units, tokens and forward passes since the last call."""
+
+Found: TypeAlias = tuple[Block, pl.DataFrame]
+"""A block, and all its rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,144 +56,297 @@ class Asked:
 class Task(Protocol):
     """What is asked about units, and how answers become rows."""
 
-    @property
-    def kind(self) -> EvidenceKind:
-        """What is asked."""
+    def ask(self, block: Block) -> Iterator[Asked | Row]:
+        """Yield what to ask, and rows of what cannot be asked."""
 
-    def ask(self, block: Block) -> Iterator[tuple[Asked | None, list[tuple[int, Values]]]]:
-        """Yield what to ask, and rows (with their unit) of what cannot be asked."""
-
-    def read(self, block: Block, asked: Asked, answer: Answer) -> tuple[list[Values], list[Asked]]:
+    def read(self, block: Block, asked: Asked, answer: Answer, /) -> Iterator[Asked | Row]:
         """Turn an answer into rows, and ask again where it does not suffice."""
 
-    def table(self, block: Block, rows: list[tuple[int, Values]]) -> pl.DataFrame:
-        """Put the rows of a complete block, each with its unit, in order."""
+    def table(self, block: Block, rows: list[Row], /) -> pl.DataFrame:
+        """Put the rows of a complete block in order."""
+
+
+class Executor(Protocol):
+    """Works on blocks; nothing outside it knows where."""
+
+    def collect(
+        self,
+        task: Task,
+        blocks: Iterable[Block],
+        seen: Told,
+        keep: Callable[[Block, pl.DataFrame], Kept],
+        /,
+    ) -> Iterator[tuple[Block, Kept]]:
+        """Yield blocks as they are complete, with what ``keep`` returned for block and rows.
+
+        ``keep`` may be called in another process or on another machine; it and ``task`` can be
+        pickled.
+        """
+
+
+REFUSED = "the engine ended each time that it was asked about this text"
+
+_SPLIT = 8  # pieces of a block, and of each of them: a start costs more than a few texts
+_MOST_DEATHS = 2  # of engines with one text in hand and nothing else
+_MOST_IN_VAIN = 3  # texts in a row that end the engine: then it is not the texts
+
+
+def refuse(task: Task, block: Block, reason: str = REFUSED) -> pl.DataFrame:
+    """Give the rows of a block that is not asked about, with the reason."""
+    rows: list[Row] = []
+    for each in task.ask(block):
+        if isinstance(each, Asked):
+            answer = each.request.failed(reason, passes=0)
+            rows += (row for row in task.read(block, each, answer) if not isinstance(row, Asked))
+        else:
+            rows.append(each)
+    return task.table(block, rows)
 
 
 @dataclass(slots=True)
-class _Open:
-    """A block on its way: rows so far, and how many rows of each unit are to come."""
+class _Whole:
+    """A block, and the rows of its complete pieces by their first unit."""
 
     block: Block
-    pending: list[int]
-    rows: list[tuple[int, Values]] = field(default_factory=list)
-    waiting: int = 0
+    pieces: int = 1  # that are not complete
+    rows: dict[int, pl.DataFrame] = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
+class _Piece:
+    """Units that are asked about together: a block, or a few of its units once they are suspect."""
+
+    whole: _Whole
+    block: Block
+    first: int = 0
+    suspect: bool = False
+    deaths: int = 0
+    rows: list[Row] = field(default_factory=list)
+    pending: dict[int, int] = field(init=False)  # rows that are to come, of each unit that has any
 
     def __post_init__(self) -> None:
-        self.waiting = len(self.pending)
+        self.pending = dict.fromkeys(range(self.n_units), self.block.last - self.block.first)
+
+    @property
+    def n_units(self) -> int:
+        return self.block.units.height
 
 
-class Collector:
-    """Keeps a source busy with the requests of successive blocks.
+class _Collector:
+    """Keeps a source busy with the requests of successive blocks, and outlives its engines.
 
-    ``told`` is called as answers arrive, with the block's label, and the units completed, the
-    tokens decoded or read, and the forward passes made since last.
+    Pieces in hand when an engine ends are suspect: each is tried alone, then in pieces of its own.
+    A single text that ends it twice is refused.
     """
 
-    def __init__(self, source: AnswerSource, task: Task, told: Told) -> None:
+    def __init__(
+        self, source: AnswerSource, task: Task, blocks: Iterable[Block | None], seen: Told
+    ) -> None:
         self._source = source
         self._task = task
-        self._told = told
-        self._in_flight: dict[int, tuple[_Open, Asked]] = {}
+        self._blocks = iter(blocks)
+        self._seen = seen
+        self._ids = count()
+        self._suspects: deque[_Piece] = deque()
+        self._finished: deque[_Piece] = deque()
+        self._in_vain = 0
+        self._clear()
+
+    def _clear(self) -> None:
+        self._in_hand: list[_Piece] = []
+        self._in_flight: dict[int, tuple[_Piece, Asked]] = {}
         self._samples = 0
-        self._request_id = 0
-        self._again: deque[tuple[_Open, Asked]] = deque()
-        self._finished: deque[_Open] = deque()
+        self._requests = self._next_requests()
+        self._again: deque[tuple[_Piece, Asked]] = deque()
 
-    def collect(self, blocks: Iterable[Block | None]) -> Iterator[tuple[Block, pl.DataFrame]]:
-        """Yield each block as soon as it is complete, and its rows in the order of its units.
+    def collect(self) -> Iterator[Found]:
+        """Yield each block as soon as it is complete, with its rows.
 
-        Blocks are read only as far ahead as the source needs; None among them is none for now.
-        Raises `EngineError` if the source as a whole cannot go on.
+        Blocks are read only as far ahead as the source needs. Raises `EngineError` if the engine
+        ends; `recover` decides how this can be called again.
         """
-        asked = self._requests(blocks)
         while True:
             while self._again:
                 self._submit(*self._again.popleft())
             while (
                 self._source.has_room(requests=len(self._in_flight), samples=self._samples)
-                and (request := next(asked, None)) is not None
+                and (request := next(self._requests)) is not None
             ):
                 self._submit(*request)
-            while self._finished:
-                done = self._finished.popleft()
-                yield done.block, self._task.table(done.block, done.rows)
-            if not self._in_flight:
+            if self._finished:
+                while self._finished:
+                    piece = self._finished.popleft()
+                    yield from self._done(piece, self._task.table(piece.block, piece.rows))
+            elif not self._in_flight:
                 return
-            for answer in self._source.results():
-                self._take(answer)
+            else:
+                for answer in self._source.results():
+                    piece, asked = self._in_flight.pop(answer.request_id)
+                    self._samples -= asked.request.n
+                    tokens = sum(given.n_tokens or 0 for given in answer.continuations)
+                    tokens += 0 if answer.tokens is None else answer.tokens["logprob"].size
+                    self._seen(piece.block.label, 0, tokens, answer.passes)
+                    for each in self._task.read(piece.block, asked, answer):
+                        if isinstance(each, Asked):
+                            self._again.append((piece, each))
+                        else:
+                            self._keep(piece, each)
 
-    def _requests(self, blocks: Iterable[Block | None]) -> Iterator[tuple[_Open, Asked] | None]:
-        for block in blocks:
-            if block is None:
+    def recover(self, error: EngineError) -> Iterator[Found]:
+        """Decide what is tried again, and yield a block that is complete without a refused text.
+
+        Raises the error where nothing was in hand, or the engine ends whatever it is asked.
+        """
+        pieces = self._in_hand
+        self._clear()
+        if not pieces:
+            raise error
+        for each in pieces:  # units that count as complete, of pieces that are not
+            self._seen(each.block.label, len(each.pending) - each.n_units, 0, 0)
+        alone = len(pieces) == 1
+        again = [
+            _Piece(each.whole, each.block, each.first, suspect=True, deaths=each.deaths + alone)
+            for each in pieces
+        ]
+        piece = again[0]
+        if alone and piece.n_units > 1:
+            size = -(-piece.n_units // _SPLIT)
+            starts = range(0, piece.n_units, size)
+            piece.whole.pieces += len(starts) - 1
+            for start in reversed(starts):
+                block = replace(piece.block, units=piece.block.units[start : start + size])
+                split = _Piece(piece.whole, block, piece.first + start, suspect=True)
+                self._suspects.appendleft(split)
+        elif alone and piece.deaths < _MOST_DEATHS:
+            self._suspects.appendleft(piece)
+        elif alone:
+            self._in_vain += 1
+            if self._in_vain == _MOST_IN_VAIN:
+                raise error
+            self._seen(piece.block.label, 1, 0, 0)
+            yield from self._done(piece, refuse(self._task, piece.block))
+        else:
+            self._suspects.extend(again)
+
+    def _next_requests(self) -> Iterator[tuple[_Piece, Asked] | None]:
+        """Yield requests; None while no block is there, or a suspect may not be asked about yet.
+
+        A suspect is asked about while nothing else is in hand, so that an end is its own.
+        """
+        while True:
+            piece = None
+            if self._suspects or any(each.suspect for each in self._in_hand):
+                if not self._in_hand:
+                    piece = self._suspects.popleft()
+            elif (block := next(self._blocks, None)) is not None:
+                piece = _Piece(_Whole(block), block)
+            if piece is None:
                 yield None
                 continue
-            opened = _Open(block, [block.last - block.first] * block.units.height)
-            for asked, refused in self._task.ask(block):
-                self._keep(opened, refused)
-                if asked is not None:
-                    yield opened, asked
+            self._in_hand.append(piece)
+            for each in self._task.ask(piece.block):
+                if isinstance(each, Asked):
+                    yield piece, each
+                else:
+                    self._keep(piece, each)
 
-    def _submit(self, opened: _Open, asked: Asked) -> None:
-        number = self._request_id
-        self._request_id += 1
-        self._in_flight[number] = opened, asked
+    def _submit(self, piece: _Piece, asked: Asked) -> None:
+        number = next(self._ids)
+        self._in_flight[number] = piece, asked
         self._samples += asked.request.n
         self._source.submit(replace(asked.request, request_id=number))
 
-    def _take(self, answer: Answer) -> None:
-        opened, asked = self._in_flight.pop(answer.request_id)
-        self._samples -= asked.request.n
-        rows, again = self._task.read(opened.block, asked, answer)
-        tokens = sum(given.n_tokens or 0 for given in answer.continuations)
-        if answer.tokens is not None:
-            tokens += answer.tokens["logprob"].size
-        self._told(opened.block.label, 0, tokens, answer.passes)
-        self._again.extend((opened, each) for each in again)
-        self._keep(opened, [(asked.unit, row) for row in rows])
+    def _keep(self, piece: _Piece, row: Row) -> None:
+        piece.rows.append(row)
+        piece.pending[row[0]] -= 1
+        if piece.pending[row[0]] == 0:
+            del piece.pending[row[0]]
+            self._seen(piece.block.label, 1, 0, 0)
+            if not piece.pending:
+                self._in_hand.remove(piece)
+                self._finished.append(piece)
 
-    def _keep(self, opened: _Open, rows: list[tuple[int, Values]]) -> None:
-        for unit, row in rows:
-            opened.rows.append((unit, row))
-            opened.pending[unit] -= 1
-            if opened.pending[unit] == 0:
-                opened.waiting -= 1
-                self._told(opened.block.label, 1, 0, 0)
-        if rows and opened.waiting == 0:
-            self._finished.append(opened)
+    def _done(self, piece: _Piece, rows: pl.DataFrame) -> Iterator[Found]:
+        if piece.deaths < _MOST_DEATHS:
+            self._in_vain = 0
+        whole = piece.whole
+        whole.rows[piece.first] = rows
+        whole.pieces -= 1
+        if whole.pieces == 0:
+            yield whole.block, pl.concat(whole.rows[first] for first in sorted(whole.rows))
+
+
+@dataclass(frozen=True, slots=True)
+class LocalExecutor:
+    """Asks one source about all blocks.
+
+    With ``restart`` an engine that ends in the middle is started again, and ``say`` hears of it;
+    texts that end it are found, and their rows have the reason.
+    """
+
+    source: AnswerSource
+    restart: Callable[[], None] | None = None
+    say: Callable[[str], None] = lambda _: None
+
+    def collect(
+        self,
+        task: Task,
+        blocks: Iterable[Block | None],
+        seen: Told,
+        keep: Callable[[Block, pl.DataFrame], Kept],
+    ) -> Iterator[tuple[Block, Kept]]:
+        """Yield blocks as they are complete; None among ``blocks``: there is none for now."""
+        collector, refused = _Collector(self.source, task, blocks, seen), list[Found]()
+        while True:
+            try:
+                for block, rows in chain(refused, collector.collect()):
+                    yield block, keep(block, rows)
+            except EngineError as error:
+                if self.restart is None:
+                    raise
+                refused = [*collector.recover(error)]
+                self.restart()
+                self.say(f"the engine has been started again, because it ended: {error}")
+            else:
+                return
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleTask:
-    """Continue the context of each prompt; ``measure`` tells lengths, ``budget`` how far to go."""
+    """Continue the context of each prompt; ``measure`` counts tokens, ``budget`` limits them."""
 
     view: View
     measure: Callable[[list[str], list[str]], list[Measure]]
     budget: Budget
     words: WordRule
     run_seed: int
-    kind: EvidenceKind = "samples"
 
-    def ask(self, block: Block) -> Iterator[tuple[Asked | None, list[tuple[int, Values]]]]:
+    def ask(self, block: Block) -> Iterator[Asked | Row]:
         """Ask for all samples of a prompt at once; one without room has a reason."""
-        prompts = block.units
+        prompts = block.units.select("target_id", "view_index", "context", "text")
         contexts, texts = prompts["context"].to_list(), prompts["text"].to_list()
-        measures = self.measure(contexts, texts)
-        counts = _count_words(texts, self.words)
+        measures, words = self.measure(contexts, texts), _count_words(texts, self.words)
         n, view = block.last - block.first, self.view
-        rows = prompts.select("target_id", "view_index").iter_rows()
-        for unit, ((target_id, index), measure) in enumerate(zip(rows, measures, strict=True)):
+        for unit, (target_id, index, context, _) in enumerate(prompts.iter_rows()):
+            measure = measures[unit]
             budget = self.budget.first(measure.prompt_tokens, measure.reference_tokens)
             if measure.prompt_tokens == 0 or budget <= 0:
-                row = {"reason": self._too_long(measure), "answer": "not_asked"}
-                indices = range(block.first, block.last)
-                yield None, [(unit, {"sample_index": index, **row}) for index in indices]
+                why = "the prefix has no token, and the tokenizer adds none"
+                if n_tokens := measure.prompt_tokens:
+                    limit = n_tokens + self.budget.room(n_tokens)
+                    why = (
+                        f"the prefix has {n_tokens} tokens, which leaves no room to continue "
+                        f"within {limit}"
+                    )
+                row = {"reason": why, "answer": "not_asked"}
+                for number in range(block.first, block.last):
+                    yield unit, {"sample_index": number, **row}
                 continue
             request = Request(
                 request_id=0,
                 kind="samples",
                 key=f"{target_id}:{view.model}:{view.name}:{index}:{block.first}:{n}:{budget}",
-                context=contexts[unit],
+                context=context,
                 context_ids=measure.prompt_token_ids,
                 n=n,
                 seed=sample_seed(self.run_seed, target_id, view.name, index) + block.first,
@@ -198,50 +354,41 @@ class SampleTask:
                 greedy=view.greedy,
                 question=view.question,
             )
-            yield (
-                Asked(unit=unit, request=request, first=block.first, reference_words=counts[unit]),
-                [],
-            )
+            yield Asked(unit=unit, request=request, first=block.first, reference_words=words[unit])
 
-    def read(self, block: Block, asked: Asked, answer: Answer) -> tuple[list[Values], list[Asked]]:
+    def read(self, _: Block, asked: Asked, answer: Answer, /) -> Iterator[Asked | Row]:
         """Keep candidates that suffice; ask again, same seed, for those that end too early."""
-        del block
         if answer.error is not None:
-            indices = range(asked.first, asked.first + asked.request.n)
-            return [{"sample_index": index, "reason": answer.error} for index in indices], []
+            for number in range(asked.first, asked.first + asked.request.n):
+                yield asked.unit, {"sample_index": number, "reason": answer.error}
+            return
         texts = [given.text or "" for given in answer.continuations]
-        differs = answer.prompt if answer.prompt != asked.request.context else None
-        rows, again = [], []
-        for index, (given, count) in enumerate(
-            zip(answer.continuations, _count_words(texts, self.words), strict=True)
-        ):
-            missing = asked.reference_words - count
+        words = _count_words(texts, self.words)
+        for index, (given, n_words) in enumerate(zip(answer.continuations, words, strict=True)):
+            missing = asked.reference_words - n_words
             if (further := self._further(asked, index, given, missing)) is not None:
-                again.append(further)
+                yield further
                 continue
             finish = None if given.reason else given.finish_reason
-            rows.append(
+            yield (
+                asked.unit,
                 {
                     "sample_index": asked.first + index,
                     "candidate": given.text,
-                    "prompt": differs,
+                    "prompt": answer.prompt if answer.prompt != asked.request.context else None,
                     "n_tokens": given.n_tokens,
                     "finish_reason": given.finish_reason,
                     "short": None if finish is None else finish == "length" and missing > 0,
                     "answer": given.answer,
                     "reason": given.reason,
-                }
+                },
             )
-        return rows, again
 
-    def table(self, block: Block, rows: list[tuple[int, Values]]) -> pl.DataFrame:
-        keys = list(block.units.select("target_id", "view_index").iter_rows())
-        ordered = sorted(rows, key=lambda item: (item[0], item[1]["sample_index"]))
+    def table(self, block: Block, rows: list[Row]) -> pl.DataFrame:
+        keys = list(block.units.select("target_id", "view_index").iter_rows(named=True))
         own = {"model": self.view.model, "view": self.view.name}
-        made: list[Values] = [
-            {"target_id": keys[unit][0], "view_index": keys[unit][1], **own, **values}
-            for unit, values in ordered
-        ]
+        ordered = sorted(rows, key=lambda row: (row[0], row[1]["sample_index"]))
+        made = [{**keys[unit], **own, **values} for unit, values in ordered]
         return pl.DataFrame(made, schema=Samples.create_empty().schema)
 
     def _further(self, asked: Asked, index: int, given: Continuation, missing: int) -> Asked | None:
@@ -256,9 +403,7 @@ class SampleTask:
             return None
         request = asked.request
         ids = request.context_ids
-        n_tokens = (
-            self.measure([request.context], [""])[0].prompt_tokens if ids is None else len(ids)
-        )
+        n_tokens = len(ids) if ids else self.measure([request.context], [""])[0].prompt_tokens
         budget = self.budget.next(n_tokens, request.max_tokens, asked.attempts)
         if budget is None:
             return None
@@ -267,13 +412,6 @@ class SampleTask:
         request = replace(request, key=key, n=1, seed=seed, max_tokens=budget)
         return replace(asked, first=first, attempts=asked.attempts + 1, request=request)
 
-    def _too_long(self, measure: Measure) -> str:
-        n_tokens = measure.prompt_tokens
-        if n_tokens == 0:
-            return "the prefix has no token, and the tokenizer adds none"
-        limit = n_tokens + self.budget.room(n_tokens)
-        return f"the prefix has {n_tokens} tokens, which leaves no room to continue within {limit}"
-
 
 def _count_words(texts: list[str], words: WordRule) -> list[int]:
     counts = pl.DataFrame({"text": texts}).select(count_words("text", words=words))
@@ -281,16 +419,13 @@ def _count_words(texts: list[str], words: WordRule) -> list[int]:
 
 
 def _ends_words(last: str, words: WordRule) -> bool:
-    """Whether nothing that follows this character of a text can belong to a word before it.
-
-    Under ``unicode`` a point may stand inside a word, so only white space is certain.
-    """
+    """Whether nothing that follows this character of a text can belong to a word before it."""
     match words:
         case "space":
             return last == " "
         case "rouge":
             return re.fullmatch("[a-z0-9]", last.lower()) is None
-        case "whitespace" | "unicode" | "script":
+        case "whitespace" | "unicode" | "script":  # a point may stand inside a word of ``unicode``
             return last.isspace()
 
 
@@ -302,17 +437,17 @@ FREQUENCY = "log_inverse_frequency"
 """The one column of numbers of tokens that no engine computes."""
 
 _FLOATS = ("logprob", "vocabulary_mean", "vocabulary_variance", "support_mass")
-_LISTS = (*_FLOATS, "token_ids", "rank", FREQUENCY)
+_COLUMNS = (*_FLOATS, "token_ids", "rank", FREQUENCY, "bos", "bounded", "reason")
 
 
 def abilities(views: Iterable[View]) -> set[str]:
-    """Say what an engine must be able to do for some views beside columns."""
+    """Say what an engine must be able to do for some views, columns aside."""
     return {NOISE for view in views if view.noise} | {QUESTION for view in views if view.question}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogprobTask:
-    """Ask for the log-probabilities of each prompt's text, and columns beside them.
+    """Ask for the log-probabilities of each prompt's text, and further columns.
 
     ``views`` are known by the labels of their blocks, each with its columns.
     ``log_inverse_frequency`` is float32 by token id, of the reference corpus. ``trained`` says by
@@ -321,19 +456,16 @@ class LogprobTask:
 
     views: Mapping[str, tuple[View, frozenset[str]]]
     run_seed: int = 0
-    log_inverse_frequency: NDArray[np.float32] | None = None
+    log_inverse_frequency: npt.NDArray[np.float32] | None = None
     trained: pl.DataFrame | None = None
-    kind: EvidenceKind = "logprobs"
 
-    def ask(self, block: Block) -> Iterator[tuple[Asked | None, list[tuple[int, Values]]]]:
+    def ask(self, block: Block) -> Iterator[Asked | Row]:
+        """Ask for a text at a time; both prompts of a pair have the same noise, with two signs."""
         view, columns = self.views[block.label]
         prompts = block.units.select("target_id", "view_index", "context", "text", "reason")
-        yield (
-            None,
-            [(unit, {"reason": reason}) for unit, reason in enumerate(prompts["reason"]) if reason],
-        )
         for unit, (target_id, index, context, text, reason) in enumerate(prompts.iter_rows()):
             if reason is not None:
+                yield unit, {"reason": reason}
                 continue
             request = Request(
                 request_id=0,
@@ -344,59 +476,41 @@ class LogprobTask:
                 context_tokens=view.context_tokens,
                 text_tokens=view.text_tokens,
                 question=view.question,
-                **self._noise(view, target_id, index),
+                noise=-view.noise if index % 2 else view.noise,
+                seed=sample_seed(self.run_seed, target_id, view.name, index // 2)
+                if view.noise
+                else 0,
                 columns=columns - {FREQUENCY},
             )
-            yield Asked(unit=unit, request=request), []
+            yield Asked(unit=unit, request=request)
 
-    def _noise(self, view: View, target_id: str, index: int) -> dict[str, Any]:
-        """Give both prompts of a pair the same noise, the second with the opposite sign."""
-        if not view.noise:
-            return {}
-        seed = sample_seed(self.run_seed, target_id, view.name, index // 2)
-        return {"noise": -view.noise if index % 2 else view.noise, "seed": seed}
-
-    def read(self, block: Block, asked: Asked, answer: Answer) -> tuple[list[Values], list[Asked]]:
-        del asked
+    def read(self, block: Block, asked: Asked, answer: Answer, /) -> Iterator[Asked | Row]:
         if answer.tokens is None:
-            return [{"reason": answer.error, "asked": answer.asked}], []
-        row: Values = {"bos": answer.bos, "bounded": answer.bounded, **answer.tokens}
+            yield asked.unit, {"reason": answer.error, "asked": answer.asked}
+            return
+        row: dict[str, Any] = {"bos": answer.bos, "bounded": answer.bounded, **answer.tokens}
         if FREQUENCY in self.views[block.label][1] and self.log_inverse_frequency is not None:
             row[FREQUENCY] = self.log_inverse_frequency[answer.tokens["token_ids"]]
-        return [row], []
+        yield asked.unit, row
 
-    def table(self, block: Block, rows: list[tuple[int, Values]]) -> pl.DataFrame:
+    def table(self, block: Block, rows: list[Row]) -> pl.DataFrame:
         view, _ = self.views[block.label]
         by_unit = dict(rows)
         ordered = [by_unit[unit] for unit in range(block.units.height)]
-        texts = block.units["text"].to_list()
-        known = pl.DataFrame(schema={"target_id": pl.String, "trained": pl.Boolean})
-        trained = block.units.select("target_id").join(
-            known if self.trained is None else self.trained,
-            on="target_id",
-            how="left",
-            maintain_order="left",
-        )
-        columns: dict[str, Any] = {
-            "target_id": block.units["target_id"],
-            "model": [view.model] * len(ordered),
-            "view": [view.name] * len(ordered),
-            "view_index": block.units["view_index"],
-            "text": [
-                text if "logprob" in row or row.get("asked", False) else None
-                for text, row in zip(texts, ordered, strict=True)
-            ],
-            "bos": [row.get("bos") for row in ordered],
-            "trained": trained["trained"],
-            "bounded": [row.get("bounded") for row in ordered],
-            "reason": [row.get("reason") for row in ordered],
-        }
-        for name in _LISTS:
-            values = [row.get(name) for row in ordered]
-            columns[name] = [None if value is None else pl.Series(value) for value in values]
         schema = LogProbs.create_empty().schema
-        types = {name: dtype for name, dtype in schema.items() if name in columns}
-        table = pl.DataFrame(columns, schema_overrides={**types, "text": pl.String})
+        columns: list[pl.Series] = []
+        for name in _COLUMNS:
+            values = (row.get(name) for row in ordered)
+            cells = [pl.Series(each) if isinstance(each, np.ndarray) else each for each in values]
+            columns.append(pl.Series(name, cells, schema[name]))
+        is_kept = pl.Series(["logprob" in row or row.get("asked", False) for row in ordered])
+        text = pl.when(is_kept).then("text")
+        units = block.units.select("target_id", "view_index", text=text)
+        known = pl.DataFrame(schema={"target_id": pl.String, "trained": pl.Boolean})
+        trained = known if self.trained is None else self.trained
+        table = units.join(trained, on="target_id", how="left", maintain_order="left").with_columns(
+            *columns, model=pl.lit(view.model), view=pl.lit(view.name)
+        )
         return table.with_columns(
             pl.col(_FLOATS).list.eval(pl.element().fill_nan(None)),
             rank=pl.col("rank").list.eval(pl.when(pl.element() > 0).then(pl.element())),
@@ -411,9 +525,8 @@ class FillTask:
 
     view: View
     run_seed: int
-    kind: EvidenceKind = "fills"
 
-    def ask(self, block: Block) -> Iterator[tuple[Asked | None, list[tuple[int, Values]]]]:
+    def ask(self, block: Block) -> Iterator[Asked | Row]:
         targets = block.units.select("target_id", "target").iter_rows()
         for unit, (target_id, text) in enumerate(targets):
             request = Request(
@@ -426,30 +539,27 @@ class FillTask:
                 share=self.view.share,
                 seed=sample_seed(self.run_seed, target_id),
             )
-            yield Asked(unit=unit, request=request), []
+            yield Asked(unit=unit, request=request)
 
-    def read(self, block: Block, asked: Asked, answer: Answer) -> tuple[list[Values], list[Asked]]:
+    def read(self, block: Block, asked: Asked, answer: Answer, /) -> Iterator[Asked | Row]:
         """Keep the variants that are wanted; those that are not there have a reason."""
         texts = [given.text for given in answer.continuations]
         target_id = block.units["target_id"][asked.unit]
-        return numbered(target_id, texts, range(block.first, block.last), answer.error), []
+        wanted = range(block.first, block.last)
+        for row in numbered(target_id, texts, wanted, answer.error):
+            yield asked.unit, row
 
-    def table(self, block: Block, rows: list[tuple[int, Values]]) -> pl.DataFrame:
-        del block
-        ordered = sorted(rows, key=lambda item: (item[0], item[1]["view_index"]))
+    def table(self, _: Block, rows: list[Row], /) -> pl.DataFrame:
+        ordered = sorted(rows, key=lambda row: (row[0], row[1]["view_index"]))
         names = {"view_index": pl.UInt32, "text": pl.String, "reason": pl.String}
         return self.view.rows(pl.DataFrame([row for _, row in ordered], schema_overrides=names))
 
 
-_BATCH = 4096
-
-
-class _Table(dy.Schema):
+class _Counts(dy.Schema):
     """One row per token of the vocabulary, in the order of their ids."""
 
     count = dy.UInt64()
-    tokenizer = dy.String()
-    """Digest of the tokenizer, the same in every row."""
+    tokenizer = dy.String()  # digest of the tokenizer, the same in every row
 
 
 def stored_frequencies(
@@ -457,17 +567,17 @@ def stored_frequencies(
 ) -> npt.NDArray[np.float32]:
     """Log of 1 / frequency of each token, from counts of ``text`` that are kept in a file."""
     if not path.exists():
-        batches = texts.select("text").drop_nulls().collect_batches(chunk_size=_BATCH)
         counts = np.zeros(tokenizer.vocabulary, np.uint64)
-        for ids in (ids for batch in batches for ids in tokenizer.encode(batch["text"].to_list())):
-            np.add.at(counts, np.asarray(ids, dtype=np.int64), 1)
+        for batch in texts.select("text").drop_nulls().collect_batches(chunk_size=4096):
+            for ids in tokenizer.encode(batch["text"].to_list()):
+                np.add.at(counts, np.asarray(ids, dtype=np.int64), 1)
         if not counts.any():
             raise SettingsError(
                 "setting 'frequencies_from': the corpus has no text; give one that has"
             )
         counted = pl.DataFrame({"count": counts}).with_columns(tokenizer=pl.lit(tokenizer.digest))
-        sink(counted, path, _Table)
-    table = scan(path, _Table).collect()
+        sink(counted, path, _Counts)
+    table = scan(path, _Counts).collect()
     if set(table["tokenizer"]) != {tokenizer.digest}:
         raise SettingsError(
             f"{path} counts the tokens of another tokenizer than the model's; remove it to have "

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import groupby
 from pathlib import Path
 from typing import Protocol, Self
@@ -96,12 +96,8 @@ def scan_parts(
     column = "words_candidate" if schema is Features else "reason"
     failed = pl.col(column).is_null() if schema is Features else pl.col(column).is_not_null()
     names = [name for name in _NAMES if name in schema.column_names()]
-    return _without_replaced(table, failed, names)
-
-
-def _without_replaced(table: pl.LazyFrame, failed: pl.Expr, names: list[str]) -> pl.LazyFrame:
-    """Leave replaced rows out; where none failed, this reads one column and nothing else."""
     key = pl.col(names)
+    # Where no row failed, this reads one column and nothing else.
     if not table.select(failed.any()).collect(engine="streaming").item():
         return table
     rows = table.with_row_index("row").select("row", key, failed=failed)
@@ -160,7 +156,6 @@ TARGETS_AT_ONCE = 4096
 
 _KEYS_AT_ONCE = 65536
 _KEY = pl.col("target") + pl.col("index")
-_PARTS_HELD = 2
 _HAS_TEXT = pl.col("target").is_not_null()
 _UNITS_NAMES = ("target_id", "document_id", "n_words")
 
@@ -176,59 +171,40 @@ class Units(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class TargetUnits:
-    """Targets that have a text; ``columns`` of the corpus are read beside those of the table."""
-
-    targets: pl.LazyFrame
-    columns: tuple[str, ...] = ()
-
-    def keys(self) -> Iterator[pl.DataFrame]:
-        there = self.targets.with_row_index("target_row").filter(_HAS_TEXT)
-        rows = there.select("target_row", target=TARGET_KEY, key=TARGET_KEY)
-        yield from rows.collect_batches(chunk_size=_KEYS_AT_ONCE)
-
-    def slices(self) -> Iterator[pl.DataFrame]:
-        table = self.targets.select(*Targets.column_names(), *self.columns)
-        height = table.select(pl.len()).collect().item()
-        for start in range(0, height, TARGETS_AT_ONCE):
-            rows = table.slice(start, TARGETS_AT_ONCE).collect()
-            numbered = rows.with_columns(unit_key=TARGET_KEY, target_row=_rows_from(start))
-            yield numbered.filter(_HAS_TEXT)
-
-
-@dataclass(frozen=True, slots=True)
 class FreshUnits:
-    """Prompts of one view as they would be made of a table of targets; nothing is stored.
+    """Targets that have a text, or prompts of a view as they would be made of them.
 
-    ``columns`` of the corpus are read beside those of the table.
+    Nothing is stored. ``columns`` of the corpus are read with those of the table.
     """
 
     targets: pl.LazyFrame
-    view: View
+    view: View | None = None
     columns: tuple[str, ...] = ()
     among: pl.Series | None = None  # ``target_id`` of those that may be asked; None = all
 
     def keys(self) -> Iterator[pl.DataFrame]:
         """Yield the keys and ``target_row`` of each, those that cannot be asked included."""
-        index = pl.lit(list(range(self.view.n)), dtype=pl.List(pl.UInt32))
+        n = 1 if self.view is None else self.view.n
+        index = pl.lit(list(range(n)), dtype=pl.List(pl.UInt32))
         there = self.targets.with_row_index("target_row").filter(_HAS_TEXT, _is_among(self.among))
         each = there.select("target_row", target=TARGET_KEY, index=index).explode("index")
         rows = each.select("target_row", "target", key=_KEY)
         yield from rows.collect_batches(chunk_size=_KEYS_AT_ONCE)
 
     def slices(self) -> Iterator[pl.DataFrame]:
-        start = 0
-        columns = self.targets.select(*Targets.column_names(), *self.columns)
-        for batch in columns.collect_batches(chunk_size=TARGETS_AT_ONCE, maintain_order=True):
-            numbered = batch.with_columns(target_row=_rows_from(start))
+        start, view = 0, self.view
+        table = self.targets.select(*Targets.column_names(), *self.columns)
+        for batch in table.collect_batches(chunk_size=TARGETS_AT_ONCE, maintain_order=True):
+            numbered = batch.with_columns(target_row=_rows_from(start), unit_key=TARGET_KEY)
             numbered = numbered.filter(_HAS_TEXT, _is_among(self.among))
             start += batch.height
-            if self.view.make is None:
-                continue
-            prompts = self.view.rows(self.view.make(numbered)).filter(pl.col("reason").is_null())
-            own = numbered.select(*_UNITS_NAMES, *self.view.columns, "target_row")
-            rows = self.view.resolve(prompts, own)
-            yield rows.with_columns(unit_key=TARGET_KEY + pl.col("view_index"))
+            if view is None:
+                yield numbered
+            elif view.make is not None:
+                made = view.rows(view.make(numbered.drop("unit_key")))
+                own = numbered.select(*_UNITS_NAMES, *view.columns, "target_row")
+                rows = view.resolve(made.filter(pl.col("reason").is_null()), own)
+                yield rows.with_columns(unit_key=TARGET_KEY + pl.col("view_index"))
 
 
 @dataclass(frozen=True)
@@ -267,53 +243,36 @@ class PromptUnits:
         whole: Collection[str] = ("context", "text"),
     ) -> pl.DataFrame:
         """Find the prompts of some targets, which stood in these rows of the targets table."""
-        prompts = self._of(targets["target_id"], places)
+        size = self.parts.block_targets
+        blocks = sorted({row // size for place in places for row in (place[0], place[-1])})
+        near = [path for block in blocks for path in self._by_block.get(block, ())]
+        prompts = self._read(near, targets["target_id"])
+        complete = prompts.filter(pl.col("view_index") == self.view.n - 1).height == targets.height
+        if not complete and len(near) < sum(map(len, self._by_block.values())):
+            # A corpus that has grown has moved targets: their prompts lie in other parts.
+            elsewhere = self._held.paths(targets.select(TARGET_KEY).to_series())
+            prompts = self._read(elsewhere, targets["target_id"])
         return self.view.resolve(prompts.filter(self._wanted), targets, whole)
+
+    def _read(self, paths: Sequence[Path], names: pl.Series) -> pl.DataFrame:
+        own = pl.col("target_id").is_in(names.implode()) & (pl.col("view_index") < self.view.n)
+        return scan(paths, Prompts).filter(own).collect()
 
     @property
     def _wanted(self) -> pl.Expr:
         return _is_among(self.among) & (pl.col("reason").is_null() | (not self.askable))
 
-    def _of(self, names: pl.Series, places: Iterable[range]) -> pl.DataFrame:
-        """Find all prompts of some targets; first where they are unless the corpus has grown."""
-        own = pl.col("target_id").is_in(names.implode())
-        wanted = pl.col("view_index") < self.view.n
-        size = self.parts.block_targets
-        blocks = sorted({row // size for place in places for row in (place[0], place[-1])})
-        paths = [path for block in blocks for path in self._by_block.get(block, ())]
-        near = scan(paths, Prompts).filter(own, wanted).collect()
-        whole = near.filter(pl.col("view_index") == self.view.n - 1).height == names.len()
-        if whole or len(paths) == len(self._paths):
-            return near
-        rows = self._index.find(names)[1]
-        numbers = np.unique(np.searchsorted(self._starts, rows, side="right") - 1)
-        found = [near.clear(), *(self._part(int(number)) for number in numbers)]
-        return pl.concat(found).filter(own, wanted)
-
     @cached_property
     def _by_block(self) -> dict[int, list[Path]]:
         found: dict[int, list[Path]] = {}
-        for path in self._paths:
+        for path in self.parts.paths():
             first = self.parts.targets_of(path).start
             found.setdefault(first // self.parts.block_targets, []).append(path)
         return found
 
     @cached_property
-    def _paths(self) -> list[Path]:
-        return self.parts.paths()
-
-    @cached_property
-    def _index(self) -> RowIndex:
-        return RowIndex(scan(self._paths, Prompts).select("target_id"))
-
-    @cached_property
-    def _starts(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        sizes = [scan(path, Prompts).select(pl.len()).collect().item() for path in self._paths]
-        return np.cumsum([0, *sizes[:-1]], dtype=np.int64)
-
-    @cached_property
-    def _part(self) -> Callable[[int], pl.DataFrame]:
-        return lru_cache(_PARTS_HELD)(lambda n: scan(self._paths[n], Prompts).collect())
+    def _held(self) -> Held:
+        return Held(self.parts)
 
 
 def _is_among(names: pl.Series | None) -> pl.Expr:
@@ -338,15 +297,19 @@ class Held:
             parts.paths(), key=lambda path: parts.targets_of(path).start // TARGETS_AT_ONCE
         )
         self._slices = [list(paths) for _, paths in slices]
-        distinct = pl.col("target").unique()
         there = [
-            parts.scan(paths).select(distinct).collect(engine="streaming").to_series()
+            parts.scan(paths).select(pl.col("target").unique()).collect(engine="streaming")
             for paths in self._slices
         ]
-        heights = [targets.len() for targets in there]
-        targets = pl.concat([pl.Series("target", dtype=pl.UInt64), *there])
+        heights = [targets.height for targets in there]
         self._slice_of = np.repeat(np.arange(len(there), dtype=np.uint32), heights)
-        self._index = RowIndex(targets.to_frame().lazy())
+        targets = pl.concat([pl.DataFrame(schema={"target": pl.UInt64}), *there])
+        self._index = RowIndex(targets.lazy())
+
+    def paths(self, targets: pl.Series) -> list[Path]:
+        """List the parts that have rows of some targets, by their keys."""
+        numbers = np.unique(self._slice_of[self._index.find(targets)[1]])
+        return [path for number in numbers for path in self._slices[number]]
 
     def done(self, targets: pl.Series) -> pl.DataFrame:
         """Count the rows of each unit of these targets: ``key`` (UInt64), ``done`` (UInt32)."""
@@ -355,16 +318,14 @@ class Held:
 
     def failed(self, targets: pl.Series) -> pl.DataFrame:
         """Find rows with a reason in every part that has them: ``key``, ``index``."""
-        rows = self._rows(targets)
-        failed = rows.filter(pl.col("reason").is_not_null()).drop("reason").unique()
-        had = rows.filter(pl.col("reason").is_null())
-        return failed.join(had, on=["key", "index"], how="anti").collect(engine="streaming")
+        rows, has_failed = self._rows(targets), pl.col("reason").is_not_null()
+        failed = rows.filter(has_failed).drop("reason").unique()
+        good = rows.filter(~has_failed)
+        return failed.join(good, on=["key", "index"], how="anti").collect(engine="streaming")
 
     def _rows(self, targets: pl.Series) -> pl.LazyFrame:
-        numbers = np.unique(self._slice_of[self._index.find(targets)[1]])
-        paths = [path for number in numbers for path in self._slices[number]]
         own = pl.col("target").is_in(targets.unique().implode())
-        return self._parts.scan(paths).filter(own).drop("target")
+        return self._parts.scan(self.paths(targets)).filter(own).drop("target")
 
 
 # What the parts of a run lack, block by block.
@@ -391,8 +352,8 @@ class Missing:
 
     With ``retry_failed`` rows that have a reason count as missing. Of a ``shard`` only its own
     blocks are looked at. ``work`` estimates the work of a unit, in tokens; blocks of more than
-    `PIECE_TOKENS` are cut into up to 10 pieces of about the same work. Where is a matter of their
-    texts, whatever is missing.
+    `PIECE_TOKENS` are cut into up to 10 pieces of about the same work. Where the cuts fall depends
+    only on the texts, so that a resumed run cuts at the same places.
     """
 
     def __init__(
@@ -414,7 +375,10 @@ class Missing:
         self._retry_failed = retry_failed
         self._work = work
         self._names = {part.name for part in parts.paths()}
-        self._attempts = _next_attempts(parts)
+        self._attempts: Counter[str] = Counter()  # of each block and range the next number
+        for part in parts.paths():  # of which an earlier one may be gone
+            stem, _, attempt = part.stem.partition(".attempt-")
+            self._attempts[stem] = max(self._attempts[stem], int(attempt) + 1)
 
     def count(self) -> Work:
         total = done = 0
@@ -456,8 +420,8 @@ class Missing:
         grouped = rows.join(ranges, on="position", maintain_order="left").group_by(
             "block", "piece", "last_piece", "first", "last", maintain_order=True
         )
-        for numbers, lacking in grouped:
-            chosen = units[lacking["position"]].drop("unit_key", "target_row")
+        for numbers, missing in grouped:
+            chosen = units[missing["position"]].drop("unit_key", "target_row")
             index, piece, last_piece, first, last = (int(str(number)) for number in numbers)
             label = self._parts.label
             stem = part_stem(index, label, first, last)
@@ -476,15 +440,6 @@ class Missing:
         pieces = (work.sum() // PIECE_TOKENS + 1).clip(upper_bound=_MOST_PIECES)
         size = work.sum() // pieces + 1
         return ((work.cum_sum() - work) // size).over(self._block)
-
-
-def _next_attempts(parts: Parts) -> Counter[str]:
-    """Return the number of the next attempt of each block and range; an earlier may be missing."""
-    following: Counter[str] = Counter()
-    for part in parts.paths():
-        block, _, attempt = part.stem.partition(".attempt-")
-        following[block] = max(following[block], int(attempt) + 1)
-    return following
 
 
 def _ranges(failed: pl.DataFrame) -> pl.DataFrame:

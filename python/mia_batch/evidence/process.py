@@ -1,7 +1,7 @@
 """An engine in a process of its own, and the source of answers that it is on this side of its pipe.
 
 It works whatever the caller has imported before, from a script without a main guard and from a
-notebook, and reading, decoding and writing go on beside it.
+notebook, and reading, decoding and writing go on at the same time.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import os
 import signal
 import subprocess
 import sys
+import time
+import traceback
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -17,17 +19,19 @@ from itertools import count
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from time import monotonic
-from typing import Any, Self, cast
+from queue import Empty, SimpleQueue
+from shutil import which
+from threading import Thread
+from typing import Any, Self, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mia_batch.errors import EngineError, MiaBatchError
-from mia_batch.evidence.engines.registry import can_turn
-from mia_batch.evidence.request import Answer, EngineInfo, EngineSpec, Request
+from mia_batch.errors import EngineError, MiaBatchError, RequestError
+from mia_batch.evidence.engines.registry import can_turn, engine_types, load_engine
+from mia_batch.evidence.request import Answer, Engine, EngineInfo, EngineSpec, Request
 from mia_batch.models.tokens import Tokenizer
-from mia_batch.models.weights import check_weights, weights_source
+from mia_batch.models.weights import cause_of, check_weights, first_error_in, weights_source
 
 _SECONDS_TO_CLOSE = 10.0
 _SECONDS_TO_DIE = 5.0
@@ -37,18 +41,13 @@ class EngineProcess:
     """A running engine; made by :meth:`start`, used as a context manager.
 
     One thread may submit while another reads results. ``log`` is where the engine's libraries
-    write.
+    write; ``spec`` what it was started with, or turned to; ``info`` what it says of itself.
     """
 
-    info: EngineInfo  # what the started engine says of itself
-    _process: subprocess.Popen[bytes]
-    _connection: Connection
-    _exit: int
-
     def __init__(self, spec: EngineSpec, log: Path) -> None:
-        self.spec = spec  # what it was started with, or turned to
+        self.spec = spec
         self._log = log
-        self._failure: MiaBatchError | None = None
+        self._start()
 
     @classmethod
     def start(cls, spec: EngineSpec, *, log: Path) -> Self:
@@ -57,18 +56,16 @@ class EngineProcess:
         Raises `SettingsError` if a setting cannot be followed by the engine, `EngineError` if the
         engine cannot start.
         """
-        engine = cls(spec, log)
-        engine._start()
-        return engine
+        return cls(spec, log)
 
     def restart(self) -> None:
         """Start again an engine that has ended; what was in flight is lost. Raises as `start`."""
         if not self._connection.closed:
             self._end()
-        self._failure = None
         self._start()
 
     def _start(self) -> None:
+        self._failure: MiaBatchError | None = None
         self._connection, theirs = Pipe()
         with theirs:
             self._process = _spawn(theirs, self._log)
@@ -76,7 +73,7 @@ class EngineProcess:
         try:
             self._introduce(self.spec)
             spec = self.spec
-            if not Path(weights_source(spec.model, None)[0]).is_dir():  # a hub had its files before
+            if not Path(weights_source(spec.model, None)[0]).is_dir():  # else they were checked
                 check_weights(spec.model, spec.revision, spec.kind)
         except BaseException:
             self._end()
@@ -123,8 +120,8 @@ class EngineProcess:
             return
         try:
             self._connection.send(None)
-            deadline = monotonic() + _SECONDS_TO_CLOSE
-            while self._connection.poll(max(0.0, deadline - monotonic())):
+            deadline = time.monotonic() + _SECONDS_TO_CLOSE
+            while self._connection.poll(max(0.0, deadline - time.monotonic())):
                 self._connection.recv()  # results that nobody waits for
         except (OSError, EOFError):
             pass  # it has ended
@@ -190,7 +187,7 @@ def _spawn(connection: Connection, log: Path) -> subprocess.Popen[bytes]:
     It has this process's module path, as with multiprocessing.
     """
     code = (
-        f"import sys; sys.path[:] = {sys.path!r}; from mia_batch.evidence.worker import main; "
+        f"import sys; sys.path[:] = {sys.path!r}; from mia_batch.evidence.process import main; "
         f"main({connection.fileno()}, {os.getpid()}, {str(log)!r})"
     )
     with log.open("ab") as output:
@@ -227,12 +224,10 @@ class _Open:
     """A request on its way: which engine requests its strides are, and what came of them."""
 
     request: Request
-    prompt_ids: list[int] = field(default_factory=list)
-    text_ids: list[int] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)  # of the prompt, or of the text
     bos: bool = False
     strides: dict[int, tuple[int, int]] = field(default_factory=dict)
     done: dict[int, Answer] = field(default_factory=dict)
-    error: str | None = None
 
 
 class LocalSource:
@@ -264,13 +259,12 @@ class LocalSource:
         if request.kind == "logprobs":
             self._submit_text(request)
             return
-        opened = _Open(request)
-        sent = request
+        opened, sent = _Open(request), request
         if request.kind == "samples" and self._tokenizer is not None:
-            opened.prompt_ids = (
-                request.context_ids or (self._tokenizer.encode_prompts([request.context])[0])
+            opened.token_ids = (
+                request.context_ids or self._tokenizer.encode_prompts([request.context])[0]
             )
-            sent = replace(request, context="", context_ids=opened.prompt_ids)
+            sent = replace(request, context="", context_ids=opened.token_ids)
         self._send(opened, sent, (0, 0))
 
     def results(self, timeout: float | None = None) -> list[Answer]:
@@ -278,10 +272,10 @@ class LocalSource:
         while not complete:
             for answer in self._engine.results(timeout):
                 opened = self._open.pop(answer.request_id)
-                if opened.request.kind == "logprobs":
-                    complete += _strides_done(opened, answer)
-                else:
-                    complete.append(self._decoded(opened, answer))
+                opened.done[answer.request_id] = answer
+                if len(opened.done) == len(opened.strides):
+                    is_text = opened.request.kind == "logprobs"
+                    complete.append(_joined(opened) if is_text else self._decoded(opened, answer))
             if timeout is not None:
                 break
         return complete
@@ -302,7 +296,7 @@ class LocalSource:
         if self._tokenizer is None or answer.error is not None or opened.request.kind == "fills":
             return numbered
         ids = [given.token_ids or [] for given in answer.continuations]
-        prompt, texts = self._tokenizer.decode_candidates(opened.prompt_ids, ids)
+        prompt, texts = self._tokenizer.decode_candidates(opened.token_ids, ids)
         decoded = [
             replace(given, text=text, n_tokens=len(own))
             for given, text, own in zip(answer.continuations, texts, ids, strict=True)
@@ -311,32 +305,34 @@ class LocalSource:
 
     def _submit_text(self, request: Request) -> None:
         if self._tokenizer is None:
-            error = "there is no tokenizer to cut the text into tokens"
-            self._refused.append(request.failed(error, passes=0))
+            self._refuse(request, "there is no tokenizer to cut the text into tokens")
             return
         special, context, text = self._tokenizer.encode_after(request.context, request.text)
         if request.context_tokens is not None:
             context = context[len(context) - min(len(context), request.context_tokens) :]
-        if len(text) < (request.text_tokens or 0):
-            error = f"the text has {len(text)} tokens, fewer than the {request.text_tokens} wanted"
-            self._refused.append(request.failed(error, passes=0, asked=False))
+        wanted = request.text_tokens
+        if len(text) < (wanted or 0):
+            why = f"the text has {len(text)} tokens, fewer than the {wanted} wanted"
+            self._refuse(request, why, asked=False)
             return
-        text = text[: request.text_tokens]
-        before = special + context
-        room = self._engine.info.max_model_len - len(before)
-        why, n_tokens = request.why_no_answers(text), len(before) + len(text)
+        before, text = special + context, text[:wanted]
+        limit, n_tokens = self._engine.info.max_model_len, len(before) + len(text)
+        room, why_no_answers = limit - len(before), request.why_no_answers(text)
         in_strides = self._strides and not context and room > 0
-        if why is None and not text:
-            why = "the text has no token"
-        elif why is None and n_tokens == 1:
-            why = "the text has one token, and nothing precedes it"
-        elif why is None and len(text) > room and not in_strides:
-            limit = self._engine.info.max_model_len
+        if why_no_answers is not None:
+            self._refuse(request, why_no_answers)
+        elif not text:
+            self._refuse(request, "the text has no token")
+        elif n_tokens == 1:
+            self._refuse(request, "the text has one token, and nothing precedes it")
+        elif len(text) > room and not in_strides:
             why = f"the text has {n_tokens} tokens with what precedes it, the context {limit}"
-        if why is not None:
-            self._refused.append(request.failed(why, passes=0))
-            return
-        opened = _Open(request, text_ids=text, bos=bool(special))
+            self._refuse(request, why)
+        else:
+            self._send_strides(_Open(request, text, bool(special)), before, room)
+
+    def _send_strides(self, opened: _Open, before: list[int], room: int) -> None:
+        request, text = opened.request, opened.token_ids
         for start in range(0, len(text), room):
             piece = text[start : start + room]
             if len(before) + len(piece) > 1:
@@ -353,24 +349,24 @@ class LocalSource:
                 )
                 self._send(opened, sent, (start + unscored, start + len(piece)))
 
+    def _refuse(self, request: Request, why: str, *, asked: bool = True) -> None:
+        self._refused.append(request.failed(why, passes=0, asked=asked))
 
-def _strides_done(opened: _Open, answer: Answer) -> list[Answer]:
-    """Take in one stride; the whole answer once all are there."""
-    opened.error = opened.error or answer.error
-    opened.done[answer.request_id] = answer
-    if len(opened.done) < len(opened.strides):
-        return []
-    number = opened.request.request_id
-    passes = sum(each.error is None for each in opened.done.values())
-    if opened.error is not None:
-        return [opened.request.failed(opened.error, passes=passes)]
-    tokens: dict[str, NDArray[Any]] = {"token_ids": np.array(opened.text_ids, np.uint32)}
-    for stride, done in opened.done.items():
-        for name, values in (done.tokens or {}).items():
+
+def _joined(opened: _Open) -> Answer:
+    """Put the strides of one text together."""
+    request, answers = opened.request, opened.done.values()
+    passes = sum(each.error is None for each in answers)
+    if (error := next((each.error for each in answers if each.error), None)) is not None:
+        return request.failed(error, passes=passes)
+    n_tokens = len(opened.token_ids)
+    tokens: dict[str, NDArray[Any]] = {"token_ids": np.array(opened.token_ids, np.uint32)}
+    for number, answer in opened.done.items():
+        for name, values in (answer.tokens or {}).items():
             unscored = 0 if name == "rank" else np.nan  # where nothing precedes the token
-            whole = np.full(len(opened.text_ids), unscored, values.dtype)
-            tokens.setdefault(name, whole)[slice(*opened.strides[stride])] = values
-    return [Answer(request_id=number, tokens=tokens, bos=opened.bos, passes=passes)]
+            whole = np.full(n_tokens, unscored, values.dtype)
+            tokens.setdefault(name, whole)[slice(*opened.strides[number])] = values
+    return Answer(request_id=request.request_id, tokens=tokens, bos=opened.bos, passes=passes)
 
 
 class KeptEngine:
@@ -383,7 +379,7 @@ class KeptEngine:
         return self._engine is not None and can_turn(self._engine.spec, spec)
 
     @contextmanager
-    def lent(self, spec: EngineSpec, log: Path, *, keep: bool) -> Iterator[EngineProcess]:
+    def borrowed(self, spec: EngineSpec, log: Path, *, keep: bool) -> Iterator[EngineProcess]:
         """Turn the engine to a model, or start one; ``keep`` it afterwards unless that failed."""
         engine = None
         if self._engine is not None and self.serves(spec):
@@ -403,3 +399,132 @@ class KeptEngine:
         engine, self._engine = self._engine, None
         if engine is not None:
             engine.close()
+
+
+# The engine's own process: requests come in over a pipe, results go out. It ends when the pipe
+# closes or the parent dies, whatever the engine is doing.
+
+_PARENT_CHECK_SECONDS = 1.0
+_COMPILERS = ("g++", "clang++")
+_CAUSE_IN_LOG = ("root cause above", "trace (above)")  # vLLM, of an error in its own processes
+
+_Requests: TypeAlias = "SimpleQueue[Request | str | None]"  # a model to turn to; None = no more
+_Answers: TypeAlias = "SimpleQueue[object]"
+
+
+def main(descriptor: int, parent: int, log: str) -> None:
+    """Serve one engine until the parent process closes this end of the pipe."""
+    log_start = Path(log).stat().st_size
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+    connection = Connection(descriptor)
+    spec: EngineSpec = connection.recv()
+    _set_environment(spec)
+    Thread(target=end_with_parent, args=(parent,), daemon=True).start()
+    requests: _Requests = SimpleQueue()
+    Thread(target=_receive, args=(connection, requests), daemon=True).start()
+    answers: _Answers = SimpleQueue()
+    sender = Thread(target=_send, args=(connection, answers), daemon=True)
+    sender.start()
+    try:
+        engine = load_engine(spec)
+        answers.put(engine.info)
+        _serve(engine, requests, answers)
+        engine.close()
+    except RequestError as error:
+        answers.put(error)
+    except Exception as error:
+        answers.put(_explain(error, spec.engine, log, log_start))
+        traceback.print_exc()
+    answers.put(None)
+    sender.join()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # what the libraries do at exit takes seconds and frees nothing that is not freed
+
+
+def _set_environment(spec: EngineSpec) -> None:
+    """Set what the engine's libraries read when they are imported; the user's own values stay."""
+    wanted = {
+        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "VLLM_DO_NOT_TRACK": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+    }
+    if on_cpu := engine_types()[spec.engine].on_cpu():
+        wanted["OMP_NUM_THREADS"] = "1"  # more threads spin against each other and other processes
+    slow = on_cpu and spec.engine_args.get("enforce_eager", True)
+    if slow or (spec.kind == "logprobs" and not any(map(which, _COMPILERS))):
+        wanted["TORCH_COMPILE_DISABLE"] = "1"  # vLLM would compile what finds ranks, for nothing
+    if spec.tensor_parallel_size == 1:
+        wanted["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    for name, value in wanted.items():
+        os.environ.setdefault(name, value)
+
+
+def end_with_parent(parent: int) -> None:
+    """End this process group once the parent is gone, even if a copy of the pipe lives on."""
+    while os.getppid() == parent:
+        time.sleep(_PARENT_CHECK_SECONDS)
+    _end_group()
+
+
+def _receive(connection: Connection, requests: _Requests) -> None:
+    """Empty the pipe at all times, so that the parent never waits to send."""
+    try:
+        while (request := connection.recv()) is not None:
+            requests.put(request)
+    except (EOFError, OSError):
+        _end_group()
+    requests.put(None)
+
+
+def _send(connection: Connection, answers: _Answers) -> None:
+    """Send what is ready, so that the engine never waits for the parent to read."""
+    try:
+        while (answer := answers.get()) is not None:
+            connection.send(answer)
+    except OSError:
+        _end_group()
+
+
+def _end_group() -> None:
+    os.killpg(0, signal.SIGKILL)
+
+
+def _explain(error: Exception, engine: str, log: str, log_start: int) -> EngineError:
+    if isinstance(error, EngineError):
+        cause = str(error)
+    else:
+        cause = f"the {engine} engine stopped ({cause_of(error)})"
+    if any(words in str(error.__cause__) for words in _CAUSE_IN_LOG):
+        written = Path(log).read_bytes()[log_start:].decode(errors="replace")
+        cause = f"{cause}: {first_error_in(written)}"
+    return EngineError(f"{cause}; the engine's log is {log}")
+
+
+def _serve(engine: Engine, requests: _Requests, answers: _Answers) -> None:
+    """Feed the engine and pass its results on, until the parent says that all is done."""
+    open_requests = 0
+    while True:
+        for request in _waiting(requests, block=open_requests == 0):
+            if request is None:
+                return
+            if isinstance(request, str):
+                engine.turn_to(request)  # type: ignore[attr-defined] # of those that can
+                answers.put(engine.info)
+                continue
+            engine.submit(request)
+            open_requests += 1
+        if results := engine.step():
+            open_requests -= len(results)
+            answers.put(results)
+
+
+def _waiting(requests: _Requests, *, block: bool) -> list[Request | str | None]:
+    """Everything that has arrived; with ``block`` at least one."""
+    waiting = [requests.get()] if block else []
+    try:
+        while True:
+            waiting.append(requests.get_nowait())
+    except Empty:
+        return waiting

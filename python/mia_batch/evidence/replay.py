@@ -29,7 +29,7 @@ from mia_batch.tables import RowIndex, generate, scan
 from mia_batch.targets import Ordinals
 
 Key = Literal["target_id", "document_id", "prefix"]
-"""RecordedColumns that name a recording's targets; the first one that it has is used."""
+"""Columns that name a recording's targets; the first one that it has is used."""
 
 _TEXTS = ("prompt", "finish_reason", "reason")
 _NUMBERS = ("sample_index", "n_tokens", "view_index", "point")
@@ -62,27 +62,24 @@ class RecordedColumns:
         """The column that numbers the prompts of a target: ``view_index`` or ``point``."""
         return next(filter(self.has, ("view_index", "point")), None)
 
-    @property
-    def small_rows(self) -> list[pl.Expr]:
-        key = pl.col(self.key).cast(pl.String).alias("key")
+    def rows(self, *, whole: bool) -> list[pl.Expr]:
+        """Name and convert columns; without ``whole`` only those whose values can be wrong."""
         numbered = self.point is not None and self.key != "prefix"  # which says where it ends
         index = pl.col(str(self.point)).fill_null(0) if numbered else pl.lit(0)
-        if self.has("view"):
-            view = pl.col("view").cast(pl.String)
-        else:  # a point is a probe's; a prefix says itself what was asked
-            view = pl.lit("probe" if self.has("point") else None, pl.String)
-        return [
-            key,
-            view.alias("view"),
+        view = pl.col("view") if self.has("view") else None
+        if view is None:  # a point is a probe's; a prefix says itself what was asked
+            view = pl.lit("probe" if self.has("point") else None)
+        small = [
+            pl.col(self.key).cast(pl.String).alias("key"),
+            view.cast(pl.String).alias("view"),
             index.cast(pl.UInt32, strict=False).alias("view_index"),
             self._or_null("sample_index", pl.UInt32()),
         ]
-
-    @property
-    def rows(self) -> list[pl.Expr]:
+        if not whole:
+            return small
         candidate = pl.col(self.candidate).cast(pl.String).alias("candidate")
         texts = [self._or_null(name, pl.String()) for name in _TEXTS]
-        return [*self.small_rows, candidate, *texts, self._or_null("n_tokens", pl.UInt32())]
+        return [*small, candidate, *texts, self._or_null("n_tokens", pl.UInt32())]
 
     def _or_null(self, name: str, dtype: pl.DataType) -> pl.Expr:
         column = pl.col(name) if self.has(name) else pl.lit(None)
@@ -91,27 +88,29 @@ class RecordedColumns:
     @property
     def faults(self) -> list[Fault]:
         found = []
-        index = ("sample_index" if self.has("sample_index") else None, "index of a sample")
-        for name, what in (index, (self.point, "number of a point")):
-            if name is not None:
-                null = pl.lit(name == "sample_index") | pl.col(name).is_not_null()
-                rest = f", not the {what}; number each target's {what.split()[-1]}s 0, 1, 2, ..."
-                wrong = self._not_whole(name).fill_null(null)
-                found.append(Fault(wrong=wrong, name=name, rest=rest))
+
+        def add(name: str, rest: str, *, null: bool) -> None:
+            value = pl.col(name)
+            is_whole = value == value.cast(pl.UInt32, strict=False)
+            wrong = (~is_whole).fill_null(value.is_not_null() | pl.lit(null))
+            if name == "n_tokens" and self.raw[name].is_float():  # pandas writes NaN for null
+                wrong &= value.is_not_nan()
+            found.append(Fault(wrong=wrong, name=name, rest=rest))
+
+        if self.has("sample_index"):
+            rest = ", not the index of a sample; number each target's samples 0, 1, 2, ..."
+            add("sample_index", rest, null=True)
+        if self.point is not None:
+            rest = ", not the number of a point; number each target's points 0, 1, 2, ..."
+            add(self.point, rest, null=False)
         if self.has("n_tokens"):
-            value = pl.col("n_tokens")
-            known = value.is_not_nan() if self.raw["n_tokens"].is_float() else pl.lit(value=True)
-            wrong = value.is_not_null() & known & self._not_whole("n_tokens").fill_null(value=True)
             rest = ", not a number of tokens; use whole numbers, or null where it is unknown"
-            found.append(Fault(wrong=wrong, name="n_tokens", rest=rest))
+            add("n_tokens", rest, null=False)
         if self.has("finish_reason"):
             known = pl.col("finish_reason").cast(pl.String).is_in(["stop", "length"])
             rest = ", neither 'stop' nor 'length'; use one of them, or null where it is unknown"
             found.append(Fault(wrong=~known, name="finish_reason", rest=rest))
         return found
-
-    def _not_whole(self, name: str) -> pl.Expr:
-        return pl.col(name) != pl.col(name).cast(pl.UInt32, strict=False)
 
 
 def resolve(raw: pl.Schema, *, candidate: str, where: str) -> RecordedColumns:
@@ -130,20 +129,17 @@ def resolve(raw: pl.Schema, *, candidate: str, where: str) -> RecordedColumns:
         )
     columns = RecordedColumns(raw=raw, candidate=candidate, key=keys[0])
     for name in columns.needed:
-        _check_type(name, raw[name], where, number=name in _NUMBERS)
+        dtype = raw[name]
+        is_text, is_whole = dtype in (pl.String, pl.Categorical, pl.Enum), dtype.is_integer()
+        allowed, wanted = is_text, "strings"
+        if name in _NUMBERS:
+            allowed, wanted = is_whole or dtype.is_float(), "whole numbers"
+        elif name == "document_id":
+            allowed, wanted = is_text or is_whole, "strings or integers"
+        if not allowed and dtype != pl.Null:
+            came = "nested JSON values" if dtype == pl.Object else f"type {dtype}"
+            raise CorpusError(f"{where}: column {name!r} holds {came}; it must hold {wanted}")
     return columns
-
-
-def _check_type(name: str, dtype: pl.DataType, where: str, *, number: bool) -> None:
-    allowed = dtype in (pl.String, pl.Categorical, pl.Enum)
-    wanted = "strings"
-    if number:
-        allowed, wanted = dtype.is_integer() or dtype.is_float(), "whole numbers"
-    if name == "document_id":
-        allowed, wanted = allowed or dtype.is_integer(), "strings or integers"
-    if not allowed and dtype != pl.Null:
-        came = "nested JSON values" if dtype == pl.Object else f"type {dtype}"
-        raise CorpusError(f"{where}: column {name!r} holds {came}; it must hold {wanted}")
 
 
 class TargetKeys:
@@ -181,37 +177,44 @@ _HELD_BYTES = 8 << 20  # of text, in memory at a time
 _HELD_ROWS = 1 << 15  # the same, for short texts
 
 
+def _frames(
+    source: Source, columns: RecordedColumns, reading: Reading, *, whole: bool
+) -> Iterator[tuple[pl.DataFrame, pl.DataFrame]]:
+    """Yield what is read, and its rows; without ``sample_index``, a prompt's rows are numbered."""
+    ordinals, wanted = Ordinals(), columns.needed if whole else columns.small
+    for frame in FORMATS[source.kind].read_rows(source.files, columns.raw, wanted, reading):
+        rows = frame.select(columns.rows(whole=whole))
+        if not columns.has("sample_index"):
+            named = rows.select(pl.struct("key", "view", "view_index").hash()).to_series()
+            numbers = pl.Series(ordinals.number(named.to_numpy()), dtype=pl.UInt32)
+            rows = rows.with_columns(sample_index=numbers)
+        yield frame, rows
+
+
 def check_rows(source: Source, columns: RecordedColumns) -> tuple[int, int, bool]:
     """Check every row, texts aside.
 
     Returns their number, `Recording.most_samples` and `Recording.has_probes`.
     """
-    reader, reading, ordinals = FORMATS[source.kind], Reading(), Ordinals()
-    n_rows, most_samples, has_probes = 0, 0, False
-    for frame in reader.read_rows(source.files, columns.raw, columns.small, reading):
+    reading, n_rows, most_samples, has_probes = Reading(), 0, 0, False
+    for frame, rows in _frames(source, columns, reading, whole=False):
         for row, what in faulty_rows(frame, columns.faults):
-            place = next(islice(reader.places(source.files, reading), n_rows + row, None))
-            raise CorpusError(f"{place}: {what}")
+            places = FORMATS[source.kind].places(source.files, reading)
+            raise CorpusError(f"{next(islice(places, n_rows + row, None))}: {what}")
         n_rows += frame.height
-        rows = _numbered(frame.select(columns.small_rows), columns, ordinals)
         most_samples = max(most_samples, int(rows["sample_index"].to_numpy().max()) + 1)
         has_probes = has_probes or bool((rows["view"] == "probe").any())
     return n_rows, most_samples, has_probes
 
 
 def read_rows(source: Source, columns: RecordedColumns) -> Iterator[pl.DataFrame]:
-    """Yield ``key`` (text) and columns of the samples table, some megabytes at a time.
-
-    Without ``sample_index``, the rows of a prompt are numbered in their order.
-    """
-    ordinals = Ordinals()
+    """Yield ``key`` (text) and columns of the samples table, some megabytes at a time."""
     held: list[pl.DataFrame] = []
     n_rows = n_bytes = 0
-    reader = FORMATS[source.kind]
-    for frame in reader.read_rows(source.files, columns.raw, columns.needed, Reading()):
-        held.append(_numbered(frame.select(columns.rows), columns, ordinals))
-        n_rows += frame.height
-        n_bytes += text_bytes(held[-1])
+    for _, rows in _frames(source, columns, Reading(), whole=True):
+        held.append(rows)
+        n_rows += rows.height
+        n_bytes += text_bytes(rows)
         if n_rows >= _HELD_ROWS or n_bytes >= _HELD_BYTES:
             yield pl.concat(held)
             held, n_rows, n_bytes = [], 0, 0
@@ -223,16 +226,7 @@ def text_bytes(rows: pl.DataFrame) -> int:
     return int(sum(rows.select(pl.col(pl.String).str.len_bytes().cast(pl.Int64).sum()).row(0)))
 
 
-def _numbered(rows: pl.DataFrame, columns: RecordedColumns, ordinals: Ordinals) -> pl.DataFrame:
-    if columns.has("sample_index"):
-        return rows
-    named = rows.select(pl.struct("key", "view", "view_index").hash()).to_series()
-    numbers = ordinals.number(named.to_numpy())
-    return rows.with_columns(sample_index=pl.Series(numbers, dtype=pl.UInt32))
-
-
 MISSING = "the recording lacks this sample"
-_NO_TEXT = "the recording has no text"
 
 
 def answer(
@@ -247,41 +241,43 @@ def answer(
     targets = block.units.select(
         "target_id",
         "view_index",
+        pl.lit(view.model).alias("model"),
+        pl.lit(view.name).alias("view"),
+        pl.lit(indices.implode()).first().alias("sample_index"),
         prefix="context",
         key=pl.col("context" if key == "prefix" else key).hash(),
         asked=pl.lit(0, pl.UInt32) if key == "prefix" else pl.col("view_index"),
         n_reference=count_words("text", words=words),
     )
     theirs = rows.lazy().filter(pl.col("key").is_in(targets["key"].implode()))
-    asked = (
-        targets.lazy().with_columns(sample_index=pl.lit(indices.implode())).explode("sample_index")
-    )
-    fewer_words = count_words("candidate", words=words) < pl.col("n_reference")
-    has_text = pl.col("candidate").is_not_null()
-    why = pl.when("recorded").then(pl.col("reason").fill_null(_NO_TEXT)).otherwise(pl.lit(MISSING))
-    ended_by_length = (pl.col("finish_reason") == "length").fill_null(value=False)
-    return (
-        asked.join(
+    joined = (
+        targets.lazy()
+        .explode("sample_index")
+        .join(
             theirs.with_columns(recorded=pl.lit(value=True)),
             left_on=["key", "asked", "sample_index"],
             right_on=["key", "view_index", "sample_index"],
             how="left",
             maintain_order="left",
         )
-        .select(
-            "target_id",
-            pl.lit(view.model).alias("model"),
-            pl.lit(view.name).alias("view"),
-            "view_index",
-            "sample_index",
-            "candidate",
+    )
+    has_text = pl.col("candidate").is_not_null()
+    fewer_words = count_words("candidate", words=words) < pl.col("n_reference")
+    ended_by_length = (pl.col("finish_reason") == "length").fill_null(value=False)
+    no_text = pl.col("reason").fill_null("the recording has no text")
+    schema = Samples.create_empty().schema
+    return (
+        joined.with_columns(
             prompt=pl.when(has_text & (pl.col("prompt") != pl.col("prefix"))).then("prompt"),
             n_tokens=pl.when(has_text).then("n_tokens"),
             finish_reason=pl.when(has_text).then("finish_reason"),
             short=pl.when(has_text).then(ended_by_length & fewer_words),
-            answer=pl.lit(None, Samples.create_empty().schema["answer"]),
-            reason=pl.when(~has_text).then(why),
+            answer=pl.lit(None, schema["answer"]),
+            reason=pl.when(~has_text).then(
+                pl.when("recorded").then(no_text).otherwise(pl.lit(MISSING))
+            ),
         )
+        .select(schema.names())
         .collect()
     )
 
@@ -323,7 +319,7 @@ class Partition:
         return found
 
     def sink(self, rows: pl.LazyFrame) -> pl.LazyFrame:
-        """Store a table beside the portions, and open it."""
+        """Store a table with the portions, and open it."""
         path = self._folder / "table.parquet"
         with self._refusing():
             rows.sink_parquet(path)
@@ -345,18 +341,8 @@ class Partition:
 _PORTION_BYTES = 8 << 20  # of text, in memory at a time
 _PORTION_BLOCKS = 8
 _PACKED_AT_ONCE = 2  # portions of rows, while another is read
-_NOTHING = pl.DataFrame(
-    schema={
-        "key": pl.UInt64,
-        "view_index": pl.UInt32,
-        "sample_index": pl.UInt32,
-        "candidate": pl.String,
-        "prompt": pl.String,
-        "finish_reason": pl.String,
-        "reason": pl.String,
-        "n_tokens": pl.UInt32,
-    }
-)
+_ROW = ("view_index", "sample_index", "candidate", *_TEXTS, "n_tokens")
+_NOTHING = Samples.create_empty().select(pl.lit(None, pl.UInt64).alias("key"), *_ROW).clear()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -378,7 +364,7 @@ class Recording:
     source: Source
     columns: RecordedColumns
     counts: Counts
-    has_probes: bool  # whether it has answers at points, beside or instead of continuations
+    has_probes: bool  # whether it has answers at points, with or without continuations
     most_samples: int  # the largest ``sample_index`` plus 1; without it, the most rows of a key
 
     @classmethod
@@ -492,7 +478,7 @@ class Recording:
             for number, part in packed.popleft().result():
                 partition.append(number, part)
 
-        with ThreadPoolExecutor(_PACKED_AT_ONCE) as beside:
+        with ThreadPoolExecutor(_PACKED_AT_ONCE) as packers:
             for read in read_rows(self.source, self.columns):
                 rows = read.filter(pl.col("view").fill_null(view.name) == view.name).drop("view")
                 if not portion:  # estimated from the first rows; whole blocks
@@ -504,7 +490,7 @@ class Recording:
                 wanted = known.filter(pl.col("sample_index") < n_samples)
                 self.counts.unmatched += rows.height - known.height
                 self.counts.surplus += known.height - wanted.height
-                packed.append(beside.submit(_pack, wanted, keys, portion))
+                packed.append(packers.submit(_pack, wanted, keys, portion))
                 if len(packed) > _PACKED_AT_ONCE:
                     write()
             while packed:

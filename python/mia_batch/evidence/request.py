@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import polars as pl
@@ -22,7 +22,7 @@ EvidenceKind: TypeAlias = Literal["samples", "logprobs", "fills"]
 FinishReason: TypeAlias = Literal["stop", "length"]
 """``stop``: the model ended the text; ``length``: the budget or the context ended it."""
 
-
+# What came back, as column ``answer`` of the samples table has it.
 AnswerKind: TypeAlias = Literal[
     "text",
     "thought_removed",
@@ -33,7 +33,6 @@ AnswerKind: TypeAlias = Literal[
     "refusal",
     "filtered",
 ]
-"""What came back, as column ``answer`` of the samples table has it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +52,7 @@ class EngineSpec:
     """Everything an engine needs to start, picklable.
 
     ``dtype`` ``auto`` is float32 on a CPU, and on an accelerator what the engine takes for the
-    checkpoint. ``columns`` are those of the logprobs table that are computed beside ``logprob``;
+    checkpoint. ``columns`` are those of the logprobs table that are computed with ``logprob``;
     ``logits_bytes`` is the most memory for the logits of one chunk of tokens and what is computed
     from them. ``engine_args`` go to the engine's own constructor as they are.
     """
@@ -96,8 +95,8 @@ class Request:
     an answer of its own, with the log-probability that it has right after ``context``. ``fills``:
     ``n`` variants of ``text``, of the kind that ``view`` names.
 
-    Token ids may be given beside the texts, special tokens included in those of the context; an
-    engine in its own process gets token ids alone.
+    Token ids may come with the texts, special tokens included in those of the context; an engine in
+    its own process gets token ids alone.
     """
 
     request_id: int  # unique among requests in flight
@@ -111,7 +110,7 @@ class Request:
     context_tokens: int | None = None  # keep only so many last tokens of the context
     text_tokens: int | None = None  # only so many first tokens of the text; refused where fewer
     noise: float = 0.0  # on the embeddings of the text, see `NoisyEmbeddings`
-    question: bool = False  # the context asks one: a chat model is told nothing before it
+    question: bool = False  # the context asks one: a chat model gets nothing before it
     share: float = 0.0  # of the text that fills replace; 0 is the view's own
     n: int = 1
     seed: int = 0
@@ -204,6 +203,7 @@ class AnswerSource(Protocol):
 
 DecodeScope = Literal["matched", "whole"]
 """``matched``: only as far as the reference is long; ``whole``: to the paper's full length."""
+_Tokens = TypeVar("_Tokens", int, pl.Expr)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,10 +212,9 @@ class Budget:
 
     ``matched`` decodes as many tokens as the reference has, with a margin, and more where a
     candidate stays short of the reference's words; ``whole`` decodes to ``max_length`` tokens of
-    prompt and output together (the SaMIA paper: 1024). With a single attempt the first budget is
-    twice as large, because some words take more tokens than others; ``max_attempts`` None is until
-    the context is full. ``spare`` is the least margin, in tokens. ``most_new`` is the
-    most, however short the prompt is.
+    prompt and output together (the SaMIA paper: 1024). ``max_attempts`` None is until the context
+    is full. ``spare`` is the least margin, in tokens; ``most_new`` the most tokens to decode,
+    however short the prompt is.
     """
 
     scope: DecodeScope
@@ -225,34 +224,35 @@ class Budget:
     spare: int = 8
     most_new: int | None = None
 
+    @property
+    def _limit(self) -> int:
+        whole = self.scope == "whole"
+        return min(self.max_model_len, self.max_length) if whole else self.max_model_len
+
+    def _usual(self, reference_tokens: _Tokens) -> _Tokens:
+        """Give the tokens that most candidates take to reach the reference's number of words.
+
+        Words of sampled text vary in length, hence the margin of a quarter and ``spare`` tokens;
+        with a single attempt it is all twice as large.
+        """
+        usual = reference_tokens + reference_tokens // 4 + self.spare
+        return usual * (2 if self.max_attempts == 1 else 1)
+
     def room(self, prompt_tokens: int) -> int:
         """Most tokens that may ever be decoded after a prompt; 0 or less where it does not fit."""
-        limit = self.max_model_len
-        if self.scope == "whole":
-            limit = min(limit, self.max_length)
-        room = limit - prompt_tokens
+        room = self._limit - prompt_tokens
         return room if self.most_new is None else min(room, self.most_new)
 
     def first(self, prompt_tokens: int, reference_tokens: int) -> int:
-        """Tokens to decode at first.
-
-        The margin, a quarter and ``spare`` tokens, lets most candidates reach the reference's
-        number of words at the first attempt: words of sampled text vary in length.
-        """
+        """Tokens to decode at first."""
         room = self.room(prompt_tokens)
-        if self.scope == "whole":
-            return room
-        usual = reference_tokens + reference_tokens // 4 + self.spare
-        return min(usual if self.max_attempts != 1 else 2 * usual, room)
+        return room if self.scope == "whole" else min(self._usual(reference_tokens), room)
 
     def expected(self, prompt_tokens: pl.Expr, reference_tokens: pl.Expr) -> pl.Expr:
         """Give `first` of columns, and 0 where there is no room."""
-        limit = self.max_length if self.scope == "whole" else self.max_model_len
-        most = pl.min_horizontal(limit - prompt_tokens, self.most_new)
-        if self.scope == "matched":
-            usual = reference_tokens + reference_tokens // 4 + self.spare
-            most = pl.min_horizontal(usual if self.max_attempts != 1 else 2 * usual, most)
-        return most.clip(lower_bound=0)
+        usual = None if self.scope == "whole" else self._usual(reference_tokens)
+        room = self._limit - prompt_tokens
+        return pl.min_horizontal(usual, room, self.most_new).clip(lower_bound=0)
 
     def next(self, prompt_tokens: int, tried: int, attempts: int) -> int | None:
         """Tokens to decode after ``attempts`` of which the last, of ``tried``, were too few.
@@ -302,11 +302,8 @@ class Workload:
     estimated: bool = False
 
     def __add__(self, other: Workload) -> Workload:
-        sums = {
-            each.name: getattr(self, each.name) + getattr(other, each.name)
-            for each in fields(self)
-            if each.name != "estimated"
-        }
+        names = [each.name for each in fields(self) if each.name != "estimated"]
+        sums = {name: getattr(self, name) + getattr(other, name) for name in names}
         return Workload(**sums, estimated=self.estimated or other.estimated)
 
     def lines(self) -> Iterator[tuple[str, str]]:
@@ -320,31 +317,40 @@ class Workload:
         yield "tokens to decode", f"{about}{self.first_tokens:,}, at most {self.most_tokens:,}"
 
 
-_Row = tuple[str, str, int, str | None]  # context, text, samples, document
-
-
 def forecast(
     blocks: Iterable[Block],
     measure: Callable[[list[str], list[str]], list[Measure]],
     budget: Budget,
 ) -> Workload:
     """Add up what there is to decode: exactly for up to 2,048 prompts, else from some of them."""
-    rows: list[_Row] = []  # every ``step``-th of those seen
+    rows: list[tuple[str, str, str | None, int]] = []  # every ``step``-th of those seen
     step, seen, samples, prompt_bytes = 1, 0, 0, 0
     for block in blocks:
-        n = block.last - block.first
-        samples += n * block.units.height
-        prompt_bytes += int(block.units.select(pl.col("context").str.len_bytes().sum()).item())
-        units = block.units
-        if "document_id" not in units.columns:
-            units = units.with_columns(document_id=pl.lit(None, pl.String))
-        for context, text, document in units.select("context", "text", "document_id").iter_rows():
+        n, units = block.last - block.first, block.units
+        samples += n * units.height
+        prompt_bytes += int(units["context"].str.len_bytes().sum())
+        none = pl.repeat(None, units.height, dtype=pl.String, eager=True)
+        documents = units.get_column("document_id", default=none)
+        for row in zip(units["context"], units["text"], documents, strict=True):
             if seen % step == 0:
-                rows.append((context, text, n, document))
+                rows.append((*row, n))
                 if len(rows) > _MOST_MEASURED:
                     rows, step = rows[::2], 2 * step
             seen += 1
-    found = _sums(rows, measure, budget)
+    found = Workload()
+    measures = measure([row[0] for row in rows], [row[1] for row in rows])
+    for (context, _, document, n), measured in zip(rows, measures, strict=True):
+        prompt, reference = measured.prompt_tokens, measured.reference_tokens
+        first = budget.first(prompt, reference)
+        if prompt == 0 or first <= 0:
+            found.too_long += 1
+            found.unfit.update([document] if document else [])
+            continue
+        found.prompts += 1
+        found.samples += n
+        found.prompt_bytes += len(context.encode())
+        found.first_tokens += n * first
+        found.most_tokens += n * budget.most(prompt, reference)
     if step == 1:
         return found
     share = seen / len(rows)
@@ -358,25 +364,3 @@ def forecast(
         most_tokens=round(share * found.most_tokens),
         estimated=True,
     )
-
-
-def _sums(
-    rows: list[_Row],
-    measure: Callable[[list[str], list[str]], list[Measure]],
-    budget: Budget,
-) -> Workload:
-    found = Workload()
-    measures = measure([row[0] for row in rows], [row[1] for row in rows])
-    for (context, _, n, document), measured in zip(rows, measures, strict=True):
-        prompt, reference = measured.prompt_tokens, measured.reference_tokens
-        first = budget.first(prompt, reference)
-        if prompt == 0 or first <= 0:
-            found.too_long += 1
-            found.unfit.update([document] if document else [])
-            continue
-        found.prompts += 1
-        found.samples += n
-        found.prompt_bytes += len(context.encode())
-        found.first_tokens += n * first
-        found.most_tokens += n * budget.most(prompt, reference)
-    return found

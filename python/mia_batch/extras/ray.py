@@ -33,9 +33,8 @@ import polars as pl
 
 import mia_batch
 from mia_batch.errors import EngineError, MiaBatchError, RequestError, SettingsError
-from mia_batch.evidence.collect import Collector, Task, Told
+from mia_batch.evidence.collect import Executor, LocalExecutor, Task, Told, refuse
 from mia_batch.evidence.engines.registry import missing
-from mia_batch.evidence.executor import Executor, LocalExecutor, Refusals
 from mia_batch.evidence.parts import Block
 from mia_batch.evidence.process import EngineProcess, LocalSource
 from mia_batch.evidence.request import EngineInfo, EngineSpec
@@ -714,8 +713,8 @@ class RayExecutor:
                     if (lost := asked.lost + 1) < _MOST_TRIES:
                         waiting.append((block, lost))
                         continue
-                    refused = Collector(Refusals(_WHY), task, told).collect([block])
-                    kept = next(keep(block, rows) for _, rows in refused)
+                    told(block.label, block.units.height, 0, 0)
+                    kept = keep(block, refuse(task, block, _WHY))
                 else:
                     self._report(asked, came, told)
                     kept = came.kept if _shares(asked.worker) else keep(block, came.kept)

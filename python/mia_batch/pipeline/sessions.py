@@ -13,10 +13,9 @@ import polars as pl
 
 from mia_batch.attacks.attack import CONTINUATION
 from mia_batch.errors import SettingsError
-from mia_batch.evidence.collect import SampleTask, Task, Told
+from mia_batch.evidence.collect import Executor, LocalExecutor, SampleTask, Task, Told
 from mia_batch.evidence.endpoint import Capabilities, Endpoint
 from mia_batch.evidence.endpoint.wire import Tokens, money, most_prompt_tokens
-from mia_batch.evidence.executor import Executor, LocalExecutor
 from mia_batch.evidence.parts import Block, Missing, Work
 from mia_batch.evidence.process import LocalSource
 from mia_batch.evidence.request import (
@@ -125,7 +124,7 @@ def spread(audit: Audit) -> Iterator[Callable[..., None]]:
 def _here(
     audit: Audit, model: str, spec: EngineSpec, tokenizer: Tokenizer | None
 ) -> Iterator[tuple[Executor, EngineInfo]]:
-    with audit.kept.lent(spec, audit.run.engine_log, keep=RunModel.of(model).is_made) as engine:
+    with audit.kept.borrowed(spec, audit.run.engine_log, keep=RunModel.of(model).is_made) as engine:
         source = LocalSource(engine, tokenizer, strides=audit.settings.long_texts == "stride")
         yield LocalExecutor(source, source.restart, audit.observer.stage), engine.info
 

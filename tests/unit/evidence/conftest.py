@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from mia_batch.evidence.process import EngineProcess
 from mia_batch.evidence.request import EngineSpec
-
-if TYPE_CHECKING:
-    pass
 
 
 @pytest.fixture(scope="session")

@@ -1,31 +1,46 @@
-"""Requests and answers, and the rows made from them."""
+"""Requests and answers, the rows made from them, and how many tokens to decode."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Collection, Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from mia_batch.errors import SchemaMismatchError, SettingsError
+from mia_batch.errors import EngineError, SchemaMismatchError, SettingsError
 from mia_batch.evidence.collect import (
-    Collector,
+    REFUSED,
+    Asked,
     FillTask,
+    LocalExecutor,
+    Row,
     SampleTask,
     log_inverse,
     stored_frequencies,
 )
 from mia_batch.evidence.parts import Block
 from mia_batch.evidence.process import LocalSource
-from mia_batch.evidence.request import Answer, Budget, Continuation
+from mia_batch.evidence.request import (
+    Answer,
+    Budget,
+    Continuation,
+    Request,
+    Workload,
+    forecast,
+    work_of,
+)
 from mia_batch.models.tokens import Tokenizer
-from mia_batch.models.weights import Measure
+from mia_batch.models.weights import Measure, estimate_tokens
 from mia_batch.prompts.views import View, sample_seed
 from mia_batch.schemas import Samples
-from tests import frames
 from tests.checkpoints import CONTEXT, TEXTS
 
 VIEW = View(model="target", name="continuation", make=None)
@@ -36,54 +51,46 @@ def tokenizer(checkpoint):
     return Tokenizer.load(str(checkpoint))
 
 
-def block(index=0, *, first=0, last=3, texts=None) -> Block:
-    """A block of short targets."""
-    words = [text.split() for text in (texts or TEXTS[4 * index : 4 * index + 4])]
-    rows = [
-        {"prefix": " ".join(each[:8]), "reference": " " + " ".join(each[8:12])} for each in words
-    ]
-    ids = [f"{index:016x}{row:016x}" for row in range(len(rows))]
-    return block_of(*rows, ids=ids, index=index, first=first, last=last)
+def block(index=0, *, first=0, last=3) -> Block:
+    """A block of four short targets."""
+    words = [text.split() for text in TEXTS[4 * index : 4 * index + 4]]
+    rows = [(" ".join(each[:8]), " " + " ".join(each[8:12])) for each in words]
+    return block_of(*rows, index=index, first=first, last=last)
 
 
-def block_of(*rows, ids=None, index=0, first=0, last=2) -> Block:
+def block_of(*rows: tuple[str, str], index=0, first=0, last=2) -> Block:
     """A block of prompts of prefix and reference."""
     units = pl.DataFrame(
         {
-            "target_id": ids or [frames.target_id(number) for number in range(len(rows))],
+            "target_id": [f"{index:016x}{row:016x}" for row in range(len(rows))],
             "view_index": [0] * len(rows),
-            "context": [row["prefix"] for row in rows],
-            "text": [row["reference"] for row in rows],
+            "context": [prefix for prefix, _ in rows],
+            "text": [reference for _, reference in rows],
         }
     )
     return Block(index=index, first=first, last=last, attempt=0, label="l", units=units)
 
 
 def task(measure, budget, words="whitespace") -> SampleTask:
-    return SampleTask(
-        view=VIEW,
-        measure=measure,
-        budget=budget,
-        words=words,
-        run_seed=0,
-    )
+    return SampleTask(view=VIEW, measure=measure, budget=budget, words=words, run_seed=0)
 
 
 def collect(engine, tokenizer, blocks, *, scope="matched", max_model_len=CONTEXT):
-    """Samples of each block by its index, and what was told of the progress."""
-    told = []
+    """Samples of each block by its index, and what was seen of the progress."""
+    seen = []
     budget = Budget(scope=scope, max_length=CONTEXT, max_model_len=max_model_len)
-    collector = Collector(
-        LocalSource(engine, tokenizer),
+    found = LocalExecutor(LocalSource(engine, tokenizer)).collect(
         task(tokenizer.measure, budget),
-        lambda label, units, tokens, passes: told.append((units, tokens)),
+        blocks,
+        lambda label, units, tokens, passes: seen.append((units, tokens)),
+        lambda _, rows: rows,
     )
-    return {each.index: rows for each, rows in collector.collect(blocks)}, told
+    return {each.index: rows for each, rows in found}, seen
 
 
 def test_every_sample_has_its_row_in_order(transformers_engine, tokenizer):
     blocks = [block(0), block(1)]
-    found, told = collect(transformers_engine, tokenizer, blocks)
+    found, seen = collect(transformers_engine, tokenizer, blocks)
     assert sorted(found) == [0, 1]
     for each in blocks:
         rows = Samples.validate(found[each.index])
@@ -91,8 +98,8 @@ def test_every_sample_has_its_row_in_order(transformers_engine, tokenizer):
         assert rows.select("target_id", "sample_index").rows() == expected
         assert rows["candidate"].null_count() == 0
         assert rows["reason"].null_count() == rows.height
-    assert sum(targets for targets, _ in told) == 8
-    assert sum(tokens for _, tokens in told) >= sum(
+    assert sum(targets for targets, _ in seen) == 8
+    assert sum(tokens for _, tokens in seen) >= sum(
         rows["n_tokens"].sum() for rows in found.values()
     )
 
@@ -125,17 +132,15 @@ def test_a_prefix_without_room_is_kept_with_its_reason_and_stops_nothing(
     transformers_engine, tokenizer
 ):
     long = " ".join(TEXTS[0].split() * 20)
-    odd = block_of(
-        {"prefix": TEXTS[1][:40], "reference": " and more"}, {"prefix": long, "reference": " end"}
-    )
-    found, told = collect(transformers_engine, tokenizer, [odd])
+    odd = block_of((TEXTS[1][:40], " and more"), (long, " end"))
+    found, seen = collect(transformers_engine, tokenizer, [odd])
     candidates = found[0]["candidate"].is_not_null().to_list()
     assert candidates == [True, True, False, False]
     n_tokens = len(tokenizer.encode_prompts([long])[0])
     reason = f"the prefix has {n_tokens} tokens, which leaves no room to continue within {CONTEXT}"
     assert found[0]["reason"].to_list() == [None, None, reason, reason]
-    assert sum(targets for targets, _ in told) == 2
-    odd = block_of({"prefix": long, "reference": " end"}, index=7)  # nothing in it fits
+    assert sum(targets for targets, _ in seen) == 2
+    odd = block_of((long, " end"), index=7)  # nothing in it fits
     assert collect(transformers_engine, tokenizer, [odd])[0][7]["reason"].null_count() == 0
     assert collect(transformers_engine, tokenizer, []) == ({}, [])
 
@@ -179,9 +184,11 @@ def test_a_last_word_that_may_go_on_is_decoded_again(words, reference, text, tim
     source = Cutter(text)
     measure = Measure(prompt_token_ids=None, prompt_tokens=1, reference_tokens=0)
     budget = Budget(scope="matched", max_length=100, max_model_len=100)
-    collector = Collector(source, task(lambda *_: [measure], budget, words), lambda *_: None)
-    one = block_of({"prefix": "p", "reference": reference}, last=1)
-    ((_, samples),) = collector.collect([one])
+    one = block_of(("p", reference), last=1)
+    asked = task(lambda *_: [measure], budget, words)
+    ((_, samples),) = LocalExecutor(source).collect(
+        asked, [one], lambda *_: None, lambda _, rows: rows
+    )
     assert len(source.asked) == times
     assert samples["short"].to_list() == [False]
 
@@ -190,9 +197,8 @@ def test_a_view_s_share_reaches_the_masked_model():
     units = pl.DataFrame({"target_id": ["0" * 32], "target": ["a text"]})
     block = Block(index=0, first=4, last=6, attempt=0, label="", units=units)
     view = View(model="target", name="paraphrase", make=None, n=6, share=0.4)
-    ((asked, rows),) = FillTask(view=view, run_seed=3).ask(block)
-    assert rows == []
-    assert asked is not None
+    (asked,) = FillTask(view=view, run_seed=3).ask(block)
+    assert isinstance(asked, Asked)
     request = asked.request
     assert (request.view, request.n, request.share) == ("paraphrase", 6, 0.4)
     assert request.seed == sample_seed(3, "0" * 32)
@@ -237,3 +243,224 @@ def test_saved_counts_are_read_for_the_same_tokenizer_alone(tmp_path):
     pl.DataFrame({"count": [1]}).write_parquet(path)
     with pytest.raises(SchemaMismatchError, match="tokenizer"):
         stored(path)
+
+
+# Texts that end an engine: found, refused, and no other text is lost.
+
+N_UNITS = 64
+
+
+class Echo:
+    """A task whose rows name the text and what came of it."""
+
+    def ask(self, block: Block) -> Iterator[Asked | Row]:
+        for unit, text in enumerate(block.units["text"]):
+            yield Asked(unit=unit, request=Request(request_id=0, kind="samples", text=text))
+
+    def read(self, block: Block, asked: Asked, answer: Answer, /) -> Iterator[Row]:
+        text = block.units["text"][asked.unit]
+        yield asked.unit, {"text": text, "reason": answer.error}
+
+    def table(self, block: Block, rows: list[tuple[int, Any]]) -> pl.DataFrame:
+        schema = {"text": pl.String, "reason": pl.String}
+        return pl.DataFrame([row for _, row in sorted(rows, key=lambda row: row[0])], schema=schema)
+
+
+class Fragile:
+    """A source that ends when it comes to one of these texts, or after so many answers."""
+
+    def __init__(self, deadly: Collection[str], room: int, ends_after: Collection[int] = ()):
+        self.deadly = deadly
+        self.room = room
+        self.ends_after = {*ends_after}
+        self.open: list[Request] = []
+        self.starts = 1
+        self.answered = 0
+
+    def has_room(self, *, requests: int, samples: int) -> bool:
+        return requests < self.room
+
+    def submit(self, request: Request) -> None:
+        self.open.append(request)
+
+    def results(self, timeout: float | None = None) -> list[Answer]:
+        request = self.open.pop(0)
+        if request.text in self.deadly or self.answered in self.ends_after:
+            self.ends_after.discard(self.answered)
+            msg = "the engine's process was ended by SIGSEGV"
+            raise EngineError(msg)
+        self.answered += 1
+        return [Answer(request_id=request.request_id, continuations=[Continuation(text="")])]
+
+    def restart(self) -> None:
+        self.open.clear()
+        self.starts += 1
+
+
+def blocks_of(n: int) -> list[Block]:
+    return [
+        Block(
+            index=index,
+            first=0,
+            last=1,
+            attempt=0,
+            label="target-text",
+            units=pl.DataFrame({"text": [f"{index}:{unit}" for unit in range(N_UNITS)]}),
+        )
+        for index in range(n)
+    ]
+
+
+def collected(source: Fragile, asked: list[Block]) -> tuple[dict[int, pl.DataFrame], int]:
+    """Rows of each block, and how many texts the observer believes to be complete."""
+    said: list[str] = []
+    seen: list[int] = []
+    executor = LocalExecutor(source, source.restart, said.append)
+    done = executor.collect(
+        Echo(), iter(asked), lambda _label, units, *_: seen.append(units), lambda _, rows: rows
+    )
+    tables = {block.index: rows for block, rows in done}
+    assert len(said) == source.starts - 1
+    return tables, sum(seen)
+
+
+@pytest.mark.parametrize("room", [1, N_UNITS, 1000])
+def test_what_a_text_that_ends_the_engine_costs(room):
+    source = Fragile({"1:37"}, room)
+    tables, _ = collected(source, blocks_of(3))
+    reasons = pl.concat(tables.values()).drop_nulls("reason")
+    assert reasons.rows() == [("1:37", REFUSED)]
+    # Together with others, its block alone, a piece of 8, the text alone twice.
+    assert source.starts <= 6
+    if room <= N_UNITS:  # what is asked again stays within its block
+        assert source.answered - (3 * N_UNITS - 1) <= 2 * N_UNITS
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    deadly=st.sets(st.tuples(st.integers(0, 3), st.integers(0, 20).map(lambda i: 3 * i))),
+    room=st.integers(1, 300),
+    ends_after=st.sets(st.integers(0, 200), max_size=3),
+)
+def test_each_text_has_one_row_whatever_ends_the_engine(deadly, room, ends_after):
+    names = {f"{index}:{unit}" for index, unit in deadly}
+    tables, seen = collected(Fragile(names, room, ends_after), blocks_of(4))
+    rows = pl.concat(tables[index] for index in range(4))
+    assert seen == rows.height == 4 * N_UNITS
+    assert rows["text"].to_list() == [f"{i}:{unit}" for i in range(4) for unit in range(N_UNITS)]
+    refused = set(rows.filter(pl.col("reason").is_not_null())["text"])
+    assert names <= refused
+    assert len(refused - names) <= len(ends_after)
+
+
+def test_an_engine_that_ends_whatever_it_is_asked_stops_the_run():
+    source = Fragile({f"0:{unit}" for unit in range(N_UNITS)}, room=10)
+    with pytest.raises(EngineError, match="SIGSEGV"):
+        collected(source, blocks_of(1))
+    assert source.starts < 12
+    source = Fragile({"0:3"}, room=10)  # without a restart the error is the run's
+    with pytest.raises(EngineError, match="SIGSEGV"):
+        list(LocalExecutor(source).collect(Echo(), blocks_of(1), lambda *_: None, lambda *_: None))
+
+
+# How many tokens to decode, of one prompt and of all.
+
+MATCHED = Budget(scope="matched", max_length=1024, max_model_len=2048)
+WHOLE = Budget(scope="whole", max_length=1024, max_model_len=2048)
+
+
+@pytest.mark.parametrize(
+    ("budget", "prompt", "room", "first"),
+    [
+        (MATCHED, 100, 1948, 80 + 20 + 8),
+        (WHOLE, 100, 924, 924),  # the paper's length, prompt included
+        (MATCHED, 2048, 0, 0),
+        (WHOLE, 1500, -476, -476),
+        (replace(WHOLE, max_model_len=512), 500, 12, 12),
+        (replace(MATCHED, max_model_len=512), 500, 12, 12),
+        (replace(MATCHED, max_attempts=1), 100, 1948, 2 * (80 + 20 + 8)),
+        (replace(WHOLE, most_new=50), 100, 50, 50),
+    ],
+)
+def test_room_and_first_budget_of_a_prompt_whose_reference_has_80_tokens(
+    budget, prompt, room, first
+):
+    assert (budget.room(prompt), budget.first(prompt, 80)) == (room, first)
+    rows = [(prompt, 80), (0, 0), (7, 3), (115, 80), (1000, 1), (5000, 9)]
+    columns = pl.DataFrame(rows, schema=["prompt", "reference"], orient="row")
+    found = columns.select(budget.expected(pl.col("prompt"), pl.col("reference"))).to_series()
+    assert found.to_list() == [max(budget.first(*row), 0) for row in rows]
+
+
+def test_the_budget_doubles_up_to_the_room_or_the_last_attempt():
+    tried = [(50, 1), (100, 2), (148, 3)]
+    assert [MATCHED.next(1900, *each) for each in tried] == [100, 148, None]
+    paid = replace(MATCHED, max_attempts=3)
+    assert [paid.next(100, 200, 2), paid.next(100, 400, 3)] == [400, None]
+    assert paid.most(100, 80) == 108 + 216 + 432
+    assert MATCHED.most(1900, 40) == 58 + 116 + 148
+    assert WHOLE.most(100, 80) == 924
+
+
+# What there is to decode, added up before anything is.
+
+BUDGET = Budget(scope="matched", max_length=1024, max_model_len=100)
+
+
+def prompts_of(*rows: tuple[str, str]) -> Block:
+    units = pl.DataFrame(rows, schema=["context", "text"], orient="row")
+    units = units.with_columns(document_id=pl.col("context").str.slice(0, 1))
+    return Block(index=0, first=0, last=10, attempt=0, label="", units=units)
+
+
+def test_the_sums_of_two_targets_and_one_without_room():
+    assert forecast([], estimate_tokens, BUDGET) == Workload()
+    rows = [("a" * 40, "b" * 80), ("c" * 80, "d" * 40), ("e" * 400, "f")]
+    workload = forecast([prompts_of(*rows[:1]), prompts_of(*rows[1:])], estimate_tokens, BUDGET)
+    first = [20 + 5 + 8, 10 + 2 + 8]
+    assert workload == Workload(
+        prompts=2,
+        samples=20,
+        too_long=1,
+        unfit=Counter("e"),
+        prompt_bytes=120,
+        first_tokens=10 * sum(first),
+        most_tokens=10 * (33 + 66 + 90 + 20 + 40 + 80),
+    )
+    lines = dict(workload.lines())
+    assert lines["tokens to decode"] == "530, at most 3,290"
+    assert lines["prompts that do not fit the context"] == "1, such as 1 of e"
+
+
+def test_of_many_prompts_some_spread_evenly_stand_for_all():
+    """Each of the 5,000 takes 33 tokens at first, but every tenth, which takes 20."""
+    rows = [("c" * 80, "d" * 40) if i % 10 == 0 else ("a" * 40, "b" * 80) for i in range(5000)]
+    counted: list[int] = []
+
+    def measure(prefixes, references):
+        counted.append(len(prefixes))
+        return estimate_tokens(prefixes, references)
+
+    blocks = [prompts_of(*rows[start : start + 64]) for start in range(0, 5000, 64)]
+    found = forecast(blocks, measure, BUDGET)
+    assert counted == [1250]
+    assert (found.prompts, found.samples, found.prompt_bytes) == (5000, 50_000, 4500 * 40 + 40_000)
+    assert found.first_tokens == pytest.approx(10 * (4500 * 33 + 500 * 20), rel=0.05)
+    assert dict(found.lines())["prompts"] == "5,000"
+    assert dict(found.lines())["tokens to decode"].startswith("about ")
+
+
+def test_the_work_of_prompts_is_what_is_decoded_and_a_quarter_of_what_is_read():
+    units = prompts_of(("a" * 400, "b" * 78), ("ü" * 8, ""), ("", "b")).units
+    whole = Budget(scope="whole", max_length=1024, max_model_len=4096)
+    budget = Budget(scope="matched", max_length=1024, max_model_len=4096)
+    assert units.select(work_of(whole, 2)).to_series().to_list() == [
+        100 // 4 + 2 * (1024 - 100),
+        4 // 4 + 2 * (1024 - 4),
+        2 * 1024,
+    ]
+    assert units.select(work_of(budget, 10)).to_series().to_list() == [
+        100 // 4 + 10 * (20 + 5 + 8),
+        4 // 4 + 10 * 8,
+        10 * (1 + 8),
+    ]

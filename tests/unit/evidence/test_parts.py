@@ -16,10 +16,10 @@ from mia_batch.evidence.parts import (
     RECORDED_BLOCK_TARGETS,
     TARGETS_AT_ONCE,
     Block,
+    FreshUnits,
     Missing,
     Parts,
     PromptUnits,
-    TargetUnits,
     Work,
     scan_parts,
 )
@@ -50,44 +50,34 @@ def run(tmp_path):
 VIEW = View(model="target", name="continuation", make=continuation, columns=("prefix", "reference"))
 
 
-def prompt_parts(run, view=VIEW, block_targets=TARGETS_AT_ONCE) -> Parts:
-    folder = run / "prompts"
+def parts_of(run, schema=Samples, view=VIEW, block_targets=BLOCK_TARGETS) -> Parts:
+    folder = run / schema.__name__.lower()
     folder.mkdir(exist_ok=True)
     return Parts(
         folder=folder,
-        schema=Prompts,
+        schema=schema,
         model=view.model,
         view=view.name,
-        block_targets=block_targets,
+        block_targets=TARGETS_AT_ONCE if schema is Prompts else block_targets,
     )
 
 
 def make_prompts(run, view) -> None:
-    """Store the prompts that a view lacks."""
-    parts = prompt_parts(run, view)
-    targets = TargetUnits(pl.scan_parquet(run / "targets.parquet"))
+    """Store the missing prompts of a view."""
+    parts = parts_of(run, Prompts, view)
+    targets = FreshUnits(pl.scan_parquet(run / "targets.parquet"))
     for block in Missing(targets, parts, view.n).blocks():
         rows = view.rows(view.make(block.units))
         wanted = rows.filter(pl.col("view_index") >= block.first)
         tables.sink(wanted, parts.folder / block.part_name, Prompts)
 
 
-def sample_parts(run, block_targets=BLOCK_TARGETS, view=VIEW) -> Parts:
-    return Parts(
-        folder=run / "samples",
-        schema=Samples,
-        model=view.model,
-        view=view.name,
-        block_targets=block_targets,
-    )
-
-
 def prompt_units(run, view=VIEW) -> PromptUnits:
-    return PromptUnits(run / "targets.parquet", prompt_parts(run, view), view, askable=True)
+    return PromptUnits(run / "targets.parquet", parts_of(run, Prompts, view), view, askable=True)
 
 
 def find(run, n_samples, **options) -> Missing:
-    return Missing(prompt_units(run), sample_parts(run), n_samples, **options)
+    return Missing(prompt_units(run), parts_of(run), n_samples, **options)
 
 
 def missing(run, n_samples, **options) -> list[Block]:
@@ -123,8 +113,12 @@ def test_at_first_everything_is_missing_but_what_cannot_be_sampled(run):
 
 
 def test_what_parts_hold_is_not_missing_and_more_samples_ask_only_for_the_rest(run):
+    wanted = [named(block) for block in missing(run, 10)]
     first, second, third = missing(run, 10)
-    store(run, second)
+    going = find(run, 10).blocks()
+    assert named(next(going)) == wanted[0]
+    store(run, second)  # what is stored meanwhile changes nothing
+    assert [*map(named, going)] == wanted[1:]
     assert [block.index for block in missing(run, 10)] == [0, 2]
     assert work(run, 10) == Work(left=N_TARGETS - 1 - BLOCK_TARGETS, done=BLOCK_TARGETS)
     store(run, first)
@@ -136,22 +130,13 @@ def test_what_parts_hold_is_not_missing_and_more_samples_ask_only_for_the_rest(r
 
 def test_the_name_of_a_part_tells_where_its_targets_stand(run):
     targets = pl.read_parquet(run / "targets.parquet")
-    parts = sample_parts(run)
+    parts = parts_of(run)
     blocks = missing(run, 10)
     for block in blocks[1:]:
         rows = parts.targets_of(run / "samples" / block.part_name)
         assert targets[rows.start : rows.stop]["target_id"].equals(block.units["target_id"])
-    recorded = sample_parts(run, RECORDED_BLOCK_TARGETS)
+    recorded = parts_of(run, block_targets=RECORDED_BLOCK_TARGETS)
     assert recorded.targets_of(run / "samples" / blocks[2].part_name) == range(1024, 1536)
-
-
-def test_what_is_stored_while_blocks_are_asked_for_does_not_change_them(run):
-    wanted = [named(block) for block in missing(run, 4)]
-    found = []
-    for block in find(run, 4).blocks():
-        store(run, block)
-        found.append(named(block))
-    assert found == wanted
 
 
 def test_targets_with_fewer_samples_than_their_block_get_a_part_of_their_own(run):
@@ -184,12 +169,8 @@ def test_failures_that_were_tried_again_with_success_are_not_missing(run):
     left = missing(run, 4, retry_failed=True)
     assert [(b.first, b.last, b.attempt, b.units.height) for b in left] == [(2, 3, 1, 1)] * 3
     assert missing(run, 4) == []
-
-
-def test_failed_and_new_samples_are_asked_for_in_one_go(run):
-    store(run, missing(run, 4)[0], failed={(0, 1)})
-    ranges = [(b.index, b.first, b.last) for b in missing(run, 6, retry_failed=True)]
-    assert ranges == [(0, 4, 6), (0, 1, 2), (1, 0, 6), (2, 0, 6)]
+    ranges = {(b.first, b.last) for b in missing(run, 6, retry_failed=True)}
+    assert ranges == {(2, 3), (4, 6)}  # failed and new ones in one go
 
 
 def test_a_part_that_is_there_is_never_written_again_even_where_an_earlier_is_gone(run):
@@ -214,7 +195,7 @@ def grow(run, n_new: int) -> list[str]:
     return [*new["target_id"], *old["target_id"]]
 
 
-def test_a_corpus_that_has_grown_lacks_only_what_is_new(run):
+def test_a_corpus_that_has_grown_misses_only_what_is_new(run):
     for block in missing(run, 3):
         store(run, block)
     names = grow(run, TARGETS_AT_ONCE + 7)  # every old target is in another block now
@@ -238,7 +219,7 @@ def test_prompts_of_a_view_with_several_are_missing_one_by_one(run):
         return View(model="target", name="neighbour", make=make, n=n)
 
     def samples(n):
-        parts = sample_parts(run, view=several(n))
+        parts = parts_of(run, view=several(n))
         blocks = Missing(prompt_units(run, several(n)), parts).blocks()
         columns = ["target_id", "view_index", "text"]
         return [row for block in blocks for row in block.units.select(columns).iter_rows()]
@@ -320,8 +301,8 @@ def test_a_piece_that_is_tried_again_gets_a_name_that_none_of_its_block_has(run)
     assert [piece.attempt for piece in first] == [0, 1, 2, 3]
     for piece in first[1:3]:
         store(run, piece, failed={(0, 0)})
-    lacking = missing(run, 1, work=work, retry_failed=True)
-    again = [piece for piece in lacking if piece.index == 0]
+    left = missing(run, 1, work=work, retry_failed=True)
+    again = [piece for piece in left if piece.index == 0]
     assert sorted((piece.attempt, piece.units.height) for piece in again) == [
         (0, first[0].units.height),
         (3, first[3].units.height),
@@ -343,45 +324,14 @@ def sample(number: int, index: int, candidate: str | None, reason: str | None) -
     }
 
 
-def brief(row: dict[str, Any]) -> tuple[Any, ...]:
-    return tuple(row[name] for name in ("target_id", "sample_index", "candidate", "reason"))
-
-
 def write(folder, *parts: list[dict[str, Any]]) -> None:
     for number, rows in enumerate(parts):
         frames.table(Samples, rows).write_parquet(folder / f"block-{number}.parquet")
 
 
 def read(folder) -> list[tuple[Any, ...]]:
-    return (
-        scan_parts(folder, Samples)
-        .select("target_id", "sample_index", "candidate", "reason")
-        .collect()
-    ).rows()
-
-
-FAILED, GOOD, LAST = (None, "refused"), ("a", None), (None, "third")
-
-
-@pytest.mark.parametrize(
-    ("parts", "kept"),
-    [
-        ([[(0, *FAILED), (1, "b", None)], [(0, *GOOD)]], [(1, "b", None), (0, *GOOD)]),
-        ([[(0, *GOOD)], [(0, *FAILED)]], [(0, *GOOD)]),
-        ([[(0, None, "first")], [(0, *FAILED)], [(0, *LAST)]], [(0, *LAST)]),
-        # Rows that never failed are left as they are: that they are double is for scores to refuse.
-        (
-            [[(0, *GOOD), (0, "b", None)], [(1, *FAILED)]],
-            [(0, *GOOD), (0, "b", None), (1, *FAILED)],
-        ),
-        ([], []),
-    ],
-)
-def test_a_success_takes_the_place_of_failures_and_the_last_failure_of_others(
-    parts, kept, tmp_path
-):
-    write(tmp_path, *[[sample(0, *row) for row in rows] for rows in parts])
-    assert read(tmp_path) == [(target_id(0), *row) for row in kept]
+    columns = ["target_id", "sample_index", "candidate", "reason"]
+    return scan_parts(folder, Samples).select(columns).collect().rows()
 
 
 def test_features_follow_their_samples(tmp_path):
@@ -402,7 +352,10 @@ def test_features_follow_their_samples(tmp_path):
         max_size=4,
     )
 )
-def test_as_the_reference_implementation_says(parts, tmp_path_factory):
+def test_a_success_takes_the_place_of_failures_and_the_last_failure_of_others(
+    parts, tmp_path_factory
+):
+    """Of rows that never failed all stay: that they are double is for scores to refuse."""
     folder = tmp_path_factory.mktemp("parts")
     rows = [
         [
@@ -412,17 +365,13 @@ def test_as_the_reference_implementation_says(parts, tmp_path_factory):
         for part, keys in enumerate(parts)
     ]
     write(folder, *rows)
-    flat = [brief(row) for part in rows for row in part]
-    expected = [
-        row
-        for index, row in enumerate(flat)
-        if row[3] is None
-        or not any(
-            other[:2] == row[:2] and (other[3] is None or later > index)
-            for later, other in enumerate(flat)
-            if later != index
-        )
-    ]
+    names = ("target_id", "sample_index", "candidate", "reason")
+    flat = [tuple(row[name] for name in names) for part in rows for row in part]
+    expected = []
+    for index, (*key, candidate, reason) in enumerate(flat):
+        others = [(i, row[3]) for i, row in enumerate(flat) if [*row[:2]] == key and i != index]
+        if reason is None or all(other is not None and i < index for i, other in others):
+            expected.append((*key, candidate, reason))
     assert read(folder) == expected
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,10 @@ import numpy as np
 import pytest
 
 from mia_batch.errors import EngineError, SettingsError
-from mia_batch.evidence import worker
+from mia_batch.evidence import process
 from mia_batch.evidence.engines import registry
-from mia_batch.evidence.process import EngineProcess, LocalSource
+from mia_batch.evidence.process import EngineProcess, LocalSource, _explain, _set_environment
 from mia_batch.evidence.request import EngineSpec, Request
-from mia_batch.evidence.worker import _explain, _set_environment
 from mia_batch.models.tokens import Tokenizer
 from tests.checkpoints import BOS_ID, CONTEXT, TEXTS, change, save_tokenizer
 from tests.engine_conformance import answers, outputs, request
@@ -41,10 +40,9 @@ def test_a_killed_worker_is_an_error_at_once(checkpoint, tmp_path):
         os.kill(engine._process.pid, signal.SIGKILL)
         with pytest.raises(EngineError, match=r"was killed, most likely .* out of memory; take a"):
             engine.results()
-        with pytest.raises(EngineError, match="was killed"):
-            engine.submit(request(1, [BOS_ID]))
-        with pytest.raises(EngineError, match="was killed"):
-            engine.results()
+        for again in (lambda: engine.submit(request(1, [BOS_ID])), engine.results):
+            with pytest.raises(EngineError, match="was killed"):
+                again()
 
 
 def test_a_crash_loses_nothing_that_was_finished_and_is_explained(checkpoint, tmp_path):
@@ -105,14 +103,10 @@ def test_closing_a_busy_engine_takes_seconds_and_ends_it(checkpoint, tmp_path):
     engine.close()
     assert not is_alive(engine._process.pid)
     engine.close()
-    with pytest.raises(EngineError, match="has been closed"):
-        engine.submit(request(0, [BOS_ID]))
-    with pytest.raises(EngineError, match="has been closed"):
-        engine.results()
-
-
-def test_an_engine_that_an_error_leaves_behind_is_not_waited_for(checkpoint, tmp_path):
-    engine = start(checkpoint, tmp_path)
+    for again in (lambda: engine.submit(request(0, [BOS_ID])), engine.results):
+        with pytest.raises(EngineError, match="has been closed"):
+            again()
+    engine.restart()
     os.kill(engine._process.pid, signal.SIGSTOP)  # it would not answer a request to end
     engine.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
     assert not is_alive(engine._process.pid)
@@ -138,7 +132,7 @@ def test_a_model_that_cannot_start_names_its_cause_and_the_log(checkpoint, tmp_p
         start(checkpoint, tmp_path, tensor_parallel_size=2)
 
 
-OF_A_HUB = """
+HUB_MODEL = """
 import sys
 from pathlib import Path
 from mia_batch.errors import SettingsError
@@ -152,14 +146,14 @@ except SettingsError as error:
 """
 
 
-def test_files_that_a_hub_had_are_checked_once_they_are_here(checkpoint, tmp_path):
+def test_files_of_a_hub_are_checked_once_they_are_here(checkpoint, tmp_path):
     cached = tmp_path / "models--some--model"
     snapshot = shutil.copytree(checkpoint, cached / "snapshots" / "0123")
     change(snapshot, lambda own: {name: own[name] for name in own if name != "lm_head.weight"})
     (cached / "refs").mkdir()
     (cached / "refs" / "main").write_text("0123")
     done = subprocess.run(
-        [sys.executable, "-c", OF_A_HUB, tmp_path / "engine.log"],
+        [sys.executable, "-c", HUB_MODEL, tmp_path / "engine.log"],
         capture_output=True,
         check=True,
         text=True,
@@ -174,44 +168,30 @@ def raised(message: str, cause: Exception) -> EngineError:
     return caught.value
 
 
-@pytest.fixture
-def environment(monkeypatch):
-    """The process's environment, empty and without consequences."""
-    values: dict[str, str] = {}
-    monkeypatch.setattr(os, "environ", values)
-    return values
-
-
-def test_processes_are_for_several_accelerators_and_what_the_user_set_stays(environment):
-    environment["OMP_NUM_THREADS"] = "7"
-    spec = EngineSpec(engine="vllm", kind="samples", model="m", tensor_parallel_size=2)
-    _set_environment(spec)
-    assert "VLLM_ENABLE_V1_MULTIPROCESSING" not in environment
-    _set_environment(replace(spec, tensor_parallel_size=1))
-    assert environment["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
-    assert environment["VLLM_NO_USAGE_STATS"] == "1"
-    assert environment["OMP_NUM_THREADS"] == "7"
+EAGER, SEVERAL = {"enforce_eager": False}, "VLLM_ENABLE_V1_MULTIPROCESSING"
 
 
 @pytest.mark.parametrize(
-    ("kind", "on_cpu", "compilers", "arguments", "disabled"),
+    ("changes", "on_cpu", "compilers", "wanted"),
     [
-        ("samples", True, {"g++"}, {}, True),
-        ("samples", True, {"g++"}, {"enforce_eager": False}, False),
-        ("logprobs", False, {"clang++"}, {}, False),
-        ("logprobs", False, set(), {}, True),
-        ("samples", False, set(), {}, False),
+        ({}, True, {"g++"}, {"TORCH_COMPILE_DISABLE": "1", "OMP_NUM_THREADS": "1", SEVERAL: "0"}),
+        ({"engine_args": EAGER}, True, {"g++"}, {"TORCH_COMPILE_DISABLE": None}),
+        ({"kind": "logprobs"}, False, {"clang++"}, {"TORCH_COMPILE_DISABLE": None}),
+        ({"kind": "logprobs"}, False, set(), {"TORCH_COMPILE_DISABLE": "1"}),
+        ({}, False, set(), {"TORCH_COMPILE_DISABLE": None, "OMP_NUM_THREADS": None}),
+        ({"tensor_parallel_size": 2}, False, set(), {SEVERAL: None, "VLLM_NO_USAGE_STATS": "1"}),
     ],
 )
-def test_log_probabilities_are_not_compiled_on_a_cpu_or_without_a_compiler(
-    environment, monkeypatch, kind, on_cpu, compilers, arguments, disabled
-):
+def test_what_libraries_read_as_they_are_imported(monkeypatch, changes, on_cpu, compilers, wanted):
+    environment = {"VLLM_DO_NOT_TRACK": "0"}  # what the user set stays
+    monkeypatch.setattr(os, "environ", environment)
     monkeypatch.setattr(registry, "_ACCELERATORS", ("no such device",) if on_cpu else ("null",))
-    monkeypatch.setattr(worker, "which", lambda name: name if name in compilers else None)
-    spec = EngineSpec(engine="transformers", kind=kind, model="m", engine_args=arguments)
-    _set_environment(spec)
-    assert ("TORCH_COMPILE_DISABLE" in environment) == disabled
-    assert environment.get("OMP_NUM_THREADS") == ("1" if on_cpu else None)
+    monkeypatch.setattr(process, "which", lambda name: name if name in compilers else None)
+    _set_environment(
+        EngineSpec(**{"engine": "transformers", "kind": "samples", "model": "m"} | changes)
+    )
+    assert {name: environment.get(name) for name in wanted} == wanted
+    assert environment["VLLM_DO_NOT_TRACK"] == "0"
 
 
 KNOWN = ("out of memory; take less", ValueError("no room"))
@@ -274,24 +254,17 @@ def ask(engine, tokenizer, *, strides=False, **request):
     return result
 
 
-def test_each_token_has_its_numbers_after_the_special_token(engine, tokenizer):
+def test_each_token_has_its_numbers_after_the_special_token(engine, tokenizer, bare_tokenizer):
     result = ask(engine, tokenizer, text=TEXT)
-    assert result.bos
+    n_tokens = len(result.tokens["token_ids"])
+    assert (result.bos, result.passes) == (True, 1)
     assert result.tokens["token_ids"].tolist() == tokenizer.encode([TEXT])[0]
-    assert np.isfinite(result.tokens["logprob"]).all()
     assert (result.tokens["logprob"] < 0).all()
-    assert {len(values) for values in result.tokens.values()} == {len(result.tokens["token_ids"])}
-    assert result.tokens.keys() > MOMENTS
-    assert "rank" not in result.tokens
-    assert result.passes == 1
-
-
-def test_without_a_special_token_the_first_token_has_none(engine, bare_tokenizer):
+    assert {len(values) for values in result.tokens.values()} == {n_tokens}
+    assert result.tokens.keys() == MOMENTS | {"token_ids", "logprob"}
     result = ask(engine, bare_tokenizer, text=TEXT)
     assert not result.bos
-    assert np.isnan(result.tokens["logprob"]).tolist() == [
-        index == 0 for index in range(len(result.tokens["token_ids"]))
-    ]
+    assert np.flatnonzero(np.isnan(result.tokens["logprob"])).tolist() == [0]
 
 
 def test_a_text_after_another_is_scored_as_a_part_of_both(engine, tokenizer):
@@ -316,26 +289,14 @@ def test_only_so_many_tokens_of_context_and_text_are_looked_at(engine, tokenizer
     assert none.tokens["token_ids"].tolist() == cut.tokens["token_ids"].tolist()
 
 
-def test_a_text_with_fewer_tokens_than_wanted_is_not_of_the_kind(engine, tokenizer):
-    result = ask(engine, tokenizer, context=TEXT, text=" word", text_tokens=50)
-    assert (result.tokens, result.asked, result.passes) == (None, False, 0)
-    assert result.error.endswith("tokens, fewer than the 50 wanted")
-
-
-def test_a_long_text_is_refused_or_scored_in_strides(engine, tokenizer):
+def test_a_long_text_is_scored_in_strides_that_do_not_see_each_other(
+    engine, tokenizer, bare_tokenizer
+):
     (ids,) = tokenizer.encode([LONG_TEXT])
-    refused = ask(engine, tokenizer, text=LONG_TEXT)
-    assert refused.tokens is None
-    assert refused.error == (
-        f"the text has {len(ids) + 1} tokens with what precedes it, the context {CONTEXT}"
-    )
     result = ask(engine, tokenizer, text=LONG_TEXT, strides=True)
     assert result.passes == -(-len(ids) // (CONTEXT - 1)) > 1
     assert result.tokens["token_ids"].tolist() == ids
     assert np.isfinite(result.tokens["logprob"]).all()
-
-
-def test_strides_do_not_see_each_other(engine, bare_tokenizer):
     (ids,) = bare_tokenizer.encode([LONG_TEXT])
     result = ask(engine, bare_tokenizer, text=LONG_TEXT, strides=True)
     unscored = np.flatnonzero(np.isnan(result.tokens["logprob"]))
@@ -347,12 +308,13 @@ def test_strides_do_not_see_each_other(engine, bare_tokenizer):
     [
         ({"text": ""}, "the text has no token"),
         ({"text": "a"}, "the text has one token, and nothing precedes it"),
+        ({"text": LONG_TEXT}, rf"has \d+ tokens with what precedes it, the context {CONTEXT}"),
         ({"context": TEXT, "text": LONG_TEXT, "strides": True}, f", the context {CONTEXT}"),
+        ({"context": TEXT, "text": " word", "text_tokens": 50}, "tokens, fewer than the 50 wanted"),
     ],
 )
-def test_texts_without_anything_to_ask_or_too_long_after_a_context(
-    engine, bare_tokenizer, asked, reason
-):
+def test_texts_without_anything_to_ask_or_too_long(engine, bare_tokenizer, asked, reason):
     result = ask(engine, bare_tokenizer, **asked)
-    assert result.tokens is None
-    assert result.error.endswith(reason)
+    assert (result.tokens, result.passes) == (None, 0)
+    assert re.search(f"{reason}$", result.error)
+    assert result.asked == ("text_tokens" not in asked)  # a text of another kind is no failure

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mia_batch.corpus import digest_each, digest_of
@@ -50,16 +51,19 @@ def targets(words, tmp_path_factory):
     return path
 
 
-def recorded_blocks(targets: Path, samples: Path, n_samples: int) -> Iterator[Block]:
-    """Ask for what is missing, in blocks as replay takes them."""
+def collected(
+    targets: Path, recording: Recording, work: Path, n_samples: int = N_SAMPLES
+) -> Iterator[tuple[Block, pl.DataFrame]]:
+    """Ask for what the samples in a folder lack, in blocks as replay takes them."""
     parts = Parts(
-        folder=samples,
+        folder=work / "samples",
         schema=Samples,
         model="target",
         view="continuation",
         block_targets=RECORDED_BLOCK_TARGETS,
     )
-    return Missing(FreshUnits(pl.scan_parquet(targets), VIEW), parts, n_samples).blocks()
+    blocks = Missing(FreshUnits(pl.scan_parquet(targets), VIEW), parts, n_samples).blocks()
+    return recording.collect(targets, VIEW, blocks, work, "whitespace")
 
 
 @pytest.fixture(scope="module")
@@ -82,18 +86,19 @@ def recorded(targets, words):
     return pl.DataFrame(rows)
 
 
-@pytest.fixture
-def replay(targets, tmp_path):
-    """Collect everything from a recording: the samples table and the counts."""
+@pytest.fixture(scope="module")
+def replay(targets, tmp_path_factory):
+    """Collect everything from a recording: the samples table and the recording."""
 
     def run(source, *, n_samples=N_SAMPLES, candidate_column="candidate"):
+        if isinstance(source, pl.DataFrame):
+            path = tmp_path_factory.mktemp("recording") / "rows.parquet"
+            source.write_parquet(path, row_group_size=1000)
+            source = path
         recording = Recording.open(str(source), candidate_column=candidate_column)
-        nothing = tmp_path / "no-samples"
-        nothing.mkdir(exist_ok=True)
-        blocks = recorded_blocks(targets, nothing, n_samples)
-        found = recording.collect(targets, VIEW, blocks, tmp_path, "whitespace")
-        parts = [samples for _, samples in found]
-        assert not (tmp_path / "replay").exists()
+        work = tmp_path_factory.mktemp("work")
+        parts = [samples for _, samples in collected(targets, recording, work, n_samples)]
+        assert not (work / "replay").exists()
         return pl.concat(parts), recording
 
     return run
@@ -127,23 +132,20 @@ def test_a_folder_that_cannot_be_used_or_is_full_is_said(tmp_path):
 N_ROWS = (N_TARGETS - 1) * N_SAMPLES
 
 
-@pytest.fixture
-def expected(replay, recorded, tmp_path):
-    recorded.drop("document_id", "prefix").write_parquet(tmp_path / "in-order.parquet")
-    samples, _ = replay(tmp_path / "in-order.parquet")
+@pytest.fixture(scope="module")
+def expected(replay, recorded):
+    samples, _ = replay(recorded.drop("document_id", "prefix"))
     assert isinstance(samples, pl.DataFrame)
     return samples
 
 
 def test_every_sample_comes_in_the_order_of_the_targets(expected, recorded):
+    """Short is what ended by length with fewer words than its reference, which has 15."""
     assert Samples.validate(expected).height == N_ROWS
     same = ["target_id", "sample_index", "candidate", "n_tokens", "finish_reason"]
     wanted = recorded.select(same).cast({"sample_index": pl.UInt32, "n_tokens": pl.UInt32})
     assert expected.select(same).equals(wanted)
     assert expected.select("prompt", "reason").null_count().row(0) == (N_ROWS, N_ROWS)
-
-
-def test_short_is_what_ended_by_length_with_fewer_words_than_its_reference(expected):
     n_words = expected["candidate"].str.split(" ").list.len()
     short = (expected["finish_reason"] == "length") & (n_words < 15)
     assert expected["short"].to_list() == short.to_list()
@@ -151,82 +153,79 @@ def test_short_is_what_ended_by_length_with_fewer_words_than_its_reference(expec
 
 
 @given(seed=st.integers(0, 2**32), portion_bytes=st.sampled_from([1, 20_000, 1 << 23]))
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10)
 def test_any_order_of_the_file_gives_the_same_table(
-    seed, portion_bytes, expected, recorded, replay, tmp_path
+    seed, portion_bytes, expected, recorded, replay
 ):
-    shuffled = recorded.sample(fraction=1, shuffle=True, seed=seed)
-    shuffled.write_parquet(tmp_path / "shuffled.parquet")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_PORTION_BYTES", portion_bytes)
-        samples, recording = replay(tmp_path / "shuffled.parquet")
+        samples, recording = replay(recorded.sample(fraction=1, shuffle=True, seed=seed))
     assert samples.equals(expected)
     assert recording.counts == Counts(rows=N_ROWS, matched=N_ROWS)
 
 
-@pytest.mark.parametrize("key", ["document_id", "prefix"])
-def test_targets_named_otherwise_get_the_same_samples(key, expected, recorded, replay, tmp_path):
-    named = recorded.drop({"target_id", "document_id", "prefix"} - {key})
-    named.write_parquet(tmp_path / "named.parquet")
-    samples, recording = replay(tmp_path / "named.parquet")
-    assert recording.key == key
-    assert samples.equals(expected)
+FORMS = {
+    "by document": lambda rows: rows.drop("target_id", "prefix"),
+    "by prefix": lambda rows: rows.drop("target_id", "document_id"),
+    "numbered by their order": lambda rows: rows.sort("sample_index", "target_id").drop(
+        "sample_index"
+    ),
+    "renamed": lambda rows: rows.rename({"candidate": "output"}),
+    "a second answer to each": lambda rows: pl.concat(
+        [rows, rows.with_columns(candidate=pl.lit("a second answer"))]
+    ),
+}
 
 
-def unnumbered(recorded, path):
-    recorded.sort("sample_index", "target_id").drop("sample_index").write_parquet(path)
-
-
-def renamed(recorded, path):
-    recorded.rename({"candidate": "output"}).write_parquet(path)
-
-
-def numbered_documents(recorded, path):
-    rows = recorded.drop("target_id", "prefix").with_columns(pl.col("document_id").cast(pl.Int64))
-    rows.write_ndjson(path)
-
-
-@pytest.mark.parametrize(
-    ("write", "name", "column"),
-    [
-        (numbered_documents, "rows.jsonl", "candidate"),
-        (unnumbered, "rows.parquet", "candidate"),
-        (renamed, "rows.parquet", "output"),
-    ],
-)
-def test_other_forms_of_the_same_rows(write, name, column, expected, recorded, replay, tmp_path):
-    write(recorded, tmp_path / name)
-    samples, recording = replay(tmp_path / name, candidate_column=column)
+@pytest.mark.parametrize("form", FORMS)
+def test_other_forms_of_the_same_rows(form, expected, recorded, replay, monkeypatch):
+    monkeypatch.setattr(module, "_HELD_ROWS", 50)
+    rows = FORMS[form](recorded)
+    column = "output" if form == "renamed" else "candidate"
+    samples, recording = replay(rows, candidate_column=column)
     assert samples.equals(expected)
     assert recording.most_samples == N_SAMPLES
+    counts = Counts(rows=rows.height, matched=N_ROWS, duplicates=rows.height - N_ROWS)
+    assert recording.counts == counts
+    key = {"by document": "document_id", "by prefix": "prefix"}.get(form, "target_id")
+    assert recording.key == key
 
 
-def test_without_finish_reason_candidates_are_whole(expected, recorded, replay, tmp_path):
-    recorded.drop("finish_reason").write_parquet(tmp_path / "bare.parquet")
-    samples, recording = replay(tmp_path / "bare.parquet")
+def test_the_samples_of_a_run_and_json_lines_are_recordings(expected, recorded, replay, tmp_path):
+    (tmp_path / "samples").mkdir()
+    for number, part in enumerate(expected.iter_slices(100)):
+        part.write_parquet(tmp_path / "samples" / f"part-{number}.parquet")
+    rows = recorded.drop("target_id", "prefix").with_columns(pl.col("document_id").cast(pl.Int64))
+    rows.write_ndjson(tmp_path / "rows.jsonl")
+    for name in ("samples", "rows.jsonl"):
+        samples, recording = replay(tmp_path / name)
+        assert samples.equals(expected)
+        assert recording.has_finish_reason
+
+
+def test_without_finish_reason_candidates_are_whole(expected, recorded, replay):
+    samples, recording = replay(recorded.drop("finish_reason"))
     assert not recording.has_finish_reason
     assert not samples["short"].any()
     assert samples["candidate"].equals(expected["candidate"])
 
 
-def test_the_samples_of_a_run_are_a_recording(expected, replay, tmp_path):
-    (tmp_path / "samples").mkdir()
-    for number, part in enumerate(expected.iter_slices(100)):
-        part.write_parquet(tmp_path / "samples" / f"part-{number}.parquet")
-    samples, recording = replay(tmp_path / "samples")
-    assert samples.equals(expected)
-    assert recording.has_finish_reason
+def test_missing_numbers_may_be_nan_as_pandas_writes_them(replay, recorded):
+    n_tokens = pl.when(pl.col("n_tokens") > 10).then(pl.col("n_tokens").cast(pl.Float64))
+    floats = recorded.with_columns(
+        n_tokens=n_tokens.fill_null(float("nan")),
+        sample_index=pl.col("sample_index").cast(float),
+    )
+    assert set(replay(floats)[0]["n_tokens"]) == {None, 11, 12, 13}
 
 
-def test_a_failed_sample_keeps_its_reason_and_gives_way_to_a_text(expected, replay, tmp_path):
+def test_a_failed_sample_keeps_its_reason_and_gives_way_to_a_text(expected, replay):
     lost = expected.with_row_index().with_columns(
         reason=pl.when(pl.col("index") < 2).then(pl.lit("refused")),
         candidate=pl.when(pl.col("index") > 2).then("candidate"),
     )
-    pl.concat([lost, lost.slice(1, 1).with_columns(candidate=pl.lit("again"))]).write_parquet(
-        tmp_path / "lost.parquet"
-    )
-    samples, recording = replay(tmp_path / "lost.parquet")
+    again = lost.slice(1, 1).with_columns(candidate=pl.lit("again"))
+    samples, recording = replay(pl.concat([lost, again]))
     assert samples.select("candidate", "reason", "n_tokens", "short").head(3).rows() == [
         (None, "refused", None, None),
         ("again", None, 11, expected["short"][1]),
@@ -235,33 +234,18 @@ def test_a_failed_sample_keeps_its_reason_and_gives_way_to_a_text(expected, repl
     assert recording.counts == Counts(rows=N_ROWS + 1, matched=N_ROWS, duplicates=1)
 
 
-def test_the_first_text_of_a_sample_counts_over_all_portions_that_are_read(
-    expected, recorded, replay, tmp_path, monkeypatch
-):
-    monkeypatch.setattr(module, "_HELD_ROWS", 50)
-    again = recorded.with_columns(candidate=pl.lit("a second answer"))
-    twice = pl.concat([recorded, again])
-    twice.write_parquet(tmp_path / "twice.parquet", row_group_size=50)
-    samples, recording = replay(tmp_path / "twice.parquet")
-    assert samples.equals(expected)
-    assert recording.counts == Counts(rows=2 * N_ROWS, matched=N_ROWS, duplicates=N_ROWS)
-
-
-def test_a_prompt_is_kept_where_it_differs_from_the_prefix(recorded, replay, tmp_path):
+def test_a_prompt_is_kept_where_it_differs_from_the_prefix(recorded, replay):
     prompt = pl.when(sample_index=0).then("prefix").otherwise(pl.lit("<s>") + pl.col("prefix"))
-    recorded.with_columns(prompt=prompt).write_parquet(tmp_path / "prompts.parquet")
-    samples, _ = replay(tmp_path / "prompts.parquet")
+    samples, _ = replay(recorded.with_columns(prompt=prompt))
     assert samples["prompt"].is_null().to_list() == (samples["sample_index"] == 0).to_list()
 
 
-def test_what_is_missing_surplus_double_or_foreign_is_counted(expected, recorded, replay, tmp_path):
+def test_what_is_missing_surplus_double_or_foreign_is_counted(expected, recorded, replay):
     strange = recorded.head(5).with_columns(target_id=pl.lit("0" * 32))
     nameless = recorded.head(2).with_columns(target_id=pl.lit(None, pl.String))
     double = recorded.slice(40, 3).with_columns(candidate=pl.lit("a second answer"))
-    pl.concat([recorded.slice(10), strange, nameless, double]).write_parquet(
-        tmp_path / "odd.parquet"
-    )
-    samples, recording = replay(tmp_path / "odd.parquet", n_samples=3)
+    rows = pl.concat([recorded.slice(10), strange, nameless, double])
+    samples, recording = replay(rows, n_samples=3)
     kept = expected.filter(pl.col("sample_index") < 3)
     missing = samples["reason"] == "the recording lacks this sample"
     n_missing = 3 + 3 + 2
@@ -280,41 +264,31 @@ def test_what_is_missing_surplus_double_or_foreign_is_counted(expected, recorded
 def test_targets_of_the_same_prefix_get_the_same_continuations(tmp_path):
     alike = frames.targets(*[{"target": "t", "prefix": "one two", "reference": "three"}] * 100)
     alike.write_parquet(tmp_path / "targets.parquet")
-    pl.DataFrame({"prefix": ["one two"] * 2, "candidate": ["a", "b"]}).write_parquet(
-        tmp_path / "rows.parquet"
-    )
+    rows = pl.DataFrame({"prefix": ["one two"] * 2, "candidate": ["a", "b"]})
+    rows.write_parquet(tmp_path / "rows.parquet")
     recording = Recording.open(str(tmp_path / "rows.parquet"))
-    blocks = recorded_blocks(tmp_path / "targets.parquet", tmp_path / "none", 2)
-    found = recording.collect(tmp_path / "targets.parquet", VIEW, blocks, tmp_path, "whitespace")
+    found = collected(tmp_path / "targets.parquet", recording, tmp_path, 2)
     samples = pl.concat([part for _, part in found])
     assert samples["candidate"].to_list() == ["a", "b"] * 100
     assert recording.counts == Counts(rows=2, matched=200)
 
 
-def test_going_on_takes_only_what_a_run_lacks(targets, recorded, expected, tmp_path):
-    """And what a killed run left in the work folder is gone."""
+def test_going_on_takes_only_what_is_missing(targets, recorded, expected, tmp_path):
+    """What is stored for the work meanwhile goes, whether a run was killed or stops half-way."""
     recorded.write_parquet(tmp_path / "rows.parquet")
     (tmp_path / "replay").mkdir()
     (tmp_path / "replay" / "00000000").write_bytes(b"left over")
-    done = tmp_path / "samples"
-    done.mkdir()
-    part = done / "block-00000000.target-continuation-00000-00002.attempt-0.parquet"
-    expected.filter(pl.col("sample_index") < 2).head(100).write_parquet(part)
+    (tmp_path / "samples").mkdir()
+    part = "block-00000000.target-continuation-00000-00002.attempt-0.parquet"
+    done = expected.filter(pl.col("sample_index") < 2).head(100)
+    done.write_parquet(tmp_path / "samples" / part)
     recording = Recording.open(str(tmp_path / "rows.parquet"))
-    blocks = recorded_blocks(targets, done, N_SAMPLES)
-    parts = [part for _, part in recording.collect(targets, VIEW, blocks, tmp_path, "whitespace")]
-    both = pl.concat([expected.filter(pl.col("sample_index") < 2).head(100), *parts])
+    parts = [part for _, part in collected(targets, recording, tmp_path)]
     key = ["target_id", "sample_index"]
-    assert both.sort(key).equals(expected.sort(key))
+    assert pl.concat([done, *parts]).sort(key).equals(expected.sort(key))
     assert recording.counts.missing == 0
     assert not (tmp_path / "replay").exists()
-
-
-def test_the_work_folder_is_removed_when_collecting_stops_half_way(targets, recorded, tmp_path):
-    recorded.write_parquet(tmp_path / "rows.parquet")
-    recording = Recording.open(str(tmp_path / "rows.parquet"))
-    blocks = recorded_blocks(targets, tmp_path / "none", N_SAMPLES)
-    found = recording.collect(targets, VIEW, blocks, tmp_path, "whitespace")
+    found: Any = collected(targets, recording, tmp_path)
     next(found)
     assert (tmp_path / "replay").exists()
     found.close()
@@ -395,13 +369,3 @@ def test_what_is_no_recording_is_refused_in_a_sentence(name, content, complaint,
     with pytest.raises(CorpusError, match=complaint) as refusal:
         Recording.open(str(tmp_path / name))
     assert "\n" not in str(refusal.value)
-
-
-def test_missing_numbers_may_be_nan_as_pandas_writes_them(replay, recorded, tmp_path):
-    n_tokens = pl.when(pl.col("n_tokens") > 10).then(pl.col("n_tokens").cast(pl.Float64))
-    floats = recorded.with_columns(
-        n_tokens=n_tokens.fill_null(float("nan")), sample_index=pl.col("sample_index").cast(float)
-    )
-    floats.write_parquet(tmp_path / "floats.parquet")
-    samples, _ = replay(tmp_path / "floats.parquet")
-    assert set(samples["n_tokens"]) == {None, 11, 12, 13}

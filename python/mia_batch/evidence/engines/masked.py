@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, chain
 from math import ceil
 from typing import NamedTuple, Self
 from unicodedata import category
@@ -21,19 +20,17 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from mia_batch.errors import EngineError, SettingsError
 from mia_batch.evidence.engines.registry import why_not_finite
+from mia_batch.evidence.engines.transformers import padded
 from mia_batch.evidence.request import Answer, Continuation, EngineInfo, EngineSpec, Request
 from mia_batch.models.tokens import NO_LIMIT, find_specials
 from mia_batch.models.weights import cause_of
-
-_RUN = re.compile(r"\S+")
-_EDGES = "LMN"  # letters, marks, numbers
 
 
 def word_spans(text: str) -> list[tuple[int, int]]:
     """Find the words of a text, first and end index: between whitespace, less signs at its ends."""
     spans = []
-    for match in _RUN.finditer(text):
-        inner = [place for place in range(*match.span()) if category(text[place])[0] in _EDGES]
+    for match in re.finditer(r"\S+", text):  # at its ends letters, marks and numbers stay
+        inner = [place for place in range(*match.span()) if category(text[place])[0] in "LMN"]
         spans += [(inner[0], inner[-1] + 1)] if inner else []
     return spans
 
@@ -42,8 +39,7 @@ class Gaps(NamedTuple):
     """A text some of whose words are hidden."""
 
     text: str
-    spans: Sequence[tuple[int, int]]
-    """The hidden words, in their order: first character, and the one after the last."""
+    spans: Sequence[tuple[int, int]]  # of the hidden words, in their order
 
     def fill(self, words: Sequence[str]) -> tuple[str, list[int]]:
         """Fill the gaps; return the text, and the index of each word's first character."""
@@ -54,16 +50,16 @@ class Gaps(NamedTuple):
         return "".join(parts), list(accumulate(map(len, parts)))[:-2:2]
 
 
-# Texts that differ from a target in some words, made with a masked language model.
+# Texts that differ from a target in some words, made with a masked language model. The first number
+# of a seed keeps the kinds of variants apart.
 
+_NEIGHBOUR, _PERTURBATION, _PARAPHRASE = 1, 2, 3
 _HIDDEN = 0.15
 _SPAN = 2
-_NEIGHBOUR, _PERTURBATION = 1, 2
 _TOO_SHORT = "the text has fewer than two words that could be replaced"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Variants:
+class Variants(NamedTuple):
     """Other versions of one text, or why there are none."""
 
     texts: tuple[str, ...]
@@ -83,35 +79,23 @@ def neighbours(model: MaskedModel, text: str, *, n: int, seed: int) -> Variants:
     """
     words = word_spans(text)
     if len(words) < 2:
-        return Variants(texts=(), reason=_TOO_SHORT)
+        return Variants((), _TOO_SHORT)
     order = np.random.default_rng([_NEIGHBOUR, seed]).permutation(len(words))[:n]
     gaps = [Gaps(text, [words[index]]) for index in order]
-    ranked = [
-        _replacements(model, of, row, -(-n // len(words)))
-        for of, (row,) in zip(gaps, model.predict(gaps), strict=True)
-    ]
-    texts = [
-        of.fill([words_of[round_]])[0]
-        for round_ in range(-(-n // len(words)))
-        for of, words_of in zip(gaps, ranked, strict=True)
-        if round_ < len(words_of)
-    ]
-    return Variants(texts=tuple(texts[:n]))
-
-
-def _replacements(
-    model: MaskedModel, gaps: Gaps, logprob: npt.NDArray[np.float32], n: int
-) -> list[str]:
-    """Take the n most likely words other than the hidden one, letter case aside."""
-    hidden = gaps.text[slice(*gaps.spans[0])]
-    found: dict[str, str] = {}
-    for index in np.argsort(-logprob, kind="stable"):
-        word = model.words[index]
-        if word.casefold() != hidden.casefold():
-            found.setdefault(word.casefold(), word)
-        if len(found) == n:
-            break
-    return list(found.values())
+    rounds = -(-n // len(words))
+    texts: list[list[str]] = [[] for _ in range(rounds)]
+    for of, (row,) in zip(gaps, model.predict(gaps), strict=True):
+        hidden = text[slice(*of.spans[0])].casefold()
+        found: dict[str, str] = {}  # likeliest words other than the hidden one, letter case aside
+        for index in np.argsort(-row, kind="stable"):
+            word = model.words[index]
+            if word.casefold() != hidden:
+                found.setdefault(word.casefold(), word)
+            if len(found) == rounds:
+                break
+        for number, word in enumerate(found.values()):
+            texts[number].append(of.fill([word])[0])
+    return Variants(tuple(chain.from_iterable(texts))[:n])
 
 
 def perturbations(model: MaskedModel, text: str, *, n: int, seed: int) -> Variants:
@@ -125,16 +109,15 @@ def perturbations(model: MaskedModel, text: str, *, n: int, seed: int) -> Varian
     """
     words = word_spans(text)
     if len(words) < 2:
-        return Variants(texts=(), reason=_TOO_SHORT)
+        return Variants((), _TOO_SHORT)
     generators = [np.random.default_rng([_PERTURBATION, seed, index]) for index in range(n)]
     gaps = [Gaps(text, [words[i] for i in _spans(len(words), of)]) for of in generators]
     predicted = model.predict(gaps)
-    return Variants(
-        texts=tuple(
-            of.fill([model.words[_draw(row, own)] for row in rows])[0]
-            for of, rows, own in zip(gaps, predicted, generators, strict=True)
-        )
-    )
+    texts = [
+        of.fill([model.words[_draw(row, own)] for row in rows])[0]
+        for of, rows, own in zip(gaps, predicted, generators, strict=True)
+    ]
+    return Variants(tuple(texts))
 
 
 def _spans(n_words: int, own: np.random.Generator) -> Iterator[int]:
@@ -154,7 +137,6 @@ def _draw(logprob: npt.NDArray[np.float32], own: np.random.Generator) -> int:
     return int(own.choice(len(shares), p=shares / shares.sum()))
 
 
-_PARAPHRASE = 3
 _AT_ONCE = 8  # pairs whose probabilities are in memory
 
 
@@ -178,7 +160,7 @@ def paraphrases(
     vocabulary = model.vocabulary
     cut = vocabulary.cut(text)
     if len(cut.places) < 2:
-        return Variants(texts=(), reason=_TOO_SHORT.replace("words", "tokens"))
+        return Variants((), _TOO_SHORT.replace("words", "tokens"))
     n_pairs = -(-n // 2)
     texts: list[str] = []
     for first in range(0, n_pairs, _AT_ONCE):
@@ -189,34 +171,21 @@ def paraphrases(
         for places, rows, own in zip(hidden, predicted, generators, strict=True):
             plus = [int(vocabulary.ids[_draw(row, own)]) for row in rows]
             minus = vocabulary.mirror([cut.token_ids[place] for place in places], plus)
-            texts += [_written(vocabulary, cut, places, each) for each in (plus, minus)]
-    return Variants(texts=tuple(texts[:n]))
+            texts += [vocabulary.replace(cut, places, each) for each in (plus, minus)]
+    return Variants(tuple(texts[:n]))
 
 
 def _hide(places: Sequence[int], share: float, own: np.random.Generator) -> list[int]:
-    """Choose the tokens to hide, ascending: each by itself, and one where there would be none."""
+    """Choose the tokens to hide, ascending: each by itself, but at least one."""
     chosen = own.random(len(places)) < share
     if not chosen.any():
         chosen[own.integers(len(places))] = True
     return [place for place, hide in zip(places, chosen, strict=True) if hide]
 
 
-def _written(
-    vocabulary: Vocabulary, cut: TokenText, places: Sequence[int], tokens: Sequence[int]
-) -> str:
-    return cut.replace(
-        [
-            (place, *vocabulary.written(token, cut.token_ids[place]))
-            for place, token in zip(places, tokens, strict=True)
-            if token != cut.token_ids[place]
-        ]
-    )
-
-
 # Tokens of a masked model as text, and as points of its embedding space.
 
-_CUT = "\N{REPLACEMENT CHARACTER}"
-"""What bytes decode to that are no whole character."""
+_CUT = "\N{REPLACEMENT CHARACTER}"  # what bytes decode to that are no whole character
 
 
 class TokenText(NamedTuple):
@@ -224,10 +193,8 @@ class TokenText(NamedTuple):
 
     text: str
     token_ids: list[int]
-    spans: list[tuple[int, int]]
-    """First character of each token, less whitespace, and the one after the last."""
-    places: list[int]
-    """Tokens that can be replaced: those of whole characters that are no whitespace."""
+    spans: list[tuple[int, int]]  # of each token, less whitespace
+    places: list[int]  # tokens that can be replaced: of whole characters, not of whitespace
 
     def replace(self, pieces: Sequence[tuple[int, str, bool | None]]) -> str:
         """Put other texts for some tokens, ascending; all else stays, character by character.
@@ -249,10 +216,7 @@ class TokenText(NamedTuple):
 
 
 class Vocabulary:
-    """What a masked model can put for a token: tokens that are text, none of them special.
-
-    ``ids`` are theirs, ascending.
-    """
+    """Tokens that a masked model can put for others: text, none of them special; ``ids`` ascend."""
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> None:
         self._model = model
@@ -284,14 +248,19 @@ class Vocabulary:
         ]
         return TokenText(text, ids, spans, places)
 
-    def written(self, token: int, instead_of: int) -> tuple[str, bool | None]:
-        """Say how a token is written for another, and whether a space precedes it.
+    def replace(self, cut: TokenText, places: Sequence[int], tokens: Sequence[int]) -> str:
+        """Write a text with other tokens in some places; those that are the same stay as written.
 
-        None where both begin a word, or both go on with one: then nothing before them changes.
+        A space before one changes only where one of both begins a word and the other goes on.
         """
-        new, old = self._decoded[token], self._decoded[instead_of]
-        spaced = new[:1].isspace()
-        return new.strip(), None if spaced == old[:1].isspace() else spaced
+        pieces: list[tuple[int, str, bool | None]] = []
+        for place, token in zip(places, tokens, strict=True):
+            new, old = self._decoded[token], self._decoded[cut.token_ids[place]]
+            if token != cut.token_ids[place]:
+                spaced = new[:1].isspace()
+                same = spaced == old[:1].isspace()
+                pieces.append((place, new.strip(), None if same else spaced))
+        return cut.replace(pieces)
 
     def mirror(self, token_ids: Sequence[int], others: Sequence[int]) -> list[int]:
         """Find the token nearest to where each other one lies, on the opposite side of a token.
@@ -299,10 +268,11 @@ class Vocabulary:
         Euclidean distance to 2 E(t) - E(t+), in the matrix of the model's input embeddings; of two
         that are as near, the one with the smaller id.
         """
-        matrix = self._model.get_input_embeddings().weight.detach()
+        matrix: Tensor = self._model.get_input_embeddings().weight.detach()
         points = 2 * matrix[list(token_ids)] - matrix[list(others)]
         usable, half_squares = self._usable
-        nearness = points @ usable.T - half_squares  # minus half the squared distance, less |p|^2
+        # Minus half the squared distance, less |p|^2, which is the same for all.
+        nearness = points @ usable.T - half_squares
         found: list[int] = self.ids[nearness.argmax(1).cpu().numpy()].tolist()
         return found
 
@@ -326,16 +296,6 @@ class Vocabulary:
 _LOGIT_BYTES = 1 << 28
 _TEST_TOKENS = 12
 _UNUSED_POSITIONS = 2  # models of RoBERTa's kind number positions from 2
-
-
-class _Piece(NamedTuple):
-    """Consecutive tokens of a text, special tokens included."""
-
-    token_ids: list[int]
-    gaps: list[int]
-    """Which masks of all that a text has are in it."""
-    places: list[int]
-    """Where they are in ``token_ids``."""
 
 
 class MaskedModel:
@@ -422,22 +382,32 @@ class MaskedModel:
             masked.append((ids, places))
         return self._predict(masked, self.vocabulary.ids.tolist())
 
+    @torch.inference_mode()
     def _predict(
         self, texts: Sequence[tuple[list[int], Sequence[int]]], wanted: list[int]
     ) -> list[npt.NDArray[np.float32]]:
-        pieces = [
-            (number, piece)
-            for number, (ids, places) in enumerate(texts)
-            for piece in self._cut(ids, places)
-        ]
+        """Predict masks of tokenized texts, each with the places of its masks."""
+        # Pieces of the context's length: number of the text, its masks in there, and their places.
+        pieces: list[tuple[int, list[int], list[int], list[int]]] = []
+        for number, (ids, places) in enumerate(texts):
+            for begin in range(0, len(ids), self._room):
+                inside = [i for i, place in enumerate(places) if 0 <= place - begin < self._room]
+                if inside:
+                    tokens = [*self._before, *ids[begin : begin + self._room], *self._after]
+                    at = [places[i] - begin + len(self._before) for i in inside]
+                    pieces.append((number, inside, at, tokens))
         found: dict[tuple[int, int], npt.NDArray[np.float32]] = {}
-        longest = max((len(piece.token_ids) for _, piece in pieces), default=1)
+        longest = max((len(tokens) for *_, tokens in pieces), default=1)
         at_once = max(1, _LOGIT_BYTES // (4 * longest * self._model.config.vocab_size))
+        padding = self._tokenizer.pad_token_id or 0
         for start in range(0, len(pieces), at_once):
             batch = pieces[start : start + at_once]
-            predictions = self._run([piece for _, piece in batch], wanted)
-            for (number, piece), of_piece in zip(batch, predictions, strict=True):
-                found |= {(number, gap): of for gap, of in zip(piece.gaps, of_piece, strict=True)}
+            rows = [tokens for *_, tokens in batch]
+            read, mask = padded(rows, self._model.device, padding=padding)
+            logits = self._model(input_ids=read, attention_mask=mask).logits
+            for row, (number, inside, at, _) in zip(logits, batch, strict=True):
+                values = row[at].float().log_softmax(dim=-1)[:, wanted].cpu().numpy()
+                found |= {(number, i): of for i, of in zip(inside, values, strict=True)}
         return [
             np.stack([found[number, gap] for gap in range(len(places))])
             for number, (_, places) in enumerate(texts)
@@ -454,32 +424,6 @@ class MaskedModel:
                 "the masked model's tokenizer does not keep its mask token; give another model"
             )
         return ids, places
-
-    def _cut(self, ids: list[int], places: Sequence[int]) -> list[_Piece]:
-        pieces = []
-        for begin in range(0, len(ids), self._room):
-            inside = [i for i, place in enumerate(places) if 0 <= place - begin < self._room]
-            tokens = [*self._before, *ids[begin : begin + self._room], *self._after]
-            if inside:
-                at = [places[i] - begin + len(self._before) for i in inside]
-                pieces.append(_Piece(tokens, inside, at))
-        return pieces
-
-    def _run(self, pieces: Sequence[_Piece], wanted: list[int]) -> list[npt.NDArray[np.float32]]:
-        longest = max(len(piece.token_ids) for piece in pieces)
-        padding = self._tokenizer.pad_token_id or 0
-        rows = [piece.token_ids + [padding] * (longest - len(piece.token_ids)) for piece in pieces]
-        mask = [[int(place < len(piece.token_ids)) for place in range(longest)] for piece in pieces]
-        device = self._model.device
-        with torch.inference_mode():
-            logits = self._model(
-                input_ids=torch.tensor(rows, device=device),
-                attention_mask=torch.tensor(mask, device=device),
-            ).logits
-            return [
-                row[piece.places].float().log_softmax(dim=-1)[:, wanted].cpu().numpy()
-                for row, piece in zip(logits, pieces, strict=True)
-            ]
 
 
 _MAKERS: dict[str, Callable[..., Variants]] = {

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
@@ -14,7 +13,6 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from shutil import which
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,18 +47,18 @@ def missing(extra: str, *packages: str) -> str | None:
     return None
 
 
-def vllm_obstacle() -> str | None:
-    if (absent := missing("vllm")) is not None:
+def _vllm_obstacle(elsewhere: bool) -> str | None:  # noqa: FBT001 - as every engine's
+    if (absent := missing("vllm")) is not None or elsewhere:
         return absent
-    if has_vllm_for_cpus():
-        if which("lscpu") is None:
-            return "vLLM's CPU build needs the program lscpu (Debian package util-linux)"
-    elif has_no_accelerator():
-        return "vLLM's GPU build is installed and this machine shows no GPU"
+    if not has_vllm_for_cpus():
+        gpu_missing = "vLLM's GPU build is installed and this machine shows no GPU"
+        return gpu_missing if has_no_accelerator() else None
+    if which("lscpu") is None:
+        return "vLLM's CPU build needs the program lscpu (Debian package util-linux)"
     return None
 
 
-def transformers_obstacle() -> str | None:
+def _transformers_obstacle(_elsewhere: bool) -> str | None:  # noqa: FBT001
     return missing("transformers", "torch", "transformers")
 
 
@@ -87,29 +85,7 @@ def available_memory() -> int:
     return min(machine, limit - used)
 
 
-@contextmanager
-def kept_for_good() -> Iterator[None]:
-    """Import large libraries into a process of an engine's own.
-
-    What they define is never garbage: Python's collector, which would look through it again and
-    again, then and later, leaves it out. That is an eighth of the time of a start. Scikit-learn,
-    which transformers wants for assisted generation alone, takes up to 2 s of it: it is not found.
-    """
-    gc.disable()
-    hidden = "sklearn" not in sys.modules
-    if hidden:
-        sys.modules["sklearn"] = None  # type: ignore[assignment] # None = there is no such module
-    try:
-        yield
-    finally:
-        if hidden:
-            del sys.modules["sklearn"]
-        gc.freeze()
-        gc.enable()
-
-
 # Engines by name: what each can do, as data; a library is imported where its engine runs.
-
 
 _HIGHEST_RANK = 512  # that vLLM has room for
 _HEADS = frozenset({"embed_tokens", "lm_head", "wte"})  # left out of log-probabilities
@@ -133,7 +109,7 @@ class EngineType:
 
     ``start`` is ``module:function``, which takes an `EngineSpec` and returns a started `Engine`; it
     is imported in the engine's own process only. ``columns`` are those of the logprobs table that
-    it can compute beside ``logprob``; ``noise`` stands for log-probabilities of texts whose
+    it can compute with ``logprob``; ``noise`` stands for log-probabilities of texts whose
     embeddings have noise, ``question`` for those of several answers to a question.
     """
 
@@ -142,8 +118,8 @@ class EngineType:
     kinds: frozenset[EvidenceKind] = _SAMPLES
     columns: frozenset[str] = frozenset()
     adapter_obstacle: Callable[[Adapter], str | None] = lambda _: None  # why it cannot run one
-    obstacle: Callable[[], str | None] = lambda: None  # why it cannot run on this machine
-    missing: Callable[[], str | None] = lambda: None  # all that counts for other machines
+    # Why it cannot run on this machine, or, given True, on others as far as this one can tell
+    obstacle: Callable[[bool], str | None] = lambda _: None
     # Kinds for which it has ``turn_to(model)``, so that the base of several adapters is loaded once
     turns: frozenset[EvidenceKind] = frozenset()
     on_cpu: Callable[[], bool] = has_no_accelerator  # whether it would run on this machine's CPU
@@ -169,8 +145,7 @@ _BUILT_IN = (
         turns=_BOTH,
         columns=frozenset({"question"}),
         adapter_obstacle=_why_not_in_vllm,
-        obstacle=vllm_obstacle,
-        missing=lambda: missing("vllm"),
+        obstacle=_vllm_obstacle,
         on_cpu=has_vllm_for_cpus,
     ),
     EngineType(
@@ -179,14 +154,14 @@ _BUILT_IN = (
         kinds=_BOTH,
         columns=frozenset(_NAMED),
         turns=frozenset({"logprobs"}),
-        obstacle=transformers_obstacle,
-        missing=transformers_obstacle,
+        obstacle=_transformers_obstacle,
     ),
     EngineType(
         name="masked",
         start="mia_batch.evidence.engines.masked:MaskedEngine",
         kinds=frozenset({"fills"}),
-        obstacle=transformers_obstacle,
+        # On a cluster only the workers fill: this machine may have no torch.
+        obstacle=lambda elsewhere: None if elsewhere else _transformers_obstacle(elsewhere),
     ),
 )
 """``auto`` takes the first that can do what is asked."""
@@ -229,9 +204,7 @@ def choose_engine(
         raise SettingsError(f"setting 'engine' is {name!r}; known are auto, {', '.join(known)}")
     able = [engine for engine in known.values() if kind in engine.kinds and engine.start]
     wanted = able if name == "auto" else [known[name]]
-    obstacles = {
-        engine.name: engine.missing() if elsewhere else engine.obstacle() for engine in wanted
-    }
+    obstacles = {engine.name: engine.obstacle(elsewhere) for engine in wanted}
     usable = [engine.name for engine in wanted if obstacles[engine.name] is None]
     if not usable and name != "auto":
         raise SettingsError(
@@ -262,10 +235,10 @@ def why_not(
     if adapter is not None and (obstacle := engine.adapter_obstacle(adapter)) is not None:
         return obstacle
     asked = [*(name for name in _NAMED if name in columns), *sorted(columns.difference(_NAMED))]
-    lacking = dict.fromkeys(_NAMED.get(each, each) for each in asked if each not in engine.columns)
-    if not lacking:
+    missing = dict.fromkeys(_NAMED.get(each, each) for each in asked if each not in engine.columns)
+    if not missing:
         return None
-    *others, last = lacking
+    *others, last = missing
     named = f"{', '.join(others)} and {last}" if others else last
     return f"engine {name} cannot compute {named}"
 
@@ -282,8 +255,20 @@ def load_engine(spec: EngineSpec) -> Engine:
     if (reason := why_not(spec.engine, spec.kind, spec.columns, spec.model)) is not None:
         raise SettingsError(f"{reason}; take engine transformers")
     module, _, function = engine_types()[spec.engine].start.partition(":")
-    with kept_for_good():
+    # What large libraries define is never garbage: Python's collector, which would look through it
+    # again and again, leaves it out. That is an eighth of the time of a start. Scikit-learn, which
+    # transformers wants for assisted generation alone, takes up to 2 s of it: it is not found.
+    gc.disable()
+    hidden = "sklearn" not in sys.modules
+    if hidden:
+        sys.modules["sklearn"] = None  # type: ignore[assignment] # None = there is no such module
+    try:
         start: Callable[[EngineSpec], Engine] = getattr(import_module(module), function)
+    finally:
+        if hidden:
+            del sys.modules["sklearn"]
+        gc.freeze()
+        gc.enable()
     return start(spec)
 
 
@@ -368,78 +353,10 @@ def why_impossible(request: Request, *, max_model_len: int, vocab_size: int) -> 
     return None
 
 
-# What comes together in one batch: continuations to decode, or texts to score.
-
-Item = TypeVar("Item")
-
-
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Row:
-    """One continuation to decode: the ``index``-th of a request."""
-
-    request: Request
-    index: int
-    max_tokens: int
-
-    @property
-    def seed(self) -> int | None:
-        return None if self.request.greedy else self.request.seed + self.index
-
-    @property
-    def prompt(self) -> list[int]:
-        return self.request.context_ids or []
-
-
-def take_batch(
-    queue: list[Item],
-    lengths: Callable[[Item], tuple[int, ...]],
-    fits: Callable[..., bool],
-    *,
-    may_pad: bool = True,
-) -> list[Item]:
-    """Take the oldest and those most like it in length out of a queue, as many as fit together.
-
-    ``fits`` takes their number and the largest of each of their ``lengths``; one always fits.
-    ``may_pad`` says whether different lengths may come together. The queue is oldest first.
-    """
-    if not queue:
-        return []
-    oldest = largest = lengths(queue[0])
-    batch: list[Item] = []
-
-    def difference(item: Item) -> int:
-        return sum(abs(one - other) for one, other in zip(lengths(item), oldest, strict=True))
-
-    for item in sorted(queue, key=difference):
-        larger = tuple(map(max, largest, lengths(item)))
-        if batch and not (fits(len(batch) + 1, *larger) and (may_pad or lengths(item) == oldest)):
-            break
-        largest = larger
-        batch.append(item)
-    taken = set(map(id, batch))
-    queue[:] = [item for item in queue if id(item) not in taken]
-    return batch
-
-
-def put_back(batch: list[Item], queue: list[Item], what: str, way_out: str) -> int:
-    """After memory ran out: the same again, half as many at once, which is returned."""
-    if len(batch) == 1:
-        raise EngineError(
-            f"memory does not suffice for {what} tokens; set a smaller max_model_len through "
-            f"--engine-arg, {way_out} a smaller dtype"
-        )
-    queue[:0] = batch
-    return len(batch) // 2
-
-
 def text_answer(request: Request, tokens: dict[str, NDArray[np.generic]]) -> Answer:
     if np.isfinite(tokens["logprob"]).all():
         return Answer(request_id=request.request_id, tokens=tokens)
     return request.failed("the model gives a token a log-probability that is not a finite number")
-
-
-def n_tokens(request: Request) -> int:
-    return len(request.context_ids or ()) + len(request.text_ids or ())
 
 
 def end_token_ids(*declared: int | list[int] | None) -> frozenset[int]:

@@ -4,30 +4,31 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any
+from math import sqrt
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import AutoTokenizer, GenerationConfig, PreTrainedConfig, PreTrainedModel
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GenerationConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+    __version__,
+)
 
 from mia_batch.errors import EngineError, SettingsError
-from mia_batch.evidence.engines.pretrained import (
-    NoisyEmbeddings,
-    embed_prompts,
-    exchange_adapter,
-    load_pretrained,
-    ran_out_of_memory,
-)
 from mia_batch.evidence.engines.registry import (
-    Row,
     available_memory,
+    check_probes,
     cut_at_end,
     end_token_ids,
-    n_tokens,
-    put_back,
-    take_batch,
+    probes,
     text_answer,
     why_impossible,
 )
@@ -36,13 +37,259 @@ from mia_batch.evidence.request import (
     Continuation,
     Decoding,
     Engine,
+    EngineInfo,
     EngineSpec,
     Request,
 )
-from mia_batch.models.weights import cause_of, read_adapter, tokenizer_source
+from mia_batch.models.weights import (
+    Adapter,
+    cause_of,
+    read_adapter,
+    tokenizer_source,
+    weights_source,
+)
 
 if TYPE_CHECKING:
     from peft import PeftModel
+
+# Models and adapters; these stay apart from the weights of their base and are never merged.
+
+_DEFAULT_CONTEXT = 2048  # of models whose configuration names none
+
+
+class Pretrained:
+    """A model as a specification says, loaded and checked.
+
+    Of ``engine_args``, ``batch_size`` and ``max_model_len`` stay here, all others go to
+    ``AutoModelForCausalLM.from_pretrained``. The modules of an adapter are in ``model``, ``added``
+    is what peft makes of both. ``prompted`` puts its virtual tokens before every text, if it has
+    any; ``max_model_len`` does not count them.
+    """
+
+    def __init__(self, spec: EngineSpec) -> None:
+        if spec.tensor_parallel_size != 1:
+            raise SettingsError(
+                "setting 'tensor_parallel_size': the transformers engine runs on one accelerator; "
+                "take engine vllm, or leave the setting at 1"
+            )
+        arguments = dict(spec.engine_args)
+        self.batch_size = _take_positive(arguments, "batch_size")
+        max_model_len = _take_positive(arguments, "max_model_len")
+        adapter = read_adapter(spec.model)
+        self.model = _load(spec, arguments)
+        self.added = self.prompted = None
+        if adapter is not None:
+            self.added = _add_adapter(self.model, adapter)
+            self.model = self.added.get_base_model()
+            self.prompted = self.added if adapter.virtual_tokens else None
+        config = self.model.config.get_text_config()
+        self.vocab_size: int = config.vocab_size
+        context = _context(config) - (adapter.virtual_tokens if adapter is not None else 0)
+        if max_model_len is not None and max_model_len > context:
+            raise SettingsError(
+                f"setting 'engine_arg': max_model_len is above the model's context of {context}"
+            )
+        self.max_model_len = max_model_len or context
+        self.device: torch.device = self.model.device
+        self.on_cpu = self.device.type == "cpu"
+        self.check(spec.model, spec.revision)
+
+    @torch.inference_mode()
+    def check(self, model: str, revision: str | None = None) -> None:
+        """Check what has been loaded, see `check_probes`; texts are read one by one."""
+        said = []
+        for text in probes(self.vocab_size, self.max_model_len):
+            ids = torch.tensor([text], device=self.device)
+            logits = (self.prompted or self.model)(ids, use_cache=False).logits[0, -len(text) : -1]
+            found = logits.float().log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
+            said.append(found.cpu().numpy())
+        check_probes(model, revision, str(self.model.dtype).removeprefix("torch."), said)
+
+    def exchange(self, model: str) -> None:
+        """Put the weights of an adapter in the place of those of another with the same settings."""
+        from peft import get_peft_model_state_dict, load_peft_weights, set_peft_model_state_dict
+
+        adapter, added = read_adapter(model), self.added
+        if adapter is None or added is None:
+            raise EngineError(f"{model!r} is no adapter, which alone can take the place of another")
+        given = load_peft_weights(adapter.folder, device=str(self.device))
+        if given.keys() != get_peft_model_state_dict(added, save_embedding_layers=False).keys():
+            raise EngineError(f"the adapter {model!r} has other weights than its settings say")
+        set_peft_model_state_dict(added, given)
+        self.check(model)
+
+
+def _load(spec: EngineSpec, arguments: dict[str, Any]) -> PreTrainedModel:
+    on_cpu = not torch.cuda.is_available()
+    dtype = "float32" if on_cpu and spec.dtype == "auto" else spec.dtype
+    source, revision = weights_source(spec.model, spec.revision)
+    options = {"revision": revision, "dtype": dtype, **arguments}
+    try:
+        model = AutoModelForCausalLM.from_pretrained(source, **options)
+        if "device_map" not in arguments:
+            model = model.to("cpu" if on_cpu else "cuda")
+    except torch.OutOfMemoryError as error:
+        raise EngineError(
+            f"the weights of {spec.model!r} do not fit the accelerator's memory; take a smaller "
+            "dtype, or engine vllm with a larger tensor_parallel_size"
+        ) from error
+    except Exception as error:
+        unknown = [key for key in arguments if repr(key) in str(error)]
+        if isinstance(error, TypeError) and unknown:
+            msg = f"setting 'engine_arg': transformers knows no {unknown[0]!r}; leave it out"
+            raise SettingsError(msg) from error
+        msg = f"the transformers engine cannot load {spec.model!r} ({cause_of(error)})"
+        raise EngineError(msg) from error
+    return model.eval()
+
+
+def _add_adapter(model: PreTrainedModel, adapter: Adapter) -> PeftModel:
+    from peft import PeftModel
+
+    try:
+        added = PeftModel.from_pretrained(model, adapter.folder, torch_device=str(model.device))
+    except Exception as error:  # every library behind it raises its own kind
+        raise EngineError(
+            f"the adapter {adapter.folder!r} cannot be put on {adapter.base!r} "
+            f"({cause_of(error)}); save it again, or correct its base_model_name_or_path"
+        ) from error
+    return added.eval()
+
+
+def _take_positive(arguments: dict[str, Any], name: str) -> int | None:
+    value = arguments.pop(name, None)
+    if value is not None and (not isinstance(value, int) or value < 1):
+        raise SettingsError(
+            f"setting 'engine_arg': {name} is {value!r}; give a whole number above 0"
+        )
+    return value
+
+
+def _context(config: PreTrainedConfig) -> int:
+    names = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
+    stated = (getattr(config, name, None) for name in names)
+    return next((int(each) for each in stated if each is not None), _DEFAULT_CONTEXT)
+
+
+# What both engines of transformers share: a queue, batches of like lengths, and memory that may
+# run out.
+
+Item = TypeVar("Item")
+
+
+def take_batch(
+    queue: list[Item],
+    lengths: Callable[[Item], tuple[int, ...]],
+    fits: Callable[..., bool],
+    *,
+    may_pad: bool = True,
+) -> list[Item]:
+    """Take the oldest and those most like it in length out of a queue, as many as fit together.
+
+    ``fits`` takes their number and the largest of each of their ``lengths``; one always fits.
+    ``may_pad`` says whether different lengths may come together. The queue is oldest first.
+    """
+    if not queue:
+        return []
+    oldest = largest = lengths(queue[0])
+    batch: list[Item] = []
+
+    def difference(item: Item) -> int:
+        return sum(abs(one - other) for one, other in zip(lengths(item), oldest, strict=True))
+
+    for item in sorted(queue, key=difference):
+        larger = tuple(map(max, largest, lengths(item)))
+        if batch and not (fits(len(batch) + 1, *larger) and (may_pad or lengths(item) == oldest)):
+            break
+        largest = larger
+        batch.append(item)
+    taken = set(map(id, batch))
+    queue[:] = [item for item in queue if id(item) not in taken]
+    return batch
+
+
+class _BatchEngine(Pretrained):
+    """An engine that answers one batch of items after the other.
+
+    ``batch_size`` of the ``engine_args`` is the most items at once, at first.
+    """
+
+    one: str  # what a batch must at least have room for
+    way_out: str  # where it has none
+    _accept: Callable[[Request], None]
+    _lengths: Callable[[Any], tuple[int, ...]]
+    _fits: Callable[..., bool]
+    _answers: Callable[[list[Any]], list[Answer]]
+
+    def __init__(self, spec: EngineSpec) -> None:
+        super().__init__(spec)
+        self._decoding = spec.decoding
+        self._queues: dict[object, list[Any]] = defaultdict(list)
+        self._refused: list[Answer] = []
+        self._may_pad = True
+
+    def _start(self, most: int) -> None:
+        self._most = most
+        self.info = EngineInfo(
+            engine="transformers",
+            version=__version__,
+            device="cpu" if self.on_cpu else torch.cuda.get_device_name(self.device),
+            dtype=str(self.model.dtype).removeprefix("torch."),
+            max_model_len=self.max_model_len,
+            max_sequences=most,
+        )
+
+    def submit(self, request: Request) -> None:
+        room, size = self.max_model_len, self.vocab_size
+        if (reason := why_impossible(request, max_model_len=room, vocab_size=size)) is not None:
+            self._refused.append(request.failed(reason))
+        else:
+            self._accept(request)
+
+    def step(self) -> list[Answer]:
+        """Work on one batch. Raises `EngineError` if memory does not suffice for one item."""
+        complete, self._refused = self._refused, []
+        queue = max(self._queues.values(), key=len, default=[])
+        batch = take_batch(queue, self._lengths, self._fits, may_pad=self._may_pad)
+        if not batch:
+            return complete
+        try:
+            complete.extend(self._answers(batch))
+        except RuntimeError as error:
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()  # what torch hoards
+            on_cpu = "can't allocate memory" in str(error)  # there is no type of its own for it
+            if not (isinstance(error, torch.OutOfMemoryError) or on_cpu):
+                raise
+            if len(batch) == 1:
+                lengths = " + ".join(map(str, self._lengths(batch[0])))
+                raise EngineError(
+                    f"memory does not suffice for one {self.one} of {lengths} tokens; set a "
+                    f"smaller max_model_len through --engine-arg, {self.way_out} a smaller dtype"
+                ) from error
+            queue[:0] = batch
+            self._most = len(batch) // 2
+        return complete
+
+    def close(self) -> None:
+        vars(self).clear()
+
+
+def padded(
+    rows: Sequence[Sequence[int]], device: torch.device, *, left: bool = False, padding: int = 0
+) -> tuple[Tensor, Tensor]:
+    """Put token ids into one tensor; the other has 1 where they are, 0 elsewhere."""
+    width = max(map(len, rows))
+    ids = torch.full((len(rows), width), padding, dtype=torch.long)
+    mask = torch.zeros_like(ids)
+    for number, row in enumerate(rows):
+        places = slice(width - len(row), width) if left else slice(len(row))
+        ids[number, places] = torch.tensor(row)
+        mask[number, places] = 1
+    return ids.to(device), mask.to(device)
+
+
+# Samples.
 
 
 class SeededSampler:
@@ -103,6 +350,156 @@ def keep_likeliest(logits: Tensor, top_k: int, top_p: float) -> Tensor:
     return logits.scatter(1, order, ascending.masked_fill(left_out, -torch.inf))
 
 
+_SEQUENCES_ON_CPU = 64
+_SEQUENCES_ON_ACCELERATOR = 256
+_SHARE_OF_MEMORY = 0.5  # of what is left after the weights, on a CPU
+_DRAWING_BYTES = 32  # per row and token of the vocabulary: logits, probabilities, noise
+
+
+def start(spec: EngineSpec) -> Engine:
+    return TransformersSamples(spec) if spec.kind == "samples" else TransformersLogprobs(spec)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Row:
+    """One continuation to decode: the ``index``-th of a request."""
+
+    request: Request
+    index: int
+    max_tokens: int
+
+    @property
+    def seed(self) -> int | None:
+        return None if self.request.greedy else self.request.seed + self.index
+
+    @property
+    def prompt(self) -> list[int]:
+        return self.request.context_ids or []
+
+
+class TransformersSamples(_BatchEngine):
+    """Batches of left-padded prompts, each continuation drawn with its own seeded generator."""
+
+    one, way_out = "sequence", "or"
+
+    def __init__(self, spec: EngineSpec) -> None:
+        super().__init__(spec)
+        source, revision = tokenizer_source(spec.model, spec.revision)
+        tokenizer = AutoTokenizer.from_pretrained(
+            source, revision=revision, trust_remote_code=False
+        )
+        config = self.model.config.get_text_config()
+        self._ends = end_token_ids(
+            tokenizer.eos_token_id, config.eos_token_id, self.model.generation_config.eos_token_id
+        )
+        for model in filter(None, (self.model, self.prompted)):
+            model.generation_config = GenerationConfig()  # nothing of the checkpoint's own acts
+        self._token_bytes = _numbers_per_token(config) * self.model.dtype.itemsize
+        self._memory = int(available_memory() * _SHARE_OF_MEMORY)
+        most = _SEQUENCES_ON_CPU if self.on_cpu else _SEQUENCES_ON_ACCELERATOR
+        self._outputs: dict[int, dict[int, Continuation]] = defaultdict(dict)
+        self._start(self.batch_size or most)
+
+    def _accept(self, request: Request) -> None:
+        most = min(request.max_tokens, self.max_model_len - len(request.context_ids or ()))
+        self._queues[None].extend(_Row(request, index, most) for index in range(request.n))
+
+    def _lengths(self, item: _Row) -> tuple[int, int]:
+        return len(item.prompt), item.max_tokens
+
+    def _fits(self, n_items: int, *largest: int) -> bool:
+        """Whether a batch fits the context and main memory; an accelerator says so itself."""
+        n_tokens = sum(largest)
+        if n_items > self._most or n_tokens > self.max_model_len:
+            return False
+        row_bytes = n_tokens * self._token_bytes + self.vocab_size * _DRAWING_BYTES
+        return not self.on_cpu or n_items * row_bytes <= self._memory
+
+    def _answers(self, batch: list[_Row]) -> list[Answer]:
+        complete = []
+        for row, output in zip(batch, self._decode(batch), strict=True):
+            number, n = row.request.request_id, row.request.n
+            self._outputs[number][row.index] = output
+            if len(self._outputs[number]) == n:
+                outputs = self._outputs.pop(number)
+                in_order = [outputs[index] for index in range(n)]
+                complete.append(Answer(request_id=number, continuations=in_order))
+        return complete
+
+    @torch.inference_mode()
+    def _decode(self, batch: list[_Row]) -> list[Continuation]:
+        generate, given, width = self._opening([row.prompt for row in batch])
+        budgets = [row.max_tokens for row in batch]
+        sampler = SeededSampler(self._decoding, [row.seed for row in batch], self.device)
+        ends = torch.tensor(sorted(self._ends), dtype=torch.long, device=self.device)
+        sequences = generate(
+            **given,
+            generation_config=GenerationConfig(
+                max_new_tokens=max(budgets), do_sample=False, pad_token_id=0
+            ),
+            logits_processor=[sampler],
+            stopping_criteria=[_Finished(width, torch.tensor(budgets, device=self.device), ends)],
+        )
+        decoded = sequences[:, width:].tolist()
+        return [
+            cut_at_end(ids, self._ends, most) for most, ids in zip(budgets, decoded, strict=True)
+        ]
+
+    def _opening(
+        self, prompts: list[list[int]]
+    ) -> tuple[Callable[..., Tensor], dict[str, Tensor], int]:
+        """Give what generates, what it reads, and how many of the tokens it returns it has read.
+
+        Virtual tokens stand between padding and prompt, as embeddings; but those of prefix tuning
+        have none: peft puts them into the cache.
+        """
+        prompted = self.prompted
+        ids, mask = padded(prompts, self.device, left=True)
+        if prompted is None or prompted.active_peft_config.peft_type == "PREFIX_TUNING":
+            generate = (prompted or self.model).generate
+            return generate, {"inputs": ids, "attention_mask": mask}, ids.shape[1]
+        embedded = self.model.get_input_embeddings()(ids)
+        virtual = prompted.get_prompt(batch_size=1)[0].to(self.device, embedded.dtype)
+        gaps = (mask == 0).sum(1).tolist()
+        rows = [
+            torch.cat([row[:gap], virtual, row[gap:]])
+            for row, gap in zip(embedded, gaps, strict=True)
+        ]
+        mask = torch.cat([mask, mask.new_ones((len(mask), len(virtual)))], dim=1)
+        read = {"inputs_embeds": torch.stack(rows), "attention_mask": mask}
+        return self.model.generate, read, 0
+
+
+class _Finished:
+    """Which rows of a batch need no further token."""
+
+    def __init__(self, prompt_width: int, budgets: Tensor, ends: Tensor) -> None:
+        self._prompt_width = prompt_width
+        self._budgets = budgets
+        self._ends = ends
+        self._done = torch.zeros_like(budgets, dtype=torch.bool)
+
+    # The library calls with both: one of them is not used.
+    def __call__(self, input_ids: Tensor, scores: Tensor, **_: object) -> Tensor:  # noqa: ARG002
+        self._done |= torch.isin(input_ids[:, -1], self._ends)
+        self._done |= self._budgets <= input_ids.shape[1] - self._prompt_width
+        return self._done
+
+
+def _numbers_per_token(config: PreTrainedConfig) -> int:
+    """Count the numbers that one token of a batch needs in memory, roughly.
+
+    Keys and values of every layer, twice, since they are copied as they grow, and what one layer
+    computes from the token.
+    """
+    heads = getattr(config, "num_attention_heads", 1)
+    kv_heads = getattr(config, "num_key_value_heads", None) or heads
+    head_size = getattr(config, "head_dim", None) or config.hidden_size // heads
+    return int(4 * config.num_hidden_layers * kv_heads * head_size + 16 * config.hidden_size)
+
+
+# Log-probabilities.
+
 VOCABULARY = frozenset({"vocabulary_mean", "vocabulary_variance"})
 """Columns that are computed together."""
 
@@ -112,7 +509,7 @@ _LEAST = -200.0  # of a logit below the largest: exp is 0 there in float32
 def score_tokens(
     logits: Tensor, token_ids: Tensor, columns: frozenset[str], decoding: Decoding
 ) -> dict[str, Tensor]:
-    """Log-probabilities of tokens, and ``columns`` beside them, one entry a token.
+    """Log-probabilities of tokens and further ``columns``, one entry a token.
 
     ``logits`` are float32, tokens by vocabulary, and overwritten. Log-probabilities are differences
     to the largest logit, and the variance is that of differences to the mean, so that float32 loses
@@ -146,12 +543,6 @@ def entry_bytes(columns: frozenset[str], decoding: Decoding) -> int:
     return 48 if "support_mass" in columns and decoding.top_p < 1.0 else 16
 
 
-# Logits of any causal language model, a chunk of positions at a time.
-#
-# The body of a model runs once over a batch, its head over one chunk after the other, so that the
-# logits of a whole batch never exist. Whether a model can be taken apart is tested on a short
-# text.
-
 _TEST_TOKENS = 12
 _TEST_CHUNK = 5
 _LENGTH_DEPENDENT = {"dynamic", "longrope"}  # kinds of rotary embedding that see the longest text
@@ -162,7 +553,10 @@ _DIFFERENCE_OF_HALVES = 2e-2
 class ChunkedLogits:
     """A causal language model whose logits come in chunks.
 
-    No attention mask is given: a token looks only at those before it, and padding is on the right.
+    The body of the model runs once over a batch, its head over one chunk after the other, so that
+    the logits of a whole batch never exist. Whether a model can be taken apart so is tested on a
+    short text. No attention mask is given: a token looks only at those before it, and padding is on
+    the right.
 
     ``prompted`` is the same model with virtual tokens before every text, whose logits are left out.
     Raises `EngineError` if the model can only give all logits at once.
@@ -170,15 +564,16 @@ class ChunkedLogits:
 
     def __init__(self, model: PreTrainedModel, prompted: PeftModel | None = None) -> None:
         self._model = model
+        self._prompted = prompted
         self._whole = model if prompted is None else prompted
         self._virtual = 0  # positions before the first token's
-        self._apart: _Apart | None = _Apart(model, prompted)
-        with torch.inference_mode():
-            self._test()
-
-    @property
-    def may_batch(self) -> bool:
-        return self._apart is not None
+        self._body = model.get_decoder()
+        self._run_body: Callable[..., Any] = self._body.forward
+        self._body.forward = self._forward
+        self._given: Any = None  # output of the body while the head is asked
+        self._output: Any = None  # of the body, when peft has run it
+        self._kind: Any = None
+        self.test()
 
     @property
     def may_pad(self) -> bool:
@@ -195,30 +590,57 @@ class ChunkedLogits:
         where ``may_batch`` is false. The caller may overwrite what it gets.
         """
         read = {"input_ids": token_ids} if embeddings is None else {"inputs_embeds": embeddings}
-        if self._apart is not None:
-            hidden = self._apart.hidden(read, token_ids.shape[1]).flatten(0, 1)[places]
-            for rows in torch.split(hidden, most):
-                yield self._apart.logits(rows).float()
-        else:  # the body runs again for every chunk
+        if not self.may_batch:  # the body runs again for every chunk
             for chunk in torch.split(places, most):
                 kept = chunk + self._virtual
                 output = self._whole(**read, use_cache=False, logits_to_keep=kept)
                 yield output.logits[0].float()
+            return
+        if self._prompted is None:
+            output = self._body(**read, use_cache=False)
+        else:
+            self._prompted(**read, use_cache=False, logits_to_keep=1)
+            output, self._output = self._output, None
+        self._kind = type(output)
+        hidden = output.last_hidden_state[:, -token_ids.shape[1] :].flatten(0, 1)[places]
+        del output
+        for rows in torch.split(hidden, most):
+            yield self._head(rows).float()
 
-    def _test(self) -> None:
+    def _head(self, hidden: Tensor) -> Tensor:
+        self._given = self._kind(last_hidden_state=hidden[None])
+        placeholders = torch.zeros((1, len(hidden)), dtype=torch.long, device=self._model.device)
+        try:
+            logits: Tensor = self._model(placeholders, use_cache=False).logits
+        finally:
+            self._given = None
+        return logits[0]
+
+    def _forward(self, *args: object, **kwargs: object) -> object:
+        """Stand in for the body while the head is asked."""
+        if self._given is not None:
+            return self._given
+        output = self._run_body(*args, **kwargs)
+        self._output = None if self._prompted is None else output
+        return output
+
+    @torch.inference_mode()
+    def test(self) -> None:
         """Compare with the model's own logits; take the next best way where they differ."""
         vocab_size = self._model.config.get_text_config().vocab_size
         text = torch.arange(5, 5 + 37 * _TEST_TOKENS, 37, device=self._model.device) % vocab_size
         own = self._whole(text[None], use_cache=False).logits[0].float()
         self._virtual = len(own) - _TEST_TOKENS
         own = own[self._virtual :]
-        if self._why_wrong(text[None], own) is not None:
-            self._apart = None
-            if (reason := self._why_wrong(text[None], own)) is not None:
-                raise EngineError(
-                    f"the transformers engine cannot compute the logits of a "
-                    f"{type(self._model).__name__} in parts ({reason}); take engine vllm"
-                )
+        reason = None
+        for way in (True, False):
+            self.may_batch = way
+            if (reason := self._why_wrong(text[None], own)) is None:
+                return
+        raise EngineError(
+            f"the transformers engine cannot compute the logits of a "
+            f"{type(self._model).__name__} in parts ({reason}); take engine vllm"
+        )
 
     def _why_wrong(self, text: Tensor, own: Tensor) -> str | None:
         """Why chunks are not the model's own logits; None where they are."""
@@ -237,208 +659,45 @@ class ChunkedLogits:
         return None if same else "they differ from its own"
 
 
-class _Apart:
-    """Body and head of a model, one without the other."""
-
-    def __init__(self, model: PreTrainedModel, prompted: PeftModel | None) -> None:
-        self._model = model
-        self._prompted = prompted
-        self._body = model.get_decoder()
-        self._run_body: Callable[..., object] = self._body.forward
-        self._body.forward = self._forward
-        self._given: Any = None
-        self._kind: Any = None
-        self._output: Any = None  # of the body, when peft has run it
-
-    def hidden(self, read: dict[str, Tensor], n_tokens: int) -> Tensor:
-        if self._prompted is None:
-            output: Any = self._body(**read, use_cache=False)
-        else:
-            self._prompted(**read, use_cache=False, logits_to_keep=1)
-            output, self._output = self._output, None
-        self._kind = type(output)
-        hidden: Tensor = output.last_hidden_state[:, -n_tokens:]
-        return hidden
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        self._given = self._kind(last_hidden_state=hidden[None])
-        placeholders = torch.zeros((1, len(hidden)), dtype=torch.long, device=self._model.device)
-        try:
-            logits: Tensor = self._model(placeholders, use_cache=False).logits
-        finally:
-            self._given = None
-        return logits[0]
-
-    def _forward(self, *args: object, **kwargs: object) -> object:
-        """Stand in for the body while the head is asked."""
-        if self._given is not None:
-            return self._given
-        output = self._run_body(*args, **kwargs)
-        self._output = None if self._prompted is None else output
-        return output
+_ROWS = 4096  # of the matrix at once, in float64
 
 
-# Sampling with the transformers library, on any machine that has torch.
+class NoisyEmbeddings:
+    """Embeddings of texts, of which the tokens that are scored have noise.
 
-_SEQUENCES_ON_CPU = 64
-_SEQUENCES_ON_ACCELERATOR = 256
-_SHARE_OF_MEMORY = 0.5  # of what is left beside the weights, on a CPU
-_DRAWING_BYTES = 32  # per row and token of the vocabulary: logits, probabilities, noise
+    The embedding of each token of a request's text is moved by ``noise * s * z``: ``s`` is the
+    standard deviation of the entries of the model's input embedding matrix, ``z`` is drawn from
+    N(0, I) by NumPy's ``default_rng(seed)``, text tokens by features. Tokens of the context stay as
+    they are: special tokens, and the first of a text that nothing precedes, which has no
+    probability. The noise depends on the request alone, and minus ``noise`` with the same seed is
+    its exact opposite.
 
-
-def start(spec: EngineSpec) -> Engine:
-    return TransformersSamples(spec) if spec.kind == "samples" else TransformersLogprobs(spec)
-
-
-class TransformersSamples:
-    """Batches of left-padded prompts, each continuation drawn with its own seeded generator.
-
-    ``batch_size`` of the ``engine_args`` is the most sequences at once.
+    Fu et al. (2023), arXiv:2311.06062, Algorithm 1. There, the scale of the noise is a number; here
+    it is one in units of ``s``, so that it means the same for every model.
     """
 
-    def __init__(self, spec: EngineSpec) -> None:
-        loaded = load_pretrained(spec)
-        self._decoding = spec.decoding
-        self._model = loaded.model
-        self._prompted = loaded.prompted
-        self._ends = _find_ends(self._model, spec)
-        for model in filter(None, (self._model, self._prompted)):
-            model.generation_config = GenerationConfig()  # nothing of the checkpoint's own acts
-        text_config = self._model.config.get_text_config()
-        self._vocab_size = loaded.vocab_size
-        self._token_bytes = _numbers_per_token(text_config) * self._model.dtype.itemsize
-        self._memory = int(available_memory() * _SHARE_OF_MEMORY)
-        on_cpu = self._model.device.type == "cpu"
-        most = _SEQUENCES_ON_CPU if on_cpu else _SEQUENCES_ON_ACCELERATOR
-        self._batch_size = loaded.batch_size or most
-        self.info = loaded.describe(self._batch_size)
-        self._rows: list[Row] = []
-        self._outputs: dict[int, dict[int, Continuation]] = {}
-        self._refused: list[Answer] = []
+    def __init__(self, model: PreTrainedModel) -> None:
+        self._embed: Any = model.get_input_embeddings()
 
-    def submit(self, request: Request) -> None:
-        room = self.info.max_model_len
-        reason = why_impossible(request, max_model_len=room, vocab_size=self._vocab_size)
-        if reason is not None:
-            self._refused.append(request.failed(reason))
-            return
-        max_tokens = min(request.max_tokens, room - len(request.context_ids or ()))
-        self._outputs[request.request_id] = {}
-        self._rows.extend(
-            Row(request=request, index=index, max_tokens=max_tokens) for index in range(request.n)
-        )
+    @cached_property
+    def _scale(self) -> float:
+        weights: Tensor = self._embed.weight.detach()
+        parts, n = torch.split(weights, _ROWS), weights.numel()
+        mean = sum(rows.double().sum().item() for rows in parts) / n
+        variance = sum((rows.double() - mean).square().sum().item() for rows in parts) / n
+        return sqrt(variance) * float(getattr(self._embed, "embed_scale", 1.0))
 
-    def step(self) -> list[Answer]:
-        """Decode one batch. Raises `EngineError` if memory does not suffice for one sequence."""
-        complete, self._refused = self._refused, []
-        batch = take_batch(self._rows, lambda row: (len(row.prompt), row.max_tokens), self._fits)
-        if not batch:
-            return complete
-        try:
-            decoded = self._decode(batch)
-        except RuntimeError as error:
-            if not ran_out_of_memory(error):
-                raise
-            what = f"one sequence of {len(batch[0].prompt)} + {batch[0].max_tokens}"
-            self._batch_size = put_back(batch, self._rows, what, "or")
-            return complete
-        for row, output in zip(batch, decoded, strict=True):
-            outputs = self._outputs[row.request.request_id]
-            outputs[row.index] = output
-            if len(outputs) == row.request.n:
-                in_order = [outputs[index] for index in range(row.request.n)]
-                number = row.request.request_id
-                complete.append(Answer(request_id=number, continuations=in_order))
-                del self._outputs[number]
-        return complete
+    def __call__(self, token_ids: Tensor, batch: Sequence[Request]) -> Tensor:
+        """Embed a batch of right-padded texts; requests are in the order of its rows."""
+        embedded: Tensor = self._embed(token_ids)
+        for row, request in zip(embedded, batch, strict=True):
+            first, n_tokens = len(request.context_ids or ()), len(request.text_ids or ())
+            z = np.random.default_rng(request.seed).standard_normal((n_tokens, row.shape[1]))
+            noise = torch.from_numpy(request.noise * self._scale * z).to(row.device, torch.float32)
+            text = row[first : first + n_tokens]
+            text.copy_(text.float() + noise)
+        return embedded
 
-    def close(self) -> None:
-        del self._model
-
-    def _fits(self, n_rows: int, n_prompt: int, n_output: int) -> bool:
-        """Whether a batch fits the context and main memory; an accelerator says so itself."""
-        n_tokens = n_prompt + n_output
-        if n_rows > self._batch_size or n_tokens > self.info.max_model_len:
-            return False
-        if self._model.device.type != "cpu":
-            return True
-        row_bytes = n_tokens * self._token_bytes + self._vocab_size * _DRAWING_BYTES
-        return bool(n_rows * row_bytes <= self._memory)
-
-    @torch.inference_mode()
-    def _decode(self, batch: list[Row]) -> list[Continuation]:
-        device = self._model.device
-        generate, given, width = self._opening([row.prompt for row in batch])
-        sampler = SeededSampler(self._decoding, [row.seed for row in batch], device)
-        budgets = torch.tensor([row.max_tokens for row in batch], device=device)
-        sequences = generate(
-            **given,
-            generation_config=GenerationConfig(
-                max_new_tokens=max(row.max_tokens for row in batch), do_sample=False, pad_token_id=0
-            ),
-            logits_processor=[sampler],
-            stopping_criteria=[_Finished(width, budgets, sorted(self._ends))],
-        )
-        decoded = sequences[:, width:].tolist()
-        return [
-            cut_at_end(ids, self._ends, row.max_tokens)
-            for row, ids in zip(batch, decoded, strict=True)
-        ]
-
-    def _opening(
-        self, prompts: list[list[int]]
-    ) -> tuple[Callable[..., Tensor], dict[str, Tensor], int]:
-        if self._prompted is not None and (read := embed_prompts(self._prompted, prompts)):
-            tensors = dict(zip(("inputs_embeds", "attention_mask"), read, strict=True))
-            return self._model.generate, tensors, 0
-        width, device = max(map(len, prompts)), self._model.device
-        ids = [[0] * (width - len(prompt)) + prompt for prompt in prompts]
-        mask = [[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts]
-        whole = self._model if self._prompted is None else self._prompted
-        given = {"inputs": ids, "attention_mask": mask}
-        tensors = {name: torch.tensor(rows, device=device) for name, rows in given.items()}
-        return whole.generate, tensors, width
-
-
-class _Finished:
-    """Which rows of a batch need no further token."""
-
-    def __init__(self, prompt_width: int, budgets: Tensor, ends: list[int]) -> None:
-        self._prompt_width = prompt_width
-        self._budgets = budgets
-        self._ends = torch.tensor(ends, dtype=torch.long, device=budgets.device)
-        self._done = torch.zeros_like(budgets, dtype=torch.bool)
-
-    # The library calls with both: one of them is not used.
-    def __call__(self, input_ids: Tensor, scores: Tensor, **_: object) -> Tensor:  # noqa: ARG002
-        self._done |= torch.isin(input_ids[:, -1], self._ends)
-        self._done |= self._budgets <= input_ids.shape[1] - self._prompt_width
-        return self._done
-
-
-def _find_ends(model: PreTrainedModel, spec: EngineSpec) -> frozenset[int]:
-    source, revision = tokenizer_source(spec.model, spec.revision)
-    tokenizer = AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False)
-    return end_token_ids(
-        tokenizer.eos_token_id,
-        model.config.get_text_config().eos_token_id,
-        model.generation_config.eos_token_id,
-    )
-
-
-def _numbers_per_token(config: PreTrainedConfig) -> int:
-    """Count the numbers that one token of a batch needs in memory, roughly.
-
-    Keys and values of every layer, twice, since they are copied as they grow, and what one layer
-    computes from the token.
-    """
-    heads = getattr(config, "num_attention_heads", 1)
-    kv_heads = getattr(config, "num_key_value_heads", None) or heads
-    head_size = getattr(config, "head_dim", None) or config.hidden_size // heads
-    return int(4 * config.num_hidden_layers * kv_heads * head_size + 16 * config.hidden_size)
-
-
-# Log-probabilities with the transformers library, on any machine that has torch.
 
 _TEXTS = 256
 _TOKENS_ON_CPU = 2048
@@ -447,121 +706,79 @@ _CHUNK_ON_CPU = 128  # positions whose logits a processor's caches hold
 _LARGEST_BLOCK = 31 << 20  # that glibc learns from; its limit is 32 MiB
 
 
-class TransformersLogprobs:
+class TransformersLogprobs(_BatchEngine):
     """Batches of right-padded texts of like length; the head works on chunks of their tokens.
 
     Texts with noise are in batches of their own, see `NoisyEmbeddings`; their log-probabilities are
-    those of the true tokens. ``batch_size`` of the ``engine_args`` is the most texts at once.
+    those of the true tokens.
     """
+
+    one, way_out = "text", "a smaller logits_memory or"
 
     def __init__(self, spec: EngineSpec) -> None:
         self._columns = _whole(spec.columns)
         self._logits_bytes = spec.logits_bytes
-        self._decoding = spec.decoding
         if "support_mass" in self._columns and spec.decoding.temperature != 1.0:
             raise SettingsError(
                 "setting 'temperature': the mass that decoding keeps is defined at temperature 1; "
                 "leave the setting at 1"
             )
-        self._loaded = loaded = load_pretrained(spec)
-        self._device: torch.device = loaded.model.device
-        self._vocab_size = loaded.vocab_size
-        self._noisy = NoisyEmbeddings(loaded.model)
-        self._logits = ChunkedLogits(loaded.model, loaded.prompted)
-        if self._on_cpu:
+        super().__init__(spec)
+        self._noisy = NoisyEmbeddings(self.model)
+        self._logits = ChunkedLogits(self.model, self.prompted)
+        self._may_pad = self._logits.may_pad
+        if self.on_cpu:
             # So that the memory of one chunk serves the next, since fresh pages cost time: glibc
             # gives freed blocks back at once, up to the size of the largest that it ever freed.
             torch.empty(_LARGEST_BLOCK, dtype=torch.uint8)
-        self._most_texts = loaded.batch_size or _TEXTS if self._logits.may_batch else 1
-        self.info = loaded.describe(self._most_texts)
-        self._queues: dict[tuple[frozenset[str], bool], list[Request]] = defaultdict(list)
-        self._refused: list[Answer] = []
+        self._start(self.batch_size or _TEXTS if self._logits.may_batch else 1)
 
     def turn_to(self, model: str) -> None:
-        adapter, added = read_adapter(model), self._loaded.added
-        if adapter is None or added is None:
-            raise EngineError(f"{model!r} is no adapter, which alone can take the place of another")
-        exchange_adapter(added, adapter)
-        self._loaded.check(model)
-        self._logits = ChunkedLogits(self._loaded.model, self._loaded.prompted)
+        self.exchange(model)
+        self._logits.test()
 
-    def submit(self, request: Request) -> None:
-        reason = why_impossible(
-            request, max_model_len=self.info.max_model_len, vocab_size=self._vocab_size
-        )
-        if reason is None:
-            columns = self._columns & _whole(request.columns)
-            self._queues[columns, request.noise != 0].append(request)
-        else:
-            self._refused.append(request.failed(reason))
+    def _accept(self, request: Request) -> None:
+        columns = self._columns & _whole(request.columns)
+        self._queues[columns, request.noise != 0].append(request)
 
-    def step(self) -> list[Answer]:
-        """Work on one batch. Raises `EngineError` if memory does not suffice for one text."""
-        complete, self._refused = self._refused, []
-        queue = max(self._queues.values(), key=len, default=[])
-        most = _TOKENS_ON_CPU if self._on_cpu else _TOKENS_ON_ACCELERATOR
-        batch = take_batch(
-            queue,
-            lambda request: (n_tokens(request),),
-            lambda n_texts, longest: n_texts <= self._most_texts and n_texts * longest <= most,
-            may_pad=self._logits.may_pad,
-        )
-        if batch:
-            try:
-                columns = self._columns & _whole(batch[0].columns)
-                complete.extend(self._answers(batch, columns))
-            except RuntimeError as error:
-                if not ran_out_of_memory(error):
-                    raise
-                what = f"one text of {n_tokens(batch[0])}"
-                self._most_texts = put_back(batch, queue, what, "a smaller logits_memory or")
-        return complete
+    def _lengths(self, item: Request) -> tuple[int]:
+        return (len(item.context_ids or ()) + len(item.text_ids or ()),)
 
-    def close(self) -> None:
-        del self._loaded, self._logits, self._noisy
-
-    @property
-    def _on_cpu(self) -> bool:
-        return self._device.type == "cpu"
+    def _fits(self, n_items: int, *largest: int) -> bool:
+        most = _TOKENS_ON_CPU if self.on_cpu else _TOKENS_ON_ACCELERATOR
+        return n_items <= self._most and n_items * sum(largest) <= most
 
     @torch.inference_mode()
-    def _answers(self, batch: list[Request], columns: frozenset[str]) -> list[Answer]:
+    def _answers(self, batch: list[Request]) -> list[Answer]:
+        columns = self._columns & _whole(batch[0].columns)
         texts = [[*(each.context_ids or ()), *(each.text_ids or ())] for each in batch]
-        width = max(map(len, texts))
-        token_ids = torch.tensor([text + [0] * (width - len(text)) for text in texts])
-        scored = [
-            range(len(request.context_ids or ()), len(text))
-            for request, text in zip(batch, texts, strict=True)
-        ]
-        places = torch.tensor(
-            [row * width + place for row, each in enumerate(scored) for place in each]
+        token_ids, _ = padded(texts, self.device)
+        width = token_ids.shape[1]
+        wanted: list[int] = []
+        before: list[int] = []  # the token whose logits give the probability of one that is wanted
+        for row, (request, text) in enumerate(zip(batch, texts, strict=True)):
+            first = len(request.context_ids or ())
+            wanted += text[first:]
+            starts = (first if request.question else place for place in range(first, len(text)))
+            before += [row * width + place - 1 for place in starts]
+        most = self._logits_bytes // (self.vocab_size * entry_bytes(columns, self._decoding))
+        most = max(1, min(most, _CHUNK_ON_CPU) if self.on_cpu else most)
+        chunks = self._logits.chunks(
+            token_ids,
+            torch.tensor(before, device=self.device),
+            most,
+            self._noisy(token_ids, batch) if batch[0].noise else None,
         )
-        wanted = token_ids.flatten()[places].to(self._device)
-        # The logits of the token before give a token's probability, or of what all of them answer.
-        starts = [
-            row * width + (each.start if request.question else place)
-            for row, (request, each) in enumerate(zip(batch, scored, strict=True))
-            for place in each
-        ]
-        before = torch.tensor(starts).to(self._device) - 1
-        token_ids = token_ids.to(self._device)
-        embeddings = self._noisy(token_ids, batch) if batch[0].noise else None
-        position_bytes = self._vocab_size * entry_bytes(columns, self._decoding)
-        most = max(1, self._logits_bytes // position_bytes)
-        if self._on_cpu:
-            most = min(most, _CHUNK_ON_CPU)
         parts = [
             score_tokens(logits, chunk.to(logits.device), columns, self._decoding)
             for logits, chunk in zip(
-                self._logits.chunks(token_ids, before, most, embeddings),
-                torch.split(wanted, most),
-                strict=True,
+                chunks, torch.split(torch.tensor(wanted, device=self.device), most), strict=True
             )
         ]
         found = {name: torch.cat([part[name] for part in parts]).cpu().numpy() for name in parts[0]}
-        ends = accumulate(map(len, scored), initial=0)
         if "rank" in found:
             found["rank"] = found["rank"].astype(np.uint32)
+        ends = accumulate((len(request.text_ids or ()) for request in batch), initial=0)
         return [
             text_answer(request, {name: values[start:end] for name, values in found.items()})
             for request, (start, end) in zip(batch, pairwise(ends), strict=True)

@@ -20,7 +20,7 @@ from vllm.lora.request import LoRARequest
 from vllm.platforms import current_platform
 from vllm.sampling_params import RequestOutputKind
 from vllm.usage.usage_lib import UsageContext
-from vllm.v1.engine.core_client import EngineCoreClient, SyncMPClient
+from vllm.v1.engine.core_client import SyncMPClient
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from mia_batch.errors import EngineError, SettingsError
@@ -51,69 +51,73 @@ _WAY_OUT = (
 )
 
 
-def check_arguments(arguments: dict[str, Any]) -> None:
+def _started(spec: EngineSpec, arguments: Mapping[str, Any]) -> vllm.LLMEngine:
+    """Start vLLM in this process; ``engine_args`` win over the further ``arguments``."""
     known = [field.name for field in fields(vllm.EngineArgs)]
-    for key in arguments:
+    for key in spec.engine_args:
         if key not in known:
             near = get_close_matches(key, known, n=1)
             way_out = f"did you mean {near[0]!r}?" if near else "see vllm.EngineArgs for its names"
             raise SettingsError(f"setting 'engine_arg': vLLM has no argument {key!r}; {way_out}")
-
-
-def start_vllm(spec: EngineSpec, arguments: Mapping[str, Any] | None = None) -> vllm.LLMEngine:
-    """Start vLLM in this process; ``engine_args`` win over the further ``arguments``."""
+    lora = _lora(spec.model)
     try:
-        config = _configure(spec, arguments or {})
+        config = _configure(spec, arguments)
         engine = vllm.LLMEngine.from_vllm_config(config, disable_log_stats=True)
-        if (lora := lora_of(spec.model)) is not None:
+        if lora is not None:
             engine.add_lora(lora)  # not only when the first request wants it
     except Exception as error:
-        raise _start_error(spec, error) from error
-    _wake_on_death(engine.engine_core)
+        why = f"vLLM cannot start with {spec.model!r} ({cause_of(error)})"
+        if _is_out_of_memory(error):
+            why = (
+                f"{spec.model!r} does not fit this machine's memory ({cause_of(error)}); {_WAY_OUT}"
+            )
+        elif "root cause above" in str(error):  # said by vLLM's own processes, in the log
+            why = (
+                f"vLLM's processes cannot start with {spec.model!r}; if memory is short, {_WAY_OUT}"
+            )
+        elif lora is not None:
+            why += "; take engine transformers"
+        raise EngineError(why) from error
+    if isinstance(engine.engine_core, SyncMPClient):
+        Thread(target=_wake_on_death, args=(engine.engine_core,), daemon=True).start()
     return engine
 
 
-def lora_of(model: str, number: int = 1) -> LoRARequest | None:
+def _wake_on_death(core: SyncMPClient) -> None:
+    """Let ``step`` fail when vLLM's own core process is killed; alone it would wait for ever."""
+    while not core.resources.engine_dead:
+        sleep(_SECONDS_BETWEEN_LOOKS)
+    core.outputs_queue.put_nowait(EngineDeadError())
+
+
+def _lora(model: str, number: int = 1) -> LoRARequest | None:
     """Name the adapter that every request of a model wants; None where a model is no adapter."""
     adapter = read_adapter(model)
     return None if adapter is None else LoRARequest(f"adapter {number}", number, adapter.folder)
 
 
-def exchange_lora(engine: vllm.LLMEngine, before: LoRARequest | None, model: str) -> LoRARequest:
-    """Load an adapter in the place of another; its number is new, by which vLLM knows it."""
-    after = lora_of(model, 1 if before is None else before.lora_int_id + 1)
-    if before is None or after is None:
-        raise EngineError(f"{model!r} is no adapter, which alone can take the place of another")
-    try:
-        engine.remove_lora(before.lora_int_id)
-        engine.add_lora(after)
-    except Exception as error:
-        raise EngineError(f"vLLM cannot load {model!r} ({cause_of(error)})") from error
-    return after
-
-
-def step_vllm(engine: vllm.LLMEngine) -> list[vllm.RequestOutput]:
-    """Let vLLM work for one step; raises `EngineError` if it cannot go on."""
-    try:
-        return list(engine.step())
-    except Exception as error:
-        msg = f"vLLM stopped ({cause_of(error)})"
-        if _is_out_of_memory(error):
-            msg = f"vLLM ran out of memory ({cause_of(error)}); {_WAY_OUT}"
-        elif isinstance(error, EngineDeadError):
-            msg = f"a process of vLLM ended; if memory is short, {_WAY_OUT}"
-        raise EngineError(msg) from error
-
-
 def _configure(spec: EngineSpec, given: Mapping[str, Any]) -> VllmConfig:
     on_cpu = current_platform.is_cpu()
+    model, revision = weights_source(spec.model, spec.revision)
+    tokenizer, tokenizer_revision = tokenizer_source(spec.model, spec.revision)
     arguments: dict[str, Any] = {
-        **_model_arguments(spec),
+        "model": model,
+        "revision": revision,
+        "tokenizer": tokenizer,
+        "tokenizer_revision": tokenizer_revision,
         "dtype": "float32" if on_cpu and spec.dtype == "auto" else spec.dtype,
         "tensor_parallel_size": spec.tensor_parallel_size,
         "generation_config": "vllm",  # not the model's own
         "disable_log_stats": True,
     }
+    if (adapter := read_adapter(spec.model)) is not None:  # room for the weights of its own
+        arguments |= {
+            "enable_lora": True,
+            "max_loras": 1,
+            "max_lora_rank": min(each for each in get_args(MaxLoRARanks) if each >= adapter.rank),
+            # Else the head would be wrapped too, whose log-probabilities of a batch of texts fail.
+            "lora_target_modules": list(adapter.modules) or None,
+        }
     if on_cpu:
         # CPU generators have no offset, so a seeded request prefilled in pieces ends the engine.
         arguments |= {"enforce_eager": True, "enable_chunked_prefill": False}
@@ -122,27 +126,6 @@ def _configure(spec: EngineSpec, given: Mapping[str, Any]) -> VllmConfig:
     if on_cpu and config.cache_config.kv_cache_memory_bytes is None:
         config.cache_config.kv_cache_memory_bytes = _cache_bytes(config)
     return config
-
-
-def _model_arguments(spec: EngineSpec) -> dict[str, Any]:
-    """Say which weights to load: of an adapter, those of its base, and room for its own."""
-    model, revision = weights_source(spec.model, spec.revision)
-    tokenizer, tokenizer_revision = tokenizer_source(spec.model, spec.revision)
-    arguments: dict[str, Any] = {
-        "model": model,
-        "revision": revision,
-        "tokenizer": tokenizer,
-        "tokenizer_revision": tokenizer_revision,
-    }
-    if (adapter := read_adapter(spec.model)) is None:
-        return arguments
-    return arguments | {
-        "enable_lora": True,
-        "max_loras": 1,
-        "max_lora_rank": min(each for each in get_args(MaxLoRARanks) if each >= adapter.rank),
-        # Else the head would be wrapped too, whose log-probabilities of a batch of texts fail.
-        "lora_target_modules": list(adapter.modules) or None,
-    }
 
 
 def _cache_bytes(config: VllmConfig) -> int:
@@ -161,30 +144,6 @@ def _cache_bytes(config: VllmConfig) -> int:
     return min(wanted, int(available_memory() * _SHARE_OF_MEMORY))
 
 
-def _wake_on_death(core: EngineCoreClient) -> None:
-    """Let ``step`` fail when vLLM's own core process is killed; alone it would wait for ever."""
-    if not isinstance(core, SyncMPClient):
-        return
-
-    def watch() -> None:
-        while not core.resources.engine_dead:
-            sleep(_SECONDS_BETWEEN_LOOKS)
-        core.outputs_queue.put_nowait(EngineDeadError())
-
-    Thread(target=watch, daemon=True).start()
-
-
-def _start_error(spec: EngineSpec, error: Exception) -> EngineError:
-    if _is_out_of_memory(error):
-        msg = f"{spec.model!r} does not fit this machine's memory ({cause_of(error)}); {_WAY_OUT}"
-        return EngineError(msg)
-    if "root cause above" in str(error):  # said by vLLM's own processes, in the log
-        msg = f"vLLM's processes cannot start with {spec.model!r}; if memory is short, {_WAY_OUT}"
-        return EngineError(msg)
-    msg = f"vLLM cannot start with {spec.model!r} ({cause_of(error)})"
-    return EngineError(msg if lora_of(spec.model) is None else f"{msg}; take engine transformers")
-
-
 def _is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, torch.OutOfMemoryError):
         return True
@@ -194,7 +153,7 @@ def _is_out_of_memory(error: BaseException) -> bool:
 
 _GREEDY = {"temperature": 0.0, "top_k": 0, "top_p": 1.0}
 _PLAIN = {"detokenize": False, "output_kind": RequestOutputKind.FINAL_ONLY}
-_OF_TEXTS = {"temperature": 0.0, "prompt_logprobs": 0, "flat_logprobs": True, **_PLAIN}
+_TEXT_ARGUMENTS = {"temperature": 0.0, "prompt_logprobs": 0, "flat_logprobs": True, **_PLAIN}
 _TEXTS = 64
 _ENTRY_BYTES = 12  # of the logits: they, their log-probabilities, and what finds ranks
 
@@ -210,27 +169,51 @@ class VllmEngine:
     """
 
     def __init__(self, spec: EngineSpec) -> None:
-        check_arguments(spec.engine_args)
         self._samples = spec.kind == "samples"
         if self._samples:
             self._parameters = _sampling_arguments(spec.decoding)
-            self._engine = start_vllm(spec)
-            self._parameters["stop_token_ids"] = sorted(_find_ends(self._engine))
+            self._engine = _started(spec, {})
+            model = self._engine.model_config
+            ends = end_token_ids(
+                self._engine.renderer.get_eos_token_id(),
+                getattr(model.hf_text_config, "eos_token_id", None),
+                model.try_get_generation_config().get("eos_token_id"),
+            )
+            self._parameters["stop_token_ids"] = sorted(ends)
         else:
-            self._parameters = dict(_OF_TEXTS)
+            self._parameters = dict(_TEXT_ARGUMENTS)
             forced = {"enable_prefix_caching": False, "logprobs_mode": "raw_logprobs"}
             arguments = spec.engine_args | forced
-            self._engine = start_vllm(replace(spec, engine_args=arguments), _in_pieces(spec))
+            self._engine = _started(replace(spec, engine_args=arguments), _in_pieces(spec))
         self._parameters |= _PLAIN
-        self.info = self._describe()
-        self._lora = lora_of(spec.model)
+        config: VllmConfig = self._engine.vllm_config
+        drawn = 0 if self._samples else 1  # the token that vLLM must draw takes a place
+        self.info = EngineInfo(
+            engine="vllm",
+            version=vllm.__version__,
+            device=current_platform.get_device_name(),
+            dtype=str(config.model_config.dtype).removeprefix("torch."),
+            max_model_len=config.model_config.max_model_len - drawn,
+            max_sequences=config.scheduler_config.max_num_seqs,
+        )
+        self._lora = _lora(spec.model)
         self._vocab_size = self._engine.model_config.get_vocab_size()
         self._waiting: dict[int, Request] = {}
         self._refused: list[Answer] = []
         self._check(spec.model, spec.revision)
 
     def turn_to(self, model: str) -> None:
-        self._lora = exchange_lora(self._engine, self._lora, model)
+        """Load an adapter in the place of another; its number is new, by which vLLM knows it."""
+        before = self._lora
+        after = _lora(model, 1 if before is None else before.lora_int_id + 1)
+        if before is None or after is None:
+            raise EngineError(f"{model!r} is no adapter, which alone can take the place of another")
+        try:
+            self._engine.remove_lora(before.lora_int_id)
+            self._engine.add_lora(after)
+        except Exception as error:
+            raise EngineError(f"vLLM cannot load {model!r} ({cause_of(error)})") from error
+        self._lora = after
         self._check(model)
 
     def submit(self, request: Request) -> None:
@@ -250,37 +233,57 @@ class VllmEngine:
     def step(self) -> list[Answer]:
         """Decode one token of every sequence that runs, or read one batch of texts."""
         complete, self._refused = self._refused, []
-        if self._waiting:
-            for output in step_vllm(self._engine):
-                request = self._waiting.pop(int(output.request_id))
-                of_text = _answers if request.question else _logprobs
-                read = _continuations if self._samples else of_text
-                complete.append(read(request, output))
+        for output in self._outputs() if self._waiting else ():
+            request = self._waiting.pop(int(output.request_id))
+            complete.append(self._read(request, output))
         return complete
 
     def close(self) -> None:
         self._engine.engine_core.shutdown()
 
-    def _describe(self) -> EngineInfo:
-        config: VllmConfig = self._engine.vllm_config
-        drawn = 0 if self._samples else 1  # the token that vLLM must draw takes a place
-        return EngineInfo(
-            engine="vllm",
-            version=vllm.__version__,
-            device=current_platform.get_device_name(),
-            dtype=str(config.model_config.dtype).removeprefix("torch."),
-            max_model_len=config.model_config.max_model_len - drawn,
-            max_sequences=config.scheduler_config.max_num_seqs,
-        )
+    def _outputs(self) -> list[vllm.RequestOutput]:
+        """Let vLLM work for one step; raises `EngineError` if it cannot go on."""
+        try:
+            return list(self._engine.step())
+        except Exception as error:
+            msg = f"vLLM stopped ({cause_of(error)})"
+            if _is_out_of_memory(error):
+                msg = f"vLLM ran out of memory ({cause_of(error)}); {_WAY_OUT}"
+            elif isinstance(error, EngineDeadError):
+                msg = f"a process of vLLM ended; if memory is short, {_WAY_OUT}"
+            raise EngineError(msg) from error
+
+    def _read(self, request: Request, output: vllm.RequestOutput) -> Answer:
+        """Check that all came back, then keep what was asked for."""
+        before, text = request.context_ids or [], request.text_ids or []
+        if self._samples:
+            given = []
+            for each in output.outputs:
+                if each.finish_reason not in ("stop", "length"):
+                    return request.failed(f"vLLM ended the request with {each.finish_reason!r}")
+                ids = [*each.token_ids]
+                given.append(Continuation(token_ids=ids, finish_reason=each.finish_reason))
+            return Answer(request_id=request.request_id, continuations=given)
+        if request.question:
+            listed: Any = output.outputs[0].logprobs
+            logprob = [listed[0][token].logprob for token in text]
+        else:
+            found: Any = output.prompt_logprobs
+            if found is None or found.token_ids != [*before, *text][1:]:
+                return request.failed(
+                    "vLLM gave log-probabilities of other tokens than those of the text"
+                )
+            logprob = found.logprobs[len(before) - 1 :]
+        return text_answer(request, {"logprob": np.array(logprob, dtype=np.float32)})
 
     def _check(self, model: str, revision: str | None = None) -> None:
-        parameters = vllm.SamplingParams(**_OF_TEXTS, max_tokens=1)
+        parameters = vllm.SamplingParams(**_TEXT_ARGUMENTS, max_tokens=1)
         texts = probes(self._vocab_size, self.info.max_model_len - 1)
         for number, text in enumerate(map(tokens_input, texts)):
             self._engine.add_request(str(number), text, parameters, lora_request=self._lora)
         said: dict[str, Any] = {}
         while len(said) < len(texts):
-            said |= {each.request_id: each.prompt_logprobs for each in step_vllm(self._engine)}
+            said |= {each.request_id: each.prompt_logprobs for each in self._outputs()}
         found = [np.array(said[number].logprobs, dtype=np.float32) for number in sorted(said)]
         check_probes(model, revision, self.info.dtype, found)
 
@@ -321,15 +324,6 @@ def _sampling_arguments(decoding: Decoding) -> dict[str, Any]:
     return arguments
 
 
-def _find_ends(engine: vllm.LLMEngine) -> frozenset[int]:
-    model = engine.model_config
-    return end_token_ids(
-        engine.renderer.get_eos_token_id(),
-        getattr(model.hf_text_config, "eos_token_id", None),
-        model.try_get_generation_config().get("eos_token_id"),
-    )
-
-
 def _in_pieces(spec: EngineSpec) -> dict[str, Any]:
     model, revision = weights_source(spec.model, spec.revision)
     config = AutoConfig.from_pretrained(model, revision=revision)
@@ -340,28 +334,3 @@ def _in_pieces(spec: EngineSpec) -> dict[str, Any]:
         "max_num_batched_tokens": max(most, texts),  # vLLM wants at least one token of each
         "max_num_seqs": texts,
     }
-
-
-def _continuations(request: Request, output: vllm.RequestOutput) -> Answer:
-    given = []
-    for each in output.outputs:
-        if each.finish_reason not in ("stop", "length"):
-            return request.failed(f"vLLM ended the request with {each.finish_reason!r}")
-        given.append(Continuation(token_ids=[*each.token_ids], finish_reason=each.finish_reason))
-    return Answer(request_id=request.request_id, continuations=given)
-
-
-def _answers(request: Request, output: vllm.RequestOutput) -> Answer:
-    listed: Any = output.outputs[0].logprobs
-    found = [listed[0][token].logprob for token in request.text_ids or ()]
-    return text_answer(request, {"logprob": np.array(found, dtype=np.float32)})
-
-
-def _logprobs(request: Request, output: vllm.RequestOutput) -> Answer:
-    """Check that every token came back, then keep those of the text."""
-    before = request.context_ids or []
-    found: Any = output.prompt_logprobs
-    if found is None or found.token_ids != [*before, *(request.text_ids or ())][1:]:
-        return request.failed("vLLM gave log-probabilities of other tokens than those of the text")
-    logprob = np.array(found.logprobs[len(before) - 1 :], dtype=np.float32)
-    return text_answer(request, {"logprob": logprob})

@@ -21,7 +21,6 @@ from mia_batch.evidence.parts import (
     Missing,
     Parts,
     PromptUnits,
-    TargetUnits,
     Work,
 )
 from mia_batch.evidence.request import EvidenceKind
@@ -182,7 +181,7 @@ class FillsStage(Stage):
     def left(self) -> Iterator[tuple[str, str]]:
         audit = self.audit
         for view in (view for view in _prompted(audit) if view.filled):
-            units, parts = TargetUnits(audit.target_table()), prompt_parts(audit, view)
+            units, parts = FreshUnits(audit.target_table()), prompt_parts(audit, view)
             left = Missing(units, parts, view.n, shard=audit.shard).count().left
             yield f"{view.name} prompts", f"of {left:,} texts, {view.n} each, by masked model"
 
@@ -227,7 +226,7 @@ def make_shots(audit: Audit, tokenizer: Tokenizer | None, context: int) -> None:
 def prompts_missing(audit: Audit, view: View) -> Missing:
     """Find the targets that lack prompts of a view."""
     targets = audit.run.scan("targets")
-    units = TargetUnits(targets, columns_for(audit, view, targets))
+    units = FreshUnits(targets, columns=columns_for(audit, view, targets))
     shard = audit.shard if view.filled else None  # others are made for all at once
     return Missing(units, prompt_parts(audit, view), view.n, shard=shard)
 

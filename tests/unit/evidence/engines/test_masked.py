@@ -46,16 +46,11 @@ def hidden(gaps):
     return [gaps.text[start:end] for start, end in gaps.spans]
 
 
-def test_by_hand():
+def test_signs_at_either_end_are_no_part_of_a_word_but_marks_are():
     text = "I don't,  Zoë_2!"
-    spans = word_spans(text)
-    gaps = Gaps(text, spans)
+    gaps = Gaps(text, word_spans(text))
     assert hidden(gaps) == ["I", "don't", "Zoë_2"]
     assert gaps.fill(["<m>"] * 3) == ("<m> <m>,  <m>!", [0, 4, 10])
-    assert Gaps(text, spans[1:2]).fill(["can"]) == ("I can,  Zoë_2!", [2])
-
-
-def test_signs_at_either_end_are_no_part_of_a_word_but_marks_are():
     text = "(e\u0301 दुनिया, …) [a-b] 漢字。 ¡3.14! _x_"
     assert hidden(Gaps(text, word_spans(text))) == ["e\u0301", "दुनिया", "a-b", "漢字", "3.14", "x"]
 
@@ -81,13 +76,9 @@ def hide(text, *words):
     return Gaps(text, [word_spans(text)[word] for word in words])
 
 
-def test_words_are_whole_tokens_without_signs(masked_model):
-    assert "the" in masked_model.words
-    assert "," not in masked_model.words
-    assert all(word == word.strip(" ,.") for word in masked_model.words)
-
-
 def test_a_short_text_as_the_library_reads_it(masked_model):
+    assert "the" in masked_model.words
+    assert all(word == word.strip(" ,.") for word in masked_model.words)
     (found,) = masked_model.predict([hide(SHORT, 1, 5)])
     ids = masked_model._tokenizer("The<mask> sat on the<mask>.")["input_ids"]
     assert ids[0] == BOS_ID
@@ -101,20 +92,16 @@ def test_a_short_text_as_the_library_reads_it(masked_model):
 
 
 def test_texts_and_gaps_do_not_depend_on_their_batch(masked_model):
-    """Long ones in pieces of the context beside short ones, padded."""
+    """Long ones in pieces of the context together with short ones, padded."""
     n_words = len(word_spans(LONG))
     texts = [hide(LONG, 0, n_words // 2, n_words - 1), hide(SHORT, 0), hide(LONG, n_words - 1)]
+    texts.append(hide("a <mask> is <mask>", 2))  # which has the mask itself
+    assert masked_model.predict([]) == []
     together = masked_model.predict(texts)
-    assert [of.shape for of in together] == [(n, len(masked_model.words)) for n in (3, 1, 1)]
+    assert [of.shape for of in together] == [(n, len(masked_model.words)) for n in (3, 1, 1, 1)]
     for of, text in zip(together, texts, strict=True):
         (alone,) = masked_model.predict([text])
         np.testing.assert_allclose(of, alone, rtol=1e-4)
-
-
-def test_a_text_that_has_the_mask_itself_and_no_text(masked_model):
-    (found,) = masked_model.predict([hide("a <mask> is <mask>", 2)])
-    assert np.isfinite(found).all()
-    assert masked_model.predict([]) == []
 
 
 def without_mask(folder):
@@ -205,32 +192,41 @@ def test_only_words_change(masked_model, kind, text):
     assert all(between(other) == between(text) for other in made.texts)
 
 
-@pytest.mark.parametrize("kind", [neighbours, perturbations])
+@pytest.mark.parametrize("kind", [neighbours, perturbations, paraphrases])
 def test_the_same_seed_gives_the_same_first_ones_and_another_something_else(masked_model, kind):
-    first = make(kind, masked_model, LONGER, 5)
-    assert make(kind, masked_model, LONGER, 5) == first
-    assert make(kind, masked_model, LONGER, 7).texts[:5] == first.texts
-    assert make(kind, masked_model, LONGER, 5, seed=1) != first
-    assert make(kind, masked_model, LONGER, 5, target_id="1" * 32) != first
+    first = make(kind, masked_model, LONGER, 6)
+    assert make(kind, masked_model, LONGER, 6) == first
+    more = make(kind, masked_model, LONGER, 21).texts
+    assert (len(more), more[:6]) == (21, first.texts)
+    assert make(kind, masked_model, LONGER, 6, seed=1) != first
+    assert make(kind, masked_model, LONGER, 6, target_id="1" * 32) != first
 
 
-@pytest.mark.parametrize("kind", [neighbours, perturbations])
-@pytest.mark.parametrize("text", ["", " ", "…!", "word", " word. "])
-def test_a_text_without_two_words_has_none_and_a_reason(masked_model, kind, text):
-    made = make(kind, masked_model, text, 5)
-    assert made.texts == ()
-    assert "fewer than two words" in made.reason
+@pytest.mark.parametrize(
+    ("kind", "what", "texts"),
+    [
+        (neighbours, "words", ["", " ", "…!", "word", " word. "]),
+        (perturbations, "words", ["", "word"]),
+        (paraphrases, "tokens", ["", " ", "\n\t", "漢", "e"]),
+    ],
+)
+def test_a_text_without_two_words_has_no_variants_and_a_reason(masked_model, kind, what, texts):
+    for text in texts:
+        made = make(kind, masked_model, text, 5)
+        assert made == ((), f"the text has fewer than two {what} that could be replaced")
 
 
-def test_each_neighbour_replaces_another_word(masked_model):
-    texts = make(neighbours, masked_model, LONGER, 20).texts
-    places = [changed(LONGER, other) for other in texts]
-    assert all(len(place) == 1 for place in places)
-    assert len({place for (place,) in places}) == 20
-    assert all(
-        words(LONGER)[place].casefold() != words(other)[place].casefold()
-        for other, (place,) in zip(texts, places, strict=True)
-    )
+def test_each_neighbour_has_the_likeliest_other_word_in_another_place(masked_model):
+    found = []
+    for other in make(neighbours, masked_model, LONGER, 20).texts:
+        (place,) = changed(LONGER, other)
+        found.append(place)
+        (row,) = masked_model.predict([Gaps(LONGER, [word_spans(LONGER)[place]])])[0]
+        hidden = words(LONGER)[place].casefold()
+        ranked = sorted(zip(row, masked_model.words, strict=True), key=lambda pair: -pair[0])
+        best = next(word for _, word in ranked if word.casefold() != hidden)
+        assert words(other)[place] == best
+    assert len(set(found)) == 20
 
 
 def test_a_short_text_gets_further_replacements_of_its_words(masked_model):
@@ -241,16 +237,6 @@ def test_a_short_text_gets_further_replacements_of_its_words(masked_model):
     assert places[3:6] == places[:3]
 
 
-def test_a_neighbour_has_the_likeliest_other_word(masked_model):
-    for other in make(neighbours, masked_model, LONGER, 5).texts:
-        (place,) = changed(LONGER, other)
-        (row,) = masked_model.predict([Gaps(LONGER, [word_spans(LONGER)[place]])])[0]
-        hidden = words(LONGER)[place].casefold()
-        ranked = sorted(zip(row, masked_model.words, strict=True), key=lambda pair: -pair[0])
-        best = next(word for _, word in ranked if word.casefold() != hidden)
-        assert words(other)[place] == best
-
-
 def test_perturbations_hide_spans_of_two_words_apart(masked_model):
     n_words = len(words(LONGER))
     for other in make(perturbations, masked_model, LONGER, 20).texts:
@@ -258,11 +244,8 @@ def test_perturbations_hide_spans_of_two_words_apart(masked_model):
         assert 0 < len(places) <= 2 * -(-0.15 * n_words // 2)
         runs = "".join("x" if i in places else " " for i in range(n_words)).split()
         assert max(map(len, runs)) <= 2
-
-
-def test_perturbations_are_drawn(masked_model):
     texts = make(perturbations, masked_model, "Big cats run", 30).texts
-    assert len(set(texts)) > 15
+    assert len(set(texts)) > 15  # they are drawn
 
 
 # Symmetric paraphrases, against Algorithm 2 of SPV-MIA written with plain transformers.
@@ -320,84 +303,31 @@ def test_pairs_are_those_of_algorithm_2(masked_model, one_thread, text, share):
     assert len(set(found)) > 2
 
 
-def test_the_nearest_to_a_mirrored_point_is_mostly_the_token_itself(masked_model):
-    texts = paraphrases(masked_model, LONG, n=20, seed=SEED).texts
-    assert sum(text == LONG for text in texts[1::2]) >= 8
-    assert LONG not in texts[::2]
-
-
-NAMES = ["<s>", "</s>", "<mask>", "<unk>", "a", "cat", "dog", "cow", "pig", "ox", "hog"]
-PLACES = [(0, -90), (-1, 6), (7, 0), (-1, 0), (90, 90), (0, 0), (1, 0), (4, 0), (0, 3), (6.5, 0)]
-PLACES += [(-1, 5)]
-
-
-@pytest.fixture(scope="module")
-def animals():
-    """A model with two features that puts a dog everywhere; specials lie on mirrored points."""
-    tokenizer = Tokenizer(models.WordLevel({n: i for i, n in enumerate(NAMES)}, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    marks = {"bos_token": "<s>", "eos_token": "</s>", "mask_token": "<mask>", "unk_token": "<unk>"}
-    config = BertConfig(
-        vocab_size=len(NAMES),
-        hidden_size=2,
-        intermediate_size=2,
-        num_hidden_layers=1,
-        num_attention_heads=1,
-        max_position_embeddings=34,
-        tie_word_embeddings=False,
-    )
-    model = BertForMaskedLM(config)
-    with torch.no_grad():
-        model.get_input_embeddings().weight.copy_(torch.tensor(PLACES))
-        model.cls.predictions.decoder.weight.zero_()
-        model.cls.predictions.decoder.bias[NAMES.index("dog")] = 1e4
-    return MaskedModel(model, PreTrainedTokenizerFast(tokenizer_object=tokenizer, **marks))
-
-
-def test_three_words_by_hand(animals):
-    """E(dog) = (1, 0).
-
-    cat (0, 0): mirrored (-1, 0), nearest cat itself, at 1. cow (4, 0): (7, 0), nearest ox, at 0.5.
-    pig (0, 3): (-1, 6), nearest hog, at 1.
-    """
-    made = paraphrases(animals, "cat,  cow pig", n=2, seed=SEED, share=1.0)
-    assert made.texts == ("dog,  dog dog", "cat,  ox hog")
-    again = paraphrases(animals, "dog dog", n=2, seed=SEED, share=1.0)
-    assert again.texts == ("dog dog", "dog dog")
-
-
-def test_a_token_that_stays_is_written_as_it_was():
-    """An uncased tokenizer reads Dog as dog, which is what is put there."""
-    tokenizer = Tokenizer(models.WordPiece({n: i for i, n in enumerate(NAMES)}, unk_token="<unk>"))
-    tokenizer.normalizer = normalizers.Lowercase()
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.decoder = decoders.WordPiece()
-    marks = {"mask_token": "<mask>", "unk_token": "<unk>"}
-    config = BertConfig(
-        vocab_size=len(NAMES), hidden_size=2, intermediate_size=2, num_attention_heads=1
-    )
-    model = BertForMaskedLM(config)
-    with torch.no_grad():
-        model.cls.predictions.decoder.bias[NAMES.index("dog")] = 1e4
-    uncased = MaskedModel(model, PreTrainedTokenizerFast(tokenizer_object=tokenizer, **marks))
-    plus, _ = paraphrases(uncased, "Dog COW\nPig", n=2, seed=SEED, share=1.0).texts
-    assert plus == "Dog dog\ndog"
-
-
-PIECES = ["[U]", "[M]", "a", "the", "cat", "##s", "dog", "."]
+PIECES = ["[U]", "[M]", "a", "the", "cat", "##s", "dog", ".", "cow", "pig"]
 
 
 @pytest.fixture(scope="module")
 def word_pieces():
+    """An uncased model that puts a dog everywhere."""
     vocabulary = {name: i for i, name in enumerate(PIECES)}
     tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[U]"))
+    tokenizer.normalizer = normalizers.Lowercase()
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece()
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[U]", mask_token="[M]")
     config = BertConfig(
         vocab_size=len(PIECES), hidden_size=2, intermediate_size=2, num_attention_heads=1
     )
-    return MaskedModel(BertForMaskedLM(config), fast).vocabulary
+    model = BertForMaskedLM(config)
+    with torch.no_grad():
+        model.cls.predictions.decoder.bias[PIECES.index("dog")] = 1e4
+    return MaskedModel(model, fast)
+
+
+def test_a_token_that_stays_is_written_as_it_was(word_pieces):
+    """The tokenizer reads Dog as dog, which is what is put there."""
+    plus, _ = paraphrases(word_pieces, "Dog COW\nPig", n=2, seed=SEED, share=1.0).texts
+    assert plus == "Dog dog\ndog"
 
 
 @pytest.mark.parametrize(
@@ -414,10 +344,10 @@ def word_pieces():
     ],
 )
 def test_pieces_of_words_join_as_the_tokenizer_writes_them(word_pieces, place, token, expected):
-    cut = word_pieces.cut("the cats  the\ncat.")
+    vocabulary = word_pieces.vocabulary
+    cut = vocabulary.cut("the cats  the\ncat.")
     assert cut.places == list(range(6))
-    written = word_pieces.written(PIECES.index(token), cut.token_ids[place])
-    assert cut.replace([(place, *written)]) == expected
+    assert vocabulary.replace(cut, [place], [PIECES.index(token)]) == expected
 
 
 def test_what_is_not_replaced_stays_character_by_character():
@@ -439,21 +369,6 @@ def test_bytes_of_a_character_and_special_tokens_are_never_replaced(masked_model
     for other in paraphrases(masked_model, text, n=20, seed=SEED, share=1.0).texts:
         assert other.startswith("</s>")
         assert " 漢 <mask>" in other
-
-
-def test_the_first_pairs_are_the_same_whatever_their_number(masked_model):
-    fewer = paraphrases(masked_model, BRIEF, n=6, seed=SEED).texts
-    more = paraphrases(masked_model, BRIEF, n=41, seed=SEED).texts
-    assert (len(fewer), len(more)) == (6, 41)
-    assert more[:6] == fewer
-    assert paraphrases(masked_model, BRIEF, n=6, seed=SEED + 65536).texts != fewer
-
-
-@pytest.mark.parametrize("text", ["", " ", "\n\t", "漢", "e"])
-def test_a_text_without_two_tokens_has_none_and_a_reason(masked_model, text):
-    made = paraphrases(masked_model, text, n=4, seed=SEED)
-    assert made.texts == ()
-    assert made.reason == "the text has fewer than two tokens that could be replaced"
 
 
 def test_each_token_is_hidden_with_the_share_as_its_probability():

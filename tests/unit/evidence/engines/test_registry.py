@@ -13,23 +13,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from mia_batch import plugins
 from mia_batch.errors import EngineError, SettingsError
 from mia_batch.evidence.engines import registry
 from mia_batch.evidence.engines.registry import (
     EngineType,
-    Row,
     check_probes,
     cut_at_end,
     end_token_ids,
     engine_types,
     load_engine,
-    n_tokens,
     probes,
-    take_batch,
     why_impossible,
     why_not,
 )
@@ -68,38 +63,32 @@ def show_gpu(monkeypatch: pytest.MonkeyPatch, *, there: bool) -> None:
     monkeypatch.setattr(registry, "_ACCELERATORS", ("null",) if there else ("no such device",))
 
 
-VLLM_LACKS = "pip install 'mia-batch[vllm]'"
+VLLM_MISSING = "pip install 'mia-batch[vllm]'"
+NO_ENGINE = r"no engine can run .*'mia-batch\[vllm\]'.*'mia-batch\[transformers\]'"
 
 
 @pytest.mark.parametrize(
-    ("name", "lacks", "build", "gpu", "chosen", "why"),
+    ("name", "absent", "build", "gpu", "chosen", "why"),
     [
         ("auto", [], "cpu", False, "vllm", "^vLLM's CPU build is installed$"),
         ("auto", [], "gpu", True, "vllm", "^vLLM's GPU build is installed$"),
         ("auto", [], "gpu", False, "transformers", "GPU build is installed and .* shows no GPU$"),
-        ("auto", ["vllm"], "gpu", False, "transformers", re.escape(VLLM_LACKS)),
+        ("auto", ["vllm"], "gpu", False, "transformers", re.escape(VLLM_MISSING)),
         ("transformers", [], "gpu", False, "transformers", "^asked for$"),
-        ("vllm", ["vllm"], "cpu", False, None, f"'engine': 'vllm' .*{re.escape(VLLM_LACKS)}"),
+        ("vllm", ["vllm"], "cpu", False, None, f"'engine': 'vllm' .*{re.escape(VLLM_MISSING)}"),
         ("vllm", ["lscpu"], "cpu", False, None, "lscpu .*util-linux"),
         ("transformers", ["torch"], "cpu", False, None, r"package torch .*batch\[transformers\]'"),
         ("transformers", ["transformers"], "cpu", False, None, "'transformers' .* package transf"),
-        (
-            "auto",
-            ["vllm", "torch"],
-            "cpu",
-            False,
-            None,
-            r"no engine can run .*'mia-batch\[vllm\]'.*'mia-batch\[transformers\]'",
-        ),
+        ("auto", ["vllm", "torch"], "cpu", False, None, NO_ENGINE),
         ("vlm", [], "cpu", False, None, "'engine' is 'vlm'; known are auto, vllm, transf"),
     ],
 )
 def test_which_engine_is_taken(
-    installed, monkeypatch, name, lacks, build, gpu, chosen, why, request
+    installed, monkeypatch, name, absent, build, gpu, chosen, why, request
 ):
     request.getfixturevalue(f"{build}_build")
-    installed.difference_update(lacks)
-    if "lscpu" in lacks:
+    installed.difference_update(absent)
+    if "lscpu" in absent:
         monkeypatch.setattr(registry, "which", lambda _: None)
     show_gpu(monkeypatch, there=gpu)
     if chosen is None:
@@ -130,36 +119,25 @@ def test_choosing_imports_no_engine():
     assert {"torch", "transformers", "vllm"}.isdisjoint(json.loads(run.stdout))
 
 
-BOTH_MOMENTS = {"vocabulary_mean", "vocabulary_variance"}
+MOMENTS = {"vocabulary_mean", "vocabulary_variance"}
 
 
 @pytest.mark.parametrize(
     ("engine", "columns", "words"),
     [
-        ("transformers", {*BOTH_MOMENTS, "rank", "support_mass", "noise"}, None),
+        ("transformers", {*MOMENTS, "rank", "support_mass", "noise"}, None),
         ("vllm", set(), None),
-        ("openai", set(), None),
-        (
-            "vllm",
-            BOTH_MOMENTS,
-            "engine vllm cannot compute mean and variance over the vocabulary",
-        ),
-        (
-            "openai",
-            {"rank", "support_mass"},
-            "engine openai cannot compute exact ranks and the mass that decoding keeps",
-        ),
-        (
-            "vllm",
-            {*BOTH_MOMENTS, "rank", "support_mass"},
-            "engine vllm cannot compute mean and variance over the vocabulary, exact ranks and "
-            "the mass that decoding keeps",
-        ),
         ("vllm", {"noise"}, "engine vllm cannot compute noise on embeddings"),
         (
             "openai",
-            {"noise", "rank"},
+            {"rank", "noise"},
             "engine openai cannot compute exact ranks and noise on embeddings",
+        ),
+        (
+            "vllm",
+            {*MOMENTS, "rank", "support_mass"},
+            "engine vllm cannot compute mean and variance over the vocabulary, exact ranks and "
+            "the mass that decoding keeps",
         ),
         ("replay", set(), "engine replay gives no logprobs"),
     ],
@@ -169,7 +147,7 @@ def test_what_an_engine_cannot_compute_is_known_without_it(engine, columns, word
 
 
 @pytest.mark.usefixtures("installed", "cpu_build")
-def test_where_the_engine_lacks_a_column_transformers_computes_it():
+def test_what_the_engine_cannot_compute_transformers_does():
     engine, why = registry.choose_engine("auto", "logprobs", frozenset({"rank"}))
     assert (engine, why) == ("transformers", "engine vllm cannot compute exact ranks")
 
@@ -285,6 +263,7 @@ def test_memory_is_what_container_and_machine_leave(tmp_path, monkeypatch, files
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 NAN = float("nan")
+TOO_LARGE = "'dtype': .* has or computes values too large for float16; take bfloat16 or float32"
 
 
 def spec(model: Path | str, **changes: Any) -> EngineSpec:
@@ -301,39 +280,22 @@ def test_a_random_model_of_any_architecture_passes(architecture, tmp_path):
     assert engine.step()[0].error is None
 
 
-@pytest.mark.parametrize("kind", ["samples", "logprobs"])
 @pytest.mark.parametrize(
     ("changed", "dtype", "words"),
     [
-        (
-            times(NAN, "1.mlp.up_proj"),
-            "float32",
-            r"not finite numbers .* in model\.layers\.1\.mlp\.up",
-        ),
-        (
-            times(NAN, "lm_head"),
-            "float32",
-            r"not finite numbers .* in lm_head\.weight; give anothe",
-        ),
+        (times(NAN, "1.mlp.up"), "float32", r"not finite numbers .* in model\.layers\.1\.mlp\.up"),
+        (times(NAN, "lm_head"), "float32", r"not finite numbers .* in lm_head\.weight; give anoth"),
         (times(1e30, "0.mlp"), "float32", "not finite numbers, though its weights are; give anoth"),
-        (
-            times(1e6, "1.mlp.up"),
-            "float16",
-            "'dtype': .* has or computes values too large for float16; take bfloat16 or float32",
-        ),
-        (
-            times(3e4, "0.mlp.up", "0.mlp.down"),
-            "float16",
-            "'dtype': .* has or computes values too large for float16",
-        ),
+        (times(1e6, "1.mlp.up"), "float16", TOO_LARGE),
+        (times(3e4, "0.mlp.up", "0.mlp.down"), "float16", TOO_LARGE),
     ],
 )
 def test_a_model_whose_numbers_are_not_finite_is_refused_with_their_cause(
-    checkpoint, tmp_path, kind, changed, dtype, words
+    checkpoint, tmp_path, changed, dtype, words
 ):
     model = change(shutil.copytree(checkpoint, tmp_path / "model"), changed)
     with pytest.raises(SettingsError, match=words):
-        load_engine(spec(model, kind=kind, dtype=dtype))
+        load_engine(spec(model, dtype=dtype))
 
 
 def test_an_adapter_whose_numbers_are_not_finite_is_named_before_its_base(checkpoint, tmp_path):
@@ -343,14 +305,11 @@ def test_an_adapter_whose_numbers_are_not_finite_is_named_before_its_base(checkp
 
 
 @pytest.mark.filterwarnings("ignore")  # transformers warns, too
-@pytest.mark.parametrize("kind", ["samples", "logprobs"])
-def test_a_model_that_looks_at_later_tokens_is_refused(tmp_path, kind):
+def test_a_model_that_looks_at_later_tokens_is_refused(tmp_path):
     made("Bert", initializer_range=0.2).save_pretrained(tmp_path)
     save_tokenizer(byte_level_tokenizer(), tmp_path)
-    with pytest.raises(
-        SettingsError, match=r"looks at later tokens, so it has no .*; give a causal"
-    ):
-        load_engine(spec(tmp_path, kind=kind))
+    with pytest.raises(SettingsError, match=r"later tokens, so it has no .*; give a causal"):
+        load_engine(spec(tmp_path, kind="samples"))
 
 
 @pytest.mark.parametrize(
@@ -402,131 +361,33 @@ def test_a_text_is_cut_after_its_end_or_its_budget(token_ids, most, kept, finish
     assert found == Continuation(token_ids=kept, finish_reason=finish)
 
 
-@given(st.lists(st.integers(0, 9)), st.frozensets(st.integers(0, 9)), st.integers(1, 20))
-def test_a_cut_text_is_a_start_that_holds_no_end_but_its_last_token(token_ids, ends, max_tokens):
-    found = cut_at_end(token_ids, ends, max_tokens)
-    assert found.token_ids is not None
-    assert found.token_ids == token_ids[: len(found.token_ids)]
-    assert ends.isdisjoint(found.token_ids[:-1])
-    if found.finish_reason == "stop":
-        assert found.token_ids[-1] in ends
-    else:
-        assert len(found.token_ids) == min(len(token_ids), max_tokens)
-        assert ends.isdisjoint(found.token_ids)
+SAMPLES: dict[str, Any] = {"kind": "samples", "context_ids": [1, 2]}
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("asked", "words"),
     [
-        ({"context_ids": [1]}, None),
-        ({"context_ids": [0, 8, 8]}, None),
-        ({"context_ids": []}, "the prompt has no tokens"),
-        ({"context_ids": [1] * 4}, "4 tokens, which leaves no room in .* context of 4"),
-        ({"context_ids": [9]}, "outside the model's vocabulary of 9"),
-        ({"context_ids": [-1]}, "outside the model's vocabulary of 9"),
-        ({"n": 0}, "at least one sample"),
-        ({"max_tokens": 0}, "and one token"),
+        (SAMPLES | {"context_ids": [1]}, None),
+        (SAMPLES | {"context_ids": [0, 8, 8]}, None),
+        (SAMPLES | {"context_ids": []}, "the prompt has no tokens"),
+        (SAMPLES | {"context_ids": [1] * 4}, "4 tokens, which leaves no room in .* context of 4"),
+        (SAMPLES | {"context_ids": [9]}, "outside the model's vocabulary of 9"),
+        (SAMPLES | {"context_ids": [-1]}, "outside the model's vocabulary of 9"),
+        (SAMPLES | {"n": 0}, "at least one sample"),
+        (SAMPLES | {"max_tokens": 0}, "and one token"),
+        (([1], [2]), None),
+        (([1, 2, 0], [8]), None),
+        (([], []), "a text of 0 tokens has none to score from token 0 on"),
+        (([1], []), "a text of 1 tokens has none"),
+        (([1, 2], []), "none to score from token 2 on"),
+        (([], [1, 2]), "none to score from token 0 on"),
+        (([1], [1] * 4), "5 tokens, more than the model's context of 4"),
+        (([1], [9]), "outside the model's vocabulary of 9"),
+        (([-1], [1]), "outside the model's vocabulary of 9"),
     ],
 )
-def test_what_no_engine_can_answer_has_its_reason(changes, words):
-    values = {"request_id": 0, "kind": "samples", "context_ids": [1, 2]} | changes
-    found = why_impossible(Request(**values), max_model_len=4, vocab_size=9)
+def test_what_no_engine_can_answer_has_its_reason(asked, words):
+    if isinstance(asked, tuple):
+        asked = dict(zip(("context_ids", "text_ids"), asked, strict=True), kind="logprobs")
+    found = why_impossible(Request(request_id=0, **asked), max_model_len=4, vocab_size=9)
     assert (found is None) if words is None else re.search(words, found or "")
-
-
-@pytest.mark.parametrize(
-    ("token_ids", "first", "words"),
-    [
-        ([1, 2], 1, None),
-        ([1, 2, 0, 8], 3, None),
-        ([], 1, "a text of 0 tokens has none to score from token 0 on"),
-        ([1], 1, "a text of 1 tokens has none"),
-        ([1, 2], 2, "none to score from token 2 on"),
-        ([1, 2], 0, "none to score from token 0 on"),
-        ([1] * 5, 1, "5 tokens, more than the model's context of 4"),
-        ([1, 9], 1, "outside the model's vocabulary of 9"),
-        ([-1, 1], 1, "outside the model's vocabulary of 9"),
-    ],
-)
-def test_what_no_engine_can_score_has_its_reason(token_ids, first, words):
-    request = text_request(0, token_ids, first)
-    found = why_impossible(request, max_model_len=4, vocab_size=9)
-    assert (found is None) if words is None else (found is not None and words in found)
-
-
-def row(n_prompt: int, n_output: int, index: int = 0) -> Row:
-    request = Request(
-        request_id=0,
-        kind="samples",
-        context_ids=[1] * n_prompt,
-        seed=100,
-        n=5,
-        max_tokens=n_output,
-    )
-    return Row(request=request, index=index, max_tokens=n_output)
-
-
-def text(n: int) -> Request:
-    return Request(request_id=0, kind="logprobs", context_ids=[1], text_ids=[1] * (n - 1))
-
-
-def of_row(row: Row) -> tuple[int, int]:
-    return len(row.prompt), row.max_tokens
-
-
-def of_text(request: Request) -> tuple[int]:
-    return (n_tokens(request),)
-
-
-ROWS = st.lists(st.builds(row, st.integers(1, 20), st.integers(1, 20)), max_size=20)
-TEXTS = st.lists(st.integers(2, 20).map(text), max_size=20)
-
-
-def test_the_oldest_row_brings_those_most_like_it():
-    assert row(1, 1, index=3).seed == 103
-    queue = [row(5, 5), row(20, 5), row(6, 5), row(5, 9), row(5, 5)]
-    oldest, _, near, _, same = queue
-    assert take_batch(queue, of_row, lambda n, *_: n <= 3) == [oldest, same, near]
-    assert [len(left.prompt) for left in queue] == [20, 5]
-
-
-@pytest.mark.parametrize(
-    ("lengths", "fits", "may_pad", "taken"),
-    [
-        ([5, 6, 7], lambda n, longest: n * longest <= 20, True, 2),  # padding counts
-        ([5, 6, 5, 4], lambda *_: True, False, 2),
-        ([5, 5], lambda *_: False, True, 1),  # one always is
-        ([], lambda *_: True, True, 0),
-    ],
-)
-def test_how_many_texts_come_together(lengths, fits, may_pad, taken):
-    queue = [*map(text, lengths)]
-    assert len(take_batch(queue, of_text, fits, may_pad=may_pad)) == taken
-
-
-@given(ROWS, st.integers(1, 8), st.integers(1, 40))
-def test_every_row_is_decoded_once_in_batches_that_fit(rows, most_rows, most_tokens):
-    def fits(n_rows, n_prompt, n_output):
-        return n_rows <= most_rows and n_prompt + n_output <= most_tokens
-
-    queue, decoded = list(rows), []
-    while batch := take_batch(queue, of_row, fits):
-        widest = map(max, *map(of_row, batch)) if len(batch) > 1 else of_row(batch[0])
-        assert len(batch) == 1 or fits(len(batch), *widest)
-        decoded += batch
-    assert sorted(map(id, decoded)) == sorted(map(id, rows))
-
-
-@given(TEXTS, st.integers(1, 8), st.integers(1, 60), st.booleans())
-def test_every_text_is_taken_once_in_batches_that_fit(texts, most_texts, most_tokens, may_pad):
-    def fits(n_texts, longest):
-        return n_texts <= most_texts and n_texts * longest <= most_tokens
-
-    queue, scored = list(texts), []
-    while batch := take_batch(queue, of_text, fits, may_pad=may_pad):
-        lengths = {n_tokens(each) for each in batch}
-        assert len(batch) == 1 or len(batch) * max(lengths) <= most_tokens
-        assert len(batch) <= most_texts
-        assert may_pad or len(lengths) == 1
-        scored += batch
-    assert sorted(map(id, scored)) == sorted(map(id, texts))

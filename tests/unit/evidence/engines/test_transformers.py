@@ -1,9 +1,16 @@
-"""The transformers engine, its sampler, scores and chunks of logits."""
+"""The transformers engine: sampler, scores, chunks of logits, adapters, noise on embeddings."""
 
 from __future__ import annotations
 
 import json
 import math
+import os
+import shutil
+import signal
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,30 +20,46 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from scipy.special import logsumexp
+from numpy.typing import NDArray
+from safetensors.torch import load_file
 from scipy.stats import chisquare
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from mia_batch.errors import EngineError, SettingsError
 from mia_batch.evidence.engines import transformers as engine_module
+from mia_batch.evidence.engines.registry import can_turn, load_engine
 from mia_batch.evidence.engines.transformers import (
     VOCABULARY,
     ChunkedLogits,
+    Pretrained,
     SeededSampler,
     TransformersLogprobs,
     TransformersSamples,
     entry_bytes,
     keep_likeliest,
     score_tokens,
+    take_batch,
 )
-from mia_batch.evidence.process import EngineProcess
-from mia_batch.evidence.request import Answer, Decoding, Engine, EngineSpec, Request
+from mia_batch.evidence.process import EngineProcess, KeptEngine, LocalSource
+from mia_batch.evidence.request import Decoding, Engine, EngineSpec, EvidenceKind, Request
+from mia_batch.models.tokens import Tokenizer
+from tests.adapters import (
+    KINDS,
+    VIRTUAL_TOKENS,
+    save_adapter,
+    save_gpt2,
+    save_merged,
+    slow_greedy,
+    slow_logprobs,
+)
 from tests.architectures import ARCHITECTURES, made
-from tests.checkpoints import BOS_ID
+from tests.checkpoints import BOS_ID, CONTEXT, TEXTS
 from tests.engine_conformance import (
     LogprobsConformance,
     SamplesConformance,
+    Started,
+    answers,
     exact_logprobs,
     ids,
     outputs,
@@ -46,33 +69,25 @@ from tests.engine_conformance import (
     texts,
     token_values,
 )
+from tests.processes import is_alive
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def spec_of(checkpoint: Path, kind: Any, **changes: Any) -> EngineSpec:
-    return EngineSpec(engine="transformers", kind=kind, model=str(checkpoint), **changes)
+def spec(model: Path, kind: EvidenceKind = "logprobs", **changes: Any) -> EngineSpec:
+    return EngineSpec(engine="transformers", kind=kind, model=str(model), **changes)
 
 
 def started(checkpoint: Path, **changes: Any) -> TransformersSamples:
-    return TransformersSamples(spec_of(checkpoint, "samples", **changes))
+    return TransformersSamples(spec(checkpoint, "samples", **changes))
 
 
 def started_logprobs(checkpoint: Path, **changes: Any) -> TransformersLogprobs:
-    return TransformersLogprobs(spec_of(checkpoint, "logprobs", **changes))
+    return TransformersLogprobs(spec(checkpoint, "logprobs", **changes))
 
 
-def all_results(engine: Engine, n: int) -> dict[int, Answer]:
-    found: dict[int, Answer] = {}
-    while len(found) < n:
-        found |= {result.request_id: result for result in engine.step()}
-    return found
-
-
-def answered(engine: Engine, requests: list[Request]) -> dict[int, Answer]:
-    for each in requests:
-        engine.submit(each)
-    return all_results(engine, len(requests))
+def assert_near(found: Any, expected: Any, atol: float = 1e-5, rtol: float = 1e-6) -> None:
+    np.testing.assert_allclose(found, expected, rtol=rtol, atol=atol)
 
 
 class TestTransformers(SamplesConformance):
@@ -87,42 +102,47 @@ def test_an_end_that_only_the_generation_config_names_ends_a_text(
     each = request(0, [0], n=20, max_tokens=30)
     plain = outputs(transformers_engine, [each])[0]
     common = max(range(2, 600), key=lambda token: sum(token in ids(p) for p in plain))
-    folder = tmp_path / "model"
-    folder.mkdir()
-    for file in checkpoint.iterdir():
-        (folder / file.name).write_bytes(file.read_bytes())
+    folder = shutil.copytree(checkpoint, tmp_path / "model")
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [common]}))
-    engine = started(folder)
-    engine.submit(each)
-    for cut, whole in zip(all_results(engine, 1)[0].continuations, plain, strict=True):
+    found = outputs(started(folder), [each])[0]
+    for cut, whole in zip(found, plain, strict=True):
         if common in ids(whole):
-            assert ids(cut) == ids(whole)[: ids(whole).index(common) + 1]
-            assert cut.finish_reason == "stop"
+            end = ids(whole).index(common) + 1
+            assert (ids(cut), cut.finish_reason) == (ids(whole)[:end], "stop")
         else:
             assert cut == whole
 
 
 def test_when_memory_runs_out_batches_are_halved_and_nothing_is_lost(
-    checkpoint, monkeypatch, transformers_engine
+    checkpoint, monkeypatch, transformers_engine, transformers_logprobs
 ):
-    engine = started(checkpoint, engine_args={"batch_size": 16})
+    engine: Any = started(checkpoint, engine_args={"batch_size": 16})
     tried = out_of_memory(monkeypatch, engine, "_decode")
     requests = [request(i, prompt, n=2) for i, prompt in enumerate(prompts(8))]
-    found = {key: result.continuations for key, result in answered(engine, requests).items()}
+    found = outputs(engine, requests)
     assert tried[:4] == [16, 8, 4, 2]
     assert found == outputs(transformers_engine, requests)
+    engine = started_logprobs(checkpoint, engine_args={"batch_size": 8})
+    tried = out_of_memory(monkeypatch, engine, "_answers")
+    requests = [text_request(i, each) for i, each in enumerate(texts(8))]
+    values = token_values(engine, requests)
+    assert tried[:3] == [8, 4, 2]
+    for key, expected in token_values(transformers_logprobs, requests).items():
+        assert_near(values[key]["logprob"], expected["logprob"])
 
 
-def out_of_memory(monkeypatch: pytest.MonkeyPatch, engine: Engine, method: str) -> list[int]:
-    """Let batches of more than three run out of memory; the sizes of all that are tried."""
+def out_of_memory(
+    monkeypatch: pytest.MonkeyPatch, engine: Engine, method: str, most: int = 3
+) -> list[int]:
+    """Let batches of more than so many run out of memory; the sizes of all that are tried."""
     tried: list[int] = []
     own = getattr(engine, method)
 
-    def limited(batch: list[Any], *columns: Any) -> Any:
+    def limited(batch: list[Any]) -> Any:
         tried.append(len(batch))
-        if len(batch) > 3:
+        if len(batch) > most:
             raise torch.OutOfMemoryError
-        return own(batch, *columns)
+        return own(batch)
 
     monkeypatch.setattr(engine, method, limited)
     return tried
@@ -131,12 +151,7 @@ def out_of_memory(monkeypatch: pytest.MonkeyPatch, engine: Engine, method: str) 
 @pytest.mark.parametrize(
     ("start", "method", "asked", "words"),
     [
-        (
-            started,
-            "_decode",
-            {"max_tokens": 30, "n": 2},
-            r"one sequence of 2 \+ 30 tokens; set a s",
-        ),
+        (started, "_decode", {"max_tokens": 30, "n": 2}, r"sequence of 2 \+ 30 tokens; set a s"),
         (started_logprobs, "_answers", None, "one text of 3 tokens; set a smaller"),
     ],
 )
@@ -161,34 +176,64 @@ def test_memory_that_does_not_suffice_for_one_ends_the_engine(
         engine.step()
 
 
+def test_the_oldest_brings_those_most_like_it_in_length():
+    queue = [[5, 5], [20, 5], [6, 5], [5, 9], [5, 5]]
+    oldest, _, near, _, same = queue
+    assert take_batch(queue, tuple, lambda n, *_: n <= 3) == [oldest, same, near]
+    assert queue == [[20, 5], [5, 9]]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "fits", "may_pad", "taken"),
+    [
+        ([5, 6, 7], lambda n, longest: n * longest <= 20, True, 2),  # padding counts
+        ([5, 6, 5, 4], lambda *_: True, False, 2),
+        ([5, 5], lambda *_: False, True, 1),  # one always is
+        ([], lambda *_: True, True, 0),
+    ],
+)
+def test_how_many_come_together(lengths, fits, may_pad, taken):
+    assert len(take_batch([[n] for n in lengths], tuple, fits, may_pad=may_pad)) == taken
+
+
+@given(
+    st.lists(st.lists(st.integers(1, 20), min_size=2, max_size=2), max_size=20),
+    st.integers(1, 8),
+    st.integers(1, 60),
+    st.booleans(),
+)
+def test_every_item_is_taken_once_in_batches_that_fit(items, most, most_tokens, may_pad):
+    def fits(n, *longest):
+        return n <= most and n * sum(longest) <= most_tokens
+
+    queue, done = list(items), []
+    while batch := take_batch(queue, tuple, fits, may_pad=may_pad):
+        assert len(batch) == 1 or fits(len(batch), *map(max, *batch))
+        assert may_pad or len(set(map(tuple, batch))) == 1
+        done += batch
+    assert sorted(map(id, done)) == sorted(map(id, items))
+
+
 def test_batches_keep_within_main_memory(checkpoint, monkeypatch):
     monkeypatch.setattr(engine_module, "available_memory", lambda: 2**21)
     engine = started(checkpoint)
-    sizes: list[int] = []
-
-    def decode(batch):
-        sizes.append(len(batch))
-        return TransformersSamples._decode(engine, batch)
-
-    monkeypatch.setattr(engine, "_decode", decode)
-    engine.submit(request(0, [0], n=30, max_tokens=31))
-    all_results(engine, 1)
+    tried = out_of_memory(monkeypatch, engine, "_decode", most=10**6)
+    answers(engine, [request(0, [0], n=30, max_tokens=31)])
     # Numbers a token: 2 layers of 1 key and 1 value head of 32, twice, and 16 times 64.
     row_bytes = 32 * (2 * 2 * 32 * 2 + 16 * 64) * 4 + 600 * 32
-    assert sizes == [2**20 // row_bytes] * 6 == [5] * 6
+    assert tried == [2**20 // row_bytes] * 6 == [5] * 6
 
 
 @pytest.mark.parametrize(
     ("start", "changes", "kind", "words"),
     [
-        (start, *each)
-        for start in (started, started_logprobs)
-        for each in (
-            ({"tensor_parallel_size": 2}, SettingsError, "'tensor_parallel_size': .* engine vllm"),
-            ({"engine_args": {"batch_size": 0}}, SettingsError, "'engine_arg': batch_size is 0"),
-        )
-    ]
-    + [
+        (started, {"tensor_parallel_size": 2}, SettingsError, "tensor_parallel_size.* engine vllm"),
+        (
+            started,
+            {"engine_args": {"batch_size": 0}},
+            SettingsError,
+            "'engine_arg': batch_size is 0",
+        ),
         (started, {"engine_args": {"bach_size": 8}}, SettingsError, "'engine_arg': .* 'bach_size'"),
         (started, {"engine_args": {"max_model_len": "9"}}, SettingsError, "is '9'; give a"),
         (started, {"engine_args": {"max_model_len": 257}}, SettingsError, "above .* context of 25"),
@@ -207,9 +252,9 @@ def test_a_wrong_setting_is_named(checkpoint, start, changes, kind, words):
 
 
 def test_broken_weights_are_named(checkpoint, tmp_path):
-    for file in checkpoint.iterdir():
-        (tmp_path / file.name).write_bytes(file.read_bytes()[:1000])
-    (tmp_path / "config.json").write_bytes((checkpoint / "config.json").read_bytes())
+    shutil.copytree(checkpoint, tmp_path, dirs_exist_ok=True)
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
     with pytest.raises(EngineError, match=f"cannot load '{tmp_path}'"):
         started(tmp_path)
 
@@ -220,7 +265,7 @@ TOP_K = 20
 
 @pytest.fixture(scope="module")
 def transformers_logprobs(checkpoint, tmp_path_factory):
-    spec = spec_of(
+    asked = spec(
         checkpoint,
         "logprobs",
         decoding=Decoding(top_k=TOP_K),
@@ -228,7 +273,7 @@ def transformers_logprobs(checkpoint, tmp_path_factory):
         logits_bytes=2 << 20,
         engine_args={"batch_size": 16},
     )
-    with EngineProcess.start(spec, log=tmp_path_factory.mktemp("log") / "engine.log") as engine:
+    with EngineProcess.start(asked, log=tmp_path_factory.mktemp("log") / "engine.log") as engine:
         yield engine
 
 
@@ -238,27 +283,20 @@ class TestTransformersLogprobs(LogprobsConformance):
         return transformers_logprobs
 
 
-def test_mean_variance_ranks_and_support_mass_are_those_of_float64(
-    checkpoint, transformers_logprobs
-):
+def test_what_is_computed_is_of_the_tokens_of_its_text(checkpoint, transformers_logprobs):
+    """Their values are held to float64 below."""
     asked = texts(30)
     requests = [text_request(i, ids, columns=EVERYTHING) for i, ids in enumerate(asked)]
     n_ranks = n_other = 0
     for i, values in token_values(transformers_logprobs, requests).items():
         exact = exact_logprobs(checkpoint, asked[i])
-        p = np.exp(exact)
-        mean = (p * exact).sum(axis=1)
-        variance = (p * (exact - mean[:, None]) ** 2).sum(axis=1)
         own = exact[range(len(exact)), asked[i][1:]]
-        most_likely = np.sort(exact, axis=1)[:, -TOP_K:]
-        kept = np.where(own >= most_likely[:, 0], logsumexp(most_likely, axis=1), np.nan)
-        rank = 1 + (exact > own[:, None]).sum(axis=1)
-        np.testing.assert_allclose(values["vocabulary_mean"], mean, rtol=0, atol=1e-4)
-        np.testing.assert_allclose(values["vocabulary_variance"], variance, rtol=0, atol=1e-4)
-        np.testing.assert_allclose(values["support_mass"], kept, rtol=1e-6, atol=1e-5)
+        assert_near(values["vocabulary_mean"], (np.exp(exact) * exact).sum(axis=1), atol=1e-4)
         assert values["rank"].dtype == np.uint32
-        n_ranks += len(rank)
-        n_other += int((values["rank"] != rank).sum())
+        kept = values["rank"] <= TOP_K
+        assert (np.isnan(values["support_mass"]) != kept).mean() > 0.99
+        n_ranks += len(own)
+        n_other += int((values["rank"] != 1 + (exact > own[:, None]).sum(axis=1)).sum())
     assert n_other <= 0.01 * n_ranks  # two logits closer than float32 can tell
 
 
@@ -266,11 +304,9 @@ def test_the_smallest_logits_memory_still_takes_one_token_at_a_time(
     checkpoint, transformers_logprobs
 ):
     asked = text_request(0, texts(4)[3])
-    tokens = answered(started_logprobs(checkpoint, logits_bytes=1), [asked])[0].tokens
-    assert tokens is not None
-    assert tokens.keys() == {"logprob"}  # what is not asked for is not there
-    expected = token_values(transformers_logprobs, [asked])[0]["logprob"]
-    np.testing.assert_allclose(tokens["logprob"].tolist(), expected, rtol=1e-6, atol=1e-5)
+    found = token_values(started_logprobs(checkpoint, logits_bytes=1), [asked])[0]
+    assert found.keys() == {"logprob"}  # what is not asked for is not there
+    assert_near(found["logprob"], token_values(transformers_logprobs, [asked])[0]["logprob"])
 
 
 def test_each_text_gets_the_numbers_it_wants_and_no_others(checkpoint):
@@ -280,39 +316,19 @@ def test_each_text_gets_the_numbers_it_wants_and_no_others(checkpoint):
         text_request(number, each, columns=frozenset(wanted))
         for number, (each, wanted) in enumerate(zip(texts(6), wishes, strict=True))
     ]
-    found = answered(engine, asked)
+    found = token_values(engine, asked)
     for number, wanted in enumerate(wishes):
         both = VOCABULARY if "vocabulary_mean" in wanted else frozenset()
-        assert (found[number].tokens or {}).keys() == {"logprob"} | both | ({"rank"} & wanted)
-
-
-def test_when_memory_runs_out_batches_are_halved_and_no_text_is_lost(
-    checkpoint, monkeypatch, transformers_logprobs
-):
-    engine = started_logprobs(checkpoint, engine_args={"batch_size": 8})
-    tried = out_of_memory(monkeypatch, engine, "_answers")
-    requests = [text_request(i, each) for i, each in enumerate(texts(8))]
-    found = answered(engine, requests)
-    assert tried[:3] == [8, 4, 2]
-    for key, expected in token_values(transformers_logprobs, requests).items():
-        tokens: Any = found[key].tokens
-        np.testing.assert_allclose(
-            tokens["logprob"].tolist(), expected["logprob"], rtol=1e-6, atol=1e-5
-        )
+        assert found[number].keys() == {"logprob"} | both | ({"rank"} & wanted)
 
 
 def test_weights_that_are_no_numbers_fail_each_text_with_a_reason(checkpoint, tmp_path):
-    from transformers import AutoModelForCausalLM
-
     model = AutoModelForCausalLM.from_pretrained(checkpoint)
     torch.nn.init.constant_(model.model.embed_tokens.weight[50], torch.nan)
     model.save_pretrained(tmp_path)
-    engine = started_logprobs(tmp_path)
-    engine.submit(text_request(0, [BOS_ID, 50]))
-    (result,) = all_results(engine, 1).values()
+    (result,) = answers(started_logprobs(tmp_path), [text_request(0, [BOS_ID, 50])]).values()
     assert result.tokens is None
-    assert result.error is not None
-    assert "not a finite number" in result.error
+    assert "not a finite number" in str(result.error)
 
 
 CPU = torch.device("cpu")
@@ -366,13 +382,10 @@ def test_top_p_keeps_what_the_reference_implementation_keeps(ranks, top_k, top_p
     assert kept(torch.tensor([logits]), top_k, top_p) == [kept_reference(logits, top_k, top_p)]
 
 
-def test_top_p_counts_the_mass_within_top_k():
+def test_top_p_counts_the_mass_within_top_k_and_one_token_always_stays():
     probabilities = torch.tensor([[0.4, 0.3, 0.2, 0.1]])
     assert kept(probabilities.log(), 0, 0.5) == [{0, 1}]
     assert kept(probabilities.log(), 2, 0.5) == [{0}]  # 0.4 of 0.7
-
-
-def test_one_token_always_stays_and_all_where_nothing_is_asked():
     assert kept(torch.zeros(1, 3), 0, 1e-6) in ([{0}], [{1}], [{2}])
     logits = torch.tensor([[1.0, -2.0, 0.5]])
     assert torch.equal(keep_likeliest(logits, 0, 1.0), logits)
@@ -483,16 +496,16 @@ def test_everything_agrees_with_float64(logits, data):
     found = score_tokens(
         torch.from_numpy(logits.copy()), torch.tensor(tokens), EVERYTHING, Decoding(top_k=top_k)
     )
-    np.testing.assert_allclose(found["logprob"], own, rtol=1e-6, atol=1e-5)
-    np.testing.assert_allclose(found["vocabulary_mean"], mean, rtol=1e-6, atol=1e-5)
     variance = (p * (exact - mean[:, None]) ** 2).sum(axis=1)
-    np.testing.assert_allclose(found["vocabulary_variance"], variance, rtol=1e-5, atol=1e-6)
+    is_kept = logits >= weakest
+    support = np.log(np.where(is_kept, p, 0.0).sum(axis=1))
+    support[~is_kept[range(n), tokens]] = np.nan
+    assert_near(found["logprob"], own)
+    assert_near(found["vocabulary_mean"], mean)
+    assert_near(found["vocabulary_variance"], variance, rtol=1e-5, atol=1e-6)
+    assert_near(found["support_mass"], support)
     larger = logits > logits[range(n), tokens][:, None]
     np.testing.assert_array_equal(found["rank"], 1 + larger.sum(axis=1))
-    is_kept = logits >= weakest
-    kept = np.log(np.where(is_kept, p, 0.0).sum(axis=1))
-    kept[~is_kept[range(n), tokens]] = np.nan
-    np.testing.assert_allclose(found["support_mass"], kept, rtol=1e-6, atol=1e-5)
     assert (found["logprob"] <= 0).all()
     assert not (found["support_mass"] > 0).any()
 
@@ -529,18 +542,13 @@ def test_a_padded_text_has_the_logits_that_the_model_gives_it_alone(architecture
     torch.testing.assert_close(found, own_logits(model, short), rtol=1e-4, atol=1e-4)
 
 
-def test_the_model_itself_stays_as_it_was():
+def test_a_model_that_cannot_be_taken_apart_runs_whole_and_stays_as_it_was(monkeypatch):
     model = made("Llama")
     before = own_logits(model, text(20))
     in_chunks(model, text(20), torch.arange(20))
     torch.testing.assert_close(own_logits(model, text(20)), before, rtol=0, atol=0)
-
-
-def test_a_model_that_cannot_be_taken_apart_runs_whole(monkeypatch):
-    model = made("Llama")
     monkeypatch.setattr(model, "get_decoder", lambda: model.model.layers[0])
-    logits = ChunkedLogits(model)
-    assert not logits.may_batch
+    assert not ChunkedLogits(model).may_batch
     found = in_chunks(model, text(30), torch.arange(4, 30))
     torch.testing.assert_close(found, own_logits(model, text(30))[4:], rtol=1e-4, atol=1e-4)
 
@@ -578,3 +586,331 @@ def test_texts_are_not_padded_where_embeddings_depend_on_the_longest(kind, may_p
     }
     rope = {"rope_type": kind, "rope_theta": 10000.0, **(scaled if kind == "longrope" else {})}
     assert ChunkedLogits(made("Phi3", rope_parameters=rope)).may_pad is may_pad
+
+
+# Adapters.
+
+
+@pytest.fixture(scope="module")
+def gpt2(tmp_path_factory):
+    return save_gpt2(tmp_path_factory.mktemp("gpt2"))
+
+
+def said(engine: Started, requests: Iterable[Request]) -> dict[int, Any]:
+    """Give the log-probabilities of each text, by the number of its request."""
+    return {number: each["logprob"] for number, each in token_values(engine, requests).items()}
+
+
+def logprobs(model: Path, asked: Sequence[list[int]]) -> list[Any]:
+    requests = [text_request(i, token_ids) for i, token_ids in enumerate(asked)]
+    return [*said(load_engine(spec(model)), requests).values()]
+
+
+def greedy(model: Path, asked: Sequence[list[int]]) -> list[list[int]]:
+    requests = [request(i, prompt, max_tokens=12) for i, prompt in enumerate(asked)]
+    engine = load_engine(spec(model, "samples", decoding=Decoding(temperature=0)))
+    return [ids(given) for (given,) in outputs(engine, requests).values()]
+
+
+@pytest.mark.parametrize("kind", ["lora", "dora", "ia3"])
+def test_an_adapter_says_what_the_merged_model_says_and_not_what_the_base_says(
+    checkpoint, tmp_path, kind
+):
+    adapter = save_adapter(tmp_path / kind, checkpoint, kind)
+    merged = save_merged(tmp_path / "merged", checkpoint, adapter)
+    asked = texts(12)
+    for token_ids, found in zip(asked, logprobs(adapter, asked), strict=True):
+        own = (range(len(token_ids) - 1), token_ids[1:])
+        np.testing.assert_allclose(
+            found, exact_logprobs(merged, token_ids)[own], rtol=1e-5, atol=1e-5
+        )
+        assert np.abs(found - exact_logprobs(checkpoint, token_ids)[own]).max() > 0.1
+    starts = prompts(6)
+    assert greedy(adapter, starts) == greedy(merged, starts) != greedy(checkpoint, starts)
+    bare = save_adapter(tmp_path / "bare", checkpoint, kind, tokenizer=False)
+    assert greedy(bare, starts) == greedy(merged, starts)  # by its base's tokenizer
+
+
+@pytest.mark.parametrize("model", ["checkpoint", "gpt2"])
+@pytest.mark.parametrize("kind", ["prefix", "p-tuning", "prompt"])
+def test_virtual_tokens_stand_before_every_text_and_are_none_of_it(request, tmp_path, model, kind):
+    base = request.getfixturevalue(model)
+    adapter = save_adapter(tmp_path / kind, base, kind)
+    full = [BOS_ID, *[50] * (CONTEXT - VIRTUAL_TOKENS - 1)]
+    asked = [*texts(8), full]
+    for token_ids, found in zip(asked, logprobs(adapter, asked), strict=True):
+        expected = slow_logprobs(base, adapter, token_ids)
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    apart = np.concatenate(logprobs(adapter, asked)) - np.concatenate(logprobs(base, asked))
+    assert np.abs(apart).mean() > 0.1
+    starts = prompts(5)
+    assert greedy(adapter, starts) == [slow_greedy(base, adapter, each, 12) for each in starts]
+
+
+@pytest.mark.parametrize("kind", ["samples", "logprobs"])
+def test_virtual_tokens_take_their_place_of_the_context(checkpoint, tmp_path, kind):
+    adapter = save_adapter(tmp_path / "prefix", checkpoint, "prefix")
+    engine = load_engine(spec(adapter, kind))
+    room = CONTEXT - VIRTUAL_TOKENS
+    assert engine.info.max_model_len == room
+    engine.submit(
+        text_request(0, [BOS_ID, *[50] * room])
+        if kind == "logprobs"
+        else request(0, [BOS_ID, *[50] * (room - 1)])
+    )
+    (answer,) = engine.step()
+    assert answer.error is not None
+    assert f"context of {room}" in answer.error
+
+
+def test_weights_cut_short_or_with_a_broken_header_are_named(checkpoint, tmp_path):
+    adapter = save_adapter(tmp_path / "lora", checkpoint)
+    file = adapter / "adapter_model.safetensors"
+    whole = file.read_bytes()
+    flipped = bytes([*whole[:9], whole[9] ^ 0xFF, *whole[10:]])
+    for broken in (whole[:-100], whole[:4], b"", flipped):
+        file.write_bytes(broken)
+        with pytest.raises(EngineError, match=r"lora' cannot be put on .*; save it again, or corr"):
+            logprobs(adapter, texts(1))
+
+
+def test_memory_holds_the_base_once(checkpoint, tmp_path):
+    """The adapter is not merged into the base's weights: they stay what they are."""
+    adapter = save_adapter(tmp_path / "lora", checkpoint)
+    loaded = dict(Pretrained(spec(adapter)).model.named_parameters())
+    for name, weights in load_file(checkpoint / "model.safetensors").items():
+        before, _, last = name.rpartition(".")
+        kept = loaded.get(name, loaded.get(f"{before}.base_layer.{last}"))
+        assert kept is not None
+        assert torch.equal(kept, weights)
+
+
+# Noise on embeddings, against Algorithm 1 of SPV-MIA written with plain transformers.
+
+SIGMA = 0.3
+
+
+@torch.inference_mode()
+def algorithm_1(model: Path, request: Request) -> NDArray[Any]:
+    """Log-probabilities of one text whose embeddings are E(id(x)) + z, z ~ N(0, sigma^2 I)."""
+    loaded = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float64)
+    matrix = loaded.get_input_embeddings().weight
+    context, text = request.context_ids or [], request.text_ids or []
+    sigma = abs(request.noise) * matrix.numpy().std()
+    z = np.random.default_rng(request.seed).normal(0.0, sigma, size=(len(text), matrix.shape[1]))
+    embedded = matrix[torch.tensor([*context, *text])].clone()
+    for place in range(len(text)):
+        moved = torch.from_numpy(z[place])
+        embedded[len(context) + place] += moved if request.noise > 0 else -moved
+    logits = loaded(inputs_embeds=embedded[None]).logits[0].log_softmax(-1)
+    places = range(len(context) - 1, len(context) + len(text) - 1)
+    values: NDArray[Any] = logits[places, text].numpy()
+    return values
+
+
+def noisy(n: int, noise: float = SIGMA) -> list[Request]:
+    """Ask for texts of many lengths, after contexts of one or four tokens."""
+    return [
+        text_request(i, ids, first=1 if i % 2 else min(4, len(ids) - 1), noise=noise, seed=1000 + i)
+        for i, ids in enumerate(texts(n))
+    ]
+
+
+@pytest.mark.parametrize("model", ["checkpoint", "gpt2"])
+def test_log_probabilities_are_those_of_algorithm_1(request, model):
+    folder = request.getfixturevalue(model)
+    pairs = [replace(each, noise=sign * each.noise) for each in noisy(10) for sign in (1, -1)]
+    asked = [replace(each, request_id=number) for number, each in enumerate(pairs)]
+    engine = load_engine(spec(folder))
+    plain = said(engine, (replace(each, noise=0.0) for each in asked))
+    for each, found in zip(asked, said(engine, asked).values(), strict=True):
+        expected = algorithm_1(folder, each)
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+        first = found[0], plain[each.request_id][0]  # it is given before any noise
+        np.testing.assert_allclose(*first, rtol=1e-5, atol=1e-5)
+        if len(found) > 1:  # noise on the last token moves nothing
+            assert np.abs(found - plain[each.request_id]).max() > 1e-3
+
+
+def test_noise_depends_on_the_request_alone(checkpoint):
+    asked = noisy(12)
+    together = said(load_engine(spec(checkpoint)), asked)
+    engine = load_engine(spec(checkpoint, engine_args={"batch_size": 2}))
+    turned = said(engine, asked[::-1])
+    for each in asked:
+        alone = said(engine, [each])[each.request_id]
+        for other in (together, turned):
+            np.testing.assert_allclose(other[each.request_id], alone, rtol=1e-5, atol=1e-5)
+    again = said(engine, [replace(asked[5], seed=7)])[asked[5].request_id]
+    assert np.abs(again - together[asked[5].request_id]).max() > 1e-3
+
+
+def test_texts_without_noise_get_the_same_bits_next_to_texts_with_it(checkpoint):
+    plain = noisy(12, 0.0)
+    others = [replace(each, request_id=100 + each.request_id) for each in noisy(12)]
+    mixed = [each for pair in zip(plain, others, strict=True) for each in pair]
+    engine = load_engine(spec(checkpoint))
+    expected, found = said(engine, plain), said(engine, mixed)
+    for each in plain:
+        assert np.array_equal(found[each.request_id], expected[each.request_id])
+
+
+@pytest.mark.parametrize("kind", ["lora", "prefix", "p-tuning"])
+def test_adapters_hear_the_noise_too(checkpoint, tmp_path, kind):
+    """As the same embeddings without the engine: peft's own forward pass takes them."""
+    from peft import PeftModel
+
+    adapter = save_adapter(tmp_path / kind, checkpoint, kind)
+    base = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
+    matrix = base.get_input_embeddings().weight.detach()
+    model = PeftModel.from_pretrained(base, str(adapter)).eval()
+    heard = said(load_engine(spec(adapter)), noisy(6))
+    for each, found in zip(noisy(6), heard.values(), strict=True):
+        context, text = each.context_ids or [], each.text_ids or []
+        z = np.random.default_rng(each.seed).standard_normal((len(text), matrix.shape[1]))
+        embedded = matrix[[*context, *text]].clone()
+        embedded[len(context) :] += SIGMA * matrix.numpy().std() * torch.from_numpy(z).float()
+        with torch.inference_mode():
+            logits = model(inputs_embeds=embedded[None]).logits[0, -len(embedded) :].double()
+        own = logits.log_softmax(-1)[range(len(context) - 1, len(embedded) - 1), text]
+        np.testing.assert_allclose(found, own, rtol=2e-5, atol=2e-5)
+
+
+def test_texts_reach_the_engine_with_their_noise_and_pieces_have_their_own(checkpoint, tmp_path):
+    tokenizer = Tokenizer.load(str(checkpoint))
+    long = " ".join(" ".join(TEXTS).split()[:250])
+    with EngineProcess.start(spec(checkpoint), log=tmp_path / "engine.log") as engine:
+        source = LocalSource(engine, tokenizer, strides=True)
+        source.submit(Request(request_id=0, kind="logprobs", text=long, noise=SIGMA, seed=65536))
+        (answer,) = source.results()
+    special, _, ids = tokenizer.encode_after("", long)
+    room = engine.info.max_model_len - len(special)
+    assert len(ids) > room
+    for start in range(0, len(ids), room):
+        piece = Request(
+            request_id=0,
+            kind="logprobs",
+            context_ids=special,
+            text_ids=ids[start : start + room],
+            noise=SIGMA,
+            seed=65536 + start,
+        )
+        found: Any = (answer.tokens or {})["logprob"][start : start + room]
+        np.testing.assert_allclose(found, algorithm_1(checkpoint, piece), rtol=1e-5, atol=1e-5)
+
+
+# One engine that answers as several adapters of one base, one after the other.
+
+ASKED = texts(6)
+ENGINES: dict[str, dict[str, Any]] = {
+    "transformers": {"batch_size": 1},
+    "vllm": {"kv_cache_memory_bytes": 64 << 20, "max_num_seqs": 1},
+}
+"""Texts by themselves: what stands in a batch changes the last digits."""
+
+
+def one_by_one(model: Path, engine: str = "transformers") -> EngineSpec:
+    return replace(spec(model, engine_args=ENGINES[engine]), engine=engine)
+
+
+def all_said(engine: EngineProcess) -> list[Any]:
+    return [*said(engine, (text_request(i, each) for i, each in enumerate(ASKED))).values()]
+
+
+def alone(given: EngineSpec, log: Path) -> list[Any]:
+    with EngineProcess.start(given, log=log) as engine:
+        return all_said(engine)
+
+
+def same(one: list[Any], other: list[Any]) -> bool:
+    return all(map(np.array_equal, one, other))
+
+
+@pytest.fixture
+def log(tmp_path):
+    return tmp_path / "engine.log"
+
+
+FEW = ("lora", "prefix")  # of weights, and of virtual tokens
+NO_VLLM = pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")
+
+
+@pytest.mark.parametrize(
+    ("engine", "kind"),
+    [
+        pytest.param("vllm", "lora", marks=NO_VLLM),
+        *(("transformers", kind) for kind in FEW),
+        *(
+            pytest.param("transformers", kind, marks=pytest.mark.long)
+            for kind in KINDS
+            if kind not in FEW
+        ),
+    ],
+)
+def test_answers_are_those_of_an_engine_each_to_the_bit(engine, kind, checkpoint, tmp_path, log):
+    folders = [save_adapter(tmp_path / str(seed), checkpoint, kind, seed=seed) for seed in (1, 2)]
+    specs = [one_by_one(folder, engine) for folder in folders]
+    expected = [alone(each, log) for each in specs]
+    assert not same(*expected)
+    with closing(KeptEngine()) as kept:
+        pids: set[int] = set()
+        for number in (0, 1, 0):
+            assert kept.serves(specs[number]) == bool(pids)
+            with kept.borrowed(specs[number], log, keep=True) as process:
+                assert same(all_said(process), expected[number])
+                pids.add(process._process.pid)
+    (pid,) = pids
+    assert not is_alive(pid)
+
+
+@pytest.fixture
+def pair(checkpoint, tmp_path):
+    """Specifications of two adapters of one base."""
+    folders = [save_adapter(tmp_path / str(seed), checkpoint, seed=seed) for seed in (1, 2)]
+    return [one_by_one(folder) for folder in folders]
+
+
+def test_what_is_no_adapter_of_the_same_kind_starts_an_engine(pair, checkpoint, tmp_path):
+    one, other = pair
+    assert can_turn(one, other)
+    changes: list[dict[str, Any]] = [{"dtype": "float16"}, {"kind": "samples"}, {"engine": "vllm"}]
+    samples, base = replace(one, kind="samples"), one_by_one(checkpoint)
+    ia3 = one_by_one(save_adapter(tmp_path / "ia3", checkpoint, "ia3"))
+    unlike = [(one, replace(other, **changed)) for changed in changes]
+    unlike += [(samples, replace(samples, model=other.model)), (one, base), (base, one), (one, ia3)]
+    assert not any(can_turn(*each) for each in unlike)
+
+
+def test_an_engine_that_was_turned_and_ends_is_started_as_what_it_was(pair, log):
+    one, other = pair
+    expected = alone(other, log)
+    with closing(KeptEngine()) as kept:
+        with kept.borrowed(one, log, keep=True) as first:
+            pass
+        with kept.borrowed(other, log, keep=True) as engine:
+            assert engine is first
+            os.kill(engine._process.pid, signal.SIGKILL)
+            with pytest.raises(EngineError, match="was killed"):
+                all_said(engine)
+            engine.restart()
+            assert same(all_said(engine), expected)
+            os.kill(engine._process.pid, signal.SIGKILL)
+        with kept.borrowed(one, log, keep=False) as engine:  # which lives no more
+            assert engine is not first
+        assert not kept.serves(other)
+
+
+def test_a_damaged_adapter_is_named_as_at_a_start(pair, log):
+    one, other = pair
+    file = Path(other.model, "adapter_model.safetensors")
+    file.write_bytes(file.read_bytes()[:-100])
+    with closing(KeptEngine()) as kept:
+        with kept.borrowed(one, log, keep=True) as engine:
+            pass
+        with (
+            pytest.raises(EngineError, match=r"the adapter .* cannot be put on"),
+            kept.borrowed(other, log, keep=True),
+        ):
+            pytest.fail("it was started")
+        assert not is_alive(engine._process.pid)
+        assert not kept.serves(one)

@@ -173,7 +173,7 @@ def _load(model: str, revision: str | None) -> PreTrainedModel:
     from transformers import AutoConfig, AutoModel
 
     if (adapter := read_adapter(model)) is not None:
-        from mia_batch.evidence.engines.pretrained import load_pretrained
+        from mia_batch.evidence.engines.transformers import Pretrained
         from mia_batch.evidence.request import EngineSpec
 
         if adapter.virtual_tokens:
@@ -182,7 +182,7 @@ def _load(model: str, revision: str | None) -> PreTrainedModel:
                 "text's; give its base, or an adapter such as LoRA"
             )
         spec = EngineSpec(engine="transformers", kind="logprobs", model=model, revision=revision)
-        return load_pretrained(spec).model
+        return Pretrained(spec).model
     options = {"revision": revision, "trust_remote_code": False}
     try:
         config = AutoConfig.from_pretrained(model, **options)
