@@ -5,7 +5,7 @@ import pytest
 
 from mia_batch.inference.comparison import read_comparison_sets
 from mia_batch.inference.memory import verbatim_findings
-from mia_batch.report.unlabelled import verbatim_sentences
+from mia_batch.report.sentences import verbatim_sentences
 from mia_batch.schemas import Controls
 from tests.unit.inference.scored import rows, table
 

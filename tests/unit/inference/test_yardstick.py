@@ -14,7 +14,7 @@ from mia_batch.inference.yardstick import (
     sort_levels,
     yardstick_findings,
 )
-from mia_batch.report.unlabelled import null_audit_sentence
+from mia_batch.report.sentences import null_audit_sentence
 from tests.unit.inference.scored import plan, rows, table
 
 

@@ -34,6 +34,7 @@ BLIND = {
 }
 
 VERBATIM = {"none": (0, 0), "some": (3, 0), "as many": (3, 30)}
+DOUBT = re.compile(r"^(Whether the audited|Nobody checked|Exploratory:)")
 LIST = re.compile(r"(are|is) reported at q")
 NUMBERS = re.compile(
     r"reported at q|stands? out beyond chance|Share of members|together|audits of non-members"
@@ -88,25 +89,20 @@ def came_out(kind):
 def page(*, labels, alike, exploratory, strong, nulls, verbatim, changed):
     """The sentences of a run, and the findings that they are made from."""
     roles = {"n_unknown": 20, "n_nulls": 199 * nulls, "n_canaries": 0}
+    apart = [
+        {"subject": side, "statistic": "n_concerned", "value": 0}
+        for side in ("targets", "not targets")
+    ]
+    few = [
+        {"subject": "texts", "statistic": name, "value": 0, "verdict": "few"}
+        for name in ("n_copies", "n_texts")
+    ]
+    baselines = [*blind("members", labels), *(blind("targets", alike) if nulls else [])]
     before = pl.concat(
         [
             finding_rows("roles", ({"statistic": k, "value": v} for k, v in roles.items())),
-            finding_rows("blind_baseline", blind("members", labels)),
-            finding_rows("blind_baseline", blind("targets", alike) if nulls else []),
-            finding_rows(
-                "duplicates",
-                (
-                    {"subject": s, "statistic": "n_concerned", "value": 0}
-                    for s in ("targets", "not targets")
-                ),
-            ),
-            finding_rows(
-                "duplicates",
-                (
-                    {"subject": "texts", "statistic": name, "value": 0, "verdict": "few"}
-                    for name in ("n_copies", "n_texts")
-                ),
-            ),
+            finding_rows("blind_baseline", baselines),
+            finding_rows("duplicates", [*apart, *few]),
             finding_rows("verbatim", came_out(verbatim)),
         ]
     )
@@ -132,24 +128,18 @@ def test_no_sentence_contradicts_another_or_a_number(labels, alike):
     for exploratory, strong, nulls, verbatim, changed in product(
         (False, True), (False, True), (False, True), VERBATIM, (False, True)
     ):
-        said, findings, made = page(
-            labels=labels,
-            alike=alike,
-            exploratory=exploratory,
-            strong=strong,
-            nulls=nulls,
-            verbatim=verbatim,
-            changed=changed,
-        )
-        everything = "\n".join(said)
+        known = {"exploratory": exploratory, "strong": strong, "nulls": nulls, "changed": changed}
+        said, findings, made = page(labels=labels, alike=alike, verbatim=verbatim, **known)
+        assert findings["check"].null_count() == 0
         assert len(said) == len(set(said))
+        everything = "\n".join(said)
         # A list: as long as the table's, and only where it may be given.
-        listed = [line for line in said if LIST.search(line)]
-        n = int((made["q_value"] <= PLAN.q).sum())
         withheld = nulls and alike == "separable" and not exploratory
-        assert len(listed) == (nulls and not withheld)
-        if listed:
-            assert listed[0].startswith(f"{n or 'None'} of 20 targets")
+        places = [number for number, line in enumerate(said) if LIST.search(line)]
+        assert len(places) == (nulls and not withheld)
+        if places:
+            n = int((made["q_value"] <= PLAN.q).sum())
+            assert said[places[0]].startswith(f"{n or 'None'} of 20 targets")
             assert n == 5 * strong
         top = "highest-scoring texts stand out beyond chance" in everything
         assert top == (strong and nulls and not withheld)
@@ -158,21 +148,12 @@ def test_no_sentence_contradicts_another_or_a_number(labels, alike):
             numbers = made.select("p_value", "q_value", "value", "low", "high")
             assert numbers.null_count().row(0) == (made.height,) * 5
         # Doubts and marks come before what they are about.
-        doubts = [
-            number
-            for number, line in enumerate(said)
-            if re.search(r"^(Whether the audited|Nobody checked|Exploratory:)", line)
-        ]
-        doubtful = nulls and (
-            alike in ("undecided", "unknown") or (alike == "separable" and exploratory)
-        )
-        assert len(doubts) == doubtful
-        assert all(number < said.index(listed[0]) for number in doubts)
-        marked = [
-            number for number, line in enumerate(said) if line.startswith("These answers are e")
-        ]
+        doubts = [number for number, line in enumerate(said) if DOUBT.search(line)]
+        separable = alike == "separable" and exploratory
+        assert len(doubts) == (nulls and (alike in ("undecided", "unknown") or separable))
+        marked = [number for number, line in enumerate(said) if line.startswith("These answers ar")]
         assert len(marked) == changed
-        assert all(number < said.index(listed[0]) for number in marked if listed)
+        assert all(number < place for number in doubts + marked for place in places)
         # What came out word for word is said first, and nothing says that there is nothing.
         assert said[0].startswith("Word for word") == (verbatim != "none")
         if verbatim != "none":
@@ -183,6 +164,5 @@ def test_no_sentence_contradicts_another_or_a_number(labels, alike):
         assert ("figures are not evidence of memory" in everything) == (labels == "separable")
         assert ("what an attack is worth is its lead" in everything) == (labels == "undecided")
         # What the answer is compared with is named where there is a comparison.
-        assert ("The null: written later" in everything) == bool(listed)
+        assert ("The null: written later" in everything) == bool(places)
         assert ("give comparison texts with --non-members" in everything) == (not nulls)
-        assert findings["check"].null_count() == 0

@@ -71,7 +71,7 @@ _COLUMNS = (
     "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 _SECONDS_BETWEEN_COPIES = 30.0
-_MOST_TIME_COPYING = 0.05
+_MOST_TIME_COPYING = 0.05  # of the time that a run takes, because the event loop waits meanwhile
 
 
 class Journal:

@@ -35,6 +35,7 @@ _REPETITIVE = f"{PROBE_PROMPT} sang: {'one two three, ' * 6}one two"
 """A prompt whose continuation repeats its words, which penalties forbid."""
 _PENALTIES = {"presence_penalty": 2.0, "frequency_penalty": 2.0, "repetition_penalty": 2.0}
 """Fields that act on repeated words, with values at which they must."""
+# OpenAI's reasoning models refuse the older name, and most other servers do not know the newer one.
 _LIMITS = ("max_tokens", "max_completion_tokens")
 _UNTHINKING: tuple[dict[str, Any], ...] = (
     {"reasoning_effort": "none"},
@@ -45,14 +46,14 @@ _UNTHINKING: tuple[dict[str, Any], ...] = (
 )
 """Ways to keep a model from thinking before it answers, as servers name them."""
 _THOUGHTS = 4096  # tokens to allow for thoughts that cannot be kept off
-_MAX_TOKENS = 24
+_MAX_TOKENS = 24  # so many that two samples differ, and few that cost little
 _SEED = 3 << 60  # as large as the seeds of samples are
 _RETRIES = 2  # of a question that the endpoint may fail at
 _CONTEXT_NAMES = ("max_model_len", "context_length", "max_context_length", "context_window")
 _UNKNOWN_FIELD = frozenset({400, 422, 501})
 _TOP = (20, 5, 1)  # what vLLM and OpenAI's chat list at most, OpenAI's completions, anyone
 _NOISE = 0.1  # nats between two answers to the same question, on an accelerator
-_N_NAMED = 3
+_N_NAMED = 3  # one value could be a constant of the server's
 _TRIED = 64  # tokens, spread over the vocabulary, of which some unlikely ones are named
 
 

@@ -191,7 +191,7 @@ class TokenBucket:
 
 _LONGEST_STATED_WAIT = 120.0  # seconds; for longer ones nobody should stand by
 _FIRST_WAIT = 0.5
-_LONGEST_WAIT = 60.0
+_LONGEST_WAIT = 60.0  # limits of providers are kept by the minute
 _RETRIED = frozenset({408, 409, 429})
 _EXHAUSTED = {
     *("insufficient_quota", "billing_hard_limit_reached"),

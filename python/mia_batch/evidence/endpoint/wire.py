@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, Field, ValidationError
 
 from mia_batch.errors import SettingsError
-from mia_batch.evidence.request import Answer, AnswerKind, Continuation, FinishReason, Request
+from mia_batch.evidence.request import Answer, Continuation, FinishReason, Request
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.models.weights import cause_of
 
@@ -265,16 +265,8 @@ _LONG_PROMPT = 32  # characters; a continuation may begin with the words of a sh
 _Count = Annotated[int, Field(ge=0, lt=2**40)]
 
 
-class Found(NamedTuple):
-    """What a choice holds: the answer, or why there is none."""
-
-    answer: AnswerKind
-    text: str | None
-    reason: str | None = None
-
-
-_ONLY_THOUGHTS = Found(
-    "thinking", None, "the model spent its tokens on thoughts and gave no answer"
+_ONLY_THOUGHTS = Continuation(
+    answer="thinking", reason="the model spent its tokens on thoughts and gave no answer"
 )
 
 
@@ -375,7 +367,7 @@ def _finish_of(choice: dict[str, Any]) -> str:
     return finish.strip().lower() if isinstance(finish, str) else ""
 
 
-def _held_back(choice: dict[str, Any]) -> Found | None:
+def _held_back(choice: dict[str, Any]) -> Continuation | None:
     finish = _finish_of(choice)
     if finish in _FAILURES:
         raise ValueError(f"the endpoint ended it with {finish!r}")
@@ -383,14 +375,15 @@ def _held_back(choice: dict[str, Any]) -> Found | None:
         results = _object(choice.get("content_filter_results")).items()
         hit = [name for name, each in results if any(_object(each).values())]
         said = shorten(", ".join([finish, *map(str, hit)]))
-        return Found("filtered", None, f"the provider filtered the answer ({said})")
+        reason = f"the provider filtered the answer ({said})"
+        return Continuation(answer="filtered", reason=reason)
     refusal = _object(choice.get("message")).get("refusal")
     if isinstance(refusal, str) and refusal:
-        return Found("refusal", None, f"the model refused: {shorten(refusal)}")
+        return Continuation(answer="refusal", reason=f"the model refused: {shorten(refusal)}")
     return None
 
 
-def _spoken(text: str) -> Found:
+def _spoken(text: str) -> Continuation:
     """Take the thoughts off what a chat model says, and tell a refusal."""
     bare = _THOUGHT_ENDS.split(_THOUGHTS.sub("", text, count=1))[-1]
     if _THOUGHT_BEGINS.match(bare):
@@ -398,10 +391,11 @@ def _spoken(text: str) -> Found:
     thought = bare != text
     bare = bare.lstrip("\n") if thought else bare
     if not bare.strip():
-        return _ONLY_THOUGHTS if thought else Found("empty", None, "the answer is empty")
+        nothing = Continuation(answer="empty", reason="the answer is empty")
+        return _ONLY_THOUGHTS if thought else nothing
     if _REFUSES.match(bare):
-        return Found("refusal", None, f"the model refused: {shorten(bare)}")
-    return Found("thought_removed" if thought else "text", bare)
+        return Continuation(answer="refusal", reason=f"the model refused: {shorten(bare)}")
+    return Continuation(text=bare, answer="thought_removed" if thought else "text")
 
 
 # The formats of requests.
@@ -520,15 +514,11 @@ class RequestFormat:
             raise ValueError("it is not an object")  # noqa: TRY004 - one kind for all that is wrong
         found = self._find(item, prompt, thinking)
         choice = _Choice.model_validate(item)
-        return choice.index, Continuation(
-            text=found.text,
-            n_tokens=drawn if choice.token_ids is None else len(choice.token_ids),
-            finish_reason=_FINISHES.get(_finish_of(item)),
-            answer=found.answer,
-            reason=found.reason,
-        )
+        n_tokens = drawn if choice.token_ids is None else len(choice.token_ids)
+        finish = _FINISHES.get(_finish_of(item))
+        return choice.index, replace(found, n_tokens=n_tokens, finish_reason=finish)
 
-    def _find(self, choice: dict[str, Any], prompt: str, thinking: int) -> Found:
+    def _find(self, choice: dict[str, Any], prompt: str, thinking: int) -> Continuation:
         if (held := _held_back(choice)) is not None:
             return held
         text, message = self.text(choice), _object(choice.get("message"))
@@ -538,16 +528,16 @@ class RequestFormat:
             raise ValueError("it holds no text")  # noqa: TRY004 - one kind for all that is wrong
         if any("\ud800" <= letter <= "\udfff" for letter in text):  # which no file can hold
             raise ValueError("its text is not valid Unicode")
-        found = _spoken(text) if self.converses else Found("text", text)
+        found = _spoken(text) if self.converses else Continuation(text=text)
         if found.text is None:
             return found
         if self.dialect.repeats_prompt:
             if not found.text.startswith(prompt):
                 raise ValueError("the prompt does not stand before it, as before others")
-            return Found("prompt_removed", found.text[len(prompt) :])
+            return Continuation(text=found.text[len(prompt) :], answer="prompt_removed")
         if len(prompt) >= _LONG_PROMPT and found.text.lstrip().startswith(prompt.strip()):
             reason = "the answer begins with the prompt, as others do not"
-            return Found("prompt_repeated", None, reason)
+            return Continuation(answer="prompt_repeated", reason=reason)
         return found
 
 

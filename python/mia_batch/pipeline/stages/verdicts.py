@@ -50,8 +50,7 @@ from mia_batch.pipeline.stages.stage import Stage
 from mia_batch.pipeline.stages.views import prompts_of, views_of
 from mia_batch.prompts.views import View
 from mia_batch.report import preflight_sentences, sentences
-from mia_batch.report.sentences import gate_sentence
-from mia_batch.report.unlabelled import power_sentences
+from mia_batch.report.sentences import gate_sentence, power_sentences
 from mia_batch.schemas import Blind, Findings, Metrics, Scores, Targets, Verdicts
 from mia_batch.settings import Settings
 from mia_batch.settings.model import VerdictSettings

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from mia_batch.report.html.evidence import as_csv, as_markdown
-from mia_batch.report.html.page import Contents, render
+from mia_batch.report.html.page import Contents, as_csv, as_markdown, render
 
 __all__ = ["Contents", "as_csv", "as_markdown", "render"]

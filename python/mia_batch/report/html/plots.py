@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from mia_batch.report.html.page import Contents
 
 
-_MOST_ATTACKS = 6
+_MOST_ATTACKS = 6  # as many colours as can be told apart, also by the colour-blind with dashes
 _ROLES = re.compile(r' (?:role|aria-[a-z]+)="[^"]*"')  # a plot is one picture with one name
 _SIZE: dict[str, Any] = {"width": 420, "height": 300}
 _COLOURS = [f"var(--series-{number})" for number in range(1, _MOST_ATTACKS + 1)]
@@ -58,7 +58,7 @@ def plots(contents: Contents) -> Iterator[dict[str, Any]]:
     for curve, points, draw, title, note in (
         (
             "roc",
-            roc.filter(pl.col("attack").is_in(shown)),
+            roc.filter(pl.col("attack").is_in(shown)) if left_out else roc,
             _roc,
             "How well scores tell members from non-members",
             "True-positive rate over false-positive rate, whose axis is logarithmic: its left end "

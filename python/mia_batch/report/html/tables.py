@@ -397,7 +397,7 @@ def control_table(contents: Contents) -> Table | None:
     """Lay out the controls; None where the run has none."""
     if "controls" not in contents.tables:
         return None
-    rows = contents.frame("controls").head(_MOST_ROWS)
+    rows = contents.tables["controls"].head(_MOST_ROWS).collect(engine="streaming")
     return replace(_CONTROLLED, rows=_with_windows(contents, rows))
 
 

@@ -13,10 +13,11 @@ from tests.hostile_server import MODEL, HostileServer
 from tests.processes import HANGS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from mia_batch.evidence.request import Answer, AnswerSource
+    from tests.hostile_server import Asked, Reply
 
 KEY = "sk-never-to-be-seen"
 
@@ -72,6 +73,14 @@ def results(endpoint: AnswerSource, requests: Iterable[Request]) -> dict[int, An
             waiting.remove(result.request_id)
             found[result.request_id] = result
     return dict(sorted(found.items()))
+
+
+def answered(
+    answer: Callable[[Asked], Reply], folder: Path, requests: Iterable[Request], **changed: Any
+) -> tuple[dict[int, Answer], HostileServer]:
+    """Ask an endpoint all requests, within one client; its server remembers what it was asked."""
+    with HostileServer(answer) as server, opened(server, folder, **changed) as endpoint:
+        return results(endpoint, requests), server
 
 
 def until_failure(endpoint: Endpoint) -> list[Answer]:

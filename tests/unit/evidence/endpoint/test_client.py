@@ -25,7 +25,7 @@ from mia_batch.errors import EngineError, MiaBatchError
 from mia_batch.evidence.endpoint import client as journals
 from mia_batch.evidence.endpoint.client import Journal, embed_at, identify, vectors_of
 from mia_batch.evidence.endpoint.wire import Tokens
-from mia_batch.evidence.request import Answer, Continuation
+from mia_batch.evidence.request import Continuation
 from mia_batch.tables import followed
 from tests.conftest import REPOSITORY
 from tests.embedding_server import EmbeddingServer, vector
@@ -34,6 +34,7 @@ from tests.processes import HANGS
 from tests.unit.evidence.endpoint.asking import (
     KEY,
     NoJitter,
+    answered,
     opened,
     request,
     results,
@@ -91,7 +92,7 @@ def start_client(server: HostileServer, journal: Path) -> subprocess.Popen[str]:
 
 
 def test_killed_clients_ask_nothing_again_but_what_was_in_flight(tmp_path):
-    kills = [0, 7, 20]
+    kills = [0, 20]
     journal = tmp_path / "journal.sqlite"
     with HostileServer(MODEL) as server:
         for served in kills:
@@ -113,15 +114,6 @@ def test_killed_clients_ask_nothing_again_but_what_was_in_flight(tmp_path):
     times = Counter(asked.prompt for asked in server.asked)
     assert len(times) == REQUESTS
     assert journal.read_bytes().count(KEY.encode()) == 0
-
-
-def test_results_come_first_and_time_passes(tmp_path):
-    with HostileServer(MODEL) as server, opened(server, tmp_path) as endpoint:
-        assert endpoint.results(timeout=0.01) == []
-        endpoint.submit(request(1))
-        (result,) = endpoint.results()
-        assert result.request_id == 1
-        assert endpoint.results(timeout=0.0) == []
 
 
 def test_closing_does_not_wait_for_answers_that_never_come(tmp_path):
@@ -152,8 +144,7 @@ def test_a_client_that_cannot_start_leaves_nothing_behind(tmp_path):
 
 def test_the_most_talkative_log_does_not_hold_the_key(tmp_path, caplog):
     caplog.set_level(logging.DEBUG)
-    with HostileServer(MODEL) as server, opened(server, tmp_path) as endpoint:
-        results(endpoint, [request(1)])
+    answered(MODEL, tmp_path, [request(1)])
     assert "send_request_headers.complete" in caplog.text
     assert KEY not in caplog.text
 
@@ -199,22 +190,15 @@ def choice(index: int, text: Any, **more: Any) -> dict[str, Any]:
     return {"index": index, "text": text, "finish_reason": "stop", **more}
 
 
-def shown(found: dict[int, Answer]) -> dict[int, str]:
-    """All that the answers say; they have no equality, because some hold arrays."""
-    return {request_id: repr(answer) for request_id, answer in found.items()}
-
-
 def asked_for(server: HostileServer) -> list[tuple[int, int]]:
     """Seed and number of every request for samples."""
     return [(asked.fields["seed"], asked.fields["n"]) for asked in server.asked]
 
 
 def test_a_request_says_everything_that_decides_a_sample(tmp_path):
-    with (
-        HostileServer(MODEL) as server,
-        opened(server, tmp_path, temperature=0.7, top_p=0.9, top_k=40) as endpoint,
-    ):
-        (result,) = results(endpoint, [request(3, n=2)]).values()
+    changed = {"temperature": 0.7, "top_p": 0.9, "top_k": 40}
+    found, server = answered(MODEL, tmp_path, [request(3, n=2)], **changed)
+    result = found[3]
     assert texts(result) == expected(3, 2)
     assert [output.n_tokens for output in result.continuations] == [6, 6]
     assert [output.finish_reason for output in result.continuations] == ["length", "length"]
@@ -240,10 +224,8 @@ def test_a_request_says_everything_that_decides_a_sample(tmp_path):
 
 def test_what_the_endpoint_refuses_is_not_sent(tmp_path):
     refused = ["n", "seed", "top_k", "return_token_ids", "min_p", "repetition_penalty"]
-    model = TinyModel(refuses=refused)
-    with HostileServer(model) as server, opened(server, tmp_path) as endpoint:
-        (result,) = results(endpoint, [request(3, n=2)]).values()
-    assert len(texts(result)) == 2
+    found, server = answered(TinyModel(refuses=refused), tmp_path, [request(3, n=2)])
+    assert len(texts(found[3])) == 2
     assert [asked.fields.keys() for asked in server.asked] == [
         {"model", "prompt", "temperature", "top_p", "max_tokens"}
         | {"presence_penalty", "frequency_penalty", "stream"}
@@ -263,23 +245,18 @@ GAPS = Reply(content={"choices": [choice(1, " b"), choice(2, None), choice(4, " 
     ids=["n ignored", "fewer choices", "gaps"],
 )
 def test_what_is_missing_is_asked_for_with_its_own_seeds(answer, n, asked, others, tmp_path):
-    with HostileServer(answer) as server, opened(server, tmp_path) as endpoint:
-        (result,) = results(endpoint, [request(1, n=n)]).values()
+    found, server = answered(answer, tmp_path, [request(1, n=n)])
     wanted = [others.get(i, text) for i, text in enumerate(expected(1, n))]
-    assert (texts(result), asked_for(server)) == (wanted, asked)
+    assert (texts(found[1]), asked_for(server)) == (wanted, asked)
 
 
 def test_a_text_that_stays_null_fails_its_request_after_a_few_tries(tmp_path):
-    def half(asked):
-        if asked.is_probe or asked.fields["seed"] >= 2 * 65536:
-            return MODEL(asked)
-        return Reply(content={"choices": [choice(0, " a"), choice(1, None)][: asked.fields["n"]]})
-
     def none(asked):
-        reply = half(asked)
-        if not asked.is_probe and asked.fields["seed"] == 65537:
-            return Reply(content={"choices": [choice(0, None)]})
-        return reply
+        seed = 0 if asked.is_probe else asked.fields["seed"]
+        if seed not in (65536, 65537):
+            return MODEL(asked)
+        choices = [choice(0, None)] if seed == 65537 else [choice(0, " a"), choice(1, None)]
+        return Reply(content={"choices": choices[: asked.fields["n"]]})
 
     with HostileServer(none) as server:
         with opened(server, tmp_path) as endpoint:
@@ -302,38 +279,24 @@ def test_journalled_answers_are_never_asked_for_again(tmp_path):
     requests = [request(i, n=3) for i in range(6)]
     with HostileServer(MODEL) as server:
         with opened(server, tmp_path) as endpoint:
-            first = shown(results(endpoint, requests[:4]))
+            first = results(endpoint, requests[:4])
         with opened(server, tmp_path) as endpoint:
-            found = results(endpoint, requests)
-            again = shown(found)
-            assert shown(results(endpoint, requests)) == again
+            found = [results(endpoint, requests) for _ in range(2)]
     assert len(server.asked) == 6
-    assert {i: again[i] for i in range(4)} == first
-    assert [texts(result) for result in found.values()] == [expected(i, 3) for i in range(6)]
+    assert [texts(result) for result in found[0].values()] == [expected(i, 3) for i in range(6)]
+    assert repr(found[0]) == repr(found[1])  # answers have no equality: others hold arrays
+    assert {i: repr(found[0][i]) for i in range(4)} == {i: repr(first[i]) for i in range(4)}
 
 
-@pytest.mark.parametrize("changed", [{"temperature": 0.5}, {"top_k": 7}, {"top_p": 0.5}])
-def test_other_settings_share_no_answers(changed, tmp_path):
-    plain: dict[str, float] = {}
+def test_other_settings_and_instructions_share_no_answers(tmp_path):
+    chats = [{"chat": True}, {"chat": True, "chat_instruction": "Go on."}]
+    others: list[dict[str, Any]] = [{}, {"temperature": 0.5}, {"top_k": 7}, {"top_p": 0.5}]
     with HostileServer(MODEL) as server:
-        for settings in (plain, changed, plain, changed):
-            with opened(server, tmp_path, **settings) as endpoint:
-                results(endpoint, [request(1)])
-    assert len(server.asked) == 2
-
-
-def test_instructions_to_a_chat_model_are_a_setting_like_others(tmp_path):
-    with HostileServer(MODEL) as server:
-        for changed in ({"chat": True}, {"chat": True, "chat_instruction": "Go on."}, {}):
-            for _ in range(2):
-                with opened(server, tmp_path, **changed) as endpoint:
-                    (result,) = results(endpoint, [request(1)]).values()
-                    assert result.error is None
-    assert [asked.path for asked in server.asked] == [
-        "/v1/chat/completions",
-        "/v1/chat/completions",
-        "/v1/completions",
-    ]
+        for changed in [*chats, *others] * 2:
+            with opened(server, tmp_path, **changed) as endpoint:
+                assert results(endpoint, [request(1)])[1].error is None
+    paths = ["/v1/chat/completions"] * 2 + ["/v1/completions"] * 4
+    assert [asked.path for asked in server.asked] == paths
     assert server.asked[0].prompt.endswith("no quotation marks.\n\nprompt number 1")
     assert server.asked[1].prompt == "Go on.\n\nprompt number 1"
 

@@ -12,7 +12,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from mia_batch.errors import EngineError, SettingsError
+from mia_batch.errors import SettingsError
 from mia_batch.evidence.endpoint.wire import read_next_token
 from mia_batch.evidence.request import Answer, Request
 from mia_batch.models.tokens import Tokenizer
@@ -23,13 +23,11 @@ from tests.hostile_server import (
     Garbling,
     HostileServer,
     Reply,
-    Script,
     TinyModel,
-    failure,
 )
 from tests.next_token_server import BY_ID, NAMED, NextTokenModel
+from tests.unit.evidence.endpoint.asking import answered, results
 from tests.unit.evidence.endpoint.asking import opened as opened_endpoint
-from tests.unit.evidence.endpoint.asking import results, until_failure
 
 
 def value(tokens: list[str], index: int) -> float:
@@ -68,25 +66,19 @@ def logprobs(result: Answer) -> list[float]:
     return found
 
 
-def test_a_text_gets_the_values_of_its_tokens(tmp_path):
-    with HostileServer(echo) as server, opened(server, tmp_path) as endpoint:
-        found = results(endpoint, [text_request(i, f"text number {i} of some") for i in range(9)])
+def test_a_text_gets_the_values_of_its_tokens_and_nothing_sent_changes_them(tmp_path):
+    changed = {"temperature": 0.3, "top_k": 7, "top_p": 0.5}
+    requests = [text_request(i, f"text number {i} of some") for i in range(9)]
+    with HostileServer(echo) as server, opened(server, tmp_path, **changed) as endpoint:
+        found = results(endpoint, requests)
         assert endpoint.capabilities.max_model_len == 2048
     for number, result in found.items():
         tokens = ["text", " number", f" {number}", " of", " some"]
-        assert result.passes == 1
         assert logprobs(result) == [value(tokens, i) for i in range(5)]
-        assert result.bos
-
-
-def test_nothing_that_changes_probabilities_is_sent(tmp_path):
-    changed = {"temperature": 0.3, "top_k": 7, "top_p": 0.5}
-    with HostileServer(echo) as server, opened(server, tmp_path, **changed) as endpoint:
-        results(endpoint, [text_request(0, "a text")])
-    (asked,) = server.asked
-    assert asked.fields == {
+        assert (result.passes, result.bos) == (1, True)
+    assert server.asked[0].fields == {
         "model": MODEL,
-        "prompt": "a text",
+        "prompt": "text number 0 of some",
         "echo": True,
         "logprobs": 1,
         "max_tokens": 1,
@@ -101,98 +93,64 @@ def test_nothing_that_changes_probabilities_is_sent(tmp_path):
     }
 
 
-def test_a_context_is_sent_but_not_scored(tmp_path):
-    with HostileServer(echo) as server, opened(server, tmp_path) as endpoint:
-        request = text_request(0, " and text", context="some context")
-        (result,) = results(endpoint, [request]).values()
-    tokens = ["some", " context", " and", " text"]
-    assert logprobs(result) == [value(tokens, 2), value(tokens, 3)]
-
-
-def test_a_context_is_cut_to_its_last_tokens(checkpoint, tmp_path):
+def test_a_context_is_cut_to_its_last_tokens_sent_and_not_scored(checkpoint, tmp_path):
     tokenizer = Tokenizer.load(str(checkpoint))
     context = TEXTS[0][:300]
-    request = text_request(0, " and text", context=context, context_tokens=5)
-    with HostileServer(echo) as server:
-        with opened(server, tmp_path, tokenizer=tokenizer) as endpoint:
-            assert results(endpoint, [request])[0].error is None
-        (asked,) = server.asked
-    kept = asked.prompt.removesuffix(" and text")
+    requests = [
+        text_request(0, " and text", context="some context"),
+        text_request(1, " and text", context=context, context_tokens=5),
+    ]
+    changed = {"kind": "logprobs", "tokenizer": tokenizer}
+    found, server = answered(echo, tmp_path, requests, **changed)
+    tokens = ["some", " context", " and", " text"]
+    assert logprobs(found[0]) == [value(tokens, 2), value(tokens, 3)]
+    kept = server.asked[1].prompt.removesuffix(" and text")
     assert context.endswith(kept)
     assert tokenizer.count_tokens([kept]) == [5]
+
+
+NOT_CUT = "the context cannot be cut without its tokens; set 'tokenizer'"
 
 
 @pytest.mark.parametrize(
     ("asked", "error"),
     [
-        (
-            {"text": "text", "context": "some context", "context_tokens": 1},
-            "the context cannot be cut without its tokens; set 'tokenizer'",
-        ),
+        ({"text": "text", "context": "some context", "context_tokens": 1}, NOT_CUT),
         ({"text": "", "context": "context"}, "the text has no token"),
-        (
-            {"kind": "samples", "context": "a context"},
-            "the endpoint was opened for logprobs, not for samples",
-        ),
+        ({"kind": "samples"}, "the endpoint was opened for logprobs, not for samples"),
     ],
 )
 def test_what_cannot_be_asked_is_not_asked_for(asked, error, tmp_path):
-    asked = Request(**{"request_id": 0, "kind": "logprobs"} | asked)
-    with HostileServer(echo) as server, opened(server, tmp_path) as endpoint:
-        (result,) = results(endpoint, [asked]).values()
-    assert (result.error, result.passes, server.asked) == (error, 0, [])
+    asked = Request(**{"request_id": 0, "kind": "logprobs", "context": "a context"} | asked)
+    found, server = answered(echo, tmp_path, [asked], kind="logprobs")
+    assert (found[0].error, found[0].passes, server.asked) == (error, 0, [])
 
 
 def test_a_limit_of_tokens_takes_the_first_and_refuses_shorter_texts(tmp_path):
     requests = [text_request(i, "one two three", text_tokens=2 + 2 * i) for i in range(2)]
-    with HostileServer(echo) as server, opened(server, tmp_path) as endpoint:
-        found = results(endpoint, requests)
+    found, _ = answered(echo, tmp_path, requests, kind="logprobs")
     assert len(logprobs(found[0])) == 2
     assert found[1].error == "the text has 3 tokens, fewer than the 4 wanted"
     assert not found[1].asked
 
 
-def test_answers_are_paid_for_once(tmp_path):
-    requests = [text_request(i, f"text number {i}") for i in range(5)]
-    found = []
-    with HostileServer(echo) as server:
-        for n in (3, 5):
-            with opened(server, tmp_path) as endpoint:
-                found.append(results(endpoint, requests[:n]))
-        assert len(server.asked) == 5
-    for i in range(3):
-        assert logprobs(found[0][i]) == logprobs(found[1][i])
-
-
-def test_failures_are_repeated_and_refusals_are_their_requests_own(tmp_path):
-    bare = Reply(content={"choices": [{"index": 0, "text": "a", "finish_reason": "length"}]})
-    refusal = failure(400, "too long")
-    script = Script(
-        *[failure(500, "boom"), bare],
-        then=lambda asked: refusal if "number 1" in str(asked.prompt) else echo(asked),
-    )
-    with HostileServer(script) as server, opened(server, tmp_path) as endpoint:
-        found = results(endpoint, [text_request(i, f"text number {i}") for i in range(3)])
-    assert [result.error for result in found.values()] == [
-        None,
-        "the endpoint refused the request: status 400: too long",
-        None,
-    ]
-    assert len(server.asked) == 5
-
-
-def test_tokens_that_are_not_the_prompts_fail_their_request(tmp_path):
+def test_tokens_that_are_not_the_prompts_fail_their_request_and_unscored_is_nan(tmp_path):
     def normalising(asked):
+        """Lowers the text, and has no special token before it."""
         reply = echo(asked)
-        if asked.method == "POST" and not asked.is_probe:
-            tokens = reply.content["choices"][0]["logprobs"]["tokens"]
-            tokens[1] = tokens[1].lower()
+        if asked.method == "POST":
+            listed = reply.content["choices"][0]["logprobs"]
+            del listed["tokens"][0], listed["token_logprobs"][0]
+            listed["tokens"][0] = listed["tokens"][0].replace("Some", "some")
         return reply
 
-    with HostileServer(normalising) as server, opened(server, tmp_path) as endpoint:
-        found = results(endpoint, [text_request(0, "Some text"), text_request(1, "some text")])
+    requests = [text_request(0, "Some text"), text_request(1, "some text")]
+    found, _ = answered(normalising, tmp_path, requests, kind="logprobs")
     assert found[0].error == "the endpoint's tokens, put together, are not the prompt"
-    assert found[1].error is None
+    assert found[1].tokens is not None
+    assert found[1].tokens["logprob"].dtype == np.float32
+    assert not found[1].bos
+    assert [math.isnan(each) for each in logprobs(found[1])] == [True, False]
 
 
 NO_ECHO = r"does not echo log-probabilities of prompts \(.*\); take another endpoint, or"
@@ -203,13 +161,10 @@ NO_ECHO = r"does not echo log-probabilities of prompts \(.*\); take another endp
     [
         (TinyModel(honours=()), {}, NO_ECHO),
         (TinyModel(honours=("echo_logprobs",)), {}, NO_ECHO),  # without tokens
-        (
-            TinyModel(refuses=["echo"]),
-            {},
-            r"does not echo log-prob.*unknown field \['echo'\].*take",
-        ),
+        (TinyModel(refuses=["echo"]), {}, r"not echo log-prob.*unknown field \['echo'\].*take"),
         (None, {"kind": "fills"}, "gives samples and logprobs, but no fills"),
         (None, {"chat": True}, "'chat': a chat endpoint gives no log-prob"),
+        (None, {"at_points": True}, "'tokenizer' is missing"),
     ],
 )
 def test_what_gives_no_log_probabilities_is_refused(answer, changed, match, tmp_path):
@@ -218,41 +173,6 @@ def test_what_gives_no_log_probabilities_is_refused(answer, changed, match, tmp_
             opened(server, tmp_path, **changed)
         assert server.asked == []
         assert bool(server.probes) == (answer is not None)
-
-
-def test_a_gateway_that_garbles_each_prompt_twice_is_borne_from_the_probe_on(tmp_path):
-    with HostileServer(Garbling(2, then=echo)) as server, opened(server, tmp_path) as endpoint:
-        found = results(endpoint, [text_request(i, f"text number {i}") for i in range(3)])
-    assert [result.error for result in found.values()] == [None] * 3
-    assert len(server.asked) == 3 * 3
-
-
-def test_the_limit_of_cost_counts_texts(tmp_path):
-    prices = {"price_in": 1e6, "price_out": 0.0, "max_cost": 100.0}  # a token, a coin
-    with HostileServer(echo) as server, opened(server, tmp_path, **prices) as endpoint:
-        for i in range(40):
-            endpoint.submit(text_request(i, f"text number {i}"))
-        found = until_failure(endpoint)
-        with pytest.raises(EngineError, match="'max_cost' is 100, of which"):
-            endpoint.results()
-    assert 0 < len(found) < 40
-    assert len(server.asked) == len(found)
-
-
-def test_values_are_float32_and_unscored_is_nan(tmp_path):
-    def headless(asked):
-        reply = echo(asked)
-        if asked.method == "POST":
-            for values in reply.content["choices"][0]["logprobs"].values():
-                del values[0]
-        return reply
-
-    with HostileServer(headless) as server, opened(server, tmp_path) as endpoint:
-        (result,) = results(endpoint, [text_request(0, "one two")]).values()
-    assert result.tokens is not None
-    assert result.tokens["logprob"].dtype == np.float32
-    assert not result.bos
-    assert [math.isnan(each) for each in logprobs(result)] == [True, False]
 
 
 # Log-probabilities of the next token: what is read, what is believed, and what is found out.
@@ -429,27 +349,10 @@ def test_elsewhere_a_token_that_is_not_listed_has_a_bound(
     assert n_bounded
 
 
-def test_a_true_token_that_is_listed_has_its_own_value(checkpoint, opened_at_points):
-    model = NextTokenModel(checkpoint, honours=[BY_ID])
-    context = POINTS[0].context
-    listed = sorted(model.logprobs(context).items(), key=lambda item: -item[1])[:20]
-    texts = [(model.tokenizer.token_text(token), token, value) for token, value in listed]
-    asked = {
-        number: (point(number, context, text), value)
-        for number, (text, token, value) in enumerate(texts)
-        if model.tokenizer.encode_after(context, text)[2] == [token]
-    }
-    with HostileServer(model) as server, opened_at_points(server) as end:
-        found = results(end, [request for request, _ in asked.values()])
-    assert values(found) == pytest.approx([value for _, value in asked.values()], rel=1e-6)
-    assert asked
-    assert not any(answer.bounded for answer in found.values())
-
-
 class Liar(NextTokenModel):
-    """Gives every token that is named the value that ``told`` makes of the most likely one's."""
+    """Gives every token that is named the value that ``said`` makes of the most likely one's."""
 
-    told = staticmethod(lambda most, _token, _n: most)
+    said = staticmethod(lambda most, _token, _n: most)
     n = 0
 
     def pairs(
@@ -457,12 +360,12 @@ class Liar(NextTokenModel):
     ) -> dict[str, float]:
         if len(listed) == 2:
             self.n += 1
-            values = values | {listed[1]: self.told(max(values.values()), listed[1], self.n)}
+            values = values | {listed[1]: self.said(max(values.values()), listed[1], self.n)}
         return super().pairs(values, listed, by_id=by_id)
 
 
 @pytest.mark.parametrize(
-    "told",
+    "said",
     [
         lambda most, token, n: most,  # the most likely token's own
         lambda most, token, n: most - token / 10_000,  # of its own, but too likely
@@ -471,9 +374,9 @@ class Liar(NextTokenModel):
         lambda most, token, n: -9999.0,  # nothing
     ],
 )
-def test_a_value_that_cannot_be_the_named_tokens_is_found_out(checkpoint, opened_at_points, told):
+def test_a_value_that_cannot_be_the_named_tokens_is_found_out(checkpoint, opened_at_points, said):
     model = Liar(checkpoint)
-    model.told = told
+    model.said = said
     with HostileServer(model) as server, opened_at_points(server) as end:
         assert end.capabilities.named_token == "ignored"
 
@@ -492,50 +395,41 @@ def test_an_endpoint_that_stops_naming_tokens_gives_a_reason_and_no_number(
     assert len(reasons) > len(POINTS) // 2
 
 
-@pytest.mark.parametrize("chat", [False, True])
-@pytest.mark.parametrize("lacks", [{"most": 0}, {"refuses": ["logprobs"]}])
-def test_without_any_log_probabilities_a_way_out_is_named(
-    checkpoint, opened_at_points, chat, lacks
+class Stripping(NextTokenModel):
+    def pairs(
+        self, values: dict[int, float], listed: list[int], *, by_id: bool
+    ) -> dict[str, float]:
+        named = super().pairs(values, listed, by_id=by_id)
+        return {f" {name.strip()} ": value for name, value in named.items()}
+
+
+NAMED_OTHERWISE = "'tokenizer': the endpoint's tokens are named otherwise"
+NO_LISTING = r"no log-probabilities of the next.*take another"
+
+
+@pytest.mark.parametrize(
+    ("kind", "how", "changed", "match"),
+    [
+        (NextTokenModel, {"most": 0}, {"chat": False}, NO_LISTING),
+        (NextTokenModel, {"most": 0}, {"chat": True}, NO_LISTING),
+        (NextTokenModel, {"refuses": ["logprobs"]}, {"chat": False}, NO_LISTING),
+        (NextTokenModel, {"refuses": ["logprobs"]}, {"chat": True}, NO_LISTING),
+        (NextTokenModel, {"honours": (NAMED, BY_ID)}, {"tokenizer": "other"}, NAMED_OTHERWISE),
+        (NextTokenModel, {"honours": (NAMED,)}, {"tokenizer": "other"}, NAMED_OTHERWISE),
+        (Stripping, {"honours": ()}, {}, NAMED_OTHERWISE),
+    ],
+)
+def test_what_lists_no_tokens_or_those_of_another_tokenizer_is_refused(
+    checkpoint, opened_at_points, tmp_path, kind, how, changed, match
 ):
-    match = r"no log-probabilities of the next.*take another"
+    if "tokenizer" in changed:
+        save_tokenizer(metaspace_tokenizer(), tmp_path / "other")
+        changed = {"tokenizer": Tokenizer.load(str(tmp_path / "other"), setting="tokenizer")}
     with (
-        HostileServer(NextTokenModel(checkpoint, **lacks)) as server,
+        HostileServer(kind(checkpoint, **how)) as server,
         pytest.raises(SettingsError, match=match),
     ):
-        opened_at_points(server, chat=chat)
-
-
-@pytest.mark.parametrize("honours", [(NAMED, BY_ID), (NAMED,)], ids=["ids", "texts"])
-def test_a_tokenizer_of_another_model_is_refused(checkpoint, opened_at_points, tmp_path, honours):
-    save_tokenizer(metaspace_tokenizer(), tmp_path / "other")
-    other = Tokenizer.load(str(tmp_path / "other"), setting="tokenizer")
-    with (
-        HostileServer(NextTokenModel(checkpoint, honours=honours)) as server,
-        pytest.raises(
-            SettingsError, match="'tokenizer': the endpoint's tokens are named otherwise"
-        ),
-    ):
-        opened_at_points(server, tokenizer=other)
-
-
-def test_without_a_tokenizer_nothing_is_asked(opened_at_points, model):
-    with HostileServer(model) as server:
-        with pytest.raises(SettingsError, match="'tokenizer' is missing"):
-            opened_at_points(server, tokenizer=None)
-        assert server.probes == []
-
-
-def test_names_without_their_space_are_refused(checkpoint, opened_at_points):
-    class Stripping(NextTokenModel):
-        def pairs(self, values, listed, *, by_id):
-            named = super().pairs(values, listed, by_id=by_id)
-            return {f" {name.strip()} ": value for name, value in named.items()}
-
-    with (
-        HostileServer(Stripping(checkpoint, honours=[])) as server,
-        pytest.raises(SettingsError, match="named otherwise"),
-    ):
-        opened_at_points(server)
+        opened_at_points(server, **changed)
 
 
 def test_a_token_that_reaches_into_the_text_is_part_of_the_prompt(model, opened_at_points):
@@ -571,21 +465,8 @@ def test_answers_are_paid_for_once_and_only_for_what_was_asked(checkpoint, model
         server._answer = NextTokenModel(checkpoint, honours=[BY_ID])
         with opened_at_points(server) as endpoint:
             found = results(endpoint, POINTS)
-        assert len(server.asked) == 12  # an exact answer is none to another question
+        assert len(server.asked) == 12  # an exact answer answers no other question
     assert any(answer.bounded for answer in found.values())
-
-
-def test_failures_are_repeated_and_refusals_are_their_requests_own_at_points(
-    model, opened_at_points
-):
-    bare = Reply(content={"choices": [{"index": 0, "text": "a", "finish_reason": "length"}]})
-    script = Script(failure(500, "boom"), bare, failure(400, "too long"), then=model)
-    with HostileServer(script) as server, opened_at_points(server) as endpoint:
-        found = results(endpoint, POINTS[:2])
-    assert [answer.error for answer in found.values()] == [
-        "the endpoint refused the request: status 400: too long",
-        None,
-    ]
 
 
 def test_a_gateway_that_garbles_each_question_twice_hides_nothing(model, opened_at_points):
@@ -593,14 +474,3 @@ def test_a_gateway_that_garbles_each_question_twice_hides_nothing(model, opened_
     with HostileServer(gateway) as server, opened_at_points(server) as endpoint:
         assert endpoint.capabilities.named_token == "honoured"
         assert endpoint.capabilities.top_logprobs == 20
-
-
-def test_the_limit_of_cost_counts_points(model, opened_at_points):
-    prices = {"price_in": 1e6, "price_out": 0.0, "max_cost": 200.0}  # a token, a coin
-    with HostileServer(model) as server, opened_at_points(server, **prices) as endpoint:
-        for each in POINTS:
-            endpoint.submit(each)
-        found = until_failure(endpoint)
-        with pytest.raises(EngineError, match="'max_cost' is 200, of which"):
-            endpoint.results()
-    assert len(server.asked) == len(found) < len(POINTS)

@@ -46,8 +46,8 @@ def probe(answer: Callable[[Asked], Reply], folder: Path, **changed: Any) -> dic
 @pytest.mark.parametrize("name", sorted(EVERYTHING))
 def test_what_is_ignored_in_silence_is_found_out(name, tmp_path):
     found = probe(TinyModel(honours=EVERYTHING - {name}), tmp_path)
-    lacking: object = "ignored" if name in {"n", "seed", "top_k"} else False
-    changed = {name: lacking}
+    missing: object = "ignored" if name in {"n", "seed", "top_k"} else False
+    changed = {name: missing}
     if name in BEST.neutral:
         changed = {"neutral": BEST.neutral | {name: "ignored"}}
     if name == "temperature":

@@ -186,25 +186,25 @@ def test_log_probabilities_over_http_are_those_of_the_same_model_in_process(
         np.testing.assert_allclose(found, right, rtol=1e-5, atol=1e-5)
 
 
+def audited(server, checkpoint, folder, engine="transformers", **settings):
+    """The same audit over HTTP and by the engine here."""
+    texts = [" ".join(text.split()[:20]) for text in TEXTS[:8]]
+    pl.DataFrame({"text": texts}).write_parquet(folder / "corpus.parquet")
+    settings["input"] = str(folder / "corpus.parquet")
+    over: dict[str, Any] = {"model": "tiny", "base_url": server, "tokenizer": str(checkpoint)}
+    here: dict[str, Any] = {"model": str(checkpoint), "engine": engine}
+    if engine == "vllm":
+        here["engine_arg"] = {"kv_cache_memory_bytes": 64 << 20}
+    return (
+        audit(**settings, **over, out=str(folder / "remote")),
+        audit(**settings, **here, out=str(folder / "here")),
+    )
+
+
 def test_an_audit_over_http_has_the_tables_of_one_in_process(server, checkpoint, tmp_path):
-    texts = [" ".join(text.split()[:40]) for text in TEXTS[:12]]
-    pl.DataFrame({"text": texts}).write_parquet(tmp_path / "corpus.parquet")
-    same: dict[str, Any] = {
-        "input": str(tmp_path / "corpus.parquet"),
-        "samples": SAMPLES,
-        "attacks": "samia_v1",
-    }
-    here = audit(
-        **same,
-        model=str(checkpoint),
-        engine="vllm",
-        engine_arg={"kv_cache_memory_bytes": 64 << 20},
-        out=tmp_path / "here",
-    )
-    there = audit(
-        **same, model="tiny", base_url=server, tokenizer=str(checkpoint), out=tmp_path / "there"
-    )
-    assert there["samples"].height == 12 * SAMPLES
+    asked = {"samples": SAMPLES, "attacks": "samia_v1"}
+    there, here = audited(server, checkpoint, tmp_path, "vllm", **asked)
+    assert there["samples"].height == 8 * SAMPLES
     others = pl.col("check") != "endpoint"
     for path in sorted(here.folder.rglob("*.parquet")):
         over = there.folder / path.relative_to(here.folder)
@@ -214,26 +214,13 @@ def test_an_audit_over_http_has_the_tables_of_one_in_process(server, checkpoint,
             assert over.read_bytes() == path.read_bytes()
 
 
-def audited(server, checkpoint, folder, **settings):
-    """The same audit over HTTP and by the engine here."""
-    texts = [" ".join(text.split()[:20]) for text in TEXTS[:6]]
-    pl.DataFrame({"text": texts}).write_parquet(folder / "corpus.parquet")
-    settings["input"] = str(folder / "corpus.parquet")
-    over: dict[str, Any] = {"model": "tiny", "base_url": server, "tokenizer": str(checkpoint)}
-    here: dict[str, Any] = {"model": str(checkpoint), "engine": "transformers"}
-    return (
-        audit(**settings, **over, out=str(folder / "remote")),
-        audit(**settings, **here, out=str(folder / "here")),
-    )
-
-
 def test_an_audit_from_log_probabilities_scores_as_the_engine_here(server, checkpoint, tmp_path):
     names = ["lowercase_ratio_v1", "min_k_20_v1", "extraction_v1"]
     asked = {"attacks": ",".join(names), "extraction_tokens": 10}
     remote, here = audited(server, checkpoint, tmp_path, **asked)
     assert remote["scores"].select(names).null_count().row(0) == (0, 0, 0)
     assert_frame_equal(remote["scores"].select(names), here["scores"].select(names), abs_tol=1e-4)
-    assert sum(remote.manifest.passes.values()) == 3 * 6
+    assert sum(remote.manifest.passes.values()) == 3 * 8
 
 
 def test_an_audit_at_points_over_http_has_the_log_probabilities_of_the_engine_here(

@@ -26,6 +26,11 @@ def page(of):
     return html.fromstring(render(of))
 
 
+@pytest.fixture(scope="module")
+def shown():
+    return page(contents())
+
+
 def recorded(shown):
     """Each field's entry, name and value, as the section of the record shows them."""
     for row in shown.xpath("//section[@id='record']//div[@data-entry]"):
@@ -53,8 +58,8 @@ def test_what_a_run_does_not_have_is_not_recorded():
     assert missing == {field.name for field in FIELDS} - said
 
 
-def test_values_of_the_record_are_those_of_manifest_and_tables():
-    values = {name: value for _, name, value in recorded(page(contents()))}
+def test_values_of_the_record_are_those_of_manifest_and_tables(shown):
+    values = {name: value for _, name, value in recorded(shown)}
     assert values["Model"].startswith("small-model")
     assert values["Revision"].startswith("none")
     assert values["Author"] == NOT_RECORDED
@@ -74,10 +79,11 @@ def test_a_field_names_a_column_that_there_is(field):
     assert name.partition("=")[0] in {*schema.column_names(), *BOOK_COLUMNS, *names()}
 
 
-def test_sections_stand_in_their_order():
-    ids = page(contents()).xpath("//main/section/@id")
+def test_sections_stand_in_their_order_and_links_lead_to_places_that_there_are(shown):
+    ids = shown.xpath("//main/section/@id")
     assert ids[:5] == ["asked", "conclusions", "documents", "plots", "evidence"]
     assert ids[5:] == ["repeat", "record", "not-run", "sources", "glossary"]
+    assert {*shown.xpath("//a/@href")} <= {f"#{each}" for each in shown.xpath("//@id")}
 
 
 def test_documents_that_are_known_stand_with_the_audited_ones():
@@ -96,8 +102,7 @@ def test_documents_that_are_known_stand_with_the_audited_ones():
     assert "member" not in headings
 
 
-def test_each_kind_of_curve_has_a_plot_with_its_axes():
-    shown = page(contents())
+def test_each_kind_of_curve_has_a_plot_with_its_axes(shown):
     titles = shown.xpath("//section[@id='plots']//figcaption/h3/text()")
     assert titles == [
         "How well scores tell members from non-members",
@@ -133,8 +138,7 @@ def test_single_texts_stand_in_place_of_documents_with_their_scores():
     assert len(shown.xpath("//table[@id='texts-table']/tbody/tr")) == 5
 
 
-def test_attacks_that_were_not_run_are_named_with_their_needs():
-    shown = page(contents())
+def test_attacks_that_were_not_run_are_named_with_their_needs(shown):
     named = shown.xpath("//section[@id='not-run']//th[@scope='row']/text()")
     assert sorted(named) == sorted(set(names()) - {"samia_matched_v1", "loss_v1"})
     needs = shown.xpath("//section[@id='not-run']//tr[th='reference_difference_v1']/td[1]/text()")
@@ -147,9 +151,3 @@ def test_it_loads_nothing_and_is_the_same_every_time():
     shown = html.fromstring(first)
     assert shown.xpath("//link | //script[@src] | //img | //iframe | //*[@onclick]") == []
     assert [link for link in shown.xpath("//a/@href") if not link.startswith("#")] == []
-
-
-def test_links_lead_to_places_that_there_are():
-    shown = page(contents())
-    ids = {f"#{each}" for each in shown.xpath("//@id")}
-    assert set(shown.xpath("//a/@href")) <= ids
