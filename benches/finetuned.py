@@ -32,7 +32,7 @@ from benches.results import append_results, machine, versions
 
 import mia_batch
 from mia_batch.attacks import defaults
-from mia_batch.extras.sets.demo.making import DemoSettings
+from mia_batch.extras.sets.demo import DemoSettings
 from mia_batch.extras.tune.making import finetune
 from mia_batch.recipes import Recipe
 from mia_batch.settings import nested
@@ -103,7 +103,7 @@ def train_masked(folder: Path) -> None:
     """Train a masked model that fills gaps on other books."""
     from transformers import BertConfig, BertForMaskedLM
 
-    from mia_batch.extras.sets.demo.train import save, train, train_tokenizer
+    from mia_batch.extras.sets.demo import save, train, train_tokenizer
 
     seen, texts = texts_of(folder)
     settings = DemoSettings(seed=0, context=512)

@@ -31,8 +31,7 @@ from benches.power import train_model
 from benches.results import append_results, machine, versions
 
 from mia_batch.extras.privacy.inversion.inverting import Inverted, invert
-from mia_batch.extras.sets.demo.making import DemoSettings
-from mia_batch.extras.sets.demo.train import new_model, save, train_tokenizer
+from mia_batch.extras.sets.demo import DemoSettings, new_model, save, train_tokenizer
 from mia_batch.observer import Observer
 from mia_batch.recipes import RECIPES
 

@@ -29,7 +29,7 @@ from benches.results import append_results
 import mia_batch
 from mia_batch.attacks import defaults
 from mia_batch.attacks.from_samples import MATCHED_RARITY_ATTACKS, PETAL_ATTACKS
-from mia_batch.extras.sets.demo.making import DemoSettings
+from mia_batch.extras.sets.demo import DemoSettings
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.pipeline.auditing import rescore
 from mia_batch.settings import nested
@@ -96,7 +96,7 @@ def train_model(
     end: str = "<|end_of_text|>",
 ) -> None:
     """Train a tokenizer on all texts, and a model on those that it is to see, in one pass."""
-    from mia_batch.extras.sets.demo.train import new_model, save, train, train_tokenizer
+    from mia_batch.extras.sets.demo import new_model, save, train, train_tokenizer
 
     settings = replace(DemoSettings(context=512, epochs=1, seed=0), **changed)
     tokenizer = train_tokenizer(texts, settings.vocabulary)

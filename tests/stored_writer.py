@@ -9,7 +9,7 @@ from itertools import count
 from pathlib import Path
 from unittest.mock import patch
 
-from mia_batch.extras.store.objects import Store
+from mia_batch.extras.store.copies import Store
 from tests.runs import audit_books
 
 

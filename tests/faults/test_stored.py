@@ -15,8 +15,8 @@ import obstore
 import pytest
 
 from mia_batch.errors import RunFolderError
-from mia_batch.extras.store import objects as leases
-from mia_batch.extras.store.objects import Store
+from mia_batch.extras.store import copies as leases
+from mia_batch.extras.store.copies import Store
 from mia_batch.pipeline.custody import verify
 from tests.processes import HANGS
 from tests.runs import audit_books

@@ -8,8 +8,7 @@ import polars as pl
 import pytest
 
 from mia_batch.errors import SettingsError
-from mia_batch.extras.sets.demo.making import DemoSettings
-from mia_batch.extras.sets.demo.train import new_model, save, train, train_tokenizer
+from mia_batch.extras.sets.demo import DemoSettings, new_model, save, train, train_tokenizer
 from mia_batch.pipeline import Run
 from mia_batch.prompts.views import rewriting
 from tests.hostile_server import MODEL, Asked, HostileServer, Reply, TinyModel

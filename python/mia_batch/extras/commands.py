@@ -29,6 +29,7 @@ from mia_batch.recipes import RECIPES, Recipe
 from mia_batch.settings import ClusterSettings, ColumnSettings, EndpointSettings, nested
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from datetime import datetime
 
     import polars as pl
@@ -68,20 +69,19 @@ def finetune(**options: Any) -> None:  # noqa: ANN401 - of `make`, and of the re
             observer.stage(f"epsilon {kept['epsilon']:.3f} at delta {kept['delta']:g}, of one text")
 
 
-class _Epsilon(click.ParamType[float | None]):
-    """A privacy loss, or ``none``."""
+def _count(
+    name: str, least: int, default: int, text: str | None = None, most: int | None = None
+) -> Callable[[Any], Any]:
+    return click.option(name, type=click.IntRange(least, most), default=default, help=text)
 
-    name = "epsilon"
 
-    def convert(
-        self,
-        value: Any,  # noqa: ANN401 - as click has it
-        param: Parameter | None,
-        ctx: Context | None,
-    ) -> float | None:
-        if value in (None, "none"):
-            return None
-        return NumberRange(0.01, 1000).convert(value, param, ctx)
+def _epsilons(
+    context: Context, option: Parameter, values: tuple[Any, ...]
+) -> tuple[float | None, ...]:
+    limits = NumberRange(0.01, 1000)
+    return tuple(
+        None if each == "none" else limits.convert(each, option, context) for each in values
+    )
 
 
 @click.command("privacy")
@@ -103,7 +103,7 @@ class _Epsilon(click.ParamType[float | None]):
 @click.option(
     *("--epsilon", "epsilons"),
     multiple=True,
-    type=_Epsilon(),
+    callback=_epsilons,
     default=["none", "8"],
     metavar="NUMBER|none",
     help="Privacy loss that training is to keep to; repeat it to compare.",
@@ -111,20 +111,10 @@ class _Epsilon(click.ParamType[float | None]):
 @recipe_options(
     "privacy", *RECIPE_FIELDS, learning_rate="1e-2 for prefix and prompt tuning, 1e-4 otherwise"
 )
-@click.option("--shadows", type=click.IntRange(0, 512), default=16)
-@click.option("--canaries", type=click.IntRange(0), default=40, help="Of each format.")
-@click.option(
-    "--repetitions",
-    type=click.IntRange(1),
-    default=10,
-    help="The i-th canary is learnt i times as often.",
-)
-@click.option(
-    "--candidates",
-    type=click.IntRange(2),
-    default=100,
-    help="Canaries of each format that are compared.",
-)
+@_count("--shadows", 0, 16, most=512)
+@_count("--canaries", 0, 40, "Of each format.")
+@_count("--repetitions", 1, 10, "The i-th canary is learnt i times as often.")
+@_count("--candidates", 2, 100, "Canaries of each format that are compared.")
 @click.option(
     "--canary-formats",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
@@ -229,22 +219,16 @@ def _show(figures: pl.DataFrame, console: Console) -> None:
     """Print the figures, a line for each unit and method."""
     from rich.table import Table
 
-    made = Table(box=None, pad_edge=False)
-    columns = ("precision", "recall", "f1", "exact")
+    made, columns = Table(box=None, pad_edge=False), ("precision", "recall", "f1", "exact")
     for heading in ("unit", "method", *columns, "95 % interval of F1"):
         made.add_column(heading, justify="left" if heading in ("unit", "method") else "right")
-    for (unit, method, versus), rows in figures.group_by(
-        "unit", "method", "versus", maintain_order=True
-    ):
+    named = figures.group_by("unit", "method", "versus", maintain_order=True)
+    for (unit, method, versus), rows in named:
         each = {row["metric"]: row for row in rows.iter_rows(named=True)}
         values = (figure(each[name]["value"]) for name in columns)
         name = method if versus is None else f"{method} less {versus}"
         made.add_row(str(unit).replace("_", " "), str(name), *values, limits(each["f1"]))
     console.print(made)
-
-
-def _comma_separated(_context: click.Context, _option: click.Parameter, value: str) -> list[str]:
-    return [part.strip() for part in value.split(",")]
 
 
 @click.command("build-set")
@@ -256,12 +240,7 @@ def _comma_separated(_context: click.Context, _option: click.Parameter, value: s
     metavar="DATE",
     help="Members are dated before it, non-members from it on.  [default: labels say it]",
 )
-@click.option(
-    "--gap-days",
-    type=click.IntRange(0),
-    default=0,
-    help="Days around the cutoff that are left out.",
-)
+@_count("--gap-days", 0, 0, "Days around the cutoff that are left out.")
 @click.option(
     "--lengths",
     callback=whole_numbers,
@@ -271,7 +250,7 @@ def _comma_separated(_context: click.Context, _option: click.Parameter, value: s
 )
 @click.option(
     "--settings",
-    callback=_comma_separated,
+    callback=lambda _context, _option, value: [part.strip() for part in value.split(",")],
     default="original",
     metavar="NAME,NAME",
     help="Some of original, paraphrased, concatenated.",
@@ -317,12 +296,7 @@ def build_set(*, cutoff: datetime | None, **options: Any) -> None:  # noqa: ANN4
     without=("prefix_column", "reference_column", "shard", "chat_instruction", "tokenizer"),
 )
 @path_option("out", "The paraphrases.", is_place=True)
-@click.option(
-    "--samples",
-    type=click.IntRange(3, 1000),
-    default=3,
-    help="Answers drawn of each text; three must differ from it and from each other.",
-)
+@_count("--samples", 3, 3, "Answers of each text; three must differ from it and each other.", 1000)
 @click.option("--dry-run", is_flag=True, help="Show texts, tokens and cost; stop.")
 def paraphrase(*, dry_run: bool, **options: object) -> None:
     """Have a model write each text in other words, for an audit of another model with DE-COP.

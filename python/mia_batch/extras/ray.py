@@ -91,11 +91,7 @@ def why_no_ray() -> str | None:
 
 @contextmanager
 def connected(address: str | None, n_cpus: int | None = None) -> Iterator[None]:
-    """Join the cluster at an address (``auto``: the one that runs here); None starts one here.
-
-    A connection that exists already is used, and stays. Raises `EngineError` if the cluster cannot
-    be reached, or holds no more objects.
-    """
+    """Join the cluster at an address (``auto``: the one that runs here); None starts one here."""
     with _joined(address, n_cpus):
         from ray import exceptions
 
@@ -192,10 +188,8 @@ def room(each: int) -> int:
 
 @contextmanager
 def marked(folder: Path) -> Iterator[Path]:
-    """Lend a file in a folder, which is there for whoever sees the folder.
-
-    Where the folder is mirrored to a store it is not there: files of others would not reach that.
-    """
+    """Lend a file in a folder, which is there for whoever sees the folder."""
+    # Not where the folder is mirrored to a store: files of other machines would not reach that.
     mark = temporary_path(folder.resolve() / "cluster")
     if not is_followed(mark):
         mark.touch()
@@ -257,11 +251,10 @@ class _Order:
 
 
 class EngineWorker:
-    """One engine of the cluster: an actor, called from several threads.
+    """One engine of the cluster: an actor, called from several threads."""
 
-    One thread asks the engine. It takes in the next block of a job before the last is complete, so
-    that an engine that batches has no gap between blocks.
-    """
+    # One thread asks the engine. It takes in the next block of a job before the last is complete,
+    # so that an engine that batches has no gap between blocks.
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -321,10 +314,7 @@ class EngineWorker:
                 self._forget()
 
     def _blocks(self, job: int) -> Iterator[Block | None]:
-        """Yield blocks of a job as they come, until one of another does.
-
-        None while some are in hand and no other is there.
-        """
+        """Yield blocks of a job until one of another comes; None while others are in hand."""
         while True:
             if self._next is None:
                 try:
@@ -368,9 +358,7 @@ def on_machines(
     """Call a function wherever ``each`` GPUs, or else cores, of the connected cluster are free.
 
     It gets its arguments and a function that takes sentences, and leaves what it makes in
-    ``folder``. Yields names as they are done: None, or why that machine could not. A call whose
-    machine is lost begins again elsewhere. At most ``most`` at once; None: all that there is room
-    for. Raises what a call raises.
+    ``folder``. Yields names as they are done: None, or why that machine could not.
     """
     cluster = _cluster()
     remote = cluster.remote(_called)
@@ -445,8 +433,7 @@ _functions: dict[Any, Callable[..., object]] = {}
 def spread(address: str, folder: Path) -> Iterator[Callable[..., None]]:
     """Lend a function that runs calls wherever a core of the cluster is free.
 
-    Function and arguments can be pickled. Calls write in ``folder``, so those on a machine that
-    does not see it are done here. What a call raises is raised by a later one, or at the end.
+    Calls write in ``folder``, so those on a machine that does not see it are done here.
     """
     running: dict[ObjectRef[Any], tuple[Callable[..., object], tuple[object, ...]]] = {}
     sent: dict[int, Any] = {}
@@ -512,6 +499,10 @@ class Worker:
     tokens: int = 0
     ready: float = 0.0  # since when
 
+    @property
+    def shared(self) -> bool:
+        return self.joined is not None and self.joined.shared
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class InHand:
@@ -524,10 +515,7 @@ class InHand:
 
 
 class Pool:
-    """Keeps as many engines on the cluster as are wanted, and hands blocks to them.
-
-    ``wanted`` None takes all that the cluster has room for, now or later. Must be closed.
-    """
+    """Keeps so many engines on the cluster, None: all that it has room for; must be closed."""
 
     def __init__(
         self, start: Start, *, wanted: int | None, name: str, say: Callable[[str], None]
@@ -545,10 +533,7 @@ class Pool:
         self.workers: list[Worker] = []
 
     def first(self) -> Joined:
-        """Wait for the first engine that is ready.
-
-        Raises `EngineError` if none can start.
-        """
+        """Wait for the first engine that is ready."""
         waited = time.monotonic()
         while (info := self._info) is None:
             deque(self.events(), maxlen=0)
@@ -662,11 +647,7 @@ _JOBS = count()
 
 
 class RayExecutor:
-    """Works on blocks with the engines of a pool.
-
-    A worker stores what it has made where it sees the run's folder; else rows come here. Blocks of
-    a lost worker go to others; one that has lost five workers is refused.
-    """
+    """Works on blocks with the engines of a pool; those of a lost one go to others."""
 
     def __init__(
         self,
@@ -696,7 +677,7 @@ class RayExecutor:
                         break
                     waiting.append((block, 0))
                     n_open += 1
-                if (shared := _shares(worker)) not in orders:
+                if (shared := worker.shared) not in orders:
                     orders[shared] = _cluster().put((task, keep if shared else _rows))
                 pool.hand(worker, job, orders[shared], *waiting.popleft())
             if all_open and not n_open:
@@ -707,21 +688,20 @@ class RayExecutor:
             for asked, came in pool.events():
                 if asked.job != job:  # of one that was not waited for to its end
                     continue
-                block = asked.block
                 if isinstance(came, Exception):
                     _raise_unless_lost(asked, came)
                     if (lost := asked.lost + 1) < _MOST_TRIES:
-                        waiting.append((block, lost))
+                        waiting.append((asked.block, lost))
                         continue
-                    told(block.label, block.units.height, 0, 0)
-                    kept = keep(block, refuse(task, block, _WHY))
+                    told(asked.block.label, asked.block.units.height, 0, 0)
+                    kept = keep(asked.block, refuse(task, asked.block, _WHY))
                 else:
-                    self._report(asked, came, told)
-                    kept = came.kept if _shares(asked.worker) else keep(block, came.kept)
+                    self._tell(asked, came, told)
+                    kept = came.kept if asked.worker.shared else keep(asked.block, came.kept)
                 n_open -= 1
-                yield block, kept
+                yield asked.block, kept
 
-    def _report(self, asked: InHand, came: Answered, told: Told) -> None:
+    def _tell(self, asked: InHand, came: Answered, told: Told) -> None:
         told(asked.block.label, asked.block.units.height, 0, 0)
         for label, tokens, passes in came.counts:
             told(label, 0, tokens, passes)
@@ -732,10 +712,6 @@ class RayExecutor:
         """Yield workers that can take a block, those that have none in hand first."""
         for depth in range(_IN_HAND):
             yield from [each for each in self._pool.workers if each.in_hand == depth]
-
-
-def _shares(worker: Worker) -> bool:
-    return worker.joined is not None and worker.joined.shared
 
 
 def _raise_unless_lost(asked: InHand, error: Exception) -> None:

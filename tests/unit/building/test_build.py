@@ -18,28 +18,24 @@ _CUTOFF = date(2023, 1, 1)
 _N_WORDS = 24
 
 
-def texts(n, *, tell, generator, words=_N_WORDS):
+def texts(n, *, tell, generator):
     """Texts of words of one vocabulary, a quarter of them replaced by words of a class's own."""
-    common = generator.integers(0, 300, (n, words))
-    made = np.char.add("w", common.astype(str))
+    shape = n, _N_WORDS
+    made = np.char.add("w", generator.integers(0, 300, shape).astype(str))
     if tell is not None:
-        own = np.char.add(tell, generator.integers(0, 12, (n, words)).astype(str))
-        made = np.where(generator.random((n, words)) < 0.25, own, made)
+        own = np.char.add(tell, generator.integers(0, 12, shape).astype(str))
+        made = np.where(generator.random(shape) < 0.25, own, made)
     return [" ".join(row) for row in made]
 
 
-def frame(n_plain, n_telling, seed=0):
-    """Dated documents of both classes: some alike, some with words of their class."""
-    generator = np.random.default_rng(seed)
-    rows = [
-        {"document_id": f"{tell}{kind}{number}", "text": text, "member": tell == "old"}
-        for tell in ("old", "new")
-        for kind, n in (("plain", n_plain), ("telling", n_telling))
-        for number, text in enumerate(
-            texts(n, tell=None if kind == "plain" else tell, generator=generator)
-        )
-    ]
-    return pl.DataFrame(rows)
+def frame(n_plain, n_telling):
+    """Documents of both classes: some alike, some with words of their class."""
+    generator, rows = np.random.default_rng(0), []
+    for tell in ("old", "new"):
+        for kind, n, own in (("plain", n_plain, None), ("telling", n_telling, tell)):
+            for number, text in enumerate(texts(n, tell=own, generator=generator)):
+                rows.append((f"{tell}{kind}{number}", text, tell == "old"))
+    return pl.DataFrame(rows, schema=["document_id", "text", "member"], orient="row")
 
 
 def build(folder, documents=None, name="sets", **changed):
@@ -79,12 +75,7 @@ def test_repair_keeps_the_texts_that_are_alike(repaired):
     assert kept.height > 250
     assert built.summary["sets"][0]["verdict"] == "not separable"
     assert max(figures(built, "after", "held out").values()) < 0.58
-
-
-def test_pairs(repaired):
-    """A pair is a member and a non-member; no document is in two pairs, none was held out."""
-    _, built = repaired
-    kept = built.texts(_N_WORDS)
+    # A pair is a member and a non-member; no document is in two pairs, none was held out.
     assert kept.group_by("pair").agg(pl.col("member").sum(), n=pl.len()).select(
         (pl.col("member") == 1).all(), (pl.col("n") == 2).all()
     ).row(0) == (True, True)
@@ -95,14 +86,8 @@ def test_pairs(repaired):
     counts = dict(away.group_by("reason").len().iter_rows())
     assert counts["held out to test the set"] == 2 * 167
     assert sum(counts.values()) + kept.height == 1000
-
-
-def test_an_audit_takes_it(repaired):
-    _, built = repaired
-    corpus = read_documents(built.path / f"original-{_N_WORDS}.parquet")
-    columns = corpus.documents.collect()
-    assert columns["member"].sum() == built.texts(_N_WORDS).height // 2
-    assert columns["group"].n_unique() == built.texts(_N_WORDS)["pair"].n_unique()
+    read = read_documents(built.path / f"original-{_N_WORDS}.parquet").documents.collect()
+    assert read["member"].sum() == read["group"].n_unique() == kept.height // 2
 
 
 def test_concatenated(repaired):
@@ -145,6 +130,11 @@ def test_again(repaired):
     assert again.summary == built.summary
     with pytest.raises(RunFolderError, match="other documents or settings"):
         build(folder, seed=1, **ALL)
+    (folder / "mine").mkdir()
+    (folder / "mine" / "notes.txt").write_text("mine")
+    with pytest.raises(RunFolderError, match="holds no set"):
+        build(folder, name="mine")
+    assert [file.name for file in (folder / "mine").iterdir()] == ["notes.txt"]
 
 
 def test_equal_seeds_give_equal_files(tmp_path):
@@ -155,14 +145,6 @@ def test_equal_seeds_give_equal_files(tmp_path):
     assert found["one"] == found["same"]
     name = f"original-{_N_WORDS}.parquet"
     assert found["one"][name] != found["other"][name]
-
-
-def test_a_folder_of_something_else_is_left_alone(tmp_path):
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "notes.txt").write_text("mine")
-    with pytest.raises(RunFolderError, match="holds no set"):
-        build(tmp_path, frame(50, 0), "mine")
-    assert [file.name for file in (tmp_path / "mine").iterdir()] == ["notes.txt"]
 
 
 def test_dates(tmp_path):
@@ -230,6 +212,10 @@ def test_too_few_are_refused_in_one_sentence(tmp_path):
     assert not (tmp_path / "sets").exists()
 
 
+SPRING = pl.DataFrame({"text": ["a b", "c d"], "date": ["2022-01-01", "spring"]})
+UNLABELLED = {"documents": SPRING}
+
+
 @pytest.mark.parametrize(
     ("request_", "message"),
     [
@@ -242,20 +228,14 @@ def test_too_few_are_refused_in_one_sentence(tmp_path):
         ({"gap_days": -1}, "must not be negative"),
         ({"source_column": "site"}, "no column 'site'; name the source with --source-column"),
         ({"out": "s3://bucket/sets"}, "on a disk only"),
+        (UNLABELLED, "does not say who is a member"),
+        (UNLABELLED | {"cutoff": _CUTOFF}, "document 2: column 'date' is 'spring', no date"),
     ],
 )
 def test_wrong_requests(tmp_path, request_, message):
     with pytest.raises((SettingsError, CorpusError), match=message):
-        build(tmp_path, frame(5, 0), **request_)
+        build(tmp_path, **{"documents": frame(5, 0)} | request_)
     assert not (tmp_path / "sets").exists()
-
-
-def test_dates_that_are_none(tmp_path):
-    rows = pl.DataFrame({"text": ["a b", "c d"], "date": ["2022-01-01", "spring"]})
-    with pytest.raises(CorpusError, match="document 2: column 'date' is 'spring', no date"):
-        build(tmp_path, rows, cutoff=_CUTOFF)
-    with pytest.raises(SettingsError, match="does not say who is a member"):
-        build(tmp_path, rows)
 
 
 def test_summary_is_a_page(repaired):

@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import sys
-import tomllib
 from pathlib import Path
 
 import polars as pl
@@ -17,9 +16,7 @@ from filelock import FileLock
 from transformers import AutoTokenizer
 
 from mia_batch.errors import RunFolderError, SettingsError
-from mia_batch.extras.sets.demo import DemoFolder, DemoSettings, prepare
-from mia_batch.extras.sets.demo.making import read_record
-from mia_batch.extras.sets.demo.train import make_models
+from mia_batch.extras.sets.demo import DemoFolder, DemoSettings, make_models, prepare
 from tests.forked import Forked
 
 TINY = DemoSettings(
@@ -70,7 +67,6 @@ def test_what_is_in_the_folder(made):
     parts, folder, _ = made
     corpora = ["corpus.parquet", "nonmember-shots.parquet", "member-shots.parquet"]
     names = [*corpora, "model", "reference", "masked", "mia-batch.toml"]
-    assert parts == tuple(folder / name for name in names)
     corpus = pl.read_parquet(parts.corpus)
     assert corpus.columns == ["document_id", "text", "member", "group"]
     assert (corpus.height, corpus["member"].sum()) == (16, 8)
@@ -83,7 +79,7 @@ def test_what_is_in_the_folder(made):
     assert {"corpus.parquet", "model/model.safetensors"} <= set(record["files"])
 
 
-def test_each_step_is_told_in_a_line(made):
+def test_each_step_is_said_in_a_line(made):
     lines = made[2]
     begins = [
         "cut the documentation of 4 standard modules into 16 passages, 8 of them members",
@@ -94,7 +90,6 @@ def test_each_step_is_told_in_a_line(made):
         *["training a Bert of ", *["epoch "] * 3],
         "made the models (",
     ]
-    assert len(lines) == len(begins)
     for line, begin in zip(lines, begins, strict=True):
         assert line.startswith(begin)
         assert "\n" not in line
@@ -116,26 +111,20 @@ def test_a_kept_demo_is_not_touched_until_another_is_made(copy):
     lines: list[str] = []
     before = content(copy)
     prepare(copy, notify=lines.append, settings=TINY)
-    assert "kept" in " ".join(lines)
-    assert len(lines) == 1
-    with pytest.raises(SettingsError, match="needs torch"):
-        prepare(copy)  # of other settings
-    with pytest.raises(SettingsError, match="needs torch"):
-        prepare(copy, settings=TINY, fresh=True)
-    prepare(copy, settings=TINY)
+    (line,) = lines
+    assert "kept" in line
+    for settings, fresh in ((None, False), (TINY, True)):
+        with pytest.raises(SettingsError, match="needs torch"):
+            prepare(copy, settings=settings, fresh=fresh)
     assert content(copy) == before
-
-
-@pytest.mark.usefixtures("no_torch")
-def test_edited_settings_are_kept_and_missing_ones_written(copy):
     config = copy / "mia-batch.toml"
-    original = config.read_text()
-    config.write_text(original + "[sampling]\nsamples = 2\n")
+    edited = config.read_text() + "[sampling]\nsamples = 2\n"
+    config.write_text(edited)
     prepare(copy, settings=TINY)
-    assert tomllib.loads(config.read_text())["sampling"] == {"samples": 2}
+    assert config.read_text() == edited
     config.unlink()
     prepare(copy, settings=TINY)
-    assert config.read_text() == original
+    assert content(copy) == before
 
 
 @pytest.mark.usefixtures("no_torch")
@@ -143,11 +132,8 @@ def test_edited_settings_are_kept_and_missing_ones_written(copy):
     "spoil",
     [
         lambda folder: (folder / "corpus.parquet").unlink(),
-        lambda folder: (folder / "model" / "config.json").write_text("{}"),
         lambda folder: os.truncate(folder / "model" / "model.safetensors", 100),
-        lambda folder: shutil.rmtree(folder / "model"),
     ],
-    ids=["no corpus", "edited config", "cut weights", "no model"],
 )
 def test_a_spoiled_demo_is_made_anew(copy, spoil):
     spoil(copy)
@@ -192,20 +178,19 @@ def test_killed_demo_is_made_by_the_next_and_two_at_once_agree(copy, tmp_path):
     assert not list(copy.glob(".making-*"))
 
 
-@pytest.mark.parametrize("name", ["novel.txt", "demo.json", "corpus.parquet"])
-def test_folders_with_other_things_are_refused_untouched(tmp_path, name):
-    (tmp_path / name).write_text("{}")
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        *(("novel.txt", "{}"), ("corpus.parquet", "{}")),
+        *(("demo.json", each) for each in ("", "{", "[]", "null", '{"made_by": "me"}')),
+        ("demo.json", '{"made_by": "mia-batch demo"}'),
+    ],
+)
+def test_folders_with_other_things_are_refused_untouched(tmp_path, name, content):
+    (tmp_path / name).write_text(content)
     with pytest.raises(SettingsError, match="holds other things than a demo"):
         prepare(tmp_path, fresh=True, settings=TINY)
     assert [path.name for path in tmp_path.iterdir()] == [name]
-
-
-@pytest.mark.parametrize(
-    "text", ["", "{", "[]", "null", '{"made_by": "me"}', '{"made_by": "mia-batch demo"}']
-)
-def test_notes_of_others_are_no_records(tmp_path, text):
-    (tmp_path / "demo.json").write_text(text)
-    assert read_record(tmp_path) is None
 
 
 def test_file_in_place_of_the_folder_is_refused(tmp_path):
@@ -220,13 +205,11 @@ def test_the_checkpoint_is_ordinary_and_its_tokenizer_gives_texts_back(made):
     model = made[0].model
     names = {path.name for path in model.iterdir()}
     assert {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"} <= names
-    config, tokenizer = (
-        json.loads((model / "config.json").read_text()),
-        AutoTokenizer.from_pretrained(model),
-    )
+    config = json.loads((model / "config.json").read_text())
+    tokenizer = AutoTokenizer.from_pretrained(model)
     assert config["architectures"] == ["LlamaForCausalLM"]
-    assert config["max_position_embeddings"] == TINY.context == 1024
-    assert config["vocab_size"] == TINY.vocabulary
+    sizes = config["max_position_embeddings"], config["vocab_size"]
+    assert sizes == (TINY.context, TINY.vocabulary)
     bos, eos = tokenizer.bos_token_id, tokenizer.eos_token_id
     assert (config["bos_token_id"], config["eos_token_id"]) == (bos, eos)
     assert bos != eos
@@ -248,9 +231,5 @@ def test_only_members_are_learned_and_the_tokenizer_tells_nothing(made, tmp_path
     corpus = pl.read_parquet(made[0].corpus).with_columns(~pl.col("member"))
     make_models(corpus, tmp_path, TINY, lambda _line: None)
     one, other = made[0].model, DemoFolder.at(tmp_path).model
-    read = {
-        name: [(folder / name).read_bytes() for folder in (one, other)]
-        for name in ("tokenizer.json", "model.safetensors")
-    }
-    assert read["tokenizer.json"][0] == read["tokenizer.json"][1]
-    assert read["model.safetensors"][0] != read["model.safetensors"][1]
+    for name, same in (("tokenizer.json", True), ("model.safetensors", False)):
+        assert ((one / name).read_bytes() == (other / name).read_bytes()) == same

@@ -1,6 +1,5 @@
 """DP-SGD against algorithm 1 of Abadi et al. 2016, written out, and against other libraries."""
 
-import warnings
 from typing import Any
 
 import numpy as np
@@ -9,13 +8,15 @@ import torch
 from transformers import AutoTokenizer
 
 from mia_batch.errors import EngineError
-from mia_batch.extras.tune.recipe import adapted, epsilon_of, noise_of
+from mia_batch.extras.tune.making import adapted
 from mia_batch.extras.tune.training import (
     PoissonBatches,
     clipped_sums,
     encoder,
+    epsilon_of,
     losses,
     model_class,
+    noise_of,
     padded,
 )
 from mia_batch.recipes import Recipe
@@ -95,24 +96,6 @@ def test_each_text_is_cut_by_itself(bases, base, form, method):
         assert any(bool(each.any()) for each in found.values())
         for name, each in found.items():
             assert torch.allclose(each, wanted[name], atol=1e-4 * largest), name
-
-
-def test_as_opacus_does(bases):
-    from opacus.grad_sample import GradSampleModule
-
-    model, batch = opened(bases, "llama", "causal", "full")
-    clip = 0.05
-    found, _ = clipped_sums(model, "causal", batch, clip, at_once=5)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        other = GradSampleModule(model, loss_reduction="sum", strict=False)
-        given = {name: value for name, value in batch.items() if name != "labels"}
-        losses("causal", other(**given).logits, batch["labels"]).sum().backward()
-    samples = {name: each.grad_sample for name, each in model.named_parameters()}
-    norms = torch.stack([each.flatten(1).norm(dim=1) for each in samples.values()]).norm(dim=0)
-    for name, each in samples.items():
-        cut = torch.einsum("i,i...->...", (clip / norms).clamp(max=1), each)
-        assert torch.allclose(found[name], cut, atol=1e-6), name
 
 
 def test_no_batch_is_no_gradient(bases):

@@ -1,4 +1,4 @@
-"""Embeddings beside those made one by one, without any padding."""
+"""Embeddings held against those made one by one, without any padding."""
 
 from __future__ import annotations
 
@@ -8,12 +8,7 @@ import torch
 from transformers import AutoModel, AutoTokenizer, T5Config, T5Model
 
 from mia_batch.errors import SettingsError
-from mia_batch.extras.privacy.inversion.embedders import (
-    SentenceEmbedder,
-    TransformersEmbedder,
-    embed_all,
-    open_embedder,
-)
+from mia_batch.extras.privacy.inversion.models import Embedder, embed_all, open_embedder
 from mia_batch.observer import Observer
 from tests.adapters import save_gpt2
 from tests.checkpoints import byte_level_tokenizer, save_masked_checkpoint, save_tokenizer
@@ -49,11 +44,8 @@ KINDS = ["causal", "positions", "masked", "encoder-decoder"]
 @torch.inference_mode()
 def reference(model, text, *, padding=0):
     """Mean of the last hidden states of a text alone; with padding as the released code pools."""
-    loaded, tokenizer = (
-        AutoModel.from_pretrained(model).eval(),
-        AutoTokenizer.from_pretrained(model),
-    )
-    ids = tokenizer(text, return_tensors="pt")["input_ids"]
+    loaded = AutoModel.from_pretrained(model).eval()
+    ids = AutoTokenizer.from_pretrained(model)(text, return_tensors="pt")["input_ids"]
     reads = loaded.get_encoder() if loaded.config.is_encoder_decoder else loaded
     padded = torch.nn.functional.pad(ids, (0, padding))
     return reads(input_ids=padded).last_hidden_state[0].mean(0).numpy()
@@ -61,23 +53,15 @@ def reference(model, text, *, padding=0):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_embedding_is_the_mean_over_the_tokens_of_the_text_alone(kind, models):
-    found = TransformersEmbedder(str(models[kind])).embed(TEXTS)
+    found = open_embedder(str(models[kind])).embed(TEXTS)
     for text, embedding in zip(TEXTS, found, strict=True):
         assert isinstance(embedding, np.ndarray)
         np.testing.assert_allclose(embedding, reference(models[kind], text), rtol=1e-4, atol=1e-5)
 
 
-def test_padding_would_change_an_embedding_as_it_does_in_the_released_code(models):
-    right, padded = (reference(models["causal"], "one", padding=n) for n in (0, 10))
-    (found,) = TransformersEmbedder(str(models["causal"])).embed(["one"])
-    assert isinstance(found, np.ndarray)
-    np.testing.assert_allclose(found, right, rtol=1e-4, atol=1e-5)
-    assert np.abs(padded - right).max() > 0.1
-
-
 def test_a_text_longer_than_the_context_has_a_reason(models):
     long = "many words and more " * 20
-    found = TransformersEmbedder(str(models["masked"])).embed(["one", long])
+    found = open_embedder(str(models["masked"])).embed(["one", long])
     assert isinstance(found[0], np.ndarray)
     assert isinstance(found[1], str)
     assert found[1].endswith("tokens, more than the 34 that the embedder reads")
@@ -85,13 +69,13 @@ def test_a_text_longer_than_the_context_has_a_reason(models):
 
 def test_an_adapter_is_embedded_with_its_base(models, tmp_path):
     made = make(models["causal"], tmp_path / "tuned", method="lora")
-    base, tuned = (TransformersEmbedder(str(model)) for model in (models["causal"], made.path))
+    base, tuned = (open_embedder(str(model)) for model in (models["causal"], made.path))
     assert base.identity != tuned.identity
     one, other = (np.stack(each.embed(["one"])) for each in (base, tuned))
     assert np.abs(one - other).max() > 1e-3
     prefix = make(models["causal"], tmp_path / "prefix", method="prefix")
     with pytest.raises(SettingsError, match="is an adapter of virtual tokens"):
-        TransformersEmbedder(str(prefix.path))
+        open_embedder(str(prefix.path))
 
 
 @pytest.fixture(scope="module")
@@ -110,12 +94,10 @@ def sentences(models, tmp_path_factory):
 def test_sentence_transformers_embeds_as_it_does_itself(sentences, models):
     from sentence_transformers import SentenceTransformer
 
-    embedder = open_embedder(str(sentences))
-    assert isinstance(embedder, SentenceEmbedder)
-    found = embedder.embed([*TEXTS, "many words and more " * 20])
+    found = open_embedder(str(sentences)).embed([*TEXTS, "many words and more " * 20])
     own = SentenceTransformer(str(sentences), device="cpu").encode(TEXTS)
     np.testing.assert_allclose(np.stack(found[:-1]), own, rtol=1e-5, atol=1e-6)
-    by_transformers = TransformersEmbedder(str(models["masked"])).embed(TEXTS)
+    by_transformers = open_embedder(str(models["masked"])).embed(TEXTS)
     np.testing.assert_allclose(own, np.stack(by_transformers), rtol=1e-3, atol=1e-4)
     assert str(found[-1]).endswith("more than the 32 that the embedder reads")
 
@@ -128,32 +110,30 @@ def test_what_is_no_model_is_refused(tmp_path):
         open_embedder(str(tmp_path))
 
 
-class Counting:
-    """An embedder that says what it was asked."""
+def counting(asked):
+    """An embedder of letters that notes what it was asked."""
 
-    identity = "counting"
+    def means(texts, rows):
+        asked.extend(texts)
+        return [np.array([len(row), 0.1], np.float32) for row in rows]
 
-    def __init__(self):
-        self.asked = []
-
-    def embed(self, texts):
-        self.asked += texts
-        return [np.array([len(text), 0.1], np.float32) if text else "empty" for text in texts]
+    return Embedder("counting", lambda texts, **_: {"input_ids": [*map(list, texts)]}, 99, means)
 
 
 def test_what_was_embedded_is_not_asked_for_again(tmp_path):
     texts = [f"text {i}" for i in range(100)]
-    first, second, third = Counting(), Counting(), Counting()
-    found = embed_all([*texts, "", "text 5"], first, tmp_path, Observer())
-    assert first.asked == [*texts, ""]
-    assert found[-2] == "empty"
+    first: list[str] = []
+    found = embed_all([*texts, "", "text 5"], counting(first), tmp_path, Observer())
+    assert first == texts
+    assert found[-2] == "the embedder's tokenizer finds no token in the text"
     assert np.array_equal(found[-1], found[5])
     assert np.array_equal(found[5], np.array([6.0, 0.1], np.float32))
-    again = embed_all([*texts, "", "text 5"], second, tmp_path, Observer())
-    assert second.asked == []
+    second: list[str] = []
+    again = embed_all([*texts, "", "text 5"], counting(second), tmp_path, Observer())
+    assert second == []
     assert all(map(np.array_equal, again, found))
     damaged = sorted(tmp_path.glob("*.parquet"))[0]
     damaged.write_bytes(damaged.read_bytes()[:-20])
-    embed_all([*texts, ""], third, tmp_path, Observer())
-    assert 0 < len(third.asked) <= 64
+    embed_all([*texts, ""], counting(second), tmp_path, Observer())
+    assert 0 < len(second) <= 64
     assert not list(tmp_path.glob(".*"))

@@ -14,8 +14,8 @@ from click.testing import CliRunner
 import mia_batch
 from mia_batch.cli.main import command, main
 from mia_batch.errors import RunFolderError
-from mia_batch.extras.store import objects as leases
-from mia_batch.extras.store.objects import Lease, Store
+from mia_batch.extras.store import copies as leases
+from mia_batch.extras.store.copies import Lease, Store
 from mia_batch.observer import Observer
 from mia_batch.pipeline.auditing import plan
 from mia_batch.pipeline.custody import verify

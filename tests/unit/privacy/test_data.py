@@ -12,7 +12,6 @@ from huggingface_hub import constants
 from mia_batch.errors import CorpusError, SettingsError
 from mia_batch.extras.privacy.data import (
     CanaryFormat,
-    joined,
     learnt_by,
     paper_formats,
     read_formats,
@@ -26,8 +25,8 @@ def read(place, frame=None, **changed):
     if frame is not None:
         place /= "texts.parquet"
         frame.write_parquet(place)
-    given = {"text": "text", "target": None, "group": None, "share": 0.6, "seed": 3} | changed
-    return read_texts(place, **given)
+    columns = {"text": "text", "target": None, "group": None} | changed
+    return read_texts(place, columns, share=0.6, seed=3)
 
 
 def numbered(n, each=1):
@@ -107,8 +106,6 @@ def test_a_task_of_glue_is_its_training_texts_pairs_joined():
     found = read("glue:mnli", target="label", group="premise")
     assert found["text"][4] == "It rained for 2 days. [SEP] It was 0."
     assert found["group"].to_list()[:3] == ["It rained for 0 days."] * 2 + ["It rained for 1 days."]
-    rows = pl.DataFrame({"one": ["a", None], "other": ["b", "c"]})
-    assert joined(rows, ["one", "other"])["text"].to_list() == ["a [SEP] b", None]
 
 
 @pytest.mark.usefixtures("cache")

@@ -1,4 +1,4 @@
-"""What a store is asked, and the sentences where it refuses."""
+"""What a store is asked, one writer at a time, and the sentences where it refuses."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 
 from mia_batch import places
 from mia_batch.errors import MiaBatchError, RunFolderError, SettingsError
-from mia_batch.extras.store import objects as stores
-from mia_batch.extras.store.objects import Store
+from mia_batch.extras.store import copies
+from mia_batch.extras.store.copies import Lease, Store
 from mia_batch.settings import load_settings
 from tests.s3 import BUCKET, KEY, SECRET
 
@@ -18,9 +18,9 @@ pytestmark = pytest.mark.usefixtures("on_machine")
 GIVEN = {"input": "corpus.parquet", "model": "model"}
 
 
-@pytest.mark.parametrize("place", ["runs/one", "/runs/one", "s3:/bucket/run", "C:\\runs", "", None])
-def test_a_path_is_no_address(place):
-    assert not places.is_url(place)
+def test_a_path_is_no_address():
+    others = ["runs/one", "/runs/one", "s3:/bucket/run", "C:\\runs", "", None]
+    assert not any(map(places.is_url, others))
 
 
 NAME = "name a bucket and a folder in it, such as"
@@ -49,12 +49,13 @@ def test_a_malformed_address_is_refused_before_anything_else(url, said):
     assert str(refused.value) == f"setting 'out': {said}"
 
 
-@pytest.mark.parametrize("setting", ["input", "rarity_from", "samples_from", "non_members"])
-def test_only_a_run_may_be_in_a_store(setting):
+def test_only_a_run_may_be_in_a_store():
+    settings = ("input", "rarity_from", "samples_from", "non_members")
     with pytest.raises(SettingsError) as refused:
-        load_settings(GIVEN | {setting: "s3://bucket/run"}, use_config=False)
-    said = f"setting {setting!r}: only a run may be in an object store; copy this to a disk first"
-    assert said in str(refused.value).splitlines()
+        load_settings(GIVEN | dict.fromkeys(settings, "s3://bucket/run"), use_config=False)
+    said = "only a run may be in an object store; copy this to a disk first"
+    lines = str(refused.value).splitlines()
+    assert {*lines} >= {f"setting {setting!r}: {said}" for setting in settings}
 
 
 def test_an_address_in_a_settings_file_is_no_path_below_its_folder(tmp_path):
@@ -63,6 +64,8 @@ def test_an_address_in_a_settings_file_is_no_path_below_its_folder(tmp_path):
 
 
 NO_ADDRESS = "the environment variable AWS_ENDPOINT_URL must begin with https:// or http://"
+SILENT = "it does not answer; check the network and the endpoint"
+PLAIN = "its endpoint is http://; set AWS_ALLOW_HTTP=true if that is meant"
 RUN = f"s3://{BUCKET}/run"
 
 
@@ -71,16 +74,8 @@ RUN = f"s3://{BUCKET}/run"
     [
         ("s3://none-such/run", {}, "there is no such bucket; make it, or name another"),
         (RUN, "refusing", "access is denied; check the credentials and what they allow"),
-        (
-            RUN,
-            {"AWS_ENDPOINT_URL": "http://127.0.0.1:9"},
-            "it does not answer; check the network and the endpoint",
-        ),
-        (
-            RUN,
-            {"AWS_ALLOW_HTTP": None},
-            "its endpoint is http://; set AWS_ALLOW_HTTP=true if that is meant",
-        ),
+        (RUN, {"AWS_ENDPOINT_URL": "http://127.0.0.1:9"}, SILENT),
+        (RUN, {"AWS_ALLOW_HTTP": None}, PLAIN),
         ("az://container/run", {}, "there are no credentials for it in the environment"),
         (RUN, {"AWS_ENDPOINT_URL": ""}, NO_ADDRESS),
         (RUN, {"AWS_ENDPOINT_URL": "localhost:9000"}, NO_ADDRESS),
@@ -120,7 +115,7 @@ def test_credentials_of_a_profile(server, monkeypatch, tmp_path, url):
 
 
 def test_without_the_library_the_extra_is_named(monkeypatch, url):
-    monkeypatch.setattr(stores, "find_spec", lambda _: None)
+    monkeypatch.setattr(copies, "find_spec", lambda _: None)
     with pytest.raises(SettingsError) as refused:
         Store.open(url)
     assert str(refused.value) == (
@@ -142,3 +137,116 @@ def test_a_hundred_writers_of_different_objects_lose_nothing(server, url, run, t
         f"samples/{number}.part": b"%d" % number * 1000 for number in range(100)
     }
     assert store.names() == {f"samples/{number}.part": tag for number, tag in enumerate(tags)}
+
+
+# One writer at a time.
+
+
+@pytest.fixture
+def store(on_machine, url):
+    return Store.open(url)
+
+
+def held(store):
+    return f"{store.url} is held by another live run; wait for it, or choose another --out"
+
+
+def take(store, own=None):
+    """The lease, or what was said instead."""
+    try:
+        return Lease.take(store, own)
+    except RunFolderError as error:
+        return str(error)
+
+
+def test_of_a_hundred_that_ask_at_once_one_gets_it(store):
+    with ThreadPoolExecutor(100) as pool:
+        got = list(pool.map(lambda _: take(store), range(100)))
+    (winner,) = [each for each in got if isinstance(each, Lease)]
+    assert [each for each in got if each is not winner] == [held(store)] * 99
+    winner.release()
+
+
+def test_of_a_hundred_that_find_the_same_dead_run_one_takes_over(store):
+    take(store)
+    dead = store.read(".lock")
+
+    def write(number):
+        lease = Lease(store, f"copy {number}")
+        lease._version = dead.version
+        return lease._write("a session")
+
+    with ThreadPoolExecutor(100) as pool:
+        assert sorted(pool.map(write, range(100))) == [False] * 99 + [True]
+
+
+def test_who_lets_go_lets_others_in_and_the_copy_that_wrote_last_goes_on_at_once(store):
+    first = take(store)
+    assert take(store) == held(store)
+    first.release()
+    second = take(store)
+    assert second.copy != first.copy
+    again = take(store, second.copy)  # the copy's own lock says that its run was killed
+    assert again.copy == second.copy
+    again.release()
+
+
+def test_a_lease_that_is_over_is_taken_and_its_holder_learns_of_it(store, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(Lease, "_keep", lambda _: None)  # it hangs
+        first = take(store)
+    monkeypatch.setattr(copies, "_SECONDS", 0.0)
+    second = take(store)
+    assert second.copy != first.copy
+    monkeypatch.setattr(copies, "_SECONDS_BETWEEN", 0.0)
+    first._keep()
+    with pytest.raises(RunFolderError, match="may have been taken over by another run"):
+        first.check()
+    second.check()
+    first.release()  # which leaves the other's alone
+    monkeypatch.setattr(copies, "_SECONDS", 90.0)
+    assert take(store) == held(store)
+    second.release()
+
+
+def test_an_answer_that_was_lost_is_no_other_run(store, monkeypatch):
+    """The store has written the object, but the client sent it again and was refused."""
+    put_if = Store.put_if
+
+    def refused(self, *arguments):
+        put_if(self, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "put_if", refused)
+        lease = take(store)
+    assert isinstance(lease, Lease)
+    assert take(store) == held(store)
+    lease.release()
+
+
+def test_an_answer_to_an_earlier_beat_that_was_lost_is_no_other_run(store, monkeypatch):
+    put_if, lease = Store.put_if, take(store)
+
+    def unheard(self, *arguments):
+        put_if(self, *arguments)
+        raise RunFolderError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "put_if", unheard)
+        with pytest.raises(RunFolderError):
+            lease._write(lease._session)
+    assert lease._write(lease._session)
+    assert take(store) == held(store)
+    lease.check()
+    monkeypatch.setattr(copies, "_SECONDS_OF_TRUST", 0.0)
+    with pytest.raises(RunFolderError, match="did not reach the store for too long"):
+        lease.check()
+    lease.release()
+
+
+def test_another_object_of_that_name_is_left_alone(store):
+    store.put_if(".lock", b"of somebody else", None)
+    assert take(store) == (
+        f"{store.url} holds an object .lock that is not of a run; choose another --out"
+    )
+    assert store.read(".lock").content == b"of somebody else"

@@ -6,51 +6,274 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
-from hashlib import sha256
+from hashlib import blake2b, sha256
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 from markupsafe import Markup
 
+from mia_batch.attacks import get
+from mia_batch.attacks.apply import score
 from mia_batch.errors import RunFolderError, SettingsError
-from mia_batch.extras.privacy.data import (
-    CanaryFormat,
-    Inserted,
-    draw,
-    paper_formats,
-    read_texts,
-    words_of,
-)
-from mia_batch.extras.privacy.plan import GENERATING, Plan, form_of
-from mia_batch.extras.privacy.variant import VariantAudit, write_table
-from mia_batch.extras.tune.making import locked, made_of, why_no_finetuning
-from mia_batch.models.weights import identify_model
+from mia_batch.extras.privacy import data as texts_of
+from mia_batch.extras.privacy.data import CanaryFormat, Inserted, learnt_by
+from mia_batch.extras.privacy.inversion.inverting import invert
+from mia_batch.extras.privacy.measures import summary_of, utility
+from mia_batch.extras.privacy.plan import GENERATING, VIRTUAL, Plan, Variant, form_of
+from mia_batch.extras.tune.making import Made, Making, Wanted, locked, made_of, why_no_finetuning
+from mia_batch.metrics.evaluate import evaluate
+from mia_batch.models.weights import identify_model, quiet
 from mia_batch.observer import Observer
+from mia_batch.recipes import Form, Recipe
 from mia_batch.report.html.page import environment
 from mia_batch.report.html.plots import line, quantity, series, svg
 from mia_batch.report.html.tables import NO_VALUE, interval
-from mia_batch.tables import system_errors, write_text
+from mia_batch.schemas import Features, LogProbs
+from mia_batch.tables import is_sound, replacing, system_errors, write_text
 
 __all__ = ["Privacy", "audit_privacy"]
+
+# A model that was made, and what it says of texts.
+
+_AT_ONCE = 16
+_LOGPROBS = pl.List(pl.Float64)
+
+
+class Opened:
+    """A base, or what was made of it, opened to be asked for log-probabilities."""
+
+    def __init__(
+        self, base: str, revision: str | None, recipe: Recipe, made: Path | None = None
+    ) -> None:
+        import torch
+
+        from mia_batch.extras.tune.training import opened
+
+        adapter = made if recipe.method != "full" else None
+        where = (base, revision) if made is None or adapter else (str(made), None)
+        with quiet():
+            model, self.tokenizer, self._row_of = opened(*where, recipe, dtype=torch.float32)
+            if adapter is not None:
+                from peft import PeftModel
+
+                model = PeftModel.from_pretrained(model, adapter)
+        self.model = model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
+        self._form = recipe.form
+
+    def logprobs(
+        self, texts: Sequence[str], targets: Sequence[str | None]
+    ) -> Iterator[list[float]]:
+        """Yield the log-probabilities, in nats, of what is learnt of each text; empty: nothing."""
+        import torch
+
+        from mia_batch.extras.tune.training import logprobs, padded
+
+        for start in range(0, len(texts), _AT_ONCE):
+            some = slice(start, start + _AT_ONCE)
+            rows = [*map(self._row_of, texts[some], targets[some])]
+            batch = {name: value.to(self.model.device) for name, value in padded(rows).items()}
+            labels = batch.pop("labels")
+            given = batch | ({"labels": labels.clamp(min=0)} if self._form == "seq2seq" else {})
+            with torch.inference_mode():
+                found = logprobs(self._form, self.model(**given).logits, labels)
+            for row in found.cpu():
+                yield row[~row.isnan()].tolist()
+
+    def losses(self, texts: Sequence[str], targets: Sequence[str | None]) -> pl.Series:
+        """Mean negative log-likelihood of each text, in nats a token; null where it has none."""
+        return -pl.Series([*self.logprobs(texts, targets)], dtype=_LOGPROBS).list.mean()
+
+    def sums(self, texts: Sequence[str], targets: Sequence[str | None]) -> pl.Series:
+        """Log-perplexity of each text: the sum over its tokens, in nats; null where it has none."""
+        found = pl.Series([*self.logprobs(texts, targets)], dtype=_LOGPROBS)
+        return pl.select(pl.when(found.list.len() > 0).then(-found.list.sum())).to_series()
+
+
+# One way to tune a model: what is made of it, and how it is attacked.
+
+_WITH_SHADOWS = ("lira_online_fixed_v1", "lira_online_v1", "lira_offline_fixed_v1", "rmia_v1")
+
+# Models of a variant are told apart by what they add to the seed.
+_TARGET_SEED, _CANARY_SEED = 0, 1
+_SHADOW_SEED = 2  # of the first shadow model
+
+
+def write_table(table: pl.DataFrame, path: Path) -> None:
+    """Write a table to Parquet, whole or not at all."""
+    with replacing(path) as stream:
+        table.write_parquet(stream)
+
+
+@dataclass(frozen=True, kw_only=True)
+class VariantAudit:
+    """One way to tune, and all that is made of it."""
+
+    base: str
+    revision: str | None
+    folder: Path
+    texts: pl.DataFrame
+    plan: Plan
+    variant: Variant
+    form: Form
+    labels: Sequence[str]
+    inserted: Sequence[Inserted]
+    say: Callable[[str], None]
+
+    def wanted(self) -> Iterator[Wanted]:
+        """Name the models that the tables still need, and say what each is made of."""
+        self._path().mkdir(exist_ok=True)
+        own = learnt_by(self.texts, None, self.plan.seed)
+        yield self._wanted("target", own, _TARGET_SEED)
+        if not self._has("scores"):
+            for number in range(self.plan.shadows):
+                learnt = learnt_by(self.texts, number, self.plan.seed)
+                yield self._wanted(f"shadow-{number}", learnt, _SHADOW_SEED + number)
+        if self.inserted and not self._has("exposures"):
+            rows = [row for each in self.inserted for row in each.rows()]
+            yield self._wanted("canaries", own, _CANARY_SEED, rows)
+
+    def tables(self, models: Mapping[str, Made]) -> dict[str, pl.DataFrame]:
+        """Attack the models; tables that are there are read."""
+        target = models[self._name("target")]
+        # The first is the primary one: LiRA, or the ratio to the pre-trained model (appendix B.1),
+        # which an encoder has none of: untrained, it has no head that could be asked.
+        attacks = [] if self.form == "classifier" else ["reference_token_difference_v1"]
+        attacks += [*(_WITH_SHADOWS if self.plan.shadows else ()), "loss_v1"]
+        scores = self._kept("scores", lambda: self._scores(attacks))
+        metrics = evaluate(
+            scores.lazy(), attacks, preset="default", primary=attacks[0], seed=self.plan.seed
+        )
+        rest, how = self.texts.filter(part="auxiliary"), (self.plan.task, self.labels)
+        used = self._kept("utility", lambda: utility(self._opened("target"), rest, *how))
+        found = {}
+        if self.inserted:
+            found["exposures"] = self._kept("exposures", self._exposures)
+        if self.plan.inverts and self.variant.tuning not in VIRTUAL:
+            found["inversion"] = self._kept("inversion", self._inverted)
+        found["metrics"] = self._named(metrics)
+        found["summary"] = summary_of(
+            self.variant, self.plan, target, scores, metrics, used, found, attacks
+        )
+        return found
+
+    def _name(self, model: str) -> str:
+        return f"{self.variant.name}: {model}"
+
+    def _named(self, table: pl.DataFrame) -> pl.DataFrame:
+        return table.select(pl.lit(self.variant.name).alias("variant"), pl.all())
+
+    def _path(self, *name: str) -> Path:
+        return self.folder.joinpath(self.variant.name, *name)
+
+    def _has(self, table: str) -> bool:
+        path = self._path(f"{table}.parquet")
+        return path.exists() and is_sound(path)
+
+    def _kept(self, table: str, make: Callable[[], pl.DataFrame]) -> pl.DataFrame:
+        path = self._path(f"{table}.parquet")
+        if not self._has(table):
+            write_table(make(), path)
+        return pl.read_parquet(path)
+
+    def _recipe(self, seed: int = 0) -> Recipe:
+        return self.plan.recipe_of(self.variant, self.form, self.labels, seed)
+
+    def _wanted(
+        self, model: str, learnt: pl.DataFrame, seed: int, extra: Sequence[tuple[str, str]] = ()
+    ) -> Wanted:
+        """Say what a model learns: texts, and canaries where there are any."""
+        is_seq2seq = self.form == "seq2seq"
+        given = [question if is_seq2seq else sentence for question, sentence in extra]
+        answers = [sentence if is_seq2seq else None for _, sentence in extra]
+        self.say(f"{self._name(model)}, {learnt.height + len(given):,} texts")
+        making = Making(
+            base=self.base,
+            revision=self.revision,
+            texts=[*learnt["text"], *given],
+            targets=[*learnt["target"], *answers],
+            recipe=self._recipe(seed),
+        )
+        return self._name(model), making, self._path(model)
+
+    def _opened(self, model: str | None = None) -> Opened:
+        """Open a model that was made, or the base."""
+        made = None if model is None else self._path(model)
+        return Opened(self.base, self.revision, self._recipe(), made)
+
+    def _scores(self, attacks: Sequence[str]) -> pl.DataFrame:
+        """Score texts by the log-probabilities that models give to what is learnt of them."""
+        # Of an encoder that is the label alone, whose log-odds LiRA then takes, as in the paper.
+        audited = self.texts.filter(part="audited")
+        ids = [blake2b(str(each).encode(), digest_size=16).hexdigest() for each in audited["id"]]
+        trained: dict[str, Any] = {"target": None}
+        if self.form != "classifier":
+            trained["reference"] = None
+        for number in range(self.plan.shadows):
+            learnt = learnt_by(self.texts, number, self.plan.seed)["id"]
+            trained[f"shadow-{number}"] = audited["id"].is_in(learnt.implode())
+        asked = audited["text"].to_list(), audited["target"].to_list()
+        values, frames = pl.col("logprob"), []
+        for model, each in trained.items():
+            opened = self._opened(None if model == "reference" else model)
+            found = pl.Series([*opened.logprobs(*asked)], dtype=pl.List(pl.Float32))
+            frames.append(
+                pl.DataFrame({"target_id": ids, "logprob": found}).with_columns(
+                    model=pl.lit(model),
+                    trained=pl.lit(None) if each is None else each,
+                    view=pl.lit("text"),
+                    view_index=pl.lit(0),
+                    logprob=pl.when(values.list.len() > 0).then(values),
+                    token_ids=values.list.eval(pl.int_range(0, pl.len())),
+                )
+            )
+        known = pl.concat(frames, how="vertical_relaxed")
+        rows = known.select(
+            (pl.col(name) if name in known.columns else pl.lit(None)).cast(dtype).alias(name)
+            for name, dtype in LogProbs.create_empty().schema.items()
+        )
+        targets = audited.select(
+            *("id", "member", "group"),
+            target_id=pl.Series(ids),
+            role=pl.lit("target"),
+            document_id=pl.lit(None, pl.String),
+            window_index=pl.lit(0, pl.UInt32),
+            n_words=pl.lit(None, pl.UInt32),
+        )
+        features, wanted = Features.create_empty().lazy(), [*map(get, attacks)]
+        return pl.concat(score(features, targets.lazy(), wanted, logprobs=rows.lazy()))
+
+    def _inverted(self) -> pl.DataFrame:
+        self.say(f"{self.variant.name}: inversion of embeddings")
+        texts = self.folder / "texts.parquet"
+        write_table(self.texts.select("text", "group"), texts)
+        embedder = self._path("target")
+        if self.variant.tuning == "lora" and self.form != "causal":
+            embedder = self._path("merged")  # embedders know adapters of causal models alone
+            opened = self._opened("target")
+            for each in (opened.model.merge_and_unload(), opened.tokenizer):
+                each.save_pretrained(embedder)
+        how: dict[str, Any] = {"share": 1 - self.plan.audited, "seed": self.plan.seed}
+        found = invert(data=texts, embedder=str(embedder), out=self._path("inverted"), **how)
+        return self._named(found.figures)
+
+    def _exposures(self) -> pl.DataFrame:
+        opened, is_seq2seq = self._opened("canaries"), self.form == "seq2seq"
+        return self._named(texts_of.exposed(opened, self.inserted, is_seq2seq=is_seq2seq))
+
+
+# The tables of all variants, and their page.
 
 _GUESSING = 0.5  # its area under the curve
 _TABLES = ("summary", "metrics", "exposures", "inversion")
 
 
 def page_of(base: str, data: str, plan: Plan, tables: Mapping[str, pl.DataFrame]) -> str:
-    exposures = tables.get("exposures")
-    template = environment().get_template("privacy.html.jinja")
-    return template.render(
-        base=base,
-        data=data,
-        plan=plan.described(),
-        rows=tables["summary"].to_dicts(),
-        conclusions=[*conclusions(tables["summary"])],
-        interval=interval,
-        plot=None if exposures is None else _plot(exposures),
-    )
+    summary, exposures = tables["summary"], tables.get("exposures")
+    known = {"base": base, "data": data, "plan": plan.described(), "interval": interval}
+    known |= {"rows": summary.to_dicts(), "conclusions": [*conclusions(summary)]}
+    plot = None if exposures is None else _plot(exposures)
+    return environment().get_template("privacy.html.jinja").render(known, plot=plot)
 
 
 def conclusions(summary: pl.DataFrame) -> Iterator[str]:
@@ -69,7 +292,7 @@ def conclusions(summary: pl.DataFrame) -> Iterator[str]:
 
 def _parts(row: dict[str, Any]) -> Iterator[str]:
     if row["auc"] is None:
-        yield "how well members are told cannot be said from so few texts"
+        yield "how well members are told from others cannot be said from so few texts"
     else:
         are = "are" if (row["auc_low"] or 0) > _GUESSING else "are not shown to be"
         limits = [row["auc_low"], row["auc_high"]]
@@ -156,7 +379,7 @@ def audit_privacy(
     """Tune a model with and without differential privacy, and attack each (PrivLM-Bench, table 3).
 
     Of each variant a target learns a random half of the audited texts, shadow models learn other
-    halves, and one more model learns canaries beside the target's texts. Everything made is kept in
+    halves, and one more model learns canaries with the target's texts. Everything made is kept in
     ``out``; the same request again goes on where it stopped.
 
     Parameters
@@ -182,7 +405,7 @@ def audit_privacy(
     formats
         Formats of canaries; by default the paper's seven.
     observer
-        Is told what is being done.
+        Sees what is being done.
 
     Returns
     -------
@@ -201,14 +424,8 @@ def audit_privacy(
     if reason := why_no_finetuning(with_privacy=any(each is not None for each in plan.epsilons)):
         raise SettingsError(reason)
     say = (observer or Observer()).stage
-    texts = read_texts(
-        data,
-        text=text_column,
-        target=target_column,
-        group=group_column,
-        share=plan.audited,
-        seed=plan.seed,
-    )
+    columns = {"text": text_column, "target": target_column, "group": group_column}
+    texts = texts_of.read_texts(data, columns, share=plan.audited, seed=plan.seed)
     labels = _labels(texts, plan, target_column)
     forms = {each: form_of(base, revision, plan.task, each.tuning) for each in plan.variants()}
     if "seq2seq" in forms.values() and target_column is None:
@@ -217,7 +434,8 @@ def audit_privacy(
         )
     inserted: list[Inserted] = []
     if plan.canaries and any(form in GENERATING for form in forms.values()):
-        inserted = draw(formats or paper_formats(words_of(base, revision), plan.seed), plan)
+        formats = formats or texts_of.paper_formats(texts_of.words_of(base, revision), plan.seed)
+        inserted = texts_of.draw(formats, plan)
     folder = Path(out).absolute()
     request: dict[str, object] = {
         "base": identify_model(base, revision, "any").digest,
@@ -246,32 +464,23 @@ def audit_privacy(
             write_table(table, folder / f"{name}.parquet")
         page = folder / "privacy.html"
         write_text(page, page_of(base, str(data), plan, tables))
-    return Privacy(
-        summary=tables["summary"],
-        metrics=tables["metrics"],
-        exposures=tables.get("exposures"),
-        inversion=tables.get("inversion"),
-        page=page,
-    )
+    further: dict[str, Any] = {name: tables.get(name) for name in ("exposures", "inversion")}
+    return Privacy(summary=tables["summary"], metrics=tables["metrics"], page=page, **further)
 
 
 def _tables(audits: Sequence[VariantAudit], say: Callable[[str], None]) -> dict[str, pl.DataFrame]:
     """Make all models, attack them, and put the tables of the variants together."""
-    models = {
-        name: made_of(making, path, partial(_say_of, say, name))
-        for audit in audits
-        for name, making, path in audit.wanted()
-    }
+
+    def made(name: str, making: Making, path: Path) -> Made:
+        return made_of(making, path, lambda said: say(f"{name}: {said}"))
+
+    models = {each[0]: made(*each) for audit in audits for each in audit.wanted()}
     found = [audit.tables(models) for audit in audits]
     return {
         name: pl.concat(some, how="diagonal_relaxed")
         for name in _TABLES
         if (some := [each[name] for each in found if name in each])
     }
-
-
-def _say_of(say: Callable[[str], None], name: str, sentence: str) -> None:
-    say(f"{name}: {sentence}")
 
 
 def _digest(values: Iterable[object]) -> str:

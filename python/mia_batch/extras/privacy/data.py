@@ -21,14 +21,12 @@ from mia_batch.extras.privacy.plan import Plan
 from mia_batch.recipes import in_half
 
 if TYPE_CHECKING:
-    from mia_batch.extras.privacy.variant import Opened
+    from mia_batch.extras.privacy.audit import Opened
 
 # Tasks of GLUE by name (Wang et al. 2018, arXiv:1804.07461), as PrivLM-Bench takes them.
 
-GLUE = "glue:"
-"""What the name of a task begins with where a path may stand."""
+_GLUE = "glue:"  # what the name of a task begins with where a path may stand
 _REPOSITORY = "nyu-mll/glue"
-_BETWEEN = " [SEP] "
 _TEXTS = {
     "cola": ("sentence",),
     "mnli": ("premise", "hypothesis"),
@@ -42,16 +40,11 @@ _TEXTS = {
 """Columns of the texts of each task that has classes; STS-B has none, AX no training texts."""
 
 
-def glue_rows(name: str) -> pl.DataFrame:
-    """Read the training texts of a task, such as ``glue:sst2``, as `joined` has them.
-
-    They come from the hub, or from what was fetched before.
-
-    Raises `CorpusError` if there is no such task, or it cannot be fetched.
-    """
+def _glue_rows(name: str) -> pl.DataFrame:
+    """Read the training texts of a task, from the hub or from what was fetched before."""
     from huggingface_hub import snapshot_download
 
-    task = name.removeprefix(GLUE)
+    task = name.removeprefix(_GLUE)
     if task not in _TEXTS:
         raise CorpusError(
             f"GLUE has no task {task!r} with classes; give one of {', '.join(_TEXTS)}"
@@ -68,43 +61,30 @@ def glue_rows(name: str) -> pl.DataFrame:
     files = sorted(Path(folder).glob(wanted))
     if not files:  # offline, where another task was fetched
         raise CorpusError(missing)
-    return joined(pl.read_parquet(files), _TEXTS[task])
-
-
-def joined(rows: pl.DataFrame, texts: Sequence[str]) -> pl.DataFrame:
-    """Put pairs of texts together with ``[SEP]`` between them, as column ``text``.
-
-    Labels stay numbers, each of which is one token in most models.
-    """
-    return rows.with_columns(text=pl.concat_str(texts, separator=_BETWEEN))
+    text = pl.concat_str(_TEXTS[task], separator=" [SEP] ")
+    return pl.read_parquet(files).with_columns(text=text)
 
 
 _FEWEST = 20
 
 
 def read_texts(
-    data: Path | str, *, text: str, target: str | None, group: str | None, share: float, seed: int
+    data: Path | str, columns: dict[str, str | None], *, share: float, seed: int
 ) -> pl.DataFrame:
     """Read texts: ``id``, ``text``, ``target``, ``group``, ``part`` and ``member``.
 
-    ``part`` is ``audited`` for a share of the texts, else ``auxiliary``: of which no model learns
-    anything, and on which it is tested. Of audited ones
-    ``member`` says whether the target learns them. Equal texts are in one group, with all of their
-    groups.
-
-    Raises `CorpusError` if a column is missing, a row lacks its text or target, or there are too
-    few.
+    ``part`` is ``audited``, or ``auxiliary``: no model learns anything of these. ``member`` says
+    whether the target learns an audited text. Equal texts are in one group, with all their groups.
     """
-    rows = _rows(data, [name for name in (text, target, group) if name is not None])
-    none = pl.lit(None, pl.String)
+    named = {field: name for field, name in columns.items() if name is not None}
+    rows = _rows(data, [*named.values()])
     texts = rows.select(
-        text=pl.col(text).cast(pl.String),
-        target=none if target is None else pl.col(target).cast(pl.String),
-        group=pl.col(text if group is None else group).cast(pl.String).fill_null(pl.col(text)),
-    ).with_row_index("id")
-    needed = {"text": text} | ({"target": target} if target else {})
-    for name, column in needed.items():
-        empty = texts.filter(pl.col(name).fill_null("").str.strip_chars() == "")
+        (pl.col(named[field]) if field in named else pl.lit(None)).cast(pl.String).alias(field)
+        for field in columns
+    )
+    texts = texts.with_columns(pl.coalesce("group", "text")).with_row_index("id")
+    for field, column in [(each, named[each]) for each in ("text", "target") if each in named]:
+        empty = texts.filter(pl.col(field).fill_null("").str.strip_chars() == "")
         if empty.height:
             others = f" and {empty.height - 1:,} others" if empty.height > 1 else ""
             raise CorpusError(
@@ -133,8 +113,8 @@ def _rows(data: Path | str, wanted: Sequence[str]) -> pl.DataFrame:
                     f"{data} has no column {name!r}, only {there}; name the one that is meant"
                 )
 
-    if str(data).startswith(GLUE):
-        rows = glue_rows(str(data))
+    if str(data).startswith(_GLUE):
+        rows = _glue_rows(str(data))
         check(rows.columns)
         return rows
     source, reading = find_files(data), Reading()
@@ -148,11 +128,8 @@ def _rows(data: Path | str, wanted: Sequence[str]) -> pl.DataFrame:
 
 
 def learnt_by(texts: pl.DataFrame, shadow: int | None, seed: int) -> pl.DataFrame:
-    """Return what a model learns of the audited texts: the target, or a shadow model.
-
-    Shadow models come in pairs that share the texts out between them; the target's own half is the
-    first of another pair.
-    """
+    """Return what a model learns of the audited texts: the target, or a shadow model."""
+    # Shadow models come in pairs, as halves do; the target's half is the first of another pair.
     audited = texts.filter(part="audited")
     if shadow is None:
         return audited.filter("member")
@@ -171,10 +148,7 @@ _CANARIES = json.loads(
 
 @dataclass(frozen=True, slots=True)
 class CanaryFormat:
-    """A sentence with a blank, ``{}``, where one of each of the ``slots`` stands.
-
-    ``question`` is what the encoder of an encoder-decoder reads before it.
-    """
+    """A sentence with a blank, ``{}``; ``question`` is what an encoder-decoder reads before it."""
 
     name: str
     template: str
@@ -208,32 +182,27 @@ def paper_formats(words: Sequence[str], seed: int) -> tuple[CanaryFormat, ...]:
 
 
 def read_formats(path: Path | str) -> tuple[CanaryFormat, ...]:
-    """Read formats of the user's.
-
-    The file is a JSON list of objects: ``name``, ``template`` with one ``{}``, ``slots`` (a list of
-    lists of strings), and where they are wanted ``question`` and ``between``. Raises
-    `SettingsError` if it is none.
-    """
-    wrong = "it holds none"
+    """Read formats of the user's: a JSON list of objects with the fields of `CanaryFormat`."""
     try:
         rows = json.loads(Path(path).read_text("utf-8"))
         formats = tuple(CanaryFormat(**{"question": "", **each}) for each in rows)
-        wrong = next(filter(None, map(_why_no_format, formats)), "") if formats else wrong
+        if not formats:
+            raise ValueError("it holds none")  # noqa: TRY301 - one sentence for all
+        for each in formats:
+            _check_format(each)
     except (OSError, TypeError, ValueError) as error:
         raise SettingsError(f"{path} holds no formats of canaries: {error}") from error
-    if wrong:
-        raise SettingsError(f"{path} holds no formats of canaries: {wrong}")
     return formats
 
 
-def _why_no_format(wanted: CanaryFormat) -> str | None:
+def _check_format(wanted: CanaryFormat) -> None:
+    slots = wanted.slots
     if wanted.template.count("{}") != 1:
-        return f"format {wanted.name!r} has not exactly one {{}} in its template"
-    if not wanted.slots or any(len(set(slot)) != len(slot) or not slot for slot in wanted.slots):
-        return f"format {wanted.name!r} has a slot without fills, or with one twice"
+        raise ValueError(f"format {wanted.name!r} has not exactly one {{}} in its template")
+    if not slots or any(len(set(slot)) != len(slot) or not slot for slot in slots):
+        raise ValueError(f"format {wanted.name!r} has a slot without fills, or with one twice")
     if wanted.size < 2:
-        return f"format {wanted.name!r} can only be filled in one way"
-    return None
+        raise ValueError(f"format {wanted.name!r} can only be filled in one way")
 
 
 _AT_ONCE = 4096
@@ -289,22 +258,20 @@ def exposed(opened: Opened, inserted: Sequence[Inserted], *, is_seq2seq: bool) -
 
     frames = []
     for each in inserted:
-        of, learnt, others = (
-            each.format,
-            each.numbers[: each.n_learnt],
-            each.numbers[each.n_learnt :],
-        )
+        of = each.format
+        learnt, others = each.numbers[: each.n_learnt], each.numbers[each.n_learnt :]
         starts = range(0, len(others), _AT_ONCE)
         pieces = (losses(of, others[start : start + _AT_ONCE]) for start in starts)
-        found = exposures(losses(of, learnt), pieces, of.size).select(
-            pl.lit(of.name).alias("format"),
-            pl.Series("canary", [of.text(number) for number in learnt]),
-            pl.int_range(1, pl.len() + 1).alias("repetitions") * each.repetitions,
-            pl.all(),
-            pl.lit(len(others), pl.UInt32).alias("n_others"),
-            pl.lit(unlearnt_exposure(len(others))).alias("unlearnt_exposure"),
+        frames.append(
+            exposures(losses(of, learnt), pieces, of.size).select(
+                pl.lit(of.name).alias("format"),
+                pl.Series("canary", [of.text(number) for number in learnt]),
+                pl.int_range(1, pl.len() + 1).alias("repetitions") * each.repetitions,
+                pl.all(),
+                pl.lit(len(others), pl.UInt32).alias("n_others"),
+                pl.lit(unlearnt_exposure(len(others))).alias("unlearnt_exposure"),
+            )
         )
-        frames.append(found)
     return pl.concat(frames)
 
 

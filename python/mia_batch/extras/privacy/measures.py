@@ -26,18 +26,16 @@ from mia_batch.extras.tune.making import Made
 from mia_batch.stats.intervals import cluster_means, ratio_of_sums
 
 if TYPE_CHECKING:
-    from mia_batch.extras.privacy.variant import Opened
+    from mia_batch.extras.privacy.audit import Opened
 
 _MOST = 50.0  # no epsilon is looked for above
 _SHARES = np.linspace(0.1, 1, 10)  # of texts about which a guess is made
 
 
 class Bound(NamedTuple):
-    """A lower bound of epsilon.
+    """A lower bound of epsilon; ``ceiling`` would be the bound if each guess were right."""
 
-    ``ceiling`` would be the bound if each guess about as many texts were right: a small value below
-    a small ceiling is no sign of privacy.
-    """
+    # A small value below a small ceiling is no sign of privacy.
 
     value: float
     ceiling: float
@@ -54,13 +52,12 @@ def clopper_pearson_bound(
 ) -> Bound:
     """Bound from a threshold: epsilon >= log((TPR - delta) / FPR), and the same of non-members.
 
-    At most so many ``texts`` share a coin, and so a value of ``member``.
-
-    The rates have Clopper-Pearson limits, as in Nasr et al. 2021 (arXiv:2101.04535), section 4. The
-    threshold is chosen on one half of the texts and its rates are counted on the other: the best
-    of many on the same texts would show too much. Texts of one training are taken for
-    independent, which `one_run_bound` does without.
+    Nasr et al. 2021 (arXiv:2101.04535), section 4. At most so many ``texts`` share a coin, and so a
+    value of ``member``. Texts of one training are taken for independent, which `one_run_bound` does
+    without.
     """
+    # Chosen on one half of the texts and counted on the other: the best of many thresholds on the
+    # same texts would show too much.
     first = _half(member.size, seed)
     thresholds = np.unique(score[first])
     rules = score[first] >= thresholds[:, None]
@@ -76,17 +73,14 @@ def clopper_pearson_bound(
 
 
 def _rates(
-    member: NDArray[np.bool_], told: NDArray[np.bool_], confidence: float
+    member: NDArray[np.bool_], said: NDArray[np.bool_], confidence: float
 ) -> NDArray[np.float64]:
-    """Limits of rules, a row each, that tell some texts to be members.
-
-    The least rate of those that are, and the highest of those that are not; then of non-members.
-    """
+    """Limits of rules that say who is a member, a row each: of the rates of both classes."""
     share = (1 - confidence) / 4  # two rates and two ways to tell, one side of each
     found = []
-    for is_in, is_told in ((member, told), (~member, ~told)):
+    for is_in, is_said in ((member, said), (~member, ~said)):
         n_in, n_out = is_in.sum(), (~is_in).sum()
-        right, wrong = is_told[:, is_in].sum(1), is_told[:, ~is_in].sum(1)
+        right, wrong = is_said[:, is_in].sum(1), is_said[:, ~is_in].sum(1)
         # Clopper and Pearson (1934); a parameter of 0 gives NaN, where the limit is 0 or 1.
         low = np.nan_to_num(beta.ppf(share, right, n_in - right + 1), nan=0.0)
         high = np.nan_to_num(beta.ppf(1 - share, wrong + 1, n_out - wrong), nan=1.0)
@@ -115,12 +109,9 @@ def one_run_bound(
 ) -> Bound:
     """Bound from one training: how many of the guesses that an attack makes are right.
 
-    At most so many ``texts`` share a coin, and so a value of ``member``.
-
     Steinke et al. 2023 (arXiv:2305.08846), theorem 5.2: of r guesses under (epsilon, delta), the
     right ones are no more, in distribution, than r coins of e^epsilon / (1 + e^epsilon), but for
-    a term in delta. Highest and lowest scores are guessed; of how many texts is chosen on one half
-    and counted on the other. It holds although all texts were learnt by one model.
+    a term in delta. It holds although all texts were learnt by one model.
     """
     first = _half(member.size, seed)
 
@@ -185,15 +176,13 @@ def exposures(
 ) -> pl.DataFrame:
     """Rank each canary that was learnt among those that were not: a row for each.
 
-    Losses of the others come in pieces of any size, in random order if they are not all of the
-    ``size`` canaries that the format has. ``rank``: 1 + those of lower loss, equal ones half
-    (Li et al. 2024, definitions 2 and 3); other learnt ones do not take part, since a model that
-    remembers all of them would rank them among each other. ``exposure``: log2(n + 1) - log2(rank)
-    in bits, n the number of others (definition 4). ``exposed``: whether none has as low a loss.
-    ``extrapolated``: where others are fewer than the format has, the exposure among all by a skew
-    normal distribution fitted to their losses (Carlini et al. 2019, arXiv:1802.08232, section 4.3);
-    null where that does not fit. A loss that is no number has null in all.
+    ``rank``: 1 + those of lower loss, equal ones half (Li et al. 2024, definitions 2 and 3).
+    ``exposure``: log2(n + 1) - log2(rank) in bits, n the number of others (definition 4).
+    ``extrapolated``: the exposure among all ``size`` by a skew normal distribution fitted to the
+    losses of some (Carlini et al. 2019, arXiv:1802.08232, section 4.3), where that fits.
     """
+    # Other learnt ones do not take part: a model that remembers all would rank them among each
+    # other. Losses come in pieces, in random order if they are not all that the format has.
     below, equal = np.zeros(learnt.size), np.zeros(learnt.size)
     n_others, kept = 0, np.empty(0)
     for some in others:
@@ -228,18 +217,14 @@ def _extrapolated(
 
 
 def unlearnt_exposure(n_others: int) -> float:
-    """Mean exposure of canaries that a model has not learnt, in bits: about 1 / ln 2 = 1.44.
-
-    Their ranks are 1 to n + 1 with equal probability.
-    """
+    """Mean exposure, in bits, of ranks 1 to n + 1 with equal probability: about 1 / ln 2."""
     return float(np.log2(n_others + 1) - gammaln(n_others + 2) / np.log(2) / (n_others + 1))
 
 
 def utility(opened: Opened, texts: pl.DataFrame, task: Task, labels: Sequence[str]) -> pl.DataFrame:
-    """Measure a model on the auxiliary texts: one row of ``measure``, ``value``, ``low``, ``high``.
+    """Measure a model on the auxiliary texts: ``accuracy``, or ``loss`` in nats a token.
 
-    ``accuracy``: the share of texts of whose labels the right one is likeliest; ``loss``: nats a
-    token, lower is better. Intervals of 95 % take groups as the units; null where they are too few.
+    Intervals of 95 % take groups as the units; null where they are too few.
     """
     asked, targets = texts["text"].to_list(), texts["target"].to_list()
     if task == "classification":
@@ -264,9 +249,6 @@ def utility(opened: Opened, texts: pl.DataFrame, task: Task, labels: Sequence[st
         if np.isfinite(half):
             row |= {"low": max(0.0, mean - half), "high": mean + half}
     return pl.DataFrame([row], schema_overrides=dict.fromkeys(("value", "low", "high"), pl.Float64))
-
-
-_RATES = {0.001: "tpr_at_0.1%", 0.01: "tpr_at_1%"}
 
 
 def summary_of(
@@ -304,14 +286,13 @@ def summary_of(
     row["is_contradicted"] = None if claim is None else any(each > claim for each in bounds if each)
     used = utility.row(0, named=True)
     row |= {"utility_measure": used["measure"], "utility": used["value"]}
-    row |= {"utility_low": used["low"], "utility_high": used["high"]}
+    row |= {f"utility_{name}": used[name] for name in ("low", "high")}
     own = metrics.filter(pl.col("versus").is_null(), attack=attacks[0], slice="all")
     area = next(own.filter(metric="roc_auc").iter_rows(named=True), {})
     row |= {"attack": attacks[0], "auc": area.get("value")}
-    row |= {"auc_low": area.get("low"), "auc_high": area.get("high")}
-    for budget, name in _RATES.items():
-        rate = own.filter(pl.col("fpr") == budget, metric="tpr_at_fpr")["value"]
-        row[name] = rate[0] if rate.len() else None
+    row |= {f"auc_{name}": area.get(name) for name in ("low", "high")}
+    for budget, name in {0.001: "tpr_at_0.1%", 0.01: "tpr_at_1%"}.items():
+        row[name] = next(iter(own.filter(fpr=budget, metric="tpr_at_fpr")["value"]), None)
     row |= _extraction(exposures) | _inversion(found.get("inversion"))
     return pl.DataFrame([row], infer_schema_length=None)
 
@@ -331,30 +312,28 @@ def _bounds(scores: pl.DataFrame, attack: str, plan: Plan) -> dict[str, Any]:
 
 def _extraction(exposures: pl.DataFrame | None) -> dict[str, Any]:
     """Sum exposures up; null where there are none."""
-    names = ("exposure_rate", "mean_exposure", "unlearnt_exposure", "exposure_trend")
+    names = ["exposure_rate", "mean_exposure", "unlearnt_exposure"]
+    names += ["exposure_trend", "exposure_trend_p"]
     if exposures is None or (there := exposures.drop_nulls("exposure")).is_empty():
-        return dict.fromkeys((*names, "exposure_trend_p"))
+        return dict.fromkeys(names)
     trend = spearmanr(there["repetitions"], there["exposure"])
-    means = (there[name].mean() for name in ("exposed", "exposure", "unlearnt_exposure"))
-    row: dict[str, Any] = dict(zip(names, (*means, trend.statistic), strict=True))
-    row["exposure_trend_p"] = trend.pvalue
-    return {name: None if np.isnan(value) else float(value) for name, value in row.items()}
-
-
-_OF_INVERSION = {
-    "inversion_precision": ("inverter", "precision", "value"),
-    "inversion_recall": ("inverter", "recall", "value"),
-    "inversion_f1": ("inverter", "f1", "value"),
-    "inversion_f1_low": ("inverter", "f1", "low"),
-    "inversion_f1_high": ("inverter", "f1", "high"),
-    "nearest_f1": ("nearest", "f1", "value"),
-}
+    means: list[Any] = [there[name].mean() for name in ("exposed", "exposure", "unlearnt_exposure")]
+    values = zip(names, [*means, trend.statistic, trend.pvalue], strict=True)
+    return {name: None if np.isnan(value) else float(value) for name, value in values}
 
 
 def _inversion(figures: pl.DataFrame | None) -> dict[str, Any]:
     """Take what comes back from embeddings; null where it was not asked."""
-    if figures is None:
-        return dict.fromkeys(_OF_INVERSION)
-    rows = figures.filter(pl.col("versus").is_null(), unit="tokens").to_dicts()
+    rows = (
+        []
+        if figures is None
+        else figures.filter(pl.col("versus").is_null(), unit="tokens").rows(named=True)
+    )
     own = {(row["method"], row["metric"]): row for row in rows}
-    return {name: own[key[:2]][key[2]] for name, key in _OF_INVERSION.items()}
+    f1 = own.get(("inverter", "f1"), {})
+    values = {
+        name: own.get(("inverter", name), {}).get("value") for name in ("precision", "recall")
+    }
+    values |= {"f1": f1.get("value"), "f1_low": f1.get("low"), "f1_high": f1.get("high")}
+    nearest = own.get(("nearest", "f1"), {}).get("value")
+    return {f"inversion_{name}": value for name, value in values.items()} | {"nearest_f1": nearest}

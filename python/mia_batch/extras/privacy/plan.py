@@ -135,7 +135,7 @@ def form_of(base: str, revision: str | None, task: Task, tuning: Tuning) -> Form
             f"{base!r} is an encoder, which generates nothing; take task classification"
         )
     if tuning == "infilling" and kind != "infilling":
-        raise SettingsError(f"tuning infilling needs a masked model, and {base!r} is none")
+        raise SettingsError(f"tuning infilling needs a masked model, which {base!r} is not")
     if task == "generation" and kind == "infilling":
         raise SettingsError(
             f"{base!r} is a masked model, which generates nothing; take task classification"

@@ -6,19 +6,19 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
+import dataframely as dy
 import polars as pl
 
 from mia_batch.corpus import ColumnNames
 from mia_batch.errors import CorpusError, RunFolderError, SettingsError
-from mia_batch.extras.sets.documents import Further, read_labelled
-from mia_batch.extras.sets.matching import EXCLUDED_ABOVE, MadeSets, build_length
+from mia_batch.extras.sets.matching import EXCLUDED_ABOVE, MadeSets, build_length, read_labelled
 from mia_batch.observer import Observer
 from mia_batch.places import is_url
 from mia_batch.schemas import BuiltTests, BuiltTexts, ThrownAway
@@ -40,12 +40,12 @@ that were drawn at random and had no part in the matching. The verdict is the wo
 
 
 def _sentence_of(made: MadeSets, length: int) -> str:
-    """Say of one length what its sets can carry."""
     if length not in made.refused:
         return " ".join(_sentence(row) for row in made.sets if row["length"] == length)
     before = made.before.get(length)
-    found = "" if before is None else f"; before, the blind AUC is {_figure(before)}"
-    return made.refused[length] + found
+    return made.refused[length] + (
+        f"; before, the blind AUC is {_figure(before)}" if before else ""
+    )
 
 
 def _sentence(row: dict[str, Any]) -> str:
@@ -73,24 +73,22 @@ def _figure(row: dict[str, Any]) -> str:
 
 
 def _as_markdown(summary: dict[str, Any]) -> str:
-    """Write the summary as a page."""
-    lines = ["# What these sets can carry", ""]
-    for sentence in summary["sentences"]:
-        lines += [sentence, ""]
-    lines += [_row(_HEADS), _row(["---"] * len(_HEADS))]
+    sets = []
     for row in summary["sets"]:
         figures = [row[name] and _figure(row[name]) for name in ("before", "after", "outside")]
-        shown = [f"{row['setting']}-{row['length']}", row["members"], row["nonmembers"], *figures]
-        lines.append(_row([*shown, row["verdict"]]))
-    lines += ["", _LEGEND, ""]
-    lines += [_row(["length", "thrown away because", "documents"]), _row(["---"] * 3)]
-    for row in summary["thrown_away"]:
-        lines.append(_row([row["length"] or "all", row["reason"], row["len"]]))
-    return "\n".join([*lines, ""])
+        name = f"{row['setting']}-{row['length']}"
+        sets.append([name, row["members"], row["nonmembers"], *figures, row["verdict"]])
+    away = [[row["length"] or "all", row["reason"], row["len"]] for row in summary["thrown_away"]]
+    parts = ["# What these sets can carry", *summary["sentences"], _table(_HEADS, sets), _LEGEND]
+    return (
+        "\n\n".join([*parts, _table(("length", "thrown away because", "documents"), away)]) + "\n"
+    )
 
 
-def _row(cells: Sequence[object]) -> str:
-    return "| " + " | ".join("-" if cell is None else str(cell) for cell in cells) + " |"
+def _table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    lines = [heads, ["---"] * len(heads), *rows]
+    cells = ([("-" if cell is None else str(cell)) for cell in line] for line in lines)
+    return "\n".join(f"| {' | '.join(each)} |" for each in cells)
 
 
 def _look(
@@ -118,13 +116,9 @@ def _look(
 
 
 def _write(
-    place: Path,
-    made: MadeSets,
-    tests: pl.DataFrame,
-    away: pl.DataFrame,
-    summary: Any,  # noqa: ANN401 - as JSON
+    place: Path, tables: Mapping[str, tuple[pl.DataFrame, type[dy.Schema]]], summary: dict[str, Any]
 ) -> None:
-    """Write everything beside the folder's name, then give it that name."""
+    """Write everything next to the folder, then give it the folder's name."""
     work = temporary_path(place)
     with system_errors(place):
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -134,10 +128,8 @@ def _write(
             for left in place.parent.glob(f".{place.name}.*.tmp"):  # by a killed one
                 shutil.rmtree(left, ignore_errors=True)
             work.mkdir()
-            for name, texts in made.texts.items():
-                sink(texts, work / f"{name}.parquet", BuiltTexts)
-            sink(tests, work / "tests.parquet", BuiltTests)
-            sink(away, work / "thrown-away.parquet", ThrownAway)
+            for name, (table, schema) in tables.items():
+                sink(table, work / f"{name}.parquet", schema)
             write_text(work / "summary.md", _as_markdown(summary))
             write_text(work / _SUMMARY, json.dumps(summary, indent=2) + "\n")
             work.replace(place)  # a folder that holds something is not replaced
@@ -238,7 +230,7 @@ def build_set(
     seed
         Of every random choice.
     observer
-        Is told what is found; by default nobody is.
+        Sees what is found; by default nobody does.
 
     Returns
     -------
@@ -264,19 +256,13 @@ def build_set(
     _check(out, lengths, settings, paraphrase_column, gap_days)
     observer = observer or Observer()
     place = Path(out).absolute()
-    date_of = date_column if cutoff is not None else None
-    further = Further(date_of, source_column, paraphrase_column)
-    found, away = read_labelled(
-        documents, columns or ColumnNames(), further, cutoff=cutoff, gap_days=gap_days
-    )
-    request: dict[str, Any] = {
-        "cutoff": None if cutoff is None else cutoff.isoformat(),
-        "gap_days": gap_days,
-        "lengths": list(lengths),
-        "settings": list(settings),
-        "repair": repair,
-        "seed": seed,
-    }
+    further = {"date": date_column if cutoff is not None else None}
+    further |= {"source": source_column, "paraphrase": paraphrase_column}
+    columns = columns or ColumnNames()
+    found, away = read_labelled(documents, columns, further, cutoff=cutoff, gap_days=gap_days)
+    request: dict[str, Any] = {"cutoff": cutoff and cutoff.isoformat(), "gap_days": gap_days}
+    request |= {"lengths": list(lengths), "settings": list(settings)}
+    request |= {"repair": repair, "seed": seed}
     key, there = _look(place, request, found)
     if there is not None:
         observer.stage(f"{out} holds the sets, which were built before")
@@ -302,7 +288,11 @@ def build_set(
     summary = {"request": key, **request, "sets": made.sets}
     summary["refused"] = {str(length): reason for length, reason in made.refused.items()}
     summary |= {"sentences": sentences, "thrown_away": counts.to_dicts()}
-    _write(place, made, tests, away, summary)
+    tables: dict[str, tuple[pl.DataFrame, type[dy.Schema]]] = {
+        name: (table, BuiltTexts) for name, table in made.texts.items()
+    }
+    tables |= {"tests": (tests, BuiltTests), "thrown-away": (away, ThrownAway)}
+    _write(place, tables, summary)
     return BuiltSet(path=place, summary=summary, is_new=True)
 
 

@@ -1,15 +1,18 @@
-"""The sets of one length: tested, matched so that classifiers tell nothing apart, tested again."""
+"""Documents with a membership, and their sets of one length: tested, matched, tested again."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import date, timedelta
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from mia_batch.corpus import ColumnNames, read_documents
 from mia_batch.diagnostics.blind import (
     MAX_TEXTS_PER_CLASS,
     BlindVerdict,
@@ -18,11 +21,170 @@ from mia_batch.diagnostics.blind import (
     build_classifiers,
     seen_of_texts,
 )
-from mia_batch.extras.sets.documents import cut, thrown, words_of
-from mia_batch.schemas import BuiltTexts
+from mia_batch.errors import CorpusError, SettingsError
+from mia_batch.kernels import count_words, shared_runs
+from mia_batch.schemas import BuiltTexts, ThrownAway
 from mia_batch.stats.clusters import deal_folds
 from mia_batch.stats.intervals import auc_interval, roc_auc
-from mia_batch.targets import cluster_name
+from mia_batch.targets import (
+    Passages,
+    choose_windows,
+    cluster_name,
+    find_words,
+    from_document_id,
+    windows,
+)
+
+# Documents with a membership, by a cutoff of dates or by labels, and their texts of one length.
+
+_RUN_WORDS = 8
+_THROWN = ThrownAway.create_empty()
+
+
+def thrown(documents: pl.DataFrame, reason: str, **more: pl.Series | pl.Expr) -> pl.DataFrame:
+    """Make rows of what is thrown away, for one reason."""
+    rows = documents.select("document_id", "member", reason=pl.lit(reason)).with_columns(**more)
+    typed = rows.cast({name: _THROWN.schema[name] for name in rows.columns})
+    return pl.concat([_THROWN, typed], how="diagonal")
+
+
+def read_labelled(
+    path: Path | str,
+    names: ColumnNames,
+    further: dict[str, str | None],
+    *,
+    cutoff: date | None,
+    gap_days: int,
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Read documents with ``member``, ``n_words`` and ``further`` columns; what is thrown away."""
+    rows = _read(path, names, further).with_row_index("row", offset=1)
+    has_labels = rows["member"].is_not_null().any()
+    if cutoff is None and not has_labels:
+        raise SettingsError(
+            f"{path} does not say who is a member; give --cutoff and dates, or a column of labels"
+        )
+    if cutoff is not None and has_labels:
+        raise SettingsError(f"{path} has labels, and a cutoff is given; give one or the other")
+    rows = rows.with_columns(
+        pl.coalesce("document_id", pl.format("row {}", "row")),
+        date=_dates(rows, further["date"], path),
+        n_words=count_words("text").fill_null(0),
+    )
+    near, unknown = pl.lit(value=False), "membership unknown"
+    if cutoff is not None:
+        gap, unknown = timedelta(days=gap_days), "undated"
+        rows = rows.with_columns(member=pl.col("date") < cutoff)
+        near = pl.col("date").is_between(cutoff - gap, cutoff + gap, closed="left")
+    faults = {
+        "no text": pl.col("n_words") == 0,
+        unknown: pl.col("member").is_null(),
+        "near the cutoff": near,
+    }
+    away, rows = [], rows.drop("row")
+    for reason, fault in faults.items():
+        is_wrong = fault.fill_null(value=False)
+        away.append(thrown(rows.filter(is_wrong), reason))
+        rows = rows.filter(~is_wrong)
+    rows, copies = _without_copies(rows)
+    return rows, pl.concat([*away, copies])
+
+
+def _read(path: Path | str, names: ColumnNames, further: dict[str, str | None]) -> pl.DataFrame:
+    documents = read_documents(path, names).documents
+    present, columns = documents.collect_schema().names(), {}
+    for part, name in further.items():
+        if name is not None and name not in present:
+            raise CorpusError(
+                f"{path} has no column {name!r}; name the {part} with --{part}-column"
+            )
+        columns[part] = pl.lit(None, pl.String) if name is None else pl.col(name)
+    wanted = documents.select("document_id", "text", "member", "group", **columns)
+    strings = pl.col("source", "paraphrase").cast(pl.String)
+    return wanted.with_columns(strings).collect(engine="streaming")
+
+
+def _dates(rows: pl.DataFrame, name: str | None, path: Path | str) -> pl.Series:
+    found = rows["date"]
+    if found.dtype.is_temporal():
+        return found.cast(pl.Date)
+    text = found.cast(pl.String)
+    dates = text.str.head(10).str.to_date("%Y-%m-%d", strict=False)
+    wrong = text.is_not_null() & (text != "") & dates.is_null()
+    if (row := wrong.arg_max()) is not None and wrong[row]:
+        raise CorpusError(
+            f"{path}, document {row + 1}: column {name!r} is {text[row]!r}, no date; write dates "
+            "as 2023-01-31, or leave them empty"
+        )
+    return dates
+
+
+def _without_copies(rows: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Take away copies: of members before non-members, of longer documents before shorter ones."""
+    # So a non-member that stands in a member goes: its words were there before the cutoff.
+    ordered = rows.with_row_index("place").sort(
+        ~pl.col("member"), -pl.col("n_words").cast(pl.Int64), maintain_order=True
+    )
+    is_copy = pl.Series(Passages().are_copies(ordered["text"].to_list()), dtype=pl.Boolean)
+    is_copy |= ~ordered["text"].is_first_distinct()
+    kept, copies = ordered.filter(~is_copy), ordered.filter(is_copy)
+    shared = shared_runs(
+        copies["text"].str.to_lowercase(),
+        kept["text"].str.to_lowercase(),
+        run_words=_RUN_WORDS,
+        words="unicode",
+    )
+    other = kept["document_id"].gather(shared["other"])
+    away = thrown(copies, "copy of another document", other_document=other)
+    return kept.sort("place").drop("place"), away
+
+
+MOST_DOCUMENTS = 1000
+"""Of a class, that are compared at one length: more cost time and show no smaller differences."""
+
+_MOST_WINDOWS = 4
+"""Of a document, that are compared."""
+
+
+def cut(documents: pl.DataFrame, length: int, seed: int) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Cut documents into texts, ``target``, of ``length`` words; also give what goes."""
+    is_short = pl.col("n_words") < length
+    enough = documents.filter(~is_short)
+    chosen = enough.filter(
+        (pl.col("document_id").hash(seed).rank("ordinal") <= MOST_DOCUMENTS).over("member")
+    )
+    too_many = enough.join(chosen, on="document_id", how="anti")
+    away = [
+        thrown(documents.filter(is_short), "too short", length=pl.lit(length)),
+        thrown(too_many, "more documents than are compared", length=pl.lit(length)),
+    ]
+    rows = [
+        (document, start, words_of(text, start, length))
+        for document, text in chosen["document_id", "text"].iter_rows()
+        for start in _starts(document, text, length, seed)
+    ]
+    types = {"document_id": pl.String, "from_word": pl.UInt32, "target": pl.String}
+    found = pl.DataFrame(rows, schema=types, orient="row")
+    texts = found.join(chosen.drop("text"), on="document_id", how="left", maintain_order="left")
+    named = pl.format("{}/{}", "document_id", "from_word")
+    return texts.with_columns(target_id=named), pl.concat(away)
+
+
+def _starts(document: str, text: str, length: int, seed: int) -> list[int]:
+    (words,) = find_words([text], "whitespace")
+    found = list(windows(len(words.starts), length, None)) or [range(length)]
+    later = choose_windows(len(found) - 1, _MOST_WINDOWS - 1, seed, from_document_id(document))
+    return [found[place].start for place in (0, *(1 + index for index in sorted(later)))]
+
+
+def words_of(text: str | None, start: int, length: int) -> str | None:
+    """Return words ``start`` and following; None where there are too few."""
+    (words,) = find_words([text or ""], "whitespace")
+    if text is None or len(words.starts) < start + length:
+        return None
+    return text[int(words.starts[start]) : int(words.ends[start + length - 1])]
+
+
+# Pairs of members and non-members that classifiers do not tell apart.
 
 _N_FOLDS = 5
 _N_DEALS = 3
@@ -115,16 +277,14 @@ def _scores(
 def _mean_of_words(
     scores: NDArray[np.float64], classifiers: Mapping[str, Classifier]
 ) -> NDArray[np.float64]:
-    mean: NDArray[np.float64] = scores[:, [name in _WORDS for name in classifiers]].mean(axis=1)
-    return mean
+    return np.asarray(scores[:, [name in _WORDS for name in classifiers]].mean(axis=1))
 
 
 def _shares(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Share of the texts that score lower, ties one half."""
     from scipy.stats import rankdata
 
-    shares: NDArray[np.float64] = (rankdata(values.round(9)) - 0.5) / values.size
-    return shares
+    return np.asarray((rankdata(values.round(9)) - 0.5) / values.size)
 
 
 def _pair(
@@ -169,7 +329,7 @@ _LEAST_TO_LEARN = 10
 
 
 class Tested(NamedTuple):
-    """What a test found."""
+    """What a test found; ``strongest``: the classifier of the highest upper limit."""
 
     rows: list[dict[str, Any]]  # of the tests table, without length, setting and stage
     verdict: BlindVerdict | None = None  # as of `BlindBaseline`
@@ -177,11 +337,9 @@ class Tested(NamedTuple):
 
     @property
     def strongest(self) -> dict[str, Any] | None:
-        """The classifier of the highest upper limit."""
-        names = ("classifier", "roc_auc", "low", "high")
         found = [row for row in self.rows if row.get("roc_auc") is not None]
         best = max(found, key=lambda row: row["high"], default=None)
-        return None if best is None else {name: best[name] for name in names}
+        return best and {name: best[name] for name in ("classifier", "roc_auc", "low", "high")}
 
 
 def ask_within(texts: pl.DataFrame, seed: int) -> Tested:
@@ -194,13 +352,9 @@ def ask_within(texts: pl.DataFrame, seed: int) -> Tested:
 
 
 def ask_outside(texts: pl.DataFrame, held_out: pl.DataFrame, seed: int) -> Tested:
-    """Train classifiers on documents that had no part in the matching; try each on the set, once.
-
-    What matching leaves is a selection, and a selection of held-out documents has none of its
-    traces: so these figures are of new readers. Besides the classifiers of the blind baseline, all
-    of which the matching uses, a random forest over words that are there or not is asked. Both
-    tables have ``target`` and ``member``.
-    """
+    """Train classifiers on documents that had no part in the matching; try each on the set."""
+    # What matching leaves is a selection, and held-out documents have none of its traces: so these
+    # figures are of new readers. A forest over words is one that the matching does not use.
     member = texts["member"].to_numpy()
     same: dict[str, Any] = {"learnt_from": "held out", "n_members": int(member.sum())}
     same["n_nonmembers"] = member.size - same["n_members"]
@@ -266,7 +420,6 @@ class MadeSets:
     refused: dict[int, str] = field(default_factory=dict)
 
     def add(self, tested: Tested, length: int, setting: str, stage: str) -> Tested:
-        """Keep the rows of a test."""
         of = {"length": length, "setting": setting, "stage": stage}
         self.tests += [of | row for row in tested.rows]
         return tested
@@ -304,10 +457,8 @@ def build_length(
         candidates = Candidates(member, document, cluster, source, seen)
         pairs = match(candidates, np.random.default_rng(seed))
         if len(pairs) < LEAST_PAIRS:
-            what += (
-                "; a third is held out to test the set, and matching leaves "
-                f"{len(pairs)} pairs of the others"
-            )
+            what += f"; a third is held out to test the set, and matching leaves {len(pairs)} pairs"
+            what += " of the others"
             return _refuse(made, length, texts.filter(from_word=0), what)
         chosen = texts[pairs.ravel()].with_columns(
             pair=pl.Series(np.repeat(np.arange(1, len(pairs) + 1), 2), dtype=pl.UInt32)
@@ -334,7 +485,7 @@ def _is_held_out(documents: pl.DataFrame, seed: int) -> pl.Expr:
 
 
 def _away(texts: pl.DataFrame, reason: str, length: int) -> pl.DataFrame:
-    return thrown(texts.unique("document_id", maintain_order=True), reason, length=length)
+    return thrown(texts.unique("document_id", maintain_order=True), reason, length=pl.lit(length))
 
 
 def _refuse(made: MadeSets, length: int, first: pl.DataFrame, what: str) -> None:
@@ -342,7 +493,7 @@ def _refuse(made: MadeSets, length: int, first: pl.DataFrame, what: str) -> None
         f"{length} words: the input {what}; with fewer than {LEAST_PAIRS} of each no test "
         "can exclude that they differ without a model"
     )
-    made.away.append(thrown(first, "set refused", length=length))
+    made.away.append(_away(first, "set refused", length))
 
 
 def _build(
@@ -361,13 +512,13 @@ def _build(
         whole = pl.col("target").is_not_null()
         if chosen["pair"].is_not_null().all():  # its partner goes with it
             whole = whole.all().over("pair")
-        lost, reason = chosen.filter(~whole), "no paraphrase of this length"
-        made.away.append(thrown(lost, reason, length=length, setting=setting))
+        of = {"length": pl.lit(length), "setting": pl.lit(setting)}
+        made.away.append(thrown(chosen.filter(~whole), "no paraphrase of this length", **of))
         chosen = chosen.filter(whole)
     members = int(chosen["member"].sum())
     found: dict[str, Any] = {"length": length, "setting": setting, "members": 0, "nonmembers": 0}
-    found |= {"before": made.before[length], "after": None, "outside": None}
-    found |= {"upper": None, "verdict": None}
+    found["before"] = made.before[length]
+    found |= dict.fromkeys(("after", "outside", "upper", "verdict"))
     made.sets.append(found)
     if min(members, chosen.height - members) < LEAST_PAIRS:
         return

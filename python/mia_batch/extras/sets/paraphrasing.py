@@ -36,7 +36,7 @@ def paraphrase(*, observer: Observer | None = None, **settings: object) -> pl.Da
     Parameters
     ----------
     observer
-        Is told what is done; by default nobody is.
+        Sees what is done; by default nobody does.
     **settings
         Settings by table as in `mia_batch.audit`: ``input``, the texts; ``model``, which
         paraphrases and should not be the one that is audited; ``out``; where it answers
@@ -138,7 +138,7 @@ class RewritingStage(SamplesStage):
 
 
 def _table(targets: pl.LazyFrame, samples: pl.LazyFrame) -> pl.LazyFrame:
-    """Put what was said beside the texts, in their order."""
+    """Put what was said next to the texts, in their order."""
     asked = targets.select("target_id", "target")
     said = (
         samples.join(asked, on="target_id")

@@ -1,4 +1,4 @@
-"""A model is made once: what it is made of names it, and a killed making goes on."""
+"""Models that are tuned here: whether a base can be, its size, and the making of each, once."""
 
 from __future__ import annotations
 
@@ -24,15 +24,140 @@ from filelock import FileLock, Timeout
 
 from mia_batch.corpus import ColumnNames, read_documents
 from mia_batch.errors import EngineError, MiaBatchError, RunFolderError, SettingsError
-from mia_batch.extras.tune.recipe import check_base, sizes
-from mia_batch.models.weights import cause_of, identify_model, quiet, weights_source
+from mia_batch.models.weights import cause_of, check_weights, identify_model, quiet, weights_source
 from mia_batch.observer import Observer
 from mia_batch.places import is_url
-from mia_batch.recipes import Recipe
+from mia_batch.recipes import Form, Method, Recipe
 from mia_batch.tables import digest, put_copy, sync_folder, system_errors
 
 # The entry point ``tuned`` of ``mia_batch.models`` is this module: the core asks it for these.
 __all__ = ["Made", "Making", "check_base", "finetune", "made_of", "sizes", "why_no_finetuning"]
+
+_SEQUENCE = "AutoModelForSequenceClassification"
+FORMS: dict[Form, tuple[str, str, str | None, str]] = {
+    "causal": ("AutoModelForCausalLM", "CAUSAL_LM", "CAUSAL_LM", "a causal language model"),
+    "classifier": (
+        _SEQUENCE,
+        "SEQUENCE_CLASSIFICATION",
+        "SEQ_CLS",
+        "a model that classifies texts",
+    ),
+    "infilling": ("AutoModelForMaskedLM", "MASKED_LM", None, "a masked model"),
+    "seq2seq": (
+        "AutoModelForSeq2SeqLM",
+        "SEQ_TO_SEQ_CAUSAL_LM",
+        "SEQ_2_SEQ_LM",
+        "an encoder-decoder",
+    ),
+}
+"""Of each form the class and the mapping of transformers, peft's name, and ours."""
+
+_VIRTUAL = ("prefix", "p-tuning", "prompt")
+_SHORTEST = 2  # of fewer tokens nothing can be learnt: the first is not predicted
+
+
+def check_base(base: str, revision: str | None, recipe: Recipe) -> None:
+    """Raise `SettingsError` if a model cannot be tuned so; no weights are loaded."""
+    import transformers
+
+    _, mapping, _, name = FORMS[recipe.form]
+    config = transformers.AutoConfig.from_pretrained(
+        base, revision=revision, trust_remote_code=False
+    )
+    if type(config) not in getattr(transformers, f"MODEL_FOR_{mapping}_MAPPING"):
+        raise SettingsError(
+            f"{base!r} is of the kind {config.model_type!r}, which is not {name}; give one that is"
+        )
+    check_weights(base, revision, "logprobs" if recipe.form == "causal" else "any")
+    if longest_text(config, recipe) < _SHORTEST:
+        raise SettingsError(
+            f"the context of {base!r} is too short for {recipe.rank:,} virtual tokens and a text; "
+            "take a lower rank"
+        )
+
+
+def longest_text(config: Any, recipe: Recipe) -> int:  # noqa: ANN401 - configurations are of many types
+    """Count the tokens of a text that fit next to virtual tokens, and are to be learnt."""
+    context = getattr(config.get_text_config(), "max_position_embeddings", None)
+    if context is None:
+        return recipe.max_tokens
+    return min(recipe.max_tokens, int(context) - (recipe.rank if recipe.method in _VIRTUAL else 0))
+
+
+_ALPHA, _DROPOUT = 16, 0.1  # of LoRA, as in the code of SPV-MIA
+
+
+def adapted(model: Any, recipe: Recipe) -> Any:  # noqa: ANN401 - models are of many types
+    """Put new adapters into a model, which alone are trained; with ``full`` return it as it is."""
+    if recipe.method == "full":
+        return model
+    import peft
+
+    lora = {"r": recipe.rank, "lora_alpha": _ALPHA, "lora_dropout": _DROPOUT}
+    virtual: dict[str, Any] = {"num_virtual_tokens": recipe.rank}
+    encoder = {"encoder_hidden_size": getattr(model.config.get_text_config(), "hidden_size", None)}
+    kinds: dict[Method, tuple[Any, dict[str, Any]]] = {
+        "lora": (peft.LoraConfig, lora | {"target_modules": "all-linear"}),
+        "ia3": (peft.IA3Config, {}),
+        "prefix": (peft.PrefixTuningConfig, virtual),
+        "p-tuning": (peft.PromptEncoderConfig, virtual | encoder),
+        "prompt": (peft.PromptTuningConfig, virtual),
+    }
+    kind, settings = kinds[recipe.method]
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="fan_in_fan_out is set to")  # rightly
+            config = kind(task_type=FORMS[recipe.form][2], **settings)
+            return peft.get_peft_model(model, config)
+    except ValueError as error:  # architectures that peft does not know
+        raise SettingsError(
+            f"setting 'tuning': {recipe.method} cannot be applied to a {type(model).__name__} "
+            f"({error}); take full"
+        ) from error
+
+
+def n_checkpoints(recipe: Recipe) -> int:
+    """Count the checkpoints that a training keeps: of the best epoch, and the last."""
+    # P-tuning adds weights to the last after the trainer has removed others.
+    return 3 if recipe.method == "p-tuning" else 2
+
+
+_TRAINED_BYTES = 16  # of a weight that is trained: itself, gradient, two moments, in float32
+_FROZEN_BYTES = {True: 2, False: 4}  # on an accelerator, on a CPU
+
+
+def sizes(base: str, revision: str | None, recipe: Recipe) -> str:
+    """Say how many weights are trained, what they take in memory, and on the disk."""
+    # Activations come on top; nobody knows them before.
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    check_base(base, revision, recipe)
+    config = AutoConfig.from_pretrained(base, revision=revision)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+        n_weights = model.num_parameters()
+        tuned = adapted(model, recipe)
+    trained = sum(each.numel() for each in tuned.parameters() if each.requires_grad)
+    kept = again = trained
+    if recipe.method == "p-tuning":  # of its encoder what it says is kept, from which none goes on
+        kept = tuned.prompt_encoder["default"].embedding.weight.numel()
+        again += kept
+    frozen = 0 if recipe.method == "full" else n_weights
+    memory = frozen * _FROZEN_BYTES[torch.cuda.is_available()] + trained * _TRAINED_BYTES
+    checkpoints = n_checkpoints(recipe) * 4 * (2 * trained + again)
+    return (
+        f"{trained:,} of {n_weights:,} weights, {_gib(memory)} of memory without activations, "
+        f"{_gib(4 * kept)} of disk and {_gib(checkpoints)} while it is trained"
+    )
+
+
+def _gib(n_bytes: int) -> str:
+    gib = n_bytes / 2**30
+    return f"{gib:.1f} GiB" if gib >= 1 else f"{gib * 1024:.0f} MiB"
+
+
+# A model is made once: what it is made of names it, and a killed making goes on.
 
 Wanted: TypeAlias = "tuple[str, Making, Path]"
 """A model's name in the run, what it is made of, and where."""
@@ -70,7 +195,7 @@ class Making:
         return sha256(json.dumps(self.made_from, sort_keys=True).encode()).hexdigest()
 
     def train(self, work: Path, say: Callable[[str], None]) -> dict[str, Any]:
-        """Leave the model in the folder's ``made``; return its losses and its privacy."""
+        """Leave the model in the folder's ``made``; return ``losses`` and ``privacy`` of `Made`."""
         from mia_batch.extras.tune.training import train
 
         return train(self, work, say)
@@ -92,13 +217,7 @@ class Made:
 
 
 def made_of(making: Making, path: Path, say: Callable[[str], None]) -> Made:
-    """Return the model at ``path``, trained first where it is not there.
-
-    Training goes on from the last epoch of a making that was killed; ``say`` is told of each epoch.
-    Raises `SettingsError` if there are too few texts, or the base cannot be found or tuned,
-    `RunFolderError` if something else is at ``path``, the model has changed since it was made, the
-    disk cannot be written, or another process makes it, `EngineError` if training fails.
-    """
+    """Return the model at ``path``, trained first where it is not there, or trained further."""
     if path.exists() or path.is_symlink():
         made = _recorded(making, path)
         if path.with_name(f".{path.name}.work").is_dir():  # of a command that was killed then
@@ -208,12 +327,9 @@ def _work_folder(path: Path) -> Iterator[Path]:
 
 def _place(making: Making, made: Path, path: Path, done: dict[str, Any]) -> Made:
     files = {file.name: digest(file) for file in sorted(made.iterdir()) if file.is_file()}
-    record: dict[str, Any] = {
-        "digest": making.digest,
-        "made_from": making.made_from,
-        "base": making.base,
-    }
-    record |= {"revision": making.revision, "n_texts": len(making.texts), **done, "files": files}
+    record: dict[str, Any] = {"digest": making.digest, "made_from": making.made_from}
+    record |= {"base": making.base, "revision": making.revision, "n_texts": len(making.texts)}
+    record |= {**done, "files": files}
     signed = record | {"sha256": _signature(record)}
     (made / _RECORD).write_text(json.dumps(signed, indent=2), "utf-8")
     for file in made.iterdir():
@@ -275,14 +391,12 @@ def finetune(
         texts = members
     if recipe.n_held_out(texts.height):
         what += f", {recipe.n_held_out(texts.height):,} of them held out"
-    place = Path(out).absolute()
     start, start_revision = weights_source(base, revision)
     named = start if start == base else f"{start}, the base of the adapter {base},"
     observer.stage(f"tuning {named} on {what}: {recipe.steps(texts.height):,} steps")
-    making = Making(
-        base=start, revision=start_revision, texts=texts["text"].to_list(), recipe=recipe
-    )
-    made = made_of(making, place, observer.stage)
+    content = texts["text"].to_list()
+    making = Making(base=start, revision=start_revision, texts=content, recipe=recipe)
+    made = made_of(making, Path(out).absolute(), observer.stage)
     observer.stage(f"{out} {'holds the model' if made.is_new else 'was made before'}")
     return made
 
@@ -290,8 +404,7 @@ def finetune(
 def why_no_finetuning(*, with_privacy: bool = False) -> str | None:
     """Say which package is missing; None where models can be tuned, and with privacy if asked."""
     needed = (*_NEEDED, "dp_accounting") if with_privacy else _NEEDED
-    missing = [name for name in needed if find_spec(name) is None]
-    if not missing:
+    if not (missing := [name for name in needed if find_spec(name) is None]):
         return None
     return (
         f"tuning a model needs {' and '.join(missing)}: install it with "

@@ -7,6 +7,7 @@ import random
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -29,18 +30,11 @@ from transformers import (
 from transformers.trainer_utils import get_last_checkpoint
 
 from mia_batch.errors import EngineError, SettingsError
-from mia_batch.extras.tune.making import Making
-from mia_batch.extras.tune.recipe import (
-    FORMS,
-    adapted,
-    epsilon_of,
-    longest_text,
-    n_checkpoints,
-    noise_of,
-)
+from mia_batch.extras.tune.making import FORMS, Making, adapted, longest_text, n_checkpoints
 from mia_batch.recipes import Form, Recipe
 
 if TYPE_CHECKING:
+    from dp_accounting import DpEvent
     from transformers import PreTrainedTokenizerBase
 
 Row = dict[str, list[int]]
@@ -67,6 +61,7 @@ def encoder(
         tail = [] if target is None else _plain(tokenizer, f"{_WORDS} {target}")
         tail += [] if end is None else [end]
         ids = (ids + tail)[:most] if target is None else ids[: max(1, most - len(tail))] + tail
+        # Not the first: with virtual tokens before it, peft would predict it from them.
         return {"input_ids": ids, "labels": [_IGNORED, *ids[1:]]}
 
     def classifier(text: str, target: str | None) -> Row:
@@ -102,16 +97,8 @@ def _plain(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
     return list(tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
-def is_learnable(row: Row) -> bool:
-    return any(label != _IGNORED for label in row["labels"])
-
-
 def padded(rows: Sequence[Row]) -> dict[str, torch.Tensor]:
-    """Rows side by side; what stands after a row's end is neither seen nor learnt.
-
-    Nor is the first token of a text that is gone on with: with virtual tokens before it, peft would
-    predict it from them.
-    """
+    """Rows side by side; what stands after a row's end is neither seen nor learnt."""
     ids, labels = ([row[name] for row in rows] for name in ("input_ids", "labels"))
     return {
         "input_ids": _filled(ids, 0),
@@ -158,13 +145,10 @@ def clipped_sums(
     clip: float,
     at_once: int,
 ) -> tuple[Gradients, torch.Tensor]:
-    """Sum the gradients of texts, each cut to a norm; also return the mean loss.
-
-    The whole model is differentiated for each text (torch.func), so it does not matter how weights
-    are used: tied, as virtual tokens, or within layers that nobody knows. Libraries that attach to
-    single layers fail or differ there. It takes memory for the gradients of ``at_once`` texts.
-    Raises `EngineError` if a gradient is no number: then nothing that is said of privacy holds.
-    """
+    """Sum the gradients of texts, each cut to a norm; also return the mean loss."""
+    # The whole model is differentiated for each text (torch.func), so it does not matter how
+    # weights are used: tied, as virtual tokens, or within layers that nobody knows. Libraries that
+    # attach to single layers fail or differ there.
     weights = {name: each.detach() for name, each in model.named_parameters() if each.requires_grad}
     sums = {name: torch.zeros_like(each, dtype=torch.float32) for name, each in weights.items()}
     total = torch.zeros((), device=next(iter(sums.values())).device)
@@ -211,17 +195,52 @@ def _no_look_at_values() -> Iterator[None]:
 # divides by the number of texts that is expected.
 
 
-class PoissonBatches(Sampler[list[int]]):
-    """Batches of an epoch, each of which takes each row by a coin; one may be empty.
+_TOLERANCE = 1e-3
 
-    Seed and epoch decide which, so that a training that goes on draws the same.
+
+@cache
+def noise_of(epsilon: float, delta: float, rate: float, steps: int) -> float:
+    """Least noise multiplier with which so many steps keep to (epsilon, delta).
+
+    By privacy loss distributions (Koskela et al. 2020, arXiv:1906.03049; library dp-accounting), of
+    Gaussian noise on Poisson-sampled batches, where data sets differ by one record more or less.
     """
+    from dp_accounting import ExplicitBracketInterval, calibrate_dp_mechanism
+    from dp_accounting.pld import PLDAccountant
+    from dp_accounting.rdp import RdpAccountant
+
+    def event(noise: float) -> DpEvent:
+        return _event(noise, rate, steps)
+
+    # Renyi divergences are fast, and say too much noise, never too little.
+    most = calibrate_dp_mechanism(RdpAccountant, event, epsilon, delta, tol=_TOLERANCE)
+    near = ExplicitBracketInterval(most / 2, most)
+    return float(calibrate_dp_mechanism(PLDAccountant, event, epsilon, delta, near, tol=_TOLERANCE))
+
+
+def epsilon_of(noise: float, delta: float, rate: float, steps: int) -> float:
+    from dp_accounting.pld import PLDAccountant
+
+    accountant = PLDAccountant()
+    accountant.compose(_event(noise, rate, steps))
+    return float(accountant.get_epsilon(delta))
+
+
+def _event(noise: float, rate: float, steps: int) -> DpEvent:
+    from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
+
+    return SelfComposedDpEvent(PoissonSampledDpEvent(rate, GaussianDpEvent(noise)), steps)
+
+
+class PoissonBatches(Sampler[list[int]]):
+    """Batches of an epoch, each of which takes each row by a coin; one may be empty."""
 
     def __init__(self, n_rows: int, rate: float, n_batches: int, seed: int) -> None:
         self._n_rows, self._rate, self._n_batches, self._seed = n_rows, rate, n_batches, seed
         self.epoch = 0
 
     def __iter__(self) -> Iterator[list[int]]:
+        # Seed and epoch decide, so that a training that goes on draws the same.
         generator = torch.Generator().manual_seed(self._seed * 1_000_003 + self.epoch)
         for _ in range(self._n_batches):
             taken = torch.rand(self._n_rows, generator=generator) < self._rate
@@ -254,13 +273,11 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]
         batches = PoissonBatches(n_rows, self._rate, self._steps, self._recipe.seed)
         return _Loader(self.train_dataset, batch_sampler=batches, collate_fn=self.data_collator)
 
-    def training_step(self, model: Any, inputs: Batch, num_items_in_batch: Any = None) -> Any:  # noqa: ANN401 - of torch and transformers
+    def training_step(self, model: Any, inputs: Batch, *_: Any, **__: Any) -> Any:  # noqa: ANN401 - of torch and transformers
         """Set the gradients of one step; return the mean loss of its texts."""
-        del num_items_in_batch
         model.train()
         sums, loss = self._sums(model, inputs)
-        spread = self._noise * self._recipe.clip
-        expected = self._rate * len(self.train_dataset)
+        spread, expected = self._noise * self._recipe.clip, self._rate * len(self.train_dataset)
         for name, weight in model.named_parameters():
             if weight.requires_grad:
                 noisy = sums[name] + noise_like(sums[name], spread)
@@ -273,24 +290,16 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]
             return clipped_sums(model, recipe.form, batch, recipe.clip, self._at_once)
 
     def privacy(self) -> dict[str, Any]:
-        """Return what the training comes to: its privacy loss, and what that is made of.
-
-        Raises `EngineError` if no text has a gradient: noise alone moves weights, too, and that of
-        a model that learns nothing from its texts says nothing of privacy.
-        """
+        """Return what the training comes to: its privacy loss, and what that is made of."""
+        # Noise alone moves weights, too: a model that learns nothing says nothing of privacy.
         first = self.data_collator(self.train_dataset[: self._at_once])
         sums, _ = self._sums(self.model, first)
         if not any(bool(each.any()) for each in sums.values()):
             raise EngineError("the texts move no weight; take another method")
-        taken = self.state.global_step
-        return {
-            "epsilon": epsilon_of(self._noise, self._recipe.delta, self._rate, taken),
-            "delta": self._recipe.delta,
-            "noise_multiplier": self._noise,
-            "clip": self._recipe.clip,
-            "sampling_rate": self._rate,
-            "steps": taken,
-        }
+        recipe, taken = self._recipe, self.state.global_step
+        epsilon = epsilon_of(self._noise, recipe.delta, self._rate, taken)
+        made = {"epsilon": epsilon, "delta": recipe.delta, "noise_multiplier": self._noise}
+        return made | {"clip": recipe.clip, "sampling_rate": self._rate, "steps": taken}
 
 
 def noise_like(sums: torch.Tensor, spread: float) -> torch.Tensor:
@@ -302,22 +311,16 @@ def noise_like(sums: torch.Tensor, spread: float) -> torch.Tensor:
 _CONFIG = "adapter_config.json"
 _STATE = "trainer_state.json"  # the trainer writes it last
 _TRAINED = "trained.pt"
-_OF_TRAINER = {
-    _STATE, _TRAINED, "optimizer.pt", "scheduler.pt", "rng_state.pth", "training_args.bin",
-}  # fmt: skip
+_TRAINERS_OWN = {"optimizer.pt", "scheduler.pt", "rng_state.pth", "training_args.bin"}
 
 
 class TrainedWeights(TrainerCallback):  # type: ignore[misc]
-    """Adds the trained weights to checkpoints of P-tuning, of which peft keeps too little.
-
-    It keeps what the prompt encoder says, from which no training can go on.
-    """
+    """Adds the trained weights to checkpoints of P-tuning, of which peft keeps the output alone."""
 
     def __init__(self, last: Path | None) -> None:
         self._last = last
 
     def on_train_begin(self, *_: object, model: Any, **__: object) -> None:  # noqa: ANN401 - of torch and transformers
-        """Take up the weights of the last checkpoint."""
         if self._last is not None:
             model.load_state_dict(torch.load(self._last / _TRAINED), strict=False)
 
@@ -333,12 +336,8 @@ def checkpoint_of(folder: Path, step: int) -> Path:
 
 
 def last_whole(folder: Path, *, adds_weights: bool) -> tuple[Path | None, int | None]:
-    """Return the last checkpoint, and the epoch after which its training had stopped early.
-
-    One that was cut short is deleted: its ``trainer_state.json``, which is written last, cannot be
-    read, or the weights that are added lack. A trainer that goes on from a checkpoint after an
-    early stop would train one more epoch.
-    """
+    """Return the last checkpoint, and the epoch after which its training had stopped early."""
+    # A trainer that goes on after an early stop would train one more epoch.
     while folder.is_dir() and (found := get_last_checkpoint(str(folder))) is not None:
         last = Path(found)
         try:
@@ -355,7 +354,7 @@ def last_whole(folder: Path, *, adds_weights: bool) -> tuple[Path | None, int | 
 def copy_model(checkpoint: Path, made: Path) -> None:
     made.mkdir()
     for path in checkpoint.iterdir():
-        if path.is_file() and path.name not in _OF_TRAINER:
+        if path.is_file() and path.name not in {_STATE, _TRAINED, *_TRAINERS_OWN}:
             shutil.copyfile(path, made / path.name)
     if (config := made / _CONFIG).exists():
         said = json.loads(config.read_text("utf-8"))
@@ -366,10 +365,7 @@ def copy_model(checkpoint: Path, made: Path) -> None:
 
 
 def trained_sums(model: Any) -> list[float]:  # noqa: ANN401 - models are of many types
-    """Sum up each tensor that is trained: another sum, other weights.
-
-    Raises `EngineError` if one is not a number.
-    """
+    """Sum up each tensor that is trained: another sum, other weights."""
     sums = [each.detach().sum(dtype=torch.float64) for _, each in _trained(model)]
     if not all(map(torch.isfinite, sums)):
         raise EngineError("the weights are no numbers any more; take a lower learning rate")
@@ -380,8 +376,6 @@ def _trained(model: Any) -> Iterator[tuple[str, torch.nn.Parameter]]:  # noqa: A
     return ((name, each) for name, each in model.named_parameters() if each.requires_grad)
 
 
-# Trains a model on texts, for `mia_batch.extras.tune.making`.
-#
 # A checkpoint is written after each epoch, and a killed training goes on from the last that is
 # whole. On a CPU it ends with the same weights as one that was not killed.
 
@@ -391,27 +385,35 @@ _LARGE = 1_000_000_000  # weights, from which activations are computed again, no
 
 
 def train(making: Making, work: Path, say: Callable[[str], None]) -> dict[str, Any]:
-    recipe, how = making.recipe, {"revision": making.revision, "trust_remote_code": False}
+    recipe = making.recipe
     set_seed(recipe.seed)
-    tokenizer = AutoTokenizer.from_pretrained(making.base, **how)
     on_gpu = torch.cuda.is_available()
     dtype = torch.bfloat16 if on_gpu and recipe.method != "full" else torch.float32
-    opening: dict[str, Any] = how | {"dtype": dtype}
+    how: dict[str, Any] = {"dtype": dtype}
     if on_gpu and torch.cuda.device_count() > 1:
-        opening["device_map"] = "auto"
+        how["device_map"] = "auto"
     if recipe.form == "classifier":
         names = dict(enumerate(recipe.labels))
-        opening |= {"id2label": names, "label2id": {name: i for i, name in names.items()}}
-        opening["num_labels"] = len(names)
+        how |= {"id2label": names, "label2id": {name: i for i, name in names.items()}}
     if recipe.epsilon is not None:
-        opening["attn_implementation"] = "eager"  # others cannot be differentiated for each text
-    model = model_class(recipe.form).from_pretrained(making.base, **opening)
-    row_of = encoder(recipe.form, tokenizer, longest_text(model.config, recipe), recipe.labels)
+        how["attn_implementation"] = "eager"  # others cannot be differentiated for each text
+    model, tokenizer, row_of = opened(making.base, making.revision, recipe, **how)
     targets = making.targets or [None] * len(making.texts)
     rows = [row_of(text, target) for text, target in zip(making.texts, targets, strict=True)]
     done = fit(adapted(model, recipe), rows, padded, recipe, work, say)
     tokenizer.save_pretrained(work / "made")
     return done
+
+
+def opened(base: str, revision: str | None, recipe: Recipe, **how: Any) -> tuple[Any, Any, Any]:  # noqa: ANN401 - of torch and transformers
+    """Open a model, its tokenizer, and what makes rows of texts for the two, as `encoder` does."""
+    where = {"revision": revision, "trust_remote_code": False}
+    tokenizer = AutoTokenizer.from_pretrained(base, **where)
+    if recipe.form == "classifier":
+        how["num_labels"] = len(recipe.labels)
+    model = model_class(recipe.form).from_pretrained(base, **where, **how)
+    most = longest_text(model.config, recipe)
+    return model, tokenizer, encoder(recipe.form, tokenizer, most, recipe.labels)
 
 
 def fit(
@@ -423,14 +425,10 @@ def fit(
     say: Callable[[str], None],
     kind: type[Trainer] = Trainer,
 ) -> dict[str, Any]:
-    """Train a model on rows; return its ``losses``, and its ``privacy`` or None.
-
-    It goes on from the last checkpoint in the folder, where there is one, and leaves the model in
-    its ``made``.
-    """
+    """Train a model on rows, from the last checkpoint on; return ``losses`` and ``privacy``."""
     random.Random(recipe.seed).shuffle(rows)
     n = recipe.n_held_out(len(rows))
-    held_out, learnt = ([*filter(is_learnable, some)] for some in (rows[:n], rows[n:]))
+    held_out, learnt = ([*filter(_is_learnable, some)] for some in (rows[:n], rows[n:]))
     if not learnt:
         raise SettingsError(
             "each text is one token, of which nothing can be learnt; give longer texts"
@@ -465,6 +463,10 @@ def fit(
     return {"losses": _losses(state.log_history), "privacy": privacy}
 
 
+def _is_learnable(row: Row) -> bool:
+    return any(label != _IGNORED for label in row["labels"])
+
+
 def _at_once(model: Any, rows: list[Row], recipe: Recipe) -> int:  # noqa: ANN401 - of many types
     """Count the rows of one pass that memory holds; they divide a batch."""
     most = min(recipe.batch_size, _TOKENS_AT_ONCE // max(len(row["input_ids"]) for row in rows))
@@ -483,19 +485,18 @@ def _arguments(
     **more: Any,  # noqa: ANN401 - as transformers has them
 ) -> TrainingArguments:
     is_private, on_gpu = recipe.epsilon is not None, torch.cuda.is_available()
+    each_epoch = dict.fromkeys(("save_strategy", "logging_strategy"), "epoch")
+    is_large = model.num_parameters() > _LARGE and recipe.method != "prefix"
     arguments = TrainingArguments(
         **more,
+        **each_epoch,
         learning_rate=recipe.learning_rate,
         per_device_train_batch_size=at_once,
         per_device_eval_batch_size=at_once,
         gradient_accumulation_steps=1 if is_private else recipe.batch_size // at_once,
-        gradient_checkpointing=(
-            model.num_parameters() > _LARGE and recipe.method != "prefix" and not is_private
-        ),
+        gradient_checkpointing=is_large and not is_private,
         bf16=on_gpu,
         eval_strategy="epoch" if evaluates else "no",
-        save_strategy="epoch",
-        logging_strategy="epoch",
         save_total_limit=n_checkpoints(recipe),
         metric_for_best_model="eval_loss" if evaluates else None,
         greater_is_better=False if evaluates else None,
@@ -513,12 +514,10 @@ def _arguments(
 
 
 class _Teller(TrainerCallback):  # type: ignore[misc]
-    """Tells of each epoch once its losses are known."""
+    """Tells of each epoch once its losses are known, of which ``last`` comes last."""
 
     def __init__(self, epochs: int, last: str, say: Callable[[str], None]) -> None:
-        self._epochs = epochs
-        self._say = say
-        self._last = last  # the loss that comes last
+        self._epochs, self._last, self._say = epochs, last, say
         self._losses: dict[str, float] = {}
 
     def on_log(self, _: Any, state: Any, *__: Any, logs: Any = None, **___: Any) -> None:  # noqa: ANN401 - of torch and transformers

@@ -19,10 +19,7 @@ from mia_batch.stats.intervals import ratio_difference, ratio_of_sums
 def texts_table(
     attacked: pl.DataFrame, recovered: Mapping[str, list[str]], counts: Mapping[str, pl.DataFrame]
 ) -> pl.DataFrame:
-    """Make the table `InversionTexts`; what is recovered is of the texts without a reason.
-
-    ``counts`` are those of `overlaps`.
-    """
+    """Make the table `InversionTexts` of what was recovered, and its `overlaps`."""
     asked = attacked.filter(pl.col("reason").is_null())
     others = attacked.filter(pl.col("reason").is_not_null())
     shared, true, answered = (pl.col(f"{name}_tokens") for name in ("shared", "true", "recovered"))
@@ -44,26 +41,20 @@ def texts_table(
     return table.select(pl.col(name).cast(dtype) for name, dtype in columns.items())
 
 
-_KEY_BYTES = 64
-
-
 def part(documents: pl.DataFrame, share: float, seed: int) -> pl.DataFrame:
     """Add ``cluster`` and ``auxiliary``: whether a text is the attacker's own.
 
-    Texts of one group go together, and so do equal texts, with all of their groups: these are the
-    clusters, coded from 0. In the order of a hash of seed and cluster each becomes auxiliary that
-    brings the number of auxiliary texts nearer to the share. The order of the rows plays no part.
-
-    Raises `CorpusError` if either side is left without a text.
+    Clusters are texts of one group and equal texts, with all of their groups. In the order of a
+    hash each becomes auxiliary that brings their number nearer to the share.
     """
     clustered = documents.with_columns(cluster=_clusters(documents))
     named = clustered.group_by("cluster").agg(
         pl.col("group").fill_null("").min(), pl.col("text").min(), n=pl.len()
     )
-    key = str(seed).encode()[:_KEY_BYTES]
-    names = (f"{group}\0{text}" for group, text in named.select("group", "text").iter_rows())
-    hashes = [blake2b(name.encode(), key=key).hexdigest() for name in names]
-    order = named.with_columns(hash=pl.Series(hashes)).sort("hash", "cluster")
+    key = str(seed).encode()[:64]  # as many bytes as the hash takes
+    names = (f"{group}\0{text}".encode() for group, text in named["group", "text"].iter_rows())
+    hashes = pl.Series([blake2b(name, key=key).hexdigest() for name in names])
+    order = named.with_columns(hash=hashes).sort("hash", "cluster")
     left, chosen = share * documents.height, []
     for n in order["n"]:
         chosen.append(n < 2 * left)
@@ -84,11 +75,7 @@ def deal(
     encode: Callable[[list[str]], list[list[int]]],
     most: int,
 ) -> pl.DataFrame:
-    """Say of documents who is auxiliary (see `part`), and by a ``reason`` who cannot be used.
-
-    ``encode`` is the decoder's, which takes at most so many tokens. Rows without a text are none
-    of the attacker's, and have no cluster.
-    """
+    """Say of documents who is auxiliary (see `part`), and by a ``reason`` who cannot be used."""
     is_text = pl.col("text").str.contains(r"\S").fill_null(value=False)
     there, empty = documents.filter(is_text), documents.filter(~is_text)
     if there.is_empty():
@@ -103,8 +90,8 @@ def deal(
         .when(lengths == 0)
         .then(pl.lit("the decoder's tokenizer finds no token in the text"))
     )
-    lacks = empty.with_columns(auxiliary=pl.lit(False), reason=pl.lit("there is no text"))
-    return pl.concat([dealt, lacks], how="diagonal").sort("row")
+    empty = empty.with_columns(auxiliary=pl.lit(False), reason=pl.lit("there is no text"))
+    return pl.concat([dealt, empty], how="diagonal").sort("row")
 
 
 def _clusters(documents: pl.DataFrame) -> pl.Series:
@@ -112,14 +99,11 @@ def _clusters(documents: pl.DataFrame) -> pl.Series:
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
-    n = documents.height
     text = documents["text"].rank("dense").to_numpy().astype(np.intp) - 1
-    group = documents["group"].rank("dense")
-    known = group.is_not_null().to_numpy()
-    code = group.fill_null(0).to_numpy().astype(np.intp) - 1
-    first = int(text.max()) + 1
-    edges = (text[known], first + code[known])
-    size = first + n
+    group = documents["group"].rank("dense").cast(pl.Int64) - 1
+    n_texts = int(text.max()) + 1
+    edges = text[group.is_not_null().to_numpy()], n_texts + group.drop_nulls().to_numpy()
+    size = n_texts + documents.height
     graph = coo_array((np.ones(len(edges[0])), edges), shape=(size, size))
     _, component = connected_components(graph, directed=False)
     return pl.Series("cluster", component[text]).rank("dense").cast(pl.Int64) - 1
@@ -133,13 +117,9 @@ _FIRST_PERSON = ["I", "I'm", "I'll", "I've", "I'd"]
 
 
 def names_in(text: pl.Expr) -> pl.Expr:
-    """List the names in a text: words with a first capital letter that begin no sentence.
-
-    A sentence begins with the text and after ``.``, ``!``, ``?``, ``:`` or an ellipsis, quotation
-    marks and brackets aside; the point of a title such as ``Mr.`` ends none. "I" is no name. The
-    rule finds proper nouns of English and its like, misses those that begin a sentence, and takes
-    other capitals (headings, German nouns) for names.
-    """
+    """List the names in a text: words with a first capital letter that begin no sentence."""
+    # It finds proper nouns of English and its like, misses those that begin a sentence, and takes
+    # other capitals (headings, German nouns) for names. The point of "Mr." ends no sentence.
     plain = text.str.replace_all("\u2019", "'", literal=True).str.replace_all(_TITLES, "$1")
     inner = plain.str.replace_all(_STARTS, "$1 ")
     words = inner.str.extract_all(rf"\b\p{{Lu}}{_REST}")
@@ -159,21 +139,13 @@ def overlaps(
     recovered: Sequence[str],
     encode: Callable[[Sequence[str]], list[list[int]]],
 ) -> pl.DataFrame:
-    """Count what texts and recovered texts share: a struct of each of `UNITS`, a row a pair.
-
-    ``true``, ``recovered`` and ``shared`` count units of the pair, ``exact`` says whether they are
-    the same in the same order. Tokens are those of ``encode``, without special tokens: an end of
-    text that both sides have is nothing that was recovered. As multisets, and as sets, as the
-    released code of GEIA counts them (``eval_classification.py``).
-    """
+    """Count what texts and recovered texts share: a struct of each of `UNITS`, a row a pair."""
+    # As multisets, and as sets, as the released code of GEIA counts them (eval_classification.py);
+    # but without special tokens: an end of text that both sides have was not recovered.
     listed = [_listed(texts, encode) for texts in (true, recovered)]
-    return pl.DataFrame(
-        {
-            unit: [_compared(*pair) for pair in zip(*(side[unit] for side in listed), strict=True)]
-            for unit in UNITS
-        },
-        schema=dict.fromkeys(UNITS, _COUNTS),
-    )
+    pairs = {unit: zip(*(side[unit] for side in listed), strict=True) for unit in UNITS}
+    counts = {unit: [_compared(*pair) for pair in both] for unit, both in pairs.items()}
+    return pl.DataFrame(counts, schema=dict.fromkeys(UNITS, _COUNTS))
 
 
 _COUNTS = pl.Struct(
@@ -236,12 +208,44 @@ def figures(found: Mapping[str, pl.DataFrame], cluster: pl.Series, n_unscored: i
                 ratio = ratio_of_sums(one[:, counts], some)
             else:
                 ratio = ratio_difference(one[:, counts], other[:, counts], some)
-            values = {"value": ratio.value, "reason": ratio.reason}
-            interval: dict[str, Any] = ratio.interval._asdict() if ratio.interval else {}
-            if "method" in interval:
-                interval["method_of_interval"] = interval.pop("method")
-            row: dict[str, Any] = {"method": method, "versus": versus, "unit": unit}
-            row |= {"metric": metric, "n_unscored": n_unscored, "n_texts": int(counts.sum())}
-            row["n_clusters"] = int(some.max(initial=-1)) + 1
-            rows.append(row | values | interval)
+            row: dict[str, Any] = ratio.interval._asdict() if ratio.interval else {}
+            row = {"method_of_interval": row.pop("method", None)} | row
+            row |= {"method": method, "versus": versus, "unit": unit, "metric": metric}
+            row |= {"value": ratio.value, "reason": ratio.reason, "n_unscored": n_unscored}
+            row |= {"n_texts": int(counts.sum()), "n_clusters": int(some.max(initial=-1)) + 1}
+            rows.append(row)
     return pl.DataFrame(rows, schema=Inversion.create_empty().schema)
+
+
+def sentence(found: pl.DataFrame, n_auxiliary: int) -> str:
+    """Say what the figures show, and what they do not."""
+    rows = found.filter(unit="tokens", metric="f1").to_dicts()
+    f1 = {(row["method"], row["versus"]): row for row in rows}
+    own = f1["inverter", None]
+    if own["value"] is None:
+        return f"Nothing can be said of the embeddings: {own['reason']}."
+    limits = f"no interval: {own['reason']}"
+    if own["low"] is not None:
+        limits = f"95 % interval {own['low']:.3f} to {own['high']:.3f}"
+    near, other = (f"{f1[name, None]['value']:.3f}" for name in ("nearest", "shuffled"))
+    leads, gains = ((f1["inverter", name]["low"] or 0) > 0 for name in ("nearest", "shuffled"))
+    said = (
+        f"A decoder that was trained on {n_auxiliary:,} auxiliary texts and their embeddings gives "
+        f"back tokens of the others with a micro F1 of {own['value']:.3f} ({limits}); the "
+        f"auxiliary text of the nearest embedding has {near}, the decoder with the embedding of "
+        f"another text {other}."
+    )
+    if not gains:
+        return (
+            f"{said} So nothing shows that it reads the embeddings at all, which does not prove "
+            "that no attacker could."
+        )
+    if not leads:
+        return (
+            f"{said} So it reads the embeddings, but nothing shows that it gives back more than a "
+            "search among known texts; another attacker might."
+        )
+    return (
+        f"{said} So the embeddings give away words of texts that the attacker never saw. It is a "
+        "lower bound of what they hold: a larger decoder, or more texts, may give back more."
+    )

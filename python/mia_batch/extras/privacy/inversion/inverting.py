@@ -18,11 +18,9 @@ from numpy.typing import NDArray
 from mia_batch.corpus import ColumnNames, read_documents
 from mia_batch.errors import CorpusError, SettingsError
 from mia_batch.evidence.endpoint import ClientSettings
-from mia_batch.extras.privacy.inversion.embedders import embed_all, open_embedder, sentence
-from mia_batch.extras.privacy.inversion.figures import deal, figures, overlaps, texts_table
-from mia_batch.extras.privacy.inversion.training import attack, train
-from mia_batch.extras.tune.making import Made, Making, made_of, why_no_finetuning
-from mia_batch.extras.tune.recipe import longest_text
+from mia_batch.extras.privacy.inversion import figures
+from mia_batch.extras.privacy.inversion.models import attack, embed_all, open_embedder, train
+from mia_batch.extras.tune.making import Made, Making, longest_text, made_of, why_no_finetuning
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.models.weights import cause_of, check_model, quiet, tokenizer_source
 from mia_batch.observer import Observer
@@ -40,7 +38,7 @@ _HIDDEN, _LAYERS, _HEADS = 192, 2, 4
 
 
 def decoder_tokenizer(model: str, revision: str | None = None) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of a decoder, or of the embedder that lends it; it can end a text."""
+    """Load the tokenizer of a decoder or, for a new one, of the embedder; it can end a text."""
     from transformers import AutoTokenizer
 
     source, revision = tokenizer_source(model, revision)
@@ -76,10 +74,7 @@ def check_context(decoder: str, recipe: Recipe) -> None:
 
 @quiet()
 def new_decoder(folder: Path, tokenizer: PreTrainedTokenizerBase, tokens: int, seed: int) -> None:
-    """Write an untrained GPT-2 for texts of so many tokens, unless it is there already.
-
-    The same arguments make the same weights.
-    """
+    """Write an untrained GPT-2 for texts of so many tokens, unless it is there already."""
     if folder.exists():
         return
     import torch
@@ -121,7 +116,6 @@ class InverterMaking(Making):
         return {**super().made_from, "embeddings": sha256(content.tobytes()).hexdigest()}
 
     def train(self, work: Path, say: Callable[[str], None]) -> dict[str, Any]:
-        """Leave decoder and projection in the folder's ``made``."""
         return train(self, work, say)
 
 
@@ -196,7 +190,7 @@ def invert(
     group_column
         Column of the groups, likewise.
     observer
-        Is told of the stages; by default nobody is.
+        Sees the stages; by default nobody does.
 
     Returns
     -------
@@ -235,7 +229,7 @@ def invert(
     names = ColumnNames(**{part: name for part, name in given.items() if name is not None})
     documents = read_documents(str(data), names).documents
     read = documents.select("document_id", "group", "text").collect(engine="streaming")
-    texts = deal(read.with_row_index("row"), share, seed, encode, recipe.max_tokens)
+    texts = figures.deal(read.with_row_index("row"), share, seed, encode, recipe.max_tokens)
     with system_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     if decoder is None:
@@ -257,15 +251,8 @@ def invert(
     observer.stage(f"training on {auxiliary.height:,} auxiliary texts: at most {n_steps:,} steps")
     made = made_of(making, folder / "inverter", observer.stage)
     observer.stage(f"attacking {asked.height:,} texts")
-    recovered = attack(
-        made.path,
-        making.texts,
-        making.embeddings,
-        np.stack([found[text] for text in asked["text"]]),
-        asked["cluster"].to_numpy(),
-        tokens=recipe.max_tokens,
-        seed=seed,
-    )
+    under_attack = np.stack([found[text] for text in asked["text"]])
+    recovered = attack(made.path, making, under_attack, asked["cluster"].to_numpy())
     inverted = _written(folder, texts.filter(~pl.col("auxiliary")), recovered, encode, making, made)
     observer.stage(inverted.sentence)
     return inverted
@@ -298,17 +285,13 @@ def _written(
     """Count what was recovered, and write the results."""
     asked = attacked.filter(pl.col("reason").is_null())
     true, n_auxiliary = asked["text"].to_list(), len(making.texts)
-    counts = {method: overlaps(true, said, encode) for method, said in recovered.items()}
-    found = figures(counts, asked["cluster"], attacked.height - asked.height)
-    texts, said = texts_table(attacked, recovered, counts), sentence(found, n_auxiliary)
+    counts = {method: figures.overlaps(true, said, encode) for method, said in recovered.items()}
+    found = figures.figures(counts, asked["cluster"], attacked.height - asked.height)
+    texts = figures.texts_table(attacked, recovered, counts)
+    said = figures.sentence(found, n_auxiliary)
     sink(texts, folder / "texts.parquet", InversionTexts)
     sink(found, folder / "figures.parquet", Inversion)
-    summary = {
-        "sentence": said,
-        "auxiliary": n_auxiliary,
-        "made_from": making.made_from,
-        "losses": made.losses,
-        "figures": found.to_dicts(),
-    }
+    summary = {"sentence": said, "auxiliary": n_auxiliary, "made_from": making.made_from}
+    summary |= {"losses": made.losses, "figures": found.to_dicts()}
     write_text(folder / "summary.json", json.dumps(summary, indent=2))
     return Inverted(folder=folder, texts=texts, figures=found, sentence=said)
