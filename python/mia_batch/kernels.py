@@ -184,9 +184,7 @@ def _of_text(
 
 
 def _of_pairs(
-    pair: Mapping[str, pl.Expr | str],
-    kernel: Callable[..., _native.ArrowArray],
-    dtype: pl.DataType,
+    pair: Mapping[str, pl.Expr | str], kernel: Callable[..., _native.ArrowArray], dtype: pl.DataType
 ) -> pl.Expr:
     columns = pl.struct(_column(name, column).alias(name) for name, column in pair.items())
     return columns.map_batches(
