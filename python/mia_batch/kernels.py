@@ -508,7 +508,7 @@ RARITY_FIELDS = tuple(
 )
 """What `RarityTable.weigh` gives."""
 
-_BITS = 22
+_BITS = 22  # of an index into the counts, which take 16 MB
 
 
 class Rarity(dy.Schema):

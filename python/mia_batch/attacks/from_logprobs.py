@@ -750,7 +750,7 @@ _RANK_ATTACKS = from_texts(
 
 _CHANG = "Chang et al. 2024 (arXiv:2409.13745), CAMIA's signals"
 _BINS = (3, 4, 5)
-_M, _R = 8, 0.8
+_M, _R = 8, 0.8  # of approximate entropy, as the authors take them
 _AT_MOST = 200  # log-probabilities that the authors compare with each other
 _NOT_FINITE = "one is no finite number"
 _losses = -logprobs().drop_nulls()
