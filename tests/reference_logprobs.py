@@ -200,9 +200,7 @@ def share_below_of(limit: float) -> Reference:
 
 def share_below_previous(rows: Sequence[Row]) -> float:
     series = losses(rows)
-    return per_token(
-        [float(series[at] <= sum(series[:at]) / at) for at in range(1, len(series))],
-    )
+    return per_token([float(series[at] <= sum(series[:at]) / at) for at in range(1, len(series))])
 
 
 def slope(rows: Sequence[Row]) -> float:

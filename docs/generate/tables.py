@@ -1,4 +1,4 @@
-"""Columns of every table: types from its schema, their meaning from the docstrings there."""
+"""Columns of every table: types and meaning from its schema, the longer ones from docstrings."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _section(name: str, schema: type[dy.Schema], meanings: dict[str, str]) -> st
             code(column),
             _type(found),
             "may be null" if found.nullable else "",
-            meanings.get(column, ""),
+            found.description or meanings.get(column, ""),
         )
         for column, found in schema.columns().items()
     )

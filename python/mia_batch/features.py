@@ -118,7 +118,7 @@ def _load() -> tuple[Tokenizer, NDArray[np.float16]]:
 _KEYS = ("target_id", "model", "view", "view_index", "sample_index")
 
 OTHER_GROUPS = {"rarity": RARITY_FIELDS, "similarity": SIMILARITY_FIELDS, "choice": CHOICE_FIELDS}
-"""Groups of a run's features that are none of `kernels.pair_features`, with their columns."""
+"""Groups of a run's features that `kernels.pair_features` does not know, with their columns."""
 
 
 def feature_fields(groups: Iterable[str]) -> list[pl.Field]:

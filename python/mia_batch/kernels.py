@@ -184,9 +184,7 @@ def _of_text(
 
 
 def _of_pairs(
-    pair: Mapping[str, pl.Expr | str],
-    kernel: Callable[..., _native.ArrowArray],
-    dtype: pl.DataType,
+    pair: Mapping[str, pl.Expr | str], kernel: Callable[..., _native.ArrowArray], dtype: pl.DataType
 ) -> pl.Expr:
     columns = pl.struct(_column(name, column).alias(name) for name, column in pair.items())
     return columns.map_batches(
@@ -510,7 +508,7 @@ RARITY_FIELDS = tuple(
 )
 """What `RarityTable.weigh` gives."""
 
-_BITS = 22
+_BITS = 22  # of an index into the counts, which take 16 MB
 
 
 class Rarity(dy.Schema):

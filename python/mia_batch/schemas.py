@@ -1,6 +1,7 @@
 """Every table of a run, with the meaning of its columns.
 
-Tables may carry further columns of the user's corpus (pass-through); they follow the named ones.
+A column's meaning is its description, or stands below it where that is longer than the line. Tables
+may carry further columns of the user's corpus (pass-through); they follow the named ones.
 """
 
 from __future__ import annotations
@@ -42,8 +43,7 @@ class SetAside(dy.Schema):
     """The setting that names the texts: ``input``, ``non_members`` ..."""
     place = dy.String()
     """The file, or the file and its line, item or row, counted from 1."""
-    reason = dy.String()
-    """Why it was not read."""
+    reason = dy.String(description="Why it was not read.")
 
 
 class Targets(dy.Schema):
@@ -58,10 +58,8 @@ class Targets(dy.Schema):
     group = dy.String(nullable=True)
     """As in the corpus; ``undeclared book`` for non-members without one that look like parts of one
     book."""
-    member = dy.Bool(nullable=True)
-    """As in the corpus."""
-    window_index = dy.UInt32()
-    """Position of the window in its document, from 0."""
+    member = dy.Bool(nullable=True, description="As in the corpus.")
+    window_index = dy.UInt32(description="Position of the window in its document, from 0.")
     n_windows = dy.UInt32()
     """Windows that the document has, whether they are asked about or not."""
     start = dy.UInt32(nullable=True)
@@ -82,14 +80,12 @@ class Targets(dy.Schema):
 
 
 class _OfPrompt(dy.Schema):
-    target_id = dy.String(primary_key=True)
-    """The target, as in ``targets``."""
+    target_id = dy.String(primary_key=True, description="The target, as in ``targets``.")
     model = dy.String(primary_key=True)
     """Name of the model in the run: ``target``, ``reference``, ..."""
     view = dy.String(primary_key=True)
     """Kind of the prompt: ``continuation``, ``text``, ``lowercase``, ``neighbour``, ..."""
-    view_index = dy.UInt32(primary_key=True)
-    """Counts the prompts of a view from 0."""
+    view_index = dy.UInt32(primary_key=True, description="Counts the prompts of a view from 0.")
 
 
 class Prompts(_OfPrompt):
@@ -106,15 +102,13 @@ class Prompts(_OfPrompt):
     """What stands before the text; null where it follows from the target."""
     text = dy.String(nullable=True)
     """What is scored or compared with; null where it follows from the target."""
-    reason = dy.String(nullable=True)
-    """Why it cannot be asked; null where it can."""
+    reason = dy.String(nullable=True, description="Why it cannot be asked; null where it can.")
 
 
 class Samples(_OfPrompt):
     """One row per sampled continuation, or per continuation that could not be had."""
 
-    sample_index = dy.UInt32(primary_key=True)
-    """Counts the samples of a prompt from 0."""
+    sample_index = dy.UInt32(primary_key=True, description="Counts the samples of a prompt from 0.")
     candidate = dy.String(nullable=True)
     """The decoded prompt and output, less the decoded prompt, without special tokens."""
     prompt = dy.String(nullable=True)
@@ -144,8 +138,7 @@ class Samples(_OfPrompt):
     ``refusal``, ``filtered`` by the provider, or began with the prompt (``prompt_repeated``) where
     others do not; ``not_asked`` where there was no room. Null where nothing came back, and of
     recordings."""
-    reason = dy.String(nullable=True)
-    """Why there is no candidate; null where there is."""
+    reason = dy.String(nullable=True, description="Why there is no candidate; null where there is.")
 
 
 class LogProbs(_OfPrompt):
@@ -178,8 +171,7 @@ class LogProbs(_OfPrompt):
     """Log of the probability mass that the run's decoding keeps; null where it leaves the token."""
     log_inverse_frequency = dy.List(dy.Float32(), nullable=True)
     """Log of 1 / frequency of each token in the reference corpus."""
-    reason = dy.String(nullable=True)
-    """Why there are no numbers; null where there are."""
+    reason = dy.String(nullable=True, description="Why there are no numbers; null where there are.")
 
 
 class Features(_OfPrompt):
@@ -189,14 +181,11 @@ class Features(_OfPrompt):
     named here; ``n_tokens`` and ``short`` are those of the samples table.
     """
 
-    sample_index = dy.UInt32(primary_key=True)
-    """Counts the samples of a prompt from 0."""
+    sample_index = dy.UInt32(primary_key=True, description="Counts the samples of a prompt from 0.")
     words_candidate = dy.UInt32(nullable=True)
     """Words of the candidate under the run's word rule."""
-    words_reference = dy.UInt32(nullable=True)
-    """Words of the reference, likewise."""
-    n_tokens = dy.UInt32(nullable=True)
-    """Tokens decoded, as in ``samples``."""
+    words_reference = dy.UInt32(nullable=True, description="Words of the reference, likewise.")
+    n_tokens = dy.UInt32(nullable=True, description="Tokens decoded, as in ``samples``.")
     short = dy.Bool(nullable=True)
     """Whether the candidate ended short, as in ``samples``."""
 
@@ -215,35 +204,23 @@ class Scores(dy.Schema):
     ``placebo_of_`` and the primary attack's name: what it gives the reference model.
     """
 
-    target_id = dy.String(primary_key=True)
-    """The target, as in ``targets``."""
-    role = dy.Enum(Role.categories.to_list())
-    """As in ``targets``."""
-    document_id = dy.String(nullable=True)
-    """The document that the target was cut from."""
-    group = dy.String(nullable=True)
-    """The document's group."""
-    member = dy.Bool(nullable=True)
-    """Known membership; null = unknown."""
-    window_index = dy.UInt32()
-    """Position of the window in its document, from 0."""
-    n_words = dy.UInt32(nullable=True)
-    """Words of the target."""
-    n_samples = dy.UInt32()
-    """Samples that the scores rest on, of all views."""
-    n_short = dy.UInt32()
-    """Samples that ended short of the reference's length."""
+    target_id = dy.String(primary_key=True, description="The target, as in ``targets``.")
+    role = dy.Enum(Role.categories.to_list(), description="As in ``targets``.")
+    document_id = dy.String(nullable=True, description="The document that the target was cut from.")
+    group = dy.String(nullable=True, description="The document's group.")
+    member = dy.Bool(nullable=True, description="Known membership; null = unknown.")
+    window_index = dy.UInt32(description="Position of the window in its document, from 0.")
+    n_words = dy.UInt32(nullable=True, description="Words of the target.")
+    n_samples = dy.UInt32(description="Samples that the scores rest on, of all views.")
+    n_short = dy.UInt32(description="Samples that ended short of the reference's length.")
 
 
 class Unscored(dy.Schema):
     """One row per missing score."""
 
-    target_id = dy.String(primary_key=True)
-    """The target, as in ``targets``."""
-    attack = dy.String(primary_key=True)
-    """The attack that has no score of it."""
-    reason = dy.String()
-    """Why, as a short sentence."""
+    target_id = dy.String(primary_key=True, description="The target, as in ``targets``.")
+    attack = dy.String(primary_key=True, description="The attack that has no score of it.")
+    reason = dy.String(description="Why, as a short sentence.")
 
 
 class Metrics(dy.Schema):
@@ -256,33 +233,23 @@ class Metrics(dy.Schema):
 
     attack = dy.String()
     """Its name, or that of a classifier that never sees the model (``blind_year_v1``)."""
-    versus = dy.String(nullable=True)
-    """The other one, in comparisons."""
+    versus = dy.String(nullable=True, description="The other one, in comparisons.")
     slice = dy.String()
     """Which targets: ``all``, ``column=value``, ``about 64 words``, ``macro``, the average over
     such lengths, or ``blind quintile 1``, least like members to the blind classifier, to 5."""
-    metric = dy.String()
-    """Name of the figure; see above."""
-    fpr = dy.Float64(nullable=True)
-    """The budget of a TPR@FPR; null for other metrics."""
-    value = dy.Float64(nullable=True)
-    """Null where the data cannot support the figure."""
-    low = dy.Float64(nullable=True)
-    """Lower end of the interval."""
-    high = dy.Float64(nullable=True)
-    """Upper end of the interval."""
+    metric = dy.String(description="Name of the figure; see above.")
+    fpr = dy.Float64(nullable=True, description="The budget of a TPR@FPR; null for other metrics.")
+    value = dy.Float64(nullable=True, description="Null where the data cannot support the figure.")
+    low = dy.Float64(nullable=True, description="Lower end of the interval.")
+    high = dy.Float64(nullable=True, description="Upper end of the interval.")
     confidence = dy.Float64(nullable=True)
     """Share of such intervals that cover the true figure."""
-    method = dy.String(nullable=True)
-    """How the interval was made."""
+    method = dy.String(nullable=True, description="How the interval was made.")
     reason = dy.String(nullable=True)
     """Why value or its limits are null, or what makes them unstable."""
-    n_members = dy.UInt32()
-    """Scored members."""
-    n_nonmembers = dy.UInt32()
-    """Scored non-members."""
-    n_unscored = dy.UInt32()
-    """Labelled targets without a score."""
+    n_members = dy.UInt32(description="Scored members.")
+    n_nonmembers = dy.UInt32(description="Scored non-members.")
+    n_unscored = dy.UInt32(description="Labelled targets without a score.")
 
 
 class Findings(dy.Schema):
@@ -300,19 +267,16 @@ class Findings(dy.Schema):
     ``verbatim`` (what came out word for word), ``prompts`` (what was given), ``endpoint`` (fields
     that it honours), ``answers`` (kinds that came back), ``held_back`` (``filtered`` or refused
     unevenly), ``chance`` (whether models predict the texts better), ``earlier_runs`` (of the same
-    texts and model, in folders beside the run's)."""
+    texts and model, in folders next to the run's)."""
     subject = dy.String(nullable=True)
     """What it is about: a set of texts, a level, an attack."""
     statistic = dy.String()
     """Name of the number, such as ``roc_auc``, ``share`` or ``n_texts``."""
     value = dy.Float64(nullable=True)
     """The number; null where it could not be computed."""
-    low = dy.Float64(nullable=True)
-    """Lower end of its interval."""
-    high = dy.Float64(nullable=True)
-    """Upper end of its interval."""
-    p_value = dy.Float64(nullable=True)
-    """Of the check's own test."""
+    low = dy.Float64(nullable=True, description="Lower end of its interval.")
+    high = dy.Float64(nullable=True, description="Upper end of its interval.")
+    p_value = dy.Float64(nullable=True, description="Of the check's own test.")
     verdict = dy.String(nullable=True)
     """What follows from it, as one word of the check's own list."""
     reason = dy.String(nullable=True)
@@ -327,8 +291,7 @@ class Blind(dy.Schema):
     targets and the texts that they are compared with in columns ``targets_`` and the name.
     """
 
-    target_id = dy.String(primary_key=True)
-    """The target, as in ``targets``."""
+    target_id = dy.String(primary_key=True, description="The target, as in ``targets``.")
 
 
 class Verdicts(dy.Schema):
@@ -339,16 +302,14 @@ class Verdicts(dy.Schema):
 
     attack = dy.String()
     """The attack that the answer rests on; ``dataset_inference_v1`` rests on all."""
-    level = dy.Enum(VerdictLevel.categories.to_list())
-    """What the answer is about."""
+    level = dy.Enum(VerdictLevel.categories.to_list(), description="What the answer is about.")
     key = dy.String(nullable=True)
     """``target_id``, ``document_id`` (without one, its first ``target_id``), or ``group``; null for
     the collection. Of canaries the name of their set, at level ``group``."""
     versus = dy.String()
     """What it is compared with: ``non_members``, texts known to be outside the training data, or
     ``controls``, the canaries that stayed unpublished."""
-    planned = dy.Bool()
-    """Whether attack and level were named before scores were seen."""
+    planned = dy.Bool(description="Whether attack and level were named before scores were seen.")
     score = dy.Float64(nullable=True)
     """What the p-value compares: the attack's score, or the group's statistic; of ``e-bh`` the
     e-value, whose p-value is 1 / e."""
@@ -368,20 +329,15 @@ class Verdicts(dy.Schema):
     p-value above 0.05."""
     estimate = dy.String(nullable=True)
     """Name of the estimated number, such as ``contamination_rate``; null with a p-value."""
-    value = dy.Float64(nullable=True)
-    """The estimated number."""
-    low = dy.Float64(nullable=True)
-    """Lower end of its interval, or a lower bound."""
-    high = dy.Float64(nullable=True)
-    """Upper end of its interval."""
+    value = dy.Float64(nullable=True, description="The estimated number.")
+    low = dy.Float64(nullable=True, description="Lower end of its interval, or a lower bound.")
+    high = dy.Float64(nullable=True, description="Upper end of its interval.")
     confidence = dy.Float64(nullable=True)
     """Share of such intervals that cover the true number."""
-    method = dy.String(nullable=True)
-    """How p-value or interval was made."""
+    method = dy.String(nullable=True, description="How p-value or interval was made.")
     assumption = dy.String(nullable=True)
     """What must hold for the estimate, as a sentence; null with a p-value."""
-    reason = dy.String(nullable=True)
-    """Why p-value, q-value or value is null."""
+    reason = dy.String(nullable=True, description="Why p-value, q-value or value is null.")
 
 
 # Tables of long extraction: how far a model was followed through documents, and what came out.
@@ -396,41 +352,29 @@ class Extraction(dy.Schema):
     Walks from which nothing came out have their row, too.
     """
 
-    document_id = dy.String(primary_key=True)
-    """The document that is followed."""
+    document_id = dy.String(primary_key=True, description="The document that is followed.")
     walk = dy.UInt32(primary_key=True)
     """Counts the walks of a document from 0, that of the strongest window first."""
-    target_id = dy.String()
-    """The window whose prefix was given."""
+    target_id = dy.String(description="The window whose prefix was given.")
     draw = dy.UInt32()
     """0: of all words the most likely one was said; else the number of the draw."""
-    start = dy.UInt32()
-    """Characters of the document before the stretch that came out."""
+    start = dy.UInt32(description="Characters of the document before the stretch that came out.")
     end = dy.UInt32()
     """Characters of the document before what follows it: ``start`` where nothing came out."""
-    n_words = dy.UInt32()
-    """Words of the document in the stretch."""
-    n_verbatim = dy.UInt32()
-    """Those of them that were said."""
-    n_rounds = dy.UInt32()
-    """How often the model was asked."""
-    n_tokens = dy.UInt32()
-    """Tokens decoded."""
+    n_words = dy.UInt32(description="Words of the document in the stretch.")
+    n_verbatim = dy.UInt32(description="Those of them that were said.")
+    n_rounds = dy.UInt32(description="How often the model was asked.")
+    n_tokens = dy.UInt32(description="Tokens decoded.")
 
 
 class ExtractedDocuments(dy.Schema):
     """One row per document with walks; what the walks said is compared with the whole of it."""
 
-    document_id = dy.String(primary_key=True)
-    """The document that is followed."""
-    words_document = dy.UInt32()
-    """Its words."""
-    n_walks = dy.UInt32()
-    """Walks through it."""
-    n_tokens = dy.UInt32()
-    """Tokens decoded in all of them."""
-    coverage = dy.Float64(nullable=True)
-    """Share of the words in some stretch."""
+    document_id = dy.String(primary_key=True, description="The document that is followed.")
+    words_document = dy.UInt32(description="Its words.")
+    n_walks = dy.UInt32(description="Walks through it.")
+    n_tokens = dy.UInt32(description="Tokens decoded in all of them.")
+    coverage = dy.Float64(nullable=True, description="Share of the words in some stretch.")
     longest_words = dy.UInt32()
     """Words of the longest stretch, or of several without a gap."""
     near_verbatim_recall = dy.Float64(nullable=True)
@@ -439,8 +383,7 @@ class ExtractedDocuments(dy.Schema):
     """`mia_batch.kernels.book_coverage` by spans of 5 words, less those of the prefixes."""
     bmc_5_others = dy.Float64(nullable=True)
     """The mean of the same coverage of other documents, the level of chance; null without any."""
-    n_others = dy.UInt32()
-    """Other documents that were compared, at most 8."""
+    n_others = dy.UInt32(description="Other documents that were compared, at most 8.")
     passages_20 = dy.List(dy.Struct(_PLACE), nullable=True)
     """Passages of at least 20 words that one walk said word for word, less what it was given:
     characters of the document before each, and before what follows it."""
@@ -459,8 +402,7 @@ class Controls(dy.Schema):
     roll-up and verdicts leave it out.
     """
 
-    target_id = dy.String(primary_key=True)
-    """The window that it is of."""
+    target_id = dy.String(primary_key=True, description="The window that it is of.")
     control = dy.Enum(
         ["unrelated_prefix", "unrelated_prefix_16_words", "reference_model", "other_document"],
         primary_key=True,
@@ -479,8 +421,7 @@ class Controls(dy.Schema):
     other_document = dy.String(nullable=True)
     """The document whose prefix was given, or that has the passage, too; without a name, the
     ``target_id`` of the window that the prefix is of, or the document's number in its file."""
-    reason = dy.String(nullable=True)
-    """Why ``longest_words`` is null."""
+    reason = dy.String(nullable=True, description="Why ``longest_words`` is null.")
 
 
 # Tables that a report shows as they are.
@@ -500,25 +441,17 @@ class Rollup(dy.Schema):
     document of the non-members, whose ``member`` is false."""
     key = dy.String()
     """``document_id`` (without one, the first ``target_id``) or ``group``."""
-    attack = dy.String()
-    """The primary attack."""
-    n_windows = dy.UInt32()
-    """Windows that there are."""
-    n_asked = dy.UInt32()
-    """Windows that were asked about."""
-    n_scored = dy.UInt32()
-    """Windows that have a score."""
+    attack = dy.String(description="The primary attack.")
+    n_windows = dy.UInt32(description="Windows that there are.")
+    n_asked = dy.UInt32(description="Windows that were asked about.")
+    n_scored = dy.UInt32(description="Windows that have a score.")
     mean = dy.Float64(nullable=True)
     """Mean score, with its 95 % interval; null where fewer than two windows have a score. The
     interval is null where all scores are equal."""
-    mean_low = dy.Float64(nullable=True)
-    """Lower end of the mean's interval."""
-    mean_high = dy.Float64(nullable=True)
-    """Upper end of the mean's interval."""
-    p_value = dy.Float64(nullable=True)
-    """Of the verdict at this level."""
-    q_value = dy.Float64(nullable=True)
-    """Likewise."""
+    mean_low = dy.Float64(nullable=True, description="Lower end of the mean's interval.")
+    mean_high = dy.Float64(nullable=True, description="Upper end of the mean's interval.")
+    p_value = dy.Float64(nullable=True, description="Of the verdict at this level.")
+    q_value = dy.Float64(nullable=True, description="Likewise.")
     contamination = dy.Float64(nullable=True)
     """Share of windows that the model was trained on, with its 95 % interval; null where there is
     a lower bound alone."""
@@ -528,8 +461,7 @@ class Rollup(dy.Schema):
     contamination_low_alone = dy.Float64(nullable=True)
     """Lower end that holds for this row had it been the only one looked at, not for all rows at
     once."""
-    contamination_high = dy.Float64(nullable=True)
-    """Upper end of its interval."""
+    contamination_high = dy.Float64(nullable=True, description="Upper end of its interval.")
     contamination_reason = dy.String(nullable=True)
     """Why the share or its interval is null."""
     n_common = dy.UInt32(nullable=True)
@@ -547,15 +479,12 @@ class Rollup(dy.Schema):
     """Share of the windows with such a score of which it is at least 0.001; null likewise."""
     longest_words = dy.UInt32(nullable=True)
     """Words of the longest run that a sample repeats."""
-    longest_target_id = dy.String(nullable=True)
-    """The window of which it is repeated."""
-    longest_sample_index = dy.UInt32(nullable=True)
-    """The sample that repeats it."""
+    longest_target_id = dy.String(nullable=True, description="The window of which it is repeated.")
+    longest_sample_index = dy.UInt32(nullable=True, description="The sample that repeats it.")
     n_passages_20 = dy.UInt32(nullable=True)
     """Passages of at least 20 words that one answer repeats word for word. Those that overlap in
     the document count once; of a group they are added up. Null without such answers."""
-    n_passages_50 = dy.UInt32(nullable=True)
-    """Likewise of at least 50 words."""
+    n_passages_50 = dy.UInt32(nullable=True, description="Likewise of at least 50 words.")
     passages_from = dy.Enum(["samples", "walks", "samples and walks"], nullable=True)
     """Which answers were looked at: continuations of windows, walks of extraction, or both."""
     extracted_words = dy.UInt32(nullable=True)
@@ -569,15 +498,13 @@ class Rollup(dy.Schema):
     verdict = dy.Enum(["comes_out", "known_better", "cannot_tell", "above_all", "nothing_found"])
     """A verbatim run or extracted stretch of 20 words; else reported at the run's q; else no
     p-value; else above every comparison text, which are too few to report it; else neither."""
-    reason = dy.String(nullable=True)
-    """Why there is no p-value."""
+    reason = dy.String(nullable=True, description="Why there is no p-value.")
 
 
 class Perplexities(dy.Schema):
     """One row per text with log-probabilities: how sure the models are of it, token by token."""
 
-    target_id = dy.String(primary_key=True)
-    """The text, as in ``targets``."""
+    target_id = dy.String(primary_key=True, description="The text, as in ``targets``.")
     perplexity = dy.Float64(nullable=True)
     """Of the whole text under the target model: exp of its loss per token, at least 1."""
     entropy = dy.Float64(nullable=True)
@@ -585,10 +512,8 @@ class Perplexities(dy.Schema):
     follows."""
     reference_perplexity = dy.Float64(nullable=True)
     """Its perplexity under the reference model, the control, by that model's own tokens."""
-    reason = dy.String(nullable=True)
-    """Why there is no ``perplexity``."""
-    entropy_reason = dy.String(nullable=True)
-    """Why there is no ``entropy``."""
+    reason = dy.String(nullable=True, description="Why there is no ``perplexity``.")
+    entropy_reason = dy.String(nullable=True, description="Why there is no ``entropy``.")
     reference_reason = dy.String(nullable=True)
     """Why there is no ``reference_perplexity``."""
 
@@ -600,8 +525,7 @@ class Curves(dy.Schema):
     """``roc``: TPR over FPR; ``growth``: AUC over the first samples, or points, of each text that
     the score rests on; ``distribution``: share of texts over the middle of a bin of scores;
     ``strip``: memory over the position in a document."""
-    attack = dy.String()
-    """The attack whose scores are drawn."""
+    attack = dy.String(description="The attack whose scores are drawn.")
     subject = dy.String(nullable=True)
     """Of growth what ``x`` counts, ``samples`` or ``points``; of a distribution the set of texts
     (``members``, ``non-members``, ``targets``); of a strip the ``document_id`` (without one, the
@@ -629,8 +553,7 @@ class Comparisons(dy.Schema):
     model is gone. Written by ``mia-batch compare --out``; a run's folder has none.
     """
 
-    attack = dy.String()
-    """The attack whose scores are compared."""
+    attack = dy.String(description="The attack whose scores are compared.")
     run = dy.String()
     """Name of the run's folder; a second of that name has ``(2)`` behind it."""
     versus = dy.String(nullable=True)
@@ -645,31 +568,24 @@ class Comparisons(dy.Schema):
     """``document_id`` (without one, its first ``target_id``) or ``group``; null for sets."""
     value = dy.Float64(nullable=True)
     """The figure: an area, a difference of areas or of scores, a share that may leave [0, 1]."""
-    low = dy.Float64(nullable=True)
-    """Lower end of its interval."""
-    high = dy.Float64(nullable=True)
-    """Upper end of its interval."""
+    low = dy.Float64(nullable=True, description="Lower end of its interval.")
+    high = dy.Float64(nullable=True, description="Upper end of its interval.")
     confidence = dy.Float64(nullable=True)
     """Share of such intervals that cover the true figure."""
-    method = dy.String(nullable=True)
-    """How the interval was made."""
-    p_value = dy.Float64(nullable=True)
-    """Two-sided, of no difference."""
+    method = dy.String(nullable=True, description="How the interval was made.")
+    p_value = dy.Float64(nullable=True, description="Two-sided, of no difference.")
     adjusted_p = dy.Float64(nullable=True)
     """Of sets by Holm, over all runs and sets, areas and means apart; of documents, or groups, a
     q-value by Benjamini and Hochberg over all runs and documents, or groups."""
-    adjustment = dy.Enum(["holm", "bh"], nullable=True)
-    """Which of both."""
-    n_targets = dy.UInt32()
-    """Targets that it rests on: they have a score in every run."""
+    adjustment = dy.Enum(["holm", "bh"], nullable=True, description="Which of both.")
+    n_targets = dy.UInt32(description="Targets that it rests on: they have a score in every run.")
     n_clusters = dy.UInt32()
     """Independent units among them: groups, else documents, else targets; of a document its
     windows, of a group its documents."""
     n_unscored = dy.UInt32(nullable=True)
     """Targets of the set that all runs have, but not all have scored; null for documents and
     groups."""
-    reason = dy.String(nullable=True)
-    """Why value, limits or p-value are null."""
+    reason = dy.String(nullable=True, description="Why value, limits or p-value are null.")
 
 
 # Tables of what was built to be audited: evaluation sets with their tests, paraphrases.
@@ -695,10 +611,8 @@ class BuiltTexts(dy.Schema):
     """Words of the text; of ``concatenated`` texts, those that follow the context."""
     setting = dy.Enum(["original", "paraphrased", "concatenated"])
     """What was done to the text."""
-    from_document = dy.String()
-    """The document that it is of."""
-    from_word = dy.UInt32()
-    """Words of the document before it."""
+    from_document = dy.String(description="The document that it is of.")
+    from_word = dy.UInt32(description="Words of the document before it.")
     date = dy.Date(nullable=True)
     """Date of the document; null where labels were given instead."""
     source = dy.String(nullable=True)
@@ -711,8 +625,7 @@ class BuiltTests(dy.Schema):
     Written by ``mia-batch build-set``.
     """
 
-    length = dy.UInt32()
-    """Words of the texts."""
+    length = dy.UInt32(description="Words of the texts.")
     setting = dy.Enum(["original", "paraphrased", "concatenated"])
     """What was done to the texts."""
     stage = dy.Enum(["before", "after"])
@@ -724,16 +637,11 @@ class BuiltTests(dy.Schema):
     """Name of the classifier; the matching uses all but ``blind_forest_v1``."""
     roc_auc = dy.Float64(nullable=True)
     """Its AUC; higher than 1/2: members score higher."""
-    low = dy.Float64(nullable=True)
-    """Lower end of its interval, confidence 0.95."""
-    high = dy.Float64(nullable=True)
-    """Upper end of its interval, confidence 0.95."""
-    n_members = dy.UInt32()
-    """Members tested."""
-    n_nonmembers = dy.UInt32()
-    """Non-members tested."""
-    reason = dy.String(nullable=True)
-    """Why the figures are null."""
+    low = dy.Float64(nullable=True, description="Lower end of its interval, confidence 0.95.")
+    high = dy.Float64(nullable=True, description="Upper end of its interval, confidence 0.95.")
+    n_members = dy.UInt32(description="Members tested.")
+    n_nonmembers = dy.UInt32(description="Non-members tested.")
+    reason = dy.String(nullable=True, description="Why the figures are null.")
 
 
 class ThrownAway(dy.Schema):
@@ -744,8 +652,7 @@ class ThrownAway(dy.Schema):
 
     document_id = dy.String()
     """The document: its identifier, or its row in the input, counted from 1."""
-    member = dy.Bool(nullable=True)
-    """Whether it is a member; null where nobody knows."""
+    member = dy.Bool(nullable=True, description="Whether it is a member; null where nobody knows.")
     length = dy.UInt32(nullable=True)
     """The length that it is missing from; null for all of them."""
     setting = dy.Enum(["original", "paraphrased", "concatenated"], nullable=True)
@@ -780,8 +687,7 @@ class Paraphrases(dy.Schema):
     """As in the corpus; of a window, with its number after ``#``."""
     text = dy.String(nullable=True)
     """The text that was paraphrased; null where the corpus' is, or a window repeats another."""
-    member = dy.Bool(nullable=True)
-    """As in the corpus."""
+    member = dy.Bool(nullable=True, description="As in the corpus.")
     group = dy.String(nullable=True)
     """As in the corpus; of a window, its document where the corpus has no groups."""
     paraphrases = dy.List(dy.String(), nullable=True)
@@ -802,31 +708,23 @@ class InversionTexts(dy.Schema):
     Written by ``mia-batch invert``; a run's folder has none.
     """
 
-    document_id = dy.String(nullable=True)
-    """As in the corpus."""
-    group = dy.String(nullable=True)
-    """As in the corpus."""
+    document_id = dy.String(nullable=True, description="As in the corpus.")
+    group = dy.String(nullable=True, description="As in the corpus.")
     cluster = dy.Int64(nullable=True)
     """Texts of one number hang together, by group or by being equal, and none of them is auxiliary;
     null where there is no text."""
-    text = dy.String(nullable=True)
-    """The text that was embedded."""
-    method = dy.Enum(METHODS)
-    """Who answers: see the table ``inversion``."""
+    text = dy.String(nullable=True, description="The text that was embedded.")
+    method = dy.Enum(METHODS, description="Who answers: see the table ``inversion``.")
     recovered = dy.String(nullable=True)
     """What it says that the text was; null where nobody was asked."""
-    true_tokens = dy.UInt32(nullable=True)
-    """Tokens of the text."""
-    recovered_tokens = dy.UInt32(nullable=True)
-    """Tokens of what was given back."""
+    true_tokens = dy.UInt32(nullable=True, description="Tokens of the text.")
+    recovered_tokens = dy.UInt32(nullable=True, description="Tokens of what was given back.")
     shared_tokens = dy.UInt32(nullable=True)
     """Tokens that both have, each as often as the one that has it less often."""
     precision = dy.Float64(nullable=True)
     """Share of the recovered tokens that are shared; null where there is none."""
-    recall = dy.Float64(nullable=True)
-    """Share of the true tokens that are shared."""
-    f1 = dy.Float64(nullable=True)
-    """Harmonic mean of both."""
+    recall = dy.Float64(nullable=True, description="Share of the true tokens that are shared.")
+    f1 = dy.Float64(nullable=True, description="Harmonic mean of both.")
     exact = dy.Bool(nullable=True)
     """Whether the tokens are the same, in the same order."""
     reason = dy.String(nullable=True)
@@ -841,30 +739,22 @@ class Inversion(dy.Schema):
     ``unconditional``: the decoder, given the mean auxiliary embedding.
     """
 
-    method = dy.Enum(METHODS)
-    """Who answers; see above."""
+    method = dy.Enum(METHODS, description="Who answers; see above.")
     versus = dy.Enum(METHODS, nullable=True)
     """The method that is taken off; null where the figure is no difference."""
     unit = dy.Enum(["tokens", "token_sets", "names", "numbers"])
     """What is counted: tokens, as often as both have them; different tokens; names; numbers."""
     metric = dy.Enum(["precision", "recall", "f1", "exact"])
     """Micro figures, over all texts together; ``exact``: share of texts that come back whole."""
-    value = dy.Float64(nullable=True)
-    """The figure, in [0, 1], or a difference of two."""
-    low = dy.Float64(nullable=True)
-    """Lower end of its interval."""
-    high = dy.Float64(nullable=True)
-    """Upper end of its interval."""
+    value = dy.Float64(nullable=True, description="The figure, in [0, 1], or a difference of two.")
+    low = dy.Float64(nullable=True, description="Lower end of its interval.")
+    high = dy.Float64(nullable=True, description="Upper end of its interval.")
     confidence = dy.Float64(nullable=True)
     """Share of such intervals that cover the true figure."""
-    method_of_interval = dy.String(nullable=True)
-    """How the interval was made."""
+    method_of_interval = dy.String(nullable=True, description="How the interval was made.")
     n_texts = dy.UInt32()
     """Texts that it rests on: those that have such a unit, in the text or in what was recovered; of
     exact matches and of recall in the text."""
-    n_clusters = dy.UInt32()
-    """Independent units among them."""
-    n_unscored = dy.UInt32()
-    """Texts under attack that nobody was asked about."""
-    reason = dy.String(nullable=True)
-    """Why value or limits are null."""
+    n_clusters = dy.UInt32(description="Independent units among them.")
+    n_unscored = dy.UInt32(description="Texts under attack that nobody was asked about.")
+    reason = dy.String(nullable=True, description="Why value or limits are null.")

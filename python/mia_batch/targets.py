@@ -662,8 +662,8 @@ def owner_of_documents(role: str | pl.Expr, place: str | pl.Expr = "place") -> p
     )
 
 
-_ROWS_AT_ONCE = 8192
-_PIECES_HELD = 2
+_ROWS_AT_ONCE = 8192  # a row group of the file
+_PIECES_HELD = 2  # a part of a run may reach over the end of one
 
 
 class TargetLookup:

@@ -1,10 +1,8 @@
 from __future__ import annotations
 
-import json
 from itertools import pairwise
 
 import polars as pl
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -170,15 +168,3 @@ def test_samia_cuts_as_its_reference(texts, ratio, text_length):
         expected = (prefix, reference) if prefix and reference else (None, None)
         assert (row["prefix"], row["reference"]) == expected
         assert (row["reason"] is None) == (expected != (None, None))
-
-
-@pytest.mark.parametrize("ratio", [0.25, 0.5, 0.75])
-@pytest.mark.parametrize(("bucket", "text_length"), [(64, None), (64, 64), (128, None), (128, 128)])
-def test_samia_cuts_wikimia_as_its_reference(shared_data, bucket, text_length, ratio):
-    lines = (shared_data / "wikimia" / f"{bucket}.jsonl").read_text().splitlines()
-    texts = [json.loads(line)["input"] for line in lines]
-    targets = build(texts, preset="samia", prefix_ratio=ratio, text_length=text_length)
-    assert targets["reason"].null_count() == len(texts) > 200
-    assert targets.select("prefix", "reference", "n_words").rows() == [
-        samia_reference(text, ratio, text_length) for text in texts
-    ]

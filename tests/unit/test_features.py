@@ -1,4 +1,4 @@
-"""Features of samples beside their references: numbers, similarity, rarity."""
+"""Features of samples and their references: numbers, similarity, rarity."""
 
 from __future__ import annotations
 

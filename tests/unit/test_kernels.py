@@ -67,7 +67,7 @@ def numbers(candidate, reference, *groups, **options):
     return pl.select(pair).unnest("features").row(0, named=True)
 
 
-def test_features_of_hand_counted_pairs_beside_other_columns():
+def test_features_of_hand_counted_pairs_next_to_other_columns():
     extended = PAIRS.with_columns(pair_features("candidate", "reference"))
     assert_frame_equal(extended.drop("features"), PAIRS)
     assert extended.schema["features"] == FEATURES == fields()

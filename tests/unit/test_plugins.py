@@ -23,14 +23,8 @@ def test_the_extras_are_found_and_loaded():
 @pytest.mark.parametrize(
     ("point", "said"),
     [
-        (
-            "json:nothing",
-            "the place 'broken' of json:nothing cannot be loaded: module 'json' has",
-        ),
-        (
-            "no_such_module",
-            "the place 'broken' of no_such_module cannot be loaded: No module",
-        ),
+        ("json:nothing", "the place 'broken' of json:nothing cannot be loaded: module 'json' has"),
+        ("no_such_module", "the place 'broken' of no_such_module cannot be loaded: No module"),
     ],
 )
 def test_what_cannot_be_loaded_is_named(monkeypatch, point, said):

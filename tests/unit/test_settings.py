@@ -111,7 +111,7 @@ def test_a_named_file_is_read_options_win_and_paths_are_the_files_own(tmp_path):
     assert (settings.samples, settings.seed, settings.config) == (2, 7, "demo/mia-batch.toml")
 
 
-def test_a_file_beside_the_input_is_not_read(tmp_path):
+def test_a_file_near_the_input_is_not_read(tmp_path):
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / CONFIG_NAME).write_text("samples = \n")  # would be refused
     for source in ("data", "data/corpus.parquet", tmp_path / "data"):
@@ -253,10 +253,7 @@ def test_tables_are_mappings_or_parts_and_four_names_are_also_settings():
             {"stop_when_decided": True, "level": "group", "ties": "random"},
             "setting 'stop_when_decided' needs 'ties' 'conservative', not 'random'",
         ),
-        (
-            {"non_members": "nulls.parquet"},
-            "setting 'non_members' needs 'non_members_known' beside it: say how it is known that",
-        ),
+        ({"non_members": "nulls.parquet"}, "setting 'non_members' needs 'non_members_known' "),
         ({"samples": "0"}, "setting 'samples' is '0': input should be greater than or equal to 1"),
         ({"samples": True}, "setting 'samples' is True: input must not be a boolean"),
         ({"temperature": True}, "setting 'temperature' is True: input must not be a boolean"),
@@ -301,9 +298,9 @@ def test_tables_are_mappings_or_parts_and_four_names_are_also_settings():
             "several servers, put a load balancer in front of them",
         ),
         ({"base_url": "http://a/v1,http://b/v1"}, "setting 'base_url': give one address; to ask s"),
-        ({"engine": "openai"}, "engine 'openai' needs setting 'base_url' beside it"),
+        ({"engine": "openai"}, "engine 'openai' needs setting 'base_url' "),
         ({"engine": "vllm", "base_url": "http://a/v1"}, "setting 'base_url' belongs to engine 'op"),
-        ({"engine": "replay"}, "engine 'replay' needs setting 'samples_from' beside it"),
+        ({"engine": "replay"}, "engine 'replay' needs setting 'samples_from' "),
         ({"base_url": "http://a/v1", "max_cost": "1"}, "setting 'max_cost' needs prices; give 'pr"),
         ({"tokenizer": "gpt2"}, "setting 'tokenizer' belongs to engine 'openai'; leave it out"),
         ({"engine": "vllm", "max_cost": "1"}, "setting 'max_cost' belongs to engine 'openai'; le"),

@@ -418,7 +418,7 @@ def unscored(reason: str) -> pl.DataFrame:
     return pl.DataFrame({name: rows.get(name, [None]) for name in schema}, schema=schema)
 
 
-def test_of_many_writers_one_writes_and_is_told_so(tmp_path):
+def test_of_many_writers_one_writes_and_knows_it(tmp_path):
     path = tmp_path / "part.parquet"
     with ThreadPoolExecutor(16) as pool:
         wrote = list(pool.map(lambda n: sink_new(unscored(f"{n}"), path, Unscored), range(16)))

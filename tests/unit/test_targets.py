@@ -357,11 +357,7 @@ def test_names_do_not_depend_on_batches():
             {"window_words": 2, "max_windows_per_document": 2},
             "a document has neither document_id nor group; give",
         ),
-        (
-            pl.LazyFrame({"text": ["a"]}),
-            {},
-            "^documents is not a Documents table: 'document_id'",
-        ),
+        (pl.LazyFrame({"text": ["a"]}), {}, "^documents is not a Documents table: 'document_id'"),
     ],
 )
 def test_documents_that_are_refused(frame, plan, sentence):

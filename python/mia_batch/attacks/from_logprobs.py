@@ -112,7 +112,7 @@ def lowest(term: pl.Expr, percent: int) -> pl.Expr:
 
 
 _OWN = average(TEXT)
-_PERPLEXITIES = "Carlini et al. 2021 (arXiv:2012.07805)"
+_CARLINI = "Carlini et al. 2021 (arXiv:2012.07805)"
 
 
 # The model's loss on a text, alone or against that of the lowercased text.
@@ -126,13 +126,13 @@ _LOSS_ATTACKS = (
             "perplexity": (
                 -(-_OWN).exp(),
                 "-exp(loss)",
-                f"{_PERPLEXITIES}, section 4.2",
+                f"{_CARLINI}, section 4.2",
                 f"{_UNSCORED}, or its perplexity is too large for a number",
             ),
             "loss_zlib": (
                 _OWN / _first("zlib_size"),
                 "-loss / zlib_size",
-                f"{_PERPLEXITIES}, section 5.2",
+                f"{_CARLINI}, section 5.2",
             ),
         }
     ),
@@ -146,7 +146,7 @@ _LOSS_ATTACKS = (
             "lowercase_ratio": (
                 -_OWN / average(LOWERCASE),
                 "-loss / loss(lowercase)",
-                f"{_PERPLEXITIES}, section 5.2",
+                f"{_CARLINI}, section 5.2",
                 f"{_BOTH_FORMS}, or the loss of the lowercased form is 0",
             ),
         },
@@ -197,7 +197,7 @@ _MIN_K_ATTACKS = (
 # A reference model's loss on the text: in nats per byte, so that tokenizers may differ; an unscored
 # token counts as the mean of the scored ones.
 
-_REFERENCE_LOSS = f"{_PERPLEXITIES}, section 5.2"
+_REFERENCE_LOSS = f"{_CARLINI}, section 5.2"
 _ONE_UNSCORED = "no token of the text has a log-probability under one of the two models"
 _BOTH_MODELS = (TEXT, REFERENCE_TEXT)
 _REFERENCE = ("reference_model",)
@@ -720,11 +720,7 @@ def _surprising() -> pl.Expr:
 _RANK_ATTACKS = from_texts(
     {
         "rank": (-mean(_scored("rank")), "-mean of rank", f"{_MITCHELL} (Rank)"),
-        "log_rank": (
-            -mean(_scored("rank").log()),
-            "-mean of log(rank)",
-            f"{_MITCHELL} (LogRank)",
-        ),
+        "log_rank": (-mean(_scored("rank").log()), "-mean of log(rank)", f"{_MITCHELL} (LogRank)"),
         "top_1_share": (
             mean((_scored("rank") == 1).cast(int)),
             "share of tokens with rank = 1",
@@ -754,7 +750,7 @@ _RANK_ATTACKS = from_texts(
 
 _CHANG = "Chang et al. 2024 (arXiv:2409.13745), CAMIA's signals"
 _BINS = (3, 4, 5)
-_M, _R = 8, 0.8
+_M, _R = 8, 0.8  # of approximate entropy, as the authors take them
 _AT_MOST = 200  # log-probabilities that the authors compare with each other
 _NOT_FINITE = "one is no finite number"
 _losses = -logprobs().drop_nulls()

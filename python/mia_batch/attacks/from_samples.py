@@ -6,15 +6,7 @@ from collections.abc import Callable, Iterator
 
 import polars as pl
 
-from mia_batch.attacks.attack import (
-    CHOICE,
-    PROBE,
-    REFERENCE_PROBE,
-    TEXT,
-    Attack,
-    among,
-    mean,
-)
+from mia_batch.attacks.attack import CHOICE, PROBE, REFERENCE_PROBE, TEXT, Attack, among, mean
 from mia_batch.attacks.from_logprobs import average, from_texts, logprobs, lowest
 from mia_batch.prompts.views import LABELS
 
@@ -273,11 +265,7 @@ def _aggregated(terms: dict[str, tuple[pl.Expr, str, str]]) -> tuple[Attack, ...
 _CREATIVITY = [_share(f"covered_{length}", _CANDIDATE) for length in range(2, 13)]
 _COVERAGE_ATTACKS = _aggregated(
     {
-        "ngram_coverage": (
-            _share(_COVERED, _CANDIDATE),
-            "covered_3 / words_candidate",
-            _COVERAGE,
-        ),
+        "ngram_coverage": (_share(_COVERED, _CANDIDATE), "covered_3 / words_candidate", _COVERAGE),
         "ngram_coverage_reference": (
             _share(_COVERED, _LONGER),
             f"covered_3 / {_LONGER_TEXT}",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -104,7 +103,10 @@ class Window:
 
 @dataclass
 class Walk:
-    """A walk as far as it has come; ``reached`` is the first word that did not come out yet."""
+    """A walk as far as it has come, from word ``first`` of the document on.
+
+    ``reached`` is the first word that did not come out yet.
+    """
 
     window: Window
     document: Text
@@ -118,16 +120,8 @@ class Walk:
     _before: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))
 
     def __post_init__(self) -> None:
+        self.first = int(np.searchsorted(self.document.starts, self.window.place))
         self.reached = self.first
-
-    @cached_property
-    def first(self) -> int:
-        """The first word of the document that is asked for."""
-        return int(np.searchsorted(self.document.starts, self.window.place))
-
-    @cached_property
-    def _given(self) -> Text:
-        return Text(self.window.prefix, self.document.rule)
 
     def take(self, candidate: str | None, finish_reason: str | None, n_tokens: int) -> None:
         """Go on with what the model said in a round, at most as many words as were asked for.
@@ -157,7 +151,7 @@ class Walk:
     def prompt(self) -> dict[str, object]:
         """Ask what follows the last words, as many as the prefix has; ``text`` is true."""
         spoken = Text(self.window.prefix + self.said, self.document.rule)
-        n_words = len(self._given.ends)
+        n_words = len(Text(self.window.prefix, self.document.rule).ends)
         at = self.next_word
         return {
             "target_id": self.window.target_id,

@@ -106,11 +106,7 @@ def test_columns_of_the_corpus_pass_through_at_the_end():
 
 def test_a_missing_score_is_null_and_has_its_reason():
     targets = frames.targets(
-        {"reason": "the text is null"},
-        {"reason": None},
-        {},
-        {},
-        {"reason": "the text is null"},
+        {"reason": "the text is null"}, {"reason": None}, {}, {}, {"reason": "the text is null"}
     )
     samples = frames.samples(
         [],
@@ -220,8 +216,7 @@ PROBE = ("target", "probe")
 
 
 def words(name: str, **options: Any) -> Attack:
-    expr = pl.col("words_reference").sum()
-    return Attack(name=name, expr=expr, source="none", undefined="it is undefined", **options)
+    return frames.attack(name, pl.col("words_reference").sum(), **options)
 
 
 def test_an_attack_on_samples_sees_the_rows_that_it_reads():
@@ -258,11 +253,9 @@ def test_an_attack_on_log_probabilities_sees_the_rows_that_it_reads():
         for view, n_bytes in (("text", 1), ("lowercase", 10))
     )
     attacks = [
-        Attack(
-            name=f"bytes_{'_'.join(views)}_v1",
-            expr=pl.col("n_bytes").sum(),
-            source="none",
-            undefined="never",
+        frames.attack(
+            f"bytes_{'_'.join(views)}_v1",
+            pl.col("n_bytes").sum(),
             evidence="logprobs",
             reads=tuple(("target", view) for view in views),
         )
@@ -295,10 +288,6 @@ def test_every_row_comes_once_and_sorted(keys, at_once):
     assert sorted(key for batch in given_keys for key in batch) == sorted(keys)
 
 
-def attack(expr: pl.Expr, name: str = "mine_v1") -> Attack:
-    return Attack(name=name, expr=expr, source="none", undefined="never")
-
-
 CALLED = pl.col("a").map_batches(lambda series: series, return_dtype=pl.Int64).max()
 
 
@@ -315,14 +304,14 @@ CALLED = pl.col("a").map_batches(lambda series: series, return_dtype=pl.Int64).m
 )
 def test_what_is_no_attack_is_refused(expr, name, sentence):
     with pytest.raises(SettingsError, match=sentence):
-        attack(expr, name)
+        frames.attack(name, expr)
 
 
 def test_evidence_that_does_not_feed_an_attack_is_refused():
     evidence = pl.LazyFrame({"a": [1.0], "c": [1]})
-    attack(pl.col("a").max()).check(evidence)
+    frames.attack("mine_v1", pl.col("a").max()).check(evidence)
     missing = r"'mine_v1' needs the columns \['b'\].*\['a', 'c'\]"
     with pytest.raises(SchemaMismatchError, match=missing):
-        attack((pl.col("a") + pl.col("b")).max()).check(evidence)
+        frames.attack("mine_v1", (pl.col("a") + pl.col("b")).max()).check(evidence)
     with pytest.raises(SchemaMismatchError, match=r"values of type String, not numbers"):
-        attack(pl.col("a").max().cast(pl.String)).check(evidence)
+        frames.attack("mine_v1", pl.col("a").max().cast(pl.String)).check(evidence)

@@ -185,24 +185,30 @@ ANSWERS = st.lists(
 )
 
 
-def scored_probes(rows: list[dict[str, Any]], names: list[str]) -> dict[str, float | None]:
-    usual = {"target_id": frames.target_id(0), "sample_index": 0, "words_candidate": 3}
-    features = frames.features(*({**usual, **row} for row in rows)).with_columns(
+def scored(
+    rows: list[dict[str, Any]], names: Sequence[str], tokens: Sequence[Mapping[str, Any]] = ()
+) -> dict[str, float | None]:
+    """Scores of one target from its features and its log-probabilities."""
+    place = {"target_id": frames.target_id(0), "sample_index": 0}
+    features = frames.features(*(place | {"words_candidate": 3} | row for row in rows))
+    features = features.with_columns(
         pl.Series(name, [float(row.get(name, 0)) for row in rows])
-        for name in ("rarity_leading", "rarity_1", "rarity_2")
+        for name in ("rarity_leading", "rarity_1", "rarity_2", "similarity")
     )
-    chosen = [get(name) for name in names]
-    table = pl.concat(score(features.lazy(), frames.targets({}).lazy(), chosen))
+    read = logprob_rows.table({"target_id": frames.target_id(0), **row} for row in tokens)
+    chosen, targets = [get(name) for name in names], frames.targets({}).lazy()
+    table = pl.concat(score(features.lazy(), targets, chosen, logprobs=read.lazy()))
     return table.select(names).row(0, named=True)
 
 
-def probe(index: int, **numbers: Any) -> dict[str, Any]:
-    return {"view": "probe", "view_index": index, "words_reference": 3, **numbers}
+def probe(index: int, model: str = "target", **numbers: Any) -> dict[str, Any]:
+    place = {"model": model, "view": "probe", "view_index": index}
+    return {**place, "words_reference": 3, **numbers}
 
 
 @given(ANSWERS)
 def test_scores_are_means_over_answers(answers):
-    found = scored_probes(
+    found = scored(
         [
             probe(index, leading_words=leading, rarity_leading=weight, rarity_1=shared)
             for index, (leading, weight, shared) in enumerate(answers)
@@ -221,7 +227,7 @@ def test_scores_are_means_over_answers(answers):
 
 
 def test_a_text_without_an_answer_has_no_score():
-    found = scored_probes([{"view": "continuation", "words_reference": 3}], PROBES)
+    found = scored([{"view": "continuation", "words_reference": 3}], PROBES)
     assert set(found.values()) == {None}
 
 
@@ -232,11 +238,11 @@ def test_matched_attacks_weigh_continuations_by_hand():
         {"words_reference": 4, "rarity_1": 1.0, "rarity_2": 0.0, "sample_index": 1},
         probe(0, rarity_1=100.0),
     ]
-    found = scored_probes(rows, names)
+    found = scored(rows, names)
     assert found == pytest.approx(
         {"samia_matched_rarity_v1": 3 / 4 / 2, "samia_matched_rarity_n2_v1": 0.9 / 3 / 2}
     )
-    assert scored_probes([{"words_reference": 1}], names)["samia_matched_rarity_n2_v1"] is None
+    assert scored([{"words_reference": 1}], names)["samia_matched_rarity_n2_v1"] is None
 
 
 def test_a_reference_models_answers_are_subtracted_by_hand():
@@ -246,10 +252,10 @@ def test_a_reference_models_answers_are_subtracted_by_hand():
         probe(0, model="reference", rarity_leading=1.5),
         probe(1, model="reference", rarity_leading=1.5),
     ]
-    found = scored_probes(rows, ["probe_rarity_difference_v1", "probe_leading_rarity_v1"])
+    found = scored(rows, ["probe_rarity_difference_v1", "probe_leading_rarity_v1"])
     assert found["probe_leading_rarity_v1"] == 6 / 3 / 2
     assert found["probe_rarity_difference_v1"] == 6 / 3 / 2 - 1.5 / 3
-    alone = scored_probes(rows[:2], ["probe_rarity_difference_v1"])
+    alone = scored(rows[:2], ["probe_rarity_difference_v1"])
     assert alone["probe_rarity_difference_v1"] is None
 
 
@@ -260,7 +266,7 @@ def test_log_hit_rates_are_those_of_the_definition(points):
         for index, answers in enumerate(points)
         for sample, hit in enumerate(answers)
     ]
-    found = scored_probes(rows, ["probe_logprob_v1"])["probe_logprob_v1"]
+    found = scored(rows, ["probe_logprob_v1"])["probe_logprob_v1"]
     rates = [log((sum(answers) + 0.5) / (len(answers) + 1)) for answers in points]
     assert found == pytest.approx(sum(rates) / len(rates))
 
@@ -270,26 +276,6 @@ FLOOR = 1e-16
 SIMILARITIES = st.integers(-10, 10).map(lambda tenths: tenths / 10)
 LOGPROBS = st.floats(-20, 0, width=32)  # as tables hold them
 POINTS = st.lists(st.tuples(SIMILARITIES, SIMILARITIES, LOGPROBS), min_size=2, max_size=6)
-
-
-def answer(index: int, model: str, **numbers: Any) -> dict[str, Any]:
-    place = {"target_id": frames.target_id(0), "sample_index": 0, "view_index": index}
-    return {**place, "view": "probe", "model": model, "words_reference": 1, **numbers}
-
-
-def scored_of_both(
-    answers: list[dict[str, Any]], of_tokens: list[dict[str, Any]], name: str
-) -> float | None:
-    features = frames.features(*answers).with_columns(
-        pl.Series(column, [float(row.get(column, 0)) for row in answers])
-        for column in ("similarity", "rarity_leading")
-    )
-    rows = [{"target_id": frames.target_id(0), **row} for row in of_tokens]
-    table = logprob_rows.table(rows).with_columns(pl.col("target_id").cast(pl.String))
-    targets = frames.targets({}).lazy()
-    frame = pl.concat(score(features.lazy(), targets, [get(name)], logprobs=table.lazy()))
-    found: float | None = frame[name].item()
-    return found
 
 
 def petal(points: list[tuple[float, float, float]]) -> float:
@@ -302,17 +288,20 @@ def petal(points: list[tuple[float, float, float]]) -> float:
     return float(np.mean([slope * value + intercept for value in own]))
 
 
-def of_points(points: list[tuple[float, float, float]], name: str = "petal_v1") -> float | None:
+def of_points(
+    points: Sequence[tuple[float, float, float]], name: str = "petal_v1", fitted: int | None = None
+) -> float | None:
+    """The score where only some points have log-probabilities."""
     answers = [
-        answer(index, model, similarity=point[side])
+        probe(index, model, similarity=point[side])
         for side, model in enumerate(("target", "reference"))
         for index, point in enumerate(points)
     ]
-    of_tokens = [
+    tokens = [
         {"model": "reference", "view": "probe", "view_index": index, "logprob": [point[2], -1.0]}
-        for index, point in enumerate(points)
+        for index, point in enumerate(points[:fitted])
     ]
-    return scored_of_both(answers, of_tokens, name)
+    return scored(answers, [name], tokens)[name]
 
 
 @given(POINTS)
@@ -324,25 +313,16 @@ def test_it_is_the_line_of_least_squares(points):
 
 def test_points_without_a_log_probability_are_not_fitted():
     points = [(0.5, 1.0, -1.0), (0.25, 0.5, -3.0), (0.1, 0.2, -9.0)]
-    answers = [
-        answer(index, model, similarity=point[side])
-        for side, model in enumerate(("target", "reference"))
-        for index, point in enumerate(points)
-    ]
-    of_tokens = [
-        {"model": "reference", "view": "probe", "view_index": index, "logprob": [point[2]]}
-        for index, point in enumerate(points[:2])
-    ]
     slope = (-1.0 - -3.0) / (0 - log(0.5))
     wanted = -1 + slope * np.mean([log(point[0]) for point in points])
-    assert scored_of_both(answers, of_tokens, "petal_v1") == pytest.approx(wanted)
+    assert of_points(points, fitted=2) == pytest.approx(wanted)
 
 
 def test_hits_and_loss_add_up_by_hand():
-    answers = [answer(0, "target", rarity_leading=2.0), answer(1, "target", rarity_leading=0.0)]
-    answers += [answer(0, "reference", rarity_leading=50.0)]
-    of_tokens = [{"view": "text", "logprob": [None, -1.0, -3.0]}]
-    assert scored_of_both(answers, of_tokens, "probe_rarity_loss_v1") == 2 / 2 - 4 / 2
+    rows = [probe(0, rarity_leading=6.0), probe(1), probe(0, "reference", rarity_leading=50.0)]
+    tokens = [{"view": "text", "logprob": [None, -1.0, -3.0]}]
+    found = scored(rows, ["probe_rarity_loss_v1"], tokens)
+    assert found == {"probe_rarity_loss_v1": 2 / 2 - 4 / 2}
 
 
 def test_what_is_missing_in_either_table_is_said():
