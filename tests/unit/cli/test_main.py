@@ -118,19 +118,18 @@ def test_a_finished_run_is_scored_with_other_attacks_without_a_model(tmp_path):
 
     def scored(*options):
         code, _, err = run("score", "run", *options, cwd=tmp_path)
-        assert code == 0, err
-        return pl.read_parquet(tmp_path / "run" / "scores.parquet")
+        return code, err
 
-    assert scored("--attacks-from", "mine.py")["most_words_v1"].to_list() == [3.0, 2.0]
-    code, _, err = run("score", "run", "--attacks", "rouge_l_v1,most_words_v1", cwd=tmp_path)
-    assert (code, "whose code is run only if you name it; give --attacks-from" in err) == (2, True)
-    both = scored("--attacks", "rouge_l_v1,most_words_v1", "--attacks-from", "mine.py")
+    named = ("--attacks", "rouge_l_v1,most_words_v1")
+    assert scored(*named, "--attacks-from", "mine.py")[0] == 0
+    both = pl.read_parquet(tmp_path / "run" / "scores.parquet")
     assert both.columns[-2:] == ["rouge_l_v1", "most_words_v1"]
-    assert both["rouge_l_v1"].to_list() == [0.5, 1.0]
+    assert both.select("rouge_l_v1", "most_words_v1").rows() == [(0.5, 3.0), (1.0, 2.0)]
+    code, err = scored(*named)
+    assert (code, "whose code is run only if you name it; give --attacks-from" in err) == (2, True)
     before = (tmp_path / "run" / "scores.parquet").read_bytes()
-    code, _, err = run("score", "run", "--attacks", "loss_v1", cwd=tmp_path)
-    assert code == 2
-    assert "loss_v1 needs log-probabilities" in err
+    code, err = scored("--attacks", "loss_v1")
+    assert (code, "loss_v1 needs log-probabilities" in err) == (2, True)
     assert (tmp_path / "run" / "scores.parquet").read_bytes() == before
 
 
@@ -235,9 +234,11 @@ def test_closed_streams_and_poor_terminals_change_nothing(tmp_path, script, code
     assert shell(script, tmp_path) == (code, "", "")
 
 
-def test_a_name_that_the_terminal_cannot_show_is_shown_all_the_same(checkpoint, tmp_path):
+def test_a_name_that_the_terminal_cannot_show_is_shown_all_the_same(tmp_path):
     pl.DataFrame({"text": ["one two three four"]}).write_parquet(tmp_path / "a [b] é?.parquet")
-    script = f"PYTHONIOENCODING=ascii $M --input ./a*.parquet --model '{checkpoint}' --dry-run"
+    recorded = {"prefix": ["one two"], "candidate": [" x"], "sample_index": [0]}
+    pl.DataFrame(recorded).write_parquet(tmp_path / "r.parquet")
+    script = "PYTHONIOENCODING=ascii $M --input ./a*.parquet --samples-from r.parquet --dry-run"
     code, out, err = shell(script, tmp_path)
     assert (code, err) == (0, "")
     assert "./a [b] \\xe9?.parquet" in out
