@@ -566,22 +566,6 @@ RESOURCES = frozenset(
 """Arguments of engines that decide how much memory they take, never what they sample."""
 
 
-PARTS: tuple[type[Part], ...] = (
-    MainSettings,
-    TextSettings,
-    SamplingSettings,
-    EngineSettings,
-    LogprobSettings,
-    FinetuningSettings,
-    EndpointSettings,
-    RecordingSettings,
-    ClusterSettings,
-    VerdictSettings,
-    ExtractionSettings,
-    ReportSettings,
-    ColumnSettings,
-)
-"""The parts of the settings, in the order of the help."""
 _WHOLE_TEXTS = ("neighbours_column", "paraphrases_column")
 _ROUNDS = {"level": "group", "adjustment": "bh", "ties": "conservative"}
 """What e-BH in rounds is valid for."""
@@ -589,7 +573,6 @@ _ONE_PROCESS = {
     "openai": "an endpoint is asked by one process; raise --max-concurrency",
     "replay": "a recording is read by one process",
 }
-_KEYS = {part.key: part.engine_of for part in PARTS if part.key and part.engine_of}
 _NEEDED = (  # a setting, those of which it needs one, and what for
     ("max_cost", ("price_in",), ""),
     ("max_cost", ("price_out",), ""),
@@ -796,6 +779,11 @@ class Settings(
         kept = {name: value for name, value in arguments if name not in RESOURCES}
         cut = "samia" if self.preset == "samia" else "default"  # presets that sample alike
         return values | {"engine_arg": kept, "preset": cut}
+
+
+PARTS: tuple[type[Part], ...] = Settings.__bases__[::-1]
+"""The parts of the settings, in the order of the help."""
+_KEYS = {part.key: part.engine_of for part in PARTS if part.key and part.engine_of}
 
 
 def _file_name(path_or_name: str) -> str:
