@@ -11,7 +11,7 @@ from mia_batch.settings import PARTS
 if TYPE_CHECKING:
     import click
 
-    from mia_batch.settings.model import Part
+    from mia_batch.settings import Part
 
 __all__ = ["sections"]
 

@@ -7,6 +7,7 @@ import shlex
 import shutil
 import signal
 import sys
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from io import TextIOWrapper
 from pathlib import Path
@@ -19,22 +20,31 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from mia_batch.cli.options import (
+    ABOVE_0,
+    PATH,
+    NumberRange,
     TopicGroup,
     console_of,
     given,
     observing,
+    option,
     settings_options,
+    table_of,
+    whole_numbers,
 )
-from mia_batch.cli.plan import plan as plan_design
-from mia_batch.cli.runs import compare, report, show, verify
-from mia_batch.errors import MiaBatchError, RequestError
-from mia_batch.places import copy_of, is_url, place_of
+from mia_batch.errors import MiaBatchError, RequestError, SettingsError
+from mia_batch.places import copy_of, is_url, mirrored, place_of
+from mia_batch.settings import Settings, load_settings, nested
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from types import FrameType
 
+    from polars import DataFrame
+
+    from mia_batch.inference.conformal import Adjustment
+    from mia_batch.inference.power import AuditOutcome, Design, Power
     from mia_batch.pipeline import Run
+    from mia_batch.pipeline.finished import Format
 
 
 # SIGINT and SIGTERM: an orderly end within seconds, whatever the main thread is doing.
@@ -209,8 +219,6 @@ def command(context: click.Context, /, *, dry_run: bool, **options: object) -> N
     if not chosen and not dry_run and len(sys.argv) == 1:
         click.echo(context.get_help())
         return
-    from mia_batch.settings import load_settings
-
     settings = load_settings(chosen)
     if dry_run:
         from mia_batch.cli.show import show_plan
@@ -221,7 +229,7 @@ def command(context: click.Context, /, *, dry_run: bool, **options: object) -> N
     audit_and_show(settings)
 
 
-def audit_and_show(settings: Any) -> None:  # noqa: ANN401 - Settings is imported at use
+def audit_and_show(settings: Settings) -> None:
     """Audit and show the result; exit 1 where too many targets have failed."""
     from mia_batch.pipeline import run_audit
 
@@ -229,7 +237,7 @@ def audit_and_show(settings: Any) -> None:  # noqa: ANN401 - Settings is importe
         run = run_audit(settings, observer)
     if settings.shard is not None:
         return
-    _show(run)
+    _show_run(run)
     set_aside = run.manifest.input.get("n_set_aside", 0)
     n = run.manifest.input["n_documents"] + set_aside
     if set_aside > settings.max_failed * n:
@@ -243,35 +251,38 @@ def audit_and_show(settings: Any) -> None:  # noqa: ANN401 - Settings is importe
     if not failed["of"]:
         _fail("no text of the input could be asked about (reasons above)", 1)
     if failed["targets"] > settings.max_failed * failed["of"]:
-        again = "; the same command with --retry-failed tries them again"
+        again = "asking again would bring the same answers"
+        if failed["again"]:
+            again = "the same command with --retry-failed tries them again"
         _fail(
             f"{failed['targets']:,} of {failed['of']:,} targets have failed samples, more than "
-            f"setting 'max_failed' ({settings.max_failed:g}) allows"
-            + (again if failed["again"] else "; asking again would bring the same answers"),
+            f"setting 'max_failed' ({settings.max_failed:g}) allows; {again}",
             1,
         )
 
 
-def _show(run: Run) -> None:
+def _show_run(run: Run) -> None:
     from mia_batch.cli.show import show_run
 
     show_run(run, console_of(stderr=False))
 
 
+_run_argument = click.argument("place", type=place_of, metavar="RUN")
+
+
 @command.command("score")
-@click.argument("run", type=place_of, metavar="RUN")
+@_run_argument
 @settings_options(
     *("attacks", "attacks_from", "combine", "primary", "samples", "rarity_from", "level", "q"),
     *("exploratory", "fpr", "slice_by"),
 )
-def score(run: Path | str, **options: object) -> None:
+def score(place: Path | str, **options: object) -> None:
     """Score a finished run with other attacks, in seconds and without a model."""
     from mia_batch.pipeline import rescore
-    from mia_batch.settings import nested
 
     with observing() as observer:
-        scored = rescore(run, observer=observer, **nested(given(options)))
-    _show(scored)
+        scored = rescore(place, observer=observer, **nested(given(options)))
+    _show_run(scored)
 
 
 @command.command("attacks")
@@ -287,5 +298,274 @@ def attacks(name: str | None) -> None:
         show_attack(get(name), console_of(stderr=False))
 
 
-for other in (compare, plan_design, report, show, verify):
-    command.add_command(other)
+_HOW_TO_ASK = ("base_url", "api_key_env", "engine_arg")
+
+
+@command.command("verify")
+@_run_argument
+@option("input", PATH, "PATH", "Where inputs lie by now; repeatable.", multiple=True)
+@option("again", ABOVE_0, "N", "Draw N of the run's samples again with its model, and compare.")
+@click.option("--seed", default=0, help="Seed of the choice of samples.")
+@settings_options(*_HOW_TO_ASK)
+def verify(
+    place: Path | str,
+    *,
+    again: int | None,
+    seed: int,
+    **options: Any,  # noqa: ANN401 - of settings, and ``input``
+) -> int:
+    """Compare every byte of a finished run and its inputs with what was recorded.
+
+    Exit 0 if nothing has changed and all samples that are drawn again agree, else 1.
+    """
+    from mia_batch.cli.show import show_checked
+    from mia_batch.pipeline import Run
+    from mia_batch.pipeline.custody import verify
+    from mia_batch.pipeline.finished import choose_samples
+
+    checked = verify(place, options.pop("input"))
+    show_checked(checked, console_of(stderr=False))
+    if checked.faults or again is None:
+        return int(bool(checked.faults))
+    run = Run(place)
+    return _draw_again(run, choose_samples(run, again, seed), options)
+
+
+@command.command("show")
+@_run_argument
+@click.argument("target_id")
+@click.option("--again", is_flag=True, help="Draw its samples again with the model, and compare.")
+@settings_options(*_HOW_TO_ASK)
+def show(place: Path | str, target_id: str, *, again: bool, **options: object) -> int:
+    """Show what the model answered about one target, next to the true text.
+
+    The beginning of TARGET_ID suffices where no other target begins so.
+    """
+    from mia_batch.cli.show import find_target, show_answers, show_target
+    from mia_batch.pipeline import Run
+    from mia_batch.pipeline.stages.views import answers_of
+
+    run, console = Run(place), console_of(stderr=False)
+    target = find_target(run, target_id)
+    answers = answers_of(run, target)
+    show_target(run, target, console)
+    show_answers(answers, target, run, console)
+    return _draw_again(run, answers, options) if again else 0
+
+
+def _draw_again(run: Run, samples: DataFrame, options: dict[str, object]) -> int:
+    """Return 0 if all samples are drawn again as they were, else 1."""
+    from mia_batch.cli.show import show_agreement
+    from mia_batch.pipeline.finished import draw_again
+
+    with observing() as observer:
+        drawn = draw_again(run, samples, observer, **given(options))
+    return int(not show_agreement(drawn, console_of(stderr=False)))
+
+
+@command.command("report")
+@_run_argument
+@click.option(
+    "--format",
+    "kind",
+    type=click.Choice(["html", "md", "csv"]),
+    default="html",
+    help="A page; or conclusions and table of documents, to paste.",
+)
+@option(
+    *("out", click.Path(path_type=Path, dir_okay=False), "FILE"),
+    "Where it goes.  [default: report.html in RUN; md and csv are printed]",
+)
+def report(place: Path | str, kind: Format, out: Path | None) -> None:
+    """Render the report of a finished run from its tables."""
+    from mia_batch.pipeline import Run
+    from mia_batch.pipeline.finished import report_of, write_report
+    from mia_batch.tables import write_text
+
+    run = Run(place)
+    if out is not None:
+        write_text(out, report_of(run, kind))
+        click.echo(f"report: {out}")
+    elif kind == "html":
+        run.check()  # only a run's folder is held
+        with mirrored(place), run.held():
+            click.echo(f"report: {write_report(run)}")
+    else:
+        click.echo(report_of(run, kind), nl=False)
+
+
+_SUFFIXES = {"out": (".parquet", ".csv"), "plot": (".svg",)}
+
+
+def _with_suffix(_: click.Context, option: click.Parameter, path: Path | None) -> Path | None:
+    allowed = _SUFFIXES[str(option.name)]
+    if path is None or path.suffix in allowed:
+        return path
+    raise click.BadParameter(f"{path} must end in {' or '.join(allowed)}", param=option)
+
+
+@command.command("compare")
+@click.argument("folders", type=place_of, metavar="RUN RUN...", nargs=-1, required=True)
+@option("attack", str, "NAME", "Whose scores.  [default: the primary attack]")
+@option(
+    *("retrained", place_of, "RUN"),
+    "Run of a model that never saw the texts: how much has unlearning removed?",
+)
+@option("out", PATH, "FILE", "Write the table as .parquet or .csv.", callback=_with_suffix)
+@option(
+    *("plot", PATH, "FILE", "Draw the mean differences with their intervals, as .svg."),
+    callback=_with_suffix,
+)
+def compare(
+    folders: tuple[Path | str, ...],
+    attack: str | None,
+    retrained: Path | str | None,
+    out: Path | None,
+    plot: Path | None,
+) -> None:
+    """Compare runs of one corpus with the first: several models, or before and after unlearning.
+
+    Differences are paired by target, each run less the first, with 95 % intervals and two-sided
+    p-values, adjusted for all runs and sets that are compared.
+    """
+    from mia_batch.cli.show import show_comparisons
+    from mia_batch.pipeline import compare as compare_runs
+    from mia_batch.report.html.plots import draw_differences
+    from mia_batch.schemas import Comparisons
+    from mia_batch.tables import sink, write_text
+
+    table = compare_runs(folders, attack, retrained)
+    if out is not None and out.suffix == ".csv":
+        write_text(out, table.write_csv())
+    elif out is not None:
+        sink(table, out, Comparisons)
+    if plot is not None:
+        write_text(plot, draw_differences(table))
+    show_comparisons(table, console_of(stderr=False))
+
+
+_OFTEN = 0.8  # share of audits in which a test should find what is there
+
+
+@command.command("plan")
+@option("asked", ABOVE_0, "N", "Texts, or groups, asked about.")
+@option("members", ABOVE_0, "N", "Of these in the training data, as assumed.", required=True)
+@option(
+    *("effect", NumberRange(0, 20), "X"),
+    "How much higher they score, in standard deviations between texts, or between groups.",
+)
+@option("auc", NumberRange(0.5, 1, max_open=True), "X", "The same as an AUC, instead of --effect.")
+@option(
+    *("comparison", str, "N,N"),
+    "Numbers of comparison texts, or groups, to try.  [default: 10, 20, 40, ...]",
+    callback=whole_numbers,
+)
+@settings_options(
+    *("input", "non_members", "config", "level", "q", "adjustment", "windows_per_group"),
+    *("max_windows_per_document", "group_column", "seed"),
+)
+def plan(
+    *,
+    asked: int | None,
+    members: int,
+    effect: float | None,
+    auc: float | None,
+    comparison: list[int] | None,
+    **options: object,
+) -> None:
+    """Say what an audit would find with so many comparison texts, and how many it needs.
+
+    Audits of made-up scores are tested as real ones are. No model is needed; with --input and
+    --non-members their texts or groups are counted.
+    """
+    from mia_batch.inference.power import Design, effect_of, simulate
+
+    if effect is None and auc is not None:
+        effect = effect_of(auc)
+    elif effect is None or auc is not None:
+        raise click.UsageError("give either --effect or --auc: how well members stand out")
+    if asked is not None and options["input"] is not None:
+        raise click.UsageError("give either --asked or --input, whose texts are counted")
+    named = {"model": "planned", "non_members_known": "planned"}
+    if asked is not None:
+        named["input"] = "planned"
+    settings = load_settings(named | given(options), use_config=asked is None)
+    unit = "text" if settings.level == "target" else "group"
+    adjustment: Adjustment = settings.adjustment
+    if asked is None:
+        power = _power_of_files(settings)
+        asked, unit, adjustment = power.n_tests, power.unit, power.adjustment
+        comparison = comparison or [max(1, power.n_null) * 2**doubled for doubled in range(6)]
+    design = Design(
+        asked=asked, members=members, effect=effect, q=settings.q, adjustment=adjustment
+    )
+    found = []
+    for n_null in comparison or design.sizes():
+        found.append(simulate(design, n_null, seed=settings.seed))
+        if comparison is None and _is_enough(found[-1], design, settings.level):
+            break
+    _show_power(found, design, unit, settings.level)
+
+
+def _power_of_files(settings: Settings) -> Power:
+    """Count the units of files as an audit does."""
+    from mia_batch.inference.power import planned_power
+    from mia_batch.pipeline.choice import verdict_plan
+    from mia_batch.pipeline.corpora import open_corpora, with_windows
+
+    if settings.stop_when_decided:
+        raise SettingsError("setting 'stop_when_decided' cannot be planned for yet; leave it out")
+    settings = with_windows(settings)
+    targets = open_corpora(settings).targets(settings)
+    power = planned_power(targets, verdict_plan(settings, [settings.primary or "planned"]))
+    if power is None:
+        raise SettingsError("there are no non-members to count; give --non-members, or --asked")
+    return power
+
+
+def _is_enough(found: AuditOutcome, design: Design, level: str) -> bool:
+    if level == "collection":
+        return found.together >= _OFTEN
+    return found.named >= design.members / 2
+
+
+def _show_power(found: Sequence[AuditOutcome], design: Design, unit: str, level: str) -> None:
+    """Print what each number would find, and how many are needed, if one of them is enough."""
+    from mia_batch.inference.power import area_of
+
+    console, members, nulls = console_of(stderr=False), design.members, f"comparison {unit}s"
+    console.print(
+        f"{design.asked:,} {unit}s are asked about. Assumed: {members:,} of them are in the "
+        f"training data and score {design.effect:.2f} standard deviations higher "
+        f"(AUC {area_of(design.effect):.3f}).",
+        highlight=False,
+    )
+    columns = {
+        nulls: "{0.n_null:,}",
+        f"named, of {members}": "{0.named:.1f}",
+        "any named in": "{0.any_named:.0%}",
+        "false on the list": "{0.false:.1%}",
+        "at least (median)": "{0.at_least:.0f}",
+        "all together, p <= 0.05": "{0.together:.0%}",
+    }
+    rows = ([form.format(each) for form in columns.values()] for each in found)
+    console.print(table_of(*columns, right=columns, rows=rows))
+    best = max(found, key=lambda each: each.named)
+    enough = next((each for each in found if _is_enough(each, design, level)), None)
+    said = (
+        f"None of these numbers names half of the {members:,}: {best.n_null:,} {nulls} name "
+        f"{best.named:.1f} on average."
+    )
+    if enough is not None:
+        named = f"on average {enough.named:.1f} of the {members:,} are named"
+        said = f"Give {enough.n_null:,} {nulls}: {named}."
+    if level != "collection":
+        console.print(said, highlight=False)
+    best = max(found, key=lambda each: each.together)
+    whole = next((each for each in found if _is_enough(each, design, "collection")), None)
+    said = f"None of these numbers is enough for all together: with {best.n_null:,} {nulls}"
+    if whole is not None:
+        best, together = whole, "For one answer about all together (--level collection)"
+        said = f"{together} give {best.n_null:,}:"
+    if level == "collection" or whole is not None:
+        console.print(f"{said} {best.together:.0%} of audits have p <= 0.05.", highlight=False)

@@ -22,20 +22,25 @@ from mia_batch.recipes import recipe_field
 from mia_batch.settings import NO_YARDSTICK, PARTS, Mark, Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from click import Context, Parameter
     from pydantic.fields import FieldInfo
     from rich.console import Console, RenderableType
 
     from mia_batch.observer import WorkerState
-    from mia_batch.settings.model import Part
+    from mia_batch.settings import Part
 
 
 Decorator: TypeAlias = "Callable[[Callable[..., Any]], Callable[..., Any]]"
 
 PATH = click.Path(path_type=Path)
+ABOVE_0 = click.IntRange(min=1)
 seed_option = click.option("--seed", type=click.IntRange(0, 2**31), default=0)
+
+
+def option(name: str, kind: Any, metavar: str, text: str, **more: Any) -> Decorator:  # noqa: ANN401 - of click
+    return click.option(f"--{name}", type=kind, metavar=metavar, help=text, **more)
 
 
 def path_option(name: str, text: str | None = None, *, is_place: bool = False) -> Decorator:
@@ -184,13 +189,13 @@ def recipe_options(recipe: str, *names: str, **defaults: str) -> Decorator:
 
 
 def _option(name: str, field: FieldInfo, topic: str) -> Decorator:
-    option = f"--{name.replace('_', '-')}"
+    named = f"--{name.replace('_', '-')}"
     how: dict[str, Any] = {"cls": TopicOption, "topic": topic}
     if field.annotation is bool:
-        both = option.replace("--", f"{option}/--no-", 1)
+        both = named.replace("--", f"{named}/--no-", 1)
         return click.option(both, name, default=None, help=field.description, **how)
     how |= {"metavar": _metavar(name, field), "multiple": name in _REPEATABLE}
-    add = click.option(option, name, help=_help(field), **how)
+    add = click.option(named, name, help=_help(field), **how)
     if name != "yardstick":
         return add
     switch = click.option("--no-yardstick", name, flag_value=NO_YARDSTICK, hidden=True)
@@ -198,14 +203,13 @@ def _option(name: str, field: FieldInfo, topic: str) -> Decorator:
 
 
 def _metavar(name: str, field: FieldInfo) -> str:
-    if name in _METAVARS:
-        return _METAVARS[name]
-    if name.endswith("_column"):
-        return "COLUMN"
+    if name in _METAVARS or name.endswith("_column"):
+        return _METAVARS.get(name, "COLUMN")
     parts = list(_parts(field.annotation))
-    choices = [choice for part in parts if get_origin(part) is Literal for choice in get_args(part)]
-    if choices:
-        return "|".join(map(str, choices))
+    if choices := [
+        str(each) for part in parts if get_origin(part) is Literal for each in get_args(part)
+    ]:
+        return "|".join(choices)
     kinds = (metavar for kind, metavar in _KINDS.items() if any(part is kind for part in parts))
     metavar = next(kinds, "NAME")
     return f"{metavar},..." if any(get_origin(part) is tuple for part in parts) else metavar
@@ -246,6 +250,21 @@ def plain(value: object) -> Text:
     return Text("".join(letter if letter.isprintable() else "\ufffd" for letter in str(value)))
 
 
+def table_of(
+    *headings: str,
+    right: Collection[str] = (),
+    rows: Iterable[Iterable[object]] = (),
+    **options: Any,  # noqa: ANN401 - of rich
+) -> Table:
+    """Lay rows out without lines; without headings the table has none."""
+    table = Table(**{"box": None, "pad_edge": False, "show_header": bool(headings), **options})
+    for heading in headings:
+        table.add_column(heading, justify="right" if heading in right else "left")
+    for row in rows:
+        table.add_row(*map(plain, row))
+    return table
+
+
 _SECONDS_BETWEEN_LINES = 5.0
 _WIDTH_OF_ALL = 80
 
@@ -253,13 +272,14 @@ _WIDTH_OF_ALL = 80
 class ConsoleObserver(Observer):
     """Shows each stage with the time that it took, and the progress of engines.
 
-    A terminal gets a live bar, anything else a line every few seconds.
+    A terminal gets a live bar, anything else a line every few seconds and one at the end.
     """
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._stage_began: float | None = None
-        self._work: _Work | None = None
+        self._what = ""  # what an engine works at; "" where none does
+        self._bar: _Bar | None = None
 
     def stage(self, sentence: str) -> None:
         self.ended()
@@ -276,21 +296,52 @@ class ConsoleObserver(Observer):
 
     def working(self, what: str, *, done: int, total: int) -> None:
         self.ended()
-        self._stage_began = time.monotonic()
-        self._work = _Work(self._console, what, done, total)
+        self._stage_began = self._began = self._shown = time.monotonic()
+        self._what, self._total, self._tokens = what, total, 0
+        self._before = self._done = done
+        if self._console.is_terminal:
+            columns = [MofNCompleteColumn(), TextColumn("texts,")]
+            left = [TimeRemainingColumn(), TextColumn("left")]
+            if self._console.width >= _WIDTH_OF_ALL:
+                speed = TextColumn("{task.fields[speed]:,.0f} tokens/s,")
+                columns = [TextColumn(what), BarColumn(), *columns, speed]
+            self._bar = _Bar(*columns, *left, console=self._console)
+            self._task = self._bar.add_task(what, total=total, completed=done, speed=0.0)
+            self._bar.start()
 
     def worked(self, texts: int, tokens: int) -> None:
-        if self._work is not None:
-            self._work.advance(texts, tokens)
+        if not self._what:
+            return
+        self._done += texts
+        self._tokens += tokens
+        if self._bar is not None:
+            speed = self._tokens / max(time.monotonic() - self._began, 1e-9)
+            self._bar.update(self._task, advance=texts, speed=speed)
+        elif time.monotonic() - self._shown >= _SECONDS_BETWEEN_LINES:
+            self._print_line()
 
     def at_work(self, workers: Sequence[WorkerState]) -> None:
-        if self._work is not None and self._work.bar is not None:
-            self._work.bar.workers = workers
+        if self._bar is not None:
+            self._bar.workers = workers
 
     def work_ended(self) -> None:
-        if self._work is not None:
-            self._work.close()
-            self._work = None
+        if self._bar is not None:
+            self._bar.stop()
+        elif self._what:
+            self._print_line()
+        self._what, self._bar = "", None
+
+    def _print_line(self) -> None:
+        self._shown = time.monotonic()
+        seconds, new = self._shown - self._began, self._done - self._before
+        more = self._total - self._done
+        left = f"{timedelta(seconds=round(seconds * more / new))}" if new else "?"
+        self._console.print(
+            f"{self._what}: {self._done:,} of {self._total:,} prompts, "
+            f"{self._tokens / max(seconds, 1e-9):,.0f} tokens/s, {left} left",
+            highlight=False,
+            soft_wrap=True,
+        )
 
 
 @contextmanager
@@ -309,56 +360,9 @@ class _Bar(Progress):
     def get_renderables(self) -> Iterable[RenderableType]:
         yield from super().get_renderables()
         if len(self.workers) > 1:
-            table = Table("worker", "does", box=None)
-            for name in ("blocks done", "tokens/s"):
-                table.add_column(name, justify="right")
-            for each in self.workers:
-                table.add_row(each.name, each.state, f"{each.blocks:,}", f"{each.speed:,.0f}")
-            yield table
-
-
-class _Work:
-    """The progress of an engine: a live bar, or a line every few seconds and one at the end."""
-
-    def __init__(self, console: Console, what: str, done: int, total: int) -> None:
-        self._console, self._what = console, what
-        self._began = self._shown = time.monotonic()
-        self._before = self._done = done
-        self._total, self._tokens = total, 0
-        self.bar: _Bar | None = None
-        if console.is_terminal:
-            columns = [MofNCompleteColumn(), TextColumn("texts,")]
-            left = [TimeRemainingColumn(), TextColumn("left")]
-            if console.width >= _WIDTH_OF_ALL:
-                speed = TextColumn("{task.fields[speed]:,.0f} tokens/s,")
-                columns = [TextColumn(what), BarColumn(), *columns, speed]
-            self.bar = _Bar(*columns, *left, console=console)
-            self._task = self.bar.add_task(what, total=total, completed=done, speed=0.0)
-            self.bar.start()
-
-    def advance(self, texts: int, tokens: int) -> None:
-        self._done += texts
-        self._tokens += tokens
-        if self.bar is not None:
-            speed = self._tokens / max(time.monotonic() - self._began, 1e-9)
-            self.bar.update(self._task, advance=texts, speed=speed)
-        elif time.monotonic() - self._shown >= _SECONDS_BETWEEN_LINES:
-            self._print_line()
-
-    def close(self) -> None:
-        if self.bar is None:
-            self._print_line()
-        else:
-            self.bar.stop()
-
-    def _print_line(self) -> None:
-        self._shown = time.monotonic()
-        seconds, new = self._shown - self._began, self._done - self._before
-        more = self._total - self._done
-        left = f"{timedelta(seconds=round(seconds * more / new))}" if new else "?"
-        self._console.print(
-            f"{self._what}: {self._done:,} of {self._total:,} prompts, "
-            f"{self._tokens / max(seconds, 1e-9):,.0f} tokens/s, {left} left",
-            highlight=False,
-            soft_wrap=True,
-        )
+            right = ("blocks done", "tokens/s")
+            rows = (
+                (each.name, each.state, f"{each.blocks:,}", f"{each.speed:,.0f}")
+                for each in self.workers
+            )
+            yield table_of("worker", "does", *right, right=right, rows=rows, pad_edge=True)

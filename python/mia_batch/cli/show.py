@@ -1,27 +1,31 @@
-"""Tables for people: attacks, a plan, a finished run."""
+"""What is shown to people: attacks, a plan, a run, what it rests on, targets, comparisons."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from os.path import commonprefix
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
-from rich.table import Table
 
-from mia_batch.cli.options import figure, limits, plain
+from mia_batch.cli.options import figure, limits, plain, table_of
 from mia_batch.diagnostics.unscored import count_reasons
+from mia_batch.errors import RunFolderError, SettingsError
+from mia_batch.kernels import pair_features
 from mia_batch.pipeline.finished import REPORT
 from mia_batch.pipeline.stages.verdicts import conclusions
 from mia_batch.places import is_url
 from mia_batch.settings import stored_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
 
     from mia_batch.attacks import Attack
     from mia_batch.pipeline import Run
+    from mia_batch.pipeline.custody import Checked
     from mia_batch.settings import Settings
 
 
@@ -52,21 +56,18 @@ def show_attacks(attacks: Iterable[Attack], console: Console) -> None:
 
 def show_attack(attack: Attack, console: Console) -> None:
     """Show one attack whole."""
-    table = Table(box=None, pad_edge=False, show_header=False)
     reads = ", ".join(f"{view} by the {model} model" for model, view in attack.reads)
-    for name, value in (
-        ("attack", attack.name),
-        ("source", attack.source),
-        ("needs", needs(attack)),
-        ("reads", reads and f"{reads}; columns {', '.join(attack.columns)}"),
-        ("settings", ", ".join(attack.settings).replace("|", " or ")),
-        ("null", f"where less than {attack.least:.0%} came back, or {attack.undefined}"),
-        ("higher", "more likely a member"),
-        ("formula", attack.formula or str(attack.expr)),
-    ):
-        if value:
-            table.add_row(name, plain(value))
-    _print_whole(table, console)
+    facts = {
+        "attack": attack.name,
+        "source": attack.source,
+        "needs": needs(attack),
+        "reads": reads and f"{reads}; columns {', '.join(attack.columns)}",
+        "settings": ", ".join(attack.settings).replace("|", " or "),
+        "null": f"where less than {attack.least:.0%} came back, or {attack.undefined}",
+        "higher": "more likely a member",
+        "formula": attack.formula or str(attack.expr),
+    }
+    _print_whole(table_of(rows=(fact for fact in facts.items() if fact[1])), console)
 
 
 def _patterns(names: list[str]) -> Iterator[str]:
@@ -132,18 +133,14 @@ def needs(attack: Attack) -> str:
 
 def show_plan(plan: Iterable[tuple[str, str]], settings: Settings, console: Console) -> None:
     """Show resolved settings, less those that are not set, then what is left to do."""
-    table = Table(box=None, pad_edge=False, show_header=False)
     resolved = {"config": settings.config} | settings.model_dump(mode="json")
     resolved["out"] = str(settings.place)
-    for name, value in resolved.items():
-        if value is not None and value != {}:
-            table.add_row(
-                name, plain(", ".join(map(str, value)) if isinstance(value, list) else value)
-            )
-    table.add_row()
-    for name, value in plan:
-        table.add_row(name, plain(value))
-    console.print(table, highlight=False)
+    rows: list[Iterable[object]] = [
+        (name, ", ".join(map(str, value)) if isinstance(value, list) else value)
+        for name, value in resolved.items()
+        if value is not None and value != {}
+    ]
+    console.print(table_of(rows=[*rows, (), *plan]), highlight=False)
 
 
 def show_run(run: Run, console: Console) -> None:
@@ -185,21 +182,23 @@ def show_run(run: Run, console: Console) -> None:
 
 def _metrics_table(metrics: pl.DataFrame, at: str) -> Table:
     """One row per attack, one column per figure; the AUC's interval follows it."""
-    table = Table(box=None, pad_edge=False, collapse_padding="\n" in at)
-    table.add_column("attack", no_wrap=True)
     figures = metrics.select("metric", "fpr").unique(maintain_order=True).rows()
     names = {"roc_auc": "AUC", "tpr_at_fpr": f"TPR{at}", "tpr_nearest_fpr": "TPR near "}
-    for metric, fpr in figures:
-        heading = names.get(metric, metric.replace("_", " "))
-        heading += "" if fpr is None else f"{100 * fpr:g}%"
-        table.add_column(heading, justify="right", no_wrap=True)
-        if metric == "roc_auc":
-            table.add_column("95 % interval", no_wrap=True)
+    numbers = [
+        names.get(metric, metric.replace("_", " ")) + ("" if fpr is None else f"{100 * fpr:g}%")
+        for metric, fpr in figures
+    ]
+    headings = ["attack"]
+    for heading, (metric, _) in zip(numbers, figures, strict=True):
+        headings += [heading] + ["95 % interval"] * (metric == "roc_auc")
+    lines = []
     for (attack,), rows in metrics.group_by("attack", maintain_order=True):
-        cells = [str(attack)]
+        lines.append([str(attack)])
         for row in rows.iter_rows(named=True):
-            cells += [figure(row["value"])] + [limits(row)] * (row["metric"] == "roc_auc")
-        table.add_row(*cells)
+            lines[-1] += [figure(row["value"])] + [limits(row)] * (row["metric"] == "roc_auc")
+    table = table_of(*headings, right=numbers, rows=lines, collapse_padding="\n" in at)
+    for column in table.columns:
+        column.no_wrap = True
     return table
 
 
@@ -232,7 +231,7 @@ def _top_table(run: Run, width: int) -> Table | str:
         del columns["group"]
     if not top["window_index"].cast(pl.Boolean).any():
         del columns["window"]
-    table = Table(box=None, pad_edge=False, title=f"highest {attack}", title_justify="left")
+    table = table_of(title=f"highest {attack}", title_justify="left", show_header=True)
     left = width
     for heading, values in columns.items():
         cells = [plain(value) for value in values]
@@ -244,3 +243,229 @@ def _top_table(run: Run, width: int) -> Table | str:
     for row in zip(*columns.values(), strict=True):
         table.add_row(*row)
     return table
+
+
+_MOST_SHOWN = 4000  # characters of one text
+_ROUND_A_DIFFERENCE = 60  # characters
+_MARKS = ("⟦", "⟧")
+_LINE_END = re.compile("\r?\n")
+
+
+def show_checked(checked: Checked, console: Console) -> None:
+    """Say what is wrong with a run's files, a line for each, or that all is well."""
+    for name, fault in checked.faults:
+        console.print(plain(f"{fault}: {name}"), soft_wrap=True)
+    for name in checked.not_found:
+        console.print(plain(f"not found, not checked: {name}"), soft_wrap=True)
+    if checked.not_found:
+        console.print("say where these inputs lie by now with --input PATH")
+    if not checked.faults:
+        console.print(f"{checked.n_files:,} files are as they were", highlight=False)
+        console.print(f"root of inputs and tables: {checked.root}", highlight=False)
+
+
+def show_agreement(drawn: pl.DataFrame, console: Console) -> bool:
+    """Say how many samples came out the same again; show the first that did not."""
+    differing = drawn.filter(pl.col("candidate").ne_missing(pl.col("again")))
+    n_same = drawn.height - differing.height
+    console.print(f"drawn again: {n_same:,} of {drawn.height:,} samples agree", highlight=False)
+    if differing.is_empty():
+        return True
+    row = differing.row(0, named=True)
+    console.print(plain(f"first difference: target {row['target_id']}, {_name(row)}"))
+    for name, column in (("stored", "candidate"), ("drawn again", "again")):
+        console.print(plain(f"  {name:11}  {_excerpt(row, column)}"), soft_wrap=True)
+    console.print("A CPU in float32 draws the same to the bit, a GPU only the same on average.")
+    return False
+
+
+def _name(row: dict[str, Any]) -> str:
+    return f"{row['view']} {row['view_index']}, sample {row['sample_index']}"
+
+
+def _excerpt(row: dict[str, Any], column: str) -> str:
+    """Quote a text around the first character in which both differ."""
+    if row[column] is None:
+        return "none"
+    one, other = row["candidate"] or "", row["again"] or ""
+    pairs = enumerate(zip(one, other, strict=False))
+    first = next((at for at, (a, b) in pairs if a != b), min(len(one), len(other)))
+    start = max(0, first - _ROUND_A_DIFFERENCE)
+    return f"from character {start:,}: {row[column][start : first + _ROUND_A_DIFFERENCE]!r}"
+
+
+def find_target(run: Run, beginning: str) -> pl.DataFrame:
+    """Find the one target whose identifier begins so."""
+    if "scores" not in run.manifest.made:
+        raise RunFolderError(
+            f"{run.folder} has no scores yet; give the audit's command again, which goes on"
+        )
+    begins = pl.col("target_id").str.starts_with(beginning.lower())
+    found = run.scan("targets").filter(begins).head(2).collect(engine="streaming")
+    if found.height == 1:
+        return found
+    if found.is_empty():
+        raise SettingsError(f"{run.folder} has no target whose target_id begins with {beginning!r}")
+    both = " and ".join(found["target_id"])
+    raise SettingsError(
+        f"several targets begin with {beginning!r}, such as {both}; give more of it"
+    )
+
+
+def show_target(run: Run, target: pl.DataFrame, console: Console) -> None:
+    """Show what a target is, and its scores."""
+    row = target.row(0, named=True)
+    end = None if row["start"] is None else row["start"] + len(row["target"])
+    about = {
+        "target": row["target_id"],
+        "document": row["document_id"],
+        "group": row["group"],
+        "window": f"{row['window_index'] + 1:,} of {row['n_windows']:,}",
+        "characters": None if end is None else f"{row['start']:,} to {end:,} of the document",
+        "role": row["role"],
+        "member": row["member"],
+        "not sampled": row["reason"],
+    }
+    own = pl.col("target_id") == row["target_id"]
+    attacks = run.manifest.made["scores"]["attacks"]
+    scores = run.scan("scores").filter(own).select(attacks).collect(engine="streaming")
+    about |= scores.row(0, named=True) if scores.height else {}
+    unscored = run.scan("unscored").filter(own).collect(engine="streaming")
+    reasons = unscored.select("attack", pl.lit("no score: ") + pl.col("reason")).iter_rows()
+    _print_pairs(about | dict(reasons), console)
+
+
+def _print_pairs(pairs: Mapping[str, object], console: Console) -> None:
+    rows = (
+        (name, f"{value:.4g}" if type(value) is float else value)
+        for name, value in pairs.items()
+        if value is not None
+    )
+    console.print(table_of(rows=rows))
+
+
+def show_answers(answers: pl.DataFrame, target: pl.DataFrame, run: Run, console: Console) -> None:
+    """Show what the models answered about a target, view by view."""
+    words = run.manifest.evidence["word_rule"]
+    pairs = pair_features("candidate", "text", words=words, groups=["blocks", "leading"])
+    recorded = run.manifest.evidence["engine"] == "replay"
+    seed = pl.format("seed {}", "seed").fill_null("recorded" if recorded else "most likely")
+    compared = answers.with_columns(pairs, how=seed).unnest("features")
+    for (model, view), rows in compared.group_by("model", "view", maintain_order=True):
+        console.print(f"\n{view}, {model} model", style="bold", highlight=False)
+        if view == "probe":
+            _show_probes(rows, target.row(0, named=True), console)
+        else:
+            _show_continuations(rows, console)
+    if answers.is_empty():
+        console.print("\nno samples were drawn of it")
+
+
+def _show_probes(rows: pl.DataFrame, target: dict[str, Any], console: Console) -> None:
+    """One line a point, in the order of the text."""
+    lines = []
+    for row in rows.sort("cut", "sample_index").iter_rows(named=True):
+        before = target["target"].encode()[: row["cut"] or 0].decode()
+        lines.append(
+            (
+                f"{target['start'] + len(before):,}",
+                _beginning(row["text"] or ""),
+                row["reason"] if row["candidate"] is None else _beginning(row["candidate"]),
+                "yes" if row["leading_words"] else "no",
+                row["sample_index"],
+                row["how"],
+            )
+        )
+    headings = ("character", "true word", "model's word", "hit", "sample", "how")
+    console.print(table_of(*headings, rows=lines))
+
+
+def _show_continuations(rows: pl.DataFrame, console: Console) -> None:
+    """Each answer next to the true continuation; what both share is marked."""
+    prefix = ""
+    for row in rows.iter_rows(named=True):
+        if row["context"] != prefix:
+            prefix = row["context"]
+            _print_pairs({"prefix": _end(prefix or "")}, console)
+        if row["candidate"] is None:
+            console.print(plain(f"{_name(row)}, {row['how']}: {row['reason']}"))
+            continue
+        start, length = row["longest_block_chars_start"], row["longest_block_chars"]
+        run = row["text"][start : start + length] if row["longest_block_words"] else ""
+        shared = f"{row['longest_block_words']:,} words, {len(run):,} characters"
+        found = f"longest shared run: {shared}" if run else "no word is shared"
+        console.print(plain(f"{_name(row)}, {row['how']}; {found}"))
+        table = table_of("true continuation", "model", expand=True)
+        for column in table.columns:
+            column.ratio = 1
+        table.add_row(_marked(row["text"], run), _marked(row["candidate"], run))
+        console.print(table)
+
+
+def _marked(text: str, run: str) -> Text:
+    """Mark the shared run, with signs that stay where there are no colours."""
+    if not run:
+        return plain(_beginning(text))
+    before, run, after = text.partition(run)
+    marked = plain(_MARKS[0] + _beginning(run) + _MARKS[1])
+    marked.stylize("bold")
+    return plain(_end(before)) + marked + plain(_beginning(after))
+
+
+def _beginning(text: str) -> str:
+    more = len(text) - _MOST_SHOWN
+    shown = _LINE_END.sub("↵", text[:_MOST_SHOWN])
+    return f"{shown}… ({more:,} more characters)" if more > 0 else shown
+
+
+def _end(text: str) -> str:
+    more = len(text) - _MOST_SHOWN
+    shown = _LINE_END.sub("↵", text[-_MOST_SHOWN:])
+    return f"({more:,} characters before) …{shown}" if more > 0 else shown
+
+
+_MOST_DOCUMENTS = 10  # shown, the smallest p-values first
+_FIGURES = {
+    "roc_auc": "AUC",
+    "roc_auc_difference": "difference of AUC",
+    "mean_difference": "mean difference of scores",
+    "removed_share": "share removed",
+}
+
+
+def show_comparisons(table: pl.DataFrame, console: Console) -> None:
+    """Print the figures of sets, then the documents and groups that differ most."""
+    first = table["versus"].drop_nulls()[0]
+    console.print(plain(f"{table['attack'][0]}: differences are each run less {first}"))
+    sets = table.filter(level="set")
+    console.print(_table(sets.iter_rows(named=True), "set", "set"))
+    for row in sets.filter(pl.col("reason").is_not_null()).iter_rows(named=True):
+        run, figure, about, *_ = _cells(row, "set")
+        console.print(plain(f"{figure}, {run}, {about}: {row['reason']}"), soft_wrap=True)
+    for level in ("document", "group"):
+        rows = table.filter(level=level)
+        if rows.is_empty():
+            continue
+        shown = rows.sort("p_value", nulls_last=True, maintain_order=True).head(_MOST_DOCUMENTS)
+        n_known = rows.filter(pl.col("adjusted_p") <= 0.05).height
+        console.print(
+            f"{level}s: {n_known:,} of {rows.height:,} differences have a q-value of at most 0.05",
+            highlight=False,
+        )
+        console.print(_table(shown.iter_rows(named=True), level, "key"))
+
+
+def _table(rows: Iterable[dict[str, Any]], about: str, column: str) -> Table:
+    numbers = ("value", "95 % interval", "p", "adjusted", "texts")
+    cells = (_cells(row, column) for row in rows)
+    return table_of("run", "figure", about, *numbers, right=numbers, rows=cells)
+
+
+def _cells(row: dict[str, Any], column: str) -> list[str]:
+    about = row[column].replace("_", "-") if column == "set" else row[column]
+    p_values = (row["p_value"], row["adjusted_p"])
+    return [
+        *(row["run"], _FIGURES[row["statistic"]], about, figure(row["value"]), limits(row)),
+        *("-" if p is None else f"{p:.2g}" for p in p_values),
+        f"{row['n_targets']:,}",
+    ]

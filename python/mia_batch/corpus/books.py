@@ -186,7 +186,7 @@ def find_cut(text: str) -> Cut:
 
 
 def tidy(text: str) -> tuple[str, Counter[str]]:
-    """Leave out what stands within a text and is none of it; return how much of each kind."""
+    """Leave out what stands within a text and is not of it; return how much of each kind."""
     numbers = [int(found[1]) for found in islice(_BRACED.finditer(text), _MOST_MARKS)]
     n_next = sum(after == before + 1 for before, after in pairwise(numbers))
     page = rf"{_PAGE}|{_BRACED.pattern}" if n_next > max(3, 0.9 * len(numbers) - 1) else _PAGE
@@ -309,7 +309,7 @@ _MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
-_OF_TEXT = re.compile(
+_TEXT_CODECS = re.compile(
     r"ascii|big5|cp\d|euc_|gb|hz|iso|johab|koi8|kz1048|mac|ptcp|shift_jis|tis-620|utf-(?:8|16|32)"
 )
 _ZEROS = ("utf-16", "utf-32")  # any text of them has some
@@ -347,7 +347,7 @@ def codec(name: str) -> str | None:
         found = codecs.lookup(re.sub(r"^x-|(?<=^cp)-", "", name.strip().lower())).name
     except (LookupError, ValueError):
         return None
-    return found if _OF_TEXT.match(found) else None
+    return found if _TEXT_CODECS.match(found) else None
 
 
 def decode(content: bytes, *, declared: str | None = None, given: str | None = None) -> str:
@@ -363,9 +363,8 @@ def decode(content: bytes, *, declared: str | None = None, given: str | None = N
     for label in labels:
         name = codec(label)
         if name is None:
-            raise BookError(
-                f"declares the encoding {label!r}, which is not one of text; save it as UTF-8"
-            )
+            what = f"declares the encoding {label!r}, which is not one of text"
+            raise BookError(f"{what}; save it as UTF-8")
         if not (name.startswith(_ZEROS) and b"\0" not in content):
             tried += [(_READ_AS.get(name, name), label), (name, label)]
     if not any(name.startswith((*_ZEROS, "hz", "iso2022")) for name, _ in tried):
@@ -590,16 +589,6 @@ def read_html(content: bytes, encoding: str | None = None) -> Book:
     return Book(pages.text, title or None, pages.author or None, left_out=pages.left_out)
 
 
-def parse_xml(content: bytes) -> _Element:
-    """Parse strictly; `lxml.etree.XMLSyntaxError` where the content is not XML."""
-    from lxml import etree
-
-    if len(content) > MOST_PAGE_BYTES or content.count(b"<") > _MOST_LISTED:
-        raise BookError(f"lists more than {_MOST_LISTED:,} parts; split the book")
-    options = {"resolve_entities": False, "no_network": True, "load_dtd": False}
-    return etree.fromstring(content, etree.XMLParser(**options))
-
-
 @lru_cache(1000)
 def _tag(name: str) -> tuple[str, int]:
     """Return the name of an element, without a prefix, and how it is laid out."""
@@ -642,6 +631,7 @@ _HEADING_CHARS = 200  # are left of a table of contents
 _CONTAINER = "META-INF/container.xml"
 _ENCRYPTION = "META-INF/encryption.xml"
 _HIDDEN_FONTS = ("http://www.idpf.org/2008/embedding", "http://ns.adobe.com/pdf/enc#RC")
+_UNREADABLE = "cannot be read as EPUB"
 _BROKEN = (BadZipFile, EOFError, RuntimeError, ValueError, struct.error, zlib.error)
 _EPUB_PAGE = re.compile(r"html|x-oeb1-document|x-dtbook")
 _NO_PAGE = re.compile(r"(?:audio|font|image|video)/|css|font|javascript|ncx|pdf|smil")
@@ -658,9 +648,8 @@ def read_epub(file: IO[bytes], encoding: str | None = None) -> Book:
         with ZipFile(_sparing(file)) as archive:
             return _Epub(archive).read(encoding)
     except _BROKEN as error:
-        raise BookError(
-            f"cannot be read as EPUB ({str(error) or type(error).__name__}); restore the file"
-        ) from error
+        reason = str(error) or type(error).__name__
+        raise BookError(f"{_UNREADABLE} ({reason}); restore the file") from error
 
 
 def _sparing(file: IO[bytes]) -> Any:  # noqa: ANN401 - what ZipFile needs of a file
@@ -675,6 +664,8 @@ def _sparing(file: IO[bytes]) -> Any:  # noqa: ANN401 - what ZipFile needs of a 
 
 
 class _Epub:
+    """An archive, of which at most so many bytes are unpacked."""
+
     def __init__(self, archive: ZipFile) -> None:
         self._archive = archive
         names = archive.namelist()
@@ -689,17 +680,14 @@ class _Epub:
         roots = (each.get("full-path") for each in self._xml(_CONTAINER).iter("{*}rootfile"))
         path = next(filter(None, roots), None)
         if path is None:
-            raise BookError(
-                f"cannot be read as EPUB: {_CONTAINER} names no package; restore the file"
-            )
+            raise BookError(f"{_UNREADABLE}: {_CONTAINER} names no package; restore the file")
         package = self._xml(path)
-        numbers = filter(None, map(find_isbn, _values(package, "identifier")))
         pages = self._pages(package, path, encoding)
         return Book(
             text=pages.text,
             title=next(_values(package, "title"), None),
             author="; ".join(_values(package, "creator")) or None,
-            isbn=next(numbers, None),
+            isbn=next(filter(None, map(find_isbn, _values(package, "identifier"))), None),
             left_out=pages.left_out,
         )
 
@@ -715,42 +703,46 @@ class _Epub:
             name = self._names.get(place, self._names.get(place.casefold())) if href else None
             if name is None:
                 pages.left_out["missing_pages"] += 1
-            elif name not in done and _is_page(name.lower(), item.get("media-type", "").lower()):
-                done.add(name)
-                start = pages.length
-                self._add(pages, name, encoding)
-                is_contents = "nav" in item.get("properties", "").split()
-                if is_contents and pages.length < start + _HEADING_CHARS:
-                    pages.cut(start)
+                continue
+            # What is to be read in order is a page, unless its type or name says another thing.
+            media = item.get("media-type", "").lower()
+            is_other = _NO_PAGE.search(media) or _OTHER_FILE.search(name.lower())
+            if name in done or (is_other and not _EPUB_PAGE.search(media)):
+                continue
+            done.add(name)
+            start = pages.length
+            try:
+                pages.add(self._content(name), encoding)
+            except BookError as error:
+                what, _, way_out = str(error).rpartition("; ")
+                said = f"{what} in {name!r}" if error.line else f"has a page {name!r} that {what}"
+                raise BookError(f"{said}; {way_out}", error.line) from error
+            is_contents = "nav" in item.get("properties", "").split()
+            if is_contents and pages.length < start + _HEADING_CHARS:
+                pages.cut(start)
         if not done:
             raise BookError("has no page that can be read; give a copy with all its files")
         return pages
 
-    def _add(self, pages: Pages, name: str, encoding: str | None) -> None:
-        try:
-            pages.add(self._content(name), encoding)
-        except BookError as error:
-            what, _, way_out = str(error).rpartition("; ")
-            said = f"{what} in {name!r}" if error.line else f"has a page {name!r} that {what}"
-            raise BookError(f"{said}; {way_out}", error.line) from error
-
     def _xml(self, name: str) -> _Element:
+        """Parse strictly, and look nothing up."""
         from lxml import etree
 
+        content = self._content(name)
+        if len(content) > MOST_PAGE_BYTES or content.count(b"<") > _MOST_LISTED:
+            raise BookError(f"lists more than {_MOST_LISTED:,} parts; split the book")
+        parser = etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False)
         try:
-            return parse_xml(self._content(name))
+            return etree.fromstring(content, parser)
         except etree.XMLSyntaxError as error:
             what = f"{name} is not XML ({' '.join(error.msg.split())})"
-            raise BookError(f"cannot be read as EPUB: {what}; restore the file") from error
+            raise BookError(f"{_UNREADABLE}: {what}; restore the file") from error
 
     def _content(self, name: str) -> bytes:
         """Unpack a file of the archive; what it holds beyond its stated size is not unpacked."""
-        try:
-            info = self._archive.getinfo(name)
-        except KeyError:
-            raise BookError(
-                f"cannot be read as EPUB: there is no {name!r} in it; restore the file"
-            ) from None
+        if self._names.get(name) != name:
+            raise BookError(f"{_UNREADABLE}: there is no {name!r} in it; restore the file")
+        info = self._archive.getinfo(name)
         self._left -= info.file_size
         if self._left < 0:
             raise BookError(f"unpacks to more than {_MOST_BYTES >> 20} MiB of text; split the book")
@@ -758,12 +750,6 @@ class _Epub:
             raise BookError(f"packs {name!r} in a way that EPUB does not allow; pack it anew")
         with self._archive.open(info) as stream:
             return stream.read(min(info.file_size, MOST_PAGE_BYTES) + 1)
-
-
-def _is_page(name: str, media_type: str) -> bool:
-    """Take what is to be read in order for a page, unless its type or name says it is another."""
-    is_other = _NO_PAGE.search(media_type) or _OTHER_FILE.search(name)
-    return _EPUB_PAGE.search(media_type) is not None or is_other is None
 
 
 def _values(package: _Element, name: str) -> Iterator[str]:
@@ -781,8 +767,9 @@ def find_isbn(identifier: str) -> str | None:
     number = re.sub(r"[\s-]", "", written[1]).upper()
     digits = [10 if digit == "X" else int(digit) for digit in number]
     if len(digits) == 10:
-        valid = sum(weight * digit for weight, digit in zip(range(10, 0, -1), digits, strict=True))
-        return number if valid % 11 == 0 else None
-    if len(digits) == 13 and number.isdecimal() and number.startswith(("978", "979")):
-        return number if (sum(digits[::2]) + 3 * sum(digits[1::2])) % 10 == 0 else None
-    return None
+        total, base = sum(weight * digit for weight, digit in enumerate(reversed(digits), 1)), 11
+    elif len(digits) == 13 and number.isdecimal() and number.startswith(("978", "979")):
+        total, base = sum(digits[::2]) + 3 * sum(digits[1::2]), 10
+    else:
+        return None
+    return number if total % base == 0 else None

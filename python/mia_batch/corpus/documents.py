@@ -11,11 +11,11 @@ from difflib import get_close_matches
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
-from typing import Literal, NamedTuple, NoReturn
+from typing import Literal, NamedTuple, Self
 
 import numpy as np
 import polars as pl
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from mia_batch.corpus.files import (
     FORMATS,
@@ -63,35 +63,40 @@ def check_rows(
             hashes.append(frame.select(identifier.hash()).to_series().to_numpy())
     ordered = np.sort(np.concatenate(hashes))
     repeated = pl.Series(np.unique(ordered[1:][ordered[1:] == ordered[:-1]]))
-    if not repeated.is_empty():
-        names = frames(columns.needed(["document_id"]))
-        for row, before, name in _duplicates((each.select(identifier) for each in names), repeated):
-            what = f"document_id {name!r} is also in {place_of(before)}; identifiers must be unique"
-            wrong(row, what)
+    if repeated.is_empty():
+        return n_rows
+    # Different identifiers may share a hash, so those that do are compared in full.
+    first: dict[str, int] = {}
+    start = 0
+    for frame in frames(columns.needed(["document_id"])):
+        names = frame.select(identifier).to_series()
+        for place in names.hash().is_in(repeated.implode()).arg_true():
+            row, name = start + place, names[place]
+            if (before := first.setdefault(name, row)) != row:
+                also = f"is also in {place_of(before)}; identifiers must be unique"
+                wrong(row, f"document_id {name!r} {also}")
+        start += frame.height
     return n_rows
 
 
 def _faults(columns: Columns) -> list[Fault]:
-    parts, faults = columns.parts, list[Fault]()
-
-    def add(part: str, wrong: pl.Expr, rest: str) -> None:
-        faults.append(Fault(wrong=wrong, name=parts[part], rest=rest))
-
+    parts, found = columns.parts, list[tuple[str, pl.Expr, str]]()
     answers = {part: columns.membership(part) for part in ("member", "label") if part in parts}
     for part, answer in answers.items():
         wrong = pl.col(parts[part]).is_not_null() & answer.is_null()
-        add(part, wrong, ", neither 0 nor 1; use 0, 1 or null")
+        found.append((part, wrong, ", neither 0 nor 1; use 0, 1 or null"))
     if len(answers) == 2:
         differ = answers["member"].ne(answers["label"]).fill_null(value=False)
-        add("member", differ, f" but {parts['label']!r} says the opposite; make them agree")
+        rest = f" but {parts['label']!r} says the opposite; make them agree"
+        found.append(("member", differ, rest))
     if "document_id" in parts:
         missing = pl.col(parts["document_id"]).is_null()
-        add("document_id", missing, "; give every document an identifier or none")
+        found.append(("document_id", missing, "; give every document an identifier or none"))
     if "prefix" in parts:
         for part, other in (("reference", "prefix"), ("prefix", "reference")):
             alone = pl.col(parts[other]).is_not_null() & pl.col(parts[part]).is_null()
-            add(part, alone, f" but {parts[other]!r} is not; give both or neither")
-    return faults
+            found.append((part, alone, f" but {parts[other]!r} is not; give both or neither"))
+    return [Fault(wrong=wrong, name=parts[part], rest=rest) for part, wrong, rest in found]
 
 
 def faulty_rows(frame: pl.DataFrame, faults: list[Fault]) -> Iterator[tuple[int, str]]:
@@ -101,21 +106,6 @@ def faulty_rows(frame: pl.DataFrame, faults: list[Fault]) -> Iterator[tuple[int,
             value = frame[fault.name][row]
             shown = "null" if value is None else reprlib.repr(value)
             yield row, f"column {fault.name!r} is {shown}{fault.rest}"
-
-
-def _duplicates(
-    frames: Iterator[pl.DataFrame], repeated: pl.Series
-) -> Iterator[tuple[int, int, str]]:
-    """Compare the identifiers of equal hash in full; different ones may share a hash."""
-    first: dict[str, int] = {}
-    start = 0
-    for frame in frames:
-        names = frame.to_series()
-        for row in names.hash().is_in(repeated.implode()).arg_true():
-            before = first.setdefault(names[row], start + row)
-            if before != start + row:
-                yield start + row, before, names[row]
-        start += frame.height
 
 
 _WRITTEN = frozenset(
@@ -242,7 +232,15 @@ def resolve(
             )
     parts = _find_parts(names, raw, where)
     for part, name in parts.items():
-        _check_type(part, name, raw[name], where)
+        dtype, wanted = raw[name], _WANTED.get(part, "strings")
+        allowed = dtype in (pl.String, pl.Categorical, pl.Enum, pl.Null)
+        allowed |= wanted != "strings" and dtype.is_integer()
+        allowed |= wanted == _ANSWERS and (dtype == pl.Boolean or dtype.is_float())
+        if not allowed:
+            came = "nested JSON values" if dtype == pl.Object else f"type {dtype}"
+            raise CorpusError(
+                f"{where}: column {name!r} is the {part} but holds {came}; it must hold {wanted}"
+            )
     ours = {*reserved, *_WRITTEN, *Documents.column_names()}
     further: dict[str, str] = {}
     for column in raw:
@@ -252,6 +250,13 @@ def resolve(
                 name = _OURS + name
             further[name] = column
     return Columns(raw=raw, parts=parts, further=further)
+
+
+_ANSWERS = "booleans, or 0 and 1"
+_WANTED = {
+    **dict.fromkeys(("document_id", "group"), "strings or integers"),
+    **dict.fromkeys(("member", "label"), _ANSWERS),
+}
 
 
 def in_pairs(names: ColumnNames, raw: pl.Schema) -> tuple[str, str] | None:
@@ -264,17 +269,18 @@ def in_pairs(names: ColumnNames, raw: pl.Schema) -> tuple[str, str] | None:
 
 
 def _find_parts(names: ColumnNames, raw: pl.Schema, where: str) -> dict[str, str]:
-    default = asdict(ColumnNames())
-    wanted = asdict(names)
+    wanted, default = asdict(names), asdict(ColumnNames())
     given = {part: name for part, name in wanted.items() if name != default[part]}
-    for part, name in given.items():
-        if name not in raw:
-            raise _missing(part, name, raw, where)
     # A column that the user gave another part does not also play its own.
     free = [name for name in raw if name not in given.values()]
     parts = {part: name for part in wanted if (name := _find(part, free, where))} | given
-    if "text" not in parts:
-        raise _missing("text", "text", raw, where)
+    for part, name in ({"text": "text"} | given).items():
+        if name not in raw and parts.get(part, name) == name:
+            near = get_close_matches(name, raw.names(), n=1)
+            hint = f" (did you mean {near[0]!r}?)" if near else ""
+            there = ", ".join(map(repr, raw.names()[:_SHOWN])) + ", ..." * (len(raw) > _SHOWN)
+            way_out = f"name the {part} with {_option(part)}"
+            raise CorpusError(f"{where} has no column {name!r}{hint}, only {there}; {way_out}")
     for one, other in (("prefix", "reference"), ("reference", "prefix")):
         if one in parts and other not in parts:
             raise CorpusError(
@@ -307,32 +313,8 @@ def _option(part: str) -> str:
     return f"--{part.replace('_', '-')}-column"
 
 
-def _missing(part: str, name: str, raw: pl.Schema, where: str) -> CorpusError:
-    near = get_close_matches(name, raw.names(), n=1)
-    hint = f" (did you mean {near[0]!r}?)" if near else ""
-    present = ", ".join(map(repr, raw.names()[:_SHOWN])) + (", ..." if len(raw) > _SHOWN else "")
-    way_out = f"name the {part} with {_option(part)}"
-    return CorpusError(f"{where} has no column {name!r}{hint}, only {present}; {way_out}")
-
-
-def _check_type(part: str, name: str, dtype: pl.DataType, where: str) -> None:
-    allowed = dtype in (pl.String, pl.Categorical, pl.Enum, pl.Null)
-    wanted = "strings"
-    if part in ("document_id", "group"):
-        allowed, wanted = allowed or dtype.is_integer(), "strings or integers"
-    if part in ("member", "label"):
-        allowed = allowed or dtype == pl.Boolean or dtype.is_integer() or dtype.is_float()
-        wanted = "booleans, or 0 and 1"
-    if not allowed:
-        came = "nested JSON values" if dtype == pl.Object else f"type {dtype}"
-        raise CorpusError(
-            f"{where}: column {name!r} is the {part} but holds {came}; it must hold {wanted}"
-        )
-
-
 BadInput = Literal["refuse", "set-aside"]
 """What becomes of a file or a row that cannot be read."""
-_SET_ASIDE = "set aside what cannot be read with --bad-input set-aside"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -420,32 +402,31 @@ def read_documents(
         If the corpus cannot be read or a row is wrong; the message names file, row and column.
     """
     source = find_files(path)
-    rejected: dict[str, str] | None = {} if bad_input == "set-aside" else None
-    reading = Reading(encoding, rejected)
+    reading = Reading(encoding, {} if bad_input == "set-aside" else None)
     try:
-        if rejected is not None:
-            source = _readable(source, reading)
+        if reading.rejected is not None:
+            files = tuple(file for file in source.files if _is_readable(file, source, reading))
+            source = replace(source, files=files)
         return _read(source, columns or ColumnNames(), reading, reserved)
     except BadInputError as error:
         if bad_input is None:
             raise
         named = "name its encoding with --encoding, or " * isinstance(error, EncodingError)
-        raise CorpusError(f"{error}; or {named}{_SET_ASIDE}") from error
+        way_out = "set aside what cannot be read with --bad-input set-aside"
+        raise CorpusError(f"{error}; or {named}{way_out}") from error
 
 
-def _readable(source: Source, reading: Reading) -> Source:
-    """Leave out files that cannot be read to their end; their rows are read for it once more."""
-    reader, files = FORMATS[source.kind], []
-    for file in source.files:
-        try:
-            schema = reader.read_schema([file], reading)
-            for _ in reader.read_rows([file], schema, schema.names(), reading):
-                pass
-        except BadInputError as error:
-            reading.reject(error)
-        else:
-            files.append(file)
-    return replace(source, files=tuple(files))
+def _is_readable(file: SourceFile, source: Source, reading: Reading) -> bool:
+    """Whether a file can be read to its end, for which its rows are read once more."""
+    reader = FORMATS[source.kind]
+    try:
+        schema = reader.read_schema([file], reading)
+        for _ in reader.read_rows([file], schema, schema.names(), reading):
+            pass
+    except BadInputError as error:
+        reading.reject(error)
+        return False
+    return True
 
 
 def _read(
@@ -459,7 +440,7 @@ def _read(
         identity = names.document_id or "document_id"
         names = replace(names, document_id=identity, group=names.group or identity)
     pair, schema = in_pairs(names, raw), raw
-    if pair is not None:  # an identifier names both texts, so it is none
+    if pair is not None:  # an identifier names both texts, so neither has one
         others = {_PAIR_ID.get(name, name): raw[name] for name in raw if name not in pair}
         raw = pl.Schema({"text": pl.String(), "member": pl.Boolean(), **others})
     found = resolve(names, raw, where=source.given, reserved=reserved)
@@ -579,12 +560,19 @@ def read_canaries(path: Path) -> list[CanarySet]:
     sets: dict[str, CanarySet] = {}
     for number, line in enumerate(lines, start=1):
         try:
-            found = _checked(line)
-            if found.name in sets:
-                _refuse(f"the set {found.name!r} comes twice; give each set one line")
-        except ValueError as error:
-            raise CorpusError(f"{path}, line {number}: {error}") from error
-        sets[found.name] = found
+            one = _Line.model_validate_json(line)
+        except ValidationError as error:
+            fault = error.errors()[0]
+            where = "".join(f"{part!r}: " for part in fault["loc"][:1])
+            what = f"this is not a set of canaries ({where}{fault['msg']}); correct the line"
+            if fault["type"] == "value_error":
+                what = str(fault["ctx"]["error"])
+            raise CorpusError(f"{path}, line {number}: {what}") from error
+        if one.set in sets:
+            raise CorpusError(
+                f"{path}, line {number}: the set {one.set!r} comes twice; give each set one line"
+            )
+        sets[one.set] = CanarySet(name=one.set, texts=tuple(one.texts), published=one.published)
     return list(sets.values())
 
 
@@ -610,23 +598,16 @@ class _Line(BaseModel, extra="forbid", strict=True):
     seed: int = Field(ge=0)
     published: int
 
-
-def _checked(line: str) -> CanarySet:
-    """Read one line; ValueError says what is wrong and what to do."""
-    try:
-        given = _Line.model_validate_json(line)
-    except ValidationError as error:
-        fault = error.errors()[0]
-        where = "".join(f"{part!r}: " for part in fault["loc"][:1])
-        _refuse(f"this is not a set of canaries ({where}{fault['msg']}); correct the line")
-    if len(set(given.texts)) < len(given.texts):
-        _refuse(f"the set {given.set!r} has a text twice; give each text once")
-    if commitment(given.set, given.texts) != given.commitment:
-        _refuse(f"the texts of the set {given.set!r} are not those committed; give those")
-    if given.published != draw(given.commitment, len(given.texts), given.seed):
-        _refuse(f"the seed of the set {given.set!r} draws another text; correct 'published'")
-    return CanarySet(name=given.set, texts=tuple(given.texts), published=given.published)
-
-
-def _refuse(what: str) -> NoReturn:
-    raise ValueError(what)
+    @model_validator(mode="after")
+    def _is_honest(self) -> Self:
+        if len(set(self.texts)) < len(self.texts):
+            raise ValueError(f"the set {self.set!r} has a text twice; give each text once")
+        if commitment(self.set, self.texts) != self.commitment:
+            raise ValueError(
+                f"the texts of the set {self.set!r} are not those committed; give those"
+            )
+        if self.published != draw(self.commitment, len(self.texts), self.seed):
+            raise ValueError(
+                f"the seed of the set {self.set!r} draws another text; correct 'published'"
+            )
+        return self

@@ -20,7 +20,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import islice, takewhile
 from pathlib import Path, PurePath
 from typing import IO, Any, Literal, NamedTuple
 
@@ -404,12 +404,22 @@ def _first_line(error: BaseException) -> str:
 # skipped. The reader is Python's, in its strict mode, because it refuses what others repair.
 
 _BATCH_CHARS = 4 << 20
-_Record = tuple[str, list[str]]  # where it begins, fields
 
 
 def csv_schema(files: Sequence[SourceFile], reading: Reading) -> pl.Schema:
     """Return the columns that all files share, each of type String."""
-    return agreed_schema({str(file.path): _file_schema(file, reading) for file in files})
+    schemas = {}
+    for file in files:
+        _, header = next(_csv_records(file, reading), ("", []))
+        if not header:
+            raise BadInputError(file.path, "is empty", "its first line must name the columns")
+        for number, name in enumerate(header, 1):
+            if not name or name in header[: number - 1]:
+                what = f"is named {name!r} like one before it" if name else "has no name"
+                where = f"{file.path}, line 1"
+                raise BadInputError(where, f"column {number} {what}", "give it a name of its own")
+        schemas[str(file.path)] = pl.Schema(dict.fromkeys(header, pl.String()))
+    return agreed_schema(schemas)
 
 
 def csv_rows(
@@ -417,7 +427,8 @@ def csv_rows(
 ) -> Iterator[pl.DataFrame]:
     """Yield the rows of all files in order, some megabytes at a time."""
     for file in files:
-        header, records = _rows(file, reading)
+        records = _csv_records(file, reading)
+        _, header = next(records, ("", []))
         for batch in in_batches(records, lambda each: sum(map(len, each[1])), _BATCH_CHARS):
             fields = zip(*(record for _, record in batch), strict=True)
             frame = pl.DataFrame(dict(zip(header, fields, strict=True)), schema_overrides=schema)
@@ -425,48 +436,24 @@ def csv_rows(
 
 
 def csv_places(files: Sequence[SourceFile], reading: Reading) -> Iterator[str]:
-    return (where for file in files for where, _ in _rows(file, reading)[1])
+    for file in files:
+        yield from (where for where, _ in islice(_csv_records(file, reading), 1, None))
 
 
-def _file_schema(file: SourceFile, reading: Reading) -> pl.Schema:
-    header, _ = _rows(file, reading)
-    if not header:
-        raise BadInputError(file.path, "is empty", "its first line must name the columns")
-    for number, name in enumerate(header, 1):
-        if not name or name in header[: number - 1]:
-            what = f"is named {name!r} like one before it" if name else "has no name"
-            what = f"column {number} {what}"
-            raise BadInputError(f"{file.path}, line 1", what, "give it a name of its own")
-    return pl.Schema(dict.fromkeys(header, pl.String()))
-
-
-def _rows(file: SourceFile, reading: Reading) -> tuple[list[str], Iterator[_Record]]:
-    """Return the header, and the records that have as many fields."""
-    records = _records(file, reading)
-    _, header = next(records, ("", []))
-
-    def fitting() -> Iterator[_Record]:
-        for where, record in records:
-            if len(record) == len(header):
-                yield where, record
-            else:
-                what = f"{len(record)} fields where the header has {len(header)}"
-                reading.reject(_broken(where, what))
-
-    return header, fitting()
-
-
-def _records(file: SourceFile, reading: Reading) -> Iterator[_Record]:
-    """Yield the records that are not blank lines, the header first."""
-    tabs = ".tsv" in file.path.name.lower()
+def _csv_records(file: SourceFile, reading: Reading) -> Iterator[tuple[str, list[str]]]:
+    """Yield where each record begins and its fields: the header, then those with as many fields."""
+    where, n_columns = f"{file.path}, line 1", 0
     with open_text(file, reading) as text:
-        lines = bounded(file, text.readline)
+        lines, tabs = bounded(file, text.readline), ".tsv" in file.path.name.lower()
         reader = csv.reader(lines, strict=True, delimiter="\t" if tabs else ",")
-        where = f"{file.path}, line 1"
         try:
             while (record := _next_record(reader)) is not None:
-                if record:
+                n_columns = n_columns or len(record)
+                if len(record) == n_columns > 0:
                     yield where, record
+                elif record:
+                    what = f"{len(record)} fields where the header has {n_columns}"
+                    reading.reject(_broken(where, what))
                 where = f"{file.path}, line {reader.line_num + 1}"
         except csv.Error as error:
             raise _broken(where, f"not valid CSV, {error}") from error
@@ -624,24 +611,24 @@ def _read_batch(
     batch: list[_JsonRecord], types: Mapping[str, pl.DataType], reading: Reading
 ) -> pl.DataFrame:
     """Read some records; those that the strict parser let pass and Polars does not are bad."""
+
+    def read(records: list[_JsonRecord]) -> pl.DataFrame:
+        if not records:
+            return pl.DataFrame(schema=types)
+        return pl.read_ndjson(b"\n".join(record for _, record in records), schema=types)
+
     try:
-        return _read(batch, types)
+        return read(batch)
     except READ_ERRORS:
         good = []
         for record in batch:
             try:
-                _read([record], types)
+                read([record])
             except READ_ERRORS as error:
-                reading.reject(_broken(record[0], str(error).split("\n", 1)[0]))
+                reading.reject(_broken(record[0], _first_line(error)))
             else:
                 good.append(record)
-        return _read(good, types)
-
-
-def _read(batch: list[_JsonRecord], types: Mapping[str, pl.DataType]) -> pl.DataFrame:
-    if not batch:
-        return pl.DataFrame(schema=types)
-    return pl.read_ndjson(b"\n".join(record for _, record in batch), schema=types)
+        return read(good)
 
 
 # Files that are whole documents: ``.txt``, ``.html`` and ``.epub``, one document each.

@@ -206,8 +206,7 @@ def _embedder(embedder: str | None, asked: dict[str, Any]) -> str | ClientSettin
         raise click.UsageError("give --embedder MODEL, or --base-url URL and --model NAME")
     if embedder is not None:
         return embedder
-    from mia_batch.settings import load_settings
-    from mia_batch.settings.load import endpoint_settings
+    from mia_batch.settings import endpoint_settings, load_settings
 
     if "price_in" in asked:
         asked["price_out"] = 0.0  # an embedding has no output

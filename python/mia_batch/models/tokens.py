@@ -11,7 +11,7 @@ from operator import eq
 from typing import TYPE_CHECKING, Any, Self
 
 from mia_batch.errors import SettingsError
-from mia_batch.models.weights import Measure, cause_of, tokenizer_source, weights_source
+from mia_batch.models.weights import Measure, cause_of, config_of, tokenizer_source, weights_source
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -71,9 +71,10 @@ class Tokenizer:
     @classmethod
     def load(cls, model: str, revision: str | None = None, *, setting: str = "model") -> Self:
         """Load the tokenizer of a model; `SettingsError` names the ``setting`` that named it."""
-        from transformers import AutoConfig, AutoTokenizer
+        from transformers import AutoTokenizer
 
         source, source_revision = tokenizer_source(model, revision)
+        named = f"setting {setting!r}: the tokenizer of {model!r}"
         try:
             loaded = AutoTokenizer.from_pretrained(
                 source, revision=source_revision, trust_remote_code=False
@@ -81,20 +82,16 @@ class Tokenizer:
         except Exception as error:  # every library behind a tokenizer raises its own kind
             way_out = "give a folder that a tokenizer was saved to, or a hub name"
             if setting == "model":
-                way_out = "save a tokenizer beside the model's weights"
+                way_out = "save a tokenizer in the folder of the model's weights"
             raise SettingsError(
-                f"setting {setting!r}: the tokenizer of {model!r} cannot be loaded "
-                f"({cause_of(error)}); {way_out}"
+                f"{named} cannot be loaded ({cause_of(error)}); {way_out}"
             ) from error
         if setting != "tokenizer":  # which has no model here
-            weights, of_weights = weights_source(model, revision)
-            config = AutoConfig.from_pretrained(
-                weights, revision=of_weights, trust_remote_code=False
-            )
+            config = config_of(*weights_source(model, revision))
             if (reason := why_of_another(loaded, config)) is not None:
                 raise SettingsError(
-                    f"setting {setting!r}: the tokenizer of {model!r} is of another model: it "
-                    f"{reason}; save the model's own tokenizer beside its weights"
+                    f"{named} is of another model: it {reason}; save the model's own tokenizer "
+                    "in the folder of its weights"
                 )
         return cls(loaded)
 

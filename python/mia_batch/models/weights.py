@@ -13,7 +13,7 @@ from math import sqrt
 from pathlib import Path
 from statistics import median
 from threading import RLock
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import polars as pl
 from pydantic import ValidationError
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-_LONGEST = 300
-_ERROR_LINE = re.compile(r"(\w+(?:Error|Exception): .+)")
+_LONGEST = 300  # characters of a foreign message, which may quote a whole file
 
 
 def cause_of(error: BaseException) -> str:
@@ -40,13 +39,24 @@ def cause_of(error: BaseException) -> str:
 
 def first_error_in(log: str) -> str:
     """Find the first exception that a log tells of; later ones mostly follow from it."""
-    found = _ERROR_LINE.search(log)
+    found = re.search(r"(\w+(?:Error|Exception): .+)", log)
     return _shorten(found[1]) if found else "the log names no error"
 
 
 def _shorten(line: str) -> str:
     text = line.strip().rstrip(".")
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ..."
+
+
+def _refuse(reason: str) -> NoReturn:
+    raise SettingsError(f"setting 'model': {reason}")
+
+
+def config_of(model: str, revision: str | None) -> Any:  # noqa: ANN401 - a configuration of any model
+    """Load a model's configuration; no code that it names is run."""
+    from transformers import AutoConfig
+
+    return AutoConfig.from_pretrained(model, revision=revision, trust_remote_code=False)
 
 
 _LOADING = RLock()
@@ -87,12 +97,12 @@ _BEYOND_LORA = (
     *("modules_to_save", "use_dora", "lora_bias", "alora_invocation_tokens", "layer_replication"),
     *("use_bdlora", "use_qalora", "target_parameters", "trainable_token_indices"),
 )
-"""Settings of peft that make an adapter more than two matrices beside a frozen one."""
+"""Settings of peft that make an adapter more than two matrices added to a frozen one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adapter:
-    """What was tuned beside a base model that stays as it is.
+    """What was tuned in addition to a base model that stays as it is.
 
     ``kind`` is peft's name of the method. ``virtual_tokens`` stand before every text, and take
     their place of the context. ``rank`` is the highest of any matrix, ``modules`` are last names of
@@ -128,12 +138,19 @@ def read_adapter(model: str) -> Adapter | None:
         config = dict(json.loads(path.read_text(encoding="utf-8")))
         adapter = _described(model, config)
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise SettingsError(
-            f"setting 'model': {_CONFIG} of {model!r} cannot be read ({cause_of(error)}); save the "
-            "adapter again with save_pretrained"
-        ) from error
-    if (reason := _why_not_asked(adapter, config)) is not None:
-        raise SettingsError(f"setting 'model': the adapter {model!r} {reason}")
+        _refuse(
+            f"{_CONFIG} of {model!r} cannot be read ({cause_of(error)}); save the adapter again "
+            "with save_pretrained"
+        )
+    task, reason = config.get("task_type"), None
+    if adapter.kind not in (known := (*_INJECTED, *_VIRTUAL)):
+        reason = f"is of kind {adapter.kind}; known are {', '.join(known)}"
+    elif task != "CAUSAL_LM" and (task is not None or adapter.virtual_tokens):
+        reason = f"has the task type {task}; give one that was tuned for CAUSAL_LM"
+    elif "alora_invocation_tokens" in adapter.extras:
+        reason = "is an activated LoRA, which tunes only part of a text; give a plain LoRA"
+    if reason is not None:
+        _refuse(f"the adapter {model!r} {reason}")
     return adapter
 
 
@@ -152,10 +169,12 @@ def weights_source(model: str, revision: str | None) -> tuple[str, str | None]:
 
 
 def tokenizer_source(model: str, revision: str | None) -> tuple[str, str | None]:
-    """Say where a model's tokenizer lies, and its revision: beside an adapter, or at its base."""
-    if any(any(Path(model).glob(pattern)) for pattern in TOKENIZERS):
-        return model, revision
-    return weights_source(model, revision)
+    """Say where a model's tokenizer lies, and its revision: an adapter's own, or its base's."""
+    return (model, revision) if _has_any(model, TOKENIZERS) else weights_source(model, revision)
+
+
+def _has_any(folder: str | Path, patterns: Iterable[str]) -> bool:
+    return any(any(Path(folder).glob(pattern)) for pattern in patterns)
 
 
 def peft_missing() -> str | None:
@@ -170,10 +189,11 @@ def _described(folder: str, config: dict[str, Any]) -> Adapter:
         raise ValueError("it names no base_model_name_or_path")
     kind = str(config["peft_type"])
     initialised = config.get("init_lora_weights")
-    strange = isinstance(initialised, str) and initialised != "gaussian"
     extras = [name for name in _BEYOND_LORA if config.get(name)]
-    extras += ["init_lora_weights"] if strange else []
-    extras += ["bias"] if config.get("bias", "none") != "none" else []
+    if isinstance(initialised, str) and initialised != "gaussian":
+        extras.append("init_lora_weights")
+    if config.get("bias", "none") != "none":
+        extras.append("bias")
     ranks = dict(config.get("rank_pattern") or {}).values()
     return Adapter(
         folder=folder,
@@ -188,7 +208,7 @@ def _described(folder: str, config: dict[str, Any]) -> Adapter:
 
 
 def _tuned_modules(weights: Path) -> tuple[str, ...]:
-    """Last names of the modules that LoRA matrices stand beside; none where nobody can read it."""
+    """Last names of modules that have LoRA matrices; () for weights that nobody can read."""
     try:
         with weights.open("rb") as file:
             length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
@@ -197,19 +217,6 @@ def _tuned_modules(weights: Path) -> tuple[str, ...]:
         return ()
     tuned = (name.partition(".lora_")[0] for name in names if ".lora_" in name)
     return tuple(sorted({name.rpartition(".")[2] for name in tuned}))
-
-
-def _why_not_asked(adapter: Adapter, config: dict[str, Any]) -> str | None:
-    """Why an adapter is none of a causal language model, or of no kind that is known here."""
-    if adapter.kind not in (*_INJECTED, *_VIRTUAL):
-        known = ", ".join((*_INJECTED, *_VIRTUAL))
-        return f"is of kind {adapter.kind}; known are {known}"
-    task = config.get("task_type")
-    if task != "CAUSAL_LM" and (task is not None or adapter.virtual_tokens):
-        return f"has the task type {task}; give one that was tuned for CAUSAL_LM"
-    if "alora_invocation_tokens" in adapter.extras:
-        return "is an activated LoRA, which tunes only part of a text; give a plain LoRA"
-    return None
 
 
 # Whether a model has every tensor of its architecture, by its files' headers, and no noise.
@@ -352,7 +359,7 @@ def _load_config(model: str, revision: str | None, asked: str) -> tuple[Any, Any
     """Load a configuration, with the class of its model if transformers has one of this kind."""
     import transformers as library
 
-    config = library.AutoConfig.from_pretrained(model, revision=revision, trust_remote_code=False)
+    config = config_of(model, revision)
     name = (config.architectures or [config.model_type])[0]
     if asked == "any":  # its head may be another's
         return config, library.MODEL_MAPPING.get(type(config), None)
@@ -360,17 +367,17 @@ def _load_config(model: str, revision: str | None, asked: str) -> tuple[Any, Any
     if asked == "fills":
         return config, masked
     causal = library.MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
-    other, decodes = None, getattr(config, "is_decoder", True)
+    decodes = causal is not None and getattr(config, "is_decoder", True)
+    other = None
     if config.is_encoder_decoder:
         other = "an encoder-decoder"
-    elif name.endswith("ForMaskedLM") or (masked and not (causal and decodes)):
+    elif name.endswith("ForMaskedLM") or (masked and not decodes):
         other = "a masked model"
     elif name.endswith(_OTHER_HEADS):
         other = "no language model"
     if other is not None:
         _refuse(f"{model!r} is {other} ({name}); give a causal language model")
-    more = library.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING.get(type(config), None)
-    return config, causal or more
+    return config, causal or library.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING.get(type(config), None)
 
 
 def _parts(architecture: Any, config: Any) -> set[str]:  # noqa: ANN401 - transformers is untyped
@@ -446,16 +453,12 @@ def _fault(
     return f"have {first}{more}, for which {owner} has no place" if lost else None
 
 
-def _refuse(reason: str) -> NoReturn:
-    raise SettingsError(f"setting 'model': {reason}")
-
-
 # Whether a model is there at all, found out before any engine starts.
 
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin", "*.pt", "*.gguf")
 _SECONDS_FOR_HUB = 20.0
 _PARTS = {"config.json": ("config.json",), "weights": _WEIGHTS, "tokenizer": TOKENIZERS}
-_PARTS_OF_ADAPTER = {"adapter's weights": ("adapter_model.safetensors", "adapter_model.bin")}
+_PARTS_OF_ADAPTER = {"adapter's weights": _FILES_OF_ADAPTER}
 
 
 def check_model(model: str, revision: str | None = None, asked: str = "logprobs") -> None:
@@ -467,64 +470,51 @@ def check_model(model: str, revision: str | None = None, asked: str = "logprobs"
     adapter = read_adapter(model)
     if adapter is None:
         _check_checkpoint(model, revision, _PARTS, asked)
-    else:
-        _check_folder(Path(model), _PARTS_OF_ADAPTER)
-        _check_base(adapter, asked)
-        check_adapter(adapter)
-
-
-def _check_base(adapter: Adapter, asked: str) -> None:
-    """Check an adapter's base, which needs a tokenizer where the adapter has none."""
-    own = any(any(Path(adapter.folder).glob(pattern)) for pattern in TOKENIZERS)
+        return
+    _check_folder(model, _PARTS_OF_ADAPTER)
+    own = _has_any(model, TOKENIZERS)  # else its base needs one
     parts = {name: files for name, files in _PARTS.items() if not (own and name == "tokenizer")}
-    named = f"setting 'model': {adapter.folder!r} is an adapter of {adapter.base!r}, which"
+    named = f"{adapter.folder!r} is an adapter of {adapter.base!r}, which"
     if read_adapter(adapter.base) is not None:
-        raise SettingsError(f"{named} is an adapter itself; merge one of them into its own base")
+        _refuse(f"{named} is an adapter itself; merge one of them into its own base")
     try:
         _check_checkpoint(adapter.base, adapter.base_revision, parts, asked)
     except SettingsError as error:
         cause = str(error).removeprefix("setting 'model': ").rpartition(";")[0]
-        raise SettingsError(
+        _refuse(
             f"{named} cannot be used: {cause}; set base_model_name_or_path in its "
             "adapter_config.json to a checkpoint folder or a hub name"
-        ) from error
+        )
+    check_adapter(adapter)
 
 
 def _check_checkpoint(
     model: str, revision: str | None, parts: Mapping[str, Sequence[str]], asked: str
 ) -> None:
-    from transformers import AutoConfig
-
     path = Path(model)
     if path.is_dir():
-        _check_folder(path, parts)
+        _check_folder(model, parts)
     elif path.exists() or model.startswith(("/", ".", "~")) or model.count("/") > 1:
         what = "is a file" if path.exists() else "does not exist"
-        raise SettingsError(
-            f"setting 'model': {model!r} {what}; give a checkpoint folder or a hub name"
-        )
+        _refuse(f"{model!r} {what}; give a checkpoint folder or a hub name")
     else:
         _check_hub(model, revision)
     try:
-        AutoConfig.from_pretrained(model, revision=revision, trust_remote_code=False)
-    except Exception as error:
+        config_of(model, revision)
+    except Exception as error:  # every kind of model has its own
         way_out = "give a model that the installed transformers library knows"
         if "gated" in str(error):
             way_out = "ask for access on the hub, then log in with 'hf auth login'"
-        raise SettingsError(
-            f"setting 'model': the configuration of {model!r} cannot be read ({cause_of(error)}); "
-            f"{way_out}"
-        ) from error
+        _refuse(f"the configuration of {model!r} cannot be read ({cause_of(error)}); {way_out}")
     check_weights(model, revision, asked)
 
 
-def _check_folder(folder: Path, parts: Mapping[str, Sequence[str]]) -> None:
+def _check_folder(folder: str, parts: Mapping[str, Sequence[str]]) -> None:
     for part, patterns in parts.items():
-        if not any(any(folder.glob(pattern)) for pattern in patterns):
-            raise SettingsError(
-                f"setting 'model': the folder {str(folder)!r} has no {part} "
-                f"({', '.join(patterns)}); give a folder that save_pretrained has written, model "
-                "and tokenizer"
+        if not _has_any(folder, patterns):
+            _refuse(
+                f"the folder {folder!r} has no {part} ({', '.join(patterns)}); give a folder that "
+                "save_pretrained has written, model and tokenizer"
             )
 
 
@@ -532,13 +522,13 @@ def _check_hub(model: str, revision: str | None) -> None:
     from huggingface_hub import errors, model_info, try_to_load_from_cache
 
     neither = "it is neither a folder here nor {}; check the spelling"
+    no_hub = "it is no folder here, and the hub cannot be reached; check the network, or give the "
     causes: dict[type[Exception], str] = {
         errors.HFValidationError: neither.format("a possible hub name"),
         errors.RevisionNotFoundError: f"it has no revision {revision!r}; check the setting "
         "'revision'",
         errors.RepositoryNotFoundError: neither.format("on the hub"),
-        Exception: "it is no folder here, and the hub cannot be reached; check the network, or "
-        "give the folder of a downloaded checkpoint",
+        Exception: f"{no_hub}folder of a downloaded checkpoint",
     }
     cached: object = None
     try:
@@ -546,11 +536,8 @@ def _check_hub(model: str, revision: str | None) -> None:
         model_info(model, revision=revision, timeout=_SECONDS_FOR_HUB)
     except Exception as error:  # the network may throw anything
         kind = next(kind for kind in causes if isinstance(error, kind))
-        if kind is Exception and isinstance(cached, str):
-            return
-        raise SettingsError(
-            f"setting 'model': {model!r} cannot be found: {causes[kind]}"
-        ) from error
+        if not (kind is Exception and isinstance(cached, str)):
+            _refuse(f"{model!r} cannot be found: {causes[kind]}")
 
 
 # Which model it is: what a run records so that samples of two models are never mixed.
@@ -559,25 +546,24 @@ _PIECE = 1 << 20
 _SUFFIXES = frozenset({".bin", ".json", ".jinja", ".model", ".pt", ".safetensors", ".txt"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelIdentity:
+class ModelIdentity(NamedTuple):
     """Digest of a folder, or commit at the hub; the context in tokens, None where not stated."""
 
     digest: str
     max_model_len: int | None
 
 
-def identify_model(model: str, revision: str | None, asked: str = "logprobs") -> ModelIdentity:
+def identify_model(
+    model: str, revision: str | None = None, asked: str = "logprobs"
+) -> ModelIdentity:
     """Check that a model is there, and say which one it is; no weights are loaded.
 
     For what is ``asked`` see `check_weights`. An adapter has a digest of itself and its base, and
     what its virtual tokens leave of the base's context.
     """
-    from transformers import AutoConfig
-
     check_model(model, revision, asked)
     adapter, (base, of_base) = read_adapter(model), weights_source(model, revision)
-    config = AutoConfig.from_pretrained(base, revision=of_base, trust_remote_code=False)
+    config = config_of(base, of_base)
     digest = digest_folder(base) or str(config._commit_hash)
     context = getattr(config.get_text_config(), "max_position_embeddings", None)
     if adapter is not None:

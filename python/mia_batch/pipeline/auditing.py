@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from mia_batch import settings as rooms
 from mia_batch.attacks import names
 from mia_batch.corpus import digest_each, digest_of
 from mia_batch.errors import SettingsError
@@ -43,8 +44,7 @@ from mia_batch.places import fetched, is_url, mirrored
 from mia_batch.prompts.views import RunModel
 from mia_batch.report import earlier_sentences
 from mia_batch.settings import Settings, flattened, load_settings
-from mia_batch.settings import model as rooms
-from mia_batch.settings.model import names as split_names
+from mia_batch.settings import names as split_names
 from mia_batch.tables import read_finite, remove
 
 # Shards: processes, on one machine or many, that each work on some blocks of one run.

@@ -41,8 +41,7 @@ from mia_batch.pipeline.corpora import (
 from mia_batch.pipeline.manifest import Manifest, others_at_work
 from mia_batch.pipeline.run import Run
 from mia_batch.prompts.views import View
-from mia_batch.settings import Settings
-from mia_batch.settings.load import endpoint_settings, endpoint_tokenizer
+from mia_batch.settings import Settings, endpoint_settings, endpoint_tokenizer
 
 _REMOTE = ("openai", "replay")
 _OF_PLACEBO = (TEXT, LOWERCASE, PROBE)  # any model can be asked for them without more

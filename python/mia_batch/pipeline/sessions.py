@@ -32,8 +32,7 @@ from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.manifest import asking
 from mia_batch.plugins import extra
 from mia_batch.prompts.views import RunModel, View
-from mia_batch.settings import Settings
-from mia_batch.settings.load import endpoint_settings, endpoint_tokenizer
+from mia_batch.settings import Settings, endpoint_settings, endpoint_tokenizer
 from mia_batch.tables import in_background, is_followed
 
 if TYPE_CHECKING:

@@ -118,19 +118,18 @@ def test_a_finished_run_is_scored_with_other_attacks_without_a_model(tmp_path):
 
     def scored(*options):
         code, _, err = run("score", "run", *options, cwd=tmp_path)
-        assert code == 0, err
-        return pl.read_parquet(tmp_path / "run" / "scores.parquet")
+        return code, err
 
-    assert scored("--attacks-from", "mine.py")["most_words_v1"].to_list() == [3.0, 2.0]
-    code, _, err = run("score", "run", "--attacks", "rouge_l_v1,most_words_v1", cwd=tmp_path)
-    assert (code, "whose code is run only if you name it; give --attacks-from" in err) == (2, True)
-    both = scored("--attacks", "rouge_l_v1,most_words_v1", "--attacks-from", "mine.py")
+    named = ("--attacks", "rouge_l_v1,most_words_v1")
+    assert scored(*named, "--attacks-from", "mine.py")[0] == 0
+    both = pl.read_parquet(tmp_path / "run" / "scores.parquet")
     assert both.columns[-2:] == ["rouge_l_v1", "most_words_v1"]
-    assert both["rouge_l_v1"].to_list() == [0.5, 1.0]
+    assert both.select("rouge_l_v1", "most_words_v1").rows() == [(0.5, 3.0), (1.0, 2.0)]
+    code, err = scored(*named)
+    assert (code, "whose code is run only if you name it; give --attacks-from" in err) == (2, True)
     before = (tmp_path / "run" / "scores.parquet").read_bytes()
-    code, _, err = run("score", "run", "--attacks", "loss_v1", cwd=tmp_path)
-    assert code == 2
-    assert "loss_v1 needs log-probabilities" in err
+    code, err = scored("--attacks", "loss_v1")
+    assert (code, "loss_v1 needs log-probabilities" in err) == (2, True)
     assert (tmp_path / "run" / "scores.parquet").read_bytes() == before
 
 
@@ -160,25 +159,29 @@ def models(checkpoint, tmp_path_factory):
     return {"model": checkpoint, "damaged": damaged, "foreign": foreign, "masked": masked}
 
 
+GIVEN = "--input {corpus} --model {model}"
+DAMAGED = "--input {corpus} --model {damaged}"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--input", "none.parquet", "--model", "nowhere/at/all"], "none.parquet"),
-        (["--input", "{corpus}", "--model", "nowhere/at/all"], "setting 'model'"),
-        (["--input", "{corpus}", "--model", "{model}", "--samples", "0"], "setting 'samples' is"),
-        (["--input", "{corpus}", "--model", "{damaged}", "--dry-run"], "lack lm_head.weight"),
-        (["--input", "{corpus}", "--model", "{damaged}", "--engine", "vllm"], "lack lm_head.weig"),
-        (["--input", "{corpus}", "--model", "{damaged}", "--engine", "transformers"], "lack lm_h"),
-        (["--input", "{corpus}", "--model", "{foreign}", "--dry-run"], "is of another model: it"),
-        (["--input", "{corpus}", "--model", "{masked}", "--engine", "vllm"], "is a masked model"),
-        (["--input", "{corpus}", "--model", "{model}", "--engine", "x"], "setting 'engine' is 'x'"),
-        (["--input", "{corpus}"], "setting 'model' is missing"),
-        (["--input", "{corpus}", "--model", "{model}", "--out", "{corpus}"], "setting 'out'"),
-        (["--input", "{corpus}", "--model", "{model}", "--attacks", "x_v1"], "no attack 'x_v1'"),
-        (["--input", "{corpus}", "--model", "{model}", "--config", "no.toml"], "no file no.toml"),
-        (["attacks", "samia_v"], "no attack 'samia_v'; the nearest names are samia_v1"),
-        (["--nonsense"], "No such option"),
-        (["--samples", "3", "attacks"], "takes its own options"),
+        ("--input none.parquet --model nowhere/at/all", "none.parquet"),
+        ("--input {corpus} --model nowhere/at/all", "setting 'model'"),
+        ("--input {corpus}", "setting 'model' is missing"),
+        (f"{GIVEN} --samples 0", "setting 'samples' is"),
+        (f"{GIVEN} --engine x", "setting 'engine' is 'x'"),
+        (f"{GIVEN} --out {{corpus}}", "setting 'out'"),
+        (f"{GIVEN} --attacks x_v1", "no attack 'x_v1'"),
+        (f"{GIVEN} --config no.toml", "no file no.toml"),
+        (f"{DAMAGED} --dry-run", "lack lm_head.weight"),
+        (f"{DAMAGED} --engine vllm", "lack lm_head.weight"),
+        (f"{DAMAGED} --engine transformers", "lack lm_head.weight"),
+        ("--input {corpus} --model {foreign} --dry-run", "is of another model: it"),
+        ("--input {corpus} --model {masked} --engine vllm", "is a masked model"),
+        ("attacks samia_v", "no attack 'samia_v'; the nearest names are samia_v1"),
+        ("--nonsense", "No such option"),
+        ("--samples 3 attacks", "takes its own options"),
     ],
 )
 def test_a_wrong_request_exits_with_2_one_sentence_and_no_traceback(
@@ -186,7 +189,7 @@ def test_a_wrong_request_exits_with_2_one_sentence_and_no_traceback(
 ):
     corpus = tmp_path / "corpus.parquet"
     pl.DataFrame({"text": ["one two three four"]}).write_parquet(corpus)
-    filled = [text.format(corpus=corpus, **models) for text in arguments]
+    filled = arguments.format(corpus=corpus, **models).split()
     code, out, err = run(*filled, cwd=tmp_path)
     assert (code, out) == (2, "")
     assert message in err
@@ -231,23 +234,14 @@ def test_closed_streams_and_poor_terminals_change_nothing(tmp_path, script, code
     assert shell(script, tmp_path) == (code, "", "")
 
 
-def test_a_name_that_the_terminal_cannot_show_is_shown_all_the_same(checkpoint, tmp_path):
+def test_a_name_that_the_terminal_cannot_show_is_shown_all_the_same(tmp_path):
     pl.DataFrame({"text": ["one two three four"]}).write_parquet(tmp_path / "a [b] é?.parquet")
-    script = f"PYTHONIOENCODING=ascii $M --input ./a*.parquet --model '{checkpoint}' --dry-run"
+    recorded = {"prefix": ["one two"], "candidate": [" x"], "sample_index": [0]}
+    pl.DataFrame(recorded).write_parquet(tmp_path / "r.parquet")
+    script = "PYTHONIOENCODING=ascii $M --input ./a*.parquet --samples-from r.parquet --dry-run"
     code, out, err = shell(script, tmp_path)
     assert (code, err) == (0, "")
     assert "./a [b] \\xe9?.parquet" in out
-
-
-def test_unlabelled_input_shows_the_highest_scores(small_cli_run):
-    code, out, err, folder = small_cli_run
-    assert code == 0, err
-    assert "highest probe_leading_rarity_v1" in out
-    assert "[red]markup[/red] \ufffd[2Jclear" in out
-    assert "unscored: 1 targets: " in out
-    assert "sampling: 24 of 24 prompts" in err
-    scores = pl.read_parquet(folder / "run" / "scores.parquet")
-    assert scores["probe_leading_rarity_v1"].null_count() == 1
 
 
 @pytest.fixture(scope="module")
@@ -262,8 +256,17 @@ def small_cli_run(checkpoint, tmp_path_factory):
     return *run("--input", "corpus.parquet", cwd=folder), folder
 
 
-def test_a_folder_that_is_held_exits_with_1(small_cli_run):
-    *_, folder = small_cli_run
+def test_unlabelled_input_shows_the_highest_scores_and_a_folder_that_is_held_exits_with_1(
+    small_cli_run,
+):
+    code, out, err, folder = small_cli_run
+    assert code == 0, err
+    assert "highest probe_leading_rarity_v1" in out
+    assert "[red]markup[/red] \ufffd[2Jclear" in out
+    assert "unscored: 1 targets: " in out
+    assert "sampling: 24 of 24 prompts" in err
+    scores = pl.read_parquet(folder / "run" / "scores.parquet")
+    assert scores["probe_leading_rarity_v1"].null_count() == 1
     with FileLock(folder / "run" / ".lock"):
         code, out, err = run("--input", "corpus.parquet", cwd=folder)
     assert (code, out) == (1, "")

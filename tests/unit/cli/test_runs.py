@@ -13,8 +13,8 @@ from click.testing import CliRunner
 from rich.console import Console
 
 import mia_batch
-from mia_batch.cli.evidence import show_agreement
 from mia_batch.cli.main import command
+from mia_batch.cli.show import show_agreement
 from mia_batch.errors import RequestError, RunFolderError
 from mia_batch.pipeline import Run
 from mia_batch.pipeline.finished import report_of
@@ -141,36 +141,27 @@ def test_an_audit_ends_with_a_report_of_its_tables(run):
 
 
 def test_the_report_is_rendered_again_to_where_it_is_wanted(run, tmp_path):
-    (run.folder / "report.html").unlink()
-    page = tmp_path / "page.html"
-    assert invoke("report", run.folder)[1] == [f"report: {run.folder / 'report.html'}"]
-    assert invoke("report", run.folder, "--out", page)[1] == [f"report: {page}"]
-    assert page.read_text("utf-8") == report_of(run)
-    assert (run.folder / "report.html").read_text("utf-8") == report_of(run)
-
-
-def test_tables_to_paste_are_printed(run):
-    lines = invoke("report", run.folder, "--format", "md")[1]
+    page, written = tmp_path / "page.html", run.folder / "report.html"
+    written.unlink()
+    for options, at in (((), written), (("--out", page), page)):
+        assert invoke("report", run.folder, *options)[1] == [f"report: {at}"]
+        assert at.read_text("utf-8") == report_of(run)
+    lines = invoke("report", run.folder, "--format", "md")[1]  # to paste
     assert lines[0].startswith("* No text is known to be outside")
     pasted = "\n".join(invoke("report", run.folder, "--format", "csv")[1])
     found = pl.read_csv(io.StringIO(pasted), infer_schema_length=None)
     assert found["samia_matched_v1"].to_list() == run["scores"]["samia_matched_v1"].to_list()
-
-
-def test_another_primary_attack_is_what_the_page_is_about(run, tmp_path):
     shutil.copytree(run.folder, tmp_path / "run")
     again = rescore(tmp_path / "run", primary="longest_block_v1")
     assert "with the highest longest_block_v1" in (again.folder / "report.html").read_text("utf-8")
 
 
-def test_a_run_that_is_well_shows_its_root(recorded_books):
-    root = Run(recorded_books / "run").manifest.custody["root"]
+def test_a_run_that_is_well_shows_its_root_and_every_fault_has_a_line(recorded_books, copied):
     status, lines = invoke("verify", recorded_books / "run")
-    assert status == 0
-    assert lines[-1] == f"root of inputs and tables: {root}"
-
-
-def test_every_fault_has_a_line(copied):
+    root = Run(recorded_books / "run").manifest.custody["root"]
+    assert (status, lines[-1]) == (0, f"root of inputs and tables: {root}")
+    with Run(copied).held(), pytest.raises(RunFolderError, match="held by a live run"):
+        invoke("verify", copied)
     (copied / "scores.parquet").write_bytes(b"")
     (copied / "targets.parquet").unlink()
     (copied / "\x1b[2J.txt").touch()
@@ -182,23 +173,21 @@ def test_inputs_that_are_not_found_are_named_and_no_fault(copied, tmp_path):
     audit_books(tmp_path / "own")
     elsewhere = (tmp_path / "own" / "books").rename(tmp_path / "elsewhere")
     status, lines = invoke("verify", tmp_path / "own" / "run")
-    assert status == 0
-    assert lines[:3] == [
-        "not found, not checked: input/0.txt",
-        "not found, not checked: input/1.txt",
-        "say where these inputs lie by now with --input PATH",
-    ]
+    assert (status, lines[:3]) == (
+        0,
+        [
+            *(f"not found, not checked: input/{n}.txt" for n in (0, 1)),
+            "say where these inputs lie by now with --input PATH",
+        ],
+    )
     found = invoke("verify", tmp_path / "own" / "run", "--input", elsewhere)
     assert found == invoke("verify", copied)
 
 
 def drawn(*pairs):
-    row = {"target_id": "a", "view": "probe", "view_index": 0}
-    made = [
-        row | {"sample_index": number, "candidate": one, "again": other}
-        for number, (one, other) in enumerate(pairs)
-    ]
-    return pl.DataFrame(made)
+    columns = {"candidate": [one for one, _ in pairs], "again": [other for _, other in pairs]}
+    made = pl.DataFrame(columns).with_columns(target_id=pl.lit("a"), view=pl.lit("probe"))
+    return made.with_columns(view_index=0).with_row_index("sample_index")
 
 
 def test_the_first_difference_is_shown(capsys):
@@ -277,8 +266,3 @@ def test_what_cannot_be_done_is_said(
     places |= {"run": run.folder, "books": recorded_books / "run", "before": compared / "before"}
     with pytest.raises(kind, match=said):
         invoke(*(each.format(target=target_ids[0], **places) for each in asked))
-
-
-def test_a_run_that_is_held_is_not_checked(copied):
-    with Run(copied).held(), pytest.raises(RunFolderError, match="held by a live run"):
-        invoke("verify", copied)

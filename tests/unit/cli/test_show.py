@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from typing import Any
 
 import polars as pl
 import pytest
@@ -13,9 +12,6 @@ from rich.console import Console
 from mia_batch.attacks import defaults
 from mia_batch.cli.options import ConsoleObserver
 from mia_batch.cli.show import show_plan, show_run
-from mia_batch.evidence.parts import Block
-from mia_batch.evidence.request import EngineInfo
-from mia_batch.extras.ray import InHand, Joined, Pool, Worker
 from mia_batch.observer import WorkerState
 from mia_batch.pipeline.manifest import Manifest
 from mia_batch.pipeline.run import Run
@@ -108,9 +104,6 @@ def test_texts_that_help_to_answer_are_no_findings(run):
     change(run.path("scores"), role=pl.Series(["target", "calibration"], dtype=Role))
     lines = shown(run, 100).splitlines()
     assert [line.split()[0] for line in lines[2:4]] == ["0.250", "scores,"]
-
-
-def test_a_run_without_a_score_says_so(run):
     change(run.path("scores"), samia_v1=pl.lit(None, pl.Float64))
     assert shown(run, 100).startswith("no target has a score\n")
 
@@ -148,24 +141,3 @@ def test_each_of_several_workers_has_a_line_on_a_terminal(workers, terminal, lin
     rows = [" ".join(line.split()) for line in said.splitlines()]
     assert {row for row in rows if row.startswith("worker ")} == lines
     assert ("worker" in said) == bool(lines)
-
-
-def test_a_pool_says_what_its_workers_do():
-    info = EngineInfo(
-        engine="e", version="1", device="cpu", dtype="float32", max_model_len=1, max_sequences=1
-    )
-    joined = Joined(info=info, node="a", shared=True)
-    busy, idle = (Worker(f"worker {n}", None, joined, blocks=n, tokens=0) for n in (1, 2))
-    blocks = [
-        Block(index=index, first=0, last=1, attempt=0, label="l", units=pl.DataFrame())
-        for index in (7, 12)
-    ]
-    pool: Any = Pool.__new__(Pool)  # which asks nothing of a cluster
-    pool.workers = [busy, idle]
-    pool._asked = {n: InHand(busy, 1, block, 0) for n, block in enumerate(blocks)}
-    pool._starting = {0: Worker("worker 3", None)}
-    assert pool.states() == [
-        WorkerState("worker 1 on a", "blocks 7, 12", 1, 0.0),
-        WorkerState("worker 2 on a", "idle", 2, 0.0),
-        WorkerState("worker 3", "starting", 0, 0.0),
-    ]

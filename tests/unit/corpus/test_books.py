@@ -44,7 +44,7 @@ FORMS = [
 
 @pytest.mark.parametrize(
     ("line_end", "forms"),
-    [("\n", [*product(HEADERS, FOOTERS), *FORMS]), ("\r\n", FORMS), ("\r", FORMS)],
+    [("\n", [*product(HEADERS, FOOTERS)][::4] + FORMS), ("\r\n", FORMS), ("\r", FORMS)],
 )
 def test_the_book_is_found_in_every_form(line_end, forms):
     for header, footer in forms:
@@ -101,18 +101,12 @@ def test_what_follows_a_header_is_cut_with_it_only_there():
     assert cut("Produced by Jane\n\n" + BOOK).startswith("Produced by")
     text = HEADERS["the"] + "Produced by Jane\n\n" * 3 + BOOK + "\n\nProduced by Jane\n"
     assert cut(text) == BOOK + "\n\nProduced by Jane\n"
-
-
-def test_a_book_in_one_line_is_no_paragraph_of_its_header():
-    for header in ("the", "no line", "credits"):
+    for header in ("the", "no line", "credits"):  # a book in one line is no paragraph of it
         text = " ".join(f"{HEADERS[header]}{BOOK * 20}".split())
         assert " ".join((BOOK * 20).split()) in cut(text)
-
-
-def test_two_books_in_a_file_stay_two():
-    text = HEADERS["the"] + BOOK + FOOTERS["the"] + HEADERS["the"] + "word " * 2000 + FOOTERS["the"]
-    assert cut(text).startswith(BOOK)
-    assert cut(text).endswith("word " * 1999 + "word")
+    two = HEADERS["the"] + BOOK + FOOTERS["the"] + HEADERS["the"] + "word " * 2000 + FOOTERS["the"]
+    assert cut(two).startswith(BOOK)
+    assert cut(two).endswith("word " * 1999 + "word")
 
 
 @pytest.mark.parametrize(
@@ -228,18 +222,27 @@ def test_a_text_in_another_encoding_is_refused_with_its_place(content, declared,
     assert (str(error.value), error.value.line) == (f"{what}; save the file as UTF-8", line)
 
 
+NO_CODECS = ("none", "rot13", "hex", "zlib", "idna", "punycode", "unicode_escape", "utf-7")
+
+
 @pytest.mark.parametrize(
     ("name", "known"),
     [
         *[(" Latin-1 ", "iso8859-1"), ("x-sjis", "shift_jis"), ("UTF8", "utf-8"), ("437", "cp437")],
-        *dict.fromkeys(
-            ("rot13", "hex", "zlib", "idna", "punycode", "unicode_escape", "utf-7")
-        ).items(),
-        *dict.fromkeys(("", "none", "undefined", "a.b", "../utf-8", "\0", "utf-8\n\0")).items(),
+        *dict.fromkeys(NO_CODECS).items(),
+        *dict.fromkeys(("", "undefined", "a.b", "../utf-8", "\0", "utf-8\n\0")).items(),
     ],
 )
 def test_only_encodings_of_text_are_known(name, known):
     assert codec(name) == known
+    if name in NO_CODECS:
+        said = f"declares the encoding '{name}', which is not one of"
+        for head in (
+            f'<meta charset="{name}"><p>a',
+            f'<?xml version="1.0" encoding="{name}"?><p/>',
+        ):
+            with pytest.raises(BookError, match=said):
+                read_html(head.encode())
 
 
 PAGE = """<html><head><title> A
@@ -250,8 +253,14 @@ PAGE = """<html><head><title> A
 def test_a_page_is_read_as_browsers_show_it():
     assert read_html(PAGE.encode())[:3] == ("One\n\ncafé\n\ntwo", "A Page", "Ann Author")
     assert read_html(b"one<title> </title>")[:4] == ("one", None, None, None)
-    assert read_html(b" \n").text == read_html(b"<!-- only -->").text == read_html(b"").text == ""
-    assert read_html("<p>да".encode("cp1251"), "cp1251").text == "да"
+    for nothing in (b" \n", b"<!-- only -->", b""):
+        assert read_html(nothing).text == ""
+    for void in ("<title/>", '<script src="x"/>', "<style/>"):  # swallows nothing
+        book = read_html(page("<p>tête</p><div/>text", head=void).encode())
+        assert book.text == "tête\n\ntext"
+    # What is not XML is read once, and as HTML.
+    book = read_html(page("<p>a<sup><a href='#1'>1</a></sup>d&unknown;e<br>").encode())
+    assert (book.text, book.left_out["note_marks"]) == ("ad&unknown;e", 1)
 
 
 @pytest.mark.parametrize(
@@ -333,16 +342,6 @@ def test_a_licence_and_what_stands_in_it_are_counted_in_characters():
     assert left_out == {"licences": 1, "note_marks": 1, "characters": len("Legal\n\nwords") + 2}
 
 
-@pytest.mark.parametrize("void", ["<title/>", '<script src="x"/>', "<style/>"])
-def test_an_empty_element_of_xhtml_swallows_nothing(void):
-    assert read_html(page("<p>t\u00eate</p><div/>text", head=void).encode()).text == "tête\n\ntext"
-
-
-def test_a_page_that_is_not_xml_is_read_once_and_as_html():
-    book = read_html(page("<p>a<sup><a href='#1'>1</a></sup>d&unknown;e<br>").encode())
-    assert (book.text, book.left_out["note_marks"]) == ("ad&unknown;e", 1)
-
-
 @pytest.mark.parametrize(
     "content",
     [
@@ -355,28 +354,9 @@ def test_a_page_that_is_not_xml_is_read_once_and_as_html():
         b"<p>caf&eacute; &euro;",
     ],
 )
-def test_encodings(content):
+def test_encodings_of_pages(content):
     assert read_html(content).text == "café €"
-
-
-@pytest.mark.parametrize(
-    "name", ["none", "unicode_escape", "idna", "utf-7", "rot13", "hex", "zlib"]
-)
-def test_what_is_no_encoding_of_text_is_refused(name):
-    for declared in (
-        f'<meta charset="{name}"><p>a',
-        f'<?xml version="1.0" encoding="{name}"?><p/>',
-    ):
-        with pytest.raises(BookError, match=f"declares the encoding '{name}', which is not one of"):
-            read_html(declared.encode())
-
-
-def test_a_page_that_is_not_in_its_encoding_is_refused_with_the_line():
-    with pytest.raises(
-        BookError, match=r"^byte 0x9d is not valid shift_jis; save the file"
-    ) as error:
-        read_html(b'<meta charset="shift_jis">\n\n<p>a\x9d')
-    assert error.value.line == 3
+    assert read_html("<p>да".encode("cp1251"), "cp1251").text == "да"
 
 
 @pytest.mark.parametrize("nested", ["<div>", "<ul><li>", "<b>"])

@@ -38,7 +38,7 @@ from mia_batch.plugins import extra
 from mia_batch.prompts.views import SHADOW, RunModel, View, first_tokens
 from mia_batch.recipes import RECIPES, Recipe
 from mia_batch.schemas import Prompts, Samples
-from mia_batch.settings.load import endpoint_tokenizer
+from mia_batch.settings import endpoint_tokenizer
 from mia_batch.tables import sink
 
 if TYPE_CHECKING:

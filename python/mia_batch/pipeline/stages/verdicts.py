@@ -52,8 +52,7 @@ from mia_batch.prompts.views import View
 from mia_batch.report import preflight_sentences, sentences
 from mia_batch.report.sentences import gate_sentence, power_sentences
 from mia_batch.schemas import Blind, Findings, Metrics, Scores, Targets, Verdicts
-from mia_batch.settings import Settings
-from mia_batch.settings.model import VerdictSettings
+from mia_batch.settings import Settings, VerdictSettings
 from mia_batch.tables import sink, sink_frames
 
 # What the model was given of the texts, and what kinds of answers came back.

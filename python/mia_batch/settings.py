@@ -1,11 +1,14 @@
-"""The settings of an audit, by part."""
+"""The settings of a run: its parts, and one validated value from options and a TOML file."""
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields
 from enum import Enum
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
@@ -16,16 +19,21 @@ from pydantic import (
     ConfigDict,
     Field,
     StringConstraints,
+    ValidationError,
     ValidationInfo,
     field_validator,
     model_validator,
 )
 
+from mia_batch.errors import SettingsError
 from mia_batch.places import check_url, copy_of, is_url, place_of
 from mia_batch.recipes import Method, recipe_field
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from pydantic_core import ErrorDetails
+
+    from mia_batch.evidence.endpoint import ClientSettings
+    from mia_batch.models.tokens import Tokenizer
 
 Text = Annotated[str, Field(min_length=1)]
 Sentence = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
@@ -34,7 +42,7 @@ Column = Annotated[str | None, Field(min_length=1)]
 
 
 class Mark(Enum):
-    """What is to be known of a setting beside its type; stands in its annotation."""
+    """What is to be known of a setting, next to its type; stands in its annotation."""
 
     EVIDENCE = "changes a sample: a run holds evidence of one value"
     PATH = "names a file or folder"
@@ -85,6 +93,25 @@ def names(value: Any) -> Any:  # noqa: ANN401 - it is validated later
     return value
 
 
+def attack_names(value: object) -> object:
+    """Accept attacks by their names or as objects, which are registered; one or several."""
+    from mia_batch.attacks import Attack, register
+
+    several = names([value] if isinstance(value, Attack) else value)
+    if not isinstance(several, list | tuple):
+        return several
+    return [register(each).name if isinstance(each, Attack) else each for each in several]
+
+
+def folder_or_url(value: Path | str | None) -> Path | str | None:
+    """Refuse what can be no place of a run."""
+    if value == "":
+        raise ValueError("name a folder")
+    if is_url(value):
+        check_url(value)
+    return None if value is None else place_of(value)
+
+
 def one_address(value: object) -> object:
     """Refuse several addresses: a load balancer spreads requests over servers."""
     given = [value] if isinstance(value, str) else value
@@ -115,17 +142,15 @@ def arguments(value: object) -> object:
     """Accept ``["key=value", ...]`` as well as a table; a value is JSON where it parses as such."""
     if not isinstance(value, list | tuple):
         return value
-    pairs = [str(item).partition("=") for item in value]
-    if wrong := [key for key, equals, _ in pairs if not (key and equals)]:
-        raise ValueError(f"each must read KEY=VALUE, but {wrong[0]!r} does not")
-    return {key.replace("-", "_"): _literal(text) for key, _, text in pairs}
-
-
-def _literal(text: str) -> object:
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError:
-        return text
+    found: dict[str, object] = {}
+    for key, equals, text in (str(item).partition("=") for item in value):
+        if not (key and equals):
+            raise ValueError(f"each must read KEY=VALUE, but {key!r} does not")
+        try:
+            found[key.replace("-", "_")] = json.loads(text)
+        except json.JSONDecodeError:
+            found[key.replace("-", "_")] = text
+    return found
 
 
 class EndpointSettings(Part):
@@ -143,7 +168,7 @@ class EndpointSettings(Part):
     chat: bool = False
     """Ask the endpoint's chat completions, for chat-only models."""
     chat_instruction: Text | None = None
-    """What a chat model is told before the text to continue."""
+    """What is said to a chat model before the text to continue."""
     tokenizer: Annotated[Text | None, Mark.MODEL] = None
     """Folder or hub name of the endpoint's tokenizer; probe-logprobs need it. [default: tokens
     estimated]"""
@@ -199,6 +224,11 @@ class ColumnSettings(Part):
     """Column with a prefix of your own. [default: prefix, if there]"""
     reference_column: Column = None
     """Column with its true continuation. [default: reference, if there]"""
+
+
+def whole_number(value: object) -> object:
+    """Read digits, which a list of numbers does not accept as text."""
+    return int(value) if isinstance(value, str) and value.isdecimal() else value
 
 
 def _number_or_auto(value: object) -> object:
@@ -275,7 +305,7 @@ class MainSettings(Part):
     .html)."""
     model: Annotated[Text, Mark.MODEL, Mark.USUAL]
     """Folder of a checkpoint or an adapter, hub name, or the name at the endpoint."""
-    out: Annotated[Path | str | None, Mark.PATH, Mark.USUAL] = None
+    out: Annotated[Path | str | None, AfterValidator(folder_or_url), Mark.PATH, Mark.USUAL] = None
     """Run folder, here or in an object store (s3://bucket/run). [default: runs/INPUT-MODEL]"""
     config: Annotated[Text | None, Mark.PATH, Mark.USUAL] = None
     """TOML file of settings. [default: mia-batch.toml in the working directory, if there]"""
@@ -290,7 +320,7 @@ class MainSettings(Part):
     """default: probes at many points; matched: length-matched continuations; samia: the SaMIA
     authors' procedure whole; min-k: that of the Min-K% paper; spv: that of the SPV-MIA paper and
     later attacks on fine-tuned models."""
-    attacks: Annotated[tuple[str, ...] | None, BeforeValidator(names), Mark.USUAL] = None
+    attacks: Annotated[tuple[str, ...] | None, BeforeValidator(attack_names), Mark.USUAL] = None
     """Attacks, separated by commas. [default: the preset's]"""
     attacks_from: Annotated[Text | None, Mark.PATH] = None
     """Python file with attacks of your own; computed unless attacks names others."""
@@ -298,20 +328,6 @@ class MainSettings(Part):
     """Seed of the run; same seed, same samples."""
     max_failed: float = Field(default=0.05, ge=0, le=1)
     """Share of targets that may fail; with more the exit code is 1."""
-
-    @field_validator("out", mode="before")
-    @classmethod
-    def _named_folder(cls, value: object) -> object:
-        if value == "":
-            raise ValueError("name a folder")
-        return value
-
-    @field_validator("out")
-    @classmethod
-    def _path_or_url(cls, value: Path | str | None) -> Path | str | None:
-        if is_url(value):
-            check_url(value)
-        return None if value is None else place_of(value)
 
 
 class TextSettings(Part):
@@ -340,15 +356,12 @@ class TextSettings(Part):
     to them. [default: all]"""
     stride: Annotated[int | None, Mark.EVIDENCE] = Field(default=None, ge=1)
     """Words, or characters, between the starts of windows. [default: those of a window]"""
-    text_length: Annotated[Literal[32, 64, 128, 256] | None, Mark.EVIDENCE] = None
+    text_length: Annotated[
+        Literal[32, 64, 128, 256] | None, BeforeValidator(whole_number), Mark.EVIDENCE
+    ] = None
     """Nominal words of a text (samia preset). [default: each text's own]"""
     prefix_ratio: Annotated[float, Mark.EVIDENCE] = Field(default=0.5, gt=0, lt=1)
     """Share of a target's words that is given to the model."""
-
-    @field_validator("text_length", mode="before")
-    @classmethod
-    def _text_length_number(cls, value: object) -> object:
-        return int(value) if isinstance(value, str) and value.isdecimal() else value
 
 
 class EngineSettings(Part):
@@ -452,12 +465,6 @@ class ReportSettings(Part):
     --dry-run prints the plan's SHA-256."""
 
 
-def _even(value: int) -> int:
-    if value % 2:
-        raise ValueError("give an even number: every text is in half of the shadow models")
-    return value
-
-
 class FinetuningSettings(Part):
     """Reference models that a run makes: of what they are made, and how they are compared."""
 
@@ -475,8 +482,8 @@ class FinetuningSettings(Part):
     """Most tokens of a generation."""
     candidate_from: Annotated[Text | None, Mark.PATH] = None
     """Texts of the same kind, on which a second reference model is tuned (LiRA-Candidate)."""
-    shadows: Annotated[int, AfterValidator(_even)] | None = Field(default=None, ge=2, le=1024)
-    """Shadow models, each tuned on a random half of the texts (LiRA, RMIA)."""
+    shadows: int | None = Field(default=None, ge=2, le=1024, multiple_of=2)
+    """Shadow models, an even number: each text is in half of them, at random (LiRA, RMIA)."""
     tuning: Method = recipe_field("method")
     tuning_rank: int = recipe_field("rank")
     tuning_epochs: int = recipe_field("epochs")
@@ -559,29 +566,24 @@ RESOURCES = frozenset(
 """Arguments of engines that decide how much memory they take, never what they sample."""
 
 
-PARTS: tuple[type[Part], ...] = (
-    MainSettings,
-    TextSettings,
-    SamplingSettings,
-    EngineSettings,
-    LogprobSettings,
-    FinetuningSettings,
-    EndpointSettings,
-    RecordingSettings,
-    ClusterSettings,
-    VerdictSettings,
-    ExtractionSettings,
-    ReportSettings,
-    ColumnSettings,
-)
-"""The parts of the settings, in the order of the help."""
-_OF_WHOLE_TEXTS = ("neighbours_column", "paraphrases_column")
-_OF_ROUNDS = {"level": "group", "adjustment": "bh", "ties": "conservative"}
+_WHOLE_TEXTS = ("neighbours_column", "paraphrases_column")
+_ROUNDS = {"level": "group", "adjustment": "bh", "ties": "conservative"}
+"""What e-BH in rounds is valid for."""
 _ONE_PROCESS = {
     "openai": "an endpoint is asked by one process; raise --max-concurrency",
     "replay": "a recording is read by one process",
 }
-_KEYS = {part.key: part.engine_of for part in PARTS if part.key and part.engine_of}
+_NEEDED = (  # a setting, those of which it needs one, and what for
+    ("max_cost", ("price_in",), ""),
+    ("max_cost", ("price_out",), ""),
+    ("chat_instruction", ("chat",), ""),
+    ("stride", ("window_words", "window_characters"), ""),
+    ("member_shots", ("nonmember_shots",), ""),
+    (
+        *("non_members", ("non_members_known",)),
+        ": say how it is known that these texts are not in the training data",
+    ),
+)
 
 
 class Settings(
@@ -610,7 +612,7 @@ class Settings(
     def _dependent_defaults(cls, values: object) -> object:
         if not isinstance(values, dict):
             return values
-        values = _with_attacks_as_objects(dict(values))
+        values = dict(values)
         if values.get("preset") == "samia":
             values.setdefault("word_rule", "space")
         if values.get("preset") in ("min-k", "spv"):
@@ -653,139 +655,88 @@ class Settings(
             raise ValueError(f"known engines are {', '.join(known)}")
         return name
 
-    @field_validator("attacks")
+    @field_validator("attacks", "primary")
     @classmethod
     def _known_attacks(
-        cls, names: tuple[str, ...] | None, info: ValidationInfo
-    ) -> tuple[str, ...] | None:
-        if names is None:
-            return None
-        if not names:
-            raise ValueError("name at least one attack; `mia-batch attacks` lists them")
-        return tuple(_known(name, info) for name in dict.fromkeys(names))
+        cls, value: tuple[str, ...] | str | None, info: ValidationInfo
+    ) -> tuple[str, ...] | str | None:
+        """Look attacks up, unless the context says that their code has not been loaded."""
+        from mia_batch.attacks import get
 
-    @field_validator("primary")
-    @classmethod
-    def _known_primary(cls, name: str | None, info: ValidationInfo) -> str | None:
-        return None if name is None else _known(name, info)
+        if value is None:
+            return None
+        if not value:
+            raise ValueError("name at least one attack; `mia-batch attacks` lists them")
+        several = dict.fromkeys([value] if isinstance(value, str) else value)
+        if not (info.context and info.context["unknown attacks"]):
+            several = dict.fromkeys(get(name).name for name in several)
+        return next(iter(several)) if isinstance(value, str) else tuple(several)
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         """Refuse settings that are each right and do not go together."""
-        for is_wrong, message in chain(
-            self._engine_faults(),
-            self._sampling_faults(),
-            self._path_faults(),
-            self._text_faults(),
-            self._set_faults(),
-        ):
-            if is_wrong:
-                raise ValueError(message)
+        for faults in (self._engine_faults, self._text_faults, self._other_faults):
+            for fault in faults():
+                raise ValueError(fault)
         return self
 
-    def _engine_faults(self) -> Iterator[tuple[bool, str]]:
-        yield (
-            self.shard is not None and self.engine in _ONE_PROCESS,
-            f"setting 'shard' cannot be used with engine {self.engine!r}: "
-            f"{_ONE_PROCESS.get(self.engine)}",
-        )
+    def _engine_faults(self) -> Iterator[str]:
+        if self.shard is not None and self.engine in _ONE_PROCESS:
+            why = _ONE_PROCESS[self.engine]
+            yield f"setting 'shard' cannot be used with engine {self.engine!r}: {why}"
         for name, engine in _KEYS.items():
             given, asked = getattr(self, name) is not None, self.engine == engine
-            both = f"setting {name!r} belongs to engine {engine!r}; leave one of the two out"
-            yield given and not asked, both
-            yield asked and not given, f"engine {engine!r} needs setting {name!r} beside it"
+            if given and not asked:
+                yield f"setting {name!r} belongs to engine {engine!r}; leave one of the two out"
+            if asked and not given:
+                yield f"engine {engine!r} needs setting {name!r}"
         for part in (part for part in PARTS if part.engine_of not in (None, self.engine)):
             for name, field in part.model_fields.items():
-                wrong = f"setting {name!r} belongs to engine {part.engine_of!r}; leave it out"
-                yield getattr(self, name) != field.default, wrong
+                if getattr(self, name) != field.default:
+                    yield f"setting {name!r} belongs to engine {part.engine_of!r}; leave it out"
 
-    def _sampling_faults(self) -> Iterator[tuple[bool, str]]:
+    def _text_faults(self) -> Iterator[str]:
+        length, windows = self.text_length, [self.window_words, self.window_characters]
+        if None not in windows:
+            yield "settings 'window_words' and 'window_characters' are two; leave out one of them"
+        if self.preset == "samia" and self.word_rule != "space":
+            yield f"setting 'word_rule' is {self.word_rule!r}, but preset 'samia' needs 'space'"
+        if length is not None and self.preset != "samia":
+            yield "setting 'text_length' belongs to preset 'samia'; leave it out or set the preset"
+        if length is not None and self.window_words not in (None, length):
+            yield (
+                f"settings 'window_words' ({self.window_words}) and 'text_length' ({length}) "
+                "must be equal where both are given"
+            )
+        for name in _WHOLE_TEXTS:
+            if getattr(self, name) is not None and windows != [None, None]:
+                yield f"setting {name!r} is about whole texts; leave windows out"
+
+    def _other_faults(self) -> Iterator[str]:
         from mia_batch.prompts.views import SAMPLES_PER_TARGET
 
-        yield (
-            self.continuations > SAMPLES_PER_TARGET,
-            f"setting 'samples' is {self.samples}: a target has seeds for {SAMPLES_PER_TARGET} "
-            "samples; ask for fewer",
-        )
-        yield (
-            self.temperature == 0 and self.continuations > 1,
-            f"setting 'samples' is {self.continuations}, but at temperature 0 all samples of a "
-            "text are the same; ask for 1",
-        )
-        yield (
-            self.max_cost is not None and None in (self.price_in, self.price_out),
-            "setting 'max_cost' needs prices; give 'price_in' and 'price_out' beside it",
-        )
-        yield (
-            self.chat_instruction is not None and not self.chat,
-            "setting 'chat_instruction' belongs to 'chat'; set that too",
-        )
-
-    def _path_faults(self) -> Iterator[tuple[bool, str]]:
-        out = str(self.folder)
-        yield (
-            self.folder.exists() and not self.folder.is_dir(),
-            f"setting 'out' is {out!r}, which is a file; name a folder",
-        )
+        for name, needed, why in _NEEDED:
+            if getattr(self, name) is not None and not any(getattr(self, each) for each in needed):
+                yield f"setting {name!r} needs {' or '.join(map(repr, needed))} as well{why}"
+        n, out = self.continuations, str(self.folder)
+        if n > SAMPLES_PER_TARGET:
+            most = f"a target has seeds for {SAMPLES_PER_TARGET} samples; ask for fewer"
+            yield f"setting 'samples' is {n}: {most}"
+        if self.temperature == 0 and n > 1:
+            same = "at temperature 0 all samples of a text are the same; ask for 1"
+            yield f"setting 'samples' is {n}, but {same}"
+        if self.folder.exists() and not self.folder.is_dir():
+            yield f"setting 'out' is {out!r}, which is a file; name a folder"
         for name, path in (("input", self.input), ("model", self.model)):
-            yield (
-                os.path.realpath(out) == os.path.realpath(path),
-                f"setting 'out' is the {name} itself, {out!r}; choose another",
-            )
-
-    def _text_faults(self) -> Iterator[tuple[bool, str]]:
-        windows = [self.window_words, self.window_characters]
-        yield (
-            self.stride is not None and windows == [None, None],
-            "setting 'stride' needs 'window_words' or 'window_characters' beside it",
-        )
-        yield (
-            None not in windows,
-            "settings 'window_words' and 'window_characters' are two; leave out one of them",
-        )
-        yield (
-            self.preset == "samia" and self.word_rule != "space",
-            f"setting 'word_rule' is {self.word_rule!r}, but preset 'samia' needs 'space'",
-        )
-        yield (
-            self.text_length is not None and self.preset != "samia",
-            "setting 'text_length' belongs to preset 'samia'; leave it out or set the preset",
-        )
-        yield (
-            self.text_length is not None and self.window_words not in (None, self.text_length),
-            f"settings 'window_words' ({self.window_words}) and 'text_length' "
-            f"({self.text_length}) must be equal where both are given",
-        )
-        for name in _OF_WHOLE_TEXTS:
-            yield (
-                getattr(self, name) is not None and windows != [None, None],
-                f"setting {name!r} is about whole texts; leave windows out",
-            )
-
-    def _set_faults(self) -> Iterator[tuple[bool, str]]:
-        yield (
-            self.member_shots is not None and self.nonmember_shots is None,
-            "setting 'member_shots' needs 'nonmember_shots' beside it",
-        )
-        yield (
-            self.non_members is not None and self.non_members_known is None,
-            "setting 'non_members' needs 'non_members_known' beside it: say how it is known that "
-            "these texts are not in the training data",
-        )
-        yield (
-            self.primary is not None and self.primary not in (self.attacks or (self.primary,)),
-            f"setting 'primary' is {self.primary!r}, which 'attacks' does not name",
-        )
-        for name, needed in _OF_ROUNDS.items():
-            found = getattr(self, name)
-            yield (
-                self.stop_when_decided and found != needed,
-                f"setting 'stop_when_decided' needs {name!r} {needed!r}, not {found!r}",
-            )
-        yield (
-            list(self.length_edges) != sorted(set(self.length_edges)),
-            f"setting 'length_edges' is {self.length_edges}: each must exceed the one before",
-        )
+            if os.path.realpath(out) == os.path.realpath(path):
+                yield f"setting 'out' is the {name} itself, {out!r}; choose another"
+        if self.primary is not None and self.primary not in (self.attacks or (self.primary,)):
+            yield f"setting 'primary' is {self.primary!r}, which 'attacks' does not name"
+        for name, value in _ROUNDS.items():
+            if self.stop_when_decided and (found := getattr(self, name)) != value:
+                yield f"setting 'stop_when_decided' needs {name!r} {value!r}, not {found!r}"
+        if list(self.length_edges) != sorted(set(self.length_edges)):
+            yield f"setting 'length_edges' is {self.length_edges}: each must exceed the one before"
 
     @property
     def has_yardstick(self) -> bool:
@@ -796,7 +747,7 @@ class Settings(
     def columns(self) -> dict[str, Any]:
         """The settings that name columns of the corpus."""
         names = [name for name in type(self).model_fields if name.endswith("_column")]
-        return self.model_dump(include=set(names) - {"candidate_column", *_OF_WHOLE_TEXTS})
+        return self.model_dump(include=set(names) - {"candidate_column", *_WHOLE_TEXTS})
 
     @property
     def continuations(self) -> int:
@@ -830,25 +781,9 @@ class Settings(
         return values | {"engine_arg": kept, "preset": cut}
 
 
-def _with_attacks_as_objects(values: dict[str, Any]) -> dict[str, Any]:
-    """Register attacks that are objects, and put their names in."""
-    from mia_batch.attacks import Attack, register
-
-    named = values.get("attacks")
-    if isinstance(named, Attack):
-        named = [named]
-    if isinstance(named, list | tuple):
-        values["attacks"] = [
-            register(each).name if isinstance(each, Attack) else each for each in named
-        ]
-    return values
-
-
-def _known(name: str, info: ValidationInfo) -> str:
-    """Look up an attack, unless the context says that its code has not been loaded."""
-    from mia_batch.attacks import get
-
-    return name if info.context and info.context["unknown attacks"] else get(name).name
+PARTS: tuple[type[Part], ...] = Settings.__bases__[::-1]
+"""The parts of the settings, in the order of the help."""
+_KEYS = {part.key: part.engine_of for part in PARTS if part.key and part.engine_of}
 
 
 def _file_name(path_or_name: str) -> str:
@@ -856,3 +791,210 @@ def _file_name(path_or_name: str) -> str:
     path = Path(path_or_name)
     name = path.stem if path.suffix in {".parquet", ".jsonl", ".ndjson", ".csv"} else path.name
     return "".join("_" if letter in "*?[]" else letter for letter in name) or "here"
+
+
+def endpoint_settings(settings: Settings) -> ClientSettings:
+    """Return what the client follows; the key comes from the environment variable named."""
+    from mia_batch.evidence.endpoint import CHAT_INSTRUCTION, ClientSettings
+
+    key = os.environ.get(settings.api_key_env)
+    default = Settings.model_fields["api_key_env"].default
+    if key is None and settings.api_key_env != default:
+        raise SettingsError(
+            f"setting 'api_key_env' is {settings.api_key_env!r}, but there is no such environment "
+            "variable; set it to the endpoint's key"
+        )
+    names = {each.name for each in fields(ClientSettings)} - {"api_key"}
+    given: dict[str, Any] = {name: getattr(settings, name) for name in names}
+    given["base_url"] = given["base_url"] or ""
+    given["chat_instruction"] = given["chat_instruction"] or CHAT_INSTRUCTION
+    return ClientSettings(**given, api_key=key)
+
+
+def endpoint_tokenizer(settings: Settings) -> Tokenizer | None:
+    """Load the tokenizer that is named for the endpoint; None where none is."""
+    if settings.tokenizer is None:
+        return None
+    from mia_batch.models.tokens import Tokenizer
+
+    return Tokenizer.load(settings.tokenizer, setting="tokenizer")
+
+
+CONFIG_NAME = "mia-batch.toml"
+"""Settings file that is looked for in the working directory, never in the input's folder."""
+
+_TABLES = {part.table: part for part in PARTS if part.table is not None}
+_HOMES = {name: part.table for part in PARTS for name in part.model_fields}
+"""Of each setting its table."""
+
+
+def flattened(values: Mapping[str, object], where: str = "") -> dict[str, Any]:
+    """Take settings out of their tables; outside a table stands what has none.
+
+    A table is a mapping, or a part of the settings, of which what is set counts. ``engine``,
+    ``tuning``, ``extract`` and ``report`` are names of a table and of a setting in it: a value that
+    is no table is that setting. ``where`` follows the name of a setting in messages.
+    """
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        name = key.replace("-", "_")
+        part = _TABLES.get(name)
+        if part is not None and isinstance(value, Mapping | part):
+            inside = value if isinstance(value, Mapping) else value.model_dump(exclude_unset=True)
+            for given, each in inside.items():
+                _check_table(own := str(given).replace("-", "_"), part.table, where)
+                flat[own] = each
+        elif part is not None and name not in _HOMES and value is not None:
+            names = ", ".join([*part.model_fields][:3])
+            raise SettingsError(f"{name!r}{where} is a table of settings, such as {names}")
+        else:
+            if value is not None:
+                _check_table(name, None, where)
+            flat[name] = value
+    return flat
+
+
+def _check_table(name: str, table: str | None, where: str) -> None:
+    """Refuse a setting of another table; outside of tables a later check knows the names."""
+    if name not in _HOMES and table is not None:
+        known = _TABLES[table].model_fields
+        raise SettingsError(f"table [{table}]{where}: {_no_setting(name, known)}")
+    home = _HOMES.get(name, table)
+    if home == table or (table is None and home == name):
+        return
+    place = f"write it below [{home}]" if where else f"write {home}={{{name!r}: ...}}"
+    if home is None:
+        place = "write it above all tables" if where else f"write {name}=..."
+    stands = "in no table" if home is None else f"in the table {home!r}"
+    raise SettingsError(f"setting {name!r}{where} stands {stands}: {place}")
+
+
+def nested(flat: Mapping[str, object]) -> dict[str, Any]:
+    """Put settings into their tables: what `flattened` undoes."""
+    values: dict[str, Any] = {}
+    for name, value in flat.items():
+        table = _HOMES.get(name)
+        (values if table is None else values.setdefault(table, {}))[name] = value
+    return values
+
+
+_SAFE_ARGUMENTS = RESOURCES | {
+    *("block_size", "device_map", "enable_chunked_prefill", "enable_prefix_caching"),
+    *("enforce_eager", "kv_cache_dtype", "max_model_len", "pipeline_parallel_size"),
+    *("quantization", "seed"),
+}
+"""Arguments of engines that can load no code, whatever their value."""
+
+
+def load_settings(options: Mapping[str, object], *, use_config: bool = True) -> Settings:
+    """Join options and the settings file, options first, and validate the whole.
+
+    Settings that are None count as missing. The file is the option ``config``, by default
+    ``mia-batch.toml`` in the working directory, where there is one; paths in it are relative to its
+    own folder, and it can name no code. Without ``use_config`` no file is read. The code that
+    ``attacks_from`` names runs last, after all else was found right and the input was found.
+    `SettingsError` has a line for each setting that is wrong: its name, what came, what is allowed.
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    path = None
+    if use_config:
+        named = given.get("config") or (CONFIG_NAME if Path(CONFIG_NAME).is_file() else None)
+        path = None if named is None else Path(str(named))
+    if path is not None:
+        given = _read_config(path) | given | {"config": path}
+    settings = _validated(given, path, stored="attacks_from" in given)
+    if settings.attacks_from is None:
+        return settings
+    from mia_batch.attacks import load_file
+    from mia_batch.corpus import find_files
+
+    if use_config:
+        find_files(settings.input)
+    own = load_file(settings.attacks_from)
+    return _validated({"attacks": own} | given, path)
+
+
+def stored_settings(stored: Mapping[str, object], **changed: object) -> Settings:
+    """Take up the settings that a run stored, and validate them together with what has changed.
+
+    A run may be a stranger's: no code that it names is loaded, and attacks that nobody here knows
+    stay names.
+    """
+    values = {name: value for name, value in stored.items() if value is not None}
+    return _validated(values | changed, None, stored=True)
+
+
+def _validated(
+    values: Mapping[str, object], path: Path | None, *, stored: bool = False
+) -> Settings:
+    try:
+        return Settings.model_validate(values, context={"unknown attacks": stored})
+    except ValidationError as error:
+        lines = [_sentence(detail, path) for detail in error.errors()]
+        raise SettingsError("\n".join(lines)) from None
+
+
+def refuse_code(engine_arg: object, where: str, *, but: Iterable[str] = ()) -> None:
+    """Refuse arguments of engines that may load code, since a file may be a stranger's.
+
+    ``but`` names those that the user set as well.
+    """
+    pairs = engine_arg if isinstance(engine_arg, dict | list | tuple) else ()
+    asked, allowed = (
+        [str(each).partition("=")[0].replace("-", "_") for each in some] for some in (pairs, but)
+    )
+    for name in asked:
+        if name not in _SAFE_ARGUMENTS and name not in allowed:
+            raise SettingsError(
+                f"setting 'engine_arg': {where} sets {name}, which may load code; give it on the "
+                f"command line instead: --engine-arg {name}=VALUE"
+            )
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    try:
+        values = tomllib.loads(path.read_text("utf-8-sig"))
+    except FileNotFoundError:
+        raise SettingsError(f"setting 'config': there is no file {path}") from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise SettingsError(f"setting 'config': {path} cannot be read as TOML: {error}") from None
+    values = flattened(values, f" in {path}")
+    for name in ("attacks_from", "config"):
+        if name in values:
+            what = "runs code" if name == "attacks_from" else "names this file"
+            raise SettingsError(
+                f"setting {name!r} {what} and cannot be set in {path}; give it as an option"
+            )
+    refuse_code(values.get("engine_arg"), str(path))
+    paths = Settings.marked(Mark.PATH)
+    for name in paths + Settings.marked(Mark.MODEL):
+        value = values.get(name)
+        if name == "yardstick" and value in (CLASSICS, NO_YARDSTICK):
+            continue
+        is_path = name in paths or (path.parent / str(value)).exists()
+        if isinstance(value, str) and value and is_path and not is_url(value):
+            values[name] = str(path.parent / value)
+    return values
+
+
+def _no_setting(name: str, known: Iterable[str], where: str = "") -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else "`mia-batch --help` lists them all"
+    return f"there is no setting {name!r}{where}; {hint}"
+
+
+def _sentence(detail: ErrorDetails, path: Path | None) -> str:
+    """One pydantic error as a sentence that names the setting."""
+    name = str(detail["loc"][0]) if detail["loc"] else ""
+    where = f" in {path}" if path else ""
+    if detail["type"] == "extra_forbidden":
+        return _no_setting(name, Settings.model_fields, where)
+    if detail["type"] == "missing":
+        option = name.replace("_", "-")
+        return f"setting {name!r} is missing: give --{option}, or {name} = ... in {CONFIG_NAME}"
+    message = detail["msg"].removeprefix("Value error, ")
+    if not name:
+        return message
+    # An address may hold a password.
+    given = "" if is_url(detail["input"]) else f" is {detail['input']!r}"
+    return f"setting {name!r}{given}: {message[0].lower()}{message[1:]}"
