@@ -15,15 +15,17 @@ from mia_batch.inference.power import (
     area_of,
     effect_of,
     nulls_to_name,
-    planned_power,
     power,
-    power_findings,
     simulate,
+)
+from mia_batch.inference.sets import needed_for_bound, top_bound
+from mia_batch.inference.verdicts import (
+    planned_power,
+    power_findings,
+    verdicts,
     weigh,
     weight_findings,
 )
-from mia_batch.inference.sets import needed_for_bound, top_bound
-from mia_batch.inference.verdicts import verdicts
 from tests.unit.inference.scored import plan, rows, table
 
 BOOKS = table(
@@ -322,7 +324,7 @@ def test_weights_are_used_only_where_sets_are_separable_and_overlap():
     ).is_empty()
 
 
-def test_sets_that_differ_otherwise_are_still_told_apart():
+def test_sets_that_differ_otherwise_are_still_separable():
     """Targets lie at both ends of the nulls, which no straight line of log-odds describes."""
     rng = np.random.default_rng(2)
     frame, blind = shifted(rng, 0.0, n_targets=100)

@@ -54,7 +54,7 @@ def summed(
     evidence=None,
     extracted=(),
     candidates=(),
-    beside=False,
+    others=False,
     columns=None,
     gate="open",
     reason=None,
@@ -82,7 +82,7 @@ def summed(
         findings=finding_rows("gate", [{"verdict": gate, "reason": reason}]),
     )
     check(found, Rollup, what="rollup")
-    return found if beside else found.filter(pl.col("level") != "outside")
+    return found if others else found.filter(pl.col("level") != "outside")
 
 
 def said(number, sample, longest, near=0, **changed):
@@ -218,7 +218,7 @@ def test_documents_of_known_membership():
     assert found["member"].to_list() == [True, False, False, False]
 
 
-def test_documents_of_the_non_members_stand_beside_the_audited_ones():
+def test_documents_of_the_non_members_come_after_the_audited_ones():
     """Also where both have one name; what was extracted is of the audited one."""
     windows = document("a", 0.9, 0.8), document("a", 0.1, 0.3, role="non_member")
     found = summed(
@@ -227,7 +227,7 @@ def test_documents_of_the_non_members_stand_beside_the_audited_ones():
         *nulls(),
         evidence=features(said(0, 0, 5), said(2, 1, 21, near=30), said(3, 0, 4)),
         extracted=[{"document_id": "a", "longest_words": 25}],
-        beside=True,
+        others=True,
     )
     assert found["level"].to_list() == ["document", "outside"] + ["outside"] * 25
     assert found["member"].to_list() == [None] + [False] * 26
@@ -239,7 +239,7 @@ def test_documents_of_the_non_members_stand_beside_the_audited_ones():
     assert (row["reason"], row["contamination_reason"]) == (OUTSIDE, OUTSIDE)
     assert found["verdict"].to_list() == ["comes_out"] * 2 + ["cannot_tell"] * 25
     single = [row | {"n_windows": 1} for row in nulls()[::2]]
-    assert summed(*windows[0], *single, beside=True)["level"].to_list() == ["document"]
+    assert summed(*windows[0], *single, others=True)["level"].to_list() == ["document"]
 
 
 def test_a_column_of_any_name_says_something_of_the_document():
@@ -363,13 +363,18 @@ def test_passages_that_overlap_in_the_document_are_one():
     rows = document("a", *[0.2] * 3, group="g"), document("b", 0.1, 0.1, group="g")
     windows = [row | window(first) for row, first in zip(rows[0], (0, 20, 100), strict=True)]
     said_words = [(40, 62), (61, 90), (140, 162), (165, 180)]
-    told = [" ".join(words[slice(*at)]) for at in said_words]
+    passages = [" ".join(words[slice(*at)]) for at in said_words]
     found = summed(
         *windows,
         *rows[1],
         *nulls(),
         evidence=features(said(0, 0, 22), said(1, 0, 29), said(2, 0, 22), said(3, 0, 2)),
-        candidates=[[told[0], "x"], [told[1]], [f"{told[2]} x {told[3]}", None], ["y"]],
+        candidates=[
+            [passages[0], "x"],
+            [passages[1]],
+            [f"{passages[2]} x {passages[3]}", None],
+            ["y"],
+        ],
         extracted=[
             {
                 "document_id": "a",
@@ -389,7 +394,7 @@ def test_passages_that_overlap_in_the_document_are_one():
 def test_a_long_passage_is_one_that_one_answer_gives_in_full():
     words = [f"w{number:03}" for number in range(120)]
     reference = " ".join(words)
-    told = [" ".join(words[:40]), " ".join(words[30:70]), " ".join(words[60:115])]
+    passages = [" ".join(words[:40]), " ".join(words[30:70]), " ".join(words[60:115])]
     row = {"start": 0, "prefix": "", "reference": reference}
     asked, other = document("a", 0.2, 0.3)
 
@@ -400,6 +405,6 @@ def test_a_long_passage_is_one_that_one_answer_gives_in_full():
         found = summed(*rows, evidence=evidence, candidates=[candidates])
         return found.select("n_passages_20", "n_passages_50", "passages_from").row(0)
 
-    assert counts(*told[:2]) == (1, 0, "samples")
-    assert counts(*told) == (1, 1, "samples")
-    assert counts(told[0], told[2]) == (2, 1, "samples")
+    assert counts(*passages[:2]) == (1, 0, "samples")
+    assert counts(*passages) == (1, 1, "samples")
+    assert counts(passages[0], passages[2]) == (2, 1, "samples")
