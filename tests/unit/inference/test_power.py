@@ -80,10 +80,6 @@ def test_power_of_a_plan(targets, changes, expected):
     assert {name: getattr(made, name) for name in expected} == expected
 
 
-def test_one_side_alone_has_no_power():
-    assert planned_power(table(rows("target", [1])).lazy(), plan()) is None
-
-
 HARMONIC = sum(1 / i for i in range(1, 1001))
 
 
@@ -166,7 +162,9 @@ def test_findings_about_power():
         "together": (1 / comb(9, 3), "possible"),
         "nulls_needed": (3, None),
     }
-    assert power_findings(table(rows("target", [1])).lazy(), plan()).is_empty()
+    alone = table(rows("target", [1])).lazy()
+    assert planned_power(alone, plan()) is None
+    assert power_findings(alone, plan()).is_empty()
 
 
 def test_an_effect_and_an_auc_are_one():
@@ -199,14 +197,11 @@ def test_the_law_of_all_together_is_that_of_the_rank_sum():
     assert found.together == pytest.approx(np.mean(p <= 0.05), abs=0.06)
 
 
-def test_numbers_to_try_are_doubled_beyond_what_names_all_members():
+def test_numbers_to_try_are_doubled_and_members_are_among_those_asked_about():
     assert Design(asked=50, members=10, effect=1).sizes() == [10 * 2**power for power in range(7)]
-
-
-@pytest.mark.parametrize("members", [0, 4])
-def test_members_are_among_those_asked_about(members):
-    with pytest.raises(SettingsError, match=f"{members} members cannot be among 3 that are asked"):
-        Design(asked=3, members=members, effect=1)
+    for members in (0, 4):
+        with pytest.raises(SettingsError, match=f"{members} members cannot be among 3 that are"):
+            Design(asked=3, members=members, effect=1)
 
 
 def selected(scores, own, nulls, weights, q, draw):
@@ -345,23 +340,21 @@ def test_verdicts_with_weights():
     assert made["reason"][0] == "the blind classifiers did not see it, so that it has no weight"
 
 
-def test_groups_with_weights():
-    frame, blind = shifted(np.random.default_rng(0), 0.3)
+def test_groups_with_weights_or_no_answer_where_sets_do_not_overlap():
     names = pl.Series([f"g{number // 2}" for number in range(240)])
-    frame = frame.with_columns(group=names)
-    made = pl.concat(verdicts(frame.lazy(), ["a_v1"], plan(level="group"), blind=blind))
+
+    def answers(shift, seed):
+        frame, blind = shifted(np.random.default_rng(seed), shift)
+        frame = frame.with_columns(group=names).lazy()
+        return pl.concat(verdicts(frame, ["a_v1"], plan(level="group"), blind=blind))
+
+    apart, made = answers(6.0, 1), answers(0.3, 0)
+    assert apart["p_value"].null_count() == apart.height
+    assert apart["reason"][0].startswith("too few non-members are like the targets")
+    assert apart["reason"].null_count() == 0
     of = made.filter(level="group")
     assert of["method"].unique().to_list() == ["weighted_conformal_mean_of_2"]
     assert of["p_value"].null_count() == 0
     assert of["n_null"][0] < 90
     assert made.filter(level="collection")["method"].to_list() == ["permutation_by_odds"]
     assert made.filter(level="target")["adjustment"].unique().to_list() == ["by"]
-
-
-def test_no_answer_where_sets_do_not_overlap():
-    frame, blind = shifted(np.random.default_rng(1), 6.0)
-    frame = frame.with_columns(group=pl.Series([f"g{number // 2}" for number in range(240)]))
-    made = pl.concat(verdicts(frame.lazy(), ["a_v1"], plan(level="group"), blind=blind))
-    assert made["p_value"].null_count() == made.height
-    assert made["reason"][0].startswith("too few non-members are like the targets")
-    assert made["reason"].null_count() == 0
