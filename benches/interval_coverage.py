@@ -26,8 +26,8 @@ from benches.results import append_results, machine
 from mia_batch.inference.sets import codec_findings
 from mia_batch.metrics.evaluate import (
     Classes,
-    MetricRow,
     balanced_accuracy,
+    figure,
     macro_averages,
     metric_rows,
 )
@@ -317,10 +317,10 @@ def classes(made: Texts, score: NDArray[np.float64]) -> Classes:
     return Classes(member=made.member, score=score, cluster=made.cluster, row=row, n_unscored=0)
 
 
-def of_row(row: MetricRow) -> Interval | None:
-    if row.low is None:
+def of_row(row: dict[str, Any]) -> Interval | None:
+    if row.get("low") is None:
         return None
-    return Interval(low=row.low, high=there(row.high), confidence=0.95, method=there(row.method))
+    return Interval(low=row["low"], high=row["high"], confidence=0.95, method=row["method"])
 
 
 def of_auc(case: Case, made: Texts, rng: np.random.Generator) -> Found:
@@ -340,7 +340,11 @@ def of_balanced_accuracy(case: Case, made: Texts, rng: np.random.Generator) -> F
 def of_tpr(case: Case, made: Texts, rng: np.random.Generator) -> Found:
     truth = true_tpr(made.within, case.auc, case.budget, heavy=made.heavy)
     score = made.score(case.auc, rng)
-    rows = {row.fpr: row for row in metric_rows(classes(made, score)) if row.metric == "tpr_at_fpr"}
+    rows = {
+        row["fpr"]: row
+        for row in metric_rows(classes(made, score))
+        if row["metric"] == "tpr_at_fpr"
+    }
     return of_row(rows[case.budget]), truth
 
 
@@ -348,7 +352,7 @@ def of_fpr(case: Case, made: Texts, rng: np.random.Generator) -> Found:
     """True FPR of the threshold that spends the budget on these non-members."""
     found = classes(made, made.score(case.auc, rng))
     truth = 1 - made.below(found.curve.at_fpr(case.budget).threshold)
-    rows = {row.fpr: row for row in metric_rows(found) if row.metric == "fpr_at_threshold"}
+    rows = {row["fpr"]: row for row in metric_rows(found) if row["metric"] == "fpr_at_threshold"}
     return of_row(rows[case.budget]), truth
 
 
@@ -366,10 +370,10 @@ def of_difference(case: Case, made: Texts, rng: np.random.Generator) -> Found:
 def of_macro(case: Case, made: Texts, rng: np.random.Generator) -> Found:
     """Average over buckets of which each is harder than the one before."""
     areas = [case.auc - 0.05 * number for number in range(BUCKETS)]
-    of_buckets: list[tuple[dict[str, int], list[MetricRow]]] = []
+    of_buckets: list[tuple[dict[str, int], list[dict[str, Any]]]] = []
     for auc in areas:
         estimate, _ = estimate_auc(made.member, made.score(auc, rng))
-        row = MetricRow(metric="roc_auc", value=estimate.value).within(estimate_interval(estimate))
+        row = figure("roc_auc", None, estimate.value, estimate_interval(estimate))
         of_buckets.append(({}, [row]))
     ((_, average),) = macro_averages(of_buckets, clustered=False)
     return of_row(average), float(np.mean(areas))

@@ -201,7 +201,7 @@ def dataset_inference(
                 for seed in range(runs):
                     frame = drawn(rng, scores, **roles, non_member=((0,), n))
                     plan = VerdictPlan(primary=ALONE, level="collection", null_set="", seed=seed)
-                    made = infer_dataset(frame.lazy(), attacks, plan, told_apart=False)
+                    made = infer_dataset(frame.lazy(), attacks, plan, separable=False)
                     one = frame[ALONE].to_numpy()
                     if made.test is not None and made.paper_p_value is not None:
                         alone = collection_test(one[:n], one[n:], seed).p_value

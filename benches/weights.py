@@ -21,7 +21,7 @@ from scipy.stats import rankdata
 from mia_batch.inference.comparison import ComparisonSets, collection_test
 from mia_batch.inference.conformal import p_values, q_values, weighted_q_values
 from mia_batch.inference.findings import VerdictPlan
-from mia_batch.inference.power import weigh
+from mia_batch.inference.verdicts import weigh
 from mia_batch.stats.clusters import deal_folds
 
 if TYPE_CHECKING:

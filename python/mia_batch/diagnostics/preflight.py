@@ -39,7 +39,6 @@ class SideDuplicates(NamedTuple):
 
     @property
     def share(self) -> float | None:
-        """Share of texts concerned among those compared."""
         n_compared = self.n_texts - self.n_short
         return self.n_concerned / n_compared if n_compared else None
 
@@ -112,8 +111,7 @@ def _compare(texts: pl.DataFrame, others: pl.DataFrame, n_known: int) -> SideDup
 
 # Texts that look like parts of one book although no group says so.
 
-UNDECLARED = "undeclared book"
-"""The group of non-members that look like parts of one book."""
+UNDECLARED = "undeclared book"  # the group of non-members that look like parts of one book
 
 _MOST_TEXTS, _MOST_CHARACTERS, _LEAST_TEXTS = 1_000, 2_000, 20
 _PERMUTATIONS, _LEVEL, _MORE_ALIKE = 999, 0.01, 1.15
@@ -266,7 +264,7 @@ def _blind_rows(subject: str, blind: BlindBaseline) -> Iterator[_Row]:
     of = {"check": "blind_baseline", "subject": subject}
     figures = {"value": blind.auc, "high": blind.upper, "p_value": blind.p_value}
     said = {"verdict": blind.verdict, "reason": blind.reason}
-    yield of | {"statistic": "roc_auc"} | figures | said
+    yield {**of, "statistic": "roc_auc", **figures, **said}
     if blind.strongest is not None:
         yield of | {"statistic": "strongest", "value": blind.auc, "verdict": blind.strongest}
 

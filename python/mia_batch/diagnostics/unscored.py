@@ -83,8 +83,11 @@ def class_rows(
     """Make rows of findings of what is missing of each class."""
     rows: list[dict[str, object]] = []
     for which, name in enumerate(names):
-        figures = {"n_unscored": found.n_unscored[which], "n_texts": found.n_texts[which]}
-        figures |= {"share": found.shares[which]}
+        figures = {
+            "n_unscored": found.n_unscored[which],
+            "n_texts": found.n_texts[which],
+            "share": found.shares[which],
+        }
         rows += [{"subject": name, "statistic": each, "value": figures[each]} for each in figures]
         rows[-3]["reason"] = found.reasons[which]
     return rows

@@ -41,8 +41,8 @@ def read_comparison_sets(table: pl.LazyFrame, *, named: bool = True) -> Comparis
     """Sort the rows of targets or scores by role; without ``role`` every row is a target.
 
     The nulls are the rows of role ``non_member``; without any, the targets with ``member`` false,
-    which are not among the targets then. Rows of role ``shot`` are in no set. If not ``named``,
-    clusters have names only where two rows share one, or where there are canaries.
+    which are not among the targets then. If not ``named``, clusters have names only where two rows
+    share one, or where there are canaries.
     """
     columns = table.collect_schema().names()
     role = pl.col("role") if "role" in columns else pl.lit("target")
@@ -101,8 +101,7 @@ _MANY = 10_000
 _AT_ONCE = 1 << 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComparedUnits:
+class ComparedUnits(NamedTuple):
     """The clusters of one comparison set, each by as many of its windows as the others."""
 
     cluster: Ints  # ascending
@@ -111,7 +110,6 @@ class ComparedUnits:
     chosen: Ints  # rows of the windows compared, a line per cluster that has enough
 
     def statistics(self, scores: Floats, plan: VerdictPlan) -> Floats:
-        """Summarise the clusters that have enough windows."""
         return summarise(scores[self.chosen], plan.statistic)
 
     def too_few(self) -> list[str | None]:
@@ -123,24 +121,18 @@ class ComparedUnits:
         ]
 
 
-def usual_windows(sizes: Ints) -> int:
-    """Windows to compare where no number is given: nine groups in ten have as many."""
-    return int(np.quantile(sizes, 0.1, method="lower"))
-
-
 def windows_per_group(sets: ComparisonSets, plan: VerdictPlan) -> int:
-    """How many windows of each audited and null cluster are compared; scores play no part."""
+    """How many windows of each cluster are compared: the plan's, or as many as nine in ten have."""
     sizes = [
         np.unique(sets.cluster[rows], return_counts=True)[1] for rows in (sets.targets, sets.nulls)
     ]
-    return plan.windows_per_group or usual_windows(np.concatenate(sizes))
+    return plan.windows_per_group or int(np.quantile(np.concatenate(sizes), 0.1, method="lower"))
 
 
 def window_pattern(size: int, n_windows: int, seed: int) -> Ints:
-    """Choose windows of a group without looking at scores, spread out over the group; ascending.
+    """Choose one window of each of ``n_windows`` stretches of a group; scores play no part.
 
-    The group is cut into as many stretches as windows are wanted, and each gives one. The index
-    within the stretch is drawn once per seed, so it is alike in every group, null or not.
+    The index within the stretch is drawn once per seed, so it is alike in every group, null or not.
     """
     edges = np.arange(n_windows + 1) * size // n_windows
     shares = np.random.default_rng(seed).random(n_windows)
@@ -161,17 +153,11 @@ def cut_units(sets: ComparisonSets, rows: Ints, n_windows: int, seed: int) -> Co
     for size in np.unique(sizes[enough]):
         alike = sizes == size
         chosen[alike] = starts[alike, None] + window_pattern(int(size), n_windows, seed)
-    return ComparedUnits(
-        cluster=cluster, sizes=sizes, enough=enough, chosen=ordered[chosen[enough]]
-    )
+    return ComparedUnits(cluster, sizes, enough, ordered[chosen[enough]])
 
 
 def summarise(windows: Floats, statistic: Statistic) -> Floats:
-    """Summarise the windows of each group, a line per group; NaN where one is unscored.
-
-    Their p-values are `p_values` of these numbers: 1 + null groups that score as high, over 1 +
-    null groups. Windows are never treated as independent.
-    """
+    """Summarise the windows of each group, a line per group; NaN where one is unscored."""
     return np.asarray(_STATISTICS[statistic](windows, axis=-1), np.float64)
 
 
@@ -184,16 +170,12 @@ class CollectionTest(NamedTuple):
 
 
 def n_orders(n_groups: int, n_null: int) -> int:
-    """Count the ways to name the audited groups that `collection_test` tries, the real one too.
-
-    All C(G + K, G) where they are at most 20,000; otherwise 10,000, or 1,000 from 10,000 groups.
-    """
+    """Count the ways to name the audited groups that `collection_test` tries, the real one too."""
     drawn = _PERMUTATIONS if n_groups + n_null < _MANY else _PERMUTATIONS_OF_MANY
     return _n_ways(n_groups, n_null) or 1 + drawn
 
 
 def _n_ways(n_groups: int, n_null: int) -> int | None:
-    """Count all ways; None where they are too many to be tried."""
     if min(n_groups, n_null) > _MOST_OF_BOTH:  # a number of a million digits takes a minute
         return None
     ways = comb(n_groups + n_null, n_groups)
@@ -205,15 +187,13 @@ def collection_test(
 ) -> CollectionTest:
     """Test whether G groups rank higher together than K exchangeable null groups.
 
-    The p-value is the share of ways to name the audited groups, by `n_orders`, in which their ranks
-    have at least the sum observed. Only whole groups are exchanged, never windows. An unscored
-    group (NaN) has the lowest rank, an unscored null group the highest. With ``odds`` of all
-    groups, audited ones first, of being audited, ways are drawn with probabilities proportional to
-    the product of the odds of the G groups named: Berrett et al. (2020), "The conditional
-    permutation test for independence while controlling for confounders".
-
-    Pitman (1937), "Significance tests which may be applied to samples from any populations";
-    Phipson and Smyth (2010), "Permutation p-values should never be zero".
+    The p-value is the share of ways to name the audited groups in which their ranks have at least
+    the sum observed: Pitman (1937), "Significance tests which may be applied to samples from any
+    populations"; Phipson and Smyth (2010), "Permutation p-values should never be zero". Only whole
+    groups are exchanged, never windows. With ``odds`` of all groups, audited ones first, ways are
+    drawn with probabilities proportional to the product of the odds of the groups named: Berrett et
+    al. (2020), "The conditional permutation test for independence while controlling for
+    confounders".
     """
     ranks = pooled_ranks(groups, nulls)
     observed = ranks[: groups.size].sum()
@@ -268,8 +248,8 @@ def _orders(size: int, n_groups: int, n: int, seed: int | None) -> Iterator[Ints
 def _named_by_odds(odds: Floats, n_groups: int, rng: np.random.Generator) -> Flags:
     """Draw sets of so many groups with probabilities proportional to the product of their odds.
 
-    Group by group: log ``sums[i, k]`` is the sum of these products over all sets of k of the groups
-    from i on (Chen, Dempster and Liu 1994, "Weighted finite population sampling").
+    Log ``sums[i, k]`` is the sum of these products over all sets of k of the groups from i on:
+    Chen, Dempster and Liu (1994), "Weighted finite population sampling".
     """
     log_odds, n = np.log(odds), odds.size
     sums = np.full((n + 1, n_groups + 1), -np.inf)

@@ -44,14 +44,11 @@ def p_values(
     .. math:: p = (w + \sum_i w_i [\text{null}_i \ge \text{score}]) / (w + \sum_i w_i)
 
     ``own`` is w (NaN = unknown). Weights are 1 where nulls are exchangeable; `shared_weights` where
-    groups share the nulls; or odds of being audited by what else is known of a text. An unscored
-    null (NaN) counts as higher than all. Without ``ties`` a null counts as higher than an equal
-    score, which is conservative. P(p <= a) <= a under the null hypothesis, on average over null
-    sets.
-
-    Vovk, Gammerman and Shafer (2005), "Algorithmic Learning in a Random World", section 2.2; Bates
-    et al. (2023), arXiv:2104.08279; groups: Lee, Barber and Willett, arXiv:2306.06342; odds:
-    Tibshirani, Barber, Candes and Ramdas (2019), arXiv:1904.06019, equation 7.
+    groups share the nulls: Lee, Barber and Willett, arXiv:2306.06342; or odds of being audited by
+    what else is known of a text: Tibshirani, Barber, Candes and Ramdas (2019), arXiv:1904.06019,
+    equation 7. An unscored null (NaN) counts as higher than all, and without ``ties`` an equal one
+    as higher. P(p <= a) <= a on average over null sets: Vovk, Gammerman and Shafer (2005),
+    "Algorithmic Learning in a Random World", section 2.2; Bates et al. (2023), arXiv:2104.08279.
     """
     weight = np.ones(nulls.size) if weights is None else weights
     known = ~np.isnan(nulls)
@@ -91,11 +88,9 @@ def tie_draws(keys: Iterable[str], seed: int) -> Floats:
 def q_values(p: Floats, adjustment: Adjustment) -> Floats:
     """Adjust p-values: of all with q <= x at most a share x is false, on average over null sets.
 
-    Of several audits each has a line. A missing p-value (NaN) counts as 1 and stays in the number
-    of tests. Rounded to 12 digits, so that 0.1 is not above 0.1 by the error of a division.
-
-    Benjamini and Hochberg (1995); Benjamini and Yekutieli (2001), theorem 1.3; that p-values which
-    share their nulls allow the first: Bates et al. (2023), arXiv:2104.08279.
+    Of several audits each has a line. A missing p-value (NaN) counts as 1 and as a test. Benjamini
+    and Hochberg (1995); Benjamini and Yekutieli (2001), theorem 1.3; that p-values which share
+    their nulls allow the first: Bates et al. (2023), arXiv:2104.08279.
     """
     from scipy.stats import false_discovery_control
 
@@ -111,10 +106,8 @@ def weighted_q_values(
     """Lowest level in `_LEVELS`, or ``q``, at which each weighted p-value is on the list, else 1.
 
     Weighted conformalized selection with homogeneous pruning by one number, drawn from the
-    ``names`` of all tests and the seed; Benjamini-Hochberg is not proved to hold here. ``own`` are
-    the scores' weights, ``total`` is that of all nulls.
-
-    Jin and Candes (2023), arXiv:2307.09291, algorithm 1.
+    ``names`` of all tests and the seed: Jin and Candes (2023), arXiv:2307.09291, algorithm 1.
+    ``own`` are the scores' weights, ``total`` is that of all nulls.
     """
     made = np.where(np.isnan(p), np.nan, 1.0)
     known = np.flatnonzero(~np.isnan(p))
@@ -137,15 +130,13 @@ def weighted_q_values(
 
 
 def sensitivity_bound(p: Floats) -> Floats:
-    r"""Bias in the odds of scoring high, without membership, that would lift p above 0.05.
+    r"""Bias in the odds of scoring high, without membership, that would lift p above a = 0.05.
 
-    Where the target's odds of one of n + 1 ranks against another are up to \(\Gamma\) times as
-    large, it is in the first k = p (n + 1) with probability at most
-    \(\Gamma k / (\Gamma k + n + 1 - k)\), which exceeds a = 0.05 where
+    .. math:: \Gamma = \frac{1 / p - 1}{1 / a - 1}
 
-    .. math:: \Gamma > \frac{1 / p - 1}{1 / a - 1}
-
-    At least 1; NaN where p is missing or above 0.05 already. After Rosenbaum (1987), "Sensitivity
+    Where the odds of one of n + 1 ranks against another are up to \(\Gamma\) times as large, a
+    target is in the first k = p (n + 1) with probability at most \(\Gamma k / (\Gamma k + n + 1 -
+    k)\). At least 1; NaN where p is missing or above 0.05. After Rosenbaum (1987), "Sensitivity
     analysis for certain permutation inferences in matched observational studies".
     """
     low = np.where(p <= _LEVEL, p, np.nan)
@@ -158,26 +149,20 @@ def sensitivity_bound(p: Floats) -> Floats:
 _SAME = 1e-9  # relative difference of a score and the mean of its samples' values
 
 
-def standard_errors(values: Floats) -> Floats:
-    """Sd / sqrt(n) of each row of samples' values (NaN = no sample); NaN below two of them."""
-    n = np.count_nonzero(~np.isnan(values), axis=1)
-    many = n > 1
-    errors = np.full(n.size, np.nan)
-    errors[many] = np.nanstd(values[many], axis=1, ddof=1) / np.sqrt(n[many])
-    return errors
-
-
 def score_errors(values: pl.DataFrame, scores: pl.DataFrame) -> pl.DataFrame:
     """``target_id`` and ``standard_error`` of each ``score``, in its unit.
 
-    ``values`` has ``target_id``, ``sample_index`` and the attack's ``value`` on each sample alone.
-    The error is null where fewer than two samples have a value, or the score is not their mean.
+    ``values`` has the attack's ``value`` on each sample alone. The error is null where fewer than
+    two samples have a value, or the score is not their mean.
     """
     found = values.join(scores.select("target_id", row=pl.int_range(pl.len())), on="target_id")
     samples = found["sample_index"].rank("dense").to_numpy().astype(np.int64) - 1
     matrix = np.full((scores.height, int(samples.max(initial=0)) + 1), np.nan)  # NaN = no sample
     matrix[found["row"].to_numpy(), samples] = found["value"].fill_null(np.nan)
-    errors, score, present = standard_errors(matrix), scores["score"].to_numpy(), ~np.isnan(matrix)
-    means = np.where(present, matrix, 0.0).sum(axis=1) / np.maximum(present.sum(axis=1), 1)
+    score, present = scores["score"].to_numpy(), ~np.isnan(matrix)
+    n = present.sum(axis=1)
+    errors, many = np.full(n.size, np.nan), n > 1
+    errors[many] = np.nanstd(matrix[many], axis=1, ddof=1) / np.sqrt(n[many])
+    means = np.where(present, matrix, 0.0).sum(axis=1) / np.maximum(n, 1)
     errors[~(np.isnan(score) | np.isclose(means, score, rtol=_SAME, atol=1e-12))] = np.nan
     return scores.select("target_id", standard_error=pl.Series(errors, nan_to_null=True))

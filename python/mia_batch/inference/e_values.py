@@ -9,8 +9,8 @@ list. Decisions are a function of the scores, so that a run that was killed deci
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from math import isqrt
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -34,8 +34,7 @@ _LISTED = 0.5  # share of the groups with which early acceptance is planned
 _DIGITS = 9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rounds:
+class Rounds(NamedTuple):
     """What is asked when and what it counts, fixed before any score is seen."""
 
     ends: tuple[int, ...]  # windows of a group asked by the end of each round
@@ -47,11 +46,10 @@ class Rounds:
 def plan_rounds(n_windows: int, n_null: int, q: float) -> Rounds:
     """Plan rounds for groups of so many windows, against K null groups at level q.
 
-    A group's windows are asked by an eighth, a quarter, a half and whole; half of the null groups
-    are left after each round. The e-value of rank r is (K + 1) h(r), with h(r) proportional to 1/r
-    up to the square root of q (K + 1), the largest rank that can be listed. Rounds before the last
-    count as much as accepts a group of rank 1 where half of all are listed, but together at most a
-    half; where that accepts none before the end, the last counts alone.
+    Half of the null groups are left after each round. The e-value of rank r is (K + 1) h(r), h(r)
+    proportional to 1/r up to the square root of q (K + 1), the largest rank that can be listed.
+    Rounds before the last count as much as accepts a group of rank 1 where half of all are listed,
+    but together at most a half; where that accepts none before the end, the last counts alone.
     """
     ends = sorted({max(1, round(share * n_windows)) for share in _WINDOWS})
     n_ranks = max(1, isqrt(int(round(q * (n_null + 1), _DIGITS))))
@@ -61,25 +59,16 @@ def plan_rounds(n_windows: int, n_null: int, q: float) -> Rounds:
     early = 1 / (q * _LISTED * float(values[0]))
     n_early = min(int(_MOST_EARLY / early), len(ends) - 1)
     shares = [0.0] * (len(ends) - 1 - n_early) + [early] * n_early
-    return Rounds(
-        ends=tuple(ends),
-        kept=tuple(kept),
-        shares=(*shares, 1 - early * n_early),
-        values=tuple(values.tolist()),
-    )
+    shares.append(1 - early * n_early)
+    return Rounds(tuple(ends), tuple(kept), tuple(shares), tuple(values.tolist()))
 
 
 def e_bh(values: Floats) -> Floats:
-    """Return the smallest q at which e-BH lists each e-value; at most 1.
-
-    Benjamini-Hochberg's adjustment of 1/e; the list keeps its rate under any dependence: Wang and
-    Ramdas (2022), arXiv:2009.02824, theorem 2.
-    """
+    """Smallest q at which e-BH lists each e-value: Wang and Ramdas (2022), arXiv:2009.02824."""
     return q_values(1 / np.maximum(values, 1.0), "e-bh")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decisions:
+class Decisions(NamedTuple):
     """What is decided of audited groups after some rounds, and who is asked next."""
 
     values: Floats  # e-value of each audited group
@@ -107,12 +96,12 @@ def decide(
 
     .. math:: E_g = \sum_t \gamma_t e(R_g(t)), \quad e(r) = (K + 1) h(r), \quad \sum_r h(r) = 1
 
-    summed over the rounds in which g was asked. This holds however g is stopped: were g one of
-    K + 1 exchangeable groups of which all but the first c(t) are left out after each round, it
-    would be at each rank with probability at most 1 / (K + 1), so that e and the weighted sum have
-    expectation at most 1. The null groups kept here are the first c(t) of K, so the rank of g is
-    never better, and whatever else stops g leaves out terms that are not negative. Conformal
-    e-values: Bashari et al. (2023), arXiv:2302.07294; halving: Karnin, Koren and Somekh (2013).
+    summed over the rounds in which g was asked. This holds however g is stopped: were g one of K +
+    1 exchangeable groups of which all but the first c(t) are left out after each round, it would be
+    at each rank with probability at most 1 / (K + 1). The null groups kept here are the first c(t)
+    of K, so the rank of g is never better, and whatever else stops g leaves out terms that are not
+    negative. Conformal e-values: Bashari et al. (2023), arXiv:2302.07294; halving: Karnin, Koren
+    and Somekh (2013).
     """
     of_rank = np.array([*rounds.values, 0.0])
     values = np.zeros(len(groups))
@@ -138,14 +127,7 @@ def decide(
         to_come = of_rank[0] * sum(rounds.shares[number + 1 :])
         accepted = e_bh(values) <= q
         asked &= ~accepted & (e_bh(values + np.where(asked, to_come, 0.0)) <= q)
-    return Decisions(
-        values=values,
-        accepted=accepted,
-        asked=asked,
-        nulls_asked=kept & asked.any(),
-        n_windows=n_windows,
-        n_null_windows=n_null_windows,
-    )
+    return Decisions(values, accepted, asked, kept & asked.any(), n_windows, n_null_windows)
 
 
 class RoundsTest:
@@ -209,7 +191,6 @@ class RoundsTest:
         )
 
     def findings(self, scores: pl.LazyFrame) -> pl.DataFrame:
-        """Rows of check ``e_values``: what was decided, and how many windows were asked."""
         score = read_finite(scores, self._plan.primary, self._sets.cluster.size)
         found, n_windows = self.decisions(score), self.rounds.ends[-1]
         enough = self._groups.enough

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache, partial
 from itertools import count
 from math import floor
@@ -20,6 +19,7 @@ from mia_batch.stats import Floats, Ints
 from mia_batch.stats.clusters import design_effect
 from mia_batch.stats.intervals import CONFIDENCE
 
+_SCORED = ("scored audited", "scored calibration non-member", "scored calibration member")
 _ASSUMPTIONS = {
     "fieller": "assumes that the members among the targets score as high as the calibration "
     "members, and the others as the calibration non-members",
@@ -31,7 +31,7 @@ _ASSUMPTIONS = {
 class Flagged(NamedTuple):
     """How many of ``total`` (at least 1) texts, or groups of texts, score above a threshold.
 
-    Not whole where texts depend on each other: so many independent ones would tell as much.
+    Not whole where texts depend on each other: so many independent ones would be as good.
     """
 
     above: float
@@ -48,8 +48,7 @@ class Flagged(NamedTuple):
         return rate * (1 - rate)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Contamination:
+class Contamination(NamedTuple):
     """Share of members among the targets, in [0, 1], or the reason why it is withheld."""
 
     method: str
@@ -59,10 +58,6 @@ class Contamination:
     confidence: float = CONFIDENCE
     reason: str | None = None
 
-    @property
-    def assumption(self) -> str:
-        return _ASSUMPTIONS[self.method]
-
 
 def contamination_rate(
     targets: Flagged, nonmembers: Flagged, members: Flagged, *, blind_warns: bool
@@ -70,16 +65,15 @@ def contamination_rate(
     r"""Share of members among the targets, from the rates of labelled calibration data.
 
     With F, FPR and TPR the flagged shares of targets, calibration non-members and members, the
-    estimate is (F - FPR) / (TPR - FPR). The interval holds every share \(\pi\) with
+    estimate is (F - FPR) / (TPR - FPR): Rogan and Gladen (1978). The interval holds every share
+    \(\pi\) with
 
     .. math:: (F - (1 - \pi) FPR - \pi TPR)^2 \le z^2 (\pi v_1 / m + (1 - \pi) v_0 / m
         + (1 - \pi)^2 v_0 / n_0 + \pi^2 v_1 / n_1)
 
-    where v is `Flagged.spread` of members (1) and non-members (0), and \(\pi\) is held within
-    [0, 1] in the first two terms. Withheld where ``blind_warns`` (calibration labels can be told
-    apart without the model), where the interval of TPR - FPR holds 0, and where no share agrees.
-
-    Fieller (1954); Rogan and Gladen (1978), for the estimate.
+    where v is `Flagged.spread` of members (1) and non-members (0), and \(\pi\) is held within [0,
+    1] in the first two terms: Fieller (1954). Withheld where the interval of TPR - FPR holds 0, and
+    where no share agrees.
     """
     from scipy.optimize import brentq
 
@@ -120,8 +114,7 @@ def contamination_bound(targets: Flagged, *, n_null: int, rank: int) -> Contamin
 
     The threshold is the k-th largest of n null scores, k chosen before scores are seen. If M of m
     targets are members, at least f - M of the m - M others are flagged, so the bound is the
-    smallest M with P(BetaBinomial(m - M, k, n + 1 - k) >= f - M) > 1 - confidence, divided by m.
-
+    smallest M with P(BetaBinomial(m - M, k, n + 1 - k) >= f - M) > 1 - confidence, divided by m:
     Gumbel and von Schelling (1950), "The distribution of the number of exceedances".
     """
     fewest = fewest_members(targets, n_null=n_null, rank=rank, confidence=CONFIDENCE)
@@ -159,17 +152,13 @@ def null_rank(n: int, fpr: float) -> int:
 
 
 def null_threshold(nulls: Floats, fpr: float) -> tuple[int, float]:
-    """Return k and the k-th largest null: k = floor(fpr (n + 1)), at least 1; NaN counts as above.
-
-    Without nulls nothing lies above the threshold.
-    """
+    """Return k and the k-th largest null, k as of `null_rank`; NaN counts as above."""
     rank = null_rank(nulls.size, fpr)
     highest = np.sort(np.nan_to_num(nulls, nan=np.inf))
     return rank, float(highest[-rank]) if nulls.size else np.inf
 
 
 def _too_few(sets: Iterable[tuple[str, int, bool]]) -> str | None:
-    """Say which set has too few groups or texts for an estimate: name, number, and if grouped."""
     for name, n, grouped in sets:
         unit, fewest = ("groups", _FEWEST_GROUPS) if grouped else ("texts", 1)
         if n < fewest:
@@ -177,72 +166,70 @@ def _too_few(sets: Iterable[tuple[str, int, bool]]) -> str | None:
     return None
 
 
-class ContaminationEstimates:
-    """Estimates of the contamination rate, prepared once for all attacks.
+def contamination_test(
+    sets: ComparisonSets, plan: VerdictPlan, *, blind_warns: bool
+) -> Callable[[AttackScores], Iterator[pl.DataFrame]]:
+    """Prepare estimates of the contamination rate by any attack.
 
     The units are clusters of texts, by their statistic over as many windows each; where no texts
     share a cluster, they are texts. With fewer than 20 groups in a set nothing is estimated.
-    ``blind_warns``: the labels of the calibration data can be told apart without the model.
     """
+    rows, calibration = (
+        [sets.targets, sets.nulls],
+        (sets.calibration_nonmembers, sets.calibration_members),
+    )
+    calibrated = any(of_set.size for of_set in calibration)
+    rows += calibration if calibrated else ()
+    grouped = sets.share_clusters(*rows)
+    n_windows = windows_per_group(sets, plan) if grouped else 1
+    units = [cut_units(sets, of_set, n_windows, plan.seed) for of_set in rows]
 
-    def __init__(self, sets: ComparisonSets, plan: VerdictPlan, *, blind_warns: bool) -> None:
-        self._plan, self._blind_warns = plan, blind_warns
-        rows = [sets.targets, sets.nulls]
-        self._calibrated = bool(sets.calibration_members.size + sets.calibration_nonmembers.size)
-        if self._calibrated:
-            rows += [sets.calibration_nonmembers, sets.calibration_members]
-        self._grouped = sets.share_clusters(*rows)
-        n_windows = windows_per_group(sets, plan) if self._grouped else 1
-        self._units = [cut_units(sets, of_set, n_windows, plan.seed) for of_set in rows]
+    def missing(*named: tuple[str, Floats]) -> str | None:
+        return _too_few((name, of_set.size, grouped) for name, of_set in named)
 
-    def rows(self, found: AttackScores) -> Iterator[pl.DataFrame]:
+    def estimates(found: AttackScores) -> Iterator[pl.DataFrame]:
         """Yield the lower bound and, where there are calibration data, the point estimate.
 
-        A unit above the `null_threshold` is flagged. Unscored targets count as not flagged in the
-        lower bound and are left out of the point estimate, as unscored calibration units are.
+        Unscored targets count as not flagged in the lower bound and are left out of the point
+        estimate, as unscored calibration units are.
         """
-        targets, nulls, *calibration = (
-            units.statistics(found.scores, self._plan) for units in self._units
-        )
-        rank, threshold = null_threshold(nulls, self._plan.fpr)
-        lack = self._lack(("audited", targets), ("null", nulls))
+        values = [of_set.statistics(found.scores, plan) for of_set in units]
+        targets, nulls = values[:2]
+        rank, threshold = null_threshold(nulls, plan.fpr)
+        lack = missing(("audited", targets), ("null", nulls))
         made = [Contamination(method="beta_binomial", reason=lack)]
         if not lack:
-            flagged = Flagged(int(np.count_nonzero(targets > threshold)), self._units[0].sizes.size)
+            flagged = Flagged(int(np.count_nonzero(targets > threshold)), units[0].sizes.size)
             made = [contamination_bound(flagged, n_null=nulls.size, rank=rank)]
-        if self._calibrated:
-            made.append(self._rate(threshold, lack, targets, *calibration))
+        if calibrated:
+            scored = [each[~np.isnan(each)] for each in (targets, *values[2:])]
+            lack = lack or missing(*zip(_SCORED, scored, strict=True))
+            rates = (Flagged(int((each > threshold).sum()), each.size) for each in scored)
+            made.append(
+                Contamination(method="fieller", reason=lack)
+                if lack
+                else contamination_rate(*rates, blind_warns=blind_warns)
+            )
         for one in made:
             yield verdict_rows(
                 1,
                 attack=found.attack,
                 level="collection",
-                planned=found.planned(self._plan),
+                planned=found.planned(plan),
                 n_null=nulls.size,
                 estimate="contamination_rate",
-                assumption=one.assumption,
-                **asdict(one),
+                assumption=_ASSUMPTIONS[one.method],
+                **one._asdict(),
             )
 
-    def _rate(self, threshold: float, lack: str | None, *sets: Floats) -> Contamination:
-        scored = [of_set[~np.isnan(of_set)] for of_set in sets]
-        names = ("scored audited", "scored calibration non-member", "scored calibration member")
-        lack = lack or self._lack(*zip(names, scored, strict=True))
-        if lack:
-            return Contamination(method="fieller", reason=lack)
-        flagged = (Flagged(int((of_set > threshold).sum()), of_set.size) for of_set in scored)
-        return contamination_rate(*flagged, blind_warns=self._blind_warns)
-
-    def _lack(self, *sets: tuple[str, Floats]) -> str | None:
-        return _too_few((name, of_set.size, self._grouped) for name, of_set in sets)
+    return estimates
 
 
 class WindowShare:
-    """Estimates of the share of windows, all with one threshold, by `ContaminationEstimates`' rule.
+    """Estimates of the share of windows, all with one threshold, as `contamination_test` makes.
 
-    With calibration data there is a point estimate; where that is withheld, or without them, a
-    lower bound. Windows of a document depend on each other, so that counts are divided by the
-    `design_effect` on being flagged in the known texts, the larger one for the document.
+    Windows of a document depend on each other, so that counts are divided by the `design_effect` on
+    being flagged in the known texts, the larger one for the document.
     """
 
     def __init__(
@@ -255,7 +242,7 @@ class WindowShare:
         lack: str | None = None,
     ) -> None:
         nulls = scores[sets.nulls]
-        self._blind_warns, self._fpr = blind_warns, fpr
+        self._blind_warns = blind_warns
         self.threshold = null_threshold(nulls, fpr)[1]
         calibration = (sets.calibration_nonmembers, sets.calibration_members)
         outside = np.concatenate([sets.nulls, sets.calibration_nonmembers])
@@ -266,6 +253,7 @@ class WindowShare:
         ]
         self._most = max(effects)
         self._n_null = max(int(nulls.size / effects[0]), min(nulls.size, 1))
+        self._rank = null_rank(self._n_null, fpr)
         self._known = [
             Flagged(float(flagged[rows].sum()) / effect, int(known[rows].sum()) / effect)
             for rows, effect in zip(calibration, effects, strict=True)
@@ -273,32 +261,28 @@ class WindowShare:
         self._lack = lack or _lack(sets, ("null", sets.nulls))
         names = ("calibration non-member", "calibration member")
         self._unusable = _lack(sets, *zip(names, calibration, strict=True))
-        self._calibrated = bool(sum(rows.size for rows in calibration))
+        if not (self._unusable or all(of_set.total for of_set in self._known)):
+            self._unusable = "a class of the calibration data has no score"
+        self._calibrated = any(rows.size for rows in calibration)
         self.of = lru_cache(1 << 16)(self._estimate)
 
     def _estimate(self, above: int, scored: int, asked: int) -> Contamination:
-        """Estimate from how many of the windows lie above the threshold; ``of`` remembers it."""
         lack = self._lack or (None if scored else "no window has a score")
         if lack:
             return Contamination(method="beta_binomial", reason=lack)
-        rate = self._rate(Flagged(above / self._most, scored / self._most))
-        if rate is not None and rate.value is not None:
-            return rate
-        rank = null_rank(self._n_null, self._fpr)
+        why = None
+        if self._calibrated:
+            flagged = Flagged(above / self._most, scored / self._most)
+            rate = Contamination(method="fieller", reason=self._unusable)
+            if not self._unusable:
+                rate = contamination_rate(flagged, *self._known, blind_warns=self._blind_warns)
+            if rate.value is not None:
+                return rate
+            why = rate.reason
         counts = Flagged(int(above / self._most), max(int(asked / self._most), 1))
-        bound = contamination_bound(counts, n_null=self._n_null, rank=rank)
+        bound = contamination_bound(counts, n_null=self._n_null, rank=self._rank)
         low = min(bound.low or 0.0, (asked - 1) / asked)  # never all: one window stays open
-        return replace(bound, low=low, reason=rate.reason if rate else bound.reason)
-
-    def _rate(self, flagged: Flagged) -> Contamination | None:
-        if not self._calibrated:
-            return None
-        unusable = self._unusable
-        if not (unusable or all(known.total for known in self._known)):
-            unusable = "a class of the calibration data has no score"
-        if unusable:
-            return Contamination(method="fieller", reason=unusable)
-        return contamination_rate(flagged, *self._known, blind_warns=self._blind_warns)
+        return bound._replace(low=low, reason=why or bound.reason)
 
 
 def _lack(sets: ComparisonSets, *named: tuple[str, Ints]) -> str | None:

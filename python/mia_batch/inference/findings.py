@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -32,16 +32,11 @@ def finding_rows(
 
 
 def number_rows(numbers: Mapping[str, object], **same: object) -> list[dict[str, object]]:
-    """List a row of findings of each number, by its name."""
     return [{"statistic": name, "value": value, **same} for name, value in numbers.items()]
 
 
 def role_findings(targets: pl.LazyFrame) -> pl.DataFrame:
-    """Rows of check ``roles``: how many texts can be asked about, compared with, or ranked.
-
-    ``n_unknown``: targets of unknown membership; ``n_nulls``: texts known to be outside the
-    training data; ``n_canaries``: canaries and their unpublished controls.
-    """
+    """Rows of check ``roles``: how many texts can be asked about, compared with, or ranked."""
     is_target = pl.col("role") == "target"
     counts = targets.select(
         n_unknown=(is_target & pl.col("member").is_null()).sum(),
@@ -52,7 +47,6 @@ def role_findings(targets: pl.LazyFrame) -> pl.DataFrame:
 
 
 def role_counts(findings: pl.DataFrame) -> Counter[str]:
-    """Read the counts of `role_findings` by name."""
     return Counter(dict(findings.filter(check="roles").select("statistic", "value").iter_rows()))
 
 
@@ -70,8 +64,8 @@ def plan_findings(
 ) -> pl.DataFrame:
     """Rows of check ``plan``: verdict ``as_planned``, ``changed`` or ``late`` about the primary.
 
-    ``late``: there were scores before any plan. A row ``changed`` names each text file or number
-    of samples or points that is another now.
+    ``late``: there were scores before any plan. A row ``changed`` names each text file or number of
+    samples or points that is another now.
     """
     main = {"subject": preregistered["primary"], "statistic": "n_changed"}
     before = preregistered["rests_on"]
@@ -127,8 +121,7 @@ def why_withheld(findings: pl.DataFrame) -> str | None:
 def reported_findings(verdicts: pl.LazyFrame, plan: VerdictPlan) -> pl.DataFrame:
     """Rows of check ``reported``: what the primary attack shows at the planned level.
 
-    None where the plan is about the collection, or there is nothing of its level. A document
-    without a group is a group.
+    A document without a group is a group.
     """
     levels = {"target": ["target"], "group": ["group", "document"]}.get(plan.level, [])
     of_level = (pl.col("level").cast(pl.String).is_in(levels)) & pl.col("estimate").is_null()
@@ -202,9 +195,9 @@ def preregister(
 ) -> dict[str, Any]:
     """Return what is recorded before the first score; answers to anything else are exploratory.
 
-    ``rests_on`` tells the texts, by their SHA-256, and the numbers of samples and points, for
-    others may change any answer; None where there were scores before any plan. ``attacks`` are all
-    that are computed, which are tested together; the plan's SHA-256 is not about them.
+    ``rests_on`` are the SHA-256 of texts and the numbers of samples and points, for others may
+    change any answer; None where there were scores before any plan. The plan's SHA-256 is not about
+    the ``attacks``, which are tested together.
     """
     made = None if rests_on is None else dict(rests_on)
     return asdict(plan) | {"sha256": plan.digest(), "rests_on": made, "attacks": [*attacks]}
@@ -213,8 +206,7 @@ def preregister(
 _TYPES = Verdicts.create_empty().schema
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttackScores:
+class AttackScores(NamedTuple):
     """Scores of one attack, one per row of the scores table; NaN = unscored."""
 
     attack: str
@@ -226,7 +218,7 @@ class AttackScores:
 
 
 def verdict_rows(height: int, **columns: Column) -> pl.DataFrame:
-    """Make rows of the verdicts table, as `typed_rows` does; by default versus non-members."""
+    """Make rows of the verdicts table; by default versus non-members."""
     return typed_rows(_TYPES, height, {"versus": "non_members"} | columns)
 
 
@@ -259,10 +251,7 @@ _ROWS_AT_ONCE = 32_768
 
 
 def score_batches(scores: pl.LazyFrame, attacks: Sequence[str]) -> Iterator[tuple[int, Floats]]:
-    """Yield the index of a first row, and the scores from there on, a column per attack.
-
-    A score that is not finite is NaN.
-    """
+    """Yield the index of a first row, and the finite scores from there on, a column per attack."""
     value, start = pl.col(attacks).cast(pl.Float64), 0
     finite = scores.select(pl.when(value.is_finite()).then(value))
     for batch in finite.collect_batches(chunk_size=_ROWS_AT_ONCE, maintain_order=True):

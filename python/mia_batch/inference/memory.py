@@ -14,16 +14,15 @@ from mia_batch.inference.findings import finding_rows, number_rows
 from mia_batch.schemas import Controls
 from mia_batch.tables import RowIndex, mapped_zeros
 
-VERBATIM_WORDS = 20
-"""Words in a row from which on a passage counts as repeated."""
+VERBATIM_WORDS = 20  # words in a row from which on a passage counts as repeated
 
 _SCHEMA = Controls.create_empty().schema
+# Controls that ask a model, with its name in the run and the number of the prompt.
 _ASKED = {
     "unrelated_prefix": ("target", 0),
     "unrelated_prefix_16_words": ("target", 1),
     "reference_model": ("reference", 0),
 }
-"""Controls that ask a model, with its name in the run and the number of the prompt."""
 _MARKS_NOTHING = "unrelated_prefix_16_words"
 
 
@@ -37,9 +36,8 @@ def control_rows(
 ) -> pl.DataFrame:
     """Lay out the controls table, passage by passage.
 
-    ``answers`` has ``n_samples``, ``longest_words``, ``other_document`` and ``reason`` by
-    ``target_id``, ``model`` and ``view_index``; ``elsewhere`` the same of other documents, row by
-    row, with ``common``. ``without`` is the reason where a model was not asked.
+    ``answers`` are of models by ``target_id``, ``model`` and ``view_index``; ``elsewhere`` of other
+    documents, row by row, with ``common``. ``without`` is the reason where a model was not asked.
     """
     named = passages.select("target_id", "target_row")
     repeats = pl.col("longest_words") >= VERBATIM_WORDS
@@ -69,7 +67,6 @@ def _rows(found: pl.DataFrame, control: str) -> pl.DataFrame:
 
 
 def common_targets(controls: pl.LazyFrame) -> pl.Series:
-    """Name the targets whose passage is common."""
     marked = controls.filter("common").select("target_id").unique(maintain_order=True)
     return marked.collect(engine="streaming").to_series()
 
@@ -107,8 +104,7 @@ def without_common(
     )
 
 
-VERBATIM_GROUP = "blocks"
-"""Group of features that the runs are read from."""
+VERBATIM_GROUP = "blocks"  # group of features that the runs are read from
 
 _READ = ("longest_block_words", "near_verbatim_words")
 _ROWS_AT_ONCE = 32_768
@@ -152,11 +148,10 @@ def verbatim_findings(
 ) -> pl.DataFrame:
     """Rows of check ``verbatim``: what came out word for word, of targets and of non-members.
 
-    ``runs`` are those of `verbatim_runs`; ``passages`` of targets have ``target_id``, ``name``,
-    ``passage`` and ``view``; those that ``controls`` mark as common are left out. Units are groups,
-    else documents. The p-value is Fisher's exact one, of one side, about units with a passage. The
-    longest passage is a row of its own, as are the documents of passages, the first hundred. None
-    where nothing was continued.
+    ``runs`` are those of `verbatim_runs`; ``passages`` those of targets, of which ``controls`` mark
+    common ones. Units are groups, else documents. The p-value is Fisher's exact one, of one side,
+    about units with a passage. The longest passage is a row of its own, as are the first hundred
+    documents.
     """
     from scipy.stats import fisher_exact
 

@@ -38,10 +38,8 @@ def compare_scores(
 
     ``scores`` has a row per target: ``score_0``, ``score_1``, ... of the runs, null = unscored;
     ``member``; ``cluster``, ``document`` and ``group`` as numbers, and whether it is ``grouped``.
-    Windows of a document count as independent unless they are ``overlapping``.
-
-    The columns of `Comparisons`, ``attack`` and ``key`` null throughout; documents and groups have
-    their number as ``unit``. Raises `SettingsError` if no target has a score in every run.
+    Windows of a document count as independent unless they are ``overlapping``. Documents and groups
+    have their number as ``unit``.
     """
     columns = [f"score_{number}" for number in range(len(names))]
     scored = scores.filter(pl.all_horizontal(pl.col(columns).is_finite()))

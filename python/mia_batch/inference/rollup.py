@@ -100,10 +100,9 @@ def with_answer(
 def with_claim(rows: pl.DataFrame, plan: VerdictPlan) -> pl.DataFrame:
     """Claim a share above 0 of those on the list alone; others keep the bound of one row alone.
 
-    A bound holds for a row that was named before. Among fifty rows of which none was trained on,
-    some bound is above 0 more often than not; a list at level q names any of them in at most a
-    share q of audits. So the lower end that is claimed is 0 off the list. That only widens an
-    interval, so its estimate and upper end stay.
+    A bound holds for a row that was named before: among fifty rows of which none was trained on,
+    some bound is above 0 more often than not, while a list at level q names any in at most a share
+    q of audits. To widen an interval downwards is safe, so its estimate and upper end stay.
     """
     listed, low = pl.col("q_value") <= plan.q, pl.col("contamination_low")
     claimed = pl.when(low.is_not_null()).then(pl.when(listed).then(low).otherwise(0.0))
@@ -119,10 +118,8 @@ def with_claim(rows: pl.DataFrame, plan: VerdictPlan) -> pl.DataFrame:
 
 # Passages of documents that came out word for word: those that overlap in a document are one.
 
-_WORDS = (20, 50)
-"""Words from which on passages are counted."""
-PASSAGE_COUNTS = tuple(f"n_passages_{k}" for k in _WORDS)
-"""Columns of their counts."""
+_WORDS = (20, 50)  # words from which on passages are counted
+PASSAGE_COUNTS = tuple(f"n_passages_{k}" for k in _WORDS)  # columns of their counts
 _WINDOWS_AT_ONCE = 4096
 _BREAK = " 7endofthewindow7 "  # one word by every rule, of no text
 _SPAN = pl.Schema({"start": pl.Int64, "end": pl.Int64, "document": pl.UInt32, "k": pl.UInt32})
@@ -139,8 +136,8 @@ def count_passages(
 ) -> pl.DataFrame:
     """Count the passages of each ``document`` that one answer gives in full.
 
-    Of ``windows``, with ``document``, ``target_id`` and ``longest_words``, those are looked at of
-    which a run is long enough; to them come the ``passages_...`` that walks found in ``documents``.
+    ``windows`` have ``document``, ``target_id`` and ``longest_words``; the ``passages_...`` that
+    walks found in ``documents`` are added.
     """
     spans = [pl.DataFrame(schema=_SPAN)]
     long = windows.filter(pl.col("longest_words") >= min(_WORDS))
@@ -211,8 +208,8 @@ _WALKED = ("bmc_5", "bmc_5_others", "passages_20", "passages_50")
 _COMMON = pl.col("common")
 _ANY_WINDOWS = (pl.col("n_windows") > 1).any()  # no rows where each document is one window
 _LABELS = ("group", "member")
+# The attack whose score is the log of the probability that the reference is said in full.
 _PROBABILITY = "extraction_v1"
-"""The attack whose score is the log of the probability that the reference is said in full."""
 _CHOSEN = "windows were asked until the group was decided, so that they stand for no others"
 _LEAST_PROBABILITY = 0.001  # of a window that a thousand draws give
 
@@ -236,9 +233,9 @@ def rollup(
 
     ``targets`` and ``scores`` have their rows in one order; ``candidates`` is the samples table.
     Documents come in that order, none of them where each is one window; then groups, in the order
-    of their first document; then documents of the non-members, likewise. The first ``samples``
-    continuations count, those of passages that ``controls`` mark as common do not. Check ``gate``
-    of the ``findings`` says whether shares are withheld, and answers exploratory.
+    of their first document; then documents of the non-members. The first ``samples`` continuations
+    count, those of passages that ``controls`` mark as common do not. Check ``gate`` of the
+    ``findings`` says whether shares are withheld, and answers exploratory.
 
     The interval of the mean takes windows as independent draws. Those of one document are not, so
     that it is rather too narrow. It is null where all scores are equal.
@@ -289,7 +286,6 @@ def rollup(
 
 
 def _with_figures(rows: pl.DataFrame, target_id: pl.Series) -> pl.DataFrame:
-    """Give each row its shares, and say where its passages and its longest run come from."""
     any_run, sampled = pl.when(pl.col("longest_words") > 0), pl.col("n_sampled") > 0
     sources = pl.concat_list(
         pl.when(sampled).then(pl.lit("samples")), pl.when("walked").then(pl.lit("walks"))
@@ -314,7 +310,6 @@ def _windows(
     sets: ComparisonSets,
     controls: pl.LazyFrame | None,
 ) -> pl.DataFrame:
-    """Lay out what is summed of each row of the targets table."""
     asked = read_numbers(targets, pl.col("reason").is_null(), score.size, np.bool_)
     outside = np.zeros(score.size, np.bool_)
     outside[sets.nulls] = True
@@ -438,10 +433,7 @@ _NO_REFERENCE = "no reference model was asked for log-probabilities of the text"
 
 
 def perplexities(own: pl.LazyFrame, reference: pl.LazyFrame) -> pl.LazyFrame:
-    """Lay out the perplexities table from the rows of texts in the logprobs table.
-
-    ``own`` are rows of the target model, ``reference`` those of the reference model, if any.
-    """
+    """Lay out the perplexities table from log-probabilities of the target model and another."""
 
     def mean(column: str) -> pl.Expr:
         """Mean over the tokens that have a number; null without any."""

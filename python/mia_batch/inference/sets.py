@@ -45,11 +45,8 @@ Row = dict[str, object]
 def codec_findings(scores: pl.LazyFrame) -> pl.DataFrame:
     """Rows of check ``codec``: the ``share`` of the targets, and of the non-members as control.
 
-    Null with a reason where no text of a set has a score. The 95 % interval is Clopper and
-    Pearson's; where texts share groups, of their `independent_number`. It has no limits, but a
-    reason, where groups are worth fewer than four of one size.
-
-    Zawalski et al. (2025), arXiv:2510.27055, the CoDeC score of a data set.
+    Zawalski et al. (2025), arXiv:2510.27055, the CoDeC score of a data set; with Clopper and
+    Pearson's interval, where texts share groups of their `independent_number`.
     """
     sets = read_comparison_sets(scores)
     falls = read_finite(scores, CODEC, sets.target_id.len())
@@ -66,17 +63,15 @@ def codec_findings(scores: pl.LazyFrame) -> pl.DataFrame:
         interval = clopper_pearson(share * n, n)
         return {"value": share, "low": interval.low, "high": interval.high}
 
-    of = {"targets": sets.targets, "non-members": sets.nulls}
-    rows = ({"subject": name, **share(rows)} for name, rows in of.items())
-    return finding_rows("codec", rows, statistic="share")
+    of = (("targets", sets.targets), ("non-members", sets.nulls))
+    return finding_rows("codec", ({"subject": k, **share(v)} for k, v in of), statistic="share")
 
 
 # One score of each text from all its scores, learned from texts of known membership.
 
 _N_FOLDS = 5
 _FEWEST = 10  # clusters of each class
-_DECIMALS = 9
-"""Beyond them, scores of equal texts may differ with their places in a matrix."""
+_DECIMALS = 9  # beyond them, scores of equal texts may differ with their places in a matrix
 
 
 class _Teachers(NamedTuple):
@@ -93,15 +88,13 @@ def combine(scores: pl.LazyFrame, attacks: Sequence[str], *, seed: int) -> Float
     Where the calibration data have both classes, they alone are learned from. Otherwise known
     members are, against all other targets and non-members. Clusters are dealt to five folds, and a
     text is scored by the model of the other four, so that no text is scored by what its group has
-    taught. P-values stay valid, because non-members and a target that is none can change places:
-    neither have taught, or both have as the same class.
+    taught. P-values stay valid, because non-members and a target that is no member can change
+    places: neither have taught, or both have as the same class.
 
     In nats, one per row: half the sum of the log-odds by a logistic regression and by
     gradient-boosted trees; NaN where all scores are missing, and throughout where a class has texts
-    of fewer than 10 clusters.
-
-    Marandon, Lei, Mary and Roquain (2024), arXiv:2208.06685; cross-fitting by group: Chernozhukov
-    et al. (2018), arXiv:1608.00060, definition 3.1.
+    of fewer than 10 clusters. Marandon, Lei, Mary and Roquain (2024), arXiv:2208.06685;
+    cross-fitting by group: Chernozhukov et al. (2018), arXiv:1608.00060, definition 3.1.
     """
     from threadpoolctl import threadpool_limits
 
@@ -193,8 +186,7 @@ class _Model:
 
 # Whether a set of texts is known better than texts outside, by all attacks together.
 
-DATASET_INFERENCE = "dataset_inference_v1"
-"""Name of the answer in the verdicts table."""
+DATASET_INFERENCE = "dataset_inference_v1"  # name of the answer in the verdicts table
 
 _MOST = 5_000  # groups of a set in each half
 _CLIP = 4.0  # standard deviations
@@ -217,7 +209,6 @@ class DatasetInference:
     reason: str | None = None
 
     def verdict(self) -> pl.DataFrame:
-        """Return the row of the verdicts table."""
         test = self.test
         return verdict_rows(
             1,
@@ -232,10 +223,7 @@ class DatasetInference:
         )
 
     def findings(self) -> pl.DataFrame:
-        """Rows of check ``dataset_inference``: groups, p-values, and each attack's weight.
-
-        Statistic ``paper``: the p-value of the paper's own form.
-        """
+        """Rows of check ``dataset_inference``; ``paper`` is the p-value of the paper's own form."""
         n_targets, n_null = self.n_tested
         counts = {"n_learned": self.n_learned, "n_targets": n_targets, "n_null": n_null}
         p_values = {"permutation": self.test and self.test.p_value, "paper": self.paper_p_value}
@@ -248,43 +236,46 @@ class DatasetInference:
 
 
 def infer_dataset(
-    scores: pl.LazyFrame, attacks: Sequence[str], plan: VerdictPlan, *, told_apart: bool
+    scores: pl.LazyFrame, attacks: Sequence[str], plan: VerdictPlan, *, separable: bool
 ) -> DatasetInference:
     """Learn weights of attacks on half of the groups, and test on the other half.
 
     Each group goes to a half by lot. On the first a linear model learns to tell targets from
     non-members; on the second `collection_test` asks whether groups of targets rank higher by it.
-    Unlike the paper's, weights are not negative: a set on which attacks score *lower* is no less
-    different, and would count as trained on. Nor are windows of one group taken as independent.
-    Nothing is concluded where the sets can be told apart without the model (``told_apart``), or
-    where a half has fewer than 10 groups of a set.
-
-    Maini, Jia, Papernot and Dziedzic (2024), arXiv:2406.06443, section 5.
+    Unlike those of Maini, Jia, Papernot and Dziedzic (2024), arXiv:2406.06443, section 5, weights
+    are not negative: a set on which attacks score *lower* is no less different, and would count as
+    trained on. Nor are windows of one group taken as independent.
     """
-    sets = read_comparison_sets(scores)
-    halves = _halves(sets, plan)
+    from scipy.stats import ttest_ind
+    from sklearn.linear_model import LogisticRegression, Ridge
+
+    halves = _halves(read_comparison_sets(scores), plan)
     sizes = [[len(half) for half in of_set] for of_set in halves]
     n_learned, n_tested = sizes[0][0] + sizes[1][0], (sizes[0][1], sizes[1][1])
     fewest = min(min(of_set) for of_set in sizes)
-    if told_apart or fewest < _FEWEST:
+    if separable or fewest < _FEWEST:
         few = f"one half of a set has {fewest} groups of enough windows, {_FEWEST} are needed"
-        return DatasetInference(n_learned=n_learned, reason=_TOLD_APART if told_apart else few)
+        return DatasetInference(n_learned=n_learned, reason=_TOLD_APART if separable else few)
     learned, tested = ([of_set[half] for of_set in halves] for half in (0, 1))
     known, asked = (
         read_rows(scores, attacks, np.concatenate([rows.ravel() for rows in half]))
         for half in (learned, tested)
     )
     label = np.repeat([True, False], [rows.size for rows in learned])
-    linear = _Linear(known, label)
-    found = linear.scores(asked)
-    statistics = summarise(found.reshape(-1, tested[0].shape[1]), plan.statistic)
+    known, asked = _standard(known, known), _standard(asked, known)
+    weights: Floats = Ridge(alpha=_PENALTY, positive=True).fit(known, label).coef_
+    n_windows = tested[0].shape[1]
+    statistics = summarise((asked @ weights).reshape(-1, n_windows), plan.statistic)
     targets, nulls = np.split(statistics, [n_tested[0]])
+    # The paper's own: Welch's one-sided test over windows, by weights of either sign.
+    odds = LogisticRegression(max_iter=1000).fit(known, label).decision_function(asked)
+    sides = np.split(odds, [n_tested[0] * n_windows])
     return DatasetInference(
         n_learned=n_learned,
         n_tested=n_tested,
         test=collection_test(targets, nulls, plan.seed),
-        paper_p_value=linear.paper_p_value(asked, n_tested[0] * tested[0].shape[1]),
-        weights=dict(zip(attacks, linear.weights.tolist(), strict=True)),
+        paper_p_value=float(ttest_ind(*sides, equal_var=False, alternative="greater").pvalue),
+        weights=dict(zip(attacks, weights.tolist(), strict=True)),
     )
 
 
@@ -301,44 +292,20 @@ def _halves(sets: ComparisonSets, plan: VerdictPlan) -> list[tuple[Ints, Ints]]:
     return halves
 
 
-class _Linear:
-    """A linear model of standardised scores with weights that are not negative, and the paper's."""
-
-    def __init__(self, scores: Floats, label: Flags) -> None:
-        from sklearn.linear_model import LogisticRegression, Ridge
-
-        known = ~np.isnan(scores)
-        n = known.sum(axis=0).clip(1)
-        self._mean = np.where(known, scores, 0.0).sum(axis=0) / n
-        deviation = np.sqrt(np.where(known, (scores - self._mean) ** 2, 0.0).sum(axis=0) / n)
-        self._deviation = np.where(deviation > 0, deviation, 1.0)
-        standard = self._standard(scores)
-        own = Ridge(alpha=_PENALTY, positive=True).fit(standard, label)
-        self.weights: Floats = own.coef_
-        self._paper = LogisticRegression(max_iter=1000).fit(standard, label)
-
-    def scores(self, scores: Floats) -> Floats:
-        return self._standard(scores) @ self.weights
-
-    def paper_p_value(self, scores: Floats, n_targets: int) -> float:
-        """Return Welch's one-sided p-value over windows, by weights of either sign."""
-        from scipy.stats import ttest_ind
-
-        found = self._paper.decision_function(self._standard(scores))
-        targets, nulls = np.split(found, [n_targets])
-        return float(ttest_ind(targets, nulls, equal_var=False, alternative="greater").pvalue)
-
-    def _standard(self, scores: Floats) -> Floats:
-        """Standardise by what was learned from, outliers clipped; 0 where a score is missing."""
-        standard = (np.nan_to_num(scores, nan=0.0) - self._mean) / self._deviation
-        return np.where(np.isnan(scores), 0.0, standard.clip(-_CLIP, _CLIP))
+def _standard(scores: Floats, known: Floats) -> Floats:
+    """Standardise by what is ``known``, outliers clipped; 0 where a score is missing."""
+    there = ~np.isnan(known)
+    n = there.sum(axis=0).clip(1)
+    mean = np.where(there, known, 0.0).sum(axis=0) / n
+    deviation = np.sqrt(np.where(there, (known - mean) ** 2, 0.0).sum(axis=0) / n)
+    standard = (np.nan_to_num(scores, nan=0.0) - mean) / np.where(deviation > 0, deviation, 1.0)
+    return np.where(np.isnan(scores), 0.0, standard.clip(-_CLIP, _CLIP))
 
 
 # What few books allow: so many of the highest at least, and all attacks together.
 
 
-FEW_BOOKS = ("top", "max_t")
-"""Names of the checks."""
+FEW_BOOKS = ("top", "max_t")  # names of the checks
 
 _RANKS = (1, 2, 3, 5, 10, 20, 50, 100)
 _NULLS_PER_RANK = 8  # fewer find less where few are far above, more where many are little above
@@ -367,10 +334,7 @@ def top_bound(targets: Floats, n_targets: int, nulls: Floats) -> Top:
 
     For each rank k of `_ranks`, F of the ``n_targets`` lie above the k-th largest null, and M of
     these are members at least, by `fewest_members` with the error of 5 % shared equally. All hold
-    at once; returned is the largest M, of equal ones that with the smallest F. An unscored null
-    (NaN) lies above everything, an unscored target is not flagged.
-
-    Gumbel and von Schelling (1950), "The distribution of the number of exceedances".
+    at once; returned is the largest M, of equal ones that with the smallest F.
     """
     ranks = _ranks(nulls.size)
     highest = np.sort(np.nan_to_num(nulls, nan=np.inf))[::-1]
@@ -425,8 +389,7 @@ def few_books_findings(
     """Rows of checks ``top``, by the primary attack, and ``max_t``, by all that have scores.
 
     Units are groups where the plan is about them or texts share them, else texts. ``planned`` are
-    the attacks of a plan that holds, recorded before the first score; with others ``max_t`` is
-    ``exploratory``. Of more than 2,000 units of a set so many are drawn for ``max_t``.
+    the attacks of a plan that holds; with others ``max_t`` is ``exploratory``.
     """
     sets = read_comparison_sets(scores, named=plan.level != "target")
     if not (sets.targets.size and sets.nulls.size):
@@ -462,7 +425,6 @@ def _max_t_findings(
     units: Sequence[ComparedUnits],
     noun: str,
 ) -> pl.DataFrame:
-    """Rows of several attacks that have scores: of all together, then of each."""
     rng = np.random.default_rng(plan.seed)
     chosen = [
         of_set.chosen[np.sort(rng.permutation(len(of_set.chosen))[:_MOST_PERMUTED])]

@@ -1,31 +1,483 @@
-"""Scores to verdicts where membership is unknown: tests and estimates, one attack at a time."""
+"""Scores to verdicts where membership is unknown: p-values, lists and estimates, by attack."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from itertools import count
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
 
 from mia_batch.errors import RequestError, SettingsError
-from mia_batch.inference.comparison import ComparisonSets, read_comparison_sets, tests_groups
+from mia_batch.inference.comparison import (
+    ComparisonSets,
+    collection_test,
+    cut_units,
+    n_orders,
+    read_comparison_sets,
+    tests_groups,
+    windows_per_group,
+)
+from mia_batch.inference.conformal import (
+    NO_WEIGHT,
+    Adjustment,
+    TieDraws,
+    p_values,
+    q_values,
+    sensitivity_bound,
+    shared_weights,
+    tie_draws,
+    weighted_q_values,
+)
 from mia_batch.inference.e_values import RoundsTest
-from mia_batch.inference.estimates import ContaminationEstimates
+from mia_batch.inference.estimates import contamination_test
 from mia_batch.inference.findings import (
     AttackScores,
     VerdictPlan,
     finding_rows,
+    number_rows,
     reported_findings,
     verdict_rows,
 )
-from mia_batch.inference.levels import GroupTest, Odds, TargetTest
-from mia_batch.inference.power import weigh
-from mia_batch.stats import Floats, Ints
+from mia_batch.inference.power import LEVEL, Power, least_p, nulls_to_name, power, power_of
+from mia_batch.inference.sets import needed_for_bound
+from mia_batch.stats import Flags, Floats, Ints
+from mia_batch.stats.clusters import Folds, deal_folds, effective_number, is_enough
 from mia_batch.tables import read_finite
 
 _Test = Callable[[AttackScores], Iterable[pl.DataFrame]]
+_ROWS_AT_ONCE = 65_536
+
+
+class _Bucket(NamedTuple):
+    """Targets and the nulls of like length, by their index in the comparison set, ascending."""
+
+    targets: Ints
+    nulls: Ints
+    weights: Floats | None  # of these nulls, where nulls share clusters or have odds
+    n_null: int  # independent units: clusters where nulls share them, else texts
+
+    @property
+    def total(self) -> float:
+        return float(self.nulls.size if self.weights is None else self.weights.sum())
+
+
+def _length_buckets(
+    sets: ComparisonSets, edges: tuple[int, ...], odds: Floats | None
+) -> Iterator[_Bucket]:
+    """Sort targets and nulls by length; yield buckets that have targets.
+
+    A target of unknown length is in none; a null of unknown length, which counts as higher than
+    everything, is in all.
+    """
+    lengths = sets.n_words.cast(pl.Float64).to_numpy()
+    which = np.searchsorted(edges, lengths, side="right")
+    unknown = np.isnan(lengths) if edges else np.zeros(lengths.size, np.bool_)
+    shared = sets.share_clusters(sets.nulls)
+    for bucket in range(len(edges) + 1):
+        targets = np.flatnonzero((which == bucket)[sets.targets] & ~unknown[sets.targets])
+        nulls = np.flatnonzero((which == bucket)[sets.nulls] | unknown[sets.nulls])
+        clusters = sets.cluster[sets.nulls][nulls]
+        weights = shared_weights(clusters) if shared else None
+        n_null = np.unique(clusters).size if shared else nulls.size
+        if odds is not None:
+            weights = shared_weights(clusters) * odds[sets.nulls][nulls]
+            n_null = int(effective_number(np.bincount(clusters, weights))) if nulls.size else 0
+        if targets.size:
+            yield _Bucket(targets, nulls, weights, n_null)
+
+
+class Odds(NamedTuple):
+    """Odds of each text, or of its group, of being audited; 1 on average over the nulls."""
+
+    of_rows: Floats  # of the table; NaN where there is no blind score, or no set
+    n_null: int  # independent nulls: texts, or groups where texts share them
+    n_effective: float
+    auc: float  # of a second classifier, targets against weighted nulls
+    lack: str | None  # why there can be no answer with these weights
+
+    def own(self, rows: Ints) -> Floats:
+        return np.full(rows.size, np.nan) if self.lack else self.of_rows[rows]
+
+
+class TargetTest:
+    """Tests of each target, prepared once for all attacks.
+
+    Where texts share a cluster, their p-values depend on each other in unknown ways, and q-values
+    are Benjamini-Yekutieli's, whatever the plan says. With ``odds`` q-values are those of
+    `weighted_q_values` where these are proved to hold.
+    """
+
+    adjustment: Adjustment
+    n_null: int  # independent nulls of the bucket that has the most
+
+    def __init__(self, sets: ComparisonSets, plan: VerdictPlan, odds: Odds | None = None) -> None:
+        dependent = sets.share_clusters(sets.targets, sets.nulls)
+        self.adjustment = "by" if dependent else plan.adjustment
+        self._method = "conformal_groups" if sets.share_clusters(sets.nulls) else "conformal"
+        self._own, self._lack, of_rows = np.ones(sets.targets.size), None, None
+        if odds is not None:
+            of_rows, self._lack = odds.of_rows, odds.lack or NO_WEIGHT
+            self._own = odds.own(sets.targets)
+            sets = replace(sets, nulls=sets.nulls[~np.isnan(of_rows[sets.nulls])])
+            self._method = f"weighted_{self._method}"
+        self._sets, self._plan = sets, plan
+        self._buckets = list(_length_buckets(sets, plan.length_edges, of_rows))
+        if odds is not None and len(self._buckets) > 1:
+            self.adjustment = "by"
+        self._selects = odds is not None and self.adjustment == "bh"
+        self._total = sum(bucket.total for bucket in self._buckets)
+        self.n_null = max((bucket.n_null for bucket in self._buckets), default=0)
+        random = plan.ties == "random" and odds is None
+        self._draws = tie_draws(sets.target_id, plan.seed) if random else None
+
+    def rows(self, found: AttackScores) -> Iterator[pl.DataFrame]:
+        """Yield verdicts on every target in the table's order, in parts, at least one frame."""
+        rows = self._sets.targets
+        scores, (p, n_null) = found.scores[rows], self.p_values(found.scores)
+        if self._selects:
+            names, plan = self._sets.target_id, self._plan
+            q = weighted_q_values(scores, p, self._own, self._total, plan.q, names, plan.seed)
+        else:
+            q = q_values(p, self.adjustment)
+        columns: dict[str, pl.Series | Floats] = {
+            "key": self._sets.target_id[rows],
+            "score": scores,
+            "n_null": n_null,
+            "p_value": p,
+            "q_value": q,
+            "sensitivity_bound": sensitivity_bound(p),
+            "reason": self._reasons(scores, p),
+        }
+        for start in range(0, max(rows.size, 1), _ROWS_AT_ONCE):
+            part = {name: column[start : start + _ROWS_AT_ONCE] for name, column in columns.items()}
+            yield verdict_rows(
+                len(part["key"]),
+                attack=found.attack,
+                level="target",
+                planned=found.planned(self._plan, "target"),
+                adjustment="wcs" if self._selects else self.adjustment,
+                method=self._method,
+                **part,
+            )
+
+    def p_values(self, scores: Floats) -> tuple[Floats, Floats]:
+        """Return the p-value of each target, and how many independent nulls it rests on."""
+        p, n_null = np.full(self._sets.targets.size, np.nan), np.zeros(self._sets.targets.size)
+        draws = self._draws
+        for bucket in self._buckets:
+            targets, nulls = self._sets.targets[bucket.targets], self._sets.nulls[bucket.nulls]
+            p[bucket.targets] = p_values(
+                scores[targets],
+                scores[nulls],
+                weights=bucket.weights,
+                own=self._own[bucket.targets],
+                ties=None if draws is None else TieDraws(draws[targets], draws[nulls]),
+            )
+            n_null[bucket.targets] = bucket.n_null
+        return p, n_null
+
+    def _reasons(self, scores: Floats, p: Floats) -> pl.Series:
+        columns = {"score": scores, "weight": self._own, "p": p}
+        lost = pl.DataFrame({name: np.isnan(column) for name, column in columns.items()})
+        unknown = "the target's number of words is unknown, so it is in no bucket of lengths"
+        return lost.select(
+            pl.when("score")
+            .then(pl.lit("the target has no score"))
+            .when("weight")
+            .then(pl.lit(self._lack))
+            .when("p")
+            .then(pl.lit(unknown))
+        ).to_series()
+
+
+class GroupTest:
+    """Tests of each group and of the collection, prepared once for all attacks.
+
+    A group is a cluster: a ``group``, else a document. Null groups with too few windows are left
+    out, for their number is known before scores are seen; audited ones with too few have no p-value
+    and stay in the number of tests.
+    """
+
+    def __init__(self, sets: ComparisonSets, plan: VerdictPlan, odds: Odds | None = None) -> None:
+        self.n_windows = windows_per_group(sets, plan)
+        self.groups = cut_units(sets, sets.targets, self.n_windows, plan.seed)
+        self.nulls = cut_units(sets, sets.nulls, self.n_windows, plan.seed)
+        self._plan = plan
+        self._names = sets.clusters[self.groups.cluster].with_columns(
+            level=pl.col("level").replace({"target": "document"})
+        )
+        self._own, self._weights, self._lack = np.ones(self.groups.sizes.size), None, None
+        self._n_null, self._adjustment = int(self.nulls.enough.sum()), str(plan.adjustment)
+        self._method = f"conformal_{plan.statistic}_of_{self.n_windows}"
+        if odds is not None:
+            self._own[self.groups.enough] = odds.own(self.groups.chosen[:, 0])
+            self._weights = np.nan_to_num(odds.of_rows[self.nulls.chosen[:, 0]])
+            self._lack, self._n_null = odds.lack or NO_WEIGHT, int(odds.n_effective)
+            self._adjustment = "wcs" if plan.adjustment == "bh" else "by"
+            self._method = f"weighted_{self._method}"
+        self.ties = None
+        if plan.ties == "random" and odds is None:
+            nulls = sets.clusters[self.nulls.cluster[self.nulls.enough]]
+            groups = self._names.filter(self.groups.enough)
+            self.ties = TieDraws(
+                *(
+                    tie_draws((f"{level} {key}" for level, key in names.iter_rows()), plan.seed)
+                    for names in (groups, nulls)
+                )
+            )
+
+    def rows(self, found: AttackScores) -> Iterator[pl.DataFrame]:
+        groups, plan = self.groups, self._plan
+        scores = np.full(groups.sizes.size, np.nan)
+        scores[groups.enough] = groups.statistics(found.scores, plan)
+        nulls = self.nulls.statistics(found.scores, plan)
+        p = p_values(scores, nulls, weights=self._weights, own=self._own)
+        if self.ties is not None:
+            p[groups.enough] = p_values(scores[groups.enough], nulls, ties=self.ties)
+        if self._weights is None or plan.adjustment == "by":
+            q = q_values(p, plan.adjustment)
+        else:
+            total, names = float(self._weights.sum()), self._names["key"]
+            q = weighted_q_values(scores, p, self._own, total, plan.q, names, plan.seed)
+        yield verdict_rows(
+            scores.size,
+            attack=found.attack,
+            level=self._names["level"],
+            key=self._names["key"],
+            planned=found.planned(plan, "group"),
+            score=scores,
+            n_null=self._n_null,
+            p_value=p,
+            q_value=q,
+            adjustment=self._adjustment,
+            sensitivity_bound=sensitivity_bound(p),
+            method=self._method,
+            reason=self._reasons(scores),
+        )
+        yield self._collection(found, scores[groups.enough], nulls)
+
+    def _collection(self, found: AttackScores, scores: Floats, nulls: Floats) -> pl.DataFrame:
+        test, reason, odds = None, None, None
+        if self._weights is not None:
+            odds = np.concatenate([self._own[self.groups.enough], self._weights])
+        if odds is not None and not (odds > 0).all():
+            reason = self._lack
+        elif scores.size and nulls.size:
+            test = collection_test(scores, nulls, self._plan.seed, odds)
+        else:
+            reason = f"no {'audited' if nulls.size else 'null'} group has {self.n_windows} windows"
+        return verdict_rows(
+            1,
+            attack=found.attack,
+            level="collection",
+            planned=found.planned(self._plan, "collection"),
+            score=test and test.score,
+            n_null=self._n_null,
+            p_value=test and test.p_value,
+            method=test and test.method,
+            reason=reason,
+        )
+
+    def _reasons(self, scores: Floats) -> list[str | None]:
+        unscored, few = "one of the group's windows has no score", self.groups.too_few()
+        lost = zip(few, np.isnan(scores), np.isnan(self._own), strict=True)
+        return [
+            reason or (unscored if no_score else self._lack if no_weight else None)
+            for reason, no_score, no_weight in lost
+        ]
+
+
+# What the planned test can show at best.
+
+_BOOK = r"\.(txt|epub|x?html?)$"  # a book's group is the name of its file
+_NAMED = 5  # as many as a user may hope for
+
+
+def planned_power(targets: pl.LazyFrame, plan: VerdictPlan) -> Power | None:
+    sets = read_comparison_sets(targets, named=plan.level != "target")
+    if not (sets.targets.size and sets.nulls.size):
+        return None
+    n_windows = windows_per_group(sets, plan)
+    groups, nulls = (
+        np.unique(sets.cluster[rows], return_counts=True)[1] >= n_windows
+        for rows in (sets.targets, sets.nulls)
+    )
+    n_groups, n_null = int(groups.sum()), int(nulls.sum())
+    unit = "text"
+    if plan.level == "target":
+        test = TargetTest(sets, plan)
+        best = np.ones(sets.target_id.len())
+        best[sets.nulls] = 0
+        found = power_of(test.p_values(best)[0], test.n_null, plan.q, test.adjustment)
+        independent = not (plan.length_edges or sets.share_clusters(sets.targets, sets.nulls))
+    else:
+        names = sets.clusters[np.unique(sets.cluster[sets.targets])]
+        unit = "book" if names["key"].str.contains(_BOOK).all() else "group"
+        unit = "document" if (names["level"] != "group").all() else unit
+        smallest = np.where(groups, least_p(n_null, plan.q, plan.adjustment), np.nan)
+        found = power_of(smallest, n_null, plan.q, plan.adjustment)
+        independent = n_null > 0
+    return replace(
+        found,
+        unit=unit,
+        together=1 / n_orders(n_groups, n_null),
+        for_bound=needed_for_bound(found.n_tests, int(found.n_null)) if independent else None,
+    )
+
+
+def power_findings(targets: pl.LazyFrame, plan: VerdictPlan) -> pl.DataFrame:
+    """Rows of check ``power`` about the planned level; none without targets or nulls.
+
+    With ``nulls_needed`` nulls ``n_named`` that beat all of them are reported, or a collection's
+    p-value can be 0.05.
+    """
+    found = planned_power(targets, plan)
+    if found is None:
+        return finding_rows("power")
+    bucketed = plan.level == "target" and plan.length_edges
+    possible = {True: "possible", False: "impossible"}
+    rows: list[tuple[str, float | None, str | None]] = [
+        ("n_tests", found.n_tests, found.unit),
+        ("n_usable", found.n_usable, None),
+        ("n_null", found.n_null, "of_one_length" if bucketed else None),
+        ("together", found.together, possible[found.together <= LEVEL]),
+    ]
+    wanted: int | None = None
+    if plan.level == "collection":
+        if found.n_usable:
+            wanted = next(n for n in count(1) if n_orders(found.n_usable, n) * LEVEL >= 1)
+    else:
+        named = min(_NAMED, found.n_usable)
+        named = 1 if found.needed and found.needed <= named else named
+        if named:
+            wanted = nulls_to_name(named, found.n_tests, plan.q, found.adjustment)
+        rows += [
+            ("smallest_p", found.smallest_p, None),
+            ("q", plan.q, found.adjustment),
+            ("needed", found.needed, possible[found.needed is not None]),
+            ("for_bound", found.for_bound, possible[found.for_bound is not None]),
+            ("n_named", named, None),
+        ]
+    rows.append(("nulls_needed", wanted, None))
+    names = ("statistic", "value", "verdict")
+    made = (dict(zip(names, row, strict=True)) for row in rows)
+    return finding_rows("power", made, subject=plan.level)
+
+
+# Nulls weighted by their odds of being audited, where texts alone tell them from the targets. The
+# assumption: targets and nulls differ only in what the blind classifiers have learned to see.
+
+_N_FOLDS = 5
+# AUC up to which weighted sets count as alike; above it the blind baseline can be separable.
+_ALIKE_BELOW = 0.55
+
+
+def weigh(sets: ComparisonSets, blind: pl.DataFrame, plan: VerdictPlan, *, groups: bool) -> Odds:
+    r"""Estimate the odds of texts, or of whole groups, from the blind classifiers' scores.
+
+    Their normal scores, of a group the means over its texts, go into a logistic regression,
+    cross-fitted by group. Nulls of these weights are worth \((\sum w)^2 / \sum w^2\) of equal
+    weight (Kish 1965). There is no answer where so many could not report anything, or where sets
+    are still not alike: where a second classifier, cross-fitted with squares and weights, has an
+    AUC above 0.55.
+    """
+    from scipy.special import ndtri
+    from sklearn.metrics import roc_auc_score
+
+    keys = pl.DataFrame({"target_id": sets.target_id})
+    shares = keys.join(blind, on="target_id", how="left", maintain_order="left").drop("target_id")
+    rows = np.concatenate([sets.targets, sets.nulls])
+    scores, audited = ndtri(shares.to_numpy()[rows].astype(np.float64)), np.isin(rows, sets.targets)
+    key = 2 * sets.cluster[rows] + audited if groups else np.arange(rows.size)
+    known = ~np.isnan(scores).any(axis=1)
+    units, first, unit, sizes = np.unique(
+        key[known], return_index=True, return_inverse=True, return_counts=True
+    )
+    seen = np.column_stack([np.bincount(unit, column) / sizes for column in scores[known].T])
+    seen /= np.maximum(seen.std(axis=0), 1e-9)
+    label = audited[known][first]
+    _, began, cluster = np.unique(
+        sets.cluster[rows][known][first], return_index=True, return_inverse=True
+    )
+    cluster = began.argsort().argsort()[cluster]  # folds must not depend on the clusters' names
+    rng = np.random.default_rng(plan.seed)
+    folds = deal_folds(label, cluster, n_folds=_N_FOLDS, generator=rng)
+    odds = np.exp(_log_odds(seen, label, folds))
+    odds /= odds[~label].mean()
+    weight = np.where(label, (~label).sum() / label.sum(), odds)
+    again = _log_odds(np.hstack([seen, seen**2]), label, folds, weight)
+    auc = float(roc_auc_score(label, again, sample_weight=weight))
+    of_nulls = np.bincount(cluster[~label], odds[~label] * shared_weights(cluster[~label]))
+    n_effective = effective_number(of_nulls)
+    place = np.minimum(units.searchsorted(key), units.size - 1)
+    of_rows = np.full(sets.target_id.len(), np.nan)
+    of_rows[rows] = np.where(units[place] == key, odds[place], np.nan)
+    n_tests = np.unique(key[audited]).size
+    by = not groups and sets.share_clusters(sets.targets, sets.nulls)
+    lack = _lack(n_effective, auc, n_tests, plan, by=by)
+    return Odds(of_rows, np.unique(cluster[~label]).size, n_effective, auc, lack)
+
+
+def _log_odds(seen: Floats, label: Flags, folds: Folds, weight: Floats | None = None) -> Floats:
+    from sklearn import config_context
+    from sklearn.linear_model import LogisticRegression
+
+    odds, model = np.empty(label.size), LogisticRegression(solver="newton-cholesky")
+    with config_context(assume_finite=True, skip_parameter_validation=True):
+        for fold in range(folds.n_folds):
+            test = folds.fold_of_text == fold
+            of_train = None if weight is None else weight[~test]
+            odds[test] = model.fit(seen[~test], label[~test], of_train).decision_function(
+                seen[test]
+            )
+    return odds
+
+
+def _lack(
+    n_effective: float, auc: float, n_tests: int, plan: VerdictPlan, *, by: bool
+) -> str | None:
+    if plan.adjustment == "e-bh":
+        return "groups that are asked in rounds cannot be weighted"
+    if plan.level == "collection":
+        can_report = bool(is_enough(n_effective))
+    else:
+        adjustment = "by" if by else plan.adjustment
+        can_report = power(n_tests, n_effective, plan.q, adjustment).needed is not None
+    if not can_report:
+        return (
+            f"too few non-members are like the targets: weighted, they count as {n_effective:.1f}, "
+            "with which nothing can be reported"
+        )
+    if auc > _ALIKE_BELOW:
+        return (
+            f"weighted non-members can still be told from targets without the model (AUC {auc:.2f})"
+        )
+    return None
+
+
+def weight_findings(
+    targets: pl.LazyFrame, blind: pl.DataFrame, found: pl.DataFrame, plan: VerdictPlan
+) -> pl.DataFrame:
+    """Rows of check ``weights`` about the planned level; none unless targets were compared."""
+    baseline = found.filter(check="blind_baseline", subject="targets", statistic="roc_auc")
+    verdict = baseline["verdict"]
+    if verdict.is_empty():
+        return finding_rows("weights")
+    if verdict[0] != "separable":
+        row = {"statistic": "n_effective", "verdict": "not_needed"}
+        return finding_rows("weights", [row], subject=plan.level)
+    odds = weigh(read_comparison_sets(targets), blind, plan, groups=plan.level != "target")
+    main = {
+        "statistic": "n_effective",
+        "value": odds.n_effective,
+        "verdict": "no_overlap" if odds.lack else "used",
+        "reason": odds.lack,
+    }
+    rows = [main, *number_rows({"n_null": odds.n_null, "roc_auc": odds.auc})]
+    return finding_rows("weights", rows, subject=plan.level)
 
 
 # Canaries: published texts drawn by lot from committed sets, so that the null is exact.
@@ -34,8 +486,7 @@ _Test = Callable[[AttackScores], Iterable[pl.DataFrame]]
 def canary_p_value(published: float, controls: Floats) -> float:
     """p-value of one set: (1 + controls that score as high) / (1 + controls); NaN if unscored.
 
-    The draw alone makes it valid: every text of the set could have been the published one. An
-    unscored control (NaN) counts as higher.
+    The draw alone makes it valid. An unscored control (NaN) counts as higher.
     """
     if np.isnan(published):
         return float("nan")
@@ -62,8 +513,7 @@ def rank_sum_p_value(sets: Sequence[Floats]) -> float:
     """p-value of all committed sets together: the sum of the published texts' ranks, exact.
 
     In each set the published text is equally likely to have any rank, whatever happens in other
-    sets, so the distribution of the sum is the convolution of theirs. ``sets`` are the
-    `canary_ranks` of every set, none left out.
+    sets, so the distribution of the sum is the convolution of theirs.
     """
     distribution: Floats = np.ones(1)
     for ranks in sets:
@@ -73,57 +523,54 @@ def rank_sum_p_value(sets: Sequence[Floats]) -> float:
     return float(min(1.0, distribution[observed:].sum()))
 
 
-class CanaryTest:
-    """Tests of every committed set of canaries, prepared once for all attacks."""
-
-    def __init__(self, sets: ComparisonSets, plan: VerdictPlan) -> None:
-        self._plan = plan
-        rows = np.concatenate([sets.published, sets.controls])
-        self._names: list[str] = []
-        self._sets: list[tuple[int, Ints]] = []
-        for cluster in np.unique(sets.cluster[rows]):
-            published, controls = (
-                rows[sets.cluster[rows] == cluster] for rows in (sets.published, sets.controls)
+def canary_test(sets: ComparisonSets, plan: VerdictPlan) -> _Test:
+    """Prepare the test of every committed set of canaries by any attack."""
+    rows = np.concatenate([sets.published, sets.controls])
+    names: list[str] = []
+    places: list[tuple[int, Ints]] = []
+    for cluster in np.unique(sets.cluster[rows]):
+        published, controls = (
+            rows[sets.cluster[rows] == cluster] for rows in (sets.published, sets.controls)
+        )
+        name = sets.clusters["key"][int(cluster)]
+        if published.size != 1 or not controls.size:
+            raise RequestError(
+                f"the canary set {name!r} has {published.size} published texts and "
+                f"{controls.size} unpublished controls; give one published text and all its "
+                "controls, each as one target"
             )
-            name = sets.clusters["key"][int(cluster)]
-            if published.size != 1 or not controls.size:
-                raise RequestError(
-                    f"the canary set {name!r} has {published.size} published texts and "
-                    f"{controls.size} unpublished controls; give one published text and all its "
-                    "controls, each as one target"
-                )
-            self._names.append(name)
-            self._sets.append((int(published[0]), controls))
+        names.append(name)
+        places.append((int(published[0]), controls))
 
-    def rows(self, found: AttackScores) -> Iterator[pl.DataFrame]:
+    def test(found: AttackScores) -> Iterator[pl.DataFrame]:
         """Yield a verdict on each set, by name, and one on the collection of several."""
-        scores = [(found.scores[one], found.scores[controls]) for one, controls in self._sets]
+        scores = [(found.scores[one], found.scores[controls]) for one, controls in places]
         p = np.array([canary_p_value(*of_set) for of_set in scores])
-        planned, n_null = found.planned(self._plan), [each.size for _, each in self._sets]
+        same: dict[str, Any] = {"attack": found.attack, "versus": "controls"}
+        same["planned"] = found.planned(plan)
+        n_null = [controls.size for _, controls in places]
         yield verdict_rows(
-            len(self._sets),
-            attack=found.attack,
+            len(names),
+            **same,
             level="group",
-            key=self._names,
-            versus="controls",
-            planned=planned,
+            key=names,
             score=np.array([published for published, _ in scores]),
             n_null=n_null,
             p_value=p,
             method="canary_rank",
             reason=["the published text has no score" if np.isnan(one) else None for one in p],
         )
-        if len(self._sets) > 1:
+        if len(names) > 1:
             yield verdict_rows(
                 1,
-                attack=found.attack,
+                **same,
                 level="collection",
-                versus="controls",
-                planned=planned,
                 n_null=sum(n_null),
                 p_value=rank_sum_p_value([canary_ranks(*of_set) for of_set in scores]),
-                method=f"canary_rank_sum_of_{len(self._sets)}",
+                method=f"canary_rank_sum_of_{len(names)}",
             )
+
+    return test
 
 
 _NO_PLACEBO = "the reference model has no answers that the primary attack can score"
@@ -142,9 +589,8 @@ def verdicts(
 
     Yields, for each attack, the targets; where texts share groups or documents, or the plan is
     about groups, the groups and the collection; the contamination rate; the canaries. At least one
-    frame comes; memory holds the keys of all rows and the scores of one attack. ``blind_warns``:
-    calibration labels can be told apart without the model. ``blind``: scores of classifiers by
-    which the nulls are weighted then, and there is no contamination rate.
+    frame comes; memory holds the keys of all rows and the scores of one attack. By ``blind`` scores
+    the nulls are weighted, and there is no contamination rate.
     """
     if plan.primary not in attacks:
         raise SettingsError(
@@ -166,9 +612,9 @@ def placebo_findings(
 ) -> pl.DataFrame:
     """Rows of check ``placebo``: what the planned test finds on the reference model's scores.
 
-    Those of `reported_findings`, and ``collection`` with its p-value. Verdict of ``n_reported``, or
-    of ``collection`` where the plan is about it: ``as_many`` if at least half as many are reported
-    as ``reported`` says of the audited model, and any; or if p is at most q. Else ``fewer``.
+    Verdict of ``n_reported``, or of ``collection`` where the plan is about it: ``as_many`` if at
+    least half as many are reported as ``reported`` says of the audited model, and any; or if p is
+    at most q.
     """
     name = f"placebo_of_{plan.primary}"
     if name not in scores.collect_schema():
@@ -199,7 +645,6 @@ def placebo_findings(
 def _tests(
     sets: ComparisonSets, plan: VerdictPlan, blind: pl.DataFrame | None, *, blind_warns: bool
 ) -> Iterator[_Test]:
-    """Prepare the tests that there are texts for."""
     if plan.adjustment == "e-bh":  # whatever else there is was made for groups asked alike
         yield RoundsTest(sets, plan).rows
         return
@@ -212,9 +657,9 @@ def _tests(
         if tests_groups(sets, plan):
             yield GroupTest(sets, plan, odds(groups=True)).rows
         if blind is None:
-            yield ContaminationEstimates(sets, plan, blind_warns=blind_warns).rows
+            yield contamination_test(sets, plan, blind_warns=blind_warns)
     elif sets.targets.size:
         lack: dict[str, Any] = {"level": "collection", "planned": False, "n_null": 0}
         yield lambda found: [verdict_rows(1, attack=found.attack, reason=NO_NULL, **lack)]
     if sets.published.size + sets.controls.size:
-        yield CanaryTest(sets, plan).rows
+        yield canary_test(sets, plan)

@@ -14,8 +14,8 @@ from mia_batch.inference.comparison import ComparisonSets, read_comparison_sets,
 from mia_batch.inference.conformal import Adjustment, TieDraws, p_values, q_values
 from mia_batch.inference.estimates import null_threshold
 from mia_batch.inference.findings import Statistic, VerdictPlan, finding_rows, number_rows
-from mia_batch.inference.levels import GroupTest, TargetTest
 from mia_batch.inference.power import power
+from mia_batch.inference.verdicts import GroupTest, TargetTest
 from mia_batch.stats import Floats, Ints
 from mia_batch.stats.intervals import auc_interval, clopper_pearson, roc_auc
 from mia_batch.tables import read_finite
@@ -23,8 +23,7 @@ from mia_batch.tables import read_finite
 _Row = dict[str, Any]
 
 
-OF_YARDSTICK = ("yardstick", "absence")
-"""Names of the checks."""
+YARDSTICK_CHECKS = ("yardstick", "absence")  # names of the checks
 _WORDS_GIVEN_BACK = 20
 _LEVELS = ("rarely copied", "well known", "most copied")
 _BOOKS = 4_000  # simulated for the probability
@@ -52,10 +51,10 @@ def yardstick_findings(
     """Rows of checks ``yardstick`` and ``absence`` by level, the best known first; the primary's.
 
     ``runs`` has ``target_id``, ``reference_words`` and ``longest_words`` of each text of the
-    yardstick, the last null where it was not continued. Unless targets are ``tested`` there is no
-    ``absence``, see `Naming`. ``given_back``: the share of which 20 words in a row, or the whole
-    reference, came out; ``above``: that above the `null_threshold`; ``roc_auc`` is against the
-    least known level. Limits of Clopper and Pearson take passages for independent.
+    yardstick, the last null where it was not continued. ``given_back``: the share of which 20 words
+    in a row, or the whole reference, came out; ``above``: that above the `null_threshold`;
+    ``roc_auc`` is against the least known level. Limits of Clopper and Pearson take passages for
+    independent.
     """
     is_own = pl.col("role") == "yardstick"
     table = scores.select("role", "target_id", "group")  # a further column may be called row, too
@@ -109,13 +108,12 @@ def _share(hits: int, n: int) -> _Row:
 class Naming:
     """With which probability one book more, learnt like some passages, would have been named.
 
-    The book is one more test beside the real ones: of as many windows as the plan compares, each
-    drawn from the passages' scores, independently.
-
-    The limits are about the passages, which are few, not about the simulation. Each of 200 draws
-    weights the passages by Rubin's (1981) Bayesian bootstrap, with one more that nobody saw: of the
-    lowest score that there is for the lower limit, of the highest one for the upper limit. Of a
-    book of one window that is the interval of Clopper and Pearson (1934), which is taken then.
+    The book is one more test with the real ones: of as many windows as the plan compares, each
+    drawn from the passages' scores, independently. The limits are about the passages, which are
+    few: each of 200 draws weights them by Rubin's (1981) Bayesian bootstrap, with one more that
+    nobody saw, of the lowest score that there is for the lower limit, of the highest one for the
+    upper limit. Of a book of one window that is the interval of Clopper and Pearson (1934), which
+    is taken then.
     """
 
     def __init__(self, sets: ComparisonSets, values: Floats, plan: VerdictPlan) -> None:
@@ -158,7 +156,7 @@ class Naming:
         return _share(int(np.count_nonzero(p <= limit)), p.size)
 
     def _largest(self, p: Floats) -> float:
-        """Find the largest of ascending p-values that is named beside the real tests, or 0."""
+        """Find the largest of ascending p-values that is named with the real tests, or 0."""
         low, high = 0, p.size
         while low < high:
             middle = (low + high) // 2
@@ -206,30 +204,35 @@ def null_audit_findings(scores: pl.LazyFrame, plan: VerdictPlan) -> pl.DataFrame
     sets = read_comparison_sets(scores, named=plan.level != "target")
     if not (sets.targets.size and sets.nulls.size):
         return finding_rows(_CHECK)
-    if plan.level == "collection":
-        return _without(plan, "the plan is about all groups together, which have one p-value")
-    score = read_finite(scores, plan.primary, sets.target_id.len())
-    audit = (_of_texts if plan.level == "target" else _of_groups)(sets, score, plan)
-    n_units = min(audit.n_units, max(2, _MOST // audit.size))
-    n_tests = min(audit.n_audited, n_units // 2)
-    while n_tests:
-        n, n_null = n_tests * audit.size, n_units - n_tests
-        if power(n, n_null, plan.q, audit.adjustment).needed is not None:
-            break
-        n_tests //= 2
-    if not n_tests:
-        return _without(
-            plan,
+    why = "the plan is about all groups together, which have one p-value"
+    if plan.level != "collection":
+        score = read_finite(scores, plan.primary, sets.target_id.len())
+        audit = (_of_texts if plan.level == "target" else _of_groups)(sets, score, plan)
+        n_units = min(audit.n_units, max(2, _MOST // audit.size))
+        n_tests = min(audit.n_audited, n_units // 2)
+        while n_tests:
+            n, n_null = n_tests * audit.size, n_units - n_tests
+            if power(n, n_null, plan.q, audit.adjustment).needed is not None:
+                return audit_rows(plan, n_tests, n_null, _audits(audit, n_tests, n_units, plan))
+            n_tests //= 2
+        why = (
             f"{n_units:,} independent units outside the training data are too few: with some of "
-            f"them audited, none could be reported at q = {plan.q:g}",
+            f"them audited, none could be reported at q = {plan.q:g}"
         )
+    lost = {"statistic": "share_reporting", "reason": why}
+    return finding_rows(_CHECK, [lost], subject=plan.level)
+
+
+def _audits(
+    audit: _Audit, n_tests: int, n_units: int, plan: VerdictPlan
+) -> list[tuple[bool, float]]:
     rng, made = np.random.default_rng(plan.seed), []
     for _ in range(_AUDITS):
         units = rng.choice(audit.n_units, n_units, replace=False)
         p = audit.p_values(units[:n_tests], units[n_tests:])
         reported = q_values(p, audit.adjustment) <= plan.q
         made.append((bool(reported.any()), float((p <= plan.fpr).mean())))
-    return audit_rows(plan, n_tests, n_units - n_tests, made)
+    return made
 
 
 class _Audit(NamedTuple):
@@ -243,7 +246,6 @@ class _Audit(NamedTuple):
 
 
 def _of_texts(sets: ComparisonSets, scores: Floats, plan: VerdictPlan) -> _Audit:
-    """Audits of single texts; units are their clusters."""
     units, which = np.unique(sets.cluster[sets.nulls], return_inverse=True)
 
     def p(audited: Ints, nulls: Ints) -> Floats:
@@ -266,7 +268,6 @@ def _of_texts(sets: ComparisonSets, scores: Floats, plan: VerdictPlan) -> _Audit
 
 
 def _of_groups(sets: ComparisonSets, scores: Floats, plan: VerdictPlan) -> _Audit:
-    """Audits of whole groups; units are the null groups that have enough windows."""
     test = GroupTest(sets, plan)
     found, draws = test.nulls.statistics(scores, plan), test.ties and test.ties.nulls
 
@@ -295,9 +296,3 @@ def audit_rows(
     after = {"fpr": plan.fpr, "share_below_fpr": sum(share for _, share in made) / len(made)}
     rows = [*number_rows(before), main, *number_rows(after)]
     return finding_rows(_CHECK, rows, subject=plan.level)
-
-
-def _without(plan: VerdictPlan, reason: str) -> pl.DataFrame:
-    return finding_rows(
-        _CHECK, [{"statistic": "share_reporting", "reason": reason}], subject=plan.level
-    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -16,6 +16,7 @@ from mia_batch.schemas import Metrics
 from mia_batch.stats import Codes, Flags, Floats
 from mia_batch.stats.differences import N_BLOCKS, AucResult, auc_difference, simultaneous_bounds
 from mia_batch.stats.intervals import (
+    CONFIDENCE,
     Interval,
     RocCurve,
     clopper_pearson,
@@ -29,26 +30,22 @@ from mia_batch.stats.intervals import (
 from mia_batch.tables import read_finite, read_numbers
 from mia_batch.targets import Preset, cluster_names
 
-_Key = tuple[str, str]  # attack and slice
 _Row = dict[str, Any]
 
 __all__ = ["evaluate"]
 
 
-# The SaMIA authors' own metrics, for comparison with their tables.
+# The SaMIA authors' own metrics, for comparison with their tables: Kaneko et al. (2024),
+# arXiv:2404.11262v2.
 
-N_FOLDS = 5
-
-_FOLD_SEED = 0
+N_FOLDS, _FOLD_SEED = 5, 0
 
 
 def tpr_nearest_fpr(member: Flags, score: Floats, fpr: float) -> float:
     """TPR at the ROC point whose FPR is nearest to the given one; it **may exceed** it.
 
-    Of points equally near, the one with the highest threshold counts. The curve leaves out points
-    on straight lines between their neighbours, as the authors' code does.
-
-    Kaneko et al. (2024), arXiv:2404.11262v2, appendix B; the rule is that of the authors' code.
+    Of points equally near, the one with the highest threshold counts. Points on straight lines
+    between their neighbours are left out, as in the authors' code: Kaneko et al., appendix B.
     """
     from sklearn.metrics import roc_curve as sklearn_roc_curve
 
@@ -57,11 +54,7 @@ def tpr_nearest_fpr(member: Flags, score: Floats, fpr: float) -> float:
 
 
 def accuracy_5_fold(member: Flags, score: Floats) -> float:
-    """Accuracy in 5-fold cross-validation, the mean over folds.
-
-    The threshold is the one that maximises TPR - FPR on the other four folds; of several, the
-    highest. Kaneko et al. (2024), arXiv:2404.11262v2, section 3.5.
-    """
+    """Mean accuracy of folds at the threshold of the widest gap on the others: section 3.5."""
     from sklearn.model_selection import StratifiedKFold
 
     folds = StratifiedKFold(N_FOLDS, shuffle=True, random_state=_FOLD_SEED)
@@ -75,11 +68,7 @@ def accuracy_5_fold(member: Flags, score: Floats) -> float:
 # What is said of one attack on one slice: each figure with its interval, or why it is missing.
 
 FPR_BUDGETS = (0.001, 0.005, 0.01, 0.05, 0.1)
-"""False-positive rates at which the true-positive rate is given."""
-
-_STABLE = 10
-"""Non-members times FPR from which a budget's threshold has nearly the FPR that it should."""
-
+_STABLE = 10  # non-members times FPR from which a threshold has nearly the FPR that it should
 _AUTHORS_FPR = 0.1
 
 
@@ -94,28 +83,23 @@ class Classes:
     n_unscored: int  # labelled targets without a score
 
     @property
-    def n_members(self) -> int:
-        return int(self.member.sum())
-
-    @property
-    def n_nonmembers(self) -> int:
-        return self.member.size - self.n_members
+    def sizes(self) -> tuple[int, int]:
+        n_members = int(self.member.sum())
+        return n_members, self.member.size - n_members
 
     @property
     def counts(self) -> dict[str, int]:
-        """Columns of the metrics table that stand beside every figure."""
-        return {
-            "n_members": self.n_members,
-            "n_nonmembers": self.n_nonmembers,
-            "n_unscored": self.n_unscored,
-        }
+        """Columns of the metrics table that come with every figure."""
+        names = ("n_members", "n_nonmembers", "n_unscored")
+        return dict(zip(names, (*self.sizes, self.n_unscored), strict=True))
 
     @property
     def lack(self) -> str | None:
         """Why there is no ROC curve."""
-        if self.n_members == 0:
+        n_members, n_nonmembers = self.sizes
+        if n_members == 0:
             return "there is no scored member"
-        return "there is no scored non-member" if self.n_nonmembers == 0 else None
+        return "there is no scored non-member" if n_nonmembers == 0 else None
 
     @cached_property
     def curve(self) -> RocCurve:
@@ -124,7 +108,7 @@ class Classes:
     def independent(self, threshold: float) -> tuple[float, float]:
         """Members and non-members; where they are clustered, as many as tell as much of rates."""
         if self.cluster is None:
-            return self.n_members, self.n_nonmembers
+            return self.sizes
         members, others = (
             independent_number(self.score[rows] >= threshold, self.cluster[rows])
             for rows in (self.member, ~self.member)
@@ -133,123 +117,99 @@ class Classes:
 
     @cached_property
     def area(self) -> AucResult:
-        """Their AUC and what is known of its error."""
         estimate, influence = estimate_auc(self.member, self.score, self.cluster)
         unit = self.row if self.cluster is None else np.arange(influence.size)
         errors = np.zeros(N_BLOCKS)
         np.add.at(errors, unit % N_BLOCKS, influence)
-        return AucResult(estimate=estimate, errors=errors, counts=self.counts)
+        return AucResult(estimate, errors, self.counts)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetricRow:
-    """One figure; the attributes are columns of the metrics table."""
-
-    metric: str
-    fpr: float | None = None
-    value: float | None = None
-    low: float | None = None
-    high: float | None = None
-    confidence: float | None = None
-    method: str | None = None
-    reason: str | None = None
-
-    def within(self, interval: Interval | None, lack: str | None = None) -> MetricRow:
-        """Put the figure in its interval."""
-        return (
-            replace(self, reason=lack) if interval is None else replace(self, **interval._asdict())
-        )
+def figure(
+    metric: str, fpr: float | None, value: float, interval: Interval | None, lack: str | None = None
+) -> _Row:
+    """One row of the metrics table; without an interval it has the reason."""
+    limits = interval._asdict() if interval else {}
+    return {"metric": metric, "fpr": fpr, "value": value, "reason": lack, **limits}
 
 
-def metric_rows(classes: Classes) -> Iterator[MetricRow]:
-    """Measure AUC and TPR at each budget."""
-    auc = MetricRow(metric="roc_auc", reason=classes.lack)
+def without(metric: str, fpr: float | None, reason: str) -> _Row:
+    return {"metric": metric, "fpr": fpr, "value": None, "reason": reason}
+
+
+def metric_rows(classes: Classes) -> Iterator[_Row]:
     if classes.lack:
-        yield auc
-        yield from (replace(auc, metric="tpr_at_fpr", fpr=budget) for budget in FPR_BUDGETS)
+        yield without("roc_auc", None, classes.lack)
+        yield from (without("tpr_at_fpr", budget, classes.lack) for budget in FPR_BUDGETS)
         return
-    estimate = classes.area.estimate
-    row = MetricRow(metric="roc_auc", value=estimate.value)
-    yield row.within(estimate_interval(estimate), estimate.lack)
+    area = classes.area.estimate
+    yield figure("roc_auc", None, area.value, estimate_interval(area), area.lack)
     for budget in FPR_BUDGETS:
         yield from _tpr_at_fpr(classes, budget)
 
 
-def _tpr_at_fpr(classes: Classes, budget: float) -> Iterator[MetricRow]:
-    row = MetricRow(metric="tpr_at_fpr", fpr=budget)
-    needed, n = round(1 / budget), classes.n_nonmembers
+def _tpr_at_fpr(classes: Classes, budget: float) -> Iterator[_Row]:
+    needed, n = round(1 / budget), classes.sizes[1]
     if n < needed:
         reason = f"a rate of {budget:g} needs {needed} non-members, scored are {n}"
-        yield replace(row, reason=reason)
+        yield without("tpr_at_fpr", budget, reason)
         return
-    curve, estimate = classes.curve, classes.area.estimate
+    curve, area = classes.curve, classes.area.estimate
     point, interval = curve.at_fpr(budget), None
-    if not estimate.lack:
-        sizes = classes.independent(point.threshold)
-        interval = tpr_interval(curve, budget, point.tpr, sizes)
-    row = replace(row, value=point.tpr).within(interval, estimate.lack)
-    effective = estimate.sizes[1]
+    if not area.lack:
+        interval = tpr_interval(curve, budget, point.tpr, classes.independent(point.threshold))
+    row = figure("tpr_at_fpr", budget, point.tpr, interval, area.lack)
+    effective = area.sizes[1]
     if effective >= _STABLE * needed:
         yield row
         return
     unit = "non-members" if classes.cluster is None else "groups of them, were they of one size"
     reason = f"unstable: a rate of {budget:g} rests on {effective:.0f} {unit}"
-    yield replace(row, reason=row.reason or reason)
-    true_fpr = MetricRow(metric="fpr_at_threshold", fpr=budget, value=point.fpr)
-    yield true_fpr.within(threshold_fpr_interval(effective, budget))
+    yield row | {"reason": row["reason"] or reason}
+    true_fpr = threshold_fpr_interval(effective, budget)
+    yield figure("fpr_at_threshold", budget, point.fpr, true_fpr)
 
 
-def balanced_accuracy(classes: Classes, threshold: float | None) -> MetricRow:
+def balanced_accuracy(classes: Classes, threshold: float | None) -> _Row:
     """Mean of TPR and true-negative rate at a threshold that was chosen on other texts.
 
     It is the AUC of being flagged, and has that AUC's interval. Flagged if ``score >= threshold``.
     """
-    row = MetricRow(metric="balanced_accuracy", reason=classes.lack)
-    if classes.lack:
-        return row
-    if threshold is None:
-        reason = "its threshold needs a calibration set with scored members and non-members"
-        return replace(row, reason=reason)
+    reason = "its threshold needs a calibration set with scored members and non-members"
+    if classes.lack or threshold is None:
+        return without("balanced_accuracy", None, classes.lack or reason)
     flagged = classes.score >= threshold
-    estimate, _ = estimate_auc(classes.member, flagged.astype(np.float64), classes.cluster)
-    row = replace(row, value=estimate.value)
-    return row.within(estimate_interval(estimate), estimate.lack)
+    area, _ = estimate_auc(classes.member, flagged.astype(np.float64), classes.cluster)
+    return figure("balanced_accuracy", None, area.value, estimate_interval(area), area.lack)
 
 
-def authors_rows(classes: Classes) -> Iterator[MetricRow]:
+def authors_rows(classes: Classes) -> Iterator[_Row]:
     """Measure what the SaMIA authors report, on independent targets with intervals."""
-    nearest = MetricRow(metric="tpr_nearest_fpr", fpr=_AUTHORS_FPR, reason=classes.lack)
-    accuracy = MetricRow(metric="accuracy_5_fold", reason=classes.lack)
     if classes.lack:
-        yield nearest
-        yield accuracy
+        yield without("tpr_nearest_fpr", _AUTHORS_FPR, classes.lack)
+        yield without("accuracy_5_fold", None, classes.lack)
         return
-    curve = classes.curve
-    grouped = "the authors' procedure takes texts as independent; these are clustered"
-    lack = None if classes.cluster is None else grouped
-    value = tpr_nearest_fpr(classes.member, classes.score, _AUTHORS_FPR)
-    sizes = classes.n_members, classes.n_nonmembers
-    interval = None
+    lack, curve, sizes = None, classes.curve, classes.sizes
+    if classes.cluster is not None:
+        lack = "the authors' procedure takes texts as independent; these are clustered"
+    value, interval = tpr_nearest_fpr(classes.member, classes.score, _AUTHORS_FPR), None
     if not lack:
         rates = curve.fpr[np.isclose(curve.tpr, value)]  # at which the curve has this TPR
-        nearest_fpr = float(rates[np.argmin(np.abs(rates - _AUTHORS_FPR))])
-        interval = tpr_interval(curve, nearest_fpr, value, sizes)
-    yield replace(nearest, value=value).within(interval, lack)
+        nearest = float(rates[np.argmin(np.abs(rates - _AUTHORS_FPR))])
+        interval = tpr_interval(curve, nearest, value, sizes)
+    yield figure("tpr_nearest_fpr", _AUTHORS_FPR, value, interval, lack)
     if min(sizes) < N_FOLDS:
         reason = f"{N_FOLDS} folds need {N_FOLDS} scored members and as many non-members"
-        yield replace(accuracy, reason=reason)
+        yield without("accuracy_5_fold", None, reason)
         return
     value = accuracy_5_fold(classes.member, classes.score)
     right = None if lack else clopper_pearson(round(value * sum(sizes)), sum(sizes))
-    yield replace(accuracy, value=value).within(right, lack)
+    yield figure("accuracy_5_fold", None, value, right, lack)
 
 
-ALL = "all"
-
+ALL, MACRO = "all", "macro"  # slices of all targets, and of averages over length buckets
+# Nominal words of the length buckets, those of the SaMIA paper. A bucket reaches from its length
+# over the square root of 2 to its length times that: 23 to 45, 46 to 90, 91 to 181, 182 to 362.
 LENGTH_SLICES = {f"about {length} words": length for length in (32, 64, 128, 256)}
-"""Nominal words of the length buckets, those of the SaMIA paper. A bucket reaches from its length
-over the square root of 2 to its length times that: 23 to 45, 46 to 90, 91 to 181, 182 to 362."""
-
 _MOST_VALUES = 50
 
 
@@ -257,8 +217,7 @@ def find_slices(labelled: pl.LazyFrame, slice_by: Sequence[str]) -> dict[str, Co
     """Find the rows of each slice: ``all``, each value of some columns, and length buckets.
 
     Slices of values are called ``column=value``, nulls ``column=null``. Length buckets that hold
-    members and non-members follow at the end, where there are at least two of them; a single one
-    would repeat ``all``.
+    members and non-members follow where there are at least two: a single one would repeat ``all``.
     """
     names = labelled.collect_schema().names()
     found: dict[str, Codes | slice] = {ALL: slice(None)}
@@ -303,77 +262,59 @@ def find_clusters(
     ordered = np.sort(hashes.to_series().to_numpy())
     if not (ordered[1:] == ordered[:-1]).any():
         return None
-    distinct = (
-        found.select(pl.col("cluster").unique()).collect(engine="streaming").to_series().sort()
-    )
+    names = found.select(pl.col("cluster").unique()).collect(engine="streaming").to_series()
     size = found.select(pl.len()).collect(engine="streaming").item()
-    code = pl.col("cluster").cast(pl.Enum(distinct)).to_physical()
+    code = pl.col("cluster").cast(pl.Enum(names.sort())).to_physical()
     return read_numbers(found, code, size, np.int32)
 
 
-_LABELLED = pl.col("member").is_not_null()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Labelled:
-    """Targets whose membership is known."""
+    """Targets whose membership is known; all roles count if there is no ``role``."""
 
-    scores: pl.LazyFrame  # their scores
-    # scores of labelled texts that choose thresholds, and whether each is a member; None where
-    # there is no ``role``
-    calibration: tuple[pl.LazyFrame, Flags] | None
-    member: Flags  # whether each target is a member
-    # code of each target's cluster; None where targets are independent
-    cluster: NDArray[np.int32] | None
-    slices: dict[str, Codes | slice]  # rows of each slice, ``all`` first
-
-    @classmethod
-    def of(cls, scores: pl.LazyFrame, attacks: Sequence[str], slice_by: Sequence[str]) -> Labelled:
-        """Find the labelled targets of a scores table; all roles count if there is no ``role``."""
-        counts, calibration = _LABELLED, None
+    def __init__(
+        self, scores: pl.LazyFrame, attacks: Sequence[str], slice_by: Sequence[str]
+    ) -> None:
+        counts = known = pl.col("member").is_not_null()
+        self._calibration: pl.LazyFrame | None = None  # texts that choose thresholds
         if "role" in scores.collect_schema():
             role = pl.col("role").cast(pl.String)
-            counts = _LABELLED & role.is_in(["target", "non_member"])
-            chooses = scores.filter(_LABELLED & (role == "calibration"))
-            calibration = (chooses, _member(chooses))
-        labelled = scores.filter(counts)
-        return cls(
-            scores=labelled,
-            calibration=calibration,
-            member=_member(labelled),
-            cluster=find_clusters(scores, counts, attacks),
-            slices=find_slices(labelled, slice_by),
-        )
+            counts = known & role.is_in(["target", "non_member"])
+            self._calibration = scores.filter(known & (role == "calibration"))
+            self._taught = _member(self._calibration)
+        self._scores = scores.filter(counts)
+        self.member = _member(self._scores)
+        self.cluster = find_clusters(scores, counts, attacks)
+        self.slices = find_slices(self._scores, slice_by)
 
     def score(self, attack: str) -> Floats:
         """Read an attack's scores; NaN where a target has no finite one."""
-        return read_finite(self.scores, attack, self.member.size)
+        return read_finite(self._scores, attack, self.member.size)
 
     def classes(self, score: Floats, slice_name: str) -> Classes:
-        """Pick the scored targets of a slice."""
         rows = self.slices[slice_name]
-        member, score, row = self.member[rows], score[rows], np.arange(self.member.size)[rows]
-        cluster = None if self.cluster is None else self.cluster[rows]
-        scored = ~np.isnan(score)
-        if not scored.all():
-            member, score, row = member[scored], score[scored], row[scored]
-            cluster = None if cluster is None else cluster[scored]
-        n_unscored = scored.size - score.size
-        return Classes(member=member, score=score, cluster=cluster, row=row, n_unscored=n_unscored)
+        kept: list[Any] = [self.member[rows], score[rows], np.arange(self.member.size)[rows]]
+        kept += [] if self.cluster is None else [self.cluster[rows]]
+        scored = ~np.isnan(kept[1])
+        if not scored.all():  # else views of what is there are enough
+            kept = [column[scored] for column in kept]
+        return Classes(
+            member=kept[0],
+            score=kept[1],
+            row=kept[2],
+            cluster=kept[3] if len(kept) > 3 else None,
+            n_unscored=scored.size - kept[0].size,
+        )
 
     def threshold(self, attack: str) -> float | None:
         """Choose the threshold of the widest gap between TPR and FPR on the calibration texts.
 
-        Flagged if ``score >= threshold``; None where calibration lacks a scored class.
+        Flagged if ``score >= threshold``; None where calibration has no scored text of a class.
         """
-        if self.calibration is None:
+        if self._calibration is None or not self._taught.size:
             return None
-        scores, member = self.calibration
-        if not member.size:
-            return None
-        score = read_finite(scores, attack, member.size)
+        score = read_finite(self._calibration, attack, self._taught.size)
         scored = ~np.isnan(score)
-        member, score = member[scored], score[scored]
+        member, score = self._taught[scored], score[scored]
         if member.all() or not member.any():
             return None
         return roc_curve(member, score).widest_gap().threshold
@@ -384,51 +325,45 @@ def _member(frame: pl.LazyFrame) -> Flags:
     return read_numbers(frame, pl.col("member"), size, np.bool_)
 
 
-MACRO = "macro"
-"""Slice of the averages."""
-
-
 def macro_averages(
-    buckets: Sequence[tuple[Mapping[str, int], Sequence[MetricRow]]], *, clustered: bool
-) -> Iterator[tuple[dict[str, int], MetricRow]]:
-    """Average each metric over the length buckets that have it.
+    buckets: Sequence[tuple[Mapping[str, int], Sequence[_Row]]], *, clustered: bool
+) -> Iterator[tuple[dict[str, int], _Row]]:
+    """Average each metric over the length buckets that have it: Kaneko et al., section 3.
 
-    Limits of independent buckets are joined by the method of variance estimates recovery. Clusters
-    may lie across buckets, so theirs are averaged, which is conservative.
-
-    Zou and Donner (2008), equations 1 and 2; the average: Kaneko et al. (2024), section 3.
+    Limits of independent buckets are joined as by Zou and Donner (2008), equations 1 and 2.
+    Clusters may lie across buckets, so theirs are averaged, which is conservative.
     """
-    metrics = dict.fromkeys((row.metric, row.fpr) for _, rows in buckets for row in rows)
+    metrics = dict.fromkeys((row["metric"], row["fpr"]) for _, rows in buckets for row in rows)
     for metric in metrics:
         there = [
             (counts, row)
             for counts, rows in buckets
             for row in rows
-            if (row.metric, row.fpr) == metric
-            and row.metric != "fpr_at_threshold"  # it is said of a figure, and none itself
-            and row.value is not None
+            if (row["metric"], row["fpr"]) == metric
+            and metric[0] != "fpr_at_threshold"  # it is said of a figure, and none itself
+            and row["value"] is not None
         ]
         if there:
             counts = {name: sum(one[name] for one, _ in there) for name in there[0][0]}
             yield counts, _average([row for _, row in there], clustered=clustered)
 
 
-def _average(there: Sequence[MetricRow], *, clustered: bool) -> MetricRow:
-    values = np.array([row.value for row in there], float)
-    low = np.array([row.low for row in there], float)
-    high = np.array([row.high for row in there], float)
-    average = replace(there[0], value=float(values.mean()), low=None, high=None, reason=None)
-    if np.isnan(low).any():
-        reason = next(row.reason for row in there if row.low is None)
-        return replace(average, confidence=None, method=None, reason=reason)
-    below, above = (
-        gaps.mean() if clustered else np.linalg.norm(gaps) / values.size
-        for gaps in (values - low, high - values)
+def _average(there: Sequence[_Row], *, clustered: bool) -> _Row:
+    metric, fpr = there[0]["metric"], there[0]["fpr"]
+    value, low, high = (
+        np.array([row.get(name) for row in there], float) for name in ("value", "low", "high")
     )
-    name = "average_conservative" if clustered else "mover"
-    limits = float(values.mean() - below), float(values.mean() + above)
-    confidence, method = there[0].confidence or 0.95, f"{name} over {values.size}"
-    return average.within(Interval(*limits, confidence, method))
+    mean = float(value.mean())
+    if np.isnan(low).any():
+        reason = next(row["reason"] for row in there if row.get("low") is None)
+        return figure(metric, fpr, mean, None, reason)
+    below, above = (
+        gaps.mean() if clustered else np.linalg.norm(gaps) / value.size
+        for gaps in (value - low, high - value)
+    )
+    method = f"{'average_conservative' if clustered else 'mover'} over {value.size}"
+    limits = Interval(float(mean - below), float(mean + above), CONFIDENCE, method)
+    return figure(metric, fpr, mean, limits)
 
 
 def evaluate(
@@ -481,12 +416,11 @@ def evaluate(
         raise RequestError(
             f"the primary attack {primary!r} is not among those scored: {', '.join(attacks)}"
         )
-    schema = Metrics.create_empty().schema
-    labelled = Labelled.of(scores, attacks, slice_by)
+    labelled = Labelled(scores, attacks, slice_by)
     if labelled.member.size == 0:
-        return pl.DataFrame(schema=schema)
+        return Metrics.create_empty()
     rows: list[_Row] = []
-    tried: dict[_Key, AucResult] = {}
+    tried: dict[tuple[str, str], AucResult] = {}
     for attack in attacks:
         rows += _rows(labelled, attack, tried, preset=preset)
     if primary is not None:
@@ -496,14 +430,18 @@ def evaluate(
             compared = {"attack": primary, "versus": other, "slice": ALL}
             rows.append(compared | made.row(labelled.member.size))
     for (attack, name), bound in simultaneous_bounds(tried, seed=seed).items():
-        one = tried[attack, name]
-        row = MetricRow(metric="roc_auc_simultaneous", value=one.estimate.value)
-        rows.append(_row(attack, name, one.counts, row.within(bound, one.estimate.lack)))
-    return pl.DataFrame(rows, schema=schema)
+        area = tried[attack, name].estimate
+        row = figure("roc_auc_simultaneous", None, area.value, bound, area.lack)
+        rows.append({"attack": attack, "slice": name, **tried[attack, name].counts, **row})
+    return pl.DataFrame(rows, schema=Metrics.create_empty().schema)
 
 
 def _rows(
-    labelled: Labelled, attack: str, tried: dict[_Key, AucResult], *, preset: Preset
+    labelled: Labelled,
+    attack: str,
+    tried: dict[tuple[str, str], AucResult],
+    *,
+    preset: Preset,
 ) -> Iterator[_Row]:
     """Measure an attack on each slice, and add its areas to those that were tried."""
     score, threshold = labelled.score(attack), labelled.threshold(attack)
@@ -512,17 +450,11 @@ def _rows(
         classes = labelled.classes(score, name)
         if not classes.lack:
             tried[attack, name] = classes.area
-        found = [
-            *metric_rows(classes),
-            balanced_accuracy(classes, threshold),
-            *(authors_rows(classes) if preset == "samia" else ()),
-        ]
-        yield from (_row(attack, name, classes.counts, row) for row in found)
+        found = [*metric_rows(classes), balanced_accuracy(classes, threshold)]
+        if preset == "samia":
+            found += authors_rows(classes)
+        yield from ({"attack": attack, "slice": name, **classes.counts, **row} for row in found)
         if name in LENGTH_SLICES:
             buckets.append((classes.counts, found))
     for counts, average in macro_averages(buckets, clustered=labelled.cluster is not None):
-        yield _row(attack, MACRO, counts, average)
-
-
-def _row(attack: str, slice_name: str, counts: dict[str, int], row: MetricRow) -> _Row:
-    return {"attack": attack, "slice": slice_name, **counts, **asdict(row)}
+        yield {"attack": attack, "slice": MACRO, **counts, **average}

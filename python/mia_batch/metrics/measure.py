@@ -1,9 +1,8 @@
-"""A labelled run: what attacks tell of the labels, and what can be told without the model."""
+"""A labelled run: attacks next to classifiers without the model, growth with samples, curves."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -97,15 +96,15 @@ def quintile_rows(
         )
         row = next(metric_rows(classes))
         if classes.lack:
-            row = replace(row, reason=f"{classes.lack} in this quintile")
-        yield {"slice": f"blind quintile {place + 1}", **classes.counts, **asdict(row)}
+            row["reason"] = f"{classes.lack} in this quintile"
+        yield {"slice": f"blind quintile {place + 1}", **classes.counts, **row}
 
 
 # How well attacks tell members from non-members with fewer samples, or points, than there are.
 
 _MOST = 10_000  # texts of each class
+# What can be fewer: the view that is asked in, and what counts it.
 _KINDS = {"samples": (CONTINUATION[1], "sample_index"), "points": (PROBE[1], "view_index")}
-"""What can be fewer: the view that is asked in, and what counts it."""
 _KEY = ["target_id", "model", "view", "view_index", "sample_index"]
 
 
@@ -114,9 +113,7 @@ def growth(
 ) -> Iterator[pl.DataFrame]:
     """Yield AUC ``y`` over the first ``x`` samples or points of each text, for one attack of each.
 
-    It is the first of ``attacks`` that reads nothing else. Of each class of labelled texts the
-    first 10,000 by ``target_id`` count. Nothing where one class has no score, or where there is one
-    sample or point.
+    It is the first of ``attacks`` that reads nothing else.
     """
     own = pl.col("role").cast(pl.String).is_in(["target", "non_member"])
     known = scores.filter(own, pl.col("member").is_not_null()).select("target_id", "member")
@@ -186,10 +183,10 @@ def curves(
     """Yield the curves table, at least one frame.
 
     ``targets`` and ``scores`` have their rows in one order. The ROC curve of each attack over the
-    labelled texts, where both classes have scores, and what `growth` finds in the ``evidence``.
-    Then, of the primary attack, the distribution of members, non-members (calibration data
-    included) and texts of unknown membership over 40 bins of equal width, and the strips of
-    documents of role ``target`` with at least two windows. Memory: some 250 bytes a target.
+    labelled texts, and what `growth` finds in the ``evidence``. Then, of the primary attack, the
+    distribution of members, non-members and texts of unknown membership over 40 bins of equal
+    width, and the strips of documents of role ``target`` with at least two windows. Memory: some
+    250 bytes a target.
     """
     yield Curves.create_empty()
     size = int(scores.select(pl.len()).collect(engine="streaming").item())
@@ -220,7 +217,6 @@ def curves(
 
 
 def _curve_rows(curve: str, points: pl.DataFrame, attack: str | None = None) -> pl.DataFrame:
-    """Complete the points to rows of the table."""
     same = {"curve": curve, "attack": attack, "subject": None}
     missing = {name: pl.lit(same[name]) for name in same if name not in points.columns}
     made = points.with_columns(**missing)
@@ -245,7 +241,6 @@ def _roc(attack: str, member: Flags, score: Floats) -> pl.DataFrame:
 
 
 def _distributions(attack: str, sets: Mapping[str, Floats]) -> pl.DataFrame:
-    """Draw what share of each set's texts lies in each bin, over the range of all sets."""
     present = {name: scores for name, scores in sets.items() if scores.size}
     if not present:
         return Curves.create_empty()

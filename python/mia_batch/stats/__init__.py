@@ -7,6 +7,5 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-Codes = NDArray[np.intp]
-"""Of clusters or folds, from 0 without gaps."""
+Codes = NDArray[np.intp]  # of clusters or folds, from 0 without gaps
 Flags = NDArray[np.bool_]

@@ -35,7 +35,6 @@ class Difference(NamedTuple):
     reason: str | None = None  # why value or interval is None
 
     def row(self, n_texts: int) -> dict[str, Any]:
-        """Columns of the metrics table."""
         return {
             "metric": "roc_auc_difference",
             "value": self.value,

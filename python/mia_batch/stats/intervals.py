@@ -78,7 +78,6 @@ class RocCurve(NamedTuple):
         return self.point(float(lowest))
 
     def widest_gap(self) -> OperatingPoint:
-        """Point of the largest TPR - FPR; of several, the one with the highest threshold."""
         return self.point(float(self.threshold[np.argmax(self.tpr - self.fpr)]))
 
 
@@ -112,7 +111,6 @@ class AucEstimate(NamedTuple):
 
     @property
     def lack(self) -> str | None:
-        """Why there is no interval."""
         if self.n_groups is None or is_enough(self.n_groups):
             return None
         return few(self.n_groups, " in each class")
@@ -477,7 +475,6 @@ def _influence(sums: Floats) -> Floats:
 
 
 def _half(influence: Floats, cluster: Codes) -> float | str:
-    """Half of an interval, or why there is none."""
     means = cluster_means(influence[:, None], np.zeros(len(influence), np.intp), cluster)
     if not means.enough[0]:
         return few(float(means.effective[0]))

@@ -46,37 +46,6 @@ def frame(*rows):
     return pl.LazyFrame(numbered, SCHEMA, orient="row")
 
 
-def words_of(found):
-    return build_classifiers(found.frame)["blind_naive_bayes_v1"].args[0].toarray()
-
-
-def test_clusters_are_groups_else_documents_else_texts():
-    found = read_texts(
-        frame(
-            ("a", True, "x", "d1"),
-            ("b", False, "x", "d2"),
-            ("c", True, None, "x"),
-            ("d", True, None, "x"),
-            ("e", True, None, None),
-            ("f", False, None, None),
-        ),
-        "member",
-    )
-    cluster = found.cluster
-    assert cluster[0] == cluster[1]
-    assert cluster[2] == cluster[3]
-    assert len(set(cluster)) == 4
-    assert sorted(set(cluster)) == [0, 1, 2, 3]
-
-
-def test_windows_of_a_document_without_an_identifier_are_one_cluster():
-    rows = frame(*[("a", place < 3, None, None) for place in range(5)])
-    window = pl.Series([0, 1, 0, 0, 1], dtype=pl.UInt32)
-    assert read_texts(rows.with_columns(window_index=window), "member").cluster.tolist() == [
-        0, 0, 1, 2, 2,
-    ]  # fmt: skip
-
-
 def test_what_is_left_out_is_counted():
     found = read_texts(
         frame(("a", True, None, None), (None, False, None, None), ("b", None, None, None)), "member"
@@ -132,14 +101,14 @@ def test_a_long_text_is_seen_to_its_end_but_for_its_words(monkeypatch):
     assert seen.select("text", "year").row(0) == ("word", 2020)
 
 
-def test_texts_without_any_word_can_be_classified():
-    found = read_texts(frame(("", True, None, None), ("...", False, None, None)), "member")
-    assert words_of(found).tolist() == [[0], [0]]
-
-
-def test_words_are_lower_cased_runs_of_word_characters():
-    found = read_texts(frame(("A a's Über_x 1", True, None, None)), "member")
-    assert sorted(words_of(found)[0].tolist()) == [0, 1, 1, 1, 2]  # 0: no word of this text
+@pytest.mark.parametrize(
+    ("texts", "counts"),  # sorted; the last word is of no text
+    [(["", "..."], [[0], [0]]), (["A a's Über_x 1"], [[0, 1, 1, 1, 2]])],
+)
+def test_words_are_lower_cased_runs_of_word_characters(texts, counts):
+    found = read_texts(frame(*((text, True, None, None) for text in texts)), "member")
+    words = build_classifiers(found.frame)["blind_naive_bayes_v1"].args[0].toarray()
+    assert np.sort(words).tolist() == counts
 
 
 def test_batches_choose_the_same_texts_as_all_at_once(monkeypatch):
@@ -190,13 +159,8 @@ def test_ridge_solves_its_equations():
         seen.T @ seen + alpha * np.eye(15), seen.T @ (LABELS - LABELS.mean(axis=0))
     )
     assert found == pytest.approx(COUNTS[TEST] @ weights)
-
-
-def test_ridge_of_texts_that_have_nothing_in_common():
-    found = ridge(
-        np.zeros((4, 4)), 0.1, np.array([0, 1]), np.array([2, 3]), np.array([[True], [False]])
-    )
-    assert found.tolist() == [[0.0], [0.0]]
+    # Texts that have nothing in common.
+    assert not ridge(np.zeros((40, 40)), 0.5, TRAIN, TEST, LABELS).any()
 
 
 def test_direction_is_learned_from_the_training_texts():
@@ -328,25 +292,14 @@ def separable():
 def test_labels_that_a_word_gives_away_are_separable(separable):
     assert separable.verdict == "separable"
     assert separable.p_value == pytest.approx(1 / 20)  # of 19 permutations
-    assert separable.auc == separable.metrics["value"].max()
-    assert separable.auc is not None
-    assert separable.auc > 0.99
-
-
-def test_rows_of_the_metrics_table(separable):
+    assert separable.auc == separable.metrics["value"].max() > 0.99
     metrics = Metrics.validate(separable.metrics)
     assert metrics["attack"].to_list() == list(BLIND_CLASSIFIERS)
-    assert metrics.select("metric", "slice", "confidence").unique().row(0) == (
-        "roc_auc",
-        "all",
-        0.95,
-    )
+    of_all = metrics.select("metric", "slice", "confidence").unique().row(0)
+    assert of_all == ("roc_auc", "all", 0.95)
     assert metrics.select("n_members", "n_nonmembers", "n_unscored").unique().row(0) == (30, 30, 1)
     assert (metrics["low"] < metrics["high"]).all()
     assert metrics["reason"].null_count() == 5
-
-
-def test_scores_are_of_every_text_used(separable):
     scores = separable.scores
     assert scores.columns == ["target_id", *BLIND_CLASSIFIERS]
     assert scores["target_id"].to_list() == [f"{place:04}" for place in range(60)]
@@ -357,19 +310,14 @@ def test_scores_are_of_every_text_used(separable):
     assert values["blind_year_v1"].unique().to_list() == [0.5]
 
 
-def test_few_texts_decide_nothing():
-    found = blind_baseline(texts(coin(24, seed=1)))
-    assert found.verdict == "undecided"
-    assert found.upper is not None
-    assert found.upper > 0.60
-
-
-def test_labels_by_coin_of_many_texts_are_not_separable():
-    found = blind_baseline(texts(coin(1000, seed=2), n_words=3))
-    assert found.verdict == "not separable"
-    assert found.upper is not None
-    assert 0.5 < found.upper <= 0.60
-    assert found.scores.height == 1000
+def test_labels_by_coin_of_many_texts_are_not_separable_and_few_texts_decide_nothing():
+    few = blind_baseline(texts(coin(24, seed=1)))
+    many = blind_baseline(texts(coin(1000, seed=2), n_words=3))
+    assert (few.verdict, many.verdict) == ("undecided", "not separable")
+    assert few.upper is not None
+    assert many.upper is not None
+    assert 0.5 < many.upper <= 0.60 < few.upper
+    assert many.scores.height == 1000
 
 
 def test_what_only_marks_groups_is_no_difference_between_classes():

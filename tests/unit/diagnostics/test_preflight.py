@@ -20,7 +20,7 @@ from mia_batch.diagnostics.preflight import (
 )
 from mia_batch.inference.comparison import read_comparison_sets
 from mia_batch.inference.findings import VerdictPlan, finding_rows
-from mia_batch.inference.power import planned_power
+from mia_batch.inference.verdicts import planned_power
 from mia_batch.report.sentences import undeclared_sentences
 
 WORDS = [f"w{i}" for i in range(40)]

@@ -5,7 +5,7 @@ import math
 import polars as pl
 import pytest
 
-from mia_batch.diagnostics.unscored import ClassGaps, count_reasons, find_uneven_scores
+from mia_batch.diagnostics.unscored import count_reasons, find_uneven_scores
 
 LABELLED = pl.col("member").is_not_null()
 
@@ -27,23 +27,24 @@ def frame(n_members, n_nonmembers, *, group=None, **lost):
     )
 
 
+def uneven(scores, *attacks, **further):
+    return find_uneven_scores(scores, LABELLED, [*(attacks or ("a_v1",))], **further)
+
+
 def test_no_score_of_one_class_is_the_rarest_table():
     """Of the 10 choose 5 ways to lose five texts, two lose a whole class."""
-    made = find_uneven_scores(frame(5, 5, a_v1=range(5)), LABELLED, ["a_v1"])
-    assert made is not None
+    made = uneven(frame(5, 5, a_v1=range(5)))
     assert made.attacks == ("a_v1",)
-    assert made.members == ClassGaps(n_texts=5, n_unscored=5)
-    assert made.nonmembers == ClassGaps(n_texts=5, n_unscored=0)
+    assert (made.n_texts, made.n_unscored) == ((5, 5), (5, 0))
     assert made.p_value == pytest.approx(2 / math.comb(10, 5))
     assert made.others == ()
     assert made.difference == 1.0
 
 
 def test_the_classes_change_places():
-    made = find_uneven_scores(frame(8, 12, a_v1=range(8, 18)), LABELLED, ["a_v1"])
-    assert made is not None
-    assert (made.members.n_unscored, made.nonmembers.n_unscored) == (0, 10)
-    assert made.nonmembers.share == pytest.approx(10 / 12)
+    made = uneven(frame(8, 12, a_v1=range(8, 18)))
+    assert made.n_unscored == (0, 10)
+    assert made.shares[1] == pytest.approx(10 / 12)
     # As unlikely is only the loss of all members and two others.
     tables = math.comb(12, 10) + math.comb(12, 2)
     assert made.p_value == pytest.approx(tables / math.comb(20, 10))
@@ -52,14 +53,13 @@ def test_the_classes_change_places():
 @pytest.mark.parametrize("lost", [[], [0, 1, 5, 6], range(4), range(10)])
 def test_what_chance_does_is_not_said(lost):
     """Four of five against none: 10 of the 10 choose 4 ways, p = 0.048."""
-    assert find_uneven_scores(frame(5, 5, a_v1=lost), LABELLED, ["a_v1"]) is None
+    assert uneven(frame(5, 5, a_v1=lost)) is None
 
 
 def test_a_small_difference_is_not_said_however_sure():
     n, lost = 4000, range(39)
-    assert find_uneven_scores(frame(n, n, a_v1=lost), LABELLED, ["a_v1"]) is None
-    made = find_uneven_scores(frame(n, n, a_v1=range(40)), LABELLED, ["a_v1"])
-    assert made is not None
+    assert uneven(frame(n, n, a_v1=lost)) is None
+    made = uneven(frame(n, n, a_v1=range(40)))
     assert made.difference == pytest.approx(0.01)
 
 
@@ -67,49 +67,36 @@ def test_attacks_that_lack_the_same_are_one_test_and_the_largest_difference_lead
     scores = frame(
         10, 10, a_v1=[*range(8)], b_v1=[*range(10)], c_v1=[3], d_v1=[], e_v1=[*range(10)]
     )
-    made = find_uneven_scores(scores, LABELLED, ["a_v1", "b_v1", "c_v1", "d_v1", "e_v1"])
-    assert made is not None
+    made = uneven(scores, "a_v1", "b_v1", "c_v1", "d_v1", "e_v1")
     assert made.attacks == ("b_v1", "e_v1")
     assert made.others == ("a_v1",)
     assert made.p_value == pytest.approx(3 * 2 / math.comb(20, 10))
-    of_equal = find_uneven_scores(scores, LABELLED, ["e_v1", "b_v1"])
-    assert of_equal is not None
+    of_equal = uneven(scores, "e_v1", "b_v1")
     assert of_equal.attacks == ("e_v1", "b_v1")
 
 
 def test_several_tests_need_more_than_one():
-    """2 / 252 alone is enough; beside two other sets of lost texts it is not."""
+    """2 / 252 alone is enough; with two other sets of lost texts it is not."""
     scores = frame(5, 5, a_v1=range(5), b_v1=[0], c_v1=[9])
-    assert find_uneven_scores(scores, LABELLED, ["a_v1"]) is not None
-    assert find_uneven_scores(scores, LABELLED, ["a_v1", "b_v1", "c_v1"]) is None
+    assert uneven(scores) is not None
+    assert uneven(scores, "a_v1", "b_v1", "c_v1") is None
 
 
 def test_one_lost_book_is_one_loss_however_many_texts_it_has():
     """Ten books of ten texts a class, of which one member book is lost."""
     group = [f"book {row // 10}" for row in range(200)]
     scores = frame(100, 100, group=group, a_v1=range(10))
-    apart = find_uneven_scores(frame(100, 100, a_v1=range(10)), LABELLED, ["a_v1"])
-    assert apart is not None
+    apart = uneven(frame(100, 100, a_v1=range(10)))
     assert apart.p_value == pytest.approx(2 * math.comb(100, 10) / math.comb(200, 10))
-    assert find_uneven_scores(scores, LABELLED, ["a_v1"]) is None
-
-
-def test_books_that_are_lost_whole_count_as_texts():
-    """All of ten books against none of ten: the counts divided by ten, as of single texts."""
-    group = [f"book {row // 10}" for row in range(200)]
-    made = find_uneven_scores(frame(100, 100, group=group, a_v1=range(100)), LABELLED, ["a_v1"])
-    assert made is not None
-    assert made.members == ClassGaps(n_texts=100, n_unscored=100)
-    assert made.p_value == pytest.approx(2 / math.comb(20, 10))
-
-
-def test_a_text_of_each_book_is_no_smaller_a_loss_than_of_texts_apart():
-    group = [f"book {row // 10}" for row in range(200)]
+    assert uneven(scores) is None
+    # All of ten books against none: the counts divided by ten, as of single texts.
+    whole = uneven(frame(100, 100, group=group, a_v1=range(100)))
+    assert whole.n_unscored == (100, 0)
+    assert whole.p_value == pytest.approx(2 / math.comb(20, 10))
+    # A text of each book is no smaller a loss than of texts apart.
     lost = range(0, 100, 10)
-    of_books = find_uneven_scores(frame(100, 100, group=group, a_v1=lost), LABELLED, ["a_v1"])
-    apart = find_uneven_scores(frame(100, 100, a_v1=lost), LABELLED, ["a_v1"])
-    assert of_books is not None
-    assert of_books == apart
+    of_books = uneven(frame(100, 100, group=group, a_v1=lost))
+    assert of_books == uneven(frame(100, 100, a_v1=lost))
 
 
 def test_only_rows_that_count_are_compared_and_no_score_that_is_not_finite():
@@ -119,10 +106,8 @@ def test_only_rows_that_count_are_compared_and_no_score_that_is_not_finite():
         .then(pl.Series([math.nan, math.inf, -math.inf] * 10))
         .otherwise("a_v1"),
     )
-    made = find_uneven_scores(scores, LABELLED, ["a_v1"])
-    assert made is not None
-    assert made.members == ClassGaps(n_texts=10, n_unscored=10)
-    assert made.nonmembers == ClassGaps(n_texts=10, n_unscored=0)
+    made = uneven(scores)
+    assert (made.n_texts, made.n_unscored) == ((10, 10), (10, 0))
 
 
 def test_reasons_are_those_of_the_attack_and_of_each_class():
@@ -131,10 +116,9 @@ def test_reasons_are_those_of_the_attack_and_of_each_class():
     rows += [("040", "a_v1", "beta"), ("041", "a_v1", "alpha")]
     unscored = pl.LazyFrame(rows, ["target_id", "attack", "reason"], orient="row")
     scores = frame(40, 40, a_v1=[*range(20), 40, 41])
-    made = find_uneven_scores(scores, LABELLED, ["a_v1"], unscored=unscored)
-    assert made is not None
-    assert made.members == ClassGaps(n_texts=40, n_unscored=20, reason="too short")
-    assert made.nonmembers == ClassGaps(n_texts=40, n_unscored=2, reason="alpha")
+    made = uneven(scores, unscored=unscored)
+    assert (made.n_texts, made.n_unscored) == ((40, 40), (20, 2))
+    assert made.reasons == ("too short", "alpha")
 
 
 def test_reasons_that_differ_in_numbers_alone_count_as_one():

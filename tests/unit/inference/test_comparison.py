@@ -12,7 +12,6 @@ from mia_batch.inference.comparison import (
     n_orders,
     read_comparison_sets,
     summarise,
-    usual_windows,
     window_pattern,
     windows_per_group,
 )
@@ -107,12 +106,6 @@ def test_windows_are_chosen_by_index_and_small_groups_are_left():
     ]
 
 
-def test_without_enough_windows_nothing_is_chosen():
-    units = cut_units(SETS, SETS.targets, 8, seed=0)
-    assert units.chosen.shape == (0, 8)
-    assert units.statistics(np.zeros(22), plan()).tolist() == []
-
-
 def test_the_number_of_windows_is_the_plans_or_follows_from_the_sizes():
     assert windows_per_group(SETS, plan(windows_per_group=6)) == 6
     assert windows_per_group(SETS, plan()) == 1  # of 1, 5, 7 and 9
@@ -146,11 +139,6 @@ def test_a_pattern_is_alike_in_every_group_and_differs_by_seed():
     assert (window_pattern(500, 5, 1) // 10).tolist() == (window_pattern(50, 5, 1)).tolist()
     assert window_pattern(500, 5, 1).tolist() != window_pattern(500, 5, 2).tolist()
     assert window_pattern(4, 4, 0).tolist() == [0, 1, 2, 3]
-
-
-def test_usual_windows_are_those_of_nine_groups_in_ten():
-    assert usual_windows(np.array([1, *[7] * 5, *[9] * 5])) == 7
-    assert usual_windows(np.array([3])) == 3
 
 
 @pytest.mark.parametrize(("statistic", "value"), [("mean", 4), ("median", 2), ("maximum", 9)])

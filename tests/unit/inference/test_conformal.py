@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 from math import isnan, nan
 from pathlib import Path
-from statistics import stdev
 
 import numpy as np
 import polars as pl
@@ -19,7 +18,6 @@ from mia_batch.inference.conformal import (
     score_errors,
     sensitivity_bound,
     shared_weights,
-    standard_errors,
     tie_draws,
 )
 
@@ -170,19 +168,11 @@ def test_the_share_of_false_discoveries_is_what_was_allowed():
     assert error < 0.0075
 
 
-def test_standard_errors_by_hand():
-    values = np.array([[1, 2, 6], [4, nan, 8], [4, nan, nan], [nan, nan, nan], [2, 2, 2]])
-    made = standard_errors(values)
-    assert made[:2].tolist() == pytest.approx([stdev([1, 2, 6]) / 3**0.5, stdev([4, 8]) / 2**0.5])
-    assert np.isnan(made[2:4]).all()
-    assert made[4] == 0
-
-
 def test_scores_have_errors_where_they_are_means_of_two_samples_or_more():
-    scores = pl.DataFrame({"target_id": list("abcd"), "score": [2.0, 3.0, 5.0, None]})
+    scores = pl.DataFrame({"target_id": list("abcd"), "score": [2.5, 3.0, 5.0, None]})
     values = pl.DataFrame(
         [
-            *(("a", index, value) for index, value in enumerate([1.0, 3.0])),
+            *(("a", index, value) for index, value in enumerate([1.0, 4.0])),
             *(("b", index, value) for index, value in enumerate([1.0, 2.0, 3.0])),  # the maximum
             ("c", 4, 5.0),
             *(("d", index, None) for index in range(2)),
@@ -192,7 +182,7 @@ def test_scores_have_errors_where_they_are_means_of_two_samples_or_more():
     )
     made = score_errors(values, scores)
     assert made["target_id"].to_list() == list("abcd")
-    assert made["standard_error"].to_list() == [1.0, None, None, None]
+    assert made["standard_error"].to_list() == pytest.approx([1.5, None, None, None])
 
 
 def test_bounds_by_hand():

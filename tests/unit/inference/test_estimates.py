@@ -65,7 +65,6 @@ def test_the_interval_equals_its_reference(targets, nonmembers, members):
         interval_reference(targets, nonmembers, members), abs=6e-5
     )
     assert made.method == "fieller"
-    assert "assumes" in made.assumption
 
 
 def test_estimates_stay_within_0_and_1():
@@ -86,37 +85,17 @@ def test_what_the_data_cannot_support_is_refused(targets, nonmembers, members, r
     made = estimate(targets, nonmembers, members)
     assert reason in made.reason
     assert (made.value, made.low, made.high) == (None, None, None)
-    assert "assumes" in made.assumption
 
 
-def test_it_is_refused_exactly_where_the_interval_of_the_gap_holds_0():
-    """From 13 flagged of 50 on, against 5 of 50, z standard errors fit into the gap."""
-    refused = []
-    for above in range(5, 25):
-        gap = (above - 5) / 50
-        error = ((variance((above, 50)) + variance((5, 50))) / 50) ** 0.5
-        refused.append(gap <= Z * error)
-        made = estimate((7, 50), (5, 50), (above, 50))
-        assert (made.value is None) == refused[-1]
-    assert set(refused) == {True, False}
-
-
-def covered(case, share, n_runs, seed):
-    """Share of simulated intervals that hold the share of members among the targets."""
-    n, n0, n1, fpr, tpr = case
-    rng = np.random.default_rng(seed)
-    n_members = round(share * n)
-    hits = []
-    for _ in range(n_runs):
-        flagged = rng.binomial(n_members, tpr) + rng.binomial(n - n_members, fpr)
-        made = estimate((flagged, n), (rng.binomial(n0, fpr), n0), (rng.binomial(n1, tpr), n1))
-        hits.append(made.low is not None and made.low <= n_members / n <= made.high)
-    return np.mean(hits)
-
-
-@pytest.mark.parametrize("share", [0.1, 0.9])
-def test_intervals_cover_what_they_claim(share):
-    rates = [covered(case, share, 500, seed) for seed, case in enumerate(CASES)]
+def test_intervals_cover_what_they_claim():
+    rates = []
+    for seed, (n, n0, n1, fpr, tpr) in enumerate(CASES):
+        rng, n_members, hits = np.random.default_rng(seed), round(0.1 * n), []
+        for _ in range(500):
+            flagged = rng.binomial(n_members, tpr) + rng.binomial(n - n_members, fpr)
+            made = estimate((flagged, n), (rng.binomial(n0, fpr), n0), (rng.binomial(n1, tpr), n1))
+            hits.append(made.low is not None and made.low <= n_members / n <= made.high)
+        rates.append(np.mean(hits))
     assert 0.93 <= np.mean(rates) <= 0.97
     assert min(rates) > 0.92
 
@@ -148,18 +127,10 @@ def test_the_bound_equals_its_reference(above, n_null, rank):
     made = bound(above, 20, n_null, rank)
     assert made.low == bound_reference(above, 20, n_null, rank)
     assert (made.value, made.high, made.method) == (None, 1, "beta_binomial")
-    assert "exchangeable" in made.assumption
     assert made.reason
 
 
-def test_the_bound_by_hand():
-    """One target above all of 19 nulls has a chance of 1/20; two of two, 1/210."""
-    assert bound(1, 1, 19, 1).low == 1
-    assert bound(1, 1, 18, 1).low == 0
-    assert bound(2, 2, 19, 1).low == 1
-
-
-@pytest.mark.parametrize(("share", "tpr"), [(0, 0.5), (0.2, 0.2), (0.2, 1), (0.5, 0.9)])
+@pytest.mark.parametrize(("share", "tpr"), [(0.2, 0.2), (0.5, 0.9)])
 def test_the_bound_is_seldom_above_the_truth(share, tpr):
     rng = np.random.default_rng(7)
     n_null, total, rank = 199, 100, 10
@@ -194,13 +165,6 @@ def test_the_threshold_is_that_of_the_collection():
     assert share(rows("non_member", [0.1, None])).threshold == np.inf
 
 
-def test_without_calibration_data_there_is_a_lower_bound():
-    found = share(NULLS).of(30, 38, 40)
-    bound = contamination_bound(Flagged(30, 40), n_null=99, rank=5)
-    assert (found.value, found.low, found.high) == (None, bound.low, 1.0)
-    assert found.reason == "without calibration data there is a lower bound alone"
-
-
 def test_the_bound_leaves_one_window_open():
     """Where all windows lie above the threshold, the interval would have no width."""
     many = rows("non_member", [number / 10_000 for number in range(9_999)])
@@ -210,21 +174,19 @@ def test_the_bound_leaves_one_window_open():
     assert strict.of(1, 1, 1).low == 0
 
 
-def test_with_calibration_data_there_is_a_rate():
+def test_there_is_a_rate_with_calibration_data_else_a_bound_that_says_why():
     found = share(NULLS, *calibration()).of(10, 38, 40)
     # Above 0.94 lie 12 of the 200 non-members, and 112 of the members.
-    rate = contamination_rate(
-        Flagged(10, 38), Flagged(12, 200), Flagged(112, 200), blind_warns=False
-    )
-    assert found == rate
+    assert found == estimate((10, 38), (12, 200), (112, 200))
     assert found.value is not None
-
-
-def test_where_the_rate_is_withheld_the_bound_says_why():
-    found = share(NULLS, *calibration(), blind_warns=True).of(30, 38, 40)
-    assert found.value is None
-    assert found.low == share(NULLS).of(30, 38, 40).low
-    assert found.reason == "the calibration labels can be told apart without the model"
+    bound = contamination_bound(Flagged(30, 40), n_null=99, rank=5)
+    for parts, warns, reason in (
+        ([NULLS], False, "without calibration data there is a lower bound alone"),
+        ([NULLS, *calibration()], True, "the calibration labels can be told apart without the"),
+    ):
+        made = share(*parts, blind_warns=warns).of(30, 38, 40)
+        assert (made.value, made.low, made.high) == (None, bound.low, 1.0)
+        assert made.reason.startswith(reason)
 
 
 @pytest.mark.parametrize(

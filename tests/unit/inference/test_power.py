@@ -15,15 +15,17 @@ from mia_batch.inference.power import (
     area_of,
     effect_of,
     nulls_to_name,
-    planned_power,
     power,
-    power_findings,
     simulate,
+)
+from mia_batch.inference.sets import needed_for_bound, top_bound
+from mia_batch.inference.verdicts import (
+    planned_power,
+    power_findings,
+    verdicts,
     weigh,
     weight_findings,
 )
-from mia_batch.inference.sets import needed_for_bound, top_bound
-from mia_batch.inference.verdicts import verdicts
 from tests.unit.inference.scored import plan, rows, table
 
 BOOKS = table(
@@ -76,10 +78,6 @@ GROUPS = {"level": "group", "windows_per_group": 4}
 def test_power_of_a_plan(targets, changes, expected):
     made = planned_power(targets, plan(**changes))
     assert {name: getattr(made, name) for name in expected} == expected
-
-
-def test_one_side_alone_has_no_power():
-    assert planned_power(table(rows("target", [1])).lazy(), plan()) is None
 
 
 HARMONIC = sum(1 / i for i in range(1, 1001))
@@ -164,7 +162,9 @@ def test_findings_about_power():
         "together": (1 / comb(9, 3), "possible"),
         "nulls_needed": (3, None),
     }
-    assert power_findings(table(rows("target", [1])).lazy(), plan()).is_empty()
+    alone = table(rows("target", [1])).lazy()
+    assert planned_power(alone, plan()) is None
+    assert power_findings(alone, plan()).is_empty()
 
 
 def test_an_effect_and_an_auc_are_one():
@@ -197,14 +197,11 @@ def test_the_law_of_all_together_is_that_of_the_rank_sum():
     assert found.together == pytest.approx(np.mean(p <= 0.05), abs=0.06)
 
 
-def test_numbers_to_try_are_doubled_beyond_what_names_all_members():
+def test_numbers_to_try_are_doubled_and_members_are_among_those_asked_about():
     assert Design(asked=50, members=10, effect=1).sizes() == [10 * 2**power for power in range(7)]
-
-
-@pytest.mark.parametrize("members", [0, 4])
-def test_members_are_among_those_asked_about(members):
-    with pytest.raises(SettingsError, match=f"{members} members cannot be among 3 that are asked"):
-        Design(asked=3, members=members, effect=1)
+    for members in (0, 4):
+        with pytest.raises(SettingsError, match=f"{members} members cannot be among 3 that are"):
+            Design(asked=3, members=members, effect=1)
 
 
 def selected(scores, own, nulls, weights, q, draw):
@@ -322,7 +319,7 @@ def test_weights_are_used_only_where_sets_are_separable_and_overlap():
     ).is_empty()
 
 
-def test_sets_that_differ_otherwise_are_still_told_apart():
+def test_sets_that_differ_otherwise_are_still_separable():
     """Targets lie at both ends of the nulls, which no straight line of log-odds describes."""
     rng = np.random.default_rng(2)
     frame, blind = shifted(rng, 0.0, n_targets=100)
@@ -343,23 +340,21 @@ def test_verdicts_with_weights():
     assert made["reason"][0] == "the blind classifiers did not see it, so that it has no weight"
 
 
-def test_groups_with_weights():
-    frame, blind = shifted(np.random.default_rng(0), 0.3)
+def test_groups_with_weights_or_no_answer_where_sets_do_not_overlap():
     names = pl.Series([f"g{number // 2}" for number in range(240)])
-    frame = frame.with_columns(group=names)
-    made = pl.concat(verdicts(frame.lazy(), ["a_v1"], plan(level="group"), blind=blind))
+
+    def answers(shift, seed):
+        frame, blind = shifted(np.random.default_rng(seed), shift)
+        frame = frame.with_columns(group=names).lazy()
+        return pl.concat(verdicts(frame, ["a_v1"], plan(level="group"), blind=blind))
+
+    apart, made = answers(6.0, 1), answers(0.3, 0)
+    assert apart["p_value"].null_count() == apart.height
+    assert apart["reason"][0].startswith("too few non-members are like the targets")
+    assert apart["reason"].null_count() == 0
     of = made.filter(level="group")
     assert of["method"].unique().to_list() == ["weighted_conformal_mean_of_2"]
     assert of["p_value"].null_count() == 0
     assert of["n_null"][0] < 90
     assert made.filter(level="collection")["method"].to_list() == ["permutation_by_odds"]
     assert made.filter(level="target")["adjustment"].unique().to_list() == ["by"]
-
-
-def test_no_answer_where_sets_do_not_overlap():
-    frame, blind = shifted(np.random.default_rng(1), 6.0)
-    frame = frame.with_columns(group=pl.Series([f"g{number // 2}" for number in range(240)]))
-    made = pl.concat(verdicts(frame.lazy(), ["a_v1"], plan(level="group"), blind=blind))
-    assert made["p_value"].null_count() == made.height
-    assert made["reason"][0].startswith("too few non-members are like the targets")
-    assert made["reason"].null_count() == 0

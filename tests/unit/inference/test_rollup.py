@@ -54,7 +54,7 @@ def summed(
     evidence=None,
     extracted=(),
     candidates=(),
-    beside=False,
+    others=False,
     columns=None,
     gate="open",
     reason=None,
@@ -82,7 +82,7 @@ def summed(
         findings=finding_rows("gate", [{"verdict": gate, "reason": reason}]),
     )
     check(found, Rollup, what="rollup")
-    return found if beside else found.filter(pl.col("level") != "outside")
+    return found if others else found.filter(pl.col("level") != "outside")
 
 
 def said(number, sample, longest, near=0, **changed):
@@ -108,16 +108,12 @@ def test_a_document_has_its_windows_and_their_mean():
     assert row["title"] == "title of a"
 
 
-def test_a_document_that_repeats_itself_has_one_row():
+def test_a_document_that_repeats_itself_has_one_row_and_what_could_not_be_asked_was_not():
     first, again, last = document("a", 0.2, None, 0.4)
-    found = summed(first, again | {"role": "copy"}, last, *nulls())
-    assert found.select("key", "n_windows", "n_asked").rows() == [("a", 3, 2)]
-
-
-def test_what_could_not_be_asked_was_not_asked():
-    windows = document("a", 0.2, 0.4, None, reason="the text is too short")
-    row = summed(*windows, *nulls()).row(0, named=True)
-    assert (row["n_windows"], row["n_asked"], row["n_scored"]) == (3, 2, 2)
+    refused = document("b", 0.2, 0.4, None, reason="the text is too short")
+    found = summed(first, again | {"role": "copy"}, last, *refused, *nulls())
+    counts = found.select("key", "n_windows", "n_asked", "n_scored").rows()
+    assert counts == [("a", 3, 2, 2), ("b", 3, 2, 2)]
 
 
 @pytest.mark.parametrize(
@@ -218,7 +214,7 @@ def test_documents_of_known_membership():
     assert found["member"].to_list() == [True, False, False, False]
 
 
-def test_documents_of_the_non_members_stand_beside_the_audited_ones():
+def test_documents_of_the_non_members_come_after_the_audited_ones():
     """Also where both have one name; what was extracted is of the audited one."""
     windows = document("a", 0.9, 0.8), document("a", 0.1, 0.3, role="non_member")
     found = summed(
@@ -227,7 +223,7 @@ def test_documents_of_the_non_members_stand_beside_the_audited_ones():
         *nulls(),
         evidence=features(said(0, 0, 5), said(2, 1, 21, near=30), said(3, 0, 4)),
         extracted=[{"document_id": "a", "longest_words": 25}],
-        beside=True,
+        others=True,
     )
     assert found["level"].to_list() == ["document", "outside"] + ["outside"] * 25
     assert found["member"].to_list() == [None] + [False] * 26
@@ -239,7 +235,7 @@ def test_documents_of_the_non_members_stand_beside_the_audited_ones():
     assert (row["reason"], row["contamination_reason"]) == (OUTSIDE, OUTSIDE)
     assert found["verdict"].to_list() == ["comes_out"] * 2 + ["cannot_tell"] * 25
     single = [row | {"n_windows": 1} for row in nulls()[::2]]
-    assert summed(*windows[0], *single, beside=True)["level"].to_list() == ["document"]
+    assert summed(*windows[0], *single, others=True)["level"].to_list() == ["document"]
 
 
 def test_a_column_of_any_name_says_something_of_the_document():
@@ -252,21 +248,15 @@ def test_a_column_of_any_name_says_something_of_the_document():
         assert found[name].to_list() == expected
 
 
-def test_without_non_members_there_is_a_reason():
+def test_what_cannot_be_tested_has_a_reason_and_what_has_no_name_its_first_windows():
     row = summed(*document("a", 0.2, 0.4)).row(0, named=True)
     assert (row["reason"], row["verdict"]) == (NO_NULL, "cannot_tell")
     assert row["contamination_low"] is None
     assert row["contamination_reason"] == "0 null texts are too few, 1 are needed"
-
-
-def test_documents_of_which_one_window_each_was_asked_about():
     single = document("a", 0.9, n_windows=5)
     null = [document(f"n{n}", 0.1, role="non_member", member=False)[0] for n in range(9)]
     row = summed(*single, *null, of_plan=plan()).row(0, named=True)
     assert row["reason"] == "no document has two windows, so that texts are tested alone"
-
-
-def test_a_document_without_a_name_is_named_by_its_first_window():
     found = summed(*document(None, 0.2, 0.4), *document(None, 0.9, 0.8), *nulls())
     assert found["key"].to_list() == [target_id(0), target_id(2)]
     assert found["p_value"].null_count() == 0
@@ -290,21 +280,17 @@ def test_verbatim_runs_of_the_first_samples_of_the_target_model():
     assert longest == (25, target_id(1), 1)
 
 
-def test_where_no_word_is_repeated_there_is_no_run_to_show():
-    row = summed(*document("a", 0.2, 0.4), *nulls(), evidence=features(said(1, 0, 0)))
+def test_without_continuations_or_a_repeated_word_there_is_no_run_to_show():
     names = ["longest_words", "longest_target_id", "longest_sample_index", "share_verbatim"]
-    assert row.select(names).row(0) == (0, None, None, 0)
-
-
-@pytest.mark.parametrize(
-    "evidence",
-    [features(), features(said(0, 0, 30)).drop("longest_block_words", "near_verbatim_words")],
-)
-def test_without_continuations_or_their_runs_nothing_is_known_of_them(evidence):
-    row = summed(*document("a", 0.2, 0.4), *nulls(), evidence=evidence).row(0, named=True)
-    names = ("share_verbatim", "share_near_verbatim", "longest_words", "longest_target_id")
-    passages = ("n_passages_20", "n_passages_50", "passages_from")
-    assert [row[name] for name in (*names, *passages)] == [None] * 7
+    names += ["n_passages_20", "n_passages_50", "passages_from"]
+    without = features(said(0, 0, 30)).drop("longest_block_words", "near_verbatim_words")
+    for evidence, expected in (
+        (features(said(1, 0, 0)), (0, None, None, 0, 0, 0, "samples")),
+        (features(), (None,) * 7),
+        (without, (None,) * 7),
+    ):
+        row = summed(*document("a", 0.2, 0.4), *nulls(), evidence=evidence)
+        assert row.select(names).row(0) == expected
 
 
 def test_probabilities_of_extraction_by_hand():
@@ -363,13 +349,18 @@ def test_passages_that_overlap_in_the_document_are_one():
     rows = document("a", *[0.2] * 3, group="g"), document("b", 0.1, 0.1, group="g")
     windows = [row | window(first) for row, first in zip(rows[0], (0, 20, 100), strict=True)]
     said_words = [(40, 62), (61, 90), (140, 162), (165, 180)]
-    told = [" ".join(words[slice(*at)]) for at in said_words]
+    passages = [" ".join(words[slice(*at)]) for at in said_words]
     found = summed(
         *windows,
         *rows[1],
         *nulls(),
         evidence=features(said(0, 0, 22), said(1, 0, 29), said(2, 0, 22), said(3, 0, 2)),
-        candidates=[[told[0], "x"], [told[1]], [f"{told[2]} x {told[3]}", None], ["y"]],
+        candidates=[
+            [passages[0], "x"],
+            [passages[1]],
+            [f"{passages[2]} x {passages[3]}", None],
+            ["y"],
+        ],
         extracted=[
             {
                 "document_id": "a",
@@ -389,7 +380,7 @@ def test_passages_that_overlap_in_the_document_are_one():
 def test_a_long_passage_is_one_that_one_answer_gives_in_full():
     words = [f"w{number:03}" for number in range(120)]
     reference = " ".join(words)
-    told = [" ".join(words[:40]), " ".join(words[30:70]), " ".join(words[60:115])]
+    passages = [" ".join(words[:40]), " ".join(words[30:70]), " ".join(words[60:115])]
     row = {"start": 0, "prefix": "", "reference": reference}
     asked, other = document("a", 0.2, 0.3)
 
@@ -400,6 +391,6 @@ def test_a_long_passage_is_one_that_one_answer_gives_in_full():
         found = summed(*rows, evidence=evidence, candidates=[candidates])
         return found.select("n_passages_20", "n_passages_50", "passages_from").row(0)
 
-    assert counts(*told[:2]) == (1, 0, "samples")
-    assert counts(*told) == (1, 1, "samples")
-    assert counts(told[0], told[2]) == (2, 1, "samples")
+    assert counts(*passages[:2]) == (1, 0, "samples")
+    assert counts(*passages) == (1, 1, "samples")
+    assert counts(passages[0], passages[2]) == (2, 1, "samples")

@@ -8,7 +8,6 @@ import polars as pl
 import pytest
 from scipy.stats import beta, binomtest, hypergeom, norm, t
 
-from mia_batch.inference.comparison import collection_test
 from mia_batch.inference.conformal import p_values
 from mia_batch.inference.sets import (
     DATASET_INFERENCE,
@@ -96,66 +95,20 @@ def combined(frame, seed=0):
     return combine(frame.lazy(), ATTACKS, seed=seed)
 
 
-def share_at_most(rng, runs, parts, alpha=0.2):
-    """Share of p-values of targets that are no members, and the standard error there should be."""
-    shares, asked, null = [], np.empty(0), np.empty(0)
-    for _ in range(runs):
-        frame = scores(*parts(rng))
-        found, of = combined(frame), frame["role"].cast(pl.String)
-        asked = (of == "target") & frame["member"].is_null()
-        null = (of == "non_member") if (of == "non_member").any() else ~frame["member"]
-        asked, null = asked.to_numpy(), (null.fill_null(False) & (of != "calibration")).to_numpy()
-        shares.append(float(np.mean(p_values(found[asked], found[null]) <= alpha)))
-    n, m = int(null.sum()), int(asked.sum())
-    error = np.sqrt(alpha * (1 - alpha) * (n + m + 1) / (m * (n + 2) * runs))
-    return float(np.mean(shares)), float(error)
-
-
-def calibrated(rng):
-    """Non-members and targets that have taught nothing."""
-    return (
-        texts(rng, "calibration", 40, True, shift=1.0),
-        texts(rng, "calibration", 40, False),
-        texts(rng, "non_member", 39, False),
-        texts(rng, "target", 40, None),
-    )
-
-
-def among_all(rng):
-    """Known members against the others, of which a third of the targets are members, too."""
-    return (
-        texts(rng, "target", 40, True, shift=1.0),
-        texts(rng, "target", 39, False),
-        texts(rng, "target", 40, None),
-        texts(rng, "calibration", 20, True, shift=1.0),
-    )
-
-
-@pytest.mark.parametrize("parts", [calibrated, among_all])
-def test_p_values_of_non_members_are_uniform(parts):
-    share, error = share_at_most(np.random.default_rng(1), 5, parts)
-    assert share == pytest.approx(0.2, abs=3 * error)
-
-
-def test_groups_that_move_together_are_exchanged_whole():
-    """The mean of each group's windows; no group is scored by what its own windows taught."""
-
-    def parts(rng):
-        kinds = (("target", 20, True, 1.0), ("non_member", 19, False, 0), ("target", 20, None, 0))
-        return [
-            texts(rng, role, n, member, shift=shift, windows=4, together=2.0)
-            for role, n, member, shift in kinds
-        ]
-
-    rng, shares = np.random.default_rng(2), []
+def test_p_values_of_non_members_are_uniform():
+    """Known members are learned from against the others, of whose targets none is a member."""
+    rng, shares = np.random.default_rng(1), []
     for _ in range(5):
-        frame = scores(*parts(rng))
-        mean = frame.with_columns(c=pl.Series(combined(frame))).group_by("role", "member", "group")
-        of = mean.agg(pl.col("c").mean())
-        asked = of.filter(pl.col("member").is_null())["c"].to_numpy()
-        null = of.filter(pl.col("role") == "non_member")["c"].to_numpy()
-        shares.append(np.mean(p_values(asked, null) <= 0.2))
-    error = np.sqrt(0.2 * 0.8 * 40 / (20 * 21 * 5))
+        frame = scores(
+            texts(rng, "target", 40, True, shift=1.0),
+            texts(rng, "target", 39, False),
+            texts(rng, "target", 40, None),
+            texts(rng, "calibration", 20, True, shift=1.0),
+        )
+        found, member = combined(frame), frame["member"]
+        asked, null = found[member.is_null()], found[(~member).fill_null(False)]
+        shares.append(float(np.mean(p_values(asked, null) <= 0.2)))
+    error = np.sqrt(0.2 * 0.8 * 80 / (40 * 41 * 5))
     assert np.mean(shares) == pytest.approx(0.2, abs=3 * error)
 
 
@@ -209,8 +162,8 @@ def test_no_text_is_scored_by_what_its_own_group_taught():
 PLAN = plan(level="collection")
 
 
-def inferred(*parts, told_apart=False, of_plan=PLAN):
-    return infer_dataset(scores(*parts).lazy(), ATTACKS, of_plan, told_apart=told_apart)
+def inferred(*parts, separable=False, of_plan=PLAN):
+    return infer_dataset(scores(*parts).lazy(), ATTACKS, of_plan, separable=separable)
 
 
 def sets(rng, n=40, shift=0.0, **groups):
@@ -246,19 +199,16 @@ def test_a_set_on_which_attacks_score_lower_is_not_taken_for_learnt():
     assert all(min(one.weights.values()) >= 0 for one in found)
 
 
-def test_sets_that_can_be_told_apart_get_a_reason_and_no_p_value():
-    made = inferred(*sets(np.random.default_rng(7), shift=2.0), told_apart=True)
+def test_sets_that_are_separable_get_a_reason_and_no_p_value():
+    made = inferred(*sets(np.random.default_rng(7), shift=2.0), separable=True)
     (row,) = made.verdict().iter_rows(named=True)
     assert (row["attack"], row["level"], row["p_value"]) == (DATASET_INFERENCE, "collection", None)
     assert row["reason"].startswith("targets and non-members can be told apart without the model")
     by_statistic = {row["statistic"]: row for row in made.findings().iter_rows(named=True)}
     assert by_statistic["permutation"]["p_value"] is by_statistic["paper"]["p_value"] is None
-
-
-def test_too_few_groups_get_a_reason():
-    made = inferred(*sets(np.random.default_rng(8), n=15))
-    assert made.test is None
-    assert "groups of enough windows, 10 are needed" in made.reason
+    few = inferred(*sets(np.random.default_rng(8), n=15))
+    assert few.test is None
+    assert "groups of enough windows, 10 are needed" in few.reason
 
 
 def test_rows_tell_what_was_learned_and_tested():
@@ -281,7 +231,7 @@ def test_rows_tell_what_was_learned_and_tested():
 
 def test_an_attack_without_scores_has_no_weight():
     frame = scores(*sets(np.random.default_rng(10), shift=1.0)).with_columns(c_v1=None)
-    made = infer_dataset(frame.lazy(), ATTACKS, PLAN, told_apart=False)
+    made = infer_dataset(frame.lazy(), ATTACKS, PLAN, separable=False)
     assert made.weights["c_v1"] == 0
     assert made.test is not None
     assert made.test.p_value <= 0.01
@@ -369,25 +319,11 @@ def test_max_t_equals_its_reference(seed):
     assert made.n_orders == 56
 
 
-def test_one_attack_alone_has_the_p_value_of_the_collection():
-    rng = np.random.default_rng(0)
-    groups, nulls = rng.normal(0.5, 1, 8), rng.normal(size=20)
-    made = max_t(groups[None], nulls[None], 7)
-    assert made.p_values[0] == collection_test(groups, nulls, 7).p_value
-
-
 def findings(*parts, attacks=("a_v1", "b_v1"), planned=("b_v1", "a_v1"), **changes):
     scores = table(*parts).with_columns(b_v1=-pl.col("a_v1"), c_v1=pl.lit(None, pl.Float64))
     made = few_books_findings(scores.lazy(), attacks, plan(**changes), planned)
-    facts = {
-        (
-            row["check"],
-            row["statistic"],
-            row["subject"] if row["statistic"] == "rank_sum" else "",
-        ): row
-        for row in made.to_dicts()
-    }
-    return {(check, name): row for (check, name, _), row in facts.items()}, made
+    rows = made.filter(pl.col("statistic") != "rank_sum").to_dicts()
+    return {(row["check"], row["statistic"]): row for row in rows}, made
 
 
 TEXTS = rows("target", [9.0, 8, 7, 0]), rows("non_member", np.arange(40) / 40)
@@ -407,22 +343,13 @@ def test_texts_have_rows_of_both_checks():
     }
     assert found["top", "at_least"]["verdict"] == "some"
     largest = found["max_t", "largest"]
-    assert (largest["subject"], largest["verdict"], largest["reason"]) == (
-        "a_v1",
-        "as_planned",
-        None,
-    )
+    named = ("subject", "verdict", "reason")
+    assert [largest[name] for name in named] == ["a_v1", "as_planned", None]
     own = made.filter(statistic="rank_sum")
     assert own["subject"].to_list() == ["a_v1", "b_v1"]
     assert own["p_value"][0] == largest["p_value"] < own["p_value"][1]
     counts = {name: found["max_t", name]["value"] for name in ("n_attacks", "n_tests", "n_null")}
     assert counts == {"n_attacks": 2, "n_tests": 4, "n_null": 40}
-
-
-def test_where_nothing_stands_out_no_number_of_highest_is_there():
-    found, _ = findings(rows("target", [0.5, 0.2]), TEXTS[1])
-    assert (found["top", "at_least"]["value"], found["top", "at_least"]["verdict"]) == (0, "none")
-    assert ("top", "of_top") not in found
 
 
 def books(role, scores, name="document_id"):
@@ -442,29 +369,23 @@ def test_texts_that_share_documents_or_groups_are_counted_as_such(name, noun):
     assert (row["subject"], row["value"], found["max_t", "n_null"]["value"]) == (noun, 2, 40)
 
 
-def test_the_bound_is_withheld_with_its_reason():
-    found, _ = findings(*TEXTS, length_edges=(50,))
+def test_what_cannot_be_said_has_a_reason_or_no_row():
+    found, made = findings(*TEXTS, length_edges=(50,))
     at_least = found["top", "at_least"]
     assert at_least["value"] is None
     assert at_least["reason"] == "texts are compared with those of their own length alone"
     found, made = findings(*TEXTS, level="group", windows_per_group=2)
     assert found["top", "at_least"]["reason"] == "no null document has 2 windows"
     assert made.filter(check="max_t").is_empty()
-
-
-def test_attacks_that_were_not_planned_are_exploratory():
-    added = findings(*TEXTS, planned=["a_v1"])[0]["max_t", "largest"]
-    assert added["verdict"] == "exploratory"
-    assert added["reason"] == "attacks were added or left out since the plan was recorded"
-    late = findings(*TEXTS, planned=None)[0]["max_t", "largest"]
-    assert (late["verdict"], late["reason"]) == ("exploratory", None)
-
-
-def test_one_attack_with_scores_is_no_test_of_several():
-    attacks = ["a_v1", "c_v1"]
-    _, made = findings(*TEXTS, attacks=attacks, planned=attacks)
+    found, _ = findings(rows("target", [0.5, 0.2]), TEXTS[1])  # nothing stands out
+    assert (found["top", "at_least"]["value"], found["top", "at_least"]["verdict"]) == (0, "none")
+    assert ("top", "of_top") not in found
+    for planned, reason in (
+        (["a_v1"], "attacks were added or left out since the plan was recorded"),
+        (None, None),
+    ):
+        largest = findings(*TEXTS, planned=planned)[0]["max_t", "largest"]
+        assert (largest["verdict"], largest["reason"]) == ("exploratory", reason)
+    _, made = findings(*TEXTS, attacks=["a_v1", "c_v1"])  # the second has no scores
     assert made["check"].unique().to_list() == ["top"]
-
-
-def test_without_non_members_there_is_nothing():
     assert findings(TEXTS[0])[1].is_empty()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
 from mia_batch.errors import RequestError, SettingsError
-from mia_batch.inference import levels
+from mia_batch.inference import verdicts as module
 from mia_batch.inference.estimates import Flagged, contamination_bound
 from mia_batch.inference.findings import VerdictPlan, preregister
 from mia_batch.inference.verdicts import canary_p_value, canary_ranks, rank_sum_p_value, verdicts
@@ -41,39 +41,101 @@ def estimates(frame, **changes):
     return {row["method"]: row for row in found.iter_rows(named=True)}
 
 
-def test_targets_among_non_members():
-    frame = table(rows("target", [9, None, 2.5, 0]), rows("non_member", range(1, 5)))
-    found = rows_of(frame)
-    assert found["key"].to_list() == ["t0", "t1", "t2", "t3"]
-    assert found["p_value"].to_list() == [1 / 5, None, 3 / 5, 1]
-    assert found["q_value"].to_list() == [4 / 5, None, 1, 1]
-    assert found["score"].to_list() == [9, None, 2.5, 0]
-    assert found["n_null"].to_list() == [4] * 4
-    assert found["reason"].to_list() == [None, "the target has no score", None, None]
-    assert found["method"].unique().to_list() == ["conformal"]
-    assert found["adjustment"].unique().to_list() == ["bh"]
-    assert found["versus"].unique().to_list() == ["non_members"]
-    assert found.select(ESTIMATES).null_count().row(0) == (4,) * len(ESTIMATES)
+TARGETS = [  # table, changes of the plan, columns of the targets' verdicts
+    (
+        table(rows("target", [9, None, 2.5, 0]), rows("non_member", range(1, 5))),
+        {},
+        {
+            "key": ["t0", "t1", "t2", "t3"],
+            "p_value": [1 / 5, None, 3 / 5, 1],
+            "q_value": [4 / 5, None, 1, 1],
+            "score": [9, None, 2.5, 0],
+            "n_null": [4] * 4,
+            "reason": [None, "the target has no score", None, None],
+            "method": ["conformal"] * 4,
+            "adjustment": ["bh"] * 4,
+            "versus": ["non_members"] * 4,
+            **dict.fromkeys(ESTIMATES, [None] * 4),
+        },
+    ),
+    (  # what is no finite number is no score
+        table(rows("target", [9, inf, nan]), rows("non_member", [1, inf, -inf, None])),
+        {},
+        {"p_value": [4 / 5, None, None]},
+    ),
+    (  # labelled nulls get no p-value
+        table(
+            rows("target", [5]),
+            rows("target", [1, 7], member=False),
+            rows("target", [6], member=True),
+        ),
+        {},
+        {"key": ["t0", "t3"], "p_value": [2 / 3, 2 / 3]},
+    ),
+    (
+        table(rows("target", [99, 5]), rows("non_member", range(39))),
+        {},
+        {"sensitivity_bound": [39 / 19, None]},
+    ),
+    (  # nulls that share groups count as groups; 1 + 1/2 + 1/3 is the factor of dependence
+        table(
+            rows("target", [9, 2], group="asked"),
+            rows("target", [4]),
+            rows("non_member", [1, 3, 5], group="n"),
+            rows("non_member", [0, 6], document_id="d"),
+        ),
+        {},
+        {
+            "p_value": [1 / 3, (1 + 2 / 3 + 1 / 2) / 3, (1 + 1 / 3 + 1 / 2) / 3],
+            "n_null": [2] * 3,
+            "method": ["conformal_groups"] * 3,
+            "adjustment": ["by"] * 3,
+            "q_value": [1] * 3,
+        },
+    ),
+    (
+        table(rows("target", [9, 2], group="asked"), rows("non_member", [1, 2])),
+        {},
+        {"method": ["conformal"] * 2, "adjustment": ["by"] * 2},
+    ),
+    *(
+        (
+            table(
+                rows("target", [5], n_words=49),
+                rows("target", [5], n_words=50),
+                rows("target", [5], n_words=None),
+                rows("non_member", [1, 2, 3], n_words=20),
+                rows("non_member", [9], n_words=80),
+                rows("non_member", [None], n_words=None),
+            ),
+            {"length_edges": edges},
+            expected,
+        )
+        for edges, expected in (
+            ((), {"p_value": [3 / 6] * 3}),
+            (
+                (50,),
+                {
+                    "p_value": [2 / 5, 3 / 3, None],
+                    "n_null": [4, 2, 0],
+                    "reason": [
+                        None,
+                        None,
+                        "the target's number of words is unknown, so it is in no bucket of lengths",
+                    ],
+                },
+            ),
+        )
+    ),
+]
 
 
-def test_what_is_no_finite_number_is_no_score():
-    frame = table(rows("target", [9, inf, nan]), rows("non_member", [1, inf, -inf, None]))
-    found = rows_of(frame)
-    assert found["p_value"].to_list() == [4 / 5, None, None]
-
-
-def test_labelled_nulls_get_no_p_value():
-    frame = table(
-        rows("target", [5]), rows("target", [1, 7], member=False), rows("target", [6], member=True)
-    )
-    found = rows_of(frame)
-    assert found["key"].to_list() == ["t0", "t3"]
-    assert found["p_value"].to_list() == [2 / 3, 2 / 3]
-
-
-def test_sensitivity_bounds_stand_beside_small_p_values():
-    found = rows_of(table(rows("target", [99, 5]), rows("non_member", range(39))))
-    assert found["sensitivity_bound"].to_list() == [pytest.approx(39 / 19), None]
+@pytest.mark.parametrize(("frame", "changes", "expected"), TARGETS)
+def test_targets_by_hand(frame, changes, expected):
+    found = rows_of(frame, **changes)
+    assert {name: found[name].to_list() for name in expected} == {
+        name: pytest.approx(values) for name, values in expected.items()
+    }
 
 
 def test_the_plan_is_marked():
@@ -87,30 +149,6 @@ def test_the_plan_is_marked():
         assert planned == [("a_v1", level)]
         assert found["attack"].unique().sort().to_list() == ["a_v1", "b_v1"]
         assert found["level"].unique().sort().to_list() == ["target", "group", "collection"]
-
-
-def test_texts_that_share_groups_are_tested_by_groups():
-    frame = table(
-        rows("target", [9, 2], group="asked"),
-        rows("target", [4]),
-        rows("non_member", [1, 3, 5], group="n"),
-        rows("non_member", [0, 6], document_id="d"),
-    )
-    found = rows_of(frame)
-    shares = np.array([0 + 0, 2 / 3 + 1 / 2, 1 / 3 + 1 / 2])
-    assert found["p_value"].to_list() == pytest.approx(((1 + shares) / 3).tolist())
-    assert found["n_null"].to_list() == [2] * 3
-    assert found["method"].unique().to_list() == ["conformal_groups"]
-    assert found["adjustment"].unique().to_list() == ["by"]
-    harmonic = 1 + 1 / 2 + 1 / 3
-    assert found["q_value"][0] == pytest.approx(min(1, harmonic))
-
-
-def test_targets_that_share_a_group_are_adjusted_for_it():
-    frame = table(rows("target", [9, 2], group="asked"), rows("non_member", [1, 2]))
-    found = rows_of(frame)
-    assert found["method"].unique().to_list() == ["conformal"]
-    assert found["adjustment"].unique().to_list() == ["by"]
 
 
 def test_groups_are_compared_over_as_many_windows():
@@ -157,36 +195,16 @@ def test_ties_at_random_depend_on_names_and_seed_alone():
     frame = table(rows("target", [1] * 30), rows("non_member", [1] * 30))
     first = rows_of(frame, ties="random").sort("key")
     assert first["p_value"].n_unique() > 5
-    turned = rows_of(frame.reverse(), ties="random").sort("key")
-    assert_frame_equal(first, turned)
+    assert_frame_equal(first, rows_of(frame.reverse(), ties="random").sort("key"))
     other = rows_of(frame, ties="random", seed=1).sort("key")
     assert first["p_value"].to_list() != other["p_value"].to_list()
     assert rows_of(frame)["p_value"].unique().to_list() == [1]
-
-
-def test_ties_of_groups_at_random():
-    frame = table(
+    groups = table(
         *(rows("target", [1, 1], group=f"g{book}") for book in range(9)),
         *(rows("non_member", [1, 1], group=f"n{book}") for book in range(9)),
     )
-    assert rows_of(frame, "group", ties="random")["p_value"].n_unique() > 3
-    assert rows_of(frame, "group")["p_value"].unique().to_list() == [1]
-
-
-def test_lengths_are_matched_within_buckets():
-    frame = table(
-        rows("target", [5], n_words=49),
-        rows("target", [5], n_words=50),
-        rows("target", [5], n_words=None),
-        rows("non_member", [1, 2, 3], n_words=20),
-        rows("non_member", [9], n_words=80),
-        rows("non_member", [None], n_words=None),
-    )
-    found = rows_of(frame, length_edges=(50,))
-    assert found["p_value"].to_list() == [2 / 5, 3 / 3, None]
-    assert found["n_null"].to_list() == [4, 2, 0]
-    assert "number of words is unknown" in found["reason"][2]
-    assert rows_of(frame)["p_value"].to_list() == [3 / 6] * 3
+    assert rows_of(groups, "group", ties="random")["p_value"].n_unique() > 3
+    assert rows_of(groups, "group")["p_value"].unique().to_list() == [1]
 
 
 def test_the_bound_counts_every_target():
@@ -219,38 +237,31 @@ def calibrated(n_groups=None):
     )
 
 
-def test_the_rate_where_calibration_data_give_both_rates():
-    found = estimates(calibrated())
-    assert found["fieller"]["value"] == pytest.approx(0.5 / 0.75)
+def test_the_rate_of_calibration_data_or_why_it_is_withheld():
+    """Groups need 20 of them; a class without a scored text, or labels that differ, give none."""
+    found, of_groups = estimates(calibrated()), estimates(calibrated(20))
+    for each in (found, of_groups):
+        assert set(each) == {"fieller", "beta_binomial"}
+        assert each["fieller"]["value"] == pytest.approx(0.5 / 0.75)
+        assert each["beta_binomial"]["low"] > 0
     assert found["fieller"]["low"] < 0.5 / 0.75 < found["fieller"]["high"]
     assert found["fieller"]["confidence"] == 0.95
     assert "assumes" in found["fieller"]["assumption"]
-    assert set(found) == {"fieller", "beta_binomial"}
-
-
-def test_the_rate_is_refused_where_labels_fail_the_blind_test():
-    row = estimates(calibrated(), blind_warns=True)["fieller"]
-    assert row["value"] is None
-    assert "can be told apart without the model" in row["reason"]
-
-
-def test_rates_of_groups_need_20_groups():
-    enough, few = estimates(calibrated(20)), estimates(calibrated(16))
-    assert enough["fieller"]["value"] == pytest.approx(0.5 / 0.75)
-    assert enough["beta_binomial"]["n_null"] == 20
-    assert enough["beta_binomial"]["low"] > 0
-    for row in few.values():
-        assert (row["value"], row["low"], row["high"]) == (None, None, None)
-        assert row["reason"] == "16 audited groups are too few, 20 are needed"
-
-
-def test_calibration_of_one_class_gives_no_rate():
-    frame = table(
+    assert of_groups["beta_binomial"]["n_null"] == 20
+    one_class = table(
         rows("target", [1, 2]), rows("non_member", [1]), rows("calibration", [1], member=True)
     )
-    assert estimates(frame)["fieller"]["reason"] == (
-        "0 scored calibration non-member texts are too few, 1 are needed"
-    )
+    few = estimates(calibrated(16))
+    refused = [
+        (estimates(calibrated(), blind_warns=True), "can be told apart without the model"),
+        (estimates(one_class), "0 scored calibration non-member texts are too"),
+        (few, "16 audited groups are too few, 20 are needed"),
+    ]
+    for found, reason in refused:
+        row = found["fieller"]
+        assert (row["value"], row["low"], row["high"]) == (None, None, None)
+        assert reason in row["reason"]
+    assert few["beta_binomial"]["reason"] == few["fieller"]["reason"]
 
 
 def canaries(name, scores, published=0):
@@ -283,32 +294,17 @@ def test_canaries():
     assert found["planned"].all()
 
 
-def test_canaries_need_no_other_texts():
-    found = made(table(canaries("a", [3, 1, 2])))
-    assert found.select("key", "p_value", "method").rows() == [("a", 1 / 3, "canary_rank")]
-
-
-@pytest.mark.parametrize(
-    ("members", "message"),
-    [([True, True, False], "2 published texts and 1 unp"), ([True], "1 published texts and 0 unp")],
-)
-def test_sets_that_are_not_whole_are_refused(members, message):
-    parts = [rows("canary", [1], group="a", member=member) for member in members]
-    with pytest.raises(RequestError, match=f"the canary set 'a' has {message}"):
-        made(table(*parts))
-
-
-def test_without_nulls_there_is_a_reason():
-    found = made(table(rows("target", [1, 2])))
-    assert found.select("attack", "level", "p_value").rows() == [("a_v1", "collection", None)]
-    assert "give non-members" in found["reason"][0]
-
-
-def test_without_targets_there_is_nothing():
+def test_which_sets_of_texts_there_need_be():
+    alone = made(table(canaries("a", [3, 1, 2])))
+    assert alone.select("key", "p_value", "method").rows() == [("a", 1 / 3, "canary_rank")]
+    no_nulls = made(table(rows("target", [1, 2])))
+    assert no_nulls.select("attack", "level", "p_value").rows() == [("a_v1", "collection", None)]
+    assert "give non-members" in no_nulls["reason"][0]
     assert made(table(rows("non_member", [1, 2]))).is_empty()
-
-
-def test_a_primary_attack_that_is_not_computed_is_refused():
+    for members, message in (([True, True, False], "2 published texts and 1 unp"), ([True], "1 p")):
+        parts = [rows("canary", [1], group="a", member=member) for member in members]
+        with pytest.raises(RequestError, match=f"the canary set 'a' has {message}"):
+            made(table(*parts))
     with pytest.raises(SettingsError, match="'b_v1' is not computed"):
         made(table(rows("target", [1])), primary="b_v1")
 
@@ -316,7 +312,7 @@ def test_a_primary_attack_that_is_not_computed_is_refused():
 def test_many_targets_come_in_parts(monkeypatch):
     frame = table(rows("target", range(10)), rows("non_member", range(5)))
     whole = made(frame)
-    monkeypatch.setattr(levels, "_ROWS_AT_ONCE", 3)
+    monkeypatch.setattr(module, "_ROWS_AT_ONCE", 3)
     parts = list(verdicts(frame.lazy(), ["a_v1"], plan()))
     assert [part.height for part in parts] == [0, 3, 3, 3, 1, 1]
     assert_frame_equal(pl.concat(parts), whole)
@@ -333,22 +329,15 @@ def test_nothing_claims_membership():
 PLAN = VerdictPlan(primary="a_v1", level="group", null_set="file 1f: written after the model")
 
 
-def test_the_digest_is_that_of_canonical_json():
-    content = {
-        "primary": "a_v1",
-        "level": "group",
-        "null_set": "file 1f: written after the model",
-        "q": 0.05,
-        "adjustment": "bh",
-        "ties": "conservative",
-        "statistic": "mean",
-        "windows_per_group": None,
-        "length_edges": [],
-        "fpr": 0.05,
-        "seed": 0,
-    }
+def test_the_digest_is_that_of_canonical_json_whatever_attacks_are_recorded():
+    content = {"primary": "a_v1", "level": "group", "null_set": PLAN.null_set, "q": 0.05}
+    content |= {"adjustment": "bh", "ties": "conservative", "statistic": "mean", "seed": 0}
+    content |= {"windows_per_group": None, "length_edges": [], "fpr": 0.05}
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     assert PLAN.digest() == sha256(text.encode()).hexdigest()
+    recorded = [preregister(PLAN, {}, attacks) for attacks in (["a_v1"], ["b_v1", "a_v1"])]
+    assert [one["attacks"] for one in recorded] == [["a_v1"], ["b_v1", "a_v1"]]
+    assert {one["sha256"] for one in recorded} == {PLAN.digest()}
 
 
 @pytest.mark.parametrize(
@@ -366,12 +355,6 @@ def test_the_digest_is_that_of_canonical_json():
 def test_numbers_out_of_range_are_refused(change, message):
     with pytest.raises(SettingsError, match=message):
         replace(PLAN, **change)
-
-
-def test_the_digest_is_not_about_the_attacks_that_are_recorded():
-    recorded = [preregister(PLAN, {}, attacks) for attacks in (["a_v1"], ["b_v1", "a_v1"])]
-    assert [one["attacks"] for one in recorded] == [["a_v1"], ["b_v1", "a_v1"]]
-    assert {one["sha256"] for one in recorded} == {PLAN.digest()}
 
 
 SCORES = st.one_of(st.integers(0, 4), st.just(nan))
@@ -397,15 +380,17 @@ def sum_reference(sets):
     return sum(one >= observed for one in sums) / len(sums)
 
 
-def test_one_set_by_hand():
-    """Of the controls 1, 2, 2, 3 three reach 2 and none reaches 4."""
-    controls = np.array([1.0, 2, 2, 3])
-    assert [canary_p_value(score, controls) for score in (4.0, 2.0, 0.0)] == [1 / 5, 4 / 5, 1]
-
-
-def test_unscored_controls_count_as_higher_and_an_unscored_canary_has_no_p_value():
-    assert canary_p_value(9.0, np.array([1, nan, 3])) == 2 / 4
-    assert np.isnan(canary_p_value(nan, np.array([1.0, 2])))
+@pytest.mark.parametrize(
+    ("published", "controls", "p"),
+    [
+        *((score, [1, 2, 2, 3], p) for score, p in ((4, 1 / 5), (2, 4 / 5), (0, 1))),
+        (9, [1, nan, 3], 2 / 4),  # an unscored control counts as higher
+        (nan, [1, 2], nan),
+    ],
+)
+def test_one_set_by_hand(published, controls, p):
+    made = canary_p_value(float(published), np.array(controls, float))
+    assert made == pytest.approx(p, nan_ok=True)
 
 
 @given(st.lists(SCORES, min_size=2, max_size=6))

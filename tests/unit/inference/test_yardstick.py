@@ -59,7 +59,7 @@ def test_each_level_is_counted():
     assert [low[name][0] for name in low] == [2, 2, 2, 0, 0, 0, 0]
 
 
-def test_a_text_is_named_as_often_as_passages_are_beside_the_real_targets():
+def test_a_text_is_named_as_often_as_passages_are_with_the_real_targets():
     nulls, targets = np.arange(99.0), [500.0, 500.0, *range(20)]
     own = [*np.linspace(90.5, 109.5, 20)]
     scores = table(

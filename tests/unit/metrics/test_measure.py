@@ -99,7 +99,7 @@ def test_documents_without_names_stay_whole_where_few_texts_are_looked_at(run, m
 
 
 def test_scores_that_members_lack_are_warned_of_before_any_figure(run, monkeypatch):
-    """15 of 20 member documents without any score; of two attacks the primary one is told."""
+    """15 of 20 member documents without any score; of two attacks the primary one is named."""
     monkeypatch.setattr(blind, "_N_PERMUTATIONS", 9)
     scores, targets = run
     lost = pl.col("member") & (pl.int_range(pl.len()) < 30 * N_WINDOWS)
@@ -176,11 +176,8 @@ def test_a_roc_curve_of_few_scores_has_all_its_points():
     assert found["attack"].unique().to_list() == ["a_v1"]  # b_v1 has no scores
     assert points(found) == [(0, 0, 4), (0, 0.5, 4), (0.5, 1, 4), (1, 1, 4)]
     assert found["subject"].null_count() == 4
-
-
-def test_without_both_classes_there_is_no_roc_curve():
-    assert drawn(*texts([0.9, 0.5], member=True), curve="roc").is_empty()
-    assert drawn(*texts([None], member=True), *texts([0.1], member=False), curve="roc").is_empty()
+    for alone in (texts([0.9, 0.5], member=True), texts([None], member=True) + labelled[2:]):
+        assert drawn(*alone, curve="roc").is_empty()
 
 
 def test_distributions_over_the_range_of_all_texts():
@@ -200,11 +197,8 @@ def test_distributions_over_the_range_of_all_texts():
     assert {n: y for n, y in enumerate(members["y"]) if y} == {20: 1 / 3, 39: 2 / 3}
     assert {n: y for n, y in enumerate(others["y"]) if y} == {0: 2 / 3, 20: 1 / 3}
     assert {n: y for n, y in enumerate(targets["y"]) if y} == {10: 0.5, 30: 0.5}
-
-
-def test_equal_scores_lie_in_one_bin():
-    found = drawn(*texts([2.0, 2.0]), curve="distribution")
-    assert found.filter(pl.col("y") > 0).select("y", "n").rows() == [(1.0, 2)]
+    equal = drawn(*texts([2.0, 2.0]), curve="distribution")
+    assert equal.filter(pl.col("y") > 0).select("y", "n").rows() == [(1.0, 2)]
 
 
 def test_a_strip_has_the_share_of_others_that_score_lower():
@@ -214,11 +208,9 @@ def test_a_strip_has_the_share_of_others_that_score_lower():
     end = 3 * 11 + LETTERS
     expected = [(0, 0.5, 1), (11 / end, None, 0), (22 / end, 0.75, 1), (33 / end, 1, 1)]
     assert points(found) == expected
-
-
-def test_without_texts_outside_all_are_compared():
-    found = drawn(*book("a", [0.1, 0.2]), *texts([0.3, 0.4]), curve="strip")
-    assert found["y"].to_list() == [0, 0.25]
+    # Without texts outside all are compared.
+    alone = drawn(*book("a", [0.1, 0.2]), *texts([0.3, 0.4]), curve="strip")
+    assert alone["y"].to_list() == [0, 0.25]
 
 
 def test_a_document_of_many_windows_has_60_stretches():
@@ -311,34 +303,23 @@ def test_each_kind_grows_by_doubling_for_the_first_attack_that_reads_it_alone():
         assert frame.select("x", "y", "n").rows() == [(k, expected(k), N) for k in steps]
 
 
-def test_so_many_texts_of_each_class_count(monkeypatch):
-    monkeypatch.setattr(module, "_MOST", 5)
-    (found,) = growth(scores(), EVIDENCE, [MEAN])
-    assert found["n"].to_list() == [10] * 5
-
-
-def test_what_is_not_scored_is_left_out():
-    gone = pl.col("target_id") == target_id(0)
-    rest = pl.when(gone & (pl.col("sample_index") == 0)).then(None)
-    evidence = EVIDENCE["samples"].with_columns(
-        words_candidate=rest.otherwise(pl.col("words_candidate"))
-    )
+def test_which_texts_samples_and_attacks_count(monkeypatch):
+    gone = (pl.col("target_id") == target_id(0)) & (pl.col("sample_index") == 0)
+    evidence = EVIDENCE["samples"].with_columns(pl.when(~gone).then("words_candidate"))
     (found,) = growth(scores(), {"samples": evidence}, [MEAN])
     assert found["n"].to_list() == [N - 1] + [N] * 4
-
-
-@pytest.mark.parametrize("member", [[True] * N, [False] * N, [None] * N])
-def test_without_both_classes_there_is_none(member):
-    assert [*growth(scores(pl.Series(member, dtype=pl.Boolean)), EVIDENCE, [MEAN])] == []
-
-
-def test_one_sample_cannot_grow_and_mixed_attacks_have_no_index():
     single = EVIDENCE["samples"].filter(pl.col("sample_index") == 0, view="continuation")
     (found,) = growth(scores(), {"samples": single}, [MEAN])
     assert found.is_empty()
+    for member in ([True] * N, [False] * N, [None] * N):
+        one_class = scores(pl.Series(member, dtype=pl.Boolean))
+        assert [*growth(one_class, EVIDENCE, [MEAN])] == []
     mixed = attack("mixed_v1", pl.len(), reads=(PROBE, ("target", "continuation")))
-    beside = attack("beside_v1", pl.len(), logprobs=(PROBE,))
-    assert [*growth(scores(), EVIDENCE, [mixed, beside])] == []
+    others = attack("others_v1", pl.len(), logprobs=(PROBE,))
+    assert [*growth(scores(), EVIDENCE, [mixed, others])] == []
+    monkeypatch.setattr(module, "_MOST", 5)
+    (found,) = growth(scores(), EVIDENCE, [MEAN])
+    assert found["n"].to_list() == [10] * 5
 
 
 def test_numbers_of_series_are_made_where_an_attack_reads_them():
@@ -354,55 +335,36 @@ def test_numbers_of_series_are_made_where_an_attack_reads_them():
     assert found.select("x", "y").rows() == [(1, 1.0), (2, 1.0)]
 
 
-def of(*asked):
-    return [*quintile_rows(*asked)]
+BLIND, CLASSES = np.arange(20) / 20, np.tile([True, False], 10)
 
 
 def test_quintiles_by_hand():
-    blind = np.arange(20) / 20
-    member = np.tile([True, False, True, False], 5)
+    """3 beats 1 and 2, 2 beats 1 and ties with 2."""
     score = np.tile([3.0, 1.0, 2.0, 2.0], 5)
-    quintiles = of(member, score, blind, None)
-    assert [each["slice"] for each in quintiles] == [
-        f"blind quintile {place}" for place in range(1, 6)
-    ]
+    quintiles = [*quintile_rows(CLASSES, score, BLIND, None)]
+    assert [each["slice"] for each in quintiles] == [f"blind quintile {n}" for n in range(1, 6)]
     expected = auc_interval(np.array([3.0, 2.0]), np.array([1.0, 2.0]))
     for each in quintiles:
-        # 3 beats 1 and 2, 2 beats 1 and ties with 2.
         assert each["value"] == pytest.approx(3.5 / 4)
         assert (each["n_members"], each["n_nonmembers"], each["reason"]) == (2, 2, None)
         assert (each["low"], each["high"]) == (expected.low, expected.high)
 
 
-def test_a_quintile_that_lacks_a_class_has_a_reason():
-    blind = np.repeat([0.1, 0.9], [8, 2])
-    member = np.repeat([False, True], [8, 2])
-    quintiles = of(member, blind, blind, None)
+def test_a_quintile_without_a_class_has_a_reason_and_without_a_score_is_counted():
+    blind, member = np.repeat([0.1, 0.9], [8, 2]), np.repeat([False, True], [8, 2])
+    quintiles = [*quintile_rows(member, blind, blind, None)]
     assert "there is no scored member in this quintile" in {each["reason"] for each in quintiles}
     assert sum(each["n_members"] + each["n_nonmembers"] for each in quintiles) == 10
-    assert all(each["value"] is None and each["low"] is None for each in quintiles)
+    assert all(each["value"] is None and each.get("low") is None for each in quintiles)
+    score = np.where(np.arange(20) < 18, np.nan, np.arange(20.0))
+    *without, last = quintile_rows(CLASSES, score, BLIND, None)
+    assert [(each["value"], each["n_unscored"]) for each in without] == [(None, 4)] * 4
+    named = ("value", "n_members", "n_nonmembers", "n_unscored")
+    assert [last[name] for name in named] == [0, 1, 1, 2]
 
 
 def test_clustered_texts_have_the_intervals_of_clusters():
-    generator = np.random.default_rng(1)
-    member = np.arange(400) % 2 == 0
-    score = generator.normal(size=400) + member
-    cluster = (np.arange(400) // 4).astype(np.int32)
-    for each in of(member, score, generator.random(400), cluster):
-        assert each["method"] == "group_logit_t"
-
-
-def test_texts_without_a_score_stay_in_their_quintile_and_are_counted():
-    blind = np.arange(20) / 20
-    member = np.tile([True, False], 10)
-    score = np.where(np.arange(20) < 18, np.nan, np.arange(20.0))
-    *without, last = of(member, score, blind, None)
-    assert [(each["value"], each["n_unscored"]) for each in without] == [(None, 4)] * 4
-    assert (last["value"], last["n_members"], last["n_nonmembers"], last["n_unscored"]) == (
-        0,
-        1,
-        1,
-        2,
-    )
-    nowhere = of(member, np.full(20, np.nan), blind, None)
-    assert [each["n_unscored"] for each in nowhere] == [4] * 5
+    generator, member = np.random.default_rng(1), np.arange(400) % 2 == 0
+    score, cluster = generator.normal(size=400) + member, (np.arange(400) // 4).astype(np.int32)
+    rows = quintile_rows(member, score, generator.random(400), cluster)
+    assert {each["method"] for each in rows} == {"group_logit_t"}

@@ -15,9 +15,8 @@ from mia_batch.inference.findings import (
     preregister,
     reported_findings,
 )
-from mia_batch.inference.power import power_findings
 from mia_batch.inference.sets import DatasetInference
-from mia_batch.inference.verdicts import placebo_findings, verdicts
+from mia_batch.inference.verdicts import placebo_findings, power_findings, verdicts
 from mia_batch.report.sentences import (
     copies_sentence,
     duplicates_sentence,

@@ -31,7 +31,6 @@ from mia_batch.inference.findings import (
     withhold,
 )
 from mia_batch.inference.memory import verbatim_runs
-from mia_batch.inference.power import power_findings, weight_findings
 from mia_batch.inference.sets import (
     FEW_BOOKS,
     codec_findings,
@@ -39,8 +38,13 @@ from mia_batch.inference.sets import (
     few_books_findings,
     infer_dataset,
 )
-from mia_batch.inference.verdicts import placebo_findings, verdicts
-from mia_batch.inference.yardstick import OF_YARDSTICK, null_audit_findings, yardstick_findings
+from mia_batch.inference.verdicts import (
+    placebo_findings,
+    power_findings,
+    verdicts,
+    weight_findings,
+)
+from mia_batch.inference.yardstick import YARDSTICK_CHECKS, null_audit_findings, yardstick_findings
 from mia_batch.kernels import count_words
 from mia_batch.metrics.measure import measure
 from mia_batch.pipeline.choice import verdict_plan
@@ -230,7 +234,7 @@ def set_answers(
         findings.append(codec_findings(scores))
     weighed = [attack.name for attack in attacks if attack.evidence != "scores"]
     if plan.level == "collection" and has_nulls and len(weighed) > 1:
-        inferred = infer_dataset(scores, weighed, plan, told_apart=told_apart)
+        inferred = infer_dataset(scores, weighed, plan, separable=told_apart)
         verdicts.append(inferred.verdict())
         findings.append(inferred.findings())
     return pl.concat(verdicts), pl.concat(findings)
@@ -253,7 +257,7 @@ _FROM_SCORES = (
     *FEW_BOOKS,
     *GIVEN,
     *OF_SETS,
-    *OF_YARDSTICK,
+    *YARDSTICK_CHECKS,
 )
 
 
