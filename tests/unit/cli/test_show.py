@@ -17,8 +17,7 @@ from mia_batch.evidence.parts import Block
 from mia_batch.evidence.request import EngineInfo
 from mia_batch.extras.ray import InHand, Joined, Pool, Worker
 from mia_batch.observer import WorkerState
-from mia_batch.pipeline.manifest import Manifest
-from mia_batch.pipeline.run import Run
+from mia_batch.pipeline.run import Manifest, Run
 from mia_batch.schemas import Findings, Metrics, Role, Scores, Targets, Unscored, Verdicts
 from mia_batch.settings import load_settings
 

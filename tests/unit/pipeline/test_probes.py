@@ -16,7 +16,7 @@ from mia_batch.attacks.from_samples import PROBE_LOGPROB_ATTACKS
 from mia_batch.errors import EngineError, SettingsError
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.pipeline import plan
-from mia_batch.pipeline.choice import chosen_attacks
+from mia_batch.pipeline.context import chosen_attacks
 from mia_batch.settings import load_settings
 from tests import runs
 from tests.checkpoints import save_checkpoint
