@@ -196,7 +196,7 @@ def test_workers_are_a_number_or_auto(workers):
 
 def test_an_endpoint_has_no_workers():
     said = refused(model="model", base_url="http://localhost/v1", workers=2)
-    assert "engine 'openai' is none; leave them out" in said
+    assert "engine 'openai' is not started; leave them out" in said
 
 
 def test_a_cluster_that_is_not_there_is_a_sentence(checkpoint, tmp_path):

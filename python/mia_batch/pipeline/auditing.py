@@ -29,10 +29,14 @@ from mia_batch.pipeline.stages import Stage, damage_set_aside, repair
 from mia_batch.pipeline.stages.asking import FillsStage, LogprobsStage, PromptsStage, SamplesStage
 from mia_batch.pipeline.stages.extraction import ControlsStage, ExtractionStage
 from mia_batch.pipeline.stages.features import FeaturesStage, RarityStage
-from mia_batch.pipeline.stages.scores import ScoresStage, SummaryStage
 from mia_batch.pipeline.stages.targets import TargetsStage
 from mia_batch.pipeline.stages.tuned import GenerationsStage, TuningStage
-from mia_batch.pipeline.stages.verdicts import PreflightStage, VerdictsStage
+from mia_batch.pipeline.stages.verdicts import (
+    PreflightStage,
+    ScoresStage,
+    SummaryStage,
+    VerdictsStage,
+)
 from mia_batch.pipeline.stages.views import models_of
 from mia_batch.places import fetched, is_url, mirrored
 from mia_batch.prompts.views import RunModel
@@ -166,7 +170,6 @@ _SAMPLED = ("target", "reference")
 
 
 def stages_of(audit: Audit) -> list[Stage]:
-    """List the stages in their order."""
     models = models_of(audit)
     made = [model for model in models if RunModel.of(model).is_made]
     given = [model for model in models if not RunModel.of(model).is_made]

@@ -91,7 +91,6 @@ def _possible(kinds: tuple[str, ...], settings: Settings) -> list[Attack]:
 
 
 def check_together(settings: Settings, attacks: Sequence[Attack]) -> None:
-    """Raise `SettingsError` where settings and attacks do not go together."""
     for refusal in _refusals(settings, attacks):
         raise SettingsError(refusal)
 
@@ -118,7 +117,7 @@ def _refusals(settings: Settings, attacks: Sequence[Attack]) -> Iterator[str]:
     if settings.on_cluster and (engine == "openai" or (engine == "replay" and settings.workers)):
         yield (
             "settings 'ray' and 'workers' are about engines that are started, and engine "
-            f"{engine!r} is none; leave them out"
+            f"{engine!r} is not started; leave them out"
         )
     elif settings.on_cluster and (reason := extra("executors", "ray").why_no_ray()) is not None:
         yield f"settings 'ray' and 'workers' need Ray: {reason}"
@@ -188,7 +187,6 @@ def _obstacles(attack: Attack, settings: Settings) -> Iterator[str]:
 
 
 def engine_columns(attacks: Iterable[Attack]) -> frozenset[str]:
-    """Name the columns that an engine must compute with log-probabilities."""
     read = {column for attack in attacks for column in attack.columns}
     return frozenset(read & _COMPUTED)
 
@@ -300,7 +298,6 @@ class Audit:
 
     @cached_property
     def corpora(self) -> Corpora:
-        """The texts, read and found right."""
         return corpora.open_corpora(self.settings)
 
     def target_table(self) -> pl.LazyFrame:
@@ -353,7 +350,6 @@ class Audit:
 
     @cached_property
     def shard(self) -> Shard | None:
-        """The shard whose blocks alone are worked on."""
         return Shard.parse(self.settings.shard) if self.settings.shard else None
 
     @contextmanager
@@ -365,7 +361,6 @@ class Audit:
 
     @property
     def has_others(self) -> bool:
-        """Whether other shards are at work."""
         return self.shard is not None and bool(others_at_work(self.run.folder, self.shard))
 
     def refuse_others(self, why: str) -> None:
@@ -393,7 +388,6 @@ class Audit:
         agree(known, wanted, self.run.folder, of)
 
     def digest_input(self, setting: str, files: Iterable[SourceFile]) -> str:
-        """Hash the files that a setting names, and record the hash of each."""
         self.manifest.inputs[setting] = digest_each(files)
         return digest_of(self.manifest.inputs[setting])
 
@@ -498,7 +492,6 @@ class Audit:
         return spec, why
 
     def _place(self, model: str) -> str:
-        """Tell where a model lies: where a setting says, or in the run's folder."""
         if model in _MODEL_SETTINGS:
             return str(getattr(self.settings, _MODEL_SETTINGS[model][0]))
         return str(self.run.folder / str(self.source(model)["name"]))

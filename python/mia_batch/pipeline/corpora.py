@@ -180,7 +180,6 @@ def _as_table(name: str, value: Any) -> pl.DataFrame:  # noqa: ANN401 - whatever
 
 
 def target_plan(settings: Settings) -> TargetPlan:
-    """Say how texts are cut into targets."""
     same = {field.name for field in fields(TargetPlan)} - {"words"}
     return TargetPlan(words=settings.word_rule, **settings.model_dump(include=same))
 
@@ -212,7 +211,6 @@ def check_paths(settings: Settings) -> None:
 
 
 def how_to_read(settings: Settings) -> dict[str, Any]:
-    """Say how the texts of a run are read, whatever setting names them."""
     return {"encoding": settings.encoding, "bad_input": settings.bad_input}
 
 

@@ -62,7 +62,6 @@ def report_of(run: Run, kind: Format = "html") -> str:
 
 
 def write_report(run: Run) -> Path:
-    """Write a finished run's page into its folder, and record its hash."""
     path = run.folder / REPORT
     write_text(path, report_of(run))
     record_file(run, REPORT)
@@ -70,7 +69,6 @@ def write_report(run: Run) -> Path:
 
 
 def _command(settings: Settings) -> Iterator[str]:
-    """Yield the words of the command with these settings, less those at their defaults."""
     yield "mia-batch"
     for name, value in settings.model_dump(mode="json").items():
         field, option = Settings.model_fields[name], f"--{name.replace('_', '-')}"
@@ -219,15 +217,13 @@ def compare(
     for at in reversed(range(len(titles))):  # folders of one name are numbered
         if (n := titles[: at + 1].count(titles[at])) > 1:
             titles[at] += f" ({n})"
-    stride, *windows = (
-        runs[0].manifest.evidence.get(name)
-        for name in ("stride", "window_words", "window_characters")
-    )
+    cut = runs[0].manifest.evidence
+    stride, sizes = cut.get("stride"), (cut.get("window_words"), cut.get("window_characters"))
     made = compare_scores(
         _scores(runs, chosen),
         titles,
         retrained=retrained is not None,
-        overlapping=stride is not None and any(each and stride < each for each in windows),
+        overlapping=stride is not None and any(size and stride < size for size in sizes),
     )
     return _with_keys(made, runs[0]).with_columns(attack=pl.lit(chosen))
 
@@ -354,7 +350,6 @@ def _draw(audit: Audit, run: Run, model: str, samples: pl.DataFrame) -> list[pl.
 
 
 def _blocks(prompts: pl.DataFrame, samples: pl.DataFrame) -> Iterator[Block]:
-    """Make a block of the prompts that share the number of the sample to draw."""
     for index in samples["sample_index"].unique().sort():
         rows = samples.filter(sample_index=index)
         units = prompts.join(rows, on=["target_id", "view_index"], how="semi")

@@ -67,7 +67,6 @@ class Manifest:
 
     @classmethod
     def of(cls, folder: Path) -> Manifest | None:
-        """Read a run's manifest; None where the run has not begun."""
         path = folder / "run.json"
         try:
             text = path.read_text("utf-8")
@@ -200,7 +199,6 @@ _SECONDS_OF_A_LOOK = 1.0
 
 
 def is_lock(name: str) -> bool:
-    """Whether a file in a run's folder is one of its locks."""
     return _NAMES.fullmatch(name) is not None
 
 

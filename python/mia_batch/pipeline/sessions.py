@@ -160,7 +160,6 @@ def open_session(
 
 
 def sample_task(audit: Audit, session: Session, view: View) -> SampleTask:
-    """Ask for the samples of a view, as the run's settings want them."""
     return SampleTask(
         view=view,
         measure=session.measure,
@@ -193,7 +192,6 @@ def ask(
 
 
 def is_remote(audit: Audit, model: str) -> bool:
-    """Whether a model of the run answers at an endpoint."""
     return bool(audit.manifest.evidence["engine"] == "openai") and model == "target"
 
 
@@ -340,7 +338,6 @@ def _cost(settings: Settings, workload: Workload, tokens: int, times: int = 1) -
 
 
 def _draws(audit: Audit) -> bool:
-    """Whether samples are drawn, or all are the most likely answers."""
     settings = audit.settings
     if settings.temperature == 0:
         return False

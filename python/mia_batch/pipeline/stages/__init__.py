@@ -23,15 +23,17 @@ class Stage:
     """One step from tables to tables.
 
     ``makes`` names its tables, each a file or a folder of parts, and ``reads`` those whose loss
-    takes them with it. ``undoes`` names stages that added to its tables. ``keeps`` names what it
-    makes where that costs an engine's time: damaged files are set aside then, not removed.
-    ``turns`` is whether it can go on with the engine of the stage before.
+    takes them with it, as does that of parts with one of ``reads_parts`` in their name. ``undoes``
+    names stages that added to its tables. ``keeps`` names what it makes where that costs an
+    engine's time: damaged files are set aside then, not removed. ``turns`` is whether it can go on
+    with the engine of the stage before.
     """
 
     name: str
     part: ClassVar[Part | None] = None
     makes: ClassVar[tuple[str, ...]] = ()
     reads: ClassVar[tuple[str, ...]] = ()
+    reads_parts: ClassVar[tuple[str, ...]] = ()
     undoes: ClassVar[tuple[str, ...]] = ()
     keeps: ClassVar[str | None] = None
     turns: ClassVar[bool] = False
@@ -41,7 +43,6 @@ class Stage:
         self.audit = audit
 
     def files(self) -> list[Path]:
-        """List the files that it has made."""
         paths = [self.audit.run.path(name) for name in self.makes]
         parts = [sorted(path.glob("*.parquet")) if path.is_dir() else [path] for path in paths]
         return [path for each in parts for path in each if path.exists()]
@@ -49,7 +50,11 @@ class Stage:
     def follows(self, lost: Collection[Path]) -> list[Path]:
         """List its files that must go where files of earlier stages are lost."""
         read = {self.audit.run.path(name) for name in self.reads}
-        return self.files() if any(read & {path, path.parent} for path in lost) else []
+        outdated = any(
+            read & {path, path.parent} or any(part in path.name for part in self.reads_parts)
+            for path in lost
+        )
+        return self.files() if outdated else []
 
     def answered(self) -> Work:
         """Count what all shards have asked, and what is left."""
@@ -74,7 +79,6 @@ class Stage:
         """Refuse what could not be made later, when the texts are there and no model was asked."""
 
     def run(self) -> None:
-        """Do what is left."""
         if self.is_fresh:
             return
         if self.doing is not None:
@@ -100,7 +104,6 @@ class Stage:
         return {*self.makes}
 
     def remove(self, outdated: Collection[Path]) -> None:
-        """Remove files that are to be made again."""
         if outdated:
             self.audit.refuse_others(f"{self.name} are to be made anew")
         for path in outdated:
@@ -116,7 +119,6 @@ class Stage:
         self.audit.begin_change()
 
     def done(self) -> None:
-        """Record what its tables were made from."""
         self.audit.manifest.made[self.name] = self.fingerprint()
         self.audit.save()
 

@@ -176,7 +176,6 @@ def make_shots(audit: Audit, tokenizer: Tokenizer | None, context: int) -> None:
 
 
 def prompts_missing(audit: Audit, view: View) -> Missing:
-    """Find the targets that have no prompts of a view yet."""
     targets = audit.run.scan("targets")
     units = TargetUnits(targets, columns_for(audit, view, targets))
     shard = audit.shard if view.filled else None  # others are made for all at once
@@ -214,7 +213,6 @@ def write_prompts(audit: Audit, view: View, missing: Missing | None = None) -> N
 
 
 def texts_for(audit: Audit, setting: str) -> Corpus:
-    """Open the texts that a setting names."""
     columns = ColumnNames(text=audit.settings.text_column)
     return read_documents(getattr(audit.settings, setting), columns, **how_to_read(audit.settings))
 
@@ -364,6 +362,14 @@ class _Tally:
         )
 
 
+def _stored(
+    parts: Parts, writer: FeatureWriter | None, block: Block, rows: pl.DataFrame
+) -> pl.DataFrame:
+    if parts.store(block, rows) and writer is not None:
+        writer.write({block.part_name: rows}, block.units)
+    return rows.select(_TALLIED)
+
+
 class SamplesStage(EvidenceStage):
     """Continuations by one model of the run."""
 
@@ -438,16 +444,10 @@ class SamplesStage(EvidenceStage):
 
     def _store(self, view: View) -> Callable[[Block, pl.DataFrame], pl.DataFrame]:
         """Return what stores samples, and their features unless those need all samples first."""
-        audit, parts = self.audit, self.parts(view)
+        audit = self.audit
         at_once = "features" in audit.manifest.made and not weighed_views(audit)
         writer = FeatureWriter.of(audit, view) if at_once else None
-
-        def store(block: Block, rows: pl.DataFrame) -> pl.DataFrame:
-            if parts.store(block, rows) and writer is not None:
-                writer.write({block.part_name: rows}, block.units)
-            return rows.select(_TALLIED)
-
-        return store
+        return partial(_stored, self.parts(view), writer)  # other machines are sent it
 
     def _replay(self, missing: dict[View, Missing]) -> None:
         audit, recording = self.audit, self.audit.recording
@@ -554,7 +554,6 @@ class LogprobsStage(EvidenceStage):
                 self._ask(group, {view.name: columns[view.name] for view in group})
 
     def _ask(self, views: list[View], columns: dict[str, frozenset[str]]) -> None:
-        """Ask about every text of some views that has no row yet, in one session."""
         audit, manifest = self.audit, self.audit.manifest
         wanted = frozenset().union(*columns.values())
         for view in views:
@@ -622,7 +621,6 @@ class LogprobsStage(EvidenceStage):
         return any(self.missing(view, fresh=True).count().left for view in self.views)
 
     def forget_all(self) -> None:
-        """Remove all that an earlier model of this name has answered."""
         self.remove(self.files())
         for view in self.views:
             self.audit.manifest.passes.pop(f"{self.model} {view.name}", None)

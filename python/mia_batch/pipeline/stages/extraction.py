@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import cache, cached_property, partial
 from hashlib import sha256
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -41,7 +40,6 @@ _TABLES = {"extraction": Extraction, "extracted_documents": ExtractedDocuments}
 
 
 def _stretches(walks: Walks) -> Iterator[dict[str, Any]]:
-    """Yield a row for each walk, those that gave nothing included."""
     for number, walk in enumerate(walks.made):
         yield {
             "document_id": walks.document_id,
@@ -58,7 +56,6 @@ def _stretches(walks: Walks) -> Iterator[dict[str, Any]]:
 
 
 def _summary(walks: Walks, every: Sequence[Walks]) -> dict[str, Any]:
-    """Compare all that was said about a document with it, and with others."""
     document, rule = walks.document, walks.document.rule
     said = pl.Series([walk.said for walk in walks.made], dtype=pl.String)
     given = pl.Series([walk.window.prefix for walk in walks.made], dtype=pl.String)
@@ -101,16 +98,12 @@ class ExtractionStage(Stage):
 
     name = "extraction"
     makes = tuple(_TABLES)
+    reads_parts = (".target-walk-", ".target-drawn_walk-")
 
     @property
     def _views(self) -> tuple[View, View]:
         """Greedy and drawn."""
         return view_of(self.audit, "target", "walk"), view_of(self.audit, "target", "drawn_walk")
-
-    def follows(self, lost: Collection[Path]) -> list[Path]:
-        walks = [f".{sample_parts(self.audit, view).label}-" for view in self._views]
-        is_walk = (label in path.name for path in lost for label in walks)
-        return self.files() if any(is_walk) else []
 
     def left(self) -> Iterator[tuple[str, str]]:
         """Say how many tokens it may take in all, those of earlier calls included."""
@@ -188,7 +181,6 @@ class ExtractionStage(Stage):
             ]
 
     def _strongest(self, every: pl.LazyFrame) -> pl.DataFrame:
-        """Find the strongest windows of each document, the strongest first."""
         primary, n = self.audit.plan.primary, self.audit.settings.extract_starts
         order = [primary, "window_index"]
         strongest = (
@@ -208,7 +200,6 @@ class ExtractionStage(Stage):
         )
 
     def _take(self, walks: Sequence[Walks]) -> None:
-        """Go on with all that was said."""
         folder = self.audit.run.path("samples")
         stored = pl.concat(scan_parts(folder, Samples, view.key) for view in self._views)
         columns = ("target_id", "view_index", "candidate", "finish_reason", "n_tokens")
@@ -224,7 +215,6 @@ class ExtractionStage(Stage):
                 each.made[-1].take(candidate, finish_reason, n_tokens or 0)
 
     def _ask(self, session: Session, asked: pl.DataFrame) -> None:
-        """Ask one thing about every document that has a walk left."""
         audit, wanted = self.audit, []
         ordered = asked.sort("target_row").cast({"view_index": pl.UInt32, "target_row": pl.UInt32})
         drawn = pl.col("view_index") >= MOST_ROUNDS
@@ -343,9 +333,7 @@ class ControlsStage(Stage):
 
     name = "controls"
     makes = ("controls",)
-
-    def follows(self, lost: Collection[Path]) -> list[Path]:
-        return self.files() if any("control-" in path.name for path in lost) else []
+    reads_parts = ("control-",)
 
     def left(self) -> Iterator[tuple[str, str]]:
         audit, settings = self.audit, self.audit.settings
@@ -372,7 +360,6 @@ class ControlsStage(Stage):
         return passages_of(self.audit)
 
     def fingerprint(self) -> dict[str, Any]:
-        """Passages, the texts, and the samples of controls."""
         asked = self._passages.select("target_id", "view", "passage").write_ndjson()
         parts = [path for each in self._views for path in sample_parts(self.audit, each).paths()]
         return {

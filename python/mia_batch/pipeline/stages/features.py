@@ -19,7 +19,7 @@ from mia_batch.errors import DamagedTableError, SettingsError
 from mia_batch.evidence.parts import Parts, PromptUnits, scan_parts
 from mia_batch.features import BESIDE, build_features, groups_of, inputs_of
 from mia_batch.inference.memory import VERBATIM_GROUP
-from mia_batch.kernels import GROUPS, RARITY_FIELDS, Rarity, RarityTable, WordRule
+from mia_batch.kernels import GROUPS, RARITY_FIELDS, Rarity, RarityTable
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.run import Manifest, Run
 from mia_batch.pipeline.sessions import spread
@@ -28,7 +28,7 @@ from mia_batch.pipeline.stages.views import prompt_parts, sample_parts, views_of
 from mia_batch.prompts.views import View
 from mia_batch.schemas import Features, Samples
 from mia_batch.tables import RowIndex, digest, scan, sink, sink_all
-from mia_batch.targets import Preset, TargetLookup, cluster_names
+from mia_batch.targets import TargetLookup, cluster_names
 
 # How often the model says each n-gram, over the texts of the run.
 
@@ -37,7 +37,6 @@ _SAMPLES_AT_ONCE = 65536
 
 
 def weighed_views(audit: Audit) -> list[View]:
-    """Return the views of samples that are weighed for an attack."""
     columns = {field.name for field in RARITY_FIELDS}
     reads = {
         key
@@ -69,7 +68,6 @@ class RarityStage(Stage):
     reads = ("samples",)
 
     def fingerprint(self) -> dict[str, Any]:
-        """Say what is counted: the samples of each view, or another run's table."""
         audit = self.audit
         if audit.settings.rarity_from is not None:
             return {"from": digest(_path(audit))}
@@ -218,39 +216,28 @@ class FeatureWriter:
     folder: Path
     samples: Parts
     prompts: PromptUnits
-    words: WordRule
-    preset: Preset
-    text_length: int | None
-    groups: list[str]
-    rarity: RarityTable | None
+    how: Mapping[str, Any]  # arguments of `build_features`
 
     @classmethod
     def of(cls, audit: Audit, view: View, rarity: RarityTable | None = None) -> Self:
-        """Write what the run's attacks read."""
         settings = audit.settings
         return cls(
             folder=audit.run.path("features"),
             samples=sample_parts(audit, view),
             prompts=PromptUnits(audit.run.path("targets"), prompt_parts(audit, view), view),
-            words=settings.word_rule,
-            # Only continuations are cut as the SaMIA authors' code cuts them.
-            preset=settings.preset if view.name == "continuation" else "default",
-            text_length=settings.text_length,
-            groups=audit.manifest.made["features"]["groups"],
-            rarity=rarity,
+            how={
+                "words": settings.word_rule,
+                # Only continuations are cut as the SaMIA authors' code cuts them.
+                "preset": settings.preset if view.name == "continuation" else "default",
+                "text_length": settings.text_length,
+                "groups": audit.manifest.made["features"]["groups"],
+                "rarity": rarity,
+            },
         )
 
     def write(self, parts: Mapping[str, pl.DataFrame], prompts: pl.DataFrame) -> None:
         """Store the features of parts of samples, by file name; ``prompts`` has their texts."""
-        features = build_features(
-            pl.concat(parts.values()),
-            prompts,
-            words=self.words,
-            preset=self.preset,
-            text_length=self.text_length,
-            groups=self.groups,
-            rarity=self.rarity,
-        )
+        features = build_features(pl.concat(parts.values()), prompts, **self.how)
         ends = accumulate(samples.height for samples in parts.values())
         rows = {
             self.folder / name: features[end - samples.height : end]
@@ -259,8 +246,7 @@ class FeatureWriter:
         sink_all(rows, Features)
 
     def __call__(self, group: list[Path]) -> None:
-        """Store the features of stored samples."""
-        sample_columns, prompt_columns = inputs_of(self.preset)
+        sample_columns, prompt_columns = inputs_of(self.how["preset"])
         rows = pl.collect_all([scan(part, Samples).select(sample_columns) for part in group])
         names = pl.concat(part["target_id"] for part in rows)
         places = dict.fromkeys(map(self.samples.targets_of, group))

@@ -74,7 +74,6 @@ class TargetsStage(Stage):
             say(sentence)
 
     def make(self) -> None:
-        """Write the targets table, and what of the files was not read."""
         audit, run, path = self.audit, self.audit.run, self.audit.run.path("targets")
         if path.exists():
             audit.refuse_others("the texts are others than before")
@@ -207,7 +206,6 @@ def _changes(old: Path, new: Path) -> str:
 
 
 def _count(targets: pl.LazyFrame) -> dict[str, int]:
-    """Count targets: ``total``, and by reason those that cannot be sampled."""
     counts = targets.group_by("reason").len().sort("reason").collect(engine="streaming")
     refused = counts.drop_nulls("reason")
     return {"total": int(counts["len"].sum())} | dict(zip(*refused.get_columns(), strict=True))

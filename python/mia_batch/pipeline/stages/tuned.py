@@ -67,7 +67,6 @@ class GenerationsStage(Stage):
             self._check_prompts()
 
     def n_missing(self) -> int:
-        """Count the prompts without all generations."""
         return self._missing().count().left
 
     def run(self) -> None:
@@ -103,7 +102,6 @@ class GenerationsStage(Stage):
             yield from self._cost(self._missing())
 
     def _cost(self, missing: Missing) -> Iterator[tuple[str, str]]:
-        """Say what they may cost at most, at an endpoint."""
         audit = self.audit
         if sessions.is_remote(audit, "target"):
             measure, budget = sessions.expected(audit, "target")
@@ -221,7 +219,6 @@ class TunedModel:
         return not (there and self._is_of_these_texts)
 
     def making(self) -> Making:
-        """Say what it is made of, its texts among that."""
         base, revision = self._base
         making: Making = extra("models", "tuned").Making(
             base=base, revision=revision, texts=self._texts, recipe=self.recipe
@@ -229,7 +226,6 @@ class TunedModel:
         return making
 
     def record(self, making: Making, made: Made) -> None:
-        """Record a model that was made, and remove what an earlier one of other texts answered."""
         audit = self.audit
         name = made.path.relative_to(audit.run.folder).as_posix()
         digest = identify_model(str(made.path), None).digest
@@ -313,7 +309,6 @@ class TunedModel:
 
     @property
     def n_texts(self) -> int:
-        """Count its texts, before they are there."""
         if self.model == SELF_PROMPT:
             return self.audit.settings.generations
         if self.model == _CANDIDATE:

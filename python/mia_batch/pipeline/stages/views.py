@@ -156,7 +156,6 @@ def models_of(audit: Audit) -> list[str]:
 
 
 def view_of(audit: Audit, model: str, name: str) -> View:
-    """Return one view of a model, as the settings want it."""
     found = VIEWS.get(name) or STAGE_VIEWS.get(name)
     if found is None:
         raise SettingsError(
@@ -193,7 +192,6 @@ def sample_parts(audit: Audit, view: View) -> Parts:
 
 
 def logprob_parts(audit: Audit, view: View) -> Parts:
-    """Name the parts of a view's log-probabilities."""
     return Parts(
         folder=audit.run.path("logprobs"),
         schema=LogProbs,
