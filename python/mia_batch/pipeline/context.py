@@ -151,35 +151,19 @@ def _obstacles(attack: Attack, settings: Settings) -> Iterator[str]:
         names = wanted.split("|")
         if all(getattr(settings, name) is None for name in names):
             yield f"needs setting {' or '.join(map(repr, names))}"
-    logprobs, replays = attack.reads_of("logprobs"), settings.engine == "replay"
-    no_similarity = why_no_similarity() if "similarity" in attack.columns else None
-    at_endpoint = settings.engine == "openai"
-    at_points = at_endpoint and {*NEXT_TOKEN}.intersection(logprobs)
-    for prevents, why in (
-        (no_similarity, f"cannot be computed: {no_similarity}"),
-        (
-            replays and logprobs,
-            "needs log-probabilities, and engine 'replay' has recorded samples only",
-        ),
-        (
-            replays and any(model != "target" for model, _ in attack.reads),
-            "needs answers of another model, and engine 'replay' has those of one",
-        ),
-        (
-            "support_mass" in attack.columns and settings.temperature != 1,
-            "needs temperature 1: only there is the mass known that decoding keeps",
-        ),
-        (
-            at_endpoint and "token_ids" in attack.columns,
-            "needs token ids, which no endpoint gives",
-        ),
-        (
-            at_points and settings.tokenizer is None,
-            "needs setting 'tokenizer' at an endpoint: without it nobody knows the true token",
-        ),
-    ):
-        if prevents:
-            yield why
+    if "similarity" in attack.columns and (reason := why_no_similarity()) is not None:
+        yield f"cannot be computed: {reason}"
+    if settings.engine == "replay" and attack.reads_of("logprobs"):
+        yield "needs log-probabilities, and engine 'replay' has recorded samples only"
+    if settings.engine == "replay" and any(model != "target" for model, _ in attack.reads):
+        yield "needs answers of another model, and engine 'replay' has those of one"
+    if "support_mass" in attack.columns and settings.temperature != 1:
+        yield "needs temperature 1: only there is the mass known that decoding keeps"
+    at_points = {*NEXT_TOKEN}.intersection(attack.reads_of("logprobs"))
+    if settings.engine == "openai" and "token_ids" in attack.columns:
+        yield "needs token ids, which no endpoint gives"
+    if settings.engine == "openai" and at_points and settings.tokenizer is None:
+        yield "needs setting 'tokenizer' at an endpoint: without it nobody knows the true token"
     if attack.reads_of("logprobs") and settings.engine != "auto":
         reason = why_not(settings.engine, "logprobs", engine_abilities([attack]))
         if reason is not None:
