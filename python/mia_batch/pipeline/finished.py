@@ -162,7 +162,6 @@ def _rests_on(run: Run, attack: str, *, borrowed_rarity: bool) -> dict[str, Any]
 
 # Several runs of one corpus in one table: several models, or before and after unlearning.
 
-
 _MEMBER = pl.when(pl.col("role") == "non_member").then(statement=False).otherwise(pl.col("member"))
 
 

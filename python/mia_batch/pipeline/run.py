@@ -432,7 +432,6 @@ class Run:
 
 # When a run was made: wall times of its stages, and of what was asked of models.
 
-
 _HERE = {
     "system_fingerprint": None,
     "tools": "none: the model ran on this machine and was given none",

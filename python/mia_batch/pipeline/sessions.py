@@ -121,7 +121,6 @@ def _here(
 
 # Sessions: an opened model or endpoint, ready to work on blocks.
 
-
 _UNSTATED_CONTEXT = 131_072  # endpoints that do not state theirs refuse what is too long
 _MOST_ATTEMPTS = 3  # at a candidate of an endpoint; each is paid for
 

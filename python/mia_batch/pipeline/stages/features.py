@@ -32,7 +32,6 @@ from mia_batch.targets import TargetLookup, cluster_names
 
 # How often the model says each n-gram, over the texts of the run.
 
-
 _SAMPLES_AT_ONCE = 65536
 
 
@@ -201,7 +200,6 @@ def _groups(audit: Audit) -> pl.Series:
 
 
 # The stage that makes features of samples, and where the parts of both lie.
-
 
 _LOOKED_UP = ("target_id", "n_words", "role", "member")
 _PARTS_AT_ONCE = 8  # texts that repeat themselves are many times as large as their files
