@@ -17,7 +17,7 @@ from mia_batch.evidence.engines import registry
 from mia_batch.evidence.request import EngineSpec
 from mia_batch.extras.ray import EngineWorker, Start, package_version
 from mia_batch.models.weights import identify_model
-from mia_batch.pipeline.choice import check_together
+from mia_batch.pipeline.context import check_together
 from mia_batch.settings import load_settings
 from tests.cluster import Cluster, actors
 from tests.counting import counting_engine
@@ -196,7 +196,7 @@ def test_workers_are_a_number_or_auto(workers):
 
 def test_an_endpoint_has_no_workers():
     said = refused(model="model", base_url="http://localhost/v1", workers=2)
-    assert "engine 'openai' is none; leave them out" in said
+    assert "engine 'openai' is not started; leave them out" in said
 
 
 def test_a_cluster_that_is_not_there_is_a_sentence(checkpoint, tmp_path):

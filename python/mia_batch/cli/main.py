@@ -510,7 +510,7 @@ def plan(
 def _power_of_files(settings: Settings) -> Power:
     """Count the units of files as an audit does."""
     from mia_batch.inference.verdicts import planned_power
-    from mia_batch.pipeline.choice import verdict_plan
+    from mia_batch.pipeline.context import verdict_plan
     from mia_batch.pipeline.corpora import open_corpora, with_windows
 
     if settings.stop_when_decided:

@@ -25,20 +25,19 @@ from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.corpora import target_plan, with_files
 from mia_batch.pipeline.custody import seal
 from mia_batch.pipeline.finished import REPORT, write_report
-from mia_batch.pipeline.manifest import Manifest, record_requests, run_timed
-from mia_batch.pipeline.run import Run
-from mia_batch.pipeline.stages.controls import ControlsStage
-from mia_batch.pipeline.stages.extraction import ExtractionStage
+from mia_batch.pipeline.run import Manifest, Run, record_requests, run_timed
+from mia_batch.pipeline.stages import Stage, damage_set_aside, repair
+from mia_batch.pipeline.stages.asking import FillsStage, LogprobsStage, PromptsStage, SamplesStage
+from mia_batch.pipeline.stages.extraction import ControlsStage, ExtractionStage
 from mia_batch.pipeline.stages.features import FeaturesStage, RarityStage
-from mia_batch.pipeline.stages.logprobs import LogprobsStage
-from mia_batch.pipeline.stages.prompts import FillsStage, PromptsStage
-from mia_batch.pipeline.stages.samples import SamplesStage
-from mia_batch.pipeline.stages.scores import ScoresStage
-from mia_batch.pipeline.stages.stage import Stage, damage_set_aside, repair
-from mia_batch.pipeline.stages.summary import SummaryStage
 from mia_batch.pipeline.stages.targets import TargetsStage
-from mia_batch.pipeline.stages.tuned import BeforeTuningStage, GenerationsStage, TuningStage
-from mia_batch.pipeline.stages.verdicts import PreflightStage, VerdictsStage
+from mia_batch.pipeline.stages.tuned import GenerationsStage, TuningStage
+from mia_batch.pipeline.stages.verdicts import (
+    PreflightStage,
+    ScoresStage,
+    SummaryStage,
+    VerdictsStage,
+)
 from mia_batch.pipeline.stages.views import models_of
 from mia_batch.places import fetched, is_url, mirrored
 from mia_batch.prompts.views import RunModel
@@ -62,17 +61,22 @@ def run_shard(audit: Audit, shard: Shard, stages: Sequence[Stage]) -> None:
     """Collect the evidence of a shard's blocks, and stop before what needs those of all.
 
     What all shards need is made by one while the others wait for their turn. Nothing that another
-    may read is removed or set aside while it is at work: the manifest is written in turns, too,
-    and each save takes in what the others have stored.
+    may read is removed while it is at work, and each save takes in what the others have stored.
     """
+
+    def take(steps: list[tuple[Stage, Callable[[], None]]]) -> None:
+        run_timed(audit, steps)
+        if not audit.manifest.custody:
+            audit.save()
+
     with audit.run.shared(shard, audit.observer.stage) as turn, damage_set_aside(stages):
         audit.turn = turn
         take_up(audit, stages)
-        _take(audit, [(stage, stage.prepare) for stage in stages])
-        _take(audit, [(stage, stage.run) for stage in stages if stage.part == "texts"])
+        take([(stage, stage.prepare) for stage in stages])
+        take([(stage, stage.run) for stage in stages if stage.part == "texts"])
         turn.release()
         asked = [stage for stage in stages if stage.part in ("fills", "evidence")]
-        _take(audit, [(stage, stage.run) for stage in asked])
+        take([(stage, stage.run) for stage in asked])
         work = reduce(add, (stage.answered() for stage in asked))
         audit.observer.stage(
             f"shard {shard} is complete, and of all shards {work.done:,} of "
@@ -80,18 +84,10 @@ def run_shard(audit: Audit, shard: Shard, stages: Sequence[Stage]) -> None:
         )
 
 
-def _take(audit: Audit, steps: list[tuple[Stage, Callable[[], None]]]) -> None:
-    """Take steps, and store what they found unless the run is finished still."""
-    run_timed(audit, steps)
-    if not audit.manifest.custody:
-        audit.save()
-
-
-# Other runs of the same texts and model beside this one: each was another try at its answer.
-
+# Other runs of the same texts and model next to this one: each was another try at its answer.
 
 _MOST_FOLDERS, _MOST_LETTERS = 5_000, 100
-_MOST_OF_A_FILE = 8 << 20
+_LARGEST_FILE = 8 << 20
 _FACTS = {
     "begin": ("times", "begin"),
     "plan": ("plan", "sha256"),
@@ -101,39 +97,33 @@ _FACTS = {
 
 
 def earlier_runs(audit: Audit, texts: str) -> dict[str, dict[str, Any]]:
-    """Find the runs of these ``texts`` (SHA-256 of the input) and this model beside this one.
+    """Find the runs of these ``texts`` (SHA-256 of the input) and this model next to this one.
 
-    By folder name, what `Manifest.earlier` says of each. Of more than 5,000 folders the first by
-    name are looked at; links are not followed, and a ``run.json`` that is large or broken is passed
-    over. Nothing beside a run in an object store is looked at.
+    Links are not followed, and a ``run.json`` that is large or broken is passed over.
     """
     if is_url(audit.settings.place):
         return {}
-    own = audit.run.folder.absolute()
+    own, found = audit.run.folder.absolute(), dict[str, dict[str, Any]]()
     try:
         with os.scandir(own.parent) as entries:
             folders = (each.name for each in entries if each.is_dir(follow_symlinks=False))
             names = nsmallest(_MOST_FOLDERS, (name for name in folders if name != own.name))
     except OSError:
         return {}
-    runs = ((name, _stored(own.parent / name / "run.json")) for name in names)
-    return {
-        _shown(name): {key: _shown(_of(stored, *keys)) for key, keys in _FACTS.items()}
-        | {
-            "n_attacks": len(attacks) if isinstance(attacks, list) else None,
-            "finished": bool(_of(stored, "custody", "root")),
-        }
-        for name, stored in runs
-        if _of(stored, "made", "targets", "input") == texts and _is_of_model(stored, audit)
-        for attacks in [_of(stored, "settings", "attacks")]
-    }
+    for name in names:
+        stored = _stored(own.parent / name / "run.json")
+        if _of(stored, "made", "targets", "input") == texts and _is_of_model(stored, audit):
+            attacks = _of(stored, "settings", "attacks")
+            found[_shown(name)] = {
+                **{key: _shown(_of(stored, *keys)) for key, keys in _FACTS.items()},
+                "n_attacks": len(attacks) if isinstance(attacks, list) else None,
+                "finished": bool(_of(stored, "custody", "root")),
+            }
+    return found
 
 
 def note_earlier(audit: Audit, texts: str) -> None:
-    """Record the earlier runs while this one is not finished, and say which they are.
-
-    What a finished run says of them stays until its plan changes.
-    """
+    """Record the earlier runs unless this one is finished and its plan the same; say them."""
     manifest = audit.manifest
     if not manifest.custody or manifest.plan.get("sha256") != audit.plan.digest():
         manifest.earlier |= earlier_runs(audit, texts)
@@ -169,33 +159,29 @@ def _stored(path: Path) -> object:
     try:
         opened = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         with os.fdopen(opened, encoding="utf-8") as file:
-            return json.loads(file.read(_MOST_OF_A_FILE))
+            return json.loads(file.read(_LARGEST_FILE))
     except (OSError, TypeError, ValueError, RecursionError):
         return None
 
 
 # An audit: the list of its stages, which running, a dry run and scoring anew walk.
 
-
 _SAMPLED = ("target", "reference")
 
 
 def stages_of(audit: Audit) -> list[Stage]:
-    """List the stages in their order."""
     models = models_of(audit)
     made = [model for model in models if RunModel.of(model).is_made]
     given = [model for model in models if not RunModel.of(model).is_made]
-    generations, tuning = GenerationsStage(audit), TuningStage(audit, made)
     return [
         TargetsStage(audit),
         PreflightStage(audit),
         PromptsStage(audit),
-        BeforeTuningStage(audit, generations, tuning),
         FillsStage(audit),
         *(SamplesStage(audit, model) for model in _SAMPLED),
         *(LogprobsStage(audit, model) for model in given),
-        generations,
-        tuning,
+        GenerationsStage(audit),
+        TuningStage(audit, made),
         *(LogprobsStage(audit, model) for model in made),
         RarityStage(audit),
         FeaturesStage(audit),
@@ -247,7 +233,7 @@ def audit(
     model
         Folder of a checkpoint or an adapter, hub name, or the name at the endpoint.
     observer
-        Is told what the run does; by default nobody is.
+        Is shown what the run does; by default nobody is.
     out
         Run folder, here or in an object store.
     config
@@ -325,25 +311,21 @@ def run_audit(settings: Settings, observer: Observer) -> Run:
     if settings.config is not None:
         observer.stage(f"settings are read from {settings.config}")
     with mirrored(settings.place):
-        return _run_audit(settings, observer)
-
-
-def _run_audit(settings: Settings, observer: Observer) -> Run:
-    audit = Audit.begin(settings, observer)
-    n_documents, cut = audit.corpora.input.n_documents, _windows(audit.settings)
-    observer.stage(f"{audit.settings.input}: {n_documents:,} documents{cut}")
-    for sentence in audit.corpora.notes():
-        observer.stage(sentence)
-    stages = stages_of(audit)
-    if audit.shard is not None:
-        run_shard(audit, audit.shard, stages)
-        return audit.run
-    with audit.run.held(), damage_set_aside(stages), closing(audit.kept):
-        take_up(audit, stages)
-        note_earlier(audit, _texts(audit))
-        run_timed(audit, _steps(audit, stages))
-        record_requests(audit)
-        _finish(audit)
+        audit = Audit.begin(settings, observer)
+        n_documents, cut = audit.corpora.input.n_documents, _windows(audit.settings)
+        observer.stage(f"{audit.settings.input}: {n_documents:,} documents{cut}")
+        for sentence in audit.corpora.notes():
+            observer.stage(sentence)
+        stages = stages_of(audit)
+        if audit.shard is not None:
+            run_shard(audit, audit.shard, stages)
+            return audit.run
+        with audit.run.held(), damage_set_aside(stages), closing(audit.kept):
+            take_up(audit, stages)
+            note_earlier(audit, _texts(audit))
+            run_timed(audit, _steps(audit, stages))
+            record_requests(audit)
+            _finish(audit)
     return audit.run
 
 
@@ -352,6 +334,8 @@ def _steps(audit: Audit, stages: Sequence[Stage]) -> Iterator[tuple[Stage, Calla
         yield stage, stage.prepare
     in_rounds = [stage for stage in stages if stage.part in ("evidence", "scores")]
     for stage in stages:
+        if stage.part == "fills":  # the texts are there, and no model was asked
+            yield from ((each, each.check) for each in stages if each.part == "models")
         if stage is in_rounds[0]:
             for _ in _rounds(audit):
                 yield from ((each, each.run) for each in in_rounds)
@@ -393,8 +377,7 @@ def _finish(audit: Audit) -> None:
 def plan(settings: Settings) -> Iterator[tuple[str, str]]:
     """Say what is left to do for these settings, as name and text; nothing is written.
 
-    Of a run that has begun, only what is missing counts. Raises `RequestError` if the input or a
-    setting is wrong.
+    Raises `RequestError` if the input or a setting is wrong.
     """
     fetched(settings.place)
     audit = Audit.begin(settings, Observer())
@@ -427,7 +410,7 @@ def rescore(
     place
         The run's folder, or its address.
     observer
-        Is told what is done; by default nobody is.
+        Is shown what is done; by default nobody is.
     **changed
         Settings that say how to score, by table as in `audit`, such as ``attacks`` or
         ``verdict={"primary": ...}``; others are those of the run's latest request.
@@ -450,9 +433,25 @@ def rescore(
         stored["attacks"] = None  # those of an earlier request would hide those of the file
     _refuse_stored_code(stored, changed)
     settings = load_settings({**stored, "out": str(place), **changed}, use_config=False)
-    observer = observer or Observer()
     with mirrored(place) as folder:
-        return _rescore(Audit.finished(Run(folder), settings, observer))
+        audit = Audit.finished(Run(folder), settings, observer or Observer())
+        stages = stages_of(audit)
+        with audit.run.held(), damage_set_aside(stages):
+            audit.manifest = audit.run.manifest
+            note_earlier(audit, audit.manifest.made["targets"]["input"])
+            for stage in stages:
+                if audit.rounds() is None and (short := stage.unscorable()):
+                    raise SettingsError(
+                        f"setting 'attacks': {', '.join(short)} cannot be scored from what the run "
+                        "has; give the run's own command with these attacks, which collects the "
+                        "rest"
+                    )
+            again = [stage for stage in stages if stage.part in ("scores", "answers")]
+            prepared = [(stage, stage.prepare) for stage in stages]
+            run_timed(audit, prepared + [(stage, stage.run) for stage in again])
+            audit.manifest.settings = audit.settings.model_dump(mode="json")
+            _finish(audit)
+    return audit.run
 
 
 def _refuse_stored_code(stored: dict[str, Any], changed: Mapping[str, object]) -> None:
@@ -465,25 +464,6 @@ def _refuse_stored_code(stored: dict[str, Any], changed: Mapping[str, object]) -
             f"setting 'attacks': {unknown[0]} may be defined in {path}, whose code is run only if "
             f"you name it; give --attacks-from {path} too, or other --attacks"
         )
-
-
-def _rescore(audit: Audit) -> Run:
-    stages = stages_of(audit)
-    with audit.run.held(), damage_set_aside(stages):
-        audit.manifest = audit.run.manifest
-        note_earlier(audit, audit.manifest.made["targets"]["input"])
-        for stage in stages:
-            if audit.rounds() is None and (short := stage.lacking()):
-                raise SettingsError(
-                    f"setting 'attacks': {', '.join(short)} cannot be scored from what the run "
-                    "has; give the run's own command with these attacks, which collects the rest"
-                )
-        again = [stage for stage in stages if stage.part in ("scores", "answers")]
-        prepared = [(stage, stage.prepare) for stage in stages]
-        run_timed(audit, prepared + [(stage, stage.run) for stage in again])
-        audit.manifest.settings = audit.settings.model_dump(mode="json")
-        _finish(audit)
-    return audit.run
 
 
 def _texts(audit: Audit) -> str:

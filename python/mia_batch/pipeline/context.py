@@ -2,50 +2,223 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from typing import Any
 
 import polars as pl
 
-from mia_batch.attacks import Attack
-from mia_batch.attacks.attack import LOWERCASE, PROBE, TEXT
+from mia_batch.attacks import Attack, defaults, get
+from mia_batch.attacks.attack import (
+    CHOICE,
+    COMBINATION,
+    CONTINUATION,
+    LOWERCASE,
+    NEXT_TOKEN,
+    PROBE,
+    TEXT,
+)
 from mia_batch.corpus import SourceFile, digest_each, digest_of
 from mia_batch.errors import RunFolderError, SettingsError
-from mia_batch.evidence.collect import FREQUENCY
+from mia_batch.evidence.collect import FREQUENCY, NOISE, QUESTION
 from mia_batch.evidence.engines.registry import choose_engine, engine_types, why_not
 from mia_batch.evidence.parts import Shard
 from mia_batch.evidence.process import KeptEngine
 from mia_batch.evidence.replay import Recording
 from mia_batch.evidence.request import Budget, DecodeScope, Decoding, EngineSpec, EvidenceKind
+from mia_batch.features import why_no_similarity
 from mia_batch.inference.comparison import read_comparison_sets
 from mia_batch.inference.e_values import RoundsTest
 from mia_batch.inference.findings import VerdictPlan
 from mia_batch.models.weights import identify_model
 from mia_batch.observer import Observer
-from mia_batch.pipeline.choice import (
-    check_together,
-    chosen_attacks,
-    engine_columns,
-    recorded_settings,
-    verdict_plan,
-)
-from mia_batch.pipeline.corpora import (
-    Corpora,
-    check_paths,
-    open_corpora,
-    with_windows,
-    with_yardstick,
-)
-from mia_batch.pipeline.manifest import Manifest, others_at_work
-from mia_batch.pipeline.run import Run
-from mia_batch.prompts.views import View
+from mia_batch.pipeline import corpora
+from mia_batch.pipeline.corpora import Corpora
+from mia_batch.pipeline.run import Manifest, Run, agree, others_at_work
+from mia_batch.plugins import extra
+from mia_batch.prompts.views import RunModel, View
 from mia_batch.settings import Settings, endpoint_settings, endpoint_tokenizer
 
+# Which attacks a run computes, what prevents others, and what is decided by them.
+
+_PRIMARY = ("probe_leading_rarity_v1", "samia_matched_v1", "min_k_plus_plus_20_v1")
+_PRIMARY_OF_TUNED = ("wbc_v1", "self_prompt_difference_v1")
+_LABELLED_FALSE = "texts of the input that are labelled member = false, where there are any"
+_COMPUTED = {"vocabulary_mean", "vocabulary_variance", "rank", "support_mass"}
+"""Columns of the logprobs table that not every engine can compute."""
+_FEWEST_COMBINED = 2
+
+
+def chosen_attacks(settings: Settings) -> list[Attack]:
+    """Choose the attacks: those asked for by name, else all that evidence and settings allow."""
+    combined = [get(COMBINATION)] if settings.combine else []
+    if settings.attacks is None:
+        chosen = _possible(_kinds(settings.evidence or "samples"), settings) + combined
+    else:
+        chosen = [get(name) for name in settings.attacks]
+        chosen += [attack for attack in combined if attack not in chosen]
+        for attack in chosen:
+            if (obstacle := next(_obstacles(attack, settings), None)) is not None:
+                raise SettingsError(f"setting 'attacks': {attack.name} {obstacle}")
+    learned = [attack for attack in chosen if attack.evidence == "scores"]
+    if learned and len(chosen) - len(learned) < _FEWEST_COMBINED:
+        raise SettingsError(
+            f"setting 'attacks': {learned[0].name} is learned from the scores of others, and needs "
+            "two at least; name more, or leave 'attacks' out"
+        )
+    return chosen
+
+
+def _possible(kinds: tuple[str, ...], settings: Settings) -> list[Attack]:
+    """Return the preset's attacks on these kinds of evidence, less those that are prevented."""
+    attacks = [get(name) for name in defaults(settings.preset, kinds)]
+    if not attacks:
+        raise SettingsError(
+            f"setting 'evidence': preset {settings.preset!r} has no attack on "
+            f"{' and '.join(kinds)}; leave it out, or name attacks"
+        )
+    obstacles = [next(_obstacles(attack, settings), None) for attack in attacks]
+    pairs = list(zip(attacks, obstacles, strict=True))
+    possible = [attack for attack, obstacle in pairs if obstacle is None]
+    left = {attack.kind for attack in possible}
+    for attack, obstacle in pairs:
+        if attack.kind not in left:
+            raise SettingsError(f"setting 'evidence': {attack.name} {obstacle}")
+    return possible
+
+
+def check_together(settings: Settings, attacks: Sequence[Attack]) -> None:
+    for refusal in _refusals(settings, attacks):
+        raise SettingsError(refusal)
+
+
+def _refusals(settings: Settings, attacks: Sequence[Attack]) -> Iterator[str]:
+    making = [
+        attack.name
+        for attack in attacks
+        if any(RunModel.of(model).is_made for model, _ in attack.reads)
+    ]
+    learned = [each.name for each in attacks if each.evidence == "scores"]
+    engine = settings.engine
+    if settings.shard is not None and making:
+        yield (
+            f"setting 'shard' cannot be used with {making[0]}: reference models are made by "
+            "one process; run without --shard, with --workers where several engines are to answer"
+        )
+    continued = any(CONTINUATION in attack.reads_of("samples") for attack in attacks)
+    if settings.controls and not (continued or settings.extract):
+        yield (
+            "setting 'controls' is about passages that come out, and these attacks ask for none; "
+            "add 'extract', or take preset 'matched'"
+        )
+    if settings.on_cluster and (engine == "openai" or (engine == "replay" and settings.workers)):
+        yield (
+            "settings 'ray' and 'workers' are about engines that are started, and engine "
+            f"{engine!r} is not started; leave them out"
+        )
+    elif settings.on_cluster and (reason := extra("executors", "ray").why_no_ray()) is not None:
+        yield f"settings 'ray' and 'workers' need Ray: {reason}"
+    if not settings.stop_when_decided:
+        return
+    if learning := learned + making:
+        yield (
+            f"setting 'stop_when_decided' cannot be used with {learning[0]}, which learns "
+            "from the answers about all texts; leave one of the two out"
+        )
+    if settings.shard is not None:
+        yield (
+            "setting 'stop_when_decided' cannot be used with 'shard': what is asked depends on the "
+            "answers about all texts; run without --shard"
+        )
+
+
+def _kinds(evidence: str) -> tuple[str, ...]:
+    return ("samples", "logprobs") if evidence == "both" else (evidence,)
+
+
+def _obstacles(attack: Attack, settings: Settings) -> Iterator[str]:
+    """Say what keeps an attack from being computed under these settings."""
+    if settings.evidence is not None and attack.evidence != "scores":
+        kinds = _kinds(settings.evidence)
+        given = {attack.evidence, attack.kind}.intersection(kinds)
+        if not given or (attack.logprobs and "logprobs" not in kinds):
+            needed = attack.kind if not given else "logprobs"
+            yield f"needs evidence {needed!r}, but setting 'evidence' is {settings.evidence!r}"
+    for wanted in attack.settings:
+        names = wanted.split("|")
+        if all(getattr(settings, name) is None for name in names):
+            yield f"needs setting {' or '.join(map(repr, names))}"
+    if "similarity" in attack.columns and (reason := why_no_similarity()) is not None:
+        yield f"cannot be computed: {reason}"
+    if settings.engine == "replay" and attack.reads_of("logprobs"):
+        yield "needs log-probabilities, and engine 'replay' has recorded samples only"
+    if settings.engine == "replay" and any(model != "target" for model, _ in attack.reads):
+        yield "needs answers of another model, and engine 'replay' has those of one"
+    if "support_mass" in attack.columns and settings.temperature != 1:
+        yield "needs temperature 1: only there is the mass known that decoding keeps"
+    at_points = {*NEXT_TOKEN}.intersection(attack.reads_of("logprobs"))
+    if settings.engine == "openai" and "token_ids" in attack.columns:
+        yield "needs token ids, which no endpoint gives"
+    if settings.engine == "openai" and at_points and settings.tokenizer is None:
+        yield "needs setting 'tokenizer' at an endpoint: without it nobody knows the true token"
+    if attack.reads_of("logprobs") and settings.engine != "auto":
+        reason = why_not(settings.engine, "logprobs", engine_abilities([attack]))
+        if reason is not None:
+            yield f"cannot be computed: {reason}; take engine transformers"
+
+
+def engine_columns(attacks: Iterable[Attack]) -> frozenset[str]:
+    read = {column for attack in attacks for column in attack.columns}
+    return frozenset(read & _COMPUTED)
+
+
+def engine_abilities(attacks: Iterable[Attack]) -> frozenset[str]:
+    """Name what an engine must be able to do with log-probabilities: columns, noise, answers."""
+    attacks = [*attacks]
+    read = {view for attack in attacks for _, view in attack.reads_of("logprobs")}
+    answers = {QUESTION} if CHOICE[1] in read else set()
+    return engine_columns(attacks) | (read & {NOISE}) | answers
+
+
+def verdict_plan(settings: Settings, attacks: Sequence[str]) -> VerdictPlan:
+    """Say what the run is to decide and how: by the attack asked for, else the first likely one.
+
+    Of tuned models those for them tell most (``benches.finetuned``).
+    """
+    likely = _PRIMARY_OF_TUNED + _PRIMARY if settings.preset == "spv" else _PRIMARY
+    primary = settings.primary or next((name for name in likely if name in attacks), attacks[0])
+    if primary not in attacks:
+        raise SettingsError(
+            f"setting 'primary' is {primary!r}, which is not computed; name it in 'attacks' too"
+        )
+    same = settings.model_dump(include={field.name for field in fields(VerdictPlan)} - {"primary"})
+    same |= {"adjustment": "e-bh"} if settings.stop_when_decided else {}
+    null_set = settings.non_members_known or _LABELLED_FALSE
+    return VerdictPlan(primary=primary, null_set=null_set, **same)
+
+
+def recorded_settings(settings: Settings, recording: Recording) -> Settings:
+    """Fill in what a recording decides where the request does not.
+
+    Without probes the length-matched family, and all of SaMIA where candidates count as whole.
+    """
+    filled: dict[str, object] = {}
+    if "samples" not in settings.model_fields_set:
+        filled["samples"] = recording.most_samples
+    by_default = settings.attacks is None and settings.preset == "default"
+    if by_default and not recording.has_probes:
+        whole = () if recording.has_finish_reason else defaults("samia")
+        filled["attacks"] = (*defaults("matched"), *whole)
+    return settings.model_copy(update=filled)
+
+
+# What the stages share.
+
 _REMOTE = ("openai", "replay")
-_OF_PLACEBO = (TEXT, LOWERCASE, PROBE)  # any model can be asked for them without more
-_OF_MODELS = {
+_PLACEBO_VIEWS = (TEXT, LOWERCASE, PROBE)  # any model can be asked for them without more
+_MODEL_SETTINGS = {
     "target": ("model", "revision"),
     "reference": ("reference_model", "reference_revision"),
     "masked": ("masked_model", None),
@@ -57,10 +230,9 @@ _OF_MODELS = {
 class Audit:
     """One audit at work.
 
-    ``among``: the ``target_id`` of texts that may be asked now; None = all.
-    ``turn`` is held while what all shards of a run share is made or stored; a run that has its
-    folder alone needs none. ``kept`` is the engine of the run's own models, between two of them.
-    ``plan`` says what the run decides and how; an audit that only looks at evidence has none.
+    ``among``: the ``target_id`` of texts that may be asked now; None = all. ``turn`` is held while
+    what all shards share is made or stored. ``kept`` is the engine of the run's own models, between
+    two of them. An audit that only looks at evidence has no ``plan``.
     """
 
     settings: Settings
@@ -83,11 +255,11 @@ class Audit:
                 settings.samples_from, candidate_column=settings.candidate_column
             )
             settings = recorded_settings(settings, recording)
-        settings = with_yardstick(with_windows(settings))
+        settings = corpora.with_yardstick(corpora.with_windows(settings))
         audit = cls(settings, observer, chosen_attacks(settings), recording, Run(settings.folder))
         audit.plan = verdict_plan(settings, [attack.name for attack in audit.attacks])
         check_together(settings, audit.attacks)
-        check_paths(settings)
+        corpora.check_paths(settings)
         if (begun := Manifest.of(audit.run.folder)) is not None:
             audit.manifest = begun
             return audit
@@ -109,8 +281,7 @@ class Audit:
 
     @cached_property
     def corpora(self) -> Corpora:
-        """The texts, read and found right."""
-        return open_corpora(self.settings)
+        return corpora.open_corpora(self.settings)
 
     def target_table(self) -> pl.LazyFrame:
         """Open the targets: the run's table where it is of these texts, else as it would be."""
@@ -135,24 +306,21 @@ class Audit:
     def placebo(self) -> Attack | None:
         """The primary attack on the reference model, which cannot know the audited texts.
 
-        None without reference model or non-members, and where the attack reads other models, or
-        what only the target model is asked for.
+        None where there is nothing to compare, or it reads what only the target is asked for.
         """
-        given = self.settings.reference_model and self.settings.non_members
-        if not (given and self.attacks) or self.recording is not None:
-            return None
-        if self.plan.adjustment == "e-bh":
+        given = self.settings.reference_model and self.settings.non_members and self.attacks
+        if not given or self.recording is not None or self.plan.adjustment == "e-bh":
             return None
         primary = next(attack for attack in self.attacks if attack.name == self.plan.primary)
-        alone = {*primary.reads, *primary.logprobs} <= {*_OF_PLACEBO}
+        alone = {*primary.reads, *primary.logprobs} <= {*_PLACEBO_VIEWS}
         if not alone or primary.evidence == "scores" or FREQUENCY in primary.columns:
             return None
-        reads, logprobs = (
-            tuple(("reference", view) for _, view in each)
-            for each in (primary.reads, primary.logprobs)
+        return replace(
+            primary,
+            name=f"placebo_of_{primary.name}",
+            reads=tuple(("reference", view) for _, view in primary.reads),
+            logprobs=tuple(("reference", view) for _, view in primary.logprobs),
         )
-        name = f"placebo_of_{primary.name}"
-        return replace(primary, name=name, reads=reads, logprobs=logprobs)
 
     @property
     def asking(self) -> list[Attack]:
@@ -165,7 +333,6 @@ class Audit:
 
     @cached_property
     def shard(self) -> Shard | None:
-        """The shard whose blocks alone are worked on."""
         return Shard.parse(self.settings.shard) if self.settings.shard else None
 
     @contextmanager
@@ -177,7 +344,6 @@ class Audit:
 
     @property
     def has_others(self) -> bool:
-        """Whether other shards are at work."""
         return self.shard is not None and bool(others_at_work(self.run.folder, self.shard))
 
     def refuse_others(self, why: str) -> None:
@@ -198,8 +364,13 @@ class Audit:
         if self.manifest.custody:
             self.save()
 
+    def agree(self, wanted: Mapping[str, Any], model: str | None = None) -> None:
+        """Record what changes evidence, or identifies a model; refuse all that differs."""
+        manifest, of = self.manifest, "" if model is None else f" of model {model!r}"
+        known = manifest.evidence if model is None else manifest.models.setdefault(model, {})
+        agree(known, wanted, self.run.folder, of)
+
     def digest_input(self, setting: str, files: Iterable[SourceFile]) -> str:
-        """Hash the files that a setting names, and record the hash of each."""
         self.manifest.inputs[setting] = digest_each(files)
         return digest_of(self.manifest.inputs[setting])
 
@@ -210,8 +381,8 @@ class Audit:
             del wanted["engine"]
         if self.reading("samples"):
             wanted["decode"] = None if self.recording else self._scope
-        self.manifest.agree(wanted, self.run.folder)
-        self.manifest.agree_model("target", {"source": self.source("target")}, self.run.folder)
+        self.agree(wanted)
+        self.agree({"source": self.source("target")}, "target")
         self.manifest.settings = self.settings.model_dump(mode="json")
 
     @property
@@ -235,10 +406,10 @@ class Audit:
 
     def source(self, model: str) -> dict[str, str | None]:
         """Say which model it is: name, revision, and its digest where it runs here."""
-        if model not in _OF_MODELS:
+        if model not in _MODEL_SETTINGS:
             made: dict[str, str | None] = self.manifest.models[model]["source"]
             return made
-        setting, revision_setting = _OF_MODELS[model]
+        setting, revision_setting = _MODEL_SETTINGS[model]
         name = str(getattr(self.settings, setting))
         revision = getattr(self.settings, revision_setting) if revision_setting else None
         digest = None
@@ -266,10 +437,8 @@ class Audit:
         follows = name == "auto" and model != "target" and own in engine_types()
         if follows and why_not(str(own), kind, frozenset(columns)) is None:
             return str(own), "as the target, so that their answers compare"
-        # An endpoint gives log-probabilities of its own model only.
-        known_name = "auto" if name in _REMOTE else name
         return choose_engine(
-            known_name,
+            "auto" if name in _REMOTE else name,  # an endpoint gives those of its own model only
             kind,
             frozenset(columns),
             model=self._place(model),
@@ -280,12 +449,11 @@ class Audit:
         self, model: str, kind: EvidenceKind, columns: frozenset[str] = frozenset()
     ) -> tuple[EngineSpec, str]:
         """Say what to start for a model, and why with this engine."""
-        settings = self.settings
-        source = self.manifest.models[model]["source"]
-        arguments = dict(settings.engine_arg)
-        engine, why = (
-            ("masked", "it fills gaps") if kind == "fills" else self.engine(kind, columns, model)
-        )
+        settings, fills = self.settings, kind == "fills"
+        engine, why = "masked", "it fills gaps"
+        if not fills:
+            engine, why = self.engine(kind, columns, model)
+        arguments = {} if fills else dict(settings.engine_arg)
         if model != "target":
             arguments.pop("max_model_len", None)
             placebo = self.placebo if model == "reference" else None
@@ -294,20 +462,19 @@ class Audit:
             engine=engine,
             kind=kind,
             model=self._place(model),
-            revision=source["revision"],
-            dtype=settings.dtype if kind != "fills" else "float32",
-            tensor_parallel_size=settings.tensor_parallel_size if kind != "fills" else 1,
+            revision=self.manifest.models[model]["source"]["revision"],
+            dtype="float32" if fills else settings.dtype,
+            tensor_parallel_size=1 if fills else settings.tensor_parallel_size,
             decoding=Decoding(
                 temperature=settings.temperature, top_k=settings.top_k, top_p=settings.top_p
             ),
             columns=columns,
             logits_bytes=settings.logits_memory << 20,
-            engine_args=arguments if kind != "fills" else {},
+            engine_args=arguments,
         )
         return spec, why
 
     def _place(self, model: str) -> str:
-        """Tell where a model lies: where a setting says, or in the run's folder."""
-        if model in _OF_MODELS:
-            return str(getattr(self.settings, _OF_MODELS[model][0]))
+        if model in _MODEL_SETTINGS:
+            return str(getattr(self.settings, _MODEL_SETTINGS[model][0]))
         return str(self.run.folder / str(self.source(model)["name"]))

@@ -37,16 +37,8 @@ _BOOK_WINDOW_WORDS = 128
 _CLASSICS = Path(__file__).parents[1] / "corpus" / "yardstick.jsonl"
 _LONGEST_PATH = 1024
 _TEXTS = (
-    "input",
-    "non_members",
-    "calibration",
-    "nonmember_shots",
-    "member_shots",
-    "frequencies_from",
-    "prompts_from",
-    "candidate_from",
-    "samples_from",
-    "yardstick",
+    *("input", "non_members", "calibration", "nonmember_shots", "member_shots", "yardstick"),
+    *("frequencies_from", "prompts_from", "candidate_from", "samples_from"),
 )
 """Settings that name texts, which Python may hand over as they are."""
 _ROLES = {
@@ -56,6 +48,16 @@ _ROLES = {
     "yardstick": "yardstick",
 }
 """Settings that name the reference sets, and the role of their texts."""
+_FAULTS = {
+    "non_member": (pl.col("member"), "texts", "are labelled as members; leave them out"),
+    "yardstick": (pl.col("group").is_null(), "texts", "have no level; give each one"),
+    "calibration": (
+        pl.col("member").is_null(),
+        "texts",
+        "have no membership; label or remove them",
+    ),
+}
+"""What no text of a reference set may have."""
 
 
 @dataclass(frozen=True, kw_only=True)  # without slots: digests are kept
@@ -109,43 +111,32 @@ class Corpora:
     def targets(self, settings: Settings) -> pl.LazyFrame:
         """Cut all texts into targets: those of the input first, then role by role.
 
-        The table has the input's further columns, null where other texts lack them. It is built
-        anew, in batches, each time it is collected. Canaries are not cut into windows, and one
-        window of each text of the yardstick is taken.
+        It is built anew, in batches, each time it is collected. Canaries are not cut into windows;
+        one window of each text of the yardstick is taken.
         """
         plan = target_plan(settings)
-        asked = build_targets(self.input.documents, plan)
+        built = [build_targets(self.input.documents, plan)]
         if not self.reference_sets:
-            return asked
-        schema = self.input.documents.collect_schema()
-        whole = replace(
-            plan,
-            window_words=None,
-            window_characters=None,
-            stride=None,
-            max_windows_per_document=None,
-        )
-        plans = {"canary": whole}
+            return built[0]
+        names = ("window_words", "window_characters", "stride", "max_windows_per_document")
+        uncut: dict[str, Any] = dict.fromkeys(names)
+        plans = {"canary": replace(plan, **uncut)}
         if plan.window is not None:
             plans["yardstick"] = replace(plan, max_windows_per_document=1)
-        built = [asked]
+        schema = self.input.documents.collect_schema()
         for role, corpus in self.reference_sets.items():
-            documents = _with_columns(_labelled(corpus.documents, role), schema)
+            documents = _documents(corpus, role, schema)
             built.append(build_targets(documents, plans.get(role, plan), role=role))
 
         def frames(_names: list[str] | None) -> Iterator[pl.DataFrame]:
             for targets in built:
                 yield from targets.collect_batches(maintain_order=True)
 
-        return generate(asked.collect_schema(), frames)
+        return generate(built[0].collect_schema(), frames)
 
 
 def with_files(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Write texts that are no files into the run's folder, and name the files instead.
-
-    They are a table of any library that exports Arrow, columns by name, a list of texts, or one of
-    records.
-    """
+    """Write texts that are no files into the run's folder, and name the files instead."""
     given = dict(settings)
     for name in _TEXTS:
         value = given.get(name)
@@ -189,7 +180,6 @@ def _as_table(name: str, value: Any) -> pl.DataFrame:  # noqa: ANN401 - whatever
 
 
 def target_plan(settings: Settings) -> TargetPlan:
-    """Say how texts are cut into targets."""
     same = {field.name for field in fields(TargetPlan)} - {"words"}
     return TargetPlan(words=settings.word_rule, **settings.model_dump(include=same))
 
@@ -221,19 +211,14 @@ def check_paths(settings: Settings) -> None:
 
 
 def how_to_read(settings: Settings) -> dict[str, Any]:
-    """Say how the texts of a run are read, whatever setting names them."""
     return {"encoding": settings.encoding, "bad_input": settings.bad_input}
 
 
 def open_corpora(settings: Settings) -> Corpora:
-    """Read and check the input and the reference sets.
-
-    The sets have the same column names, but need no membership where their role says it. Raises
-    `RequestError` where a text or a column to slice by is wrong; it names file, row and column.
-    """
+    """Read and check the input and the reference sets, whose role may say the membership."""
     parts = {name.removesuffix("_column"): value for name, value in settings.columns.items()}
     columns = ColumnNames(**parts)
-    taken, how = frozenset(names()), how_to_read(settings)
+    reserved, how = frozenset(names()), how_to_read(settings)
     sets = {}
     for setting, role in _ROLES.items():
         path = getattr(settings, setting)
@@ -246,11 +231,19 @@ def open_corpora(settings: Settings) -> Corpora:
             continue
         if role == "yardstick":
             sets[role] = _open_yardstick(path, columns, how)
-            continue
-        wanted = columns if role == "calibration" else replace(columns, member=None, label=None)
-        sets[role] = read_documents(path, wanted, reserved=taken, **how)
-        _check_rows(sets[role], role, f"setting {setting!r}", path)
-    asked = read_documents(settings.input, columns, reserved=taken, **how)
+        else:
+            unlabelled = replace(columns, member=None, label=None)
+            wanted = columns if role == "calibration" else unlabelled
+            sets[role] = read_documents(path, wanted, reserved=reserved, **how)
+        no_text = (pl.col("text").is_null(), "rows", "have no text; leave them out")
+        for wrong, rows, what in (no_text, _FAULTS[role]):
+            n = sets[role].documents.select(wrong.sum()).collect(engine="streaming").item()
+            if n:
+                raise CorpusError(f"setting {setting!r}: {n:,} {rows} of {path} {what}")
+    if "yardstick" in sets:
+        levels = sets["yardstick"].documents.select(pl.col("group").unique())
+        sort_levels(levels.collect(engine="streaming")["group"])
+    asked = read_documents(settings.input, columns, reserved=reserved, **how)
     corpora = Corpora(input=asked, reference_sets=sets)
     _check_slices(settings.slice_by, corpora)
     return corpora
@@ -272,26 +265,9 @@ def _check_slices(columns: tuple[str, ...], corpora: Corpora) -> None:
             )
     if columns:
         labelled = [asked.filter(pl.col("member").is_not_null())]
-        if "non_member" in corpora.reference_sets:
-            others = corpora.reference_sets["non_member"].documents
-            labelled.append(_with_columns(_labelled(others, "non_member"), schema))
+        if (others := corpora.reference_sets.get("non_member")) is not None:
+            labelled.append(_documents(others, "non_member", schema))
         find_slices(pl.concat(labelled), columns)
-
-
-def _check_rows(corpus: Corpus, role: str, setting: str, path: str) -> None:
-    faults = [(pl.col("text").is_null(), "rows", "have no text; leave them out")]
-    if role == "non_member":
-        faults.append((pl.col("member"), "texts", "are labelled as members; leave them out"))
-    if role == "yardstick":
-        faults.append((pl.col("group").is_null(), "texts", "have no level; give each one"))
-    if role == "calibration":
-        faults.append(
-            (pl.col("member").is_null(), "texts", "have no membership; label or remove them")
-        )
-    for wrong, rows, what in faults:
-        n_wrong = corpus.documents.select(wrong.sum()).collect(engine="streaming").item()
-        if n_wrong:
-            raise CorpusError(f"{setting}: {n_wrong:,} {rows} of {path} {what}")
 
 
 def _open_yardstick(path: str, columns: ColumnNames, how: Mapping[str, Any]) -> Corpus:
@@ -302,25 +278,14 @@ def _open_yardstick(path: str, columns: ColumnNames, how: Mapping[str, Any]) -> 
     if "level" not in corpus.documents.collect_schema():
         raise CorpusError(f"setting 'yardstick': {path} has no column level; give each text one")
     level, unknown = pl.col("level").cast(pl.String), pl.lit(None, pl.Boolean)
-    documents = corpus.documents.with_columns(group=level, member=unknown)
-    corpus = replace(corpus, documents=documents)
-    _check_rows(corpus, "yardstick", "setting 'yardstick'", path)
-    levels = documents.select(pl.col("group").unique()).collect(engine="streaming")
-    sort_levels(levels["group"])
-    return corpus
+    return replace(corpus, documents=corpus.documents.with_columns(group=level, member=unknown))
 
 
-def _labelled(documents: pl.LazyFrame, role: str) -> pl.LazyFrame:
-    """Put in what the role says of the membership."""
+def _documents(corpus: Corpus, role: str, schema: pl.Schema) -> pl.LazyFrame:
+    """Open the documents of a reference set with the columns of a schema, null where missing."""
+    found, own = corpus.documents.collect_schema(), Documents.column_names()
     known = pl.lit(value=False) if role == "non_member" else pl.col("member")
-    return documents.with_columns(member=known)
-
-
-def _with_columns(documents: pl.LazyFrame, schema: pl.Schema) -> pl.LazyFrame:
-    """Keep the columns of a schema; further ones that are missing or of another type are null."""
-    found = documents.collect_schema()
-    own = Documents.column_names()
-    return documents.select(
+    return corpus.documents.with_columns(member=known).select(
         pl.col(name) if name in own or found.get(name) == dtype else pl.lit(None, dtype).alias(name)
         for name, dtype in schema.items()
     )

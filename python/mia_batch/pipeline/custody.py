@@ -13,14 +13,12 @@ from pathlib import Path
 from mia_batch.corpus import base_of
 from mia_batch.errors import RequestError, RunFolderError
 from mia_batch.pipeline.context import Audit
-from mia_batch.pipeline.manifest import Manifest, is_lock, reading, signed_text
-from mia_batch.pipeline.run import PARTS, Run
+from mia_batch.pipeline.run import PARTS, Manifest, Run, is_lock, reading, signed_text
 from mia_batch.places import settled
 from mia_batch.settings import CLASSICS
 from mia_batch.tables import digest, side_by_side, write_text
 
 # Time stamps of a run's root, which its user has had made and laid into its folder.
-
 
 STAMPS = {"root.tsr": "RFC 3161", "root.ots": "OpenTimestamps"}
 """Files of time stamps, and their kind."""
@@ -28,9 +26,9 @@ STAMPS = {"root.tsr": "RFC 3161", "root.ots": "OpenTimestamps"}
 
 def holds(path: Path, root: str) -> bool:
     """Whether a stamp is of this root: the root itself, or a file that holds its 64 characters."""
-    of_files = (sha256(f"{root}{end}".encode()).digest() for end in ("", "\n"))
+    files = (sha256(f"{root}{end}".encode()).digest() for end in ("", "\n"))
     content = path.read_bytes()
-    return any(each in content for each in (bytes.fromhex(root), *of_files))
+    return any(each in content for each in (bytes.fromhex(root), *files))
 
 
 def described(folder: Path, root: str) -> str:
@@ -45,10 +43,7 @@ def described(folder: Path, root: str) -> str:
 
 # A run's chain of custody: the SHA-256 of its files, and one root over what it rests on.
 
-
-_NOT_HASHED = ("run.json", *STAMPS)
-"""The first holds the digests, stamps are made when all is sealed."""
-_OF_SCORING = {"attacks_from": "", "rarity_from": "rarity.parquet"}
+_SCORED_WITH = {"attacks_from": "", "rarity_from": "rarity.parquet"}
 """Settings that name what scores are made from, and the file in the folder that they name."""
 
 
@@ -56,8 +51,7 @@ _OF_SCORING = {"attacks_from": "", "rarity_from": "rarity.parquet"}
 class Checked:
     """What a check of every byte found.
 
-    A fault is a file and what is wrong with it: ``changed``, ``missing``, ``added``, or a sentence;
-    a time stamp is wrong that is not of this root.
+    A fault is a file and what is wrong: ``changed``, ``missing``, ``added``, or a sentence.
     """
 
     root: str
@@ -78,7 +72,7 @@ def root_of(digests: Mapping[str, str]) -> str:
 def seal(audit: Audit) -> None:
     """Hash all files of a run that has come to its end, and store the manifest with its root."""
     run, manifest, settings = audit.run, audit.manifest, audit.settings
-    for setting, name in _OF_SCORING.items():
+    for setting, name in _SCORED_WITH.items():
         if (given := getattr(settings, setting)) is not None:
             path = Path(given) / name
             manifest.inputs[setting] = {path.name: digest(path)}
@@ -87,20 +81,18 @@ def seal(audit: Audit) -> None:
         for setting, each in manifest.inputs.items()
         if getattr(settings, setting) not in (None, CLASSICS)  # those come with the package
     }
-    paths = {name: run.folder / name for name in sorted(_files(run)) if _is_hashed(name)}
     regular = {
-        name: path
-        for name, path in paths.items()
-        if _fault_of(path) is None
+        name: run.folder / name
+        for name in sorted(_files(run))
+        if _fault_of(run.folder / name) is None
         and name.encode("utf-8", "replace").decode() == name  # any bytes can name a file
     }
     audit.observer.stage(f"hashing {len(regular):,} files")
     digests = dict(zip(regular, side_by_side(digest, regular.values()), strict=True))
-    folders = {"", *PARTS}
     tables = {
         name: found
         for name, found in digests.items()
-        if name.endswith(".parquet") and name.rpartition("/")[0] in folders
+        if name.endswith(".parquet") and name.rpartition("/")[0] in {"", *PARTS}
     }
     manifest.custody = {
         "root": root_of(tables | _named_inputs(manifest)),
@@ -113,8 +105,7 @@ def seal(audit: Audit) -> None:
 def record_file(run: Run, name: str) -> None:
     """Record the hash of a file that was made from a finished run, such as its report.
 
-    The root stays as it is, and so does all else that ``run.json`` says. A run without root keeps
-    none.
+    The root stays as it is; a run without root keeps none.
     """
     path = run.folder / "run.json"
     stored = json.loads(path.read_text("utf-8"))
@@ -137,14 +128,24 @@ def verify(place: Path | str, elsewhere: Sequence[Path] = ()) -> Checked:
         if not manifest.custody:
             raise RunFolderError(_no_root(folder))
         known = manifest.custody["tables"] | manifest.custody["files"]
-        there = {name for name in _files(run) if _is_hashed(name)}
-        places = {name: folder / name for name in known if name in there}
-        inputs = dict(_places(manifest, elsewhere))
-        found = {name: path for name, path in inputs.items() if path is not None}
+        there = {*_files(run)}
         wanted = known | _named_inputs(manifest)
-        looked_at = places | found
-        compared = side_by_side(lambda name: _compare(looked_at[name], wanted[name]), looked_at)
-        faults = zip(looked_at, compared, strict=True)
+        inputs = {
+            f"{setting}/{name}": _find((*elsewhere, manifest.settings[setting]), name)
+            for setting, each in manifest.inputs.items()
+            for name in each
+        }
+        looked_at = {name: folder / name for name in known if name in there}
+        looked_at |= {name: path for name, path in inputs.items() if path is not None}
+
+        def compare(name: str) -> str | None:
+            path = looked_at[name]
+            try:
+                return _fault_of(path) or (None if digest(path) == wanted[name] else "changed")
+            except OSError as error:
+                return f"cannot be read: {error.strerror}"
+
+        faults = zip(looked_at, side_by_side(compare, looked_at), strict=True)
         return Checked(
             root=manifest.custody["root"],
             n_files=len(looked_at) + 1,
@@ -189,7 +190,7 @@ def _manifest_fault(folder: Path) -> str | None:
 
 
 def _files(run: Run) -> Iterator[str]:
-    """Yield the names of all that lies in a run's folder; links to folders are not followed.
+    """Yield the names of all that is hashed in a run's folder; links to folders are not followed.
 
     Those in place of a folder of parts are: the parts may lie on another disk.
     """
@@ -205,8 +206,9 @@ def _files(run: Run) -> Iterator[str]:
             links = [name for name in folders if (Path(folder) / name).is_symlink()]
             for name in (*names, *links):
                 path = Path(folder) / name
-                if path not in tops:
-                    yield path.relative_to(run.folder).as_posix()
+                known = path.relative_to(run.folder).as_posix()
+                if path not in tops and known not in ("run.json", *STAMPS) and not is_lock(known):
+                    yield known
 
 
 def _fault_of(path: Path) -> str | None:
@@ -215,13 +217,6 @@ def _fault_of(path: Path) -> str | None:
     if stat.S_ISLNK(mode):
         return "a link instead of a file"
     return None if stat.S_ISREG(mode) else "not a regular file"
-
-
-def _compare(path: Path, wanted: str) -> str | None:
-    try:
-        return _fault_of(path) or (None if digest(path) == wanted else "changed")
-    except OSError as error:
-        return f"cannot be read: {error.strerror}"
 
 
 def _stamp_faults(folder: Path, root: str) -> Iterator[tuple[str, str]]:
@@ -236,10 +231,6 @@ def _stamp_faults(folder: Path, root: str) -> Iterator[tuple[str, str]]:
             yield name, fault
 
 
-def _is_hashed(name: str) -> bool:
-    return name not in _NOT_HASHED and not is_lock(name)  # which is always empty
-
-
 def _named_inputs(manifest: Manifest) -> dict[str, str]:
     return {
         f"{setting}/{name}": found
@@ -248,18 +239,13 @@ def _named_inputs(manifest: Manifest) -> dict[str, str]:
     }
 
 
-def _places(manifest: Manifest, elsewhere: Sequence[Path]) -> Iterator[tuple[str, Path | None]]:
-    """Yield each input, and where it lies; None where it is not found."""
-    for setting, each in manifest.inputs.items():
-        for name in each:
-            found = (_find(given, name) for given in (*elsewhere, manifest.settings[setting]))
-            yield f"{setting}/{name}", next(filter(None, found), None)
-
-
-def _find(given: Path | str, name: str) -> Path | None:
+def _find(places: Sequence[Path | str], name: str) -> Path | None:
     """Find a file by the name that it has behind a path; what may not be looked at is not there."""
-    try:
-        path = base_of(str(given)) / name
-        return path.resolve() if path.is_file() else None
-    except (OSError, RuntimeError):  # the latter where "~name" is nobody's home
-        return None
+    for given in places:
+        try:
+            path = base_of(str(given)) / name
+            if path.is_file():
+                return path.resolve()
+        except (OSError, RuntimeError):  # the latter where "~name" is nobody's home
+            continue
+    return None

@@ -15,17 +15,16 @@ import polars as pl
 from mia_batch.attacks import get, names
 from mia_batch.errors import RunFolderError, SettingsError
 from mia_batch.evidence.parts import Block, Work
+from mia_batch.evidence.request import EvidenceKind
 from mia_batch.inference.paired import compare_scores
 from mia_batch.kernels import RARITY_FIELDS
 from mia_batch.observer import Observer
-from mia_batch.pipeline.choice import verdict_plan
-from mia_batch.pipeline.context import Audit
+from mia_batch.pipeline.context import Audit, verdict_plan
 from mia_batch.pipeline.custody import described, record_file
-from mia_batch.pipeline.manifest import Manifest
 from mia_batch.pipeline.run import PARTS, TABLES, Run
 from mia_batch.pipeline.sessions import ask, open_session, sample_task
 from mia_batch.pipeline.stages.verdicts import conclusions
-from mia_batch.pipeline.stages.views import SAMPLE, prompts_of, taken_up, view_of
+from mia_batch.pipeline.stages.views import SAMPLE, prompts_of, resumed, view_of
 from mia_batch.report.html import Contents, as_csv, as_markdown, render
 from mia_batch.schemas import Comparisons
 from mia_batch.settings import Settings, refuse_code, stored_settings
@@ -34,56 +33,42 @@ from mia_batch.targets import cluster_names
 
 # A run's report.
 
-
 Format = Literal["html", "md", "csv"]
-
-
 FORMATS = {"html": render, "md": as_markdown, "csv": as_csv}
 REPORT = "report.html"
 
 
 def report_of(run: Run, kind: Format = "html") -> str:
-    """Render a finished run's report: a page, or its conclusions and table of documents as text.
-
-    Raises `RunFolderError` if the folder holds no run, or one without scores.
-    """
-    return FORMATS[kind](_contents(run))
-
-
-def write_report(run: Run) -> Path:
-    """Write a finished run's page into its folder, and record its hash."""
-    path = run.folder / REPORT
-    write_text(path, report_of(run))
-    record_file(run, REPORT)
-    return path
-
-
-def _contents(run: Run) -> Contents:
+    """Render a finished run: a page, or its conclusions and table of documents as text."""
     manifest = run.manifest
     if "verdicts" not in manifest.made:
         raise RunFolderError(
             f"{run.folder} is not finished; give the audit's command again, then ask for a report"
         )
     settings = stored_settings(manifest.settings)
-    stored = json.loads((run.folder / "run.json").read_text("utf-8"))
-    tables = {name: run.scan(name) for name in (*TABLES, *PARTS) if run.path(name).exists()}
     attacks = manifest.made["scores"]["attacks"]
-    return Contents(
-        manifest=stored,
-        tables=tables,
+    schemas = TABLES | PARTS
+    root = manifest.custody.get("root")
+    contents = Contents(
+        manifest=json.loads((run.folder / "run.json").read_text("utf-8")),
+        tables={name: run.scan(name) for name in schemas if run.path(name).exists()},
         conclusions=[*conclusions(run, settings, attacks)],
         primary=verdict_plan(settings, attacks).primary,
         command=shlex.join(_command(settings)),
-        stamps=described(run.folder, root) if (root := manifest.custody.get("root")) else "",
-        meanings={
-            name: (schema.__doc__ or "").partition("\n")[0]
-            for name, schema in (TABLES | PARTS).items()
-        },
+        stamps=described(run.folder, root) if root else "",
+        meanings={name: (each.__doc__ or "").partition("\n")[0] for name, each in schemas.items()},
     )
+    return FORMATS[kind](contents)
+
+
+def write_report(run: Run) -> Path:
+    path = run.folder / REPORT
+    write_text(path, report_of(run))
+    record_file(run, REPORT)
+    return path
 
 
 def _command(settings: Settings) -> Iterator[str]:
-    """Yield the words of the command with these settings, less those at their defaults."""
     yield "mia-batch"
     for name, value in settings.model_dump(mode="json").items():
         field, option = Settings.model_fields[name], f"--{name.replace('_', '-')}"
@@ -104,24 +89,12 @@ def _command(settings: Settings) -> Iterator[str]:
 
 # Whether the scores of several runs can be compared.
 
-
-_OF_THE_MODEL = (
-    "engine",
-    "dtype",
-    "tensor_parallel_size",
-    "engine_arg",
-    "recording",
-    "decode",
-)
+_MODEL_SETTINGS = ("engine", "dtype", "tensor_parallel_size", "engine_arg", "recording", "decode")
 """Evidence settings that say what the model is and how it runs: these may differ."""
 
 
 def attack_of(runs: Sequence[Run], attack: str | None) -> str:
-    """Name the attack to compare, by default the primary attack of all runs.
-
-    Raises `SettingsError` if the runs' primary attacks differ, a run has not computed the attack,
-    or its scores rest on evidence of other kinds; `RunFolderError` if a run is not finished.
-    """
+    """Name the attack to compare; refuse runs whose scores of it do not compare."""
     manifests = [run.manifest for run in runs]
     for run, manifest in zip(runs, manifests, strict=True):
         if not manifest.custody:
@@ -157,43 +130,37 @@ def attack_of(runs: Sequence[Run], attack: str | None) -> str:
 
 
 def _rests_on(run: Run, attack: str, *, borrowed_rarity: bool) -> dict[str, Any]:
-    """Say by name what scores of an attack rest on, beside the model."""
+    """Say by name what scores of an attack rest on, apart from the model."""
     manifest = run.manifest
-    evidence = {f"setting {name!r}": value for name, value in manifest.evidence.items()}
-    for name in _OF_THE_MODEL:
-        evidence.pop(f"setting {name!r}", None)
-    evidence |= _counts(manifest, attack)
-    for model, known in manifest.models.items():
-        if model != "target" and "source" in known:
-            evidence[f"model {model!r}"] = known["source"]["digest"] or known["source"]["name"]
-    own = [*manifest.inputs.get("attacks_from", {}).values()]
-    evidence["the file of attacks"] = own or "none"
+    known = get(attack) if attack in names() else None
+    evidence = {
+        f"setting {name!r}": value
+        for name, value in manifest.evidence.items()
+        if name not in _MODEL_SETTINGS
+    }
+    kinds: tuple[EvidenceKind, ...] = ("samples", "logprobs")
+    reads = {view for kind in kinds for _, view in (known.reads_of(kind) if known else ())}
+    for kind, what in (("samples", "prompts"), ("logprobs", "texts with log-probabilities")):
+        for view, n in manifest.made["scores"][kind].items():
+            if reads and view not in reads:
+                continue
+            n_prompts, *n_samples = n if isinstance(n, list) else [n]
+            evidence[f"the number of {what} (view {view!r})"] = n_prompts
+            if n_samples:
+                evidence[f"the number of samples (view {view!r})"] = n_samples[0]
+    for model, made in manifest.models.items():
+        if model != "target" and "source" in made:
+            evidence[f"model {model!r}"] = made["source"]["digest"] or made["source"]["name"]
+    evidence["the file of attacks"] = [*manifest.inputs.get("attacks_from", {}).values()] or "none"
     columns = {field.name for field in RARITY_FIELDS}  # which the user's own attacks may read
-    weighed = attack not in names() or not columns.isdisjoint(get(attack).columns)
+    weighed = known is None or not columns.isdisjoint(known.columns)
     if borrowed_rarity and "rarity" in manifest.made and weighed:
         table = manifest.made["rarity"].get("from") or digest(run.path("rarity"))
         evidence["the SHA-256 of the rarity table (setting 'rarity_from')"] = table
     return evidence
 
 
-def _counts(manifest: Manifest, attack: str) -> Iterator[tuple[str, Any]]:
-    """Count prompts and samples of each view that the attack reads, of one's own attacks all."""
-    scores = manifest.made["scores"]
-    reads = set[str]()
-    if attack in names():
-        known = get(attack)
-        reads = {view for _, view in (*known.reads_of("samples"), *known.reads_of("logprobs"))}
-    for view, (prompts, samples) in scores["samples"].items():
-        if not reads or view in reads:
-            yield f"the number of prompts (view {view!r})", prompts
-            yield f"the number of samples (view {view!r})", samples
-    for view, prompts in scores["logprobs"].items():
-        if not reads or view in reads:
-            yield f"the number of texts with log-probabilities (view {view!r})", prompts
-
-
 # Several runs of one corpus in one table: several models, or before and after unlearning.
-
 
 _MEMBER = pl.when(pl.col("role") == "non_member").then(statement=False).otherwise(pl.col("member"))
 
@@ -245,36 +212,30 @@ def compare(
             "name the run before, the run after, and then that of the retrained model"
         )
     chosen = attack_of(runs, attack)
+    titles = [run.folder.resolve().name for run in runs]
+    for at in reversed(range(len(titles))):  # folders of one name are numbered
+        if (n := titles[: at + 1].count(titles[at])) > 1:
+            titles[at] += f" ({n})"
+    cut = runs[0].manifest.evidence
+    stride, sizes = cut.get("stride"), (cut.get("window_words"), cut.get("window_characters"))
     made = compare_scores(
         _scores(runs, chosen),
-        _names(runs),
+        titles,
         retrained=retrained is not None,
-        overlapping=_overlap(runs[0]),
+        overlapping=stride is not None and any(size and stride < size for size in sizes),
     )
     return _with_keys(made, runs[0]).with_columns(attack=pl.lit(chosen))
 
 
-def _names(runs: Sequence[Run]) -> list[str]:
-    """Name each run by its folder, without its path."""
-    names = [run.folder.resolve().name for run in runs]
-    counts = [names[: at + 1].count(name) for at, name in enumerate(names)]
-    return [
-        name if count == 1 else f"{name} ({count})"
-        for name, count in zip(names, counts, strict=True)
-    ]
-
-
-def _overlap(run: Run) -> bool:
-    """Whether windows of one document share words."""
-    stride, *windows = (
-        run.manifest.evidence.get(name) for name in ("stride", "window_words", "window_characters")
-    )
-    return stride is not None and any(window and stride < window for window in windows)
-
-
 def _scores(runs: Sequence[Run], attack: str) -> pl.DataFrame:
     """Join the scores of all runs by target; names are hashed, which take much less memory."""
-    joined = _units(runs[0])
+    scores = runs[0].scan("scores").filter(pl.col("role").is_in(["target", "non_member"]))
+    keys = pl.col("target_id", "cluster", "document", "group").hash()
+    joined = (
+        scores.with_columns(cluster=cluster_names(scores), document=_document(scores))
+        .select(keys, grouped=pl.col("group").is_not_null(), member=_MEMBER)
+        .collect(engine="streaming")
+    )
     for number, run in enumerate(runs):
         own = run.scan("scores").select(
             pl.col("target_id").hash(),
@@ -289,21 +250,6 @@ def _scores(runs: Sequence[Run], attack: str) -> pl.DataFrame:
             )
         joined = joined.drop("other")
     return joined
-
-
-def _units(run: Run) -> pl.DataFrame:
-    """Name, by hashes, what each target whose membership is asked belongs to."""
-    scores = run.scan("scores")
-    found = scores.with_columns(cluster=cluster_names(scores), document=_document(scores))
-    return (
-        found.filter(pl.col("role").is_in(["target", "non_member"]))
-        .select(
-            pl.col("target_id", "cluster", "document", "group").hash(),
-            grouped=pl.col("group").is_not_null(),
-            member=_MEMBER,
-        )
-        .collect(engine="streaming")
-    )
 
 
 def _document(scores: pl.LazyFrame) -> pl.Expr:
@@ -331,14 +277,11 @@ def _with_keys(made: pl.DataFrame, run: Run) -> pl.DataFrame:
     return ordered.select(Comparisons.column_names())
 
 
-# Samples drawn anew by the model that a run was made with, beside those that it has.
+# Samples drawn anew by the model that a run was made with, next to those that it has.
 
 
 def choose_samples(run: Run, n: int, seed: int) -> pl.DataFrame:
-    """Choose ``n`` of a run's samples at random, or all where it has fewer; failed ones are left.
-
-    The same run and seed give the same choice.
-    """
+    """Choose ``n`` of a run's samples at random, or all; failed ones are left out."""
     drawn = run.scan("samples").filter(pl.col("reason").is_null(), pl.col("view") != "generation")
     height = drawn.select(pl.len()).collect(engine="streaming").item()
     chosen = random.Random(seed).sample(range(height), min(n, height))
@@ -355,41 +298,33 @@ def draw_again(
 ) -> pl.DataFrame:
     """Draw samples of a run anew, each with its own seed; the run is not touched.
 
-    Returns the same rows, sorted by what names a sample, with a column ``again``: the continuation
-    that was drawn now, null where there is none. ``changed`` are settings that say how the model is
-    asked: a run may be a stranger's, so what it stored sends no key and loads no code, and an
-    endpoint is asked only at the ``base_url`` named here.
+    Returns the same rows with a column ``again``. ``changed`` are settings of how the model is
+    asked: a run may be a stranger's, so what it stored sends no key and loads no code.
     """
-    if run.manifest.evidence["engine"] == "replay":
+    stored, engine = run.manifest.settings, run.manifest.evidence["engine"]
+    if engine == "replay":
         raise SettingsError(
             f"the samples of {run.folder} came from a recording: no model can draw them again"
         )
     if samples.is_empty():
         raise SettingsError(f"{run.folder} has no such samples: there is nothing to draw again")
-    changed = _how_to_ask(run, changed)
+    refuse_code(stored["engine_arg"], str(run.folder), but=changed.get("engine_arg", ()))
+    if engine == "openai":
+        if not changed.get("base_url"):
+            raise SettingsError(
+                f"the samples of {run.folder} came from {stored['base_url']}, and your key is sent "
+                "to no address that only the run names; give it yourself with --base-url"
+            )
+        changed = {"api_key_env": Settings.model_fields["api_key_env"].default} | changed
     drawn = [samples.clear().select(*SAMPLE, again="candidate")]
     with tempfile.TemporaryDirectory() as folder:
-        audit = taken_up(run, observer, Run(Path(folder)), **changed)
+        audit = resumed(run, observer, Run(Path(folder)), **changed)
         try:
             for (model,), rows in samples.group_by("model", maintain_order=True):
                 drawn += _draw(audit, run, str(model), rows)
         except SettingsError as error:
             raise SettingsError(str(error).replace(folder, str(run.folder))) from error
     return samples.join(pl.concat(drawn), on=SAMPLE, how="left").sort(SAMPLE)
-
-
-def _how_to_ask(run: Run, changed: dict[str, Any]) -> dict[str, Any]:
-    """Take no address, no name of a key and no code from the run alone."""
-    stored = run.manifest.settings
-    refuse_code(stored["engine_arg"], str(run.folder), but=changed.get("engine_arg", ()))
-    if run.manifest.evidence["engine"] != "openai":
-        return changed
-    if not changed.get("base_url"):
-        raise SettingsError(
-            f"the samples of {run.folder} came from {stored['base_url']}, and your key is sent to "
-            "no address that only the run names; give it yourself with --base-url"
-        )
-    return {"api_key_env": Settings.model_fields["api_key_env"].default} | changed
 
 
 def _draw(audit: Audit, run: Run, model: str, samples: pl.DataFrame) -> list[pl.DataFrame]:
@@ -414,7 +349,6 @@ def _draw(audit: Audit, run: Run, model: str, samples: pl.DataFrame) -> list[pl.
 
 
 def _blocks(prompts: pl.DataFrame, samples: pl.DataFrame) -> Iterator[Block]:
-    """Make a block of the prompts that share the number of the sample to draw."""
     for index in samples["sample_index"].unique().sort():
         rows = samples.filter(sample_index=index)
         units = prompts.join(rows, on=["target_id", "view_index"], how="semi")

@@ -1,24 +1,266 @@
-"""A run is a folder: where its tables lie and how they are read."""
+"""A run is a folder: its tables, ``run.json`` with what made them, and who may use it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+import fcntl
+import json
+import platform
+import re
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, fields
+from datetime import UTC, datetime
+from functools import cache
+from hashlib import sha256
+from importlib import metadata
 from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
 
 import dataframely as dy
 import polars as pl
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from mia_batch import schemas
-from mia_batch.errors import RequestError, RunFolderError
+from mia_batch.errors import RequestError, RunFolderError, SettingsError
+from mia_batch.evidence.endpoint.client import Journal
 from mia_batch.evidence.parts import Shard, scan_parts
 from mia_batch.inference.findings import earlier_findings
 from mia_batch.kernels import Rarity
-from mia_batch.pipeline.manifest import Manifest, alone, as_shard
 from mia_batch.places import fetched, is_url
-from mia_batch.tables import remove_unfinished, scan
+from mia_batch.tables import remove_unfinished, scan, write_text
+
+if TYPE_CHECKING:
+    from mia_batch.pipeline.context import Audit
+    from mia_batch.pipeline.stages import Stage
+
+_FORMAT = 3
+_COUNTS = ("passes", "seconds")
+_EARLIER_OR_LATER: dict[str, Any] = {"begin": min, "first": min, "end": max, "last": max}
+_PACKAGES = ("mia-batch", "polars", "numpy", "torch", "transformers", "tokenizers", "httpx")
+
+
+@dataclass(slots=True, kw_only=True)
+class Manifest:
+    """The contents of ``run.json``: what made a run's tables; docs/tables.md says it in full."""
+
+    format: int = _FORMAT
+    evidence: dict[str, Any] = field(default_factory=dict)  # settings that change a sample
+    engine_choice: str = ""
+    models: dict[str, dict[str, Any]] = field(default_factory=dict)
+    engines: dict[str, Any] = field(default_factory=dict)  # by kind of evidence and model
+    settings: dict[str, Any] = field(default_factory=dict)  # of the latest request
+    input: dict[str, Any] = field(default_factory=dict)
+    targets: dict[str, int] = field(default_factory=dict)
+    passes: dict[str, int] = field(default_factory=dict)  # by model and view
+    plan: dict[str, Any] = field(default_factory=dict)  # as it was before the first score
+    made: dict[str, Any] = field(default_factory=dict)  # by stage, what its tables were made from
+    failed: dict[str, Any] = field(default_factory=dict)
+    inputs: dict[str, dict[str, str]] = field(default_factory=dict)  # SHA-256 by setting and file
+    custody: dict[str, Any] = field(default_factory=dict)  # empty while the run is not finished
+    times: dict[str, Any] = field(default_factory=dict)
+    requests: dict[str, Any] = field(default_factory=dict)
+    controls: dict[str, Any] = field(default_factory=dict)
+    earlier: dict[str, dict[str, Any]] = field(default_factory=dict)  # other runs, by folder
+    _stored: str = field(default="", init=False, repr=False, compare=False)
+
+    @classmethod
+    def of(cls, folder: Path) -> Manifest | None:
+        path = folder / "run.json"
+        try:
+            text = path.read_text("utf-8")
+            stored = json.loads(text)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            cause = getattr(error, "strerror", None) or error
+            raise RunFolderError(f"{path} cannot be read ({cause}); give another folder") from None
+        if not isinstance(stored, dict) or "evidence" not in stored:
+            raise RunFolderError(f"{path} is not a run's manifest; give another folder")
+        if (made_by := stored.get("format", 1)) != _FORMAT:
+            raise RunFolderError(
+                f"{folder} was made by another version of mia-batch (format {made_by} of its "
+                f"tables, this version has {_FORMAT}); go on with that version, or choose another "
+                "--out: a folder of its samples can be given as --samples-from"
+            )
+        manifest = cls(**{name: stored[name] for name in _names() if name in stored})
+        manifest._stored = text
+        return manifest
+
+    def write(self, folder: Path) -> None:
+        """Store the manifest, and what others have stored since; the caller keeps them away."""
+        self.take_in(folder)
+        content = {name: getattr(self, name) for name in _names()}
+        self._stored = signed_text(content | {"versions": _versions()})
+        write_text(folder / "run.json", self._stored)
+
+    def take_in(self, folder: Path) -> None:
+        """Take in what other shards have stored since this manifest was read or stored.
+
+        What only one side has changed stays changed. Of what both have changed, numbers that count
+        add up, the first beginning and the last end stay, and else this side's value.
+        """
+        theirs = Manifest.of(folder) if self._stored else None
+        if theirs is None or theirs._stored == self._stored:
+            return
+        before = json.loads(self._stored)
+        found, own = ({name: getattr(each, name) for name in _names()} for each in (theirs, self))
+        pairs = [("", theirs.evidence, before["evidence"], self.evidence)]
+        for name, model in self.models.items():
+            of_model = (theirs.models.get(name, {}), before["models"].get(name, {}), model)
+            pairs.append((f" of model {name!r}", *of_model))
+        for of, other, old, mine in pairs:
+            changed = {name: each for name, each in other.items() if each != old.get(name)}
+            agree(changed, mine, folder, of)
+        _join(own, before, found)
+        self._stored = theirs._stored
+        for name in _names():
+            setattr(self, name, own[name])
+
+
+def _names() -> list[str]:
+    return [item.name for item in fields(Manifest) if item.init]
+
+
+def _join(mine: dict[str, Any], base: Any, theirs: dict[str, Any], *, counts: bool = False) -> None:  # noqa: ANN401 - JSON
+    """Bring into ``mine`` what has changed from ``base`` to ``theirs``; see `Manifest.take_in`."""
+    base = base if isinstance(base, dict) else {}
+    for name in dict.fromkeys((*theirs, *base)):
+        own, old, other = (each.get(name) for each in (mine, base, theirs))
+        unchanged = own == old and (name in mine) == (name in base)
+        if isinstance(own, dict) and isinstance(other, dict):
+            _join(own, old, other, counts=name in _COUNTS)
+        elif unchanged and name in theirs:
+            mine[name] = other
+        elif unchanged:
+            mine.pop(name, None)
+        elif other == old or own is None or other is None:
+            continue
+        elif counts:
+            mine[name] = round(own + other - (old or 0), 3)
+        elif name in _EARLIER_OR_LATER:
+            mine[name] = _EARLIER_OR_LATER[name](own, other)
+
+
+def signed_text(content: Mapping[str, Any]) -> str:
+    """Return the one text that stands for these contents; it ends with the SHA-256 of the rest."""
+    unsigned = {name: value for name, value in content.items() if name != "sha256"}
+    text = json.dumps(unsigned, indent=2, ensure_ascii=False)
+    digest = sha256(f"{text}\n".encode()).hexdigest()
+    return f'{text[:-2]},\n  "sha256": "{digest}"\n}}\n'
+
+
+def agree(known: dict[str, Any], wanted: Mapping[str, Any], folder: Path, of: str = "") -> None:
+    """Record what evidence or a model is made with; refuse all that differs from before."""
+    differing = [
+        f"{name!r}{of} was {known[name]!r}, is now {value!r}"
+        for name, value in wanted.items()
+        if name in known and not _same(known[name], value)
+    ]
+    if differing:
+        raise SettingsError(
+            f"{folder} holds evidence made with other settings: {'; '.join(differing)}; "
+            "give the old values, or choose another --out"
+        )
+    known |= wanted
+
+
+def _same(old: object, new: object) -> bool:
+    """Tell whether two values mean the same; of models, the digest counts where both have one."""
+    if isinstance(old, dict) and isinstance(new, dict) and old.get("digest") and new.get("digest"):
+        return bool(old["digest"] == new["digest"])
+    return old == new
+
+
+@cache  # they took most of the time of writing a small manifest
+def _versions() -> dict[str, str | None]:
+    versions: dict[str, str | None] = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            versions[package] = None
+    return versions
+
+
+# Who may use a run's folder: one run, readers, or the shards of a run.
+#
+# Locks are the system's own (flock), so they end with their process, however it ends. ``.lock`` is
+# held by a run alone and shared by readers; shards hold it in turns, while they make or store what
+# all of them share. ``.shard-I-of-N.lock`` is held by a shard as long as it lives, and taken only
+# by who has ``.lock``: a run or a reader that has ``.lock`` and finds no live shard has the
+# folder.
+
+_LOCK, _SHARD_LOCKS = ".lock", ".shard-*.lock"
+_NAMES = re.compile(r"\.lock|\.shard-(\d+)-of-(\d+)\.lock")
+_SECONDS_OF_A_LOOK = 1.0
+"""For which a lock is held by who only stores a manifest, or looks who is at work."""
+
+
+def is_lock(name: str) -> bool:
+    return _NAMES.fullmatch(name) is not None
+
+
+@contextmanager
+def reading(folder: Path) -> Iterator[None]:
+    """Keep a folder as it is; raises `RunFolderError` if a live run or shard holds it."""
+    with ExitStack() as closing:
+        with suppress(OSError):  # where there is no lock, nobody has held the folder
+            stream = closing.enter_context((folder / _LOCK).open("rb"))
+            if not _shares(stream) or others_at_work(folder):
+                raise RunFolderError(
+                    f"{folder} is held by a live run, so it has no root; wait for it"
+                )
+        yield
+
+
+def others_at_work(folder: Path, shard: Shard | None = None) -> list[Shard]:
+    """Return the live shards of a run, less this one."""
+    found = []
+    for path in folder.glob(_SHARD_LOCKS):
+        named = _NAMES.fullmatch(path.name)
+        if named is None or (one := Shard(*map(int, named.groups()))) == shard:
+            continue
+        with suppress(FileNotFoundError), path.open("rb") as stream:
+            if not _shares(stream):
+                found.append(one)
+    return sorted(found, key=lambda one: (one.of, one.number))
+
+
+def _shares(lock: IO[bytes]) -> bool:
+    """Take a lock with others that only look; tell whether it was free."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _wait_for(turn: FileLock, folder: Path, say: Callable[[str], None]) -> None:
+    said = False
+    while True:
+        try:
+            turn.acquire(timeout=_SECONDS_OF_A_LOOK)
+        except Timeout:
+            if not (others := others_at_work(folder)):
+                raise RunFolderError(_refusal(folder)) from None
+            if not said:
+                say(f"waiting for what all shards need, which {_named(others)} makes")
+            said = True
+        else:
+            return
+
+
+def _refusal(folder: Path) -> str:
+    return f"{folder} is held by another live run; wait for it, or choose another --out"
+
+
+def _named(shards: list[Shard]) -> str:
+    return f"shard{'s' * (len(shards) > 1)} {', '.join(map(str, shards))}"
+
+
+# The folder and its tables.
 
 TABLES: dict[str, type[dy.Schema]] = {
     "targets": schemas.Targets,
@@ -104,8 +346,7 @@ class Run:
 
         Raises `RunFolderError` if there is no run here, or ``run.json`` cannot be read.
         """
-        found = Manifest.of(self.folder)
-        if found is None:
+        if (found := Manifest.of(self.folder)) is None:
             raise RunFolderError(
                 f"{self.folder} holds no run: there is no run.json in it; give the folder of a run"
             )
@@ -115,7 +356,7 @@ class Run:
         """Read a table whole, such as ``run["scores"]``.
 
         The findings end with those about earlier runs, which stand in ``run.json``: what lies
-        beside a run changes none of its tables. ``set_aside`` is empty where all files were read.
+        next to a run changes none of its tables. ``set_aside`` is empty where all files were read.
         """
         if name == "set_aside" and not self.path(name).exists():
             return schemas.SetAside.create_empty()
@@ -133,18 +374,45 @@ class Run:
         """
         with ExitStack() as closing:
             with self._made():
-                closing.enter_context(alone(self.folder))
+                self._lock(FileLock(self.folder / _LOCK, timeout=0), closing)
+                if others_at_work(self.folder):
+                    raise RunFolderError(_refusal(self.folder))
+                for path in self.folder.glob(_SHARD_LOCKS):  # of shards that have ended
+                    path.unlink()
                 for folder in self._folders:
                     remove_unfinished(folder)
             yield
 
     @contextmanager
     def shared(self, shard: Shard, say: Callable[[str], None]) -> Iterator[FileLock]:
-        """Make the folder where it is missing, and hold it as one of its shards; see `as_shard`."""
+        """Make the folder where it is missing, and hold it as one of its shards.
+
+        Yields the lock that they hold in turns, held: it waits for its turn, and says so. Raises
+        `RunFolderError` if this shard, shards of another number or an ordinary run hold the folder.
+        """
+        turn = FileLock(self.folder / _LOCK)
+        own = FileLock(
+            self.folder / f".shard-{shard.number}-of-{shard.of}.lock", timeout=_SECONDS_OF_A_LOOK
+        )
         with ExitStack() as closing:
             with self._made():
-                turn = closing.enter_context(as_shard(self.folder, shard, say))
+                closing.callback(turn.release, force=True)
+                _wait_for(turn, self.folder, say)
+                self._lock(own, closing)
+                others = others_at_work(self.folder, shard)
+                if any(other.of != shard.of for other in others):
+                    raise RunFolderError(
+                        f"{self.folder} is held by {_named(others)}, and shard {shard} would ask "
+                        "what they ask; wait for them, or go on with shards of their number"
+                    )
             yield turn
+
+    def _lock(self, lock: FileLock, closing: ExitStack) -> None:
+        try:
+            lock.acquire()
+        except Timeout:
+            raise RunFolderError(_refusal(self.folder)) from None
+        closing.callback(lock.release)
 
     @property
     def _folders(self) -> list[Path]:
@@ -160,3 +428,75 @@ class Run:
             raise RunFolderError(
                 f"{self.folder} cannot be written ({error.strerror}); choose another --out"
             ) from None
+
+
+# When a run was made: wall times of its stages, and of what was asked of models.
+
+_HERE = {
+    "system_fingerprint": None,
+    "tools": "none: the model ran on this machine and was given none",
+    "web_search": "none: the model ran on this machine, without tools",
+}
+_REMOTE = {
+    "tools": "none sent",
+    "web_search": "No tool was offered. A search that the provider makes by itself cannot be seen.",
+}
+
+
+def run_timed(audit: Audit, steps: Iterable[tuple[Stage, Callable[[], None]]]) -> None:
+    """Take steps of stages and record how long each stage took, if anything changed."""
+    if not audit.manifest.made:  # else an older version began it
+        audit.manifest.times.setdefault("begin", _now())
+    seconds: defaultdict[str, float] = defaultdict(float)
+    try:
+        for stage, step in steps:
+            start = time.monotonic()
+            try:
+                step()
+            finally:
+                seconds[stage.name] += time.monotonic() - start
+    except BaseException:
+        with suppress(RunFolderError, OSError), audit.turn:
+            stored = Manifest.of(audit.run.folder)
+            if stored and not stored.custody:
+                _add(stored, seconds)
+                stored.write(audit.run.folder)
+        raise
+    if not audit.manifest.custody:
+        _add(audit.manifest, seconds)
+
+
+@contextmanager
+def asking(audit: Audit) -> Iterator[None]:
+    """Record when models of this machine were asked, from the first time to the last."""
+    times = audit.manifest.requests.setdefault("times", {})
+    times.setdefault("first", _now())
+    audit.save()
+    try:
+        yield
+    finally:
+        times["last"] = _now()
+
+
+def record_requests(audit: Audit) -> None:
+    """Say how models were asked, if anything changed; a recording does not tell."""
+    manifest, journal = audit.manifest, audit.run.folder / "journal.sqlite"
+    if manifest.custody or not manifest.requests:
+        return
+    if manifest.evidence["engine"] != "openai":
+        manifest.requests = {"endpoint": None, **manifest.requests, **_HERE}
+        return
+    with Journal(journal) as answers:
+        found = answers.answered()
+    found["times"]["each"] = "journal.sqlite: sent of each row of answers"
+    manifest.requests = {"endpoint": audit.settings.base_url, **found, **_REMOTE}
+
+
+def _add(manifest: Manifest, seconds: Mapping[str, float]) -> None:
+    known = manifest.times.get("seconds", {})
+    both = {name: round(known.get(name, 0.0) + took, 3) for name, took in seconds.items()}
+    manifest.times |= {"end": _now(), "seconds": known | both}
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

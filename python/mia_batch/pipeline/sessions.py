@@ -29,7 +29,7 @@ from mia_batch.evidence.request import (
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.models.weights import Measure, estimate_tokens, identify_model
 from mia_batch.pipeline.context import Audit
-from mia_batch.pipeline.manifest import asking
+from mia_batch.pipeline.run import asking
 from mia_batch.plugins import extra
 from mia_batch.prompts.views import RunModel, View
 from mia_batch.settings import Settings, endpoint_settings, endpoint_tokenizer
@@ -45,8 +45,8 @@ AnyTask = TypeVar("AnyTask", bound="Task")
 
 
 def findings(settings: Settings, found: Capabilities, *, drawn: bool) -> Iterator[str]:
-    """Say what the endpoint honours, and what follows for samples that are drawn."""
-    known = found.max_model_len
+    """Say what the endpoint honours, how requests are written, and what follows for samples."""
+    known, dialect = found.max_model_len, found.dialect
     context = f"context {known:,} tokens" if known else "context unknown"
     yield f"{settings.base_url} serves {settings.model}, {context}"
     if found.serves is not None:
@@ -61,23 +61,19 @@ def findings(settings: Settings, found: Capabilities, *, drawn: bool) -> Iterato
         )
     if not drawn:
         return
-    if found.n != "honoured":
-        yield f"it {_verb(found.n)} 'n': one request for each sample"
-    if found.seed != "honoured":
-        yield f"it {_verb(found.seed)} 'seed': another run would draw other samples"
-    if found.top_k not in ("honoured", None):
-        yield f"it {_verb(found.top_k)} 'top_k': any token may be drawn, not only {settings.top_k}"
+    honours = [
+        (found.n, "'n': one request for each sample"),
+        (found.seed, "'seed': another run would draw other samples"),
+        (found.top_k, f"'top_k': any token may be drawn, not only {settings.top_k}"),
+        (found.greedy, "temperature 0: what asks for the likeliest text is drawn"),
+    ]
+    for honour, what in honours:
+        if honour not in ("honoured", None):
+            yield f"it {_verb(honour)} {what}"
     if not found.varied:
         yield "it gives the same text whatever the seed: its samples are copies, not draws"
-    yield from _of_dialect(found)
-
-
-def _of_dialect(found: Capabilities) -> Iterator[str]:
-    """Say how requests are written, and what may still act on the draw."""
-    dialect = found.dialect
-    if found.greedy not in ("honoured", None):
-        yield f"it {_verb(found.greedy)} temperature 0: what asks for the likeliest text is drawn"
-    if acting := unsure_fields(found):
+    acting = [name for name, honour in found.neutral.items() if honour != "honoured"]
+    if acting := acting + sorted({"temperature", "top_p"}.intersection(dialect.withdrawn)):
         yield f"its own values of {', '.join(acting)} may act: it ignores or refuses neutral ones"
     if dialect.limit != "max_tokens":
         yield f"it takes {dialect.limit!r} for the limit of tokens"
@@ -93,14 +89,7 @@ def _of_dialect(found: Capabilities) -> Iterator[str]:
         yield "it puts the prompt before each answer: it is taken off"
 
 
-def unsure_fields(found: Capabilities) -> list[str]:
-    """Name fields of which the endpoint's own values may act on the draw."""
-    neutral = [name for name, honour in found.neutral.items() if honour != "honoured"]
-    withdrawn = {"temperature", "top_p"}.intersection(found.dialect.withdrawn)
-    return [*neutral, *sorted(withdrawn)]
-
-
-def _verb(honour: str) -> str:
+def _verb(honour: str | None) -> str:
     return "ignores" if honour == "ignored" else "refuses"
 
 
@@ -130,7 +119,6 @@ def _here(
 
 # Sessions: an opened model or endpoint, ready to work on blocks.
 
-
 _UNSTATED_CONTEXT = 131_072  # endpoints that do not state theirs refuse what is too long
 _MOST_ATTEMPTS = 3  # at a candidate of an endpoint; each is paid for
 
@@ -157,9 +145,8 @@ def open_session(
 ) -> Iterator[Session]:
     """Start an engine with one of the run's models, or probe the endpoint of the target model.
 
-    With ``at_points`` an endpoint is asked for log-probabilities of the next token alone. Model,
-    tokenizer and engine are recorded in the manifest. Raises `SettingsError` if one is not what the
-    run's evidence came from, `EngineError` if it cannot start.
+    With ``at_points`` an endpoint is asked for log-probabilities of the next token alone. Raises
+    `SettingsError` if model, tokenizer or engine is not what the run's evidence came from.
     """
     if is_remote(audit, model):
         opened = _open_endpoint(audit, kind, at_points=at_points)
@@ -170,7 +157,6 @@ def open_session(
 
 
 def sample_task(audit: Audit, session: Session, view: View) -> SampleTask:
-    """Ask for the samples of a view, as the run's settings want them."""
     return SampleTask(
         view=view,
         measure=session.measure,
@@ -192,19 +178,17 @@ def ask(
 ) -> None:
     """Ask an open session about blocks, task by task: this loop alone hands work to an executor.
 
-    Each task comes with its blocks and with what stores their rows; ``on_block`` sees what that
-    returned.
+    Each task comes with its blocks and what stores their rows; ``on_block`` sees what is returned.
     """
-    told = on_answer or audit.observer.answered
+    on_answer = on_answer or audit.observer.answered
     with audit.observer.progress(doing, done=work.done, left=work.left):
         for task, blocks, store in wanted:
-            for block, kept in session.executor.collect(task, blocks, told, store):
+            for block, kept in session.executor.collect(task, blocks, on_answer, store):
                 if on_block is not None:
                     on_block(task, block, kept)
 
 
 def is_remote(audit: Audit, model: str) -> bool:
-    """Whether a model of the run answers at an endpoint."""
     return bool(audit.manifest.evidence["engine"] == "openai") and model == "target"
 
 
@@ -212,22 +196,20 @@ def is_remote(audit: Audit, model: str) -> bool:
 def _open_engine(
     audit: Audit, model: str, kind: EvidenceKind, columns: frozenset[str]
 ) -> Iterator[Session]:
-    manifest, run = audit.manifest, audit.run
-    manifest.agree_model(model, {"source": audit.source(model)}, run.folder)
+    audit.agree({"source": audit.source(model)}, model)
     spec, why = audit.spec(model, kind, columns)
     tokenizer = None
     if kind != "fills":
         tokenizer = Tokenizer.load(spec.model, spec.revision)
-        manifest.agree_model(model, {"tokenizer": tokenizer.digest}, run.folder)
+        audit.agree({"tokenizer": tokenizer.digest}, model)
     turns = audit.kept.serves(spec)
     audit.observer.stage(
         f"the same {spec.engine} goes on as {model}" if turns else f"starting {spec.engine}: {why}"
     )
     start = extra("executors", "ray").engines if audit.settings.on_cluster else _here
     with start(audit, model, spec, tokenizer) as (executor, info):
-        made_by = {f"{kind} engine": spec.engine, f"{kind} dtype": info.dtype}
-        manifest.agree_model(model, made_by, run.folder)
-        manifest.engines[f"{kind} of {model}"] = asdict(info)
+        audit.agree({f"{kind} engine": spec.engine, f"{kind} dtype": info.dtype}, model)
+        audit.manifest.engines[f"{kind} of {model}"] = asdict(info)
         audit.save()
         audit.observer.stage(
             f"{info.engine} {info.version} runs {spec.model} in {info.dtype} on {info.device}, "
@@ -251,7 +233,7 @@ def _open_endpoint(audit: Audit, kind: EvidenceKind, *, at_points: bool) -> Iter
     endpoint = endpoint_settings(settings)
     tokenizer = endpoint_tokenizer(settings)
     digest = tokenizer.digest if tokenizer else None
-    audit.manifest.agree_model("target", {"tokenizer": digest}, audit.run.folder)
+    audit.agree({"tokenizer": digest}, "target")
     what = " for log-probabilities" if kind == "logprobs" else ""
     what += " at points" if at_points else ""
     audit.observer.stage(f"probing {endpoint.base_url}{what}")
@@ -263,13 +245,12 @@ def _open_endpoint(audit: Audit, kind: EvidenceKind, *, at_points: bool) -> Iter
         at_points=at_points,
     ) as opened:
         found = opened.capabilities
-        identity: dict[str, object] = {
-            "logprobs engine": "openai",
-            "logprobs base_url": endpoint.base_url,
-        }
+        identity: dict[str, object]
         if kind == "samples":
             drawn = endpoint.sample_identity(found)
             identity = {f"endpoint {name}": value for name, value in drawn.items()}
+        else:
+            identity = {"logprobs engine": "openai", "logprobs base_url": endpoint.base_url}
         if at_points:
             instruction = endpoint.chat_instruction if endpoint.chat else None
             identity["probe-logprobs chat_instruction"] = instruction
@@ -277,7 +258,7 @@ def _open_endpoint(audit: Audit, kind: EvidenceKind, *, at_points: bool) -> Iter
             identity["probe-logprobs"] = (
                 "exact" if exact else f"top {found.top_logprobs}, or bounds"
             )
-        audit.manifest.agree_model("target", identity, audit.run.folder)
+        audit.agree(identity, "target")
         audit.manifest.engines[f"{'probe-' * at_points}{kind} of target"] = {
             "engine": "openai",
             "base_url": endpoint.base_url,
@@ -301,7 +282,7 @@ def expected(
 ) -> tuple[Callable[[list[str], list[str]], list[Measure]], Callable[[View], Budget]]:
     """Say how a model will count tokens, and how far it will decode, before it is open."""
     settings = audit.settings
-    if model == "target" and audit.manifest.evidence["engine"] == "openai":
+    if is_remote(audit, model):
         tokenizer = endpoint_tokenizer(settings)
         return tokenizer.measure if tokenizer else estimate_tokens, partial(
             audit.budget, max_model_len=_UNSTATED_CONTEXT, max_attempts=_MOST_ATTEMPTS
@@ -333,18 +314,13 @@ def cost_lines(settings: Settings, workload: Workload) -> Iterator[tuple[str, st
 
 
 def text_cost(settings: Settings, view: View, missing: Missing) -> Iterator[tuple[str, str]]:
-    """Say what an endpoint's log-probabilities may cost at most, as name and text.
-
-    Each text takes one request with what precedes it, and one token is drawn.
-    """
+    """Price an endpoint's log-probabilities: a request for each text, and one token drawn."""
     n_bytes = pl.col("context").str.len_bytes() + pl.col("text").str.len_bytes()
-    workload = Workload()
-    for block in missing.blocks():
-        texts = block.units.filter(pl.col("text").is_not_null())
-        n = texts.height
-        workload += Workload(prompts=n, samples=n, prompt_bytes=texts.select(n_bytes.sum()).item())
-    if n := workload.prompts:
-        cost = _cost(settings, workload, n)
+    asked = pl.col("text").is_not_null()
+    sizes = [each.units.filter(asked).select(n_bytes).to_series() for each in missing.blocks()]
+    if n := sum(map(len, sizes)):
+        size = sum(int(each.sum()) for each in sizes)
+        cost = _cost(settings, Workload(prompts=n, samples=n, prompt_bytes=size), n)
         yield f"{view.model} {view.name}, at most", f"{n:,} requests, {cost}"
 
 
@@ -359,7 +335,6 @@ def _cost(settings: Settings, workload: Workload, tokens: int, times: int = 1) -
 
 
 def _draws(audit: Audit) -> bool:
-    """Whether samples are drawn, or all are the most likely answers."""
     settings = audit.settings
     if settings.temperature == 0:
         return False

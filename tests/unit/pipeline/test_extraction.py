@@ -160,8 +160,8 @@ def test_what_is_refused_or_foreseen(walk_settings, settings, tmp_path):
     del settings["samples"]
     walked = {"preset": "default", "extract": True, "extract_starts": 2}
     assert planned(settings | nowhere | walked)["controls"] == most.format(10)
-    unnamed = pl.DataFrame({"text": [passage("first", 1000)]})
-    unnamed = {"input": written(tmp_path, unnamed, "unnamed")}
+    text = pl.DataFrame({"text": [passage("first", 1000)]})
+    unnamed = {"input": written(tmp_path, text, "unnamed")}
     with HostileServer(TinyModel()) as server:
         address = {"base_url": server.url}
         for asked, changed, message in (

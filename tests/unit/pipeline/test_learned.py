@@ -14,15 +14,15 @@ from mia_batch.attacks import SPV_PAPER, get
 from mia_batch.cli.main import command
 from mia_batch.errors import CorpusError, SettingsError
 from mia_batch.pipeline import plan
-from mia_batch.pipeline.choice import check_together, chosen_attacks, engine_abilities
+from mia_batch.pipeline.context import check_together, chosen_attacks, engine_abilities
 from mia_batch.pipeline.corpora import open_corpora, with_yardstick
 from mia_batch.pipeline.stages.verdicts import conclusions, set_answers
 from mia_batch.schemas import Verdicts
 from mia_batch.settings import load_settings
 from tests.hostile_server import MODEL, HostileServer, TinyModel
-from tests.runs import audit, rescore
+from tests.runs import audit, rescore, said_of
 from tests.unit.inference.scored import plan as verdict_plan
-from tests.unit.pipeline.test_verdicts import FORBIDDEN, Library, said_of
+from tests.unit.pipeline.test_verdicts import FORBIDDEN, Library
 
 NAMES = ["samia_matched_v1", "samia_matched_n2_v1"]
 
@@ -84,7 +84,7 @@ def test_no_answer_where_the_texts_differ_without_the_model(run):
     attacks = [get(name) for name in run.manifest.made["scores"]["attacks"]]
     roles = run["findings"].filter(check="roles")
     of_all = verdict_plan(primary=NAMES[0], level="collection")
-    verdicts, _ = set_answers(run.scan("scores"), attacks, of_all, roles, told_apart=True)
+    verdicts, _ = set_answers(run.scan("scores"), attacks, of_all, roles, separable=True)
     (row,) = verdicts.iter_rows(named=True)
     assert row["p_value"] is None
     assert "can be told apart without the model" in row["reason"]

@@ -15,9 +15,9 @@ from mia_batch.errors import RunFolderError, SettingsError
 from mia_batch.evidence.parts import Shard
 from mia_batch.observer import Observer
 from mia_batch.pipeline import Run, plan
-from mia_batch.pipeline import manifest as times
+from mia_batch.pipeline import run as times
 from mia_batch.pipeline.context import Audit
-from mia_batch.pipeline.manifest import Manifest, others_at_work
+from mia_batch.pipeline.run import Manifest, others_at_work
 from mia_batch.settings import load_settings
 from tests.processes import wait_until
 from tests.runs import audit_books, rescore, write_books
@@ -27,7 +27,7 @@ from tests.runs import audit_books, rescore, write_books
 def called(tmp_path, monkeypatch):
     """Take steps of stages, each in two seconds; the manifest is stored before as it is."""
     clock, days = iter(range(0, 1000, 2)), iter(f"day {number}" for number in range(1, 9))
-    monkeypatch.setattr("mia_batch.pipeline.manifest.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("mia_batch.pipeline.run.time.monotonic", lambda: next(clock))
     monkeypatch.setattr(times, "_now", lambda: next(days))
 
     def call(*steps, **content):
@@ -78,7 +78,7 @@ def test_times_are_kept_while_nothing_changes_and_added_up_when_something_does(
 ):
     write_books(tmp_path)
     clock = iter(range(1000))
-    monkeypatch.setattr("mia_batch.pipeline.manifest.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("mia_batch.pipeline.run.time.monotonic", lambda: next(clock))
     days = iter(f"2026-01-{day:02}" for day in range(1, 32))
     monkeypatch.setattr(times, "_now", lambda: next(days))
     first = audit_books(tmp_path / "run", tmp_path).manifest

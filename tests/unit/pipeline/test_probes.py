@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 from mia_batch.attacks.from_samples import PROBE_LOGPROB_ATTACKS
 from mia_batch.errors import SettingsError
 from mia_batch.models.tokens import Tokenizer
-from mia_batch.pipeline.choice import chosen_attacks
+from mia_batch.pipeline.context import chosen_attacks
 from mia_batch.settings import load_settings
 from tests import runs
 from tests.checkpoints import save_checkpoint
@@ -194,7 +194,11 @@ def there(usual, tmp_path):
     """Settings of an audit of a server."""
 
     def settings(server: HostileServer, out: str = "there", **changed: Any) -> dict[str, Any]:
-        given = usual | {"engine": "auto", "model": MODEL, "tokenizer": usual["model"]}
+        given: dict[str, Any] = usual | {
+            "engine": "auto",
+            "model": MODEL,
+            "tokenizer": usual["model"],
+        }
         given |= {"base_url": server.url, "max_concurrency": 1, "out": str(tmp_path / out)}
         return given | changed
 

@@ -19,7 +19,7 @@ from mia_batch.pipeline import plan, rescore
 from mia_batch.pipeline.auditing import stages_of
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.custody import verify
-from mia_batch.pipeline.stages.stage import damage_set_aside, repair
+from mia_batch.pipeline.stages import damage_set_aside, repair
 from mia_batch.settings import load_settings, stored_settings
 from mia_batch.tables import followed
 from tests.damage import damage

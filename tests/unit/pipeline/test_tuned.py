@@ -21,7 +21,7 @@ from mia_batch.pipeline import Run, context
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.custody import verify
 from mia_batch.pipeline.run import PARTS, TABLES
-from mia_batch.pipeline.stages.logprobs import halves
+from mia_batch.pipeline.stages.asking import halves
 from mia_batch.schemas import Role, Targets
 from mia_batch.settings import load_settings
 from mia_batch.tables import sink

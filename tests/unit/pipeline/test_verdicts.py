@@ -392,8 +392,8 @@ def test_comparison_texts_from_one_undeclared_book_are_one_group_before_anything
     rng, letters = np.random.default_rng(0), "bcdfghklmnprst"
     known = [f"{one}{vowel}{other}" for one in letters for vowel in "aeiou" for other in letters]
 
-    def texts(name, spans):
-        drawn = ((*rng.integers(0, 980, 40), *rng.integers(*span, 40)) for span in spans)
+    def texts(name: str, spans: list[tuple[int, int]]) -> pl.DataFrame:
+        drawn = ((*rng.integers(0, 980, 40), *rng.integers(span[0], span[1], 40)) for span in spans)
         rows = [(f"{name}{n}", " ".join(known[at] for at in each)) for n, each in enumerate(drawn)]
         return pl.DataFrame(rows, schema=["document_id", "text"], orient="row")
 

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 
 import polars as pl
 
 from mia_batch.errors import SettingsError
-from mia_batch.evidence.parts import Block, scan_parts
+from mia_batch.evidence.parts import scan_parts
 from mia_batch.observer import Observer
 from mia_batch.pipeline.auditing import take_up
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.custody import seal
-from mia_batch.pipeline.manifest import record_requests, run_timed
-from mia_batch.pipeline.stages.prompts import prompts_missing, write_prompts
-from mia_batch.pipeline.stages.samples import SamplesStage, store_samples
-from mia_batch.pipeline.stages.stage import Stage, damage_set_aside
+from mia_batch.pipeline.run import record_requests, run_timed
+from mia_batch.pipeline.stages import Stage, damage_set_aside
+from mia_batch.pipeline.stages.asking import SamplesStage, write_prompts
 from mia_batch.pipeline.stages.targets import TargetsStage
 from mia_batch.pipeline.stages.views import view_of
 from mia_batch.places import mirrored
@@ -116,14 +114,11 @@ class RewritingStage(SamplesStage):
     def views(self) -> list[View]:
         return [view_of(self.audit, "target", "rewriting")]
 
-    def _store(self, view: View) -> Callable[[Block, pl.DataFrame], pl.DataFrame]:
-        return partial(store_samples, self.parts(view), None)
-
     def run(self) -> None:
         """Ask for what is missing, and write the table of all."""
         audit, run = self.audit, self.audit.run
         (view,) = self.views
-        write_prompts(audit, view, prompts_missing(audit, view))
+        write_prompts(audit, view)
         super().run()
         table = _table(run.scan("targets"), scan_parts(run.path("samples"), Samples, view.key))
         rows = table.collect(engine="streaming")

@@ -1,1 +1,173 @@
-"""Stages of an audit, a file each; `auditing` lists them in their order."""
+"""What a stage of an audit is: audit, dry run and repair walk the same list, see `auditing`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from mia_batch.errors import RunFolderError
+from mia_batch.evidence.parts import Work
+from mia_batch.pipeline.context import Audit
+from mia_batch.tables import READ_ERRORS, is_sound, is_whole, move, remove
+
+__all__ = ["Stage", "damage_set_aside", "repair"]
+
+Part = Literal["texts", "fills", "evidence", "models", "scores", "answers"]
+"""Which walks take a stage: shards stop after evidence, rounds repeat what leads from evidence to
+scores, models are checked before any is asked, scoring anew makes scores and answers."""
+
+
+class Stage:
+    """One step from tables to tables.
+
+    ``makes`` names its tables, each a file or a folder of parts, and ``reads`` those whose loss
+    takes them with it, as does that of parts with one of ``reads_parts`` in their name. ``undoes``
+    names stages that added to its tables. ``keeps`` names what it makes where that costs an
+    engine's time: damaged files are set aside then, not removed. ``turns`` is whether it can go on
+    with the engine of the stage before.
+    """
+
+    name: str
+    part: ClassVar[Part | None] = None
+    makes: ClassVar[tuple[str, ...]] = ()
+    reads: ClassVar[tuple[str, ...]] = ()
+    reads_parts: ClassVar[tuple[str, ...]] = ()
+    undoes: ClassVar[tuple[str, ...]] = ()
+    keeps: ClassVar[str | None] = None
+    turns: ClassVar[bool] = False
+    doing: str | None = None
+
+    def __init__(self, audit: Audit) -> None:
+        self.audit = audit
+
+    def files(self) -> list[Path]:
+        paths = [self.audit.run.path(name) for name in self.makes]
+        parts = [sorted(path.glob("*.parquet")) if path.is_dir() else [path] for path in paths]
+        return [path for each in parts for path in each if path.exists()]
+
+    def follows(self, lost: Collection[Path]) -> list[Path]:
+        """List its files that must go where files of earlier stages are lost."""
+        read = {self.audit.run.path(name) for name in self.reads}
+        outdated = any(
+            read & {path, path.parent} or any(part in path.name for part in self.reads_parts)
+            for path in lost
+        )
+        return self.files() if outdated else []
+
+    def answered(self) -> Work:
+        """Count what all shards have asked, and what is left."""
+        return Work()
+
+    def unscorable(self) -> list[str]:
+        """Name the attacks that need evidence which the run does not have."""
+        return []
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Say what its tables are made from, as JSON: with another they are made anew."""
+        return {}
+
+    def left(self) -> Iterator[tuple[str, str]]:
+        """Say what is left to do, as name and text; nothing is written."""
+        yield from ()
+
+    def prepare(self) -> None:
+        """Decide what is out of date, before any stage runs."""
+
+    def check(self) -> None:
+        """Refuse what could not be made later, when the texts are there and no model was asked."""
+
+    def run(self) -> None:
+        if self.is_fresh:
+            return
+        if self.doing is not None:
+            self.audit.observer.stage(self.doing)
+        self.forget()
+        self.make()
+        self.done()
+
+    def make(self) -> None:
+        """Make its tables, which are not there or out of date."""
+        raise NotImplementedError
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether its tables are there, made from what it would make them from now."""
+        there = {path.stem for path in self.files()}
+        made = self.audit.manifest.made.get(self.name)
+        return self.needed <= there and made == self.fingerprint()
+
+    @property
+    def needed(self) -> set[str]:
+        """Name the tables that it makes in any case."""
+        return {*self.makes}
+
+    def remove(self, outdated: Collection[Path]) -> None:
+        if outdated:
+            self.audit.refuse_others(f"{self.name} are to be made anew")
+        for path in outdated:
+            remove(path)
+
+    def forget(self) -> None:
+        """Record that its tables are out of date: killed from here on, they are made again."""
+        made = self.audit.manifest.made
+        if going := made.keys() & {self.name, *self.undoes}:
+            for name in going:
+                del made[name]
+            self.audit.save()
+        self.audit.begin_change()
+
+    def done(self) -> None:
+        self.audit.manifest.made[self.name] = self.fingerprint()
+        self.audit.save()
+
+
+@contextmanager
+def damage_set_aside(stages: Sequence[Stage]) -> Iterator[None]:
+    """Look for damaged tables where one could not be read, set them aside, and say so."""
+    try:
+        yield
+    except READ_ERRORS as error:
+        audit = stages[0].audit
+        with audit.turn:
+            audit.refuse_others(f"a table is damaged ({error})")
+            said = repair(stages, is_sound, "is damaged")
+        if not said:
+            raise
+        raise RunFolderError(f"{'; '.join(said)}: give the same command again") from error
+
+
+def repair(
+    stages: Sequence[Stage],
+    is_good: Callable[[Path], bool] = is_whole,
+    fault: str = "was cut short",
+) -> list[str]:
+    """Remove tables that are not good and what was made from them, and say so, a sentence each.
+
+    What an engine made gets ``.broken`` after its name. What was made from it goes too, because a
+    GPU draws other samples the second time. The latest stage's tables go first: killed in between,
+    it begins again.
+    """
+    lost: set[Path] = set()
+    going: list[tuple[Stage, Path]] = []
+    set_aside, again = [], []
+    try:
+        for stage in stages:
+            bad = {path for path in stage.files() if not is_good(path)}
+            bad.update(stage.follows(lost))
+            going += [(stage, path) for path in sorted(bad)]
+            lost |= bad
+        for stage, path in reversed(going):
+            if stage.keeps is None:
+                remove(path)
+                again.append(f"{path} is made again")
+            else:
+                move(path, path.with_name(f"{path.name}.broken"))
+                set_aside.append(f"{path} {fault}; set aside, its {stage.keeps} are missing again")
+    except OSError as error:
+        folder = stages[0].audit.run.folder
+        raise RunFolderError(
+            f"{error.filename or folder} cannot be repaired: {error.strerror}; choose another --out"
+        ) from error
+    return set_aside[::-1] + again[::-1]

@@ -1,39 +1,45 @@
-"""Extraction: the target model is followed through documents, strongest windows first."""
+"""What comes out of the target model: walks through documents, and controls of passages."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import cache
+from functools import cache, cached_property, partial
+from hashlib import sha256
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 
+from mia_batch.attacks.attack import CONTINUATION, among
+from mia_batch.diagnostics.preflight import find_elsewhere
 from mia_batch.errors import SettingsError
-from mia_batch.evidence.parts import Block, Missing, Work, scan_parts
-from mia_batch.kernels import book_coverage, near_verbatim_recall
+from mia_batch.evidence.parts import Block, Missing, PromptUnits, Work, scan_parts
+from mia_batch.inference.memory import VERBATIM_WORDS, control_rows, counts_of, verbatim_runs
+from mia_batch.kernels import book_coverage, near_verbatim_recall, pair_features, word_spans
+from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.sessions import Session, ask, open_session, sample_task
-from mia_batch.pipeline.stages.features import sample_parts
-from mia_batch.pipeline.stages.prompts import RowUnits
-from mia_batch.pipeline.stages.stage import Stage
-from mia_batch.pipeline.stages.views import view_of
-from mia_batch.prompts.views import View
+from mia_batch.pipeline.stages import Stage
+from mia_batch.pipeline.stages.asking import RowUnits, ask_samples, write_prompts
+from mia_batch.pipeline.stages.features import parts_digest
+from mia_batch.pipeline.stages.views import prompt_parts, sample_parts, view_of
+from mia_batch.prompts.views import LAST_WORDS, NOTHING_UNRELATED, OtherRows, View
 from mia_batch.prompts.walk import MOST_ROUNDS, ROUND_WORDS, Text, Walks, Window
-from mia_batch.schemas import ExtractedDocuments, Extraction, Prompts, Samples
-from mia_batch.tables import sink
+from mia_batch.schemas import Controls, ExtractedDocuments, Extraction, Prompts, Samples
+from mia_batch.tables import read_numbers, sink
+from mia_batch.targets import owner_of_documents, owner_of_targets
 
-# What came out of walks, as rows of tables.
-
+# The stage that follows the target model through documents, from their strongest windows on.
 
 _OTHERS = 8  # documents that tell the level of chance
+_DOCUMENTS_AT_ONCE = 64
+_WINDOW = ("target_id", "target_row", "start", "prefix", "n_words")
+_TABLES = {"extraction": Extraction, "extracted_documents": ExtractedDocuments}
 
 
-def stretches(walks: Walks) -> Iterator[dict[str, Any]]:
-    """Yield a row for each walk, those that gave nothing included."""
+def _stretches(walks: Walks) -> Iterator[dict[str, Any]]:
     for number, walk in enumerate(walks.made):
         yield {
             "document_id": walks.document_id,
@@ -49,8 +55,7 @@ def stretches(walks: Walks) -> Iterator[dict[str, Any]]:
         }
 
 
-def summary(walks: Walks, every: Sequence[Walks]) -> dict[str, Any]:
-    """Compare all that was said about a document with it, and with others."""
+def _summary(walks: Walks, every: Sequence[Walks]) -> dict[str, Any]:
     document, rule = walks.document, walks.document.rule
     said = pl.Series([walk.said for walk in walks.made], dtype=pl.String)
     given = pl.Series([walk.window.prefix for walk in walks.made], dtype=pl.String)
@@ -58,22 +63,17 @@ def summary(walks: Walks, every: Sequence[Walks]) -> dict[str, Any]:
     whole = pl.lit("\n".join(walk.said for walk in in_order))
     recalled = near_verbatim_recall(whole, pl.lit(document.text), words=rule)
     others = [each.document.text for each in every if each is not walks][:_OTHERS]
-
-    def spans(text: str, k: int = 5) -> pl.DataFrame:
-        return book_coverage(text, said, instructions=given, words=rule, k=k)
-
-    def covered(text: str) -> float | None:
-        found: float | None = spans(text)["coverage"].item()
-        return found
+    coverage = partial(book_coverage, generations=said, instructions=given, words=rule)
 
     def passages(k: int) -> list[dict[str, int]]:
-        places = spans(document.text, k)["blocks"].explode(empty_as_null=False)
+        places = coverage(document.text, k=k)["blocks"].explode(empty_as_null=False)
         return places.struct.unnest().select("start", "end").to_dicts()
 
     inside = np.zeros(len(document.ends), bool)
     for walk in walks.made:
         inside[walk.first : walk.first + walk.n_words] = True
     runs = pl.Series(inside).rle().struct.unnest()
+    chance = [coverage(text, k=5)["coverage"].item() for text in others]
     return {
         "document_id": walks.document_id,
         "words_document": inside.size,
@@ -82,20 +82,12 @@ def summary(walks: Walks, every: Sequence[Walks]) -> dict[str, Any]:
         "coverage": inside.mean() if inside.size else None,
         "longest_words": runs.filter("value")["len"].max() or 0,
         "near_verbatim_recall": pl.select(recalled.struct.field("recall")).item(),
-        "bmc_5": covered(document.text),
-        "bmc_5_others": pl.Series(map(covered, others), dtype=pl.Float64).mean(),
+        "bmc_5": coverage(document.text, k=5)["coverage"].item(),
+        "bmc_5_others": pl.Series(chance, dtype=pl.Float64).mean(),
         "n_others": len(others),
         "passages_20": passages(20),
         "passages_50": passages(50),
     }
-
-
-# The stage that follows the target model through documents, from their strongest windows on.
-
-
-_DOCUMENTS_AT_ONCE = 64
-_WINDOW = ("target_id", "target_row", "start", "prefix", "n_words")
-_TABLES = {"extraction": Extraction, "extracted_documents": ExtractedDocuments}
 
 
 class ExtractionStage(Stage):
@@ -105,18 +97,13 @@ class ExtractionStage(Stage):
     """
 
     name = "extraction"
+    makes = tuple(_TABLES)
+    reads_parts = (".target-walk-", ".target-drawn_walk-")
 
     @property
     def _views(self) -> tuple[View, View]:
         """Greedy and drawn."""
         return view_of(self.audit, "target", "walk"), view_of(self.audit, "target", "drawn_walk")
-
-    makes = tuple(_TABLES)
-
-    def follows(self, lost: Collection[Path]) -> list[Path]:
-        walks = [f".{sample_parts(self.audit, view).label}-" for view in self._views]
-        is_walk = (label in path.name for path in lost for label in walks)
-        return self.files() if any(is_walk) else []
 
     def left(self) -> Iterator[tuple[str, str]]:
         """Say how many tokens it may take in all, those of earlier calls included."""
@@ -129,16 +116,19 @@ class ExtractionStage(Stage):
     def run(self) -> None:
         if not self.audit.settings.extract:
             return
-        self._check()
+        self._refuse()
         rows: dict[str, list[dict[str, Any]]] = {name: [] for name in _TABLES}
         with ExitStack() as stack:
             opened = open_session(self.audit, "target", "samples")
             session = cache(lambda: stack.enter_context(opened))
             for walks in self._batches():
-                self._walk(walks, session)
+                self._take(walks)
+                while asked := [prompt for each in walks if (prompt := each.prompt()) is not None]:
+                    self._ask(session(), pl.DataFrame(asked))
+                    self._take(walks)
                 for each in walks:
-                    rows["extraction"] += stretches(each)
-                    rows["extracted_documents"].append(summary(each, walks))
+                    rows["extraction"] += _stretches(each)
+                    rows["extracted_documents"].append(_summary(each, walks))
         for name, schema in _TABLES.items():
             table = pl.DataFrame(rows[name], schema=schema.create_empty().schema)
             sink(table, self.audit.run.path(name), schema)
@@ -146,107 +136,70 @@ class ExtractionStage(Stage):
         n_documents = len(rows["extracted_documents"])
         self.audit.observer.stage(f"extracted {n_words:,} words of {n_documents:,} documents")
 
-    def _check(self) -> None:
-        audit = self.audit
-        if audit.recording is not None:
-            raise SettingsError(
-                "setting 'extract' needs a model to ask; a recording answers nothing further"
-            )
-        if audit.settings.extract_draws and not audit.settings.temperature:
-            raise SettingsError(
-                "setting 'extract_draws' draws words; at temperature 0 there is nothing to draw"
-            )
+    def _refuse(self) -> None:
+        audit, fault = self.audit, None
         unnamed = pl.col("document_id").is_null().any()
-        if audit.corpora.input.documents.select(unnamed).collect(engine="streaming").item():
-            raise SettingsError(
-                "setting 'extract' needs documents with names; add a column document_id"
-            )
-        audit.manifest.agree({"walk_words": ROUND_WORDS}, audit.run.folder)
+        if audit.recording is not None:
+            fault = "'extract' needs a model to ask; a recording answers nothing further"
+        elif audit.settings.extract_draws and not audit.settings.temperature:
+            fault = "'extract_draws' draws words; at temperature 0 there is nothing to draw"
+        elif audit.corpora.input.documents.select(unnamed).collect(engine="streaming").item():
+            fault = "'extract' needs documents with names; add a column document_id"
+        if fault is not None:
+            raise SettingsError(f"setting {fault}")
+        audit.agree({"walk_words": ROUND_WORDS})
 
     def _batches(self) -> Iterator[list[Walks]]:
-        """Open the documents that have windows with a score, some at a time.
-
-        A window counts if its prefix stands in the document as it was given.
-        """
+        """Open the documents that have windows with a score, some at a time."""
         audit, settings = self.audit, self.audit.settings
-        windows = self._windows()
-        names = windows["document_id"].unique(maintain_order=True)
-        for start in range(0, names.len(), _DOCUMENTS_AT_ONCE):
-            batch = names[start : start + _DOCUMENTS_AT_ONCE]
-            documents = audit.corpora.input.documents.select("document_id", "text")
-            of_batch = pl.col("document_id").is_in(batch.implode())
-            texts = dict(documents.filter(of_batch).collect(engine="streaming").iter_rows())
-            every = self._opened(self._every().filter(of_batch).collect(engine="streaming"), texts)
-            strongest = self._opened(windows.filter(of_batch), texts)
-            yield [
-                Walks(
-                    document_id=name,
-                    document=Text(texts[name], settings.word_rule),
-                    windows=chosen,
-                    every=every[name],
-                    budget=settings.extract_tokens,
-                    draws=settings.extract_draws,
-                )
-                for name, chosen in strongest.items()
-            ]
-
-    @staticmethod
-    def _opened(windows: pl.DataFrame, texts: Mapping[str, str | None]) -> dict[str, list[Window]]:
-        """Sort windows by document; those of documents without text are left out."""
-        found: dict[str, list[Window]] = {}
-        for row in windows.to_dicts():
-            name = row.pop("document_id")
-            text = texts.get(name)
-            if text is not None:
-                of_document = found.setdefault(name, [])
-                if text.startswith(row["prefix"], row["start"]):
-                    of_document.append(Window(**row))
-        return found
-
-    def _every(self) -> pl.LazyFrame:
-        """Open the windows of all documents, in their order."""
-        return (
-            self.audit.run.scan("targets")
+        every = (
+            audit.run.scan("targets")
             .with_row_index("target_row")
             .filter(pl.col("role") == "target")
             .select("document_id", *_WINDOW)
             .drop_nulls()
         )
-
-    def _windows(self) -> pl.DataFrame:
-        """Find the strongest windows of each document, the strongest first."""
-        audit = self.audit
-        order = [audit.plan.primary, "window_index"]
-        strongest = (
-            audit.run.scan("scores")
-            .filter(pl.col("role") == "target", pl.col(audit.plan.primary).is_not_null())
-            .group_by("document_id")
-            .agg(
-                pl.col("target_id", *order).top_k_by(
-                    order, audit.settings.extract_starts, reverse=[False, True]
-                )
+        strongest = self._strongest(every)
+        names = strongest["document_id"].unique(maintain_order=True)
+        for start in range(0, names.len(), _DOCUMENTS_AT_ONCE):
+            of_batch = pl.col("document_id").is_in(
+                names[start : start + _DOCUMENTS_AT_ONCE].implode()
             )
+            documents = audit.corpora.input.documents.select("document_id", "text")
+            texts = dict(documents.filter(of_batch).collect(engine="streaming").iter_rows())
+            windows = _by_document(every.filter(of_batch).collect(engine="streaming"), texts)
+            yield [
+                Walks(
+                    document_id=name,
+                    document=Text(texts[name], settings.word_rule),
+                    windows=chosen,
+                    every=windows[name],
+                    budget=settings.extract_tokens,
+                    draws=settings.extract_draws,
+                )
+                for name, chosen in _by_document(strongest.filter(of_batch), texts).items()
+            ]
+
+    def _strongest(self, every: pl.LazyFrame) -> pl.DataFrame:
+        primary, n = self.audit.plan.primary, self.audit.settings.extract_starts
+        order = [primary, "window_index"]
+        strongest = (
+            self.audit.run.scan("scores")
+            .filter(pl.col("role") == "target", pl.col(primary).is_not_null())
+            .group_by("document_id")
+            .agg(pl.col("target_id", *order).top_k_by(order, n, reverse=[False, True]))
             .explode("target_id", *order)
             .collect(engine="streaming")
         )
         return (
-            self._every()
-            .drop("document_id")
+            every.drop("document_id")
             .join(strongest.lazy(), on="target_id")
-            .sort("document_id", order[0], "window_index", descending=[False, True, False])
+            .sort("document_id", *order, descending=[False, True, False])
             .select("document_id", *_WINDOW)
             .collect(engine="streaming")
         )
 
-    def _walk(self, walks: Sequence[Walks], session: Callable[[], Session]) -> None:
-        """Ask one thing about every document that has a walk left, and again."""
-        self._take(walks)
-        while asked := [prompt for each in walks if (prompt := each.prompt()) is not None]:
-            self._ask(session(), pl.DataFrame(asked))
-            self._take(walks)
-
     def _take(self, walks: Sequence[Walks]) -> None:
-        """Go on with all that was said."""
         folder = self.audit.run.path("samples")
         stored = pl.concat(scan_parts(folder, Samples, view.key) for view in self._views)
         columns = ("target_id", "view_index", "candidate", "finish_reason", "n_tokens")
@@ -262,15 +215,12 @@ class ExtractionStage(Stage):
                 each.made[-1].take(candidate, finish_reason, n_tokens or 0)
 
     def _ask(self, session: Session, asked: pl.DataFrame) -> None:
-        audit = self.audit
+        audit, wanted = self.audit, []
         ordered = asked.sort("target_row").cast({"view_index": pl.UInt32, "target_row": pl.UInt32})
         drawn = pl.col("view_index") >= MOST_ROUNDS
-        wanted = []
-        for view, prompts in zip(
-            self._views, (ordered.filter(~drawn), ordered.filter(drawn)), strict=True
-        ):
+        for view, own in zip(self._views, (~drawn, drawn), strict=True):
             parts = sample_parts(audit, view)
-            blocks = list(Missing(RowUnits(prompts), parts).blocks())
+            blocks = list(Missing(RowUnits(ordered.filter(own)), parts).blocks())
             self._keep(view, blocks)
             wanted.append((sample_task(audit, session, view), blocks, parts.store))
         ask(audit, session, "walking", Work(left=asked.height), wanted)
@@ -286,3 +236,254 @@ class ExtractionStage(Stage):
             if not new.is_empty():
                 path = next(folder / name for name in names if not (folder / name).exists())
                 sink(new, path, Prompts)
+
+
+def _by_document(windows: pl.DataFrame, texts: Mapping[str, str | None]) -> dict[str, list[Window]]:
+    """Sort windows by document; those whose prefix does not stand there as given are left out."""
+    found: dict[str, list[Window]] = {}
+    for row in windows.to_dicts():
+        name = row.pop("document_id")
+        if (text := texts.get(name)) is not None:
+            of_document = found.setdefault(name, [])
+            if text.startswith(row["prefix"], row["start"]):
+                of_document.append(Window(**row))
+    return found
+
+
+# Passages that came out of the target model word for word.
+
+
+def passages_of(audit: Audit) -> pl.DataFrame:
+    """Find what came out: one row per target, in the targets' order.
+
+    ``target_id``, ``target_row``, ``owner`` (a hash of its group, else document), ``view`` that
+    asks for it as a control, ``text`` that is asked for, null where it is the target's own
+    reference, and ``passage``. Continuations come first; where only a walk came out, its first
+    words are the passage.
+    """
+    continued, walked = _continued(audit), _walked(audit)
+    own = (
+        audit.run.scan("targets")
+        .with_row_index("target_row")
+        .filter(pl.col("role") == "target")
+        .select("target_id", "target_row", owner=owner_of_targets().hash())
+    )
+    walked = walked.join(continued, on="target_id", how="anti")
+    rows = pl.concat([continued, walked])
+    found = own.join(rows.lazy(), on="target_id", maintain_order="left")
+    return found.collect(engine="streaming").sort("target_row")
+
+
+def _continued(audit: Audit) -> pl.DataFrame:
+    """Find the longest run of the best continuation of each target, where it is long enough."""
+    targets, features = audit.run.scan("targets"), audit.run.scan("features")
+    found = verbatim_runs(targets, features, audit.settings.continuations)
+    best = found.with_row_index("row").filter(pl.col("longest_words") >= VERBATIM_WORDS)
+    if best.is_empty():
+        return _PASSAGES.clear()
+    named = (
+        targets.select("target_id", "reference")
+        .with_row_index("row")
+        .join(best.lazy(), on="row", maintain_order="left")
+    )
+    key = ["target_id", "sample_index"]
+    start, length = "longest_block_chars_start", "longest_block_chars"
+    places = features.filter(among([CONTINUATION])).select(*key, start, length)
+    passage = pl.col("reference").str.slice(pl.col(start), pl.col(length))
+    runs = named.join(places, on=key).select(
+        "target_id", passage=passage, text=pl.lit(None, pl.String), view=pl.lit("control")
+    )
+    return runs.collect(engine="streaming")
+
+
+def _walked(audit: Audit) -> pl.DataFrame:
+    """Take of each stretch that came out as much as was asked for in its first round."""
+    run = audit.run
+    if not run.path("extraction").exists():
+        return _PASSAGES.clear()
+    length = pl.col("end") - pl.col("start")
+    long = run.scan("extraction").filter(pl.col("n_words") >= VERBATIM_WORDS)
+    long = long.sort("n_words", descending=True).unique("target_id", keep="first")
+    asked = scan_parts(run.path("prompts"), Prompts, ("target", "walk")).filter(view_index=0)
+    starts = word_spans("text", words=audit.settings.word_rule).struct.field("starts")
+    passage = pl.col("text").str.slice(starts.list.first(), pl.col("length"))
+    stretches = long.select("target_id", length=length).join(asked, on="target_id")
+    found = stretches.select("target_id", "text", passage=passage, view=pl.lit("walk_control"))
+    return found.select(_PASSAGES.columns).collect(engine="streaming")
+
+
+_PASSAGES = pl.DataFrame(schema=dict.fromkeys(("target_id", "passage", "text", "view"), pl.String))
+
+
+# The stage that looks whether passages that came out are common: by other prompts, elsewhere.
+
+_ANSWER = {
+    **dict.fromkeys(("model", "target_id", "other_document", "reason"), pl.String),
+    **dict.fromkeys(("view_index", "n_samples", "longest_words"), pl.UInt32),
+}
+_VIEWS = ("control", "walk_control")
+_RECORDED = "the samples are a recording: there is no model to ask"
+
+
+class ControlsStage(Stage):
+    """Ask for what came out after an unrelated prefix and by a reference model, and search for it.
+
+    Prompts that were made stay as they are, so that a run that was killed, or grows, goes on.
+    """
+
+    name = "controls"
+    makes = ("controls",)
+    reads_parts = ("control-",)
+
+    def left(self) -> Iterator[tuple[str, str]]:
+        audit, settings = self.audit, self.audit.settings
+        if not settings.controls:
+            return
+        may_come = (pl.col("role") == "target") & pl.col("reason").is_null()
+        n = audit.target_table().select(may_come.sum()).collect(engine="streaming").item()
+        samples = settings.continuations
+        if not any(CONTINUATION in attack.reads for attack in audit.reading("samples")):
+            n, samples = min(n, settings.extract_starts * audit.corpora.input.n_documents), 1
+        prompts = n * sum(view_of(audit, model, "control").n for model in self._models)
+        asked = f", {prompts:,} prompts, {prompts * samples:,} samples" if prompts else ""
+        yield "controls", f"of what comes out, at most {n:,} passages{asked}"
+
+    @property
+    def _models(self) -> list[str]:
+        settings = self.audit.settings
+        if settings.engine == "replay":
+            return []
+        return ["target", "reference"] if settings.reference_model is not None else ["target"]
+
+    @cached_property
+    def _passages(self) -> pl.DataFrame:
+        return passages_of(self.audit)
+
+    def fingerprint(self) -> dict[str, Any]:
+        asked = self._passages.select("target_id", "view", "passage").write_ndjson()
+        parts = [path for each in self._views for path in sample_parts(self.audit, each).paths()]
+        return {
+            "passages": sha256(asked.encode()).hexdigest(),
+            "targets": self.audit.manifest.made["targets"],
+            "parts": parts_digest(parts),
+            "samples": self.audit.settings.continuations,
+            "models": self._models,
+        }
+
+    @property
+    def _views(self) -> list[View]:
+        return [view_of(self.audit, model, name) for model in self._models for name in _VIEWS]
+
+    def run(self) -> None:
+        audit = self.audit
+        if not audit.settings.controls:
+            return
+        audit.agree({"control_words": LAST_WORDS})
+        for model in self._models:
+            missing = {view: self._missing(view) for view in self._views if view.model == model}
+            ask_samples(audit, model, "asking for controls", missing)
+        super().run()
+
+    def make(self) -> None:
+        audit, passages = self.audit, self._passages
+        audit.observer.stage(f"looking for {passages.height:,} passages in other documents")
+        rows = control_rows(
+            passages,
+            pl.concat([pl.DataFrame(schema=_ANSWER), *map(self._answers, self._views)]),
+            _other_documents(audit, passages),
+            models=self._models or ["target"],
+            without=NOTHING_UNRELATED if self._models else _RECORDED,
+        )
+        sink(rows, audit.run.path("controls"), Controls)
+        audit.manifest.controls = counts_of(rows)
+        n, common = (audit.manifest.controls["any"][name] for name in ("passages", "common"))
+        audit.observer.stage(f"{common:,} of {n:,} passages that came out are common")
+
+    def _missing(self, view: View) -> Missing:
+        """Write the prompts of a view, and find what was not asked."""
+        audit, parts = self.audit, prompt_parts(self.audit, view)
+        index = pl.lit(0, pl.UInt32)
+        passages = self._passages.filter(view=view.name).with_columns(view_index=index)
+        complete = partial(self._with_prefixes, alone=view.model == "reference")
+        write_prompts(audit, view, Missing(RowUnits(passages, complete), parts, view.n))
+        prompts = PromptUnits(audit.run.path("targets"), parts, view, askable=True)
+        retry = audit.settings.retry_failed
+        return Missing(prompts, sample_parts(audit, view), view.samples, retry_failed=retry)
+
+    @cached_property
+    def _lenders(self) -> tuple[OtherRows, OtherRows]:
+        """Targets whose prefix may stand before a passage; owners of passages are in the second.
+
+        A model goes on with what it recites after any prefix of it, so these give theirs only
+        where there are no others.
+        """
+        targets = self.audit.run.scan("targets")
+        size = targets.select(pl.len()).collect(engine="streaming").item()
+        owners = read_numbers(targets, owner_of_targets().hash(), size, np.uint64)
+        has_prefix = pl.col("prefix").str.contains(r"\S").fill_null(value=False)
+        may_stand = read_numbers(targets, has_prefix, size, np.bool_)
+        recited = np.isin(owners, self._passages["owner"].to_numpy())
+        return OtherRows(owners, may_stand & ~recited), OtherRows(owners, may_stand)
+
+    def _with_prefixes(self, rows: pl.DataFrame, *, alone: bool) -> pl.DataFrame:
+        """Join the own ``prefix``, which may stand ``alone``, and an ``unrelated`` one."""
+        targets, seed = self.audit.run.scan("targets"), self.audit.settings.seed
+        chosen = []
+        for owner, name in rows.select("owner", "target_id").iter_rows():
+            others = (lender.choose(owner, name, seed) for lender in self._lenders)
+            chosen.append(next((row for row in others if row is not None), None))
+        units = rows.with_columns(pl.Series("other_row", chosen, dtype=pl.get_index_type()))
+        for row, name in (("target_row", "prefix"), ("other_row", "unrelated")):
+            numbered = targets.select(pl.col("prefix").alias(name)).with_row_index(row)
+            prefixes = numbered.filter(pl.col(row).is_in(units[row].implode()))
+            found = prefixes.collect(engine="streaming")
+            units = units.join(found, on=row, how="left", maintain_order="left")
+        return units.filter(pl.col("unrelated").is_not_null() | alone)
+
+    def _answers(self, view: View) -> pl.DataFrame:
+        """Compare what was said after each prompt with the passage; name whose prefix was given."""
+        run, words = self.audit.run, self.audit.settings.word_rule
+        asked = scan_parts(run.path("prompts"), Prompts, view.key).filter(view_index=0)
+        given = asked.select("target_id", prefix="context").drop_nulls()
+        donor = pl.coalesce("document_id", "target_id")
+        donors = (
+            run.scan("targets")
+            .select("prefix", other_document=donor)
+            .join(given, on="prefix", how="semi", maintain_order="left")
+            .unique("prefix", keep="first", maintain_order=True)
+        )
+        own = self._passages.lazy().filter(view=view.name).select("target_id", "passage")
+        blocks = pair_features("candidate", "passage", words=words, groups=["blocks"])
+        said = (
+            scan_parts(run.path("samples"), Samples, view.key)
+            .filter(pl.col("sample_index") < view.samples)
+            .join(own, on="target_id")
+            .with_columns(longest_words=blocks.struct.field("longest_block_words"))
+            .group_by("target_id", "view_index")
+            .agg(
+                n_samples=pl.col("candidate").count(),
+                longest_words=pl.col("longest_words").max(),
+                reason=pl.col("reason").min(),
+            )
+            .join(given.join(donors, on="prefix"), on="target_id", how="left")
+            .with_columns(model=pl.lit(view.model))
+            .select(pl.col(name).cast(dtype) for name, dtype in _ANSWER.items())
+        )
+        return said.collect(engine="streaming")
+
+
+def _other_documents(audit: Audit, passages: pl.DataFrame) -> pl.DataFrame:
+    """Say of each passage in which other document it stands, row by row."""
+    sets = {"target": audit.corpora.input, **audit.corpora.reference_sets}
+    documents = [
+        corpus.documents.with_row_index("place", 1).select(
+            "text",
+            owner=owner_of_documents(role).hash(),
+            name=pl.coalesce(
+                "document_id", pl.format(f"document {{}} of the {role} texts", "place")
+            ),
+        )
+        for role, corpus in sets.items()
+        if role != "yardstick"
+    ]
+    return find_elsewhere(passages, pl.concat(documents)).rename({"name": "other_document"})

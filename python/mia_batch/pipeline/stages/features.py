@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
 from itertools import accumulate
@@ -16,40 +16,33 @@ import polars as pl
 from mia_batch.attacks.apply import count_rows, whole_targets
 from mia_batch.attacks.attack import CONTINUATION
 from mia_batch.errors import DamagedTableError, SettingsError
-from mia_batch.evidence.parts import (
-    BLOCK_TARGETS,
-    RECORDED_BLOCK_TARGETS,
-    Parts,
-    PromptUnits,
-    scan_parts,
-)
+from mia_batch.evidence.parts import Parts, PromptUnits, scan_parts
 from mia_batch.features import OTHER_GROUPS, build_features, groups_of, inputs_of
 from mia_batch.inference.memory import VERBATIM_GROUP
-from mia_batch.kernels import GROUPS, RARITY_FIELDS, Rarity, RarityTable, WordRule
+from mia_batch.kernels import GROUPS, RARITY_FIELDS, Rarity, RarityTable
 from mia_batch.pipeline.context import Audit
-from mia_batch.pipeline.manifest import Manifest
-from mia_batch.pipeline.run import Run
+from mia_batch.pipeline.run import Manifest, Run
 from mia_batch.pipeline.sessions import spread
-from mia_batch.pipeline.stages.prompts import prompt_parts
-from mia_batch.pipeline.stages.stage import Stage
-from mia_batch.pipeline.stages.views import views_of
+from mia_batch.pipeline.stages import Stage
+from mia_batch.pipeline.stages.views import prompt_parts, sample_parts, views_of
 from mia_batch.prompts.views import View
 from mia_batch.schemas import Features, Samples
-from mia_batch.tables import RowIndex, scan, sink, sink_all
-from mia_batch.targets import Preset, TargetLookup, cluster_names
+from mia_batch.tables import RowIndex, digest, scan, sink, sink_all
+from mia_batch.targets import TargetLookup, cluster_names
 
 # How often the model says each n-gram, over the texts of the run.
 
-
-_NUMBER = ("view_index", "sample_index")
 _SAMPLES_AT_ONCE = 65536
 
 
 def weighed_views(audit: Audit) -> list[View]:
-    """Return the views of samples that are weighed for an attack."""
     columns = {field.name for field in RARITY_FIELDS}
-    weighing = [each for each in audit.reading("samples") if columns.intersection(each.columns)]
-    reads = {key for attack in weighing for key in attack.reads}
+    reads = {
+        key
+        for attack in audit.reading("samples")
+        if columns.intersection(attack.columns)
+        for key in attack.reads
+    }
     return [view for view in views_of(audit, "samples") if view.key in reads]
 
 
@@ -69,20 +62,17 @@ class RarityStage(Stage):
     """Count, of every view that an attack weighs, in how many groups the model says an n-gram."""
 
     name = "rarity"
-
     part = "scores"
     makes = ("rarity",)
     reads = ("samples",)
 
     def fingerprint(self) -> dict[str, Any]:
-        """Say what is counted: the samples of each view, or another run's table."""
         audit = self.audit
         if audit.settings.rarity_from is not None:
-            return {"from": sha256(_path(audit).read_bytes()).hexdigest()}
-        parts = "\n".join(sorted(part.name for part in audit.run.path("samples").glob("*.parquet")))
+            return {"from": digest(_path(audit))}
         return {
             "views": {view.name: [view.n, view.samples] for view in weighed_views(audit)},
-            "parts": sha256(parts.encode()).hexdigest(),
+            "parts": parts_digest(sorted(audit.run.path("samples").glob("*.parquet"))),
             "targets": audit.manifest.made["targets"],
         }
 
@@ -92,69 +82,73 @@ class RarityStage(Stage):
 
     def prepare(self) -> None:
         if self.audit.settings.rarity_from is not None and weighed_views(self.audit):
-            self._check_other()
+            _check_other(self.audit)
 
     def run(self) -> None:
+        if weighed_views(self.audit):
+            super().run()
+
+    def make(self) -> None:
         audit = self.audit
-        views = weighed_views(audit)
-        if not views or self.is_fresh:
-            return
-        self.forget()
         if audit.settings.rarity_from is None:
             audit.observer.stage("counting how often the model says each word elsewhere")
             groups = _groups(audit)
             index = RowIndex(audit.run.scan("targets").select("target_id"))
-            counted = [self._count(view, index, groups) for view in views]
+            counted = [_count(audit, view, index, groups) for view in weighed_views(audit)]
             sink(pl.concat(counted), audit.run.path("rarity"), Rarity)
-        self.done()
 
-    def _count(self, view: View, index: RowIndex, groups: pl.Series) -> pl.DataFrame:
-        folder = self.audit.run.path("samples")
-        samples = scan_parts(folder, Samples, view.key).filter(
-            pl.col("view_index") < view.n,
-            pl.col("sample_index") < view.samples,
-            pl.col("candidate").is_not_null(),
+
+def parts_digest(parts: Iterable[Path]) -> str:
+    """Hash the names of parts: a part that exists never changes."""
+    return sha256("\n".join(part.name for part in parts).encode()).hexdigest()
+
+
+def _count(audit: Audit, view: View, index: RowIndex, groups: pl.Series) -> pl.DataFrame:
+    samples = scan_parts(audit.run.path("samples"), Samples, view.key).filter(
+        pl.col("view_index") < view.n,
+        pl.col("sample_index") < view.samples,
+        pl.col("candidate").is_not_null(),
+    )
+
+    def rows(*columns: str) -> Iterator[pl.DataFrame]:
+        wanted = samples.select("target_id", *columns)
+        for batch in wanted.collect_batches(chunk_size=_SAMPLES_AT_ONCE, maintain_order=True):
+            which, found = index.find(batch["target_id"])
+            group = pl.Series("row", groups[found])
+            yield batch.drop("target_id")[which].with_columns(group).drop_nulls("row")
+
+    to_come = count_rows(rows(), index.height)
+    n_groups, words = int(np.count_nonzero(to_come)), audit.settings.word_rule
+    whole = whole_targets(rows("candidate"), to_come, ())
+    return RarityTable.count(whole, n_groups=n_groups, words=words).rows(*view.key)
+
+
+def _check_other(audit: Audit) -> None:
+    """Refuse a table of another run that does not count what this run's attacks read."""
+    settings, path, fault = audit.settings, _path(audit), None
+    given, cause = f"setting 'rarity_from': {settings.rarity_from}", None
+    made = Manifest.of(path.parent)
+    if path.resolve() == audit.run.path("rarity").resolve():
+        given = f"setting 'rarity_from' is the run itself, {str(settings.rarity_from)!r}"
+        fault = "; name another run"
+    elif made is None or not path.exists():
+        fault = " is no run with a table of rarity; name one"
+    elif (rule := made.evidence["word_rule"]) != settings.word_rule:
+        fault = (
+            f" counted words by {rule!r}, not by {settings.word_rule!r}; give the same word rule"
         )
-
-        def rows(*columns: str) -> Iterator[pl.DataFrame]:
-            wanted = samples.select("target_id", *columns)
-            for batch in wanted.collect_batches(chunk_size=_SAMPLES_AT_ONCE, maintain_order=True):
-                which, found = index.find(batch["target_id"])
-                group = pl.Series("row", groups[found])
-                yield batch.drop("target_id")[which].with_columns(group).drop_nulls("row")
-
-        to_come = count_rows(rows(), index.height)
-        n_groups = int(np.count_nonzero(to_come))
-        whole = whole_targets(rows("candidate"), to_come, ())
-        words = self.audit.settings.word_rule
-        table = RarityTable.count(whole, n_groups=n_groups, words=words)
-        return table.rows(*view.key)
-
-    def _check_other(self) -> None:
-        settings = self.audit.settings
-        given = str(settings.rarity_from)
-        if _path(self.audit).resolve() == self.audit.run.path("rarity").resolve():
-            raise SettingsError(
-                f"setting 'rarity_from' is the run itself, {given!r}; name another run"
-            )
-        made = Manifest.of(_path(self.audit).parent)
-        if made is None or not _path(self.audit).exists():
-            raise SettingsError(
-                f"setting 'rarity_from': {given} is no run with a table of rarity; name one"
-            )
-        if made.evidence["word_rule"] != settings.word_rule:
-            raise SettingsError(
-                f"setting 'rarity_from': {given} counted words by {made.evidence['word_rule']!r}, "
-                f"not by {settings.word_rule!r}; give the same word rule"
-            )
+    else:
         try:
-            for view in weighed_views(self.audit):
-                _rows(self.audit, view)
+            for view in weighed_views(audit):
+                _rows(audit, view)
         except DamagedTableError as error:
-            raise SettingsError(
-                f"setting 'rarity_from': the table of rarity of {given} is damaged; give that "
-                "run's own command again, which rebuilds it"
-            ) from error
+            given = f"setting 'rarity_from': the table of rarity of {settings.rarity_from}"
+            fault, cause = (
+                " is damaged; give that run's own command again, which rebuilds it",
+                error,
+            )
+    if fault is not None:
+        raise SettingsError(f"{given}{fault}") from cause
 
 
 def _path(audit: Audit) -> Path:
@@ -166,9 +160,8 @@ def _path(audit: Audit) -> Path:
 def _counted(audit: Audit) -> pl.Expr | None:
     """Tell which targets are counted: those that others are compared with; None = all.
 
-    Were the others counted, too, a large group of them would say nearly every word. That would
-    lower the scores of all texts but its own, and so its p-values. In rounds all are, by the
-    windows of the first one: as many of each group.
+    Were the others counted, too, a large group of them would lower the scores of all texts but its
+    own, and so its p-values. In rounds all are, by the windows of the first one.
     """
     if audit.settings.rarity_from is not None:
         return pl.lit(value=False)
@@ -189,9 +182,8 @@ def _counted(audit: Audit) -> pl.Expr | None:
 def _groups(audit: Audit) -> pl.Series:
     """Return the number of each target's group, null where it is not counted.
 
-    It is that of the first target in it; texts belong together as in tests. Each text is a group of
-    its own where none is known to be outside, so that groups are not compared, and where all are
-    of one group: a book alone has no elsewhere but its own other texts.
+    Each text is its own group where none is known to be outside, so that groups are not compared,
+    and where all are of one: a book alone has no elsewhere but its own other texts.
     """
     targets = audit.run.scan("targets")
     counted = _counted(audit)
@@ -209,64 +201,41 @@ def _groups(audit: Audit) -> pl.Series:
 
 # The stage that makes features of samples, and where the parts of both lie.
 
-
 _LOOKED_UP = ("target_id", "n_words", "role", "member")
 _PARTS_AT_ONCE = 8  # texts that repeat themselves are many times as large as their files
 _ROWS_AT_ONCE = 1 << 14  # short texts are many in a small file
 _BYTES_AT_ONCE = 4 << 20
 
 
-def sample_parts(audit: Audit, view: View) -> Parts:
-    """Name the parts of a view's samples; those of the features have the same names."""
-    recorded = audit.settings.samples_from is not None
-    return Parts(
-        folder=audit.run.path("samples"),
-        schema=Samples,
-        model=view.model,
-        view=view.name,
-        block_targets=RECORDED_BLOCK_TARGETS if recorded else BLOCK_TARGETS,
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # without slots: the targets are looked up once
 class FeatureWriter:
-    """Stores the features of a view's samples."""
+    """Makes the features of a view's samples; before it is first called, it can be pickled."""
 
     folder: Path
-    words: WordRule
-    preset: Preset
-    text_length: int | None
-    groups: list[str]
+    samples: Parts
+    prompts: PromptUnits
+    how: Mapping[str, Any]  # arguments of `build_features`
 
     @classmethod
-    def of(cls, audit: Audit, view: View) -> Self:
-        """Write what the run's attacks read."""
+    def of(cls, audit: Audit, view: View, rarity: RarityTable | None = None) -> Self:
         settings = audit.settings
         return cls(
             folder=audit.run.path("features"),
-            words=settings.word_rule,
-            # Only continuations are cut as the SaMIA authors' code cuts them.
-            preset=settings.preset if view.name == "continuation" else "default",
-            text_length=settings.text_length,
-            groups=audit.manifest.made["features"]["groups"],
+            samples=sample_parts(audit, view),
+            prompts=PromptUnits(audit.run.path("targets"), prompt_parts(audit, view), view),
+            how={
+                "words": settings.word_rule,
+                # Only continuations are cut as the SaMIA authors' code cuts them.
+                "preset": settings.preset if view.name == "continuation" else "default",
+                "text_length": settings.text_length,
+                "groups": audit.manifest.made["features"]["groups"],
+                "rarity": rarity,
+            },
         )
 
-    def write(
-        self,
-        parts: Mapping[str, pl.DataFrame],
-        prompts: pl.DataFrame,
-        rarity: RarityTable | None = None,
-    ) -> None:
+    def write(self, parts: Mapping[str, pl.DataFrame], prompts: pl.DataFrame) -> None:
         """Store the features of parts of samples, by file name; ``prompts`` has their texts."""
-        features = build_features(
-            pl.concat(parts.values()),
-            prompts,
-            words=self.words,
-            preset=self.preset,
-            text_length=self.text_length,
-            groups=self.groups,
-            rarity=rarity,
-        )
+        features = build_features(pl.concat(parts.values()), prompts, **self.how)
         ends = accumulate(samples.height for samples in parts.values())
         rows = {
             self.folder / name: features[end - samples.height : end]
@@ -274,12 +243,31 @@ class FeatureWriter:
         }
         sink_all(rows, Features)
 
+    def __call__(self, group: list[Path]) -> None:
+        sample_columns, prompt_columns = inputs_of(self.how["preset"])
+        rows = pl.collect_all([scan(part, Samples).select(sample_columns) for part in group])
+        names = pl.concat(part["target_id"] for part in rows)
+        places = dict.fromkeys(map(self.samples.targets_of, group))
+        targets = self._targets.of(names, places)
+        # Samples of texts that the input no longer has stay, and have no features.
+        own = pl.col("target_id").is_in(targets["target_id"].implode())
+        samples = {part.name: each.filter(own) for part, each in zip(group, rows, strict=True)}
+        names = pl.concat(part["target_id"] for part in samples.values())
+        asked = self.prompts.of(targets, places, prompt_columns)
+        if not names.is_in(asked["target_id"].implode()).all():
+            folder = self.prompts.parts.folder
+            raise DamagedTableError(
+                f"{folder} has not the prompts of all samples; give the audit's command again"
+            )
+        self.write(samples, asked)
+
+    @cached_property
+    def _targets(self) -> TargetLookup:
+        return TargetLookup(self.prompts.targets, [*_LOOKED_UP, *self.prompts.view.columns])
+
 
 class FeaturesStage(Stage):
-    """Make the features of parts of samples that have none, several at once.
-
-    An earlier call stopped in between, or other attacks need other features.
-    """
+    """Make the features of parts of samples that have none: stopped before, or other attacks."""
 
     name = "features"
 
@@ -294,8 +282,7 @@ class FeaturesStage(Stage):
     def prepare(self) -> None:
         """Decide which groups of features the run has: those of its attacks, and earlier ones.
 
-        Continuations are always searched for verbatim runs. Where the groups are others than
-        before, the parts are removed, to be made again.
+        Continuations are always searched for verbatim runs. Parts of other groups are removed.
         """
         audit = self.audit
         reading = audit.reading("samples")
@@ -311,72 +298,29 @@ class FeaturesStage(Stage):
             audit.save()
 
     def run(self) -> None:
-        weighed = [view.key for view in weighed_views(self.audit)]
-        self._drop_outdated(weighed)
-        for view in views_of(self.audit, "samples"):
-            self._make(view, weighed=view.key in weighed)
-
-    def _drop_outdated(self, weighed: list[tuple[str, str]]) -> None:
-        """Remove what was weighed by another table of rarity."""
-        audit = self.audit
-        made, rarity = audit.manifest.made["features"], audit.manifest.made.get("rarity")
-        if not weighed or made.get("rarity") == rarity:
-            return
-        for model, view in weighed:
-            folder = audit.run.path("features")
-            parts = Parts(folder=folder, schema=Features, model=model, view=view, block_targets=1)
-            self.remove(parts.paths())
-        made["rarity"] = rarity
-        audit.save()
-
-    def _make(self, view: View, *, weighed: bool) -> None:
-        audit, folder = self.audit, self.audit.run.path("features")
-        parts = sample_parts(audit, view)
-        missing = [part for part in parts.paths() if not (folder / part.name).exists()]
-        if not missing:
-            return
-        audit.observer.stage(f"making the features of {len(missing):,} parts of samples")
-        rarity = None
-        if weighed:
-            rarity = RarityTable.stored(_rows(audit, view), counted=_counted(audit))
-        prompts = PromptUnits(audit.run.path("targets"), prompt_parts(audit, view), view)
-        make = _Maker(parts, prompts, FeatureWriter.of(audit, view), rarity)
-        with spread(audit) as later:
+        audit, made = self.audit, self.audit.manifest.made
+        folder, weighed = audit.run.path("features"), weighed_views(audit)
+        keys = {view.key for view in weighed}  # views of one key need not be equal
+        if weighed and made["features"].get("rarity") != made.get("rarity"):
+            for view in weighed:  # by another table
+                parts = replace(sample_parts(audit, view), folder=folder, schema=Features)
+                self.remove(parts.paths())
+            made["features"]["rarity"] = made.get("rarity")
+            audit.save()
+        for view in views_of(audit, "samples"):
+            parts = sample_parts(audit, view)
+            missing = [part for part in parts.paths() if not (folder / part.name).exists()]
+            if not missing:
+                continue
+            audit.observer.stage(f"making the features of {len(missing):,} parts of samples")
+            rarity = None
+            if view.key in keys:
+                rarity = RarityTable.stored(_rows(audit, view), counted=_counted(audit))
+            make = FeatureWriter.of(audit, view, rarity)
             rows = parts.block_targets * view.n * view.samples  # most of a part
-            for group in _grouped(missing, min(_PARTS_AT_ONCE, max(_ROWS_AT_ONCE // rows, 1))):
-                later(make, group)
-
-
-@dataclass(frozen=True)
-class _Maker:
-    """Makes the features of parts of samples; before it is first called, it can be pickled."""
-
-    samples: Parts
-    prompts: PromptUnits
-    writer: FeatureWriter
-    rarity: RarityTable | None
-
-    def __call__(self, group: list[Path]) -> None:
-        of_samples, of_prompts = inputs_of(self.writer.preset)
-        rows = pl.collect_all([scan(part, Samples).select(of_samples) for part in group])
-        names = pl.concat(part["target_id"] for part in rows)
-        places = dict.fromkeys(map(self.samples.targets_of, group))
-        targets = self._targets.of(names, places)
-        # Samples of texts that the input no longer has stay, and have no features.
-        own = pl.col("target_id").is_in(targets["target_id"].implode())
-        samples = {part.name: each.filter(own) for part, each in zip(group, rows, strict=True)}
-        names = pl.concat(part["target_id"] for part in samples.values())
-        asked = self.prompts.of(targets, places, of_prompts)
-        if not names.is_in(asked["target_id"].implode()).all():
-            folder = self.prompts.parts.folder
-            raise DamagedTableError(
-                f"{folder} lacks prompts of samples; give the audit's command again"
-            )
-        self.writer.write(samples, asked, self.rarity)
-
-    @cached_property
-    def _targets(self) -> TargetLookup:
-        return TargetLookup(self.prompts.targets, [*_LOOKED_UP, *self.prompts.view.columns])
+            with spread(audit) as later:
+                for group in _grouped(missing, min(_PARTS_AT_ONCE, max(_ROWS_AT_ONCE // rows, 1))):
+                    later(make, group)
 
 
 def _grouped(parts: list[Path], most: int) -> Iterator[list[Path]]:

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import count
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from mia_batch.corpus.books import LEFT_OUT
 from mia_batch.diagnostics.preflight import with_undeclared
 from mia_batch.errors import SettingsError
-from mia_batch.pipeline.stages.stage import Stage
+from mia_batch.pipeline.stages import Stage
 from mia_batch.schemas import SetAside, Targets
-from mia_batch.tables import RowIndex, move, remove, scan, sink
+from mia_batch.tables import move, remove, scan, sink
 from mia_batch.targets import COPY
 
-_TARGETS_AT_ONCE = 8192
 _NAMES_SHOWN = 3
 _UNSPACED = r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}]"
 _CUT = ("cut_start", "cut_end")
@@ -40,6 +36,11 @@ class TargetsStage(Stage):
     def needed(self) -> set[str]:
         return {"targets"}
 
+    @property
+    def is_fresh(self) -> bool:
+        left_out = self.audit.corpora.set_aside.height > 0
+        return super().is_fresh and self.audit.run.path("set_aside").exists() == left_out
+
     def left(self) -> Iterator[tuple[str, str]]:
         table = self.audit.target_table()
         counts = _count(table)
@@ -53,52 +54,52 @@ class TargetsStage(Stage):
             yield "not sampled", f"{n:,}: {reason}"
 
     def run(self) -> None:
-        """Write the targets table, unless there is one of the same columns of the same corpus.
-
-        Raises `SettingsError` if a target that the run has already is now cut in another place, if
-        it has none of them, or a text has two roles.
-        """
-        audit = self.audit
-        path = audit.run.path("targets")
+        audit, say = self.audit, self.audit.observer.stage
         audit.manifest.inputs |= audit.corpora.digests
-        left_out, listed = audit.corpora.set_aside, audit.run.path("set_aside")
-        if not (self.is_fresh and listed.exists() == (left_out.height > 0)):
-            if path.exists():
-                audit.refuse_others("the texts are others than before")
-            new = audit.run.folder / "targets.new.parquet"
-            sink(audit.corpora.targets(audit.settings), new, Targets)
-            table = scan(new, Targets)
-            if (grouped := with_undeclared(table)) is not table:
-                sink(grouped, new, Targets)
-            if audit.corpora.reference_sets:
-                _refuse_two_roles(new)
-            if path.exists():
-                audit.observer.stage(_changes(path, new))
-            self.forget()
-            move(new, path)
-            remove(listed)
-            if left_out.height:
-                sink(left_out, listed, SetAside)
-            audit.manifest.targets = _count(scan(path, Targets))
-            audit.manifest.input = {
-                "files": [str(file.path) for file in audit.corpora.input.files],
-                "n_documents": audit.corpora.input.n_documents,
-                "n_set_aside": len(audit.corpora.input.set_aside),
-                "without_spaces": _without_spaces(scan(path, Targets)),
-            }
-            self.done()
-        table = scan(path, Targets)
-        audit.observer.stage(_sentence(audit.manifest.targets, self._share(table)))
-        if audit.settings.word_rule == "script" and (
-            names := audit.manifest.input.get("without_spaces")
-        ):
-            shown = ", ".join(names[:_NAMES_SHOWN]) + (", ..." if len(names) > _NAMES_SHOWN else "")
-            audit.observer.stage(
-                f"{len(names):,} documents are in a script without spaces between words, of which "
-                f"a word is a character or a few ({shown}); --word-rule sets another rule"
+        if not self.is_fresh:
+            self.make()
+        table, counts = scan(audit.run.path("targets"), Targets), audit.manifest.targets
+        refused = "; ".join(f"{n:,} {why}" for why, n in counts.items() if why != "total")
+        refused = f" (cannot be sampled: {refused})" if refused else ""
+        say(f"{counts['total']:,} targets{self._share(table)}{refused}")
+        unspaced = audit.manifest.input.get("without_spaces")
+        if audit.settings.word_rule == "script" and unspaced:
+            more = ", ..." if len(unspaced) > _NAMES_SHOWN else ""
+            shown = ", ".join(unspaced[:_NAMES_SHOWN]) + more
+            say(
+                f"{len(unspaced):,} documents are in a script without spaces between words, of "
+                f"which a word is a character or a few ({shown}); --word-rule sets another rule"
             )
         if audit.corpora.input.are_books and (sentence := _cut_sentence(table)):
-            audit.observer.stage(sentence)
+            say(sentence)
+
+    def make(self) -> None:
+        audit, run, path = self.audit, self.audit.run, self.audit.run.path("targets")
+        if path.exists():
+            audit.refuse_others("the texts are others than before")
+        new = run.folder / "targets.new.parquet"
+        sink(audit.corpora.targets(audit.settings), new, Targets)
+        table = scan(new, Targets)
+        if (grouped := with_undeclared(table)) is not table:
+            sink(grouped, new, Targets)
+        if audit.corpora.reference_sets:
+            _refuse_two_roles(new)
+        if path.exists():
+            audit.observer.stage(_changes(path, new))
+        self.forget()
+        move(new, path)
+        remove(run.path("set_aside"))
+        if (left_out := audit.corpora.set_aside).height:
+            sink(left_out, run.path("set_aside"), SetAside)
+        table, corpus = scan(path, Targets), audit.corpora.input
+        audit.manifest.targets = _count(table)
+        audit.manifest.input = {
+            "files": [str(file.path) for file in corpus.files],
+            "n_documents": corpus.n_documents,
+            "n_set_aside": len(corpus.set_aside),
+            "without_spaces": _without_spaces(table),
+        }
+        self.done()
 
     def _share(self, targets: pl.LazyFrame) -> str:
         """Say of how many windows targets were chosen; nothing where all are targets."""
@@ -109,13 +110,6 @@ class TargetsStage(Stage):
         windows = pl.col("n_windows") / pl.col("n_windows").clip(upper_bound=most)
         n_windows = targets.select(windows.sum().round()).collect(engine="streaming").item()
         return f" of {int(n_windows):,} windows"
-
-
-def _sentence(targets: dict[str, int], share: str) -> str:
-    """Say how many targets there are, and how many cannot be sampled, by reason."""
-    refused = [f"{n:,} {reason}" for reason, n in targets.items() if reason != "total"]
-    left_out = f" (cannot be sampled: {'; '.join(refused)})" if refused else ""
-    return f"{targets['total']:,} targets{share}{left_out}"
 
 
 def _cut_sentence(targets: pl.LazyFrame) -> str:
@@ -174,60 +168,44 @@ def _refuse_two_roles(path: Path) -> None:
 
 
 def _changes(old: Path, new: Path) -> str:
-    """Say how many targets are new, and how many are gone.
+    """Say how many targets are new, and how many are gone; refuse what would mix samples.
 
-    Refuse targets that kept their text but not their prefix, whose samples would be mixed, and
-    texts of which the run has none. Windows that repeat another's text have no prefix; which ones
-    do depends on the whole corpus.
+    Windows that repeat another's text have no prefix; which ones do depends on the whole corpus.
     """
-    index = RowIndex(_cut_targets(new).select("target_id"))
-    cuts = np.empty(index.height, np.uint64)
-    start = 0
-    for _, hashes in _cuts(new):
-        cuts[start : start + hashes.size] = hashes
-        start += hashes.size
-    moved = kept = n_old = 0
-    for target_ids, hashes in _cuts(old):
-        which, rows = index.find(target_ids)
-        moved += int((hashes[which] != cuts[rows]).sum())
-        kept, n_old = kept + len(rows), n_old + len(target_ids)
-    msg = None
+    cut = pl.struct("prefix", "reference").hash()
+    before, now = (  # by hashes, which take much less memory than names
+        scan(path, Targets)
+        .filter(pl.col("reason").ne_missing(pl.lit(COPY)))
+        .select(pl.col("target_id").hash(), cut=cut)
+        for path in (old, new)
+    )
+    both = before.join(now, on="target_id")
+    counts = both.select(pl.len(), (pl.col("cut") != pl.col("cut_right")).sum())
+    (kept, moved), (n_old,), (n_new,) = (
+        each.collect(engine="streaming").row(0)
+        for each in (counts, before.select(pl.len()), now.select(pl.len()))
+    )
+    fault = None
     if moved:
-        msg = (
+        fault = (
             f"the prefix or reference of {moved:,} targets differs from the run's own although "
-            "their text is the same; choose another --out"
+            "their text is the same"
         )
     elif not kept and n_old:
-        msg = (
+        fault = (
             f"{old.parent} holds a run about other texts: none of its {n_old:,} targets is among "
-            f"the {index.height:,} of this input; choose another --out"
+            f"the {n_new:,} of this input"
         )
-    if msg is not None:
+    if fault is not None:
         remove(new)
-        raise SettingsError(msg)
+        raise SettingsError(f"{fault}; choose another --out")
     return (
-        f"the input is not the run's earlier one: {index.height - kept:,} targets are new, "
+        f"the input is not the run's earlier one: {n_new - kept:,} targets are new, "
         f"{n_old - kept:,} are gone, {kept:,} are kept; all are scored anew"
     )
 
 
-def _cuts(targets: Path) -> Iterator[tuple[pl.Series, NDArray[np.uint64]]]:
-    """Yield the names of targets and hashes of where they are cut, a chunk at a time."""
-    hashes = pl.struct("prefix", "reference").hash()
-    table = _cut_targets(targets).select("target_id", cut=hashes)
-    for start in count(step=_TARGETS_AT_ONCE):
-        chunk = table.slice(start, _TARGETS_AT_ONCE).collect()
-        if chunk.is_empty():
-            return
-        yield chunk["target_id"], chunk["cut"].to_numpy()
-
-
-def _cut_targets(targets: Path) -> pl.LazyFrame:
-    return scan(targets, Targets).filter(pl.col("reason").ne_missing(pl.lit(COPY)))
-
-
 def _count(targets: pl.LazyFrame) -> dict[str, int]:
-    """Count targets: ``total``, and by reason those that cannot be sampled."""
     counts = targets.group_by("reason").len().sort("reason").collect(engine="streaming")
     refused = counts.drop_nulls("reason")
     return {"total": int(counts["len"].sum())} | dict(zip(*refused.get_columns(), strict=True))

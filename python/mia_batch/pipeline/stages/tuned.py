@@ -18,22 +18,19 @@ from mia_batch.evidence.parts import Missing, scan_parts
 from mia_batch.evidence.request import forecast
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.models.weights import identify_model, weights_source
+from mia_batch.pipeline import sessions
 from mia_batch.pipeline.context import Audit
-from mia_batch.pipeline.sessions import (
-    ask,
-    cost_lines,
-    expected,
-    expected_work,
-    is_remote,
-    open_session,
-    sample_task,
-    trained,
+from mia_batch.pipeline.stages import Stage
+from mia_batch.pipeline.stages.asking import (
+    LEARNT,
+    LogprobsStage,
+    RowUnits,
+    ask_samples,
+    halves,
+    texts_for,
+    texts_of,
 )
-from mia_batch.pipeline.stages.features import sample_parts
-from mia_batch.pipeline.stages.logprobs import LEARNT, LogprobsStage, halves
-from mia_batch.pipeline.stages.prompts import RowUnits, prompt_parts, texts_for, texts_of
-from mia_batch.pipeline.stages.stage import Stage
-from mia_batch.pipeline.stages.views import models_of, view_of
+from mia_batch.pipeline.stages.views import models_of, prompt_parts, sample_parts, view_of
 from mia_batch.plugins import extra
 from mia_batch.prompts.views import SHADOW, RunModel, View, first_tokens
 from mia_batch.recipes import RECIPES, Recipe
@@ -46,7 +43,6 @@ if TYPE_CHECKING:
 
 # The stage that lets the target speak: on what it says, a reference model is tuned.
 
-
 SELF_PROMPT = "self_prompt"
 """The model that is tuned on what the target says."""
 
@@ -55,15 +51,22 @@ class GenerationsStage(Stage):
     """The target goes on with first tokens of public texts: SPV-MIA, section 4.2."""
 
     name = "generations"
+    part = "models"
     keeps = "generations"
 
     def check(self) -> None:
+        audit, settings = self.audit, self.audit.settings
         if self._is_wanted:
-            self._agree()
+            files = texts_for(audit, "prompts_from").files
+            described = {
+                "prompts_from": audit.digest_input("prompts_from", files),
+                "prompt_tokens": settings.prompt_tokens,
+                "generation_tokens": settings.generation_tokens,
+            }
+            audit.agree(described)
             self._check_prompts()
 
     def n_missing(self) -> int:
-        """Count the prompts that lack generations."""
         return self._missing().count().left
 
     def run(self) -> None:
@@ -74,16 +77,20 @@ class GenerationsStage(Stage):
         for block in Missing(RowUnits(self._prompts), prompt_parts(audit, view)).blocks():
             sink(view.rows(block.units), audit.run.path("prompts") / block.part_name, Prompts)
         missing = self._missing()
-        work = missing.count()
-        if not work.left:
+        if not missing.count().left:
             return
         audit.begin_change()
-        self._warn()
+        drawn = {"temperature": 1.0, "top_k": 0, "top_p": 1.0}  # equation 7
+        cut = [name for name, value in drawn.items() if getattr(audit.settings, name) != value]
+        if cut:
+            audit.observer.stage(
+                f"generations are drawn with another {' and '.join(cut)} than the target's own "
+                "distribution: a reference tuned on them may hide what the target remembers; "
+                "temperature 1, top_k 0 and top_p 1 are that distribution"
+            )
         for name, text in self._cost(missing):
             audit.observer.stage(f"{name}: {text}")
-        with open_session(audit, "target", "samples") as session:
-            task, store = sample_task(audit, session, view), sample_parts(audit, view).store
-            ask(audit, session, "generating", work, [(task, missing.blocks(), store)])
+        ask_samples(audit, "target", "generating", {view: missing})
 
     def left(self) -> Iterator[tuple[str, str]]:
         settings = self.audit.settings
@@ -95,12 +102,11 @@ class GenerationsStage(Stage):
             yield from self._cost(self._missing())
 
     def _cost(self, missing: Missing) -> Iterator[tuple[str, str]]:
-        """Say what they may cost at most, at an endpoint."""
         audit = self.audit
-        if is_remote(audit, "target"):
-            measure, budget = expected(audit, "target")
+        if sessions.is_remote(audit, "target"):
+            measure, budget = sessions.expected(audit, "target")
             workload = forecast(missing.blocks(), measure, budget(self._view))
-            for name, text in cost_lines(audit.settings, workload):
+            for name, text in sessions.cost_lines(audit.settings, workload):
                 yield f"generations: {name}", text
 
     @property
@@ -119,44 +125,18 @@ class GenerationsStage(Stage):
             sample_parts(audit, view),
             view.samples,
             retry_failed=audit.settings.retry_failed,
-            work=expected_work(audit, view),
+            work=sessions.expected_work(audit, view),
         )
 
-    def _warn(self) -> None:
-        """Say where generations are not drawn from the target's distribution (equation 7)."""
-        settings = self.audit.settings
-        drawn = {"temperature": 1.0, "top_k": 0, "top_p": 1.0}
-        cut = [name for name, value in drawn.items() if getattr(settings, name) != value]
-        if cut:
-            self.audit.observer.stage(
-                f"generations are drawn with another {' and '.join(cut)} than the target's own "
-                "distribution: a reference tuned on them may hide what the target remembers; "
-                "temperature 1, top_k 0 and top_p 1 are that distribution"
-            )
-
-    def _agree(self) -> None:
-        audit, settings = self.audit, self.audit.settings
-        files = texts_for(audit, "prompts_from").files
-        described = {
-            "prompts_from": audit.digest_input("prompts_from", files),
-            "prompt_tokens": settings.prompt_tokens,
-            "generation_tokens": settings.generation_tokens,
-        }
-        audit.manifest.agree(described, audit.run.folder)
-
     def _check_prompts(self) -> None:
-        """Raise `SettingsError` if there is no text whose first tokens could be given."""
         if self._prompts.is_empty():
             raise SettingsError("setting 'prompts_from': there is no text in it; give at least one")
 
     @cached_property
     def _prompts(self) -> pl.DataFrame:
-        """Choose as many texts as there are generations, and cut them to their first tokens.
-
-        As prompts, they are about no target of the run.
-        """
+        """Cut as many texts as there are generations to their first tokens; about no target."""
         audit, settings = self.audit, self.audit.settings
-        if is_remote(audit, "target"):
+        if sessions.is_remote(audit, "target"):
             tokenizer = endpoint_tokenizer(settings)
         else:
             tokenizer = Tokenizer.load(settings.model, settings.revision)
@@ -180,57 +160,57 @@ def generations_of(audit: Audit) -> list[str]:
     return rows.select(text=text).collect(engine="streaming")["text"].to_list()
 
 
-# A reference model of the run's own: what it is made of, whether it can be, what it takes.
-
+# A model of the run's own: what it is made of, whether it can be, what it takes.
 
 _CANDIDATE = "candidate"
-_HELD_OUT = 0.1  # of texts that are none of the audit's
+_HELD_OUT = 0.1  # of texts that are not the audit's
 _FEWEST = 2  # texts
 _COMPARED = 100  # texts on which two tokenizers are compared
+_NAME_DIGITS = 16  # of the digest of what a model is made of
 
 
 class TunedModel:
-    """One model that is tuned from the target's base, if a text lacks its log-probabilities."""
+    """One model that is tuned from the target's base, if a text needs its log-probabilities."""
 
     def __init__(self, audit: Audit, model: str) -> None:
         self.audit = audit
         self.model = model
         self._named = RunModel.of(model)
+        self._is_shadow = self._named.role == SHADOW
         self._asked = LogprobsStage(audit, model)
 
     def prepare(self) -> None:
         """Refuse another way of making a model that the run has; what failed may be changed."""
-        models = self.audit.manifest.models
         if not self._known:
-            models.pop(self.model, None)
-        described = {"recipe": self.recipe.described()}
-        self.audit.manifest.agree_model(self.model, described, self.audit.run.folder)
+            self.audit.manifest.models.pop(self.model, None)
+        self._agree(recipe=self.recipe.described())
 
     def check(self) -> None:
         """Refuse, before a model is asked, what the run's model was not made of or cannot be."""
-        audit = self.audit
+        audit, tuned = self.audit, extra("models", "tuned")
         base, revision = self._base
         try:
             digest = identify_model(base, revision).digest
         except SettingsError as error:
-            raise SettingsError(
-                str(error).replace("setting 'model'", "setting 'reference_model'")
-            ) from error
-        described = {"base": {"name": base, "revision": revision, "digest": digest}}
-        audit.manifest.agree_model(self.model, described, audit.run.folder)
+            said = str(error).replace("setting 'model'", "setting 'reference_model'")
+            raise SettingsError(said) from error
+        self._agree(base={"name": base, "revision": revision, "digest": digest})
         if self.model == _CANDIDATE:
-            found = audit.digest_input("candidate_from", texts_for(audit, "candidate_from").files)
-            audit.manifest.agree_model(self.model, {"texts": found}, audit.run.folder)
+            files = texts_for(audit, "candidate_from").files
+            self._agree(texts=audit.digest_input("candidate_from", files))
         if self._known:
             return
-        if (reason := extra("models", "tuned").why_no_finetuning()) is not None:
+        if (reason := tuned.why_no_finetuning()) is not None:
             raise SettingsError(reason)
-        extra("models", "tuned").check_base(base, revision, self.recipe)
+        tuned.check_base(base, revision, self.recipe)
         self._check_tokens()
         if self.model == _CANDIDATE and (n := len(self._texts)) < _FEWEST:
             raise SettingsError(
                 f"setting 'candidate_from': there are {n} texts in it; give at least {_FEWEST}"
             )
+
+    def _agree(self, **described: object) -> None:
+        self.audit.agree(described, self.model)
 
     @property
     def is_wanted(self) -> bool:
@@ -239,15 +219,13 @@ class TunedModel:
         return not (there and self._is_of_these_texts)
 
     def making(self) -> Making:
-        """Say what it is made of, its texts among that."""
         base, revision = self._base
         making: Making = extra("models", "tuned").Making(
             base=base, revision=revision, texts=self._texts, recipe=self.recipe
         )
         return making
 
-    def take_up(self, making: Making, made: Made) -> None:
-        """Record a model that was made, and remove what an earlier one of other texts answered."""
+    def record(self, making: Making, made: Made) -> None:
         audit = self.audit
         name = made.path.relative_to(audit.run.folder).as_posix()
         digest = identify_model(str(made.path), None).digest
@@ -263,26 +241,26 @@ class TunedModel:
 
     def left(self) -> Iterator[tuple[str, str]]:
         """Say how long training is, and what it takes; of shadow models once for all."""
-        shadow = self._named.role == SHADOW
-        if shadow and self._named.number:
+        if self._is_shadow and self._named.number:
             return
         said = self.model != SELF_PROMPT or not GenerationsStage(self.audit).n_missing()
         if self._known and said and not self._asked.is_incomplete() and self._is_of_these_texts:
             return
-        n_models, name = 1, f"model {self.model}"
-        if shadow:
+        n_models, name, (base, revision) = 1, f"model {self.model}", self._base
+        if self._is_shadow:
             n_models = self.audit.settings.shadows or 1
             name = f"{n_models} shadow models"
-        base, revision = self._base
-        n_texts, recipe = self.n_texts, self.recipe
         each = " each" if n_models > 1 else ""
-        steps = n_models * recipe.steps(n_texts)
-        yield name, f"{base} tuned on {n_texts:,} texts{each}: {steps:,} steps"
-        yield f"{name}, size", f"{extra('models', 'tuned').sizes(base, revision, recipe)}{each}"
+        steps = f"{n_models * self.recipe.steps(self.n_texts):,} steps"
+        yield name, f"{base} tuned on {self.n_texts:,} texts{each}: {steps}"
+        yield (
+            f"{name}, size",
+            f"{extra('models', 'tuned').sizes(base, revision, self.recipe)}{each}",
+        )
 
     @property
     def _known(self) -> dict[str, Any]:
-        """What the run says of the model; nothing where it has not made it."""
+        """What the run says of the model; empty where it has not made it."""
         known = self.audit.manifest.models.get(self.model, {})
         return known if "source" in known else {}
 
@@ -295,7 +273,6 @@ class TunedModel:
 
     @property
     def recipe(self) -> Recipe:
-        """How it is tuned."""
         settings = self.audit.settings
         return replace(
             RECIPES["reference"],
@@ -305,7 +282,7 @@ class TunedModel:
             batch_size=settings.tuning_batch,
             max_tokens=settings.tuning_tokens,
             rank=settings.tuning_rank,
-            held_out=0.0 if self._named.role == SHADOW else _HELD_OUT,
+            held_out=0.0 if self._is_shadow else _HELD_OUT,
             seed=(settings.seed + self._named.number) % 2**31,
         )
 
@@ -315,7 +292,7 @@ class TunedModel:
         audit, settings = self.audit, self.audit.settings
         if settings.reference_model is not None:
             return weights_source(settings.reference_model, settings.reference_revision)
-        if is_remote(audit, "target"):
+        if sessions.is_remote(audit, "target"):
             raise SettingsError(
                 f"the model {self.model!r} is tuned from the target's base, which an endpoint does "
                 "not give; give it as 'reference_model'"
@@ -324,17 +301,14 @@ class TunedModel:
 
     @property
     def _texts(self) -> list[str]:
-        audit = self.audit
         if self.model == SELF_PROMPT:
-            return generations_of(audit)
+            return generations_of(self.audit)
         if self.model == _CANDIDATE:
-            return texts_of(texts_for(audit, "candidate_from"))
-        learnt = halves(audit, self.model).filter("learnt", "trained")
-        return learnt["target"].to_list()
+            return texts_of(texts_for(self.audit, "candidate_from"))
+        return halves(self.audit, self.model).filter("learnt", "trained")["target"].to_list()
 
     @property
     def n_texts(self) -> int:
-        """Count its texts, before they are there."""
         if self.model == SELF_PROMPT:
             return self.audit.settings.generations
         if self.model == _CANDIDATE:
@@ -345,7 +319,7 @@ class TunedModel:
     def _check_tokens(self) -> None:
         """Refuse a base that reads other tokens: probabilities per token would not compare."""
         audit, settings = self.audit, self.audit.settings
-        if is_remote(audit, "target") or settings.reference_model is None:
+        if sessions.is_remote(audit, "target") or settings.reference_model is None:
             return
         own = Tokenizer.load(settings.model, settings.revision)
         base = Tokenizer.load(*self._base, setting="reference_model")
@@ -359,16 +333,11 @@ class TunedModel:
             )
 
 
-# The stages that look whether the run's own models can be made, and make them.
-
-
-_NAME_DIGITS = 16  # of the digest of what a model is made of
-
-
 class TuningStage(Stage):
-    """Tune the models whose log-probabilities texts lack, as many at once as there are workers."""
+    """Tune the models that texts need, as many at once as there are workers."""
 
     name = "models"
+    part = "models"
 
     def __init__(self, audit: Audit, models: Iterable[str]) -> None:
         super().__init__(audit)
@@ -388,11 +357,11 @@ class TuningStage(Stage):
 
     def run(self) -> None:
         audit, folder = self.audit, self.audit.run.folder / "models"
-        wanted = {name: model for name, model in self._models.items() if model.is_wanted}
-        if wanted:
+        models = {name: model for name, model in self._models.items() if model.is_wanted}
+        if models:
             audit.begin_change()
             folder.mkdir(exist_ok=True)
-            self._make(wanted, folder)
+            self._make(models, folder)
         for work in folder.glob(".*.work"):
             shutil.rmtree(work, ignore_errors=True)
 
@@ -406,26 +375,12 @@ class TuningStage(Stage):
         def wanted() -> Iterator[Wanted]:
             for name, model in models.items():
                 begun[name] = making = model.making()
-                say(
-                    f"model {name}: {making.base} tuned on {len(making.texts):,} texts, "
-                    f"{making.recipe.steps(len(making.texts)):,} steps"
-                )
+                n, steps = len(making.texts), making.recipe.steps(len(making.texts))
+                say(f"model {name}: {making.base} tuned on {n:,} texts, {steps:,} steps")
                 yield name, making, folder / making.digest[:_NAME_DIGITS]
 
-        with closing(trained(self.audit.settings, self.audit.run.folder, wanted(), say)) as made:
+        with closing(
+            sessions.trained(self.audit.settings, self.audit.run.folder, wanted(), say)
+        ) as made:
             for name, there in made:
-                models[name].take_up(begun.pop(name), there)
-
-
-class BeforeTuningStage(Stage):
-    """Look whether the models can be made, before any is asked."""
-
-    name = "references"
-
-    def __init__(self, audit: Audit, generations: GenerationsStage, tuning: TuningStage) -> None:
-        super().__init__(audit)
-        self._stages = (generations, tuning)
-
-    def run(self) -> None:
-        for stage in self._stages:
-            stage.check()
+                models[name].record(begun.pop(name), there)

@@ -1,43 +1,41 @@
-"""What the texts show before a model is asked, and verdicts from scores."""
+"""The stages from evidence to answers: scores, what the texts show alone, verdicts, summaries."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from hashlib import sha256
 from itertools import chain
-from typing import Any
+from typing import Any, Final, TypeAlias
 
 import polars as pl
 
-from mia_batch.attacks import Attack, score_by
-from mia_batch.attacks.attack import CODEC, COMBINATION
+from mia_batch import schemas
+from mia_batch.attacks import Attack, find_unscored, score, score_by
+from mia_batch.attacks.attack import CODEC, COMBINATION, REFERENCE_TEXT, TEXT, among
 from mia_batch.diagnostics.preflight import check_targets, with_undeclared
-from mia_batch.diagnostics.unscored import class_rows, find_uneven_scores, uneven_findings
+from mia_batch.diagnostics.unscored import (
+    class_rows,
+    count_reasons,
+    find_uneven_scores,
+    uneven_findings,
+)
 from mia_batch.errors import SettingsError
+from mia_batch.evidence.parts import scan_parts
+from mia_batch.features import feature_fields
+from mia_batch.inference import findings as checks
+from mia_batch.inference import sets
 from mia_batch.inference.comparison import read_comparison_sets
 from mia_batch.inference.conformal import score_errors
 from mia_batch.inference.e_values import RoundsTest
-from mia_batch.inference.findings import (
-    VerdictPlan,
-    finding_rows,
-    gate_findings,
-    gate_verdict,
-    plan_findings,
-    preregister,
-    reported_findings,
-    role_counts,
-    role_findings,
-    why_withheld,
-    withhold,
+from mia_batch.inference.findings import VerdictPlan, finding_rows, role_counts
+from mia_batch.inference.memory import (
+    common_targets,
+    verbatim_findings,
+    verbatim_runs,
+    without_common,
 )
-from mia_batch.inference.memory import verbatim_runs
-from mia_batch.inference.sets import (
-    FEW_BOOKS,
-    codec_findings,
-    combination_findings,
-    few_books_findings,
-    infer_dataset,
-)
+from mia_batch.inference.rollup import perplexities, rollup
 from mia_batch.inference.verdicts import (
     placebo_findings,
     power_findings,
@@ -46,90 +44,69 @@ from mia_batch.inference.verdicts import (
 )
 from mia_batch.inference.yardstick import YARDSTICK_CHECKS, null_audit_findings, yardstick_findings
 from mia_batch.kernels import count_words
-from mia_batch.metrics.measure import measure
-from mia_batch.pipeline.choice import verdict_plan
-from mia_batch.pipeline.context import Audit
+from mia_batch.metrics.measure import curves, measure
+from mia_batch.pipeline.context import Audit, verdict_plan
 from mia_batch.pipeline.run import Run
-from mia_batch.pipeline.stages.stage import Stage
-from mia_batch.pipeline.stages.views import prompts_of, views_of
-from mia_batch.prompts.views import View
+from mia_batch.pipeline.stages import Stage
+from mia_batch.pipeline.stages.extraction import passages_of
+from mia_batch.pipeline.stages.features import parts_digest
+from mia_batch.pipeline.stages.views import STAGE_VIEWS, models_of, prompts_of, views_of
+from mia_batch.prompts.views import RunModel, View
 from mia_batch.report import preflight_sentences, sentences
 from mia_batch.report.sentences import gate_sentence, power_sentences
-from mia_batch.schemas import Blind, Findings, Metrics, Scores, Targets, Verdicts
 from mia_batch.settings import Settings, VerdictSettings
-from mia_batch.tables import sink, sink_frames
+from mia_batch.tables import digest, sink, sink_frames
 
 # What the model was given of the texts, and what kinds of answers came back.
 
-
-GIVEN = ("prompts", "endpoint", "answers", "held_back", "chance")
-"""Checks of these rows."""
+Rows: TypeAlias = Iterator[dict[str, Any]]
 _MOST = 1_000  # texts
 _HELD_BACK = ("filtered", "refusal")
 
 
-def _endpoint(audit: Audit) -> pl.DataFrame:
-    """Rows of check ``endpoint``: whether it honours the fields that act on the draw."""
+def _endpoint(audit: Audit) -> Rows:
+    """Rows on whether it honours the fields that act on the draw."""
     said = audit.manifest.engines.get("samples of target", {}).get("capabilities", {})
     honours = {"n": said.get("n"), "seed": said.get("seed"), "top_k": said.get("top_k")}
     honours |= {"temperature 0": said.get("greedy"), **said.get("neutral", {})}
     honours |= dict.fromkeys(said.get("dialect", {}).get("withdrawn", ()), "refused")
-    return finding_rows(
-        "endpoint",
-        (
-            {"subject": name, "statistic": "honour", "verdict": word}
-            for name, word in honours.items()
-            if word is not None
-        ),
-    )
+    for name, word in honours.items():
+        if word is not None:
+            yield {"subject": name, "statistic": "honour", "verdict": word}
 
 
-def _answers(audit: Audit) -> pl.DataFrame:
-    """Rows of check ``answers``: how many answers of each kind came to each kind of prompt.
-
-    ``failed`` ones have no answer; those ``cut`` ended before their reference's length.
-    """
+def _answers(audit: Audit) -> Rows:
+    """Rows on how many answers of each kind came to each prompt; ``cut`` ones ended too early."""
     samples = audit.run.scan("samples").filter(pl.col("model") == "target")
-    kind = pl.col("answer").cast(pl.String).fill_null("failed")
     recorded = pl.col("answer").is_null() & pl.col("reason").is_null()
     counted = (
         samples.filter(~recorded)
-        .group_by("view", kind=kind)
-        .agg(n=pl.len(), cut=pl.col("short").sum(), reason=pl.col("reason").mode().min())
-        .sort("view", "n", "kind", descending=[False, True, False])
+        .group_by("view", statistic=pl.col("answer").cast(pl.String).fill_null("failed"))
+        .agg(value=pl.len(), cut=pl.col("short").sum(), reason=pl.col("reason").mode().min())
+        .sort("view", "value", "statistic", descending=[False, True, False])
+        .rename({"view": "subject"})
         .collect(engine="streaming")
     )
-    rows = [
-        {"subject": row["view"], "statistic": row["kind"], "value": row["n"]}
-        | {"reason": row["reason"]}
-        for row in counted.iter_rows(named=True)
-    ]
-    cut = counted.group_by("view", maintain_order=True).agg(pl.col("cut").sum())
-    rows += [
-        {"subject": view, "statistic": "cut", "value": value, "reason": None}
-        for view, value in cut.iter_rows()
-    ]
-    return finding_rows("answers", rows)
+    cut = counted.group_by("subject", maintain_order=True).agg(value=pl.col("cut").sum())
+    yield from counted.drop("cut").to_dicts()
+    yield from cut.with_columns(statistic=pl.lit("cut"), reason=None).to_dicts()
 
 
-def _chance(audit: Audit) -> pl.DataFrame:
-    """Rows of check ``chance``: the loss of each model here, beside that of guessing (``high``)."""
+def _chance(audit: Audit) -> Rows:
+    """Rows of the loss of each model here, and that of guessing (``high``)."""
     engines = audit.manifest.engines.items()
     named = {name.removeprefix("logprobs of "): engine.get("chance") for name, engine in engines}
     chances = {model: chance for model, chance in named.items() if chance is not None}
     read = audit.run.scan("logprobs").filter(pl.col("model").is_in([*chances]), view="text")
     losses = read.group_by("model").agg(-pl.col("logprob").explode().mean()).sort("model")
-    rows: list[dict[str, object]] = []
-    for model, loss in losses.collect(engine="streaming").iter_rows():
-        if loss is not None:
-            verdict = "better" if loss < chances[model] else "no_better"
-            row = {"statistic": "nats_per_token", "value": loss, "high": chances[model]}
-            rows.append({"subject": model, "verdict": verdict, **row})
-    return finding_rows("chance", rows)
+    for model, loss in losses.drop_nulls().collect(engine="streaming").iter_rows():
+        verdict = "better" if loss < chances[model] else "no_better"
+        row = {"statistic": "nats_per_token", "value": loss, "high": chances[model]}
+        yield {"subject": model, "verdict": verdict, **row}
 
 
-def _held_back(audit: Audit) -> pl.DataFrame:
-    """Rows of check ``held_back``: answers ``filtered`` or refused more often about one class.
+def _held_back(audit: Audit) -> Rows:
+    """Rows of answers ``filtered`` or refused more often about one class.
 
     Texts of unknown membership are compared with the non-members, as ``targets``.
     """
@@ -143,54 +120,46 @@ def _held_back(audit: Audit) -> pl.DataFrame:
     )
     name = "targets" if unknown else "members"
     labelled = targets.with_columns(member=member.fill_null(own))
-    rows: list[dict[str, object]] = []
     for kind in _HELD_BACK if classes == 2 else ():
         held = samples.filter(pl.col("answer") == kind).select("target_id", held=True).unique()
         if held.limit(1).collect().is_empty():
             continue
-        told = labelled.join(held, on="target_id", how="left", maintain_order="left")
-        told = told.with_columns(pl.when(pl.col("held").is_null()).then(0.0).alias(kind))
-        found = find_uneven_scores(told, pl.lit(value=True), [kind])
+        rows = labelled.join(held, on="target_id", how="left", maintain_order="left")
+        rows = rows.with_columns(pl.when(pl.col("held").is_null()).then(0.0).alias(kind))
+        found = find_uneven_scores(rows, pl.lit(value=True), [kind])
         if found is not None:
             of = {"statistic": kind, "value": found.difference, "p_value": found.p_value}
-            rows += [of | {"subject": name}, *class_rows(found, (name, "non-members"))]
-    return finding_rows("held_back", rows)
+            yield from (of | {"subject": name}, *class_rows(found, (name, "non-members")))
 
 
-def _prompts(audit: Audit) -> pl.DataFrame:
-    """Rows of check ``prompts``: words given to the target model, by kind of prompt.
+def _prompts(audit: Audit) -> Rows:
+    """Rows of words given to the target model, by kind of prompt, of the first 1,000 audited texts.
 
-    Of the first 1,000 audited texts by ``target_id``. Verdict ``prefix_of_work``, or in a chat
-    ``instruction_and_prefix``, as the prompt's class; of questions ``question_and_text``, with the
-    number of all answers, and of those that name no label or several.
+    Of questions with the number of all answers, and of those that name no label or several.
     """
-    run, chat = audit.run, audit.settings.chat
+    run, settings = audit.run, audit.settings
     asked = run.scan("targets").filter(pl.col("reason").is_null(), role="target")
     some = asked.bottom_k(_MOST, by="target_id").collect(engine="streaming")
-    rows: list[dict[str, object]] = []
-    for view in views_of(audit, "samples"):
-        prompts = prompts_of(run, view, some) if view.model == "target" else some.clear()
+    for view in (view for view in views_of(audit, "samples") if view.model == "target"):
+        prompts = prompts_of(run, view, some)
         if prompts.is_empty():
             continue
-        words = prompts.select(count_words("context", words=audit.settings.word_rule)).to_series()
-        kind = "instruction_and_prefix" if chat else "prefix_of_work"
-        kind = "question_and_text" if view.question else kind
-        figures = {
+        words = prompts.select(count_words("context", words=settings.word_rule)).to_series()
+        kind = "instruction_and_prefix" if settings.chat else "prefix_of_work"
+        figures: dict[str, object] = {
             "n_prompts": words.len(),
             "words_given_mean": words.mean(),
             "words_given_least": words.min(),
             "words_given_most": words.max(),
-            **(_answered(audit, view) if view.question else {}),
         }
-        rows += [
-            {"subject": view.name, "statistic": name, "value": value, "verdict": kind}
-            for name, value in figures.items()
-        ]
-    return finding_rows("prompts", rows)
+        if view.question:
+            kind = "question_and_text"
+            figures |= _answered(audit, view)
+        for name, value in figures.items():
+            yield {"subject": view.name, "statistic": name, "value": value, "verdict": kind}
 
 
 def _answered(audit: Audit, view: View) -> dict[str, object]:
-    """Count the answers to questions, and tell of those that cannot be read."""
     answers = audit.run.scan("features").filter(
         pl.col("words_candidate").is_not_null(), model=view.model, view=view.name
     )
@@ -204,10 +173,19 @@ def _answered(audit: Audit, view: View) -> dict[str, object]:
     return found
 
 
+_CHECKS: Final[dict[str, Callable[[Audit], Rows]]] = {
+    "prompts": _prompts,
+    "endpoint": _endpoint,
+    "answers": _answers,
+    "held_back": _held_back,
+    "chance": _chance,
+}
+"""What the model was given, and what kinds of answers came back, by check."""
+
+
 # What is found about all attacks together, and about all texts together.
 
-
-OF_SETS = ("combination", "codec", "dataset_inference")
+SET_CHECKS = ("combination", "codec", "dataset_inference")
 """Names of the checks."""
 
 
@@ -217,24 +195,23 @@ def set_answers(
     plan: VerdictPlan,
     found: pl.DataFrame,
     *,
-    told_apart: bool,
+    separable: bool,
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return verdicts and findings; ``found`` are those made before scores.
+    """Return verdicts and findings about the texts together; ``found`` are those before scores.
 
-    ``told_apart``: the sets can be told apart without the model, and that closes dataset inference.
-    Dataset inference is made where the run is about all texts together.
+    Sets that are ``separable`` without the model close dataset inference.
     """
     names = {attack.name for attack in attacks}
-    verdicts: list[pl.DataFrame] = [Verdicts.create_empty()]
-    findings: list[pl.DataFrame] = [Findings.create_empty()]
+    verdicts: list[pl.DataFrame] = [schemas.Verdicts.create_empty()]
+    findings: list[pl.DataFrame] = [schemas.Findings.create_empty()]
     has_nulls = bool(role_counts(found)["n_nulls"])
     if COMBINATION in names:
-        findings.append(combination_findings(scores))
+        findings.append(sets.combination_findings(scores))
     if CODEC in names and has_nulls:
-        findings.append(codec_findings(scores))
+        findings.append(sets.codec_findings(scores))
     weighed = [attack.name for attack in attacks if attack.evidence != "scores"]
     if plan.level == "collection" and has_nulls and len(weighed) > 1:
-        inferred = infer_dataset(scores, weighed, plan, separable=told_apart)
+        inferred = sets.infer_dataset(scores, weighed, plan, separable=separable)
         verdicts.append(inferred.verdict())
         findings.append(inferred.findings())
     return pl.concat(verdicts), pl.concat(findings)
@@ -242,97 +219,28 @@ def set_answers(
 
 # From targets and scores to findings, metrics and verdicts.
 
-
 _MOST_ERRORS = 20_000  # targets and non-members whose sampling error is measured
 _FROM_SCORES = (
-    "power",
-    "gate",
-    "verbatim",
-    "plan",
-    "reported",
-    "placebo",
-    "e_values",
-    "uneven_scores",
-    "null_audits",
-    *FEW_BOOKS,
-    *GIVEN,
-    *OF_SETS,
+    *("power", "gate", "verbatim", "plan", "reported", "placebo", "e_values"),
+    *("uneven_scores", "null_audits"),
+    *sets.FEW_BOOKS,
+    *_CHECKS,
+    *SET_CHECKS,
     *YARDSTICK_CHECKS,
 )
 
 
 def plan_power(targets: pl.LazyFrame, plan: VerdictPlan) -> pl.DataFrame:
     """Find what the planned test can show at best; nothing without texts to compare."""
-    roles = role_counts(role_findings(targets))
+    roles = role_counts(checks.role_findings(targets))
     if not (roles["n_unknown"] and roles["n_nulls"]):
         return finding_rows("power", [])
-    keys = targets.select(name for name in Scores.column_names() if name in Targets.column_names())
+    own = {*schemas.Targets.column_names()}
+    keys = targets.select(name for name in schemas.Scores.column_names() if name in own)
     return power_findings(keys.collect(engine="streaming").lazy(), plan)
 
 
-def evaluate(audit: Audit) -> None:
-    """Write metrics, verdicts, and findings anew: those before any score and what scores add."""
-    settings, attacks, plan, run = audit.settings, audit.attacks, audit.plan, audit.run
-    preregistered = audit.manifest.plan
-    given = [check(audit) for check in (_prompts, _endpoint, _answers, _held_back, _chance)]
-    before = run.scan("findings").collect()
-    before = before.filter(~pl.col("check").is_in(_FROM_SCORES))
-    planned = plan_findings(plan, preregistered, _rests_on(audit))
-    gate = gate_findings(before, exploratory=settings.exploratory)
-    withheld, weighed_by = why_withheld(gate), None
-    if gate_verdict(gate) == "weighted":
-        weighed_by = _of_targets(run.scan("blind").collect())  # scores that nulls are weighted by
-    scores, names = run.scan("scores"), [attack.name for attack in attacks]
-    metrics: pl.DataFrame = Metrics.create_empty()
-    in_rounds = plan.adjustment == "e-bh"  # what is scored depends on scores: no other answer
-    if not in_rounds:
-        metrics = measure(
-            scores,
-            names,
-            blind_scores=run.scan("blind"),
-            blind_metrics=run.scan("blind_metrics").collect(),
-            preset=settings.preset,
-            slice_by=settings.slice_by,
-            primary=plan.primary,
-            seed=settings.seed,
-        )
-    sink(metrics, run.path("metrics"), Metrics)
-    as_planned = planned["verdict"].item(0) == "as_planned"
-    as_planned &= gate_verdict(gate) != "exploratory"
-    made = _verdicts(audit, before, weighed_by)
-    found = [plan_power(scores, plan)]
-    if not in_rounds:
-        told_apart = withheld is not None or _separable(before, "members")
-        of_sets, found_of_sets = set_answers(scores, attacks, plan, before, told_apart=told_apart)
-        made = chain(made, [of_sets])
-        primary_first = sorted(names, key=lambda name: name != plan.primary)
-        uneven = uneven_findings(scores, primary_first, run.scan("unscored"))
-        roles, runs = role_counts(before), _yardstick_runs(audit)
-        tested = bool(roles["n_unknown"] and roles["n_nulls"]) and withheld is None
-        known = yardstick_findings(scores, plan, runs, tested=tested)
-        found += [uneven, found_of_sets, known]
-    if withheld is not None and weighed_by is None:
-        made = (withhold(rows, withheld) for rows in made)
-    if not as_planned:
-        made = (rows.with_columns(planned=False) for rows in made)
-    sink_frames(made, run.path("verdicts"), Verdicts)
-    if withheld is None or weighed_by is not None:
-        reported = reported_findings(run.scan("verdicts"), plan)
-        found.append(reported)
-        if in_rounds:
-            found.append(RoundsTest(read_comparison_sets(scores), plan).findings(scores))
-        else:
-            found.append(placebo_findings(scores, plan, reported, weighed_by))
-    if withheld is None and not in_rounds:
-        recorded = preregistered.get("attacks") if as_planned else None
-        found.append(few_books_findings(scores, names, plan, recorded))
-        found.append(null_audit_findings(scores, plan))
-    rows = [before, *given, planned, gate, *found]
-    sink(pl.concat(rows), run.path("findings"), Findings)
-
-
 def _yardstick_runs(audit: Audit) -> pl.DataFrame:
-    """Find the longest run of words that came out of each text of the yardstick."""
     settings, run = audit.settings, audit.run
     own = run.scan("targets").filter(role="yardstick")
     n_words = count_words("reference", words=settings.word_rule)
@@ -354,26 +262,30 @@ def _verdicts(
 ) -> Iterator[pl.DataFrame]:
     """Yield the verdicts table, the primary attack's targets with their sampling error."""
     attacks, plan, run = audit.attacks, audit.plan, audit.run
-    yield Verdicts.create_empty()
+    yield schemas.Verdicts.create_empty()
     roles = role_counts(found)
     if not (roles["n_nulls"] or roles["n_canaries"]):
         return
-    scores = run.scan("scores")
     primary = next(attack for attack in attacks if attack.name == plan.primary)
     errors = None
     sampled = any(run.path("features").glob("*.parquet"))
     alone = primary.evidence == "samples" and not primary.logprobs
     if roles["n_nulls"] and alone and sampled:
         errors = _sampling_errors(audit.settings.continuations, primary, run)
-    names = [attack.name for attack in attacks]
-    for rows in verdicts(scores, names, plan, blind_warns=blind_warns(found), blind=blind):
-        if errors is None or rows.is_empty() or rows["attack"][0] != plan.primary:
-            yield rows  # frames are of one attack each
+    names, warns = [attack.name for attack in attacks], blind_warns(found)
+    for rows in verdicts(run.scan("scores"), names, plan, blind_warns=warns, blind=blind):
+        # Frames are of one attack each.
+        if errors is not None and not rows.is_empty() and rows["attack"][0] == plan.primary:
+            own = rows.select(target_id="key").join(
+                errors, on="target_id", how="left", maintain_order="left"
+            )
+            error = pl.when(pl.col("level") == "target").then(own["standard_error"])
+            yield rows.with_columns(standard_error=error)
         else:
-            yield _with_errors(rows, errors)
+            yield rows
 
 
-def _of_targets(blind: pl.DataFrame) -> pl.DataFrame:
+def _blind_of_targets(blind: pl.DataFrame) -> pl.DataFrame:
     """Keep the blind scores that tell targets from nulls."""
     return blind.select("target_id", pl.col("^targets_.*$")).drop_nulls()
 
@@ -388,19 +300,11 @@ def _separable(findings: pl.DataFrame, subject: str) -> bool:
     return not found.is_empty()
 
 
-def _with_errors(rows: pl.DataFrame, errors: pl.DataFrame) -> pl.DataFrame:
-    found = rows.select("key").join(
-        errors, left_on="key", right_on="target_id", how="left", maintain_order="left"
-    )
-    is_target = pl.col("level") == "target"
-    return rows.with_columns(standard_error=pl.when(is_target).then(found["standard_error"]))
-
-
 def _sampling_errors(samples: int, attack: Attack, run: Run) -> pl.DataFrame:
     """Measure the sampling error of the first targets and non-members by ``target_id``."""
-    table = run.scan("scores")
     scores = (
-        table.filter(pl.col("role").is_in(["target", "non_member"]))
+        run.scan("scores")
+        .filter(pl.col("role").is_in(["target", "non_member"]))
         .select("target_id", score=attack.name)
         .bottom_k(_MOST_ERRORS, by="target_id")
         .collect(engine="streaming")
@@ -420,6 +324,7 @@ class PreflightStage(Stage):
     part = "texts"
     makes = ("findings", "blind", "blind_metrics")
     reads = ("targets",)
+    undoes = ("verdicts",)
 
     def fingerprint(self) -> dict[str, Any]:
         """Texts, and the plan less its attack: what is checked does not depend on scores."""
@@ -429,44 +334,38 @@ class PreflightStage(Stage):
         return {"targets": self.audit.manifest.made.get("targets"), "plan": plan, "form": 2}
 
     def left(self) -> Iterator[tuple[str, str]]:
-        """Say what the planned test can show, and whether the run would stop for it."""
         targets = with_undeclared(self.audit.target_table())
-        found = pl.concat([role_findings(targets), plan_power(targets, self.audit.plan)])
+        found = pl.concat([checks.role_findings(targets), plan_power(targets, self.audit.plan)])
         yield from (("power", sentence) for sentence in preflight_sentences(found))
         if self._why_to_stop(found, targets):
             yield "power", "So the run stops before anything is asked; --anyway goes on."
 
     def run(self) -> None:
+        super().run()
         audit = self.audit
-        if not self.is_fresh:
-            audit.manifest.made.pop("verdicts", None)  # findings lose what these added
-            audit.manifest.made.pop(self.name, None)
-            audit.save()
-            self._write()
-            self.done()
         before = audit.run["findings"].filter(pl.col("check") != "gate")
-        gate = gate_findings(before, exploratory=audit.settings.exploratory)
+        gate = checks.gate_findings(before, exploratory=audit.settings.exploratory)
         for sentence in preflight_sentences(found := pl.concat([before, gate])):
             audit.observer.stage(sentence)
         if (why := self._why_to_stop(found, audit.run.scan("targets"))) is not None:
             raise SettingsError(f"{why} Nothing was asked of the model; --anyway goes on")
 
-    def _write(self) -> None:
+    def make(self) -> None:
         run, plan = self.audit.run, self.audit.plan
         targets = run.scan("targets")
         checked = check_targets(targets, seed=self.audit.settings.seed)
-        blind = _of_targets(checked.blind_scores)
+        blind = _blind_of_targets(checked.blind_scores)
         weights = weight_findings(targets, blind, checked.findings, plan)
-        rows = [role_findings(targets), checked.findings, weights, plan_power(targets, plan)]
-        sink(checked.blind_scores, run.path("blind"), Blind)
-        sink(checked.blind_metrics, run.path("blind_metrics"), Metrics)
-        sink(pl.concat(rows), run.path("findings"), Findings)
+        rows = [checks.role_findings(targets), checked.findings, weights, plan_power(targets, plan)]
+        sink(checked.blind_scores, run.path("blind"), schemas.Blind)
+        sink(checked.blind_metrics, run.path("blind_metrics"), schemas.Metrics)
+        sink(pl.concat(rows), run.path("findings"), schemas.Findings)
 
     def _why_to_stop(self, found: pl.DataFrame, targets: pl.LazyFrame) -> str | None:
         """Say why no answer can come of evidence that would cost something; None where one may."""
         decides = "together" if self.audit.plan.level == "collection" else "needed"
         power = found.filter(check="power", statistic=decides)
-        is_withheld = gate_verdict(found) == "withheld"
+        is_withheld = checks.gate_verdict(found) == "withheld"
         labelled = targets.filter("member", pl.col("role") == "target").head(1)
         if (
             self.audit.settings.anyway
@@ -486,29 +385,81 @@ class VerdictsStage(Stage):
     part = "answers"
     makes = ("metrics", "verdicts")
     reads = ("scores", "unscored")
+    undoes = ("summary",)
+    doing = "measuring the attacks"
 
     def fingerprint(self) -> dict[str, Any]:
         """Scores, checks of the texts, the plan made before, and the settings of answers."""
-        audit = self.audit
+        manifest = self.audit.manifest
         names = {*VerdictSettings.model_fields, "slice_by", "preset", "seed"} - {"anyway"}
-        made = audit.manifest.made
         return {
-            "scores": made.get("scores"),
-            "preflight": made.get("preflight"),
+            "scores": manifest.made.get("scores"),
+            "preflight": manifest.made.get("preflight"),
             "form": 8,  # of what is found
-            "plan": [audit.manifest.plan.get(name) for name in ("sha256", "rests_on", "attacks")],
-            "settings": audit.settings.model_dump(mode="json", include=names),
+            "plan": [manifest.plan.get(name) for name in ("sha256", "rests_on", "attacks")],
+            "settings": self.audit.settings.model_dump(mode="json", include=names),
         }
 
-    def run(self) -> None:
-        audit = self.audit
-        if self.is_fresh:
-            return
-        audit.observer.stage("measuring the attacks")
-        audit.manifest.made.pop("summary", None)  # its findings go
-        self.forget()
-        evaluate(audit)
-        self.done()
+    def make(self) -> None:
+        """Write metrics, verdicts, and findings anew: those of before, and what scores add."""
+        audit, attacks, plan, run = self.audit, self.audit.attacks, self.audit.plan, self.audit.run
+        settings = audit.settings
+        preregistered, scores = audit.manifest.plan, run.scan("scores")
+        names = [attack.name for attack in attacks]
+        given = [finding_rows(name, check(audit)) for name, check in _CHECKS.items()]
+        before = run.scan("findings").collect()
+        before = before.filter(~pl.col("check").is_in(_FROM_SCORES))
+        planned = checks.plan_findings(plan, preregistered, _rests_on(audit))
+        gate = checks.gate_findings(before, exploratory=settings.exploratory)
+        withheld, blind = checks.why_withheld(gate), None
+        if checks.gate_verdict(gate) == "weighted":
+            blind = _blind_of_targets(run.scan("blind").collect())  # by which nulls are weighted
+        is_shown = withheld is None or blind is not None
+        in_rounds = plan.adjustment == "e-bh"  # what is scored depends on scores: no other answer
+        metrics: pl.DataFrame = schemas.Metrics.create_empty()
+        if not in_rounds:
+            metrics = measure(
+                scores,
+                names,
+                blind_scores=run.scan("blind"),
+                blind_metrics=run.scan("blind_metrics").collect(),
+                preset=settings.preset,
+                slice_by=settings.slice_by,
+                primary=plan.primary,
+                seed=settings.seed,
+            )
+        sink(metrics, run.path("metrics"), schemas.Metrics)
+        as_planned = planned["verdict"].item(0) == "as_planned"
+        as_planned &= checks.gate_verdict(gate) != "exploratory"
+        made = _verdicts(audit, before, blind)
+        found = [plan_power(scores, plan)]
+        if not in_rounds:
+            separable = withheld is not None or _separable(before, "members")
+            of_sets, found_of_sets = set_answers(scores, attacks, plan, before, separable=separable)
+            made = chain(made, [of_sets])
+            primary_first = sorted(names, key=lambda name: name != plan.primary)
+            found += [uneven_findings(scores, primary_first, run.scan("unscored")), found_of_sets]
+            roles = role_counts(before)
+            tested = bool(roles["n_unknown"] and roles["n_nulls"]) and withheld is None
+            found.append(yardstick_findings(scores, plan, _yardstick_runs(audit), tested=tested))
+        if not is_shown and withheld is not None:
+            made = (checks.withhold(rows, withheld) for rows in made)
+        if not as_planned:
+            made = (rows.with_columns(planned=False) for rows in made)
+        sink_frames(made, run.path("verdicts"), schemas.Verdicts)
+        if is_shown:
+            reported = checks.reported_findings(run.scan("verdicts"), plan)
+            test = RoundsTest(read_comparison_sets(scores), plan) if in_rounds else None
+            by_test = (
+                test.findings(scores) if test else placebo_findings(scores, plan, reported, blind)
+            )
+            found += [reported, by_test]
+        if withheld is None and not in_rounds:
+            recorded = preregistered.get("attacks") if as_planned else None
+            found.append(sets.few_books_findings(scores, names, plan, recorded))
+            found.append(null_audit_findings(scores, plan))
+        rows = pl.concat([before, *given, planned, gate, *found])
+        sink(rows, run.path("findings"), schemas.Findings)
 
 
 def record_plan(audit: Audit) -> None:
@@ -516,7 +467,9 @@ def record_plan(audit: Audit) -> None:
     if not audit.manifest.plan:
         seen = audit.run.path("scores").exists()
         names = [attack.name for attack in audit.attacks]
-        audit.manifest.plan = preregister(audit.plan, None if seen else _rests_on(audit), names)
+        audit.manifest.plan = checks.preregister(
+            audit.plan, None if seen else _rests_on(audit), names
+        )
         audit.save()
 
 
@@ -529,3 +482,242 @@ def _rests_on(audit: Audit) -> dict[str, int | str]:
         "input": texts["input"],
         **{role: each for role, each in texts["reference_sets"].items() if role != "yardstick"},
     }
+
+
+# From evidence to scores, and from verdicts to the tables that a report shows.
+
+_MOST_LOST = 0.5  # of the answers about a target
+_NOT_ASKED = "not asked: its group was decided before, or has more windows than are compared"
+
+
+class ScoresStage(Stage):
+    """Apply the attacks, and say why scores are missing."""
+
+    name = "scores"
+    part = "scores"
+    makes = ("scores", "unscored")
+    reads = ("samples", "features", "logprobs")
+
+    def fingerprint(self) -> dict[str, Any]:
+        audit, run = self.audit, self.audit.run
+        formulas = b"".join(attack.expr.meta.serialize() for attack in audit.attacks)
+        own = [name for name in models_of(audit) if RunModel.of(name).is_made]
+        made = {name: audit.source(name)["digest"] for name in own}
+        parts = [p for name in ("features", "logprobs") for p in run.path(name).glob("*.parquet")]
+        return {
+            "attacks": [attack.name for attack in audit.attacks],
+            "formulas": sha256(formulas).hexdigest(),
+            "samples": {view.name: [view.n, view.samples] for view in views_of(audit, "samples")},
+            "logprobs": {"-".join(view.key): view.n for view in views_of(audit, "logprobs")},
+            "targets": audit.manifest.made["targets"],
+            **({"seed": audit.settings.seed} if _is_learned(audit) else {}),
+            **({"made": made} if made else {}),
+            "parts": parts_digest(sorted(parts, key=lambda part: part.name)),
+        }
+
+    def run(self) -> None:
+        self.audit.manifest.failed = _count_failures(self.audit)
+        self.doing = f"scoring {len(self.audit.attacks)} attacks"
+        super().run()
+
+    def make(self) -> None:
+        audit, run = self.audit, self.audit.run
+        record_plan(audit)
+        evidence = evidence_of(audit)
+        logprobs = evidence.get("logprobs")
+        targets = run.scan("targets")
+        frames = score(evidence["samples"], targets, audit.attacks, logprobs=logprobs)
+        sink_frames(frames, run.path("scores"), schemas.Scores)
+        if _is_learned(audit):
+            names = [attack.name for attack in audit.attacks if attack.evidence != "scores"]
+            learned = sets.combine(run.scan("scores"), names, seed=audit.settings.seed)
+            self._add(pl.Series(COMBINATION, learned, nan_to_null=True))
+        self._score_placebo(evidence)
+        samples, asked = run.scan("samples").filter(_within(audit)), asked_targets(audit)
+        unscored = find_unscored(
+            run.scan("scores"), samples, asked, audit.attacks, logprobs=logprobs
+        )
+        sink(unscored, run.path("unscored"), schemas.Unscored)
+
+    def _add(self, column: pl.Series) -> None:
+        run = self.audit.run
+        sink(run.scan("scores").with_columns(column), run.path("scores"), schemas.Scores)
+
+    def _score_placebo(self, evidence: Mapping[str, pl.LazyFrame]) -> None:
+        """Add the scores that the primary attack gives the reference model."""
+        audit, placebo = self.audit, self.audit.placebo
+        if placebo is None:
+            return
+        primary = next(attack for attack in audit.attacks if attack.name == audit.plan.primary)
+        other = {
+            kind: rows.filter(model="reference").with_columns(model=pl.lit("target"))
+            for kind, rows in evidence.items()
+        }
+        targets = audit.run.scan("targets")
+        frames = score(other["samples"], targets, [primary], logprobs=other.get("logprobs"))
+        self._add(pl.concat(frame[primary.name] for frame in frames).alias(placebo.name))
+
+
+def evidence_of(audit: Audit) -> dict[str, pl.LazyFrame]:
+    """Open what the attacks read; a run may have more than its settings ask for.
+
+    Where there is no sample the features have the columns that they would have.
+    """
+    features = audit.run.scan("features")
+    if not any(audit.run.path("features").glob("*.parquet")):
+        features = features.with_columns(
+            pl.lit(None, field.dtype).alias(field.name)
+            for field in feature_fields(audit.manifest.made["features"]["groups"])
+        )
+    evidence = {"samples": features.filter(_within(audit))}
+    if audit.reading("logprobs"):
+        wanted = [
+            among([view.key]) & (pl.col("view_index") < view.n)
+            for view in views_of(audit, "logprobs")
+        ]
+        rows = scan_parts(audit.run.path("logprobs"), schemas.LogProbs)
+        evidence["logprobs"] = rows.filter(pl.any_horizontal(wanted))
+    return evidence
+
+
+def asked_targets(audit: Audit) -> pl.LazyFrame:
+    """Open the targets; where groups stop when decided, with a reason for what was not asked."""
+    targets = audit.run.scan("targets")
+    if audit.plan.adjustment != "e-bh":
+        return targets
+    rows = [audit.run.scan(kind).select("target_id") for kind in ("samples", "logprobs")]
+    asked = pl.concat(rows).unique().collect(engine="streaming").to_series()
+    reason = pl.when(~pl.col("target_id").is_in(asked.implode())).then(pl.lit(_NOT_ASKED))
+    return targets.with_columns(reason=pl.coalesce("reason", reason))
+
+
+def _is_learned(audit: Audit) -> bool:
+    return any(attack.evidence == "scores" for attack in audit.attacks)
+
+
+def _within(audit: Audit) -> pl.Expr:
+    wanted = [
+        (pl.col("view") == view.name)
+        & (pl.col("view_index") < view.n)
+        & (pl.col("sample_index") < view.samples)
+        for view in views_of(audit, "samples")
+    ]
+    return pl.any_horizontal(pl.lit(value=False), *wanted)
+
+
+def _count_failures(audit: Audit) -> dict[str, Any]:
+    """Count the ``targets`` with a failed request, or with more answers of no use than of use.
+
+    ``of`` those that could be sampled; ``again``: those that another try may mend.
+    """
+    asked = pl.col("n_bytes").is_not_null()
+    failed = pl.col("reason").is_not_null()
+    drawn = audit.run.scan("samples").filter(~pl.col("view").is_in(list(STAGE_VIEWS)))
+    read = audit.run.scan("logprobs").filter(asked, failed)
+    kinds = [
+        drawn.filter(failed).select("target_id", "reason", mends=pl.col("answer").is_null()),
+        read.select("target_id", "reason", mends=pl.lit(value=True)),
+    ]
+    reasons = pl.concat(kinds).unique().collect(engine="streaming")
+    again = reasons.filter("mends")["target_id"].unique()
+    useless = pl.col("target_id").is_in(reasons["target_id"].unique().implode())
+    shares = drawn.filter(useless).group_by("target_id", "model", "view").agg(failed.mean())
+    few = shares.filter(pl.col("reason") > _MOST_LOST).collect(engine="streaming")["target_id"]
+    targets = audit.manifest.targets
+    return {
+        "targets": pl.concat([again, few]).n_unique(),
+        "of": 2 * targets["total"] - sum(targets.values()),
+        "again": again.len(),
+        "reasons": count_reasons(reasons.lazy()),
+    }
+
+
+class SummaryStage(Stage):
+    """Make the tables that a report shows as they are: of documents and groups, and curves."""
+
+    name = "summary"
+    part = "answers"
+    makes = ("rollup", "curves", "perplexities")
+    reads = ("scores",)
+    doing = "summing up documents and groups"
+
+    def fingerprint(self) -> dict[str, Any]:
+        made, found = self.audit.manifest.made, {}
+        for name in ("extracted_documents", "controls"):
+            path = self.audit.run.path(name)
+            found[name] = digest(path) if path.exists() else None
+        return {
+            "form": 4,  # of both tables
+            "verdicts": made.get("verdicts"),
+            "features": made.get("features"),
+            "extracted": found["extracted_documents"],
+            "controls": found["controls"],
+        }
+
+    @property
+    def needed(self) -> set[str]:
+        without = TEXT not in {view.key for view in views_of(self.audit, "logprobs")}
+        return {*self.makes} - ({"perplexities"} if without else set())
+
+    def make(self) -> None:
+        audit, run, plan = self.audit, self.audit.run, self.audit.plan
+        controls = run.scan("controls") if run.path("controls").exists() else None
+        findings = self._roll_up(controls)
+        targets, scores = asked_targets(audit), run.scan("scores")
+        # Passages that came out are named by their documents.
+        name = pl.coalesce("document_id", "target_id")
+        passages = passages_of(audit).lazy()
+        named = passages.join(
+            run.scan("targets").select("target_id", name=name),
+            on="target_id",
+            maintain_order="left",
+        )
+        runs = verbatim_runs(targets, run.scan("features"), audit.settings.continuations)
+        verbatim = verbatim_findings(
+            runs,
+            read_comparison_sets(scores, named=False),
+            named.collect(),
+            None if controls is None else controls.collect(),
+        )
+        rows = pl.concat([findings.filter(pl.col("check") != "verbatim"), verbatim])
+        sink(rows, run.path("findings"), schemas.Findings)
+        if plan.adjustment == "e-bh":  # what is scored depends on scores: its curves mean nothing
+            sink(schemas.Curves.create_empty(), run.path("curves"), schemas.Curves)
+        else:
+            frames = curves(targets, scores, audit.attacks, plan.primary, evidence_of(audit))
+            sink_frames(frames, run.path("curves"), schemas.Curves)
+        if "perplexities" in self.needed:
+            reads = {view.key for view in views_of(audit, "logprobs")}
+            folder = run.path("logprobs")
+            reference: pl.LazyFrame = schemas.LogProbs.create_empty(lazy=True)
+            if REFERENCE_TEXT in reads:
+                reference = scan_parts(folder, schemas.LogProbs, REFERENCE_TEXT)
+            table = perplexities(scan_parts(folder, schemas.LogProbs, TEXT), reference)
+            sink(table, run.path("perplexities"), schemas.Perplexities)
+
+    def _roll_up(self, controls: pl.LazyFrame | None) -> pl.DataFrame:
+        """Write the table of documents and groups; return the findings that it rests on."""
+        audit, run = self.audit, self.audit.run
+        extracted: pl.LazyFrame = schemas.ExtractedDocuments.create_empty(lazy=True)
+        if run.path("extracted_documents").exists():
+            extracted = run.scan("extracted_documents")
+        if controls is not None and run.path("extraction").exists():
+            common = common_targets(controls)
+            extracted = without_common(extracted, run.scan("extraction"), common)
+        findings = run.scan("findings").collect()
+        rows = rollup(
+            asked_targets(audit),
+            run.scan("scores"),
+            run.scan("features"),
+            run.scan("verdicts"),
+            audit.plan,
+            extracted=extracted,
+            candidates=run.scan("samples"),
+            samples=audit.settings.continuations,
+            words=audit.settings.word_rule,
+            blind_warns=blind_warns(findings),
+            findings=findings,
+            controls=controls,
+        )
+        sink(rows, run.path("rollup"), schemas.Rollup)
+        return findings

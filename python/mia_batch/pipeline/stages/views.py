@@ -3,39 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import polars as pl
 
 from mia_batch.errors import SettingsError
+from mia_batch.evidence.parts import (
+    BLOCK_TARGETS,
+    LOGPROB_BLOCK_TARGETS,
+    RECORDED_BLOCK_TARGETS,
+    TARGETS_AT_ONCE,
+    Parts,
+)
 from mia_batch.evidence.request import EvidenceKind
 from mia_batch.observer import Observer
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.run import Run
-from mia_batch.prompts.views import (
-    SHADOW,
-    Decode,
-    View,
-    after_unrelated,
-    choices,
-    continuation,
-    extraction,
-    given,
-    lowercase,
-    own_prefix,
-    pairs,
-    probes,
-    repeated,
-    rewriting,
-    sample_seed,
-    text,
-)
+from mia_batch.prompts import views as makers
+from mia_batch.prompts.views import SHADOW, Decode, RunModel, View, sample_seed
+from mia_batch.schemas import LogProbs, Prompts, Samples
 from mia_batch.settings import Settings, stored_settings
 
 # What a run asks of its models: the views that its attacks read, and those that stages ask for.
 
+Made: TypeAlias = Callable[[Settings], dict[str, Any]]
+"""Makes the fields of a `View` of settings; ``evidence`` as the names of the settings."""
 
 _HALVES, _TARGET = ("prefix", "reference"), ("target",)
 _WORDS = Decode(scope="matched", max_attempts=3, spare=1)
@@ -44,135 +37,99 @@ _ONCE = Decode(scope="matched", max_attempts=1, spare=1)
 _CHOICE = Decode(scope="whole", most_new=8)  # "The answer is B." and some more
 
 
-def _probe(settings: Settings) -> View:
-    make = partial(
-        probes,
-        n=settings.probes,
-        every=settings.probe_every,
-        n_words=settings.probe_words,
-        words=settings.word_rule,
-    )
+def _answers(settings: Settings, name: str) -> dict[str, Any]:
+    """Say how short answers are given: the likeliest one, unless samples are asked for."""
     greedy = settings.samples is None
-    return View(
-        name="probe",
-        make=make,
-        columns=_TARGET,
-        n=settings.probes,
-        samples=settings.samples or 1,
-        greedy=greedy,
-        text_tokens=1,
-        decode=_WORDS,
-        evidence={"probe_every": settings.probe_every, "probe_words": settings.probe_words},
-        answers={"probe_answers": "greedy" if greedy else "drawn"},
-    )
+    answers = {name: "greedy" if greedy else "drawn"}
+    return {"samples": settings.samples or 1, "greedy": greedy, "answers": answers}
 
 
-def _choice(settings: Settings) -> View:
-    column, n = settings.paraphrases_column, settings.choice_orders
-    greedy = settings.samples is None
-    return View(
-        name="choice",
-        make=partial(choices, column=column or "", n=n),
-        n=n,
-        samples=settings.samples or 1,
-        greedy=greedy,
-        question=True,
-        decode=_CHOICE,
-        column_setting="paraphrases_column",
-        evidence={"paraphrases_column": column},
-        answers={"choice_answers": "greedy" if greedy else "drawn"},
-    )
-
-
-def _extraction(settings: Settings) -> View:
-    context, text = settings.extraction_prefix_tokens, settings.extraction_tokens
-    return View(
-        name="extraction",
-        make=extraction,
-        columns=_HALVES,
-        context_tokens=context,
-        text_tokens=text,
-        evidence={"extraction_prefix_tokens": context, "extraction_tokens": text},
-    )
-
-
-def _neighbour(settings: Settings) -> View:
+def _neighbour(settings: Settings) -> dict[str, Any]:
     column, n = settings.neighbours_column, settings.neighbours
-    return View(
-        name="neighbour",
-        make=partial(given, column=column, n=n) if column else None,
-        n=n,
-        filled=column is None,
-        column_setting="neighbours_column",
-        evidence={"neighbours_column": column},
-    )
+    make = partial(makers.given, column=column, n=n) if column else None
+    evidence, own = ("neighbours_column",), "neighbours_column"
+    filled = column is None
+    return {"make": make, "n": n, "filled": filled, "column_setting": own, "evidence": evidence}
 
 
-VIEWS: Final[dict[str, Callable[[Settings], View]]] = {
-    "continuation": lambda s: View(
-        name="continuation", make=continuation, columns=_HALVES, samples=s.continuations
-    ),
-    "probe": _probe,
-    "choice": _choice,
-    "extraction": _extraction,
-    "text": lambda _: View(name="text", make=text, columns=_TARGET),
-    "lowercase": lambda _: View(name="lowercase", make=lowercase),
-    "repeated": lambda _: View(name="repeated", make=repeated, columns=_TARGET),
+VIEWS: Final[dict[str, Made]] = {
+    "continuation": lambda s: {
+        "make": makers.continuation,
+        "columns": _HALVES,
+        "samples": s.continuations,
+    },
+    "probe": lambda s: {
+        "make": partial(
+            makers.probes, n=s.probes, every=s.probe_every, n_words=s.probe_words, words=s.word_rule
+        ),
+        "columns": _TARGET,
+        "n": s.probes,
+        "text_tokens": 1,
+        "decode": _WORDS,
+        "evidence": ("probe_every", "probe_words"),
+        **_answers(s, "probe_answers"),
+    },
+    "choice": lambda s: {
+        "make": partial(makers.choices, column=s.paraphrases_column or "", n=s.choice_orders),
+        "n": s.choice_orders,
+        "question": True,
+        "decode": _CHOICE,
+        "column_setting": "paraphrases_column",
+        "evidence": ("paraphrases_column",),
+        **_answers(s, "choice_answers"),
+    },
+    "extraction": lambda s: {
+        "make": makers.extraction,
+        "columns": _HALVES,
+        "context_tokens": s.extraction_prefix_tokens,
+        "text_tokens": s.extraction_tokens,
+        "evidence": ("extraction_prefix_tokens", "extraction_tokens"),
+    },
+    "text": lambda _: {"make": makers.text, "columns": _TARGET},
+    "lowercase": lambda _: {"make": makers.lowercase},
+    "repeated": lambda _: {"make": makers.repeated, "columns": _TARGET},
     "neighbour": _neighbour,
-    "perturbation": lambda s: View(name="perturbation", make=None, n=s.neighbours, filled=True),
-    "paraphrase": lambda s: View(
-        name="paraphrase",
-        make=None,
-        n=2 * s.paraphrases,
-        share=s.paraphrase_share,
-        filled=True,
-        evidence={"paraphrase_share": s.paraphrase_share},
-    ),
-    "noise": lambda s: View(
-        name="noise",
-        make=partial(pairs, n=s.paraphrases),
-        columns=_TARGET,
-        n=2 * s.paraphrases,
-        noise=s.noise,
-        evidence={"noise": s.noise},
-    ),
-    "nonmember_shots": lambda _: View(name="nonmember_shots", make=None, columns=_TARGET),
-    "member_shots": lambda _: View(name="member_shots", make=None, columns=_TARGET),
+    "perturbation": lambda s: {"n": s.neighbours, "filled": True},
+    "paraphrase": lambda s: {
+        "n": 2 * s.paraphrases,
+        "share": s.paraphrase_share,
+        "filled": True,
+        "evidence": ("paraphrase_share",),
+    },
+    "noise": lambda s: {
+        "make": partial(makers.pairs, n=s.paraphrases),
+        "columns": _TARGET,
+        "n": 2 * s.paraphrases,
+        "noise": s.noise,
+        "evidence": ("noise",),
+    },
+    "nonmember_shots": lambda _: {"columns": _TARGET},
+    "member_shots": lambda _: {"columns": _TARGET},
 }
 """Views that attacks read: a view is a name and what the settings make of it."""
 
-OF_STAGES: Final[dict[str, Callable[[Settings], View]]] = {
-    "rewriting": lambda s: View(
-        name="rewriting",
-        make=rewriting,
-        columns=_TARGET,
-        samples=s.continuations,
-        question=True,
-        decode=_ONCE,
-    ),
-    "generation": lambda s: View(
-        name="generation",
-        make=None,
-        samples=s.generations,
-        decode=Decode(scope="whole", most_new=s.generation_tokens),
-    ),
-    "walk": lambda _: View(name="walk", make=None, greedy=True, decode=_WORDS),
-    "drawn_walk": lambda _: View(name="drawn_walk", make=None, decode=_WORDS),
-    "control": lambda s: View(
-        name="control",
-        make=partial(after_unrelated, words=s.word_rule),
-        columns=_HALVES,
-        n=2,
-        samples=s.continuations,
-    ),
-    "walk_control": lambda s: View(
-        name="walk_control",
-        make=partial(after_unrelated, words=s.word_rule),
-        columns=_HALVES,
-        n=2,
-        greedy=True,
-        decode=_WORDS,
-    ),
+
+def _control(settings: Settings) -> dict[str, Any]:
+    make = partial(makers.after_unrelated, words=settings.word_rule)
+    return {"make": make, "columns": _HALVES, "n": 2}
+
+
+STAGE_VIEWS: Final[dict[str, Made]] = {
+    "rewriting": lambda s: {
+        "make": makers.rewriting,
+        "columns": _TARGET,
+        "samples": s.continuations,
+        "question": True,
+        "decode": _ONCE,
+    },
+    "generation": lambda s: {
+        "samples": s.generations,
+        "decode": Decode(scope="whole", most_new=s.generation_tokens),
+    },
+    "walk": lambda _: {"greedy": True, "decode": _WORDS},
+    "drawn_walk": lambda _: {"decode": _WORDS},
+    "control": lambda s: _control(s) | {"samples": s.continuations},
+    "walk_control": lambda s: _control(s) | {"greedy": True, "decode": _WORDS},
 }
 """Views that stages ask for and no attack reads; controls as continuations and walks are asked."""
 
@@ -199,27 +156,59 @@ def models_of(audit: Audit) -> list[str]:
 
 
 def view_of(audit: Audit, model: str, name: str) -> View:
-    """Return one view of a model, as the settings want it."""
-    found = VIEWS.get(name) or OF_STAGES.get(name)
+    found = VIEWS.get(name) or STAGE_VIEWS.get(name)
     if found is None:
         raise SettingsError(
             f"no view is called {name!r}; an attack that reads it cannot be computed"
         )
-    view = replace(found(audit.settings), model=model)
+    made = {"make": None, **found(audit.settings)}
+    made["evidence"] = {name: getattr(audit.settings, name) for name in made.get("evidence", ())}
     if model == "reference" and name in ("control", "walk_control"):
-        return replace(view, make=own_prefix, n=1)  # it is asked as the target was
-    return view
+        made |= {"make": makers.own_prefix, "n": 1}  # it is asked as the target was
+    return View(name=name, model=model, **made)
 
 
-# What a run's models answered about some targets, beside what they were asked.
+def prompt_parts(audit: Audit, view: View) -> Parts:
+    """Name the parts of a view's prompts, which models that the run makes share with the target."""
+    return Parts(
+        folder=audit.run.path("prompts"),
+        schema=Prompts,
+        model="target" if RunModel.of(view.model).is_made else view.model,
+        view=view.name,
+        block_targets=LOGPROB_BLOCK_TARGETS if view.filled else TARGETS_AT_ONCE,
+    )
 
+
+def sample_parts(audit: Audit, view: View) -> Parts:
+    """Name the parts of a view's samples; those of the features have the same names."""
+    recorded = audit.settings.samples_from is not None
+    return Parts(
+        folder=audit.run.path("samples"),
+        schema=Samples,
+        model=view.model,
+        view=view.name,
+        block_targets=RECORDED_BLOCK_TARGETS if recorded else BLOCK_TARGETS,
+    )
+
+
+def logprob_parts(audit: Audit, view: View) -> Parts:
+    return Parts(
+        folder=audit.run.path("logprobs"),
+        schema=LogProbs,
+        model=view.model,
+        view=view.name,
+        block_targets=LOGPROB_BLOCK_TARGETS,
+    )
+
+
+# What a run's models answered about some targets, and what they were asked.
 
 SAMPLE = ["target_id", "model", "view", "view_index", "sample_index"]
 """What names a sample."""
 _ASKED = {"cut": pl.UInt32, "context": pl.String, "text": pl.String, "seed": pl.UInt64}
 
 
-def taken_up(
+def resumed(
     run: Run,
     observer: Observer | None = None,
     work: Run | None = None,
@@ -241,12 +230,11 @@ def prompts_of(run: Run, view: View, targets: pl.DataFrame) -> pl.DataFrame:
 
 
 def answers_of(run: Run, targets: pl.DataFrame) -> pl.DataFrame:
-    """Open the samples of some targets with what was asked.
+    """Open the samples of some targets with what was asked: ``cut``, ``context``, ``text``.
 
-    To the columns of the samples table come ``cut``, ``context`` and ``text`` of the prompt, and
-    ``seed`` (UInt64), null where the answer was recorded, or is the most likely one.
+    ``seed`` is null where the answer was recorded, or is the most likely one.
     """
-    audit = taken_up(run)
+    audit = resumed(run)
     own = pl.col("target_id").is_in(targets["target_id"].implode())
     samples = run.scan("samples").filter(own).collect(engine="streaming")
     asked = [pl.DataFrame(schema={**samples.select(SAMPLE[:-1]).schema, **_ASKED})]

@@ -1,0 +1,648 @@
+"""The stages that make prompts and ask models about them: fills, samples, log-probabilities."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial, reduce
+from math import log
+from operator import add
+from pathlib import Path
+from typing import Any, ClassVar
+
+import polars as pl
+
+from mia_batch.attacks.attack import NEXT_TOKEN
+from mia_batch.corpus import ColumnNames, Corpus, read_documents
+from mia_batch.errors import EngineError, SettingsError
+from mia_batch.evidence.collect import (
+    FREQUENCY,
+    FillTask,
+    LogprobTask,
+    SampleTask,
+    abilities,
+    stored_frequencies,
+)
+from mia_batch.evidence.parts import (
+    TARGET_KEY,
+    TARGETS_AT_ONCE,
+    Block,
+    FreshUnits,
+    Missing,
+    Parts,
+    PromptUnits,
+    Units,
+    Work,
+    scan_parts,
+)
+from mia_batch.evidence.request import EvidenceKind, forecast
+from mia_batch.models.tokens import Tokenizer
+from mia_batch.models.weights import estimated_tokens
+from mia_batch.pipeline import sessions
+from mia_batch.pipeline.context import Audit, engine_columns
+from mia_batch.pipeline.corpora import how_to_read
+from mia_batch.pipeline.stages import Stage
+from mia_batch.pipeline.stages.features import FeatureWriter, weighed_views
+from mia_batch.pipeline.stages.views import logprob_parts, prompt_parts, sample_parts, views_of
+from mia_batch.prompts.views import SHADOW, RunModel, View, after_shots, choose_shots
+from mia_batch.recipes import in_half
+from mia_batch.schemas import Prompts, Samples
+from mia_batch.tables import in_background, sink
+from mia_batch.targets import cluster_name
+
+# Prompts: those that need no model, those with shots, those that a masked model fills.
+
+_SHOTS = ("nonmember_shots", "member_shots")
+"""Views, and the settings that give their texts."""
+_PROMPT_KEY = TARGET_KEY + pl.col("view_index")
+_LONGEST_LOOKED_AT = 1000  # texts, by their bytes, for the one of most tokens
+
+
+@dataclass(frozen=True, slots=True)
+class RowUnits:
+    """Prompts, or what they are made from, as rows; ``complete`` adds the rest of many at once."""
+
+    rows: pl.DataFrame  # in the targets' order
+    complete: Callable[[pl.DataFrame], pl.DataFrame] = pl.DataFrame.clone
+
+    def keys(self) -> Iterator[pl.DataFrame]:
+        yield self.rows.select("target_row", target=TARGET_KEY, key=_PROMPT_KEY)
+
+    def slices(self) -> Iterator[pl.DataFrame]:
+        for rows in self.rows.iter_slices(TARGETS_AT_ONCE):
+            yield self.complete(rows).with_columns(unit_key=_PROMPT_KEY)
+
+
+class PromptsStage(Stage):
+    """Make the prompts of views that need no model."""
+
+    name = "prompts"
+    part = "texts"
+    makes = ("prompts",)
+
+    def run(self) -> None:
+        audit, settings, views = self.audit, self.audit.settings, views_of(self.audit)
+        values: dict[str, Any] = {}
+        if audit.reading("logprobs"):
+            values["long_texts"] = settings.long_texts
+        for view in views:
+            values |= view.evidence
+        for view in views_of(audit, "samples"):
+            values |= view.answers
+        if any(view.filled for view in views):
+            source = {"source": audit.source("masked")}
+            audit.agree(source, "masked")
+        audit.agree(values)
+        # What is needed only once an engine has started is looked at now.
+        names = {view.name for view in views}
+        for setting in filter(names.__contains__, _SHOTS):
+            texts_for(audit, setting)
+        controlled = settings.controls and settings.reference_model is not None
+        if controlled or any(view.model == "reference" for view in views):
+            audit.source("reference")
+        for view in views:
+            columns_for(audit, view, audit.run.scan("targets"))
+        for view in _prompted(audit):
+            write_prompts(audit, view)
+
+
+class FillsStage(Stage):
+    """Make the prompts that a masked model fills."""
+
+    name = "fills"
+    part = "fills"
+
+    def run(self) -> None:
+        audit = self.audit
+        missing = {view: prompts_missing(audit, view) for view in _prompted(audit) if view.filled}
+        work = {view: found for view, each in missing.items() if (found := each.count()).left}
+        if not work:
+            return
+        seed = audit.settings.seed
+        with sessions.open_session(audit, "masked", "fills") as session:
+            wanted = (
+                (
+                    FillTask(view=view, run_seed=seed),
+                    missing[view].blocks(),
+                    prompt_parts(audit, view).store,
+                )
+                for view in work
+            )
+            sessions.ask(audit, session, "filling", reduce(add, work.values()), wanted)
+
+    def left(self) -> Iterator[tuple[str, str]]:
+        audit = self.audit
+        for view in (view for view in _prompted(audit) if view.filled):
+            units, parts = FreshUnits(audit.target_table()), prompt_parts(audit, view)
+            left = Missing(units, parts, view.n, shard=audit.shard).count().left
+            yield f"{view.name} prompts", f"of {left:,} texts, {view.n} each, by masked model"
+
+
+def _prompted(audit: Audit) -> list[View]:
+    """Return the views whose prompts are made; models of the run's own share the target's."""
+    asked = (
+        replace(view, model="target") if RunModel.of(view.model).is_made else view
+        for view in views_of(audit)
+    )
+    return list({view.key: view for view in asked}.values())
+
+
+def make_shots(audit: Audit, tokenizer: Tokenizer | None, context: int) -> None:
+    """Make the prompts that put shots before the targets, as many as fit the model's context.
+
+    A run that has chosen before keeps its number.
+    """
+    for view in (view for view in views_of(audit) if view.name in _SHOTS):
+        setting = view.name
+        if tokenizer is None:
+            raise SettingsError(
+                f"setting {setting!r} needs setting 'tokenizer', to see how many texts fit"
+            )
+        corpus = texts_for(audit, setting)
+        recorded = audit.manifest.evidence.get(setting, {})
+        digest, most = audit.digest_input(setting, corpus.files), audit.settings.shots
+        same = recorded.get("digest") == digest and recorded.get("most") == most
+        texts = texts_of(corpus, recorded["n_shots"] if same else most)
+        room = context if same else context - _longest(audit, tokenizer, context)
+        shots = choose_shots(texts, room=room, count_tokens=tokenizer.count_tokens, setting=setting)
+        described = {"digest": digest, "most": most, "n_shots": shots.n_shots}
+        audit.agree({setting: described})
+        audit.observer.stage(f"{setting}: {shots.n_shots} texts, {shots.n_tokens:,} tokens")
+        write_prompts(audit, replace(view, make=partial(after_shots, shots=shots)))
+
+
+def prompts_missing(audit: Audit, view: View) -> Missing:
+    targets = audit.run.scan("targets")
+    units = FreshUnits(targets, columns=columns_for(audit, view, targets))
+    shard = audit.shard if view.filled else None  # others are made for all at once
+    return Missing(units, prompt_parts(audit, view), view.n, shard=shard)
+
+
+def columns_for(audit: Audit, view: View, targets: pl.LazyFrame) -> tuple[str, ...]:
+    """Name the columns of the corpus that a view's prompts are made from; refuse what cannot be."""
+    setting = view.column_setting
+    column = getattr(audit.settings, setting) if setting else None
+    if column is None:
+        return ()
+    found = targets.collect_schema().get(column)
+    if found != pl.List(pl.String):
+        what = "missing" if found is None else f"of type {found}"
+        raise SettingsError(
+            f"setting {setting!r}: column {column!r} of the input is {what}; it must hold lists of "
+            "texts"
+        )
+    return (column,)
+
+
+def write_prompts(audit: Audit, view: View, missing: Missing | None = None) -> None:
+    """Store the prompts of a view that are missing: by default those of the targets."""
+    if view.make is None:
+        return
+    missing = missing or prompts_missing(audit, view)
+    if not missing.count().left:
+        return
+    audit.begin_change()
+    for block in missing.blocks():
+        rows = view.rows(view.make(block.units))
+        wanted = rows.filter(pl.col("view_index").is_between(block.first, block.last - 1))
+        sink(wanted, audit.run.path("prompts") / block.part_name, Prompts)
+
+
+def texts_for(audit: Audit, setting: str) -> Corpus:
+    columns = ColumnNames(text=audit.settings.text_column)
+    return read_documents(getattr(audit.settings, setting), columns, **how_to_read(audit.settings))
+
+
+def texts_of(corpus: Corpus, n: int | None = None) -> list[str]:
+    """Take the texts that are not empty, the first ``n`` or all."""
+    there = corpus.documents.select("text").filter(pl.col("text").str.contains(r"\S"))
+    texts = there if n is None else there.head(n)
+    return texts.collect(engine="streaming")["text"].to_list()
+
+
+def _longest(audit: Audit, tokenizer: Tokenizer, context: int) -> int:
+    """Tokens of the longest target that the context can hold, special tokens included."""
+    texts = (
+        audit.run.scan("targets")
+        .select("target", n_bytes=pl.col("target").str.len_bytes())
+        .drop_nulls()
+        .top_k(_LONGEST_LOOKED_AT, by="n_bytes")
+        .collect(engine="streaming")["target"]
+    )
+    lengths = map(len, tokenizer.encode_prompts(texts.to_list()))
+    return max((length for length in lengths if length <= context), default=0)
+
+
+# What one model of the run answers to the views that attacks read of it.
+
+
+class EvidenceStage(Stage):
+    """One kind of evidence by one model."""
+
+    part = "evidence"
+    kind: ClassVar[EvidenceKind]
+
+    def __init__(self, audit: Audit, model: str) -> None:
+        super().__init__(audit)
+        self.model = model
+        self.name = f"{self.kind} of {model}"
+
+    @property
+    def views(self) -> list[View]:
+        return [view for view in views_of(self.audit, self.kind) if view.model == self.model]
+
+    def parts(self, view: View) -> Parts:
+        return (sample_parts if self.kind == "samples" else logprob_parts)(self.audit, view)
+
+    def missing(self, view: View, *, fresh: bool = False) -> Missing:
+        """Find what the run has not asked; with ``fresh`` of the corpus as it is now."""
+        audit, units = self.audit, self._asked(view)
+        work: pl.Expr | None = estimated_tokens("context") + estimated_tokens("text")
+        if self.kind == "samples":
+            recorded = audit.recording is not None  # whose texts cost nothing
+            work = None if recorded else sessions.expected_work(audit, view)
+        if fresh:
+            targets = audit.target_table()
+            units = FreshUnits(targets, view, columns_for(audit, view, targets), audit.among)
+        return Missing(
+            units,
+            self.parts(view),
+            self._n_rows(view),
+            retry_failed=audit.settings.retry_failed,
+            shard=audit.shard,
+            work=work,
+        )
+
+    def is_short(self, view: View) -> bool:
+        """Whether answers are missing, or prompts; some are made once the model is open."""
+        if self.kind == "samples":
+            has_prompts = bool(prompt_parts(self.audit, view).paths())
+        else:
+            has_prompts = not prompts_missing(self.audit, view).count().left
+        return not has_prompts or bool(self.missing(view).count().left)
+
+    def answered(self) -> Work:
+        asked = (Missing(self._asked(v), self.parts(v), self._n_rows(v)) for v in self.views)
+        return reduce(add, map(Missing.count, asked), Work())
+
+    def unscorable(self) -> list[str]:
+        made, short = self.audit.manifest.made.get(self.name, {}), set[str]()
+        for view in self.views:
+            is_short = self.is_short(view)
+            for attack in self.audit.attacks:
+                computed = self.kind == "samples" or (
+                    engine_columns([attack]) <= {*made.get(view.name, [])}
+                )
+                if view.read_as in attack.reads_of(self.kind) and (is_short or not computed):
+                    short.add(attack.name)
+        return sorted(short)
+
+    def _asked(self, view: View) -> Units:
+        return PromptUnits(
+            self.audit.run.path("targets"),
+            prompt_parts(self.audit, view),
+            view,
+            askable=self.kind == "samples",
+            among=self.audit.among,
+        )
+
+    def _n_rows(self, view: View) -> int:
+        return view.samples if self.kind == "samples" else 1
+
+
+# The stage that has a model continue prompts, from an engine, an endpoint or a recording.
+
+_MOST_USELESS = 0.5  # of the answers: scores of fewer would be about the model's refusals
+_PROMPTS_THAT_DIFFER = 8  # more than so many different prompts have different answers
+_PROMPTS_COMPARED = 1024
+_SHOWN = 80
+_TALLIED = ("target_id", "view_index", "candidate", "answer", "reason")
+
+
+@dataclass(slots=True)
+class _Tally:
+    """Counts the answers of a model, and stops where more than ``most`` of them are of no use."""
+
+    model: str
+    most: float
+    n: int = 0
+    reasons: Counter[str] = field(default_factory=Counter)
+    prompts: int = 0
+    texts: Counter[int] = field(default_factory=Counter)  # prompts with this text, by its hash
+
+    def add(self, rows: pl.DataFrame, *, question: bool) -> None:
+        """Count rows of whole prompts; answers to a ``question`` may be the same."""
+        asked = rows.filter(pl.col("answer").is_not_null(), pl.col("answer") != "not_asked")
+        self.n += asked.height
+        self.reasons.update(asked["reason"].drop_nulls())
+        if (lost := self.reasons.total()) > self.most * self.n:
+            (why, count), *_ = self.reasons.most_common(1)
+            self._stop(f"{lost:,} of {self.n:,} answers", f"of no use ({count:,} times: {why})")
+        if question or self.prompts >= _PROMPTS_COMPARED:
+            return
+        texts = asked.filter(pl.col("reason").is_null())
+        each = texts.unique(["target_id", "view_index", "candidate"])
+        self.prompts += texts.select("target_id", "view_index").n_unique()
+        self.texts.update(each["candidate"].hash())
+        (text, count), *_ = self.texts.most_common(1) or [(0, 0)]
+        if self.prompts >= _PROMPTS_THAT_DIFFER and count > self.most * self.prompts:
+            said = each.filter(pl.col("candidate").hash() == text)["candidate"]
+            shown = repr(said[0][:_SHOWN]) if said.len() else "one text"
+            self._stop(f"{count:,} of {self.prompts:,} prompts", f"answered by {shown} alike")
+
+    def _stop(self, which: str, what: str) -> None:
+        raise EngineError(
+            f"{which} of {self.model} are {what}: scores of them would have no meaning. Take "
+            "another model or another 'chat_instruction', or go on all the same with "
+            "--max-failed 1; no answer is lost"
+        )
+
+
+def _stored(
+    parts: Parts, writer: FeatureWriter | None, block: Block, rows: pl.DataFrame
+) -> pl.DataFrame:
+    if parts.store(block, rows) and writer is not None:
+        writer.write({block.part_name: rows}, block.units)
+    return rows.select(_TALLIED)
+
+
+class SamplesStage(EvidenceStage):
+    """Continuations by one model of the run."""
+
+    kind = "samples"
+    keeps = "samples"
+
+    def files(self) -> list[Path]:
+        """List its parts; what bears no model's name is the target's."""
+        paths = sorted(self.audit.run.path("samples").glob("*.parquet"))
+        owners = {path: re.search(r"\.(\w+)-", path.name) for path in paths}
+        return [path for path, own in owners.items() if self.model == (own[1] if own else "target")]
+
+    def run(self) -> None:
+        missing = {view: self.missing(view) for view in self.views}
+        if self.audit.recording is not None:
+            self._replay(missing)
+        elif any(each.count().left for each in missing.values()):
+            self._sample(missing)
+
+    def left(self) -> Iterator[tuple[str, str]]:
+        views, recording = self.views, self.audit.recording
+        if views and recording is not None:
+            yield "samples", f"{self.audit.settings.continuations:,} a target"
+            yield from recording.describe()
+        elif views:
+            yield from self._forecast({view: self.missing(view, fresh=True) for view in views})
+
+    def _forecast(self, missing: dict[View, Missing]) -> list[tuple[str, str]]:
+        measure, budget = sessions.expected(self.audit, self.model)
+        workload = reduce(
+            add,
+            (forecast(each.blocks(), measure, budget(view)) for view, each in missing.items()),
+        )
+        if workload.too_long and not workload.prompts:
+            room = next(budget(view).max_model_len for view in missing)
+            raise SettingsError(
+                f"none of the {workload.too_long:,} prompts fits the model's context of {room:,} "
+                "tokens; set fewer --window-words, or take a model with a longer context"
+            )
+        lines = [*workload.lines()]
+        if sessions.is_remote(self.audit, self.model):
+            lines += sessions.cost_lines(self.audit.settings, workload)
+        of_whom = "" if self.model == "target" else f"{self.model}: "
+        return [(f"{of_whom}{name}", text) for name, text in lines]
+
+    def _sample(self, missing: dict[View, Missing]) -> None:
+        audit = self.audit
+        for name, text in self._forecast(missing):
+            audit.observer.stage(f"{name}: {text}")
+        decoded = n_texts = 0
+        tally = _Tally(f"the {self.model} model", max(_MOST_USELESS, audit.settings.max_failed))
+        for view in missing:
+            there = scan_parts(audit.run.path("samples"), Samples, view.key).select(_TALLIED)
+            for rows in there.collect_batches(maintain_order=True):
+                tally.add(rows, question=view.question)
+
+        def on_answer(_label: str, texts: int, tokens: int, _passes: int) -> None:
+            nonlocal decoded
+            decoded += tokens
+            audit.observer.worked(texts, tokens)
+
+        def count(task: SampleTask, block: Block, rows: pl.DataFrame) -> None:
+            nonlocal n_texts
+            n_texts += block.units["target_id"].n_unique()
+            tally.add(rows, question=task.view.question)
+
+        ask_samples(
+            audit, self.model, "sampling", missing, self._store, on_answer=on_answer, on_block=count
+        )
+        each = decoded / max(n_texts, 1)
+        audit.observer.stage(f"decoded {decoded:,} tokens, {each:,.0f} a text")
+
+    def _store(self, view: View) -> Callable[[Block, pl.DataFrame], pl.DataFrame]:
+        """Return what stores samples, and their features unless those need all samples first."""
+        audit = self.audit
+        at_once = "features" in audit.manifest.made and not weighed_views(audit)
+        writer = FeatureWriter.of(audit, view) if at_once else None
+        return partial(_stored, self.parts(view), writer)  # other machines are sent it
+
+    def _replay(self, missing: dict[View, Missing]) -> None:
+        audit, recording = self.audit, self.audit.recording
+        if recording is None:
+            return
+        digest = audit.digest_input("samples_from", recording.source.files)
+        audit.agree({"recording": digest})
+        for view, each in missing.items():
+            work = each.count()
+            if not work.left:
+                continue
+            for name, text in recording.describe():
+                audit.observer.stage(f"{name}: {text}")
+            folder, rule = audit.run.folder, audit.settings.word_rule
+            targets = audit.run.path("targets")
+            blocks = recording.collect(targets, view, each.blocks(), folder, rule)
+            progress = audit.observer.progress("sampling", done=work.done, left=work.left)
+            store = self._store(view)
+            with progress, closing(blocks), in_background() as later:
+                for number, (block, rows) in enumerate(blocks):
+                    if number == 0:  # from here on the recording is known to be of this corpus
+                        audit.save()
+                    later(store, block, rows)
+                    audit.observer.worked(block.units.height, int(rows["n_tokens"].sum()))
+            counts = asdict(recording.counts)
+            audit.manifest.engines["samples of target"] = {"engine": "replay", "counts": counts}
+            counted = ", ".join(f"{count:,} {name}" for name, count in counts.items())
+            audit.observer.stage(f"recording: {counted}")
+
+
+def ask_samples(
+    audit: Audit,
+    model: str,
+    doing: str,
+    missing: dict[View, Missing],
+    store: Callable[[View], Callable[[Block, pl.DataFrame], Any]] | None = None,
+    **listening: Callable[..., None],
+) -> None:
+    """Have a model continue the prompts of some views, and store what it says."""
+    work = reduce(add, map(Missing.count, missing.values()))
+    if not work.left:
+        return
+    stores = store or (lambda view: sample_parts(audit, view).store)
+    with sessions.open_session(audit, model, "samples") as session:
+        wanted = (
+            (sessions.sample_task(audit, session, view), each.blocks(), stores(view))
+            for view, each in missing.items()
+        )
+        sessions.ask(audit, session, doing, work, wanted, **listening)
+
+
+# The stage that asks a model for log-probabilities, and the texts that shadow models learn.
+
+LEARNT = ("target", "non_member", "calibration")
+"""Roles of the texts that shadow models may learn."""
+
+
+def halves(audit: Audit, model: str) -> pl.DataFrame:
+    """Deal out the texts: windows of a document go together, and so do texts that are the same.
+
+    Others, such as canaries, are ``learnt`` by no model, so that each is new to all of them unless
+    it is the same as a text that is. A window that several documents have is learnt where one of
+    them is: it may be in more than half of the models.
+    """
+    document = pl.format("document {}", cluster_name(["target_id", "window_index", "document_id"]))
+    name = pl.when(pl.col("n_windows") > 1).then(document).otherwise(pl.format("{}", "target"))
+    rows = (
+        audit.run.scan("targets")
+        .filter(pl.col("target").is_not_null())
+        .select("target_id", "target", name=name, learnt=pl.col("role").is_in(LEARNT))
+        .collect(engine="streaming")
+    )
+    own = in_half(rows["name"].to_list(), RunModel.of(model).number, audit.settings.seed)
+    return rows.with_columns(
+        trained=pl.Series(own, dtype=pl.Boolean) & pl.col("learnt").any().over("name")
+    ).with_columns(pl.col("trained").any().over("target"))
+
+
+class LogprobsStage(EvidenceStage):
+    """Log-probabilities by one model of the run, of all views that the attacks read of it."""
+
+    kind = "logprobs"
+    keeps = "log-probabilities"
+    turns = True
+
+    def files(self) -> list[Path]:
+        folder = self.audit.run.path("logprobs")
+        return sorted(folder.glob(f"block-*.{self.model.replace('/', '~')}-*.parquet"))
+
+    def run(self) -> None:
+        audit, views = self.audit, self.views
+        with audit.settling():
+            columns = {view.name: self._columns(view) for view in views}
+        if any(FREQUENCY in wanted for wanted in columns.values()):
+            files = texts_for(audit, "frequencies_from").files
+            digest = audit.digest_input("frequencies_from", files)
+            audit.agree({"frequencies_from": digest})
+        groups = [views]
+        if sessions.is_remote(audit, self.model):  # which is asked in another way at points
+            points = [view for view in views if view.key in NEXT_TOKEN]
+            groups = [[view for view in views if view not in points], points]
+        for group in groups:
+            if any(self.is_short(view) for view in group):
+                self._ask(group, {view.name: columns[view.name] for view in group})
+
+    def _ask(self, views: list[View], columns: dict[str, frozenset[str]]) -> None:
+        audit, manifest = self.audit, self.audit.manifest
+        wanted = frozenset().union(*columns.values())
+        for view in views:
+            for name, text in self._cost(view, self.missing(view)):
+                audit.observer.stage(f"{name}: {text}")
+        at_points = all(("target", view.name) in NEXT_TOKEN for view in views)
+        needed = wanted - {FREQUENCY} | abilities(views)
+        passes = {view.name: 0 for view in views}
+        with sessions.open_session(
+            audit, self.model, "logprobs", needed, at_points=at_points
+        ) as session:
+            frequencies = trained = None
+            if self.model == "target":
+                with audit.settling():
+                    make_shots(audit, session.tokenizer, session.max_model_len)
+                    audit.save()
+                    if FREQUENCY in wanted and session.tokenizer is not None:
+                        texts = texts_for(audit, "frequencies_from").documents
+                        path = audit.run.folder / "frequencies.parquet"
+                        frequencies = stored_frequencies(path, texts, session.tokenizer)
+            if session.tokenizer is not None and not at_points:
+                engine = manifest.engines[f"logprobs of {self.model}"]
+                engine["chance"] = log(session.tokenizer.vocabulary)  # nats
+            if RunModel.of(self.model).role == SHADOW:
+                trained = halves(audit, self.model).select("target_id", "trained")
+            by_label = {self.parts(view).label: (view, columns[view.name]) for view in views}
+            task = LogprobTask(
+                views=by_label,
+                run_seed=audit.settings.seed,
+                log_inverse_frequency=frequencies,
+                trained=trained,
+            )
+
+            def on_answer(label: str, texts: int, tokens: int, n: int) -> None:
+                passes[by_label[label][0].name] += n
+                audit.observer.worked(texts, tokens)
+
+            missing = [self.missing(view) for view in views]
+            work = reduce(add, map(Missing.count, missing))
+            blocks = (block for each in missing for block in each.blocks())
+            try:
+                asked = [(task, blocks, self.parts(views[0]).store)]
+                sessions.ask(audit, session, "log-probabilities", work, asked, on_answer=on_answer)
+            finally:
+                for name, n in passes.items():
+                    key = f"{self.model} {name}"
+                    manifest.passes[key] = manifest.passes.get(key, 0) + n
+                audit.save()
+        each = ", ".join(f"{name} {n:,}" for name, n in passes.items() if n)
+        total = sum(passes.values())
+        audit.observer.stage(f"forward passes of the {self.model} model: {total:,} ({each})")
+
+    def left(self) -> Iterator[tuple[str, str]]:
+        """Count forward passes: what one takes is known only once the model is open."""
+        for view in self.views:
+            missing = self.missing(view, fresh=True)
+            left = missing.count().left
+            if view.make is not None:  # fewer than units: some texts have no further point
+                left = sum(block.units.height for block in missing.blocks())
+            yield f"{self.model} {view.name}", f"{left:,} forward passes"
+            yield from self._cost(view, missing)
+
+    def is_incomplete(self) -> bool:
+        """Whether texts have no rows yet, as the corpus is now; nothing is written."""
+        return any(self.missing(view, fresh=True).count().left for view in self.views)
+
+    def forget_all(self) -> None:
+        self.remove(self.files())
+        for view in self.views:
+            self.audit.manifest.passes.pop(f"{self.model} {view.name}", None)
+
+    def _cost(self, view: View, missing: Missing) -> Iterator[tuple[str, str]]:
+        if sessions.is_remote(self.audit, self.model):
+            yield from sessions.text_cost(self.audit.settings, view, missing)
+
+    def _columns(self, view: View) -> frozenset[str]:
+        """Decide what is computed with log-probabilities: what was before, and what is needed.
+
+        Where that is more than the parts have, they are removed, to be made again.
+        """
+        audit = self.audit
+        reading = [attack for attack in audit.asking if view.read_as in attack.reads_of("logprobs")]
+        needed = set(engine_columns(reading))
+        if any(FREQUENCY in attack.columns for attack in reading):
+            needed.add(FREQUENCY)
+        made = audit.manifest.made.setdefault(self.name, {})
+        before = made.get(view.name, [])
+        if not needed.issubset(before):
+            self.remove(self.parts(view).paths())
+            made[view.name] = sorted(needed.union(before))
+            audit.manifest.passes.pop(f"{self.model} {view.name}", None)
+            audit.save()
+        return frozenset(needed.union(before))
