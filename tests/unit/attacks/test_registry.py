@@ -1,42 +1,18 @@
 from __future__ import annotations
 
 from importlib.metadata import EntryPoint
-from itertools import product
 
 import polars as pl
 import pytest
 
 from mia_batch import attacks, plugins
-from mia_batch.attacks import Attack, defaults, get, names, register
+from mia_batch.attacks import Attack, defaults, families, get, names, register
 from mia_batch.errors import SettingsError
 from mia_batch.features import OTHER_GROUPS, feature_fields
 from mia_batch.schemas import LogProbs
-from tests import frames, reference_tuned
+from tests import frames
 
-SIZES = ("", *(f"_n{n}" for n in range(2, 6)))
-ENDINGS = ("", "_max", "_median", "_min")
-
-
-def made(*parts: tuple[str, ...]) -> set[str]:
-    """Names of attacks, of every combination of their parts."""
-    return {f"{''.join(each)}_v1" for each in product(*parts)}
-
-
-KINDS = ("", "_precision", "_zlib")
-MATCHED = made(("samia_matched",), KINDS, SIZES)
-AUTHORS = made(("samia",), KINDS, SIZES) | {"samia_plus_zlib_v1"}
-ROUGE = made(("rouge_",), tuple("12345l"), ("", "_precision", "_f1"))
-SPANS = made(("ngram_coverage",), ("", "_reference", "_total"), ENDINGS)
-SPANS |= made(("creativity", "longest_block", "near_verbatim"), ENDINGS)
-SPANS |= made(("longest_block",), ("_chars", "_share"), ENDINGS)
-PROBES = made(("probe_",), ("leading_rarity", "first_word", "leading", "recall_rarity"))
-WEIGHED = made(("samia_matched_rarity",), ("", "_n2"))
-REFERENCE_PROBES = {"probe_rarity_difference_v1"}
-BY_NAME = {"probe_logprob_v1", "petal_v1", "petal_similarity_v1"}
-COMBINED = {"probe_rarity_loss_v1"}
-CHOICES = {"decop_v1"}
-CHOICE_LOGPROBS = made(("decop_",), ("calibrated", "log_calibrated", "logprob", "probability"))
-SAMPLED_ATTACKS = [name for name in names() if get(name).evidence == "samples"]
+FAMILIES = {title: {each.name for each in family} for title, family in families().items()}
 
 
 MINE = Attack(name="mine_v1", expr=pl.col("n_tokens").max(), source="none", undefined="never")
@@ -96,20 +72,19 @@ def test_a_broken_plug_in_gets_one_sentence(monkeypatch, values, said):
         names()
 
 
-def test_every_attack_is_there_once():
-    of_samples = PROBES | WEIGHED | MATCHED | AUTHORS | ROUGE | SPANS
-    of_samples |= REFERENCE_PROBES | BY_NAME | COMBINED | CHOICES | {"combination_v1"}
-    of_logprobs = [*CHOICE_LOGPROBS, *reference_tuned.REFERENCES]
-    assert sorted(names()) == sorted([*of_samples, *of_logprobs])
+def of(*titles: str) -> set[str]:
+    return set().union(*(FAMILIES[title] for title in titles))
 
 
 def test_presets_compute_their_family_and_its_main_attack_first():
-    assert set(defaults("default")) == PROBES | REFERENCE_PROBES | CHOICES
-    assert set(defaults("default", ("samples", "logprobs"))) >= PROBES | COMBINED
+    assert {*defaults("default")} == of("Probes", "Probes of two models", "DE-COP")
+    both = {*defaults("default", ("samples", "logprobs"))}
+    assert both >= of("Probes", "Probes and loss", "Loss", "Min-K% and Min-K%++")
     assert defaults("default")[0] == "probe_leading_rarity_v1"
-    assert set(defaults("matched")) == MATCHED
+    assert {*defaults("matched")} == of("SaMIA, length-matched")
     assert defaults("matched")[0] == "samia_matched_v1"
-    assert set(defaults("samia")) == AUTHORS
+    assert {*defaults("samia")} == of("SaMIA")
+    assert len(of(*FAMILIES)) == len(names()) == 175  # a name that was published stays
     assert defaults("samia")[0] == "samia_v1"
 
 
@@ -118,14 +93,18 @@ def test_log_probabilities_at_points_are_a_kind_of_their_own(preset):
     at_points = ("probe_loss_v1", "probe_min_k_20_v1")
     found = defaults(preset, ("probe-logprobs",))
     assert found[:2] == at_points
-    assert {*found[2:]} == (CHOICE_LOGPROBS if preset in ("default", "matched") else set())
+    assert {*found[2:]} == (
+        of("DE-COP from log-probabilities") if preset in ("default", "matched") else set()
+    )
     assert not {*at_points}.intersection(defaults(preset, ("samples", "logprobs")))
 
 
 def test_probes_and_the_matched_family_do_without_whole_candidates():
-    partly = {name for name in SAMPLED_ATTACKS if not get(name).whole_candidates}
-    own = PROBES | REFERENCE_PROBES | BY_NAME | COMBINED | CHOICES
-    assert partly == MATCHED | WEIGHED | own
+    sampled = [name for name in names() if get(name).evidence == "samples"]
+    assert {name for name in sampled if not get(name).whole_candidates} == of(
+        *("SaMIA, length-matched", "SaMIA, weighed by rarity", "Probes", "Probes of two models"),
+        *("Probes, drawn answers", "Probes and loss", "PETAL", "DE-COP"),
+    )
 
 
 def test_each_attack_has_a_formula_reads_features_and_says_where_it_comes_from():
