@@ -289,7 +289,7 @@ def test_journalled_answers_are_never_asked_for_again(tmp_path):
 
 
 def test_other_settings_and_instructions_share_no_answers(tmp_path):
-    chats = [{"chat": True}, {"chat": True, "chat_instruction": "Go on."}]
+    chats: list[dict[str, Any]] = [{"chat": True}, {"chat": True, "chat_instruction": "Go on."}]
     others: list[dict[str, Any]] = [{}, {"temperature": 0.5}, {"top_k": 7}, {"top_p": 0.5}]
     with HostileServer(MODEL) as server:
         for changed in [*chats, *others] * 2:
