@@ -184,7 +184,7 @@ class LogprobsConformance:
     """Subclasses have a fixture ``engine``: the checkpoint, on a CPU."""
 
     context = CONTEXT
-    rtol = 1e-6  # beside 1e-5: the checkpoint's logits are larger than those of real models
+    rtol = 1e-6  # next to 1e-5: the checkpoint's logits are larger than those of real models
 
     def test_a_started_engine_says_what_it_is(self, engine):
         assert (engine.info.device, engine.info.dtype) == ("cpu", "float32")
@@ -226,9 +226,9 @@ class LogprobsConformance:
         answered = [
             text_request(i, ids, len(ids) - 4, question=True) for i, ids in enumerate(asked)
         ]
-        beside = [text_request(len(asked) + i, ids) for i, ids in enumerate(asked)]
+        others = [text_request(len(asked) + i, ids) for i, ids in enumerate(asked)]
         found = token_values(
-            engine, sorted([*answered, *beside], key=lambda each: each.request_id % 8)
+            engine, sorted([*answered, *others], key=lambda each: each.request_id % 8)
         )
         for i, ids in enumerate(asked):
             exact = exact_logprobs(checkpoint, ids)[len(ids) - 5, ids[-4:]]

@@ -200,8 +200,8 @@ def book_coverage(
     covered: set[int] = set()
     spans: set[tuple[int, int]] = set()
     for generation, instruction in asked:
-        told = SPLIT[rule](instruction or "")
-        runs = {tuple(told[at : at + m]) for at in range(len(told) - m + 1)}
+        instructed = SPLIT[rule](instruction or "")
+        runs = {tuple(instructed[at : at + m]) for at in range(len(instructed) - m + 1)}
         for start, end in longest_spans(words, SPLIT[rule](generation or ""), k):
             given = {
                 at + n
