@@ -105,7 +105,7 @@ def slow_logits(base: Path, adapter: Path, token_ids: list[int]) -> Tensor:
 
 
 def _cache(model: PreTrainedModel, saved: Tensor) -> DynamicCache:
-    """Keys and values of each layer, as prefix tuning saves them beside each other."""
+    """Keys and values of each layer, as prefix tuning saves them next to each other."""
     config = model.config
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     of_layers = saved.view(len(saved), 2 * config.num_hidden_layers, heads, -1)

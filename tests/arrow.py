@@ -93,7 +93,7 @@ class ArrowColumn:
         self._addresses = (ctypes.c_void_p * len(buffers))(*addresses)
         self._children = children
         self._dictionary = dictionary
-        self._lent: list[object] = []
+        self._kept: list[object] = []
 
     def schema(self) -> _Schema:
         children = self._pointers([each.schema() for each in self._children])
@@ -124,12 +124,12 @@ class ArrowColumn:
 
     def _pointers(self, structures: Sequence[ctypes.Structure]) -> ctypes.Array[ctypes.c_void_p]:
         pointers = (ctypes.c_void_p * len(structures))(*map(ctypes.addressof, structures))
-        self._lent += [structures, pointers]
+        self._kept += [structures, pointers]
         return pointers
 
     def __arrow_c_array__(self, requested_schema: object | None = None) -> tuple[object, object]:
         schema, array = self.schema(), self.array()
-        self._lent += [schema, array]
+        self._kept += [schema, array]
         return _capsule(schema, b"arrow_schema"), _capsule(array, b"arrow_array")
 
 
@@ -138,7 +138,7 @@ class ChunkedColumn:
 
     def __init__(self, chunks: Sequence[ArrowColumn]):
         self._chunks = chunks
-        self._lent: list[object] = []
+        self._kept: list[object] = []
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         chunks = iter(self._chunks)
@@ -153,7 +153,7 @@ class ChunkedColumn:
         stream = _Stream(
             get_schema=_GIVE(get_schema), get_next=_GIVE(get_next), release=_release_stream
         )
-        self._lent.append(stream)
+        self._kept.append(stream)
         return _capsule(stream, b"arrow_array_stream")
 
 

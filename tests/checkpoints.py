@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from torch import Tensor
@@ -31,12 +31,12 @@ HOSTILE = {
 """A ``generation_config.json`` that would change every sample, were it followed."""
 
 
-def byte_level_tokenizer() -> Tokenizer:
+def byte_level_tokenizer(texts: Sequence[str] = TEXTS[:20], n_tokens: int = 600) -> Tokenizer:
     """GPT-2's kind: bytes, no special treatment of a text's start."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    return _trained(tokenizer, pre_tokenizers.ByteLevel.alphabet())
+    return _trained(tokenizer, pre_tokenizers.ByteLevel.alphabet(), texts, n_tokens)
 
 
 def metaspace_tokenizer() -> Tokenizer:
@@ -44,15 +44,17 @@ def metaspace_tokenizer() -> Tokenizer:
     tokenizer = Tokenizer(models.BPE(byte_fallback=False))
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
     tokenizer.decoder = decoders.Metaspace(prepend_scheme="first")
-    return _trained(tokenizer, [])
+    return _trained(tokenizer, [], TEXTS[:20], 600)
 
 
-def _trained(tokenizer: Tokenizer, alphabet: list[str]) -> Tokenizer:
+def _trained(
+    tokenizer: Tokenizer, alphabet: list[str], texts: Sequence[str], n_tokens: int
+) -> Tokenizer:
     special = [AddedToken(BOS, special=True), AddedToken(EOS, special=True)]
     trainer = trainers.BpeTrainer(
-        vocab_size=600, special_tokens=special, initial_alphabet=alphabet, show_progress=False
+        vocab_size=n_tokens, special_tokens=special, initial_alphabet=alphabet, show_progress=False
     )
-    tokenizer.train_from_iterator(TEXTS[:20], trainer)
+    tokenizer.train_from_iterator(texts, trainer)
     return tokenizer
 
 

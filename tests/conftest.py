@@ -24,10 +24,10 @@ settings.load_profile("fast")  # pytest --hypothesis-profile=slow searches longe
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """Folder of real text that lies beside the repository, where it does."""
+    """Folder of real text that lies next to the repository, where it does."""
     folder = REPOSITORY.parent / "shared" / "data"
     if not folder.is_dir():
-        pytest.skip("the folder of real text, ../shared/data, is not beside the repository")
+        pytest.skip("the folder of real text, ../shared/data, is not next to the repository")
     return folder
 
 
@@ -54,7 +54,7 @@ def few_repetitions():
 
 
 _PROCESSES = "tests/unit/evidence/test_process.py::"
-_OF_STARTS = (
+_START_TESTS = (
     f"{_PROCESSES}test_a_killed_worker_is_an_error_at_once",
     f"{_PROCESSES}test_an_engine_works_in_any_script_and_dies_with_it",
 )
@@ -68,7 +68,7 @@ def quick_workers():
     from tests.forked import forked_worker
 
     def spawn(connection, log):
-        starts = os.environ["PYTEST_CURRENT_TEST"].startswith(_OF_STARTS)
+        starts = os.environ["PYTEST_CURRENT_TEST"].startswith(_START_TESTS)
         return (started if starts else forked_worker)(connection, log)
 
     started = process._spawn

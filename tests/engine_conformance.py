@@ -187,7 +187,7 @@ class LogprobsConformance:
     """Subclasses have a fixture ``engine``: the checkpoint, on a CPU."""
 
     context = CONTEXT
-    rtol = 1e-6  # beside 1e-5: the checkpoint's logits are larger than those of real models
+    rtol = 1e-6  # next to 1e-5: the checkpoint's logits are larger than those of real models
 
     def test_a_started_engine_says_what_it_is(self, engine):
         assert (engine.info.device, engine.info.dtype) == ("cpu", "float32")

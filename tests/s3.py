@@ -29,7 +29,7 @@ class Server:
         httpx.put(f"{url}/{BUCKET}").raise_for_status()
 
     def environment(self, cache: object) -> dict[str, str]:
-        """What a machine is told; each has a cache of its own."""
+        """What a machine knows; each has a cache of its own."""
         return {
             "AWS_ACCESS_KEY_ID": KEY,
             "AWS_SECRET_ACCESS_KEY": SECRET,

@@ -65,10 +65,10 @@ def folder(tmp_path, monkeypatch):
     """A working directory with every file that pages take for granted."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(attacks, "_REGISTERED", {})
-    for name, n in {"books": 2, "new-books": 19}.items():
+    for name, n, n_words in (("books", 2, 256), ("new-books", 19, 128)):
         Path(name).mkdir()
         for number in range(n):
-            Path(name, f"{number}.txt").write_text(words(256, f"{name} {number}"))
+            Path(name, f"{number}.txt").write_text(words(n_words, f"{name} {number}"))
     texts = {
         name: pl.DataFrame(
             {

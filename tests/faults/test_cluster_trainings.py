@@ -69,13 +69,13 @@ def test_a_training_that_is_lost_begins_again_and_models_are_the_same(
 
 
 def called(function, mark, version=None):
-    return [*_called(mark, version or package_version(), function, ("told",))]
+    return [*_called(mark, version or package_version(), function, ("given",))]
 
 
 def test_what_a_machine_cannot_do_has_a_reason(tmp_path):
     def fails(error):
-        def function(told, say):
-            say(told)
+        def function(given, say):
+            say(given)
             raise error
 
         return function
@@ -86,11 +86,11 @@ def test_what_a_machine_cannot_do_has_a_reason(tmp_path):
     (other,) = called(pytest.fail, tmp_path, "0.0.1")
     assert other[2].endswith("the run 0.0.1")
     said = called(fails(SettingsError("its base is another")), tmp_path)
-    assert said[0] == ("told", False, None)
+    assert said[0] == ("given", False, None)
     assert said[1][2].endswith(", its base is another")
     assert issubclass(SettingsError, RequestError)
-    assert called(lambda told, say: say(told), tmp_path) == [
-        ("told", False, None),
+    assert called(lambda given, say: say(given), tmp_path) == [
+        ("given", False, None),
         ("", True, None),
     ]
     with pytest.raises(EngineError, match="the model cannot be tuned"):

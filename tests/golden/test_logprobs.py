@@ -26,6 +26,7 @@ def members_run(demo, tmp_path_factory):
         evidence="both",
         samples=4,
         attacks=f"samia_matched_v1,extraction_top_k_v1,{','.join(ATTACKS)}",
+        prefix_ratio=0.9,  # few words to sample
         extraction_tokens=2,
         extraction_prefix_tokens=1000,
     )

@@ -92,10 +92,10 @@ def test_each_text_has_what_differs_from_it_and_from_each_other(made):
         "0 of 24 answers end and differ from the text and from each other; three are needed",
     ]
     words = sum(len(each.split()) for each in TAUGHT[SEA]) / len(TAUGHT[SEA]) / len(SEA.split())
-    told = (
+    sentence = (
         f"1 of 4 texts have three paraphrases, which have {words:.2f} times the words of the texts"
     )
-    assert told in listener.sentences
+    assert sentence in listener.sentences
 
 
 def test_the_same_command_asks_nothing_and_more_samples_are_added(made, rewriter):
@@ -154,7 +154,7 @@ class Chat:
         return Reply(content={"choices": [choice], "usage": usage})
 
 
-def test_a_chat_is_told_what_to_do_and_nothing_else(tmp_path):
+def test_a_chat_is_asked_what_to_do_and_nothing_else(tmp_path):
     said = {SEA: ["a\n", " b", "c "], RAIN: ["d", "d", RAIN], LONG: ["e", "f", "g"]}
     asked = request(tmp_path, MODEL, samples=3, engine="auto", chat=True)
     with HostileServer(Chat(said)) as server:

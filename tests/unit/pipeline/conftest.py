@@ -16,7 +16,7 @@ from tests.runs import Finished, documents, finished
 
 
 class Listener(Observer):
-    """Keeps what it is told."""
+    """Keeps what it hears."""
 
     def __init__(self) -> None:
         self.sentences: list[str] = []

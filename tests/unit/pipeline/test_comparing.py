@@ -131,7 +131,7 @@ def test_a_run_alone_or_twice_is_refused(runs):
     assert refused(runs / "before", runs / "before").startswith("a comparison needs at least two")
 
 
-def test_an_attack_that_a_run_lacks_is_refused(runs, tmp_path):
+def test_an_attack_that_a_run_misses_is_refused(runs, tmp_path):
     audit_recorded(runs, "after", 0.3, out=tmp_path / "few", attacks=["samia_v1"])
     message = refused(runs / "before", tmp_path / "few")
     assert "'samia_matched_v1', that of" in message

@@ -11,18 +11,15 @@ from lxml import html
 from mia_batch import targets as reasons
 from mia_batch.corpus import commitment, draw
 from mia_batch.errors import CorpusError, RequestError, SettingsError
-from mia_batch.pipeline import plan
 from mia_batch.pipeline.corpora import open_corpora, with_files, with_windows
 from mia_batch.schemas import Targets
 from mia_batch.settings import load_settings
 from tests.books import HEADER, page, write_epub
-from tests.runs import audit
+from tests.runs import audit, found, planned, written
 from tests.unit.pipeline.conftest import Listener
 
-PUBLISHED = [index == draw(commitment("s", ["h i", "j k"]), 2, 7) for index in range(2)]
-
-
 SENTENCE = "{} one two three four five six seven eight nine"
+CANARIES = ("s", ["h i", "j k"])
 
 
 def write(path, names, **columns):
@@ -47,9 +44,9 @@ def write_canaries(path, *sets):
     return str(path)
 
 
-def settings(asked, **others):
+def opened(asked, **others):
     known = {"non_members_known": "written last week"} if "non_members" in others else {}
-    return load_settings({"input": asked, "model": "m"} | known | others)
+    return open_corpora(load_settings({"input": asked, "model": "m"} | known | others))
 
 
 def roles(corpora, **cut):
@@ -59,15 +56,15 @@ def roles(corpora, **cut):
 
 
 def test_every_text_has_its_role_and_what_it_says_of_membership(asked, tmp_path):
-    corpora = open_corpora(
-        settings(
+    found = roles(
+        opened(
             asked,
             non_members=write(tmp_path / "n.parquet", "de", shelf=[7, 8], group=["z", "z"]),
             calibration=write(tmp_path / "c.parquet", "fg", label=[1, 0], group=["p", "q"]),
-            canaries=write_canaries(tmp_path / "k.jsonl", ("s", ["h i", "j k"])),
+            canaries=write_canaries(tmp_path / "k.jsonl", CANARIES),
         )
     )
-    found = roles(corpora)
+    published = draw(commitment(*CANARIES), 2, 7)
     assert found.select("role", "member", "shelf", "group").rows() == [
         ("target", None, 1, "x"),
         ("target", None, 2, "x"),
@@ -76,24 +73,20 @@ def test_every_text_has_its_role_and_what_it_says_of_membership(asked, tmp_path)
         ("non_member", False, 8, "z"),
         ("calibration", True, None, "p"),
         ("calibration", False, None, "q"),
-        *(("canary", published, None, "s") for published in PUBLISHED),
+        *(("canary", at == published, None, "s") for at in range(2)),
     ]
     assert found.columns == [*Targets.column_names(), "shelf"]
 
 
 def test_canaries_stay_whole_where_others_are_cut_into_windows(asked, tmp_path):
     texts = [SENTENCE.format(name) for name in "hi"]
-    corpora = open_corpora(
-        settings(asked, canaries=write_canaries(tmp_path / "k.jsonl", ("s", texts)))
-    )
+    corpora = opened(asked, canaries=write_canaries(tmp_path / "k.jsonl", ("s", texts)))
     counts = roles(corpora, window_words=5).group_by("role").len().sort("role")
     assert counts.rows() == [("target", 4), ("canary", 2), ("copy", 2)]
 
 
 def test_columns_of_another_type_are_null_in_reference_sets(asked, tmp_path):
-    corpora = open_corpora(
-        settings(asked, non_members=write(tmp_path / "n.parquet", "d", shelf=["high"]))
-    )
+    corpora = opened(asked, non_members=write(tmp_path / "n.parquet", "d", shelf=["high"]))
     assert roles(corpora).filter(role="non_member")["shelf"].to_list() == [None]
 
 
@@ -101,20 +94,15 @@ def test_columns_of_another_type_are_null_in_reference_sets(asked, tmp_path):
     ("setting", "columns", "message"),
     [
         ("non_members", {"member": [True, None]}, "1 texts of .* are labelled as members"),
+        ("non_members", {"text": ["a b", None]}, "1 rows of .* have no text"),
         ("calibration", {"member": [True, None]}, "1 texts of .* have no membership"),
         ("calibration", {}, "2 texts of .* have no membership"),
     ],
 )
-def test_texts_with_the_wrong_membership_are_refused(asked, tmp_path, setting, columns, message):
-    path = write(tmp_path / "h.parquet", "de", **columns)
+def test_reference_sets_that_do_not_fit_are_refused(asked, tmp_path, setting, columns, message):
+    path = written(tmp_path, pl.DataFrame({"text": ["d e", "f g"]} | columns), "others")
     with pytest.raises(CorpusError, match=f"setting '{setting}': {message}"):
-        open_corpora(settings(asked, **{setting: path}))
-
-
-def test_rows_without_text_are_refused(asked, tmp_path):
-    pl.DataFrame({"text": ["a b", None]}).write_parquet(tmp_path / "n.parquet")
-    with pytest.raises(CorpusError, match=r"setting 'non_members': 1 rows of .* have no text"):
-        open_corpora(settings(asked, non_members=str(tmp_path / "n.parquet")))
+        opened(asked, **{setting: path})
 
 
 @pytest.mark.parametrize(
@@ -124,37 +112,29 @@ def test_rows_without_text_are_refused(asked, tmp_path):
         ({"non_members": "de", "calibration": "ef"}, "is there as non_member and calibration"),
     ],
 )
-def test_a_text_with_two_roles_is_refused(asked, tmp_path, sets, message):
-    recorded = tmp_path / "samples.jsonl"
-    recorded.write_text(json.dumps({"prefix": "a", "candidate": "b"}))
+def test_a_text_with_two_roles_is_refused(asked, recorded, tmp_path, sets, message):
     files = {
         setting: write(tmp_path / f"{setting}.parquet", names, label=[0] * len(names))
         for setting, names in sets.items()
     }
-    out = tmp_path / "run"
     with pytest.raises(SettingsError, match=message):
-        audit(
-            input=asked,
-            samples_from=str(recorded),
-            out=str(out),
-            non_members_known="written last week",
-            **files,
-        )
-    assert not list(out.glob("*.parquet"))
+        audit(**recorded, input=asked, non_members_known="written last week", **files)
+    assert not list((tmp_path / "run").glob("*.parquet"))
 
 
 @pytest.mark.parametrize(
-    ("values", "message"),
+    ("column", "values", "message"),
     [
-        (pl.Series([[1]] * 51), "'of' holds List"),
-        (pl.Series([b"x"] * 51), "'of' holds Binary"),
-        (pl.Series(range(51)), "'of' has 51 values"),
+        ("of", pl.Series([[1]] * 51), "'of' holds List"),
+        ("of", pl.Series([b"x"] * 51), "'of' holds Binary"),
+        ("of", pl.Series(range(51)), "'of' has 51 values"),
+        ("page", pl.Series(range(51)), "has no column 'page', only document_id"),
     ],
 )
-def test_columns_that_make_no_slices_are_refused(tmp_path, values, message):
+def test_columns_that_make_no_slices_are_refused(tmp_path, column, values, message):
     labelled = write(tmp_path / "labelled.parquet", range(51), member=[True] * 51, of=values)
     with pytest.raises(RequestError, match=message):
-        open_corpora(load_settings({"input": labelled, "model": "m", "slice_by": "of"}))
+        opened(labelled, slice_by=column)
 
 
 @pytest.fixture
@@ -162,8 +142,7 @@ def recorded(tmp_path):
     """Settings without an input: what was said after each sentence."""
     rows = [(f"{name} one two three four", " five") for name in "abcdexy"]
     made = pl.DataFrame(rows, schema=["prefix", "candidate"], orient="row")
-    made.write_parquet(tmp_path / "made.parquet")
-    return {"samples_from": str(tmp_path / "made.parquet"), "out": str(tmp_path / "run")}
+    return {"samples_from": written(tmp_path, made, "made"), "out": str(tmp_path / "run")}
 
 
 def test_what_cannot_be_read_is_listed_said_and_under_the_root(recorded, tmp_path):
@@ -200,33 +179,31 @@ def test_an_input_that_has_changed_is_said_and_another_is_refused(recorded, tmp_
     audit(**settings)
     write(source, "bcde")
     audit(observer=listener, **settings)
-    assert (
-        "the input is not the run's earlier one: 2 targets are new, 1 are gone, 2 are kept; all "
-        "are scored anew"
-    ) in listener.sentences
+    said = "2 targets are new, 1 are gone, 2 are kept; all are scored anew"
+    assert f"the input is not the run's earlier one: {said}" in listener.sentences
     write(source, "xy")
     with pytest.raises(SettingsError, match="holds a run about other texts: none of its 4 targets"):
         audit(**settings)
 
 
-TEXTS_OF_PYTHON = [SENTENCE.format(name) for name in "ab"]
+TEXTS = [SENTENCE.format(name) for name in "ab"]
 
 
 class Exported:
     """A table of another library."""
 
     def __arrow_c_stream__(self, requested_schema=None):
-        return pl.DataFrame({"text": TEXTS_OF_PYTHON}).__arrow_c_stream__(requested_schema)
+        return pl.DataFrame({"text": TEXTS}).__arrow_c_stream__(requested_schema)
 
 
 @pytest.mark.parametrize(
     "texts",
     [
-        TEXTS_OF_PYTHON,
-        [{"text": text, "n": n} for n, text in enumerate(TEXTS_OF_PYTHON)],
-        {"text": TEXTS_OF_PYTHON},
-        pl.DataFrame({"text": TEXTS_OF_PYTHON}),
-        pl.LazyFrame({"text": TEXTS_OF_PYTHON}),
+        TEXTS,
+        [{"text": text, "n": n} for n, text in enumerate(TEXTS)],
+        {"text": TEXTS},
+        pl.DataFrame({"text": TEXTS}),
+        pl.LazyFrame({"text": TEXTS}),
         Exported(),
     ],
     ids=["texts", "records", "columns", "frame", "lazy", "arrow"],
@@ -234,19 +211,22 @@ class Exported:
 def test_texts_of_python_are_written_into_the_runs_folder(tmp_path, texts):
     wanted = with_files({"input": texts, "model": "owner/m", "out": tmp_path / "run"})
     assert wanted["input"] == tmp_path / "run" / "input.parquet"
-    assert pl.read_parquet(wanted["input"])["text"].to_list() == TEXTS_OF_PYTHON
+    assert pl.read_parquet(wanted["input"])["text"].to_list() == TEXTS
     assert with_files(wanted) == wanted
 
 
-def test_texts_of_python_name_the_run_by_what_they_are(tmp_path, monkeypatch):
+def test_texts_of_python_name_the_run_by_what_they_are_and_a_path_object_is_a_path(
+    tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
-    first, same, other = (
-        with_files({"input": texts, "model": "owner/m"})["out"]
-        for texts in (["a b"], ["a b"], ["a c"])
-    )
+    given = (["a b"], ["a b"], ["a c"])
+    first, same, other = (with_files({"input": x, "model": "owner/m"})["out"] for x in given)
     assert first == same != other
     assert first.name.startswith("table-")
     assert first.name.endswith("-m")
+    path = tmp_path / "c.parquet"
+    write(path, "a")
+    assert load_settings(with_files({"input": path, "model": "m"})).input == str(path)
 
 
 @pytest.mark.parametrize(
@@ -266,17 +246,16 @@ def test_what_is_no_table_of_texts_is_refused(tmp_path, monkeypatch, texts, said
         audit(input=texts, model="m")
 
 
-def test_a_path_object_is_a_path(tmp_path):
-    path = tmp_path / "c.parquet"
-    write(path, "a")
-    assert load_settings(with_files({"input": path, "model": "m"})).input == str(path)
-
-
 # Books, from the folder to the scores.
 
 
 def text(name, n_words=640):
     return " ".join(f"{name}{number}" for number in range(n_words))
+
+
+def targets_of(given):
+    settings = with_windows(load_settings(given))
+    return open_corpora(settings).targets(settings).drop_nulls("target").collect()
 
 
 @pytest.fixture
@@ -289,11 +268,10 @@ def books(tmp_path):
     write_epub(folder / "b.epub", {"x": page(f"<p>{text('b')}{marks}</p>")}, spine=["x", "y"])
     (folder / "c.html").write_text(f"<p>{text('a')}<p>{text('c', 256)}")
     given = {"input": str(folder), "out": str(tmp_path / "run"), "attacks": "samia_matched_v1"}
-    settings = with_windows(load_settings(given | {"model": "m"}))
-    targets = open_corpora(settings).targets(settings).drop_nulls("target").collect()
-    recorded = targets.select("target_id", candidate="reference", sample_index=pl.lit(0))
-    recorded.write_parquet(tmp_path / "recorded.parquet")
-    return given | {"samples_from": str(tmp_path / "recorded.parquet")}
+    recorded = targets_of(given | {"model": "m"}).select(
+        "target_id", candidate="reference", sample_index=pl.lit(0)
+    )
+    return given | {"samples_from": written(tmp_path, recorded, "recorded")}
 
 
 def test_books_are_cut_into_windows_and_counted_once_and_the_report_says_so(books):
@@ -301,14 +279,9 @@ def test_books_are_cut_into_windows_and_counted_once_and_the_report_says_so(book
     run = audit(**books, observer=listener)
     targets = run["targets"]
     assert targets["n_words"].drop_nulls().to_list() == [128] * 12
-    assert targets.group_by("group", maintain_order=True).len().rows() == [
-        ("a.txt", 5),
-        ("b.epub", 5),
-        ("c.html", 7),
-    ]
-    assert targets["title"].unique(maintain_order=True).to_list() == [
-        *("The Raven Book and Other Poems", "The Title", None),
-    ]
+    by_book = targets.group_by("group", "title", maintain_order=True).len().rows()
+    titles = ["The Raven Book and Other Poems", "The Title", None]
+    assert by_book == [*zip(["a.txt", "b.epub", "c.html"], titles, [5, 5, 7], strict=True)]
     copies = run["scores"].filter(pl.col("samia_matched_v1").is_null())["target_id"]
     assert targets.filter(reason=reasons.COPY)["target_id"].to_list() == copies.to_list()
     assert len(copies) == 5
@@ -320,20 +293,14 @@ def test_books_are_cut_into_windows_and_counted_once_and_the_report_says_so(book
         "characters before the text, 0 after it; left out within the text: note marks (2), "
         "page numbers (1), missing pages (1)",
     ]
-    given = run["findings"].filter(check="prompts")
-    assert given.select("subject", "statistic", "value", "verdict").rows() == [
-        ("continuation", name, value, "prefix_of_work")
-        for name, value in (
-            ("n_prompts", 12.0),
-            ("words_given_mean", 64.0),
-            ("words_given_least", 64.0),
-            ("words_given_most", 64.0),
-        )
-    ]
-    page = html.fromstring((run.folder / "report.html").read_text("utf-8"))
+    words = {f"words_given_{name}": 64.0 for name in ("mean", "least", "most")}
+    assert found(run, "prompts", subject="continuation") == {"n_prompts": 12.0} | words
+    given = run["findings"].filter(check="prompts")["verdict"].unique().to_list()
+    assert given == ["prefix_of_work"]
+    report = html.fromstring((run.folder / "report.html").read_text("utf-8"))
     shown = {
         row.find("dt").text_content().split(" ", 1)[1]: row.find("dd").text_content()
-        for row in page.xpath("//section[@id='record']//div[@data-entry]")
+        for row in report.xpath("//section[@id='record']//div[@data-entry]")
     }
     said = shown["Words given, by kind of prompt"]
     assert "continuation, words_given_most: 64 (prefix_of_work)" in said
@@ -347,7 +314,7 @@ def test_more_windows_are_added_to_those_that_there_are(books):
     few = audit(**books, max_windows_per_document=1)
     before, names = few["samples"], set(few["targets"]["target_id"])
     assert len(names) == 3
-    left = dict(plan(load_settings(books | {"max_windows_per_document": 3})))
+    left = planned(books | {"max_windows_per_document": 3})
     assert left["documents"] == "3, cut into windows of 128 words, at most 3 of a document"
     assert left["targets"] == "9 of 17 windows"
     more = audit(**books, max_windows_per_document=3)
@@ -360,37 +327,28 @@ def test_books_have_p_values_of_their_own(books, tmp_path):
     (tmp_path / "new").mkdir()
     for number in range(19):
         (tmp_path / "new" / f"{number}.txt").write_text(text(f"n{number}x", 256))
-    reference_set = {
-        "non_members": str(tmp_path / "new"),
-        "non_members_known": "written last week",
-        "level": "group",
-    }
-    settings = with_windows(load_settings(books | reference_set))
-    targets = open_corpora(settings).targets(settings).drop_nulls("target").collect()
+    new = {"non_members": str(tmp_path / "new"), "non_members_known": "written last week"}
+    given = books | new | {"level": "group"}
     candidate = pl.when(role="target").then("reference").otherwise(pl.lit("other words"))
-    recorded = targets.select("target_id", sample_index=pl.lit(0), candidate=candidate)
-    recorded.write_parquet(tmp_path / "all.parquet")
-    run = audit(**books | reference_set | {"samples_from": str(tmp_path / "all.parquet")})
-    found = run["verdicts"].filter(level="group", attack="samia_matched_v1").drop_nulls("p_value")
-    assert sorted(found.select("key", "p_value").rows()) == [
-        (name, pytest.approx(1 / 20)) for name in ("a.txt", "b.epub", "c.html")
+    recorded = targets_of(given).select("target_id", sample_index=pl.lit(0), candidate=candidate)
+    run = audit(**given | {"samples_from": written(tmp_path, recorded, "all")})
+    own = run["verdicts"].filter(level="group", attack="samia_matched_v1").drop_nulls("p_value")
+    p = pytest.approx(1 / 20)
+    assert sorted(own.select("key", "p_value").rows()) == [
+        (name, p) for name in ("a.txt", "b.epub", "c.html")
     ]
 
 
-def test_windows_may_be_of_another_length(books):
-    settings = load_settings(books | {"window_words": 64})
-    assert with_windows(settings).window_words == 64
-    samia = load_settings(books | {"preset": "samia", "text_length": 32, "attacks": None})
-    assert with_windows(samia).window_words == 32
+@pytest.mark.parametrize(
+    ("changed", "length"),
+    [({"window_words": 64}, 64), ({"preset": "samia", "text_length": 32, "attacks": None}, 32)],
+)
+def test_windows_may_be_of_another_length(books, changed, length):
+    assert with_windows(load_settings(books | changed)).window_words == length
 
 
-def test_most_windows_need_windows(tmp_path):
-    pl.DataFrame({"text": ["a b"]}).write_parquet(tmp_path / "c.parquet")
-    settings = load_settings(
-        {"input": str(tmp_path / "c.parquet"), "model": "m", "max_windows_per_document": 2}
-    )
-    with pytest.raises(
-        SettingsError,
-        match=r"^max_windows_per_document is 2 without window_words; set window_words too$",
-    ):
+def test_most_windows_need_windows(asked):
+    settings = load_settings({"input": asked, "model": "m", "max_windows_per_document": 2})
+    message = r"^max_windows_per_document is 2 without window_words; set window_words too$"
+    with pytest.raises(SettingsError, match=message):
         with_windows(settings)

@@ -13,16 +13,16 @@ from click.testing import CliRunner
 from mia_batch.attacks import SPV_PAPER, get
 from mia_batch.cli.main import command
 from mia_batch.errors import CorpusError, SettingsError
-from mia_batch.pipeline import plan
+from mia_batch.inference.sets import combine
 from mia_batch.pipeline.context import check_together, chosen_attacks, engine_abilities
 from mia_batch.pipeline.corpora import open_corpora, with_yardstick
-from mia_batch.pipeline.stages.verdicts import conclusions, set_answers
+from mia_batch.pipeline.stages.verdicts import set_answers
 from mia_batch.schemas import Verdicts
 from mia_batch.settings import load_settings
 from tests.hostile_server import MODEL, HostileServer, TinyModel
-from tests.runs import audit, rescore, said_of
+from tests.runs import audit, planned, rescore, said_of, written
 from tests.unit.inference.scored import plan as verdict_plan
-from tests.unit.pipeline.test_verdicts import FORBIDDEN, Library
+from tests.unit.pipeline.test_verdicts import FORBIDDEN, KNOWN, Library
 
 NAMES = ["samia_matched_v1", "samia_matched_n2_v1"]
 
@@ -31,16 +31,15 @@ NAMES = ["samia_matched_v1", "samia_matched_n2_v1"]
 def run(tmp_path_factory):
     """60 targets, a third of them remembered, and one that is too short to have scores."""
     library = Library(tmp_path_factory.mktemp("learned"))
-    asked = library.write("asked.parquet", [number < 20 for number in range(60)])
-    pl.concat([pl.read_parquet(asked), pl.DataFrame({"text": ["short"]})]).write_parquet(asked)
+    asked = [library.text(remembered=number < 20) for number in range(60)]
     labels = [n < 40 for n in range(80)]
     settings = library.settings(
-        input=asked,
-        non_members=library.write("outside.parquet", [False] * 59),
-        non_members_known="written after the model was published",
-        calibration=library.write("calibration.parquet", labels, label=labels),
+        input=library.put("asked", [*asked, "short"]),
+        non_members=library.write("outside", [False] * 59),
+        calibration=library.write("calibration", labels, label=labels),
         combine=True,
         level="collection",
+        **KNOWN,
     )
     return audit(**settings)
 
@@ -55,13 +54,8 @@ def test_every_text_with_a_score_has_a_combination(run):
     by_class = calibration.group_by("member").agg(pl.col("combination_v1").mean())
     means = dict(by_class.iter_rows())
     assert means[True] > means[False]
-
-
-def test_its_verdicts_are_like_those_of_other_attacks(run):
     verdicts = Verdicts.validate(run["verdicts"]).filter(attack="combination_v1")
-    assert set(verdicts["level"]) == {"target", "group", "document", "collection"} & {
-        *run["verdicts"].filter(attack=NAMES[0])["level"]
-    }
+    assert set(verdicts["level"]) == set(run["verdicts"].filter(attack=NAMES[0])["level"])
     (p,) = verdicts.filter(pl.col("estimate").is_null(), level="collection")["p_value"]
     assert p <= 0.05
 
@@ -101,8 +95,6 @@ def test_scored_anew_it_goes_and_comes_back_the_same(run):
 
 def test_another_target_changes_no_score(run, tmp_path):
     """Where calibration data teach, a score depends on its own text and on them alone."""
-    from mia_batch.inference.sets import combine
-
     scores = run["scores"].drop("combination_v1")
     fewer = scores.filter(pl.int_range(pl.len()) % 3 > 0, role="target")
     rest = pl.concat([fewer, scores.filter(pl.col("role") != "target")])
@@ -112,19 +104,16 @@ def test_another_target_changes_no_score(run, tmp_path):
     np.testing.assert_array_equal(known["made"], known["combination_v1"])
 
 
-def chosen(**settings):
-    return [
-        attack.name
-        for attack in chosen_attacks(load_settings({"input": "a.jsonl", "model": "m"} | settings))
-    ]
+def chosen(**settings: Any) -> list[str]:
+    given = load_settings({"input": "a.jsonl", "model": "m"} | settings)
+    return [attack.name for attack in chosen_attacks(given)]
 
 
 def test_the_combination_is_computed_when_it_is_asked_for():
     assert "combination_v1" not in chosen()
     assert chosen(combine=True) == [*chosen(), "combination_v1"]
-    assert chosen(attacks="loss_v1,min_k_20_v1,combination_v1", evidence="logprobs", combine=True)[
-        -2:
-    ] == ["min_k_20_v1", "combination_v1"]
+    asked = {"attacks": "loss_v1,min_k_20_v1,combination_v1", "evidence": "logprobs"}
+    assert chosen(combine=True, **asked)[-2:] == ["min_k_20_v1", "combination_v1"]
 
 
 @pytest.mark.parametrize("attacks", ["loss_v1", "combination_v1", "loss_v1,combination_v1"])
@@ -135,14 +124,7 @@ def test_one_attack_cannot_be_combined(attacks):
 
 # Attacks on tuned models are computed as soon as what they need is there.
 
-ALONE = [
-    "spv_embedding_uncalibrated_v1",
-    "loss_v1",
-    "min_k_20_v1",
-    "min_k_plus_plus_20_v1",
-]
-
-
+ALONE = ["spv_embedding_uncalibrated_v1", "loss_v1", "min_k_20_v1", "min_k_plus_plus_20_v1"]
 EVERYTHING = {
     "prompts_from": "prompts.jsonl",
     "candidate_from": "others.jsonl",
@@ -153,11 +135,10 @@ EVERYTHING = {
 
 
 def chosen_of_tuned(**settings: Any) -> list[str]:
-    given = {"input": "texts.jsonl", "model": "tuned", "preset": "spv"} | settings
-    return [attack.name for attack in chosen_attacks(load_settings(given))]
+    return chosen(**{"preset": "spv"} | settings)
 
 
-def test_the_preset_asks_for_log_probabilities_and_leaves_out_what_lacks_a_setting():
+def test_the_preset_asks_for_log_probabilities_and_leaves_out_what_misses_a_setting():
     assert chosen_of_tuned() == ALONE
     assert chosen_of_tuned(**EVERYTHING) == [*SPV_PAPER]
     assert chosen_of_tuned(**EVERYTHING)[0] == "spv_semantic_v1"
@@ -166,33 +147,21 @@ def test_the_preset_asks_for_log_probabilities_and_leaves_out_what_lacks_a_setti
 @pytest.mark.parametrize(
     ("given", "more"),
     [
-        ({"prompts_from": "p"}, {"spv_embedding_v1", "self_prompt_difference_v1"}),
-        ({"candidate_from": "c"}, {"candidate_difference_v1"}),
-        ({"reference_model": "b"}, {"reference_token_difference_v1", "ez_mia_v1", "wbc_v1"}),
+        ({"prompts_from": "p"}, "spv_embedding self_prompt_difference"),
+        ({"candidate_from": "c"}, "candidate_difference"),
+        ({"reference_model": "b"}, "reference_token_difference ez_mia wbc"),
         (
             {"masked_model": "m"},
-            {
-                "spv_semantic_uncalibrated_v1",
-                "spv_neighbour_uncalibrated_v1",
-                "neighbour_difference_v1",
-                "detect_gpt_v1",
-            },
+            "spv_semantic_uncalibrated spv_neighbour_uncalibrated neighbour_difference detect_gpt",
         ),
         (
             {"shadows": 2},
-            {
-                "lira_online_v1",
-                "lira_online_fixed_v1",
-                "lira_offline_v1",
-                "lira_offline_fixed_v1",
-                "rmia_v1",
-                "rmia_offline_v1",
-            },
+            "lira_online lira_online_fixed lira_offline lira_offline_fixed rmia rmia_offline",
         ),
     ],
 )
 def test_each_setting_brings_its_attacks(given, more):
-    assert {*chosen_of_tuned(**given)} == {*ALONE, *more}
+    assert {*chosen_of_tuned(**given)} == {*ALONE, *(f"{name}_v1" for name in more.split())}
 
 
 def test_by_default_variation_is_not_computed_without_its_reference_model():
@@ -230,7 +199,7 @@ def test_groups_stop_only_where_nothing_needs_the_answers_about_all(given, why):
         check_together(settings, chosen_attacks(settings))
 
 
-# Texts of known exposure beside the audited ones.
+# Texts of known exposure next to the audited ones.
 
 ATTACK = "samia_matched_v1"
 
@@ -241,10 +210,8 @@ def words(seed, n=48):
 
 
 def texts(name, n):
-    rows = [
-        {"document_id": f"{name}{at}", "text": " ".join(words(f"{name}{at}"))} for at in range(n)
-    ]
-    return pl.DataFrame(rows)
+    names = [f"{name}{at}" for at in range(n)]
+    return pl.DataFrame({"document_id": names, "text": [" ".join(words(each)) for each in names]})
 
 
 class Reciting(TinyModel):
@@ -261,15 +228,12 @@ class Reciting(TinyModel):
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory):
     folder = tmp_path_factory.mktemp("yardstick")
-    texts("asked", 3).write_parquet(folder / "c.parquet")
-    texts("new", 40).write_parquet(folder / "new.parquet")
     levels = [texts(name, 6).with_columns(level=pl.lit(n)) for name, n in (("often", 64), ("x", 0))]
-    pl.concat(levels).write_parquet(folder / "known.parquet")
     return {
-        "input": str(folder / "c.parquet"),
-        "non_members": str(folder / "new.parquet"),
+        "input": written(folder, texts("asked", 3), "asked"),
+        "non_members": written(folder, texts("new", 40), "new"),
         "non_members_known": "written last week",
-        "yardstick": str(folder / "known.parquet"),
+        "yardstick": written(folder, pl.concat(levels), "known"),
         "model": MODEL,
         "preset": "matched",
         "samples": 1,
@@ -279,19 +243,18 @@ def settings(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def runs(settings, tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch, HostileServer(Reciting()) as server:
-        patch.setenv("OPENAI_API_KEY", "x")
-        folder = tmp_path_factory.mktemp("runs")
+    with HostileServer(Reciting()) as server:
         asked = settings | {"base_url": server.url}
-        alone = {"yardstick": "none", "out": str(tmp_path_factory.mktemp("alone") / "run")}
         return [
-            audit(**asked, out=str(folder / "with")),
-            audit(**asked | alone),
+            audit(
+                **asked | {"yardstick": known, "out": str(tmp_path_factory.mktemp("runs") / "run")}
+            )
+            for known in (settings["yardstick"], "none")
         ]
 
 
-def test_what_comes_out_of_each_level_is_said_beside_what_is_not_reported(runs, settings):
-    said = " ".join(conclusions(runs[0], load_settings(settings), [ATTACK]))
+def test_what_comes_out_of_each_level_is_said_with_what_is_not_reported(runs):
+    said = " ".join(said_of(runs[0]))
     assert "None of 3 targets is reported at q = 0.1" in said
     assert "(20 words in a row, or all that follow): 64: 6 of 6; 0: 0 of 6." in said
     assert f"outside the training data ({ATTACK}): 64: 6 of 6; 0: 0 of 6." in said
@@ -299,13 +262,13 @@ def test_what_comes_out_of_each_level_is_said_beside_what_is_not_reported(runs, 
 
 
 def test_the_audited_texts_have_the_answers_that_they_have_without(runs):
-    beside, alone = (run["verdicts"].sort("attack", "level", "key") for run in runs)
-    assert beside.equals(alone)
+    mixed, alone = (run["verdicts"].sort("attack", "level", "key") for run in runs)
+    assert mixed.equals(alone)
     assert runs[0]["metrics"].equals(runs[1]["metrics"])
     assert runs[0]["rollup"].equals(runs[1]["rollup"])
     of_yardstick = pl.col("check").is_in(["yardstick", "absence", "answers"])
-    beside, alone = (run["findings"].filter(~of_yardstick) for run in runs)
-    assert beside.equals(alone)
+    mixed, alone = (run["findings"].filter(~of_yardstick) for run in runs)
+    assert mixed.equals(alone)
     assert runs[0]["targets"].group_by("role").len().sort("role").rows() == [
         ("target", 3),
         ("non_member", 40),
@@ -313,15 +276,17 @@ def test_the_audited_texts_have_the_answers_that_they_have_without(runs):
     ]
 
 
-def test_a_yardstick_without_levels_is_refused(settings, tmp_path):
-    path = tmp_path / "known.parquet"
-    wrong = load_settings(settings | {"yardstick": str(path)})
-    texts("known", 2).write_parquet(path)
-    with pytest.raises(CorpusError, match="has no column level; give each text one"):
-        open_corpora(wrong)
-    texts("known", 2).with_columns(level=pl.Series([1, None])).write_parquet(path)
-    with pytest.raises(CorpusError, match="have no level; give each one"):
-        open_corpora(wrong)
+@pytest.mark.parametrize(
+    ("levels", "message"),
+    [
+        ({}, "has no column level; give each text one"),
+        ({"level": [1, None]}, "have no level; give"),
+    ],
+)
+def test_a_yardstick_without_levels_is_refused(settings, tmp_path, levels, message):
+    known = texts("known", 2).with_columns(*(pl.Series(*each) for each in levels.items()))
+    with pytest.raises(CorpusError, match=message):
+        open_corpora(load_settings(settings | {"yardstick": written(tmp_path, known)}))
 
 
 def test_books_have_the_classics_unless_they_are_not_wanted(tmp_path, checkpoint, monkeypatch):
@@ -329,7 +294,7 @@ def test_books_have_the_classics_unless_they_are_not_wanted(tmp_path, checkpoint
     (tmp_path / "books").mkdir()
     (tmp_path / "books" / "a.txt").write_text(" ".join(words("a", 300)))
     given = {"input": "books", "model": str(checkpoint), "window_words": 64, "out": "run"}
-    left = dict(plan(load_settings(given)))
+    left = planned(given)
     said = "115 of these targets, 7,360 words; --no-yardstick leaves them out"
     assert (left["targets"], left["yardstick"]) == ("119", said)
     settings = with_yardstick(load_settings(given))
@@ -339,9 +304,8 @@ def test_books_have_the_classics_unless_they_are_not_wanted(tmp_path, checkpoint
         ("well known", 42),
         ("rarely copied", 34),
     ]
-    assert (
-        own["reason"].null_count() == own["member"].null_count() == own["target"].n_unique() == 115
-    )
+    assert own.select(pl.col("reason", "member").null_count()).row(0) == (115, 115)
+    assert own["target"].n_unique() == 115
     options = [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
     done = CliRunner().invoke(command, [*options, "--no-yardstick", "--dry-run"])
     assert "of these targets" not in done.output

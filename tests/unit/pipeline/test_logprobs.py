@@ -16,21 +16,13 @@ import mia_batch
 from mia_batch.attacks import get
 from mia_batch.attacks.from_logprobs import SHAPE_ATTACKS
 from mia_batch.errors import SettingsError
-from mia_batch.pipeline import plan
-from mia_batch.pipeline.stages.verdicts import conclusions
 from mia_batch.schemas import LogProbs, Scores, Unscored
-from mia_batch.settings import load_settings, stored_settings
 from tests.adapters import save_adapter, save_merged, slow_logprobs
 from tests.architectures import saved
 from tests.checkpoints import BOS_ID, TEXTS, change, save_checkpoint, times
 from tests.engine_conformance import exact_logprobs
 from tests.reference_logprobs import REFERENCES, Undefined
-from tests.runs import audit, documents
-
-
-@pytest.fixture(scope="module")
-def scored(views):
-    return views.settings, views.run
+from tests.runs import audit, documents, found, planned, said_of, written
 
 
 @pytest.fixture(scope="module")
@@ -39,9 +31,9 @@ def refused(views, tmp_path_factory):
     return views.settings | {"out": str(tmp_path_factory.mktemp("refused") / "run")}
 
 
-def test_perplexity_entropy_and_control_stand_side_by_side(scored):
+def test_perplexity_entropy_and_control_stand_side_by_side(views):
     """They are those of the attacks, which are minus them."""
-    _, run = scored
+    run = views.run
     found = run.scan("perplexities").collect()
     numbers = ("perplexity", "entropy", "reference_perplexity")
     assert found.height == found["perplexity"].count() == documents(12)["text"].count()
@@ -57,23 +49,16 @@ def test_perplexity_entropy_and_control_stand_side_by_side(scored):
         assert (found[name].is_null() == found[reason].is_not_null()).all()
 
 
-def test_every_view_of_every_text_has_a_row(scored):
-    _, run = scored
+def test_every_view_of_every_text_has_a_row(views):
+    run = views.run
     table = LogProbs.validate(run["logprobs"])
     n_texts = documents(12)["text"].count()
-    counts = {
-        (role, view): n for role, view, n in table.group_by("model", "view").len().iter_rows()
-    }
-    assert counts == {
-        ("target", "text"): n_texts,
-        ("target", "lowercase"): n_texts,
-        ("target", "extraction"): n_texts,
-        ("target", "nonmember_shots"): n_texts,
-        ("target", "member_shots"): n_texts,
-        ("target", "neighbour"): 3 * n_texts,
-        ("target", "perturbation"): 3 * n_texts,
-        ("reference", "text"): n_texts,
-    }
+    once = ("text", "lowercase", "extraction", "nonmember_shots", "member_shots")
+    wanted = dict.fromkeys(once, n_texts) | dict.fromkeys(
+        ("neighbour", "perturbation"), 3 * n_texts
+    )
+    rows = [("target", view, n) for view, n in wanted.items()] + [("reference", "text", n_texts)]
+    assert set(table.group_by("model", "view").len().rows()) == {*rows}
     there = table.filter(pl.col("reason").is_null())
     for name in ("logprob", "token_ids"):
         assert there[name].null_count() == 0
@@ -81,27 +66,17 @@ def test_every_view_of_every_text_has_a_row(scored):
     assert sum(run.manifest.passes.values()) == there.height
 
 
-def test_only_views_that_need_them_have_numbers_of_the_whole_vocabulary(scored):
-    _, run = scored
-    numbers = [
-        "vocabulary_mean",
-        "vocabulary_variance",
-        "rank",
-        "support_mass",
-        "log_inverse_frequency",
-    ]
+def test_only_views_that_need_them_have_numbers_of_the_whole_vocabulary(views):
+    run = views.run
+    vocabulary = ["vocabulary_mean", "vocabulary_variance", "rank"]
+    numbers = [*vocabulary, "support_mass", "log_inverse_frequency"]
     there = run["logprobs"].filter(pl.col("reason").is_null())
     has = there.group_by("model", "view").agg(pl.col(numbers).is_not_null().any())
     counted = {
         (role, view): [name for name, given in zip(numbers, has, strict=True) if given]
         for role, view, *has in has.iter_rows()
     }
-    assert counted.pop(("target", "text")) == [
-        "vocabulary_mean",
-        "vocabulary_variance",
-        "rank",
-        "log_inverse_frequency",
-    ]
+    assert counted.pop(("target", "text")) == [*vocabulary, "log_inverse_frequency"]
     assert counted.pop(("target", "extraction")) == ["rank", "support_mass"]
     assert len(counted) == 6
     assert not any(counted.values())
@@ -115,8 +90,8 @@ def reference(name: str, rows: list[dict[str, Any]]) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def test_every_attack_equals_its_reference(scored):
-    _, run = scored
+def test_every_attack_equals_its_reference(views):
+    run = views.run
     names = [name for name in run.manifest.made["scores"]["attacks"] if name in REFERENCES]
     assert len(names) == 50
     assert compared(run, names) > 300
@@ -143,8 +118,8 @@ def compared(run: mia_batch.Run, names: list[str]) -> int:
     return n
 
 
-def test_what_cannot_be_scored_has_its_reason(scored):
-    _, run = scored
+def test_what_cannot_be_scored_has_its_reason(views):
+    run = views.run
     unscored = Unscored.validate(run["unscored"])
     missing = (
         run["scores"]
@@ -160,8 +135,8 @@ def test_what_cannot_be_scored_has_its_reason(scored):
     assert of_shot["recall_prefix_v1"].null_count() == 0
 
 
-def test_a_column_that_was_not_needed_before_is_computed_anew(scored, tmp_path):
-    settings = scored[0] | {"out": str(tmp_path / "run"), "evidence": "logprobs"}
+def test_a_column_that_was_not_needed_before_is_computed_anew(refused):
+    settings = refused | {"evidence": "logprobs"}
     run = audit(**settings | {"attacks": "loss_v1"})
     assert run["logprobs"]["vocabulary_mean"].null_count() == run["logprobs"].height
     assert run["logprobs"]["view"].unique().to_list() == ["text"]
@@ -175,44 +150,23 @@ def test_a_column_that_was_not_needed_before_is_computed_anew(scored, tmp_path):
     [
         ({"attacks": "loss_v1", "evidence": "samples"}, "setting 'evidence' is 'samples'"),
         (
-            {"attacks": "loss_v1", "evidence": "probe-logprobs"},
-            r"loss_v1 needs evidence 'logprobs', but setting",
-        ),
-        (
             {"attacks": "probe_loss_v1", "evidence": "samples"},
             "probe_loss_v1 needs evidence 'probe-logprobs', but",
         ),
-        ({"attacks": "reference_ratio_v1", "reference_model": None}, "needs setting 'refer"),
         (
             {"attacks": "min_k_plus_plus_20_v1", "engine": "vllm", "evidence": None},
             "min_k_plus_plus_20_v1 cannot be computed: .*take engine transformers",
         ),
-        ({"attacks": "extraction_top_k_v1", "temperature": 0.7}, "needs temperature 1"),
-        ({"reference_model": "/nowhere"}, "setting 'reference_model': '/nowhere'"),
-        ({"nonmember_shots": "/nowhere.parquet"}, "/nowhere.parquet"),
-        ({"neighbours_column": "shelf", "masked_model": None}, "must hold lists of texts"),
-        (
-            {"samples_from": "samples", "engine": None, "model": None},
-            "'replay' has recorded samples only",
-        ),
     ],
 )
-def test_what_cannot_be_done_is_refused(views, refused, nothing_starts, given, words):
+def test_what_cannot_be_done_is_refused(refused, nothing_starts, given, words):
     settings = refused | {"evidence": "logprobs"} | given
-    if "samples_from" in given:
-        settings |= {"samples_from": str(views.run.path("samples"))}
     with pytest.raises(mia_batch.errors.RequestError, match=words):
         audit(**{name: value for name, value in settings.items() if value is not None})
 
 
-def test_other_settings_in_the_same_folder_are_refused(views, copied_of, nothing_starts):
-    settings, _, _ = copied_of(views)
-    with pytest.raises(SettingsError, match="'extraction_tokens' was 10, is now 12"):
-        audit(**settings | {"extraction_tokens": 12})
-
-
 @pytest.mark.parametrize("setting", ["model", "reference_model", "masked_model"])
-def test_a_tensor_that_any_model_lacks_is_named_before_any_engine_starts(
+def test_a_tensor_that_any_model_misses_is_named_before_any_engine_starts(
     refused, nothing_starts, tmp_path, setting
 ):
     broken = shutil.copytree(refused[setting], tmp_path / "broken")
@@ -222,7 +176,9 @@ def test_a_tensor_that_any_model_lacks_is_named_before_any_engine_starts(
         audit(**refused | {setting: str(broken)})
 
 
-@pytest.mark.parametrize("setting", ["model", "reference_model", "masked_model"])
+@pytest.mark.parametrize(
+    "setting", ["model", pytest.param("reference_model", marks=pytest.mark.long), "masked_model"]
+)
 def test_weights_of_any_model_that_are_no_numbers_are_named_before_it_is_asked(
     refused, tmp_path, setting
 ):
@@ -249,8 +205,8 @@ def save_unigrams(folder, texts):
 
 
 @pytest.mark.parametrize("knows", [False, True])
-def test_a_model_that_predicts_no_better_than_chance_is_named(scored, tmp_path, knows):
-    settings, _ = scored
+def test_a_model_that_predicts_no_better_than_chance_is_named(views, tmp_path, knows):
+    settings = views.settings
     corpus = pl.read_parquet(settings["input"])
     model = settings["model"]
     if knows:
@@ -259,26 +215,24 @@ def test_a_model_that_predicts_no_better_than_chance_is_named(scored, tmp_path, 
     run = audit(**given, model=model, out=str(tmp_path / "run"))
     loss = -float(run["logprobs"]["logprob"].explode().drop_nulls().to_numpy().mean())
     assert (loss < math.log(600)) == knows
-    ((subject, value, chance, verdict),) = (
-        run["findings"].filter(check="chance").select("subject", "value", "high", "verdict").rows()
-    )
+    found = run["findings"].filter(check="chance").select("subject", "value", "high", "verdict")
+    ((subject, value, chance, verdict),) = found.rows()
     assert (subject, verdict) == ("target", "better" if knows else "no_better")
     assert (value, chance) == pytest.approx((loss, math.log(600)))
-    first = next(conclusions(run, stored_settings(run.manifest.settings), ["loss_v1"]))
+    first = said_of(run)[0]
     named = f"The target model predicts these texts no better than chance ({loss:.1f} nats a token"
     assert first.startswith(named) != knows
 
 
-def test_neighbours_of_ones_own(scored, tmp_path):
+def test_neighbours_of_ones_own(checkpoint, tmp_path):
     first_words = pl.col("text").str.split(" ").list.head(12).list.join(" ")
     corpus = documents(6).with_columns(text=first_words)
     corpus = corpus.with_columns(
         near=pl.concat_list(pl.col("text").str.to_uppercase(), pl.col("text").str.reverse())
     )
-    corpus.write_parquet(tmp_path / "corpus.parquet")
     run = audit(
-        input=str(tmp_path / "corpus.parquet"),
-        model=scored[0]["model"],
+        input=written(tmp_path, corpus),
+        model=str(checkpoint),
         engine="transformers",
         neighbours_column="near",
         neighbours=2,
@@ -298,9 +252,8 @@ def test_an_adapter_is_a_target_and_a_reference_model(checkpoint, tmp_path):
     lora = save_adapter(tmp_path / "lora", checkpoint)
     prefix = save_adapter(tmp_path / "prefix", checkpoint, "prefix", tokenizer=False)
     merged = save_merged(tmp_path / "merged", checkpoint, lora)
-    documents(8).write_parquet(tmp_path / "corpus.parquet")
     run = audit(
-        input=str(tmp_path / "corpus.parquet"),
+        input=written(tmp_path, documents(8)),
         model=str(lora),
         reference_model=str(prefix),
         engine="transformers",
@@ -312,43 +265,35 @@ def test_an_adapter_is_a_target_and_a_reference_model(checkpoint, tmp_path):
     assert run["samples"].height > 0
     rows = run["logprobs"].filter(view="text").drop_nulls("logprob")
     assert set(rows["model"]) == {"target", "reference"}
-    for model, token_ids, found in rows.select("model", "token_ids", "logprob").iter_rows():
+    for model, token_ids, given in rows.select("model", "token_ids", "logprob").iter_rows():
         ids = [BOS_ID, *token_ids]
         if model == "target":
             expected = exact_logprobs(merged, ids)[range(len(ids) - 1), ids[1:]]
         else:
             expected = slow_logprobs(checkpoint, prefix, ids)
-        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(given, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_a_reference_adapter_without_its_base_is_named_before_anything_starts(checkpoint, tmp_path):
     lora = save_adapter(tmp_path / "lora", checkpoint)
     config = lora / "adapter_config.json"
     config.write_text(config.read_text().replace(str(checkpoint), str(tmp_path / "gone")))
-    documents(8).write_parquet(tmp_path / "corpus.parquet")
+    given = {"input": written(tmp_path, documents(8)), "out": str(tmp_path / "run")}
+    given |= {"model": str(checkpoint), "engine": "transformers", "evidence": "logprobs"}
     with pytest.raises(SettingsError, match=r"'reference_model': .*lora' is an adapter of .*gone'"):
-        audit(
-            input=str(tmp_path / "corpus.parquet"),
-            model=str(checkpoint),
-            reference_model=str(lora),
-            engine="transformers",
-            evidence="logprobs",
-            out=str(tmp_path / "run"),
-        )
+        audit(**given, reference_model=str(lora))
 
 
-# The planned test on a reference model beside that on the audited one.
+# The planned test on a reference model next to that on the audited one.
 
 
 @pytest.fixture(scope="module")
 def given(checkpoint, tmp_path_factory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("placebo")
     texts = [" ".join(text.split()[:30]) for text in TEXTS[:10]]
-    pl.DataFrame({"text": texts[:4]}).write_parquet(folder / "asked.parquet")
-    pl.DataFrame({"text": texts[4:]}).write_parquet(folder / "new.parquet")
     return {
-        "input": str(folder / "asked.parquet"),
-        "non_members": str(folder / "new.parquet"),
+        "input": written(folder, pl.DataFrame({"text": texts[:4]}), "asked"),
+        "non_members": written(folder, pl.DataFrame({"text": texts[4:]}), "new"),
         "non_members_known": "written later",
         "model": str(checkpoint),
         "engine": "transformers",
@@ -364,31 +309,28 @@ def other(tmp_path_factory) -> str:
 
 @pytest.mark.parametrize(
     ("attacks", "evidence"),
-    [("probe_leading_rarity_v1", "samples"), ("min_k_plus_plus_20_v1,loss_zlib_v1", "logprobs")],
+    [
+        pytest.param("probe_leading_rarity_v1", "samples", marks=pytest.mark.long),
+        ("min_k_plus_plus_20_v1,loss_zlib_v1", "logprobs"),
+    ],
 )
 def test_the_placebo_is_an_audit_of_the_reference_model(given, other, attacks, evidence, tmp_path):
     asked = given | {"attacks": attacks, "evidence": evidence}
     out = {name: str(tmp_path / name) for name in ("both", "alone")}
-    wanted = load_settings(asked | {"reference_model": other, "out": out["both"]})
-    assert any(name.startswith("reference") for name, _ in plan(wanted))
-    run = audit(**asked, reference_model=other, out=out["both"])
+    both = asked | {"reference_model": other, "out": out["both"]}
+    assert any(name.startswith("reference") for name in planned(both))
+    run = audit(**both)
     alone = audit(**asked | {"model": other}, out=out["alone"])
     primary = attacks.split(",")[0]
     scores = run["scores"][f"placebo_of_{primary}"]
     assert scores.null_count() == 0
     assert scores.to_list() == pytest.approx(alone["scores"][primary].to_list(), rel=1e-4)
-    found = {
-        check: dict(run_of["findings"].filter(check=check).select("statistic", "value").iter_rows())
-        for check, run_of in (("placebo", run), ("reported", alone))
-    }
-    assert found["placebo"].pop("collection") is None
-    assert found["placebo"] == found["reported"]
-    said = " ".join(conclusions(run, wanted, attacks.split(",")))
-    smallest = found["reported"]["smallest_q"]
+    reported = found(alone, "reported")
+    assert found(run, "placebo") == reported | {"collection": None}
     assert (
         "The same test on the reference model (which cannot know these texts) reports 0 of 4 "
-        f"targets (smallest q {smallest:.2g})."
-    ) in said
+        f"targets (smallest q {reported['smallest_q']:.2g})."
+    ) in " ".join(said_of(run))
     assert not run["verdicts"]["attack"].str.starts_with("placebo").any()
 
 
@@ -397,8 +339,5 @@ def test_no_placebo_without_non_members_or_of_an_attack_that_reads_the_reference
         {"non_members": None, "non_members_known": None, "attacks": "loss_zlib_v1"},
         {"attacks": "reference_difference_v1"},
     ):
-        settings = load_settings(
-            given | {"evidence": "logprobs", "reference_model": other} | changed
-        )
-        names = [name for name, _ in plan(settings)]
+        names = planned(given | {"evidence": "logprobs", "reference_model": other} | changed)
         assert ("reference text" in names) == (changed["attacks"] != "loss_zlib_v1")

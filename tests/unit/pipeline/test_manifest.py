@@ -55,7 +55,7 @@ def test_steps_of_a_stage_are_added_up_to_those_of_earlier_calls(called):
     assert found == {"begin": "day 0", "end": "day 3", "seconds": seconds}
 
 
-def test_what_stops_on_its_way_is_stored_without_what_it_had_in_mind(called, tmp_path):
+def test_what_stops_on_its_way_is_stored_without_what_it_planned(called, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         called(("a", lambda: None), ("b", stop), made={"a": 1})
     stored = Manifest.of(tmp_path)
@@ -153,7 +153,7 @@ def test_a_dry_run_speaks_of_the_share(checkpoint, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_shards_wait_for_who_makes_what_all_need_and_are_told_apart(tmp_path):
+def test_shards_wait_for_who_makes_what_all_need_and_are_kept_apart(tmp_path):
     run = Run(tmp_path / "run")
     said: list[str] = []
     joined: list[Shard] = []

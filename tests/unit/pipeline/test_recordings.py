@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import polars as pl
@@ -23,6 +22,7 @@ from mia_batch.pipeline.stages.features import FeaturesStage
 from mia_batch.schemas import Prompts, Samples, Targets
 from mia_batch.settings import load_settings
 from tests import frames, runs
+from tests.runs import written
 
 
 @pytest.fixture
@@ -49,24 +49,13 @@ def recorded(small_audit):
 def test_a_runs_own_samples_give_its_scores_to_the_bit(small_audit, replayed):
     _, run = small_audit
     again = replayed(run.path("samples"))
-    assert again["scores"].equals(run["scores"])
-    assert again["metrics"].equals(run["metrics"])
-    assert again["unscored"].equals(run["unscored"])
-    assert (
-        again["samples"].drop("answer").equals(run["samples"].drop("answer"))
-    )  # no kind is recorded
-    assert again.manifest.engines["samples of target"]["counts"] == {
-        "rows": 18,
-        "matched": 18,
-        "missing": 0,
-        "surplus": 0,
-        "duplicates": 0,
-        "unmatched": 0,
-    }
-    assert (
-        replayed(run.path("samples")).manifest.engines["samples of target"]
-        == again.manifest.engines["samples of target"]
-    )
+    for name in ("scores", "metrics", "unscored"):
+        assert again[name].equals(run[name])
+    kinds = "answer"  # which are not recorded
+    assert again["samples"].drop(kinds).equals(run["samples"].drop(kinds))
+    none = dict.fromkeys(("missing", "surplus", "duplicates", "unmatched"), 0)
+    counts = {"rows": 18, "matched": 18} | none
+    assert again.manifest.engines["samples of target"]["counts"] == counts
 
 
 def test_without_finish_reason_candidates_are_whole_and_the_whole_family_is_scored(
@@ -75,21 +64,11 @@ def test_without_finish_reason_candidates_are_whole_and_the_whole_family_is_scor
     _, run = small_audit
     recorded.write_ndjson(tmp_path / "recorded.jsonl")
     again = replayed(tmp_path / "recorded.jsonl", candidate_column="written")
-    family = [*defaults("matched"), *defaults("samia")]
-    assert [name for name in again["scores"].columns if name.endswith("_v1")] == family
     matched = defaults("matched")
+    computed = [name for name in again["scores"].columns if name.endswith("_v1")]
+    assert computed == [*matched, *defaults("samia")]
     assert again["scores"].select(matched).equals(run["scores"].select(matched))
     assert again["scores"]["n_short"].sum() == 0
-
-
-def test_what_was_not_recorded_is_counted_and_fails(recorded, replayed, tmp_path):
-    recorded.filter(pl.col("sample_index") < 2).write_parquet(tmp_path / "two.parquet")
-    two = replayed(tmp_path / "two.parquet", candidate_column="written")
-    assert two["scores"]["n_samples"].to_list() == [2] * 6 + [0, 0]
-    assert two.manifest.failed["targets"] == 0
-    recorded.write_parquet(tmp_path / "three.parquet")
-    with pytest.raises(mia_batch.SettingsError, match="'recording' was "):
-        replayed(tmp_path / "three.parquet", candidate_column="written")
 
 
 def test_a_recording_of_another_corpus_is_refused_and_another_can_be_given(
@@ -103,46 +82,20 @@ def test_a_recording_of_another_corpus_is_refused_and_another_can_be_given(
         replayed(tmp_path / "foreign.parquet", candidate_column="written")
     again = replayed(run.path("samples"))
     assert again["scores"].equals(run["scores"])
+    recorded.write_parquet(tmp_path / "own.parquet")
+    with pytest.raises(mia_batch.SettingsError, match="'recording' was "):
+        replayed(tmp_path / "own.parquet", candidate_column="written")
 
 
 def test_more_samples_than_were_recorded_are_missing_with_their_reason(small_audit, replayed):
     _, run = small_audit
     more = replayed(run.path("samples"), samples=4)
-    assert more.manifest.failed == {
-        "targets": 6,
-        "of": 6,
-        "again": 6,
-        "reasons": {"the recording lacks this sample": 6},
-    }
+    reasons = {"the recording lacks this sample": 6}
+    assert more.manifest.failed == {"targets": 6, "of": 6, "again": 6, "reasons": reasons}
     assert more["scores"].equals(run["scores"])
 
 
-def test_targets_that_nobody_can_be_asked_for_are_unscored_with_reasons(tmp_path):
-    pl.DataFrame({"document_id": ["a", "b"], "text": ["one", ""]}).write_parquet(
-        tmp_path / "corpus.parquet"
-    )
-    recorded = {"document_id": ["a"], "sample_index": [0], "candidate": ["x"]}
-    pl.DataFrame(recorded).write_parquet(tmp_path / "recorded.parquet")
-    run = runs.audit(
-        input=str(tmp_path / "corpus.parquet"),
-        samples_from=str(tmp_path / "recorded.parquet"),
-        out=tmp_path / "run",
-    )
-    attacks = [name for name in run["scores"].columns if name.endswith("_v1")]
-    assert run["scores"].select(attacks).null_count().row(0) == (2,) * len(attacks)
-    reasons = run["unscored"].group_by("reason").len().sort("len", "reason")
-    assert reasons.rows() == [
-        ("the text has no words", len(attacks)),
-        (
-            "the text is too short to split: its prefix or its reference would have no word",
-            len(attacks),
-        ),
-    ]
-
-
-def test_an_attack_of_ones_own_stands_beside_those_of_the_package(
-    small_audit, replayed, monkeypatch
-):
+def test_an_attack_of_ones_own_stands_with_those_of_the_package(small_audit, replayed, monkeypatch):
     monkeypatch.setattr("mia_batch.attacks._REGISTERED", {})
     _, run = small_audit
     longest = Attack(
@@ -154,11 +107,8 @@ def test_an_attack_of_ones_own_stands_beside_those_of_the_package(
     made = replayed(run.path("samples"), attacks=[longest, "samia_matched_v1"])
     assert made["scores"]["samia_matched_v1"].equals(run["scores"]["samia_matched_v1"])
     most = run["features"].group_by("target_id").agg(most=pl.col("words_candidate").max())
-    wanted = (
-        run["targets"]
-        .select("target_id")
-        .join(most, on="target_id", how="left", maintain_order="left")
-    )
+    names = run["targets"].select("target_id")
+    wanted = names.join(most, on="target_id", how="left", maintain_order="left")
     assert made["scores"]["most_words_of_mine_v1"].to_list() == wanted["most"].to_list()
 
 
@@ -177,12 +127,8 @@ def answered(small_audit, tmp_path):
     return made.sample(fraction=1.0, shuffle=True, seed=0)
 
 
-@pytest.mark.parametrize("columns", [("prefix", "candidate"), ("prefix", "candidate", "point")])
-def test_a_prefix_that_ends_at_a_point_is_matched_to_that_point(
-    answered, replayed, tmp_path, columns
-):
-    answered = answered.filter(pl.col("point") < 4)
-    answered.select(columns).write_ndjson(tmp_path / "answers.jsonl")
+def test_a_prefix_that_ends_at_a_point_is_matched_to_that_point(answered, replayed, tmp_path):
+    answered.filter(pl.col("point") < 4).write_ndjson(tmp_path / "answers.jsonl")
     run = replayed(
         tmp_path / "answers.jsonl", attacks="probe_first_word_v1", probes=4, probe_every=10
     )
@@ -212,7 +158,7 @@ def test_other_attacks_have_their_features_made_and_nothing_else_changes(
 ):
     settings, run = small_audit
     first = replayed(run.path("samples"))
-    parts = {path.name: path.read_bytes() for path in first.path("samples").glob("*.parquet")}
+    parts = runs.tables_of(first.path("samples"))
     groups = ["blocks", "matched", "ngrams", "unigrams", "zlib"]
     assert first.manifest.made["features"]["groups"] == groups
 
@@ -223,8 +169,7 @@ def test_other_attacks_have_their_features_made_and_nothing_else_changes(
         patch.setattr("mia_batch.pipeline.stages.verdicts.check_targets", check_targets)
         more = replayed(run.path("samples"), attacks="longest_block_v1,samia_matched_v1")
     assert more.manifest.made["features"]["groups"] == groups
-    found = {path.name: path.read_bytes() for path in more.path("samples").glob("*.parquet")}
-    assert found == parts
+    assert runs.tables_of(more.path("samples")) == parts
     assert more["findings"].equals(first["findings"])
     assert more["scores"]["samia_matched_v1"].equals(run["scores"]["samia_matched_v1"])
     assert more["scores"]["longest_block_v1"].null_count() == 2
@@ -237,22 +182,16 @@ def test_other_attacks_have_their_features_made_and_nothing_else_changes(
 
 
 def test_a_prefix_that_moved_is_refused(tmp_path):
-    frame = pl.DataFrame({"text": ["one two three four"], "prefix": ["one two"]})
-    frame = frame.with_columns(reference=pl.lit(" three four"))
-    frame.write_parquet(str(tmp_path / "corpus.parquet"))
+    def corpus(prefix, reference):
+        halves = {"text": [prefix + reference], "prefix": [prefix], "reference": [reference]}
+        return written(tmp_path, pl.DataFrame(halves))
+
     recorded = pl.DataFrame({"prefix": ["one two"], "candidate": [" three"]})
-    recorded.write_parquet(tmp_path / "recorded.parquet")
-    settings: dict[str, Any] = {
-        "input": str(tmp_path / "corpus.parquet"),
-        "samples_from": str(tmp_path / "recorded.parquet"),
-        "out": str(tmp_path / "own"),
-    }
-    runs.audit(**settings)
-    moved = frame.with_columns(prefix=pl.lit("one"), reference=pl.lit(" two three four"))
-    moved.write_parquet(str(tmp_path / "corpus.parquet"))
+    settings = {"samples_from": written(tmp_path, recorded, "recorded"), "out": tmp_path / "own"}
+    run = runs.audit(input=corpus("one two", " three four"), **settings)
     with pytest.raises(mia_batch.SettingsError, match="prefix or reference of 1 targets differs"):
-        runs.audit(**settings)
-    assert mia_batch.Run(tmp_path / "own")["targets"]["prefix"].to_list() == ["one two"]
+        runs.audit(input=corpus("one", " two three four"), **settings)
+    assert run["targets"]["prefix"].to_list() == ["one two"]
 
 
 # Text without spaces, and text that is hardly any.
@@ -268,24 +207,16 @@ PAIRS = {
 
 @pytest.fixture
 def audited(tmp_path):
-    def audit(**settings):
-        texts = {name: text for name, (text, _) in PAIRS.items()}
-        corpus = {"document_id": list(texts), "text": list(texts.values())}
-        pl.DataFrame(corpus).write_parquet(tmp_path / "corpus.parquet")
-        rows = [
-            {"document_id": name, "candidate": candidate, "finish_reason": "length"}
-            for name, (_, candidates) in PAIRS.items()
-            for candidate in candidates
-        ]
-        pl.DataFrame(rows).write_parquet(tmp_path / "recording.parquet")
-        return runs.audit(
-            input=str(tmp_path / "corpus.parquet"),
-            samples_from=str(tmp_path / "recording.parquet"),
-            out=tmp_path / "run",
-            **settings,
-        )
-
-    return audit
+    texts = [{"document_id": name, "text": text} for name, (text, _) in PAIRS.items()]
+    said = [(name, each, "length") for name, (_, both) in PAIRS.items() for each in both]
+    columns = ["document_id", "candidate", "finish_reason"]
+    recorded = pl.DataFrame(said, schema=columns, orient="row")
+    return lambda **settings: runs.audit(
+        input=written(tmp_path, pl.DataFrame(texts)),
+        samples_from=written(tmp_path, recorded, "recording"),
+        out=tmp_path / "run",
+        **settings,
+    )
 
 
 def test_text_without_spaces_is_cut_and_scored_by_unicode_words(audited):
@@ -322,39 +253,14 @@ def test_rules_that_find_too_few_words_there_say_so(audited, rule, n_words, reas
     assert run["unscored"]["reason"].to_list() == [reason] * sum(refused)
 
 
-def test_windows_of_text_without_spaces(tmp_path):
-    (tmp_path / "corpus.jsonl").write_text(json.dumps({"text": PAIRS["zh"][0]}))
-    recorded = [
-        {"prefix": "我们", "candidate": "去了吗"},
-        {"prefix": "然后", "candidate": "她回"},
-    ]
-    (tmp_path / "recording.jsonl").write_text("\n".join(map(json.dumps, recorded)))
-    run = runs.audit(
-        input=str(tmp_path / "corpus.jsonl"),
-        samples_from=str(tmp_path / "recording.jsonl"),
-        out=tmp_path / "run",
-        word_rule="unicode",
-        window_words=4,
-        attacks="samia_matched_v1",
-    )
-    assert run["targets"]["target"].to_list() == ["我们去了", "然后他回"]
-    assert run["scores"]["samia_matched_v1"].to_list() == [1.0, 0.5]
-
-
 # Features of parts that are made together are those of each part alone, under its name.
 
 TARGETS = frames.targets(*({"reference": "a b c d"[: 2 * n + 1]} for n in range(4)))
-
-
 ROWS = frames.samples(*([f"a b{n}", None, "a b c"] for n in range(4)))
-
-
 PARTS = {  # all but the first as of a corpus that has shrunk: their targets stand elsewhere now
     f"block-{number:08d}.target-continuation-00000-00003.attempt-0.parquet": rows
     for number, rows in enumerate((ROWS[:5], ROWS[5:9], ROWS[:0], ROWS[9:]))
 }
-
-
 PROMPTS = "block-00000000.target-continuation-00000-00001.attempt-0.parquet"
 
 
@@ -387,15 +293,9 @@ def test_parts_together_are_as_each_alone(run, monkeypatch, limit, value):
     features_stage(run, "samia_v1", ["unigrams"]).run()
     made = {path.name: pl.read_parquet(path) for path in run.path("features").iterdir()}
     assert made.keys() == PARTS.keys()
+    how: Any = {"words": "whitespace", "preset": "default", "text_length": None}
     for name, rows in PARTS.items():
-        alone = build_features(
-            rows,
-            frames.units(TARGETS),
-            words="whitespace",
-            preset="default",
-            text_length=None,
-            groups=["unigrams"],
-        )
+        alone = build_features(rows, frames.units(TARGETS), groups=["unigrams"], **how)
         assert made[name].equals(alone)
     assert made[list(PARTS)[1]]["overlap_1"].to_list() == [2, 1, None, 3]
 

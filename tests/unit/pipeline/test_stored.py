@@ -144,7 +144,7 @@ def test_a_copy_that_was_left_behind_follows_and_never_overwrites(
 def test_answers_that_the_store_has_not_are_kept_here_until_another_machine_wrote(
     inputs, on_machine, server, url, run
 ):
-    """A killed run wrote its journal in place, and lacks files that the store has already."""
+    """A killed run wrote its journal in place, and misses files that the store has already."""
     stored = audit_books(url, inputs, samples=1)
     journal, wal = stored.folder / "journal.sqlite", stored.folder / "journal.sqlite-wal"
     journal.write_bytes(b"older, as the store has it")
@@ -207,18 +207,18 @@ def test_a_run_that_was_taken_over_stops(inputs, on_machine, server, url, run, m
 
 
 def test_credentials_are_nowhere(inputs, on_machine, server, url, run, tmp_path):
-    told = []
+    heard = []
 
     class Telling(Observer):
         def stage(self, sentence):
-            told.append(sentence)
+            heard.append(sentence)
 
     audit_books(url, inputs, observer=Telling())
     shown = CliRunner().invoke(command, ["report", url, "--format", "md"])
     with server.refusing_all(), pytest.raises(RunFolderError) as refused:
         audit_books(url, inputs, observer=Telling())
     written = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
-    said = "\n".join([*told, shown.output, repr(refused.value), str(refused.value.__cause__)])
+    said = "\n".join([*heard, shown.output, repr(refused.value), str(refused.value.__cause__)])
     assert shown.exit_code == 0
     for each in (*written, *server.contents(run).values(), said.encode()):
         assert KEY.encode() not in each
@@ -252,7 +252,7 @@ def test_commands_take_an_address_where_they_take_a_folder(inputs, on_machine, s
     assert mia_batch.Run(url).manifest.made["scores"]["attacks"] == ["samia_matched_v1"]
 
 
-def test_an_address_without_a_run_is_told_and_left_alone(
+def test_an_address_without_a_run_is_said_and_left_alone(
     on_machine, server, url, run, monkeypatch, capsys
 ):
     with pytest.raises(RunFolderError, match="holds no run"):
@@ -316,7 +316,7 @@ def test_all_pages_of_parts_are_listed_and_fetched(on_machine, server, url, run,
     assert fetched == ["samples/block-00001.target-continuation-0.parquet"]
 
 
-def test_a_cache_that_cannot_be_written_is_told(on_machine, server, url, tmp_path, monkeypatch):
+def test_a_cache_that_cannot_be_written_is_said(on_machine, server, url, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     with pytest.raises(RunFolderError, match=r"set XDG_CACHE_HOME to a folder that can be written"):

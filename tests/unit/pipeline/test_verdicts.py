@@ -122,7 +122,7 @@ def test_targets_have_p_values_sampling_errors_and_a_share_that_holds_the_truth(
 def test_the_conclusions_say_what_was_found_and_what_it_rests_on(unlabelled):
     _, run = unlabelled
     said = said_of(run)
-    assert said[0].startswith("Whether the audited texts and the comparison texts can be told")
+    assert said[0].startswith("Whether the audited texts and the comparison texts can be")
     assert re.match(r"\d+ of 60 targets are reported at q = 0.05 \(samia_matched_v1", said[1])
     assert "The null: written after the model was published." in said
     assert any(line.startswith("Share of members among the targets: ") for line in said)
@@ -170,17 +170,17 @@ def test_texts_that_differ_without_the_model_get_no_answer_unless_it_is_asked_fo
         files[name] = library.put(name, dated)
     settings = library.settings(prefix_ratio=12 / 26, **files, **KNOWN)
     run = runs.audit(**settings)
-    told = "the audited texts and the comparison texts can be told"
+    claim = "the audited texts and the comparison texts can be"
     numbers = ("p_value", "q_value", "sensitivity_bound", "value", "low", "high")
     assert run["verdicts"].height > 80
     assert run["verdicts"].select(pl.col(numbers).count()).row(0) == (0,) * 6
     assert run["verdicts"]["reason"].str.starts_with("withheld: the audited texts").all()
     assert run["verdicts"]["score"].count() == 80
-    assert said_of(run)[0].startswith(f"No answer: {told}")
+    assert said_of(run)[0].startswith(f"No answer: {claim}")
     run = runs.audit(**settings | {"exploratory": True})
     assert (run["verdicts"]["q_value"] < 0.05).sum() > 60
     assert not run["verdicts"]["planned"].any()
-    assert said_of(run)[0].startswith(f"Exploratory: {told}")
+    assert said_of(run)[0].startswith(f"Exploratory: {claim}")
 
 
 def test_what_was_not_planned_is_exploratory_until_it_is_as_planned_again(unlabelled, tmp_path):
@@ -258,16 +258,16 @@ def test_groups_are_whole_units(library):
     assert remembered["p_value"].to_list() == pytest.approx([1 / 21] * 4)
 
 
-def test_a_labelled_run_has_the_blind_baseline_beside_its_attacks(library):
+def test_a_labelled_run_has_the_blind_baseline_next_to_its_attacks(library):
     member = [number % 2 == 0 for number in range(160)]
     texts = library.write("texts", member, member=member, shelf=list("ab") * 80)
     metrics = Metrics.validate(library.audit(input=texts, slice_by="shelf")["metrics"])
     blind = {f"blind_{name}_v1" for name in ("naive_bayes", "year", "surface")}
     assert blind <= set(metrics["attack"])
     own = metrics.filter(attack=ATTACK)
-    beside = own.filter(pl.col("versus").str.starts_with("blind")).row(0, named=True)
-    assert beside["metric"] == "roc_auc_difference"
-    assert beside["low"] < beside["value"] < beside["high"]
+    difference = own.filter(pl.col("versus").str.starts_with("blind")).row(0, named=True)
+    assert difference["metric"] == "roc_auc_difference"
+    assert difference["low"] < difference["value"] < difference["high"]
     assert own.filter(pl.col("slice").str.starts_with("blind quintile")).height == 5
     assert {"all", "shelf=a", "shelf=b"} <= set(metrics.filter(metric="roc_auc")["slice"])
 
@@ -332,7 +332,7 @@ def test_groups_stop_when_they_are_decided_and_what_was_not_asked_says_so(in_rou
     assert rollup["n_asked"].sum() == own["target_id"].n_unique()
 
 
-def test_a_run_in_rounds_decides_as_before_when_it_is_taken_up(in_rounds):
+def test_a_run_in_rounds_decides_as_before_when_it_is_resumed(in_rounds):
     settings, run = in_rounds
     before = {name: run[name] for name in ("verdicts", "scores", "samples")}
     (run.folder / "scores.parquet").unlink()
@@ -392,8 +392,8 @@ def test_comparison_texts_from_one_undeclared_book_are_one_group_before_anything
     rng, letters = np.random.default_rng(0), "bcdfghklmnprst"
     known = [f"{one}{vowel}{other}" for one in letters for vowel in "aeiou" for other in letters]
 
-    def texts(name: str, spans: list[tuple[int, int]]) -> pl.DataFrame:
-        drawn = ((*rng.integers(0, 980, 40), *rng.integers(span[0], span[1], 40)) for span in spans)
+    def texts(name, spans):
+        drawn = ((*rng.integers(0, 980, 40), *rng.integers(low, high, 40)) for low, high in spans)
         rows = [(f"{name}{n}", " ".join(known[at] for at in each)) for n, each in enumerate(drawn)]
         return pl.DataFrame(rows, schema=["document_id", "text"], orient="row")
 
