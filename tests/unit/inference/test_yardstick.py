@@ -147,12 +147,7 @@ TARGETS = rows("target", [9.0] * 30)
 
 @pytest.mark.parametrize(
     ("level", "ties", "windows"),
-    [
-        ("target", "conservative", 1),
-        ("target", "random", 3),
-        ("group", "conservative", 3),
-        ("group", "random", 3),
-    ],
+    [("target", "conservative", 1), ("target", "random", 3), ("group", "random", 3)],
 )
 def test_exchangeable_texts_are_reported_as_rarely_as_promised(monkeypatch, level, ties, windows):
     monkeypatch.setattr(yardstick, "_AUDITS", 200)
@@ -211,15 +206,13 @@ def test_without_targets_or_non_members_there_are_no_rows():
     assert [*null_audit_sentence(null_audit_findings(table(TARGETS).lazy(), plan()))] == []
 
 
-def test_the_same_scores_give_the_same_numbers_and_many_units_are_drawn_from(monkeypatch):
+def test_the_same_scores_give_the_same_numbers_and_of_many_units_some_are_drawn(monkeypatch):
     parts = TARGETS, nulls(100)
     assert found_of_null_audits(*parts) == found_of_null_audits(*parts)
     monkeypatch.setattr(yardstick, "_MOST", 50)
     facts = found_of_null_audits(*parts)
     assert (facts["n_tests"]["value"], facts["n_null"]["value"]) == (25, 25)
-
-
-def test_texts_of_unknown_score_and_length_are_no_error():
+    # Texts of unknown score and length are no error.
     unknown = rows("non_member", [None] * 30, n_words=None)
     facts = found_of_null_audits(TARGETS, nulls(50), unknown, length_edges=(50,))
     assert facts["share_reporting"]["verdict"] == "as_promised"
