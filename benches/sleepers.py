@@ -67,7 +67,7 @@ def blocks(seconds: Iterable[float]) -> Iterator[Block]:
         )
 
 
-class Told:
+class OnAnswer:
     """When each worker was last heard of."""
 
     def __init__(self) -> None:
@@ -118,24 +118,24 @@ def grow(pool: Pool, most: int) -> int:
 def measured(executor: RayExecutor, n_actors: int) -> dict[str, Any]:
     task: Any = None  # nobody looks at it
 
-    def took(seconds: Iterable[float], told: Told) -> float:
+    def took(seconds: Iterable[float], told: OnAnswer) -> float:
         began = time.perf_counter()
         deque(executor.collect(task, blocks(seconds), told, _keep), maxlen=0)
         return time.perf_counter() - began
 
-    took([0.0] * 4 * n_actors, Told())
+    took([0.0] * 4 * n_actors, OnAnswer())
     memory = [peak_mb()]
-    even = took([SECONDS_OF_A_BLOCK] * BLOCKS_OF_EACH * n_actors, Told())
+    even = took([SECONDS_OF_A_BLOCK] * BLOCKS_OF_EACH * n_actors, OnAnswer())
     memory.append(peak_mb())
-    dice, told = random.Random(0), Told()
+    dice, told = random.Random(0), OnAnswer()
     costs = [SECONDS_OF_A_BLOCK * dice.uniform(0.2, 1.0) for _ in range(8 * n_actors)]
     uneven = took(costs, told)
     tail = max(told.last.values()) - min(told.last.values())
     n, spent = 4000, time.process_time()
-    per_second = n / took([0.0] * n, Told())
+    per_second = n / took([0.0] * n, OnAnswer())
     spent = time.process_time() - spent  # all actors share the cores with the driver
     memory.append(peak_mb())
-    took([0.0] * 2 * n, Told())
+    took([0.0] * 2 * n, OnAnswer())
     memory.append(peak_mb())
     return {
         "blocks_of_each": BLOCKS_OF_EACH,

@@ -35,7 +35,7 @@ Kept = TypeVar("Kept")
 Row: TypeAlias = tuple[int, dict[str, Any]]
 """Position of a unit in its block, and values of a row of evidence by column."""
 
-Told: TypeAlias = Callable[[str, int, int, int], None]
+OnAnswer: TypeAlias = Callable[[str, int, int, int], None]
 """Takes a block's label, and units, tokens and forward passes since the last call."""
 
 Found: TypeAlias = tuple[Block, pl.DataFrame]
@@ -73,7 +73,7 @@ class Executor(Protocol):
         self,
         task: Task,
         blocks: Iterable[Block],
-        seen: Told,
+        seen: OnAnswer,
         keep: Callable[[Block, pl.DataFrame], Kept],
         /,
     ) -> Iterator[tuple[Block, Kept]]:
@@ -140,7 +140,7 @@ class _Collector:
     """
 
     def __init__(
-        self, source: AnswerSource, task: Task, blocks: Iterable[Block | None], seen: Told
+        self, source: AnswerSource, task: Task, blocks: Iterable[Block | None], seen: OnAnswer
     ) -> None:
         self._source = source
         self._task = task
@@ -292,7 +292,7 @@ class LocalExecutor:
         self,
         task: Task,
         blocks: Iterable[Block | None],
-        seen: Told,
+        seen: OnAnswer,
         keep: Callable[[Block, pl.DataFrame], Kept],
     ) -> Iterator[tuple[Block, Kept]]:
         """Yield blocks as they are complete; None among ``blocks``: there is none for now."""

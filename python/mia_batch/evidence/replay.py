@@ -226,7 +226,7 @@ def text_bytes(rows: pl.DataFrame) -> int:
     return int(sum(rows.select(pl.col(pl.String).str.len_bytes().cast(pl.Int64).sum()).row(0)))
 
 
-MISSING = "the recording lacks this sample"
+MISSING = "the recording has no such sample"
 
 
 def answer(

@@ -33,7 +33,7 @@ import polars as pl
 
 import mia_batch
 from mia_batch.errors import EngineError, MiaBatchError, RequestError, SettingsError
-from mia_batch.evidence.collect import Executor, LocalExecutor, Task, Told, refuse
+from mia_batch.evidence.collect import Executor, LocalExecutor, OnAnswer, Task, refuse
 from mia_batch.evidence.engines.registry import missing
 from mia_batch.evidence.parts import Block
 from mia_batch.evidence.process import EngineProcess, LocalSource
@@ -662,7 +662,7 @@ class RayExecutor:
         self,
         task: Task,
         blocks: Iterable[Block],
-        told: Told,
+        seen: OnAnswer,
         keep: Callable[[Block, pl.DataFrame], Kept],
     ) -> Iterator[tuple[Block, Kept]]:
         pool, job = self._pool, next(_JOBS)
@@ -693,18 +693,18 @@ class RayExecutor:
                     if (lost := asked.lost + 1) < _MOST_TRIES:
                         waiting.append((asked.block, lost))
                         continue
-                    told(asked.block.label, asked.block.units.height, 0, 0)
+                    seen(asked.block.label, asked.block.units.height, 0, 0)
                     kept = keep(asked.block, refuse(task, asked.block, _WHY))
                 else:
-                    self._tell(asked, came, told)
+                    self._tell(asked, came, seen)
                     kept = came.kept if asked.worker.shared else keep(asked.block, came.kept)
                 n_open -= 1
                 yield asked.block, kept
 
-    def _tell(self, asked: InHand, came: Answered, told: Told) -> None:
-        told(asked.block.label, asked.block.units.height, 0, 0)
+    def _tell(self, asked: InHand, came: Answered, seen: OnAnswer) -> None:
+        seen(asked.block.label, asked.block.units.height, 0, 0)
         for label, tokens, passes in came.counts:
-            told(label, 0, tokens, passes)
+            seen(label, 0, tokens, passes)
         for sentence in came.said:
             self._say(f"{asked.worker.name}: {sentence}")
 

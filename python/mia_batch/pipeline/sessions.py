@@ -13,7 +13,7 @@ import polars as pl
 
 from mia_batch.attacks.attack import CONTINUATION
 from mia_batch.errors import SettingsError
-from mia_batch.evidence.collect import Executor, LocalExecutor, SampleTask, Task, Told
+from mia_batch.evidence.collect import Executor, LocalExecutor, OnAnswer, SampleTask, Task
 from mia_batch.evidence.endpoint import Capabilities, Endpoint
 from mia_batch.evidence.endpoint.wire import Tokens, money, most_prompt_tokens
 from mia_batch.evidence.parts import Block, Missing, Work
@@ -173,7 +173,7 @@ def ask(
     work: Work,
     wanted: Iterable[tuple[AnyTask, Iterable[Block], Callable[[Block, pl.DataFrame], Any]]],
     *,
-    on_answer: Told | None = None,
+    on_answer: OnAnswer | None = None,
     on_block: Callable[[AnyTask, Block, Any], None] | None = None,
 ) -> None:
     """Ask an open session about blocks, task by task: this loop alone hands work to an executor.

@@ -247,7 +247,7 @@ def test_what_is_missing_surplus_double_or_foreign_is_counted(expected, recorded
     rows = pl.concat([recorded.slice(10), strange, nameless, double])
     samples, recording = replay(rows, n_samples=3)
     kept = expected.filter(pl.col("sample_index") < 3)
-    missing = samples["reason"] == "the recording lacks this sample"
+    missing = samples["reason"] == "the recording has no such sample"
     n_missing = 3 + 3 + 2
     assert missing.sum() == n_missing
     assert samples.filter(missing.fill_null(value=False).not_()).equals(kept.slice(n_missing))

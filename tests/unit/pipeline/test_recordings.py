@@ -90,7 +90,7 @@ def test_a_recording_of_another_corpus_is_refused_and_another_can_be_given(
 def test_more_samples_than_were_recorded_are_missing_with_their_reason(small_audit, replayed):
     _, run = small_audit
     more = replayed(run.path("samples"), samples=4)
-    reasons = {"the recording lacks this sample": 6}
+    reasons = {"the recording has no such sample": 6}
     assert more.manifest.failed == {"targets": 6, "of": 6, "again": 6, "reasons": reasons}
     assert more["scores"].equals(run["scores"])
 
