@@ -17,7 +17,7 @@ from benches.results import append_results, versions
 from scipy.sparse import csr_array
 
 from mia_batch.diagnostics.blind import cross_validate, direction, judge, naive_bayes, ridge
-from mia_batch.stats.clusters import deal_folds
+from mia_batch.stats.intervals import deal_folds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -24,7 +24,7 @@ import polars as pl
 from benches.results import append_results, machine
 
 from mia_batch.inference.sets import codec_findings
-from mia_batch.metrics.evaluate import (
+from mia_batch.metrics import (
     Classes,
     balanced_accuracy,
     figure,

@@ -22,7 +22,7 @@ from mia_batch.inference.comparison import ComparisonSets, collection_test
 from mia_batch.inference.conformal import p_values, q_values, weighted_q_values
 from mia_batch.inference.findings import VerdictPlan
 from mia_batch.inference.verdicts import weigh
-from mia_batch.stats.clusters import deal_folds
+from mia_batch.stats.intervals import deal_folds
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,7 +17,7 @@ import mia_batch
 from mia_batch import Run, pipeline
 from mia_batch.attacks.from_samples import PROBE_ATTACKS
 from mia_batch.extras.sets import paraphrasing
-from mia_batch.pipeline.stages.verdicts import conclusions
+from mia_batch.pipeline.stages.judging import conclusions
 from mia_batch.settings import load_settings, nested, stored_settings
 from tests.checkpoints import SMALLEST, TEXTS, save_checkpoint, save_masked_checkpoint
 from tests.hostile_server import MODEL, HostileServer, TinyModel

@@ -8,7 +8,7 @@ import pytest
 from sklearn import metrics
 from sklearn.exceptions import UndefinedMetricWarning
 
-from mia_batch.metrics.evaluate import evaluate
+from mia_batch.metrics import evaluate
 from mia_batch.stats.intervals import roc_auc, roc_curve
 
 

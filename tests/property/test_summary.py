@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from mia_batch.inference.findings import finding_rows
 from mia_batch.inference.rollup import rollup
 from mia_batch.inference.verdicts import verdicts
-from mia_batch.metrics.measure import curves
+from mia_batch.metrics import curves
 from mia_batch.schemas import ExtractedDocuments, Samples, Targets
 from tests.frames import attack, features, table, target_id
 from tests.unit.inference.scored import plan

@@ -343,7 +343,7 @@ def show(place: Path | str, target_id: str, *, again: bool, **options: object) -
     """
     from mia_batch.cli.show import find_target, show_answers, show_target
     from mia_batch.pipeline import Run
-    from mia_batch.pipeline.stages.views import answers_of
+    from mia_batch.pipeline.stages.questions import answers_of
 
     run, console = Run(place), console_of(stderr=False)
     target = find_target(run, target_id)

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from mia_batch.cli.options import figure, limits, plain, table_of
-from mia_batch.diagnostics.unscored import count_reasons
+from mia_batch.diagnostics.preflight import count_reasons
 from mia_batch.errors import RunFolderError, SettingsError
 from mia_batch.kernels import pair_features
 from mia_batch.pipeline.finished import REPORT
-from mia_batch.pipeline.stages.verdicts import conclusions
+from mia_batch.pipeline.stages.judging import conclusions
 from mia_batch.places import is_url
 from mia_batch.settings import stored_settings
 

@@ -14,8 +14,14 @@ import polars as pl
 from mia_batch.kernels import count_words, zlib_size
 from mia_batch.schemas import Metrics
 from mia_batch.stats import Codes, Flags, Floats
-from mia_batch.stats.clusters import Folds, deal_folds, permute_labels
-from mia_batch.stats.intervals import Interval, auc_interval, roc_auc
+from mia_batch.stats.intervals import (
+    Folds,
+    Interval,
+    auc_interval,
+    deal_folds,
+    permute_labels,
+    roc_auc,
+)
 from mia_batch.targets import cluster_names
 
 if TYPE_CHECKING:

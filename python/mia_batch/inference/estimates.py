@@ -16,8 +16,7 @@ import polars as pl
 from mia_batch.inference.comparison import ComparisonSets, cut_units, windows_per_group
 from mia_batch.inference.findings import AttackScores, VerdictPlan, verdict_rows
 from mia_batch.stats import Floats, Ints
-from mia_batch.stats.clusters import design_effect
-from mia_batch.stats.intervals import CONFIDENCE
+from mia_batch.stats.intervals import CONFIDENCE, design_effect
 
 _SCORED = ("scored audited", "scored calibration non-member", "scored calibration member")
 _ASSUMPTIONS = {

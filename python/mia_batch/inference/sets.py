@@ -35,8 +35,15 @@ from mia_batch.inference.findings import (
 )
 from mia_batch.schemas import Findings
 from mia_batch.stats import Flags, Floats, Ints
-from mia_batch.stats.clusters import deal_folds, effective_number, few, is_enough
-from mia_batch.stats.intervals import CONFIDENCE, clopper_pearson, independent_number
+from mia_batch.stats.intervals import (
+    CONFIDENCE,
+    clopper_pearson,
+    deal_folds,
+    effective_number,
+    few,
+    independent_number,
+    is_enough,
+)
 from mia_batch.tables import read_finite, read_numbers
 
 Row = dict[str, object]

@@ -23,6 +23,7 @@ from mia_batch.inference.comparison import (
 from mia_batch.inference.conformal import (
     NO_WEIGHT,
     Adjustment,
+    RoundsTest,
     TieDraws,
     p_values,
     q_values,
@@ -31,7 +32,6 @@ from mia_batch.inference.conformal import (
     tie_draws,
     weighted_q_values,
 )
-from mia_batch.inference.e_values import RoundsTest
 from mia_batch.inference.estimates import contamination_test
 from mia_batch.inference.findings import (
     AttackScores,
@@ -44,7 +44,7 @@ from mia_batch.inference.findings import (
 from mia_batch.inference.power import LEVEL, Power, least_p, nulls_to_name, power, power_of
 from mia_batch.inference.sets import needed_for_bound
 from mia_batch.stats import Flags, Floats, Ints
-from mia_batch.stats.clusters import Folds, deal_folds, effective_number, is_enough
+from mia_batch.stats.intervals import Folds, deal_folds, effective_number, is_enough
 from mia_batch.tables import read_finite
 
 _Test = Callable[[AttackScores], Iterable[pl.DataFrame]]

@@ -28,17 +28,17 @@ from mia_batch.pipeline.finished import REPORT, write_report
 from mia_batch.pipeline.run import Manifest, Run, record_requests, run_timed
 from mia_batch.pipeline.stages import Stage, damage_set_aside, repair
 from mia_batch.pipeline.stages.asking import FillsStage, LogprobsStage, PromptsStage, SamplesStage
+from mia_batch.pipeline.stages.comparing import FeaturesStage, RarityStage
+from mia_batch.pipeline.stages.cutting import TargetsStage
 from mia_batch.pipeline.stages.extraction import ControlsStage, ExtractionStage
-from mia_batch.pipeline.stages.features import FeaturesStage, RarityStage
-from mia_batch.pipeline.stages.targets import TargetsStage
-from mia_batch.pipeline.stages.tuned import GenerationsStage, TuningStage
-from mia_batch.pipeline.stages.verdicts import (
+from mia_batch.pipeline.stages.judging import (
     PreflightStage,
     ScoresStage,
     SummaryStage,
     VerdictsStage,
 )
-from mia_batch.pipeline.stages.views import models_of
+from mia_batch.pipeline.stages.questions import models_of
+from mia_batch.pipeline.stages.tuned import GenerationsStage, TuningStage
 from mia_batch.places import fetched, is_url, mirrored
 from mia_batch.prompts.views import RunModel
 from mia_batch.report import earlier_sentences

@@ -26,7 +26,7 @@ from mia_batch.corpus import (
 )
 from mia_batch.errors import CorpusError, SettingsError
 from mia_batch.inference.yardstick import sort_levels
-from mia_batch.metrics.evaluate import find_slices
+from mia_batch.metrics import find_slices
 from mia_batch.places import is_url
 from mia_batch.schemas import Documents, SetAside
 from mia_batch.settings import CLASSICS, NO_YARDSTICK, Settings

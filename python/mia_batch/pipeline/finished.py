@@ -16,15 +16,15 @@ from mia_batch.attacks import get, names
 from mia_batch.errors import RunFolderError, SettingsError
 from mia_batch.evidence.parts import Block, Work
 from mia_batch.evidence.request import EvidenceKind
-from mia_batch.inference.paired import compare_scores
+from mia_batch.inference.comparison import compare_scores
 from mia_batch.kernels import RARITY_FIELDS
 from mia_batch.observer import Observer
 from mia_batch.pipeline.context import Audit, verdict_plan
 from mia_batch.pipeline.custody import described, record_file
 from mia_batch.pipeline.run import PARTS, TABLES, Run
 from mia_batch.pipeline.sessions import ask, open_session, sample_task
-from mia_batch.pipeline.stages.verdicts import conclusions
-from mia_batch.pipeline.stages.views import SAMPLE, prompts_of, resumed, view_of
+from mia_batch.pipeline.stages.judging import conclusions
+from mia_batch.pipeline.stages.questions import SAMPLE, prompts_of, resumed, view_of
 from mia_batch.report.html import Contents, as_csv, as_markdown, render
 from mia_batch.schemas import Comparisons
 from mia_batch.settings import Settings, refuse_code, stored_settings

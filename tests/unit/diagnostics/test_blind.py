@@ -28,8 +28,7 @@ from mia_batch.diagnostics.blind import (
     ridge,
 )
 from mia_batch.schemas import Metrics
-from mia_batch.stats.clusters import Folds, deal_folds
-from mia_batch.stats.intervals import auc_interval
+from mia_batch.stats.intervals import Folds, auc_interval, deal_folds
 
 SCHEMA = {
     "target_id": pl.String,

@@ -5,7 +5,7 @@ import math
 import polars as pl
 import pytest
 
-from mia_batch.diagnostics.unscored import count_reasons, find_uneven_scores
+from mia_batch.diagnostics.preflight import count_reasons, find_uneven_scores
 
 LABELLED = pl.col("member").is_not_null()
 

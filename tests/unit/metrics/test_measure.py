@@ -7,11 +7,9 @@ from sklearn.metrics import roc_auc_score
 
 from mia_batch.attacks.attack import PROBE
 from mia_batch.diagnostics import blind
-from mia_batch.diagnostics.preflight import check_targets
-from mia_batch.diagnostics.unscored import uneven_findings
+from mia_batch.diagnostics.preflight import check_targets, uneven_findings
 from mia_batch.inference.findings import VerdictPlan
-from mia_batch.metrics import measure as module
-from mia_batch.metrics.measure import curves, growth, measure, quintile_rows
+from mia_batch.metrics import curves, growth, measure, quintile_rows
 from mia_batch.report import sentences
 from mia_batch.schemas import Curves, Metrics, Scores, Targets, Unscored, Verdicts
 from mia_batch.stats.differences import auc_difference
@@ -317,7 +315,7 @@ def test_which_texts_samples_and_attacks_count(monkeypatch):
     mixed = attack("mixed_v1", pl.len(), reads=(PROBE, ("target", "continuation")))
     others = attack("others_v1", pl.len(), logprobs=(PROBE,))
     assert [*growth(scores(), EVIDENCE, [mixed, others])] == []
-    monkeypatch.setattr(module, "_MOST", 5)
+    monkeypatch.setattr("mia_batch.metrics._MOST", 5)
     (found,) = growth(scores(), EVIDENCE, [MEAN])
     assert found["n"].to_list() == [10] * 5
 

@@ -150,7 +150,7 @@ def test_a_run_that_stops_on_its_way_has_no_root(recorded_books, copied, monkeyp
 
     manifest = Run(recorded_books / "run").manifest
     with monkeypatch.context() as patch:
-        patch.setattr("mia_batch.pipeline.stages.verdicts.sink_frames", stop)
+        patch.setattr("mia_batch.pipeline.stages.judging.sink_frames", stop)
         with pytest.raises(KeyboardInterrupt):
             rescore(copied, attacks=["samia_matched_v1"])
     with pytest.raises(RunFolderError, match="has no root"):

@@ -12,7 +12,7 @@ from mia_batch.cli.main import command
 from mia_batch.errors import EngineError, SettingsError
 from mia_batch.observer import Observer
 from mia_batch.pipeline.finished import draw_again
-from mia_batch.pipeline.stages.views import answers_of
+from mia_batch.pipeline.stages.questions import answers_of
 from tests import runs
 from tests.hostile_server import HostileServer, TinyModel, failure
 from tests.runs import (

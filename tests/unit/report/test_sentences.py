@@ -5,8 +5,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from mia_batch.diagnostics.preflight import check_targets
-from mia_batch.diagnostics.unscored import uneven_findings
+from mia_batch.diagnostics.preflight import check_targets, uneven_findings
 from mia_batch.inference.comparison import CollectionTest
 from mia_batch.inference.findings import (
     finding_rows,

@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from mia_batch.stats.clusters import deal_folds, design_effect, permute_labels
+from mia_batch.stats.intervals import deal_folds, design_effect, permute_labels
 
 
 def test_by_hand():

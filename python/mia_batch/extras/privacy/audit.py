@@ -22,13 +22,13 @@ from mia_batch.extras.privacy.inversion.inverting import invert
 from mia_batch.extras.privacy.measures import summary_of, utility
 from mia_batch.extras.privacy.plan import GENERATING, VIRTUAL, Plan, Variant, form_of
 from mia_batch.extras.tune.making import Made, Making, Wanted, locked, made_of, why_no_finetuning
-from mia_batch.metrics.evaluate import evaluate
+from mia_batch.metrics import evaluate
 from mia_batch.models.weights import identify_model, quiet
 from mia_batch.observer import Observer
 from mia_batch.recipes import Form, Recipe
+from mia_batch.report.html.columns import NO_VALUE, interval
 from mia_batch.report.html.page import environment
 from mia_batch.report.html.plots import line, quantity, series, svg
-from mia_batch.report.html.tables import NO_VALUE, interval
 from mia_batch.schemas import Features, LogProbs
 from mia_batch.tables import is_sound, replacing, system_errors, write_text
 

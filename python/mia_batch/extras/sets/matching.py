@@ -24,8 +24,7 @@ from mia_batch.diagnostics.blind import (
 from mia_batch.errors import CorpusError, SettingsError
 from mia_batch.kernels import count_words, shared_runs
 from mia_batch.schemas import BuiltTexts, ThrownAway
-from mia_batch.stats.clusters import deal_folds
-from mia_batch.stats.intervals import auc_interval, roc_auc
+from mia_batch.stats.intervals import auc_interval, deal_folds, roc_auc
 from mia_batch.targets import (
     Passages,
     choose_windows,

@@ -17,8 +17,8 @@ from mia_batch.pipeline.custody import seal
 from mia_batch.pipeline.run import record_requests, run_timed
 from mia_batch.pipeline.stages import Stage, damage_set_aside
 from mia_batch.pipeline.stages.asking import SamplesStage, write_prompts
-from mia_batch.pipeline.stages.targets import TargetsStage
-from mia_batch.pipeline.stages.views import view_of
+from mia_batch.pipeline.stages.cutting import TargetsStage
+from mia_batch.pipeline.stages.questions import view_of
 from mia_batch.places import mirrored
 from mia_batch.prompts.views import N_PARAPHRASES, View
 from mia_batch.schemas import Paraphrases, Samples, Targets

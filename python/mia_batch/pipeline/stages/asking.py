@@ -45,8 +45,8 @@ from mia_batch.pipeline import sessions
 from mia_batch.pipeline.context import Audit, engine_columns
 from mia_batch.pipeline.corpora import how_to_read
 from mia_batch.pipeline.stages import Stage
-from mia_batch.pipeline.stages.features import FeatureWriter, weighed_views
-from mia_batch.pipeline.stages.views import logprob_parts, prompt_parts, sample_parts, views_of
+from mia_batch.pipeline.stages.comparing import FeatureWriter, weighed_views
+from mia_batch.pipeline.stages.questions import logprob_parts, prompt_parts, sample_parts, views_of
 from mia_batch.prompts.views import SHADOW, RunModel, View, after_shots, choose_shots
 from mia_batch.recipes import in_half
 from mia_batch.schemas import Prompts, Samples

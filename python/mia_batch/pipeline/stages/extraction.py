@@ -23,8 +23,8 @@ from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.sessions import Session, ask, open_session, sample_task
 from mia_batch.pipeline.stages import Stage
 from mia_batch.pipeline.stages.asking import RowUnits, ask_samples, write_prompts
-from mia_batch.pipeline.stages.features import parts_digest
-from mia_batch.pipeline.stages.views import prompt_parts, sample_parts, view_of
+from mia_batch.pipeline.stages.comparing import parts_digest
+from mia_batch.pipeline.stages.questions import prompt_parts, sample_parts, view_of
 from mia_batch.prompts.views import LAST_WORDS, NOTHING_UNRELATED, OtherRows, View
 from mia_batch.prompts.walk import MOST_ROUNDS, ROUND_WORDS, Text, Walks, Window
 from mia_batch.schemas import Controls, ExtractedDocuments, Extraction, Prompts, Samples

@@ -30,7 +30,7 @@ from mia_batch.pipeline.stages.asking import (
     texts_for,
     texts_of,
 )
-from mia_batch.pipeline.stages.views import models_of, prompt_parts, sample_parts, view_of
+from mia_batch.pipeline.stages.questions import models_of, prompt_parts, sample_parts, view_of
 from mia_batch.plugins import extra
 from mia_batch.prompts.views import SHADOW, RunModel, View, first_tokens
 from mia_batch.recipes import RECIPES, Recipe

@@ -12,8 +12,7 @@ import polars as pl
 import polars.selectors as cs
 from markupsafe import Markup
 
-from mia_batch.report.html.plots import plots
-from mia_batch.report.html.tables import (
+from mia_batch.report.html.columns import (
     LEVELS,
     common_windows,
     control_table,
@@ -27,6 +26,7 @@ from mia_batch.report.html.tables import (
     share,
     visible,
 )
+from mia_batch.report.html.plots import plots
 from mia_batch.schemas import Unscored
 
 if TYPE_CHECKING:

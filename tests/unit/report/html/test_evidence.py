@@ -8,8 +8,8 @@ from typing import Any
 import polars as pl
 
 from mia_batch.report.html import render
+from mia_batch.report.html.columns import NO_VALUE, common_windows, control_table, strips
 from mia_batch.report.html.page import FIELDS, NOT_RECORDED, evidence
-from mia_batch.report.html.tables import NO_VALUE, common_windows, control_table, strips
 from mia_batch.schemas import Controls, Perplexities, Prompts, Samples
 from tests.frames import features, samples, table, target_id, targets
 from tests.reports import HOSTILE, contents

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mia_batch.report.html import as_csv, as_markdown
-from mia_batch.report.html.tables import NO_VALUE, interval, number, plain, share, visible
+from mia_batch.report.html.columns import NO_VALUE, interval, number, plain, share, visible
 from tests.reports import HOSTILE, contents
 
 CONTROLS = {"Cc", "Zl", "Zp"}

@@ -13,12 +13,13 @@ import polars as pl
 from mia_batch import schemas
 from mia_batch.attacks import Attack, find_unscored, score, score_by
 from mia_batch.attacks.attack import CODEC, COMBINATION, REFERENCE_TEXT, TEXT, among
-from mia_batch.diagnostics.preflight import check_targets, with_undeclared
-from mia_batch.diagnostics.unscored import (
+from mia_batch.diagnostics.preflight import (
+    check_targets,
     class_rows,
     count_reasons,
     find_uneven_scores,
     uneven_findings,
+    with_undeclared,
 )
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.parts import scan_parts
@@ -26,8 +27,7 @@ from mia_batch.features import feature_fields
 from mia_batch.inference import findings as checks
 from mia_batch.inference import sets
 from mia_batch.inference.comparison import read_comparison_sets
-from mia_batch.inference.conformal import score_errors
-from mia_batch.inference.e_values import RoundsTest
+from mia_batch.inference.conformal import RoundsTest, score_errors
 from mia_batch.inference.findings import VerdictPlan, finding_rows, role_counts
 from mia_batch.inference.memory import (
     common_targets,
@@ -44,13 +44,13 @@ from mia_batch.inference.verdicts import (
 )
 from mia_batch.inference.yardstick import YARDSTICK_CHECKS, null_audit_findings, yardstick_findings
 from mia_batch.kernels import count_words
-from mia_batch.metrics.measure import curves, measure
+from mia_batch.metrics import curves, measure
 from mia_batch.pipeline.context import Audit, verdict_plan
 from mia_batch.pipeline.run import Run
 from mia_batch.pipeline.stages import Stage
+from mia_batch.pipeline.stages.comparing import parts_digest
 from mia_batch.pipeline.stages.extraction import passages_of
-from mia_batch.pipeline.stages.features import parts_digest
-from mia_batch.pipeline.stages.views import STAGE_VIEWS, models_of, prompts_of, views_of
+from mia_batch.pipeline.stages.questions import STAGE_VIEWS, models_of, prompts_of, views_of
 from mia_batch.prompts.views import RunModel, View
 from mia_batch.report import preflight_sentences, sentences
 from mia_batch.report.sentences import gate_sentence, power_sentences

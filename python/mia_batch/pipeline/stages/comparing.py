@@ -24,7 +24,7 @@ from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.run import Manifest, Run
 from mia_batch.pipeline.sessions import spread
 from mia_batch.pipeline.stages import Stage
-from mia_batch.pipeline.stages.views import prompt_parts, sample_parts, views_of
+from mia_batch.pipeline.stages.questions import prompt_parts, sample_parts, views_of
 from mia_batch.prompts.views import View
 from mia_batch.schemas import Features, Samples
 from mia_batch.tables import RowIndex, digest, scan, sink, sink_all

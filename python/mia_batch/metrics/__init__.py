@@ -1,1 +1,0 @@
-"""Figures of a labelled run."""
