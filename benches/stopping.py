@@ -24,7 +24,8 @@ from benches.power import FOREIGN, train_model
 from benches.results import append_results
 
 import mia_batch
-from mia_batch.inference.conformal import decide, p_values, plan_rounds, q_values
+from mia_batch.inference.conformal import p_values, q_values
+from mia_batch.inference.e_values import decide, plan_rounds
 from mia_batch.settings import nested
 
 if TYPE_CHECKING:

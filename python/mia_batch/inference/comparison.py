@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations, islice
 from math import comb
@@ -11,24 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
-from mia_batch.errors import SettingsError
-from mia_batch.inference.conformal import q_values
-from mia_batch.inference.findings import Statistic, VerdictPlan, typed_rows
-from mia_batch.schemas import Comparisons
-from mia_batch.stats import Codes, Flags, Floats, Ints
-from mia_batch.stats.differences import auc_difference, holm
-from mia_batch.stats.intervals import (
-    CONFIDENCE,
-    cluster_means,
-    estimate_auc,
-    estimate_interval,
-    few,
-    removed_share,
-)
+from mia_batch.inference.findings import Statistic, VerdictPlan
+from mia_batch.stats import Flags, Floats, Ints
 from mia_batch.tables import read_numbers
 from mia_batch.targets import cluster_names
-
-# Which texts are compared with which, and the groups that they belong to.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,147 +263,3 @@ def _named_by_odds(odds: Floats, n_groups: int, rng: np.random.Generator) -> Fla
         named[:, i] = (left > 0) & (rng.random(left.size) < share)
         left = left - named[:, i]
     return named
-
-
-# Scores of several runs on the same targets to rows of the comparisons table.
-
-
-_Columns = dict[str, Any]
-
-
-_SETS = {"members": True, "non_members": False, "unknown": None}
-_TYPES = Comparisons.create_empty().schema | {"unit": pl.UInt64()}
-_EQUAL = "the difference is the same in every group of texts, so that its spread is unknown"
-
-
-def compare_scores(
-    scores: pl.DataFrame, names: Sequence[str], *, retrained: bool, overlapping: bool
-) -> pl.DataFrame:
-    """Compare each run with the first; the last is that of the retrained model, where there is one.
-
-    ``scores`` has a row per target: ``score_0``, ``score_1``, ... of the runs, null = unscored;
-    ``member``; ``cluster``, ``document`` and ``group`` as numbers, and whether it is ``grouped``.
-    Windows of a document count as independent unless they are ``overlapping``. Documents and groups
-    have their number as ``unit``.
-    """
-    columns = [f"score_{number}" for number in range(len(names))]
-    scored = scores.filter(pl.all_horizontal(pl.col(columns).is_finite()))
-    if scored.is_empty():
-        raise SettingsError(
-            "no target has a score in every run; compare runs of the same texts, or by another "
-            "attack"
-        )
-    rows = [*_area_rows(scored, names)]
-    for name, member in _SETS.items():
-        own = scored.filter(pl.col("member").eq_missing(member))
-        for level, kept, cluster in _levels(own, overlapping=overlapping):
-            if not kept.is_empty():
-                made = _mean_rows(kept, cluster, names, level=level, retrained=retrained)
-                rows += (each.with_columns(set=pl.lit(name, _TYPES["set"])) for each in made)
-    if not rows:
-        return typed_rows(_TYPES, 0, {})
-    return _adjusted(_counted(pl.concat(rows), scores))
-
-
-def _area_rows(scored: pl.DataFrame, names: Sequence[str]) -> Iterator[pl.DataFrame]:
-    """ROC AUC of each run on the labelled targets, and its difference to the first."""
-    labelled = scored.filter(pl.col("member").is_not_null())
-    member = labelled["member"].to_numpy().astype(np.bool_)
-    if member.all() or not member.any():
-        return
-    code = _codes(labelled["cluster"]).astype(np.int32)
-    n_clusters = int(code.max()) + 1
-    cluster = None if n_clusters == member.size else code
-    about: _Columns = {"level": "set", "set": "labelled"}
-    about |= {"n_targets": member.size, "n_clusters": n_clusters}
-    score = [labelled[f"score_{number}"].to_numpy() for number in range(len(names))]
-    for run, own in zip(names, score, strict=True):
-        area, _ = estimate_auc(member, own, cluster)
-        row: _Columns = {"statistic": "roc_auc", "run": run}
-        row |= {"value": area.value, "reason": area.lack}
-        interval = estimate_interval(area)
-        yield typed_rows(_TYPES, 1, about | row | (interval._asdict() if interval else {}))
-    for run, own in zip(names[1:], score[1:], strict=True):
-        found = auc_difference(member, own, score[0], cluster=cluster)
-        row = {"statistic": "roc_auc_difference", "run": run, "versus": names[0]}
-        row |= {"value": found.value, "p_value": found.p_value, "reason": found.reason}
-        limits = found.interval._asdict() if found.interval else {}
-        yield typed_rows(_TYPES, 1, about | row | limits)
-
-
-def _levels(rows: pl.DataFrame, *, overlapping: bool) -> Iterator[tuple[str, pl.DataFrame, Codes]]:
-    """Yield the targets that figures at each level are about, by ``unit``, and their clusters."""
-    yield "set", rows.with_columns(unit=pl.lit(0, pl.UInt64)), _codes(rows["cluster"])
-    windows = rows.filter(pl.len().over("document") > 1).with_columns(unit="document")
-    alone = pl.int_range(windows.height, eager=True)
-    yield "document", windows, _codes(windows["document"] if overlapping else alone)
-    documents = rows.filter("grouped", pl.col("document").n_unique().over("group") > 1)
-    yield "group", documents.with_columns(unit="group"), _codes(documents["document"])
-
-
-def _mean_rows(
-    rows: pl.DataFrame, cluster: Codes, names: Sequence[str], *, level: str, retrained: bool
-) -> Iterator[pl.DataFrame]:
-    """Mean difference of each run to the first, by unit; then, of a set, what each has removed."""
-    runs = [pl.col(f"score_{number}") - pl.col("score_0") for number in range(1, len(names))]
-    means = cluster_means(rows.select(runs).to_numpy(), _codes(rows["unit"]), cluster)
-    half, p, size = means.half_widths(), means.p_values(), means.n.size
-    about: _Columns = {
-        "level": level,
-        "unit": None if level == "set" else rows["unit"].unique().sort(),
-        "versus": names[0],
-        "n_targets": means.n,
-        "n_clusters": means.n_clusters,
-    }
-    worth = [*zip(means.effective, means.enough, strict=True)]
-    for at, run in enumerate(names[1:]):
-        value, varies = means.value[:, at], means.covariance[:, at, at] > 0
-        reasons = [
-            few(effective) if not enough else None if differs else _EQUAL
-            for (effective, enough), differs in zip(worth, varies, strict=True)
-        ]
-        found: _Columns = {"value": value, "low": value - half[:, at], "high": value + half[:, at]}
-        row: _Columns = {"statistic": "mean_difference", "run": run, "p_value": p[:, at]}
-        row |= {"method": "cluster_t", "confidence": CONFIDENCE, "reason": reasons}
-        yield typed_rows(_TYPES, size, about | found | row).with_columns(
-            pl.when(pl.col("low").is_not_null()).then(pl.col("method", "confidence"))
-        )
-    if retrained and level == "set":
-        for at, run in enumerate(names[1:-1]):
-            pair = [at, means.value.shape[1] - 1]  # the last run is that of the retrained model
-            covariance = means.covariance[0][np.ix_(pair, pair)]
-            share = removed_share(-means.value[0, pair], covariance, float(means.effective[0]))
-            row = {"statistic": "removed_share", "run": run}
-            row |= {"value": share.value, "reason": share.reason}
-            limits = share.interval._asdict() if share.interval else {}
-            yield typed_rows(_TYPES, 1, about | row | limits)
-
-
-def _counted(table: pl.DataFrame, scores: pl.DataFrame) -> pl.DataFrame:
-    """Count the targets of each set that lack a score in some run."""
-    sets = {name: pl.col("member").eq_missing(member) for name, member in _SETS.items()}
-    sets["labelled"] = pl.col("member").is_not_null()
-    total = scores.select(each.sum().alias(name) for name, each in sets.items()).row(0, named=True)
-    missing = pl.col("set").cast(pl.String).replace_strict(total) - pl.col("n_targets").cast(int)
-    return table.with_columns(
-        n_unscored=pl.when(level="set").then(missing).cast(_TYPES["n_unscored"])
-    )
-
-
-def _adjusted(table: pl.DataFrame) -> pl.DataFrame:
-    """Adjust the p-values of each kind of difference, at each level."""
-    tested = table["statistic"].cast(pl.String).is_in(["roc_auc_difference", "mean_difference"])
-    adjusted = np.full(table.height, np.nan)
-    for kind, rows in table.with_row_index().filter(tested).group_by("statistic", "level"):
-        p = rows["p_value"].fill_null(np.nan).to_numpy()
-        adjusted[rows["index"]] = holm(p) if kind[1] == "set" else q_values(p, "bh")
-    how = pl.when(level="set").then(pl.lit("holm")).otherwise(pl.lit("bh"))
-    return table.with_columns(adjusted_p=pl.Series(adjusted).fill_nan(None)).with_columns(
-        adjustment=pl.when(pl.col("adjusted_p").is_not_null()).then(how).cast(_TYPES["adjustment"])
-    )
-
-
-def _codes(names: pl.Series) -> Codes:
-    """Give equal names the same number, from 0 in the order of values."""
-    codes: Codes = np.unique(names.to_numpy(), return_inverse=True)[1]
-    return codes

@@ -23,7 +23,6 @@ from mia_batch.inference.comparison import (
 from mia_batch.inference.conformal import (
     NO_WEIGHT,
     Adjustment,
-    RoundsTest,
     TieDraws,
     p_values,
     q_values,
@@ -32,6 +31,7 @@ from mia_batch.inference.conformal import (
     tie_draws,
     weighted_q_values,
 )
+from mia_batch.inference.e_values import RoundsTest
 from mia_batch.inference.estimates import contamination_test
 from mia_batch.inference.findings import (
     AttackScores,

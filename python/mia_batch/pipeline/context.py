@@ -30,7 +30,7 @@ from mia_batch.evidence.replay import Recording
 from mia_batch.evidence.request import Budget, DecodeScope, Decoding, EngineSpec, EvidenceKind
 from mia_batch.features import why_no_similarity
 from mia_batch.inference.comparison import read_comparison_sets
-from mia_batch.inference.conformal import RoundsTest
+from mia_batch.inference.e_values import RoundsTest
 from mia_batch.inference.findings import VerdictPlan
 from mia_batch.models.weights import identify_model
 from mia_batch.observer import Observer

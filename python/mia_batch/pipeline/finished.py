@@ -16,7 +16,7 @@ from mia_batch.attacks import get, names
 from mia_batch.errors import RunFolderError, SettingsError
 from mia_batch.evidence.parts import Block, Work
 from mia_batch.evidence.request import EvidenceKind
-from mia_batch.inference.comparison import compare_scores
+from mia_batch.inference.paired import compare_scores
 from mia_batch.kernels import RARITY_FIELDS
 from mia_batch.observer import Observer
 from mia_batch.pipeline.context import Audit, verdict_plan

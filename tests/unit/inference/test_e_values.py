@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mia_batch.inference.comparison import read_comparison_sets
-from mia_batch.inference.conformal import Rounds, RoundsTest, decide, e_bh, plan_rounds
+from mia_batch.inference.e_values import Rounds, RoundsTest, decide, e_bh, plan_rounds
 from mia_batch.inference.findings import AttackScores
 from tests.unit.inference.scored import plan, rows, table
 

@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from mia_batch.errors import SettingsError
-from mia_batch.inference.comparison import compare_scores
+from mia_batch.inference.paired import compare_scores
 
 
 def table(gaps, **columns):

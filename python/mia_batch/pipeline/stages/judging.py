@@ -27,7 +27,8 @@ from mia_batch.features import feature_fields
 from mia_batch.inference import findings as checks
 from mia_batch.inference import sets
 from mia_batch.inference.comparison import read_comparison_sets
-from mia_batch.inference.conformal import RoundsTest, score_errors
+from mia_batch.inference.conformal import score_errors
+from mia_batch.inference.e_values import RoundsTest
 from mia_batch.inference.findings import VerdictPlan, finding_rows, role_counts
 from mia_batch.inference.memory import (
     common_targets,
