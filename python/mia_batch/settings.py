@@ -256,9 +256,9 @@ class ClusterSettings(Part):
     command without it merges and scores."""
 
     @property
-    def on_cluster(self) -> bool:
-        """Whether engines run on a Ray cluster, if only on one of this machine."""
-        return self.ray is not None or self.workers is not None
+    def executor(self) -> str | None:
+        """The entry point of what spreads work over processes and machines; None for this one."""
+        return "ray" if self.ray is not None or self.workers is not None else None
 
 
 class LogprobSettings(Part):

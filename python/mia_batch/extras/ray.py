@@ -84,7 +84,7 @@ _SECONDS_TO_ANSWER = 10.0
 _OWN: dict[str, str] = {}  # what every Ray that this process starts has in its environment
 
 
-def why_no_ray() -> str | None:
+def obstacle() -> str | None:
     """Say why Ray cannot be used here; None where it can. Nothing is imported."""
     return missing("ray")
 
@@ -728,7 +728,7 @@ def _rows(_: Block, rows: pl.DataFrame) -> pl.DataFrame:
     return rows
 
 
-# What the core asks of this executor, with `spread` and `why_no_ray`.
+# What the core asks of this executor, with `spread` and `obstacle`.
 
 
 @contextmanager

@@ -113,12 +113,13 @@ def _refusals(settings: Settings, attacks: Sequence[Attack]) -> Iterator[str]:
             "setting 'controls' is about passages that come out, and these attacks ask for none; "
             "add 'extract', or take preset 'matched'"
         )
-    if settings.on_cluster and (engine == "openai" or (engine == "replay" and settings.workers)):
+    executor = settings.executor
+    if executor and (engine == "openai" or (engine == "replay" and settings.workers)):
         yield (
             "settings 'ray' and 'workers' are about engines that are started, and engine "
             f"{engine!r} is not started; leave them out"
         )
-    elif settings.on_cluster and (reason := extra("executors", "ray").why_no_ray()) is not None:
+    elif executor and (reason := extra("executors", executor).obstacle()) is not None:
         yield f"settings 'ray' and 'workers' need Ray: {reason}"
     if not settings.stop_when_decided:
         return
@@ -442,7 +443,7 @@ class Audit:
             kind,
             frozenset(columns),
             model=self._place(model),
-            elsewhere=self.settings.on_cluster,
+            elsewhere=self.settings.executor is not None,
         )
 
     def spec(

@@ -100,11 +100,11 @@ def _verb(honour: str | None) -> str:
 def spread(audit: Audit) -> Iterator[Callable[..., None]]:
     """Lend a function that runs calls in threads, or on the cores of a cluster of machines."""
     settings, folder = audit.settings, audit.run.folder
-    if settings.ray is None or is_followed(folder / "run.json"):
+    if settings.executor is None or settings.ray is None or is_followed(folder / "run.json"):
         with in_background() as later:
             yield later
         return
-    with extra("executors", "ray").spread(settings.ray, folder) as later:
+    with extra("executors", settings.executor).spread(settings.ray, folder) as later:
         yield later
 
 
@@ -206,7 +206,8 @@ def _open_engine(
     audit.observer.stage(
         f"the same {spec.engine} goes on as {model}" if turns else f"starting {spec.engine}: {why}"
     )
-    start = extra("executors", "ray").engines if audit.settings.on_cluster else _here
+    name = audit.settings.executor
+    start = _here if name is None else extra("executors", name).engines
     with start(audit, model, spec, tokenizer) as (executor, info):
         audit.agree({f"{kind} engine": spec.engine, f"{kind} dtype": info.dtype}, model)
         audit.manifest.engines[f"{kind} of {model}"] = asdict(info)
@@ -349,9 +350,9 @@ def trained(
     settings: Settings, folder: Path, wanted: Iterator[Wanted], say: Callable[[str], None]
 ) -> Generator[tuple[str, Made]]:
     """Make models, several at once on Ray where the settings want it; yield each as it is there."""
-    if settings.on_cluster:
+    if settings.executor is not None:
         if not is_followed(folder / "run.json"):
-            yield from extra("executors", "ray").trained(settings, folder, wanted, say)
+            yield from extra("executors", settings.executor).trained(settings, folder, wanted, say)
             return
         say("models are tuned one after another: no worker sees the folder of a run in a store")
     for name, making, path in wanted:
