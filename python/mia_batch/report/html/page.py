@@ -258,18 +258,6 @@ _ASKED = (
     Field(0, "Seed", "run.json: evidence.seed"),
     Field(0, "Compared with", "run.json: plan.null_set"),
 )
-_SECTIONS = (
-    ("asked", "What was asked"),
-    ("conclusions", "What may be concluded"),
-    ("documents", "Documents"),
-    ("plots", "Plots"),
-    ("evidence", "Evidence"),
-    ("repeat", "To repeat the run"),
-    ("record", "For the record"),
-    ("not-run", "Attacks not run"),
-    ("sources", "Tables and columns"),
-    ("glossary", "Words"),
-)
 _MOST_OPEN = 5  # windows of evidence; the rest are behind a click
 
 
@@ -303,7 +291,6 @@ def render(contents: Contents) -> str:
             sources=[*_sources(contents)],
             levels=LEVELS,
             not_recorded=NOT_RECORDED,
-            sections=_SECTIONS,
         )
     )
 
