@@ -716,7 +716,8 @@ class Settings(
         from mia_batch.prompts.views import SAMPLES_PER_TARGET
 
         for name, needed, why in _NEEDED:
-            if getattr(self, name) is not None and not any(getattr(self, each) for each in needed):
+            absent = all(any(getattr(self, each) is no for no in (None, False)) for each in needed)
+            if getattr(self, name) is not None and absent:  # a price of 0 is a price
                 yield f"setting {name!r} needs {' or '.join(map(repr, needed))} as well{why}"
         n, out = self.continuations, str(self.folder)
         if n > SAMPLES_PER_TARGET:
