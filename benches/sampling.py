@@ -31,7 +31,7 @@ from mia_batch.evidence.parts import BLOCK_TARGETS, FreshUnits, Missing, Parts
 from mia_batch.evidence.process import EngineProcess, LocalSource
 from mia_batch.evidence.request import Budget, EngineSpec
 from mia_batch.models.tokens import Tokenizer
-from mia_batch.prompts.views import View, continuation
+from mia_batch.prompts import View, continuation
 from mia_batch.schemas import Samples, Targets
 from mia_batch.targets import TargetPlan, build_targets
 

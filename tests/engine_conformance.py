@@ -12,7 +12,7 @@ from scipy.stats import chisquare
 from transformers import AutoModelForCausalLM
 
 from mia_batch.evidence.request import Request
-from mia_batch.prompts.views import sample_seed
+from mia_batch.prompts import sample_seed
 from tests.checkpoints import BOS_ID, CONTEXT, EOS_ID
 
 if TYPE_CHECKING:

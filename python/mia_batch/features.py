@@ -23,7 +23,7 @@ from mia_batch.kernels import (
     pair_features,
     word_spans,
 )
-from mia_batch.prompts.views import CHOICE_FIELDS, choice
+from mia_batch.prompts import CHOICE_FIELDS, choice
 from mia_batch.schemas import Features
 from mia_batch.targets import Preset
 

@@ -713,7 +713,7 @@ class Settings(
                 yield f"setting {name!r} is about whole texts; leave windows out"
 
     def _other_faults(self) -> Iterator[str]:
-        from mia_batch.prompts.views import SAMPLES_PER_TARGET
+        from mia_batch.prompts import SAMPLES_PER_TARGET
 
         for name, needed, why in _NEEDED:
             absent = all(any(getattr(self, each) is no for no in (None, False)) for each in needed)

@@ -20,7 +20,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from mia_batch.attacks.from_samples import CHOICE_ATTACK, CHOICE_LOGPROB_ATTACKS
-from mia_batch.prompts.views import LABELS, MOST_ORDERS, choices
+from mia_batch.prompts import LABELS, MOST_ORDERS, choices
 from tests.checkpoints import BOS_ID, EOS_ID, byte_level_tokenizer, save_tokenizer
 from tests.hostile_server import MODEL, HostileServer
 from tests.next_token_server import NextTokenModel

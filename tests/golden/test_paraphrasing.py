@@ -10,7 +10,7 @@ import pytest
 from mia_batch.errors import SettingsError
 from mia_batch.extras.sets.demo import DemoSettings, new_model, save, train, train_tokenizer
 from mia_batch.pipeline import Run
-from mia_batch.prompts.views import rewriting
+from mia_batch.prompts import rewriting
 from tests.hostile_server import MODEL, Asked, HostileServer, Reply, TinyModel
 from tests.runs import audit, paraphrase, plan_paraphrasing
 from tests.unit.pipeline.conftest import Listener

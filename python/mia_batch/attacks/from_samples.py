@@ -8,7 +8,7 @@ import polars as pl
 
 from mia_batch.attacks.attack import CHOICE, PROBE, REFERENCE_PROBE, TEXT, Attack, among, mean
 from mia_batch.attacks.from_logprobs import average, from_texts, logprobs, lowest
-from mia_batch.prompts.views import LABELS
+from mia_batch.prompts import LABELS
 
 
 def _share(part: str | pl.Expr, whole: str | pl.Expr) -> pl.Expr:

@@ -27,7 +27,7 @@ from mia_batch.evidence.request import (
 from mia_batch.kernels import WordRule, count_words, zlib_size
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.models.weights import Measure
-from mia_batch.prompts.views import View, numbered, sample_seed
+from mia_batch.prompts import View, numbered, sample_seed
 from mia_batch.schemas import LogProbs, Samples
 from mia_batch.tables import scan, sink
 

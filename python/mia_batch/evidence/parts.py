@@ -18,7 +18,7 @@ import dataframely as dy
 import numpy as np
 import polars as pl
 
-from mia_batch.prompts.views import View
+from mia_batch.prompts import View
 from mia_batch.schemas import Features, LogProbs, Prompts, Samples, Targets
 from mia_batch.tables import RowIndex, scan, sink_new
 

@@ -23,7 +23,7 @@ from mia_batch.corpus.files import FORMATS, Reading, Source, find_files
 from mia_batch.errors import CorpusError, RunFolderError, SettingsError
 from mia_batch.evidence.parts import RECORDED_BLOCK_TARGETS, Block, FreshUnits
 from mia_batch.kernels import WordRule, count_words
-from mia_batch.prompts.views import View
+from mia_batch.prompts import View
 from mia_batch.schemas import Samples, Targets
 from mia_batch.tables import RowIndex, generate, scan
 from mia_batch.targets import Ordinals

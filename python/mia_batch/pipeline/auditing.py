@@ -40,7 +40,7 @@ from mia_batch.pipeline.stages.judging import (
 from mia_batch.pipeline.stages.questions import models_of
 from mia_batch.pipeline.stages.tuned import GenerationsStage, TuningStage
 from mia_batch.places import fetched, is_url, mirrored
-from mia_batch.prompts.views import RunModel
+from mia_batch.prompts import RunModel
 from mia_batch.report import earlier_sentences
 from mia_batch.settings import Settings, flattened, load_settings
 from mia_batch.settings import names as split_names

@@ -38,7 +38,7 @@ from mia_batch.pipeline import corpora
 from mia_batch.pipeline.corpora import Corpora
 from mia_batch.pipeline.run import Manifest, Run, agree, others_at_work
 from mia_batch.plugins import extra
-from mia_batch.prompts.views import RunModel, View
+from mia_batch.prompts import RunModel, View
 from mia_batch.settings import Settings, endpoint_settings, endpoint_tokenizer
 
 # Which attacks a run computes, what prevents others, and what is decided by them.

@@ -31,7 +31,7 @@ from mia_batch.models.weights import Measure, estimate_tokens, identify_model
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.run import asking
 from mia_batch.plugins import extra
-from mia_batch.prompts.views import RunModel, View
+from mia_batch.prompts import RunModel, View
 from mia_batch.settings import Settings, endpoint_settings, endpoint_tokenizer
 from mia_batch.tables import in_background, is_followed
 

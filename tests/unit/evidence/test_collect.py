@@ -39,7 +39,7 @@ from mia_batch.evidence.request import (
 )
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.models.weights import Measure, estimate_tokens
-from mia_batch.prompts.views import View, sample_seed
+from mia_batch.prompts import View, sample_seed
 from mia_batch.schemas import Samples
 from tests.checkpoints import CONTEXT, TEXTS
 

@@ -23,7 +23,7 @@ from mia_batch.evidence.parts import (
     Work,
     scan_parts,
 )
-from mia_batch.prompts.views import View, continuation
+from mia_batch.prompts import View, continuation
 from mia_batch.schemas import Features, Prompts, Samples, Targets
 from tests import frames
 from tests.frames import target_id

@@ -20,7 +20,7 @@ from mia_batch.errors import CorpusError, RunFolderError, SettingsError
 from mia_batch.evidence import replay as module
 from mia_batch.evidence.parts import RECORDED_BLOCK_TARGETS, Block, FreshUnits, Missing, Parts
 from mia_batch.evidence.replay import Counts, Partition, Recording, pack
-from mia_batch.prompts.views import View, continuation
+from mia_batch.prompts import View, continuation
 from mia_batch.schemas import Documents, Samples
 from mia_batch.targets import TargetPlan, build_targets
 from tests import frames

@@ -12,7 +12,7 @@ import pytest
 
 from mia_batch.errors import EngineError, SettingsError
 from mia_batch.evidence.endpoint import CHAT_INSTRUCTION
-from mia_batch.prompts.views import LABELS
+from mia_batch.prompts import LABELS
 from tests.hostile_server import Asked, HostileServer, Reply, Script, TinyModel, failure
 from tests.next_token_server import BY_ID, NAMED, NextTokenModel
 from tests.runs import audit, documents, found, planned, written

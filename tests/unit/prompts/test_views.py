@@ -13,7 +13,7 @@ from polars.testing import assert_frame_equal
 
 from mia_batch.errors import SettingsError
 from mia_batch.models.tokens import Tokenizer
-from mia_batch.prompts.views import (
+from mia_batch.prompts import (
     LABELS,
     LEAST_CONTEXT,
     MOST_ORDERS,

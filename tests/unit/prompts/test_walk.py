@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mia_batch.prompts.walk import Text, Walk, Window, follow
+from mia_batch.prompts import Text, Walk, Window, follow
 
 BOOK = [f"w{at}" for at in range(200)]
 NOTHING = np.zeros(0, bool)

@@ -20,7 +20,7 @@ from mia_batch.pipeline.stages.asking import SamplesStage, write_prompts
 from mia_batch.pipeline.stages.cutting import TargetsStage
 from mia_batch.pipeline.stages.questions import view_of
 from mia_batch.places import mirrored
-from mia_batch.prompts.views import N_PARAPHRASES, View
+from mia_batch.prompts import N_PARAPHRASES, View
 from mia_batch.schemas import Paraphrases, Samples, Targets
 from mia_batch.settings import Settings, flattened, load_settings
 from mia_batch.tables import scan, sink

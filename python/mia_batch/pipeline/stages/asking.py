@@ -47,7 +47,7 @@ from mia_batch.pipeline.corpora import how_to_read
 from mia_batch.pipeline.stages import Stage
 from mia_batch.pipeline.stages.comparing import FeatureWriter, weighed_views
 from mia_batch.pipeline.stages.questions import logprob_parts, prompt_parts, sample_parts, views_of
-from mia_batch.prompts.views import SHADOW, RunModel, View, after_shots, choose_shots
+from mia_batch.prompts import SHADOW, RunModel, View, after_shots, choose_shots
 from mia_batch.recipes import in_half
 from mia_batch.schemas import Prompts, Samples
 from mia_batch.tables import in_background, sink

@@ -25,7 +25,7 @@ from mia_batch.pipeline.run import Manifest, Run
 from mia_batch.pipeline.sessions import spread
 from mia_batch.pipeline.stages import Stage
 from mia_batch.pipeline.stages.questions import prompt_parts, sample_parts, views_of
-from mia_batch.prompts.views import View
+from mia_batch.prompts import View
 from mia_batch.schemas import Features, Samples
 from mia_batch.tables import RowIndex, digest, scan, sink, sink_all
 from mia_batch.targets import TargetLookup, cluster_names

@@ -25,8 +25,17 @@ from mia_batch.pipeline.stages import Stage
 from mia_batch.pipeline.stages.asking import RowUnits, ask_samples, write_prompts
 from mia_batch.pipeline.stages.comparing import parts_digest
 from mia_batch.pipeline.stages.questions import prompt_parts, sample_parts, view_of
-from mia_batch.prompts.views import LAST_WORDS, NOTHING_UNRELATED, OtherRows, View
-from mia_batch.prompts.walk import MOST_ROUNDS, ROUND_WORDS, Text, Walks, Window
+from mia_batch.prompts import (
+    LAST_WORDS,
+    MOST_ROUNDS,
+    NOTHING_UNRELATED,
+    ROUND_WORDS,
+    OtherRows,
+    Text,
+    View,
+    Walks,
+    Window,
+)
 from mia_batch.schemas import Controls, ExtractedDocuments, Extraction, Prompts, Samples
 from mia_batch.tables import read_numbers, sink
 from mia_batch.targets import owner_of_documents, owner_of_targets

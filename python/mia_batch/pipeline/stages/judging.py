@@ -52,7 +52,7 @@ from mia_batch.pipeline.stages import Stage
 from mia_batch.pipeline.stages.comparing import parts_digest
 from mia_batch.pipeline.stages.extraction import passages_of
 from mia_batch.pipeline.stages.questions import STAGE_VIEWS, models_of, prompts_of, views_of
-from mia_batch.prompts.views import RunModel, View
+from mia_batch.prompts import RunModel, View
 from mia_batch.report import preflight_sentences, sentences
 from mia_batch.report.sentences import gate_sentence, power_sentences
 from mia_batch.settings import Settings, VerdictSettings

@@ -8,6 +8,7 @@ from typing import Any, Final, TypeAlias
 
 import polars as pl
 
+from mia_batch import prompts as makers
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.parts import (
     BLOCK_TARGETS,
@@ -20,8 +21,7 @@ from mia_batch.evidence.request import EvidenceKind
 from mia_batch.observer import Observer
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.run import Run
-from mia_batch.prompts import views as makers
-from mia_batch.prompts.views import SHADOW, Decode, RunModel, View, sample_seed
+from mia_batch.prompts import SHADOW, Decode, RunModel, View, sample_seed
 from mia_batch.schemas import LogProbs, Prompts, Samples
 from mia_batch.settings import Settings, stored_settings
 

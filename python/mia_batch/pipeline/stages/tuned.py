@@ -32,7 +32,7 @@ from mia_batch.pipeline.stages.asking import (
 )
 from mia_batch.pipeline.stages.questions import models_of, prompt_parts, sample_parts, view_of
 from mia_batch.plugins import extra
-from mia_batch.prompts.views import SHADOW, RunModel, View, first_tokens
+from mia_batch.prompts import SHADOW, RunModel, View, first_tokens
 from mia_batch.recipes import RECIPES, Recipe
 from mia_batch.schemas import Prompts, Samples
 from mia_batch.settings import endpoint_tokenizer

@@ -23,7 +23,7 @@ from mia_batch.evidence.endpoint import Capabilities, ClientSettings, Endpoint
 from mia_batch.evidence.process import EngineProcess, LocalSource
 from mia_batch.evidence.request import EngineSpec, Request
 from mia_batch.models.tokens import Tokenizer
-from mia_batch.prompts.views import sample_seed
+from mia_batch.prompts import sample_seed
 from tests.checkpoints import CONTEXT, TEXTS
 from tests.engine_conformance import ids, outputs, request
 from tests.processes import HANGS

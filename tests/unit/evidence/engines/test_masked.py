@@ -29,7 +29,7 @@ from mia_batch.evidence.engines.masked import (
 )
 from mia_batch.evidence.process import EngineProcess
 from mia_batch.evidence.request import EngineSpec, Request
-from mia_batch.prompts.views import sample_seed
+from mia_batch.prompts import sample_seed
 from tests.checkpoints import (
     BOS_ID,
     EOS_ID,
