@@ -9,7 +9,7 @@ import mia_batch
 __all__ = ["ROOMS", "sections"]
 
 ROOMS = (
-    *("attacks", "corpus", "targets", "features", "metrics.evaluate", "kernels"),
+    *("attacks", "corpus", "targets", "features", "metrics", "kernels"),
     *("extras.sets", "extras.sets.paraphrasing", "extras.privacy.inversion.inverting"),
     *("extras.privacy.audit", "extras.privacy.plan"),
 )
