@@ -173,7 +173,7 @@ def get(name: str) -> Attack:
     if name not in known:
         near = get_close_matches(name, known) or ["samia_matched_v1", "samia_v1"]
         raise SettingsError(
-            f"attacks: there is no attack {name!r}; the nearest names are "
+            f"there is no attack {name!r}; the nearest names are "
             f"{', '.join(near)}, and `mia-batch attacks` lists all"
         )
     return known[name]
