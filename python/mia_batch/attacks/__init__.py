@@ -168,7 +168,7 @@ def _formula(attack: Attack) -> tuple[object, ...]:
 
 
 def get(name: str) -> Attack:
-    """Look an attack up; `SettingsError` with the nearest names if there is none."""
+    """Look an attack up; an unknown name raises `SettingsError` with the nearest ones."""
     known = _known()
     if name not in known:
         near = get_close_matches(name, known) or ["samia_matched_v1", "samia_v1"]

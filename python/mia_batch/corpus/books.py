@@ -207,7 +207,7 @@ def tidy(text: str) -> tuple[str, Counter[str]]:
 
 
 def _header(view: str) -> int:
-    """Return where the header ends; 0 where there is none."""
+    """Return where the header ends; 0 without a header."""
     last = _LAST_LINE.search(view, 0, _HEADER_CHARS)
     limit = _HEADER_CHARS if last is None else last.start()
     starts = (

@@ -63,7 +63,7 @@ def with_answer(
     any_null: bool,
     exploratory: bool,
 ) -> pl.DataFrame:
-    """Give each row the p-value of its cluster, or why there is none, and the verdict."""
+    """Give each row the p-value of its cluster, or why it has no p-value, and the verdict."""
     level = pl.col("level").cast(pl.String)
     answers = (
         verdicts.filter(level.is_in(["document", "group"]), pl.col("estimate").is_null())

@@ -411,7 +411,7 @@ class Store:
             self.store.delete(name)
 
     def read(self, name: str) -> StoredObject | None:
-        """Read a small object; None where there is none."""
+        """Read a small object; None where it does not exist."""
         with suppress(FileNotFoundError), _explained(self.url):
             got = self.impatient.get(name)
             meta = got.meta

@@ -385,7 +385,7 @@ def common_windows(contents: Contents) -> Mapping[str, list[str]]:
 
 
 def metric_table(contents: Contents) -> Table | None:
-    """Lay out the figures of attacks on all texts; None where there are none."""
+    """Lay out the figures of attacks on all texts; None without figures."""
     known = pl.col("value").is_not_null() & pl.col("versus").is_null()
     figures = contents.frame("metrics", known, pl.col("metric").is_in(_SHOWN_METRICS), slice="all")
     return (

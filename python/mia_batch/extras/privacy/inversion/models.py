@@ -43,7 +43,7 @@ _TOKENS_AT_ONCE = 8192
 _NO_LIMIT = 10**9
 
 Found: TypeAlias = NDArray[np.float32] | str
-"""An embedding, or the reason why there is none."""
+"""An embedding, or why the text has no embedding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +223,7 @@ def _write(embedded: list[Found], path: Path) -> None:
 
 
 def _read(path: Path) -> list[Found] | None:
-    """Read a block; None where there is none that is sound."""
+    """Read a block; None where it is missing or damaged."""
     try:
         rows = pl.read_parquet(path, glob=False).rows()
     except (*READ_ERRORS, OSError):
