@@ -78,7 +78,7 @@ def _scored(column: str, view: tuple[str, str] = TEXT) -> pl.Expr:
 
 
 def logprobs(view: tuple[str, str] = TEXT) -> pl.Expr:
-    """Log-probabilities of a text's tokens, in nats, 0 or less; null where a token has no number."""
+    """Log-probabilities of a text's tokens, in nats, 0 or less; null where a token has none."""
     return _tokens("logprob", view=view)[0]
 
 

@@ -793,7 +793,7 @@ def named_ids(listed: Listed, tokenizer: Tokenizer) -> list[int | None]:
 def read_next_token(
     listed: Listed, token: int, tokenizer: Tokenizer, *, exact: bool
 ) -> tuple[float, bool] | str:
-    """Read a token's log-probability, and whether it is only an upper bound; or why there is none.
+    """Read a token's log-probability, and whether it is only an upper bound; or why it is missing.
 
     A token that is not listed is less likely than all that are, and has no more than they leave.
     Where it was asked for by name, ``exact``, it must be there.
