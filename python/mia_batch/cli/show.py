@@ -215,7 +215,7 @@ def _book_table(books: pl.DataFrame, width: int) -> Table:
     own = books.filter(pl.col("level") != "outside")
     cells = [
         {
-            own["level"][0]: row["title"],
+            "title": row["title"],
             "first to last page": shaded(row["strip"]),
             "answer": row["answer"],
             "longest run": "-" if row["longest_words"] is None else f"{row['longest_words']:,}",
