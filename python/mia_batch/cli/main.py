@@ -357,20 +357,27 @@ def verify(
 
 @command.command("show")
 @_run_argument
-@click.argument("target_id")
+@click.argument("passage", required=False)
 @click.option("--again", is_flag=True, help="Draw its samples again with the model, and compare.")
 @settings_options(*_HOW_TO_ASK)
-def show(place: Path | str, target_id: str, *, again: bool, **options: object) -> int:
-    """Show what the model answered about one target, next to the true text.
+def show(place: Path | str, passage: str | None, *, again: bool, **options: object) -> int:
+    """List the strongest passages of a run, or show what the model answered about one.
 
-    The beginning of TARGET_ID suffices where no other target begins so.
+    PASSAGE is a number of that list, a document and a window ("moby_dick window 12"), or the
+    beginning of a target_id.
     """
-    from mia_batch.cli.show import find_target, show_answers, show_target
+    from mia_batch.cli.passages import find_target
+    from mia_batch.cli.show import show_answers, show_passages, show_target
     from mia_batch.pipeline import Run
     from mia_batch.pipeline.stages.questions import answers_of
 
     run, console = Run(place), console_of(stderr=False)
-    target = find_target(run, target_id)
+    if passage is None:
+        if again:
+            raise click.UsageError("--again needs a PASSAGE")
+        show_passages(run, console)
+        return 0
+    target = find_target(run, passage)
     answers = answers_of(run, target)
     show_target(run, target, console)
     show_answers(answers, target, run, console)

@@ -11,8 +11,8 @@ import polars as pl
 from mia_batch.attacks import get, names
 from mia_batch.attacks.families import FAMILIES, family_of, members
 from mia_batch.cli.options import figure, limits, plain, table_of
+from mia_batch.cli.passages import passage_table
 from mia_batch.diagnostics.preflight import count_reasons
-from mia_batch.errors import RunFolderError, SettingsError
 from mia_batch.kernels import pair_features
 from mia_batch.pipeline.finished import REPORT, answer_of, attacks_of, books_of
 from mia_batch.pipeline.stages.judging import conclusions
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from mia_batch.settings import Settings
 
 
-_TOP = 10
 _MOST_ROWS = 20
 _NAME_SHOWN = 24
 _LEAST_WIDTH = 80  # tables are made for; a narrower terminal breaks their lines
@@ -154,7 +153,7 @@ def show_run(run: Run, console: Console) -> None:
     elif books.height:
         _print_whole(_book_table(books, width), console)
     else:
-        _print_whole(_top_table(run, width), console)
+        show_passages(run, console)
     console.print()
     for sentence in conclusions(run, settings, manifest.made["scores"]["attacks"]):
         console.print(plain(sentence), highlight=False)
@@ -254,49 +253,6 @@ def _share_of(row: Mapping[str, Any]) -> str:
     return f"{row['share']:.0%} ({row['share_low']:.0%} to {row['share_high']:.0%})"
 
 
-def _top_table(run: Run, width: int) -> Table | str:
-    """Lay out the highest scores; the text takes what is left of the width."""
-    attack = run.manifest.made["scores"]["attacks"][0]
-    highest = (
-        run.scan("scores")
-        .filter(pl.col(attack).is_not_null(), role="target")
-        .top_k(_TOP, by=[attack, "target_id"])
-        .collect(engine="streaming")
-    )
-    texts = (
-        run.scan("targets")
-        .filter(pl.col("target_id").is_in(highest["target_id"].implode()))
-        .select("target_id", "target")
-        .collect(engine="streaming")
-    )
-    top = highest.join(texts, on="target_id", how="left").sort(attack, "target_id", descending=True)
-    if top.is_empty():
-        return "no target has a score"
-    columns: dict[str, list[Any]] = {
-        "score": [f"{score:.3f}" for score in top[attack]],
-        "document": top["document_id"].fill_null(top["target_id"]).to_list(),
-        "group": top["group"].fill_null("").to_list(),
-        "window": top["window_index"].to_list(),
-        "text": [" ".join(text.split()) for text in top["target"]],
-    }
-    if top["group"].count() == 0:
-        del columns["group"]
-    if not top["window_index"].cast(pl.Boolean).any():
-        del columns["window"]
-    table = table_of(title=f"highest {attack}", title_justify="left", show_header=True)
-    left = width
-    for heading, values in columns.items():
-        cells = [plain(value) for value in values]
-        for cell in cells:
-            cell.truncate(left if heading == "text" else _NAME_SHOWN, overflow="ellipsis")
-        left -= max(len(heading), *(cell.cell_len for cell in cells)) + 2
-        table.add_column(heading, no_wrap=True)
-        columns[heading] = cells
-    for row in zip(*columns.values(), strict=True):
-        table.add_row(*row)
-    return table
-
-
 _MOST_SHOWN = 4000  # characters of one text
 _ROUND_A_DIFFERENCE = 60  # characters
 _MARKS = ("⟦", "⟧")
@@ -346,21 +302,15 @@ def _excerpt(row: dict[str, Any], column: str) -> str:
     return f"from character {start:,}: {row[column][start : first + _ROUND_A_DIFFERENCE]!r}"
 
 
-def find_target(run: Run, beginning: str) -> pl.DataFrame:
-    """Find the one target whose identifier begins so."""
-    if "scores" not in run.manifest.made:
-        raise RunFolderError(
-            f"{run.folder} has no scores yet; give the audit's command again, which goes on"
-        )
-    begins = pl.col("target_id").str.starts_with(beginning.lower())
-    found = run.scan("targets").filter(begins).head(2).collect(engine="streaming")
-    if found.height == 1:
-        return found
-    if found.is_empty():
-        raise SettingsError(f"{run.folder} has no target whose target_id begins with {beginning!r}")
-    both = " and ".join(found["target_id"])
-    raise SettingsError(
-        f"several targets begin with {beginning!r}, such as {both}; give more of it"
+def show_passages(run: Run, console: Console) -> None:
+    """List the strongest passages, and say how one is shown."""
+    _print_whole(passage_table(run, max(console.width, _LEAST_WIDTH)), console)
+    console.print(
+        f"mia-batch show {run.folder} NUMBER shows one next to the true text; so does a document "
+        'with its window, such as "moby_dick window 12".',
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
     )
 
 
