@@ -153,6 +153,12 @@ def show_run(run: Run, console: Console) -> None:
     books, attacks = books_of(run), attacks_of(run)
     if attacks.height:
         _print_whole(_attack_table(attacks), console)
+        counts = run["metrics"].row(0, named=True)
+        console.print(
+            f"{counts['n_members']:,} members, {counts['n_nonmembers']:,} non-members; -: the data "
+            "cannot support the figure, reasons in metrics.parquet",
+            highlight=False,
+        )
     elif books.height:
         _print_whole(_book_table(books, width), console)
     else:
@@ -199,7 +205,8 @@ def _attack_table(attacks: pl.DataFrame) -> Table:
         for row in pl.concat([own.head(_MOST_ROWS), blind.head(1)]).iter_rows(named=True)
     ]
     headings = ("attack", numbers[0], "95 % interval", *numbers[1:])
-    empty = {at for at in range(len(headings)) if all(line[at] == "-" for line in lines)}
+    costs = range(len(headings) - 2, len(headings))  # a recording has none
+    empty = {at for at in costs if all(line[at] == "-" for line in lines)}
     kept = [heading for at, heading in enumerate(headings) if at not in empty]
     rows = ([cell for at, cell in enumerate(line) if at not in empty] for line in lines)
     more = own.height - _MOST_ROWS

@@ -171,8 +171,8 @@ STAND = "out from 25 comparison books, in a list of which at most 5 % are false 
             {"comes_out": 7, "cannot_tell": 5},
             [gate("withheld")],
             "Of 12 books, 7 come out word for word (b6.txt, b5.txt, b4.txt, b3.txt, b2.txt and 2 "
-            "more); the others have no answer, because books and comparison books can be told "
-            "apart without the model.",
+            "more); the others have no answer, because books and comparison books can be "
+            "told apart without the model.",
         ),
         (
             {"cannot_tell": 12},
