@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 import polars as pl
 import pytest
@@ -280,7 +281,7 @@ def test_attacks_stand_best_first_with_their_lead_and_what_they_cost():
 
 def column(**of):
     rows = attack_rows(attack_tables(), [get("samia_v1")])
-    return PaperColumn(**{"data": "wiki_64", "model": "m|x", "seed": 1, "rows": rows} | of)
+    return replace(PaperColumn(data="wiki_64", model="m|x", seed=1, rows=rows), **of)
 
 
 def test_the_table_of_a_paper_marks_what_is_best_beyond_its_interval():
