@@ -156,8 +156,8 @@ def show_run(run: Run, console: Console) -> None:
         _print_whole(_attack_table(attacks, width), console)
         counts = run["metrics"].row(0, named=True)
         console.print(
-            f"{counts['n_members']:,} members, {counts['n_nonmembers']:,} non-members. lead: AUC less "
-            "that of the best classifier that never sees the model; tokens and seconds: a text; -: "
+            f"{counts['n_members']:,} members, {counts['n_nonmembers']:,} non-members. lead: AUC "
+            "less that of the best classifier that never sees the model; tokens and seconds: a text; -: "
             "the data cannot support the figure, reasons in metrics.parquet.",
             highlight=False,
         )

@@ -110,7 +110,7 @@ def test_without_an_auc_and_of_a_broken_model_there_is_no_answer():
 
 def rollup(level="document", **counts):
     """Books with each verdict, so many; the first is the strongest."""
-    rows = []
+    rows: list[dict[str, object]] = []
     for verdict, n in counts.items():
         for _ in range(n):
             at = len(rows)
