@@ -157,8 +157,8 @@ def show_run(run: Run, console: Console) -> None:
         counts = run["metrics"].row(0, named=True)
         console.print(
             f"{counts['n_members']:,} members, {counts['n_nonmembers']:,} non-members. lead: AUC "
-            "less that of the best classifier that never sees the model; tokens and seconds: a text; -: "
-            "the data cannot support the figure, reasons in metrics.parquet.",
+            "less that of the best classifier that never sees the model; tokens, seconds: a text; "
+            "-: the data cannot support the figure, reasons in metrics.parquet.",
             highlight=False,
         )
     elif books.height:
