@@ -417,15 +417,16 @@ def attack_rows(
             of.select("attack", pl.col("value").alias(name)).unique("attack", keep="first"),
             on="attack",
             how="left",
+            maintain_order="left",
         )
     leads = lead.select("attack", lead="value", lead_low="low", lead_high="high")
-    rows = rows.join(leads.unique("attack", keep="first"), on="attack", how="left")
-    rows = rows.join(_costs(tables, attacks, seconds or {}), on="attack", how="left")
+    for more in (leads.unique("attack", keep="first"), _costs(tables, attacks, seconds or {})):
+        rows = rows.join(more, on="attack", how="left", maintain_order="left")
     if rows["auc"].count() == 0:  # no label of one of the classes
         rows = rows.clear()
     rows = rows.with_columns(is_blind=pl.col("attack").is_in(blind_names.implode()))
     ordered = rows.sort(
-        "is_blind", "auc", "attack", descending=[False, True, False], nulls_last=True
+        "is_blind", "auc", descending=[False, True], nulls_last=True, maintain_order=True
     )
     return ordered.select(pl.col(name).cast(dtype) for name, dtype in _ATTACKS.items())
 

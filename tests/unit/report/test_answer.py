@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 import polars as pl
 import pytest
@@ -109,7 +110,7 @@ def test_without_an_auc_and_of_a_broken_model_there_is_no_answer():
 
 def rollup(level="document", **counts):
     """Books with each verdict, so many; the first is the strongest."""
-    rows = []
+    rows: list[dict[str, object]] = []
     for verdict, n in counts.items():
         for _ in range(n):
             at = len(rows)
@@ -171,8 +172,8 @@ STAND = "out from 25 comparison books, in a list of which at most 5 % are false 
             {"comes_out": 7, "cannot_tell": 5},
             [gate("withheld")],
             "Of 12 books, 7 come out word for word (b6.txt, b5.txt, b4.txt, b3.txt, b2.txt and 2 "
-            "more); the others have no answer, because books and comparison books can be told "
-            "apart without the model.",
+            "more); the others have no answer, because books and comparison books can be "
+            "told apart without the model.",
         ),
         (
             {"cannot_tell": 12},
@@ -280,7 +281,7 @@ def test_attacks_stand_best_first_with_their_lead_and_what_they_cost():
 
 def column(**of):
     rows = attack_rows(attack_tables(), [get("samia_v1")])
-    return PaperColumn(**{"data": "wiki_64", "model": "m|x", "seed": 1, "rows": rows} | of)
+    return replace(PaperColumn(data="wiki_64", model="m|x", seed=1, rows=rows), **of)
 
 
 def test_the_table_of_a_paper_marks_what_is_best_beyond_its_interval():
