@@ -126,13 +126,13 @@ def load_file(path: str) -> tuple[str, ...]:
         line = error.lineno if isinstance(error, SyntaxError) else (lines or [None])[-1]
         where = path if line is None else f"{path}, line {line}"
         raise SettingsError(
-            f"setting 'attacks_from': {where} cannot be run ({type(error).__name__}: {error}); "
+            f"attacks_from: {where} cannot be run ({type(error).__name__}: {error}); "
             "correct the file"
         ) from error
     found = [value for value in bound.values() if isinstance(value, Attack)]
     if not found:
         raise SettingsError(
-            f"setting 'attacks_from': {path} binds no Attack to a name; define one at its top level"
+            f"attacks_from: {path} binds no Attack to a name; define one at its top level"
         )
     return tuple(dict.fromkeys(register(attack).name for attack in found))
 

@@ -19,7 +19,7 @@ from mia_batch.cli.help import SettingOption
 from mia_batch.observer import Observer
 from mia_batch.places import place_of
 from mia_batch.recipes import recipe_field
-from mia_batch.settings import NO_YARDSTICK, PARTS, Mark, Settings
+from mia_batch.settings import NO_YARDSTICK, PARTS, Mark, Settings, spelled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -62,6 +62,11 @@ def column_options(*usual: str, **columns: str | None) -> Decorator:
         return command
 
     return add
+
+
+def as_typed(message: str) -> str:
+    """Name settings as on the command line, where a message has ``samples=``."""
+    return spelled(message, {name: f"--{name.replace('_', '-')}" for name in Settings.model_fields})
 
 
 def given(options: dict[str, Any]) -> dict[str, Any]:
@@ -251,7 +256,7 @@ class ConsoleObserver(Observer):
 
     def stage(self, sentence: str) -> None:
         self.ended()
-        self._console.print(sentence, highlight=False, markup=False)
+        self._console.print(as_typed(sentence), highlight=False, markup=False)
         self._stage_began = time.monotonic()
 
     def ended(self) -> None:

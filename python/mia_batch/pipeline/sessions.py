@@ -50,7 +50,7 @@ def findings(settings: Settings, found: Capabilities, *, drawn: bool) -> Iterato
     context = f"context {known:,} tokens" if known else "context unknown"
     yield f"{settings.base_url} serves {settings.model}, {context}"
     if found.serves is not None:
-        yield f"its answers say that {found.serves} wrote them: check setting 'model'"
+        yield f"its answers say that {found.serves} wrote them: check model="
     if found.named_token == "honoured":
         yield "it honours 'logprob_token_ids': log-probabilities are exact"
     elif found.named_token is not None:
@@ -229,7 +229,7 @@ def _open_endpoint(audit: Audit, kind: EvidenceKind, *, at_points: bool) -> Iter
     settings = audit.settings
     if kind == "logprobs" and settings.long_texts == "stride":
         raise SettingsError(
-            "setting 'long_texts': an endpoint cannot be asked in strides; leave it at 'refuse'"
+            "long_texts: an endpoint cannot be asked in strides; leave it at 'refuse'"
         )
     endpoint = endpoint_settings(settings)
     tokenizer = endpoint_tokenizer(settings)

@@ -245,11 +245,11 @@ DAMAGED = "--input {corpus} --model {damaged}"
     ("arguments", "message"),
     [
         ("--input none.parquet --model nowhere/at/all", "none.parquet"),
-        ("--input {corpus} --model nowhere/at/all", "setting 'model'"),
-        ("--input {corpus}", "setting 'model' is missing"),
-        (f"{GIVEN} --samples 0", "setting 'samples' is"),
-        (f"{GIVEN} --engine x", "setting 'engine' is 'x'"),
-        (f"{GIVEN} --out {{corpus}}", "setting 'out'"),
+        ("--input {corpus} --model nowhere/at/all", "--model: 'nowhere/at/all' cannot"),
+        ("--input {corpus}", "--model is missing"),
+        (f"{GIVEN} --samples 0", "--samples must be at least 1, not '0'"),
+        (f"{GIVEN} --engine x", "--engine is 'x'"),
+        (f"{GIVEN} --out {{corpus}}", "--out is the input itself"),
         (f"{GIVEN} --attacks x_v1", "no attack 'x_v1'"),
         (f"{GIVEN} --config no.toml", "no file no.toml"),
         (f"{DAMAGED} --dry-run", "lack lm_head.weight"),
@@ -366,7 +366,7 @@ def test_more_failures_than_allowed_make_the_exit_code_1(tmp_path):
     assert (status, enough, again) == (1, 0, 0)
     assert "1 text without samples: the endpoint refused the request: status 400" in shown
     assert said.splitlines()[-1] == (
-        "mia-batch: 1 of 6 targets have failed samples, more than setting 'max_failed' (0.05) "
+        "mia-batch: 1 of 6 targets have failed samples, more than --max-failed (0.05) "
         "allows; the same command with --retry-failed tries them again"
     )
     assert "without samples" not in mended

@@ -158,9 +158,7 @@ def make_shots(audit: Audit, tokenizer: Tokenizer | None, context: int) -> None:
     for view in (view for view in views_of(audit) if view.name in _SHOTS):
         setting = view.name
         if tokenizer is None:
-            raise SettingsError(
-                f"setting {setting!r} needs setting 'tokenizer', to see how many texts fit"
-            )
+            raise SettingsError(f"{setting}= needs tokenizer=, to see how many texts fit")
         corpus = texts_for(audit, setting)
         recorded = audit.manifest.evidence.get(setting, {})
         digest, most = audit.digest_input(setting, corpus.files), audit.settings.shots
@@ -191,8 +189,7 @@ def columns_for(audit: Audit, view: View, targets: pl.LazyFrame) -> tuple[str, .
     if found != pl.List(pl.String):
         what = "missing" if found is None else f"of type {found}"
         raise SettingsError(
-            f"setting {setting!r}: column {column!r} of the input is {what}; it must hold lists of "
-            "texts"
+            f"{setting}: column {column!r} of the input is {what}; it must hold lists of texts"
         )
     return (column,)
 
@@ -356,7 +353,7 @@ class _Tally:
     def _stop(self, which: str, what: str) -> None:
         raise EngineError(
             f"{which} of {self.model} are {what}: scores of them would have no meaning. Take "
-            "another model or another 'chat_instruction', or go on all the same with "
+            "another model or another chat_instruction=, or go on all the same with "
             "--max-failed 1; no answer is lost"
         )
 
