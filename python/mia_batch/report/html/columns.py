@@ -11,6 +11,7 @@ import polars as pl
 import polars.selectors as cs
 from markupsafe import Markup, escape
 
+from mia_batch.inference.memory import VERBATIM_WORDS
 from mia_batch.report.answer import ANSWERS, attack_rows, audited_books
 from mia_batch.schemas import Rollup
 
@@ -252,12 +253,14 @@ def answer_table(contents: Contents, quotes: Mapping[str, str]) -> Table | None:
     rollup = contents.frame("rollup").with_columns(pl.col("level").cast(pl.String))
     rollup = rollup.drop(own[2:], strict=False)
     rows = books.select(own).join(rollup, on=own[:2], how="left", maintain_order="left")
-    quoted = pl.col("longest_target_id").replace_strict(
-        quotes, default=None, return_dtype=pl.String
-    )
-    rows = rows.with_columns(quoted.alias("quote"), quoted.is_not_null().alias(_IN_EVIDENCE))
+    quote = pl.col("longest_target_id").replace_strict(quotes, default=None, return_dtype=pl.String)
+    long = pl.col("longest_words") >= VERBATIM_WORDS  # shorter runs come by chance
+    linked = quote.is_not_null().alias(_IN_EVIDENCE)
+    rows = rows.with_columns(pl.when(long).then(quote).alias("quote"), linked)
     there = {name for name in rows.columns if rows[name].count()}
     there |= {"curves.y"} if "strip" in there else set()
+    if "contamination" not in there and not (rows["contamination_low"] > 0).any():
+        there.discard("contamination_low")  # nothing is claimed of any
     numbers = [each for each in _NUMBERS if each.sources[0] in there.intersection(_FIRST)]
     chance = [each for each in _NUMBERS if each.sources[0] in there & {"p_value", "q_value"}]
     columns = (
@@ -496,6 +499,7 @@ def _with_windows(contents: Contents, rows: pl.DataFrame) -> list[Row]:
     return rows.join(named, on="target_id", how="left", maintain_order="left").to_dicts()
 
 
+_BLIND = {True: "never sees the model", False: None}
 _ATTACKS = Table(
     name="attacks",
     title="Attacks, the best first",
@@ -511,18 +515,17 @@ _ATTACKS = Table(
         number_column("TPR at 1 % FPR", "tpr_1", share),
         number_column("TPR at 0.1 % FPR", "tpr_01", share),
         Column(
-            "AUC above the best that never sees the model",
+            "Lead over blind (95 % interval)",
             ("lead", "lead_low", "lead_high"),
             lambda row: interval(row["lead"], row["lead_low"], row["lead_high"]),
             "lead",
         ),
-        number_column("Tokens a text", "tokens"),
+        number_column("Tokens a text", "tokens", lambda tokens: number(tokens, 0)),
         number_column("Seconds a text", "seconds"),
     ],
-    note="The answer rests on the attack that was named before; the best of many looks good by "
-    "chance.",
+    note="Lead: AUC above that of the strongest classifier that never sees the model. The answer "
+    "rests on the attack that was named before, as the best of many looks good by chance.",
 )
-_BLIND = {True: "never sees the model", False: None}
 _METRICS = Table(
     name="metrics",
     title="Figures of each attack",

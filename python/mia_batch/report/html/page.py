@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
-import polars.selectors as cs
 from markupsafe import Markup
 
 from mia_batch.report.answer import ANSWERS
@@ -34,6 +33,7 @@ from mia_batch.report.html.columns import (
     visible,
 )
 from mia_batch.report.html.plots import compared_books, plots
+from mia_batch.report.paper import FOR_SPREADSHEETS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -49,8 +49,8 @@ class Contents:
 
     manifest: Mapping[str, Any]  # of run.json
     tables: Mapping[str, pl.LazyFrame]
+    answer: str  # in one sentence
     conclusions: Sequence[str]
-    answer: str = ""  # one sentence to the question that was asked
     checks: Mapping[str, Sequence[str]] = field(default_factory=dict)  # how sure, by name
     primary: str  # the attack that the answer rests on
     command: str  # that repeats the run
@@ -270,7 +270,7 @@ _ASKED = (
 )
 _COUNTED = (
     (["comes_out"], "come out word for word"),
-    (["known_better"], "stand out from those outside the training data"),
+    (["known_better"], "stand out from the comparison texts"),
     (["cannot_tell", "above_all"], "cannot be judged"),
 )
 _MOST_REASONS = 20  # of missing scores; all are in the table
@@ -353,45 +353,38 @@ def _numbers(contents: Contents, attacks: Table | None) -> Iterator[tuple[str, s
     own = rollup.filter(levels == level)["verdict"].cast(pl.String)
     for verdicts, what in _COUNTED:
         n = own.is_in(verdicts).sum()
-        yield f"{n:,} of {own.len():,}", f"{level}s that {what}"
+        yield f"{n:,} of {own.len():,}", what
 
 
 def _brief(contents: Contents) -> Iterator[tuple[str, str, str]]:
     """Yield what was asked, what was fixed before, what it took, and what could be found."""
     value = contents.recorded
-    texts, documents = (
-        value("targets.total", NOT_RECORDED),
-        value("input.n_documents", NOT_RECORDED),
-    )
-    yield (
-        "Asked about",
-        f"{_in_words(texts)} texts of {_in_words(documents)} documents",
-        "run.json: targets, input",
-    )
-    digest = value("plan.sha256")
-    departed = (
-        contents.frame("findings", check="plan", statistic="n_changed")
-        if contents.has("findings", "check")
-        else pl.DataFrame()
-    )
+    n = [_in_words(value(path, NOT_RECORDED)) for path in ("targets.total", "input.n_documents")]
+    yield "Asked about", f"{n[0]} texts of {n[1]} documents", "run.json: targets, input"
     said = f"attack {contents.primary}, q = {value('plan.q', NOT_RECORDED)}"
-    said += f", plan {digest[:12]}" if digest else ""
-    for verdict in departed["verdict"] if departed.height else ():
-        said += f": {verdict.replace('_', ' ')}"
+    said += f", plan {digest[:12]}" if (digest := value("plan.sha256")) else ""
+    if contents.has("findings", "check"):
+        rows = contents.frame("findings", check="plan", statistic="n_changed")
+        said += "".join(f"; {verdict.replace('_', ' ')}" for verdict in rows["verdict"])
     yield "Fixed before the first score", said, "run.json: plan; findings: check=plan"
-    seconds = sum((value("times.seconds") or {}).values())
-    tokens = (
-        contents.has("samples", "n_tokens")
-        and contents.tables["samples"]
-        .select(pl.col("n_tokens").sum())
-        .collect(engine="streaming")
-        .item()
+    took = (
+        [f"{seconds:,.0f} s"] if (seconds := sum((value("times.seconds") or {}).values())) else []
     )
-    took = [f"{seconds:,.0f} s"] if seconds else []
-    took += [f"{tokens:,} tokens decoded"] if tokens else []
-    yield "What it took", ", ".join(took) or NOT_RECORDED, "run.json: times; samples: n_tokens"
-    found = next(iter(contents.checks.values()), [NOT_RECORDED])
-    yield "What it could have found", found[0], "findings: check=power"
+    if contents.has("samples", "n_tokens"):
+        tokens = contents.tables["samples"].select(pl.col("n_tokens").sum())
+        took.append(f"{tokens.collect(engine='streaming').item():,} tokens decoded")
+    said = ", ".join(took) or NOT_RECORDED
+    yield "What it took", said, "run.json: times; samples: n_tokens"
+    found = next(iter(contents.checks.values()), [NOT_RECORDED])[0]
+    if contents.has("metrics", "n_nonmembers"):
+        rows = contents.frame("metrics", attack=contents.primary, slice="all", metric="roc_auc")
+        for members, others in rows.select("n_members", "n_nonmembers").iter_rows():
+            if members and others:
+                found = (
+                    f"{members:,} members against {others:,} non-members: no false-positive rate "
+                    f"below {share(1 / others)} can be seen"
+                )
+    yield "What it could have found", found, "findings: check=power; metrics: n_nonmembers"
 
 
 def _failures(contents: Contents) -> Iterator[dict[str, Any]]:
@@ -632,8 +625,9 @@ _MARKUP = re.compile(r"([\\`*_{}\[\]()#+!|<>~&$-])")
 
 
 def as_markdown(contents: Contents) -> str:
-    """Write conclusions as a list and each table of documents below it; all text is escaped."""
-    lines = [f"* {_escaped(sentence)}" for sentence in contents.conclusions]
+    """Write the answer, conclusions as a list, and tables of documents; all text is escaped."""
+    lines = [f"**{_escaped(contents.answer)}**", ""]
+    lines += [f"* {_escaped(sentence)}" for sentence in contents.conclusions]
     for table in document_tables(contents, ()):
         columns = [column for column in table.columns if "curves.y" not in column.sources]
         lines += ["", f"## {_escaped(table.title)}", ""]
@@ -653,9 +647,7 @@ def as_csv(contents: Contents) -> str:
     rows = contents.frame("rollup")
     if rows.is_empty():
         rows = contents.frame("scores")
-    formula = cs.string().str.contains(r"^[=+\-@\t\r]")
-    safe = pl.when(formula).then(pl.lit("'") + cs.string()).otherwise(cs.string())
-    return rows.with_columns(safe.name.keep()).write_csv()
+    return rows.with_columns(FOR_SPREADSHEETS).write_csv()
 
 
 def _line(cells: list[str]) -> str:

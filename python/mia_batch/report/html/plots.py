@@ -17,6 +17,7 @@ import polars as pl
 from markupsafe import Markup
 
 from mia_batch.report.html.columns import cut, interval, number, plain, share
+from mia_batch.schemas import Metrics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -104,7 +105,11 @@ def draw(
         if len(curves) > 1:
             wanted = _LEFT + (_RIGHT - _LEFT) * (at + 1) / (len(curves) + 1)
             a, b = min(points, key=lambda point: abs(point[0] - wanted))
-            mark = {"font_weight": "bold", "text_anchor": "middle", "paint_order": "stroke"}
+            mark: dict[str, Any] = {
+                "font_weight": "bold",
+                "text_anchor": "middle",
+                "paint_order": "stroke",
+            }
             mark |= {"stroke": _GROUND, "stroke_width": 4, "fill": _colour(at)}
             names.append(_text(str(at + 1), a, b + 4, **mark))
             name = f"{at + 1}  {name}"
@@ -130,8 +135,8 @@ def draw_lanes(x: Axis, lanes: Sequence[Lane], rule: tuple[float, str] | None = 
         if lane.limits:
             low, high = map(x.at, lane.limits)
             parts.append(_path([(low, bottom - 4), (high, bottom - 4)], **_stroke(0)))
-        at = ((a, bottom - _DOT / 2 - step * k) for a, n in heaps.items() for k in range(n))
-        dots = {"d": "".join(f"M{a:g} {b:.4g}h0" for a, b in at), "stroke_linecap": "round"}
+        places = ((a, bottom - _DOT / 2 - step * k) for a, n in heaps.items() for k in range(n))
+        dots = {"d": "".join(f"M{a:g} {b:.4g}h0" for a, b in places), "stroke_linecap": "round"}
         parts.append(_tag("path", **dots, stroke=_colour(0), stroke_width=_DOT))
         if lane.hollow:
             parts.append(_tag("path", **dots, stroke=_GROUND, stroke_width=_DOT - 3))
@@ -242,7 +247,8 @@ def _roc(contents: Contents, points: pl.DataFrame) -> Iterator[dict[str, Any]]:
     if rates.is_empty():
         return
     known = pl.col("value").is_not_null() & pl.col("versus").is_null()
-    figures = contents.frame("metrics", known, slice="all")
+    metrics = contents.tables.get("metrics", Metrics.create_empty().lazy())
+    figures = metrics.filter(known, slice="all").collect(engine="streaming")
     area = dict(figures.filter(metric="roc_auc").select("attack", "value").iter_rows())
     of = _by(points, "attack")
     best = sorted(of, key=lambda name: (name != contents.primary, -area.get(name, 0), name))
