@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 _TOP = 10
 _MOST_ROWS = 20
 _NAME_SHOWN = 24
+_WIDTH_OF_COSTS = 100
 _LEAST_WIDTH = 80  # tables are made for; a narrower terminal breaks their lines
 _WIDTH_OF_NAMES = 56
 
@@ -152,7 +153,14 @@ def show_run(run: Run, console: Console) -> None:
     width = max(console.width, _LEAST_WIDTH)
     books, attacks = books_of(run), attacks_of(run)
     if attacks.height:
-        _print_whole(_attack_table(attacks), console)
+        _print_whole(_attack_table(attacks, width), console)
+        counts = run["metrics"].row(0, named=True)
+        console.print(
+            f"{counts['n_members']:,} members, {counts['n_nonmembers']:,} non-members. lead: AUC "
+            "less that of the best classifier that never sees the model; tokens, seconds: a text; "
+            "-: the data cannot support the figure, reasons in metrics.parquet.",
+            highlight=False,
+        )
     elif books.height:
         _print_whole(_book_table(books, width), console)
     else:
@@ -185,9 +193,9 @@ def _missing(run: Run) -> Iterator[str]:
         yield f"{n_short:,} {answers} ended before the true text's length"
 
 
-def _attack_table(attacks: pl.DataFrame) -> Table:
+def _attack_table(attacks: pl.DataFrame, width: int) -> Table:
     """One row per attack, the best first; the last is the best that never sees the model."""
-    numbers = ("AUC", "TPR@1%", "TPR@0.1%", "lead over blind", "tokens a text", "seconds a text")
+    numbers = ("AUC", "TPR@1%", "TPR@0.1%", "lead", "tokens", "seconds")
     blind, own = attacks.filter("is_blind"), attacks.filter(~pl.col("is_blind"))
     lines = [
         (
@@ -199,7 +207,9 @@ def _attack_table(attacks: pl.DataFrame) -> Table:
         for row in pl.concat([own.head(_MOST_ROWS), blind.head(1)]).iter_rows(named=True)
     ]
     headings = ("attack", numbers[0], "95 % interval", *numbers[1:])
-    empty = {at for at in range(len(headings)) if all(line[at] == "-" for line in lines)}
+    costs = range(len(headings) - 2, len(headings))  # a recording has none
+    narrow = width < _WIDTH_OF_COSTS
+    empty = {at for at in costs if narrow or all(line[at] == "-" for line in lines)}
     kept = [heading for at, heading in enumerate(headings) if at not in empty]
     rows = ([cell for at, cell in enumerate(line) if at not in empty] for line in lines)
     more = own.height - _MOST_ROWS
@@ -215,7 +225,7 @@ def _book_table(books: pl.DataFrame, width: int) -> Table:
     own = books.filter(pl.col("level") != "outside")
     cells = [
         {
-            own["level"][0]: row["title"],
+            "title": row["title"],
             "first to last page": shaded(row["strip"]),
             "answer": row["answer"],
             "longest run": "-" if row["longest_words"] is None else f"{row['longest_words']:,}",
