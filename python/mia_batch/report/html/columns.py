@@ -238,7 +238,8 @@ _BADGES = {
 }
 _BADGE = Markup('<span class="badge {}">{}</span>')
 _QUOTE = Markup('<span class="quote">{}</span>')
-_FIRST = ("longest_words", "share_verbatim", "contamination_low", "mean", "n_asked")
+_FIRST = ("longest_words", "share_verbatim", "contamination_low", "n_asked")
+_QUOTED = 90  # characters
 
 
 def answer_table(contents: Contents, quotes: Mapping[str, str]) -> Table | None:
@@ -269,7 +270,8 @@ def answer_table(contents: Contents, quotes: Mapping[str, str]) -> Table | None:
         Column(_STRIP, ("curves.y",), lambda row: _strip_of(row["strip"])),
         *chance[-1:],
         *numbers[:1],
-        Column("The passage", ("quote",), lambda row: _QUOTE.format(_short(row["quote"] or ""))),
+        Column("The passage", ("quote",), lambda row: _QUOTE.format(_quoted(row["quote"]))),
+        number_column("Mean score", "mean"),
         *numbers[1:],
     )
     return Table(
@@ -282,6 +284,10 @@ def answer_table(contents: Contents, quotes: Mapping[str, str]) -> Table | None:
         if (rows["level"] == "outside").any()
         else "",
     )
+
+
+def _quoted(text: str | None) -> str:
+    return visible(" ".join((text or "").split()), _QUOTED, note=False)
 
 
 def badge(row: Row) -> Markup:

@@ -270,7 +270,7 @@ _ASKED = (
 )
 _COUNTED = (
     (["comes_out"], "come out word for word"),
-    (["known_better"], "stand out from the comparison texts"),
+    (["known_better"], "more stand out from the comparison texts"),
     (["cannot_tell", "above_all"], "cannot be judged"),
 )
 _MOST_REASONS = 20  # of missing scores; all are in the table
@@ -371,8 +371,9 @@ def _brief(contents: Contents) -> Iterator[tuple[str, str, str]]:
         [f"{seconds:,.0f} s"] if (seconds := sum((value("times.seconds") or {}).values())) else []
     )
     if contents.has("samples", "n_tokens"):
-        tokens = contents.tables["samples"].select(pl.col("n_tokens").sum())
-        took.append(f"{tokens.collect(engine='streaming').item():,} tokens decoded")
+        drawn = contents.tables["samples"].select(pl.col("n_tokens").sum())
+        if tokens := drawn.collect(engine="streaming").item():  # recordings may not say
+            took.append(f"{tokens:,} tokens decoded")
     said = ", ".join(took) or NOT_RECORDED
     yield "What it took", said, "run.json: times; samples: n_tokens"
     found = next(iter(contents.checks.values()), [NOT_RECORDED])[0]
