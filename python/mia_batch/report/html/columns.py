@@ -265,7 +265,7 @@ def answer_table(contents: Contents, quotes: Mapping[str, str]) -> Table | None:
     numbers = [each for each in _NUMBERS if each.sources[0] in there.intersection(_FIRST)]
     chance = [each for each in _NUMBERS if each.sources[0] in there & {"p_value", "q_value"}]
     columns = (
-        Column("Name", ("title",), lambda row: _name([row["title"], row.get("author")])),
+        Column("Name", ("title", "key"), _title),
         Column("Answer", ("level", "verdict"), badge),
         Column(_STRIP, ("curves.y",), lambda row: _strip_of(row["strip"])),
         *chance[-1:],
@@ -284,6 +284,11 @@ def answer_table(contents: Contents, quotes: Mapping[str, str]) -> Table | None:
         if (rows["level"] == "outside").any()
         else "",
     )
+
+
+def _title(row: Row) -> Markup:
+    key = None if row["key"] == row["title"] else row["key"]
+    return _name([row["title"], key, row.get("author")])
 
 
 def _quoted(text: str | None) -> str:

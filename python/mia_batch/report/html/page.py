@@ -15,6 +15,7 @@ from markupsafe import Markup
 from mia_batch.report.answer import ANSWERS
 from mia_batch.report.html.columns import (
     LEVELS,
+    NO_VALUE,
     answer_table,
     attack_table,
     badge,
@@ -341,7 +342,7 @@ def _numbers(contents: Contents, attacks: Table | None) -> Iterator[tuple[str, s
         rows = {row["attack"]: row for row in attacks.rows}
         if row := rows.get(contents.primary):
             yield interval(row["auc"], row["low"], row["high"]), f"AUC of {contents.primary}"
-            yield share(row["tpr_1"]), "members found when 1 % of non-members are accused"
+            yield _found_at_1(contents), "members found when 1 % of non-members are accused"
             lead = interval(row["lead"], row["lead_low"], row["lead_high"])
             yield lead, "AUC above the best classifier that never sees the model"
         return
@@ -354,6 +355,16 @@ def _numbers(contents: Contents, attacks: Table | None) -> Iterator[tuple[str, s
     for verdicts, what in _COUNTED:
         n = own.is_in(verdicts).sum()
         yield f"{n:,} of {own.len():,}", what
+
+
+def _found_at_1(contents: Contents) -> str:
+    """Write the true-positive rate at 1 % with its interval, without which it looks certain."""
+    named = {"attack": contents.primary, "slice": "all", "metric": "tpr_at_fpr"}
+    rows = contents.frame("metrics", (pl.col("fpr") - 0.01).abs() < 1e-9, **named)
+    for value, low, high in rows.select("value", "low", "high").iter_rows():
+        known = value is not None and low is not None and high is not None
+        return share(value) + (f" ({share(low)} to {share(high)})" if known else "")
+    return NO_VALUE
 
 
 def _brief(contents: Contents) -> Iterator[tuple[str, str, str]]:
