@@ -639,8 +639,8 @@ def _stopping(findings: pl.DataFrame) -> Iterator[str]:
     spared = (n["n_planned"] - n["n_asked"]) / n["n_planned"]
     yield (
         f"{spared:.0%} of the {n['n_planned']:,.0f} planned windows were not asked: each {noun} "
-        f"was asked, in at most {n['n_rounds']:,.0f} rounds, until it was reported or could no longer "
-        "be. The rate of false ones holds wherever the rounds are stopped."
+        f"was asked, in at most {n['n_rounds']:,.0f} rounds, until it was reported or could no "
+        "longer be. The rate of false ones holds wherever the rounds are stopped."
     )
     if undecided := n["n_undecided"]:
         yield f"Not decided yet: {undecided:,.0f} {noun}s, which further windows can still decide."
