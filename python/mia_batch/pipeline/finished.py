@@ -30,7 +30,7 @@ from mia_batch.pipeline.stages.questions import SAMPLE, prompts_of, resumed, vie
 from mia_batch.report.answer import answer, attack_rows, audited_books
 from mia_batch.report.html import Contents, as_csv, as_markdown, render
 from mia_batch.report.paper import PaperColumn, paper_table
-from mia_batch.report.sentences import Known
+from mia_batch.report.sentences import Known, checks
 from mia_batch.schemas import Comparisons
 from mia_batch.settings import Settings, refuse_code, stored_settings
 from mia_batch.tables import digest, write_text
@@ -41,12 +41,16 @@ from mia_batch.targets import cluster_names
 
 def answer_of(run: Run) -> str:
     """Answer the question that a finished run was made for, in one sentence."""
-    manifest, settings = _finished(run), stored_settings(run.manifest.settings)
-    plan = verdict_plan(settings, manifest.made["scores"]["attacks"])
-    known = Known(run["metrics"], run.scan("verdicts"), run["findings"], plan)
+    manifest, known = _finished(run), _known(run)
     files = manifest.input.get("files") or [""]
     books = all(KINDS.get(Path(file).suffix.lower()) == "books" for file in files)
     return answer(known, run["rollup"], books=books)
+
+
+def _known(run: Run) -> Known:
+    settings, made = stored_settings(run.manifest.settings), run.manifest.made
+    plan = verdict_plan(settings, made["scores"]["attacks"])
+    return Known(run["metrics"], run.scan("verdicts"), run["findings"], plan)
 
 
 def books_of(run: Run) -> pl.DataFrame:
@@ -132,6 +136,7 @@ def report_of(run: Run, kind: Format = "html") -> str:
         tables=_tables(run),
         answer=answer_of(run),
         conclusions=[*conclusions(run, settings, attacks)],
+        checks=checks(_known(run)),
         primary=verdict_plan(settings, attacks).primary,
         command=shlex.join(_command(settings)),
         stamps=described(run.folder, root) if root else "",

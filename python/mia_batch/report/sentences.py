@@ -824,6 +824,54 @@ CONCLUSIONS: Final[tuple[tuple[str, Callable[[Known], Iterable[str]]], ...]] = (
 """Each conclusion in its order: what the run must allow, and the sentences."""
 
 
+CHECKS: Final[tuple[tuple[str, str, Callable[[Known], Iterable[str]], str], ...]] = (
+    (
+        "What this audit could have found",
+        "comparison without weights",
+        lambda known: chain(
+            power_sentences(known.findings), absence_sentences(known.findings, known.plan)
+        ),
+        "Not worked out: that needs texts of unknown membership, and --non-members.",
+    ),
+    (
+        "Placebo: the same test on another model",
+        "always",
+        lambda known: chain(
+            placebo_sentence(known.findings, "as_many"), placebo_sentence(known.findings, "fewer")
+        ),
+        "Not made: that needs a model which did not see the texts; give --reference-model.",
+    ),
+    (
+        "Positive control: texts that models are known to remember",
+        "always",
+        lambda known: yardstick_sentences(known.findings, known.plan),
+        "Not asked: the run has no passages of the yardstick; give --yardstick.",
+    ),
+    (
+        "Audits of comparison texts alone",
+        "comparison of targets",
+        lambda known: null_audit_sentence(known.findings),
+        "Not made: that needs texts of unknown membership, and --non-members.",
+    ),
+    (
+        "How often chance gives as much, word for word",
+        "always",
+        lambda known: islice(verbatim_sentences(known.findings), 1, 2),
+        "Not counted: no passage was looked for, or none came out.",
+    ),
+)
+"""What tells how sure a run is: its name, what the run must allow, sentences, and why none."""
+
+
+def checks(known: Known) -> dict[str, list[str]]:
+    """Say how sure a run is, check by check; a check that was not made says so."""
+    allows = known.allows()
+    return {
+        name: [*(say(known) if allows[needed] else ())] or [missing]
+        for name, needed, say, missing in CHECKS
+    }
+
+
 def preflight_sentences(findings: pl.DataFrame) -> Iterator[str]:
     """Say what the targets tell before an engine starts."""
     yield from gate_sentence(findings)
