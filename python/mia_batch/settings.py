@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import os
+import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
@@ -129,6 +130,16 @@ def known_encoding(value: str) -> str:
     if (found := codec(value)) is None:
         raise ValueError("name an encoding of text, such as cp1252, latin-1 or gb18030")
     return found
+
+
+def known_set(value: str) -> str:
+    """Refuse what is no name of a data set; return its own spelling."""
+    from mia_batch.known import find_set
+
+    try:
+        return find_set(value).name
+    except SettingsError as error:
+        raise ValueError(str(error)) from None
 
 
 def shard_name(value: str) -> str:
@@ -302,7 +313,12 @@ class MainSettings(Part):
 
     input: Annotated[Text, Mark.PATH, Mark.USUAL]
     """Corpus: a file, folder or glob of Parquet, Arrow, JSON, CSV, TSV, or books (.txt, .epub,
-    .html)."""
+    .html); with dataset, a local copy of it."""
+    dataset: Annotated[Text | None, AfterValidator(known_set), Mark.USUAL] = None
+    """Data set by its name, such as wikimia:64, which is fetched from the Hugging Face hub;
+    `mia-batch datasets` lists them."""
+    dataset_sha256: Annotated[str | None, StringConstraints(pattern="^[0-9a-f]{64}$")] = None
+    """SHA-256 that the rows of the data set must have. [default: that of its record]"""
     model: Annotated[Text, Mark.MODEL, Mark.USUAL]
     """Folder of a checkpoint or an adapter, hub name, or the name at the endpoint."""
     out: Annotated[Path | str | None, AfterValidator(folder_or_url), Mark.PATH, Mark.USUAL] = None
@@ -577,6 +593,7 @@ _NEEDED = (  # a setting, those of which it needs one, and what for
     ("max_cost", ("price_in",), ""),
     ("max_cost", ("price_out",), ""),
     ("chat_instruction", ("chat",), ""),
+    ("dataset_sha256", ("dataset",), ""),
     ("stride", ("window_words", "window_characters"), ""),
     ("member_shots", ("nonmember_shots",), ""),
     (
@@ -613,6 +630,8 @@ class Settings(
         if not isinstance(values, dict):
             return values
         values = dict(values)
+        if values.get("dataset") is not None:
+            values.setdefault("input", values["dataset"])  # until its files are located
         if values.get("preset") == "samia":
             values.setdefault("word_rule", "space")
         if values.get("preset") in ("min-k", "spv"):
@@ -772,7 +791,8 @@ class Settings(
             return copy_of(self.out)
         if self.out is not None:
             return Path(self.out)
-        return Path("runs") / f"{_file_name(self.input)}-{_file_name(self.model)}"
+        name = re.sub("[:/]", "_", self.dataset) if self.dataset else _file_name(self.input)
+        return Path("runs") / f"{name}-{_file_name(self.model)}"
 
     @property
     def evidence_values(self) -> dict[str, Any]:
@@ -906,6 +926,11 @@ def load_settings(options: Mapping[str, object], *, use_config: bool = True) -> 
     if path is not None:
         given = _read_config(path) | given | {"config": path}
     settings = _validated(given, path, stored="attacks_from" in given)
+    if settings.dataset is not None and settings.input == given.get("dataset"):
+        from mia_batch.known import find_set
+
+        given = {**given, "input": find_set(settings.dataset).locate()}
+        settings = _validated(given, path, stored="attacks_from" in given)
     if settings.attacks_from is None:
         return settings
     from mia_batch.attacks import load_file

@@ -322,6 +322,19 @@ def attacks(name: str | None) -> None:
         show_attack(get(resolve(name)[0]), console_of(stderr=False))
 
 
+@command.command("datasets")
+@click.argument("name", required=False)
+def datasets(name: str | None) -> None:
+    """List the data sets that --dataset knows by name, or show one: where, licence, labels."""
+    from mia_batch.cli.show import show_set, show_sets
+    from mia_batch.known import find_set, named_sets
+
+    if name is None:
+        show_sets(named_sets().values(), console_of(stderr=False))
+    else:
+        show_set(find_set(name), console_of(stderr=False))
+
+
 _HOW_TO_ASK = ("base_url", "api_key_env", "engine_arg")
 
 

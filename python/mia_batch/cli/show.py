@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
+from rich.padding import Padding
 
 from mia_batch.attacks import get, names
 from mia_batch.attacks.families import FAMILIES, family_of, members
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from mia_batch.attacks import Attack
+    from mia_batch.known import NamedSet
     from mia_batch.pipeline import Run
     from mia_batch.pipeline.custody import Checked
     from mia_batch.settings import Settings
@@ -80,6 +84,24 @@ def _cost(attack: Attack) -> tuple[str, str]:
     wanted = (names.replace("_", "-").split("|") for names in attack.settings)
     flags = (" or ".join(f"--{name}" for name in names) for names in wanted)
     return " + ".join(counts) or "nothing", ", ".join((needs(attack), *flags))
+
+
+def show_sets(sets: Iterable[NamedSet], console: Console) -> None:
+    """List data sets, those of one family below its title."""
+    for title, family in groupby(sets, lambda each: each.title):
+        console.print(plain(title), style="bold", soft_wrap=True)
+        console.print(Padding(plain(", ".join(each.name for each in family)), (0, 0, 0, 2)))
+    console.print("\nmia-batch datasets NAME shows where one is, its licence and its labels.")
+
+
+def show_set(named: NamedSet, console: Console) -> None:
+    """Show the record of a data set, and why what is missing there is missing."""
+    facts = {name: each for name, each in asdict(named).items() if name != "unknown" and each}
+    facts |= {name: f"unknown: {why}" for name, why in named.unknown.items() if name not in facts}
+    for name, each in facts.items():
+        shown = ", ".join(f"{k} = {v}" for k, v in each.items()) if isinstance(each, dict) else each
+        console.print(plain(f"{name.replace('_', ' '):16}  {shown}"), soft_wrap=True)
+    console.print("\nTo use it:", plain(f"mia-batch --dataset {named.name} --model MODEL"))
 
 
 def show_attack(attack: Attack, console: Console) -> None:

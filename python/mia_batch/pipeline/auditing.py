@@ -203,6 +203,8 @@ def audit(
     model: str | Path | None = None,
     *,
     observer: Observer | None = None,
+    dataset: str | None = None,
+    dataset_sha256: str | None = None,
     out: str | Path | None = None,
     config: str | Path | None = None,
     evidence: str | None = None,
@@ -235,6 +237,10 @@ def audit(
         Folder of a checkpoint or an adapter, hub name, or the name at the endpoint.
     observer
         Is shown what the run does; by default nobody is.
+    dataset
+        Data set by its name, such as ``wikimia:64``; then ``input`` is a local copy of it, if any.
+    dataset_sha256
+        SHA-256 that its rows must have; by default that of its record.
     out
         Run folder, here or in an object store.
     config
@@ -314,7 +320,7 @@ def run_audit(settings: Settings, observer: Observer) -> Run:
     with mirrored(settings.place):
         audit = Audit.begin(settings, observer)
         n_documents, cut = audit.corpora.input.n_documents, _windows(audit.settings)
-        observer.stage(f"{audit.settings.input}: {n_documents:,} documents{cut}")
+        observer.stage(f"{settings.dataset or settings.input}: {n_documents:,} documents{cut}")
         for sentence in audit.corpora.notes():
             observer.stage(sentence)
         stages = stages_of(audit)
