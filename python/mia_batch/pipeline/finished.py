@@ -13,6 +13,7 @@ from typing import Any, Literal
 import polars as pl
 
 from mia_batch.attacks import get, names
+from mia_batch.attacks.families import meant
 from mia_batch.corpus.files import KINDS
 from mia_batch.errors import RunFolderError, SettingsError
 from mia_batch.evidence.parts import Block, Work
@@ -184,7 +185,8 @@ def attack_of(runs: Sequence[Run], attack: str | None) -> str:
             raise RunFolderError(
                 f"{run.folder} is not finished; give the audit's command again, which goes on"
             )
-    chosen = attack or manifests[0].plan["primary"]
+    chosen: str = attack or manifests[0].plan["primary"]
+    chosen = next(iter(meant(chosen, names())), chosen)  # a family by its first default
     for run, manifest in zip(runs, manifests, strict=True):
         if attack is None and manifest.plan["primary"] != chosen:
             raise SettingsError(
