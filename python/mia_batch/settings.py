@@ -186,9 +186,9 @@ class EndpointSettings(Part):
     max_concurrency: int = Field(default=32, ge=1, le=4096)
     """Most requests in flight."""
     requests_per_minute: float | None = Field(default=None, gt=0)
-    """Kept by the client."""
+    """Most requests in a minute; the client waits."""
     tokens_per_minute: float | None = Field(default=None, gt=0)
-    """Kept by the client."""
+    """Most tokens in a minute; the client waits."""
     timeout: float = Field(default=600.0, gt=0)
     """Seconds that an endpoint's answer may take."""
     max_retries: int = Field(default=8, ge=0, le=100)
@@ -333,11 +333,11 @@ class MainSettings(Part):
     preset: Annotated[
         Literal["default", "matched", "samia", "min-k", "spv"], Mark.EVIDENCE, Mark.USUAL
     ] = "default"
-    """default: probes at many points; matched: length-matched continuations; samia: the SaMIA
-    authors' procedure whole; min-k: that of the Min-K% paper; spv: that of the SPV-MIA paper and
-    later attacks on fine-tuned models."""
+    """default: ask for the next word at many points; matched: length-matched continuations; samia,
+    min-k, spv: the whole procedures of the SaMIA, Min-K% and SPV-MIA papers."""
     attacks: Annotated[tuple[str, ...] | None, BeforeValidator(attack_names), Mark.USUAL] = None
-    """Attacks, separated by commas. [default: the preset's]"""
+    """Attacks, separated by commas: by name, family (min-k++) or as papers call them; `mia-batch
+    attacks` lists them. [default: the preset's]"""
     attacks_from: Annotated[Text | None, Mark.PATH] = None
     """Python file with attacks of your own; computed unless attacks names others."""
     seed: Annotated[int, Mark.EVIDENCE] = Field(default=0, ge=0, lt=2**62)
@@ -525,10 +525,10 @@ class VerdictSettings(Part):
     topic = "Reference sets and answers"
     table = "verdict"
 
-    non_members: Annotated[Text | None, Mark.PATH] = None
-    """Texts known not to be in the training data: each target is compared with them. [default: the
+    non_members: Annotated[Text | None, Mark.PATH, Mark.USUAL] = None
+    """Texts known not to be in the training data: each text is compared with them. [default: the
     input's own of member = false]"""
-    non_members_known: Sentence | None = None
+    non_members_known: Annotated[Sentence | None, Mark.USUAL] = None
     """How it is known that they are not, in a sentence that is printed with the result."""
     calibration: Annotated[Text | None, Mark.PATH] = None
     """Other texts of known membership, from which thresholds and rates are taken."""
@@ -680,16 +680,18 @@ class Settings(
         cls, value: tuple[str, ...] | str | None, info: ValidationInfo
     ) -> tuple[str, ...] | str | None:
         """Look attacks up, unless the context says that their code has not been loaded."""
-        from mia_batch.attacks import get
+        from mia_batch.attacks import names, resolve
+        from mia_batch.attacks.families import meant
 
         if value is None:
             return None
         if not value:
             raise ValueError("name at least one attack; `mia-batch attacks` lists them")
-        several = dict.fromkeys([value] if isinstance(value, str) else value)
-        if not (info.context and info.context["unknown attacks"]):
-            several = dict.fromkeys(get(name).name for name in several)
-        return next(iter(several)) if isinstance(value, str) else tuple(several)
+        stays, known = info.context and info.context["unknown attacks"], names()
+        several = [value] if isinstance(value, str) else value
+        full = (meant(each, known) or ((each,) if stays else resolve(each)) for each in several)
+        found = tuple(dict.fromkeys(name for names in full for name in names))
+        return found[0] if isinstance(value, str) else found
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -16,6 +16,7 @@ import numpy as np
 
 from mia_batch import settings as rooms
 from mia_batch.attacks import names
+from mia_batch.attacks.families import meant
 from mia_batch.corpus import digest_each, digest_of
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.parts import Shard
@@ -464,7 +465,7 @@ def _refuse_stored_code(stored: dict[str, Any], changed: Mapping[str, object]) -
     """Leave out the file of attacks that the run names; refuse where its attacks need it."""
     path = stored.pop("attacks_from", None)
     wanted = split_names(changed.get("attacks") or stored.get("attacks") or ())
-    unknown = [name for name in wanted if isinstance(name, str) and name not in names()]
+    unknown = [name for name in wanted if isinstance(name, str) and not meant(name, names())]
     if path and unknown and not changed.get("attacks_from"):
         raise SettingsError(
             f"setting 'attacks': {unknown[0]} may be defined in {path}, whose code is run only if "

@@ -97,19 +97,21 @@ _GATES = {
 
 _LABELS = {
     None: (
-        "Whether these labels can be told apart without the model is unknown ({reason}): attack "
-        "figures alone are no evidence of memory."
+        "Nobody could check whether members and non-members differ without the model ({reason}): "
+        "attack figures alone are no evidence of memory."
     ),
     "separable": (
-        "These labels can be told apart without the model ({found}): attack figures are not "
+        "Members and non-members differ without the model ({found}): attack figures are no "
         "evidence of memory."
     ),
     "undecided": (
-        "Whether these labels can be told apart without the model is undecided (an AUC up to "
-        "{high:.2f} is not excluded): what an attack is worth is its lead over {strongest}, which "
-        "never sees the model."
+        "Members and non-members may differ without the model (an AUC up to {high:.2f} is not "
+        "excluded): what an attack is worth is its lead over {strongest}, which never sees the "
+        "model."
     ),
-    "not separable": "These labels could not be told apart without the model: {excluded}.",
+    "not separable": (
+        "Members and non-members look alike to classifiers that never see the model ({excluded})."
+    ),
 }
 """What the blind baseline makes of labels, by its verdict."""
 
@@ -127,11 +129,9 @@ def blind_row(findings: pl.DataFrame, subject: str) -> dict[str, Any] | None:
 
 
 def excluded(above: float | None) -> str:
-    """Say which differences are excluded: those of a higher AUC, None and 1.00 exclude none."""
+    """Say which AUC is the highest that is not excluded: None and 1.00 exclude none."""
     limit = f"{1 if above is None else above:.2f}"
-    if limit == "1.00":
-        return "too few texts to exclude any difference"
-    return f"differences above AUC {limit} are excluded"
+    return "too few texts to exclude any AUC" if limit == "1.00" else f"AUC at most {limit}"
 
 
 def gate_sentence(findings: pl.DataFrame) -> Iterator[str]:
@@ -297,12 +297,6 @@ def labelled_sentences(
     if blind is None:
         return
     strongest = blind["strongest"]
-    figures = metrics.filter(pl.col("value").is_not_null(), slice="all", attack=primary)
-    for row in figures.filter(metric="roc_auc").iter_rows(named=True):
-        yield f"{primary}: AUC {_figure(row)}."
-    versus = pl.col("versus") == pl.lit(strongest, pl.String)
-    for row in figures.filter(versus, metric="roc_auc_difference").iter_rows(named=True):
-        yield f"{primary} less {strongest}, which never sees the model: {_figure(row)}."
     quintiles = metrics.filter(
         pl.col("slice").str.starts_with("blind quintile"), metric="roc_auc", attack=primary
     )["value"]
@@ -314,17 +308,10 @@ def labelled_sentences(
         best = bounds.sort("low", descending=True).row(0, named=True)
         where = "" if best["slice"] == "all" else f" on {best['slice']}"
         yield (
-            f"Of {bounds.height:,} attacks and slices tried, {best['attack']}{where} has the "
-            "highest lower bound that holds for all at once: AUC at least "
-            f"{best['low']:.3f}."
+            f"Best of {bounds.height:,} attacks and slices, corrected for trying all of them: "
+            f"{best['attack']}{where}, AUC at least {best['low']:.2f}."
         )
     yield from duplicates_sentence(findings, "members", ("members", "non-members"))
-
-
-def _figure(row: dict[str, Any]) -> str:
-    if row["low"] is None or row["high"] is None:
-        return f"{row['value']:.3f}, without an interval ({row['reason']})"
-    return f"{row['value']:.3f}, 95 % interval {row['low']:.3f} to {row['high']:.3f}"
 
 
 # Sets: what the combination was learned from, what dataset inference and CoDeC show.
@@ -463,11 +450,11 @@ def null_audit_sentence(findings: pl.DataFrame) -> Iterator[str]:
     if found["value"] is None:
         yield f"The rates were not validated on these non-members: {found['reason']}."
         return
-    n = {name: row["value"] for name, row in of.items()}
+    n, noun = {name: row["value"] for name, row in of.items()}, _noun(findings, _subject(of))
     more = ": more than was promised" if found["verdict"] == "too_often" else ""
     yield (
         f"Of {n['n_audits']:,.0f} audits of non-members, {n['n_tests']:,.0f} drawn at random "
-        f"against {n['n_null']:,.0f} others, {found['value']:.1%} report any {_subject(of)} "
+        f"against {n['n_null']:,.0f} others, {found['value']:.1%} report any {noun} "
         f"({found['low']:.1%} to {found['high']:.1%}; at most {n['q']:.1%} are promised){more}; "
         f"{n['share_below_fpr']:.1%} of their p-values are at most {n['fpr']:g}. That checks the "
         "procedure on these scores, not whether the audited texts are like the non-members."
@@ -510,7 +497,8 @@ def placebo_sentence(findings: pl.DataFrame, verdict: str) -> Iterator[str]:
     smallest, p = of.get("smallest_q", {}).get("value"), main["p_value"]
     if level != "collection":
         least = "" if smallest is None else f" (smallest q {smallest:.2g})"
-        found = f"reports {main['value']:,.0f} of {of['n_tests']['value']:,.0f} {level}s{least}"
+        noun = _noun(findings, level)
+        found = f"reports {main['value']:,.0f} of {of['n_tests']['value']:,.0f} {noun}s{least}"
     else:
         found = "has no p-value" if p is None else f"has p = {p:.3g} for all groups together"
     yield _PLACEBOS[verdict].format(found)
@@ -530,7 +518,8 @@ def unlabelled_sentences(
     whole = own.filter(level="collection").collect()
     tests, rates = (whole.filter(pl.col("estimate").is_null() == test) for test in (True, False))
     tests, asked = tests.filter(versus="non_members"), plan.level == "collection"
-    given += _of_all(tests, plan, "All groups together", asked=asked)
+    of_all = f"All {_noun(findings, 'group')}s together"
+    given += _of_all(tests, plan, of_all, asked=asked)
     given += _max_t(findings)
     yield from given
     compared = own.filter(versus="non_members").select((pl.col("n_null") > 0).any())
@@ -569,8 +558,7 @@ def _reported(findings: pl.DataFrame, verdicts: pl.LazyFrame, plan: VerdictPlan)
     if not rows:
         return
     n, level = {name: row["value"] for name, row in rows.items()}, _subject(rows)
-    units = findings.filter(check="power", subject="group", statistic="n_tests")["verdict"]
-    q, kind = n["q"], f"{units[0] if level == 'group' and len(units) else level}s"
+    q, kind = n["q"], f"{_noun(findings, level)}s"
     how = (
         f"{plan.primary}, {_ADJUSTMENTS[rows['q']['verdict']]}, against {n['n_null']:,.0f} "
         "independent units outside the training data"
@@ -595,6 +583,12 @@ def _reported(findings: pl.DataFrame, verdicts: pl.LazyFrame, plan: VerdictPlan)
         yield f"Nothing to compare with, so never reported: {alone:,.0f} {kind}."
 
 
+def _noun(findings: pl.DataFrame, level: str) -> str:
+    """Call the groups of a run what they are, such as books."""
+    units = findings.filter(check="power", subject="group", statistic="n_tests")["verdict"]
+    return units[0] if level == "group" and len(units) else level
+
+
 def _highest(verdicts: pl.LazyFrame, n: int) -> str:
     """Name the groups with the highest scores."""
     level = pl.col("level").cast(pl.String)
@@ -608,7 +602,7 @@ def _top(findings: pl.DataFrame, verdicts: pl.LazyFrame, plan: VerdictPlan) -> I
     rows = facts(findings, "top")
     if not rows or not rows["at_least"]["value"]:
         return
-    noun = _subject(rows)
+    noun = _noun(findings, _subject(rows))
     fewest, of_top, n_null = (int(rows[name]["value"]) for name in ("at_least", "of_top", "n_null"))
     what = f"{'All' if fewest == of_top else f'At least {fewest:,} of the'} {of_top:,} "
     what = f"The highest-scoring {noun}" if of_top == 1 else f"{what}highest-scoring {noun}s"
@@ -626,7 +620,7 @@ def _max_t(findings: pl.DataFrame) -> Iterator[str]:
     """Say what all attacks show together."""
     of = facts(findings, "max_t")
     if (found := of.get("largest")) is not None:
-        n_attacks, noun = of["n_attacks"]["value"], of["n_attacks"]["subject"]
+        n_attacks, noun = of["n_attacks"]["value"], _noun(findings, of["n_attacks"]["subject"])
         whole = "" if noun == "text" else "whole "
         later = "; exploratory" if found["verdict"] == "exploratory" else ""
         reason = f", as {found['reason']}" if found["reason"] else ""
@@ -641,14 +635,15 @@ def _stopping(findings: pl.DataFrame) -> Iterator[str]:
     n = {name: row["value"] for name, row in facts(findings, "e_values").items()}
     if not n:
         return
+    noun = _noun(findings, "group")
     spared = (n["n_planned"] - n["n_asked"]) / n["n_planned"]
     yield (
-        f"{spared:.0%} of the {n['n_planned']:,.0f} planned windows were not asked: each group was "
-        f"asked, in at most {n['n_rounds']:,.0f} rounds, until it was reported or could no longer "
-        "be. The rate of false ones holds wherever the rounds are stopped."
+        f"{spared:.0%} of the {n['n_planned']:,.0f} planned windows were not asked: each {noun} "
+        f"was asked, in at most {n['n_rounds']:,.0f} rounds, until it was reported or could no "
+        "longer be. The rate of false ones holds wherever the rounds are stopped."
     )
     if undecided := n["n_undecided"]:
-        yield f"Not decided yet: {undecided:,.0f} groups, which further windows can still decide."
+        yield f"Not decided yet: {undecided:,.0f} {noun}s, which further windows can still decide."
 
 
 # The yardstick, and what came out word for word.
@@ -680,7 +675,7 @@ def _counts(rows: pl.DataFrame, hits: str, of: str) -> str:
 def absence_sentences(findings: pl.DataFrame, plan: VerdictPlan) -> Iterator[str]:
     """Say with which probability one text or group more would have been named."""
     rows = findings.filter(check="absence")
-    what = "text" if plan.level == "target" else "group"
+    what = "text" if plan.level == "target" else _noun(findings, "group")
     if found := [
         f"{row['subject']}: {row['value']:.2f} ({row['low']:.2f} to {row['high']:.2f})"
         for row in rows.drop_nulls("value").iter_rows(named=True)
@@ -759,8 +754,8 @@ def _by_chance(counts: dict[str, dict[str, float]], fisher: pl.Series) -> str:
 # What may be concluded from a run.
 
 _NO_NULL = (
-    "No text is known to be outside the training data, so scores rank the texts, and a high score "
-    "alone shows nothing: give comparison texts with --non-members."
+    "Without comparison texts the scores only rank your texts, and a high score alone shows "
+    "nothing: add --non-members FOLDER to get an answer for each."
 )
 
 
@@ -827,6 +822,54 @@ CONCLUSIONS: Final[tuple[tuple[str, Callable[[Known], Iterable[str]]], ...]] = (
     ("any comparison", _of(copies_sentence)),
 )
 """Each conclusion in its order: what the run must allow, and the sentences."""
+
+
+CHECKS: Final[tuple[tuple[str, str, Callable[[Known], Iterable[str]], str], ...]] = (
+    (
+        "What this audit could have found",
+        "comparison without weights",
+        lambda known: chain(
+            power_sentences(known.findings), absence_sentences(known.findings, known.plan)
+        ),
+        "Not worked out: that needs texts of unknown membership, and --non-members.",
+    ),
+    (
+        "Placebo: the same test on another model",
+        "always",
+        lambda known: chain(
+            placebo_sentence(known.findings, "as_many"), placebo_sentence(known.findings, "fewer")
+        ),
+        "Not made: that needs a model which did not see the texts; give --reference-model.",
+    ),
+    (
+        "Positive control: texts that models are known to remember",
+        "always",
+        lambda known: yardstick_sentences(known.findings, known.plan),
+        "Not asked: the run has no passages of the yardstick; give --yardstick.",
+    ),
+    (
+        "Audits of comparison texts alone",
+        "comparison of targets",
+        lambda known: null_audit_sentence(known.findings),
+        "Not made: that needs texts of unknown membership, and --non-members.",
+    ),
+    (
+        "How often chance gives as much, word for word",
+        "always",
+        lambda known: islice(verbatim_sentences(known.findings), 1, 2),
+        "Not counted: no passage was looked for, or none came out.",
+    ),
+)
+"""What tells how sure a run is: its name, what the run must allow, sentences, and why none."""
+
+
+def checks(known: Known) -> dict[str, list[str]]:
+    """Say how sure a run is, check by check; a check that was not made says so."""
+    allows = known.allows()
+    return {
+        name: [*(say(known) if allows[needed] else ())] or [missing]
+        for name, needed, say, missing in CHECKS
+    }
 
 
 def preflight_sentences(findings: pl.DataFrame) -> Iterator[str]:
