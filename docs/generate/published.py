@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import tomllib
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from docs.generate.markdown import code, table
 from mia_batch.known import named_sets
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 __all__ = ["FIGURES", "differences", "known_models", "known_sets", "sections"]
 
@@ -20,21 +25,29 @@ def sections() -> str:
 
 
 def _section(printed: dict[str, Any]) -> str:
-    sets = named_sets()
-    blind = [sets[name].blind if name in sets else None for name in printed["sets"]]
-    rows = [_row(each) for each in printed["rows"]]
-    if any(blind):
-        aucs = (f"{each['auc']:.2f}" if each else "not measured" for each in blind)
-        rows.append(["*no model at all*", "", "", *aucs, "measured here"])
-    heads = ("attack", "in the paper", "model", *map(code, printed["sets"]), "ours")
-    command = f"```console\n$ {printed['command']}\n```\n"
-    return f"### {printed['paper']}\n\n{table(heads, rows)}\nTo run it:\n\n{command}"
+    parts = [f"### {printed['paper']}\n"]
+    for model, rows in groupby(printed["rows"], itemgetter("model")):
+        command = printed["command"].replace("MODEL", model, 1)
+        sets = (name.rpartition(":")[2] for name in printed["sets"])
+        heads = ("in the paper", "attack", *sets, "ours")
+        shown = table(heads, [*map(_row, rows), *_blind(printed["sets"])])
+        parts.append(f"**{code(model)}**\n\n{shown}\n```console\n$ {command}\n```\n")
+    return "\n".join(parts)
 
 
 def _row(each: dict[str, Any]) -> list[str]:
     ours = " ".join(f"{figure:.2f}" for figure in each.get("ours", ())) or "not run here"
     figures = (f"{figure:.2f}" for figure in each["figures"])
-    return [code(each["attack"]), each["name"], code(each["model"]), *figures, ours]
+    return [each["name"], code(each["attack"]), *figures, ours]
+
+
+def _blind(names: list[str]) -> Iterator[list[str]]:
+    """Say what a classifier reaches that never sees a model, where it was measured."""
+    sets = named_sets()
+    found = [sets[name].blind if name in sets else None for name in names]
+    if any(found):
+        aucs = (f"{each['auc']:.2f}" if each else "" for each in found)
+        yield ["*no model at all*", "blind baseline", *aucs, "measured here"]
 
 
 def differences() -> str:
@@ -48,34 +61,27 @@ def known_sets() -> str:
     families: dict[str, list[Any]] = {}
     for each in named_sets().values():
         families.setdefault(each.name.partition(":")[0], []).append(each)
-    return table(
-        ("names", "what it is", "paper", "licence", "content checked", "AUC without a model"),
-        (_family(name, sets) for name, sets in families.items()),
-    )
+    heads = ("names", "what it is", "known of its content")
+    return table(heads, (_family(name, sets) for name, sets in families.items()))
 
 
 def _family(name: str, sets: list[Any]) -> tuple[str, ...]:
     first = sets[0]
-    names = code(name) if first.name == name else f"{len(sets)}: {code(first.name)}, ..."
-    checked = ", ".join(code(each.name) for each in sets if each.sha256) or "no copy was at hand"
-    measured = (f"{each.blind['auc']:.2f} ({code(each.name)})" for each in sets if each.blind)
-    licence = first.licence or "not known"
-    return names, first.title, first.paper, licence, checked, ", ".join(measured) or "not measured"
+    names = code(name) if first.name == name else f"{code(f'{name}:*')}, {len(sets)} sets"
+    licence = first.licence or f"licence: {first.unknown['licence']}"
+    known = (f"{code(each.name)}: hash, AUC {each.blind['auc']:.2f}" for each in sets if each.blind)
+    said = "; ".join(known) or f"nothing: {first.unknown['sha256']}"
+    return names, f"{first.title} ({first.paper}; {licence})", said
 
 
 def known_models() -> str:
     """One row for each pattern of models whose training data are known."""
     path = Path("python/mia_batch/records/models.toml")
     rows = tomllib.loads(path.read_text(encoding="utf-8"))["models"]
-    return table(
-        ("models", "trained on", "no text later than", "reference model"),
-        (
-            (
-                code(each["pattern"]),
-                each["corpus"],
-                f"{each['until']}: {each['because']}" if "until" in each else "not known",
-                f"{code(each['twin'])}, {each['how']}" if "twin" in each else "",
-            )
-            for each in rows
-        ),
-    )
+    return table(("models", "trained on", "reference model"), map(_model, rows))
+
+
+def _model(each: dict[str, Any]) -> tuple[str, ...]:
+    until = f"; no text later than {each['until']} ({each['because']})" if "until" in each else ""
+    twin = f"{code(each['twin'])}: {each['how']}" if "twin" in each else ""
+    return code(each["pattern"]), each["corpus"] + until, twin
