@@ -61,6 +61,7 @@ def test_the_recorded_classifier_is_the_one_that_a_run_finds(wikimia):
     texts = build_targets(documents, TargetPlan())
     found = blind_baseline(texts).metrics.sort("value", descending=True, nulls_last=True)
     best = found.row(0, named=True)
+    assert named.blind is not None
     assert (best["attack"], round(best["value"], 3)) == (
         named.blind["classifier"],
         named.blind["auc"],
