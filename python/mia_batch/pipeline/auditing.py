@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
+from datetime import datetime
 from functools import reduce
 from heapq import nsmallest
 from operator import add
@@ -23,8 +24,14 @@ from mia_batch.inference.findings import earlier_findings
 from mia_batch.observer import Observer
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.corpora import target_plan, with_files
-from mia_batch.pipeline.custody import seal
-from mia_batch.pipeline.finished import REPORT, write_report
+from mia_batch.pipeline.custody import (
+    is_unchanged,
+    made_from,
+    record_inputs,
+    record_unchanged,
+    seal,
+)
+from mia_batch.pipeline.finished import REPORT, has_report, try_report
 from mia_batch.pipeline.run import Manifest, Run, record_requests, run_timed
 from mia_batch.pipeline.stages import Stage, damage_set_aside, repair
 from mia_batch.pipeline.stages.asking import FillsStage, LogprobsStage, PromptsStage, SamplesStage
@@ -310,6 +317,12 @@ def run_audit(settings: Settings, observer: Observer) -> Run:
     """Run an audit from validated settings; see `audit`."""
     if settings.config is not None:
         observer.stage(f"settings are read from {settings.config}")
+    observer.step("looking at the texts and the model")
+    made = made_from(settings)
+    if made is not None and is_unchanged(settings.folder, made):
+        run = Run(settings.folder)
+        observer.stage(_finished_sentence(run))
+        return run
     with mirrored(settings.place):
         audit = Audit.begin(settings, observer)
         n_documents, cut = audit.corpora.input.n_documents, _windows(audit.settings)
@@ -326,6 +339,8 @@ def run_audit(settings: Settings, observer: Observer) -> Run:
             run_timed(audit, _steps(audit, stages))
             record_requests(audit)
             _finish(audit)
+            if made is not None and has_report(audit):
+                record_unchanged(audit.run.folder, made)
     return audit.run
 
 
@@ -335,7 +350,7 @@ def _steps(audit: Audit, stages: Sequence[Stage]) -> Iterator[tuple[Stage, Calla
     in_rounds = [stage for stage in stages if stage.part in ("evidence", "scores")]
     for stage in stages:
         if stage.part == "fills":  # the texts are there, and no model was asked
-            yield from ((each, each.check) for each in stages if each.part == "models")
+            yield from ((each, each.check) for each in stages)
         if stage is in_rounds[0]:
             for _ in _rounds(audit):
                 yield from ((each, each.run) for each in in_rounds)
@@ -365,13 +380,22 @@ def _rounds(audit: Audit) -> Iterator[None]:
 
 
 def _finish(audit: Audit) -> None:
-    """Seal the run, and write its report, which carries the root; one of before is outdated."""
-    remove(audit.run.folder / REPORT)
+    """Seal the run, and write its report, which carries the root; one of before is outdated.
+
+    A run that was finished and came out as it was is left as it is.
+    """
+    run, say = audit.run, audit.observer
     if audit.settings.plan_lodged is not None:
         audit.manifest.plan["lodged"] = audit.settings.plan_lodged
-    seal(audit)
-    if audit.settings.report:
-        write_report(audit.run)
+    record_inputs(audit)
+    has_walks = audit.settings.extract  # whose tables are made anew each time
+    if not audit.manifest.is_as_stored or has_walks or not has_report(audit):
+        say.step("hashing what was made")
+        remove(run.folder / REPORT)
+        seal(audit)
+        say.step("writing the report")
+        if audit.settings.report and (fault := try_report(run)) is not None:
+            say.stage(fault)
 
 
 def plan(settings: Settings) -> Iterator[tuple[str, str]]:
@@ -450,6 +474,7 @@ def rescore(
             prepared = [(stage, stage.prepare) for stage in stages]
             run_timed(audit, prepared + [(stage, stage.run) for stage in again])
             audit.manifest.settings = audit.settings.model_dump(mode="json")
+            audit.manifest.unchanged = ""
             _finish(audit)
     return audit.run
 
@@ -468,6 +493,14 @@ def _refuse_stored_code(stored: dict[str, Any], changed: Mapping[str, object]) -
 
 def _texts(audit: Audit) -> str:
     return str(audit.corpora.fingerprint(audit.settings)["input"])
+
+
+def _finished_sentence(run: Run) -> str:
+    end = datetime.fromisoformat(run.manifest.times["end"])
+    return (
+        f"{run.folder} was finished on {end:%Y-%m-%d at %H:%M} UTC and nothing has changed since; "
+        "this is its answer"
+    )
 
 
 def _windows(settings: Settings) -> str:

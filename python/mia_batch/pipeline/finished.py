@@ -18,6 +18,7 @@ from mia_batch.evidence.parts import Block, Work
 from mia_batch.evidence.request import EvidenceKind
 from mia_batch.inference.paired import compare_scores
 from mia_batch.kernels import RARITY_FIELDS
+from mia_batch.models.weights import cause_of
 from mia_batch.observer import Observer
 from mia_batch.pipeline.context import Audit, verdict_plan
 from mia_batch.pipeline.custody import described, record_file
@@ -28,7 +29,7 @@ from mia_batch.pipeline.stages.questions import SAMPLE, prompts_of, resumed, vie
 from mia_batch.report.html import Contents, as_csv, as_markdown, render
 from mia_batch.schemas import Comparisons
 from mia_batch.settings import Settings, refuse_code, stored_settings
-from mia_batch.tables import digest, write_text
+from mia_batch.tables import READ_ERRORS, digest, is_sound, write_text
 from mia_batch.targets import cluster_names
 
 # A run's report.
@@ -66,6 +67,29 @@ def write_report(run: Run) -> Path:
     write_text(path, report_of(run))
     record_file(run, REPORT)
     return path
+
+
+def has_report(audit: Audit) -> bool:
+    """Whether the report is there as it was recorded, or none is wanted."""
+    path = audit.run.folder / REPORT
+    known = audit.run.manifest.custody.get("files", {}).get(REPORT)
+    return not audit.settings.report or (path.is_file() and digest(path) == known)
+
+
+def try_report(run: Run) -> str | None:
+    """Write the report of a run whose tables are sealed; say why there is none, and go on."""
+    try:
+        write_report(run)
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # a library's panic is no Exception
+        if isinstance(error, READ_ERRORS) and not all(map(is_sound, run.folder.rglob("*.parquet"))):
+            raise
+        return (
+            f"the report could not be made ({cause_of(error)}); the tables of the run are whole, "
+            f"and `mia-batch report {run.folder}` tries again"
+        )
+    return None
 
 
 def _command(settings: Settings) -> Iterator[str]:

@@ -80,6 +80,7 @@ class PromptsStage(Stage):
     """Make the prompts of views that need no model."""
 
     name = "prompts"
+    doing = "making prompts"
     part = "texts"
     makes = ("prompts",)
 
@@ -113,6 +114,7 @@ class FillsStage(Stage):
     """Make the prompts that a masked model fills."""
 
     name = "fills"
+    doing = "filling gaps in the texts"
     part = "fills"
 
     def run(self) -> None:
@@ -249,6 +251,7 @@ class EvidenceStage(Stage):
         super().__init__(audit)
         self.model = model
         self.name = f"{self.kind} of {model}"
+        self.doing = f"asking the {model} model"
 
     @property
     def views(self) -> list[View]:

@@ -323,6 +323,7 @@ class PreflightStage(Stage):
 
     name = "preflight"
     part = "texts"
+    doing = "checking what the texts show without the model"
     makes = ("findings", "blind", "blind_metrics")
     reads = ("targets",)
     undoes = ("verdicts",)
@@ -496,6 +497,7 @@ class ScoresStage(Stage):
 
     name = "scores"
     part = "scores"
+    doing = "scoring"
     makes = ("scores", "unscored")
     reads = ("samples", "features", "logprobs")
 
