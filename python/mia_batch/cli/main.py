@@ -200,10 +200,21 @@ def _fail(message: str, status: int) -> NoReturn:
     context_settings={"show_default": True},
 )
 @settings_options()
-@click.option("--dry-run", is_flag=True, help="Show settings, targets and decode budget; stop.")
+@click.option("--dry-run", is_flag=True, help="Say what is asked, what it costs and takes; stop.")
+@option(
+    *("tokens-per-second", NumberRange(min=0, min_open=True), "X"),
+    "Speed of the model, from which --dry-run tells how long it takes.",
+)
 @click.version_option(package_name="mia-batch")
 @click.pass_context
-def command(context: click.Context, /, *, dry_run: bool, **options: object) -> None:
+def command(
+    context: click.Context,
+    /,
+    *,
+    dry_run: bool,
+    tokens_per_second: float | None,
+    **options: object,
+) -> None:
     """Audit which texts a language model remembers.
 
     Sample the model's continuations of the corpus' texts, compare them with the true ones, and say
@@ -224,7 +235,13 @@ def command(context: click.Context, /, *, dry_run: bool, **options: object) -> N
         from mia_batch.cli.show import show_plan
         from mia_batch.pipeline import plan
 
-        show_plan(plan(settings), settings, console_of(stderr=False))
+        rows: list[tuple[str, str]] = []
+        try:
+            with observing() as observer:
+                rows.extend(plan(settings, speed=tokens_per_second, observer=observer))
+        finally:  # of a refusal, what is known by then comes before it
+            if rows:
+                show_plan(rows, settings, console_of(stderr=False))
         return
     audit_and_show(settings)
 

@@ -6,9 +6,12 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import asdict
 from datetime import datetime
 from functools import reduce
 from heapq import nsmallest
+from itertools import chain
+from math import inf
 from operator import add
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -33,6 +36,7 @@ from mia_batch.pipeline.custody import (
 )
 from mia_batch.pipeline.finished import REPORT, has_report, try_report
 from mia_batch.pipeline.run import Manifest, Run, record_requests, run_timed
+from mia_batch.pipeline.sessions import spent_sentence
 from mia_batch.pipeline.stages import Stage, damage_set_aside, repair
 from mia_batch.pipeline.stages.asking import FillsStage, LogprobsStage, PromptsStage, SamplesStage
 from mia_batch.pipeline.stages.comparing import FeaturesStage, RarityStage
@@ -46,7 +50,7 @@ from mia_batch.pipeline.stages.judging import (
 )
 from mia_batch.pipeline.stages.questions import models_of
 from mia_batch.pipeline.stages.tuned import GenerationsStage, TuningStage
-from mia_batch.places import fetched, is_url, mirrored
+from mia_batch.places import is_url, mirrored
 from mia_batch.prompts import RunModel
 from mia_batch.report import earlier_sentences
 from mia_batch.settings import Settings, flattened, load_settings
@@ -104,29 +108,56 @@ _FACTS = {
 
 
 def earlier_runs(audit: Audit, texts: str) -> dict[str, dict[str, Any]]:
-    """Find the runs of these ``texts`` (SHA-256 of the input) and this model next to this one.
-
-    Links are not followed, and a ``run.json`` that is large or broken is passed over.
-    """
-    if is_url(audit.settings.place):
-        return {}
-    own, found = audit.run.folder.absolute(), dict[str, dict[str, Any]]()
-    try:
-        with os.scandir(own.parent) as entries:
-            folders = (each.name for each in entries if each.is_dir(follow_symlinks=False))
-            names = nsmallest(_MOST_FOLDERS, (name for name in folders if name != own.name))
-    except OSError:
-        return {}
-    for name in names:
-        stored = _stored(own.parent / name / "run.json")
-        if _of(stored, "made", "targets", "input") == texts and _is_of_model(stored, audit):
+    """Find the runs of these ``texts`` (SHA-256 of the input) and this model next to this one."""
+    found = dict[str, dict[str, Any]]()
+    for name, stored in neighbours(audit):
+        if _of(stored, "made", "targets", "input") == texts:
             attacks = _of(stored, "settings", "attacks")
-            found[_shown(name)] = {
+            found[name] = {
                 **{key: _shown(_of(stored, *keys)) for key, keys in _FACTS.items()},
                 "n_attacks": len(attacks) if isinstance(attacks, list) else None,
                 "finished": bool(_of(stored, "custody", "root")),
             }
     return found
+
+
+def neighbours(audit: Audit) -> Iterator[tuple[str, object]]:
+    """Yield the name and record of each run of this model that lies next to this one.
+
+    Links are not followed, and a ``run.json`` that is large or broken is passed over.
+    """
+    if is_url(audit.settings.place):
+        return
+    own = audit.run.folder.absolute()
+    try:
+        with os.scandir(own.parent) as entries:
+            folders = (each.name for each in entries if each.is_dir(follow_symlinks=False))
+            names = nsmallest(_MOST_FOLDERS, (name for name in folders if name != own.name))
+    except OSError:
+        return
+    for name in names:
+        stored = _stored(own.parent / name / "run.json")
+        if _is_of_model(stored, audit):
+            yield _shown(name), stored
+
+
+def told_speeds(audit: Audit) -> tuple[dict[str, float], str]:
+    """Return tokens a second by kind of evidence and model, as a run of this model measured them.
+
+    With them comes where: this run comes first, then those next to it that had the same engine.
+    """
+    engine = audit.manifest.evidence["engine"]
+    others = (
+        (name, run) for name, run in neighbours(audit) if _of(run, "evidence", "engine") == engine
+    )
+    for name, stored in chain([(str(audit.run.folder), asdict(audit.manifest))], others):
+        told = _of(stored, "times", "tokens_per_second")
+        speeds = told.items() if isinstance(told, dict) else ()
+        if known := {
+            key: each for key, each in speeds if isinstance(each, float) and 0 < each < inf
+        }:
+            return known, name
+    return {}, ""
 
 
 def note_earlier(audit: Audit, texts: str) -> None:
@@ -325,7 +356,7 @@ def run_audit(settings: Settings, observer: Observer) -> Run:
         return run
     with mirrored(settings.place):
         audit = Audit.begin(settings, observer)
-        n_documents, cut = audit.corpora.input.n_documents, _windows(audit.settings)
+        n_documents, cut = audit.corpora.input.n_documents, windows_of(audit.settings)
         observer.stage(f"{audit.settings.input}: {n_documents:,} documents{cut}")
         for sentence in audit.corpora.notes():
             observer.stage(sentence)
@@ -335,12 +366,14 @@ def run_audit(settings: Settings, observer: Observer) -> Run:
             return audit.run
         with audit.run.held(), damage_set_aside(stages), closing(audit.kept):
             take_up(audit, stages)
-            note_earlier(audit, _texts(audit))
+            note_earlier(audit, texts_of(audit))
             run_timed(audit, _steps(audit, stages))
             record_requests(audit)
             _finish(audit)
             if made is not None and has_report(audit):
                 record_unchanged(audit.run.folder, made)
+            if (spent := spent_sentence(audit)) is not None:
+                observer.stage(spent)
     return audit.run
 
 
@@ -396,29 +429,6 @@ def _finish(audit: Audit) -> None:
         say.step("writing the report")
         if audit.settings.report and (fault := try_report(run)) is not None:
             say.stage(fault)
-
-
-def plan(settings: Settings) -> Iterator[tuple[str, str]]:
-    """Say what is left to do for these settings, as name and text; nothing is written.
-
-    Raises `RequestError` if the input or a setting is wrong.
-    """
-    fetched(settings.place)
-    audit = Audit.begin(settings, Observer())
-    engine = audit.manifest.evidence["engine"]
-    if audit.shard is not None:
-        yield "shard", f"{audit.shard}: what follows of samples and log-probabilities is its share"
-    yield "engine", f"{engine} ({audit.manifest.engine_choice})"
-    yield "attacks", ", ".join(attack.name for attack in audit.attacks)
-    yield "plan", f"SHA-256 {audit.plan.digest()}"
-    yield "documents", f"{audit.corpora.input.n_documents:,}{_windows(audit.settings)}"
-    yield from (("note", sentence) for sentence in audit.corpora.notes())
-    earlier = earlier_findings(earlier_runs(audit, _texts(audit)))
-    yield from (("earlier runs", sentence) for sentence in earlier_sentences(earlier))
-    if (test := audit.rounds()) is not None:
-        audit.among = test.may_be_asked(-1)
-    for stage in stages_of(audit):
-        yield from stage.left()
 
 
 def rescore(
@@ -491,7 +501,7 @@ def _refuse_stored_code(stored: dict[str, Any], changed: Mapping[str, object]) -
         )
 
 
-def _texts(audit: Audit) -> str:
+def texts_of(audit: Audit) -> str:
     return str(audit.corpora.fingerprint(audit.settings)["input"])
 
 
@@ -503,7 +513,7 @@ def _finished_sentence(run: Run) -> str:
     )
 
 
-def _windows(settings: Settings) -> str:
+def windows_of(settings: Settings) -> str:
     """Say how documents are cut; nothing where they are not."""
     window = target_plan(settings).window
     if window is None:

@@ -89,7 +89,7 @@ def record_unchanged(folder: Path, made: str) -> None:
 
 
 def _known_by(folder: Path, made: str) -> str:
-    return _hashed([made, [_stamp(folder / name) for name in sorted(_files(Run(folder)))]])
+    return _hashed([made, [_stamp(folder / name) for name in sorted(files_of(Run(folder)))]])
 
 
 def _hashed(content: object) -> str:
@@ -164,7 +164,7 @@ def seal(audit: Audit) -> None:
     run, manifest = audit.run, audit.manifest
     regular = {
         name: run.folder / name
-        for name in sorted(_files(run))
+        for name in sorted(files_of(run))
         if _fault_of(run.folder / name) is None
         and name.encode("utf-8", "replace").decode() == name  # any bytes can name a file
     }
@@ -218,7 +218,7 @@ def verify(place: Path | str, elsewhere: Sequence[Path] = ()) -> Checked:
         if not manifest.custody:
             raise RunFolderError(_no_root(folder))
         known = manifest.custody["tables"] | manifest.custody["files"]
-        there = {*_files(run)}
+        there = {*files_of(run)}
         wanted = known | _named_inputs(manifest)
         inputs = {
             f"{setting}/{name}": _find((*elsewhere, manifest.settings[setting]), name)
@@ -279,7 +279,7 @@ def _manifest_fault(folder: Path) -> str | None:
     return None if text == signed_text(stored).encode("utf-8", "surrogatepass") else "changed"
 
 
-def _files(run: Run) -> Iterator[str]:
+def files_of(run: Run) -> Iterator[str]:
     """Yield the names of all that is hashed in a run's folder; links to folders are not followed.
 
     Those in place of a folder of parts are: the parts may lie on another disk.

@@ -172,6 +172,12 @@ def try_report(run: Run) -> str | None:
 
 def _command(settings: Settings) -> Iterator[str]:
     yield "mia-batch"
+    for option, values in changed_settings(settings):
+        yield from (option, *values)
+
+
+def changed_settings(settings: Settings) -> Iterator[tuple[str, list[str]]]:
+    """Yield the options that give the settings other than the defaults, with their values."""
     for name, value in settings.model_dump(mode="json").items():
         field, option = Settings.model_fields[name], f"--{name.replace('_', '-')}"
         if name == "config":  # what the file set follows
@@ -179,14 +185,14 @@ def _command(settings: Settings) -> Iterator[str]:
         if getattr(settings, name) == field.get_default(call_default_factory=True):
             continue
         if isinstance(value, bool):
-            yield option if value else option.replace("--", "--no-", 1)
+            yield (option if value else option.replace("--", "--no-", 1)), []
         elif isinstance(value, dict):
             for key, each in value.items():
-                yield from (option, f"{key}={json.dumps(each)}")
+                yield option, [f"{key}={json.dumps(each)}"]
         elif isinstance(value, list):
-            yield from (option, ",".join(map(str, value)))
+            yield option, [",".join(map(str, value))]
         elif value is not None:
-            yield from (option, str(value))
+            yield option, [str(value)]
 
 
 # Whether the scores of several runs can be compared.

@@ -266,6 +266,10 @@ def _refusal(folder: Path) -> str:
     return f"{folder} is held by another live run; wait for it, or choose another --out"
 
 
+def unwritable(folder: Path, why: str) -> str:
+    return f"{folder} cannot be written ({why}); choose another --out"
+
+
 def _named(shards: list[Shard]) -> str:
     return f"shard{'s' * (len(shards) > 1)} {', '.join(map(str, shards))}"
 
@@ -465,9 +469,7 @@ class Run:
                 folder.mkdir(parents=True, exist_ok=True)
             yield
         except OSError as error:
-            raise RunFolderError(
-                f"{self.folder} cannot be written ({error.strerror}); choose another --out"
-            ) from None
+            raise RunFolderError(unwritable(self.folder, str(error.strerror))) from None
 
 
 # When a run was made: wall times of its stages, and of what was asked of models.

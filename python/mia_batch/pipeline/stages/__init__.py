@@ -72,6 +72,9 @@ class Stage:
         """Say what is left to do, as name and text; nothing is written."""
         yield from ()
 
+    def foresee(self) -> None:
+        """Refuse in a dry run what the run itself would refuse once it comes to ask or to make."""
+
     def prepare(self) -> None:
         """Decide what is out of date, before any stage runs."""
 
