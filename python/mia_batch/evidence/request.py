@@ -319,11 +319,8 @@ class Workload:
         yield "tokens to read", f"{about}{self.read_tokens:,}"
         yield "tokens to decode", f"{about}{self.first_tokens:,}, at most {self.most_tokens:,}"
         if self.first_tokens > self.matched_tokens:
-            less = f"{about}{self.matched_tokens:,} with --preset matched"
-            yield (
-                "whole answers",
-                f"are decoded to their end; cut to the true text's length, {less}",
-            )
+            less = f"{about}{self.matched_tokens:,} tokens to decode"
+            yield "with --preset matched", f"{less}: it cuts answers where the true text ends"
 
 
 def forecast(

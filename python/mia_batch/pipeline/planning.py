@@ -7,7 +7,7 @@ import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
+from math import ceil
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -34,6 +34,7 @@ from mia_batch.report import earlier_sentences
 from mia_batch.settings import Settings
 
 _MOST_BOOKS, _MOST_NAMED = 12, 6
+_MANY_MINUTES = 180
 
 
 class _Notes(Observer):
@@ -59,29 +60,9 @@ def plan(
 ) -> Iterator[tuple[str, str]]:
     """Say what is left to do for these settings, as name and text; the run is not changed.
 
-    What a run looks at and makes before it asks is made as it makes it, in a folder of its own.
-
-    Parameters
-    ----------
-    settings
-        Those of the run.
-    speed
-        Tokens a second, from which minutes are told; by default as a run of this model had it.
-    observer
-        Is shown what is being done.
-
-    Yields
-    ------
-    tuple[str, str]
-        Name and text.
-
-    Raises
-    ------
-    RequestError
-        If a run would refuse this request before it asks anything; what is known by then comes
-        first.
-    RunFolderError
-        If the run could not use its folder.
+    What a run looks at and makes before it asks is made as it makes it, in a folder of its own. So
+    all that it would refuse is raised here, too. Minutes are told from a ``speed`` in tokens a
+    second, by default that of a run of this model.
     """
     notes = _Notes(observer or Observer())
     notes.step("looking at the texts and the model")
@@ -212,12 +193,10 @@ def _minutes(
     if not work:
         return
     if unknown := [name for name in work if name not in speeds]:
-        yield (
-            "time",
-            f"unknown for {', '.join(unknown)}: --tokens-per-second N tells it, or a run of this "
-            "model and engine in a folder next to this one",
-        )
+        how = "give --tokens-per-second X, or keep a run of this model in a folder next to this one"
+        yield "time", f"unknown for {', '.join(unknown)}: {how}"
         return
-    seconds = round(sum(n / speeds[name] for name, n in work.items()))
-    each = ", ".join(f"{speeds[name]:,.0f}" for name in work)
-    yield "time", f"about {timedelta(seconds=seconds)} h at {each} tokens/s ({where})"
+    minutes = ceil(sum(n / speeds[name] for name, n in work.items()) / 60)
+    long = f"{minutes:,} minutes" if minutes < _MANY_MINUTES else f"{minutes / 60:,.1f} hours"
+    each = ", ".join(dict.fromkeys(f"{speeds[name]:,.0f}" for name in work))
+    yield "time", f"about {'1 minute' if minutes == 1 else long} at {each} tokens/s ({where})"
