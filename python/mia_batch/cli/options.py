@@ -18,9 +18,9 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from mia_batch.cli.help import SettingOption
 from mia_batch.observer import Observer
 from mia_batch.places import place_of
-from mia_batch.plugins import extra, plugins
 from mia_batch.recipes import recipe_field
 from mia_batch.settings import NO_YARDSTICK, PARTS, Mark, Settings
 
@@ -39,14 +39,16 @@ Decorator: TypeAlias = "Callable[[Callable[..., Any]], Callable[..., Any]]"
 
 PATH = click.Path(path_type=Path)
 ABOVE_0 = click.IntRange(min=1)
-seed_option = click.option("--seed", type=click.IntRange(0, 2**31), default=0)
+seed_option = click.option(
+    "--seed", type=click.IntRange(0, 2**31), default=0, help="Seed of everything random."
+)
 
 
 def option(name: str, kind: Any, metavar: str, text: str, **more: Any) -> Decorator:  # noqa: ANN401 - of click
     return click.option(f"--{name}", type=kind, metavar=metavar, help=text, **more)
 
 
-def path_option(name: str, text: str | None = None, *, is_place: bool = False) -> Decorator:
+def path_option(name: str, text: str, *, is_place: bool = False) -> Decorator:
     """Add an option that must name a file or folder, or with ``is_place`` the address of a run."""
     kind, metavar = place_of if is_place else PATH, "FOLDER" if name == "out" else "PATH"
     return click.option(f"--{name}", required=True, type=kind, metavar=metavar, help=text)
@@ -58,7 +60,8 @@ def column_options(*usual: str, **columns: str | None) -> Decorator:
     def add(command: Callable[..., Any]) -> Callable[..., Any]:
         for name, text in reversed((dict.fromkeys(usual) | columns).items()):
             option, default = f"--{name.replace('_', '-')}-column", name if name in usual else None
-            command = click.option(option, default=default, metavar="COLUMN", help=text)(command)
+            said = text or f"Column of the {name.replace('_', ' ')}."
+            command = click.option(option, default=default, metavar="COLUMN", help=said)(command)
         return command
 
     return add
@@ -96,7 +99,6 @@ def whole_numbers(_context: Context, _option: Parameter, value: str | None) -> l
     return numbers
 
 
-_FIRST = "What everybody needs"
 _REPEATABLE = ("engine_arg", "base_url")
 _KINDS = {int: "N", float: "X", Path: "FOLDER"}
 _METAVARS = {
@@ -108,44 +110,9 @@ _METAVARS = {
     "base_url": "URL",
     "workers": "N|auto",
     "ray": "ADDRESS",
-    "non_members_known": "TEXT",
+    **dict.fromkeys(("chat_instruction", "non_members_known", "plan_lodged"), "TEXT"),
     "yardstick": "PATH|default|none",
-    "chat_instruction": "TEXT",
 }
-
-
-class TopicOption(click.Option):
-    """An option that stands under a topic in the help."""
-
-    def __init__(self, *names: Any, topic: str = _FIRST, **options: Any) -> None:  # noqa: ANN401 - of click
-        super().__init__(*names, **options)
-        self.topic = topic
-
-
-class TopicGroup(click.Group):
-    """A command whose help groups its options by topic; those that everybody needs come first."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Name the core's commands, and those of extras and other packages."""
-        return sorted({*super().list_commands(ctx), *plugins("commands")})
-
-    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        """Load a command of an extra when it is asked for."""
-        if (own := super().get_command(ctx, name)) is not None or name not in plugins("commands"):
-            return own
-        command: click.Command = extra("commands", name)
-        return command
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write a section for each topic, then the commands."""
-        topics: dict[str, list[tuple[str, str]]] = {_FIRST: []}
-        for option in self.get_params(ctx):
-            if (record := option.get_help_record(ctx)) is not None:
-                topics.setdefault(getattr(option, "topic", _FIRST), []).append(record)
-        for topic, records in topics.items():
-            with formatter.section(topic):
-                formatter.write_dl(records)
-        self.format_commands(ctx, formatter)
 
 
 def settings_options(*names: str | type[Part], without: Iterable[str] = ()) -> Decorator:
@@ -158,8 +125,9 @@ def settings_options(*names: str | type[Part], without: Iterable[str] = ()) -> D
         for part in reversed(PARTS):
             for name, field in reversed(part.model_fields.items()):
                 if name not in without and (not names or name in names or part in names):
-                    topic = _FIRST if Mark.USUAL in field.metadata or names else part.topic
-                    command = _option(name, field, topic)(command)
+                    usual = bool(names) or Mark.USUAL in field.metadata
+                    how = {"topic": part.table or "main", "usual": usual}
+                    command = _option(name, field, how)(command)
         return command
 
     return add
@@ -191,9 +159,9 @@ def recipe_options(recipe: str, *names: str, **defaults: str) -> Decorator:
     return add
 
 
-def _option(name: str, field: FieldInfo, topic: str) -> Decorator:
+def _option(name: str, field: FieldInfo, how: dict[str, Any]) -> Decorator:
     named = f"--{name.replace('_', '-')}"
-    how: dict[str, Any] = {"cls": TopicOption, "topic": topic}
+    how |= {"cls": SettingOption}
     if field.annotation is bool:
         both = named.replace("--", f"{named}/--no-", 1)
         return click.option(both, name, default=None, help=field.description, **how)

@@ -20,6 +20,7 @@ import numpy as np
 
 from mia_batch import settings as rooms
 from mia_batch.attacks import names
+from mia_batch.attacks.families import meant
 from mia_batch.corpus import digest_each, digest_of
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.parts import Shard
@@ -240,6 +241,8 @@ def audit(
     model: str | Path | None = None,
     *,
     observer: Observer | None = None,
+    dataset: str | None = None,
+    dataset_sha256: str | None = None,
     out: str | Path | None = None,
     config: str | Path | None = None,
     evidence: str | None = None,
@@ -272,6 +275,10 @@ def audit(
         Folder of a checkpoint or an adapter, hub name, or the name at the endpoint.
     observer
         Is shown what the run does; by default nobody is.
+    dataset
+        Data set by its name, such as ``wikimia:64``; then ``input`` is a local copy of it, if any.
+    dataset_sha256
+        SHA-256 that its rows must have; by default that of its record.
     out
         Run folder, here or in an object store.
     config
@@ -357,7 +364,7 @@ def run_audit(settings: Settings, observer: Observer) -> Run:
     with mirrored(settings.place):
         audit = Audit.begin(settings, observer)
         n_documents, cut = audit.corpora.input.n_documents, windows_of(audit.settings)
-        observer.stage(f"{audit.settings.input}: {n_documents:,} documents{cut}")
+        observer.stage(f"{settings.dataset or settings.input}: {n_documents:,} documents{cut}")
         for sentence in audit.corpora.notes():
             observer.stage(sentence)
         stages = stages_of(audit)
@@ -493,7 +500,7 @@ def _refuse_stored_code(stored: dict[str, Any], changed: Mapping[str, object]) -
     """Leave out the file of attacks that the run names; refuse where its attacks need it."""
     path = stored.pop("attacks_from", None)
     wanted = split_names(changed.get("attacks") or stored.get("attacks") or ())
-    unknown = [name for name in wanted if isinstance(name, str) and name not in names()]
+    unknown = [name for name in wanted if isinstance(name, str) and not meant(name, names())]
     if path and unknown and not changed.get("attacks_from"):
         raise SettingsError(
             f"setting 'attacks': {unknown[0]} may be defined in {path}, whose code is run only if "

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import polars as pl
 
 from mia_batch.attacks import get, names
+from mia_batch.attacks.families import meant
 from mia_batch.corpus.files import KINDS
 from mia_batch.errors import RunFolderError, SettingsError
 from mia_batch.evidence.parts import Block, Work
@@ -30,7 +31,7 @@ from mia_batch.pipeline.stages.questions import SAMPLE, prompts_of, resumed, vie
 from mia_batch.report.answer import answer, attack_rows, audited_books
 from mia_batch.report.html import Contents, as_csv, as_markdown, render
 from mia_batch.report.paper import PaperColumn, paper_table
-from mia_batch.report.sentences import Known
+from mia_batch.report.sentences import Known, checks
 from mia_batch.schemas import Comparisons
 from mia_batch.settings import Settings, refuse_code, stored_settings
 from mia_batch.tables import READ_ERRORS, digest, is_sound, write_text
@@ -41,12 +42,16 @@ from mia_batch.targets import cluster_names
 
 def answer_of(run: Run) -> str:
     """Answer the question that a finished run was made for, in one sentence."""
-    manifest, settings = _finished(run), stored_settings(run.manifest.settings)
-    plan = verdict_plan(settings, manifest.made["scores"]["attacks"])
-    known = Known(run["metrics"], run.scan("verdicts"), run["findings"], plan)
+    manifest, known = _finished(run), _known(run)
     files = manifest.input.get("files") or [""]
     books = all(KINDS.get(Path(file).suffix.lower()) == "books" for file in files)
     return answer(known, run["rollup"], books=books)
+
+
+def _known(run: Run) -> Known:
+    settings, made = stored_settings(run.manifest.settings), run.manifest.made
+    plan = verdict_plan(settings, made["scores"]["attacks"])
+    return Known(run["metrics"], run.scan("verdicts"), run["findings"], plan)
 
 
 def books_of(run: Run) -> pl.DataFrame:
@@ -132,6 +137,7 @@ def report_of(run: Run, kind: Format = "html") -> str:
         tables=_tables(run),
         answer=answer_of(run),
         conclusions=[*conclusions(run, settings, attacks)],
+        checks=checks(_known(run)),
         primary=verdict_plan(settings, attacks).primary,
         command=shlex.join(_command(settings)),
         stamps=described(run.folder, root) if root else "",
@@ -209,7 +215,8 @@ def attack_of(runs: Sequence[Run], attack: str | None) -> str:
             raise RunFolderError(
                 f"{run.folder} is not finished; give the audit's command again, which goes on"
             )
-    chosen = attack or manifests[0].plan["primary"]
+    chosen: str = attack or manifests[0].plan["primary"]
+    chosen = next(iter(meant(chosen, names())), chosen)  # a family by its first default
     for run, manifest in zip(runs, manifests, strict=True):
         if attack is None and manifest.plan["primary"] != chosen:
             raise SettingsError(
