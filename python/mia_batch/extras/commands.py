@@ -390,14 +390,24 @@ def _show_bench(rows: list[dict[str, Any]], console: Console) -> None:
     console.print(plain(f"{of}; {model}; {first['texts']:,} texts"))
     for part, of_part in groupby(rows, key=itemgetter("part")):
         found: dict[str, dict[str, str]] = {}
+        reasons = []
         for row in of_part:
-            heading = (row["figure"] or "not measured").replace("_", " ")
-            value = row["reason"] or f"{row['value']:,.{0 if abs(row['value']) >= 100 else 3}f}"
-            if row["low"] is not None:
-                value += f" ({limits(row)})"
-            found.setdefault(row["way"], {})[heading] = value
+            if row["figure"] is None:
+                reasons.append(f"{part}: {row['way']}: not measured: {row['reason']}")
+                continue
+            shown = (
+                "-"
+                if row["value"] is None
+                else f"{row['value']:,.{2 if row['value'] < 100 else 0}f}"
+            )
+            ends = "" if row["low"] is None else f" ({limits(row)})"
+            found.setdefault(row["way"], {})[row["figure"].replace("_", " ")] = shown + ends
         headings = [*dict.fromkeys(chain.from_iterable(found.values()))]
         cells = (
             (way, *(of_way.get(each, "") for each in headings)) for way, of_way in found.items()
         )
-        console.print(table_of(part, *headings, right=headings, rows=cells), "")
+        if found:
+            console.print(table_of(part, *headings, right=headings, rows=cells))
+        for reason in reasons:
+            console.print(plain(reason), soft_wrap=True)
+        console.print()
