@@ -29,6 +29,7 @@ def contents(*, keys: tuple[str, ...] = ("dune", "emma", "ulysses"), text: str =
     return Contents(
         manifest=manifest(text),
         tables={name: frame.lazy() for name, frame in tables(keys, text).items()},
+        answer=f"Of 3 groups, 1 stands out.{text}",
         conclusions=[f"1 of 3 groups are reported at q = 0.05.{text}"],
         primary=ATTACK,
         command=f"mia-batch --input books{text}",

@@ -368,13 +368,13 @@ def _draw_again(run: Run, samples: DataFrame, options: dict[str, object]) -> int
 @click.option(
     "--format",
     "kind",
-    type=click.Choice(["html", "md", "csv"]),
+    type=click.Choice(["html", "md", "csv", "latex"]),
     default="html",
-    help="A page; or conclusions and table of documents, to paste.",
+    help="A page; or to paste: the answer and table of documents, or of attacks (latex).",
 )
 @option(
     *("out", click.Path(path_type=Path, dir_okay=False), "FILE"),
-    "Where it goes.  [default: report.html in RUN; md and csv are printed]",
+    "Where it goes.  [default: report.html in RUN; others are printed]",
 )
 def report(place: Path | str, kind: Format, out: Path | None) -> None:
     """Render the report of a finished run from its tables."""
@@ -392,6 +392,34 @@ def report(place: Path | str, kind: Format, out: Path | None) -> None:
             click.echo(f"report: {write_report(run)}")
     else:
         click.echo(report_of(run, kind), nl=False)
+
+
+@command.command("table")
+@click.argument("places", type=place_of, metavar="RUN...", nargs=-1, required=True)
+@click.option(
+    "--format",
+    "kind",
+    type=click.Choice(["md", "latex", "csv", "html"]),
+    default="md",
+    help="Markdown, LaTeX with booktabs, CSV or HTML.",
+)
+@option("out", click.Path(path_type=Path, dir_okay=False), "FILE", "Where it goes.")
+def table(places: tuple[Path | str, ...], kind: str, out: Path | None) -> None:
+    """Write the table of a paper: attacks by data sets and models, with intervals.
+
+    An AUC is bold where its interval lies above those of all other attacks. Runs that differ in
+    their seed alone are averaged.
+    """
+    from mia_batch.pipeline import Run
+    from mia_batch.pipeline.finished import table_of
+    from mia_batch.tables import write_text
+
+    text = table_of([Run(place) for place in places], kind)
+    if out is None:
+        click.echo(text, nl=False)
+    else:
+        write_text(out, text)
+        click.echo(f"table: {out}")
 
 
 _SUFFIXES = {"out": (".parquet", ".csv"), "plot": (".svg",)}

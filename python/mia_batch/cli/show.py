@@ -13,9 +13,10 @@ from mia_batch.cli.options import figure, limits, plain, table_of
 from mia_batch.diagnostics.preflight import count_reasons
 from mia_batch.errors import RunFolderError, SettingsError
 from mia_batch.kernels import pair_features
-from mia_batch.pipeline.finished import REPORT
+from mia_batch.pipeline.finished import REPORT, answer_of, attacks_of, books_of
 from mia_batch.pipeline.stages.judging import conclusions
 from mia_batch.places import is_url
+from mia_batch.report.answer import shaded
 from mia_batch.settings import stored_settings
 
 if TYPE_CHECKING:
@@ -30,10 +31,10 @@ if TYPE_CHECKING:
 
 
 _TOP = 10
-_SHOWN = ("roc_auc", "tpr_at_fpr", "tpr_nearest_fpr", "accuracy_5_fold")
+_MOST_ROWS = 20
 _NAME_SHOWN = 24
+_WIDTH_OF_COSTS = 100
 _LEAST_WIDTH = 80  # tables are made for; a narrower terminal breaks their lines
-_WIDTH_OF_LONG_HEADINGS = 100
 _WIDTH_OF_NAMES = 56
 
 
@@ -144,32 +145,30 @@ def show_plan(plan: Iterable[tuple[str, str]], settings: Settings, console: Cons
 
 
 def show_run(run: Run, console: Console) -> None:
-    """Show what may be concluded, then metrics or the highest scores, and where the files are."""
+    """Show the answer, what it is about, what limits it, what failed, and where the files are."""
     manifest = run.manifest
     settings = stored_settings(manifest.settings)
+    console.print(plain(answer_of(run)), style="bold", highlight=False)
+    console.print()
+    width = max(console.width, _LEAST_WIDTH)
+    books, attacks = books_of(run), attacks_of(run)
+    if attacks.height:
+        _print_whole(_attack_table(attacks, width), console)
+        counts = run["metrics"].row(0, named=True)
+        console.print(
+            f"{counts['n_members']:,} members, {counts['n_nonmembers']:,} non-members. lead: AUC "
+            "less that of the best classifier that never sees the model; tokens, seconds: a text; "
+            "-: the data cannot support the figure, reasons in metrics.parquet.",
+            highlight=False,
+        )
+    elif books.height:
+        _print_whole(_book_table(books, width), console)
+    else:
+        _print_whole(_top_table(run, width), console)
+    console.print()
     for sentence in conclusions(run, settings, manifest.made["scores"]["attacks"]):
         console.print(plain(sentence), highlight=False)
-    metrics = run["metrics"].filter(
-        pl.col("metric").is_in(_SHOWN) & (pl.col("slice") == "all") & pl.col("versus").is_null()
-    )
-    if metrics["value"].count() == 0:
-        _print_whole(_top_table(run, max(console.width, _LEAST_WIDTH)), console)
-    else:
-        short = console.width < _WIDTH_OF_LONG_HEADINGS
-        _print_whole(_metrics_table(metrics, "@\n" if short else "@"), console)
-        row = metrics.row(0, named=True)
-        counts = f"{row['n_members']:,} members, {row['n_nonmembers']:,} non-members"
-        if metrics["value"].null_count():
-            counts += "; -: the data cannot support the figure, reasons in metrics.parquet"
-        console.print(counts, highlight=False)
-    lines = [
-        f"failed samples: {n:,} targets: {why}" for why, n in manifest.failed["reasons"].items()
-    ]
-    reasons = count_reasons(run.scan("unscored"))
-    lines += [f"unscored: {n:,} targets: {why}" for why, n in reasons.items()]
-    if n_short := run["scores"]["n_short"].sum():
-        lines.append(f"short: {n_short:,} candidates ended before their reference's length")
-    for line in lines:
+    for line in _missing(run):
         console.print(line, highlight=False, markup=False)
     if root := manifest.custody.get("root"):
         console.print(f"root of inputs and tables: {root}", highlight=False)
@@ -180,26 +179,91 @@ def show_run(run: Run, console: Console) -> None:
         console.print(f"report: {page}", highlight=False, markup=False, soft_wrap=True)
 
 
-def _metrics_table(metrics: pl.DataFrame, at: str) -> Table:
-    """One row per attack, one column per figure; the AUC's interval follows it."""
-    figures = metrics.select("metric", "fpr").unique(maintain_order=True).rows()
-    names = {"roc_auc": "AUC", "tpr_at_fpr": f"TPR{at}", "tpr_nearest_fpr": "TPR near "}
-    numbers = [
-        names.get(metric, metric.replace("_", " ")) + ("" if fpr is None else f"{100 * fpr:g}%")
-        for metric, fpr in figures
+def _missing(run: Run) -> Iterator[str]:
+    """Say what has no samples or no score, with the reasons, the most frequent first."""
+    counted = {
+        "without samples": run.manifest.failed["reasons"],
+        "without a score": count_reasons(run.scan("unscored")),
+    }
+    for what, reasons in counted.items():
+        for why, n in sorted(reasons.items(), key=lambda each: -each[1]):
+            yield f"{n:,} {'text' if n == 1 else 'texts'} {what}: {why}"
+    if n_short := run["scores"]["n_short"].sum():
+        answers = "answer" if n_short == 1 else "answers"
+        yield f"{n_short:,} {answers} ended before the true text's length"
+
+
+def _attack_table(attacks: pl.DataFrame, width: int) -> Table:
+    """One row per attack, the best first; the last is the best that never sees the model."""
+    numbers = ("AUC", "TPR@1%", "TPR@0.1%", "lead", "tokens", "seconds")
+    blind, own = attacks.filter("is_blind"), attacks.filter(~pl.col("is_blind"))
+    lines = [
+        (
+            *(row["attack"], figure(row["auc"]), limits(row)),
+            *(figure(row[name]) for name in ("tpr_1", "tpr_01", "lead")),
+            "-" if row["tokens"] is None else f"{row['tokens']:,.0f}",
+            "-" if row["seconds"] is None else f"{row['seconds']:.2g}",
+        )
+        for row in pl.concat([own.head(_MOST_ROWS), blind.head(1)]).iter_rows(named=True)
     ]
-    headings = ["attack"]
-    for heading, (metric, _) in zip(numbers, figures, strict=True):
-        headings += [heading] + ["95 % interval"] * (metric == "roc_auc")
-    lines = []
-    for (attack,), rows in metrics.group_by("attack", maintain_order=True):
-        lines.append([str(attack)])
-        for row in rows.iter_rows(named=True):
-            lines[-1] += [figure(row["value"])] + [limits(row)] * (row["metric"] == "roc_auc")
-    table = table_of(*headings, right=numbers, rows=lines, collapse_padding="\n" in at)
+    headings = ("attack", numbers[0], "95 % interval", *numbers[1:])
+    costs = range(len(headings) - 2, len(headings))  # a recording has none
+    narrow = width < _WIDTH_OF_COSTS
+    empty = {at for at in costs if narrow or all(line[at] == "-" for line in lines)}
+    kept = [heading for at, heading in enumerate(headings) if at not in empty]
+    rows = ([cell for at, cell in enumerate(line) if at not in empty] for line in lines)
+    more = own.height - _MOST_ROWS
+    caption = f"and {more:,} more in metrics.parquet" if more > 0 else None
+    return table_of(*kept, right=numbers, rows=rows, caption=caption, caption_justify="left")
+
+
+_VERDICT_STYLES = {"comes_out": "red", "known_better": "magenta", "above_all": "yellow"}
+
+
+def _book_table(books: pl.DataFrame, width: int) -> Table:
+    """One row per book, the strongest evidence first; the title takes what is left of the width."""
+    own = books.filter(pl.col("level") != "outside")
+    cells = [
+        {
+            "title": row["title"],
+            "first to last page": shaded(row["strip"]),
+            "answer": row["answer"],
+            "longest run": "-" if row["longest_words"] is None else f"{row['longest_words']:,}",
+            "share learnt": _share_of(row),
+            "p": _p_value(row["p_value"]),
+            "q": _p_value(row["q_value"]),
+        }
+        for row in own.head(_MOST_ROWS).iter_rows(named=True)
+    ]
+    empty = {name for name in cells[0] if all(row[name] in ("", "-") for row in cells)}
+    what, *headings = [name for name in cells[0] if name not in empty]
+    taken = sum(max(len(name), *(len(row[name]) for row in cells)) + 2 for name in headings)
+    styles = [_VERDICT_STYLES.get(verdict, "") for verdict in own["verdict"]]
+    table = table_of(what, *headings, right=("longest run", "p", "q"))
+    for row, style in zip(cells, styles, strict=False):
+        title = plain(row[what])
+        title.truncate(max(_NAME_SHOWN, width - taken), overflow="ellipsis")
+        shown = [title, *(plain(row[name]) for name in headings)]
+        for cell in shown:
+            cell.stylize(style)
+        table.add_row(*shown)
+    if (more := own.height - _MOST_ROWS) > 0:
+        table.caption, table.caption_justify = f"and {more:,} more in rollup.parquet", "left"
     for column in table.columns:
         column.no_wrap = True
     return table
+
+
+def _p_value(p: float | None) -> str:
+    return "-" if p is None else f"{p:.2g}"
+
+
+def _share_of(row: Mapping[str, Any]) -> str:
+    if row["share"] is None:
+        return f"at least {row['share_low']:.0%}" if row["share_low"] else "-"
+    if row["share_low"] is None:
+        return f"{row['share']:.0%}"
+    return f"{row['share']:.0%} ({row['share_low']:.0%} to {row['share_high']:.0%})"
 
 
 def _top_table(run: Run, width: int) -> Table | str:

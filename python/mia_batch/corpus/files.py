@@ -146,14 +146,14 @@ def _not_decodable(file: SourceFile, encoding: str) -> EncodingError:
 
 Kind = Literal["columnar", "jsonl", "csv", "books"]
 
-_KINDS: dict[str, Kind] = {
+KINDS: dict[str, Kind] = {
     **dict.fromkeys((".parquet", ".arrow", ".feather", ".ipc"), "columnar"),
     **dict.fromkeys((".jsonl", ".ndjson", ".json"), "jsonl"),
     **dict.fromkeys((".csv", ".tsv"), "csv"),
     **dict.fromkeys((".txt", ".epub", ".html", ".htm", ".xhtml"), "books"),
 }
 _PACKABLE = ("jsonl", "csv")
-_KNOWN = f"one of {', '.join(_KINDS)}; JSON, CSV and TSV also with {', '.join(PACKED)}"
+_KNOWN = f"one of {', '.join(KINDS)}; JSON, CSV and TSV also with {', '.join(PACKED)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,7 +268,7 @@ def _source(given: str, base: Path, found: list[Path]) -> Source:
 
 def _kind(path: PurePath) -> Kind | None:
     packed = path.suffix.lower() in PACKED
-    kind = _KINDS.get((PurePath(path.stem) if packed else path).suffix.lower())
+    kind = KINDS.get((PurePath(path.stem) if packed else path).suffix.lower())
     return None if packed and kind not in _PACKABLE else kind
 
 
@@ -487,7 +487,7 @@ class _LongInteger:
     """Stands for integers beyond 64 bits; they are kept as their digits."""
 
 
-_JSON_KINDS: dict[type, tuple[str, type[pl.DataType]]] = {
+_JSONKINDS: dict[type, tuple[str, type[pl.DataType]]] = {
     str: ("a string", pl.String),
     bool: ("a boolean", pl.Boolean),
     int: ("a number", pl.Int64),
@@ -595,7 +595,7 @@ def _parse(where: str, line: bytes) -> dict[str, object]:
 
 
 def _column_type(name: str, kinds: Mapping[type, str]) -> pl.DataType:
-    found = [(*_JSON_KINDS[kind], where) for kind, where in kinds.items() if kind is not type(None)]
+    found = [(*_JSONKINDS[kind], where) for kind, where in kinds.items() if kind is not type(None)]
     for word, _, where in found:
         if word != found[0][0]:
             raise CorpusError(

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import polars as pl
 
 from mia_batch.attacks import get, names
+from mia_batch.corpus.files import KINDS
 from mia_batch.errors import RunFolderError, SettingsError
 from mia_batch.evidence.parts import Block, Work
 from mia_batch.evidence.request import EvidenceKind
@@ -21,37 +22,114 @@ from mia_batch.kernels import RARITY_FIELDS
 from mia_batch.observer import Observer
 from mia_batch.pipeline.context import Audit, verdict_plan
 from mia_batch.pipeline.custody import described, record_file
-from mia_batch.pipeline.run import PARTS, TABLES, Run
+from mia_batch.pipeline.run import PARTS, TABLES, Manifest, Run
 from mia_batch.pipeline.sessions import ask, open_session, sample_task
 from mia_batch.pipeline.stages.judging import conclusions
 from mia_batch.pipeline.stages.questions import SAMPLE, prompts_of, resumed, view_of
+from mia_batch.report.answer import answer, attack_rows, audited_books
 from mia_batch.report.html import Contents, as_csv, as_markdown, render
+from mia_batch.report.paper import PaperColumn, paper_table
+from mia_batch.report.sentences import Known
 from mia_batch.schemas import Comparisons
 from mia_batch.settings import Settings, refuse_code, stored_settings
 from mia_batch.tables import digest, write_text
 from mia_batch.targets import cluster_names
 
+# What a run answers.
+
+
+def answer_of(run: Run) -> str:
+    """Answer the question that a finished run was made for, in one sentence."""
+    manifest, settings = _finished(run), stored_settings(run.manifest.settings)
+    plan = verdict_plan(settings, manifest.made["scores"]["attacks"])
+    known = Known(run["metrics"], run.scan("verdicts"), run["findings"], plan)
+    files = manifest.input.get("files") or [""]
+    books = all(KINDS.get(Path(file).suffix.lower()) == "books" for file in files)
+    return answer(known, run["rollup"], books=books)
+
+
+def books_of(run: Run) -> pl.DataFrame:
+    """Lay out what a finished run audited; see `audited_books`."""
+    _finished(run)
+    return audited_books(_tables(run))
+
+
+def attacks_of(run: Run) -> pl.DataFrame:
+    """Lay out the figures of a finished run's attacks; see `attack_rows`."""
+    manifest = _finished(run)
+    known = [get(name) for name in manifest.made["scores"]["attacks"] if name in names()]
+    return attack_rows(_tables(run), known, manifest.times.get("seconds", {}))
+
+
+def table_of(runs: Sequence[Run], kind: str = "md") -> str:
+    """Write the table of a paper: attacks by runs, whose labels name both data set and model.
+
+    Parameters
+    ----------
+    runs
+        Finished runs with labels. Runs that differ in nothing but their seed are averaged.
+    kind
+        ``md``, ``latex`` (with booktabs), ``csv`` or ``html``.
+
+    Returns
+    -------
+    str
+        AUC with its 95 % interval, and TPR at 1 % and 0.1 % FPR. An AUC is bold where its interval
+        lies above those of all other attacks of its column.
+
+    Raises
+    ------
+    SettingsError
+        If a run has no labels, or there is no such kind.
+    """
+    return paper_table([_column(run) for run in runs], kind)
+
+
+def _column(run: Run) -> PaperColumn:
+    rows = attacks_of(run)
+    if rows.is_empty():
+        raise SettingsError(
+            f"{run.folder} knows no members and non-members, so there is no figure for a table; "
+            "give a column that says which texts are members (--member-column)"
+        )
+    settings, manifest = stored_settings(run.manifest.settings), run.manifest
+    name = manifest.models["target"]["source"]["name"] if manifest.models else "recorded"
+    data = Path(manifest.input["files"][0]).stem if manifest.input.get("files") else "texts"
+    return PaperColumn(data=data, model=Path(name).name, seed=settings.seed, rows=rows)
+
+
+def _finished(run: Run) -> Manifest:
+    if "verdicts" not in (manifest := run.manifest).made:
+        raise RunFolderError(
+            f"{run.folder} is not finished; give the audit's command again, which goes on"
+        )
+    return manifest
+
+
+def _tables(run: Run) -> dict[str, pl.LazyFrame]:
+    return {name: run.scan(name) for name in TABLES | PARTS if run.path(name).exists()}
+
+
 # A run's report.
 
-Format = Literal["html", "md", "csv"]
+Format = Literal["html", "md", "csv", "latex"]
 FORMATS = {"html": render, "md": as_markdown, "csv": as_csv}
 REPORT = "report.html"
 
 
 def report_of(run: Run, kind: Format = "html") -> str:
-    """Render a finished run: a page, or its conclusions and table of documents as text."""
-    manifest = run.manifest
-    if "verdicts" not in manifest.made:
-        raise RunFolderError(
-            f"{run.folder} is not finished; give the audit's command again, then ask for a report"
-        )
+    """Render a finished run: a page, its answer and documents as text, or its attacks in LaTeX."""
+    if kind == "latex":
+        return table_of([run], kind)
+    manifest = _finished(run)
     settings = stored_settings(manifest.settings)
     attacks = manifest.made["scores"]["attacks"]
     schemas = TABLES | PARTS
     root = manifest.custody.get("root")
     contents = Contents(
         manifest=json.loads((run.folder / "run.json").read_text("utf-8")),
-        tables={name: run.scan(name) for name in schemas if run.path(name).exists()},
+        tables=_tables(run),
+        answer=answer_of(run),
         conclusions=[*conclusions(run, settings, attacks)],
         primary=verdict_plan(settings, attacks).primary,
         command=shlex.join(_command(settings)),

@@ -365,6 +365,36 @@ class Run:
             return pl.concat([table, earlier_findings(self.manifest.earlier)])
         return table
 
+    @property
+    def answer(self) -> str:
+        """One sentence that answers the question the run was made for.
+
+        Raises `RunFolderError` where the run is not finished, as all that follows.
+        """
+        from mia_batch.pipeline.finished import answer_of
+
+        return answer_of(self)
+
+    @property
+    def books(self) -> pl.DataFrame:
+        """What was audited, strongest evidence first; see `mia_batch.report.answer`."""
+        from mia_batch.pipeline.finished import books_of
+
+        return books_of(self)
+
+    @property
+    def attacks(self) -> pl.DataFrame:
+        """Figures of attacks, the best first; see `mia_batch.report.answer`."""
+        from mia_batch.pipeline.finished import attacks_of
+
+        return attacks_of(self)
+
+    def table(self, kind: str = "md") -> str:
+        """Write the attacks as the table of a paper: ``md``, ``latex``, ``csv`` or ``html``."""
+        from mia_batch.pipeline.finished import table_of
+
+        return table_of([self], kind)
+
     @contextmanager
     def held(self) -> Iterator[None]:
         """Make the folder where it is missing, and hold it against other live runs.

@@ -97,19 +97,21 @@ _GATES = {
 
 _LABELS = {
     None: (
-        "Whether these labels can be told apart without the model is unknown ({reason}): attack "
-        "figures alone are no evidence of memory."
+        "Nobody could check whether members and non-members differ without the model ({reason}): "
+        "attack figures alone are no evidence of memory."
     ),
     "separable": (
-        "These labels can be told apart without the model ({found}): attack figures are not "
+        "Members and non-members differ without the model ({found}): attack figures are no "
         "evidence of memory."
     ),
     "undecided": (
-        "Whether these labels can be told apart without the model is undecided (an AUC up to "
-        "{high:.2f} is not excluded): what an attack is worth is its lead over {strongest}, which "
-        "never sees the model."
+        "Members and non-members may differ without the model (an AUC up to {high:.2f} is not "
+        "excluded): what an attack is worth is its lead over {strongest}, which never sees the "
+        "model."
     ),
-    "not separable": "These labels could not be told apart without the model: {excluded}.",
+    "not separable": (
+        "Members and non-members look alike to classifiers that never see the model ({excluded})."
+    ),
 }
 """What the blind baseline makes of labels, by its verdict."""
 
@@ -127,11 +129,9 @@ def blind_row(findings: pl.DataFrame, subject: str) -> dict[str, Any] | None:
 
 
 def excluded(above: float | None) -> str:
-    """Say which differences are excluded: those of a higher AUC, None and 1.00 exclude none."""
+    """Say which AUC is the highest that is not excluded: None and 1.00 exclude none."""
     limit = f"{1 if above is None else above:.2f}"
-    if limit == "1.00":
-        return "too few texts to exclude any difference"
-    return f"differences above AUC {limit} are excluded"
+    return "too few texts to exclude any AUC" if limit == "1.00" else f"AUC at most {limit}"
 
 
 def gate_sentence(findings: pl.DataFrame) -> Iterator[str]:
@@ -297,12 +297,6 @@ def labelled_sentences(
     if blind is None:
         return
     strongest = blind["strongest"]
-    figures = metrics.filter(pl.col("value").is_not_null(), slice="all", attack=primary)
-    for row in figures.filter(metric="roc_auc").iter_rows(named=True):
-        yield f"{primary}: AUC {_figure(row)}."
-    versus = pl.col("versus") == pl.lit(strongest, pl.String)
-    for row in figures.filter(versus, metric="roc_auc_difference").iter_rows(named=True):
-        yield f"{primary} less {strongest}, which never sees the model: {_figure(row)}."
     quintiles = metrics.filter(
         pl.col("slice").str.starts_with("blind quintile"), metric="roc_auc", attack=primary
     )["value"]
@@ -314,17 +308,10 @@ def labelled_sentences(
         best = bounds.sort("low", descending=True).row(0, named=True)
         where = "" if best["slice"] == "all" else f" on {best['slice']}"
         yield (
-            f"Of {bounds.height:,} attacks and slices tried, {best['attack']}{where} has the "
-            "highest lower bound that holds for all at once: AUC at least "
-            f"{best['low']:.3f}."
+            f"Best of {bounds.height:,} attacks and slices, corrected for trying all of them: "
+            f"{best['attack']}{where}, AUC at least {best['low']:.2f}."
         )
     yield from duplicates_sentence(findings, "members", ("members", "non-members"))
-
-
-def _figure(row: dict[str, Any]) -> str:
-    if row["low"] is None or row["high"] is None:
-        return f"{row['value']:.3f}, without an interval ({row['reason']})"
-    return f"{row['value']:.3f}, 95 % interval {row['low']:.3f} to {row['high']:.3f}"
 
 
 # Sets: what the combination was learned from, what dataset inference and CoDeC show.
@@ -759,8 +746,8 @@ def _by_chance(counts: dict[str, dict[str, float]], fisher: pl.Series) -> str:
 # What may be concluded from a run.
 
 _NO_NULL = (
-    "No text is known to be outside the training data, so scores rank the texts, and a high score "
-    "alone shows nothing: give comparison texts with --non-members."
+    "Without comparison texts the scores only rank your texts, and a high score alone shows "
+    "nothing: add --non-members FOLDER to get an answer for each."
 )
 
 

@@ -263,7 +263,7 @@ def test_unlabelled_input_shows_the_highest_scores_and_a_folder_that_is_held_exi
     assert code == 0, err
     assert "highest probe_leading_rarity_v1" in out
     assert "[red]markup[/red] \ufffd[2Jclear" in out
-    assert "unscored: 1 targets: " in out
+    assert "1 text without a score: " in out
     assert "sampling: 24 of 24 prompts" in err
     scores = pl.read_parquet(folder / "run" / "scores.parquet")
     assert scores["probe_leading_rarity_v1"].null_count() == 1
@@ -284,9 +284,9 @@ def test_more_failures_than_allowed_make_the_exit_code_1(tmp_path):
         enough, *_ = run(*options, "--max-failed", "0.2", cwd=tmp_path)
         again, mended, _ = run(*options, "--retry-failed", cwd=tmp_path)
     assert (status, enough, again) == (1, 0, 0)
-    assert "failed samples: 1 targets: the endpoint refused the request: status 400" in shown
+    assert "1 text without samples: the endpoint refused the request: status 400" in shown
     assert said.splitlines()[-1] == (
         "mia-batch: 1 of 6 targets have failed samples, more than setting 'max_failed' (0.05) "
         "allows; the same command with --retry-failed tries them again"
     )
-    assert "failed samples" not in mended
+    assert "without samples" not in mended

@@ -147,7 +147,7 @@ def test_the_report_is_rendered_again_to_where_it_is_wanted(run, tmp_path):
         assert invoke("report", run.folder, *options)[1] == [f"report: {at}"]
         assert at.read_text("utf-8") == report_of(run)
     lines = invoke("report", run.folder, "--format", "md")[1]  # to paste
-    assert lines[0].startswith("* No text is known to be outside")
+    assert lines[0].startswith("**Scores only rank your texts")
     pasted = "\n".join(invoke("report", run.folder, "--format", "csv")[1])
     found = pl.read_csv(io.StringIO(pasted), infer_schema_length=None)
     assert found["samia_matched_v1"].to_list() == run["scores"]["samia_matched_v1"].to_list()

@@ -9,7 +9,6 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
-import polars.selectors as cs
 from markupsafe import Markup
 
 from mia_batch.report.html.columns import (
@@ -27,6 +26,7 @@ from mia_batch.report.html.columns import (
     visible,
 )
 from mia_batch.report.html.plots import plots
+from mia_batch.report.paper import FOR_SPREADSHEETS
 from mia_batch.schemas import Unscored
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ class Contents:
 
     manifest: Mapping[str, Any]  # of run.json
     tables: Mapping[str, pl.LazyFrame]
+    answer: str  # in one sentence
     conclusions: Sequence[str]
     primary: str  # the attack that the answer rests on
     command: str  # that repeats the run
@@ -493,8 +494,9 @@ _MARKUP = re.compile(r"([\\`*_{}\[\]()#+!|<>~&$-])")
 
 
 def as_markdown(contents: Contents) -> str:
-    """Write conclusions as a list and each table of documents below it; all text is escaped."""
-    lines = [f"* {_escaped(sentence)}" for sentence in contents.conclusions]
+    """Write the answer, conclusions as a list, and tables of documents; all text is escaped."""
+    lines = [f"**{_escaped(contents.answer)}**", ""]
+    lines += [f"* {_escaped(sentence)}" for sentence in contents.conclusions]
     for table in document_tables(contents, ()):
         columns = [column for column in table.columns if "curves.y" not in column.sources]
         lines += ["", f"## {_escaped(table.title)}", ""]
@@ -514,9 +516,7 @@ def as_csv(contents: Contents) -> str:
     rows = contents.frame("rollup")
     if rows.is_empty():
         rows = contents.frame("scores")
-    formula = cs.string().str.contains(r"^[=+\-@\t\r]")
-    safe = pl.when(formula).then(pl.lit("'") + cs.string()).otherwise(cs.string())
-    return rows.with_columns(safe.name.keep()).write_csv()
+    return rows.with_columns(FOR_SPREADSHEETS).write_csv()
 
 
 def _line(cells: list[str]) -> str:

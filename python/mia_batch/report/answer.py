@@ -1,0 +1,475 @@
+"""The answer of a run: one sentence, its books by strength of evidence, its attacks, best first."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from mia_batch.inference.findings import gate_verdict
+from mia_batch.inference.memory import VERBATIM_WORDS
+from mia_batch.report.sentences import Known, blind_row, facts, listed
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from mia_batch.attacks import Attack
+
+ANSWERS = {
+    "comes_out": "comes out word for word",
+    "known_better": "stands out",
+    "above_all": "above all, but too few to compare with",
+    "nothing_found": "nothing found",
+    "cannot_tell": "cannot be judged",
+}
+"""What is said of a book, by the verdict of the roll-up, the strongest evidence first."""
+STRIP = 24
+"""Stretches of a book's strip."""
+_SHADES = "▁▂▃▄▅▆▇█"
+_NAMED = 5
+_SHORT_REASON = 160  # characters
+
+
+def answer(known: Known, rollup: pl.DataFrame, *, books: bool) -> str:
+    """Answer the question that the run was made for, in one sentence, or say why there is none.
+
+    What makes an answer doubtful follows it in `mia_batch.report.sentences`.
+
+    Parameters
+    ----------
+    known
+        Tables and plan of the run.
+    rollup
+        The roll-up, empty where no document has two windows.
+    books
+        Whether documents are books, so that they are called so.
+
+    Returns
+    -------
+    str
+        A sentence; ``No answer`` at its beginning where the run cannot give one.
+    """
+    broken = known.findings.filter(check="chance", subject="target", verdict="no_better")
+    if broken.height:
+        return (
+            "No answer: the model predicts these texts no better than chance, so its scores mean "
+            "nothing."
+        )
+    allows = known.allows()
+    if allows["labels"] and not allows["targets and non-members"]:
+        return _labelled(known)
+    units = _units(rollup)
+    if units.height:
+        noun = "book" if books else str(units["level"][0])
+        return _of_units(known, units, noun, compared=allows["targets and non-members"])
+    return _of_texts(known, allows)
+
+
+def _labelled(known: Known) -> str:
+    """Say whether the attack that was planned beats what the texts tell without the model."""
+    primary, blind = known.plan.primary, blind_row(known.findings, "members") or {}
+    all_texts = known.metrics.filter(slice="all", attack=primary)
+    auc = next(all_texts.filter(metric="roc_auc").iter_rows(named=True), {})
+    if auc.get("value") is None:
+        reason = auc.get("reason") or "no text has a score"
+        return f"No answer: {primary} has no AUC ({reason})."
+    reached = f"{primary} tells members from non-members with AUC {_interval(auc)}"
+    if blind.get("verdict") == "separable":
+        return (
+            "No answer about memory: a classifier that never sees the model tells members from "
+            f"non-members, too (AUC {blind['value']:.2f}), and {primary} may see the same: its AUC "
+            f"is {_interval(auc)}{_more(_lead(known, blind))}."
+        )
+    lead = _lead(known, blind)
+    if lead.get("low") is None:
+        reason = lead.get("reason") or blind.get("reason") or "there are too few texts"
+        return (
+            f"{_capital(reached)}; whether that is memory is unknown, because nobody could compare "
+            f"it with classifiers that never see the model ({reason})."
+        )
+    than = "the best classifier that never sees the model"
+    more = f"{_interval(lead)} more than {than}"
+    if lead["low"] > 0:
+        return f"The model remembers members: {reached}, {more}."
+    return f"No sign of memory: {reached}, {more}, which chance explains."
+
+
+def _lead(known: Known, blind: Mapping[str, Any]) -> dict[str, Any]:
+    """Find the lead of the primary attack over the strongest classifier that sees texts alone."""
+    rows = known.metrics.filter(
+        pl.col("versus") == pl.lit(blind.get("strongest"), pl.String),
+        attack=known.plan.primary,
+        slice="all",
+        metric="roc_auc_difference",
+    )
+    return next(rows.iter_rows(named=True), {})
+
+
+def _more(lead: Mapping[str, Any]) -> str:
+    return "" if lead.get("value") is None else f", {_interval(lead)} more"
+
+
+def _units(rollup: pl.DataFrame) -> pl.DataFrame:
+    """Take groups, and the documents that are in none of them; without groups the documents."""
+    if rollup.is_empty():
+        return rollup
+    groups = rollup.filter(level="group")
+    documents = rollup.filter(level="document")
+    if groups.height and "group" in rollup.columns:
+        within = pl.col("group").is_in(groups["key"].implode())
+        documents = documents.filter(~within.fill_null(value=False))
+    return pl.concat([groups, documents])
+
+
+def _of_units(known: Known, units: pl.DataFrame, noun: str, *, compared: bool) -> str:
+    """Count books by their answer; name those that come out or stand out."""
+    n, total = dict(units["verdict"].value_counts().iter_rows()), units.height
+    parts = []
+    beyond = {"comes_out": "come{} out word for word", "known_better": _beyond(known, noun)}
+    if known.plan.level == "collection":
+        del beyond["known_better"]
+    for verdict, out in beyond.items():
+        if count := n.get(verdict, 0):
+            names = listed(_titles(_by_strength(units.filter(verdict=verdict))), _NAMED)
+            parts.append(f"{count:,} {out.format('s' * (count == 1))} ({names})")
+    whole = f"Of {total:,} {noun}s" if total > 1 else f"Of one {noun}"
+    withheld = gate_verdict(known.findings) == "withheld"
+    if compared and withheld:
+        parts.append(
+            f"the others have no answer, because {noun}s and comparison {noun}s can be told apart "
+            "without the model"
+            if parts
+            else f"none comes out word for word, and there is no other answer: {noun}s and "
+            f"comparison {noun}s can be told apart without the model"
+        )
+    elif compared and known.plan.level == "collection":
+        what = f"the {noun}s together, by {known.plan.primary}"
+        parts.append(_of_collection(known, "non_members", what))
+    elif compared:
+        parts += _top(known, noun) if not n.get("known_better") else []
+        parts += _without_answer(units, n, noun, found=bool(parts))
+    else:
+        left = total - n.get("comes_out", 0)
+        sampled = units["longest_words"].count() > 0
+        none = [] if parts or not sampled else ["none comes out word for word"]
+        if left:
+            none.append(
+                f"{left:,} cannot be judged without comparison texts (add --non-members FOLDER)"
+            )
+        parts += none
+    return f"{whole}, {_joined(parts)}."
+
+
+def _beyond(known: Known, noun: str) -> str:
+    """Say beyond what the ones that are named stand out, and how false such lists are."""
+    of = facts(known.findings, "reported")
+    n, q = of.get("n_null", {}).get("value"), known.plan.q
+    exploratory = gate_verdict(known.findings) == "exploratory" or known.plan.level != "group"
+    against = f" from {n:,.0f} comparison {noun}s" if n and not exploratory else ""
+    late = ", exploratory" if exploratory else ""
+    false = f"at most {100 * q:g} % are false on average"
+    return f"stand{{}} out{against}, in a list of which {false}{late}"
+
+
+def _top(known: Known, noun: str) -> list[str]:
+    """Say how many of the highest stand out at least, where none can be named."""
+    of = facts(known.findings, "top")
+    if not of or not (fewest := of["at_least"]["value"]):
+        return []
+    highest, sure = of["of_top"]["value"], of["confidence"]["value"]
+    which = f"at least {fewest:,.0f} of the {highest:,.0f} highest-scoring {noun}s"
+    if highest == 1:
+        which = f"the highest-scoring {noun}"
+    which += f" {_verb('stand', fewest)}"
+    return [f"{which} out beyond chance ({100 * sure:g} % confidence)"]
+
+
+def _without_answer(
+    units: pl.DataFrame, n: Mapping[str, int], noun: str, *, found: bool
+) -> list[str]:
+    parts = []
+    if above := n.get("above_all", 0):
+        verb = "scores" if above == 1 else "score"
+        parts.append(f"{above:,} {verb} above every comparison {noun}, which are too few to say so")
+    if unknown := n.get("cannot_tell", 0):
+        reasons = units.filter(verdict="cannot_tell")["reason"].drop_nulls().mode().sort()
+        reason = f": {reasons[0][:_SHORT_REASON]}" if len(reasons) else ""
+        parts.append(f"{unknown:,} cannot be judged{reason}")
+    if nothing := n.get("nothing_found", 0):
+        if not (found or parts):
+            return ["none stands out, which does not show that they were not learnt"]
+        parts.append(f"nothing was found on {nothing:,}")
+    return parts
+
+
+def _of_texts(known: Known, allows: Mapping[str, bool]) -> str:
+    """Answer about single texts, the collection or canaries."""
+    plan, level = known.plan, known.plan.level
+    verbatim = {
+        row["statistic"]: row["value"]
+        for row in known.findings.filter(check="verbatim", subject="targets").iter_rows(named=True)
+    }
+    parts = []
+    if verbatim.get("n_verbatim"):
+        n, total = verbatim["n_verbatim"], verbatim["n_texts"]
+        parts.append(f"{n:,.0f} of {total:,.0f} texts {_verb('come', n)} out word for word")
+    if allows["comparison of targets"] and level == "collection":
+        parts.append(_of_collection(known, "non_members", f"the texts together, by {plan.primary}"))
+    elif allows["comparison of targets"] and (of := facts(known.findings, "reported")):
+        n, total = of["n_reported"]["value"], of["n_tests"]["value"]
+        against = f"{of['n_null']['value'] or 0:,.0f} comparison texts"
+        kind = "text" if level == "target" else "group"
+        if n:
+            parts.append(
+                f"{n:,.0f} of {total:,.0f} {kind}s {_verb('stand', n)} out from {against}, in a "
+                f"list of which at most {100 * plan.q:g} % are false on average"
+            )
+        else:
+            parts.append(
+                f"none of {total:,.0f} {kind}s stands out from {against}, which does not show that "
+                "they were not learnt"
+            )
+    elif allows["targets and non-members"]:
+        parts.append("no other answer" if parts else "no answer")
+        parts[-1] += ", because texts and comparison texts can be told apart without the model"
+    if allows["canaries"]:
+        parts.append(_of_collection(known, "controls", f"the canaries, by {plan.primary}"))
+    if not parts or (allows["targets alone"] and not allows["canaries"]):
+        parts.append("scores only rank your texts; add --non-members FOLDER to get an answer")
+    return f"{_capital(_joined(parts))}."
+
+
+def _of_collection(known: Known, versus: str, what: str) -> str:
+    """Give the p-value of all texts together."""
+    rows = known.verdicts.filter(
+        pl.col("estimate").is_null(),
+        attack=known.plan.primary,
+        level="collection",
+        versus=versus,
+    )
+    row = next(rows.head(1).collect(engine="streaming").iter_rows(named=True), {})
+    if row.get("p_value") is None:
+        return f"no answer about {what} ({row.get('reason') or 'nothing was compared'})"
+    p = row["p_value"]
+    shown = "score higher than chance explains" if p <= known.plan.q else "show no sign of memory"
+    return f"{what}, {shown} (p = {p:.3g})"
+
+
+def _verb(verb: str, n: float) -> str:
+    return verb + "s" * (n == 1)
+
+
+def _joined(parts: Sequence[str]) -> str:
+    return "; ".join(parts)
+
+
+def _capital(text: str) -> str:
+    """Begin a sentence, unless it begins with a name that has digits or underscores."""
+    first = text.split(" ", 1)[0]
+    return text if "_" in first else text[:1].upper() + text[1:]
+
+
+def _interval(row: Mapping[str, Any]) -> str:
+    """Write a figure with two digits and its interval."""
+    value = f"{row['value']:.2f}"
+    if row.get("low") is None or row.get("high") is None:
+        return value
+    return f"{value} (95 % CI {row['low']:.2f} to {row['high']:.2f})"
+
+
+# The table of books.
+
+
+def audited_books(tables: Mapping[str, pl.LazyFrame]) -> pl.DataFrame:
+    """Lay out what was audited, the strongest evidence first; comparison documents follow.
+
+    Parameters
+    ----------
+    tables
+        Tables of a finished run, of which ``rollup`` and ``curves`` are read.
+
+    Returns
+    -------
+    DataFrame
+        A row for each group, and each document that is in none, else each document: ``level``
+        (``outside`` for comparison documents), ``key``, ``title``, ``n_asked`` and ``n_windows``,
+        ``strip`` (24 numbers in [0, 1] from first to last page: the share of comparison texts that
+        score lower; null where nothing was asked), ``verdict`` and ``answer``, why there is no
+        p-value (``reason``), ``p_value``, ``q_value``, ``share``, ``share_low`` and ``share_high``
+        (of windows that the model was trained on, 95 %), ``share_verbatim``, ``longest_words`` and
+        ``longest_target_id`` (the longest run that an answer repeats). Null means not measured.
+        Empty where no document has two windows.
+    """
+    rollup = tables["rollup"].collect(engine="streaming") if "rollup" in tables else pl.DataFrame()
+    if rollup.is_empty():
+        return pl.DataFrame(schema=_BOOKS)
+    units = _by_strength(_units(rollup))
+    rows = pl.concat([units, _by_strength(rollup.filter(level="outside"))])
+    strips = _strips(tables["curves"]) if "curves" in tables else {}
+    rows = rows.with_columns(
+        title=pl.Series(_titles(rows), dtype=pl.String),
+        strip=pl.Series(
+            [
+                strips.get(key) if level == "document" else None
+                for level, key in rows.select("level", "key").iter_rows()
+            ],
+            dtype=pl.List(pl.Float64),
+        ),
+        answer=pl.when(pl.col("level") != "outside").then(
+            pl.col("verdict").cast(pl.String).replace_strict(ANSWERS)
+        ),
+        share="contamination",
+        share_low="contamination_low",
+        share_high="contamination_high",
+        longest_words=pl.max_horizontal("longest_words", "extracted_words"),
+    )
+    return rows.select(pl.col(name).cast(dtype) for name, dtype in _BOOKS.items())
+
+
+_NUMBERS = ("p_value", "q_value", "share", "share_low", "share_high", "share_verbatim")
+_BOOKS: dict[str, Any] = {
+    **dict.fromkeys(("level", "key", "title"), pl.String),
+    **dict.fromkeys(("n_asked", "n_windows"), pl.UInt32),
+    "strip": pl.List(pl.Float64),
+    **dict.fromkeys(("verdict", "answer", "reason"), pl.String),
+    **dict.fromkeys(_NUMBERS, pl.Float64),
+    "longest_words": pl.UInt32,
+    "longest_target_id": pl.String,
+}
+
+
+def _by_strength(rows: pl.DataFrame) -> pl.DataFrame:
+    order = pl.col("verdict").cast(pl.String).replace_strict({v: i for i, v in enumerate(ANSWERS)})
+    longest = pl.max_horizontal("longest_words", "extracted_words")
+    verbatim = pl.when(longest >= VERBATIM_WORDS).then(longest)
+    keys = [order, verbatim, pl.col("p_value"), pl.col("mean"), pl.col("key")]
+    return rows.sort(keys, descending=[False, True, False, True, False], nulls_last=True)
+
+
+def _titles(rows: pl.DataFrame) -> list[str]:
+    """Name rows by their title, else their key."""
+    title = pl.coalesce("title", "key") if "title" in rows.columns else pl.col("key")
+    return rows.select(title.cast(pl.String)).to_series().to_list()
+
+
+def _strips(curves: pl.LazyFrame) -> dict[str, list[float | None]]:
+    """Read the strip of each document at 24 places."""
+    points = curves.filter(curve="strip").select("subject", "x", "y", "n")
+    found = {}
+    for (subject,), rows in points.collect(engine="streaming").group_by("subject"):
+        starts = rows.sort("x")
+        at = [int((starts["x"] <= (place + 0.5) / STRIP).sum()) - 1 for place in range(STRIP)]
+        known = starts.select(pl.when(pl.col("n") > 0).then("y")).to_series()
+        found[str(subject)] = [known[place] if place >= 0 else None for place in at]
+    return found
+
+
+def shaded(strip: Sequence[float | None] | None) -> str:
+    """Draw a strip as 24 characters, the higher the more evidence; a dot where nothing is known."""
+    return "".join(
+        "·" if value is None else _SHADES[min(int(value * len(_SHADES)), len(_SHADES) - 1)]
+        for value in strip or ()
+    )
+
+
+# The table of attacks.
+
+_FPRS = {"tpr_1": 0.01, "tpr_01": 0.001}
+
+
+def attack_rows(
+    tables: Mapping[str, pl.LazyFrame],
+    attacks: Sequence[Attack],
+    seconds: Mapping[str, float] | None = None,
+) -> pl.DataFrame:
+    """Lay out the figures of each attack where the truth is known, the best first.
+
+    Parameters
+    ----------
+    tables
+        Tables of a finished run: ``metrics``, ``blind_metrics``, ``scores``, and ``samples`` for
+        the tokens.
+    attacks
+        Those of the run whose costs are counted.
+    seconds
+        What each stage took, as ``times`` of ``run.json`` says.
+
+    Returns
+    -------
+    DataFrame
+        ``attack``, ``is_blind`` (a classifier that never sees the model; they come last), ``auc``
+        with its 95 % interval ``low`` and ``high``, ``tpr_1`` and ``tpr_01`` (TPR at 1 % and 0.1 %
+        FPR, null where there are too few non-members), ``lead``, ``lead_low`` and ``lead_high``
+        (AUC less that of the strongest classifier that never sees the model), ``tokens`` (decoded
+        for a text, null where none are), ``seconds`` (of asking, a text; null where unknown). Empty
+        without labels.
+    """
+    metrics = tables["metrics"].filter(slice="all").collect(engine="streaming")
+    own = metrics.filter(pl.col("versus").is_null())
+    blind_names = _names(tables["blind_metrics"])
+    lead = metrics.filter(
+        pl.col("versus").is_in(blind_names.implode()), metric="roc_auc_difference"
+    )
+    rows = own.filter(metric="roc_auc").select("attack", "low", "high", auc="value")
+    for name, fpr in _FPRS.items():
+        of = own.filter((pl.col("fpr") - fpr).abs() < fpr / 10, metric="tpr_at_fpr")
+        rows = rows.join(
+            of.select("attack", pl.col("value").alias(name)).unique("attack", keep="first"),
+            on="attack",
+            how="left",
+            maintain_order="left",
+        )
+    leads = lead.select("attack", lead="value", lead_low="low", lead_high="high")
+    for more in (leads.unique("attack", keep="first"), _costs(tables, attacks, seconds or {})):
+        rows = rows.join(more, on="attack", how="left", maintain_order="left")
+    if rows["auc"].count() == 0:  # no label of one of the classes
+        rows = rows.clear()
+    rows = rows.with_columns(is_blind=pl.col("attack").is_in(blind_names.implode()))
+    ordered = rows.sort(
+        "is_blind", "auc", descending=[False, True], nulls_last=True, maintain_order=True
+    )
+    return ordered.select(pl.col(name).cast(dtype) for name, dtype in _ATTACKS.items())
+
+
+def _names(metrics: pl.LazyFrame) -> pl.Series:
+    return metrics.select("attack").collect(engine="streaming").to_series()
+
+
+_ATTACKS: dict[str, Any] = {
+    "attack": pl.String,
+    "is_blind": pl.Boolean,
+    **dict.fromkeys(
+        ("auc", "low", "high", "tpr_1", "tpr_01", "lead", "lead_low", "lead_high"), pl.Float64
+    ),
+    **dict.fromkeys(("tokens", "seconds"), pl.Float64),
+}
+
+
+def _costs(
+    tables: Mapping[str, pl.LazyFrame], attacks: Sequence[Attack], seconds: Mapping[str, float]
+) -> pl.DataFrame:
+    """Tokens decoded and seconds of asking a text: of the samples' time its share by tokens."""
+    of_view: dict[tuple[str, str], tuple[int, int]] = {}
+    if "samples" in tables:
+        key = [pl.col(name).cast(pl.String) for name in ("model", "view")]
+        counts = [pl.col("n_tokens").sum(), pl.col("target_id").n_unique()]
+        found = tables["samples"].group_by(key).agg(counts).collect(engine="streaming")
+        of_view = {(model, view): (drawn, n) for model, view, drawn, n in found.iter_rows()}
+    decoded: dict[str, int] = {}
+    for (model, _), (drawn, _) in of_view.items():
+        decoded[model] = decoded.get(model, 0) + drawn
+    n_texts = tables["scores"].select(pl.len()).collect(engine="streaming").item()
+    rows = []
+    for attack in attacks:
+        tokens, took = 0.0, 0.0
+        for view in attack.reads_of("samples"):
+            drawn, n = of_view.get(view, (0, 0))
+            tokens += drawn / max(n, 1)
+            share = drawn / max(decoded.get(view[0], 0), 1)
+            took += share * seconds.get(f"samples of {view[0]}", 0.0)
+        for model in {model for model, _ in attack.reads_of("logprobs")}:
+            took += seconds.get(f"logprobs of {model}", 0.0)
+        each = took / n_texts if n_texts else None
+        rows.append({"attack": attack.name, "tokens": tokens or None, "seconds": each or None})
+    schema = {"attack": pl.String, "tokens": pl.Float64, "seconds": pl.Float64}
+    return pl.DataFrame(rows, schema=schema)

@@ -1,0 +1,199 @@
+"""The table of a paper: attacks by data sets and models, in the formats that papers take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+import polars as pl
+import polars.selectors as cs
+
+from mia_batch.errors import SettingsError
+
+NO_FIGURE = "--"
+_RATES = ("tpr_1", "tpr_01")
+_FORMULA = cs.string().str.contains(r"^[=+\-@\t\r]")
+FOR_SPREADSHEETS = (
+    pl.when(_FORMULA).then(pl.lit("'") + cs.string()).otherwise(cs.string()).name.keep()
+)
+"""Text that a spreadsheet would take for a formula, with an apostrophe before it."""
+_FIGURES = ("AUC (95 % CI)", "TPR@1 %", "TPR@0.1 %")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PaperColumn:
+    """A run in the table of a paper: what it was about, and the rows of `attack_rows`."""
+
+    data: str
+    model: str
+    seed: int
+    rows: pl.DataFrame
+
+    @property
+    def of(self) -> tuple[str, str]:
+        """What heads the column."""
+        return self.data, self.model
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A figure as text, and whether it is the best of its column."""
+
+    text: str
+    best: bool = False
+
+
+def paper_table(columns: Sequence[PaperColumn], kind: str = "md") -> str:
+    """Write a table whose rows are attacks; see `mia_batch.pipeline.finished.table_of`."""
+    if kind not in (*KINDS, "csv"):
+        raise SettingsError(f"no format {kind!r}; choose one of {', '.join([*KINDS, 'csv'])}")
+    of: dict[tuple[str, str], list[PaperColumn]] = {}
+    for column in columns:
+        of.setdefault(column.of, []).append(column)
+    seeds = {key: sorted({column.seed for column in group}) for key, group in of.items()}
+    for key, group in of.items():
+        if len(seeds[key]) < len(group):
+            raise SettingsError(
+                f"two runs are about {key[0]} and {key[1]} with the same seed; give one of them"
+            )
+    averaged = {key: _averaged(group) for key, group in of.items()}
+    if kind == "csv":
+        return _csv(averaged)
+    cells = {key: _cells(rows) for key, rows in averaged.items()}
+    attacks = dict.fromkeys(name for column in cells.values() for name in column)
+    missing = [Cell(NO_FIGURE)] * len(_FIGURES)
+    rows = {
+        name: [cell for column in cells.values() for cell in column.get(name, missing)]
+        for name in attacks
+    }
+    note = "; ".join(
+        f"{data}, {model}: seed{'s' * (len(seeds[data, model]) > 1)} "
+        + ", ".join(map(str, seeds[data, model]))
+        for data, model in of
+    )
+    return "\n".join(KINDS[kind]([*of], rows, note)) + "\n"
+
+
+def _averaged(group: Sequence[PaperColumn]) -> pl.DataFrame:
+    """Average runs of several seeds; their interval is that of the widest, by its ends."""
+    rows = pl.concat([column.rows for column in group])
+    if len(group) == 1:
+        return rows
+    means = [pl.col(name).mean() for name in ("auc", *_RATES)]
+    ends = [pl.col("low").min(), pl.col("high").max()]
+    there = pl.col("attack").len() == len(group)
+    return (
+        rows.group_by("attack", maintain_order=True)
+        .agg(*means, *ends, pl.col("is_blind").first(), there=there)
+        .filter("there")
+        .sort("is_blind", "auc", descending=[False, True], nulls_last=True)
+    )
+
+
+def _cells(rows: pl.DataFrame) -> dict[str, list[Cell]]:
+    """Write the figures of a column; the best is the one whose interval lies above all others."""
+    found = {}
+    for row in rows.iter_rows(named=True):
+        others = rows.filter(pl.col("attack") != row["attack"])["high"]
+        known = row["low"] is not None and others.len() > 0 and others.null_count() == 0
+        best = bool(known and row["low"] > others.max())
+        auc = NO_FIGURE if row["auc"] is None else f"{row['auc']:.3f}"
+        if row["low"] is not None:
+            auc += f" ({row['low']:.3f}, {row['high']:.3f})"
+        rates = [Cell(_rate(row[name])) for name in _RATES]
+        found[str(row["attack"])] = [Cell(auc, best), *rates]
+    return found
+
+
+def _csv(averaged: Mapping[tuple[str, str], pl.DataFrame]) -> str:
+    """Write a row for each attack of each column, figures as numbers."""
+    rows = (
+        rows.select(
+            *(pl.lit(data).alias("data"), pl.lit(model).alias("model"), "attack"),
+            *("auc", "low", "high", *_RATES),
+        )
+        for (data, model), rows in averaged.items()
+    )
+    return pl.concat(rows).with_columns(FOR_SPREADSHEETS).write_csv()
+
+
+def _rate(value: float | None) -> str:
+    return NO_FIGURE if value is None else f"{value:.3f}"
+
+
+Rows = dict[str, list[Cell]]
+Keys = list[tuple[str, str]]
+
+
+def _heads(keys: Keys) -> list[str]:
+    return [f"{data}, {model}: {figure}" for data, model in keys for figure in _FIGURES]
+
+
+def _markdown(keys: Keys, rows: Rows, note: str) -> Iterator[str]:
+    def line(cells: Sequence[str]) -> str:
+        return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+    yield line(["Attack", *_heads(keys)])
+    yield line(["---", *["---:"] * len(_FIGURES) * len(keys)])
+    for name, cells in rows.items():
+        yield line([name, *(f"**{cell.text}**" if cell.best else cell.text for cell in cells)])
+    yield ""
+    yield f"{note}."
+
+
+_LATEX: dict[int, Any] = str.maketrans(
+    {
+        **{letter: f"\\{letter}" for letter in "&%$#_{}"},
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "\\": r"\textbackslash{}",
+    }
+)
+
+
+def _latex(keys: Keys, rows: Rows, note: str) -> Iterator[str]:
+    def safe(text: str) -> str:
+        return text.translate(_LATEX)
+
+    n = len(_FIGURES)
+    yield f"% needs \\usepackage{{booktabs}}; {safe(note)}"
+    yield f"\\begin{{tabular}}{{l{'r' * n * len(keys)}}}"
+    yield r"\toprule"
+    spans = (rf"\multicolumn{{{n}}}{{c}}{{{safe(data)}, {safe(model)}}}" for data, model in keys)
+    yield f" & {' & '.join(spans)} " + r"\\"
+    yield "".join(rf"\cmidrule(lr){{{2 + at * n}-{1 + (at + 1) * n}}}" for at in range(len(keys)))
+    yield f"Attack & {' & '.join(map(safe, _FIGURES * len(keys)))} " + r"\\"
+    yield r"\midrule"
+    for name, cells in rows.items():
+        written = (rf"\textbf{{{safe(c.text)}}}" if c.best else safe(c.text) for c in cells)
+        yield f"{safe(name)} & {' & '.join(written)} " + r"\\"
+    yield r"\bottomrule"
+    yield r"\end{tabular}"
+
+
+def _html(keys: Keys, rows: Rows, note: str) -> Iterator[str]:
+    yield "<table>"
+    yield f"<caption>{escape(note)}</caption>"
+    heads = "".join(f"<th>{escape(head)}</th>" for head in ["Attack", *_heads(keys)])
+    yield f"<thead><tr>{heads}</tr></thead>"
+    yield "<tbody>"
+    for name, cells in rows.items():
+        written = (
+            f"<td><strong>{escape(cell.text)}</strong></td>"
+            if cell.best
+            else f"<td>{escape(cell.text)}</td>"
+            for cell in cells
+        )
+        yield f"<tr><th>{escape(name)}</th>{''.join(written)}</tr>"
+    yield "</tbody>"
+    yield "</table>"
+
+
+KINDS: dict[str, Callable[[Keys, Rows, str], Iterator[str]]] = {
+    "md": _markdown,
+    "latex": _latex,
+    "html": _html,
+}
+"""How a table is written, by its format."""
