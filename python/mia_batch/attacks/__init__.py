@@ -139,9 +139,9 @@ def load_file(path: str) -> tuple[str, ...]:
         raise SettingsError(
             f"setting 'attacks_from': {path} binds no Attack to a name; define one at its top level"
         )
-    lines = Path(path).read_text("utf-8").splitlines()
+    written = Path(path).read_text("utf-8").splitlines()
     for attack in found:
-        at = next((n for n, line in enumerate(lines, 1) if attack.name in line), None)
+        at = next((n for n, text in enumerate(written, 1) if attack.name in text), None)
         register(replace(attack, defined=path if at is None else f"{path}, line {at}"))
     return tuple(dict.fromkeys(attack.name for attack in found))
 

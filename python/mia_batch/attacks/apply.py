@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from heapq import merge
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -202,13 +203,13 @@ def check_alone(attack: Attack) -> None:
     """
     if attack.evidence == "scores":
         return
-    columns = pl.Schema()
+    columns: dict[str, Any] = {}
     if attack.reads_of("samples"):
-        columns.update(Features.create_empty().schema)
-        columns.update(pl.Struct(feature_fields([*GROUPS, *OTHER_GROUPS])).to_schema())
+        columns |= Features.create_empty().schema
+        columns |= pl.Struct(feature_fields([*GROUPS, *OTHER_GROUPS])).to_schema()
     if attack.reads_of("logprobs"):
-        columns.update(LogProbs.create_empty().schema)
-        columns.update(dict.fromkeys(SERIES_COLUMNS, pl.Float64()))
+        columns |= LogProbs.create_empty().schema
+        columns |= dict.fromkeys(SERIES_COLUMNS, pl.Float64)
     try:
         attack.check(pl.LazyFrame(schema=columns))
     except SchemaMismatchError as error:
