@@ -132,6 +132,16 @@ def known_encoding(value: str) -> str:
     return found
 
 
+def known_set(value: str) -> str:
+    """Refuse what is no name of a data set; return its own spelling."""
+    from mia_batch.known import find_set
+
+    try:
+        return find_set(value).name
+    except SettingsError as error:
+        raise ValueError(str(error)) from None
+
+
 def shard_name(value: str) -> str:
     """Refuse what names no shard."""
     from mia_batch.evidence.parts import Shard
@@ -187,6 +197,8 @@ class EndpointSettings(Part):
     """Money per million prompt tokens."""
     price_out: float | None = Field(default=None, ge=0)
     """Money per million output tokens."""
+    currency: Annotated[str, StringConstraints(strip_whitespace=True, pattern=r"^\S{1,8}$")] = "USD"
+    """Currency of the prices, as money is printed."""
     max_cost: float | None = Field(default=None, gt=0)
     """Stop before this much money is spent; needs both prices."""
 
@@ -303,7 +315,12 @@ class MainSettings(Part):
 
     input: Annotated[Text, Mark.PATH, Mark.USUAL]
     """Corpus: a file, folder or glob of Parquet, Arrow, JSON, CSV, TSV, or books (.txt, .epub,
-    .html)."""
+    .html); with dataset, a local copy of it."""
+    dataset: Annotated[Text | None, AfterValidator(known_set), Mark.USUAL] = None
+    """Data set by its name, such as wikimia:64, which is fetched from the Hugging Face hub;
+    `mia-batch datasets` lists them."""
+    dataset_sha256: Annotated[str | None, StringConstraints(pattern="^[0-9a-f]{64}$")] = None
+    """SHA-256 that the rows of the data set must have. [default: that of its record]"""
     model: Annotated[Text, Mark.MODEL, Mark.USUAL]
     """Folder of a checkpoint or an adapter, hub name, or the name at the endpoint."""
     out: Annotated[Path | str | None, AfterValidator(folder_or_url), Mark.PATH, Mark.USUAL] = None
@@ -324,7 +341,7 @@ class MainSettings(Part):
     """Attacks, separated by commas: by name, family (min-k++) or as papers call them; `mia-batch
     attacks` lists them. [default: the preset's]"""
     attacks_from: Annotated[Text | None, Mark.PATH] = None
-    """Python file with attacks of your own; computed unless attacks names others."""
+    """Python file with attacks of your own, which are computed beside those that attacks names."""
     seed: Annotated[int, Mark.EVIDENCE] = Field(default=0, ge=0, lt=2**62)
     """Seed of the run; same seed, same samples."""
     max_failed: float = Field(default=0.05, ge=0, le=1)
@@ -578,6 +595,7 @@ _NEEDED = (  # a setting, those of which it needs one, and what for
     ("max_cost", ("price_in",), ""),
     ("max_cost", ("price_out",), ""),
     ("chat_instruction", ("chat",), ""),
+    ("dataset_sha256", ("dataset",), ""),
     ("stride", ("window_words", "window_characters"), ""),
     ("member_shots", ("nonmember_shots",), ""),
     (
@@ -614,6 +632,8 @@ class Settings(
         if not isinstance(values, dict):
             return values
         values = dict(values)
+        if values.get("dataset") is not None:
+            values.setdefault("input", values["dataset"])  # until its files are located
         if values.get("preset") == "samia":
             values.setdefault("word_rule", "space")
         if values.get("preset") in ("min-k", "spv"):
@@ -773,7 +793,8 @@ class Settings(
             return copy_of(self.out)
         if self.out is not None:
             return Path(self.out)
-        return Path("runs") / f"{_file_name(self.input)}-{_file_name(self.model)}"
+        name = re.sub("[:/]", "_", self.dataset) if self.dataset else _file_name(self.input)
+        return Path("runs") / f"{name}-{_file_name(self.model)}"
 
     @property
     def evidence_values(self) -> dict[str, Any]:
@@ -910,6 +931,11 @@ def load_settings(options: Mapping[str, object], *, use_config: bool = True) -> 
         given = in_file | given | {"config": path}
     where = dict.fromkeys(in_file, path)
     settings = _validated(given, where, stored="attacks_from" in given)
+    if settings.dataset is not None and settings.input == given.get("dataset"):
+        from mia_batch.known import find_set
+
+        given = {**given, "input": find_set(settings.dataset).locate()}
+        settings = _validated(given, where, stored="attacks_from" in given)
     if settings.attacks_from is None:
         return settings
     from mia_batch.attacks import load_file
@@ -917,8 +943,8 @@ def load_settings(options: Mapping[str, object], *, use_config: bool = True) -> 
 
     if use_config:
         find_files(settings.input)
-    own = load_file(settings.attacks_from)
-    return _validated({"attacks": own} | given, where)
+    own = dict.fromkeys((*(settings.attacks or ()), *load_file(settings.attacks_from)))
+    return _validated(given | {"attacks": tuple(own)}, where)
 
 
 def stored_settings(stored: Mapping[str, object], **changed: object) -> Settings:
@@ -996,7 +1022,7 @@ def _read_config(path: Path) -> dict[str, Any]:
 def _no_setting(name: str, known: Iterable[str], where: str = "") -> str:
     near = difflib.get_close_matches(name, known, n=1)
     hint = f"did you mean {near[0]!r}?" if near else "`mia-batch help` lists them all"
-    return f"there is no setting {name!r}{where}; {hint}"
+    return f"there is no {name}={where}; {hint}"
 
 
 _RULES = {

@@ -206,7 +206,7 @@ class TopicGroup(TopicCommand, click.Group):
         hint = (
             f"did you mean `mia-batch help {near[0]}`?" if near else "`mia-batch help` lists them"
         )
-        raise click.UsageError(f"there is no command, topic or setting {name!r}; {hint}")
+        raise click.UsageError(f"there is no command, topic or {name}=; {hint}")
 
     def _contents(self, root: click.Context) -> str:
         formatter = root.make_formatter()

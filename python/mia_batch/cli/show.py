@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
+from rich.padding import Padding
 
 from mia_batch.attacks import get, names
 from mia_batch.attacks.families import FAMILIES, family_of, members
@@ -14,7 +17,13 @@ from mia_batch.cli.options import figure, limits, plain, table_of
 from mia_batch.cli.passages import passage_table
 from mia_batch.diagnostics.preflight import count_reasons
 from mia_batch.kernels import pair_features
-from mia_batch.pipeline.finished import REPORT, answer_of, attacks_of, books_of
+from mia_batch.pipeline.finished import (
+    REPORT,
+    answer_of,
+    attacks_of,
+    books_of,
+    changed_settings,
+)
 from mia_batch.pipeline.stages.judging import conclusions
 from mia_batch.pipeline.stages.questions import VIEWS
 from mia_batch.places import is_url
@@ -28,6 +37,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from mia_batch.attacks import Attack
+    from mia_batch.known import NamedSet
     from mia_batch.pipeline import Run
     from mia_batch.pipeline.custody import Checked
     from mia_batch.settings import Settings
@@ -82,6 +92,24 @@ def _cost(attack: Attack) -> tuple[str, str]:
     return " + ".join(counts) or "nothing", ", ".join((needs(attack), *flags))
 
 
+def show_sets(sets: Iterable[NamedSet], console: Console) -> None:
+    """List data sets, those of one family below its title."""
+    for title, family in groupby(sets, lambda each: each.title):
+        console.print(plain(title), style="bold", soft_wrap=True)
+        console.print(Padding(plain(", ".join(each.name for each in family)), (0, 0, 0, 2)))
+    console.print("\nmia-batch datasets NAME shows where one is, its licence and its labels.")
+
+
+def show_set(named: NamedSet, console: Console) -> None:
+    """Show the record of a data set, and why what is missing there is missing."""
+    facts = {name: each for name, each in asdict(named).items() if name != "unknown" and each}
+    facts |= {name: f"unknown: {why}" for name, why in named.unknown.items() if name not in facts}
+    for name, each in facts.items():
+        shown = ", ".join(f"{k} = {v}" for k, v in each.items()) if isinstance(each, dict) else each
+        console.print(plain(f"{name.replace('_', ' '):16}  {shown}"), soft_wrap=True)
+    console.print("\nTo use it:", plain(f"mia-batch --dataset {named.name} --model MODEL"))
+
+
 def show_attack(attack: Attack, console: Console) -> None:
     """Show one attack whole."""
     reads = ", ".join(f"{view} by the {model} model" for model, view in attack.reads)
@@ -130,15 +158,12 @@ def needs(attack: Attack) -> str:
 
 
 def show_plan(plan: Iterable[tuple[str, str]], settings: Settings, console: Console) -> None:
-    """Show resolved settings, less those that are not set, then what is left to do."""
-    resolved = {"config": settings.config} | settings.model_dump(mode="json")
-    resolved["out"] = str(settings.place)
-    rows: list[Iterable[object]] = [
-        (name, ", ".join(map(str, value)) if isinstance(value, list) else value)
-        for name, value in resolved.items()
-        if value is not None and value != {}
-    ]
-    console.print(table_of(rows=[*rows, (), *plan]), highlight=False)
+    """Show what is left to do, then the settings that are not the defaults."""
+    given = [(name, " ".join(values) or "yes") for name, values in changed_settings(settings)]
+    if settings.out is None:
+        given.append(("--out", str(settings.place)))
+    last = ("", "All other settings have their defaults; run.json will name them.")
+    console.print(table_of(rows=[*plan, (), *given, last]), highlight=False)
 
 
 def show_run(run: Run, console: Console) -> None:

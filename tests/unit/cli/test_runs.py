@@ -256,7 +256,8 @@ def test_a_comparison_is_written_whole_and_drawn(compared, tmp_path):
     invoke("compare", *runs, "--out", tmp_path / "made.csv")
     assert (tmp_path / "made.csv").read_text() == table.write_csv()
     texts = [each.text for each in ET.parse(plot).iter() if each.text]
-    assert {"members", "non-members", "after", "retrained"} <= {*texts}
+    sets = ("members", "non-members")
+    assert {f"{run}: {name}" for run in ("after", "retrained") for name in sets} <= {*texts}
     assert "mean difference of samia_matched_v1 to before" in texts
 
 

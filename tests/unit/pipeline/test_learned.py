@@ -189,7 +189,7 @@ def test_noise_is_asked_only_of_engines_that_can_add_it():
             {"preset": "default", "combine": True},
             "cannot be used with combination_v1, which learns",
         ),
-        ({"shard": "1/2"}, "cannot be used with shard=: what is asked depends on the answers"),
+        ({"shard": "1/2"}, "cannot be used with shard: what is asked depends on the answers"),
     ],
 )
 def test_groups_stop_only_where_nothing_needs_the_answers_about_all(given, why):
