@@ -389,8 +389,8 @@ class EngineSettings(Part):
     table = "engine"
 
     engine: Annotated[str, Mark.EVIDENCE, Mark.USUAL] = "auto"
-    """Where samples come from; auto: openai with base-url, replay with samples-from, else vllm
-    where it can run, else transformers."""
+    """What answers; auto: openai with --base-url, replay with --samples-from, else vllm where it
+    runs, else transformers."""
     revision: Text | None = None
     """Hub revision of the model."""
     dtype: Annotated[Literal["auto", "float32", "float16", "bfloat16"], Mark.EVIDENCE] = "auto"
@@ -1022,7 +1022,7 @@ def _read_config(path: Path) -> dict[str, Any]:
 def _no_setting(name: str, known: Iterable[str], where: str = "") -> str:
     near = difflib.get_close_matches(name, known, n=1)
     hint = f"did you mean {near[0]!r}?" if near else "`mia-batch help` lists them all"
-    return f"there is no {name}={where}; {hint}"
+    return f"there is no setting {name!r}{where}; {hint}"
 
 
 _RULES = {

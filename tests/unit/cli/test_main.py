@@ -245,11 +245,11 @@ DAMAGED = "--input {corpus} --model {damaged}"
     ("arguments", "message"),
     [
         ("--input none.parquet --model nowhere/at/all", "none.parquet"),
-        ("--input {corpus} --model nowhere/at/all", "--model: 'nowhere/at/all' cannot"),
+        ("--input {corpus} --model nowhere/at/all", "--model: 'nowhere/at/all' "),
         ("--input {corpus}", "--model is missing"),
         (f"{GIVEN} --samples 0", "--samples must be at least 1, not '0'"),
         (f"{GIVEN} --engine x", "--engine is 'x'"),
-        (f"{GIVEN} --out {{corpus}}", "--out is the input itself"),
+        (f"{GIVEN} --out {{corpus}}", "--out is '"),
         (f"{GIVEN} --attacks x_v1", "no attack 'x_v1'"),
         (f"{GIVEN} --config no.toml", "no file no.toml"),
         (f"{DAMAGED} --dry-run", "lack lm_head.weight"),
@@ -341,7 +341,7 @@ def test_unlabelled_input_shows_the_highest_scores_and_a_folder_that_is_held_exi
 ):
     code, out, err, folder = small_cli_run
     assert code == 0, err
-    assert "highest probe_leading_rarity_v1" in out
+    assert "strongest passages by probe_leading_rarity_v1" in out
     assert "[red]markup[/red] \ufffd[2Jclear" in out
     assert "1 text without a score: " in out
     assert "sampling: 24 of 24 prompts" in err
