@@ -204,6 +204,8 @@ class EndpointSettings(Part):
     """Money per million prompt tokens."""
     price_out: float | None = Field(default=None, ge=0)
     """Money per million output tokens."""
+    currency: Annotated[str, StringConstraints(strip_whitespace=True, pattern=r"^\S{1,8}$")] = "USD"
+    """Currency of the prices, as money is printed."""
     max_cost: float | None = Field(default=None, gt=0)
     """Stop before this much money is spent; needs both prices."""
 
@@ -346,7 +348,7 @@ class MainSettings(Part):
     """Attacks, separated by commas: by name, family (min-k++) or as papers call them; `mia-batch
     attacks` lists them. [default: the preset's]"""
     attacks_from: Annotated[Text | None, Mark.PATH] = None
-    """Python file with attacks of your own; computed unless attacks names others."""
+    """Python file with attacks of your own, which are computed beside those that attacks names."""
     seed: Annotated[int, Mark.EVIDENCE] = Field(default=0, ge=0, lt=2**62)
     """Seed of the run; same seed, same samples."""
     max_failed: float = Field(default=0.05, ge=0, le=1)
@@ -945,8 +947,8 @@ def load_settings(options: Mapping[str, object], *, use_config: bool = True) -> 
 
     if use_config:
         find_files(settings.input)
-    own = load_file(settings.attacks_from)
-    return _validated({"attacks": own} | given, path)
+    own = dict.fromkeys((*(settings.attacks or ()), *load_file(settings.attacks_from)))
+    return _validated(given | {"attacks": tuple(own)}, path)
 
 
 def stored_settings(stored: Mapping[str, object], **changed: object) -> Settings:
