@@ -110,7 +110,7 @@ def sample(folder: str, model: str, engine: str = "vllm", seconds: float | None 
             block_targets=n_block,
         )
         began = time.monotonic()
-        end = began + (seconds or float("inf"))
+        end = float("inf") if seconds is None else began + seconds
         blocks = takewhile(
             lambda _: time.monotonic() < end, Missing(units, parts, SAMPLES).blocks()
         )
@@ -165,10 +165,11 @@ def sample_by_transformers(folder: str, model: str, seconds: float) -> Row:
     """Give the first requests to `generate`, one prompt with its samples at a time."""
     import torch
 
+    requests = _requests(folder)
     loaded, tokenizer = _pretrained(model), Tokenizer.load(model)
     how: Row = {"do_sample": True, "temperature": 1.0, "top_k": 50, "top_p": 1.0, "pad_token_id": 0}
     tokens, began = 0, time.monotonic()
-    for each in _requests(folder):
+    for each in requests:
         torch.manual_seed(each["seed"])
         prompt = torch.tensor([each["prompt"]], device=loaded.device)
         how |= {"num_return_sequences": each["n"], "max_new_tokens": each["most"]}
@@ -419,8 +420,11 @@ def machine() -> Row:
         gpus = [torch.cuda.get_device_name(each) for each in range(torch.cuda.device_count())]
     installed = {each.name: each.version for each in distributions() if each.name in _PACKAGES}
     versions = {"python": platform.python_version(), **installed}
-    cores = len(os.sched_getaffinity(0))
-    return {"cpu": ", ".join(named), "cores": cores, "gpus": gpus, "versions": versions}
+    return {"cpu": ", ".join(named), "cores": cores(), "gpus": gpus, "versions": versions}
+
+
+def cores() -> int:
+    return len(os.sched_getaffinity(0))
 
 
 # The bench.
@@ -475,8 +479,7 @@ def _ways(model: str, minutes: float) -> Iterator[tuple[str, str, str, Row]]:
     yield "sampling", f"mia-batch by {engine}", "sample", {"engine": engine, **some}
     yield "sampling", "vLLM alone", "sample_by_vllm", {}
     yield "sampling", "transformers alone", "sample_by_transformers", some
-    cores = len(os.sched_getaffinity(0))
-    for threads in sorted({*(2**i for i in range(cores.bit_length())), cores}):
+    for threads in sorted({*(2**i for i in range(cores().bit_length())), cores()}):
         yield "pairs", f"mia-batch, threads: {threads}", "compare", {"threads": threads}
     for other in _OTHERS:
         yield "pairs", other, "compare", {"threads": 1, "other": other}
@@ -517,11 +520,10 @@ def _of_audit(found: Row, n: int, texts: int, price: float | None) -> Iterator[R
     for each in found.get("attacks", ()):
         limits = {name: each[name] for name in ("low", "high")}
         yield _row("attacks", each["attack"], "auc", each["auc"], **limits)
-        for figure, why in _UNKNOWN.items():
-            value = each[figure]
-            yield _row(
-                "attacks", each["attack"], figure, value, reason=why if value is None else None
-            )
+        for name, figure, why in _ATTACK_FIGURES:
+            value = each[name]
+            reason = why if value is None else None
+            yield _row("attacks", each["attack"], figure, value, reason=reason)
     if "no_forecast" in found:
         yield _row(*forecast, reason=found["no_forecast"])
         return
@@ -531,12 +533,12 @@ def _of_audit(found: Row, n: int, texts: int, price: float | None) -> Iterator[R
         yield _row(*forecast, "price", hours * price)
 
 
-_UNKNOWN = {
-    "tpr_1": "there are too few non-members",
-    "tokens": "none are decoded",
-    "seconds": "nothing is asked",
-}
-"""Figures of an attack, and why one can be missing; tokens and seconds are those of a text."""
+_ATTACK_FIGURES = (
+    ("tpr_1", "tpr_at_1_percent", "there are too few non-members"),
+    ("tokens", "tokens_a_text", "none are decoded"),
+    ("seconds", "seconds_a_text_with_start", "nothing is asked"),
+)
+"""Columns of the table of attacks, what they are called here, and why one can be missing."""
 
 
 def _write_texts(folder: Path, given: str | None) -> tuple[int, bool]:
