@@ -1,5 +1,6 @@
 # make demo: set-up, then the known-truth audit.   make test: set-up, lints, types, pages, every test.
-# make test-long: the tests that take minutes each. make docs: the documentation, in site/.   make bench: speed, memory, coverage, power, measured.
+# make test-long: the tests that take minutes each. make docs: the documentation, in site/, with every
+# figure and generated table of it; make figures: these alone, in figures/.   make bench: speed, memory, coverage, power, measured.
 # make lock: resolve requirements.lock anew.   make wheel: wheels for others, in dist/; make wheel-try: install and try them.
 # make test-arm: the kernels' tests as a program for 64-bit Arm, on an emulated processor. It is made of
 # Debian's packages first, which takes minutes, so make test leaves it out.
@@ -17,7 +18,7 @@ RUST_SOURCES := $(shell find rust -name '*.rs' -o -name 'Cargo.toml')
 export VIRTUAL_ENV := $(CURDIR)/.venv
 export PATH := $(CURDIR)/$(BIN):$(CURDIR)/.uv/bin:$(PATH)
 
-.PHONY: demo test test-long test-arm docs bench setup tools chromium checks lint types rust-checks pages python-tests lock wheel wheel-try clean
+.PHONY: demo test test-long test-arm docs figures bench setup tools chromium checks lint types rust-checks pages python-tests lock wheel wheel-try clean
 ifneq ($(MAKECMDGOALS),checks)
 .NOTPARALLEL:
 endif
@@ -37,6 +38,9 @@ checks: lint types rust-checks pages python-tests
 
 docs: setup
 	@$(MAKE) --no-print-directory pages
+
+figures: setup
+	@$(STEP) "Figures and generated tables of the documentation, in figures/" python -m docs.generate figures
 
 bench: setup
 	@[ -f demo/demo.json ] || $(STEP) "The demo's model" $(BIN)/mia-batch demo
@@ -146,4 +150,4 @@ wheel-try:
 	@$(STEP) "The wheels in environments of their own, without Rust" .ci/wheels try
 
 clean:
-	rm -rf .venv .uv .arm target dist demo site
+	rm -rf .venv .uv .arm target dist demo figures site

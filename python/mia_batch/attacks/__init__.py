@@ -8,15 +8,17 @@ from __future__ import annotations
 import runpy
 import traceback
 from collections.abc import Collection
-from difflib import get_close_matches
+from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import polars as pl
 
 from mia_batch.attacks import from_logprobs, from_samples
-from mia_batch.attacks.apply import find_unscored, score, score_by
+from mia_batch.attacks.apply import check_alone, find_unscored, score, score_by
 from mia_batch.attacks.attack import COMBINATION, Attack
-from mia_batch.errors import SettingsError
+from mia_batch.attacks.families import meant, suggestion
+from mia_batch.errors import MiaBatchError, SettingsError
 from mia_batch.plugins import every
 from mia_batch.targets import Preset
 
@@ -29,6 +31,7 @@ __all__ = [
     "load_file",
     "names",
     "register",
+    "resolve",
     "score",
     "score_by",
 ]
@@ -89,7 +92,8 @@ _REGISTERED: dict[str, Attack] = {}
 def register(attack: Attack) -> Attack:
     """Let an attack be asked for by its name, like those that come with the package; return it.
 
-    The same formula again changes nothing; raises `SettingsError` if the name is that of another.
+    The same formula again changes nothing; raises `SettingsError` if the name is that of another,
+    or if the expression cannot be computed of any evidence.
 
     >>> import polars as pl
     >>> longest = Attack(
@@ -101,6 +105,7 @@ def register(attack: Attack) -> Attack:
     >>> register(longest).name in names()
     True
     """
+    check_alone(attack)
     known = _known().get(attack.name)
     if known is not None and _formula(known) != _formula(attack):
         raise SettingsError(
@@ -124,6 +129,8 @@ def load_file(path: str) -> tuple[str, ...]:
         lines = [frame.lineno for frame in frames if frame.filename == path]
         line = error.lineno if isinstance(error, SyntaxError) else (lines or [None])[-1]
         where = path if line is None else f"{path}, line {line}"
+        if isinstance(error, MiaBatchError):
+            raise SettingsError(f"{where}: {error}") from error
         raise SettingsError(
             f"setting 'attacks_from': {where} cannot be run ({type(error).__name__}: {error}); "
             "correct the file"
@@ -133,7 +140,11 @@ def load_file(path: str) -> tuple[str, ...]:
         raise SettingsError(
             f"setting 'attacks_from': {path} binds no Attack to a name; define one at its top level"
         )
-    return tuple(dict.fromkeys(register(attack).name for attack in found))
+    written = Path(path).read_text("utf-8").splitlines()
+    for attack in found:
+        at = next((n for n, text in enumerate(written, 1) if attack.name in text), None)
+        register(replace(attack, defined=path if at is None else f"{path}, line {at}"))
+    return tuple(dict.fromkeys(attack.name for attack in found))
 
 
 def names() -> tuple[str, ...]:
@@ -167,16 +178,34 @@ def _formula(attack: Attack) -> tuple[object, ...]:
     return expr, attack.evidence, attack.reads, attack.logprobs, attack.whole_candidates
 
 
-def get(name: str) -> Attack:
-    """Look an attack up; an unknown name raises `SettingsError` with the nearest ones."""
-    known = _known()
-    if name not in known:
-        near = get_close_matches(name, known) or ["samia_matched_v1", "samia_v1"]
+def resolve(name: str) -> tuple[str, ...]:
+    """Return the full names that a name stands for.
+
+    Besides the names of attacks there are those of families (``min-k++``, `attacks.families`) and
+    of papers (``Min-K%++``); case and punctuation are forgiven, and a version may be left out. An
+    unknown name raises `SettingsError` with the nearest one.
+
+    >>> resolve("Min-K%++"), resolve("samia_matched")
+    (('min_k_plus_plus_20_v1',), ('samia_matched_v1',))
+    """
+    known = names()
+    if not (found := meant(name, known)):
+        near = suggestion(name, known)
         raise SettingsError(
-            f"there is no attack {name!r}; the nearest names are "
-            f"{', '.join(near)}, and `mia-batch attacks` lists all"
+            f"there is no attack {name!r}{near and f'; {near}'}"
+            f"{' ' if near else '; '}`mia-batch attacks` lists them"
         )
-    return known[name]
+    return found
+
+
+def get(name: str) -> Attack:
+    """Look one attack up, by any name that `resolve` knows."""
+    first, *others = resolve(name)
+    if others:
+        raise SettingsError(
+            f"{name!r} stands for several attacks: name one of {first}, {others[0]}, ..."
+        )
+    return _known()[first]
 
 
 def defaults(preset: Preset, evidence: Collection[str] = ("samples",)) -> tuple[str, ...]:

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 @click.option("--revision", metavar="NAME", help="Hub revision of the base.")
 @path_option("data", "Texts; where they say who is a member, members alone are learnt.")
 @column_options(text="Column of the text.", member="Column of the membership.")
-@path_option("out", "The model.", is_place=True)
+@path_option("out", "Where the model is saved.", is_place=True)
 @recipe_options(
     "finetune",
     *("method", "epochs", "learning_rate", "batch_size", "max_tokens", "patience", "rank"),
@@ -94,10 +94,15 @@ def _epsilons(
 @click.option("--base", required=True, metavar="MODEL", help="Model to tune.")
 @click.option("--revision", metavar="NAME", help="Hub revision of the base.")
 @path_option("data", "Texts: files, or a task of GLUE, such as glue:sst2.")
-@path_option("out")
-@click.option("--task", required=True, type=click.Choice(["classification", "generation"]))
+@path_option("out", "Where models and results are written.")
+@click.option(
+    "--task",
+    required=True,
+    type=click.Choice(["classification", "generation"]),
+    help="What the model learns: the label of a text, or to write it.",
+)
 @column_options(
-    "text", target="Label of a text, or what answers it.", group="Texts that belong together."
+    "text", target="Column with the label of a text, or its answer.", group="Column of the group."
 )
 @click.option(
     *("--tuning", "tunings"),
@@ -117,8 +122,8 @@ def _epsilons(
 @recipe_options(
     "privacy", *RECIPE_FIELDS, learning_rate="1e-2 for prefix and prompt tuning, 1e-4 otherwise"
 )
-@_count("--shadows", 0, 16, most=512)
-@_count("--canaries", 0, 40, "Of each format.")
+@_count("--shadows", 0, 16, "Shadow models of each tuning, for LiRA.", 512)
+@_count("--canaries", 0, 40, "Canaries of each format that are learnt.")
 @_count("--repetitions", 1, 10, "The i-th canary is learnt i times as often.")
 @_count("--candidates", 2, 100, "Canaries of each format that are compared.")
 @click.option(
@@ -133,7 +138,7 @@ def _epsilons(
     help="Also give texts back from embeddings, by a decoder that is trained for it.",
 )
 @seed_option
-@click.option("--dry-run", is_flag=True, help="Say what would be trained, and start nothing.")
+@click.option("--dry-run", is_flag=True, help="Say what would be trained, and train nothing.")
 def privacy(*, canary_formats: Path | None, dry_run: bool, **options: Any) -> None:  # noqa: ANN401 - of the plan and the recipe
     """Tune a model with and without differential privacy, and attack it (PrivLM-Bench).
 
@@ -176,7 +181,7 @@ _DEFAULTS = {
     help="A checkpoint, or what sentence-transformers saved; an endpoint has --base-url.",
 )
 @click.option("--revision", metavar="NAME", help="Hub revision of the embedder.")
-@path_option("out", "The results.")
+@path_option("out", "Where the results are written.")
 @click.option(
     "--decoder", metavar="MODEL", help="Language model to start from.  [default: a small new one]"
 )
@@ -185,7 +190,7 @@ _DEFAULTS = {
     "--share",
     type=click.FloatRange(0, 1, min_open=True, max_open=True),
     default=0.4,
-    help="Of the texts that are auxiliary.",
+    help="Share of the texts that the decoder is trained on.",
 )
 @seed_option
 @settings_options(
@@ -238,7 +243,7 @@ def _show(figures: pl.DataFrame, console: Console) -> None:
 
 @click.command("build-set")
 @path_option("documents", "Documents with dates, or with labels.")
-@path_option("out", "The sets.", is_place=True)
+@path_option("out", "Where the sets are written.", is_place=True)
 @click.option(
     "--cutoff",
     type=click.DateTime(["%Y-%m-%d"]),
@@ -258,7 +263,7 @@ def _show(figures: pl.DataFrame, console: Console) -> None:
     callback=lambda _context, _option, value: [part.strip() for part in value.split(",")],
     default="original",
     metavar="NAME,NAME",
-    help="Some of original, paraphrased, concatenated.",
+    help="Kinds of texts to make: some of original, paraphrased, concatenated.",
 )
 @click.option(
     "--repair/--no-repair",
@@ -271,8 +276,8 @@ def _show(figures: pl.DataFrame, console: Console) -> None:
     member="Column of true/false, without a cutoff.",
     label="Column of 1/0, without a cutoff.",
     group=None,
-    source="Pairs are of one source.",
-    paraphrase="Paraphrases of whole documents.",
+    source="Column of the source; pairs are of one source.",
+    paraphrase="Column with paraphrases of whole documents.",
 )
 @seed_option
 def build_set(*, cutoff: datetime | None, **options: Any) -> None:  # noqa: ANN401 - of `build`
@@ -300,7 +305,7 @@ def build_set(*, cutoff: datetime | None, **options: Any) -> None:  # noqa: ANN4
     *(ColumnSettings, ClusterSettings, EndpointSettings, "retry_failed"),
     without=("prefix_column", "reference_column", "shard", "chat_instruction", "tokenizer"),
 )
-@path_option("out", "The paraphrases.", is_place=True)
+@path_option("out", "Where the paraphrases are written.", is_place=True)
 @_count("--samples", 3, 3, "Answers of each text; three must differ from it and each other.", 1000)
 @click.option("--dry-run", is_flag=True, help="Show texts, tokens and cost; stop.")
 def paraphrase(*, dry_run: bool, **options: object) -> None:

@@ -26,10 +26,12 @@ from mia_batch.corpus import (
 )
 from mia_batch.errors import CorpusError, SettingsError
 from mia_batch.inference.yardstick import sort_levels
+from mia_batch.known import advice, find_set
 from mia_batch.metrics import find_slices
 from mia_batch.places import is_url
 from mia_batch.schemas import Documents, SetAside
 from mia_batch.settings import CLASSICS, NO_YARDSTICK, Settings
+from mia_batch.tables import digest as stored_digest
 from mia_batch.tables import generate, replacing
 from mia_batch.targets import TargetPlan, build_targets
 
@@ -103,6 +105,7 @@ class Corpora:
         return {
             **({"set_aside": sha256(left_out.encode()).hexdigest()} if left_out else {}),
             "input": digests.pop("input"),
+            **({"dataset": settings.dataset} if settings.dataset else {}),
             "columns": settings.columns,
             "max_windows_per_document": settings.max_windows_per_document,
             "reference_sets": {_ROLES[setting]: found for setting, found in digests.items()},
@@ -145,7 +148,8 @@ def with_files(settings: Mapping[str, Any]) -> dict[str, Any]:
         table = _as_table(name, value)
         content = BytesIO()
         table.write_parquet(content)
-        digest = sha256(content.getvalue()).hexdigest()[:8]
+        sha = sha256(content.getvalue()).hexdigest()
+        digest = sha[:8]
         model = Path(str(given.get("model", "recorded"))).name
         given["out"] = given.get("out") or Path("runs", f"table-{digest}-{model}")
         if is_url(given["out"]):
@@ -154,6 +158,8 @@ def with_files(settings: Mapping[str, Any]) -> dict[str, Any]:
             )
         Path(given["out"]).mkdir(parents=True, exist_ok=True)
         path = Path(given["out"], f"{name}.parquet")
+        if path.exists() and stored_digest(path) != sha:  # a run rests on what is there
+            path = path.with_stem(f"{name}-{digest}")
         with replacing(path) as new:
             new.write(content.getvalue())
         given[name] = path
@@ -169,6 +175,11 @@ def _as_table(name: str, value: Any) -> pl.DataFrame:  # noqa: ANN401 - whatever
         value = {"text": list(value)}
     try:
         table = value.collect() if isinstance(value, pl.LazyFrame) else pl.DataFrame(value)
+    except ImportError as error:
+        raise SettingsError(
+            f"setting {name!r} is a {type(value).__name__}, which this Python cannot read "
+            f"({error}); run `pip install pyarrow`, or write the table to a file and give its path"
+        ) from error
     except (TypeError, ValueError, pl.exceptions.PolarsError) as error:
         raise SettingsError(
             f"setting {name!r} is a {type(value).__name__}, which is no table of texts; give a "
@@ -243,7 +254,16 @@ def open_corpora(settings: Settings) -> Corpora:
     if "yardstick" in sets:
         levels = sets["yardstick"].documents.select(pl.col("group").unique())
         sort_levels(levels.collect(engine="streaming")["group"])
-    asked = read_documents(settings.input, columns, reserved=reserved, **how)
+    if settings.dataset is None:
+        named, asked = None, read_documents(settings.input, columns, reserved=reserved, **how)
+    else:
+        named = find_set(settings.dataset)
+        own = {name for name in settings.columns if name in settings.model_fields_set}
+        given = {part: each for part, each in parts.items() if f"{part}_column" in own}
+        asked = named.read(settings.input, given, reserved=reserved, **how)
+        asked = named.check(asked, settings.dataset_sha256)
+    said = advice(settings.model, named, has_reference=settings.reference_model is not None)
+    asked = replace(asked, notes=(*asked.notes, *said))
     corpora = Corpora(input=asked, reference_sets=sets)
     _check_slices(settings.slice_by, corpora)
     return corpora

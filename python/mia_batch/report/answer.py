@@ -126,6 +126,8 @@ def _of_units(known: Known, units: pl.DataFrame, noun: str, *, compared: bool) -
     n, total = dict(units["verdict"].value_counts().iter_rows()), units.height
     parts = []
     beyond = {"comes_out": "come{} out word for word", "known_better": _beyond(known, noun)}
+    if known.plan.level == "collection":
+        del beyond["known_better"]
     for verdict, out in beyond.items():
         if count := n.get(verdict, 0):
             names = listed(_titles(_by_strength(units.filter(verdict=verdict))), _NAMED)
@@ -140,7 +142,11 @@ def _of_units(known: Known, units: pl.DataFrame, noun: str, *, compared: bool) -
             else f"none comes out word for word, and there is no other answer: {noun}s and "
             f"comparison {noun}s can be told apart without the model"
         )
+    elif compared and known.plan.level == "collection":
+        what = f"the {noun}s together, by {known.plan.primary}"
+        parts.append(_of_collection(known, "non_members", what))
     elif compared:
+        parts += _top(known, noun) if not n.get("known_better") else []
         parts += _without_answer(units, n, noun, found=bool(parts))
     else:
         left = total - n.get("comes_out", 0)
@@ -163,6 +169,19 @@ def _beyond(known: Known, noun: str) -> str:
     late = ", exploratory" if exploratory else ""
     false = f"at most {100 * q:g} % are false on average"
     return f"stand{{}} out{against}, in a list of which {false}{late}"
+
+
+def _top(known: Known, noun: str) -> list[str]:
+    """Say how many of the highest stand out at least, where none can be named."""
+    of = facts(known.findings, "top")
+    if not of or not (fewest := of["at_least"]["value"]):
+        return []
+    highest, sure = of["of_top"]["value"], of["confidence"]["value"]
+    which = f"at least {fewest:,.0f} of the {highest:,.0f} highest-scoring {noun}s"
+    if highest == 1:
+        which = f"the highest-scoring {noun}"
+    which += f" {_verb('stand', fewest)}"
+    return [f"{which} out beyond chance ({100 * sure:g} % confidence)"]
 
 
 def _without_answer(
@@ -398,13 +417,16 @@ def attack_rows(
             of.select("attack", pl.col("value").alias(name)).unique("attack", keep="first"),
             on="attack",
             how="left",
+            maintain_order="left",
         )
     leads = lead.select("attack", lead="value", lead_low="low", lead_high="high")
-    rows = rows.join(leads.unique("attack", keep="first"), on="attack", how="left")
-    rows = rows.join(_costs(tables, attacks, seconds or {}), on="attack", how="left")
+    for more in (leads.unique("attack", keep="first"), _costs(tables, attacks, seconds or {})):
+        rows = rows.join(more, on="attack", how="left", maintain_order="left")
+    if rows["auc"].count() == 0:  # no label of one of the classes
+        rows = rows.clear()
     rows = rows.with_columns(is_blind=pl.col("attack").is_in(blind_names.implode()))
     ordered = rows.sort(
-        "is_blind", "auc", "attack", descending=[False, True, False], nulls_last=True
+        "is_blind", "auc", descending=[False, True], nulls_last=True, maintain_order=True
     )
     return ordered.select(pl.col(name).cast(dtype) for name, dtype in _ATTACKS.items())
 

@@ -215,7 +215,7 @@ def test_what_was_not_planned_is_exploratory_until_it_is_as_planned_again(unlabe
 def test_a_plan_made_after_scores_is_exploratory(library):
     settings = library.settings(input=library.write("asked", [True] * 3))
     run = runs.audit(**settings)
-    assert said_of(run)[0].startswith("No text is known to be outside")
+    assert said_of(run)[0].startswith("Without comparison texts")
     older = run.manifest
     older.plan = {}
     del older.made["scores"]

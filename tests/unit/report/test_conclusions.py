@@ -21,7 +21,9 @@ from mia_batch.inference.findings import (
 from mia_batch.inference.sets import few_books_findings
 from mia_batch.inference.verdicts import verdicts
 from mia_batch.report import sentences
-from mia_batch.schemas import Metrics
+from mia_batch.report.answer import answer
+from mia_batch.report.sentences import Known
+from mia_batch.schemas import Metrics, Rollup
 from tests.unit.inference.scored import plan, rows, table
 
 PLAN = plan(null_set="written later")
@@ -87,7 +89,7 @@ def came_out(kind):
 
 
 def page(*, labels, alike, exploratory, strong, nulls, verbatim, changed):
-    """The sentences of a run, and the findings that they are made from."""
+    """The sentences of a run, its answer, and its verdicts."""
     roles = {"n_unknown": 20, "n_nulls": 199 * nulls, "n_canaries": 0}
     apart = [
         {"subject": side, "statistic": "n_concerned", "value": 0}
@@ -118,8 +120,9 @@ def page(*, labels, alike, exploratory, strong, nulls, verbatim, changed):
     else:
         found.append(allowed)
     findings = pl.concat(found)
-    said = [*sentences(Metrics.create_empty(), made.lazy(), findings, PLAN)]
-    return said, findings, made
+    known = Known(Metrics.create_empty(), made.lazy(), findings, PLAN)
+    said = [*sentences(known.metrics, known.verdicts, findings, PLAN)]
+    return said, answer(known, Rollup.create_empty(), books=False), made
 
 
 @pytest.mark.parametrize("labels", BLIND)
@@ -129,8 +132,7 @@ def test_no_sentence_contradicts_another_or_a_number(labels, alike):
         (False, True), (False, True), (False, True), VERBATIM, (False, True)
     ):
         known = {"exploratory": exploratory, "strong": strong, "nulls": nulls, "changed": changed}
-        said, findings, made = page(labels=labels, alike=alike, verbatim=verbatim, **known)
-        assert findings["check"].null_count() == 0
+        said, first, made = page(labels=labels, alike=alike, verbatim=verbatim, **known)
         assert len(said) == len(set(said))
         everything = "\n".join(said)
         # A list: as long as the table's, and only where it may be given.
@@ -147,6 +149,16 @@ def test_no_sentence_contradicts_another_or_a_number(labels, alike):
             assert not NUMBERS.search(everything)
             numbers = made.select("p_value", "q_value", "value", "low", "high")
             assert numbers.null_count().row(0) == (made.height,) * 5
+        # The answer: a list where there is one, and never a number where it is withheld.
+        if nulls:
+            assert ("stand out from 199 comparison texts" in first) == (strong and not withheld)
+            assert ("no other answer" in first or first.startswith("No answer")) == withheld
+            assert ("texts come out word for word" in first) == (verbatim != "none")
+            assert not (withheld and NUMBERS.search(first))
+        elif labels == "none":
+            assert "cores only rank your texts" in first
+        else:
+            assert first.startswith("No answer: a_v1 has no AUC")
         # Doubts and marks come before what they are about.
         doubts = [number for number, line in enumerate(said) if DOUBT.search(line)]
         separable = alike == "separable" and exploratory
@@ -161,8 +173,8 @@ def test_no_sentence_contradicts_another_or_a_number(labels, alike):
             alone = "these counts alone do not tell the two apart" in everything
             assert alone == (verbatim == "as many")
         # Labels that differ without the model take the figures' meaning, and only these do.
-        assert ("figures are not evidence of memory" in everything) == (labels == "separable")
+        assert ("figures are no evidence of memory" in everything) == (labels == "separable")
         assert ("what an attack is worth is its lead" in everything) == (labels == "undecided")
         # What the answer is compared with is named where there is a comparison.
         assert ("The null: written later" in everything) == bool(places)
-        assert ("give comparison texts with --non-members" in everything) == (not nulls)
+        assert ("add --non-members FOLDER" in everything) == (not nulls)

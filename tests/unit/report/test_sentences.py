@@ -127,8 +127,8 @@ def test_uneven_scores_name_classes_and_their_reason():
 
 
 def test_what_a_comparison_excludes():
-    assert excluded(0.58) == "differences above AUC 0.58 are excluded"
-    assert excluded(0.997) == excluded(None) == "too few texts to exclude any difference"
+    assert excluded(0.58) == "AUC at most 0.58"
+    assert excluded(0.997) == excluded(None) == "too few texts to exclude any AUC"
 
 
 SEPARABLE = {"value": 0.99, "p_value": 0.005, "high": 1.0, "verdict": "separable"}
@@ -176,7 +176,7 @@ def test_of_alike_sets_it_is_said_what_is_excluded():
 @pytest.mark.parametrize(
     ("row", "said"),
     [
-        (SEPARABLE, "by blind_year_v1, p = 0.005): attack figures are not evidence of memory."),
+        (SEPARABLE, "by blind_year_v1, p = 0.005): attack figures are no evidence of memory."),
         (
             UNDECIDED,
             "up to 0.71 is not excluded): what an attack is worth is its lead over",
@@ -185,7 +185,7 @@ def test_of_alike_sets_it_is_said_what_is_excluded():
             UNKNOWN,
             "(each class needs texts of 5 clusters): attack figures alone are no evi",
         ),
-        (ALIKE, "told apart without the model: differences above AUC 0.56 are excluded."),
+        (ALIKE, "look alike to classifiers that never see the model (AUC at most 0.56)."),
     ],
 )
 def test_what_labels_are_worth_is_said(row, said):

@@ -70,12 +70,13 @@ def test_an_interval_never_looks_without_width():
     assert interval(None, None, None) == NO_VALUE
 
 
-def test_markdown_has_conclusions_and_a_row_for_each_document():
+def test_markdown_has_the_answer_conclusions_and_a_row_for_each_document():
     lines = as_markdown(contents()).splitlines()
-    assert lines[0] == "* 1 of 3 groups are reported at q = 0.05."
-    assert lines[2] == "## Documents"
-    assert lines[6].startswith("| A title dune | Parts of it come out word for word. | 31 |")
-    assert len(lines) == 9
+    assert lines[0] == "**Of 3 groups, 1 stands out.**"
+    assert lines[2] == "* 1 of 3 groups are reported at q = 0.05."
+    assert lines[4] == "## All numbers of each document"
+    assert lines[8].startswith("| A title dune | comes out word for word | 31 |")
+    assert len(lines) == 11
 
 
 def test_markdown_obeys_no_text():

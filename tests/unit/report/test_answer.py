@@ -1,0 +1,323 @@
+"""The answer of a run, its table of books, its table of attacks, and the table of a paper."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+import polars as pl
+import pytest
+
+from mia_batch.attacks import get
+from mia_batch.errors import SettingsError
+from mia_batch.inference.findings import finding_rows
+from mia_batch.report.answer import STRIP, answer, attack_rows, audited_books, shaded
+from mia_batch.report.paper import PaperColumn, paper_table
+from mia_batch.report.sentences import Known
+from mia_batch.schemas import Curves, Metrics, Rollup, Samples, Scores, Verdicts
+from tests.unit.inference.scored import plan
+
+PRIMARY = "a_v1"
+GROUPS = plan(level="group", null_set="written later")
+
+
+def typed(schema, rows):
+    return pl.DataFrame(rows, schema=schema.create_empty().schema)
+
+
+def metric(attack, value, low=None, high=None, **more):
+    row = {"attack": attack, "slice": "all", "metric": "roc_auc", "value": value}
+    return row | {"low": low, "high": high} | more
+
+
+def known(*, metrics=(), verdicts=(), findings=(), plan=GROUPS):
+    return Known(
+        typed(Metrics, list(metrics)),
+        typed(Verdicts, list(verdicts)).lazy(),
+        pl.concat(findings),
+        plan,
+    )
+
+
+def roles(unknown=12, nulls=25, canaries=0):
+    counts = {"n_unknown": unknown, "n_nulls": nulls, "n_canaries": canaries}
+    return finding_rows("roles", [{"statistic": k, "value": v} for k, v in counts.items()])
+
+
+def labels(verdict, value=0.52):
+    of = {"subject": "members", "statistic": "roc_auc", "value": value, "high": 0.58}
+    strongest = {"subject": "members", "statistic": "strongest", "verdict": "blind_year_v1"}
+    return finding_rows("blind_baseline", [of | {"verdict": verdict, "p_value": 0.005}, strongest])
+
+
+def labelled(lead, *, verdict="not separable"):
+    rows = [metric(PRIMARY, 0.9, 0.85, 0.95)]
+    rows.append(
+        metric(PRIMARY, *lead, metric="roc_auc_difference", versus="blind_year_v1", reason="few")
+    )
+    run = known(metrics=rows, findings=[roles(unknown=0), labels(verdict)])
+    return answer(run, Rollup.create_empty(), books=False)
+
+
+REACHED = "a_v1 tells members from non-members with AUC 0.90 (95 % CI 0.85 to 0.95)"
+THAN = "more than the best classifier that never sees the model"
+
+
+@pytest.mark.parametrize(
+    ("lead", "verdict", "said"),
+    [
+        (
+            (0.38, 0.3, 0.45),
+            "not separable",
+            f"The model remembers members: {REACHED}, 0.38 (95 % CI 0.30 to 0.45) {THAN}.",
+        ),
+        (
+            (0.03, -0.02, 0.08),
+            "undecided",
+            f"No sign of memory: {REACHED}, 0.03 (95 % CI -0.02 to 0.08) {THAN}, which chance "
+            "explains.",
+        ),
+        (
+            (0.38, 0.3, 0.45),
+            "separable",
+            "No answer about memory: a classifier that never sees the model tells members from "
+            "non-members, too (AUC 0.52), and a_v1 may see the same: its AUC is 0.90 (95 % CI 0.85 "
+            "to 0.95), 0.38 (95 % CI 0.30 to 0.45) more.",
+        ),
+        (
+            (None,),
+            "not separable",
+            f"{REACHED}; whether that is memory is unknown, because nobody could compare it with "
+            "classifiers that never see the model (few).",
+        ),
+    ],
+)
+def test_where_the_truth_is_known_the_lead_over_blind_classifiers_decides(lead, verdict, said):
+    assert labelled(lead, verdict=verdict) == said
+
+
+def test_without_an_auc_and_of_a_broken_model_there_is_no_answer():
+    run = known(
+        metrics=[metric(PRIMARY, None, reason="no members")], findings=[roles(0), labels(None)]
+    )
+    said = answer(run, Rollup.create_empty(), books=False)
+    assert said == "No answer: a_v1 has no AUC (no members)."
+    chance = {"subject": "target", "verdict": "no_better", "value": 9.0, "high": 8.9}
+    run = known(findings=[roles(), finding_rows("chance", [chance])])
+    said = answer(run, rollup(known_better=12), books=True)
+    assert said.startswith("No answer: the model predicts these texts no better than chance")
+
+
+def rollup(level="document", **counts):
+    """Books with each verdict, so many; the first is the strongest."""
+    rows: list[dict[str, object]] = []
+    for verdict, n in counts.items():
+        for _ in range(n):
+            at = len(rows)
+            row = {"level": level, "key": f"b{at}.txt", "attack": PRIMARY, "verdict": verdict}
+            row |= {"n_windows": 9, "n_asked": 8, "n_scored": 8, "mean": 1 - at / 100}
+            row |= {"p_value": at / 100, "q_value": at / 100, "longest_words": 1}
+            if verdict == "comes_out":
+                row["longest_words"] = 20 + at
+            if verdict == "cannot_tell":
+                row |= {"p_value": None, "q_value": None, "reason": "too few windows"}
+            rows.append(row)
+    return typed(Rollup, rows).with_columns(title=pl.lit(None, pl.String))
+
+
+def reported(n):
+    counts = {"n_reported": n, "n_tests": 12, "n_null": 25, "n_without_p": 0, "smallest_q": 0.04}
+    rows = [{"statistic": k, "value": float(v)} for k, v in counts.items()]
+    rows.append({"statistic": "q", "value": 0.05, "verdict": "bh"})
+    return finding_rows("reported", rows, subject="group")
+
+
+def gate(verdict):
+    row = {"statistic": "roc_auc", "verdict": verdict, "value": 0.9, "p_value": 0.01}
+    return finding_rows("gate", [row | {"reason": "withheld: they differ"}])
+
+
+def top(fewest, highest):
+    counts = {"at_least": fewest, "of_top": highest, "n_null": 25, "confidence": 0.95}
+    rows = [{"statistic": k, "value": float(v)} for k, v in counts.items()]
+    return finding_rows("top", rows, subject="group")
+
+
+STAND = "out from 25 comparison books, in a list of which at most 5 % are false on average"
+
+
+@pytest.mark.parametrize(
+    ("counts", "more", "said"),
+    [
+        (
+            {"comes_out": 1, "known_better": 2, "nothing_found": 8, "cannot_tell": 1},
+            [],
+            "Of 12 books, 1 comes out word for word (b0.txt); 2 stand "
+            f"{STAND} (b1.txt, b2.txt); 1 cannot be judged: too few windows; nothing was found on "
+            "8.",
+        ),
+        (
+            {"above_all": 2, "nothing_found": 10},
+            [top(2, 5)],
+            "Of 12 books, at least 2 of the 5 highest-scoring books stand out beyond chance (95 % "
+            "confidence); 2 score above every comparison book, which are too few to say so; "
+            "nothing was found on 10.",
+        ),
+        (
+            {"nothing_found": 12},
+            [],
+            "Of 12 books, none stands out, which does not show that they were not learnt.",
+        ),
+        (
+            {"comes_out": 7, "cannot_tell": 5},
+            [gate("withheld")],
+            "Of 12 books, 7 come out word for word (b6.txt, b5.txt, b4.txt, b3.txt, b2.txt and 2 "
+            "more); the others have no answer, because books and comparison books can be "
+            "told apart without the model.",
+        ),
+        (
+            {"cannot_tell": 12},
+            [gate("withheld")],
+            "Of 12 books, none comes out word for word, and there is no other answer: books and "
+            "comparison books can be told apart without the model.",
+        ),
+    ],
+)
+def test_books_are_counted_by_their_answer_and_the_strongest_are_named(counts, more, said):
+    run = known(findings=[roles(), reported(counts.get("known_better", 0)), *more])
+    assert answer(run, rollup(**counts), books=True) == said
+
+
+def test_without_comparison_texts_only_what_comes_out_is_an_answer():
+    run = known(findings=[roles(nulls=0)])
+    assert answer(run, rollup(comes_out=1, cannot_tell=1), books=False) == (
+        "Of 2 documents, 1 comes out word for word (b0.txt); 1 cannot be judged without comparison "
+        "texts (add --non-members FOLDER)."
+    )
+
+
+def test_a_collection_and_canaries_have_one_p_value():
+    row = {"attack": PRIMARY, "level": "collection", "versus": "non_members", "p_value": 0.003}
+    together = plan(level="collection", null_set="written later")
+    run = known(verdicts=[row], findings=[roles()], plan=together)
+    said = "the books together, by a_v1, score higher than chance explains (p = 0.003)"
+    assert answer(run, rollup(nothing_found=12), books=True) == f"Of 12 books, {said}."
+    row |= {"versus": "controls", "p_value": 0.3}
+    run = known(verdicts=[row], findings=[roles(0, 0, 9)], plan=together)
+    said = answer(run, Rollup.create_empty(), books=False)
+    assert said == "The canaries, by a_v1, show no sign of memory (p = 0.3)."
+
+
+def test_books_stand_by_strength_with_24_places_and_comparison_documents_last():
+    rows = [rollup(nothing_found=1, above_all=1, comes_out=2), rollup("outside", cannot_tell=1)]
+    strip = {"curve": "strip", "attack": PRIMARY, "subject": "b2.txt"}
+    points = [(0.0, 0.25, 3), (0.5, None, 0), (0.75, 1.0, 1)]
+    curves = typed(Curves, [strip | dict(zip("xyn", point, strict=True)) for point in points])
+    found = audited_books({"rollup": pl.concat(rows).lazy(), "curves": curves.lazy()})
+    assert found["key"].to_list() == ["b3.txt", "b2.txt", "b1.txt", "b0.txt", "b0.txt"]
+    assert found["answer"].to_list() == [
+        *("comes out word for word",) * 2,
+        *("above all, but too few to compare with", "nothing found", None),
+    ]
+    assert found["strip"][1].to_list() == [0.25] * 12 + [None] * 6 + [1.0] * 6
+    assert shaded(found["strip"].to_list()[1]) == "▃" * 12 + "·" * 6 + "█" * 6
+    assert len(shaded([0.0] * STRIP)) == STRIP
+    assert audited_books({"rollup": Rollup.create_empty().lazy()}).is_empty()
+
+
+FIGURES = (0.7, 0.6, 0.8, 0.25, 0.125)
+LEAD = {"lead": 0.18, "lead_low": 0.1, "lead_high": 0.2}
+
+
+def attack_tables():
+    counts = {"n_members": 9, "n_nonmembers": 9}
+    blind = [metric("blind_year_v1", 0.52, 0.45, 0.58)]
+    rows = [metric("samia_v1", 0.7, 0.6, 0.8), metric("samia_matched_v1", 0.9, 0.85, 0.95), *blind]
+    rates = {"metric": "tpr_at_fpr", "versus": None}
+    rows += [
+        metric("samia_v1", 0.25, fpr=0.01, **rates),
+        metric("samia_v1", 0.125, fpr=0.001, **rates),
+    ]
+    lead = {"metric": "roc_auc_difference"}
+    rows += [
+        metric("samia_v1", 0.18, 0.1, 0.2, versus="blind_year_v1", **lead),
+        metric("samia_v1", -0.2, -0.3, -0.1, versus="samia_matched_v1", **lead),
+    ]
+    drawn = [
+        {"target_id": f"{at:032x}", "model": "target", "view": "continuation", "n_tokens": 30}
+        | {"view_index": 0, "sample_index": sample}
+        for at in range(2)
+        for sample in range(2)
+    ]
+    scores = [{"target_id": f"{at:032x}", "role": "target"} for at in range(2)]
+    made = {
+        "metrics": typed(Metrics, [row | counts for row in rows]),
+        "blind_metrics": typed(Metrics, [row | counts for row in blind]),
+        "samples": typed(Samples, drawn),
+        "scores": typed(Scores, scores),
+    }
+    return {name: frame.lazy() for name, frame in made.items()}
+
+
+def test_attacks_stand_best_first_with_their_lead_and_what_they_cost():
+    attacks = [get("samia_v1"), get("samia_matched_v1")]
+    found = attack_rows(attack_tables(), attacks, {"samples of target": 5.0})
+    assert found["attack"].to_list() == ["samia_matched_v1", "samia_v1", "blind_year_v1"]
+    assert (
+        found.row(1, named=True)
+        == {
+            "attack": "samia_v1",
+            "is_blind": False,
+            "tokens": 60.0,  # 120 of 2 texts
+            "seconds": 2.5,
+        }
+        | dict(zip(("auc", "low", "high", "tpr_1", "tpr_01"), FIGURES, strict=True))
+        | LEAD
+    )
+    assert found["lead"].to_list() == [None, 0.18, None]
+    unlabelled = attack_tables() | {"metrics": Metrics.create_empty().lazy()}
+    assert attack_rows(unlabelled, attacks).is_empty()
+
+
+def column(**of):
+    rows = attack_rows(attack_tables(), [get("samia_v1")])
+    return replace(PaperColumn(data="wiki_64", model="m|x", seed=1, rows=rows), **of)
+
+
+def test_the_table_of_a_paper_marks_what_is_best_beyond_its_interval():
+    assert paper_table([column()], "md").splitlines()[2:] == [
+        "| samia_matched_v1 | **0.900 (0.850, 0.950)** | -- | -- |",
+        "| samia_v1 | 0.700 (0.600, 0.800) | 0.250 | 0.125 |",
+        "| blind_year_v1 | 0.520 (0.450, 0.580) | -- | -- |",
+        "",
+        "wiki_64, m|x: seed 1.",
+    ]
+    latex = paper_table([column(), column(model="<b>")], "latex").splitlines()
+    assert latex[3:7] == [
+        r" & \multicolumn{3}{c}{wiki\_64, m|x} & \multicolumn{3}{c}{wiki\_64, <b>} \\",
+        r"\cmidrule(lr){2-4}\cmidrule(lr){5-7}",
+        "Attack" + r" & AUC (95 \% CI) & TPR@1 \% & TPR@0.1 \%" * 2 + r" \\",
+        r"\midrule",
+    ]
+    assert latex[7].startswith(r"samia\_matched\_v1 & \textbf{0.900 (0.850, 0.950)} & -- & -- & ")
+    html = paper_table([column(model="<b>")], "html")
+    assert "<th>wiki_64, &lt;b&gt;: TPR@1 %</th>" in html
+    assert "<td><strong>0.900 (0.850, 0.950)</strong></td>" in html
+    pasted = pl.read_csv(io.StringIO(paper_table([column(data="=1+1")], "csv")))
+    assert pasted["data"].unique().to_list() == ["'=1+1"]
+    assert pasted["auc"].to_list() == [0.9, 0.7, 0.52]
+
+
+def test_seeds_are_averaged_and_what_overlaps_is_not_best():
+    second = column(seed=2)
+    wider = second.rows.with_columns(pl.col("auc") - 0.2, pl.col("low") - 0.2, pl.col("high") - 0.2)
+    both = [column(), column(seed=2, rows=wider)]
+    assert paper_table(both, "md").splitlines()[2:4] == [
+        "| samia_matched_v1 | 0.800 (0.650, 0.950) | -- | -- |",
+        "| samia_v1 | 0.600 (0.400, 0.800) | 0.250 | 0.125 |",
+    ]
+    assert "seeds 1, 2." in paper_table(both, "md")
+    with pytest.raises(SettingsError, match="with the same seed; give one of them"):
+        paper_table([column(), column()], "md")
+    with pytest.raises(SettingsError, match="no format 'pdf'; choose one of md, latex, html, csv"):
+        paper_table([column()], "pdf")
