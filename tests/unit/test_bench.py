@@ -103,9 +103,18 @@ def test_a_toy_gets_no_forecast_and_unlabelled_texts_no_attacks(asked, tmp_path)
     rows = by_name(map(json.loads, file.read_text().splitlines()))
     why = "a toy's speed says nothing about your model; give --model"
     assert rows["forecast", "1,000,000 texts", None]["reason"] == why
-    assert not any(part == "attacks" for part, _, _ in rows)
+    why = "give --model, and --input with labelled texts"
+    assert [row["reason"] for row in rows.values() if row["part"] == "attacks"] == [why]
     assert {row["texts"] for row in rows.values()} == {256}
     assert "a toy with random weights, whose speed says nothing about your model" in done.stdout
+
+
+def test_where_no_model_can_be_made_pairs_are_compared(asked, monkeypatch):
+    monkeypatch.setattr(bench, "missing", lambda *_: "the package torch is not installed")
+    done = run()
+    assert {way for way, _ in asked} == {"compare"}
+    why = "not measured: no model can be made here, because the package torch is not installed"
+    assert done.stdout.count(why) == 6
 
 
 def test_what_has_no_time_left_says_so(asked, texts, checkpoint, monkeypatch):

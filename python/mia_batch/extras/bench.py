@@ -29,13 +29,14 @@ import numpy as np
 import polars as pl
 
 from mia_batch import tables
-from mia_batch.errors import CorpusError, EngineError, MiaBatchError
+from mia_batch.errors import CorpusError, EngineError, MiaBatchError, SettingsError
 from mia_batch.evidence.collect import LocalExecutor, SampleTask
 from mia_batch.evidence.engines.registry import (
     choose_engine,
     engine_types,
     has_no_accelerator,
     load_engine,
+    missing,
 )
 from mia_batch.evidence.parts import BLOCK_TARGETS, FreshUnits, Missing, Parts
 from mia_batch.evidence.process import EngineProcess, LocalSource
@@ -442,39 +443,46 @@ def bench(
     """Measure part by part; a row has one figure, or a reason, and what it was measured on."""
     with TemporaryDirectory(prefix="mia-batch-bench-") as folder:
         n_texts, labelled = _write_texts(Path(folder), given)
-        place = _toy(Path(folder)) if model is None else model
-        place = str(Path(place).absolute()) if Path(place).exists() else place
+        why_none = None
+        try:
+            place = _toy(Path(folder)) if model is None else model
+            place = str(Path(place).absolute()) if Path(place).exists() else place
+            engine, _ = choose_engine("auto", "samples", frozenset(), model=place)
+        except SettingsError as error:  # pairs of texts need no model
+            place, engine, why_none = "", "any engine", str(error)
         named = {"model": "toy" if model is None else Path(model).name, "texts": n_texts}
         same, end = named | machine(), time.monotonic() + 60 * minutes
 
         def take(part: str, what: str, way: str, **arguments: Any) -> Row:  # noqa: ANN401 - of the way
             left = end - time.monotonic() - 60 * minutes * _LEFT[part]
-            if left < 1:
-                return {"reason": "no time was left for it; give more --minutes"}
+            why = "no time was left for it; give more --minutes" if left < 1 else None
+            if (reason := why or (None if part == "pairs" else why_none)) is not None:
+                return {"reason": reason}
             observer.stage(f"{part}: {what}, at most {left:.0f} s")
             return in_a_process(way, left, folder=folder, model=place, **arguments)
 
         speed, ours, last = 0.0, Row(), ""
-        for part, what, way, arguments in _ways(place, minutes):
+        for part, what, way, arguments in _ways(engine, minutes):
             found = take(part, what, way, **arguments)
-            ours = ours if part == last else found
-            speed, last = speed or found.get("tokens", 0) / found.get("seconds", 1), part
+            ours, last = ours if part == last else found, part
+            if way == "sample":
+                speed = found.get("tokens", 0) / found.get("seconds", 1)
             for figure, value in _speeds(found, found.get("ours", ours), what).items():
                 yield _row(part, what, figure, value) | same
             if "reason" in found:
                 yield _row(part, what, reason=found["reason"]) | same
         fits = int(20 * minutes * speed / _TOKENS_A_TEXT)
         n = min(max(fits, _FEWEST_AUDITED), _MOST_AUDITED, n_texts)
-        found = take("audit", f"{n} texts, end to end", "small_audit", n=n, labelled=labelled)
+        judged = labelled and model is not None  # a toy has seen none of them
+        found = take("audit", f"{n} texts, end to end", "small_audit", n=n, labelled=judged)
         if model is None:
             found["no_forecast"] = "a toy's speed says nothing about your model; give --model"
         for row in _of_audit(found, n, texts, gpu_hour_price):
             yield row | same
 
 
-def _ways(model: str, minutes: float) -> Iterator[tuple[str, str, str, Row]]:
+def _ways(engine: str, minutes: float) -> Iterator[tuple[str, str, str, Row]]:
     """Yield part, name, way and arguments; of each part mia-batch comes first."""
-    engine, _ = choose_engine("auto", "samples", frozenset(), model=model)
     some: Row = {"seconds": 3 * minutes}  # starts, and what is under way then, take longer
     yield "sampling", f"mia-batch by {engine}", "sample", {"engine": engine, **some}
     yield "sampling", "vLLM alone", "sample_by_vllm", {}
@@ -519,11 +527,12 @@ def _of_audit(found: Row, n: int, texts: int, price: float | None) -> Iterator[R
         yield _row(*audited, figure, value)
     for each in found.get("attacks", ()):
         limits = {name: each[name] for name in ("low", "high")}
-        yield _row("attacks", each["attack"], "auc", each["auc"], **limits)
         for name, figure, why in _ATTACK_FIGURES:
-            value = each[name]
-            reason = why if value is None else None
-            yield _row("attacks", each["attack"], figure, value, reason=reason)
+            more = limits if name == "auc" else {}
+            reason = why if each[name] is None else None
+            yield _row("attacks", each["attack"], figure, each[name], reason=reason, **more)
+    if not found.get("attacks"):
+        yield _row("attacks", "all", reason="give --model, and --input with labelled texts")
     if "no_forecast" in found:
         yield _row(*forecast, reason=found["no_forecast"])
         return
@@ -534,6 +543,7 @@ def _of_audit(found: Row, n: int, texts: int, price: float | None) -> Iterator[R
 
 
 _ATTACK_FIGURES = (
+    ("auc", "auc", "too few texts have a score"),
     ("tpr_1", "tpr_at_1_percent", "there are too few non-members"),
     ("tokens", "tokens_a_text", "none are decoded"),
     ("seconds", "seconds_a_text_with_start", "nothing is asked"),
@@ -567,6 +577,8 @@ def _write_texts(folder: Path, given: str | None) -> tuple[int, bool]:
 
 def _toy(folder: Path) -> str:
     """Save a tiny model with random weights, and a tokenizer of the texts."""
+    if (reason := missing("demo", "tokenizers", "torch", "transformers")) is not None:
+        raise SettingsError(f"no model can be made here, because {reason}")
     settings, texts = DemoSettings(), pl.read_parquet(folder / "texts.parquet")["text"]
     with quiet():
         tokenizer = train_tokenizer(texts, settings.vocabulary)
