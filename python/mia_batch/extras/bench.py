@@ -432,9 +432,9 @@ def cores() -> int:
 
 
 def bench(
-    model: str | None,
-    given: str | None,
     *,
+    model: str | None,
+    input: str | None,  # noqa: A002 - the setting's name
     texts: int,
     gpu_hour_price: float | None,
     minutes: float,
@@ -442,7 +442,7 @@ def bench(
 ) -> Iterator[Row]:
     """Measure part by part; a row has one figure, or a reason, and what it was measured on."""
     with TemporaryDirectory(prefix="mia-batch-bench-") as folder:
-        n_texts, labelled = _write_texts(Path(folder), given)
+        n_texts, labelled = _write_texts(Path(folder), input)
         why_none = None
         try:
             place = _toy(Path(folder)) if model is None else model
