@@ -148,7 +148,7 @@ def write_report(run: Run) -> Path:
     return path
 
 
-_MOST_SHOWN = 20
+_MOST_SHOWN = 10
 
 
 def first_screen(run: Run) -> str:
