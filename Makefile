@@ -1,4 +1,5 @@
 # make demo: set-up, then the known-truth audit.   make test: set-up, lints, types, pages, every test.
+# make pictures: the notebooks' outputs and the landing page's pictures, drawn anew.
 # make test-long: the tests that take minutes each. make docs: the documentation, in site/.   make bench: speed, memory, coverage, power, measured.
 # make lock: resolve requirements.lock anew.   make wheel: a wheel for others, in dist/.
 # make test-arm: the kernels' tests as a program for 64-bit Arm, on an emulated processor. It is made of
@@ -17,7 +18,7 @@ RUST_SOURCES := $(shell find rust -name '*.rs' -o -name 'Cargo.toml')
 export VIRTUAL_ENV := $(CURDIR)/.venv
 export PATH := $(CURDIR)/$(BIN):$(CURDIR)/.uv/bin:$(PATH)
 
-.PHONY: demo test test-long test-arm docs bench setup tools chromium checks lint types rust-checks pages python-tests lock wheel clean
+.PHONY: demo test test-long test-arm docs pictures bench setup tools chromium checks lint types rust-checks pages python-tests lock wheel clean
 ifneq ($(MAKECMDGOALS),checks)
 .NOTPARALLEL:
 endif
@@ -34,6 +35,10 @@ checks: lint types rust-checks pages python-tests
 
 docs: setup
 	@$(MAKE) --no-print-directory pages
+
+pictures: setup chromium
+	@$(STEP) "Notebooks, run anew" python -m docs.generate.notebooks
+	@$(STEP) "Pictures of the landing page" python -m docs.generate.pictures
 
 bench: setup
 	@[ -f demo/demo.json ] || $(STEP) "The demo's model" $(BIN)/mia-batch demo
