@@ -1,6 +1,7 @@
 # make demo: set-up, then the known-truth audit.   make test: set-up, lints, types, pages, every test.
 # make pictures: the notebooks' outputs and the landing page's pictures, drawn anew.
-# make test-long: the tests that take minutes each. make docs: the documentation, in site/.   make bench: speed, memory, coverage, power, measured.
+# make test-long: the tests that take minutes each. make docs: the documentation, in site/, with every
+# figure and generated table of it; make figures: these alone, in figures/.   make bench: speed, memory, coverage, power, measured.
 # make lock: resolve requirements.lock anew.   make wheel: a wheel for others, in dist/.
 # make test-arm: the kernels' tests as a program for 64-bit Arm, on an emulated processor. It is made of
 # Debian's packages first, which takes minutes, so make test leaves it out.
@@ -18,7 +19,7 @@ RUST_SOURCES := $(shell find rust -name '*.rs' -o -name 'Cargo.toml')
 export VIRTUAL_ENV := $(CURDIR)/.venv
 export PATH := $(CURDIR)/$(BIN):$(CURDIR)/.uv/bin:$(PATH)
 
-.PHONY: demo test test-long test-arm docs pictures bench setup tools chromium checks lint types rust-checks pages python-tests lock wheel clean
+.PHONY: demo test test-long test-arm docs figures pictures bench setup tools chromium checks lint types rust-checks pages python-tests lock wheel clean
 ifneq ($(MAKECMDGOALS),checks)
 .NOTPARALLEL:
 endif
@@ -39,6 +40,9 @@ docs: setup
 pictures: setup chromium
 	@$(STEP) "Notebooks, run anew" python -m docs.generate.notebooks
 	@$(STEP) "Pictures of the landing page" python -m docs.generate.pictures
+
+figures: setup
+	@$(STEP) "Figures and generated tables of the documentation, in figures/" python -m docs.generate figures
 
 bench: setup
 	@[ -f demo/demo.json ] || $(STEP) "The demo's model" $(BIN)/mia-batch demo
@@ -139,4 +143,4 @@ wheel: setup
 	$(BIN)/maturin build --profile dist --locked --out dist
 
 clean:
-	rm -rf .venv .uv .arm target dist demo site
+	rm -rf .venv .uv .arm target dist demo figures site

@@ -26,6 +26,9 @@ class Observer:
     def stage(self, sentence: str) -> None:
         """Learn that a stage begins or what it found, in one sentence."""
 
+    def step(self, doing: str) -> None:
+        """Learn what is done from now on, as in "cutting the texts"; mostly nothing is shown."""
+
     def working(self, what: str, *, done: int, total: int) -> None:
         """Learn that an engine begins to work: ``done`` of ``total`` texts are complete."""
 

@@ -40,7 +40,7 @@ class Recipe:
     method: Method = _setting("lora", "What is tuned: adapters, or all weights.")
     epochs: int = _setting(4, "Most passes over the texts.", ge=1, le=1000)
     learning_rate: float = _setting(1e-4, "Learning rate of AdamW, at its highest.", gt=0, le=1)
-    batch_size: int = _setting(16, "Texts of one step.", ge=1, le=65_536)
+    batch_size: int = _setting(16, "Texts learnt in one step.", ge=1, le=65_536)
     max_tokens: int = _setting(512, "Most tokens of a text that are learnt.", ge=2, le=1_000_000)
     held_out: float = _setting(0.0, "Share of the texts for early stopping; 0: none.", ge=0, le=0.9)
     patience: int = _setting(1, "Epochs without a lower loss on held-out texts.", ge=1)
@@ -53,8 +53,8 @@ class Recipe:
     epsilon: float | None = _setting(
         None, "Train with differential privacy (DP-SGD), to this privacy loss.", ge=0.01, le=1000
     )
-    delta: float = _setting(1e-5, "Probability that the loss is exceeded.", gt=0, le=0.1)
-    clip: float = _setting(0.1, "Norm to which the gradient of a text is cut.", gt=0, le=1e6)
+    delta: float = _setting(1e-5, "Probability that the privacy loss is larger.", gt=0, le=0.1)
+    clip: float = _setting(0.1, "Clip each text's gradient to this norm.", gt=0, le=1e6)
 
     def __post_init__(self) -> None:
         if self.epsilon is not None and self.held_out:

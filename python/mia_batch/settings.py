@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import os
+import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
@@ -131,6 +132,16 @@ def known_encoding(value: str) -> str:
     return found
 
 
+def known_set(value: str) -> str:
+    """Refuse what is no name of a data set; return its own spelling."""
+    from mia_batch.known import find_set
+
+    try:
+        return find_set(value).name
+    except SettingsError as error:
+        raise ValueError(str(error)) from None
+
+
 def shard_name(value: str) -> str:
     """Refuse what names no shard."""
     from mia_batch.evidence.parts import Shard
@@ -175,9 +186,9 @@ class EndpointSettings(Part):
     max_concurrency: int = Field(default=32, ge=1, le=4096)
     """Most requests in flight."""
     requests_per_minute: float | None = Field(default=None, gt=0)
-    """Kept by the client."""
+    """Most requests in a minute; the client waits."""
     tokens_per_minute: float | None = Field(default=None, gt=0)
-    """Kept by the client."""
+    """Most tokens in a minute; the client waits."""
     timeout: float = Field(default=600.0, gt=0)
     """Seconds that an endpoint's answer may take."""
     max_retries: int = Field(default=8, ge=0, le=100)
@@ -186,6 +197,8 @@ class EndpointSettings(Part):
     """Money per million prompt tokens."""
     price_out: float | None = Field(default=None, ge=0)
     """Money per million output tokens."""
+    currency: Annotated[str, StringConstraints(strip_whitespace=True, pattern=r"^\S{1,8}$")] = "USD"
+    """Currency of the prices, as money is printed."""
     max_cost: float | None = Field(default=None, gt=0)
     """Stop before this much money is spent; needs both prices."""
 
@@ -302,7 +315,12 @@ class MainSettings(Part):
 
     input: Annotated[Text, Mark.PATH, Mark.USUAL]
     """Corpus: a file, folder or glob of Parquet, Arrow, JSON, CSV, TSV, or books (.txt, .epub,
-    .html)."""
+    .html); with dataset, a local copy of it."""
+    dataset: Annotated[Text | None, AfterValidator(known_set), Mark.USUAL] = None
+    """Data set by its name, such as wikimia:64, which is fetched from the Hugging Face hub;
+    `mia-batch datasets` lists them."""
+    dataset_sha256: Annotated[str | None, StringConstraints(pattern="^[0-9a-f]{64}$")] = None
+    """SHA-256 that the rows of the data set must have. [default: that of its record]"""
     model: Annotated[Text, Mark.MODEL, Mark.USUAL]
     """Folder of a checkpoint or an adapter, hub name, or the name at the endpoint."""
     out: Annotated[Path | str | None, AfterValidator(folder_or_url), Mark.PATH, Mark.USUAL] = None
@@ -317,11 +335,11 @@ class MainSettings(Part):
     preset: Annotated[
         Literal["default", "matched", "samia", "min-k", "spv"], Mark.EVIDENCE, Mark.USUAL
     ] = "default"
-    """default: probes at many points; matched: length-matched continuations; samia: the SaMIA
-    authors' procedure whole; min-k: that of the Min-K% paper; spv: that of the SPV-MIA paper and
-    later attacks on fine-tuned models."""
+    """default: ask for the next word at many points; matched: length-matched continuations; samia,
+    min-k, spv: the whole procedures of the SaMIA, Min-K% and SPV-MIA papers."""
     attacks: Annotated[tuple[str, ...] | None, BeforeValidator(attack_names), Mark.USUAL] = None
-    """Attacks, separated by commas. [default: the preset's]"""
+    """Attacks, separated by commas: by name, family (min-k++) or as papers call them; `mia-batch
+    attacks` lists them. [default: the preset's]"""
     attacks_from: Annotated[Text | None, Mark.PATH] = None
     """Python file with attacks of your own, which are computed with those in attacks."""
     seed: Annotated[int, Mark.EVIDENCE] = Field(default=0, ge=0, lt=2**62)
@@ -509,10 +527,10 @@ class VerdictSettings(Part):
     topic = "Reference sets and answers"
     table = "verdict"
 
-    non_members: Annotated[Text | None, Mark.PATH] = None
-    """Texts known not to be in the training data: each target is compared with them. [default: the
+    non_members: Annotated[Text | None, Mark.PATH, Mark.USUAL] = None
+    """Texts known not to be in the training data: each text is compared with them. [default: the
     input's own of member = false]"""
-    non_members_known: Sentence | None = None
+    non_members_known: Annotated[Sentence | None, Mark.USUAL] = None
     """How it is known that they are not, in a sentence that is printed with the result."""
     calibration: Annotated[Text | None, Mark.PATH] = None
     """Other texts of known membership, from which thresholds and rates are taken."""
@@ -577,6 +595,7 @@ _NEEDED = (  # a setting, those of which it needs one, and what for
     ("max_cost", ("price_in",), ""),
     ("max_cost", ("price_out",), ""),
     ("chat_instruction", ("chat",), ""),
+    ("dataset_sha256", ("dataset",), ""),
     ("stride", ("window_words", "window_characters"), ""),
     ("member_shots", ("nonmember_shots",), ""),
     (
@@ -613,6 +632,8 @@ class Settings(
         if not isinstance(values, dict):
             return values
         values = dict(values)
+        if values.get("dataset") is not None:
+            values.setdefault("input", values["dataset"])  # until its files are located
         if values.get("preset") == "samia":
             values.setdefault("word_rule", "space")
         if values.get("preset") in ("min-k", "spv"):
@@ -661,16 +682,18 @@ class Settings(
         cls, value: tuple[str, ...] | str | None, info: ValidationInfo
     ) -> tuple[str, ...] | str | None:
         """Look attacks up, unless the context says that their code has not been loaded."""
-        from mia_batch.attacks import get
+        from mia_batch.attacks import names, resolve
+        from mia_batch.attacks.families import meant
 
         if value is None:
             return None
         if not value:
             raise ValueError("name at least one attack; `mia-batch attacks` lists them")
-        several = dict.fromkeys([value] if isinstance(value, str) else value)
-        if not (info.context and info.context["unknown attacks"]):
-            several = dict.fromkeys(get(name).name for name in several)
-        return next(iter(several)) if isinstance(value, str) else tuple(several)
+        stays, known = info.context and info.context["unknown attacks"], names()
+        several = [value] if isinstance(value, str) else value
+        full = (meant(each, known) or ((each,) if stays else resolve(each)) for each in several)
+        found = tuple(dict.fromkeys(name for names in full for name in names))
+        return found[0] if isinstance(value, str) else found
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -770,7 +793,8 @@ class Settings(
             return copy_of(self.out)
         if self.out is not None:
             return Path(self.out)
-        return Path("runs") / f"{_file_name(self.input)}-{_file_name(self.model)}"
+        name = re.sub("[:/]", "_", self.dataset) if self.dataset else _file_name(self.input)
+        return Path("runs") / f"{name}-{_file_name(self.model)}"
 
     @property
     def evidence_values(self) -> dict[str, Any]:
@@ -904,6 +928,11 @@ def load_settings(options: Mapping[str, object], *, use_config: bool = True) -> 
     if path is not None:
         given = _read_config(path) | given | {"config": path}
     settings = _validated(given, path, stored="attacks_from" in given)
+    if settings.dataset is not None and settings.input == given.get("dataset"):
+        from mia_batch.known import find_set
+
+        given = {**given, "input": find_set(settings.dataset).locate()}
+        settings = _validated(given, path, stored="attacks_from" in given)
     if settings.attacks_from is None:
         return settings
     from mia_batch.attacks import load_file

@@ -11,8 +11,19 @@ from benches import power_report
 from mkdocs.exceptions import PluginError
 
 import mia_batch
-from docs.generate import attacks, figures, hooks, markdown, python, rooms, settings, tables
+from docs.generate import (
+    attacks,
+    figures,
+    hooks,
+    markdown,
+    published,
+    python,
+    rooms,
+    settings,
+    tables,
+)
 from mia_batch.attacks import families, names
+from mia_batch.known import find_set, named_sets
 from mia_batch.settings import PARTS, Settings
 
 REPOSITORY = Path(__file__).parents[2]
@@ -156,3 +167,34 @@ def test_links_to_elsewhere_are_no_loads():
 
 def test_the_readme_is_for_five_minutes():
     assert len((REPOSITORY / "README.md").read_text(encoding="utf-8").splitlines()) <= 200
+
+
+def test_published_figures_are_of_attacks_and_sets_that_there_are():
+    listed = {each["attack"] for page in published.FIGURES["tables"] for each in page["rows"]}
+    assert listed <= {*names()}
+    assert listed == {*published.FIGURES["differences"]}
+    for page in published.FIGURES["tables"]:
+        assert {len(each["figures"]) for each in page["rows"]} == {len(page["sets"])}
+        words = page["command"].split()
+        asked = words[words.index("--attacks") + 1].split(",")
+        assert {*asked} == {each["attack"] for each in page["rows"]}
+        assert find_set(words[words.index("--dataset") + 1]).paper.startswith("Shi et al. 2024")
+    found = rows(published.sections())
+    assert found["*no model at all*"][1:] == ["", "0.99", "0.99", "", "measured here"]
+    assert found["SaMIA"][1:] == ["0.53", "0.55", "0.60", "0.71", "not run here"]
+
+
+def test_each_family_of_named_sets_and_each_known_model_has_a_row():
+    assert len(rows(published.known_sets())) == 2 + len(
+        {each.title for each in named_sets().values()}
+    )
+    assert "no text later than 2020-12-31 (the Pile was published then)" in published.known_models()
+
+
+def test_the_version_to_cite_is_the_one_of_the_package():
+    cited = (REPOSITORY / "CITATION.cff").read_text(encoding="utf-8").splitlines()
+    cargo = tomllib.loads((REPOSITORY / "Cargo.toml").read_text(encoding="utf-8"))
+    version = cargo["workspace"]["package"]["version"]
+    assert {f"version: {version}", "  - name: The mia-batch authors"} <= {*cited}
+    changes = (REPOSITORY / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert f"## [{version}]" in changes

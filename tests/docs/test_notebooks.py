@@ -6,6 +6,7 @@ import json
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -52,11 +53,11 @@ def hostile_run(tmp_path_factory):
     """A run of a table of Python whose only document has markup for a name."""
     words = [f"word{n}" for n in range(60)]
     texts = pl.DataFrame({"document_id": [HOSTILE], "text": [" ".join(words)]})
-    halves = {"prefix": [], "candidate": []}
+    halves: dict[str, list[str]] = {"prefix": [], "candidate": []}
     for start in range(0, 60, 20):
         halves["prefix"].append(" ".join(words[start : start + 10]))
         halves["candidate"].append(" ".join(words[start + 10 : start + 20]))
-    made = {"recording": {"samples_from": halves}, "texts": {"window_words": 20}}
+    made: dict[str, Any] = {"recording": {"samples_from": halves}, "texts": {"window_words": 20}}
     out = tmp_path_factory.mktemp("hostile") / "run"
     return mia_batch.audit(texts, out=out, **made), texts, made
 
@@ -118,7 +119,7 @@ class Line:
 
 def test_progress_in_a_notebook_is_one_line(monkeypatch):
     clock, line, lines = [0.0], Line(), []
-    monkeypatch.setattr(observer.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
 
     def display(_data, *, raw, display_id):
         assert raw

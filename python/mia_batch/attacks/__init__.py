@@ -9,7 +9,6 @@ import runpy
 import traceback
 from collections.abc import Collection
 from dataclasses import replace
-from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 
@@ -18,6 +17,7 @@ import polars as pl
 from mia_batch.attacks import from_logprobs, from_samples
 from mia_batch.attacks.apply import check_alone, find_unscored, score, score_by
 from mia_batch.attacks.attack import COMBINATION, Attack
+from mia_batch.attacks.families import meant, suggestion
 from mia_batch.errors import MiaBatchError, SettingsError
 from mia_batch.plugins import every
 from mia_batch.targets import Preset
@@ -31,6 +31,7 @@ __all__ = [
     "load_file",
     "names",
     "register",
+    "resolve",
     "score",
     "score_by",
 ]
@@ -177,16 +178,34 @@ def _formula(attack: Attack) -> tuple[object, ...]:
     return expr, attack.evidence, attack.reads, attack.logprobs, attack.whole_candidates
 
 
-def get(name: str) -> Attack:
-    """Look an attack up; an unknown name raises `SettingsError` with the nearest ones."""
-    known = _known()
-    if name not in known:
-        near = get_close_matches(name, known) or ["samia_matched_v1", "samia_v1"]
+def resolve(name: str) -> tuple[str, ...]:
+    """Return the full names that a name stands for.
+
+    Besides the names of attacks there are those of families (``min-k++``, `attacks.families`) and
+    of papers (``Min-K%++``); case and punctuation are forgiven, and a version may be left out. An
+    unknown name raises `SettingsError` with the nearest one.
+
+    >>> resolve("Min-K%++"), resolve("samia_matched")
+    (('min_k_plus_plus_20_v1',), ('samia_matched_v1',))
+    """
+    known = names()
+    if not (found := meant(name, known)):
+        near = suggestion(name, known)
         raise SettingsError(
-            f"there is no attack {name!r}; the nearest names are "
-            f"{', '.join(near)}, and `mia-batch attacks` lists all"
+            f"there is no attack {name!r}{near and f'; {near}'}"
+            f"{' ' if near else '; '}`mia-batch attacks` lists them"
         )
-    return known[name]
+    return found
+
+
+def get(name: str) -> Attack:
+    """Look one attack up, by any name that `resolve` knows."""
+    first, *others = resolve(name)
+    if others:
+        raise SettingsError(
+            f"{name!r} stands for several attacks: name one of {first}, {others[0]}, ..."
+        )
+    return _known()[first]
 
 
 def defaults(preset: Preset, evidence: Collection[str] = ("samples",)) -> tuple[str, ...]:

@@ -19,11 +19,19 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from mia_batch.cli.help import (
+    TopicCommand,
+    TopicGroup,
+    complete_attacks,
+    complete_help,
+    complete_runs,
+    overview,
+    short_help_option,
+)
 from mia_batch.cli.options import (
     ABOVE_0,
     PATH,
     NumberRange,
-    TopicGroup,
     console_of,
     given,
     observing,
@@ -121,27 +129,6 @@ def command_line() -> list[str]:
     return [name if in_path else script, *sys.argv[1:]]
 
 
-_EPILOG = """\b
-Examples:
-  mia-batch --input corpus.parquet --model MODEL
-  mia-batch --input books/ --model MODEL --max-windows-per-document 50
-  mia-batch --input books/ --model MODEL --out RUN --shard 3/8
-  mia-batch score runs/corpus-MODEL --attacks-from mine.py
-  mia-batch report runs/corpus-MODEL --format md
-  mia-batch show runs/corpus-MODEL TARGET_ID
-  mia-batch verify runs/corpus-MODEL
-  mia-batch finetune --base MODEL --data texts.parquet --out TUNED
-  mia-batch invert --data texts.parquet --embedder MODEL --out INVERTED
-  mia-batch paraphrase --input passages.parquet --model MODEL --out PARAPHRASED
-  mia-batch plan --asked 27 --members 10 --auc 0.95 --level group
-  mia-batch build-set --documents dated.parquet --cutoff 2023-01-01 --out SETS
-  mia-batch privacy --base MODEL --data texts.parquet --task generation --out PRIVACY
-  mia-batch compare runs/corpus-BEFORE runs/corpus-AFTER --retrained runs/corpus-RETRAINED
-  mia-batch attacks
-  mia-batch demo
-"""
-
-
 def main() -> None:
     """Run ``mia-batch``; exit 0 when done, 2 on a wrong request, 1 on anything else."""
     _prepare_streams()
@@ -196,18 +183,32 @@ def _fail(message: str, status: int) -> NoReturn:
 @click.group(
     cls=TopicGroup,
     invoke_without_command=True,
-    epilog=_EPILOG,
-    context_settings={"show_default": True},
+    context_settings={
+        "show_default": True,
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 100,
+    },
 )
 @settings_options()
-@click.option("--dry-run", is_flag=True, help="Show settings, targets and decode budget; stop.")
+@click.option("--dry-run", is_flag=True, help="Say what would be asked, and ask nothing.")
+@option(
+    *("tokens-per-second", NumberRange(min=0, min_open=True), "X"),
+    "Speed of the model, from which --dry-run tells how long it takes.",
+)
+@short_help_option
 @click.version_option(package_name="mia-batch")
 @click.pass_context
-def command(context: click.Context, /, *, dry_run: bool, **options: object) -> None:
-    """Audit which texts a language model remembers.
+def command(
+    context: click.Context,
+    /,
+    *,
+    dry_run: bool,
+    tokens_per_second: float | None,
+    **options: object,
+) -> None:
+    """Say which texts a language model remembers; the same command again goes on.
 
-    Sample the model's continuations of the corpus' texts, compare them with the true ones, and say
-    which texts the model remembers. The same command again goes on where the run stopped.
+    `mia-batch audit INPUT` and `mia-batch --input INPUT` are the same.
     """
     chosen = given(options)
     if context.invoked_subcommand is not None:
@@ -217,16 +218,60 @@ def command(context: click.Context, /, *, dry_run: bool, **options: object) -> N
             )
         return
     if not chosen and not dry_run and len(sys.argv) == 1:
-        click.echo(context.get_help())
+        click.echo(overview(context), nl=False)
         return
+    _audit(chosen, dry_run=dry_run, speed=tokens_per_second)
+
+
+def _audit(chosen: dict[str, Any], *, dry_run: bool, speed: float | None) -> None:
+    if speed is not None and not dry_run:
+        raise click.UsageError("--tokens-per-second is about --dry-run; give that, too")
     settings = load_settings(chosen)
     if dry_run:
         from mia_batch.cli.show import show_plan
         from mia_batch.pipeline import plan
 
-        show_plan(plan(settings), settings, console_of(stderr=False))
+        rows: list[tuple[str, str]] = []
+        try:
+            with observing() as observer:
+                rows.extend(plan(settings, speed=speed, observer=observer))
+        finally:  # of a refusal, what is known by then comes before it
+            if rows:
+                show_plan(rows, settings, console_of(stderr=False))
         return
     audit_and_show(settings)
+
+
+def audit(
+    *, texts: str | None, dry_run: bool, tokens_per_second: float | None, **options: object
+) -> None:
+    """Ask a model about the texts of INPUT, and say which ones it remembers.
+
+    INPUT is a file, a folder or a glob of texts. The same command again goes on where it stopped.
+    """
+    chosen = given(options)
+    if texts is not None and "input" in chosen:
+        raise click.UsageError("give INPUT or --input INPUT, not both")
+    _audit(chosen | given({"input": texts}), dry_run=dry_run, speed=tokens_per_second)
+
+
+_texts = click.Argument(["texts"], metavar="[INPUT]", required=False, type=PATH)
+command.add_command(
+    TopicCommand(
+        "audit",
+        params=[_texts, *(each for each in command.params if each.name != "version")],
+        callback=audit,
+        help=audit.__doc__,
+    )
+)
+
+
+@command.command("help", context_settings={"ignore_unknown_options": True})
+@click.argument("about", metavar="[TOPIC]", nargs=-1, shell_complete=complete_help)
+@click.pass_context
+def help_(context: click.Context, /, about: tuple[str, ...]) -> None:
+    """Describe a command, a topic of settings or a setting; without TOPIC list them."""
+    click.echo(command.about(context.find_root(), " ".join(about)).rstrip())
 
 
 def audit_and_show(settings: Settings) -> None:
@@ -267,7 +312,7 @@ def _show_run(run: Run) -> None:
     show_run(run, console_of(stderr=False))
 
 
-_run_argument = click.argument("place", type=place_of, metavar="RUN")
+_run_argument = click.argument("place", type=place_of, metavar="RUN", shell_complete=complete_runs)
 
 
 @command.command("score")
@@ -286,16 +331,29 @@ def score(place: Path | str, **options: object) -> None:
 
 
 @command.command("attacks")
-@click.argument("name", required=False)
+@click.argument("name", metavar="[NAME]", required=False, shell_complete=complete_attacks)
 def attacks(name: str | None) -> None:
-    """List the attacks, a line for each family, or show one: formula, source, what it needs."""
-    from mia_batch.attacks import get, names
+    """List the families of attacks, or show one: formula, source, what it needs and costs."""
+    from mia_batch.attacks import get, names, resolve
     from mia_batch.cli.show import show_attack, show_attacks
 
     if name is None:
-        show_attacks(map(get, names()), console_of(stderr=False))
+        show_attacks(names(), console_of(stderr=False))
     else:
-        show_attack(get(name), console_of(stderr=False))
+        show_attack(get(resolve(name)[0]), console_of(stderr=False))
+
+
+@command.command("datasets")
+@click.argument("name", required=False)
+def datasets(name: str | None) -> None:
+    """List the data sets that --dataset knows by name, or show one: where, licence, labels."""
+    from mia_batch.cli.show import show_set, show_sets
+    from mia_batch.known import find_set, named_sets
+
+    if name is None:
+        show_sets(named_sets().values(), console_of(stderr=False))
+    else:
+        show_set(find_set(name), console_of(stderr=False))
 
 
 _HOW_TO_ASK = ("base_url", "api_key_env", "engine_arg")
@@ -333,20 +391,27 @@ def verify(
 
 @command.command("show")
 @_run_argument
-@click.argument("target_id")
+@click.argument("passage", required=False)
 @click.option("--again", is_flag=True, help="Draw its samples again with the model, and compare.")
 @settings_options(*_HOW_TO_ASK)
-def show(place: Path | str, target_id: str, *, again: bool, **options: object) -> int:
-    """Show what the model answered about one target, next to the true text.
+def show(place: Path | str, passage: str | None, *, again: bool, **options: object) -> int:
+    """List the strongest passages of a run, or show what the model answered about one.
 
-    The beginning of TARGET_ID suffices where no other target begins so.
+    PASSAGE is a number of that list, a document and a window ("moby_dick window 12"), or the
+    beginning of a target_id.
     """
-    from mia_batch.cli.show import find_target, show_answers, show_target
+    from mia_batch.cli.passages import find_target
+    from mia_batch.cli.show import show_answers, show_passages, show_target
     from mia_batch.pipeline import Run
     from mia_batch.pipeline.stages.questions import answers_of
 
     run, console = Run(place), console_of(stderr=False)
-    target = find_target(run, target_id)
+    if passage is None:
+        if again:
+            raise click.UsageError("--again needs a PASSAGE")
+        show_passages(run, console)
+        return 0
+    target = find_target(run, passage)
     answers = answers_of(run, target)
     show_target(run, target, console)
     show_answers(answers, target, run, console)
@@ -433,8 +498,18 @@ def _with_suffix(_: click.Context, option: click.Parameter, path: Path | None) -
 
 
 @command.command("compare")
-@click.argument("folders", type=place_of, metavar="RUN RUN...", nargs=-1, required=True)
-@option("attack", str, "NAME", "Whose scores.  [default: the primary attack]")
+@click.argument(
+    "folders",
+    type=place_of,
+    metavar="RUN RUN...",
+    nargs=-1,
+    required=True,
+    shell_complete=complete_runs,
+)
+@option(
+    *("attack", str, "NAME", "Whose scores.  [default: the primary attack]"),
+    shell_complete=complete_attacks,
+)
 @option(
     *("retrained", place_of, "RUN"),
     "Run of a model that never saw the texts: how much has unlearning removed?",

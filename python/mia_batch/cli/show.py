@@ -4,20 +4,32 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from os.path import commonprefix
+from dataclasses import asdict
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
+from rich.padding import Padding
 
+from mia_batch.attacks import get, names
+from mia_batch.attacks.families import FAMILIES, family_of, members
 from mia_batch.cli.options import figure, limits, plain, table_of
+from mia_batch.cli.passages import passage_table
 from mia_batch.diagnostics.preflight import count_reasons
-from mia_batch.errors import RunFolderError, SettingsError
 from mia_batch.kernels import pair_features
-from mia_batch.pipeline.finished import REPORT, answer_of, attacks_of, books_of
+from mia_batch.pipeline.finished import (
+    REPORT,
+    answer_of,
+    attacks_of,
+    books_of,
+    changed_settings,
+)
 from mia_batch.pipeline.stages.judging import conclusions
+from mia_batch.pipeline.stages.questions import VIEWS
 from mia_batch.places import is_url
+from mia_batch.prompts import SHADOW
 from mia_batch.report.answer import shaded
-from mia_batch.settings import stored_settings
+from mia_batch.settings import load_settings, stored_settings
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,45 +37,90 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from mia_batch.attacks import Attack
+    from mia_batch.known import NamedSet
     from mia_batch.pipeline import Run
     from mia_batch.pipeline.custody import Checked
     from mia_batch.settings import Settings
 
 
-_TOP = 10
 _MOST_ROWS = 20
 _NAME_SHOWN = 24
 _WIDTH_OF_COSTS = 100
 _LEAST_WIDTH = 80  # tables are made for; a narrower terminal breaks their lines
-_WIDTH_OF_NAMES = 56
 
 
-def show_attacks(attacks: Iterable[Attack], console: Console) -> None:
-    """List attacks, those of one paper that need the same on one line."""
-    alike: dict[tuple[str, str], list[str]] = {}
-    for attack in attacks:
-        key = attack.source.partition(",")[0].partition(" (")[0], needs(attack)
-        alike.setdefault(key, []).append(attack.name.removesuffix("_v1"))
-    rows = [(line, *key) for key, names in alike.items() for line in _patterns(names)]
-    width = max(len(line) for line, _, _ in rows)
-    for line, source, needed in rows:
-        console.print(plain(f"{line:{width}}  {needed:17}  {source}"), soft_wrap=True)
+_UNITS = {"probe": "words", "choice": "answers", "continuation": "samples"}
+"""What an answer is; log-probabilities of any view take a pass."""
+
+
+def show_attacks(names: Iterable[str], console: Console) -> None:
+    """List families of attacks, and what came from elsewhere attack by attack."""
+    names = [*names]
+    rows = [("family", "in papers", "asks a text", "stands for", "needs")]
+    for family in FAMILIES:
+        first, n = family.default[0], len(members(family, names))
+        stands = first if n == 1 else f"{len(family.default)} of {n}: {first}"
+        asked, needed = _cost(get(first))
+        rows.append((family.name, "".join(family.papers[:1]), asked, stands, needed))
+    for name in (name for name in names if family_of(name) is None):
+        asked, needed = _cost(get(name))
+        rows.append((name, "", asked, name, needed))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (f"{cell:{width}}" for cell, width in zip(row, widths, strict=True))
+        console.print(plain("  ".join(cells).rstrip()), soft_wrap=True)
     console.print(
-        "\n{,_max} stands for nothing or _max; names end with _v1 where no version is shown.",
+        "\n--attacks takes families, names in papers and full names: --attacks min-k++,ReCaLL\n"
+        "mia-batch attacks min-k shows what else is in a family, and the formula and its source.",
         highlight=False,
     )
-    console.print("mia-batch attacks NAME shows its formula, its source and what it needs.")
+
+
+def _cost(attack: Attack) -> tuple[str, str]:
+    """Say what an attack asks about a text at the default settings, and what it needs."""
+    settings = load_settings({"input": "-", "model": "-"}, use_config=False)
+    asked: dict[str, int] = {}
+    for kind in ("samples", "logprobs"):
+        for model, view in attack.reads_of(kind):
+            made = VIEWS[view](settings)
+            unit = _UNITS[view] if kind == "samples" else "passes"
+            unit = "by each shadow model" if model == SHADOW else unit
+            asked[unit] = asked.get(unit, 0) + made.get("n", 1) * made.get("samples", 1)
+    counts = (f"{n} {'pass' if (n, unit) == (1, 'passes') else unit}" for unit, n in asked.items())
+    wanted = (names.replace("_", "-").split("|") for names in attack.settings)
+    flags = (" or ".join(f"--{name}" for name in names) for names in wanted)
+    return " + ".join(counts) or "nothing", ", ".join((needs(attack), *flags))
+
+
+def show_sets(sets: Iterable[NamedSet], console: Console) -> None:
+    """List data sets, those of one family below its title."""
+    for title, family in groupby(sets, lambda each: each.title):
+        console.print(plain(title), style="bold", soft_wrap=True)
+        console.print(Padding(plain(", ".join(each.name for each in family)), (0, 0, 0, 2)))
+    console.print("\nmia-batch datasets NAME shows where one is, its licence and its labels.")
+
+
+def show_set(named: NamedSet, console: Console) -> None:
+    """Show the record of a data set, and why what is missing there is missing."""
+    facts = {name: each for name, each in asdict(named).items() if name != "unknown" and each}
+    facts |= {name: f"unknown: {why}" for name, why in named.unknown.items() if name not in facts}
+    for name, each in facts.items():
+        shown = ", ".join(f"{k} = {v}" for k, v in each.items()) if isinstance(each, dict) else each
+        console.print(plain(f"{name.replace('_', ' '):16}  {shown}"), soft_wrap=True)
+    console.print("\nTo use it:", plain(f"mia-batch --dataset {named.name} --model MODEL"))
 
 
 def show_attack(attack: Attack, console: Console) -> None:
     """Show one attack whole."""
     reads = ", ".join(f"{view} by the {model} model" for model, view in attack.reads)
+    asked, needed = _cost(attack)
     facts = {
         "attack": attack.name,
+        **_about_family(attack),
         "source": attack.source,
-        "needs": needs(attack),
+        "needs": needed,
+        "asks": f"{asked} a text",
         "reads": reads and f"{reads}; columns {', '.join(attack.columns)}",
-        "settings": ", ".join(attack.settings).replace("|", " or "),
         "null": f"where less than {attack.least:.0%} came back, or {attack.undefined}",
         "higher": "more likely a member",
         "formula": attack.formula or str(attack.expr),
@@ -71,48 +128,16 @@ def show_attack(attack: Attack, console: Console) -> None:
     _print_whole(table_of(rows=(fact for fact in facts.items() if fact[1])), console)
 
 
-def _patterns(names: list[str]) -> Iterator[str]:
-    """Write names as lines of few patterns, such as ``samia{,_precision}{,_n2}``."""
-    line = ""
-    while names:
-        sizes = range(len(names), 1, -1)
-        finders = (_product, _endings, _words)
-        found = ((size, find(names[:size])) for find in finders for size in sizes)
-        several = ((size, pattern) for size, pattern in found if pattern)
-        size, pattern = next(several, (1, names[0]))
-        names = names[size:]
-        if line and len(line) + len(pattern) > _WIDTH_OF_NAMES:
-            yield line
-            line = ""
-        line += f", {pattern}" if line else pattern
-    yield line
-
-
-def _product(names: list[str]) -> str:
-    """Write names that are each of some stems with each of some endings; "" if they are not."""
-    for n in range(2, len(names)):
-        stems = names[::n]
-        endings = [name.removeprefix(stems[0]) for name in names[:n]]
-        if names == [stem + ending for stem in stems for ending in endings]:
-            stem = _endings(stems) or _words(stems)
-            return stem and stem + _braces(endings)
-    return ""
-
-
-def _endings(names: list[str]) -> str:
-    """Write names that begin with the first; "" if they do not."""
-    endings = [name.removeprefix(names[0]) for name in names]
-    return names[0] + _braces(endings) if commonprefix(names) == names[0] else ""  # noqa: RUF071 - of letters: no paths
-
-
-def _words(names: list[str]) -> str:
-    """Write names that begin with the same words; "" if they do not."""
-    common = commonprefix(names).rpartition("_")[0]  # noqa: RUF071 - of letters: no paths
-    return common and f"{common}_" + _braces([name[len(common) + 1 :] for name in names])
-
-
-def _braces(endings: list[str]) -> str:
-    return f"{{{','.join(endings)}}}"
+def _about_family(attack: Attack) -> dict[str, str]:
+    """Say what the family of an attack is called and stands for, and what else is in it."""
+    if (family := family_of(attack.name)) is None:
+        return {}
+    others = [name for name in members(family, names()) if name != attack.name]
+    return {
+        "family": f"{family.name}, which stands for {', '.join(family.default)}",
+        "in papers": ", ".join(family.papers),
+        "others": ", ".join(others),
+    }
 
 
 def _print_whole(table: Table | str, console: Console) -> None:
@@ -127,21 +152,18 @@ def needs(attack: Attack) -> str:
         return "scores"
     if attack.evidence == "samples":
         named = "whole samples" if attack.whole_candidates else "samples"
-        return "both kinds" if attack.logprobs else named
+        return f"{named} and log-probabilities" if attack.logprobs else named
     full = {"vocabulary_mean", "vocabulary_variance", "rank", "support_mass"}
     return "full distribution" if full.intersection(attack.columns) else "log-probabilities"
 
 
 def show_plan(plan: Iterable[tuple[str, str]], settings: Settings, console: Console) -> None:
-    """Show resolved settings, less those that are not set, then what is left to do."""
-    resolved = {"config": settings.config} | settings.model_dump(mode="json")
-    resolved["out"] = str(settings.place)
-    rows: list[Iterable[object]] = [
-        (name, ", ".join(map(str, value)) if isinstance(value, list) else value)
-        for name, value in resolved.items()
-        if value is not None and value != {}
-    ]
-    console.print(table_of(rows=[*rows, (), *plan]), highlight=False)
+    """Show what is left to do, then the settings that are not the defaults."""
+    given = [(name, " ".join(values) or "yes") for name, values in changed_settings(settings)]
+    if settings.out is None:
+        given.append(("--out", str(settings.place)))
+    last = ("", "All other settings have their defaults; run.json will name them.")
+    console.print(table_of(rows=[*plan, (), *given, last]), highlight=False)
 
 
 def show_run(run: Run, console: Console) -> None:
@@ -164,7 +186,7 @@ def show_run(run: Run, console: Console) -> None:
     elif books.height:
         _print_whole(_book_table(books, width), console)
     else:
-        _print_whole(_top_table(run, width), console)
+        show_passages(run, console)
     console.print()
     for sentence in conclusions(run, settings, manifest.made["scores"]["attacks"]):
         console.print(plain(sentence), highlight=False)
@@ -266,49 +288,6 @@ def _share_of(row: Mapping[str, Any]) -> str:
     return f"{row['share']:.0%} ({row['share_low']:.0%} to {row['share_high']:.0%})"
 
 
-def _top_table(run: Run, width: int) -> Table | str:
-    """Lay out the highest scores; the text takes what is left of the width."""
-    attack = run.manifest.made["scores"]["attacks"][0]
-    highest = (
-        run.scan("scores")
-        .filter(pl.col(attack).is_not_null(), role="target")
-        .top_k(_TOP, by=[attack, "target_id"])
-        .collect(engine="streaming")
-    )
-    texts = (
-        run.scan("targets")
-        .filter(pl.col("target_id").is_in(highest["target_id"].implode()))
-        .select("target_id", "target")
-        .collect(engine="streaming")
-    )
-    top = highest.join(texts, on="target_id", how="left").sort(attack, "target_id", descending=True)
-    if top.is_empty():
-        return "no target has a score"
-    columns: dict[str, list[Any]] = {
-        "score": [f"{score:.3f}" for score in top[attack]],
-        "document": top["document_id"].fill_null(top["target_id"]).to_list(),
-        "group": top["group"].fill_null("").to_list(),
-        "window": top["window_index"].to_list(),
-        "text": [" ".join(text.split()) for text in top["target"]],
-    }
-    if top["group"].count() == 0:
-        del columns["group"]
-    if not top["window_index"].cast(pl.Boolean).any():
-        del columns["window"]
-    table = table_of(title=f"highest {attack}", title_justify="left", show_header=True)
-    left = width
-    for heading, values in columns.items():
-        cells = [plain(value) for value in values]
-        for cell in cells:
-            cell.truncate(left if heading == "text" else _NAME_SHOWN, overflow="ellipsis")
-        left -= max(len(heading), *(cell.cell_len for cell in cells)) + 2
-        table.add_column(heading, no_wrap=True)
-        columns[heading] = cells
-    for row in zip(*columns.values(), strict=True):
-        table.add_row(*row)
-    return table
-
-
 _MOST_SHOWN = 4000  # characters of one text
 _ROUND_A_DIFFERENCE = 60  # characters
 _MARKS = ("⟦", "⟧")
@@ -358,21 +337,15 @@ def _excerpt(row: dict[str, Any], column: str) -> str:
     return f"from character {start:,}: {row[column][start : first + _ROUND_A_DIFFERENCE]!r}"
 
 
-def find_target(run: Run, beginning: str) -> pl.DataFrame:
-    """Find the one target whose identifier begins so."""
-    if "scores" not in run.manifest.made:
-        raise RunFolderError(
-            f"{run.folder} has no scores yet; give the audit's command again, which goes on"
-        )
-    begins = pl.col("target_id").str.starts_with(beginning.lower())
-    found = run.scan("targets").filter(begins).head(2).collect(engine="streaming")
-    if found.height == 1:
-        return found
-    if found.is_empty():
-        raise SettingsError(f"{run.folder} has no target whose target_id begins with {beginning!r}")
-    both = " and ".join(found["target_id"])
-    raise SettingsError(
-        f"several targets begin with {beginning!r}, such as {both}; give more of it"
+def show_passages(run: Run, console: Console) -> None:
+    """List the strongest passages, and say how one is shown."""
+    _print_whole(passage_table(run, max(console.width, _LEAST_WIDTH)), console)
+    console.print(
+        f"mia-batch show {run.folder} NUMBER shows one next to the true text; so does a document "
+        'with its window, such as "moby_dick window 12".',
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
     )
 
 

@@ -468,7 +468,8 @@ def _next_record(reader: _csv.Reader) -> list[str] | None:
         csv.field_size_limit(before)
 
 
-# JSON: an object per line, or an array of them; blank lines are skipped, a missing key is null.
+# JSON: an object or a text per line, or an array of them; blank lines are skipped, a missing key is
+# null.
 #
 # A first pass parses every record strictly and learns the columns; Polars then reads the rows with
 # these columns, so that the first rows do not decide what type a column has. ``NaN`` and
@@ -542,6 +543,9 @@ def _json_records(file: SourceFile, reading: Reading) -> Iterator[_JsonRecord]:
         if b"NaN" in record or b"Infinity" in record:
             with suppress(ValueError):  # which the strict parser will say
                 record = to_json(from_json(record), inf_nan_mode="null")  # noqa: PLW2901
+        if record.lstrip().startswith(b'"'):  # a text alone
+            with suppress(ValueError):
+                record = to_json({"text": from_json(record.strip())})  # noqa: PLW2901
         yield where, record
 
 

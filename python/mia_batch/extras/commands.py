@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import fields, replace
+from itertools import chain, groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +20,13 @@ from mia_batch.cli.options import (
     given,
     limits,
     observing,
+    option,
     path_option,
+    plain,
     recipe_options,
     seed_option,
     settings_options,
+    table_of,
     take,
     whole_numbers,
 )
@@ -44,7 +50,7 @@ if TYPE_CHECKING:
 @click.option("--revision", metavar="NAME", help="Hub revision of the base.")
 @path_option("data", "Texts; where they say who is a member, members alone are learnt.")
 @column_options(text="Column of the text.", member="Column of the membership.")
-@path_option("out", "The model.", is_place=True)
+@path_option("out", "Where the model is saved.", is_place=True)
 @recipe_options(
     "finetune",
     *("method", "epochs", "learning_rate", "batch_size", "max_tokens", "patience", "rank"),
@@ -88,10 +94,15 @@ def _epsilons(
 @click.option("--base", required=True, metavar="MODEL", help="Model to tune.")
 @click.option("--revision", metavar="NAME", help="Hub revision of the base.")
 @path_option("data", "Texts: files, or a task of GLUE, such as glue:sst2.")
-@path_option("out")
-@click.option("--task", required=True, type=click.Choice(["classification", "generation"]))
+@path_option("out", "Where models and results are written.")
+@click.option(
+    "--task",
+    required=True,
+    type=click.Choice(["classification", "generation"]),
+    help="What the model learns: the label of a text, or to write it.",
+)
 @column_options(
-    "text", target="Label of a text, or what answers it.", group="Texts that belong together."
+    "text", target="Column with the label of a text, or its answer.", group="Column of the group."
 )
 @click.option(
     *("--tuning", "tunings"),
@@ -111,8 +122,8 @@ def _epsilons(
 @recipe_options(
     "privacy", *RECIPE_FIELDS, learning_rate="1e-2 for prefix and prompt tuning, 1e-4 otherwise"
 )
-@_count("--shadows", 0, 16, most=512)
-@_count("--canaries", 0, 40, "Of each format.")
+@_count("--shadows", 0, 16, "Shadow models of each tuning, for LiRA.", 512)
+@_count("--canaries", 0, 40, "Canaries of each format that are learnt.")
 @_count("--repetitions", 1, 10, "The i-th canary is learnt i times as often.")
 @_count("--candidates", 2, 100, "Canaries of each format that are compared.")
 @click.option(
@@ -127,7 +138,7 @@ def _epsilons(
     help="Also give texts back from embeddings, by a decoder that is trained for it.",
 )
 @seed_option
-@click.option("--dry-run", is_flag=True, help="Say what would be trained, and start nothing.")
+@click.option("--dry-run", is_flag=True, help="Say what would be trained, and train nothing.")
 def privacy(*, canary_formats: Path | None, dry_run: bool, **options: Any) -> None:  # noqa: ANN401 - of the plan and the recipe
     """Tune a model with and without differential privacy, and attack it (PrivLM-Bench).
 
@@ -170,7 +181,7 @@ _DEFAULTS = {
     help="A checkpoint, or what sentence-transformers saved; an endpoint has --base-url.",
 )
 @click.option("--revision", metavar="NAME", help="Hub revision of the embedder.")
-@path_option("out", "The results.")
+@path_option("out", "Where the results are written.")
 @click.option(
     "--decoder", metavar="MODEL", help="Language model to start from.  [default: a small new one]"
 )
@@ -179,7 +190,7 @@ _DEFAULTS = {
     "--share",
     type=click.FloatRange(0, 1, min_open=True, max_open=True),
     default=0.4,
-    help="Of the texts that are auxiliary.",
+    help="Share of the texts that the decoder is trained on.",
 )
 @seed_option
 @settings_options(
@@ -232,7 +243,7 @@ def _show(figures: pl.DataFrame, console: Console) -> None:
 
 @click.command("build-set")
 @path_option("documents", "Documents with dates, or with labels.")
-@path_option("out", "The sets.", is_place=True)
+@path_option("out", "Where the sets are written.", is_place=True)
 @click.option(
     "--cutoff",
     type=click.DateTime(["%Y-%m-%d"]),
@@ -252,7 +263,7 @@ def _show(figures: pl.DataFrame, console: Console) -> None:
     callback=lambda _context, _option, value: [part.strip() for part in value.split(",")],
     default="original",
     metavar="NAME,NAME",
-    help="Some of original, paraphrased, concatenated.",
+    help="Kinds of texts to make: some of original, paraphrased, concatenated.",
 )
 @click.option(
     "--repair/--no-repair",
@@ -265,8 +276,8 @@ def _show(figures: pl.DataFrame, console: Console) -> None:
     member="Column of true/false, without a cutoff.",
     label="Column of 1/0, without a cutoff.",
     group=None,
-    source="Pairs are of one source.",
-    paraphrase="Paraphrases of whole documents.",
+    source="Column of the source; pairs are of one source.",
+    paraphrase="Column with paraphrases of whole documents.",
 )
 @seed_option
 def build_set(*, cutoff: datetime | None, **options: Any) -> None:  # noqa: ANN401 - of `build`
@@ -294,7 +305,7 @@ def build_set(*, cutoff: datetime | None, **options: Any) -> None:  # noqa: ANN4
     *(ColumnSettings, ClusterSettings, EndpointSettings, "retry_failed"),
     without=("prefix_column", "reference_column", "shard", "chat_instruction", "tokenizer"),
 )
-@path_option("out", "The paraphrases.", is_place=True)
+@path_option("out", "Where the paraphrases are written.", is_place=True)
 @_count("--samples", 3, 3, "Answers of each text; three must differ from it and each other.", 1000)
 @click.option("--dry-run", is_flag=True, help="Show texts, tokens and cost; stop.")
 def paraphrase(*, dry_run: bool, **options: object) -> None:
@@ -336,3 +347,72 @@ def demo(goes_on: list[str], /, *, folder: Path, fresh: bool) -> None:
         goes_on.remove("--fresh")
     console.print(f"mia-batch --config {prepared.config}", style="bold", highlight=False)
     audit_and_show(load_settings({"config": prepared.config}))
+
+
+@click.command("bench")
+@option("model", str, "MODEL", "What is measured.  [default: a tiny model with random weights]")
+@option("input", str, "PATH", "Texts, labelled for a table of attacks.  [default: Python's manual]")
+@_count("--texts", 1, 1_000_000, "Texts that the forecast is for.")
+@option(
+    "gpu-hour-price", NumberRange(0), "X", "Price of an hour of this machine, for the forecast."
+)
+@option("minutes", NumberRange(0.5, 600), "X", "Time for all of it.", default=5.0)
+@option(
+    "json",
+    click.Path(allow_dash=True),
+    "FILE",
+    "Add a line of JSON for each figure; - prints them.",
+)
+def bench(*, json: str | None, **options: Any) -> None:  # noqa: ANN401 - of `bench`
+    """Measure this machine: speed next to bare engines, a small audit, a forecast.
+
+    What cannot be measured here is shown with the reason.
+    """
+    from json import dumps
+
+    from mia_batch.extras.bench import bench as measure
+
+    rows = []
+    with observing() as observer, ExitStack() as closing:
+        lines = None if json is None else closing.enter_context(click.open_file(json, "a", "utf-8"))
+        for row in measure(
+            options.pop("model"), options.pop("input"), observer=observer, **options
+        ):
+            rows.append(row)
+            if lines is not None:
+                lines.write(f"{dumps(row)}\n")
+                lines.flush()
+    _show_bench(rows, console_of(stderr=json == "-"))
+
+
+def _show_bench(rows: list[dict[str, Any]], console: Console) -> None:
+    """Print a table for each part, a line for each way, a column for each figure."""
+    first = rows[0]
+    of = ", ".join([first["cpu"], f"{first['cores']} cores", *first["gpus"]])
+    model = f"model {first['model']}"
+    if first["model"] == "toy":
+        model = "a toy with random weights, whose speed says nothing about your model"
+    console.print(plain(f"{of}; {model}; {first['texts']:,} texts"))
+    for part, of_part in groupby(rows, key=itemgetter("part")):
+        found: dict[str, dict[str, str]] = {}
+        reasons = []
+        for row in of_part:
+            if row["figure"] is None:
+                reasons.append(f"{part}: {row['way']}: not measured: {row['reason']}")
+                continue
+            shown = (
+                "-"
+                if row["value"] is None
+                else f"{row['value']:,.{2 if row['value'] < 100 else 0}f}"
+            )
+            ends = "" if row["low"] is None else f" ({limits(row)})"
+            found.setdefault(row["way"], {})[row["figure"].replace("_", " ")] = shown + ends
+        headings = [*dict.fromkeys(chain.from_iterable(found.values()))]
+        cells = (
+            (way, *(of_way.get(each, "") for each in headings)) for way, of_way in found.items()
+        )
+        if found:
+            console.print(table_of(part, *headings, right=headings, rows=cells))
+        for reason in reasons:
+            console.print(plain(reason), soft_wrap=True)
+        console.print()

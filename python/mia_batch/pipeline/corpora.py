@@ -26,6 +26,7 @@ from mia_batch.corpus import (
 )
 from mia_batch.errors import CorpusError, SettingsError
 from mia_batch.inference.yardstick import sort_levels
+from mia_batch.known import advice, find_set
 from mia_batch.metrics import find_slices
 from mia_batch.places import is_url
 from mia_batch.schemas import Documents, SetAside
@@ -104,6 +105,7 @@ class Corpora:
         return {
             **({"set_aside": sha256(left_out.encode()).hexdigest()} if left_out else {}),
             "input": digests.pop("input"),
+            **({"dataset": settings.dataset} if settings.dataset else {}),
             "columns": settings.columns,
             "max_windows_per_document": settings.max_windows_per_document,
             "reference_sets": {_ROLES[setting]: found for setting, found in digests.items()},
@@ -252,7 +254,16 @@ def open_corpora(settings: Settings) -> Corpora:
     if "yardstick" in sets:
         levels = sets["yardstick"].documents.select(pl.col("group").unique())
         sort_levels(levels.collect(engine="streaming")["group"])
-    asked = read_documents(settings.input, columns, reserved=reserved, **how)
+    if settings.dataset is None:
+        named, asked = None, read_documents(settings.input, columns, reserved=reserved, **how)
+    else:
+        named = find_set(settings.dataset)
+        own = {name for name in settings.columns if name in settings.model_fields_set}
+        given = {part: each for part, each in parts.items() if f"{part}_column" in own}
+        asked = named.read(settings.input, given, reserved=reserved, **how)
+        asked = named.check(asked, settings.dataset_sha256)
+    said = advice(settings.model, named, has_reference=settings.reference_model is not None)
+    asked = replace(asked, notes=(*asked.notes, *said))
     corpora = Corpora(input=asked, reference_sets=sets)
     _check_slices(settings.slice_by, corpora)
     return corpora

@@ -14,12 +14,14 @@ import polars as pl
 from markupsafe import escape
 
 from mia_batch.attacks import get, names
+from mia_batch.attacks.families import meant
 from mia_batch.corpus.files import KINDS
 from mia_batch.errors import MiaBatchError, RunFolderError, SettingsError
 from mia_batch.evidence.parts import Block, Work
 from mia_batch.evidence.request import EvidenceKind
 from mia_batch.inference.paired import compare_scores
 from mia_batch.kernels import RARITY_FIELDS
+from mia_batch.models.weights import cause_of
 from mia_batch.observer import Observer
 from mia_batch.pipeline.context import Audit, verdict_plan
 from mia_batch.pipeline.custody import described, record_file
@@ -31,10 +33,10 @@ from mia_batch.report.answer import answer, attack_rows, audited_books, shaded
 from mia_batch.report.html import Contents, as_csv, as_markdown, render
 from mia_batch.report.html.page import environment
 from mia_batch.report.paper import PaperColumn, paper_table
-from mia_batch.report.sentences import Known
+from mia_batch.report.sentences import Known, checks
 from mia_batch.schemas import Comparisons
 from mia_batch.settings import Settings, refuse_code, stored_settings
-from mia_batch.tables import digest, write_text
+from mia_batch.tables import READ_ERRORS, digest, is_sound, write_text
 from mia_batch.targets import cluster_names
 
 # What a run answers.
@@ -42,12 +44,16 @@ from mia_batch.targets import cluster_names
 
 def answer_of(run: Run) -> str:
     """Answer the question that a finished run was made for, in one sentence."""
-    manifest, settings = _finished(run), stored_settings(run.manifest.settings)
-    plan = verdict_plan(settings, manifest.made["scores"]["attacks"])
-    known = Known(run["metrics"], run.scan("verdicts"), run["findings"], plan)
+    manifest, known = _finished(run), _known(run)
     files = manifest.input.get("files") or [""]
     books = all(KINDS.get(Path(file).suffix.lower()) == "books" for file in files)
     return answer(known, run["rollup"], books=books)
+
+
+def _known(run: Run) -> Known:
+    settings, made = stored_settings(run.manifest.settings), run.manifest.made
+    plan = verdict_plan(settings, made["scores"]["attacks"])
+    return Known(run["metrics"], run.scan("verdicts"), run["findings"], plan)
 
 
 def books_of(run: Run) -> pl.DataFrame:
@@ -133,6 +139,7 @@ def report_of(run: Run, kind: Format = "html") -> str:
         tables=_tables(run),
         answer=answer_of(run),
         conclusions=[*conclusions(run, settings, attacks)],
+        checks=checks(_known(run)),
         primary=verdict_plan(settings, attacks).primary,
         command=shlex.join(_command(settings)),
         stamps=described(run.folder, root) if root else "",
@@ -146,6 +153,32 @@ def write_report(run: Run) -> Path:
     write_text(path, report_of(run))
     record_file(run, REPORT)
     return path
+
+
+_MOST_SHOWN = 10
+
+
+def has_report(audit: Audit) -> bool:
+    """Whether the report is there as it was recorded, or none is wanted."""
+    path = audit.run.folder / REPORT
+    known = audit.run.manifest.custody.get("files", {}).get(REPORT)
+    return not audit.settings.report or (path.is_file() and digest(path) == known)
+
+
+def try_report(run: Run) -> str | None:
+    """Write the report of a run whose tables are sealed; say why there is none, and go on."""
+    try:
+        write_report(run)
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # a library's panic is no Exception
+        if isinstance(error, READ_ERRORS) and not all(map(is_sound, run.folder.rglob("*.parquet"))):
+            raise
+        return (
+            f"the report could not be made ({cause_of(error)}); the tables of the run are whole, "
+            f"and `mia-batch report {run.folder}` tries again"
+        )
+    return None
 
 
 _MOST_SHOWN = 10
@@ -174,6 +207,12 @@ def first_screen(run: Run) -> str:
 
 def _command(settings: Settings) -> Iterator[str]:
     yield "mia-batch"
+    for option, values in changed_settings(settings):
+        yield from (option, *values)
+
+
+def changed_settings(settings: Settings) -> Iterator[tuple[str, list[str]]]:
+    """Yield the options that give the settings other than the defaults, with their values."""
     for name, value in settings.model_dump(mode="json").items():
         field, option = Settings.model_fields[name], f"--{name.replace('_', '-')}"
         if name == "config":  # what the file set follows
@@ -181,14 +220,14 @@ def _command(settings: Settings) -> Iterator[str]:
         if getattr(settings, name) == field.get_default(call_default_factory=True):
             continue
         if isinstance(value, bool):
-            yield option if value else option.replace("--", "--no-", 1)
+            yield (option if value else option.replace("--", "--no-", 1)), []
         elif isinstance(value, dict):
             for key, each in value.items():
-                yield from (option, f"{key}={json.dumps(each)}")
+                yield option, [f"{key}={json.dumps(each)}"]
         elif isinstance(value, list):
-            yield from (option, ",".join(map(str, value)))
+            yield option, [",".join(map(str, value))]
         elif value is not None:
-            yield from (option, str(value))
+            yield option, [str(value)]
 
 
 # Whether the scores of several runs can be compared.
@@ -205,7 +244,8 @@ def attack_of(runs: Sequence[Run], attack: str | None) -> str:
             raise RunFolderError(
                 f"{run.folder} is not finished; give the audit's command again, which goes on"
             )
-    chosen = attack or manifests[0].plan["primary"]
+    chosen: str = attack or manifests[0].plan["primary"]
+    chosen = next(iter(meant(chosen, names())), chosen)  # a family by its first default
     for run, manifest in zip(runs, manifests, strict=True):
         if attack is None and manifest.plan["primary"] != chosen:
             raise SettingsError(

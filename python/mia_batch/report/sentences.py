@@ -450,11 +450,11 @@ def null_audit_sentence(findings: pl.DataFrame) -> Iterator[str]:
     if found["value"] is None:
         yield f"The rates were not validated on these non-members: {found['reason']}."
         return
-    n = {name: row["value"] for name, row in of.items()}
+    n, noun = {name: row["value"] for name, row in of.items()}, _noun(findings, _subject(of))
     more = ": more than was promised" if found["verdict"] == "too_often" else ""
     yield (
         f"Of {n['n_audits']:,.0f} audits of non-members, {n['n_tests']:,.0f} drawn at random "
-        f"against {n['n_null']:,.0f} others, {found['value']:.1%} report any {_subject(of)} "
+        f"against {n['n_null']:,.0f} others, {found['value']:.1%} report any {noun} "
         f"({found['low']:.1%} to {found['high']:.1%}; at most {n['q']:.1%} are promised){more}; "
         f"{n['share_below_fpr']:.1%} of their p-values are at most {n['fpr']:g}. That checks the "
         "procedure on these scores, not whether the audited texts are like the non-members."
@@ -497,7 +497,8 @@ def placebo_sentence(findings: pl.DataFrame, verdict: str) -> Iterator[str]:
     smallest, p = of.get("smallest_q", {}).get("value"), main["p_value"]
     if level != "collection":
         least = "" if smallest is None else f" (smallest q {smallest:.2g})"
-        found = f"reports {main['value']:,.0f} of {of['n_tests']['value']:,.0f} {level}s{least}"
+        noun = _noun(findings, level)
+        found = f"reports {main['value']:,.0f} of {of['n_tests']['value']:,.0f} {noun}s{least}"
     else:
         found = "has no p-value" if p is None else f"has p = {p:.3g} for all groups together"
     yield _PLACEBOS[verdict].format(found)
@@ -517,7 +518,8 @@ def unlabelled_sentences(
     whole = own.filter(level="collection").collect()
     tests, rates = (whole.filter(pl.col("estimate").is_null() == test) for test in (True, False))
     tests, asked = tests.filter(versus="non_members"), plan.level == "collection"
-    given += _of_all(tests, plan, "All groups together", asked=asked)
+    of_all = f"All {_noun(findings, 'group')}s together"
+    given += _of_all(tests, plan, of_all, asked=asked)
     given += _max_t(findings)
     yield from given
     compared = own.filter(versus="non_members").select((pl.col("n_null") > 0).any())
@@ -556,8 +558,7 @@ def _reported(findings: pl.DataFrame, verdicts: pl.LazyFrame, plan: VerdictPlan)
     if not rows:
         return
     n, level = {name: row["value"] for name, row in rows.items()}, _subject(rows)
-    units = findings.filter(check="power", subject="group", statistic="n_tests")["verdict"]
-    q, kind = n["q"], f"{units[0] if level == 'group' and len(units) else level}s"
+    q, kind = n["q"], f"{_noun(findings, level)}s"
     how = (
         f"{plan.primary}, {_ADJUSTMENTS[rows['q']['verdict']]}, against {n['n_null']:,.0f} "
         "independent units outside the training data"
@@ -582,6 +583,12 @@ def _reported(findings: pl.DataFrame, verdicts: pl.LazyFrame, plan: VerdictPlan)
         yield f"Nothing to compare with, so never reported: {alone:,.0f} {kind}."
 
 
+def _noun(findings: pl.DataFrame, level: str) -> str:
+    """Call the groups of a run what they are, such as books."""
+    units = findings.filter(check="power", subject="group", statistic="n_tests")["verdict"]
+    return units[0] if level == "group" and len(units) else level
+
+
 def _highest(verdicts: pl.LazyFrame, n: int) -> str:
     """Name the groups with the highest scores."""
     level = pl.col("level").cast(pl.String)
@@ -595,7 +602,7 @@ def _top(findings: pl.DataFrame, verdicts: pl.LazyFrame, plan: VerdictPlan) -> I
     rows = facts(findings, "top")
     if not rows or not rows["at_least"]["value"]:
         return
-    noun = _subject(rows)
+    noun = _noun(findings, _subject(rows))
     fewest, of_top, n_null = (int(rows[name]["value"]) for name in ("at_least", "of_top", "n_null"))
     what = f"{'All' if fewest == of_top else f'At least {fewest:,} of the'} {of_top:,} "
     what = f"The highest-scoring {noun}" if of_top == 1 else f"{what}highest-scoring {noun}s"
@@ -613,7 +620,7 @@ def _max_t(findings: pl.DataFrame) -> Iterator[str]:
     """Say what all attacks show together."""
     of = facts(findings, "max_t")
     if (found := of.get("largest")) is not None:
-        n_attacks, noun = of["n_attacks"]["value"], of["n_attacks"]["subject"]
+        n_attacks, noun = of["n_attacks"]["value"], _noun(findings, of["n_attacks"]["subject"])
         whole = "" if noun == "text" else "whole "
         later = "; exploratory" if found["verdict"] == "exploratory" else ""
         reason = f", as {found['reason']}" if found["reason"] else ""
@@ -628,14 +635,15 @@ def _stopping(findings: pl.DataFrame) -> Iterator[str]:
     n = {name: row["value"] for name, row in facts(findings, "e_values").items()}
     if not n:
         return
+    noun = _noun(findings, "group")
     spared = (n["n_planned"] - n["n_asked"]) / n["n_planned"]
     yield (
-        f"{spared:.0%} of the {n['n_planned']:,.0f} planned windows were not asked: each group was "
-        f"asked, in at most {n['n_rounds']:,.0f} rounds, until it was reported or could no longer "
-        "be. The rate of false ones holds wherever the rounds are stopped."
+        f"{spared:.0%} of the {n['n_planned']:,.0f} planned windows were not asked: each {noun} "
+        f"was asked, in at most {n['n_rounds']:,.0f} rounds, until it was reported or could no "
+        "longer be. The rate of false ones holds wherever the rounds are stopped."
     )
     if undecided := n["n_undecided"]:
-        yield f"Not decided yet: {undecided:,.0f} groups, which further windows can still decide."
+        yield f"Not decided yet: {undecided:,.0f} {noun}s, which further windows can still decide."
 
 
 # The yardstick, and what came out word for word.
@@ -667,7 +675,7 @@ def _counts(rows: pl.DataFrame, hits: str, of: str) -> str:
 def absence_sentences(findings: pl.DataFrame, plan: VerdictPlan) -> Iterator[str]:
     """Say with which probability one text or group more would have been named."""
     rows = findings.filter(check="absence")
-    what = "text" if plan.level == "target" else "group"
+    what = "text" if plan.level == "target" else _noun(findings, "group")
     if found := [
         f"{row['subject']}: {row['value']:.2f} ({row['low']:.2f} to {row['high']:.2f})"
         for row in rows.drop_nulls("value").iter_rows(named=True)
@@ -814,6 +822,54 @@ CONCLUSIONS: Final[tuple[tuple[str, Callable[[Known], Iterable[str]]], ...]] = (
     ("any comparison", _of(copies_sentence)),
 )
 """Each conclusion in its order: what the run must allow, and the sentences."""
+
+
+CHECKS: Final[tuple[tuple[str, str, Callable[[Known], Iterable[str]], str], ...]] = (
+    (
+        "What this audit could have found",
+        "comparison without weights",
+        lambda known: chain(
+            power_sentences(known.findings), absence_sentences(known.findings, known.plan)
+        ),
+        "Not worked out: that needs texts of unknown membership, and --non-members.",
+    ),
+    (
+        "Placebo: the same test on another model",
+        "always",
+        lambda known: chain(
+            placebo_sentence(known.findings, "as_many"), placebo_sentence(known.findings, "fewer")
+        ),
+        "Not made: that needs a model which did not see the texts; give --reference-model.",
+    ),
+    (
+        "Positive control: texts that models are known to remember",
+        "always",
+        lambda known: yardstick_sentences(known.findings, known.plan),
+        "Not asked: the run has no passages of the yardstick; give --yardstick.",
+    ),
+    (
+        "Audits of comparison texts alone",
+        "comparison of targets",
+        lambda known: null_audit_sentence(known.findings),
+        "Not made: that needs texts of unknown membership, and --non-members.",
+    ),
+    (
+        "How often chance gives as much, word for word",
+        "always",
+        lambda known: islice(verbatim_sentences(known.findings), 1, 2),
+        "Not counted: no passage was looked for, or none came out.",
+    ),
+)
+"""What tells how sure a run is: its name, what the run must allow, sentences, and why none."""
+
+
+def checks(known: Known) -> dict[str, list[str]]:
+    """Say how sure a run is, check by check; a check that was not made says so."""
+    allows = known.allows()
+    return {
+        name: [*(say(known) if allows[needed] else ())] or [missing]
+        for name, needed, say, missing in CHECKS
+    }
 
 
 def preflight_sentences(findings: pl.DataFrame) -> Iterator[str]:

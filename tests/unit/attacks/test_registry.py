@@ -6,7 +6,9 @@ import polars as pl
 import pytest
 
 from mia_batch import attacks, plugins
-from mia_batch.attacks import Attack, defaults, families, get, names, register
+from mia_batch.attacks import Attack, defaults, families, get, names, register, resolve
+from mia_batch.attacks.families import FAMILIES as FAMILIES_BY_NAME
+from mia_batch.attacks.families import family_of, members
 from mia_batch.errors import SettingsError
 from mia_batch.features import OTHER_GROUPS, feature_fields
 from mia_batch.schemas import LogProbs
@@ -119,9 +121,51 @@ def test_each_attack_has_a_formula_reads_features_and_says_where_it_comes_from()
             assert author.rstrip()[-4:].isdecimal()
 
 
+def test_every_attack_is_of_one_family_whose_defaults_are_its_own():
+    listed = [name for family in FAMILIES_BY_NAME for name in members(family, names())]
+    assert sorted(listed) == sorted(names())
+    for family in FAMILIES_BY_NAME:
+        assert {family_of(name) for name in resolve(family.name)} == {family}
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("min-k++", "min_k_plus_plus_20_v1"),
+        ("Min-K%++", "min_k_plus_plus_20_v1"),
+        ("Min-K% Prob", "min_k_20_v1"),
+        ("min_k", "min_k_20_v1"),
+        ("MIN_K_10", "min_k_10_v1"),
+        ("ReCaLL", "recall_prefix_v1"),
+        ("Con-ReCall", "con_recall_prefix_v1"),
+        ("SaMIA", "samia_v1"),
+        ("samia_matched", "samia_matched_v1"),
+        ("ppl", "perplexity_v1"),
+        ("Neighborhood", "neighbour_difference_v1"),
+        ("mine", "mine_v1"),
+        ("loss_v1", "loss_v1"),
+    ],
+)
+def test_an_attack_is_known_by_family_paper_and_without_its_version(written, meant):
+    register(MINE)
+    assert resolve(written) == (meant,)
+    assert get(written).name == meant
+
+
+def test_a_family_may_stand_for_several_attacks():
+    assert len(resolve("CAMIA")) == 7
+    with pytest.raises(SettingsError, match="'CAMIA' stands for several attacks"):
+        get("CAMIA")
+
+
 @pytest.mark.parametrize(
     ("name", "near"),
-    [("samia_v2", "samia_v1"), ("samia_matched", "samia_matched_v1"), ("?", "samia")],
+    [
+        ("samia_v2", "did you mean samia_v1 or "),
+        ("min_kk", "did you mean the family min-k (min_k_5_v1 ... min_k_60_v1)?"),
+        ("recal", "did you mean the family recall (recall_prefix_v1)?"),
+        ("?", "there is no attack '?'; `mia-batch attacks` lists them"),
+    ],
 )
 def test_an_unknown_name_is_refused_with_the_nearest(name, near):
     with pytest.raises(SettingsError) as refusal:

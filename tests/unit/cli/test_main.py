@@ -8,16 +8,17 @@ import re
 import shutil
 import subprocess
 import sys
-from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import click
 import polars as pl
 import pytest
+from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 from filelock import FileLock
 
-from mia_batch.attacks import names
+from mia_batch.cli.help import TOPICS
 from mia_batch.cli.main import command
 from mia_batch.settings import Settings
 from tests.checkpoints import TEXTS, change, save_masked_checkpoint
@@ -53,39 +54,115 @@ KINDS = (
 )
 
 
-def test_help_names_every_setting_and_says_of_what_kind_it_is():
-    help_text = CliRunner().invoke(command, ["--help"], terminal_width=200).output
-    options = {f"--{name.replace('_', '-')}" for name in Settings.model_fields}
-    assert {option for option in options if option not in help_text} == set()
-    lines = [f"{line.strip()} " for line in help_text.splitlines()]
+def screen(*arguments, width=80):
+    """What the command prints in this process, on a terminal of so many columns."""
+    done = CliRunner().invoke(command, [*arguments], terminal_width=width, prog_name="mia-batch")
+    return done.output
+
+
+def test_the_first_screen_is_short_and_names_every_command():
+    code, out, err = run()
+    assert (code, err) == (0, "")
+    assert len(out.splitlines()) <= 25
+    assert max(map(len, out.splitlines())) <= 100
+    with click.Context(command) as context:
+        assert [name for name in command.list_commands(context) if name not in out] == []
+    assert out == screen("-h")
+
+
+def test_the_help_is_two_screens_and_names_every_setting():
+    text = screen("--help")
+    assert len(text.splitlines()) <= 100
+    named = {each.rstrip(",") for each in text.split() if each.startswith("--")}
+    assert {f"--{name.replace('_', '-')}" for name in Settings.model_fields} <= named
+    short = screen("audit", "-h")
+    assert "--non-members PATH" in short
+    assert "--logits-memory" not in short
+
+
+def test_topics_describe_every_setting_and_say_of_what_kind_it_is():
+    text = "\n".join(screen("help", topic, width=200) for topic in TOPICS)
+    flat = " ".join(text.split())
+    for name, field in Settings.model_fields.items():
+        assert " ".join(str(field.description).split()) in flat, name
+    lines = [f"{line.strip()} " for line in text.splitlines()]
     shown = [line for kind in KINDS for line in lines if line.startswith(f"{kind} ")]
     assert len(shown) == len(KINDS)
     assert not any("()" in line for line in shown)
-    code, out, err = run()
-    assert (code, err) == (0, "")
-    assert out.startswith("Usage: ")
+    with click.Context(command) as context:
+        wanted = {*TOPICS, *command.list_commands(context)}
+    assert {*re.findall(r"^  ([a-z-]+) ", screen("help", width=200), re.MULTILINE)} == wanted
 
 
-def test_attacks_lists_every_attack_with_its_source():
+@pytest.mark.parametrize(
+    ("about", "said"),
+    [
+        ("--max-cost", "--max-cost X  Stop before this much money"),
+        ("report", "Usage: mia-batch report"),
+        ("report", "[report]"),
+        ("completion", 'eval "$(_MIA_BATCH_COMPLETE=bash_source mia-batch)"'),
+        ("smapling", "did you mean `mia-batch help sampling`?"),
+        ("tempreature", "did you mean `mia-batch help temperature`?"),
+        ("", "mia-batch help completion"),
+    ],
+)
+def test_help_is_about_settings_topics_and_commands(about, said):
+    assert said in screen("help", *about.split())
+
+
+@pytest.mark.parametrize(
+    ("typed", "completed"),
+    [
+        ("aud", ["audit"]),
+        ("audit --attacks loss,min-", ["loss,min-k", "loss,min-k++"]),
+        ("attacks probe_f", ["probe_first_word_v1"]),
+        ("--preset s", ["samia", "spv"]),
+        ("audit --engine rep", ["replay"]),
+        ("audit --yardstick n", ["none"]),
+        ("audit --max-cost", ["--max-cost"]),
+        ("help sam", ["sampling"]),
+        ("compare a b --attack ez", ["ez-mia", "ez_mia_v1"]),
+    ],
+)
+def test_a_shell_completes_commands_attacks_and_choices(typed, completed):
+    *before, incomplete = typed.split()
+    found = ShellComplete(command, {}, "mia-batch", "_").get_completions(before, incomplete)
+    assert [item.value for item in found] == completed
+
+
+def test_completing_attacks_loads_no_engine():
+    code = (
+        "import sys, json; from mia_batch.cli.help import complete_attacks;"
+        "complete_attacks(None, None, 'm'); print(json.dumps(sorted(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    assert not {"scipy", "sklearn", "torch", "transformers"} & set(json.loads(done.stdout))
+
+
+def test_an_audit_is_asked_for_by_its_name_or_without(checkpoint, tmp_path, monkeypatch):
+    pl.DataFrame({"text": ["one two three four " * 4]}).write_parquet(tmp_path / "c.parquet")
+    (tmp_path / "given.toml").write_text(f'model = "{checkpoint}"\n')
+    monkeypatch.chdir(tmp_path)
+    asked = "--attacks Min-K%++,recall_prefix,LOSS --nonmember-shots c.parquet"
+    more = ("--config", "given.toml", *asked.split(), "--dry-run")
+    named = screen("audit", "c.parquet", *more, width=120)
+    assert named == screen("--input", "c.parquet", *more, width=120)
+    assert "min_k_plus_plus_20_v1, recall_prefix_v1, loss_v1" in named
+    assert "not both" in screen("audit", "c.parquet", "--input", "c.parquet", *more)
+
+
+def test_attacks_lists_every_family_with_what_it_asks_and_needs():
     code, out, _ = run("attacks")
     assert code == 0
-    lines, _, _ = out.partition("\n\n")
-    assert len(lines.splitlines()) < 50
-    listed = [
-        f"{name}_v1"
-        for line in lines.splitlines()
-        for pattern in line.partition("  ")[0].split(", ")
-        for name in expanded(pattern)
+    lines = out.partition("\n\n")[0].splitlines()
+    assert len(lines) < 50
+    rows = {line.split()[0]: re.split(" {2,}", line)[1:] for line in lines}
+    assert rows["min-k++"] == [
+        *("Min-K%++", "1 pass", "1 of 7: min_k_plus_plus_20_v1", "full distribution"),
     ]
-    assert sorted(listed) == sorted(names())
-    assert "whole samples      Kaneko et al. 2024" in lines
-
-
-def expanded(pattern):
-    """What a shell makes of braces."""
-    parts = re.split(r"\{(.*?)\}", pattern)
-    choices = [part.split(",") if n % 2 else [part] for n, part in enumerate(parts)]
-    return map("".join, product(*choices))
+    assert rows["samia"] == ["SaMIA", "10 samples", "1 of 16: samia_v1", "whole samples"]
+    needed = "log-probabilities, --masked-model or --neighbours-column"
+    assert rows["neighbour"][1::2] == ["26 passes", needed]
 
 
 def test_an_attack_is_shown_with_formula_source_and_needs():
@@ -94,6 +171,7 @@ def test_an_attack_is_shown_with_formula_source_and_needs():
     assert code == 0
     assert shown["formula"].strip() == "mean of the lowest 20 % of logprob"
     assert shown["needs"].strip() == "log-probabilities"
+    assert shown["family"].strip() == "min-k, which stands for min_k_20_v1"
     assert "2310.16789" in shown["source"]
     assert "no token of the text has a log-probability" in shown["null"]
 
@@ -179,7 +257,9 @@ DAMAGED = "--input {corpus} --model {damaged}"
         (f"{DAMAGED} --engine transformers", "lack lm_head.weight"),
         ("--input {corpus} --model {foreign} --dry-run", "is of another model: it"),
         ("--input {corpus} --model {masked} --engine vllm", "is a masked model"),
-        ("attacks samia_v", "no attack 'samia_v'; the nearest names are samia_v1"),
+        ("attacks samia_v", "no attack 'samia_v'; did you mean samia_v1"),
+        ("attacks min_kk", "did you mean the family min-k (min_k_5_v1 ... min_k_60_v1)?"),
+        ("{corpus}", "did you mean `mia-batch audit {corpus}`?"),
         ("--nonsense", "No such option"),
         ("--samples 3 attacks", "takes its own options"),
     ],
@@ -192,7 +272,7 @@ def test_a_wrong_request_exits_with_2_one_sentence_and_no_traceback(
     filled = arguments.format(corpus=corpus, **models).split()
     code, out, err = run(*filled, cwd=tmp_path)
     assert (code, out) == (2, "")
-    assert message in err
+    assert message.format(corpus=corpus, **models) in err
     assert "Traceback" not in err
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import shutil
 from xml.etree import ElementTree as ET
 
@@ -14,6 +15,7 @@ from rich.console import Console
 
 import mia_batch
 from mia_batch.cli.main import command
+from mia_batch.cli.passages import find_target
 from mia_batch.cli.show import show_agreement
 from mia_batch.errors import RequestError, RunFolderError
 from mia_batch.pipeline import Run
@@ -102,6 +104,29 @@ def test_a_target_is_shown_with_its_answers(run, target_ids):
     shown = "\n".join(lines)  # of long texts, what is near the shared run
     assert f"({20_000 - 4000:,} characters before)" in " ".join(shown.split())
     assert not {"\x1b", "\u202e"} & {*shown}
+
+
+def test_passages_are_numbered_and_found_by_number_and_by_document_and_window(compared):
+    run = Run(compared / "before")
+    _, lines = invoke("show", run.folder)
+    listed = [re.split(" {2,}", line.strip()) for line in lines[2:12]]
+    scores = run["scores"].sort("samia_matched_v1", "target_id", descending=[True, False])
+    for number, (line, row) in enumerate(zip(listed, scores.iter_rows(named=True), strict=False)):
+        window, score = f"{row['window_index'] + 1}", f"{row['samia_matched_v1']:.3f}"
+        assert line[:3] == [f"{number + 1}", row["document_id"], window]
+        assert score in line
+    third = scores["target_id"][2]
+    name, window = listed[2][1:3]
+    asked = ("3", f"{name} window {window}", f"{name.upper()}.txt, Window {window}", third)
+    for passage in asked:
+        assert find_target(run, passage)["target_id"].to_list() == [third]
+
+
+def test_a_file_is_named_without_its_ending(recorded_books):
+    run = Run(recorded_books / "run")
+    by_name = find_target(run, "0.txt")
+    assert by_name["document_id"].to_list() == ["0.txt"]
+    assert find_target(run, "0 window 1").equals(by_name)
 
 
 def test_a_target_without_answers_says_why(run, target_ids):
@@ -231,13 +256,24 @@ def test_a_comparison_is_written_whole_and_drawn(compared, tmp_path):
     invoke("compare", *runs, "--out", tmp_path / "made.csv")
     assert (tmp_path / "made.csv").read_text() == table.write_csv()
     texts = [each.text for each in ET.parse(plot).iter() if each.text]
-    assert {"members", "non-members", "after", "retrained"} <= {*texts}
+    sets = ("members", "non-members")
+    assert {f"{run}: {name}" for run in ("after", "retrained") for name in sets} <= {*texts}
     assert "mean difference of samia_matched_v1 to before" in texts
 
 
 REFUSED = [
-    (["show", "{run}", ""], RequestError, "several targets begin with ''"),
-    (["show", "{run}", "x"], RequestError, "no target whose"),
+    (["show", "{run}", ""], RequestError, "several target_ids begin with ''"),
+    (["show", "{run}", "x"], RequestError, "no passage 'x'; name a number of the list that"),
+    (["show", "{run}", "3"], RequestError, "no passage '3'"),
+    (["show", "{run}", "B window 2"], RequestError, "'b' has no window 2 in this run; it has"),
+    (
+        ["show", "{before}", "text 0"],
+        RequestError,
+        "'text 0' has 6 windows; name one, such as",
+    ),
+    (["show", "{before}", "text 0 window 9"], RequestError, "the nearest are windows 4, 5, 6"),
+    (["show", "{books}", "2.txt window 1"], RequestError, "did you mean '1.txt' or '0.txt'?"),
+    (["show", "{run}", "--again"], click.UsageError, "--again needs a PASSAGE"),
     (["show", "{run}", "{target}", "--again"], RequestError, "came from a recording"),
     (["show", "{empty}", "a"], RunFolderError, "holds no run"),
     (["report", "{empty}"], RunFolderError, "holds no run"),

@@ -61,8 +61,10 @@ def shown(run, width):
     return capture.get()
 
 
-def heading(out):
-    return next(line.split() for line in out.splitlines() if line.startswith("score"))
+def passages(out):
+    """The lines of the list of passages, the heading first."""
+    _, _, listed = out.partition("strongest passages by ")
+    return listed.partition("\nmia-batch show ")[0].splitlines()[1:]
 
 
 @pytest.mark.parametrize("width", [30, 80, 99, 100, 200])
@@ -85,32 +87,30 @@ def test_metrics_are_never_cut_and_fit_eighty_columns(run, width):
 
 @pytest.mark.parametrize("width", [30, 80, 200])
 def test_the_highest_scores_are_whole_on_every_terminal(run, width):
-    out = shown(run, width)
-    assert heading(out) == ["score", "document", "text"]
-    assert "\n0.250  " in out
-    assert "\n0.125  " in out
+    heading, *lines = passages(shown(run, width))
+    assert heading.split() == ["passage", "of", "score", "text"]
+    assert [line.split()[:3] for line in lines] == [
+        ["1", f"{0:024x}"[:24], "0.250"],
+        ["2", f"{0:024x}"[:24], "0.125"],
+    ]
 
 
 def test_long_and_wide_names_leave_the_score_whole_and_fit_eighty_columns(run):
     window = pl.Series([0, 4_000_000_000], dtype=pl.UInt32)
-    names = {"group": pl.lit("書" * 99), "document_id": pl.lit("[b]" * 33)}
-    change(run.path("scores"), **names, window_index=window)
-    out = shown(run, 40).splitlines()
-    first = next(number for number, line in enumerate(out) if line.startswith("score "))
-    lines = out[first : first + 3]
-    assert heading("\n".join(lines)) == ["score", "document", "group", "window", "text"]
-    assert [line.split()[0] for line in lines[1:]] == ["0.250", "0.125"]
+    change(run.path("scores"), document_id=pl.lit("書" * 99), window_index=window)
+    heading, *lines = passages(shown(run, 40))
+    assert heading.split() == ["passage", "of", "window", "score", "text"]
+    assert [line.split()[3:5] for line in lines] == [["1", "0.250"], ["4000000001", "0.125"]]
     assert all(cell_len(line) <= 80 for line in lines)
-    change(run.path("scores"), group=pl.lit("a book"))
-    assert "a book" in shown(run, 100)
+    change(run.path("scores"), document_id=pl.lit(None, pl.String), group=pl.lit("a book"))
+    assert "1  a book" in shown(run, 100)
 
 
 def test_texts_that_help_to_answer_are_no_findings(run):
     change(run.path("scores"), role=pl.Series(["target", "calibration"], dtype=Role))
-    lines = shown(run, 100).splitlines()
-    assert [line for line in lines if line.startswith("0.")] == ["0.250  " + lines[4][7:]]
+    assert len(passages(shown(run, 100))) == 2
     change(run.path("scores"), samia_v1=pl.lit(None, pl.Float64))
-    assert "\nno target has a score\n" in shown(run, 100)
+    assert "\nno text has a score\n" in shown(run, 100)
 
 
 def test_lists_of_numbers_are_shown_among_the_settings():

@@ -28,7 +28,7 @@ from mia_batch.observer import Observer
 from mia_batch.recipes import Form, Recipe
 from mia_batch.report.html.columns import NO_VALUE, interval
 from mia_batch.report.html.page import environment
-from mia_batch.report.html.plots import line, quantity, series, svg
+from mia_batch.report.html.plots import MOST_CURVES, Curve, draw, round_axis
 from mia_batch.schemas import Features, LogProbs
 from mia_batch.tables import is_sound, replacing, system_errors, write_text
 
@@ -325,15 +325,19 @@ def _plot(exposures: pl.DataFrame) -> Markup:
         .with_columns(low=mean - half, high=mean + half)
         .sort("variant", "repetitions")
     )
-    x = {"x": quantity("repetitions", "Times that a canary was learnt")}
-    y = {"y": quantity("mean", "Exposure, bits")}
-    band = {"y": quantity("low", "Exposure, bits"), "y2": {"field": "high"}}
-    unlearnt = exposures.select("repetitions", mean="unlearnt_exposure").unique()
-    return svg(
-        line(points, x | band | series("variant"), type="area", opacity=0.15),
-        line(points, x | y | series("variant"), strokeWidth=2),
-        line(unlearnt.sort("repetitions"), x | y, strokeDash=[1, 4], stroke="currentColor"),
-    )
+    curves = [
+        Curve(
+            str(name),
+            [*rows.select("repetitions", "mean").iter_rows()],
+            [*rows.select("repetitions", "low", "high").iter_rows()],
+        )
+        for (name,), rows in points.group_by("variant", maintain_order=True)
+    ]
+    unlearnt = exposures["unlearnt_exposure"].drop_nulls().unique().sort()
+    x = round_axis("Times that a canary was learnt", [0, *points["repetitions"]])
+    y = round_axis("Exposure, bits", [0, *points["low"], *points["high"], *unlearnt])
+    chance = [(x.low, unlearnt[0]), (x.high, unlearnt[0])] if len(unlearnt) == 1 else []
+    return draw(x, y, curves[:MOST_CURVES], chance)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,8 @@ import polars as pl
 import polars.selectors as cs
 from markupsafe import Markup, escape
 
+from mia_batch.inference.memory import VERBATIM_WORDS
+from mia_batch.report.answer import ANSWERS, attack_rows, audited_books
 from mia_batch.schemas import Rollup
 
 if TYPE_CHECKING:
@@ -143,19 +145,11 @@ def _in_words(starts: list[float], values: list[float | None]) -> str:
     )
 
 
-ANSWERS = {
-    "comes_out": "Parts of it come out word for word.",
-    "known_better": "The model knows it better than comparable texts.",
-    "cannot_tell": "It cannot be decided with these texts.",
-    "above_all": "It scores above every comparison text, but they are too few to name it.",
-    "nothing_found": "Nothing was found with these means.",
-}
-"""The answers about a document; none of them says how or where it was acquired."""
 _STRIP = "From first to last page"
 _NAMES = ("title", "key", "author")
 _TABLES = (
-    (("document", "outside"), "documents", "Documents"),
-    (("group",), "groups", "Groups of documents"),
+    (("document", "outside"), "all-documents", "All numbers of each document"),
+    (("group",), "all-groups", "All numbers of each group of documents"),
 )
 _IN_EVIDENCE = "shown in evidence"  # no name of a column
 _KNOWN = {True: "labelled member", False: "labelled non-member", None: "audited"}
@@ -197,8 +191,20 @@ class Table:
     @property
     def choices(self) -> list[str]:
         """The answers that are given, among which one can be chosen."""
-        found = {row.get("verdict") for row in self.rows}
-        return [answer for verdict, answer in ANSWERS.items() if verdict in found]
+        return [*dict.fromkeys(row["answer"] for row in self.rows if row.get("answer"))]
+
+
+def split_repeats(table: Table) -> tuple[list[Column], list[tuple[str, str]]]:
+    """Keep the columns that differ between rows; what all rows say is said once, below them."""
+    kept, repeated = table.columns[:1], []
+    for column in table.columns[1:]:
+        known = len(table.rows) > 1 and table.rows[0].keys() >= {*column.sources}
+        values = (tuple(row[name] for name in column.sources) for row in table.rows)
+        if known and len({*values}) == 1:
+            repeated.append((column.heading, column.write(table.rows[0])))
+        else:
+            kept.append(column)
+    return kept, repeated
 
 
 def document_tables(contents: Contents, in_evidence: Collection[str]) -> Iterator[Table]:
@@ -210,7 +216,7 @@ def document_tables(contents: Contents, in_evidence: Collection[str]) -> Iterato
     for levels, name, title in _TABLES:
         rows = rollup.filter(pl.col("level").is_in(levels)) if rollup.height else rollup
         if rows.height:
-            columns = [*rollup_columns(rows, strips(contents) if "document" in levels else {})]
+            columns = [*rollup_columns(rows)]
             linked = pl.col("longest_target_id").is_in(list(in_evidence))
             yield Table(
                 name=name,
@@ -224,16 +230,93 @@ def document_tables(contents: Contents, in_evidence: Collection[str]) -> Iterato
         yield from _texts(contents)
 
 
-def rollup_columns(rows: pl.DataFrame, drawn: Mapping[str, Markup]) -> Iterator[Column]:
-    """Yield the columns of a roll-up that say something, with those of the corpus and strips."""
+_BADGES = {
+    "comes_out": "found",
+    "known_better": "high",
+    "above_all": "high",
+    "cannot_tell": "unknown",
+}
+_BADGE = Markup('<span class="badge {}">{}</span>')
+_QUOTE = Markup('<span class="quote">{}</span>')
+_FIRST = ("longest_words", "share_verbatim", "contamination_low", "n_asked")
+_QUOTED = 90  # characters
+
+
+def answer_table(contents: Contents, quotes: Mapping[str, str]) -> Table | None:
+    """Lay out what was audited, the strongest evidence first, then what it is compared with.
+
+    ``quotes`` are the passages that came out, by window. None where no document has two windows.
+    """
+    books = audited_books(contents.tables)
+    if books.is_empty():
+        return None
+    own = ("level", "key", "title", "answer", "strip")
+    rollup = contents.frame("rollup").with_columns(pl.col("level").cast(pl.String))
+    rollup = rollup.drop(own[2:], strict=False)
+    rows = books.select(own).join(rollup, on=own[:2], how="left", maintain_order="left")
+    quote = pl.col("longest_target_id").replace_strict(quotes, default=None, return_dtype=pl.String)
+    long = pl.col("longest_words") >= VERBATIM_WORDS  # shorter runs come by chance
+    linked = quote.is_not_null().alias(_IN_EVIDENCE)
+    rows = rows.with_columns(pl.when(long).then(quote).alias("quote"), linked)
+    there = {name for name in rows.columns if rows[name].count()}
+    there |= {"curves.y"} if "strip" in there else set()
+    if "contamination" not in there and not (rows["contamination_low"] > 0).any():
+        there.discard("contamination_low")  # nothing is claimed of any
+    numbers = [each for each in _NUMBERS if each.sources[0] in there.intersection(_FIRST)]
+    chance = [each for each in _NUMBERS if each.sources[0] in there & {"p_value", "q_value"}]
+    columns = (
+        Column("Name", ("title", "key"), _title),
+        Column("Answer", ("level", "verdict"), badge),
+        Column(_STRIP, ("curves.y",), lambda row: _strip_of(row["strip"])),
+        *chance[-1:],
+        *numbers[:1],
+        Column("The passage", ("quote",), lambda row: _QUOTE.format(_quoted(row["quote"]))),
+        number_column("Mean score", "mean"),
+        *numbers[1:],
+    )
+    return Table(
+        name="documents",
+        title="What was audited, the strongest evidence first",
+        source="rollup.parquet, curves.parquet: y, targets.parquet: reference",
+        columns=[each for each in columns if each.sources[0] in there],
+        rows=rows.to_dicts(),
+        note="Below the line: texts known to be outside the training data, on the same scale."
+        if (rows["level"] == "outside").any()
+        else "",
+    )
+
+
+def _title(row: Row) -> Markup:
+    key = None if row["key"] == row["title"] else row["key"]
+    return _name([row["title"], key, row.get("author")])
+
+
+def _quoted(text: str | None) -> str:
+    return visible(" ".join((text or "").split()), _QUOTED, note=False)
+
+
+def badge(row: Row) -> Markup:
+    """Say what is found about a document; of one that is known, what it is."""
+    if row["level"] == "outside":
+        return Markup("comparison")
+    said = _BADGE.format(_BADGES.get(row["verdict"], "none"), row["answer"])
+    known = row.get("member")
+    return said if known is None else Markup("{} <small>{}</small>").format(said, _KNOWN[known])
+
+
+def _strip_of(values: list[float | None] | None) -> Markup:
+    values = values or []
+    return _strip([at / len(values) for at in range(len(values))], values) if values else Markup("")
+
+
+def rollup_columns(rows: pl.DataFrame) -> Iterator[Column]:
+    """Yield the columns of a roll-up that say something, with those of the corpus."""
     there = {name for name in rows.columns if rows[name].count()}
     called = tuple(name for name in _NAMES if name in there)
     yield Column("Name", called, lambda row: _name([row[name] for name in called]))
     yield Column("Answer", ("verdict",), lambda row: ANSWERS[row["verdict"]])
     if {"outside"} & {*rows["level"]} or "member" in there:
         yield Column("What it is", ("level", "member"), _what)
-    if drawn:
-        yield Column(_STRIP, ("curves.y",), lambda row: drawn.get(row["key"], Markup("")))
     yield from (column for column in _NUMBERS if column.sources[0] in there)
     for name in rows.columns:
         known = name in {*Rollup.column_names(), *_NAMES, "member"}
@@ -393,6 +476,19 @@ def metric_table(contents: Contents) -> Table | None:
     )
 
 
+def attack_table(contents: Contents) -> Table | None:
+    """Lay out the attacks of a labelled run, the best first; None without labels."""
+    if not (contents.has("metrics", "attack") and contents.has("blind_metrics", "attack")):
+        return None
+    from mia_batch.attacks import get, names
+
+    known = [get(name) for name in contents.attacks if name in names()]
+    rows = attack_rows(contents.tables, known, contents.recorded("times.seconds"))
+    there = {name for name in rows.columns if rows[name].count()}
+    shown = [each for each in _ATTACKS.columns if each.sources[0] in there]
+    return replace(_ATTACKS, columns=shown, rows=rows.to_dicts()) if "auc" in there else None
+
+
 def control_table(contents: Contents) -> Table | None:
     """Lay out the controls; None where the run has none."""
     if "controls" not in contents.tables:
@@ -414,6 +510,33 @@ def _with_windows(contents: Contents, rows: pl.DataFrame) -> list[Row]:
     return rows.join(named, on="target_id", how="left", maintain_order="left").to_dicts()
 
 
+_BLIND = {True: "never sees the model", False: None}
+_ATTACKS = Table(
+    name="attacks",
+    title="Attacks, the best first",
+    source="metrics.parquet, blind_metrics.parquet, samples/, run.json: times",
+    columns=[
+        Column("Attack", ("attack",), lambda row: _name([row["attack"], _BLIND[row["is_blind"]]])),
+        Column(
+            "AUC (95 % interval)",
+            ("auc", "low", "high"),
+            lambda row: interval(row["auc"], row["low"], row["high"]),
+            "auc",
+        ),
+        number_column("TPR at 1 % FPR", "tpr_1", share),
+        number_column("TPR at 0.1 % FPR", "tpr_01", share),
+        Column(
+            "Lead over blind (95 % interval)",
+            ("lead", "lead_low", "lead_high"),
+            lambda row: interval(row["lead"], row["lead_low"], row["lead_high"]),
+            "lead",
+        ),
+        number_column("Tokens a text", "tokens", lambda tokens: number(tokens, 0)),
+        number_column("Seconds a text", "seconds"),
+    ],
+    note="Lead: AUC above that of the strongest classifier that never sees the model. The answer "
+    "rests on the attack that was named before, as the best of many looks good by chance.",
+)
 _METRICS = Table(
     name="metrics",
     title="Figures of each attack",

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import polars as pl
 from markupsafe import Markup
 
+from mia_batch.report.answer import ANSWERS
 from mia_batch.report.html.columns import (
     LEVELS,
+    NO_VALUE,
+    answer_table,
+    attack_table,
+    badge,
     common_windows,
     control_table,
     cut,
@@ -23,16 +29,19 @@ from mia_batch.report.html.columns import (
     perplexity_table,
     plain,
     share,
+    split_repeats,
+    strips,
     visible,
 )
-from mia_batch.report.html.plots import plots
+from mia_batch.report.html.plots import compared_books, plots
 from mia_batch.report.paper import FOR_SPREADSHEETS
-from mia_batch.schemas import Unscored
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from jinja2 import Environment
+
+    from mia_batch.report.html.columns import Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +52,7 @@ class Contents:
     tables: Mapping[str, pl.LazyFrame]
     answer: str  # in one sentence
     conclusions: Sequence[str]
+    checks: Mapping[str, Sequence[str]] = field(default_factory=dict)  # how sure, by name
     primary: str  # the attack that the answer rests on
     command: str  # that repeats the run
     meanings: Mapping[str, str]  # what a row of each table is, by its name
@@ -259,7 +269,13 @@ _ASKED = (
     Field(0, "Seed", "run.json: evidence.seed"),
     Field(0, "Compared with", "run.json: plan.null_set"),
 )
-_MOST_OPEN = 5  # windows of evidence; the rest are behind a click
+_COUNTED = (
+    (["comes_out"], "come out word for word"),
+    (["known_better"], "more stand out from the comparison texts"),
+    (["cannot_tell", "above_all"], "cannot be judged"),
+)
+_MOST_REASONS = 20  # of missing scores; all are in the table
+_MOST_OPEN = 3  # documents whose evidence is open; that of others is behind a click
 
 
 def render(contents: Contents) -> str:
@@ -269,24 +285,30 @@ def render(contents: Contents) -> str:
     corpus and model are shown, never obeyed, and cut where they are long.
     """
     windows = evidence(contents)
-    unscored = contents.tables.get("unscored", Unscored.create_empty().lazy())
-    reasons = unscored.group_by("reason").len().sort("len", "reason", descending=[True, False])
+    shown = [window["target_id"] for window in windows]
+    quotes = {window["target_id"]: window["quote"] for window in windows if window.get("quote")}
+    rollup, attacks = contents.frame("rollup"), attack_table(contents)
+    further = (compared_books(rollup, contents.primary),) if rollup.height else ()
     return (
         environment()
         .get_template("report.html.jinja")
         .render(
             contents=contents,
             asked=_ASKED,
-            tables=[*document_tables(contents, {window["target_id"] for window in windows})],
+            brief=[*_brief(contents)],
+            numbers=[*_numbers(contents, attacks)],
+            attacks=attacks,
+            answers=answer_table(contents, quotes),
+            tables=[*document_tables(contents, set(shown))],
             findings=contents.frame("findings").to_dicts(),
-            plots=[*plots(contents)],
+            plots={each["name"]: each for each in (*plots(contents), *further) if each},
             metrics=metric_table(contents),
-            windows=windows,
+            books=_by_document(contents, windows),
             controls=control_table(contents),
-            perplexities=perplexity_table(contents, [window["target_id"] for window in windows]),
+            perplexities=perplexity_table(contents, shown),
             most_windows=MOST_WINDOWS,
             most_open=_MOST_OPEN,
-            unscored=reasons.collect(engine="streaming").to_dicts(),
+            failures=[*_failures(contents)],
             readers=[(name, [f for f in FIELDS if f.entry in of]) for name, of in READERS.items()],
             not_run=[*_not_run(contents)],
             sources=[*_sources(contents)],
@@ -309,9 +331,98 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {
-        each.__name__: each for each in (interval, number, plain, share, visible)
+        each.__name__: each for each in (interval, number, plain, share, split_repeats, visible)
     }
     return environment
+
+
+def _numbers(contents: Contents, attacks: Table | None) -> Iterator[tuple[str, str]]:
+    """Yield the three numbers that matter most, each with what it counts."""
+    if attacks:
+        rows = {row["attack"]: row for row in attacks.rows}
+        if row := rows.get(contents.primary):
+            yield interval(row["auc"], row["low"], row["high"]), f"AUC of {contents.primary}"
+            yield _found_at_1(contents), "members found when 1 % of non-members are accused"
+            lead = interval(row["lead"], row["lead_low"], row["lead_high"])
+            yield lead, "AUC above the best classifier that never sees the model"
+        return
+    rollup = contents.frame("rollup")
+    if rollup.is_empty():
+        return
+    levels = rollup["level"].cast(pl.String)
+    level = "document" if (levels == "document").any() else "group"
+    own = rollup.filter(levels == level)["verdict"].cast(pl.String)
+    for verdicts, what in _COUNTED:
+        n = own.is_in(verdicts).sum()
+        yield f"{n:,} of {own.len():,}", what
+
+
+def _found_at_1(contents: Contents) -> str:
+    """Write the true-positive rate at 1 % with its interval, without which it looks certain."""
+    named = {"attack": contents.primary, "slice": "all", "metric": "tpr_at_fpr"}
+    rows = contents.frame("metrics", (pl.col("fpr") - 0.01).abs() < 1e-9, **named)
+    for value, low, high in rows.select("value", "low", "high").iter_rows():
+        known = value is not None and low is not None and high is not None
+        return share(value) + (f" ({share(low)} to {share(high)})" if known else "")
+    return NO_VALUE
+
+
+def _brief(contents: Contents) -> Iterator[tuple[str, str, str]]:
+    """Yield what was asked, what was fixed before, what it took, and what could be found."""
+    value = contents.recorded
+    n = [_in_words(value(path, NOT_RECORDED)) for path in ("targets.total", "input.n_documents")]
+    yield "Asked about", f"{n[0]} texts of {n[1]} documents", "run.json: targets, input"
+    said = f"attack {contents.primary}, q = {value('plan.q', NOT_RECORDED)}"
+    said += f", plan {digest[:12]}" if (digest := value("plan.sha256")) else ""
+    if contents.has("findings", "check"):
+        rows = contents.frame("findings", check="plan", statistic="n_changed")
+        said += "".join(f"; {verdict.replace('_', ' ')}" for verdict in rows["verdict"])
+    yield "Fixed before the first score", said, "run.json: plan; findings: check=plan"
+    took = (
+        [f"{seconds:,.0f} s"] if (seconds := sum((value("times.seconds") or {}).values())) else []
+    )
+    if contents.has("samples", "n_tokens"):
+        drawn = contents.tables["samples"].select(pl.col("n_tokens").sum())
+        if tokens := drawn.collect(engine="streaming").item():  # recordings may not say
+            took.append(f"{tokens:,} tokens decoded")
+    said = ", ".join(took) or NOT_RECORDED
+    yield "What it took", said, "run.json: times; samples: n_tokens"
+    found = next(iter(contents.checks.values()), [NOT_RECORDED])[0]
+    if contents.has("metrics", "n_nonmembers"):
+        rows = contents.frame("metrics", attack=contents.primary, slice="all", metric="roc_auc")
+        for members, others in rows.select("n_members", "n_nonmembers").iter_rows():
+            if members and others:
+                found = (
+                    f"{members:,} members against {others:,} non-members: no false-positive rate "
+                    f"below {share(1 / others)} can be seen"
+                )
+    yield "What it could have found", found, "findings: check=power; metrics: n_nonmembers"
+
+
+def _failures(contents: Contents) -> Iterator[dict[str, Any]]:
+    """Yield what failed, was set aside or has no score, with how many and why."""
+    failed = contents.recorded("failed", None)
+    what = "Texts that failed"
+    if failed is None:
+        yield {"what": what, "n": None, "reason": NOT_RECORDED, "source": "run.json: failed"}
+    else:
+        of = f"of {failed['of']:,} texts"
+        yield {"what": what, "n": failed["targets"], "reason": of, "source": "run.json: failed"}
+        for reason, n in failed["reasons"].items():
+            yield {"what": what, "n": n, "reason": reason, "source": "run.json: failed"}
+    for reason, n in (contents.recorded("targets") or {}).items():
+        if reason != "total":
+            yield {
+                "what": "Texts set aside",
+                "n": n,
+                "reason": reason,
+                "source": "run.json: targets",
+            }
+    if "unscored" in contents.tables:
+        reasons = contents.tables["unscored"].group_by("reason").len("n")
+        most = reasons.sort("n", "reason", descending=[True, False]).head(_MOST_REASONS)
+        for row in most.collect(engine="streaming").iter_rows(named=True):
+            yield row | {"what": "Scores missing", "source": "unscored.parquet: reason"}
 
 
 def _not_run(contents: Contents) -> Iterator[dict[str, str]]:
@@ -366,14 +477,45 @@ def evidence(contents: Contents) -> list[dict[str, Any]]:
         return []
     ids = pl.col("target_id").is_in(list(chosen))
     targets = {row["target_id"]: row for row in _targets(contents, ids).iter_rows(named=True)}
-    samples = _samples(contents, ids)
+    samples, by_chance = _samples(contents, ids), _scores_outside(contents)
     return [
         targets[key]
         | {"longest_words": None, "common": common.get(key, [])}
+        | {"attempts": len(samples.get(key, [])), **_as_high(targets[key]["score"], by_chance)}
         | _texts(targets[key], samples.get(key, []), chosen[key])
         for key in chosen
         if key in targets
     ]
+
+
+def _by_document(contents: Contents, windows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Put the windows of a document together, with its row of the roll-up and its strip."""
+    rows = contents.frame("rollup", pl.col("level") != "group").iter_rows(named=True)
+    known, drawn = {row["key"]: row for row in rows}, strips(contents)
+    found: dict[str, dict[str, Any]] = {}
+    for window in windows:
+        key = window["document_id"] or window["target_id"]
+        row = known.get(key, {})
+        said = badge(row | {"answer": ANSWERS[row["verdict"]]}) if row else ""
+        of = {"title": row.get("title") or key, "badge": said, "strip": drawn.get(key)}
+        found.setdefault(key, of | {"windows": []})["windows"].append(window)
+    return [*found.values()]
+
+
+def _scores_outside(contents: Contents) -> np.ndarray[Any, Any]:
+    """Collect the scores of all texts known to be outside the training data, in order."""
+    if not contents.has("scores", contents.primary, "member"):
+        return np.empty(0)
+    is_outside = (pl.col("role") == "target") & (pl.col("member") == pl.lit(value=False))
+    outside = contents.frame("scores", is_outside | (pl.col("role") == "non_member"))
+    return np.sort(outside[contents.primary].drop_nulls().to_numpy())
+
+
+def _as_high(score: float | None, outside: np.ndarray[Any, Any]) -> dict[str, int]:
+    """Count the texts outside the training data that score as high as this one."""
+    if score is None or not outside.size:
+        return {}
+    return {"as_high": outside.size - int(outside.searchsorted(score)), "n_outside": outside.size}
 
 
 def _longest(contents: Contents) -> dict[str, dict[str, Any]]:
@@ -450,7 +592,8 @@ def _side_by_side(target: dict[str, Any], samples: list[dict[str, Any]]) -> dict
         "true": _pieces(target["reference"], *run[0]),
         "model": _pieces(sample["candidate"], *run[1]),
         "sample_index": sample["sample_index"],
-        "n_samples": len(samples),
+        "words_given": len((target["prefix"] or "").split()),
+        "quote": reference[slice(*run[0])],
     }
 
 

@@ -1,174 +1,401 @@
-"""Plots as inline SVG: their colours are those of the page, also in the dark and on paper."""
+"""Pictures as SVG, written here: a renderer would load for a second and reserve address space.
+
+Colours are those of the page, so that pictures follow its dark and printed forms; a saved picture
+has colours of its own. Series differ by dashes, too, and have numbers on their lines.
+"""
 
 from __future__ import annotations
 
 import re
+from base64 import b64encode
+from collections import Counter
+from dataclasses import dataclass
+from math import ceil, floor, log10
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 from markupsafe import Markup
 
+from mia_batch.report.html.columns import cut, interval, number, plain, share
+from mia_batch.schemas import Metrics
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from mia_batch.report.html.page import Contents
 
+MOST_CURVES = 8
+_COLOURS = ("#0b57b5", "#b5390b", "#2d7d46", "#7b3fa0", "#8a6d00", "#4a5563", "#a0245e", "#00727a")
+_DASHES = ("", "7 3", "2 2", "9 2 2 2", "4 4", "14 4", "12 3 3 3", "6 2 1 2 1 2")
+_LINE, _GROUND = "var(--line, #d4d9e0)", "var(--ground, #fff)"
+_WIDTH, _LEFT, _RIGHT, _TOP, _BOTTOM = 548, 64, 524, 14, 310
+_ROW = 20  # of a name
+_DOT = 8  # across
+_HIGHEST = 72  # a heap of dots
+_NAME = 60  # characters of a name that are written
 
-_MOST_ATTACKS = 6  # as many colours as can be told apart, also by the colour-blind with dashes
-_ROLES = re.compile(r' (?:role|aria-[a-z]+)="[^"]*"')  # a plot is one picture with one name
-_SIZE: dict[str, Any] = {"width": 420, "height": 300}
-_COLOURS = [f"var(--series-{number})" for number in range(1, _MOST_ATTACKS + 1)]
-_COLOUR = "#2a6f97"  # of a file of its own, which has no page around it
-_DASHES = [[1, 0], [7, 3], [2, 2], [9, 2, 2, 2], [4, 4], [1, 3]]
-_CONFIG = {
-    "background": "transparent",
-    "font": "sans-serif",
-    "view": {"stroke": None},
-    "axis": {
-        "domainColor": "currentColor",
-        "gridColor": "var(--line)",
-        "labelColor": "currentColor",
-        "tickColor": "currentColor",
-        "titleColor": "currentColor",
-        "titleFontWeight": "normal",
-        "labelFontSize": 12,
-        "titleFontSize": 13,
-    },
-    "legend": {
-        "labelColor": "currentColor",
-        "labelFontSize": 12,
-        "labelLimit": 300,
-        "columns": 1,
-        "orient": "bottom",
-        "symbolSize": 400,
-        "title": None,
-    },
-}
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """Where values stand along an axis, and what is written next to it."""
+
+    title: str
+    low: float
+    high: float
+    ticks: Sequence[float]
+    write: Callable[[float], str] = "{:g}".format
+    log: bool = False
+
+    def at(self, value: float, start: float = _LEFT, end: float = _RIGHT) -> float:
+        """Place a value between two ends; those outside the axis stand at its ends."""
+        value, low, high = min(max(value, self.low), self.high), self.low, self.high
+        if self.log:
+            value, low, high = log10(value), log10(low), log10(high)
+        return round(start + (end - start) * (value - low) / (high - low), 1)
+
+
+def round_axis(title: str, values: Iterable[float], most: int = 6) -> Axis:
+    """Make an axis from one round number to another, which holds all values."""
+    low, high = min(values := [*values]), max(values)
+    span = (high - low) or abs(low) or 1.0
+    power = 10.0 ** floor(log10(span / most))
+    step = next(power * k for k in (1, 2, 5, 10, 20) if span / (power * k) <= most)
+    first, last = floor(low / step), ceil((high if high > low else low + span) / step)
+    ticks = [round(step * k, 12) for k in range(first, last + 1)]
+    return Axis(title, ticks[0], ticks[-1], ticks)
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """A named line, with a band of low and high limits where these are known."""
+
+    name: str
+    points: Sequence[tuple[float, float]]
+    band: Sequence[tuple[float, float, float]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """Values of one kind on a line of their own, or one value with its limits."""
+
+    name: str
+    values: Sequence[float]
+    limits: tuple[float, float] | None = None
+    hollow: bool = False
+
+
+def draw(
+    x: Axis, y: Axis, curves: Sequence[Curve], chance: Sequence[tuple[float, float]] = ()
+) -> Markup:
+    """Draw curves with their names below, numbered on the lines, and the dotted line of chance."""
+
+    def placed(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+        return [(x.at(a), y.at(b, _BOTTOM, _TOP)) for a, b in points]
+
+    bands, lines, names = [], [], []
+    for at, curve in enumerate(curves):
+        if curve.band:
+            edge = [(a, high) for a, _, high in curve.band]
+            edge += [(a, low) for a, low, _ in reversed(curve.band)]
+            bands.append(_path(placed(edge), fill=_colour(at), fill_opacity=0.15))
+        points, bottom = placed(curve.points), _BOTTOM + 66 + _ROW * at
+        lines.append(_path(points, **_stroke(at)))
+        names.append(_path([(_LEFT, bottom - 4), (_LEFT + 44, bottom - 4)], **_stroke(at)))
+        name = _named(curve.name)
+        if len(curves) > 1:
+            wanted = _LEFT + (_RIGHT - _LEFT) * (at + 1) / (len(curves) + 1)
+            a, b = min(points, key=lambda point: abs(point[0] - wanted))
+            mark: dict[str, Any] = {
+                "font_weight": "bold",
+                "text_anchor": "middle",
+                "paint_order": "stroke",
+            }
+            mark |= {"stroke": _GROUND, "stroke_width": 4, "fill": _colour(at)}
+            names.append(_text(str(at + 1), a, b + 4, **mark))
+            name = f"{at + 1}  {name}"
+        names.append(_text(name, _LEFT + 54, bottom))
+    if chance:
+        how = {"stroke": "currentColor", "stroke_dasharray": "1 5", "stroke_linecap": "round"}
+        (a, b), (c, d) = placed(chance)
+        bands.append(_path([(a, b), (c, d)], **how, stroke_width=2))
+        names.append(_text("chance", (a + c) / 2 + 8, (b + d) / 2 + (16 if b > d else -6)))
+    parts = [*_below(x, _BOTTOM), *_left(y), *bands, *lines, *names]
+    return _svg(parts, _BOTTOM + 56 + _ROW * len(curves))
+
+
+def draw_lanes(x: Axis, lanes: Sequence[Lane], rule: tuple[float, str] | None = None) -> Markup:
+    """Draw each lane's values as dots along one axis, those that meet on top of each other."""
+    parts, names, top = [], [], 18.0
+    for lane in lanes:
+        width = _DOT if len(lane.values) > 1 else 0.1
+        heaps = Counter(round(width * round(x.at(value) / width), 1) for value in lane.values)
+        step = min(_DOT, _HIGHEST / max(heaps.values()))
+        bottom = top + 26 + step * max(heaps.values())
+        halo = {"paint_order": "stroke", "stroke": _GROUND, "stroke_width": 4}
+        names.append(_text(_named(lane.name), _LEFT, top + 14, **halo))
+        if lane.limits:
+            low, high = map(x.at, lane.limits)
+            parts.append(_path([(low, bottom - 4), (high, bottom - 4)], **_stroke(0)))
+        places = ((a, bottom - _DOT / 2 - step * k) for a, n in heaps.items() for k in range(n))
+        dots = {"d": "".join(f"M{a:g} {b:.4g}h0" for a, b in places), "stroke_linecap": "round"}
+        parts.append(_tag("path", **dots, stroke=_colour(0), stroke_width=_DOT))
+        if lane.hollow:
+            parts.append(_tag("path", **dots, stroke=_GROUND, stroke_width=_DOT - 3))
+        top = bottom + 6
+    if rule:
+        at, how = x.at(rule[0]), {"stroke": "currentColor", "stroke_dasharray": "6 4"}
+        parts.append(_path([(at, 16), (at, top)], **how, stroke_width=1.5))
+        parts.append(_text(rule[1], at, 11, text_anchor="end" if at > _WIDTH / 2 else "start"))
+    return _svg([*_below(x, top), *parts, *names], top + 46)
+
+
+def _below(x: Axis, bottom: float) -> Iterator[Markup]:
+    for at, value in ((x.at(value), value) for value in x.ticks):
+        yield _path([(at, _TOP), (at, bottom)], stroke=_LINE)
+        yield _text(x.write(value), at, bottom + 17, text_anchor="middle")
+    yield _path([(_LEFT, bottom), (_RIGHT, bottom)], stroke="currentColor")
+    title = _named(x.title)
+    yield _text(title, (_LEFT + _RIGHT) / 2, bottom + 38, text_anchor="middle", font_size=13)
+
+
+def _left(y: Axis) -> Iterator[Markup]:
+    for at, value in ((y.at(value, _BOTTOM, _TOP), value) for value in y.ticks):
+        yield _path([(_LEFT, at), (_RIGHT, at)], stroke=_LINE)
+        yield _text(y.write(value), _LEFT - 6, at + 4, text_anchor="end")
+    yield _path([(_LEFT, _TOP), (_LEFT, _BOTTOM)], stroke="currentColor")
+    turned = {"transform": "rotate(-90)", "text_anchor": "middle", "font_size": 13}
+    yield _text(y.title, -(_TOP + _BOTTOM) / 2, 14, **turned)
+
+
+def _named(text: str) -> str:
+    return plain(cut(text, _NAME)[0])
+
+
+def _colour(at: int) -> str:
+    return f"var(--series-{at + 1}, {_COLOURS[at]})"
+
+
+def _stroke(at: int) -> dict[str, Any]:
+    return {"stroke": _colour(at), "stroke_width": 2, "stroke_dasharray": _DASHES[at] or "none"}
+
+
+def _path(points: Iterable[tuple[float, float]], **how: Any) -> Markup:  # noqa: ANN401
+    return _tag("path", d="M" + "L".join(f"{a:g} {b:g}" for a, b in points), **how)
+
+
+def _text(text: str, x: float, y: float, **how: Any) -> Markup:  # noqa: ANN401
+    return _tag("text", text, **{"x": f"{x:g}", "y": f"{y:g}", "fill": "currentColor"} | how)
+
+
+def _tag(name: str, inside: str = "", **attributes: Any) -> Markup:  # noqa: ANN401
+    """Write an element; all that is no mark-up yet is escaped."""
+    names = (each.replace("_", "-") for each in attributes)
+    written = (
+        Markup(' {}="{}"').format(*each) for each in zip(names, attributes.values(), strict=True)
+    )
+    return Markup("<{0}{1}>{2}</{0}>").format(name, Markup().join(written), inside)
+
+
+def _svg(parts: Iterable[Markup], height: float) -> Markup:
+    size = {"viewBox": f"0 0 {_WIDTH} {height:g}", "width": _WIDTH, "height": f"{height:g}"}
+    how = {"font_family": "sans-serif", "font_size": 12, "fill": "none"}
+    return _tag("svg", Markup().join(parts), xmlns="http://www.w3.org/2000/svg", **size, **how)
+
+
+def saved(svg: Markup) -> str:
+    """Give a picture colours of its own, for a file that has no page around it."""
+    coloured = re.sub(r"var\(--[\w-]+, (#\w+)\)", r"\1", svg).replace("currentColor", "#1b1f24")
+    return coloured.replace(">", '><rect width="100%" height="100%" fill="#fff"></rect>', 1)
+
+
+def link_to(svg: Markup) -> str:
+    """Return an address that holds the picture itself, to save it without a script."""
+    return f"data:image/svg+xml;base64,{b64encode(saved(svg).encode()).decode()}"
+
+
+# The pictures of a run.
+
+_BUDGETS = (0.001, 0.01, 0.1)  # false-positive rates of the table below a ROC
 
 
 def plots(contents: Contents) -> Iterator[dict[str, Any]]:
-    """Yield title, drawing and note of each plot whose points the run has."""
-    curves = contents.frame("curves", pl.col("curve") != "strip")
+    """Yield each picture whose points the run has, with what it shows and its numbers."""
+    drawn = pl.col("curve").cast(pl.String).is_in(["roc", "growth", "distribution"])
+    curves = contents.frame("curves", drawn)
     if curves.is_empty():
         return
-    roc = curves.filter(pl.col("x") > 0, curve="roc")
-    names = sorted(roc["attack"].unique(), key=lambda name: (name != contents.primary, name))
-    shown, left_out = names[:_MOST_ATTACKS], names[_MOST_ATTACKS:]
-    in_table = f" In the table only: {', '.join(left_out)}." if left_out else ""
-    for curve, points, draw, title, note in (
-        (
-            "roc",
-            roc.filter(pl.col("attack").is_in(shown)) if left_out else roc,
-            _roc,
-            "How well scores tell members from non-members",
-            "True-positive rate over false-positive rate, whose axis is logarithmic: its left end "
-            f"is where few accusations are false. The dotted line is guessing.{in_table}",
+    yield from _roc(contents, curves.filter(curve="roc"))
+    yield from _growth(curves.filter(curve="growth"))
+    yield from _distribution(curves.filter(curve="distribution", attack=contents.primary))
+
+
+def picture(
+    name: str, svg: Markup, head: Sequence[str], rows: Sequence[Sequence[str]], **words: str
+) -> dict[str, Any]:
+    """Return a picture with its ``title``, ``note`` and ``source``, its numbers and its link."""
+    return {"name": name, "svg": svg, "link": link_to(svg), "head": head, "rows": rows, **words}
+
+
+def _by(points: pl.DataFrame, name: str) -> dict[str, list[tuple[float, float]]]:
+    """Collect the points of each curve."""
+    parts = points.partition_by(name, as_dict=True, maintain_order=True).items()
+    return {str(key[0]): [*part.select("x", "y").iter_rows()] for key, part in parts}
+
+
+def _roc(contents: Contents, points: pl.DataFrame) -> Iterator[dict[str, Any]]:
+    """Draw both rates on logarithmic axes, as few false accusations are what matters."""
+    rates = points.filter(pl.col("x") > 0)["x"]
+    if rates.is_empty():
+        return
+    known = pl.col("value").is_not_null() & pl.col("versus").is_null()
+    metrics = contents.tables.get("metrics", Metrics.create_empty().lazy())
+    figures = metrics.filter(known, slice="all").collect(engine="streaming")
+    area = dict(figures.filter(metric="roc_auc").select("attack", "value").iter_rows())
+    of = _by(points, "attack")
+    best = sorted(of, key=lambda name: (name != contents.primary, -area.get(name, 0), name))
+    low = 10.0 ** floor(log10(min(rates)))
+    ticks = [low * 10**power for power in range(round(-log10(low)) + 1)]
+    at = pl.col("fpr") >= low, pl.col("low").is_not_null(), pl.col("high").is_not_null()
+    limits = figures.filter(*at, metric="tpr_at_fpr", attack=contents.primary)
+    band = [*limits.sort("fpr").select("fpr", "low", "high").iter_rows()]
+    band = [(fpr, max(a, low), b) for fpr, a, b in band]
+    curves = [
+        Curve(name, _on_axis(of[name], low), band if name == contents.primary else ())
+        for name in best[:MOST_CURVES]
+    ]
+    x = Axis("False-positive rate (non-members accused)", low, 1, ticks, share, log=True)
+    y = Axis("True-positive rate (members found)", low, 1, ticks, share, log=True)
+    left_out = f" In the table only: {', '.join(best[MOST_CURVES:])}." if best[MOST_CURVES:] else ""
+    interval_ = f" Shaded: 95 % interval of {contents.primary}, where it is known." if band else ""
+    budgets = [budget for budget in _BUDGETS if budget >= low]
+    yield picture(
+        "roc",
+        draw(x, y, curves, [(low, low), (1, 1)]),
+        ["Attack", *(f"TPR at {share(budget)} FPR" for budget in budgets)],
+        [[name, *(share(_reached(of[name], budget)) for budget in budgets)] for name in best],
+        title="How well scores tell members from non-members",
+        note="Both axes are logarithmic: on the left few accusations are false. The dotted line is "
+        f"chance.{interval_}{left_out}",
+        source="curves.parquet: x, y of curve = roc; metrics.parquet: tpr_at_fpr",
+    )
+
+
+def _on_axis(points: Sequence[tuple[float, float]], low: float) -> list[tuple[float, float]]:
+    """Begin a curve at the left end of a logarithmic axis, with what was found up to there."""
+    return [
+        (low, max(_reached(points, low), low)),
+        *((a, b) for a, b in points if a > low and b >= low),
+    ]
+
+
+def _reached(points: Sequence[tuple[float, float]], budget: float) -> float:
+    return max((b for a, b in points if a <= budget), default=0.0)
+
+
+def _growth(points: pl.DataFrame) -> Iterator[dict[str, Any]]:
+    if points.is_empty():
+        return
+    of = _by(points.with_columns(name=pl.format("{} by {}", "attack", "subject")), "name")
+    ticks, lowest = sorted({*points["x"]}), 0.5 if min(points["y"]) >= 0.5 else 0.0
+    x = Axis("Samples or points", ticks[0], ticks[-1], ticks, log=True)
+    if len(ticks) == 1:
+        x = round_axis(x.title, [0, ticks[0]])
+    y = Axis("AUC", lowest, 1, [lowest + (1 - lowest) * k / 5 for k in range(6)])
+    shown = [Curve(*each) for each in [*of.items()][:MOST_CURVES]]
+    of_x = [f"{tick:g}" for tick in ticks]
+    rows = [
+        [name, *(number(dict(found).get(tick)) for tick in ticks)] for name, found in of.items()
+    ]
+    yield picture(
+        "growth",
+        draw(x, y, shown, [(x.low, 0.5), (x.high, 0.5)]),
+        ["AUC of", *of_x],
+        rows,
+        title="How well they do with fewer samples or points",
+        note="AUC if only the first samples, or points, of each text counted. The axis below is "
+        f"logarithmic, the axis on the left begins at {lowest:g}; 0.5 is chance.",
+        source="curves.parquet: x, y of curve = growth",
+    )
+
+
+def _distribution(points: pl.DataFrame) -> Iterator[dict[str, Any]]:
+    if points.is_empty():
+        return
+    of, attack = _by(points, "subject"), points["attack"][0]
+    x = round_axis(f"Score: {attack}", points["x"])
+    y = round_axis("Share of texts", [0, max(points["y"])])
+    y = Axis(y.title, y.low, y.high, y.ticks, share)
+    rows = [[name, number(a), share(b)] for name, found in of.items() for a, b in found if b]
+    yield picture(
+        "distribution",
+        draw(x, y, [Curve(*each) for each in of.items()]),
+        ["Texts", "Score, middle of the bin", "Share of them"],
+        rows,
+        title=f"Distribution of {attack}",
+        note="Share of the texts of each set, by score, in 40 bins. Higher: more likely a member.",
+        source="curves.parquet: x, y of curve = distribution",
+    )
+
+
+def compared_books(books: pl.DataFrame, attack: str) -> dict[str, Any] | None:
+    """Draw the mean score of each audited document, or group, over those that it is compared with.
+
+    ``books`` are rows of the rollup. None where there is nothing to compare with.
+    """
+    known = books.drop_nulls("mean")
+    outside = known.filter(level="outside")
+    if "member" in known.columns:
+        outside = known.filter((pl.col("level") == "outside") | ~pl.col("member").fill_null(True))
+    audited = known.join(outside, on=["level", "key"], how="anti")
+    levels = audited["level"].cast(pl.String).unique().to_list()
+    level = "document" if "document" in levels else "group"
+    audited = audited.filter(pl.col("level").cast(pl.String) == level)
+    if outside.is_empty() or audited.is_empty():
+        return None
+    highest = outside["mean"].max()
+    named = {"known_better", "comes_out", "above_all"}
+    is_named = pl.col("verdict").cast(pl.String).is_in(named)
+    lanes = [
+        (f"audited {level}s that stand out or come out", audited.filter(is_named), False),
+        (f"other audited {level}s", audited.filter(~is_named), False),
+        ("known to be outside the training data", outside, True),
+    ]
+    lanes = [each for each in lanes if each[1].height]
+    x = round_axis(f"Mean score: {attack}", known["mean"])
+    rows = [
+        [name, row["key"], interval(row["mean"], row["mean_low"], row["mean_high"])]
+        for name, of, _ in lanes
+        for row in of.sort("mean", descending=True).head(100).iter_rows(named=True)
+    ]
+    return picture(
+        "compared",
+        draw_lanes(
+            x,
+            [Lane(name, of["mean"].to_list(), hollow=hollow) for name, of, hollow in lanes],
+            (float(highest), "highest outside the training data"),  # type: ignore[arg-type]
         ),
-        (
-            "growth",
-            curves.filter(curve="growth"),
-            _growth,
-            "How well they do with fewer samples or points",
-            "AUC if only the first samples, or points, of each text counted; the axis below is "
-            "logarithmic. At 0.5 lies guessing.",
-        ),
-        (
-            "distribution",
-            curves.filter(curve="distribution", attack=contents.primary),
-            _distribution,
-            f"Distribution of {contents.primary}",
-            "Share of the texts of each set, by score. Higher: more likely a member.",
-        ),
-    ):
-        if points.height:
-            source = f"curves.parquet: x, y of curve = {curve}"
-            yield {"title": title, "svg": draw(points), "note": note, "source": source}
-
-
-def _roc(points: pl.DataFrame) -> Markup:
-    smallest = float(points["x"].min())  # type: ignore[arg-type]
-    powers = [10.0**-power for power in range(10) if 10.0**-power >= smallest]
-    axis = {"values": powers, "format": "~g"}
-    scale = {"type": "log", "domain": [smallest, 1]}
-    both = {
-        "x": quantity("x", "False-positive rate", axis=axis, scale=scale),
-        "y": quantity("y", "True-positive rate", scale={"domain": [0, 1]}),
-    }
-    grid = pl.DataFrame({"x": [smallest ** (i / 40) for i in range(41)]}).with_columns(y="x")
-    guess = line(grid, both, strokeDash=[1, 4], stroke="currentColor")
-    return svg(guess, line(points, both | series("attack"), strokeWidth=2))
-
-
-def _growth(points: pl.DataFrame) -> Markup:
-    named = points.with_columns(series=pl.format("{} by {}", "attack", "subject"))
-    axis = {"values": sorted(named["x"].unique()), "format": "d"}
-    both = {
-        "x": quantity("x", "Samples or points", axis=axis, scale={"type": "log", "base": 2}),
-        "y": quantity("y", "AUC", scale={"zero": False}),
-    }
-    return svg(line(named, both | series("series"), strokeWidth=2))
-
-
-def _distribution(points: pl.DataFrame) -> Markup:
-    both = {
-        "x": quantity("x", points["attack"][0], scale={"zero": False}),
-        "y": quantity("y", "Share of texts"),
-    }
-    return svg(line(points, both | series("subject"), interpolate="step"))
-
-
-def quantity(field: str, title: str, **how: object) -> dict[str, Any]:
-    """Draw a number along an axis."""
-    return {"field": field, "type": "quantitative", "title": title, **how}
-
-
-def series(field: str) -> dict[str, Any]:
-    """Tell series apart by colour and by dashes."""
-    of = {"field": field, "type": "nominal", "sort": None}
-    ranges = {"color": _COLOURS, "strokeDash": _DASHES}
-    return {name: of | {"scale": {"range": values}} for name, values in ranges.items()}
-
-
-def line(points: pl.DataFrame, encoding: dict[str, Any], **mark: object) -> dict[str, Any]:
-    """Draw points as one layer."""
-    fields = [channel["field"] for channel in encoding.values()]
-    values = points.select(pl.col(*dict.fromkeys(fields))).to_dicts()
-    mark = {"type": "line"} | mark
-    return {"data": {"values": values}, "mark": mark, "encoding": encoding}
-
-
-def svg(*layers: dict[str, Any]) -> Markup:
-    """Draw layers as Vega-Lite does; altair would take a second to load and write the same."""
-    import vl_convert
-
-    chart = {**_SIZE, "config": _CONFIG, "layer": list(layers)}
-    return Markup(_ROLES.sub("", vl_convert.vegalite_to_svg(chart)))
+        ["What it is", "Key", "Mean score (95 % interval)"],
+        rows,
+        title=f"Each audited {level} against those outside the training data",
+        note="A dot is the mean score of one. The dashed line is the highest of those outside the "
+        "training data: a mean left of it is no higher than that of a text the model did not see. "
+        "The axis begins and ends where scores do. At most 100 of each kind are in the table.",
+        source="rollup.parquet: mean, mean_low, mean_high, verdict, level",
+    )
 
 
 def draw_differences(comparisons: pl.DataFrame) -> str:
     """Draw the mean difference of each run to the first, by set, with its interval, as SVG."""
-    from vl_convert import vegalite_to_svg
-
-    rows = comparisons.filter(statistic="mean_difference", level="set").select(
-        pl.col("set").cast(pl.String).str.replace("_", "-"),
-        "run",
-        pl.col("value", "low", "high").round(6),
-    )
+    rows = comparisons.filter(statistic="mean_difference", level="set").drop_nulls("value")
     versus = comparisons["versus"].drop_nulls()[0]
     title = f"mean difference of {comparisons['attack'][0]} to {versus}"
-    nominal = {"type": "nominal", "title": None, "sort": None}
-    number = {"type": "quantitative"}
-    run = {"field": "run", "axis": {"labelLimit": 300}, **nominal}
-    zero = {"type": "rule", "color": "#888", "strokeDash": [4, 3]}
-    between = {"type": "rule", "color": _COLOUR, "strokeWidth": 2}
-    point = {"type": "point", "color": _COLOUR, "filled": True, "size": 60, "opacity": 1}
-    limits = {"x": {"field": "low", "title": title, **number}, "x2": {"field": "high"}, "y": run}
-    value = {"x": {"field": "value", **number}, "y": run}
-    layers = ((zero, {"x": {"datum": 0}}), (between, limits), (point, value))
-    drawn = [{"mark": mark, "encoding": encoding} for mark, encoding in layers]
-    chart = {
-        "data": {"values": rows.to_dicts()},
-        "facet": {"row": {"field": "set", **nominal}},
-        "spec": {"layer": drawn, "width": 480, "height": {"step": 28}},
-    }
-    return vegalite_to_svg(chart)
+    lanes = [
+        Lane(
+            f"{row['run']}: {row['set'].replace('_', '-')}",
+            [row["value"]],
+            None if row["low"] is None or row["high"] is None else (row["low"], row["high"]),
+        )
+        for row in rows.iter_rows(named=True)
+    ]
+    ends = rows.select(pl.concat_list("value", "low", "high").explode()).to_series().drop_nulls()
+    return saved(draw_lanes(round_axis(title, [0.0, *ends]), lanes, (0.0, "no difference")))

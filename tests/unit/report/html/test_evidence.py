@@ -63,12 +63,13 @@ def test_windows_of_common_passages_are_shown_and_marked():
     assert {key for key, common in windows.items() if common} == {target_id(3)}
     page = render(of)
     marked = (
-        "common, so no evidence: what came out also stands or comes out after the prefix of "
+        "Common, so no evidence: what came out also stands or comes out after the prefix of "
         "another document; in another document"
     )
     assert page.count(marked) == 1
-    assert "common, so no evidence" not in render(contents())
+    assert "Common, so no evidence" not in render(contents())
     assert "Common passages is n_common;" in page
+    assert "Common passages: <bdi>1</bdi>" in page  # what all rows say is no column
 
 
 def test_the_checklist_reads_the_counts():

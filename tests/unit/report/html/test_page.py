@@ -81,9 +81,10 @@ def test_a_field_names_a_column_that_there_is(field):
 
 def test_sections_stand_in_their_order_and_links_lead_to_places_that_there_are(shown):
     ids = shown.xpath("//main/section/@id")
-    assert ids[:5] == ["asked", "conclusions", "documents", "plots", "evidence"]
-    assert ids[5:] == ["repeat", "record", "not-run", "sources", "glossary"]
-    assert {*shown.xpath("//a/@href")} <= {f"#{each}" for each in shown.xpath("//@id")}
+    assert ids[:4] == ["answer", "documents", "evidence", "sure"]
+    assert ids[4:] == ["repeat", "record", "not-run", "sources", "glossary"]
+    links = {*shown.xpath("//a[not(@download)]/@href")}
+    assert links <= {f"#{each}" for each in shown.xpath("//@id")}
 
 
 def test_documents_that_are_known_stand_with_the_audited_ones():
@@ -93,12 +94,19 @@ def test_documents_that_are_known_stand_with_the_audited_ones():
         level=levels, member=pl.Series([True, False, None], dtype=pl.Boolean)
     )
     shown = page(replace(of, tables={**of.tables, "rollup": rows}))
-    cells = shown.xpath("//table[@id='documents-table']/tbody/tr/*[3]")
+    cells = shown.xpath("//table[@id='all-documents-table']/tbody/tr/*[3]")
     assert [cell.text_content() for cell in cells] == ["labelled member", "outside", "audited"]
+    cells = shown.xpath("//table[@id='documents-table']/tbody/tr/*[2]")
+    assert [cell.text_content() for cell in cells] == [
+        "comes out word for word labelled member",
+        "cannot be judged",
+        "comparison",
+    ]
+    assert shown.xpath("//table[@id='documents-table']/tbody/tr/@class") == ["outside"]
     values = {name: value for _, name, value in recorded(shown)}
     assert values["Works labelled as members, for comparison"] == "1 rows of rollup, column member"
     assert values["Works known to be outside, for comparison"] == "1 rows of rollup, column member"
-    headings = shown.xpath("//table[@id='documents-table']/thead//th/text()")
+    headings = shown.xpath("//table[@id='all-documents-table']/thead//th/text()")
     assert "member" not in headings
 
 
@@ -134,7 +142,10 @@ def test_single_texts_stand_in_place_of_documents_with_their_scores():
     rollup = Rollup.create_empty().lazy()
     shown = page(replace(of, tables={**of.tables, "scores": texts, "rollup": rollup}))
     cells = shown.xpath("//table[@id='texts-table']/tbody/tr[1]/*")
-    assert [cell.text_content() for cell in cells[:4]] == ["dune", "member", "0.900", "9"]
+    assert [cell.text_content() for cell in cells] == ["dune", "0.900"]
+    said = shown.xpath("//p[@class='repeated']")[0].text_content()  # what all rows say, once
+    begins = "It was the best of times, it was the worst of times"
+    assert said == f"In every row: Label: member; Words: 9; Begins: {begins}."
     assert len(shown.xpath("//table[@id='texts-table']/tbody/tr")) == 5
 
 
@@ -150,4 +161,5 @@ def test_it_loads_nothing_and_is_the_same_every_time():
     assert first == render(contents())
     shown = html.fromstring(first)
     assert shown.xpath("//link | //script[@src] | //img | //iframe | //*[@onclick]") == []
-    assert [link for link in shown.xpath("//a/@href") if not link.startswith("#")] == []
+    saved = [link for link in shown.xpath("//a/@href") if not link.startswith("#")]
+    assert saved == shown.xpath("//a[@download]/@href")

@@ -74,8 +74,8 @@ def test_markdown_has_the_answer_conclusions_and_a_row_for_each_document():
     lines = as_markdown(contents()).splitlines()
     assert lines[0] == "**Of 3 groups, 1 stands out.**"
     assert lines[2] == "* 1 of 3 groups are reported at q = 0.05."
-    assert lines[4] == "## Documents"
-    assert lines[8].startswith("| A title dune | Parts of it come out word for word. | 31 |")
+    assert lines[4] == "## All numbers of each document"
+    assert lines[8].startswith("| A title dune | comes out word for word | 31 |")
     assert len(lines) == 11
 
 

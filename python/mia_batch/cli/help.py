@@ -1,0 +1,262 @@
+"""The help: the first screen, settings by topic, and what a shell completes."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from pathlib import Path
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from mia_batch.errors import SettingsError
+from mia_batch.plugins import extra, plugins
+from mia_batch.settings import PARTS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from mia_batch.settings import Part
+
+OVERVIEW = """\
+Which texts does a language model remember? mia-batch asks the model about your texts and says
+which come out word for word, which it knows better than comparable texts, and how sure that is.
+
+Commands
+  audit INPUT --model MODEL  Ask a model about texts, and write a report.
+  show RUN [PASSAGE]         List a run's strongest passages, or show one next to the true text.
+  report RUN                 Write the report of a run again, as a page, Markdown or CSV.
+  compare RUN RUN            Compare models, or one before and after unlearning.
+  plan                       Say how many comparison texts an answer needs.
+  attacks [NAME]             List the attacks: what each asks and needs.
+  {others}
+
+Examples
+  mia-batch demo
+  mia-batch audit books/ --model MODEL --max-windows-per-document 50
+  mia-batch audit corpus.parquet --model MODEL --attacks min-k++,recall --dry-run
+
+mia-batch help lists commands and topics of settings, mia-batch --help all settings.
+"""
+_BY_TOPIC = "All settings by topic (mia-batch help TOPIC describes them):"
+_COMPLETION = """\
+To complete commands, options, attacks and choices with the Tab key, put one line into the start-up
+file of your shell:
+
+bash  eval "$(_MIA_BATCH_COMPLETE=bash_source mia-batch)"
+zsh   eval "$(_MIA_BATCH_COMPLETE=zsh_source mia-batch)"
+fish  _MIA_BATCH_COMPLETE=fish_source mia-batch | source
+"""
+_SHORT = "mia_batch.short_help"
+_FILES = {"PATH": "file", "FOLDER": "dir", "MODEL": "dir"}
+TOPICS: dict[str, type[Part]] = {part.table or "main": part for part in PARTS}
+"""What a part of the settings is called in the help: as in TOML."""
+
+
+class SettingOption(click.Option):
+    """An option of a setting; ``topic`` is its part's name, ``usual`` puts it first."""
+
+    def __init__(self, *names: Any, topic: str, usual: bool, **options: Any) -> None:  # noqa: ANN401 - of click
+        super().__init__(*names, **options)
+        self.topic, self.usual = topic, usual
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete attacks, engines, choices, files and folders."""
+        if self.name in ("attacks", "primary"):
+            return complete_attacks(ctx, self, incomplete)
+        kinds = str(self.metavar).split("|")
+        choices = ["auto"] if self.name == "engine" else [k for k in kinds if k == k.lower()]
+        if self.name == "engine":
+            from mia_batch.evidence.engines.registry import engine_types
+
+            asked = {"samples", "logprobs"}
+            choices += (each for each, kind in engine_types().items() if kind.kinds & asked)
+        found = [CompletionItem(each) for each in choices if each.startswith(incomplete)]
+        types = [type_ for kind, type_ in _FILES.items() if kind in kinds]
+        return found or [CompletionItem(incomplete, type=type_) for type_ in types]
+
+
+def complete_attacks(
+    _context: click.Context, _option: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Complete the last of several names of families and attacks."""
+    from mia_batch.attacks import names
+    from mia_batch.attacks.families import FAMILIES
+
+    before, comma, last = incomplete.rpartition(",")
+    known = dict.fromkeys((*(family.name for family in FAMILIES), *names()))
+    return [CompletionItem(before + comma + name) for name in known if name.startswith(last)]
+
+
+def complete_runs(
+    _context: click.Context, _argument: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    return [CompletionItem(incomplete, type="dir")]
+
+
+def complete_help(
+    context: click.Context, _argument: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    known = (*_commands(context), *TOPICS, "completion")
+    return [CompletionItem(name) for name in known if name.startswith(incomplete)]
+
+
+class TopicCommand(click.Command):
+    """A command of many settings: ``-h`` describes the usual ones, ``--help`` names all."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Describe the usual options, and name the others topic by topic."""
+        usual = (each for each in self.get_params(ctx) if getattr(each, "usual", True))
+        with formatter.section("Usual options"):
+            formatter.write_dl(_records(usual, ctx))
+        if ctx.meta.get(_SHORT):
+            formatter.write(
+                "\n--help names all settings by topic; mia-batch help TOPIC describes them.\n"
+            )
+            return
+        formatter.write(f"\n{_BY_TOPIC}\n")
+        width = max(map(len, TOPICS)) + 4
+        for topic in TOPICS:
+            own = [each for each in _settings(self) if each.topic == topic and not each.hidden]
+            names = wrap(
+                ", ".join(each.opts[0] for each in own),
+                formatter.width - width,
+                break_on_hyphens=False,
+            )
+            formatter.write(f"  {topic}".ljust(width) + f"\n{' ' * width}".join(names) + "\n")
+
+
+class TopicGroup(TopicCommand, click.Group):
+    """The program: settings and commands, those of extras and of other packages among them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Name the core's commands, and those of extras and other packages."""
+        return sorted({*super().list_commands(ctx), *plugins("commands")})
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        """Load a command of an extra when it is asked for."""
+        if (own := super().get_command(ctx, name)) is not None or name not in plugins("commands"):
+            return own
+        try:
+            command: click.Command = extra("commands", name)
+        except SettingsError:
+            if ctx.resilient_parsing:  # a shell completes other names
+                return None
+            raise
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands, also where one of another package is broken."""
+        records = []
+        for name in self.list_commands(ctx):
+            try:
+                command = self.get_command(ctx, name)
+                records.append((name, "" if command is None else command.get_short_help_str(100)))
+            except SettingsError:
+                records.append((name, "cannot be loaded"))
+        with formatter.section("Commands"):
+            formatter.write_dl(records)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Say what may have been meant by a name that is no command."""
+        name = args[0]
+        if name in self.list_commands(ctx) or name.startswith("-") or ctx.resilient_parsing:
+            return super().resolve_command(ctx, args)
+        near = get_close_matches(name, self.list_commands(ctx), n=1)
+        meant = f"mia-batch {near[0]}" if near else "mia-batch help"
+        if Path(name).exists():
+            meant = f"mia-batch audit {name}"
+        raise click.UsageError(f"there is no command {name!r}; did you mean `{meant}`?")
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Describe the settings, then name the commands."""
+        super().format_options(ctx, formatter)
+        with formatter.section("Commands (mia-batch help describes them)"):
+            formatter.write_text(", ".join(self.list_commands(ctx)))
+
+    def about(self, root: click.Context, name: str) -> str:
+        """Describe a command, a topic, a setting, or all that is so called; or list them."""
+        if name in ("", "completion"):
+            return _COMPLETION if name else self._contents(root)
+        formatter = root.make_formatter()
+        if (command := self.get_command(root, name)) is not None:
+            with click.Context(command, info_name=name, parent=root) as own:
+                formatter.write(command.get_help(own) + "\n\n")
+        settings = _settings(self)
+        topics = (
+            each for each, part in TOPICS.items() if name.lower() in (each, part.topic.lower())
+        )
+        if (topic := next(topics, None)) is not None:
+            part = TOPICS[topic]
+            where = f" In TOML they stand below [{part.table}]." if part.table else ""
+            formatter.write_text(f"{part.topic}: {part.__doc__}{where}")
+            formatter.write_paragraph()
+            formatter.write_dl(_records((each for each in settings if each.topic == topic), root))
+        key = name.lower().lstrip("-").replace("-", "_")
+        if command is None and topic is None and any(each.name == key for each in settings):
+            formatter.write_dl(_records((each for each in settings if each.name == key), root))
+        if text := formatter.getvalue():
+            return text
+        flags = (str(each.name).replace("_", "-") for each in settings)
+        known = [*self.list_commands(root), *TOPICS, *flags]
+        near = get_close_matches(name.lower().lstrip("-"), known, n=1)
+        hint = (
+            f"did you mean `mia-batch help {near[0]}`?" if near else "`mia-batch help` lists them"
+        )
+        raise click.UsageError(f"there is no command, topic or setting {name!r}; {hint}")
+
+    def _contents(self, root: click.Context) -> str:
+        formatter = root.make_formatter()
+        with formatter.section("Topics of settings"):
+            formatter.write_dl([(name, str(part.__doc__)) for name, part in TOPICS.items()])
+        self.format_commands(root, formatter)
+        formatter.write(
+            "\nmia-batch help NAME describes a topic, a command or a setting;\n"
+            "mia-batch help completion says how a shell completes what you type.\n"
+        )
+        return formatter.getvalue()
+
+
+def short_help_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``-h``, which says less than ``--help``."""
+    return click.option(
+        *("-h", "short_help"),
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        callback=_show_short_help,
+        help="Show less than --help.",
+    )(command)
+
+
+def _show_short_help(context: click.Context, _option: click.Parameter, value: bool) -> None:  # noqa: FBT001 - of click
+    if not value or context.resilient_parsing:
+        return
+    context.meta[_SHORT] = True
+    is_root = context.parent is None
+    click.echo(overview(context) if is_root else context.get_help(), nl=not is_root)
+    context.exit()
+
+
+def overview(context: click.Context) -> str:
+    """Fill the first screen, which describes six commands and names the others."""
+    others = [name for name in _commands(context) if f"\n  {name} " not in OVERVIEW]
+    return OVERVIEW.format(others=", ".join(others))
+
+
+def _commands(context: click.Context) -> list[str]:
+    root = context.find_root()
+    return root.command.list_commands(root) if isinstance(root.command, click.Group) else []
+
+
+def _settings(command: click.Command) -> list[SettingOption]:
+    return [each for each in command.params if isinstance(each, SettingOption)]
+
+
+def _records(options: Iterable[click.Parameter], ctx: click.Context) -> list[tuple[str, str]]:
+    shown = (option for option in options if isinstance(option, click.Option))
+    records = (option.get_help_record(ctx) for option in shown)
+    return [record for record in records if record is not None]

@@ -1,0 +1,187 @@
+"""The strongest passages of a run, numbered, and the one that a reader names."""
+
+from __future__ import annotations
+
+import re
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from mia_batch.cli.options import plain, table_of
+from mia_batch.errors import RunFolderError, SettingsError
+from mia_batch.inference.memory import VERBATIM_WORDS, verbatim_runs
+from mia_batch.settings import stored_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.table import Table
+
+    from mia_batch.pipeline import Run
+
+SHOWN = 10
+_NAME_SHOWN = 24
+_LONGEST_NUMBER = 6  # digits; more are the beginning of a target_id
+_MOST_COMPARED = 10_000  # names among which a near one is looked for
+_NAMED = 5  # of several in a message
+_WINDOW = re.compile(r"(?P<name>.+?)[\s,:]+window\s+(?P<number>[1-9][\d,]*)", re.IGNORECASE)
+
+
+def attack_of(run: Run) -> str:
+    """Name the attack by which a run ranks its texts."""
+    if "scores" not in run.manifest.made:
+        raise RunFolderError(
+            f"{run.folder} has no scores yet; give the audit's command again, which goes on"
+        )
+    attacks = run.manifest.made["scores"]["attacks"]
+    primary: str = (run.manifest.plan or {}).get("primary", attacks[0])
+    return primary
+
+
+def strongest(run: Run, n: int) -> pl.DataFrame:
+    """Rank the passages that were asked about: long verbatim runs, then scores, then identifiers.
+
+    The first ``n``, which is the order of their numbers in `passage_table` and `find_target`.
+    """
+    attack = attack_of(run)
+    longest = pl.lit(None, pl.UInt32)
+    ranked = run.scan("scores").select(
+        *("target_id", "role", "document_id", "group", "window_index"),
+        score=pl.col(attack).cast(pl.Float64),
+    )
+    if "features" in run.manifest.made:
+        samples = stored_settings(run.manifest.settings).continuations
+        runs = verbatim_runs(run.scan("targets"), run.scan("features"), samples)
+        longest = pl.lit(runs["longest_words"])
+    ranked = ranked.with_columns(longest_words=longest).filter(
+        pl.any_horizontal(pl.col("score", "longest_words").is_not_null()), role="target"
+    )
+    verbatim = pl.when(pl.col("longest_words") >= VERBATIM_WORDS).then("longest_words")
+    keys = [verbatim, pl.col("score"), pl.col("target_id")]
+    ordered = ranked.sort(keys, descending=[True, True, False], nulls_last=True)
+    found = ordered.head(n).collect(engine="streaming")
+    wanted = pl.col("target_id").is_in(found["target_id"].implode())
+    texts = run.scan("targets").filter(wanted).select("target_id", "target")
+    return found.join(
+        texts.collect(engine="streaming"), on="target_id", how="left", maintain_order="left"
+    )
+
+
+def passage_table(run: Run, width: int) -> Table | str:
+    """Lay the strongest passages out by number; the text takes what is left of the width."""
+    found = strongest(run, SHOWN)
+    if found.is_empty():
+        return "no text has a score"
+    name = pl.coalesce("document_id", "group", pl.col("target_id").str.head(_NAME_SHOWN))
+    columns: dict[str, list[str]] = {
+        "": [str(number + 1) for number in range(found.height)],
+        "passage of": found.select(name).to_series().to_list(),
+        "window": [f"{1 + index}" for index in found["window_index"]],
+        "words": ["-" if n is None else f"{n:,}" for n in found["longest_words"]],
+        "score": ["-" if score is None else f"{score:.3f}" for score in found["score"]],
+        "text": [" ".join(text.split()) for text in found["target"]],
+    }
+    if not found["window_index"].cast(pl.Boolean).any():
+        del columns["window"]
+    if not found["longest_words"].count():
+        del columns["words"]
+    by = f"{attack_of(run)}; words: of the longest run that an answer repeats"
+    title = f"strongest passages by {by if 'words' in columns else attack_of(run)}"
+    right = ("", "window", "words", "score")
+    table = table_of(*columns, right=right, title=title, title_justify="left")
+    left = width
+    shown = []
+    for heading, values in columns.items():
+        cells = [plain(value) for value in values]
+        for cell in cells:
+            cell.truncate(left if heading == "text" else _NAME_SHOWN, overflow="ellipsis")
+        left -= max(len(heading), *(cell.cell_len for cell in cells)) + 2
+        shown.append(cells)
+    for column in table.columns:
+        column.no_wrap = True
+    for row in zip(*shown, strict=True):
+        table.add_row(*row)
+    return table
+
+
+def find_target(run: Run, named: str) -> pl.DataFrame:
+    """Find a passage by its number, by document and window, or by how its target_id begins."""
+    attack_of(run)
+    if named.isdecimal() and 0 < len(named) <= _LONGEST_NUMBER and int(named):
+        last = strongest(run, int(named))
+        if last.height == int(named):
+            return _targets(run, pl.col("target_id") == last["target_id"][-1])
+    match = _WINDOW.fullmatch(named.strip())
+    if (found := _of_document(run, match["name"] if match else named.strip())) is not None:
+        return _one_window(found, match and int(match["number"].replace(",", "")))
+    begins = _targets(run, pl.col("target_id").str.starts_with(named.lower()), 2)
+    if begins.height == 1:
+        return begins
+    if begins.height:
+        both = " and ".join(begins["target_id"])
+        raise SettingsError(f"several target_ids begin with {named!r}: {both}; give more of it")
+    documents = run.scan("targets").select(pl.col("document_id").drop_nulls().unique())
+    names = documents.head(_MOST_COMPARED).collect(engine="streaming").to_series().sort().to_list()
+    near = get_close_matches(match["name"] if match else named, names, n=3)
+    example = f"a document and window such as {f'{names[0]} window 1'!r}, " if names else ""
+    hint = (
+        f"name a number of the list that `mia-batch show {run.folder}` prints, {example}or the "
+        "beginning of a target_id"
+    )
+    if near:
+        hint = f"did you mean {_listed(near)}?"
+    raise SettingsError(f"{run.folder} has no passage {named!r}; {hint}")
+
+
+def _targets(run: Run, wanted: pl.Expr, most: int = 1) -> pl.DataFrame:
+    return run.scan("targets").filter(wanted).head(most).collect(engine="streaming")
+
+
+def _of_document(run: Run, name: str) -> pl.DataFrame | None:
+    """Find the windows of the one document of a name, as written, or its file without folder."""
+    own = pl.col("document_id")
+    lower, asked = own.str.to_lowercase(), name.lower()
+    file = lower.str.replace(r"^.*/", "")
+    stem, asked_stem = file.str.replace(r"\.[^.]+$", ""), re.sub(r"\.[^./]+$", "", asked)
+    alike = (lower == asked) | (file == asked) | (stem == asked) | (lower == asked_stem)
+    titled = pl.lit(value=False)
+    if "rollup" in run.manifest.made and "title" in (rollup := run.scan("rollup")).collect_schema():
+        title = pl.col("title").cast(pl.String).str.to_lowercase()
+        keys = rollup.filter(title == asked, level="document").select("key").collect()
+        titled = own.is_in(keys["key"].implode())
+    windows = run.scan("targets").filter(alike | titled).select("target_id", "document_id")
+    found = windows.collect(engine="streaming")
+    documents = found["document_id"].unique().sort().to_list()
+    exact = [each for each in documents if each == name] or documents
+    if len(exact) > 1:
+        raise SettingsError(f"{name!r} may be {_listed(exact)}; name one of them whole")
+    if not exact:
+        return None
+    return run.scan("targets").filter(own == exact[0]).collect(engine="streaming")
+
+
+def _one_window(windows: pl.DataFrame, number: int | None) -> pl.DataFrame:
+    """Take the window of a number, counted from 1 as people see it, or the only one."""
+    name, numbers = windows["document_id"][0], (windows["window_index"] + 1).sort().to_list()
+    found = windows if number is None else windows.filter(window_index=number - 1)
+    if found.height == 1:
+        return found
+    if found.height:
+        if number is not None:
+            ids = _listed(found["target_id"].to_list())
+            raise SettingsError(f"{name!r} has several windows {number:,}; name a target_id: {ids}")
+        raise SettingsError(
+            f"{name!r} has {windows.height:,} windows; name one, such as "
+            f"{f'{name} window {numbers[0]}'!r}"
+        )
+    near = sorted(numbers, key=lambda each: abs(each - (number or 0)))[:3]
+    there = "it has window" if len(near) == 1 else "the nearest are windows"
+    some = ", ".join(map(str, sorted(near)))
+    raise SettingsError(f"{name!r} has no window {number:,} in this run; {there} {some}")
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = [repr(name) for name in names[:_NAMED]]
+    more = [f"{len(names) - _NAMED:,} more"] if len(names) > _NAMED else []
+    return " or ".join(shown + more)
