@@ -348,7 +348,7 @@ class MainSettings(Part):
     """Attacks, separated by commas: by name, family (min-k++) or as papers call them; `mia-batch
     attacks` lists them. [default: the preset's]"""
     attacks_from: Annotated[Text | None, Mark.PATH] = None
-    """Python file with attacks of your own, which are computed beside those that attacks names."""
+    """Python file with attacks of your own, which are computed with those in attacks."""
     seed: Annotated[int, Mark.EVIDENCE] = Field(default=0, ge=0, lt=2**62)
     """Seed of the run; same seed, same samples."""
     max_failed: float = Field(default=0.05, ge=0, le=1)

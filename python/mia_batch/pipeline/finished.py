@@ -156,6 +156,9 @@ def write_report(run: Run) -> Path:
     return path
 
 
+_MOST_SHOWN = 10
+
+
 def has_report(audit: Audit) -> bool:
     """Whether the report is there as it was recorded, or none is wanted."""
     path = audit.run.folder / REPORT
@@ -179,7 +182,7 @@ def try_report(run: Run) -> str | None:
     return None
 
 
-_MOST_SHOWN = 20
+_MOST_SHOWN = 10
 
 
 def first_screen(run: Run) -> str:
