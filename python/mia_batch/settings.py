@@ -322,7 +322,7 @@ class MainSettings(Part):
 
     input: Annotated[Text, Mark.PATH, Mark.USUAL]
     """Corpus: a file, folder or glob of Parquet, Arrow, JSON, CSV, TSV, or books (.txt, .epub,
-    .html); with dataset, a local copy of it."""
+    .html); with --dataset, a local copy of it."""
     dataset: Annotated[Text | None, AfterValidator(known_set), Mark.USUAL] = None
     """Data set by its name, such as wikimia:64, which is fetched from the Hugging Face hub;
     `mia-batch datasets` lists them."""
@@ -334,9 +334,7 @@ class MainSettings(Part):
     """Run folder, here or in an object store (s3://bucket/run). [default: runs/INPUT-MODEL]"""
     config: Annotated[Text | None, Mark.PATH, Mark.USUAL] = None
     """TOML file of settings. [default: mia-batch.toml in the working directory, if there]"""
-    evidence: Annotated[
-        Literal["samples", "logprobs", "probe-logprobs", "both"] | None, Mark.USUAL
-    ] = None
+    evidence: Literal["samples", "logprobs", "probe-logprobs", "both"] | None = None
     """Sampled continuations, log-probabilities of all tokens, those of the true next token at each
     point, or the first two. [default: what the attacks need]"""
     preset: Annotated[

@@ -219,9 +219,9 @@ def test_a_dry_run_shows_settings_targets_and_budget_and_writes_nothing(checkpoi
     assert (code, err) == (0, "")
     facts = dict(line.split(None, 1) for line in out.splitlines() if len(line.split()) > 1)
     assert facts["samples"].strip() == "8"
-    assert facts["prefix_ratio"].strip() == "0.5"
     assert facts["targets"].strip() == "3"
-    assert not {"stride", "engine_arg", "attack"} & set(facts)
+    assert facts["--preset"].strip() == "matched"
+    assert not {"--stride", "--prefix-ratio", "attack"} & set(facts)
     assert [path.name for path in tmp_path.iterdir()] == ["corpus.parquet"]
 
 
@@ -255,7 +255,7 @@ DAMAGED = "--input {corpus} --model {damaged}"
         (f"{DAMAGED} --dry-run", "lack lm_head.weight"),
         (f"{DAMAGED} --engine vllm", "lack lm_head.weight"),
         (f"{DAMAGED} --engine transformers", "lack lm_head.weight"),
-        ("--input {corpus} --model {foreign} --dry-run", "is of another model: it"),
+        ("--input {corpus} --model {foreign}", "is of another model: it"),
         ("--input {corpus} --model {masked} --engine vllm", "is a masked model"),
         ("attacks samia_v", "no attack 'samia_v'; did you mean samia_v1"),
         ("attacks min_kk", "did you mean the family min-k (min_k_5_v1 ... min_k_60_v1)?"),
