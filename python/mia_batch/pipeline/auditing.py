@@ -14,7 +14,7 @@ from itertools import chain
 from math import inf
 from operator import add
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from mia_batch.corpus import digest_each, digest_of
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.parts import Shard
 from mia_batch.inference.findings import earlier_findings
-from mia_batch.observer import Observer
+from mia_batch.observer import Observer, usual_observer
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.corpora import target_plan, with_files
 from mia_batch.pipeline.custody import (
@@ -57,6 +57,11 @@ from mia_batch.report import earlier_sentences
 from mia_batch.settings import Settings, flattened, load_settings
 from mia_batch.settings import names as split_names
 from mia_batch.tables import read_finite, remove
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from mia_batch.attacks import Attack
 
 # Shards: processes, on one machine or many, that each work on some blocks of one run.
 
@@ -236,8 +241,22 @@ Table: TypeAlias = Mapping[str, Any]
 """Settings of a table by name."""
 
 
+class ArrowTable(Protocol):
+    """A table of another library, such as pandas or pyarrow, that exports Arrow."""
+
+    def __arrow_c_stream__(self, requested_schema: object = None, /) -> object:
+        """Export the table as Arrow's C stream."""
+
+
+Texts: TypeAlias = (
+    "str | os.PathLike[str] | Sequence[str] | Sequence[Mapping[str, Any]] | "
+    "Mapping[str, Sequence[Any]] | pl.DataFrame | pl.LazyFrame | ArrowTable"
+)
+"""A path or a glob, a list of texts or of records, columns by name, or a table."""
+
+
 def audit(
-    input: Any = None,  # noqa: A002, ANN401 - the setting's name; whatever holds texts
+    input: Texts | None = None,  # noqa: A002 - the setting's name
     model: str | Path | None = None,
     *,
     observer: Observer | None = None,
@@ -245,9 +264,9 @@ def audit(
     dataset_sha256: str | None = None,
     out: str | Path | None = None,
     config: str | Path | None = None,
-    evidence: str | None = None,
-    preset: str | None = None,
-    attacks: Any = None,  # noqa: ANN401 - names, attacks, or one of either
+    evidence: Literal["samples", "logprobs", "probe-logprobs", "both"] | None = None,
+    preset: Literal["default", "matched", "samia", "min-k", "spv"] | None = None,
+    attacks: str | Attack | Sequence[str | Attack] | None = None,
     attacks_from: str | Path | None = None,
     seed: int | None = None,
     max_failed: float | None = None,
@@ -274,7 +293,7 @@ def audit(
     model
         Folder of a checkpoint or an adapter, hub name, or the name at the endpoint.
     observer
-        Is shown what the run does; by default nobody is.
+        Is shown what the run does; by default a notebook shows it on one line, and else nobody.
     dataset
         Data set by its name, such as ``wikimia:64``; then ``input`` is a local copy of it, if any.
     dataset_sha256
@@ -348,7 +367,7 @@ def audit(
     """
     given = {name: each for name, each in locals().items() if name not in ("observer", "unknown")}
     settings = flattened(given | unknown)
-    return run_audit(load_settings(with_files(settings)), observer or Observer())
+    return run_audit(load_settings(with_files(settings)), observer or usual_observer())
 
 
 def run_audit(settings: Settings, observer: Observer) -> Run:

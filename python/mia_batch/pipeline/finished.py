@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 import polars as pl
+from markupsafe import escape
 
 from mia_batch.attacks import get, names
 from mia_batch.attacks.families import meant
 from mia_batch.corpus.files import KINDS
-from mia_batch.errors import RunFolderError, SettingsError
+from mia_batch.errors import MiaBatchError, RunFolderError, SettingsError
 from mia_batch.evidence.parts import Block, Work
 from mia_batch.evidence.request import EvidenceKind
 from mia_batch.inference.paired import compare_scores
@@ -28,8 +29,9 @@ from mia_batch.pipeline.run import PARTS, TABLES, Manifest, Run
 from mia_batch.pipeline.sessions import ask, open_session, sample_task
 from mia_batch.pipeline.stages.judging import conclusions
 from mia_batch.pipeline.stages.questions import SAMPLE, prompts_of, resumed, view_of
-from mia_batch.report.answer import answer, attack_rows, audited_books
+from mia_batch.report.answer import answer, attack_rows, audited_books, shaded
 from mia_batch.report.html import Contents, as_csv, as_markdown, render
+from mia_batch.report.html.page import environment
 from mia_batch.report.paper import PaperColumn, paper_table
 from mia_batch.report.sentences import Known, checks
 from mia_batch.schemas import Comparisons
@@ -101,6 +103,7 @@ def _column(run: Run) -> PaperColumn:
     settings, manifest = stored_settings(run.manifest.settings), run.manifest
     name = manifest.models["target"]["source"]["name"] if manifest.models else "recorded"
     data = Path(manifest.input["files"][0]).stem if manifest.input.get("files") else "texts"
+    data = settings.dataset or data
     return PaperColumn(data=data, model=Path(name).name, seed=settings.seed, rows=rows)
 
 
@@ -153,6 +156,9 @@ def write_report(run: Run) -> Path:
     return path
 
 
+_MOST_SHOWN = 10
+
+
 def has_report(audit: Audit) -> bool:
     """Whether the report is there as it was recorded, or none is wanted."""
     path = audit.run.folder / REPORT
@@ -174,6 +180,30 @@ def try_report(run: Run) -> str | None:
             f"and `mia-batch report {run.folder}` tries again"
         )
     return None
+
+
+_MOST_SHOWN = 10
+
+
+def first_screen(run: Run) -> str:
+    """Write what a notebook shows of a run: its answer, and its attacks or books, as safe HTML."""
+    try:
+        answered, attacks, books = answer_of(run), attacks_of(run), books_of(run)
+    except MiaBatchError as error:
+        return f"<p>{escape(str(error))}</p>"
+    shown = attacks if attacks.height else books
+    return (
+        environment()
+        .get_template("notebook.html.jinja")
+        .render(
+            answer=answered,
+            attacks=attacks.head(_MOST_SHOWN).to_dicts(),
+            books=books.head(_MOST_SHOWN).to_dicts(),
+            more=max(shown.height - _MOST_SHOWN, 0),
+            report=str(run.folder / REPORT),
+            shaded=shaded,
+        )
+    )
 
 
 def _command(settings: Settings) -> Iterator[str]:

@@ -403,6 +403,23 @@ class Run:
 
         return table_of([self], kind)
 
+    def report(self) -> Path:
+        """Return the path of the report, one page of HTML, which is made where it is missing."""
+        from mia_batch.pipeline.finished import REPORT, write_report
+
+        path = self.folder / REPORT
+        if not path.exists():
+            self.check()  # only a run's folder is held
+            with self.held():
+                write_report(self)
+        return path
+
+    def _repr_html_(self) -> str:
+        """Show the answer in a notebook."""
+        from mia_batch.pipeline.finished import first_screen
+
+        return first_screen(self)
+
     @contextmanager
     def held(self) -> Iterator[None]:
         """Make the folder where it is missing, and hold it against other live runs.

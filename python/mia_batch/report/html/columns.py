@@ -238,7 +238,8 @@ _BADGES = {
 }
 _BADGE = Markup('<span class="badge {}">{}</span>')
 _QUOTE = Markup('<span class="quote">{}</span>')
-_FIRST = ("longest_words", "share_verbatim", "contamination_low", "mean", "n_asked")
+_FIRST = ("longest_words", "share_verbatim", "contamination_low", "n_asked")
+_QUOTED = 90  # characters
 
 
 def answer_table(contents: Contents, quotes: Mapping[str, str]) -> Table | None:
@@ -264,12 +265,13 @@ def answer_table(contents: Contents, quotes: Mapping[str, str]) -> Table | None:
     numbers = [each for each in _NUMBERS if each.sources[0] in there.intersection(_FIRST)]
     chance = [each for each in _NUMBERS if each.sources[0] in there & {"p_value", "q_value"}]
     columns = (
-        Column("Name", ("title",), lambda row: _name([row["title"], row.get("author")])),
+        Column("Name", ("title", "key"), _title),
         Column("Answer", ("level", "verdict"), badge),
         Column(_STRIP, ("curves.y",), lambda row: _strip_of(row["strip"])),
         *chance[-1:],
         *numbers[:1],
-        Column("The passage", ("quote",), lambda row: _QUOTE.format(_short(row["quote"] or ""))),
+        Column("The passage", ("quote",), lambda row: _QUOTE.format(_quoted(row["quote"]))),
+        number_column("Mean score", "mean"),
         *numbers[1:],
     )
     return Table(
@@ -282,6 +284,15 @@ def answer_table(contents: Contents, quotes: Mapping[str, str]) -> Table | None:
         if (rows["level"] == "outside").any()
         else "",
     )
+
+
+def _title(row: Row) -> Markup:
+    key = None if row["key"] == row["title"] else row["key"]
+    return _name([row["title"], key, row.get("author")])
+
+
+def _quoted(text: str | None) -> str:
+    return visible(" ".join((text or "").split()), _QUOTED, note=False)
 
 
 def badge(row: Row) -> Markup:

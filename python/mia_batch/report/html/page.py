@@ -15,6 +15,7 @@ from markupsafe import Markup
 from mia_batch.report.answer import ANSWERS
 from mia_batch.report.html.columns import (
     LEVELS,
+    NO_VALUE,
     answer_table,
     attack_table,
     badge,
@@ -270,7 +271,7 @@ _ASKED = (
 )
 _COUNTED = (
     (["comes_out"], "come out word for word"),
-    (["known_better"], "stand out from the comparison texts"),
+    (["known_better"], "more stand out from the comparison texts"),
     (["cannot_tell", "above_all"], "cannot be judged"),
 )
 _MOST_REASONS = 20  # of missing scores; all are in the table
@@ -341,7 +342,7 @@ def _numbers(contents: Contents, attacks: Table | None) -> Iterator[tuple[str, s
         rows = {row["attack"]: row for row in attacks.rows}
         if row := rows.get(contents.primary):
             yield interval(row["auc"], row["low"], row["high"]), f"AUC of {contents.primary}"
-            yield share(row["tpr_1"]), "members found when 1 % of non-members are accused"
+            yield _found_at_1(contents), "members found when 1 % of non-members are accused"
             lead = interval(row["lead"], row["lead_low"], row["lead_high"])
             yield lead, "AUC above the best classifier that never sees the model"
         return
@@ -354,6 +355,16 @@ def _numbers(contents: Contents, attacks: Table | None) -> Iterator[tuple[str, s
     for verdicts, what in _COUNTED:
         n = own.is_in(verdicts).sum()
         yield f"{n:,} of {own.len():,}", what
+
+
+def _found_at_1(contents: Contents) -> str:
+    """Write the true-positive rate at 1 % with its interval, without which it looks certain."""
+    named = {"attack": contents.primary, "slice": "all", "metric": "tpr_at_fpr"}
+    rows = contents.frame("metrics", (pl.col("fpr") - 0.01).abs() < 1e-9, **named)
+    for value, low, high in rows.select("value", "low", "high").iter_rows():
+        known = value is not None and low is not None and high is not None
+        return share(value) + (f" ({share(low)} to {share(high)})" if known else "")
+    return NO_VALUE
 
 
 def _brief(contents: Contents) -> Iterator[tuple[str, str, str]]:
@@ -371,8 +382,9 @@ def _brief(contents: Contents) -> Iterator[tuple[str, str, str]]:
         [f"{seconds:,.0f} s"] if (seconds := sum((value("times.seconds") or {}).values())) else []
     )
     if contents.has("samples", "n_tokens"):
-        tokens = contents.tables["samples"].select(pl.col("n_tokens").sum())
-        took.append(f"{tokens.collect(engine='streaming').item():,} tokens decoded")
+        drawn = contents.tables["samples"].select(pl.col("n_tokens").sum())
+        if tokens := drawn.collect(engine="streaming").item():  # recordings may not say
+            took.append(f"{tokens:,} tokens decoded")
     said = ", ".join(took) or NOT_RECORDED
     yield "What it took", said, "run.json: times; samples: n_tokens"
     found = next(iter(contents.checks.values()), [NOT_RECORDED])[0]

@@ -125,13 +125,14 @@ def draw(
 
 def draw_lanes(x: Axis, lanes: Sequence[Lane], rule: tuple[float, str] | None = None) -> Markup:
     """Draw each lane's values as dots along one axis, those that meet on top of each other."""
-    parts, top = [], 18.0
+    parts, names, top = [], [], 18.0
     for lane in lanes:
         width = _DOT if len(lane.values) > 1 else 0.1
         heaps = Counter(round(width * round(x.at(value) / width), 1) for value in lane.values)
         step = min(_DOT, _HIGHEST / max(heaps.values()))
         bottom = top + 26 + step * max(heaps.values())
-        parts.append(_text(_named(lane.name), _LEFT, top + 14))
+        halo = {"paint_order": "stroke", "stroke": _GROUND, "stroke_width": 4}
+        names.append(_text(_named(lane.name), _LEFT, top + 14, **halo))
         if lane.limits:
             low, high = map(x.at, lane.limits)
             parts.append(_path([(low, bottom - 4), (high, bottom - 4)], **_stroke(0)))
@@ -145,7 +146,7 @@ def draw_lanes(x: Axis, lanes: Sequence[Lane], rule: tuple[float, str] | None = 
         at, how = x.at(rule[0]), {"stroke": "currentColor", "stroke_dasharray": "6 4"}
         parts.append(_path([(at, 16), (at, top)], **how, stroke_width=1.5))
         parts.append(_text(rule[1], at, 11, text_anchor="end" if at > _WIDTH / 2 else "start"))
-    return _svg([*_below(x, top), *parts], top + 46)
+    return _svg([*_below(x, top), *parts, *names], top + 46)
 
 
 def _below(x: Axis, bottom: float) -> Iterator[Markup]:
@@ -371,7 +372,7 @@ def compared_books(books: pl.DataFrame, attack: str) -> dict[str, Any] | None:
         draw_lanes(
             x,
             [Lane(name, of["mean"].to_list(), hollow=hollow) for name, of, hollow in lanes],
-            (float(highest), "highest of these"),  # type: ignore[arg-type]
+            (float(highest), "highest outside the training data"),  # type: ignore[arg-type]
         ),
         ["What it is", "Key", "Mean score (95 % interval)"],
         rows,
