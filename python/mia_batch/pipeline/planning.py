@@ -19,10 +19,10 @@ from mia_batch.inference.findings import earlier_findings
 from mia_batch.observer import Observer
 from mia_batch.pipeline.auditing import (
     earlier_runs,
+    known_speeds,
     stages_of,
     take_up,
     texts_of,
-    told_speeds,
     windows_of,
 )
 from mia_batch.pipeline.context import Audit
@@ -83,7 +83,7 @@ def plan(
     yield from (("note", sentence) for sentence in audit.corpora.notes())
     earlier = earlier_findings(earlier_runs(audit, texts_of(audit)))
     yield from (("earlier runs", sentence) for sentence in earlier_sentences(earlier))
-    speeds, where = told_speeds(audit)
+    speeds, where = known_speeds(audit)
     with _copied(audit) as stages:
         yield from _left(audit, stages, notes)
     asked = [stage for stage in stages if isinstance(stage, EvidenceStage)]

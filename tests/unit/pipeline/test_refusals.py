@@ -185,7 +185,7 @@ def refusal(ask, settings):
     return str(caught.value)
 
 
-OF_OTHERS = {"samples_from": "of others.parquet", "out": "elsewhere"}
+FOREIGN = {"samples_from": "of others.parquet", "out": "elsewhere"}
 NAMELESS = {"input": "other.parquet", "window_words": 128}
 
 
@@ -196,7 +196,7 @@ NAMELESS = {"input": "other.parquet", "window_words": 128}
         ({"non_members": "itself", "non_members_known": "so"}, "a text has one role: remove it"),
         ({"extract": True}, "'extract' needs a model to ask; a recording answers nothing further"),
         ({"slice_by": "shelf"}, "the input has no column 'shelf'"),
-        (OF_OTHERS, "none of the 1 rows of .* names a target"),
+        (FOREIGN, "none of the 1 rows of .* names a target"),
         ({"out": "in the way"}, r"file/run/run.json cannot be read \(Not a directory\)"),
         ({}, "was made by another version of mia-batch"),
     ],
