@@ -119,7 +119,7 @@ def resolve(raw: pl.Schema, *, candidate: str, where: str) -> RecordedColumns:
     if candidate not in raw:
         raise CorpusError(
             f"{where} has no column {candidate!r} with the continuations, only {present}; "
-            "name it as setting 'candidate_column'"
+            "name it as candidate_column="
         )
     keys = [key for key in get_args(Key) if raw.get(key, pl.Null) != pl.Null]
     if not keys:

@@ -118,7 +118,7 @@ def test_lists_of_numbers_are_shown_among_the_settings():
     settings = load_settings({"input": "x", "model": "m", "length_edges": "50,100"})
     with console.capture() as capture:
         show_plan([("engine", "vllm")], settings, console)
-    assert ["length_edges", "50,", "100"] in map(str.split, capture.get().splitlines())
+    assert ["--length-edges", "50,100"] in map(str.split, capture.get().splitlines())
 
 
 BOTH = [
