@@ -22,7 +22,7 @@ import numpy as np
 import polars as pl
 from benches.results import append_results, machine
 
-from mia_batch.evidence.request import EngineSpec, Request
+from mia_batch.extras.bench import Text, bare_scorer, scorer
 from mia_batch.models.tokens import Tokenizer
 
 if TYPE_CHECKING:
@@ -34,39 +34,9 @@ if TYPE_CHECKING:
 
 
 LONGEST = 1000
-TOKENS_OF_A_BATCH = 2048
-CHUNK = 128
 TEXTS_OF_A_FULL_BATCH = 8
 
 MOMENTS = frozenset({"vocabulary_mean", "vocabulary_variance"})
-
-Text = list[int]
-
-
-def ours(
-    model: str, *, engine: str, columns: frozenset[str] = frozenset()
-) -> Callable[[list[Text]], None]:
-    """Score with an engine of ours, in this process."""
-    from mia_batch.evidence.engines.registry import load_engine
-
-    scorer = load_engine(EngineSpec(engine=engine, kind="logprobs", model=model, columns=columns))
-
-    def run(texts: list[Text]) -> None:
-        for number, text in enumerate(texts):
-            scorer.submit(
-                Request(
-                    request_id=number,
-                    kind="logprobs",
-                    context_ids=text[:1],
-                    text_ids=text[1:],
-                    columns=columns,
-                )
-            )
-        open_requests = len(texts)
-        while open_requests:
-            open_requests -= len(scorer.step())
-
-    return run
 
 
 def loaded(model: str) -> PreTrainedModel:
@@ -82,34 +52,6 @@ def padded(texts: list[Text]) -> Tensor:
 
     width = max(map(len, texts))
     return torch.tensor([text + [0] * (width - len(text)) for text in texts])
-
-
-def bare(model: str) -> Callable[[list[Text]], None]:
-    """Sorted texts in the same batches and chunks; nothing but `log_softmax` and a gather."""
-    import torch
-
-    whole = loaded(model)
-
-    def run(texts: list[Text]) -> None:
-        batch: list[Text] = []
-        ordered: list[Text | None] = [*sorted(texts, key=len), None]
-        for text in ordered:
-            if text is not None and (len(batch) + 1) * len(text) <= TOKENS_OF_A_BATCH:
-                batch.append(text)
-                continue
-            ids = padded(batch)
-            scored = torch.tensor(
-                [[i < len(each) for i in range(1, ids.shape[1])] for each in batch]
-            )
-            hidden = whole.model(ids, use_cache=False).last_hidden_state[:, :-1][scored]
-            targets = ids[:, 1:][scored]
-            for rows, tokens in zip(
-                torch.split(hidden, CHUNK), torch.split(targets, CHUNK), strict=True
-            ):
-                whole.lm_head(rows).log_softmax(-1).gather(1, tokens[:, None]).numpy()
-            batch = [] if text is None else [text]
-
-    return run
 
 
 def one_by_one(model: str) -> Callable[[list[Text]], None]:
@@ -145,12 +87,12 @@ def full_batches(model: str) -> Callable[[list[Text]], None]:
 
 
 WAYS: dict[str, Callable[[str], Callable[[list[Text]], None]]] = {
-    "ours": lambda model: ours(model, engine="transformers", columns=MOMENTS),
-    "ours without vocabulary mean and variance": lambda model: ours(model, engine="transformers"),
-    "bare loop": bare,
+    "ours": lambda model: scorer(model, columns=MOMENTS),
+    "ours without vocabulary mean and variance": scorer,
+    "bare loop": bare_scorer,
     "one by one": one_by_one,
     "full batches": full_batches,
-    "vllm": lambda model: ours(model, engine="vllm"),
+    "vllm": lambda model: scorer(model, engine="vllm"),
 }
 
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
-import re
 import subprocess
-import sys
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+from mia_batch.extras.bench import machine as described
 
 __all__ = ["append_results", "commit", "machine", "versions"]
 
@@ -19,22 +18,9 @@ _FOLDER = Path(__file__).parent / "results"
 
 
 def machine() -> str:
-    """Name the processor, its cores, AVX-512 where it has it, and a GPU that torch sees.
-
-    Family and model tell generations apart that have one name: of AMD, 25 is Zen 3 or 4, 26 Zen 5.
-    """
-    text = Path("/proc/cpuinfo").read_text()
-    found = dict(re.findall(r"^(model name|cpu family|model)\s*: (.*)", text, re.MULTILINE))
-    named = [found.get("model name", platform.processor())]
-    if "cpu family" in found:
-        named.append(f"family {found['cpu family']} model {found['model']}")
-    named.append(f"{len(os.sched_getaffinity(0))} cores")
-    if re.search(r"\bavx512bw\b", text):
-        named.append("AVX-512")
-    torch = sys.modules.get("torch")  # not imported for this
-    if torch is not None and torch.cuda.is_available():
-        named.append(torch.cuda.get_device_name())
-    return ", ".join(named)
+    """Name the processor, its cores, AVX-512 where it has it, and GPUs."""
+    found = described()
+    return ", ".join([found["cpu"], f"{found['cores']} cores", *found["gpus"]])
 
 
 def commit() -> str:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import zlib
-from collections import Counter
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import fast_rouge
 import polars as pl
-from rouge_score.rouge_scorer import RougeScorer
 from rouge_score_rs import RougeScorer as RustRougeScorer
 
+from mia_batch.extras.bench import ROUGE, rouge_score, samia
 from mia_batch.kernels import pair_features
 
 if TYPE_CHECKING:
@@ -21,8 +19,6 @@ if TYPE_CHECKING:
     from mia_batch.kernels import Group, WordRule
 
 __all__ = ["RIVALS", "Rival"]
-
-ROUGE = [*(f"rouge{n}" for n in range(1, 6)), "rougeL"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,37 +51,6 @@ class Rival:
         both = zip(chain(*ours), chain(*theirs), strict=True)
         apart = [abs(one - other) for one, other in both if one != other]
         return len(apart), max(apart, default=0.0)
-
-
-def samia(n_max: int) -> Callable[[list[str], list[str]], list[list[float]]]:
-    """SaMIA times zlib for every n up to ``n_max`` (Kaneko et al. 2024, equations 5 and 7)."""
-    sizes = range(1, n_max + 1)
-
-    def score(candidates: list[str], references: list[str]) -> list[list[float]]:
-        last, expected = None, []
-        rows = []
-        for candidate, reference in zip(candidates, references, strict=True):
-            if reference != last:
-                last, expected = reference, [ngrams(reference.split(), n) for n in sizes]
-            words = candidate.split()
-            size = len(zlib.compress(" ".join(words).encode()))
-            rows.append([recall(ngrams(words, n), expected[n - 1]) * size for n in sizes])
-        return rows
-
-    return score
-
-
-def ngrams(words: list[str], n: int) -> Counter[Any]:
-    return Counter(words if n == 1 else zip(*(words[at:] for at in range(n)), strict=False))
-
-
-def recall(found: Counter[Any], expected: Counter[Any]) -> float:
-    return sum(min(count, found[ngram]) for ngram, count in expected.items()) / expected.total()
-
-
-def rouge_score(candidates: list[str], references: list[str]) -> list[dict[str, Any]]:
-    scorer = RougeScorer(ROUGE)
-    return [scorer.score(*pair) for pair in zip(references, candidates, strict=True)]
 
 
 def rouge_score_rs(candidates: list[str], references: list[str]) -> list[dict[str, Any]]:

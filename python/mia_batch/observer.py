@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -23,6 +25,9 @@ class Observer:
 
     def stage(self, sentence: str) -> None:
         """Learn that a stage begins or what it found, in one sentence."""
+
+    def step(self, doing: str) -> None:
+        """Learn what is done from now on, as in "cutting the texts"; mostly nothing is shown."""
 
     def working(self, what: str, *, done: int, total: int) -> None:
         """Learn that an engine begins to work: ``done`` of ``total`` texts are complete."""
@@ -48,3 +53,54 @@ class Observer:
             yield
         finally:
             self.work_ended()
+
+
+_SECONDS_BETWEEN_UPDATES = 0.5
+
+
+class NotebookObserver(Observer):
+    """Shows in a notebook what a run does, on one line that changes and stays one line."""
+
+    def __init__(self, display: Any) -> None:  # noqa: ANN401 - of IPython, which has no types here
+        self._line: Any = display({"text/plain": ""}, raw=True, display_id=True)
+        self._began = self._shown = time.monotonic()
+        self._what, self._total, self._done, self._new = "", 0, 0, 0
+
+    def stage(self, sentence: str) -> None:
+        self._show(sentence)
+
+    def working(self, what: str, *, done: int, total: int) -> None:
+        self._began = time.monotonic()
+        self._what, self._total, self._done, self._new = what, total, done, 0
+        self._show(self._progress())
+
+    def worked(self, texts: int, tokens: int) -> None:  # noqa: ARG002 - tokens say little here
+        self._done += texts
+        self._new += texts
+        if time.monotonic() - self._shown >= _SECONDS_BETWEEN_UPDATES:
+            self._show(self._progress())
+
+    def work_ended(self) -> None:
+        self._show(self._progress())
+
+    def _progress(self) -> str:
+        text = f"{self._what}: {self._done:,} of {self._total:,}"
+        if not self._new or self._done == self._total:
+            return text
+        each = (time.monotonic() - self._began) / self._new
+        return f"{text}, about {each * (self._total - self._done):,.0f} s left"
+
+    def _show(self, line: str) -> None:
+        """Show a line whose letters a notebook's frontend takes for nothing but text."""
+        self._shown = time.monotonic()
+        plain = "".join(each if each.isprintable() else "\ufffd" for each in line)
+        self._line.update({"text/plain": plain}, raw=True)
+
+
+def usual_observer() -> Observer:
+    """Return who listens where the caller names nobody: in a notebook one line, else silence."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython else None
+    if ipython is None or not hasattr(shell, "kernel"):
+        return Observer()
+    return NotebookObserver(ipython.display.display)

@@ -142,6 +142,13 @@ def known_set(value: str) -> str:
         raise ValueError(str(error)) from None
 
 
+def digits_of_sha256(value: str) -> str:
+    """Refuse what is no SHA-256."""
+    if not re.fullmatch("[0-9a-f]{64}", value):
+        raise ValueError("give the 64 hexadecimal digits of a SHA-256")
+    return value
+
+
 def shard_name(value: str) -> str:
     """Refuse what names no shard."""
     from mia_batch.evidence.parts import Shard
@@ -197,6 +204,8 @@ class EndpointSettings(Part):
     """Money per million prompt tokens."""
     price_out: float | None = Field(default=None, ge=0)
     """Money per million output tokens."""
+    currency: Annotated[str, StringConstraints(strip_whitespace=True, pattern=r"^\S{1,8}$")] = "USD"
+    """Currency of the prices, as money is printed."""
     max_cost: float | None = Field(default=None, gt=0)
     """Stop before this much money is spent; needs both prices."""
 
@@ -317,7 +326,7 @@ class MainSettings(Part):
     dataset: Annotated[Text | None, AfterValidator(known_set), Mark.USUAL] = None
     """Data set by its name, such as wikimia:64, which is fetched from the Hugging Face hub;
     `mia-batch datasets` lists them."""
-    dataset_sha256: Annotated[str | None, StringConstraints(pattern="^[0-9a-f]{64}$")] = None
+    dataset_sha256: Annotated[str, AfterValidator(digits_of_sha256)] | None = None
     """SHA-256 that the rows of the data set must have. [default: that of its record]"""
     model: Annotated[Text, Mark.MODEL, Mark.USUAL]
     """Folder of a checkpoint or an adapter, hub name, or the name at the endpoint."""
@@ -339,7 +348,7 @@ class MainSettings(Part):
     """Attacks, separated by commas: by name, family (min-k++) or as papers call them; `mia-batch
     attacks` lists them. [default: the preset's]"""
     attacks_from: Annotated[Text | None, Mark.PATH] = None
-    """Python file with attacks of your own; computed unless attacks names others."""
+    """Python file with attacks of your own, which are computed with those in attacks."""
     seed: Annotated[int, Mark.EVIDENCE] = Field(default=0, ge=0, lt=2**62)
     """Seed of the run; same seed, same samples."""
     max_failed: float = Field(default=0.05, ge=0, le=1)
@@ -938,8 +947,8 @@ def load_settings(options: Mapping[str, object], *, use_config: bool = True) -> 
 
     if use_config:
         find_files(settings.input)
-    own = load_file(settings.attacks_from)
-    return _validated({"attacks": own} | given, path)
+    own = dict.fromkeys((*(settings.attacks or ()), *load_file(settings.attacks_from)))
+    return _validated(given | {"attacks": tuple(own)}, path)
 
 
 def stored_settings(stored: Mapping[str, object], **changed: object) -> Settings:

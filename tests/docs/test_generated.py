@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import tomllib
 from pathlib import Path
@@ -11,8 +12,19 @@ from benches import power_report
 from mkdocs.exceptions import PluginError
 
 import mia_batch
-from docs.generate import attacks, figures, hooks, markdown, python, rooms, settings, tables
+from docs.generate import (
+    attacks,
+    figures,
+    hooks,
+    markdown,
+    published,
+    python,
+    rooms,
+    settings,
+    tables,
+)
 from mia_batch.attacks import families, names
+from mia_batch.known import find_set, named_sets
 from mia_batch.settings import PARTS, Settings
 
 REPOSITORY = Path(__file__).parents[2]
@@ -156,3 +168,54 @@ def test_links_to_elsewhere_are_no_loads():
 
 def test_the_readme_is_for_five_minutes():
     assert len((REPOSITORY / "README.md").read_text(encoding="utf-8").splitlines()) <= 200
+
+
+def test_published_figures_are_of_attacks_and_sets_that_there_are():
+    listed = {each["attack"] for page in published.FIGURES["tables"] for each in page["rows"]}
+    assert listed <= {*names()}
+    assert listed == {*published.FIGURES["differences"]}
+    for page in published.FIGURES["tables"]:
+        assert {len(each["figures"]) for each in page["rows"]} == {len(page["sets"])}
+        words = page["command"].split()
+        asked = words[words.index("--attacks") + 1].split(",")
+        assert {*asked} == {each["attack"] for each in page["rows"]}
+        assert find_set(words[words.index("--dataset") + 1]).paper.startswith("Shi et al. 2024")
+    found = rows(published.sections())
+    assert found["*no model at all*"][1:] == ["", "0.995", "0.992", "", "measured here"]
+    assert found["SaMIA"][1:] == ["0.53", "0.55", "0.60", "0.71", "not run here"]
+
+
+def test_each_family_of_named_sets_and_each_known_model_has_a_row():
+    assert len(rows(published.known_sets())) == 2 + len(
+        {each.title for each in named_sets().values()}
+    )
+    assert "no text later than 2020-12-31 (the Pile was published then)" in published.known_models()
+
+
+def test_the_version_to_cite_is_the_one_of_the_package():
+    cited = (REPOSITORY / "CITATION.cff").read_text(encoding="utf-8").splitlines()
+    cargo = tomllib.loads((REPOSITORY / "Cargo.toml").read_text(encoding="utf-8"))
+    version = cargo["workspace"]["package"]["version"]
+    assert {f"version: {version}", "  - name: The mia-batch authors"} <= {*cited}
+    changes = (REPOSITORY / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert f"## [{version}]" in changes
+
+
+def texts_of(tree):
+    """Every text that stands in code, in one piece where it is written in several."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            parts = (each.value if isinstance(each, ast.Constant) else "\0" for each in node.values)
+            yield "".join(map(str, parts))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+def test_every_message_of_the_troubleshooting_page_is_one_of_the_package():
+    code = (path.read_text("utf-8") for path in (REPOSITORY / "python").rglob("*.py"))
+    said = "\1".join(text for each in code for text in texts_of(ast.parse(each)))
+    page = (DOCS / "troubleshooting.md").read_text("utf-8")
+    quoted = re.findall(r"^\| `([^`]+)` \|", page, re.MULTILINE)
+    assert len(quoted) > 30
+    parts = [part.strip() for each in quoted for part in each.split("...")]
+    assert [part for part in parts if part not in said] == []

@@ -302,13 +302,24 @@ def test_evidence_settings_are_settings_and_how_many_samples_is_none_of_them():
     assert not {"samples", "attacks", "attacks_from", "input", "out"} & marked
 
 
+def own(expr, *more):
+    """A file of an attack on log-probabilities, as a user writes it."""
+    arguments = ", ".join(('"mean_v1"', expr, 'evidence="logprobs"', 'source="mine"', *more))
+    text = (
+        f"import polars as pl\nfrom mia_batch.attacks import Attack\n\nmine = Attack({arguments})"
+    )
+    return text.replace('"mean_v1", ', 'undefined="no token", name="mean_v1", expr=', 1)
+
+
 @pytest.mark.parametrize("kind", [str, Path])
 def test_attacks_of_a_file_are_those_of_the_run(tmp_path, kind):
     path = tmp_path / "mine.py"
     path.write_text(MINE)
     assert load_settings(GIVEN | {"attacks_from": kind(path)}).attacks == ("most_words_v1",)
-    both = {"attacks_from": kind(path), "attacks": "samia_v1,most_words_v1"}
+    both = {"attacks_from": kind(path), "attacks": "samia_v1"}
     assert load_settings(GIVEN | both).attacks == ("samia_v1", "most_words_v1")
+    first = both | {"attacks": "most_words_v1,samia_v1"}
+    assert load_settings(GIVEN | first).attacks == ("most_words_v1", "samia_v1")
 
 
 def test_attacks_may_be_given_as_objects_and_are_kept_by_name():
@@ -326,11 +337,30 @@ def test_attacks_may_be_given_as_objects_and_are_kept_by_name():
         ("import sys\nsys.exit(0)\n", "mine.py, line 2 cannot be run (SystemExit: 0)"),
         ("x = 1\n", "mine.py binds no Attack to a name"),
         (MINE.replace("most_words_v1", "samia_v1"), "there is another attack 'samia_v1'"),
+        (
+            own('pl.col("log_prob").list.mean().first()'),
+            "attack 'mean_v1' (mine.py, line 4) reads the column 'log_prob', which rows of the "
+            "view text do not have; did you mean 'logprob'? They have ",
+        ),
+        (
+            own('pl.col("logprob").list.first().str.len_bytes().first()'),
+            "attack 'mean_v1' (mine.py, line 4) cannot be computed: invalid series dtype: "
+            "expected `String`, got `f32` for series with name `logprob`",
+        ),
+        (own('pl.col("logprob").list.mean()'), "mine.py, line 4: attack 'mean_v1' must aggregate"),
+        (
+            own('pl.col("logprob").list.first().first().cast(pl.String)'),
+            "attack 'mean_v1' (mine.py, line 4) makes values of type String, not numbers",
+        ),
+        (
+            own("pl.len()", 'reads=(("target", "continuation"),)'),
+            "mine.py, line 4: attack 'mean_v1' reads log-probabilities of the view 'continuation'",
+        ),
     ],
 )
 def test_a_file_of_attacks_that_is_wrong_is_named_with_its_line(tmp_path, content, said):
     path = tmp_path / "mine.py"
     path.write_text(content)
-    message = refusal(attacks_from=str(path))
+    message = refusal(attacks_from=str(path)).replace(f"{tmp_path}/", "")
     assert said in message
     assert len(message.splitlines()) == 1

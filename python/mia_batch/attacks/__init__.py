@@ -8,15 +8,17 @@ from __future__ import annotations
 import runpy
 import traceback
 from collections.abc import Collection
+from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import polars as pl
 
 from mia_batch.attacks import from_logprobs, from_samples
-from mia_batch.attacks.apply import find_unscored, score, score_by
+from mia_batch.attacks.apply import check_alone, find_unscored, score, score_by
 from mia_batch.attacks.attack import COMBINATION, Attack
 from mia_batch.attacks.families import meant, suggestion
-from mia_batch.errors import SettingsError
+from mia_batch.errors import MiaBatchError, SettingsError
 from mia_batch.plugins import every
 from mia_batch.targets import Preset
 
@@ -90,7 +92,8 @@ _REGISTERED: dict[str, Attack] = {}
 def register(attack: Attack) -> Attack:
     """Let an attack be asked for by its name, like those that come with the package; return it.
 
-    The same formula again changes nothing; raises `SettingsError` if the name is that of another.
+    The same formula again changes nothing; raises `SettingsError` if the name is that of another,
+    or if the expression cannot be computed of any evidence.
 
     >>> import polars as pl
     >>> longest = Attack(
@@ -102,6 +105,7 @@ def register(attack: Attack) -> Attack:
     >>> register(longest).name in names()
     True
     """
+    check_alone(attack)
     known = _known().get(attack.name)
     if known is not None and _formula(known) != _formula(attack):
         raise SettingsError(
@@ -125,6 +129,8 @@ def load_file(path: str) -> tuple[str, ...]:
         lines = [frame.lineno for frame in frames if frame.filename == path]
         line = error.lineno if isinstance(error, SyntaxError) else (lines or [None])[-1]
         where = path if line is None else f"{path}, line {line}"
+        if isinstance(error, MiaBatchError):
+            raise SettingsError(f"{where}: {error}") from error
         raise SettingsError(
             f"setting 'attacks_from': {where} cannot be run ({type(error).__name__}: {error}); "
             "correct the file"
@@ -134,7 +140,11 @@ def load_file(path: str) -> tuple[str, ...]:
         raise SettingsError(
             f"setting 'attacks_from': {path} binds no Attack to a name; define one at its top level"
         )
-    return tuple(dict.fromkeys(register(attack).name for attack in found))
+    written = Path(path).read_text("utf-8").splitlines()
+    for attack in found:
+        at = next((n for n, text in enumerate(written, 1) if attack.name in text), None)
+        register(replace(attack, defined=path if at is None else f"{path}, line {at}"))
+    return tuple(dict.fromkeys(attack.name for attack in found))
 
 
 def names() -> tuple[str, ...]:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from heapq import merge
+from typing import Any
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from mia_batch.attacks.attack import CONTINUATION, Attack, among
-from mia_batch.attacks.from_logprobs import with_series, with_shadows
-from mia_batch.errors import SchemaMismatchError
-from mia_batch.schemas import Scores, Targets
+from mia_batch.attacks.from_logprobs import SERIES_COLUMNS, with_series, with_shadows
+from mia_batch.errors import SchemaMismatchError, SettingsError
+from mia_batch.features import OTHER_GROUPS, feature_fields
+from mia_batch.kernels import GROUPS
+from mia_batch.schemas import Features, LogProbs, Scores, Targets
 from mia_batch.tables import RowIndex, mapped_zeros
 
 # Rows of evidence, batch by batch, with all of a target in the same batch.
@@ -193,6 +196,26 @@ def score(
         )
 
 
+def check_alone(attack: Attack) -> None:
+    """Refuse an attack that no evidence could feed, before any is asked for.
+
+    Raises `SettingsError`, which names the columns that there are.
+    """
+    if attack.evidence == "scores":
+        return
+    columns: dict[str, Any] = {}
+    if attack.reads_of("samples"):
+        columns |= Features.create_empty().schema
+        columns |= pl.Struct(feature_fields([*GROUPS, *OTHER_GROUPS])).to_schema()
+    if attack.reads_of("logprobs"):
+        columns |= LogProbs.create_empty().schema
+        columns |= dict.fromkeys(SERIES_COLUMNS, pl.Float64)
+    try:
+        attack.check(pl.LazyFrame(schema=columns))
+    except SchemaMismatchError as error:
+        raise SettingsError(str(error)) from error
+
+
 def _numbers(
     evidence: _Evidence, keys: pl.LazyFrame, index: RowIndex, starts: range
 ) -> Iterator[pl.DataFrame]:
@@ -210,11 +233,24 @@ def _numbers(
         while to_come[start:end].any():
             batch = next(batches)
             _refuse_duplicates(batch, evidence.number, keys)
-            held = pl.concat([held, _aggregate(batch, evidence)])
+            try:
+                held = pl.concat([held, _aggregate(batch, evidence)])
+            except pl.exceptions.PolarsError:
+                _blame(batch, evidence)
+                raise
         rows = pl.select(row=pl.int_range(start, end, dtype=pl.UInt32))
         found = rows.join(held, on="row", how="left", maintain_order="left").drop("row")
         yield found.with_columns(pl.col(name).fill_null(0) for name in evidence.counts)
         held = held.filter(pl.col("row") >= end)
+
+
+def _blame(batch: pl.DataFrame, evidence: _Evidence) -> None:
+    """Raise for the attack whose expression Polars cannot compute of these rows."""
+    for attack in evidence.attacks:
+        try:
+            _aggregate(batch, replace(evidence, attacks=[attack]))
+        except pl.exceptions.PolarsError as error:
+            raise attack.fault(error) from error
 
 
 def _aggregate(rows: pl.DataFrame, evidence: _Evidence) -> pl.DataFrame:

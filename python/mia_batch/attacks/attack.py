@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Literal
 
 import polars as pl
@@ -25,6 +26,7 @@ NEXT_TOKEN = (PROBE, CHOICE)
 """Of which log-probabilities of the next token suffice."""
 CODEC = "codec_v1"
 COMBINATION = "combination_v1"
+_MOST_SAID = 400  # letters of an error of Polars
 _NAME = re.compile(r"[a-z][a-z0-9_]*_v[0-9]+")
 
 
@@ -56,7 +58,8 @@ class Attack:
     whole_candidates
         True where candidates must be decoded to their end, not only to the reference's length.
     reads
-        The rows that it reads: pairs of ``model`` and ``view``.
+        The rows that it reads: pairs of ``model`` and ``view``; by default the target model's
+        ``continuation``, or ``text`` of one on log-probabilities.
     logprobs
         For one on samples: pairs whose rows of the logprobs table it sees, too. Rows of both tables
         come one after the other; columns of the other table are null, and those of the same
@@ -68,12 +71,15 @@ class Attack:
         The expression on one line, for people; without it the expression itself is shown.
     settings
         Names of the settings that it cannot do without; of names joined by ``|`` one will do.
+    defined
+        File and line where it is defined, for messages.
 
     Raises
     ------
     SettingsError
-        If the name has no version or other letters than a-z, digits and ``_``, or if the expression
-        gives more than one value per target or calls a Python function.
+        If the name has no version or other letters than a-z, digits and ``_``, if the expression
+        gives more than one value per target or calls a Python function, or if it reads
+        log-probabilities of continuations, of which there are none.
 
     Examples
     --------
@@ -94,11 +100,12 @@ class Attack:
     undefined: str
     evidence: Literal["samples", "logprobs", "scores"] = "samples"
     whole_candidates: bool = False
-    reads: tuple[tuple[str, str], ...] = (CONTINUATION,)
+    reads: tuple[tuple[str, str], ...] = ()
     logprobs: tuple[tuple[str, str], ...] = ()
     settings: tuple[str, ...] = ()
     least: float = 0.5
     formula: str = ""
+    defined: str = ""
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -116,7 +123,16 @@ class Attack:
         if not is_scalar:
             raise SettingsError(
                 f"attack {self.name!r} must aggregate to one value per target; "
-                "end its expression with mean(), max(), first() or the like"
+                "end its expression with mean(), max(), first() or the like (a text has one row "
+                "per answer, and of log-probabilities one row with a list: list.mean().first())"
+            )
+        if not self.reads and self.evidence != "scores":
+            usual = TEXT if self.evidence == "logprobs" else CONTINUATION
+            object.__setattr__(self, "reads", (usual,))
+        if CONTINUATION in self.reads_of("logprobs"):
+            raise SettingsError(
+                f"attack {self.name!r} reads log-probabilities of the view 'continuation', of "
+                "which there are none; the view of a text itself is ('target', 'text')"
             )
 
     @property
@@ -152,19 +168,36 @@ class Attack:
         SchemaMismatchError
             If a column that the expression reads is missing, or its value is no number.
         """
-        present = evidence.collect_schema().names()
-        missing = [column for column in self.columns if column not in present]
-        if missing:
-            raise SchemaMismatchError(
-                f"attack {self.name!r} needs the columns {missing}, "
-                f"but the evidence table has {present}; leave the attack out or make them"
-            )
-        made = evidence.select(self.expr.alias(self.name)).collect_schema()[self.name]
+        present = evidence.collect_schema()
+        for column in self.columns:
+            if column not in present:
+                near = get_close_matches(column, present, n=1)
+                hint = f"did you mean {near[0]!r}? " if near else ""
+                views = ", ".join(sorted({view for _, view in self.reads + self.logprobs}))
+                several = sorted(name for name in present if not name.endswith("_matched"))
+                raise SchemaMismatchError(
+                    f"{self} reads the column {column!r}, which rows of the view {views} do not "
+                    f"have; {hint}They have {', '.join(several)}"
+                )
+        try:
+            one = pl.LazyFrame(schema=present).group_by(pl.lit(1)).agg(self.expr.alias(self.name))
+            made = one.collect().schema[self.name]
+        except pl.exceptions.PolarsError as error:
+            raise self.fault(error) from error
         if not (made.is_numeric() or made == pl.Boolean):
             raise SchemaMismatchError(
-                f"attack {self.name!r} makes values of type {made}, not numbers; "
+                f"{self} makes values of type {made}, not numbers; "
                 "end its expression with cast(pl.Float64)"
             )
+
+    def fault(self, error: pl.exceptions.PolarsError) -> SchemaMismatchError:
+        """Say what Polars said of the expression, and where it is written."""
+        said = " ".join(str(error).split())
+        return SchemaMismatchError(f"{self} cannot be computed: {said[:_MOST_SAID]}")
+
+    def __str__(self) -> str:
+        """Name the attack, and where it is defined."""
+        return f"attack {self.name!r}" + (f" ({self.defined})" if self.defined else "")
 
 
 # What the formulas of attacks have in common.

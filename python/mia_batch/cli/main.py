@@ -191,10 +191,21 @@ def _fail(message: str, status: int) -> NoReturn:
 )
 @settings_options()
 @click.option("--dry-run", is_flag=True, help="Say what would be asked, and ask nothing.")
+@option(
+    *("tokens-per-second", NumberRange(min=0, min_open=True), "X"),
+    "Speed of the model, from which --dry-run tells how long it takes.",
+)
 @short_help_option
 @click.version_option(package_name="mia-batch")
 @click.pass_context
-def command(context: click.Context, /, *, dry_run: bool, **options: object) -> None:
+def command(
+    context: click.Context,
+    /,
+    *,
+    dry_run: bool,
+    tokens_per_second: float | None,
+    **options: object,
+) -> None:
     """Say which texts a language model remembers; the same command again goes on.
 
     `mia-batch audit INPUT` and `mia-batch --input INPUT` are the same.
@@ -209,21 +220,31 @@ def command(context: click.Context, /, *, dry_run: bool, **options: object) -> N
     if not chosen and not dry_run and len(sys.argv) == 1:
         click.echo(overview(context), nl=False)
         return
-    _audit(chosen, dry_run=dry_run)
+    _audit(chosen, dry_run=dry_run, speed=tokens_per_second)
 
 
-def _audit(chosen: dict[str, Any], *, dry_run: bool) -> None:
+def _audit(chosen: dict[str, Any], *, dry_run: bool, speed: float | None) -> None:
+    if speed is not None and not dry_run:
+        raise click.UsageError("--tokens-per-second is about --dry-run; give that, too")
     settings = load_settings(chosen)
     if dry_run:
         from mia_batch.cli.show import show_plan
         from mia_batch.pipeline import plan
 
-        show_plan(plan(settings), settings, console_of(stderr=False))
+        rows: list[tuple[str, str]] = []
+        try:
+            with observing() as observer:
+                rows.extend(plan(settings, speed=speed, observer=observer))
+        finally:  # of a refusal, what is known by then comes before it
+            if rows:
+                show_plan(rows, settings, console_of(stderr=False))
         return
     audit_and_show(settings)
 
 
-def audit(*, texts: str | None, dry_run: bool, **options: object) -> None:
+def audit(
+    *, texts: str | None, dry_run: bool, tokens_per_second: float | None, **options: object
+) -> None:
     """Ask a model about the texts of INPUT, and say which ones it remembers.
 
     INPUT is a file, a folder or a glob of texts. The same command again goes on where it stopped.
@@ -231,7 +252,7 @@ def audit(*, texts: str | None, dry_run: bool, **options: object) -> None:
     chosen = given(options)
     if texts is not None and "input" in chosen:
         raise click.UsageError("give INPUT or --input INPUT, not both")
-    _audit(chosen | given({"input": texts}), dry_run=dry_run)
+    _audit(chosen | given({"input": texts}), dry_run=dry_run, speed=tokens_per_second)
 
 
 _texts = click.Argument(["texts"], metavar="[INPUT]", required=False, type=PATH)

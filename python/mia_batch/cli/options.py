@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from datetime import timedelta
 from math import isnan
 from pathlib import Path
+from threading import Event, RLock, Thread
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args, get_origin
 
 import click
+from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
@@ -233,42 +236,83 @@ def table_of(
     return table
 
 
-_SECONDS_BETWEEN_LINES = 5.0
+_SECONDS_BETWEEN_LINES = 60.0
+_SECONDS_BEFORE_A_SPINNER = 1.0
+_SECONDS_OF_A_LOOK = 0.5
 _WIDTH_OF_ALL = 80
+_OF_TEXTS = ("log-probabilities", "embedding")
 
 
 class ConsoleObserver(Observer):
     """Shows each stage with the time that it took, and the progress of engines.
 
-    A terminal gets a live bar, anything else a line every few seconds and one at the end.
+    A terminal gets a live bar or a spinner, anything else a line a minute, and one where an
+    engine's work ends. `still` is called all the time, whatever the run does.
     """
 
     def __init__(self, console: Console) -> None:
         self._console = console
+        self._is_live = console.is_terminal and not console.is_dumb_terminal
         self._stage_began: float | None = None
+        self._spoke = self._step_began = time.monotonic()
+        self._step = "starting"
         self._what = ""  # what an engine works at; "" where none does
         self._bar: _Bar | None = None
+        self._spinner: Live | None = None
+        self._lock = RLock()  # `still` is called by another thread
 
     def stage(self, sentence: str) -> None:
-        self.ended()
-        self._console.print(sentence, highlight=False, markup=False)
-        self._stage_began = time.monotonic()
+        with self._lock:
+            self.ended()
+            self._say(sentence, markup=False)
+            self._stage_began = time.monotonic()
+
+    def step(self, doing: str) -> None:
+        self._step, self._step_began = doing, time.monotonic()
+
+    def stop_spinner(self) -> None:
+        with self._lock:
+            if self._spinner is not None:
+                self._spinner.stop()
+            self._spinner = None
 
     def ended(self) -> None:
         """Say how long the latest stage took."""
-        if self._stage_began is not None:
-            seconds = time.monotonic() - self._stage_began
-            if seconds >= 0.1:
-                self._console.print(f"  took {seconds:.1f} s", style="dim", highlight=False)
-            self._stage_began = None
+        with self._lock:
+            self.stop_spinner()
+            if self._stage_began is not None:
+                seconds = time.monotonic() - self._stage_began
+                if seconds >= 0.1:
+                    self._say(f"  took {seconds:.1f} s", style="dim")
+                self._stage_began = None
+
+    def still(self) -> None:
+        """Say what is being done if nothing has been said for a while."""
+        with self._lock:
+            now = time.monotonic()
+            doing = f"{self._step}, {timedelta(seconds=round(now - self._step_began))}"
+            if self._bar is not None:
+                return
+            if self._spinner is not None:
+                self._spinner.update(Spinner("dots", plain(doing)))
+            elif self._is_live and now - self._spoke >= _SECONDS_BEFORE_A_SPINNER:
+                how: dict[str, Any] = {"transient": True, "redirect_stdout": False}
+                self._spinner = Live(Spinner("dots", plain(doing)), console=self._console, **how)
+                self._spinner.start()
+            elif not self._is_live and now - self._spoke >= _SECONDS_BETWEEN_LINES:
+                self._print_line() if self._what else self._say(f"still {doing}", markup=False)
 
     def working(self, what: str, *, done: int, total: int) -> None:
+        with self._lock:
+            self._begin(what, done, total)
+
+    def _begin(self, what: str, done: int, total: int) -> None:
         self.ended()
-        self._stage_began = self._began = self._shown = time.monotonic()
+        self._stage_began = self._began = time.monotonic()
         self._what, self._total, self._tokens = what, total, 0
         self._before = self._done = done
-        if self._console.is_terminal:
-            columns = [MofNCompleteColumn(), TextColumn("texts,")]
+        if self._is_live:
+            columns = [MofNCompleteColumn(), TextColumn(f"{self._unit},")]
             left = [TimeRemainingColumn(), TextColumn("left")]
             if self._console.width >= _WIDTH_OF_ALL:
                 speed = TextColumn("{task.fields[speed]:,.0f} tokens/s,")
@@ -285,39 +329,60 @@ class ConsoleObserver(Observer):
         if self._bar is not None:
             speed = self._tokens / max(time.monotonic() - self._began, 1e-9)
             self._bar.update(self._task, advance=texts, speed=speed)
-        elif time.monotonic() - self._shown >= _SECONDS_BETWEEN_LINES:
-            self._print_line()
 
     def at_work(self, workers: Sequence[WorkerState]) -> None:
         if self._bar is not None:
             self._bar.workers = workers
 
     def work_ended(self) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-        elif self._what:
-            self._print_line()
-        self._what, self._bar = "", None
+        with self._lock:
+            if self._bar is not None:
+                self._bar.stop()
+            elif self._what:
+                self._print_line()
+            self._what, self._bar = "", None
+            self._spoke = time.monotonic()
+
+    @property
+    def _unit(self) -> str:
+        """Name what is counted: of log-probabilities a text, or what is made of it, at a time."""
+        unit = "text" if self._what in _OF_TEXTS else "prompt"
+        return unit if self._total == 1 else f"{unit}s"
 
     def _print_line(self) -> None:
-        self._shown = time.monotonic()
-        seconds, new = self._shown - self._began, self._done - self._before
+        seconds, new = time.monotonic() - self._began, self._done - self._before
         more = self._total - self._done
         left = f"{timedelta(seconds=round(seconds * more / new))}" if new else "?"
-        self._console.print(
-            f"{self._what}: {self._done:,} of {self._total:,} prompts, "
+        self._say(
+            f"{self._what}: {self._done:,} of {self._total:,} {self._unit}, "
             f"{self._tokens / max(seconds, 1e-9):,.0f} tokens/s, {left} left",
-            highlight=False,
             soft_wrap=True,
         )
+
+    def _say(self, sentence: str, **how: Any) -> None:  # noqa: ANN401 - of rich
+        self._console.print(sentence, highlight=False, **how)
+        self._spoke = time.monotonic()
 
 
 @contextmanager
 def observing() -> Iterator[ConsoleObserver]:
     """Show on standard error what is done, and in the end how long it took."""
-    observer = ConsoleObserver(console_of(stderr=True))
-    yield observer
-    observer.ended()
+    observer, over = ConsoleObserver(console_of(stderr=True)), Event()
+
+    def watch() -> None:
+        while not over.wait(_SECONDS_OF_A_LOOK):
+            with suppress(OSError, ValueError):  # nobody reads
+                observer.still()
+
+    watcher = Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield observer
+        observer.ended()
+    finally:
+        over.set()
+        watcher.join()
+        observer.stop_spinner()
 
 
 class _Bar(Progress):

@@ -17,7 +17,13 @@ from mia_batch.cli.options import figure, limits, plain, table_of
 from mia_batch.cli.passages import passage_table
 from mia_batch.diagnostics.preflight import count_reasons
 from mia_batch.kernels import pair_features
-from mia_batch.pipeline.finished import REPORT, answer_of, attacks_of, books_of
+from mia_batch.pipeline.finished import (
+    REPORT,
+    answer_of,
+    attacks_of,
+    books_of,
+    changed_settings,
+)
 from mia_batch.pipeline.stages.judging import conclusions
 from mia_batch.pipeline.stages.questions import VIEWS
 from mia_batch.places import is_url
@@ -101,7 +107,7 @@ def show_set(named: NamedSet, console: Console) -> None:
     for name, each in facts.items():
         shown = ", ".join(f"{k} = {v}" for k, v in each.items()) if isinstance(each, dict) else each
         console.print(plain(f"{name.replace('_', ' '):16}  {shown}"), soft_wrap=True)
-    console.print("\nTo use it:", plain(f"mia-batch --dataset {named.name} --model MODEL"))
+    console.print("\nTo use it:", plain(f"mia-batch audit --dataset {named.name} --model MODEL"))
 
 
 def show_attack(attack: Attack, console: Console) -> None:
@@ -152,15 +158,12 @@ def needs(attack: Attack) -> str:
 
 
 def show_plan(plan: Iterable[tuple[str, str]], settings: Settings, console: Console) -> None:
-    """Show resolved settings, less those that are not set, then what is left to do."""
-    resolved = {"config": settings.config} | settings.model_dump(mode="json")
-    resolved["out"] = str(settings.place)
-    rows: list[Iterable[object]] = [
-        (name, ", ".join(map(str, value)) if isinstance(value, list) else value)
-        for name, value in resolved.items()
-        if value is not None and value != {}
-    ]
-    console.print(table_of(rows=[*rows, (), *plan]), highlight=False)
+    """Show what is left to do, then the settings that are not the defaults."""
+    given = [(name, " ".join(values) or "yes") for name, values in changed_settings(settings)]
+    if settings.out is None:
+        given.append(("--out", str(settings.place)))
+    last = ("", "All other settings have their defaults; run.json will name them.")
+    console.print(table_of(rows=[*plan, (), *given, last]), highlight=False)
 
 
 def show_run(run: Run, console: Console) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar
 
 import numpy as np
@@ -297,6 +297,8 @@ class Workload:
     too_long: int = 0  # prompts without room to continue
     unfit: Counter[str] = field(default_factory=Counter)  # of these by document, as far as measured
     prompt_bytes: int = 0  # each prompt counted once
+    read_tokens: int = 0  # likewise, with the text where it is read only
+    matched_tokens: int = 0  # as ``first_tokens``, were samples cut where the reference ends
     first_tokens: int = 0  # most at the first attempt
     most_tokens: int = 0  # most if every candidate stays too short at every attempt
     estimated: bool = False
@@ -314,15 +316,22 @@ class Workload:
             most = ", ".join(f"{n:,} of {name}" for name, n in self.unfit.most_common(_MOST_NAMED))
             named = f", such as {most}" if most else ""
             yield "prompts that do not fit the context", f"{about}{self.too_long:,}{named}"
+        yield "tokens to read", f"{about}{self.read_tokens:,}"
         yield "tokens to decode", f"{about}{self.first_tokens:,}, at most {self.most_tokens:,}"
+        if self.first_tokens > self.matched_tokens:
+            less = f"{about}{self.matched_tokens:,} tokens to decode"
+            yield "with --preset matched", f"{less}: it cuts answers where the true text ends"
 
 
 def forecast(
     blocks: Iterable[Block],
     measure: Callable[[list[str], list[str]], list[Measure]],
-    budget: Budget,
+    budget: Budget | int,
 ) -> Workload:
-    """Add up what there is to decode: exactly for up to 2,048 prompts, else from some of them."""
+    """Add up what there is to decode: exactly for up to 2,048 prompts, else from some of them.
+
+    Texts that are only read have no budget, but must fit a context of so many tokens.
+    """
     rows: list[tuple[str, str, str | None, int]] = []  # every ``step``-th of those seen
     step, seen, samples, prompt_bytes = 1, 0, 0, 0
     for block in blocks:
@@ -341,16 +350,25 @@ def forecast(
     measures = measure([row[0] for row in rows], [row[1] for row in rows])
     for (context, _, document, n), measured in zip(rows, measures, strict=True):
         prompt, reference = measured.prompt_tokens, measured.reference_tokens
-        first = budget.first(prompt, reference)
-        if prompt == 0 or first <= 0:
+        if isinstance(budget, int):
+            room = budget + 1 - prompt - reference
+        else:
+            room = budget.first(prompt, reference) if prompt else 0
+        if room <= 0:
             found.too_long += 1
             found.unfit.update([document] if document else [])
             continue
         found.prompts += 1
         found.samples += n
         found.prompt_bytes += len(context.encode())
-        found.first_tokens += n * first
+        if isinstance(budget, int):
+            found.read_tokens += prompt + reference
+            continue
+        usual = budget if budget.most_new else replace(budget, scope="matched")
+        found.read_tokens += prompt
+        found.first_tokens += n * room
         found.most_tokens += n * budget.most(prompt, reference)
+        found.matched_tokens += n * usual.first(prompt, reference)
     if step == 1:
         return found
     share = seen / len(rows)
@@ -360,6 +378,8 @@ def forecast(
         too_long=round(share * found.too_long),
         unfit=found.unfit,
         prompt_bytes=prompt_bytes,
+        read_tokens=round(share * found.read_tokens),
+        matched_tokens=round(share * found.matched_tokens),
         first_tokens=round(share * found.first_tokens),
         most_tokens=round(share * found.most_tokens),
         estimated=True,

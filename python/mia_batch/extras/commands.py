@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import fields, replace
+from itertools import chain, groupby, repeat
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +20,13 @@ from mia_batch.cli.options import (
     given,
     limits,
     observing,
+    option,
     path_option,
+    plain,
     recipe_options,
     seed_option,
     settings_options,
+    table_of,
     take,
     whole_numbers,
 )
@@ -341,3 +347,57 @@ def demo(goes_on: list[str], /, *, folder: Path, fresh: bool) -> None:
         goes_on.remove("--fresh")
     console.print(f"mia-batch --config {prepared.config}", style="bold", highlight=False)
     audit_and_show(load_settings({"config": prepared.config}))
+
+
+@click.command("bench")
+@option("model", str, "MODEL", "What is measured.  [default: a tiny model with random weights]")
+@option("input", str, "PATH", "Texts; of labelled ones attacks are compared.  [default: its own]")
+@_count("--texts", 1, 1_000_000, "Texts that the forecast is for.")
+@option("gpu-hour-price", NumberRange(0), "X", "Price of this machine's hour, for the forecast.")
+@option("minutes", NumberRange(0.5, 600), "X", "Time for all of it.", default=5.0)
+@option("json", click.Path(allow_dash=True), "FILE", "Add a line a figure; - is standard output.")
+def bench(*, json: str | None, **options: Any) -> None:  # noqa: ANN401 - of `bench`
+    """Measure this machine: speed next to bare engines, a small audit, a forecast.
+
+    What cannot be measured here is shown with the reason.
+    """
+    from json import dumps
+
+    from mia_batch.extras.bench import bench as measure
+
+    rows = []
+    with observing() as observer, ExitStack() as closing:
+        lines = None if json is None else closing.enter_context(click.open_file(json, "a", "utf-8"))
+        for row in measure(**options, observer=observer):
+            rows.append(row)
+            if lines is not None:
+                lines.write(f"{dumps(row)}\n")
+                lines.flush()
+    _show_bench(rows, console_of(stderr=json == "-"))
+
+
+def _show_bench(rows: list[dict[str, Any]], console: Console) -> None:
+    """Print a table for each part, a line for each way, a column for each figure."""
+    first = rows[0]
+    of = ", ".join([first["cpu"], f"{first['cores']} cores", *first["gpus"]])
+    toy = "a toy with random weights, whose speed says nothing about your model"
+    model = toy if first["model"] == "toy" else f"model {first['model']}"
+    console.print(plain(f"{of}; {model}; {first['texts']:,} texts"))
+    for part, of_part in groupby(rows, key=itemgetter("part")):
+        found: dict[str, dict[str, str]] = {}
+        reasons = []
+        for row in of_part:
+            if (figure := row["figure"]) is None:
+                reasons.append(f"{part}: {row['way']}: not measured: {row['reason']}")
+                continue
+            value = row["value"]
+            shown = "-" if value is None else f"{value:,.{2 if value < 100 else 0}f}"
+            shown += "" if row["low"] is None else f" ({limits(row)})"
+            found.setdefault(row["way"], {})[figure.replace("_", " ")] = shown
+        headings = [*dict.fromkeys(chain.from_iterable(found.values()))]
+        lines = ((way, *map(each.get, headings, repeat(""))) for way, each in found.items())
+        if found:
+            console.print(table_of(part, *headings, right=headings, rows=lines))
+        for reason in reasons:
+            console.print(plain(reason), soft_wrap=True)
+        console.print()

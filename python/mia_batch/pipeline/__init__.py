@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from mia_batch.pipeline.auditing import audit, plan, rescore, run_audit
+from mia_batch.pipeline.auditing import audit, rescore, run_audit
 from mia_batch.pipeline.finished import compare
+from mia_batch.pipeline.planning import plan
 from mia_batch.pipeline.run import Run
 
 __all__ = ["Run", "audit", "compare", "plan", "rescore", "run_audit"]

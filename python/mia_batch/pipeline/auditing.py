@@ -6,11 +6,15 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import asdict
+from datetime import datetime
 from functools import reduce
 from heapq import nsmallest
+from itertools import chain
+from math import inf
 from operator import add
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 
@@ -21,12 +25,19 @@ from mia_batch.corpus import digest_each, digest_of
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.parts import Shard
 from mia_batch.inference.findings import earlier_findings
-from mia_batch.observer import Observer
+from mia_batch.observer import Observer, usual_observer
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.corpora import target_plan, with_files
-from mia_batch.pipeline.custody import seal
-from mia_batch.pipeline.finished import REPORT, write_report
+from mia_batch.pipeline.custody import (
+    is_unchanged,
+    made_from,
+    record_inputs,
+    record_unchanged,
+    seal,
+)
+from mia_batch.pipeline.finished import REPORT, has_report, try_report
 from mia_batch.pipeline.run import Manifest, Run, record_requests, run_timed
+from mia_batch.pipeline.sessions import spent_sentence
 from mia_batch.pipeline.stages import Stage, damage_set_aside, repair
 from mia_batch.pipeline.stages.asking import FillsStage, LogprobsStage, PromptsStage, SamplesStage
 from mia_batch.pipeline.stages.comparing import FeaturesStage, RarityStage
@@ -40,12 +51,17 @@ from mia_batch.pipeline.stages.judging import (
 )
 from mia_batch.pipeline.stages.questions import models_of
 from mia_batch.pipeline.stages.tuned import GenerationsStage, TuningStage
-from mia_batch.places import fetched, is_url, mirrored
+from mia_batch.places import is_url, mirrored
 from mia_batch.prompts import RunModel
 from mia_batch.report import earlier_sentences
 from mia_batch.settings import Settings, flattened, load_settings
 from mia_batch.settings import names as split_names
 from mia_batch.tables import read_finite, remove
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from mia_batch.attacks import Attack
 
 # Shards: processes, on one machine or many, that each work on some blocks of one run.
 
@@ -98,29 +114,56 @@ _FACTS = {
 
 
 def earlier_runs(audit: Audit, texts: str) -> dict[str, dict[str, Any]]:
-    """Find the runs of these ``texts`` (SHA-256 of the input) and this model next to this one.
-
-    Links are not followed, and a ``run.json`` that is large or broken is passed over.
-    """
-    if is_url(audit.settings.place):
-        return {}
-    own, found = audit.run.folder.absolute(), dict[str, dict[str, Any]]()
-    try:
-        with os.scandir(own.parent) as entries:
-            folders = (each.name for each in entries if each.is_dir(follow_symlinks=False))
-            names = nsmallest(_MOST_FOLDERS, (name for name in folders if name != own.name))
-    except OSError:
-        return {}
-    for name in names:
-        stored = _stored(own.parent / name / "run.json")
-        if _of(stored, "made", "targets", "input") == texts and _is_of_model(stored, audit):
+    """Find the runs of these ``texts`` (SHA-256 of the input) and this model next to this one."""
+    found = dict[str, dict[str, Any]]()
+    for name, stored in neighbours(audit):
+        if _of(stored, "made", "targets", "input") == texts:
             attacks = _of(stored, "settings", "attacks")
-            found[_shown(name)] = {
+            found[name] = {
                 **{key: _shown(_of(stored, *keys)) for key, keys in _FACTS.items()},
                 "n_attacks": len(attacks) if isinstance(attacks, list) else None,
                 "finished": bool(_of(stored, "custody", "root")),
             }
     return found
+
+
+def neighbours(audit: Audit) -> Iterator[tuple[str, object]]:
+    """Yield the name and record of each run of this model that lies next to this one.
+
+    Links are not followed, and a ``run.json`` that is large or broken is passed over.
+    """
+    if is_url(audit.settings.place):
+        return
+    own = audit.run.folder.absolute()
+    try:
+        with os.scandir(own.parent) as entries:
+            folders = (each.name for each in entries if each.is_dir(follow_symlinks=False))
+            names = nsmallest(_MOST_FOLDERS, (name for name in folders if name != own.name))
+    except OSError:
+        return
+    for name in names:
+        stored = _stored(own.parent / name / "run.json")
+        if _is_of_model(stored, audit):
+            yield _shown(name), stored
+
+
+def told_speeds(audit: Audit) -> tuple[dict[str, float], str]:
+    """Return tokens a second by kind of evidence and model, as a run of this model measured them.
+
+    With them comes where: this run comes first, then those next to it that had the same engine.
+    """
+    engine = audit.manifest.evidence["engine"]
+    others = (
+        (name, run) for name, run in neighbours(audit) if _of(run, "evidence", "engine") == engine
+    )
+    for name, stored in chain([(str(audit.run.folder), asdict(audit.manifest))], others):
+        told = _of(stored, "times", "tokens_per_second")
+        speeds = told.items() if isinstance(told, dict) else ()
+        if known := {
+            key: each for key, each in speeds if isinstance(each, float) and 0 < each < inf
+        }:
+            return known, name
+    return {}, ""
 
 
 def note_earlier(audit: Audit, texts: str) -> None:
@@ -198,8 +241,22 @@ Table: TypeAlias = Mapping[str, Any]
 """Settings of a table by name."""
 
 
+class ArrowTable(Protocol):
+    """A table of another library, such as pandas or pyarrow, that exports Arrow."""
+
+    def __arrow_c_stream__(self, requested_schema: object = None, /) -> object:
+        """Export the table as Arrow's C stream."""
+
+
+Texts: TypeAlias = (
+    "str | os.PathLike[str] | Sequence[str] | Sequence[Mapping[str, Any]] | "
+    "Mapping[str, Sequence[Any]] | pl.DataFrame | pl.LazyFrame | ArrowTable"
+)
+"""A path or a glob, a list of texts or of records, columns by name, or a table."""
+
+
 def audit(
-    input: Any = None,  # noqa: A002, ANN401 - the setting's name; whatever holds texts
+    input: Texts | None = None,  # noqa: A002 - the setting's name
     model: str | Path | None = None,
     *,
     observer: Observer | None = None,
@@ -207,9 +264,9 @@ def audit(
     dataset_sha256: str | None = None,
     out: str | Path | None = None,
     config: str | Path | None = None,
-    evidence: str | None = None,
-    preset: str | None = None,
-    attacks: Any = None,  # noqa: ANN401 - names, attacks, or one of either
+    evidence: Literal["samples", "logprobs", "probe-logprobs", "both"] | None = None,
+    preset: Literal["default", "matched", "samia", "min-k", "spv"] | None = None,
+    attacks: str | Attack | Sequence[str | Attack] | None = None,
     attacks_from: str | Path | None = None,
     seed: int | None = None,
     max_failed: float | None = None,
@@ -236,7 +293,7 @@ def audit(
     model
         Folder of a checkpoint or an adapter, hub name, or the name at the endpoint.
     observer
-        Is shown what the run does; by default nobody is.
+        Is shown what the run does; by default a notebook shows it on one line, and else nobody.
     dataset
         Data set by its name, such as ``wikimia:64``; then ``input`` is a local copy of it, if any.
     dataset_sha256
@@ -310,16 +367,22 @@ def audit(
     """
     given = {name: each for name, each in locals().items() if name not in ("observer", "unknown")}
     settings = flattened(given | unknown)
-    return run_audit(load_settings(with_files(settings)), observer or Observer())
+    return run_audit(load_settings(with_files(settings)), observer or usual_observer())
 
 
 def run_audit(settings: Settings, observer: Observer) -> Run:
     """Run an audit from validated settings; see `audit`."""
     if settings.config is not None:
         observer.stage(f"settings are read from {settings.config}")
+    observer.step("looking at the texts and the model")
+    made = made_from(settings)
+    if made is not None and is_unchanged(settings.folder, made):
+        run = Run(settings.folder)
+        observer.stage(_finished_sentence(run))
+        return run
     with mirrored(settings.place):
         audit = Audit.begin(settings, observer)
-        n_documents, cut = audit.corpora.input.n_documents, _windows(audit.settings)
+        n_documents, cut = audit.corpora.input.n_documents, windows_of(audit.settings)
         observer.stage(f"{settings.dataset or settings.input}: {n_documents:,} documents{cut}")
         for sentence in audit.corpora.notes():
             observer.stage(sentence)
@@ -329,10 +392,14 @@ def run_audit(settings: Settings, observer: Observer) -> Run:
             return audit.run
         with audit.run.held(), damage_set_aside(stages), closing(audit.kept):
             take_up(audit, stages)
-            note_earlier(audit, _texts(audit))
+            note_earlier(audit, texts_of(audit))
             run_timed(audit, _steps(audit, stages))
             record_requests(audit)
             _finish(audit)
+            if made is not None and has_report(audit):
+                record_unchanged(audit.run.folder, made)
+            if (spent := spent_sentence(audit)) is not None:
+                observer.stage(spent)
     return audit.run
 
 
@@ -342,7 +409,7 @@ def _steps(audit: Audit, stages: Sequence[Stage]) -> Iterator[tuple[Stage, Calla
     in_rounds = [stage for stage in stages if stage.part in ("evidence", "scores")]
     for stage in stages:
         if stage.part == "fills":  # the texts are there, and no model was asked
-            yield from ((each, each.check) for each in stages if each.part == "models")
+            yield from ((each, each.check) for each in stages)
         if stage is in_rounds[0]:
             for _ in _rounds(audit):
                 yield from ((each, each.run) for each in in_rounds)
@@ -372,36 +439,22 @@ def _rounds(audit: Audit) -> Iterator[None]:
 
 
 def _finish(audit: Audit) -> None:
-    """Seal the run, and write its report, which carries the root; one of before is outdated."""
-    remove(audit.run.folder / REPORT)
+    """Seal the run, and write its report, which carries the root; one of before is outdated.
+
+    A run that was finished and came out as it was is left as it is.
+    """
+    run, say = audit.run, audit.observer
     if audit.settings.plan_lodged is not None:
         audit.manifest.plan["lodged"] = audit.settings.plan_lodged
-    seal(audit)
-    if audit.settings.report:
-        write_report(audit.run)
-
-
-def plan(settings: Settings) -> Iterator[tuple[str, str]]:
-    """Say what is left to do for these settings, as name and text; nothing is written.
-
-    Raises `RequestError` if the input or a setting is wrong.
-    """
-    fetched(settings.place)
-    audit = Audit.begin(settings, Observer())
-    engine = audit.manifest.evidence["engine"]
-    if audit.shard is not None:
-        yield "shard", f"{audit.shard}: what follows of samples and log-probabilities is its share"
-    yield "engine", f"{engine} ({audit.manifest.engine_choice})"
-    yield "attacks", ", ".join(attack.name for attack in audit.attacks)
-    yield "plan", f"SHA-256 {audit.plan.digest()}"
-    yield "documents", f"{audit.corpora.input.n_documents:,}{_windows(audit.settings)}"
-    yield from (("note", sentence) for sentence in audit.corpora.notes())
-    earlier = earlier_findings(earlier_runs(audit, _texts(audit)))
-    yield from (("earlier runs", sentence) for sentence in earlier_sentences(earlier))
-    if (test := audit.rounds()) is not None:
-        audit.among = test.may_be_asked(-1)
-    for stage in stages_of(audit):
-        yield from stage.left()
+    record_inputs(audit)
+    has_walks = audit.settings.extract  # whose tables are made anew each time
+    if not audit.manifest.is_as_stored or has_walks or not has_report(audit):
+        say.step("hashing what was made")
+        remove(run.folder / REPORT)
+        seal(audit)
+        say.step("writing the report")
+        if audit.settings.report and (fault := try_report(run)) is not None:
+            say.stage(fault)
 
 
 def rescore(
@@ -457,6 +510,7 @@ def rescore(
             prepared = [(stage, stage.prepare) for stage in stages]
             run_timed(audit, prepared + [(stage, stage.run) for stage in again])
             audit.manifest.settings = audit.settings.model_dump(mode="json")
+            audit.manifest.unchanged = ""
             _finish(audit)
     return audit.run
 
@@ -473,11 +527,19 @@ def _refuse_stored_code(stored: dict[str, Any], changed: Mapping[str, object]) -
         )
 
 
-def _texts(audit: Audit) -> str:
+def texts_of(audit: Audit) -> str:
     return str(audit.corpora.fingerprint(audit.settings)["input"])
 
 
-def _windows(settings: Settings) -> str:
+def _finished_sentence(run: Run) -> str:
+    end = datetime.fromisoformat(run.manifest.times["end"])
+    return (
+        f"{run.folder} was finished on {end:%Y-%m-%d at %H:%M} UTC and nothing has changed since; "
+        "this is its answer"
+    )
+
+
+def windows_of(settings: Settings) -> str:
     """Say how documents are cut; nothing where they are not."""
     window = target_plan(settings).window
     if window is None:

@@ -32,7 +32,7 @@ from mia_batch.features import why_no_similarity
 from mia_batch.inference.comparison import read_comparison_sets
 from mia_batch.inference.e_values import RoundsTest
 from mia_batch.inference.findings import VerdictPlan
-from mia_batch.models.weights import identify_model
+from mia_batch.models.weights import ModelIdentity, identify_model
 from mia_batch.observer import Observer
 from mia_batch.pipeline import corpora
 from mia_batch.pipeline.corpora import Corpora
@@ -246,6 +246,9 @@ class Audit:
     turn: AbstractContextManager[object] = field(default_factory=nullcontext)
     kept: KeptEngine = field(default_factory=KeptEngine)
     plan: VerdictPlan = field(init=False)
+    _identities: dict[tuple[str, str | None, str], ModelIdentity] = field(
+        init=False, default_factory=dict, repr=False
+    )
 
     @classmethod
     def begin(cls, settings: Settings, observer: Observer) -> Audit:
@@ -417,12 +420,19 @@ class Audit:
         if model != "target" or self.settings.engine not in _REMOTE:
             try:
                 asked = "fills" if model == "masked" else "logprobs"
-                digest = identify_model(name, revision, asked).digest
+                digest = self.identity(name, revision, asked).digest
             except SettingsError as error:
                 raise SettingsError(
                     str(error).replace("setting 'model'", f"setting {setting!r}")
                 ) from error
         return {"name": name, "revision": revision, "digest": digest}
+
+    def identity(self, name: str, revision: str | None, asked: str = "logprobs") -> ModelIdentity:
+        """Identify a model once: checking its weights takes seconds."""
+        key = name, revision, asked
+        if key not in self._identities:
+            self._identities[key] = identify_model(*key)
+        return self._identities[key]
 
     def engine(
         self, kind: EvidenceKind, columns: Iterable[str] = (), model: str = "target"

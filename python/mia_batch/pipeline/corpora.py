@@ -31,6 +31,7 @@ from mia_batch.metrics import find_slices
 from mia_batch.places import is_url
 from mia_batch.schemas import Documents, SetAside
 from mia_batch.settings import CLASSICS, NO_YARDSTICK, Settings
+from mia_batch.tables import digest as stored_digest
 from mia_batch.tables import generate, replacing
 from mia_batch.targets import TargetPlan, build_targets
 
@@ -147,8 +148,9 @@ def with_files(settings: Mapping[str, Any]) -> dict[str, Any]:
         table = _as_table(name, value)
         content = BytesIO()
         table.write_parquet(content)
-        digest = sha256(content.getvalue()).hexdigest()[:8]
-        model = Path(str(given.get("model", "recorded"))).name
+        sha = sha256(content.getvalue()).hexdigest()
+        digest = sha[:8]
+        model = Path(str(given.get("model") or "recorded")).name
         given["out"] = given.get("out") or Path("runs", f"table-{digest}-{model}")
         if is_url(given["out"]):
             raise SettingsError(
@@ -156,6 +158,8 @@ def with_files(settings: Mapping[str, Any]) -> dict[str, Any]:
             )
         Path(given["out"]).mkdir(parents=True, exist_ok=True)
         path = Path(given["out"], f"{name}.parquet")
+        if path.exists() and stored_digest(path) != sha:  # a run rests on what is there
+            path = path.with_stem(f"{name}-{digest}")
         with replacing(path) as new:
             new.write(content.getvalue())
         given[name] = path
@@ -171,6 +175,11 @@ def _as_table(name: str, value: Any) -> pl.DataFrame:  # noqa: ANN401 - whatever
         value = {"text": list(value)}
     try:
         table = value.collect() if isinstance(value, pl.LazyFrame) else pl.DataFrame(value)
+    except ImportError as error:
+        raise SettingsError(
+            f"setting {name!r} is a {type(value).__name__}, which this Python cannot read "
+            f"({error}); run `pip install pyarrow`, or write the table to a file and give its path"
+        ) from error
     except (TypeError, ValueError, pl.exceptions.PolarsError) as error:
         raise SettingsError(
             f"setting {name!r} is a {type(value).__name__}, which is no table of texts; give a "

@@ -5,17 +5,21 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
-from mia_batch.corpus import base_of
-from mia_batch.errors import RequestError, RunFolderError
+from mia_batch.attacks import get
+from mia_batch.corpus import base_of, find_files
+from mia_batch.errors import MiaBatchError, RequestError, RunFolderError
+from mia_batch.models.weights import weights_source
 from mia_batch.pipeline.context import Audit
-from mia_batch.pipeline.run import PARTS, Manifest, Run, is_lock, reading, signed_text
-from mia_batch.places import settled
-from mia_batch.settings import CLASSICS
+from mia_batch.pipeline.run import PARTS, Manifest, Run, is_lock, reading, signed_text, versions
+from mia_batch.places import is_url, settled
+from mia_batch.settings import CLASSICS, NO_YARDSTICK, Mark, Settings
 from mia_batch.tables import digest, side_by_side, write_text
 
 # Time stamps of a run's root, which its user has had made and laid into its folder.
@@ -41,10 +45,82 @@ def described(folder: Path, root: str) -> str:
     )
 
 
-# A run's chain of custody: the SHA-256 of its files, and one root over what it rests on.
+# Whether a finished run is as it was, by settings, sizes and times of files: none is read for it.
 
 _SCORED_WITH = {"attacks_from": "", "rarity_from": "rarity.parquet"}
 """Settings that name what scores are made from, and the file in the folder that they name."""
+_PROGRAM = {".py", ".so", ".jinja"}  # suffixes of files
+_SECONDS_OF_A_TICK = 2.0
+"""A file that changed so lately may change again within one tick of its file system's clock."""
+
+
+def made_from(settings: Settings) -> str | None:
+    """Hash what decides how a run comes out; None where sizes and times of files cannot tell.
+
+    These are the settings, formulas of attacks, the programs, and the files of texts and models on
+    this machine. What a hub or an endpoint has is not looked at.
+    """
+    if settings.shard is not None or settings.retry_failed or is_url(settings.out):
+        return None
+    try:
+        stamps = [_stamp(path) for path in _sources(settings)]
+    except (OSError, RequestError):  # which the run itself explains
+        return None
+    if any(changed > time.time_ns() - _SECONDS_OF_A_TICK * 1e9 for _, _, changed in stamps):
+        return None
+    formulas = [get(name).expr.meta.serialize().hex() for name in settings.attacks or ()]
+    return _hashed([settings.model_dump(mode="json"), formulas, versions(), stamps])
+
+
+def is_unchanged(folder: Path, made: str) -> bool:
+    """Whether a run is finished, and it and what it is ``made`` from are as they were then."""
+    try:
+        if _manifest_fault(folder) is not None:
+            return False
+        with reading(folder):
+            manifest = Run(folder).manifest
+            return bool(manifest.custody) and manifest.unchanged == _known_by(folder, made)
+    except (MiaBatchError, OSError):
+        return False
+
+
+def record_unchanged(folder: Path, made: str) -> None:
+    _rewrite(folder, lambda stored: stored | {"unchanged": _known_by(folder, made)})
+
+
+def _known_by(folder: Path, made: str) -> str:
+    return _hashed([made, [_stamp(folder / name) for name in sorted(files_of(Run(folder)))]])
+
+
+def _hashed(content: object) -> str:
+    return sha256(json.dumps(content).encode()).hexdigest()
+
+
+def _stamp(path: Path) -> tuple[str, int, int]:
+    found = path.stat()
+    return str(path.absolute()), found.st_size, found.st_mtime_ns
+
+
+def _sources(settings: Settings) -> Iterator[Path]:
+    """Yield the files here that a run is made from: texts, models, attacks, and this program."""
+    for name in Settings.marked(Mark.PATH):
+        value = getattr(settings, name)
+        if name in ("out", "config") or value in (None, CLASSICS, NO_YARDSTICK):
+            continue
+        if name in _SCORED_WITH:
+            yield Path(value) / _SCORED_WITH[name]
+            continue
+        found = find_files(value)
+        yield from (*(file.path for file in found.files), *found.ignored)
+    for name in Settings.marked(Mark.MODEL):
+        if (model := getattr(settings, name)) is not None and Path(model).is_dir():
+            for folder in {model, weights_source(model, None)[0]}:
+                yield from sorted(path for path in Path(folder).glob("*") if path.is_file())
+    package = Path(__file__).parents[1]
+    yield from sorted(path for path in package.rglob("*") if path.suffix in _PROGRAM)
+
+
+# A run's chain of custody: the SHA-256 of its files, and one root over what it rests on.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,9 +145,9 @@ def root_of(digests: Mapping[str, str]) -> str:
     return whole.hexdigest()
 
 
-def seal(audit: Audit) -> None:
-    """Hash all files of a run that has come to its end, and store the manifest with its root."""
-    run, manifest, settings = audit.run, audit.manifest, audit.settings
+def record_inputs(audit: Audit) -> None:
+    """Record what scores are made from with the other inputs, and leave out what is none."""
+    manifest, settings = audit.manifest, audit.settings
     for setting, name in _SCORED_WITH.items():
         if (given := getattr(settings, setting)) is not None:
             path = Path(given) / name
@@ -81,9 +157,14 @@ def seal(audit: Audit) -> None:
         for setting, each in manifest.inputs.items()
         if getattr(settings, setting) not in (None, CLASSICS)  # those come with the package
     }
+
+
+def seal(audit: Audit) -> None:
+    """Hash all files of a run that has come to its end, and store the manifest with its root."""
+    run, manifest = audit.run, audit.manifest
     regular = {
         name: run.folder / name
-        for name in sorted(_files(run))
+        for name in sorted(files_of(run))
         if _fault_of(run.folder / name) is None
         and name.encode("utf-8", "replace").decode() == name  # any bytes can name a file
     }
@@ -107,11 +188,20 @@ def record_file(run: Run, name: str) -> None:
 
     The root stays as it is; a run without root keeps none.
     """
-    path = run.folder / "run.json"
+
+    def recorded(stored: dict[str, Any]) -> dict[str, Any]:
+        stored["custody"]["files"][name] = digest(run.folder / name)
+        return stored
+
+    _rewrite(run.folder, recorded)
+
+
+def _rewrite(folder: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """Change ``run.json`` of a finished run; that of another stays."""
+    path = folder / "run.json"
     stored = json.loads(path.read_text("utf-8"))
     if stored["custody"]:
-        stored["custody"]["files"][name] = digest(run.folder / name)
-        write_text(path, signed_text(stored))
+        write_text(path, signed_text(change(stored)))
 
 
 def verify(place: Path | str, elsewhere: Sequence[Path] = ()) -> Checked:
@@ -128,7 +218,7 @@ def verify(place: Path | str, elsewhere: Sequence[Path] = ()) -> Checked:
         if not manifest.custody:
             raise RunFolderError(_no_root(folder))
         known = manifest.custody["tables"] | manifest.custody["files"]
-        there = {*_files(run)}
+        there = {*files_of(run)}
         wanted = known | _named_inputs(manifest)
         inputs = {
             f"{setting}/{name}": _find((*elsewhere, manifest.settings[setting]), name)
@@ -189,7 +279,7 @@ def _manifest_fault(folder: Path) -> str | None:
     return None if text == signed_text(stored).encode("utf-8", "surrogatepass") else "changed"
 
 
-def _files(run: Run) -> Iterator[str]:
+def files_of(run: Run) -> Iterator[str]:
     """Yield the names of all that is hashed in a run's folder; links to folders are not followed.
 
     Those in place of a folder of parts are: the parts may lie on another disk.

@@ -11,15 +11,17 @@ from pathlib import Path
 from typing import Any, Literal
 
 import polars as pl
+from markupsafe import escape
 
 from mia_batch.attacks import get, names
 from mia_batch.attacks.families import meant
 from mia_batch.corpus.files import KINDS
-from mia_batch.errors import RunFolderError, SettingsError
+from mia_batch.errors import MiaBatchError, RunFolderError, SettingsError
 from mia_batch.evidence.parts import Block, Work
 from mia_batch.evidence.request import EvidenceKind
 from mia_batch.inference.paired import compare_scores
 from mia_batch.kernels import RARITY_FIELDS
+from mia_batch.models.weights import cause_of
 from mia_batch.observer import Observer
 from mia_batch.pipeline.context import Audit, verdict_plan
 from mia_batch.pipeline.custody import described, record_file
@@ -27,13 +29,14 @@ from mia_batch.pipeline.run import PARTS, TABLES, Manifest, Run
 from mia_batch.pipeline.sessions import ask, open_session, sample_task
 from mia_batch.pipeline.stages.judging import conclusions
 from mia_batch.pipeline.stages.questions import SAMPLE, prompts_of, resumed, view_of
-from mia_batch.report.answer import answer, attack_rows, audited_books
+from mia_batch.report.answer import answer, attack_rows, audited_books, shaded
 from mia_batch.report.html import Contents, as_csv, as_markdown, render
+from mia_batch.report.html.page import environment
 from mia_batch.report.paper import PaperColumn, paper_table
 from mia_batch.report.sentences import Known, checks
 from mia_batch.schemas import Comparisons
 from mia_batch.settings import Settings, refuse_code, stored_settings
-from mia_batch.tables import digest, write_text
+from mia_batch.tables import READ_ERRORS, digest, is_sound, write_text
 from mia_batch.targets import cluster_names
 
 # What a run answers.
@@ -100,6 +103,7 @@ def _column(run: Run) -> PaperColumn:
     settings, manifest = stored_settings(run.manifest.settings), run.manifest
     name = manifest.models["target"]["source"]["name"] if manifest.models else "recorded"
     data = Path(manifest.input["files"][0]).stem if manifest.input.get("files") else "texts"
+    data = settings.dataset or data
     return PaperColumn(data=data, model=Path(name).name, seed=settings.seed, rows=rows)
 
 
@@ -152,8 +156,64 @@ def write_report(run: Run) -> Path:
     return path
 
 
+_MOST_SHOWN = 10
+
+
+def has_report(audit: Audit) -> bool:
+    """Whether the report is there as it was recorded, or none is wanted."""
+    path = audit.run.folder / REPORT
+    known = audit.run.manifest.custody.get("files", {}).get(REPORT)
+    return not audit.settings.report or (path.is_file() and digest(path) == known)
+
+
+def try_report(run: Run) -> str | None:
+    """Write the report of a run whose tables are sealed; say why there is none, and go on."""
+    try:
+        write_report(run)
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # a library's panic is no Exception
+        if isinstance(error, READ_ERRORS) and not all(map(is_sound, run.folder.rglob("*.parquet"))):
+            raise
+        return (
+            f"the report could not be made ({cause_of(error)}); the tables of the run are whole, "
+            f"and `mia-batch report {run.folder}` tries again"
+        )
+    return None
+
+
+_MOST_SHOWN = 10
+
+
+def first_screen(run: Run) -> str:
+    """Write what a notebook shows of a run: its answer, and its attacks or books, as safe HTML."""
+    try:
+        answered, attacks, books = answer_of(run), attacks_of(run), books_of(run)
+    except MiaBatchError as error:
+        return f"<p>{escape(str(error))}</p>"
+    shown = attacks if attacks.height else books
+    return (
+        environment()
+        .get_template("notebook.html.jinja")
+        .render(
+            answer=answered,
+            attacks=attacks.head(_MOST_SHOWN).to_dicts(),
+            books=books.head(_MOST_SHOWN).to_dicts(),
+            more=max(shown.height - _MOST_SHOWN, 0),
+            report=str(run.folder / REPORT),
+            shaded=shaded,
+        )
+    )
+
+
 def _command(settings: Settings) -> Iterator[str]:
     yield "mia-batch"
+    for option, values in changed_settings(settings):
+        yield from (option, *values)
+
+
+def changed_settings(settings: Settings) -> Iterator[tuple[str, list[str]]]:
+    """Yield the options that give the settings other than the defaults, with their values."""
     for name, value in settings.model_dump(mode="json").items():
         field, option = Settings.model_fields[name], f"--{name.replace('_', '-')}"
         if name == "config":  # what the file set follows
@@ -161,14 +221,14 @@ def _command(settings: Settings) -> Iterator[str]:
         if getattr(settings, name) == field.get_default(call_default_factory=True):
             continue
         if isinstance(value, bool):
-            yield option if value else option.replace("--", "--no-", 1)
+            yield (option if value else option.replace("--", "--no-", 1)), []
         elif isinstance(value, dict):
             for key, each in value.items():
-                yield from (option, f"{key}={json.dumps(each)}")
+                yield option, [f"{key}={json.dumps(each)}"]
         elif isinstance(value, list):
-            yield from (option, ",".join(map(str, value)))
+            yield option, [",".join(map(str, value))]
         elif value is not None:
-            yield from (option, str(value))
+            yield option, [str(value)]
 
 
 # Whether the scores of several runs can be compared.

@@ -63,6 +63,7 @@ class Manifest:
     requests: dict[str, Any] = field(default_factory=dict)
     controls: dict[str, Any] = field(default_factory=dict)
     earlier: dict[str, dict[str, Any]] = field(default_factory=dict)  # other runs, by folder
+    unchanged: str = ""  # what a finished run is known by, see `custody.is_unchanged`
     _stored: str = field(default="", init=False, repr=False, compare=False)
 
     @classmethod
@@ -91,9 +92,18 @@ class Manifest:
     def write(self, folder: Path) -> None:
         """Store the manifest, and what others have stored since; the caller keeps them away."""
         self.take_in(folder)
-        content = {name: getattr(self, name) for name in _names()}
-        self._stored = signed_text(content | {"versions": _versions()})
+        self._stored = self._text
         write_text(folder / "run.json", self._stored)
+
+    @property
+    def is_as_stored(self) -> bool:
+        """Whether a finished run has come out as its ``run.json`` says, by the same programs."""
+        return bool(self.custody) and self._stored == self._text
+
+    @property
+    def _text(self) -> str:
+        content = {name: getattr(self, name) for name in _names()}
+        return signed_text(content | {"versions": versions()})
 
     def take_in(self, folder: Path) -> None:
         """Take in what other shards have stored since this manifest was read or stored.
@@ -174,7 +184,7 @@ def _same(old: object, new: object) -> bool:
 
 
 @cache  # they took most of the time of writing a small manifest
-def _versions() -> dict[str, str | None]:
+def versions() -> dict[str, str | None]:
     versions: dict[str, str | None] = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
@@ -254,6 +264,10 @@ def _wait_for(turn: FileLock, folder: Path, say: Callable[[str], None]) -> None:
 
 def _refusal(folder: Path) -> str:
     return f"{folder} is held by another live run; wait for it, or choose another --out"
+
+
+def unwritable(folder: Path, why: str) -> str:
+    return f"{folder} cannot be written ({why}); choose another --out"
 
 
 def _named(shards: list[Shard]) -> str:
@@ -395,6 +409,23 @@ class Run:
 
         return table_of([self], kind)
 
+    def report(self) -> Path:
+        """Return the path of the report, one page of HTML, which is made where it is missing."""
+        from mia_batch.pipeline.finished import REPORT, write_report
+
+        path = self.folder / REPORT
+        if not path.exists():
+            self.check()  # only a run's folder is held
+            with self.held():
+                write_report(self)
+        return path
+
+    def _repr_html_(self) -> str:
+        """Show the answer in a notebook."""
+        from mia_batch.pipeline.finished import first_screen
+
+        return first_screen(self)
+
     @contextmanager
     def held(self) -> Iterator[None]:
         """Make the folder where it is missing, and hold it against other live runs.
@@ -455,9 +486,7 @@ class Run:
                 folder.mkdir(parents=True, exist_ok=True)
             yield
         except OSError as error:
-            raise RunFolderError(
-                f"{self.folder} cannot be written ({error.strerror}); choose another --out"
-            ) from None
+            raise RunFolderError(unwritable(self.folder, str(error.strerror))) from None
 
 
 # When a run was made: wall times of its stages, and of what was asked of models.
@@ -480,6 +509,7 @@ def run_timed(audit: Audit, steps: Iterable[tuple[Stage, Callable[[], None]]]) -
     seconds: defaultdict[str, float] = defaultdict(float)
     try:
         for stage, step in steps:
+            audit.observer.step(stage.doing)
             start = time.monotonic()
             try:
                 step()

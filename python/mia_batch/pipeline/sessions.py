@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -14,7 +15,8 @@ import polars as pl
 from mia_batch.attacks.attack import CONTINUATION
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.collect import Executor, LocalExecutor, OnAnswer, SampleTask, Task
-from mia_batch.evidence.endpoint import Capabilities, Endpoint
+from mia_batch.evidence.endpoint import Capabilities, ClientSettings, Endpoint
+from mia_batch.evidence.endpoint.client import Journal
 from mia_batch.evidence.endpoint.wire import Tokens, money, most_prompt_tokens
 from mia_batch.evidence.parts import Block, Missing, Work
 from mia_batch.evidence.process import LocalSource
@@ -27,7 +29,7 @@ from mia_batch.evidence.request import (
     work_of,
 )
 from mia_batch.models.tokens import Tokenizer
-from mia_batch.models.weights import Measure, estimate_tokens, identify_model
+from mia_batch.models.weights import Measure, estimate_tokens
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.run import asking
 from mia_batch.plugins import extra
@@ -120,6 +122,8 @@ def _here(
 # Sessions: an opened model or endpoint, ready to work on blocks.
 
 _UNSTATED_CONTEXT = 131_072  # endpoints that do not state theirs refuse what is too long
+_TIMED = ("sampling", "log-probabilities")
+_SECONDS_TO_TELL_SPEED = 10.0  # less is mostly the beginning and the end
 _MOST_ATTEMPTS = 3  # at a candidate of an endpoint; each is paid for
 
 
@@ -127,6 +131,7 @@ _MOST_ATTEMPTS = 3  # at a candidate of an endpoint; each is paid for
 class Session:
     """What works on blocks, and what is known of its model now that it is open."""
 
+    key: str  # kind of evidence and model, as the run's record names them
     executor: Executor
     tokenizer: Tokenizer | None
     measure: Callable[[list[str], list[str]], list[Measure]]
@@ -180,28 +185,73 @@ def ask(
 
     Each task comes with its blocks and what stores their rows; ``on_block`` sees what is returned.
     """
-    on_answer = on_answer or audit.observer.answered
+    listen, began, decoded = on_answer or audit.observer.answered, time.monotonic(), 0
+
+    def count(label: str, texts: int, tokens: int, passes: int) -> None:
+        nonlocal decoded
+        decoded += tokens
+        listen(label, texts, tokens, passes)
+
     with audit.observer.progress(doing, done=work.done, left=work.left):
         for task, blocks, store in wanted:
-            for block, kept in session.executor.collect(task, blocks, on_answer, store):
+            for block, kept in session.executor.collect(task, blocks, count, store):
                 if on_block is not None:
                     on_block(task, block, kept)
+    took = time.monotonic() - began
+    if doing in _TIMED and took >= _SECONDS_TO_TELL_SPEED:
+        speeds = audit.manifest.times.setdefault("tokens_per_second", {})
+        speeds[session.key] = round(decoded / took, 1)
 
 
 def is_remote(audit: Audit, model: str) -> bool:
     return bool(audit.manifest.evidence["engine"] == "openai") and model == "target"
 
 
-@contextmanager
-def _open_engine(
-    audit: Audit, model: str, kind: EvidenceKind, columns: frozenset[str]
-) -> Iterator[Session]:
+def chosen_engine(
+    audit: Audit, model: str, kind: EvidenceKind, columns: frozenset[str] = frozenset()
+) -> tuple[EngineSpec, str, Tokenizer | None]:
+    """Say what is to be started, why this engine, and its tokenizer; nothing starts."""
     audit.agree({"source": audit.source(model)}, model)
     spec, why = audit.spec(model, kind, columns)
     tokenizer = None
     if kind != "fills":
         tokenizer = Tokenizer.load(spec.model, spec.revision)
         audit.agree({"tokenizer": tokenizer.digest}, model)
+        audit.agree({f"{kind} engine": spec.engine}, model)
+    return spec, why, tokenizer
+
+
+def chosen_endpoint(audit: Audit, kind: EvidenceKind) -> tuple[ClientSettings, Tokenizer | None]:
+    """Say what is to be asked, and its tokenizer; nothing is asked."""
+    settings = audit.settings
+    if kind == "logprobs" and settings.long_texts == "stride":
+        raise SettingsError(
+            "setting 'long_texts': an endpoint cannot be asked in strides; leave it at 'refuse'"
+        )
+    endpoint, tokenizer = endpoint_settings(settings), endpoint_tokenizer(settings)
+    audit.agree({"tokenizer": tokenizer.digest if tokenizer else None}, "target")
+    return endpoint, tokenizer
+
+
+def foresee(
+    audit: Audit, model: str, kind: EvidenceKind, columns: frozenset[str] = frozenset()
+) -> None:
+    """Refuse what opening a session would refuse before anything starts or is asked."""
+    if not is_remote(audit, model):
+        chosen_engine(audit, model, kind, columns)
+        return
+    endpoint, _ = chosen_endpoint(audit, kind)
+    address = {"logprobs base_url": endpoint.base_url}
+    if kind == "samples":
+        address = {"endpoint base_url": endpoint.base_url.rstrip("/")}
+    audit.agree(address, "target")
+
+
+@contextmanager
+def _open_engine(
+    audit: Audit, model: str, kind: EvidenceKind, columns: frozenset[str]
+) -> Iterator[Session]:
+    spec, why, tokenizer = chosen_engine(audit, model, kind, columns)
     turns = audit.kept.serves(spec)
     audit.observer.stage(
         f"the same {spec.engine} goes on as {model}" if turns else f"starting {spec.engine}: {why}"
@@ -217,6 +267,7 @@ def _open_engine(
             f"context {info.max_model_len:,} tokens"
         )
         yield Session(
+            key=f"{kind} of {model}",
             executor=executor,
             tokenizer=tokenizer,
             measure=tokenizer.measure if tokenizer else estimate_tokens,
@@ -227,14 +278,7 @@ def _open_engine(
 @contextmanager
 def _open_endpoint(audit: Audit, kind: EvidenceKind, *, at_points: bool) -> Iterator[Session]:
     settings = audit.settings
-    if kind == "logprobs" and settings.long_texts == "stride":
-        raise SettingsError(
-            "setting 'long_texts': an endpoint cannot be asked in strides; leave it at 'refuse'"
-        )
-    endpoint = endpoint_settings(settings)
-    tokenizer = endpoint_tokenizer(settings)
-    digest = tokenizer.digest if tokenizer else None
-    audit.agree({"tokenizer": digest}, "target")
+    endpoint, tokenizer = chosen_endpoint(audit, kind)
     what = " for log-probabilities" if kind == "logprobs" else ""
     what += " at points" if at_points else ""
     audit.observer.stage(f"probing {endpoint.base_url}{what}")
@@ -270,6 +314,7 @@ def _open_endpoint(audit: Audit, kind: EvidenceKind, *, at_points: bool) -> Iter
             for sentence in findings(settings, found, drawn=kind == "samples" and _draws(audit)):
                 audit.observer.stage(sentence)
         yield Session(
+            key=f"{kind} of target",
             executor=LocalExecutor(opened),
             tokenizer=tokenizer,
             measure=tokenizer.measure if tokenizer else estimate_tokens,
@@ -291,7 +336,7 @@ def expected(
     source = audit.source(model)
     name, revision = str(source["name"]), source["revision"]
     own = settings.engine_arg if model == "target" else {}
-    stated = own.get("max_model_len") or identify_model(name, revision).max_model_len
+    stated = own.get("max_model_len") or audit.identity(name, revision).max_model_len
     measure = Tokenizer.load(name, revision).measure
     return measure, partial(audit.budget, max_model_len=int(stated or settings.max_length))
 
@@ -307,6 +352,12 @@ def cost_lines(settings: Settings, workload: Workload) -> Iterator[tuple[str, st
         return
     attempts = _MOST_ATTEMPTS if workload.most_tokens > workload.first_tokens else 1
     yield "requests", f"{workload.prompts:,} to {attempts * workload.samples:,}"
+    each = -(-workload.samples // workload.prompts)
+    expected = Tokens(each * workload.read_tokens, workload.first_tokens)
+    yield "expected", f"about {_priced(settings, expected)}"
+    cost = money(endpoint_settings(settings), expected)
+    if settings.max_cost is not None and cost is not None and cost > settings.max_cost:
+        yield "limit", "expected to stop the run before its end: give a higher --max-cost"
     for name, tokens, times in (
         ("at most, first attempts", workload.first_tokens, 1),
         ("at most, all attempts", workload.most_tokens, attempts),
@@ -330,9 +381,36 @@ def _cost(settings: Settings, workload: Workload, tokens: int, times: int = 1) -
     endpoint, times = endpoint_settings(settings), times * -(-workload.samples // workload.prompts)
     n, n_bytes = times * workload.prompts, times * workload.prompt_bytes
     most = Tokens(most_prompt_tokens(endpoint, prompt_bytes=n_bytes, prompts=n), tokens)
-    text = f"{most.given:,} prompt tokens, {most.drawn:,} output tokens"
-    cost = money(endpoint, most)
-    return text if cost is None else f"{text}, cost {cost:,.2f}"
+    return _priced(settings, most)
+
+
+def _priced(settings: Settings, tokens: Tokens) -> str:
+    text = f"{tokens.given:,} prompt tokens, {tokens.drawn:,} output tokens"
+    cost = money(endpoint_settings(settings), tokens)
+    return text if cost is None else f"{text}, cost: {amount(settings, cost)}"
+
+
+def amount(settings: Settings, cost: float) -> str:
+    """Write an amount of money; a small one with two digits that are not 0."""
+    return (
+        f"{settings.currency} {cost:,.2f}"
+        if cost >= 1 or not cost
+        else (f"{settings.currency} {cost:.2g}")
+    )
+
+
+def spent_sentence(audit: Audit) -> str | None:
+    """Say what the run has paid for, earlier calls included; None where no endpoint was asked."""
+    settings, journal = audit.settings, audit.run.folder / "journal.sqlite"
+    if audit.manifest.evidence["engine"] != "openai" or not journal.exists():
+        return None
+    with Journal(journal) as answers:
+        spent = answers.spent()
+    cost = money(endpoint_settings(settings), spent)
+    if cost is None:
+        return f"spent {spent.given:,} prompt tokens and {spent.drawn:,} output tokens"
+    limit = "" if settings.max_cost is None else f" of at most {settings.max_cost:,.2f}"
+    return f"spent {amount(settings, cost)}{limit} (prices as given)"
 
 
 def _draws(audit: Audit) -> bool:

@@ -18,10 +18,11 @@ import pytest
 from mia_batch import attacks
 from mia_batch.errors import RequestError, RunFolderError
 from mia_batch.observer import Observer
-from mia_batch.pipeline.auditing import earlier_runs, plan
+from mia_batch.pipeline.auditing import earlier_runs
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.custody import root_of, verify
 from mia_batch.pipeline.finished import report_of
+from mia_batch.pipeline.planning import plan
 from mia_batch.pipeline.run import Run
 from mia_batch.settings import load_settings
 from tests.runs import audit_books, recorded_books, rescore, said_of, write_books

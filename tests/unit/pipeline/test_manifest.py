@@ -32,10 +32,10 @@ def called(tmp_path, monkeypatch):
 
     def call(*steps, **content):
         manifest = Manifest(evidence={"x": 1}, **content)
-        audit: Any = SimpleNamespace(manifest=manifest, turn=nullcontext())
+        audit: Any = SimpleNamespace(manifest=manifest, turn=nullcontext(), observer=Observer())
         audit.run = Run(tmp_path)
         audit.manifest.write(tmp_path)
-        named: Any = [(SimpleNamespace(name=name), step) for name, step in steps]
+        named: Any = [(SimpleNamespace(name=name, doing=name), step) for name, step in steps]
         times.run_timed(audit, named)
         return audit.manifest.times
 

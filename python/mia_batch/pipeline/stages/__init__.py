@@ -26,7 +26,7 @@ class Stage:
     takes them with it, as does that of parts with one of ``reads_parts`` in their name. ``undoes``
     names stages that added to its tables. ``keeps`` names what it makes where that costs an
     engine's time: damaged files are set aside then, not removed. ``turns`` is whether it can go on
-    with the engine of the stage before.
+    with the engine of the stage before. ``doing`` says what it does while nothing else is shown.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Stage:
     undoes: ClassVar[tuple[str, ...]] = ()
     keeps: ClassVar[str | None] = None
     turns: ClassVar[bool] = False
-    doing: str | None = None
+    doing: str = "working"
 
     def __init__(self, audit: Audit) -> None:
         self.audit = audit
@@ -72,6 +72,9 @@ class Stage:
         """Say what is left to do, as name and text; nothing is written."""
         yield from ()
 
+    def foresee(self) -> None:
+        """Refuse in a dry run what the run itself would refuse once it comes to ask or to make."""
+
     def prepare(self) -> None:
         """Decide what is out of date, before any stage runs."""
 
@@ -81,8 +84,7 @@ class Stage:
     def run(self) -> None:
         if self.is_fresh:
             return
-        if self.doing is not None:
-            self.audit.observer.stage(self.doing)
+        self.audit.observer.stage(self.doing)
         self.forget()
         self.make()
         self.done()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -38,7 +39,7 @@ from mia_batch.evidence.parts import (
     Work,
     scan_parts,
 )
-from mia_batch.evidence.request import EvidenceKind, forecast
+from mia_batch.evidence.request import EvidenceKind, Workload, forecast
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.models.weights import estimated_tokens
 from mia_batch.pipeline import sessions
@@ -57,6 +58,7 @@ from mia_batch.targets import cluster_name
 
 _SHOTS = ("nonmember_shots", "member_shots")
 """Views, and the settings that give their texts."""
+_NO_TOKENIZER = "setting {!r} needs setting 'tokenizer', to see how many texts fit"
 _PROMPT_KEY = TARGET_KEY + pl.col("view_index")
 _LONGEST_LOOKED_AT = 1000  # texts, by their bytes, for the one of most tokens
 
@@ -80,10 +82,11 @@ class PromptsStage(Stage):
     """Make the prompts of views that need no model."""
 
     name = "prompts"
+    doing = "making prompts"
     part = "texts"
     makes = ("prompts",)
 
-    def run(self) -> None:
+    def foresee(self) -> None:
         audit, settings, views = self.audit, self.audit.settings, views_of(self.audit)
         values: dict[str, Any] = {}
         if audit.reading("logprobs"):
@@ -105,14 +108,18 @@ class PromptsStage(Stage):
             audit.source("reference")
         for view in views:
             columns_for(audit, view, audit.run.scan("targets"))
-        for view in _prompted(audit):
-            write_prompts(audit, view)
+
+    def run(self) -> None:
+        self.foresee()
+        for view in _prompted(self.audit):
+            write_prompts(self.audit, view)
 
 
 class FillsStage(Stage):
     """Make the prompts that a masked model fills."""
 
     name = "fills"
+    doing = "filling gaps in the texts"
     part = "fills"
 
     def run(self) -> None:
@@ -158,9 +165,7 @@ def make_shots(audit: Audit, tokenizer: Tokenizer | None, context: int) -> None:
     for view in (view for view in views_of(audit) if view.name in _SHOTS):
         setting = view.name
         if tokenizer is None:
-            raise SettingsError(
-                f"setting {setting!r} needs setting 'tokenizer', to see how many texts fit"
-            )
+            raise SettingsError(_NO_TOKENIZER.format(setting))
         corpus = texts_for(audit, setting)
         recorded = audit.manifest.evidence.get(setting, {})
         digest, most = audit.digest_input(setting, corpus.files), audit.settings.shots
@@ -248,7 +253,9 @@ class EvidenceStage(Stage):
     def __init__(self, audit: Audit, model: str) -> None:
         super().__init__(audit)
         self.model = model
+        self.foreseen = Workload()  # of a dry run
         self.name = f"{self.kind} of {model}"
+        self.doing = f"asking the {model} model"
 
     @property
     def views(self) -> list[View]:
@@ -283,6 +290,14 @@ class EvidenceStage(Stage):
         else:
             has_prompts = not prompts_missing(self.audit, view).count().left
         return not has_prompts or bool(self.missing(view).count().left)
+
+    def foresee(self) -> None:
+        if self.views and self.audit.recording is None and not RunModel.of(self.model).is_made:
+            sessions.foresee(self.audit, self.model, self.kind, self._needed())
+
+    def _needed(self) -> frozenset[str]:
+        """Name what an engine must be able to do."""
+        return frozenset()
 
     def answered(self) -> Work:
         asked = (Missing(self._asked(v), self.parts(v), self._n_rows(v)) for v in self.views)
@@ -391,10 +406,22 @@ class SamplesStage(EvidenceStage):
     def left(self) -> Iterator[tuple[str, str]]:
         views, recording = self.views, self.audit.recording
         if views and recording is not None:
-            yield "samples", f"{self.audit.settings.continuations:,} a target"
+            yield "samples", f"{self.audit.settings.continuations:,} a text"
             yield from recording.describe()
         elif views:
             yield from self._forecast({view: self.missing(view, fresh=True) for view in views})
+
+    def foresee(self) -> None:
+        super().foresee()
+        audit, recording = self.audit, self.audit.recording
+        if recording is None or not self.views:
+            return
+        audit.agree({"recording": audit.digest_input("samples_from", recording.source.files)})
+        for view in self.views:  # whether it is of these texts shows in the first block
+            targets, rule = audit.run.path("targets"), audit.settings.word_rule
+            fresh = self.missing(view, fresh=True).blocks()
+            with closing(recording.collect(targets, view, fresh, audit.run.folder, rule)) as blocks:
+                next(blocks, None)
 
     def _forecast(self, missing: dict[View, Missing]) -> list[tuple[str, str]]:
         measure, budget = sessions.expected(self.audit, self.model)
@@ -408,7 +435,7 @@ class SamplesStage(EvidenceStage):
                 f"none of the {workload.too_long:,} prompts fits the model's context of {room:,} "
                 "tokens; set fewer --window-words, or take a model with a longer context"
             )
-        lines = [*workload.lines()]
+        self.foreseen, lines = workload, [*workload.lines()]
         if sessions.is_remote(self.audit, self.model):
             lines += sessions.cost_lines(self.audit.settings, workload)
         of_whom = "" if self.model == "target" else f"{self.model}: "
@@ -541,9 +568,7 @@ class LogprobsStage(EvidenceStage):
         with audit.settling():
             columns = {view.name: self._columns(view) for view in views}
         if any(FREQUENCY in wanted for wanted in columns.values()):
-            files = texts_for(audit, "frequencies_from").files
-            digest = audit.digest_input("frequencies_from", files)
-            audit.agree({"frequencies_from": digest})
+            self._agree_frequencies()
         groups = [views]
         if sessions.is_remote(audit, self.model):  # which is asked in another way at points
             points = [view for view in views if view.key in NEXT_TOKEN]
@@ -551,6 +576,24 @@ class LogprobsStage(EvidenceStage):
         for group in groups:
             if any(self.is_short(view) for view in group):
                 self._ask(group, {view.name: columns[view.name] for view in group})
+
+    def foresee(self) -> None:
+        super().foresee()
+        remote = sessions.is_remote(self.audit, self.model)
+        for view in self.views:
+            if FREQUENCY in self._read(view):
+                self._agree_frequencies()
+            if view.name in _SHOTS and remote and self.audit.settings.tokenizer is None:
+                raise SettingsError(_NO_TOKENIZER.format(view.name))
+
+    def _needed(self) -> frozenset[str]:
+        columns = frozenset().union(*map(self._read, self.views))
+        return columns - {FREQUENCY} | abilities(self.views)
+
+    def _agree_frequencies(self) -> None:
+        files = texts_for(self.audit, "frequencies_from").files
+        digest = self.audit.digest_input("frequencies_from", files)
+        self.audit.agree({"frequencies_from": digest})
 
     def _ask(self, views: list[View], columns: dict[str, frozenset[str]]) -> None:
         audit, manifest = self.audit, self.audit.manifest
@@ -612,8 +655,24 @@ class LogprobsStage(EvidenceStage):
             left = missing.count().left
             if view.make is not None:  # fewer than units: some texts have no further point
                 left = sum(block.units.height for block in missing.blocks())
-            yield f"{self.model} {view.name}", f"{left:,} forward passes"
+            named = f"{left:,} forward pass" if left == 1 else f"{left:,} forward passes"
+            yield f"{self.model} {view.name}", named + self._sizes(view, missing)
             yield from self._cost(view, missing)
+
+    def _sizes(self, view: View, missing: Missing) -> str:
+        """Say how many tokens are read and what does not fit, where the texts are known by now."""
+        audit = self.audit
+        if view.make is None or RunModel.of(self.model).is_made:
+            return ""
+        measure, budget = sessions.expected(audit, self.model)
+        whole = audit.settings.long_texts == "refuse"
+        room = budget(view).max_model_len if whole else sys.maxsize
+        found = forecast(missing.blocks(), measure, room)
+        self.foreseen += found
+        about = "about " if found.estimated else ""
+        long = f"; {about}{found.too_long:,} do not fit the context of {room:,} tokens"
+        tokens = f", {about}{found.read_tokens:,} tokens to read" if found.prompts else ""
+        return tokens + (long if found.too_long else "")
 
     def is_incomplete(self) -> bool:
         """Whether texts have no rows yet, as the corpus is now; nothing is written."""
@@ -633,11 +692,7 @@ class LogprobsStage(EvidenceStage):
 
         Where that is more than the parts have, they are removed, to be made again.
         """
-        audit = self.audit
-        reading = [attack for attack in audit.asking if view.read_as in attack.reads_of("logprobs")]
-        needed = set(engine_columns(reading))
-        if any(FREQUENCY in attack.columns for attack in reading):
-            needed.add(FREQUENCY)
+        audit, needed = self.audit, self._read(view)
         made = audit.manifest.made.setdefault(self.name, {})
         before = made.get(view.name, [])
         if not needed.issubset(before):
@@ -646,3 +701,10 @@ class LogprobsStage(EvidenceStage):
             audit.manifest.passes.pop(f"{self.model} {view.name}", None)
             audit.save()
         return frozenset(needed.union(before))
+
+    def _read(self, view: View) -> frozenset[str]:
+        """Name the columns that attacks read with the log-probabilities of a view."""
+        asking = self.audit.asking
+        reading = [attack for attack in asking if view.read_as in attack.reads_of("logprobs")]
+        counted = any(FREQUENCY in attack.columns for attack in reading)
+        return engine_columns(reading) | ({FREQUENCY} if counted else set())

@@ -63,6 +63,7 @@ class RarityStage(Stage):
 
     name = "rarity"
     part = "scores"
+    doing = "counting how often the model says each word elsewhere"
     makes = ("rarity",)
     reads = ("samples",)
 
@@ -85,13 +86,14 @@ class RarityStage(Stage):
             _check_other(self.audit)
 
     def run(self) -> None:
+        if (other := self.audit.settings.rarity_from) is not None:
+            self.doing = f"taking from {other} how often the model says each word elsewhere"
         if weighed_views(self.audit):
             super().run()
 
     def make(self) -> None:
         audit = self.audit
         if audit.settings.rarity_from is None:
-            audit.observer.stage("counting how often the model says each word elsewhere")
             groups = _groups(audit)
             index = RowIndex(audit.run.scan("targets").select("target_id"))
             counted = [_count(audit, view, index, groups) for view in weighed_views(audit)]
@@ -270,8 +272,8 @@ class FeaturesStage(Stage):
     """Make the features of parts of samples that have none: stopped before, or other attacks."""
 
     name = "features"
-
     part = "scores"
+    doing = "making the features of samples"
     makes = ("features",)
 
     def follows(self, lost: Collection[Path]) -> list[Path]:

@@ -26,6 +26,7 @@ class TargetsStage(Stage):
 
     name = "targets"
     part = "texts"
+    doing = "cutting the texts"
     makes = ("targets", "set_aside")
 
     def fingerprint(self) -> dict[str, Any]:

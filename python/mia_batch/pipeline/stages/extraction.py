@@ -106,6 +106,7 @@ class ExtractionStage(Stage):
     """
 
     name = "extraction"
+    doing = "following the model through the documents"
     makes = tuple(_TABLES)
     reads_parts = (".target-walk-", ".target-drawn_walk-")
 
@@ -125,7 +126,6 @@ class ExtractionStage(Stage):
     def run(self) -> None:
         if not self.audit.settings.extract:
             return
-        self._refuse()
         rows: dict[str, list[dict[str, Any]]] = {name: [] for name in _TABLES}
         with ExitStack() as stack:
             opened = open_session(self.audit, "target", "samples")
@@ -145,8 +145,10 @@ class ExtractionStage(Stage):
         n_documents = len(rows["extracted_documents"])
         self.audit.observer.stage(f"extracted {n_words:,} words of {n_documents:,} documents")
 
-    def _refuse(self) -> None:
+    def check(self) -> None:
         audit, fault = self.audit, None
+        if not audit.settings.extract:
+            return
         unnamed = pl.col("document_id").is_null().any()
         if audit.recording is not None:
             fault = "'extract' needs a model to ask; a recording answers nothing further"
@@ -341,6 +343,7 @@ class ControlsStage(Stage):
     """
 
     name = "controls"
+    doing = "looking for passages in other documents"
     makes = ("controls",)
     reads_parts = ("control-",)
 
@@ -395,7 +398,6 @@ class ControlsStage(Stage):
 
     def make(self) -> None:
         audit, passages = self.audit, self._passages
-        audit.observer.stage(f"looking for {passages.height:,} passages in other documents")
         rows = control_rows(
             passages,
             pl.concat([pl.DataFrame(schema=_ANSWER), *map(self._answers, self._views)]),

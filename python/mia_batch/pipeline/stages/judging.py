@@ -19,7 +19,6 @@ from mia_batch.diagnostics.preflight import (
     count_reasons,
     find_uneven_scores,
     uneven_findings,
-    with_undeclared,
 )
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.parts import scan_parts
@@ -323,6 +322,7 @@ class PreflightStage(Stage):
 
     name = "preflight"
     part = "texts"
+    doing = "checking what the texts show without the model"
     makes = ("findings", "blind", "blind_metrics")
     reads = ("targets",)
     undoes = ("verdicts",)
@@ -333,13 +333,6 @@ class PreflightStage(Stage):
         del plan["primary"]
         plan["length_edges"] = list(plan["length_edges"])  # as JSON gives them back
         return {"targets": self.audit.manifest.made.get("targets"), "plan": plan, "form": 2}
-
-    def left(self) -> Iterator[tuple[str, str]]:
-        targets = with_undeclared(self.audit.target_table())
-        found = pl.concat([checks.role_findings(targets), plan_power(targets, self.audit.plan)])
-        yield from (("power", sentence) for sentence in preflight_sentences(found))
-        if self._why_to_stop(found, targets):
-            yield "power", "So the run stops before anything is asked; --anyway goes on."
 
     def run(self) -> None:
         super().run()
@@ -496,6 +489,7 @@ class ScoresStage(Stage):
 
     name = "scores"
     part = "scores"
+    doing = "scoring"
     makes = ("scores", "unscored")
     reads = ("samples", "features", "logprobs")
 

@@ -159,7 +159,8 @@ def view_of(audit: Audit, model: str, name: str) -> View:
     found = VIEWS.get(name) or STAGE_VIEWS.get(name)
     if found is None:
         raise SettingsError(
-            f"no view is called {name!r}; an attack that reads it cannot be computed"
+            f"an attack reads the view {name!r}, which there is not; the views are "
+            f"{', '.join(VIEWS)}"
         )
     made = {"make": None, **found(audit.settings)}
     made["evidence"] = {name: getattr(audit.settings, name) for name in made.get("evidence", ())}

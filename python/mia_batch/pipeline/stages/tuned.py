@@ -51,6 +51,7 @@ class GenerationsStage(Stage):
     """The target goes on with first tokens of public texts: SPV-MIA, section 4.2."""
 
     name = "generations"
+    doing = "generating texts to tune on"
     part = "models"
     keeps = "generations"
 
@@ -337,6 +338,7 @@ class TuningStage(Stage):
     """Tune the models that texts need, as many at once as there are workers."""
 
     name = "models"
+    doing = "tuning reference models"
     part = "models"
 
     def __init__(self, audit: Audit, models: Iterable[str]) -> None:

@@ -1,0 +1,202 @@
+"""A dry run: what a run would do, ask and cost, and all that it would refuse; nothing is asked."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from math import ceil
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import polars as pl
+
+from mia_batch.errors import MiaBatchError, RunFolderError, SettingsError
+from mia_batch.inference.findings import earlier_findings
+from mia_batch.observer import Observer
+from mia_batch.pipeline.auditing import (
+    earlier_runs,
+    stages_of,
+    take_up,
+    texts_of,
+    told_speeds,
+    windows_of,
+)
+from mia_batch.pipeline.context import Audit
+from mia_batch.pipeline.custody import files_of
+from mia_batch.pipeline.run import Run, reading, unwritable
+from mia_batch.pipeline.stages import Stage, damage_set_aside
+from mia_batch.pipeline.stages.asking import EvidenceStage
+from mia_batch.places import fetched
+from mia_batch.report import earlier_sentences
+from mia_batch.settings import Settings
+
+_MOST_BOOKS, _MOST_NAMED = 12, 6
+_MANY_MINUTES = 180
+
+
+class _Notes(Observer):
+    """Keeps sentences of stages; says what is being done to another."""
+
+    def __init__(self, other: Observer) -> None:
+        self._other = other
+        self.sentences: list[str] = []
+
+    def stage(self, sentence: str) -> None:
+        self.sentences.append(sentence)
+
+    def step(self, doing: str) -> None:
+        self._other.step(doing)
+
+    def taken(self) -> list[str]:
+        said, self.sentences = self.sentences, []
+        return said
+
+
+def plan(
+    settings: Settings, *, speed: float | None = None, observer: Observer | None = None
+) -> Iterator[tuple[str, str]]:
+    """Say what is left to do for these settings, as name and text; the run is not changed.
+
+    What a run looks at and makes before it asks is made as it makes it, in a folder of its own. So
+    all that it would refuse is raised here, too. Minutes are told from a ``speed`` in tokens a
+    second, by default that of a run of this model.
+    """
+    notes = _Notes(observer or Observer())
+    notes.step("looking at the texts and the model")
+    fetched(settings.place)
+    audit = Audit.begin(settings, notes)
+    _check_folder(audit)
+    engine = audit.manifest.evidence["engine"]
+    if audit.shard is not None:
+        yield "shard", f"{audit.shard}: what follows of samples and log-probabilities is its share"
+    yield "engine", f"{engine} ({audit.manifest.engine_choice})"
+    names = [attack.name for attack in audit.attacks]
+    more = f" and {len(names) - _MOST_NAMED:,} more" if len(names) > _MOST_NAMED else ""
+    yield "attacks", ", ".join(names[:_MOST_NAMED]) + more
+    yield "primary attack", audit.plan.primary
+    yield "plan", f"SHA-256 {audit.plan.digest()}"
+    yield "documents", f"{audit.corpora.input.n_documents:,}{windows_of(audit.settings)}"
+    yield from (("note", sentence) for sentence in audit.corpora.notes())
+    earlier = earlier_findings(earlier_runs(audit, texts_of(audit)))
+    yield from (("earlier runs", sentence) for sentence in earlier_sentences(earlier))
+    speeds, where = told_speeds(audit)
+    with _copied(audit) as stages:
+        yield from _left(audit, stages, notes)
+    asked = [stage for stage in stages if isinstance(stage, EvidenceStage)]
+    if speed is not None:
+        speeds, where = {stage.name: speed for stage in asked}, "as given"
+    yield from _minutes(asked, speeds, where)
+
+
+def _left(audit: Audit, stages: Sequence[Stage], notes: _Notes) -> Iterator[tuple[str, str]]:
+    """Say what each stage has left to do, after all that it would refuse."""
+    refusal = None
+    take_up(audit, stages)
+    for stage in stages:
+        stage.prepare()
+    yield from (("note", sentence) for sentence in notes.taken())
+    for stage, named in zip(stages, ("note", "power"), strict=False):  # targets, and preflight
+        notes.step(stage.doing)
+        try:
+            stage.run()
+        except SettingsError as error:
+            if named == "note":
+                raise
+            refusal = error
+        known = (stage.doing, f"{audit.manifest.targets['total']:,} targets")  # follows below
+        said = (sentence for sentence in notes.taken() if not sentence.startswith(known))
+        yield from ((named, sentence) for sentence in said)
+    notes.step("looking at what is to be asked")
+    for stage in stages:
+        stage.check()
+        stage.foresee()
+    if (test := audit.rounds()) is not None:
+        audit.among = test.may_be_asked(-1)
+    found = [line for stage in stages for line in stage.left()]
+    yield from _books(audit, stages)
+    yield from found
+    if refusal is not None:
+        raise refusal
+
+
+def _check_folder(audit: Audit) -> None:
+    """Refuse a folder that a run could not use."""
+    folder = audit.run.folder
+    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
+        raise RunFolderError(unwritable(folder, "Permission denied"))
+    if audit.shard is None:
+        with reading(folder):
+            pass
+
+
+@contextmanager
+def _copied(audit: Audit) -> Iterator[list[Stage]]:
+    """Let the stages work on links to the run's files, so that they change none of the run's."""
+    own = audit.run
+    with TemporaryDirectory(prefix="mia-batch-") as folder:
+        audit.run = Run(Path(folder))
+        for name in files_of(own) if own.folder.is_dir() else ():
+            (audit.run.folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (audit.run.folder / name).symlink_to((own.folder / name).absolute())
+        if (own.folder / "run.json").exists():
+            shutil.copy(own.folder / "run.json", audit.run.folder)
+        stages = stages_of(audit)
+        try:
+            with audit.run.held(), damage_set_aside(stages):
+                yield stages
+        except MiaBatchError as error:
+            if folder not in str(error):
+                raise
+            raise type(error)(str(error).replace(folder, str(own.folder))) from error
+        finally:
+            audit.run = own
+
+
+def _books(audit: Audit, stages: Sequence[Stage]) -> Iterator[tuple[str, str]]:
+    """Say of each book, or group, how many windows are asked, and what is left out and why."""
+    key = "group" if audit.plan.level == "group" else "document_id"
+    table = audit.target_table().filter(pl.col("role") == "target", pl.col(key).is_not_null())
+    own = pl.coalesce("document_id", "target_id").is_first_distinct()
+    counts = table.group_by(key).agg(
+        n_windows=pl.col("n_windows").filter(own).sum(),
+        asked=pl.col("reason").null_count(),
+        reasons=pl.col("reason").drop_nulls(),
+    )
+    books = counts.sort(key).collect(engine="streaming")
+    if books.is_empty() or (key == "document_id" and books["n_windows"].max() == 1):
+        return
+    unfit = Counter[str]()
+    for stage in stages:
+        if isinstance(stage, EvidenceStage):
+            unfit.update(stage.foreseen.unfit)
+    for name, n_windows, n_asked, reasons in books.head(_MOST_BOOKS).iter_rows():
+        left_out = [f"{reasons.count(why):,} left out: {why}" for why in dict.fromkeys(reasons)]
+        if n := unfit[name]:
+            left_out.append(f"{n:,} prompts do not fit the model's context")
+        windows = "window" if n_windows == 1 else "windows"
+        yield str(name), "; ".join([f"{n_asked:,} of {n_windows:,} {windows} asked", *left_out])
+    if (rest := books[_MOST_BOOKS:]).height:
+        n_asked, n_windows = rest["asked"].sum(), rest["n_windows"].sum()
+        yield f"{rest.height:,} more", f"{n_asked:,} of {n_windows:,} windows asked"
+
+
+def _minutes(
+    stages: Sequence[EvidenceStage], speeds: dict[str, float], where: str
+) -> Iterator[tuple[str, str]]:
+    """Say how long it takes to ask, at speeds that are known; else what would tell it."""
+    work = {each.name: each.foreseen.first_tokens or each.foreseen.read_tokens for each in stages}
+    work = {name: n for name, n in work.items() if n}
+    if not work:
+        return
+    if unknown := [name for name in work if name not in speeds]:
+        how = "give --tokens-per-second X, or keep a run of this model in a folder next to this one"
+        yield "time", f"unknown for {', '.join(unknown)}: {how}"
+        return
+    minutes = ceil(sum(n / speeds[name] for name, n in work.items()) / 60)
+    long = f"{minutes:,} minutes" if minutes < _MANY_MINUTES else f"{minutes / 60:,.1f} hours"
+    each = ", ".join(dict.fromkeys(f"{speeds[name]:,.0f}" for name in work))
+    yield "time", f"about {'1 minute' if minutes == 1 else long} at {each} tokens/s ({where})"
