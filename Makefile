@@ -1,4 +1,5 @@
 # make demo: set-up, then the known-truth audit.   make test: set-up, lints, types, pages, every test.
+# make pictures: the notebooks' outputs and the landing page's pictures, drawn anew.
 # make test-long: the tests that take minutes each. make docs: the documentation, in site/, with every
 # figure and generated table of it; make figures: these alone, in figures/.   make bench: speed, memory, coverage, power, measured.
 # make lock: resolve requirements.lock anew.   make wheel: wheels for others, in dist/; make wheel-try: install and try them.
@@ -18,7 +19,7 @@ RUST_SOURCES := $(shell find rust -name '*.rs' -o -name 'Cargo.toml')
 export VIRTUAL_ENV := $(CURDIR)/.venv
 export PATH := $(CURDIR)/$(BIN):$(CURDIR)/.uv/bin:$(PATH)
 
-.PHONY: demo test test-long test-arm docs figures bench setup tools chromium checks lint types rust-checks pages python-tests lock wheel wheel-try clean
+.PHONY: demo test test-long test-arm docs figures pictures bench setup tools chromium checks lint types rust-checks pages python-tests lock wheel wheel-try clean
 ifneq ($(MAKECMDGOALS),checks)
 .NOTPARALLEL:
 endif
@@ -38,6 +39,10 @@ checks: lint types rust-checks pages python-tests
 
 docs: setup
 	@$(MAKE) --no-print-directory pages
+
+pictures: setup chromium
+	@$(STEP) "Notebooks, run anew" python -m docs.generate.notebooks
+	@$(STEP) "Pictures of the landing page" python -m docs.generate.pictures
 
 figures: setup
 	@$(STEP) "Figures and generated tables of the documentation, in figures/" python -m docs.generate figures

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File
 
-from docs.generate import attacks, figures, published, python, rooms, settings, tables
+from docs.generate import (
+    attacks,
+    figures,
+    notebooks,
+    published,
+    python,
+    rooms,
+    settings,
+    tables,
+)
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
@@ -40,8 +49,10 @@ _MARK = re.compile(r"<!-- generate: ([a-z]+) -->")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pictures."""
+    """Add the pictures, and the notebooks as pages."""
     files.append(File.generated(config, "power.svg", content=figures.power_picture()))
+    for name, content in notebooks.pages().items():
+        files.append(File.generated(config, f"notebooks/{name}.md", content=content))
     return files
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import tomllib
 from pathlib import Path
@@ -180,7 +181,7 @@ def test_published_figures_are_of_attacks_and_sets_that_there_are():
         assert {*asked} == {each["attack"] for each in page["rows"]}
         assert find_set(words[words.index("--dataset") + 1]).paper.startswith("Shi et al. 2024")
     found = rows(published.sections())
-    assert found["*no model at all*"][1:] == ["", "0.99", "0.99", "", "measured here"]
+    assert found["*no model at all*"][1:] == ["", "0.995", "0.992", "", "measured here"]
     assert found["SaMIA"][1:] == ["0.53", "0.55", "0.60", "0.71", "not run here"]
 
 
@@ -198,3 +199,23 @@ def test_the_version_to_cite_is_the_one_of_the_package():
     assert {f"version: {version}", "  - name: The mia-batch authors"} <= {*cited}
     changes = (REPOSITORY / "CHANGELOG.md").read_text(encoding="utf-8")
     assert f"## [{version}]" in changes
+
+
+def texts_of(tree):
+    """Every text that stands in code, in one piece where it is written in several."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            parts = (each.value if isinstance(each, ast.Constant) else "\0" for each in node.values)
+            yield "".join(map(str, parts))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+def test_every_message_of_the_troubleshooting_page_is_one_of_the_package():
+    code = (path.read_text("utf-8") for path in (REPOSITORY / "python").rglob("*.py"))
+    said = "\1".join(text for each in code for text in texts_of(ast.parse(each)))
+    page = (DOCS / "troubleshooting.md").read_text("utf-8")
+    quoted = re.findall(r"^\| `([^`]+)` \|", page, re.MULTILINE)
+    assert len(quoted) > 30
+    parts = [part.strip() for each in quoted for part in each.split("...")]
+    assert [part for part in parts if part not in said] == []

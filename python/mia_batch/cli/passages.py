@@ -36,7 +36,7 @@ def attack_of(run: Run) -> str:
         )
     attacks = run.manifest.made["scores"]["attacks"]
     primary: str = (run.manifest.plan or {}).get("primary", attacks[0])
-    return primary
+    return primary if primary in attacks else attacks[0]
 
 
 def strongest(run: Run, n: int) -> pl.DataFrame:

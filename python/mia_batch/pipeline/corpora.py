@@ -150,7 +150,7 @@ def with_files(settings: Mapping[str, Any]) -> dict[str, Any]:
         table.write_parquet(content)
         sha = sha256(content.getvalue()).hexdigest()
         digest = sha[:8]
-        model = Path(str(given.get("model", "recorded"))).name
+        model = Path(str(given.get("model") or "recorded")).name
         given["out"] = given.get("out") or Path("runs", f"table-{digest}-{model}")
         if is_url(given["out"]):
             raise SettingsError(

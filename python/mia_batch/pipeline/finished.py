@@ -103,6 +103,7 @@ def _column(run: Run) -> PaperColumn:
     settings, manifest = stored_settings(run.manifest.settings), run.manifest
     name = manifest.models["target"]["source"]["name"] if manifest.models else "recorded"
     data = Path(manifest.input["files"][0]).stem if manifest.input.get("files") else "texts"
+    data = settings.dataset or data
     return PaperColumn(data=data, model=Path(name).name, seed=settings.seed, rows=rows)
 
 
@@ -155,6 +156,9 @@ def write_report(run: Run) -> Path:
     return path
 
 
+_MOST_SHOWN = 10
+
+
 def has_report(audit: Audit) -> bool:
     """Whether the report is there as it was recorded, or none is wanted."""
     path = audit.run.folder / REPORT
@@ -178,7 +182,7 @@ def try_report(run: Run) -> str | None:
     return None
 
 
-_MOST_SHOWN = 20
+_MOST_SHOWN = 10
 
 
 def first_screen(run: Run) -> str:

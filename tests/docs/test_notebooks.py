@@ -1,0 +1,142 @@
+"""The notebooks run as they stand, and print what stands in them."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from markupsafe import escape
+
+import mia_batch
+from docs.generate import notebooks
+from mia_batch import SettingsError, observer
+from mia_batch.pipeline.corpora import with_files
+from mia_batch.pipeline.custody import verify
+
+REPOSITORY = Path(__file__).parents[2]
+PATHS = sorted((REPOSITORY / notebooks.FOLDER).glob("*.ipynb"))
+VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
+MACHINE_DEPENDENT = "fine-tuned"
+"""Its figures depend on the processor; a cell of it checks what they show."""
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+def test_a_notebook_runs_and_prints_what_stands_there(path, tmp_path, monkeypatch):
+    for name in ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR"):
+        monkeypatch.setenv(name, str(tmp_path / name))
+    stored = json.loads(path.read_text("utf-8"))
+    made = notebooks.run(path, tmp_path)
+    printed, wanted = notebooks.printed(made), notebooks.printed(stored)
+    assert [bool(each) for each in printed] == [bool(each) for each in wanted]
+    if path.stem != MACHINE_DEPENDENT and stored["metadata"]["language_info"]["version"] == VERSION:
+        assert printed == wanted  # the texts are those of one version of Python
+
+
+def test_a_page_shows_text_code_and_answers():
+    page = notebooks.pages()["book"]
+    assert page.startswith("# A book, in a notebook\n")
+    assert "```python\nprint(run.answer)\n```\n\n```text\nOf 3 books, 1 comes out" in page
+    assert '<div class="mia-batch"><p><strong>Of 3 books, 1 comes out word for word' in page
+    assert all(path.stat().st_size < 30_000 for path in PATHS)
+
+
+HOSTILE = "<script>alert(1)</script>"
+
+
+@pytest.fixture(scope="module")
+def hostile_run(tmp_path_factory):
+    """A run of a table of Python whose only document has markup for a name."""
+    words = [f"word{n}" for n in range(60)]
+    texts = pl.DataFrame({"document_id": [HOSTILE], "text": [" ".join(words)]})
+    halves: dict[str, list[str]] = {"prefix": [], "candidate": []}
+    for start in range(0, 60, 20):
+        halves["prefix"].append(" ".join(words[start : start + 10]))
+        halves["candidate"].append(" ".join(words[start + 10 : start + 20]))
+    made: dict[str, Any] = {"recording": {"samples_from": halves}, "texts": {"window_words": 20}}
+    out = tmp_path_factory.mktemp("hostile") / "run"
+    return mia_batch.audit(texts, out=out, **made), texts, made
+
+
+def test_a_run_shows_its_answer_and_escapes_what_it_names(hostile_run):
+    run, _, _ = hostile_run
+    shown = run._repr_html_()
+    assert str(escape(run.answer)) in shown
+    assert "<td>&lt;script&gt;alert(1)&lt;/script&gt;</td><td><code>" in shown
+    assert {*re.findall(r"<(\w+)", shown)} == {
+        *("div", "p", "strong", "table", "thead", "tr", "th", "tbody", "td", "code")
+    }
+    nothing = mia_batch.Run(run.folder.parent / "<b>")._repr_html_()
+    assert nothing.startswith("<p>")
+    assert "&lt;b&gt; holds no run" in nothing
+
+
+def test_a_report_is_made_again_where_it_is_missing(hostile_run):
+    run, _, _ = hostile_run
+    page = run.report()
+    assert page == run.folder / "report.html"
+    before = page.read_bytes()
+    page.unlink()
+    assert run.report().read_bytes() == before
+    assert verify(run.folder).faults == []
+
+
+def test_a_table_of_python_is_kept_for_the_run_that_rests_on_it(hostile_run):
+    run, texts, made = hostile_run
+    stored = {path.name: path.read_bytes() for path in run.folder.glob("*.parquet")}
+    assert mia_batch.audit(texts, out=run.folder, **made).folder == run.folder
+    assert {path.name: path.read_bytes() for path in run.folder.glob("*.parquet")} == stored
+    other = texts.with_columns(pl.col("text").str.to_uppercase())
+    with_files({"input": other, "out": run.folder})
+    assert [what for _, what in verify(run.folder).faults] == ["added"]  # and nothing changed
+
+
+def test_a_table_that_python_cannot_export_is_refused_with_what_helps(tmp_path):
+    class Pandas:
+        def __arrow_c_stream__(self, requested_schema=None):
+            raise ImportError("pyarrow is required")
+
+    with pytest.raises(
+        SettingsError, match=r"a Pandas, .*\(pyarrow is required\); run `pip install"
+    ):
+        mia_batch.audit(Pandas(), out=tmp_path / "run", recording={"samples_from": "made.parquet"})
+
+
+class Line:
+    """The line that a notebook shows."""
+
+    def __init__(self):
+        self.shown = []
+
+    def update(self, data, *, raw):
+        assert raw
+        self.shown.append(data["text/plain"])
+
+
+def test_progress_in_a_notebook_is_one_line(monkeypatch):
+    clock, line, lines = [0.0], Line(), []
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+
+    def display(_data, *, raw, display_id):
+        assert raw
+        assert display_id
+        lines.append(line)
+        return line
+
+    watching = observer.NotebookObserver(display)
+    watching.stage("40 targets\x1b[2J")
+    with watching.progress("samples", done=10, left=1000):
+        for _ in range(1000):
+            clock[0] += 0.01
+            watching.worked(1, 5)
+    assert len(lines) == 1
+    assert line.shown[0] == "40 targets\ufffd[2J"
+    assert line.shown[1] == "samples: 10 of 1,010"
+    assert line.shown[2] == "samples: 60 of 1,010, about 10 s left"
+    assert line.shown[-1] == "samples: 1,010 of 1,010"
+    assert len(line.shown) < 25
+    assert type(observer.usual_observer()) is observer.Observer
