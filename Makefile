@@ -2,7 +2,7 @@
 # make pictures: the notebooks' outputs and the landing page's pictures, drawn anew.
 # make test-long: the tests that take minutes each. make docs: the documentation, in site/, with every
 # figure and generated table of it; make figures: these alone, in figures/.   make bench: speed, memory, coverage, power, measured.
-# make lock: resolve requirements.lock anew.   make wheel: a wheel for others, in dist/.
+# make lock: resolve requirements.lock anew.   make wheel: wheels for others, in dist/; make wheel-try: install and try them.
 # make test-arm: the kernels' tests as a program for 64-bit Arm, on an emulated processor. It is made of
 # Debian's packages first, which takes minutes, so make test leaves it out.
 # MIA_BATCH_ZLIB_TEXTS=5000000 cargo test --release --package mia-kernels --test zlib_size: zlib
@@ -19,13 +19,16 @@ RUST_SOURCES := $(shell find rust -name '*.rs' -o -name 'Cargo.toml')
 export VIRTUAL_ENV := $(CURDIR)/.venv
 export PATH := $(CURDIR)/$(BIN):$(CURDIR)/.uv/bin:$(PATH)
 
-.PHONY: demo test test-long test-arm docs figures pictures bench setup tools chromium checks lint types rust-checks pages python-tests lock wheel clean
+.PHONY: demo test test-long test-arm docs figures pictures bench setup tools chromium checks lint types rust-checks pages python-tests lock wheel wheel-try clean
 ifneq ($(MAKECMDGOALS),checks)
 .NOTPARALLEL:
 endif
 export PYTHONDONTWRITEBYTECODE := # torch and vLLM take minutes to start without compiled files
 
-demo: setup
+# Without Rust the demo runs from a wheel of this version, if there is one.
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
+WHEEL := $(wildcard dist/mia_batch-$(VERSION)-*$(shell uname -m).whl)
+demo: $(if $(shell command -v cargo),setup,$(if $(WHEEL),.venv/.wheel,setup))
 	@$(STEP) "Known-truth audit: mia-batch demo" $(BIN)/mia-batch demo
 
 test: setup chromium
@@ -89,6 +92,12 @@ chromium:
 	@$(STEP) "Rust extension, release mode" $(UV) pip install --quiet --no-deps --no-build-isolation --reinstall --editable .
 	@touch $@
 
+.venv/.wheel: .venv/.synced $(WHEEL)
+	@$(STEP) "There is no cargo: mia-batch as it was when $(WHEEL) was made" \
+		$(UV) pip install --quiet --no-deps --reinstall $(WHEEL)
+	@rm -f .venv/.built
+	@touch $@
+
 lint:
 	@$(STEP) --quiet "Format and lint: ruff" bash -c 'ruff format --check . && ruff check .'
 	@$(STEP) --quiet "Words that say too little" .ci/words
@@ -139,8 +148,11 @@ lock:
 		--override requirements.override --python-version 3.11 \
 		pyproject.toml --extra demo --extra finetune --extra openai --extra privacy --extra ray --extra s3 --group dev -o requirements.lock
 
-wheel: setup
-	$(BIN)/maturin build --profile dist --locked --out dist
+wheel: tools
+	@$(STEP) "Wheels for Linux, x86-64 and 64-bit Arm" .ci/wheels build
+
+wheel-try:
+	@$(STEP) "The wheels in environments of their own, without Rust" .ci/wheels try
 
 clean:
 	rm -rf .venv .uv .arm target dist demo figures site

@@ -130,11 +130,15 @@ def write_summaries(folder: Path, books: int, windows: int) -> None:
     axis = np.linspace(0.001, 1, 200)
     roc = filled(Curves, curve="roc", attack=ATTACK, x=axis, y=axis**0.5, n=windows)
     roles = {"n_unknown": windows, "n_nulls": windows, "n_canaries": 0}
-    counts = {"statistic": [*roles], "value": [*roles.values()]}
+    facts = [("roles", name, value, None) for name, value in roles.items()]
+    facts += [("duplicates", "n_copies", 0, "few"), ("duplicates", "n_texts", windows, None)]
+    names = ("check", "statistic", "value", "verdict")
+    findings: dict[str, Any] = dict(zip(names, map(list, zip(*facts, strict=True)), strict=True))
+    findings["subject"] = [None if check == "roles" else "texts" for check in findings["check"]]
     for name, frame in {
         "rollup": rollup,
         "curves": pl.concat([roc, strips]),
-        "findings": filled(Findings, check="roles", **counts),
+        "findings": filled(Findings, **findings),
         "metrics": Metrics.create_empty(),
         "unscored": Unscored.create_empty(),
     }.items():

@@ -30,7 +30,7 @@ WAYS = {"ours": "sample", "bare": "sample_by_vllm", "transformers": "sample_by_t
 
 def measured(way: str, folder: str, model: str, seconds: float | None = None) -> dict[str, Any]:
     """Run one way in a process of its own; what it cannot do ends the bench."""
-    more = {} if seconds is None else {"seconds": seconds}
+    more: dict[str, Any] = {} if seconds is None else {"seconds": seconds}
     found = in_a_process(WAYS[way], folder=folder, model=model, **more)
     if "reason" in found:
         raise SystemExit(f"{way}: {found['reason']}")

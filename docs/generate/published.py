@@ -46,7 +46,7 @@ def _blind(names: list[str]) -> Iterator[list[str]]:
     sets = named_sets()
     found = [sets[name].blind if name in sets else None for name in names]
     if any(found):
-        aucs = (f"{each['auc']:.2f}" if each else "" for each in found)
+        aucs = (f"{each['auc']:.3f}" if each else "" for each in found)
         yield ["*no model at all*", "blind baseline", *aucs, "measured here"]
 
 
@@ -69,7 +69,7 @@ def _family(name: str, sets: list[Any]) -> tuple[str, ...]:
     first = sets[0]
     names = code(name) if first.name == name else f"{code(f'{name}:*')}, {len(sets)} sets"
     licence = first.licence or f"licence: {first.unknown['licence']}"
-    known = (f"{code(each.name)}: hash, AUC {each.blind['auc']:.2f}" for each in sets if each.blind)
+    known = (f"{code(each.name)}: hash, AUC {each.blind['auc']:.3f}" for each in sets if each.blind)
     said = "; ".join(known) or f"nothing: {first.unknown['sha256']}"
     return names, f"{first.title} ({first.paper}; {licence})", said
 

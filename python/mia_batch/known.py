@@ -120,39 +120,32 @@ class NamedSet:
             documents = documents.with_columns(
                 member=pl.col(self.counted).cast(pl.Float64, strict=False) > 0
             )
-        if not self.only:
-            return replace(corpus, documents=documents)
         for column, value in self.only.items():
             documents = documents.filter(pl.col(column).cast(pl.String) == value)
-        n = documents.select(pl.len()).collect(engine="streaming").item()
-        if not n:
+        n = corpus.n_documents
+        if self.only and not (n := documents.select(pl.len()).collect(engine="streaming").item()):
             raise CorpusError(f"{path} has no row of {self.name}; give its files with --input PATH")
         return replace(corpus, documents=documents, n_documents=n)
 
     def _read_folders(self, path: str, columns: ColumnNames, **how: Any) -> Corpus:  # noqa: ANN401 - of `read_documents`
         pattern = Path(self.files or "*").name
-        parts, files = [], []
-        for file in find_files(path).files:
-            label = next(
-                (self.folders[of] for of in Path(file.name).parts if of in self.folders), None
-            )
-            if label is not None and fnmatch(file.path.name, pattern):
-                part = read_documents(file.path, columns, **how)
-                parts.append((part, label))
-                files.append(file)
-        if {label for _, label in parts} != {True, False}:
+        parts = [
+            (file, self.folders[folder], read_documents(file.path, columns, **how))
+            for file in find_files(path).files
+            for folder in [each for each in Path(file.name).parts if each in self.folders][:1]
+            if fnmatch(file.path.name, pattern)
+        ]
+        if {label for _, label, _ in parts} != {True, False}:
             wanted = " and ".join(f"{folder}/{pattern}" for folder in self.folders)
             raise CorpusError(f"{path} has no {wanted}; give the folder that holds both")
-        frames = [
-            part.documents.select(Documents.column_names()).with_columns(member=pl.lit(label))
-            for part, label in parts
-        ]
         return Corpus(
-            documents=pl.concat(frames),
-            files=tuple(files),
-            n_documents=sum(part.n_documents for part, _ in parts),
-            set_aside={at: why for part, _ in parts for at, why in part.set_aside.items()},
-            notes=parts[0][0].notes,
+            documents=pl.concat(
+                part.documents.select(Documents.column_names()).with_columns(member=pl.lit(label))
+                for _, label, part in parts
+            ),
+            files=tuple(file for file, _, _ in parts),
+            n_documents=sum(part.n_documents for _, _, part in parts),
+            set_aside={at: why for _, _, part in parts for at, why in part.set_aside.items()},
         )
 
     def check(self, corpus: Corpus, pinned: str | None) -> Corpus:
@@ -170,10 +163,8 @@ class NamedSet:
             )
         checked = f"its content is the one {'pinned' if pinned else 'recorded'}"
         if wanted is None:
-            checked = (
-                f"its content was not checked ({self.unknown['sha256']}); --dataset-sha256 {found} "
-                "pins it"
-            )
+            why = self.unknown["sha256"]
+            checked = f"its content was not checked ({why}); --dataset-sha256 {found} pins it"
         return replace(corpus, notes=(*corpus.notes, *self._notes(checked)))
 
     def _notes(self, checked: str) -> Iterator[str]:
@@ -181,7 +172,7 @@ class NamedSet:
         if self.blind:
             yield (
                 f"members and non-members of {self.name} differ: a classifier that never sees the "
-                "model tells them apart with AUC {auc:.2f} (95 % CI {low:.2f} to {high:.2f}, "
+                "model tells them apart with AUC {auc:.3f} (95 % CI {low:.3f} to {high:.3f}, "
                 "{classifier}, measured with this package)".format(**self.blind)
             )
 
@@ -231,11 +222,7 @@ def content_digest(documents: pl.LazyFrame) -> str:
 
 
 def find_model(name: str) -> dict[str, Any] | None:
-    """Find the record of a model by its name at the hub, or a folder that ends with it.
-
-    ``corpus`` names its training data, of which no text is later than ``until``; ``twin`` may serve
-    as reference model.
-    """
+    """Find the record of a model by its name at the hub, or a folder that ends with it."""
     name = "/".join(Path(name).parts[-2:])
     for record in tomllib.loads((_RECORDS / "models.toml").read_text("utf-8"))["models"]:
         if found := re.fullmatch(record["pattern"], name):

@@ -142,6 +142,13 @@ def known_set(value: str) -> str:
         raise ValueError(str(error)) from None
 
 
+def digits_of_sha256(value: str) -> str:
+    """Refuse what is no SHA-256."""
+    if not re.fullmatch("[0-9a-f]{64}", value):
+        raise ValueError("give the 64 hexadecimal digits of a SHA-256")
+    return value
+
+
 def shard_name(value: str) -> str:
     """Refuse what names no shard."""
     from mia_batch.evidence.parts import Shard
@@ -319,7 +326,7 @@ class MainSettings(Part):
     dataset: Annotated[Text | None, AfterValidator(known_set), Mark.USUAL] = None
     """Data set by its name, such as wikimia:64, which is fetched from the Hugging Face hub;
     `mia-batch datasets` lists them."""
-    dataset_sha256: Annotated[str | None, StringConstraints(pattern="^[0-9a-f]{64}$")] = None
+    dataset_sha256: Annotated[str, AfterValidator(digits_of_sha256)] | None = None
     """SHA-256 that the rows of the data set must have. [default: that of its record]"""
     model: Annotated[Text, Mark.MODEL, Mark.USUAL]
     """Folder of a checkpoint or an adapter, hub name, or the name at the endpoint."""

@@ -52,7 +52,7 @@ def test_wikimia_is_the_recorded_one_in_any_order_and_format(wikimia, words, n, 
     assert content_digest(copied.documents) == named.sha256
     said = named.check(copied, None).notes[-2:]
     assert said[0].endswith("; its content is the one recorded")
-    assert "tells them apart with AUC 0.99 (95 % CI 0.9" in said[1]
+    assert "tells them apart with AUC 0.99" in said[1]
 
 
 def test_the_recorded_classifier_is_the_one_that_a_run_finds(wikimia):
@@ -62,7 +62,7 @@ def test_the_recorded_classifier_is_the_one_that_a_run_finds(wikimia):
     found = blind_baseline(texts).metrics.sort("value", descending=True, nulls_last=True)
     best = found.row(0, named=True)
     assert named.blind is not None
-    assert (best["attack"], round(best["value"], 3)) == (
+    assert (best["attack"], round(best["value"], 6)) == (
         named.blind["classifier"],
         named.blind["auc"],
     )

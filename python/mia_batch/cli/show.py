@@ -107,7 +107,7 @@ def show_set(named: NamedSet, console: Console) -> None:
     for name, each in facts.items():
         shown = ", ".join(f"{k} = {v}" for k, v in each.items()) if isinstance(each, dict) else each
         console.print(plain(f"{name.replace('_', ' '):16}  {shown}"), soft_wrap=True)
-    console.print("\nTo use it:", plain(f"mia-batch --dataset {named.name} --model MODEL"))
+    console.print("\nTo use it:", plain(f"mia-batch audit --dataset {named.name} --model MODEL"))
 
 
 def show_attack(attack: Attack, console: Console) -> None:

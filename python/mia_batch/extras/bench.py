@@ -29,13 +29,14 @@ import numpy as np
 import polars as pl
 
 from mia_batch import tables
-from mia_batch.errors import CorpusError, EngineError, MiaBatchError
+from mia_batch.errors import CorpusError, EngineError, MiaBatchError, SettingsError
 from mia_batch.evidence.collect import LocalExecutor, SampleTask
 from mia_batch.evidence.engines.registry import (
     choose_engine,
     engine_types,
     has_no_accelerator,
     load_engine,
+    missing,
 )
 from mia_batch.evidence.parts import BLOCK_TARGETS, FreshUnits, Missing, Parts
 from mia_batch.evidence.process import EngineProcess, LocalSource
@@ -110,7 +111,7 @@ def sample(folder: str, model: str, engine: str = "vllm", seconds: float | None 
             block_targets=n_block,
         )
         began = time.monotonic()
-        end = began + (seconds or float("inf"))
+        end = float("inf") if seconds is None else began + seconds
         blocks = takewhile(
             lambda _: time.monotonic() < end, Missing(units, parts, SAMPLES).blocks()
         )
@@ -165,10 +166,11 @@ def sample_by_transformers(folder: str, model: str, seconds: float) -> Row:
     """Give the first requests to `generate`, one prompt with its samples at a time."""
     import torch
 
+    requests = _requests(folder)
     loaded, tokenizer = _pretrained(model), Tokenizer.load(model)
     how: Row = {"do_sample": True, "temperature": 1.0, "top_k": 50, "top_p": 1.0, "pad_token_id": 0}
     tokens, began = 0, time.monotonic()
-    for each in _requests(folder):
+    for each in requests:
         torch.manual_seed(each["seed"])
         prompt = torch.tensor([each["prompt"]], device=loaded.device)
         how |= {"num_return_sequences": each["n"], "max_new_tokens": each["most"]}
@@ -419,17 +421,20 @@ def machine() -> Row:
         gpus = [torch.cuda.get_device_name(each) for each in range(torch.cuda.device_count())]
     installed = {each.name: each.version for each in distributions() if each.name in _PACKAGES}
     versions = {"python": platform.python_version(), **installed}
-    cores = len(os.sched_getaffinity(0))
-    return {"cpu": ", ".join(named), "cores": cores, "gpus": gpus, "versions": versions}
+    return {"cpu": ", ".join(named), "cores": cores(), "gpus": gpus, "versions": versions}
+
+
+def cores() -> int:
+    return len(os.sched_getaffinity(0))
 
 
 # The bench.
 
 
 def bench(
-    model: str | None,
-    given: str | None,
     *,
+    model: str | None,
+    input: str | None,  # noqa: A002 - the setting's name
     texts: int,
     gpu_hour_price: float | None,
     minutes: float,
@@ -437,46 +442,52 @@ def bench(
 ) -> Iterator[Row]:
     """Measure part by part; a row has one figure, or a reason, and what it was measured on."""
     with TemporaryDirectory(prefix="mia-batch-bench-") as folder:
-        n_texts, labelled = _write_texts(Path(folder), given)
-        place = _toy(Path(folder)) if model is None else model
-        place = str(Path(place).absolute()) if Path(place).exists() else place
+        n_texts, labelled = _write_texts(Path(folder), input)
+        why_none = None
+        try:
+            place = _toy(Path(folder)) if model is None else model
+            place = str(Path(place).absolute()) if Path(place).exists() else place
+            engine, _ = choose_engine("auto", "samples", frozenset(), model=place)
+        except SettingsError as error:  # pairs of texts need no model
+            place, engine, why_none = "", "any engine", str(error)
         named = {"model": "toy" if model is None else Path(model).name, "texts": n_texts}
         same, end = named | machine(), time.monotonic() + 60 * minutes
 
         def take(part: str, what: str, way: str, **arguments: Any) -> Row:  # noqa: ANN401 - of the way
             left = end - time.monotonic() - 60 * minutes * _LEFT[part]
-            if left < 1:
-                return {"reason": "no time was left for it; give more --minutes"}
+            why = "no time was left for it; give more --minutes" if left < 1 else None
+            if (reason := why or (None if part == "pairs" else why_none)) is not None:
+                return {"reason": reason}
             observer.stage(f"{part}: {what}, at most {left:.0f} s")
             return in_a_process(way, left, folder=folder, model=place, **arguments)
 
         speed, ours, last = 0.0, Row(), ""
-        for part, what, way, arguments in _ways(place, minutes):
+        for part, what, way, arguments in _ways(engine, minutes):
             found = take(part, what, way, **arguments)
-            ours = ours if part == last else found
-            speed, last = speed or found.get("tokens", 0) / found.get("seconds", 1), part
+            ours, last = ours if part == last else found, part
+            if way == "sample":
+                speed = found.get("tokens", 0) / found.get("seconds", 1)
             for figure, value in _speeds(found, found.get("ours", ours), what).items():
                 yield _row(part, what, figure, value) | same
             if "reason" in found:
                 yield _row(part, what, reason=found["reason"]) | same
         fits = int(20 * minutes * speed / _TOKENS_A_TEXT)
         n = min(max(fits, _FEWEST_AUDITED), _MOST_AUDITED, n_texts)
-        found = take("audit", f"{n} texts, end to end", "small_audit", n=n, labelled=labelled)
+        judged = labelled and model is not None  # a toy has seen none of them
+        found = take("audit", f"{n} texts, end to end", "small_audit", n=n, labelled=judged)
         if model is None:
             found["no_forecast"] = "a toy's speed says nothing about your model; give --model"
         for row in _of_audit(found, n, texts, gpu_hour_price):
             yield row | same
 
 
-def _ways(model: str, minutes: float) -> Iterator[tuple[str, str, str, Row]]:
+def _ways(engine: str, minutes: float) -> Iterator[tuple[str, str, str, Row]]:
     """Yield part, name, way and arguments; of each part mia-batch comes first."""
-    engine, _ = choose_engine("auto", "samples", frozenset(), model=model)
     some: Row = {"seconds": 3 * minutes}  # starts, and what is under way then, take longer
     yield "sampling", f"mia-batch by {engine}", "sample", {"engine": engine, **some}
     yield "sampling", "vLLM alone", "sample_by_vllm", {}
     yield "sampling", "transformers alone", "sample_by_transformers", some
-    cores = len(os.sched_getaffinity(0))
-    for threads in sorted({*(2**i for i in range(cores.bit_length())), cores}):
+    for threads in sorted({*(2**i for i in range(cores().bit_length())), cores()}):
         yield "pairs", f"mia-batch, threads: {threads}", "compare", {"threads": threads}
     for other in _OTHERS:
         yield "pairs", other, "compare", {"threads": 1, "other": other}
@@ -516,12 +527,12 @@ def _of_audit(found: Row, n: int, texts: int, price: float | None) -> Iterator[R
         yield _row(*audited, figure, value)
     for each in found.get("attacks", ()):
         limits = {name: each[name] for name in ("low", "high")}
-        yield _row("attacks", each["attack"], "auc", each["auc"], **limits)
-        for figure, why in _UNKNOWN.items():
-            value = each[figure]
-            yield _row(
-                "attacks", each["attack"], figure, value, reason=why if value is None else None
-            )
+        for name, figure, why in _ATTACK_FIGURES:
+            more = limits if name == "auc" else {}
+            reason = why if each[name] is None else None
+            yield _row("attacks", each["attack"], figure, each[name], reason=reason, **more)
+    if not found.get("attacks"):
+        yield _row("attacks", "all", reason="give --model, and --input with labelled texts")
     if "no_forecast" in found:
         yield _row(*forecast, reason=found["no_forecast"])
         return
@@ -531,12 +542,13 @@ def _of_audit(found: Row, n: int, texts: int, price: float | None) -> Iterator[R
         yield _row(*forecast, "price", hours * price)
 
 
-_UNKNOWN = {
-    "tpr_1": "there are too few non-members",
-    "tokens": "none are decoded",
-    "seconds": "nothing is asked",
-}
-"""Figures of an attack, and why one can be missing; tokens and seconds are those of a text."""
+_ATTACK_FIGURES = (
+    ("auc", "auc", "too few texts have a score"),
+    ("tpr_1", "tpr_at_1_percent", "there are too few non-members"),
+    ("tokens", "tokens_a_text", "none are decoded"),
+    ("seconds", "seconds_a_text_with_start", "nothing is asked"),
+)
+"""Columns of the table of attacks, what they are called here, and why one can be missing."""
 
 
 def _write_texts(folder: Path, given: str | None) -> tuple[int, bool]:
@@ -565,6 +577,8 @@ def _write_texts(folder: Path, given: str | None) -> tuple[int, bool]:
 
 def _toy(folder: Path) -> str:
     """Save a tiny model with random weights, and a tokenizer of the texts."""
+    if (reason := missing("demo", "tokenizers", "torch", "transformers")) is not None:
+        raise SettingsError(f"no model can be made here, because {reason}")
     settings, texts = DemoSettings(), pl.read_parquet(folder / "texts.parquet")["text"]
     with quiet():
         tokenizer = train_tokenizer(texts, settings.vocabulary)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import fields, replace
-from itertools import chain, groupby
+from itertools import chain, groupby, repeat
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -351,18 +351,11 @@ def demo(goes_on: list[str], /, *, folder: Path, fresh: bool) -> None:
 
 @click.command("bench")
 @option("model", str, "MODEL", "What is measured.  [default: a tiny model with random weights]")
-@option("input", str, "PATH", "Texts, labelled for a table of attacks.  [default: Python's manual]")
+@option("input", str, "PATH", "Texts; of labelled ones attacks are compared.  [default: its own]")
 @_count("--texts", 1, 1_000_000, "Texts that the forecast is for.")
-@option(
-    "gpu-hour-price", NumberRange(0), "X", "Price of an hour of this machine, for the forecast."
-)
+@option("gpu-hour-price", NumberRange(0), "X", "Price of this machine's hour, for the forecast.")
 @option("minutes", NumberRange(0.5, 600), "X", "Time for all of it.", default=5.0)
-@option(
-    "json",
-    click.Path(allow_dash=True),
-    "FILE",
-    "Add a line of JSON for each figure; - prints them.",
-)
+@option("json", click.Path(allow_dash=True), "FILE", "Add a line a figure; - is standard output.")
 def bench(*, json: str | None, **options: Any) -> None:  # noqa: ANN401 - of `bench`
     """Measure this machine: speed next to bare engines, a small audit, a forecast.
 
@@ -375,9 +368,7 @@ def bench(*, json: str | None, **options: Any) -> None:  # noqa: ANN401 - of `be
     rows = []
     with observing() as observer, ExitStack() as closing:
         lines = None if json is None else closing.enter_context(click.open_file(json, "a", "utf-8"))
-        for row in measure(
-            options.pop("model"), options.pop("input"), observer=observer, **options
-        ):
+        for row in measure(**options, observer=observer):
             rows.append(row)
             if lines is not None:
                 lines.write(f"{dumps(row)}\n")
@@ -389,30 +380,24 @@ def _show_bench(rows: list[dict[str, Any]], console: Console) -> None:
     """Print a table for each part, a line for each way, a column for each figure."""
     first = rows[0]
     of = ", ".join([first["cpu"], f"{first['cores']} cores", *first["gpus"]])
-    model = f"model {first['model']}"
-    if first["model"] == "toy":
-        model = "a toy with random weights, whose speed says nothing about your model"
+    toy = "a toy with random weights, whose speed says nothing about your model"
+    model = toy if first["model"] == "toy" else f"model {first['model']}"
     console.print(plain(f"{of}; {model}; {first['texts']:,} texts"))
     for part, of_part in groupby(rows, key=itemgetter("part")):
         found: dict[str, dict[str, str]] = {}
         reasons = []
         for row in of_part:
-            if row["figure"] is None:
+            if (figure := row["figure"]) is None:
                 reasons.append(f"{part}: {row['way']}: not measured: {row['reason']}")
                 continue
-            shown = (
-                "-"
-                if row["value"] is None
-                else f"{row['value']:,.{2 if row['value'] < 100 else 0}f}"
-            )
-            ends = "" if row["low"] is None else f" ({limits(row)})"
-            found.setdefault(row["way"], {})[row["figure"].replace("_", " ")] = shown + ends
+            value = row["value"]
+            shown = "-" if value is None else f"{value:,.{2 if value < 100 else 0}f}"
+            shown += "" if row["low"] is None else f" ({limits(row)})"
+            found.setdefault(row["way"], {})[figure.replace("_", " ")] = shown
         headings = [*dict.fromkeys(chain.from_iterable(found.values()))]
-        cells = (
-            (way, *(of_way.get(each, "") for each in headings)) for way, of_way in found.items()
-        )
+        lines = ((way, *map(each.get, headings, repeat(""))) for way, each in found.items())
         if found:
-            console.print(table_of(part, *headings, right=headings, rows=cells))
+            console.print(table_of(part, *headings, right=headings, rows=lines))
         for reason in reasons:
             console.print(plain(reason), soft_wrap=True)
         console.print()

@@ -103,6 +103,7 @@ def _column(run: Run) -> PaperColumn:
     settings, manifest = stored_settings(run.manifest.settings), run.manifest
     name = manifest.models["target"]["source"]["name"] if manifest.models else "recorded"
     data = Path(manifest.input["files"][0]).stem if manifest.input.get("files") else "texts"
+    data = settings.dataset or data
     return PaperColumn(data=data, model=Path(name).name, seed=settings.seed, rows=rows)
 
 

@@ -1,0 +1,189 @@
+"""`mia-batch bench`: its rows, its refusals, and each way on a few texts and a tiny model."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import polars as pl
+import pytest
+from click.testing import CliRunner
+
+from mia_batch.cli.main import command
+from mia_batch.errors import CorpusError
+from mia_batch.extras import bench
+from mia_batch.kernels import pair_features
+from tests.checkpoints import TEXTS
+
+FOUND: dict[str, dict[str, Any]] = {
+    "sample": {"tokens": 4000, "prompts": 20, "seconds": 2.0},
+    "sample_by_vllm": {"reason": "vLLM is not there"},
+    "sample_by_transformers": {"tokens": 500, "seconds": 1.0},
+    "score_texts": {"tokens": 900, "seconds": 3.0},
+    "compare": {"pairs": 100, "seconds": 0.5, "ours": {"pairs": 2000, "seconds": 0.1}},
+    "small_audit": {"seconds": 12.0, "asking": 8.0, "peak_mb": 512.0},
+}
+ATTACK = {"attack": "loss_v1", "auc": 0.75, "low": 0.5, "high": 1.0, "tpr_1": None}
+ATTACK |= {"tokens": None, "seconds": 0.25}
+
+
+@pytest.fixture
+def texts(tmp_path):
+    """Sixteen labelled texts of forty words."""
+    rows = [
+        {"document_id": str(n), "text": " ".join(text.split()[:40]), "member": n < 8}
+        for n, text in enumerate(TEXTS[:16])
+    ]
+    pl.DataFrame(rows).write_parquet(tmp_path / "texts-in.parquet")
+    return tmp_path / "texts-in.parquet"
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """Ways that measure nothing: what each is asked, and what it would have found."""
+    calls = []
+
+    def answer(way, timeout, **arguments):
+        calls.append((way, arguments))
+        more = {"attacks": [ATTACK]} if arguments.get("labelled") else {}
+        return {**FOUND[way]} | (more if way == "small_audit" else {})
+
+    monkeypatch.setattr(bench, "in_a_process", answer)
+    return calls
+
+
+def run(*arguments):
+    done = CliRunner().invoke(command, ["bench", *map(str, arguments)], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done
+
+
+def by_name(rows):
+    return {(row["part"], row["way"], row["figure"]): row for row in rows}
+
+
+def test_a_line_has_one_figure_or_the_reason_why_there_is_none(asked, texts, checkpoint):
+    given = ("--model", checkpoint, "--input", texts, "--texts", 800, "--gpu-hour-price", 3)
+    done = run(*given, "--json", "-")
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    rows = by_name(lines)
+    values = {name: row["value"] for name, row in rows.items()}
+    ours = next(way for part, way, _ in values if part == "sampling")
+    assert values["sampling", ours, "tokens_per_second"] == 2000
+    assert values["sampling", ours, "prompts_per_second"] == 10
+    assert values["sampling", "transformers alone", "mia_batch_times_as_fast"] == 4
+    assert values["pairs", "plain Python, SaMIA with zlib", "mia_batch_times_as_fast"] == 100
+    bare = "a bare loop of transformers"
+    assert values["log-probabilities", bare, "mia_batch_times_as_fast"] == 1
+    # 20,000 texts a minute of audit would fit, so all 16 are audited: half a second each.
+    assert values["audit", "16 texts, end to end", "texts_per_hour"] == 7200
+    assert values["forecast", "800 texts", "hours"] == (12 - 8 + 800 * 0.5) / 3600
+    assert values["forecast", "800 texts", "price"] == 3 * (12 - 8 + 800 * 0.5) / 3600
+    auc = rows["attacks", "loss_v1", "auc"]
+    assert (auc["value"], auc["low"], auc["high"]) == (0.75, 0.5, 1.0)
+    assert values["attacks", "loss_v1", "seconds_a_text_with_start"] == 0.25
+    assert rows["attacks", "loss_v1", "tokens_a_text"]["reason"] == "none are decoded"
+    assert rows["sampling", "vLLM alone", None]["reason"] == "vLLM is not there"
+    assert all((row["value"] is None) == (row["reason"] is not None) for row in lines)
+    same = {
+        "model": checkpoint.name,
+        "texts": 16,
+        "cores": rows["forecast", "800 texts", "hours"]["cores"],
+    }
+    assert all(
+        same.items() <= row.items() and {"cpu", "gpus", "versions"} <= row.keys() for row in lines
+    )
+    assert "vLLM alone: not measured: vLLM is not there" in done.stderr
+    assert "0.75 (0.500 to 1.000)" in done.stderr
+
+
+def test_a_toy_gets_no_forecast_and_unlabelled_texts_no_attacks(asked, tmp_path):
+    file = tmp_path / "rows.jsonl"
+    done = run("--json", file)
+    rows = by_name(map(json.loads, file.read_text().splitlines()))
+    why = "a toy's speed says nothing about your model; give --model"
+    assert rows["forecast", "1,000,000 texts", None]["reason"] == why
+    why = "give --model, and --input with labelled texts"
+    assert [row["reason"] for row in rows.values() if row["part"] == "attacks"] == [why]
+    assert {row["texts"] for row in rows.values()} == {256}
+    assert "a toy with random weights, whose speed says nothing about your model" in done.stdout
+
+
+def test_where_no_model_can_be_made_pairs_are_compared(asked, monkeypatch):
+    monkeypatch.setattr(bench, "missing", lambda *_: "the package torch is not installed")
+    done = run()
+    assert {way for way, _ in asked} == {"compare"}
+    why = "not measured: no model can be made here, because the package torch is not installed"
+    assert done.stdout.count(why) == 6
+
+
+def test_what_has_no_time_left_says_so(asked, texts, checkpoint, monkeypatch):
+    monkeypatch.setattr(bench, "_LEFT", dict.fromkeys(bench._LEFT, 1.0))
+    done = run("--model", checkpoint, "--input", texts)
+    assert not asked
+    assert done.stdout.count("no time was left for it; give more --minutes") == 9 + (
+        bench.cores() > 1
+    )
+    assert (
+        "forecast: 1,000,000 texts: not measured: the small audit was not measured" in done.stdout
+    )
+
+
+@pytest.mark.parametrize(
+    "wrong", [("--minutes", "0"), ("--texts", "0"), ("--gpu-hour-price", "-1")]
+)
+def test_numbers_without_a_meaning_are_refused(asked, wrong):
+    done = CliRunner().invoke(command, ["bench", *wrong])
+    assert done.exit_code == 2
+    assert f"Invalid value for '{wrong[0]}'" in done.stderr
+
+
+def test_texts_that_cannot_be_cut_are_refused(asked, tmp_path):
+    (tmp_path / "short.jsonl").write_text('{"text": "one"}\n')
+    with pytest.raises(CorpusError, match=r"no text of .*short.jsonl can be cut in two"):
+        run("--model", "m", "--input", tmp_path / "short.jsonl")
+
+
+def test_a_way_that_takes_too_long_or_fails_is_a_reason(tmp_path):
+    why = bench.in_a_process("compare", 0.01, folder=str(tmp_path), model="m")
+    assert why == {"reason": "not finished within 0 s; give more --minutes"}
+    why = bench.in_a_process("sample_by_transformers", folder=str(tmp_path), model="m", seconds=1.0)
+    assert why["reason"].startswith("mia-batch itself has not sampled")
+
+
+def test_every_way_measures_the_same_texts(texts, checkpoint, tmp_path, one_thread):
+    assert bench._write_texts(tmp_path, str(texts)) == (16, True)
+    place = {"folder": str(tmp_path), "model": str(checkpoint)}
+    ours = bench.sample(**place, engine="transformers", seconds=60.0)
+    requests = json.loads((tmp_path / "requests.json").read_text())
+    assert ours["prompts"] == 16 <= len(requests)  # where answers are too short there is another
+    assert [each["n"] for each in requests].count(bench.SAMPLES) >= 16
+    assert all(each["n"] <= bench.SAMPLES and each["most"] <= 128 for each in requests)
+    other = bench.sample_by_transformers(**place, seconds=0.0)
+    assert 0 < other["tokens"] <= requests[0]["n"] * requests[0]["most"]
+    tokens = {
+        bench.score_texts(**place, bare=bare, seconds=60.0)["tokens"] for bare in (True, False)
+    }
+    assert len(tokens) == 1
+    assert tokens.pop() > 16 * 40
+    audited = bench.small_audit(**place, n=8, labelled=True)
+    assert 0 < audited["asking"] < audited["seconds"]
+    assert {"loss_v1", "probe_leading_v1"} <= {each["attack"] for each in audited["attacks"]}
+
+
+def test_plain_python_and_rouge_score_give_the_numbers_of_the_kernels(texts, tmp_path):
+    pairs = pl.DataFrame({"candidate": TEXTS[:8], "reference": TEXTS[1:9]})
+    columns = [pairs[name].to_list() for name in pairs.columns]
+    numbers = pairs.select(pair_features(*pairs.columns)).unnest("features").to_dicts()
+    expected = [
+        [
+            each[f"overlap_{n}"] / (each["words_reference"] + 1 - n) * each["zlib_candidate"]
+            for n in (1, 2)
+        ]
+        for each in numbers
+    ]
+    assert bench.samia(2)(*columns) == [pytest.approx(each) for each in expected]
+    features = pair_features(*pairs.columns, groups=["lcs"], words="rouge")
+    ours = pairs.select(features).unnest("features")
+    recall = (ours["lcs_words"] / ours["words_reference"]).to_list()
+    assert [each["rougeL"].recall for each in bench.rouge_score(*columns)] == pytest.approx(recall)
