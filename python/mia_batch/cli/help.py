@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from difflib import get_close_matches
 from pathlib import Path
-from textwrap import wrap
+from textwrap import fill, wrap
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -244,7 +244,8 @@ def _show_short_help(context: click.Context, _option: click.Parameter, value: bo
 def overview(context: click.Context) -> str:
     """Fill the first screen, which describes six commands and names the others."""
     others = [name for name in _commands(context) if f"\n  {name} " not in OVERVIEW]
-    return OVERVIEW.format(others=", ".join(others))
+    listed = fill(", ".join(others), 90, subsequent_indent="  ", break_on_hyphens=False)
+    return OVERVIEW.format(others=listed)
 
 
 def _commands(context: click.Context) -> list[str]:
