@@ -22,7 +22,7 @@ from mia_batch.cli.help import SettingOption
 from mia_batch.observer import Observer
 from mia_batch.places import place_of
 from mia_batch.recipes import recipe_field
-from mia_batch.settings import NO_YARDSTICK, PARTS, Mark, Settings
+from mia_batch.settings import NO_YARDSTICK, PARTS, Mark, Settings, spelled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -65,6 +65,11 @@ def column_options(*usual: str, **columns: str | None) -> Decorator:
         return command
 
     return add
+
+
+def as_typed(message: str) -> str:
+    """Name settings as on the command line, where a message has ``samples=``."""
+    return spelled(message, {name: f"--{name.replace('_', '-')}" for name in Settings.model_fields})
 
 
 def given(options: dict[str, Any]) -> dict[str, Any]:
@@ -264,7 +269,7 @@ class ConsoleObserver(Observer):
     def stage(self, sentence: str) -> None:
         with self._lock:
             self.ended()
-            self._say(sentence, markup=False)
+            self._say(as_typed(sentence), markup=False)
             self._stage_began = time.monotonic()
 
     def step(self, doing: str) -> None:

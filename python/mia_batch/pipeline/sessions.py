@@ -52,7 +52,7 @@ def findings(settings: Settings, found: Capabilities, *, drawn: bool) -> Iterato
     context = f"context {known:,} tokens" if known else "context unknown"
     yield f"{settings.base_url} serves {settings.model}, {context}"
     if found.serves is not None:
-        yield f"its answers say that {found.serves} wrote them: check setting 'model'"
+        yield f"its answers say that {found.serves} wrote them: check model="
     if found.named_token == "honoured":
         yield "it honours 'logprob_token_ids': log-probabilities are exact"
     elif found.named_token is not None:
@@ -227,7 +227,7 @@ def chosen_endpoint(audit: Audit, kind: EvidenceKind) -> tuple[ClientSettings, T
     settings = audit.settings
     if kind == "logprobs" and settings.long_texts == "stride":
         raise SettingsError(
-            "setting 'long_texts': an endpoint cannot be asked in strides; leave it at 'refuse'"
+            "long_texts: an endpoint cannot be asked in strides; leave it at 'refuse'"
         )
     endpoint, tokenizer = endpoint_settings(settings), endpoint_tokenizer(settings)
     audit.agree({"tokenizer": tokenizer.digest if tokenizer else None}, "target")

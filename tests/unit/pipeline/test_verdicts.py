@@ -345,7 +345,7 @@ def test_a_run_in_rounds_decides_as_before_when_it_is_resumed(in_rounds):
 
 def test_groups_in_rounds_need_others_to_compare_with(library):
     given = {"level": "group", "stop_when_decided": True}
-    with pytest.raises(SettingsError, match="outside the training data; give 'non_members'"):
+    with pytest.raises(SettingsError, match="outside the training data; give non_members="):
         library.audit(input=library.write("asked", [True] * 3), **given)
     assert not (library.folder / "run" / "scores.parquet").exists()
 

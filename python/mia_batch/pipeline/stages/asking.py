@@ -58,7 +58,7 @@ from mia_batch.targets import cluster_name
 
 _SHOTS = ("nonmember_shots", "member_shots")
 """Views, and the settings that give their texts."""
-_NO_TOKENIZER = "setting {!r} needs setting 'tokenizer', to see how many texts fit"
+_NO_TOKENIZER = "{}= needs tokenizer=, to see how many texts fit"
 _PROMPT_KEY = TARGET_KEY + pl.col("view_index")
 _LONGEST_LOOKED_AT = 1000  # texts, by their bytes, for the one of most tokens
 
@@ -196,8 +196,7 @@ def columns_for(audit: Audit, view: View, targets: pl.LazyFrame) -> tuple[str, .
     if found != pl.List(pl.String):
         what = "missing" if found is None else f"of type {found}"
         raise SettingsError(
-            f"setting {setting!r}: column {column!r} of the input is {what}; it must hold lists of "
-            "texts"
+            f"{setting}: column {column!r} of the input is {what}; it must hold lists of texts"
         )
     return (column,)
 
@@ -371,7 +370,7 @@ class _Tally:
     def _stop(self, which: str, what: str) -> None:
         raise EngineError(
             f"{which} of {self.model} are {what}: scores of them would have no meaning. Take "
-            "another model or another 'chat_instruction', or go on all the same with "
+            "another model or another chat_instruction=, or go on all the same with "
             "--max-failed 1; no answer is lost"
         )
 
