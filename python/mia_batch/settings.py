@@ -324,8 +324,7 @@ class MainSettings(Part):
     """Corpus: a file, folder or glob of Parquet, Arrow, JSON, CSV, TSV, or books (.txt, .epub,
     .html); with --dataset, a local copy of it."""
     dataset: Annotated[Text | None, AfterValidator(known_set), Mark.USUAL] = None
-    """Data set by its name, such as wikimia:64, which is fetched from the Hugging Face hub;
-    `mia-batch datasets` lists them."""
+    """Data set by its name, such as wikimia:64; `mia-batch datasets` lists them."""
     dataset_sha256: Annotated[str, AfterValidator(digits_of_sha256)] | None = None
     """SHA-256 that the rows of the data set must have. [default: that of its record]"""
     model: Annotated[Text, Mark.MODEL, Mark.USUAL]

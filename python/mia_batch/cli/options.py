@@ -245,7 +245,7 @@ _SECONDS_BETWEEN_LINES = 60.0
 _SECONDS_BEFORE_A_SPINNER = 1.0
 _SECONDS_OF_A_LOOK = 0.5
 _WIDTH_OF_ALL = 80
-_OF_TEXTS = ("log-probabilities", "embedding")
+_BY_TEXT = ("log-probabilities", "embedding")
 
 
 class ConsoleObserver(Observer):
@@ -351,7 +351,7 @@ class ConsoleObserver(Observer):
     @property
     def _unit(self) -> str:
         """Name what is counted: of log-probabilities a text, or what is made of it, at a time."""
-        unit = "text" if self._what in _OF_TEXTS else "prompt"
+        unit = "text" if self._what in _BY_TEXT else "prompt"
         return unit if self._total == 1 else f"{unit}s"
 
     def _print_line(self) -> None:

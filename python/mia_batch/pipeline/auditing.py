@@ -147,7 +147,7 @@ def neighbours(audit: Audit) -> Iterator[tuple[str, object]]:
             yield _shown(name), stored
 
 
-def told_speeds(audit: Audit) -> tuple[dict[str, float], str]:
+def known_speeds(audit: Audit) -> tuple[dict[str, float], str]:
     """Return tokens a second by kind of evidence and model, as a run of this model measured them.
 
     With them comes where: this run comes first, then those next to it that had the same engine.
@@ -157,8 +157,8 @@ def told_speeds(audit: Audit) -> tuple[dict[str, float], str]:
         (name, run) for name, run in neighbours(audit) if _of(run, "evidence", "engine") == engine
     )
     for name, stored in chain([(str(audit.run.folder), asdict(audit.manifest))], others):
-        told = _of(stored, "times", "tokens_per_second")
-        speeds = told.items() if isinstance(told, dict) else ()
+        found = _of(stored, "times", "tokens_per_second")
+        speeds = found.items() if isinstance(found, dict) else ()
         if known := {
             key: each for key, each in speeds if isinstance(each, float) and 0 < each < inf
         }:

@@ -174,6 +174,10 @@ def test_an_attack_is_shown_with_formula_source_and_needs():
     assert shown["family"].strip() == "min-k, which stands for min_k_20_v1"
     assert "2310.16789" in shown["source"]
     assert "no token of the text has a log-probability" in shown["null"]
+    _, out, _ = run("attacks", "samia_v1")
+    said = " ".join(out.split())
+    assert "costs about 9,240 tokens to decode for a text of 200 tokens" in said
+    assert "samia_matched_v1 about 1,330" in said
 
 
 MINE = """

@@ -576,14 +576,16 @@ class LogprobsStage(EvidenceStage):
             if any(self.is_short(view) for view in group):
                 self._ask(group, {view.name: columns[view.name] for view in group})
 
+    def check(self) -> None:
+        uncounted = sessions.is_remote(self.audit, self.model) and not self.audit.settings.tokenizer
+        for view in self.views if uncounted else ():
+            if view.name in _SHOTS:
+                raise SettingsError(_NO_TOKENIZER.format(view.name))
+
     def foresee(self) -> None:
         super().foresee()
-        remote = sessions.is_remote(self.audit, self.model)
-        for view in self.views:
-            if FREQUENCY in self._read(view):
-                self._agree_frequencies()
-            if view.name in _SHOTS and remote and self.audit.settings.tokenizer is None:
-                raise SettingsError(_NO_TOKENIZER.format(view.name))
+        if any(FREQUENCY in self._read(view) for view in self.views):
+            self._agree_frequencies()
 
     def _needed(self) -> frozenset[str]:
         columns = frozenset().union(*map(self._read, self.views))
