@@ -23,7 +23,14 @@ FOUND: dict[str, dict[str, Any]] = {
     "compare": {"pairs": 100, "seconds": 0.5, "ours": {"pairs": 2000, "seconds": 0.1}},
     "small_audit": {"seconds": 12.0, "asking": 8.0, "peak_mb": 512.0},
 }
-ATTACK = {"attack": "loss_v1", "auc": 0.75, "low": 0.5, "high": 1.0, "tpr_1": None}
+ATTACK = {
+    "attack": "loss_v1",
+    "is_blind": False,
+    "auc": 0.75,
+    "low": 0.5,
+    "high": 1.0,
+    "tpr_1": None,
+}
 ATTACK |= {"tokens": None, "seconds": 0.25}
 
 

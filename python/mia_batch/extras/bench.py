@@ -444,6 +444,7 @@ def bench(
     with TemporaryDirectory(prefix="mia-batch-bench-") as folder:
         n_texts, labelled = _write_texts(Path(folder), input)
         why_none = None
+        observer.step("cutting the texts, and making a model where none is given")
         try:
             place = _toy(Path(folder)) if model is None else model
             place = str(Path(place).absolute()) if Path(place).exists() else place
@@ -459,6 +460,7 @@ def bench(
             if (reason := why or (None if part == "pairs" else why_none)) is not None:
                 return {"reason": reason}
             observer.stage(f"{part}: {what}, at most {left:.0f} s")
+            observer.step(f"measuring {part}")
             return in_a_process(way, left, folder=folder, model=place, **arguments)
 
         speed, ours, last = 0.0, Row(), ""
@@ -527,7 +529,7 @@ def _of_audit(found: Row, n: int, texts: int, price: float | None) -> Iterator[R
         yield _row(*audited, figure, value)
     for each in found.get("attacks", ()):
         limits = {name: each[name] for name in ("low", "high")}
-        for name, figure, why in _ATTACK_FIGURES:
+        for name, figure, why in _ATTACK_FIGURES[: 1 if each["is_blind"] else None]:
             more = limits if name == "auc" else {}
             reason = why if each[name] is None else None
             yield _row("attacks", each["attack"], figure, each[name], reason=reason, **more)
