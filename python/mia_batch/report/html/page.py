@@ -355,7 +355,8 @@ def _brief(contents: Contents) -> Iterator[tuple[str, str, str]]:
     """Yield what was asked, what was fixed before, what it took, and what could be found."""
     value = contents.recorded
     n = [_in_words(value(path, NOT_RECORDED)) for path in ("targets.total", "input.n_documents")]
-    yield "Asked about", f"{n[0]} texts of {n[1]} documents", "run.json: targets, input"
+    said = f"{n[1]} documents; {n[0]} texts in all, comparison texts included"
+    yield "Asked about", said, "run.json: targets, input"
     said = f"attack {contents.primary}, q = {value('plan.q', NOT_RECORDED)}"
     said += f", plan {digest[:12]}" if (digest := value("plan.sha256")) else ""
     if contents.has("findings", "check"):
