@@ -130,7 +130,7 @@ def write_summaries(folder: Path, books: int, windows: int) -> None:
     axis = np.linspace(0.001, 1, 200)
     roc = filled(Curves, curve="roc", attack=ATTACK, x=axis, y=axis**0.5, n=windows)
     roles = {"n_unknown": windows, "n_nulls": windows, "n_canaries": 0}
-    facts = [("roles", name, value, None) for name, value in roles.items()]
+    facts: list[Any] = [("roles", name, value, None) for name, value in roles.items()]
     facts += [("duplicates", "n_copies", 0, "few"), ("duplicates", "n_texts", windows, None)]
     names = ("check", "statistic", "value", "verdict")
     findings: dict[str, Any] = dict(zip(names, map(list, zip(*facts, strict=True)), strict=True))

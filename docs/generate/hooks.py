@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import TYPE_CHECKING
 
 from mkdocs.exceptions import PluginError
@@ -20,16 +21,19 @@ from docs.generate import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from mkdocs.config.defaults import MkDocsConfig
     from mkdocs.structure.files import Files
 
-PARTS = {
+PARTS: dict[str, Callable[[], str]] = {
     "attacks": attacks.sections,
     "books": figures.books,
     "power": figures.power,
     "coverage": figures.coverage,
     "points": figures.points,
-    "python": python.sections,
+    "package": python.package,
+    "packagerooms": python.rooms,
     "datasets": published.known_sets,
     "differences": published.differences,
     "models": published.known_models,
@@ -40,7 +44,7 @@ PARTS = {
     "settings": settings.sections,
     "strips": figures.strips,
     "weights": figures.weights,
-    "tables": tables.sections,
+    **{f"{page}columns": partial(tables.sections, page) for page in tables.PAGES},
 }
 _LOADED = re.compile(
     r"<(?:script|link|img|iframe|source)\b[^>]*\b(?:src|href)=[\"']?(?:https?:)?//[^>]*>"

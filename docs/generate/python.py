@@ -6,7 +6,7 @@ from importlib import import_module
 
 import mia_batch
 
-__all__ = ["ROOMS", "sections"]
+__all__ = ["ROOMS", "package", "rooms"]
 
 ROOMS = (
     *("attacks", "corpus", "targets", "features", "metrics", "kernels"),
@@ -16,10 +16,15 @@ ROOMS = (
 """Modules that users import beside the package's own page."""
 
 
-def sections() -> str:
-    """Each public name of the package, errors last, then those of its rooms."""
+def package() -> str:
+    """Each public name of the package, errors last."""
     names = sorted(mia_batch.__all__, key=lambda name: name.endswith("Error"))
-    parts = ["## mia_batch\n", *(f"::: mia_batch.{name}\n" for name in names)]
+    return "\n".join(f"::: mia_batch.{name}\n" for name in names)
+
+
+def rooms() -> str:
+    """Each public name of its rooms."""
+    parts = []
     for room in ROOMS:
         parts.append(f"## mia_batch.{room}\n")
         module = import_module(f"mia_batch.{room}")

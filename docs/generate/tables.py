@@ -12,7 +12,28 @@ import polars as pl
 from docs.generate.markdown import code, table
 from mia_batch import schemas
 
-__all__ = ["schema_classes", "sections"]
+__all__ = ["PAGES", "schema_classes", "sections"]
+
+PAGES = {
+    "evidence": (
+        "documents",
+        "set_aside",
+        "targets",
+        "prompts",
+        "samples",
+        "log_probs",
+        "features",
+    ),
+    "answers": (
+        *("scores", "unscored", "metrics", "findings", "blind", "verdicts", "extraction"),
+        *("extracted_documents", "controls", "rollup", "perplexities", "curves", "comparisons"),
+    ),
+    "extras": (
+        *("built_texts", "built_tests", "thrown_away", "paraphrases"),
+        *("inversion_texts", "inversion"),
+    ),
+}
+"""Tables by the page that has their columns."""
 
 
 def schema_classes() -> dict[str, type[dy.Schema]]:
@@ -24,12 +45,13 @@ def schema_classes() -> dict[str, type[dy.Schema]]:
     }
 
 
-def sections() -> str:
-    """One section per table: what a row is, and its columns."""
+def sections(page: str) -> str:
+    """One section per table of a page: what a row is, and its columns."""
     read = griffe.load("mia_batch.schemas", search_paths=["python"], resolve_aliases=True)
+    classes = schema_classes()
     return "\n".join(
-        _section(name, schema, _meanings(read[schema.__name__]))
-        for name, schema in schema_classes().items()
+        _section(name, classes[name], _meanings(read[classes[name].__name__]))
+        for name in PAGES[page]
     )
 
 
@@ -53,7 +75,7 @@ def _section(name: str, schema: type[dy.Schema], meanings: dict[str, str]) -> st
     )
     text = inspect.getdoc(schema) or ""
     heads = ("column", "type", "null", "meaning")
-    return f"### {name}\n\n{text}\n\n{table(heads, rows)}"
+    return f"## {name}\n\n{text}\n\n{table(heads, rows)}"
 
 
 def _type(column: dy.Column) -> str:

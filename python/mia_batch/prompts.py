@@ -213,9 +213,9 @@ def choose_shots(
     if found is not None:
         return found
     if not context:
-        raise SettingsError(f"setting {setting!r}: there is no text in it; give at least one")
+        raise SettingsError(f"{setting}: there is no text in it; give at least one")
     raise SettingsError(
-        f"setting {setting!r}: the first text has {n_tokens:,} tokens, but the model's context "
+        f"{setting}: the first text has {n_tokens:,} tokens, but the model's context "
         f"leaves room for {max(room, 0):,} before the longest target; give shorter texts or "
         "shorter targets"
     )

@@ -289,7 +289,7 @@ class LogprobSettings(Part):
 
     reference_model: Annotated[Text | None, Mark.MODEL] = None
     """Model to compare with, smaller or the base of a tuned one; it is asked the same, at points
-    too. With 'non_members' the planned test is made on it, too: a placebo."""
+    too. With --non-members the planned test is made on it, too: a placebo."""
     reference_revision: Text | None = None
     """Hub revision of the reference model."""
     masked_model: Annotated[Text | None, Mark.MODEL] = None
@@ -322,10 +322,9 @@ class MainSettings(Part):
 
     input: Annotated[Text, Mark.PATH, Mark.USUAL]
     """Corpus: a file, folder or glob of Parquet, Arrow, JSON, CSV, TSV, or books (.txt, .epub,
-    .html); with dataset, a local copy of it."""
+    .html); with --dataset, a local copy of it."""
     dataset: Annotated[Text | None, AfterValidator(known_set), Mark.USUAL] = None
-    """Data set by its name, such as wikimia:64, which is fetched from the Hugging Face hub;
-    `mia-batch datasets` lists them."""
+    """Data set by its name, such as wikimia:64; `mia-batch datasets` lists them."""
     dataset_sha256: Annotated[str, AfterValidator(digits_of_sha256)] | None = None
     """SHA-256 that the rows of the data set must have. [default: that of its record]"""
     model: Annotated[Text, Mark.MODEL, Mark.USUAL]
@@ -334,9 +333,7 @@ class MainSettings(Part):
     """Run folder, here or in an object store (s3://bucket/run). [default: runs/INPUT-MODEL]"""
     config: Annotated[Text | None, Mark.PATH, Mark.USUAL] = None
     """TOML file of settings. [default: mia-batch.toml in the working directory, if there]"""
-    evidence: Annotated[
-        Literal["samples", "logprobs", "probe-logprobs", "both"] | None, Mark.USUAL
-    ] = None
+    evidence: Literal["samples", "logprobs", "probe-logprobs", "both"] | None = None
     """Sampled continuations, log-probabilities of all tokens, those of the true next token at each
     point, or the first two. [default: what the attacks need]"""
     preset: Annotated[
@@ -396,8 +393,8 @@ class EngineSettings(Part):
     table = "engine"
 
     engine: Annotated[str, Mark.EVIDENCE, Mark.USUAL] = "auto"
-    """Where samples come from; auto: openai with base-url, replay with samples-from, else vllm
-    where it can run, else transformers."""
+    """What answers; auto: openai with --base-url, replay with --samples-from, else vllm where it
+    runs, else transformers."""
     revision: Text | None = None
     """Hub revision of the model."""
     dtype: Annotated[Literal["auto", "float32", "float16", "bfloat16"], Mark.EVIDENCE] = "auto"
@@ -666,7 +663,7 @@ class Settings(
         if Mark.PATH in field.metadata and info.field_name != "out" and is_url(value):
             raise ValueError("only a run may be in an object store; copy this to a disk first")
         if isinstance(value, bool) and field.annotation is not bool:
-            raise ValueError("input must not be a boolean")
+            raise ValueError("it must not be true or false")
         return value
 
     @field_validator("engine")
@@ -713,34 +710,34 @@ class Settings(
     def _engine_faults(self) -> Iterator[str]:
         if self.shard is not None and self.engine in _ONE_PROCESS:
             why = _ONE_PROCESS[self.engine]
-            yield f"setting 'shard' cannot be used with engine {self.engine!r}: {why}"
+            yield f"shard= cannot be used with engine {self.engine!r}: {why}"
         for name, engine in _KEYS.items():
             given, asked = getattr(self, name) is not None, self.engine == engine
             if given and not asked:
-                yield f"setting {name!r} belongs to engine {engine!r}; leave one of the two out"
+                yield f"{name}= belongs to engine {engine!r}; leave one of the two out"
             if asked and not given:
-                yield f"engine {engine!r} needs setting {name!r}"
+                yield f"engine {engine!r} needs {name}="
         for part in (part for part in PARTS if part.engine_of not in (None, self.engine)):
             for name, field in part.model_fields.items():
                 if getattr(self, name) != field.default:
-                    yield f"setting {name!r} belongs to engine {part.engine_of!r}; leave it out"
+                    yield f"{name}= belongs to engine {part.engine_of!r}; leave it out"
 
     def _text_faults(self) -> Iterator[str]:
         length, windows = self.text_length, [self.window_words, self.window_characters]
         if None not in windows:
-            yield "settings 'window_words' and 'window_characters' are two; leave out one of them"
+            yield "window_words= and window_characters= are two; leave out one of them"
         if self.preset == "samia" and self.word_rule != "space":
-            yield f"setting 'word_rule' is {self.word_rule!r}, but preset 'samia' needs 'space'"
+            yield f"word_rule= is {self.word_rule!r}, but preset 'samia' needs 'space'"
         if length is not None and self.preset != "samia":
-            yield "setting 'text_length' belongs to preset 'samia'; leave it out or set the preset"
+            yield "text_length= belongs to preset 'samia'; leave it out or set the preset"
         if length is not None and self.window_words not in (None, length):
             yield (
-                f"settings 'window_words' ({self.window_words}) and 'text_length' ({length}) "
+                f"window_words= ({self.window_words}) and text_length= ({length}) "
                 "must be equal where both are given"
             )
         for name in _WHOLE_TEXTS:
             if getattr(self, name) is not None and windows != [None, None]:
-                yield f"setting {name!r} is about whole texts; leave windows out"
+                yield f"{name}= is about whole texts; leave windows out"
 
     def _other_faults(self) -> Iterator[str]:
         from mia_batch.prompts import SAMPLES_PER_TARGET
@@ -748,26 +745,26 @@ class Settings(
         for name, needed, why in _NEEDED:
             absent = all(any(getattr(self, each) is no for no in (None, False)) for each in needed)
             if getattr(self, name) is not None and absent:  # a price of 0 is a price
-                yield f"setting {name!r} needs {' or '.join(map(repr, needed))} as well{why}"
+                yield f"{name}= needs {' or '.join(f'{each}=' for each in needed)} as well{why}"
         n, out = self.continuations, str(self.folder)
         if n > SAMPLES_PER_TARGET:
             most = f"a target has seeds for {SAMPLES_PER_TARGET} samples; ask for fewer"
-            yield f"setting 'samples' is {n}: {most}"
+            yield f"samples= is {n}: {most}"
         if self.temperature == 0 and n > 1:
             same = "at temperature 0 all samples of a text are the same; ask for 1"
-            yield f"setting 'samples' is {n}, but {same}"
+            yield f"samples= is {n}, but {same}"
         if self.folder.exists() and not self.folder.is_dir():
-            yield f"setting 'out' is {out!r}, which is a file; name a folder"
+            yield f"out= is {out!r}, which is a file; name a folder"
         for name, path in (("input", self.input), ("model", self.model)):
             if os.path.realpath(out) == os.path.realpath(path):
-                yield f"setting 'out' is the {name} itself, {out!r}; choose another"
+                yield f"out= is the {name} itself, {out!r}; choose another"
         if self.primary is not None and self.primary not in (self.attacks or (self.primary,)):
-            yield f"setting 'primary' is {self.primary!r}, which 'attacks' does not name"
+            yield f"primary= is {self.primary!r}, which attacks= does not name"
         for name, value in _ROUNDS.items():
             if self.stop_when_decided and (found := getattr(self, name)) != value:
-                yield f"setting 'stop_when_decided' needs {name!r} {value!r}, not {found!r}"
+                yield f"stop_when_decided= needs {name}= {value!r}, not {found!r}"
         if list(self.length_edges) != sorted(set(self.length_edges)):
-            yield f"setting 'length_edges' is {self.length_edges}: each must exceed the one before"
+            yield f"length_edges= is {self.length_edges}: each must exceed the one before"
 
     @property
     def has_yardstick(self) -> bool:
@@ -833,7 +830,7 @@ def endpoint_settings(settings: Settings) -> ClientSettings:
     default = Settings.model_fields["api_key_env"].default
     if key is None and settings.api_key_env != default:
         raise SettingsError(
-            f"setting 'api_key_env' is {settings.api_key_env!r}, but there is no such environment "
+            f"api_key_env= is {settings.api_key_env!r}, but there is no such environment "
             "variable; set it to the endpoint's key"
         )
     names = {each.name for each in fields(ClientSettings)} - {"api_key"}
@@ -898,7 +895,8 @@ def _check_table(name: str, table: str | None, where: str) -> None:
     if home is None:
         place = "write it above all tables" if where else f"write {name}=..."
     stands = "in no table" if home is None else f"in the table {home!r}"
-    raise SettingsError(f"setting {name!r}{where} stands {stands}: {place}")
+    named = f"`{name}`{where}" if where else f"{name}="
+    raise SettingsError(f"{named} stands {stands}: {place}")
 
 
 def nested(flat: Mapping[str, object]) -> dict[str, Any]:
@@ -928,18 +926,20 @@ def load_settings(options: Mapping[str, object], *, use_config: bool = True) -> 
     `SettingsError` has a line for each setting that is wrong: its name, what came, what is allowed.
     """
     given = {name: value for name, value in options.items() if value is not None}
-    path = None
+    path, in_file = None, {}
     if use_config:
         named = given.get("config") or (CONFIG_NAME if Path(CONFIG_NAME).is_file() else None)
         path = None if named is None else Path(str(named))
     if path is not None:
-        given = _read_config(path) | given | {"config": path}
-    settings = _validated(given, path, stored="attacks_from" in given)
+        in_file = {name: each for name, each in _read_config(path).items() if name not in given}
+        given = in_file | given | {"config": path}
+    where = dict.fromkeys(in_file, path)
+    settings = _validated(given, where, stored="attacks_from" in given)
     if settings.dataset is not None and settings.input == given.get("dataset"):
         from mia_batch.known import find_set
 
         given = {**given, "input": find_set(settings.dataset).locate()}
-        settings = _validated(given, path, stored="attacks_from" in given)
+        settings = _validated(given, where, stored="attacks_from" in given)
     if settings.attacks_from is None:
         return settings
     from mia_batch.attacks import load_file
@@ -948,7 +948,7 @@ def load_settings(options: Mapping[str, object], *, use_config: bool = True) -> 
     if use_config:
         find_files(settings.input)
     own = dict.fromkeys((*(settings.attacks or ()), *load_file(settings.attacks_from)))
-    return _validated(given | {"attacks": tuple(own)}, path)
+    return _validated(given | {"attacks": tuple(own)}, where)
 
 
 def stored_settings(stored: Mapping[str, object], **changed: object) -> Settings:
@@ -958,17 +958,28 @@ def stored_settings(stored: Mapping[str, object], **changed: object) -> Settings
     stay names.
     """
     values = {name: value for name, value in stored.items() if value is not None}
-    return _validated(values | changed, None, stored=True)
+    return _validated(values | changed, {}, stored=True)
 
 
 def _validated(
-    values: Mapping[str, object], path: Path | None, *, stored: bool = False
+    values: Mapping[str, object], where: Mapping[str, Path | None], *, stored: bool = False
 ) -> Settings:
+    """Validate the whole; ``where`` has the file of each setting that is of a file."""
     try:
         return Settings.model_validate(values, context={"unknown attacks": stored})
     except ValidationError as error:
-        lines = [_sentence(detail, path) for detail in error.errors()]
-        raise SettingsError("\n".join(lines)) from None
+        text = "\n".join(_sentence(detail, where) for detail in error.errors())
+        in_file = {name: f"`{name}` in {path}" for name, path in where.items()}
+        raise SettingsError(spelled(text, in_file)) from None
+
+
+def spelled(message: str, forms: Mapping[str, str]) -> str:
+    """Write settings that a message names, as ``samples=`` or ``samples:``, in other forms."""
+    return _NAMED.sub(lambda found: forms.get(found[1] or found[2], found[0]), message)
+
+
+_NAMES = "|".join(Settings.model_fields)
+_NAMED = re.compile(rf"(?<![^\s(])({_NAMES})=(?=[\s,.;:)]|$)|^({_NAMES})(?=:)", re.MULTILINE)
 
 
 def refuse_code(engine_arg: object, where: str, *, but: Iterable[str] = ()) -> None:
@@ -983,7 +994,7 @@ def refuse_code(engine_arg: object, where: str, *, but: Iterable[str] = ()) -> N
     for name in asked:
         if name not in _SAFE_ARGUMENTS and name not in allowed:
             raise SettingsError(
-                f"setting 'engine_arg': {where} sets {name}, which may load code; give it on the "
+                f"engine_arg: {where} sets {name}, which may load code; give it on the "
                 f"command line instead: --engine-arg {name}=VALUE"
             )
 
@@ -992,16 +1003,14 @@ def _read_config(path: Path) -> dict[str, Any]:
     try:
         values = tomllib.loads(path.read_text("utf-8-sig"))
     except FileNotFoundError:
-        raise SettingsError(f"setting 'config': there is no file {path}") from None
+        raise SettingsError(f"config: there is no file {path}") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise SettingsError(f"setting 'config': {path} cannot be read as TOML: {error}") from None
+        raise SettingsError(f"config: {path} cannot be read as TOML: {error}") from None
     values = flattened(values, f" in {path}")
     for name in ("attacks_from", "config"):
         if name in values:
             what = "runs code" if name == "attacks_from" else "names this file"
-            raise SettingsError(
-                f"setting {name!r} {what} and cannot be set in {path}; give it as an option"
-            )
+            raise SettingsError(f"{name}= {what} and cannot be set in {path}; give it as an option")
     refuse_code(values.get("engine_arg"), str(path))
     paths = Settings.marked(Mark.PATH)
     for name in paths + Settings.marked(Mark.MODEL):
@@ -1016,22 +1025,39 @@ def _read_config(path: Path) -> dict[str, Any]:
 
 def _no_setting(name: str, known: Iterable[str], where: str = "") -> str:
     near = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else "`mia-batch --help` lists them all"
+    hint = f"did you mean {near[0]!r}?" if near else "`mia-batch help` lists them all"
     return f"there is no setting {name!r}{where}; {hint}"
 
 
-def _sentence(detail: ErrorDetails, path: Path | None) -> str:
+_RULES = {
+    **dict.fromkeys(("int_parsing", "int_type", "int_from_float"), "a whole number"),
+    **dict.fromkeys(("float_parsing", "float_type", "finite_number"), "a number"),
+    **dict.fromkeys(("bool_parsing", "bool_type"), "true or false"),
+    "greater_than_equal": "at least {ge}",
+    "greater_than": "above {gt}",
+    "less_than_equal": "at most {le}",
+    "less_than": "below {lt}",
+    "multiple_of": "a multiple of {multiple_of}",
+    "literal_error": "{expected}",
+}
+
+
+def _sentence(detail: ErrorDetails, where: Mapping[str, Path | None]) -> str:
     """One pydantic error as a sentence that names the setting."""
     name = str(detail["loc"][0]) if detail["loc"] else ""
-    where = f" in {path}" if path else ""
     if detail["type"] == "extra_forbidden":
-        return _no_setting(name, Settings.model_fields, where)
+        return _no_setting(
+            name, Settings.model_fields, f" in {where[name]}" if name in where else ""
+        )
     if detail["type"] == "missing":
-        option = name.replace("_", "-")
-        return f"setting {name!r} is missing: give --{option}, or {name} = ... in {CONFIG_NAME}"
+        return f"{name}= is missing; give it, or write {name} = ... in {CONFIG_NAME}"
     message = detail["msg"].removeprefix("Value error, ")
     if not name:
         return message
+    if (rule := _RULES.get(detail["type"])) is not None:
+        return f"{name}= must be {rule.format(**detail.get('ctx', {}))}, not {detail['input']!r}"
     # An address may hold a password.
-    given = "" if is_url(detail["input"]) else f" is {detail['input']!r}"
-    return f"setting {name!r}{given}: {message[0].lower()}{message[1:]}"
+    said = str(detail["input"])
+    known = is_url(said) or (said and said in message)
+    given = ":" if known else f"= is {detail['input']!r}:"
+    return f"{name}{given} {message[0].lower()}{message[1:]}"

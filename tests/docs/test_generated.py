@@ -75,9 +75,14 @@ def test_access_beyond_samples_is_named():
 def test_every_column_of_every_table_has_type_and_meaning():
     classes = tables.schema_classes()
     assert {"Targets", "Verdicts", "Paraphrases"} < {each.__name__ for each in classes.values()}
-    sections = re.split(r"^### ", tables.sections(), flags=re.MULTILINE)[1:]
-    for section, (name, schema) in zip(sections, classes.items(), strict=True):
-        assert section.startswith(f"{name}\n")
+    text = "".join(map(tables.sections, tables.PAGES))
+    sections = {
+        section.partition("\n")[0]: section
+        for section in re.split(r"^## ", text, flags=re.MULTILINE)[1:]
+    }
+    assert sorted(sections) == sorted(classes)
+    for name, schema in classes.items():
+        section = sections[name]
         found = rows(section)
         assert [*found][2:] == schema.column_names()
         assert {
@@ -86,7 +91,7 @@ def test_every_column_of_every_table_has_type_and_meaning():
 
 
 def test_a_table_says_of_a_column_what_its_schema_says():
-    found = rows(tables.sections().split("### verdicts")[1].split("### ")[0])
+    found = rows(tables.sections("answers").split("## verdicts")[1].split("## ")[0])
     assert found["p_value"] == [
         "Float64",
         "may be null",
@@ -108,10 +113,10 @@ def test_every_setting_stands_under_its_topic():
 
 
 def test_every_public_name_is_described():
-    text = python.sections()
+    text = python.package()
     assert set(re.findall(r"^::: mia_batch\.(\w+)$", text, re.MULTILINE)) == {*mia_batch.__all__}
     for room in python.ROOMS:
-        assert f"## mia_batch.{room}\n" in text
+        assert f"## mia_batch.{room}\n" in python.rooms()
 
 
 def test_rooms_stand_in_the_order_that_is_checked():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from markupsafe import escape
 
 import mia_batch
-from docs.generate import notebooks
+from docs.generate import notebooks, pictures
 from mia_batch import SettingsError, observer
 from mia_batch.pipeline.corpora import with_files
 from mia_batch.pipeline.custody import verify
@@ -45,6 +46,15 @@ def test_a_page_shows_text_code_and_answers():
     assert all(path.stat().st_size < 30_000 for path in PATHS)
 
 
+def test_the_picture_of_a_terminal_is_of_the_notebook_and_loads_nothing():
+    drawn = (REPOSITORY / pictures.TERMINAL).read_text("utf-8")
+    shown = unescape(re.sub(r"<[^>]+>", " ", drawn)).replace("\xa0", " ")
+    notebook = json.loads((REPOSITORY / notebooks.FOLDER / "book.ipynb").read_text("utf-8"))
+    answer = next(text for text in notebooks.printed(notebook) if text.startswith("```text\nOf 3"))
+    assert answer.splitlines()[1] in shown  # else: make pictures
+    assert not re.search(r"url\((?!#)", drawn)
+
+
 HOSTILE = "<script>alert(1)</script>"
 
 
@@ -66,7 +76,7 @@ def test_a_run_shows_its_answer_and_escapes_what_it_names(hostile_run):
     run, _, _ = hostile_run
     shown = run._repr_html_()
     assert str(escape(run.answer)) in shown
-    assert "<td>&lt;script&gt;alert(1)&lt;/script&gt;</td><td><code>" in shown
+    assert "<td>&lt;script&gt;alert(1)&lt;/script&gt;</td><td style=" in shown
     assert {*re.findall(r"<(\w+)", shown)} == {
         *("div", "p", "strong", "table", "thead", "tr", "th", "tbody", "td", "code")
     }

@@ -175,8 +175,8 @@ def test_a_chat_is_asked_what_to_do_and_nothing_else(tmp_path):
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"out": None}, "setting 'out' is missing; name the folder that the paraphrases go to"),
-        ({"samples": 2}, "setting 'samples' is 2; of each text at least 3 are needed"),
+        ({"out": None}, "out= is missing; name the folder that the paraphrases go to"),
+        ({"samples": 2}, "samples= is 2; of each text at least 3 are needed"),
         ({"temperature": 0}, "at temperature 0 all samples of a text are the same"),
     ],
 )

@@ -130,25 +130,25 @@ HERE = "in mia-batch.toml"
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("attacks_from = 'mine.py'", "setting 'attacks_from' runs code and cannot be set in mia-b"),
-        ("attacks-from = 'mine.py'", "setting 'attacks_from' runs code and cannot be set in mia-b"),
-        ("config = 'other.toml'", "setting 'config' names this file and cannot be set in mia-batc"),
+        ("attacks_from = 'mine.py'", "attacks_from= runs code and cannot be set in mia-b"),
+        ("attacks-from = 'mine.py'", "attacks_from= runs code and cannot be set in mia-b"),
+        ("config = 'other.toml'", "config= names this file and cannot be set in mia-batc"),
         ("[engine.engine_arg]\ntrust_remote_code = true", "mia-batch.toml sets trust_remote_code"),
         ("[engine]\nengine_arg = ['worker-cls=a.B']", "sets worker_cls, which may load code"),
         (
             "samples = 4",
-            f"'samples' {HERE} stands in the table 'sampling': write it below [sampling]",
+            f"`samples` {HERE} stands in the table 'sampling': write it below [sampling]",
         ),
-        ("[texts]\nseed = 4", f"'seed' {HERE} stands in no table: write it above all tables"),
+        ("[texts]\nseed = 4", f"`seed` {HERE} stands in no table: write it above all tables"),
         ("sampling = 4", f"'sampling' {HERE} is a table of settings, such as samples, "),
-        ("[texts]\nsamples = 4", f"'samples' {HERE} stands in the table 'sampling'"),
+        ("[texts]\nsamples = 4", f"`samples` {HERE} stands in the table 'sampling'"),
         (
             "[sampling]\nsample = 4",
             f"table [sampling] {HERE}: there is no setting 'sample'; did you mean 'samples'?",
         ),
-        ("colour = 1", f"no setting 'colour' {HERE}; `mia-batch --help` lists them all"),
-        ("samples = ", "setting 'config': mia-batch.toml cannot be read as TOML: "),
-        ("\udcff", "setting 'config': mia-batch.toml cannot be read as TOML: "),
+        ("colour = 1", f"no setting 'colour' {HERE}; `mia-batch help` lists them all"),
+        ("samples = ", "config: mia-batch.toml cannot be read as TOML: "),
+        ("\udcff", "config: mia-batch.toml cannot be read as TOML: "),
     ],
 )
 def test_a_file_of_settings_that_is_refused_runs_no_code(tmp_path, content, said):
@@ -190,7 +190,7 @@ def test_tables_are_mappings_or_parts_and_four_names_are_also_settings():
     assert found == {"samples": 3, "slice_by": "a"}
     flat = {"seed": 1, "samples": 3, "engine": "vllm", "extract": True, "what": 2}
     assert flattened(nested(flat)) == flat
-    with pytest.raises(SettingsError, match=r"^setting 'samples' .*: write sampling={'samples'"):
+    with pytest.raises(SettingsError, match=r"^samples= .*: write sampling={'samples'"):
         mia_batch.audit("corpus.parquet", "model", samples=3)
 
 
@@ -204,83 +204,83 @@ SERVER, OTHER = "http://a/v1", "http://b/v1"
         ({"sample": 3}, "there is no setting 'sample'; did you mean 'samples'?"),
         (
             {"model": None},
-            "setting 'model' is missing: give --model, or model = ... in mia-batch",
+            "model= is missing; give it, or write model = ... in mia-batch",
         ),
-        ({"config": "none.toml"}, "setting 'config': there is no file none.toml"),
-        (ROUNDS | {"level": "target"}, "setting 'stop_when_decided' needs 'level' 'group', not 't"),
-        (ROUNDS | {"ties": "random"}, "setting 'stop_when_decided' needs 'ties' 'conservative', n"),
+        ({"config": "none.toml"}, "config: there is no file none.toml"),
+        (ROUNDS | {"level": "target"}, "stop_when_decided= needs level= 'group', not 't"),
+        (ROUNDS | {"ties": "random"}, "stop_when_decided= needs ties= 'conservative', n"),
         (
             {"non_members": "nulls.parquet"},
-            "setting 'non_members' needs 'non_members_known' as well: say how it is known that",
+            "non_members= needs non_members_known= as well: say how it is known that",
         ),
-        ({"samples": "0"}, "setting 'samples' is '0': input should be greater than or equal to 1"),
-        ({"samples": True}, "setting 'samples' is True: input must not be a boolean"),
-        ({"temperature": True}, "setting 'temperature' is True: input must not be a boolean"),
-        ({"prefix_ratio": "1"}, "setting 'prefix_ratio' is '1': input should be less than 1"),
-        ({"prefix_ratio": "nan"}, "setting 'prefix_ratio' is 'nan': "),
+        ({"samples": "0"}, "samples= must be at least 1, not '0'"),
+        ({"samples": True}, "samples= is True: it must not be true or false"),
+        ({"temperature": True}, "temperature= is True: it must not be true or false"),
+        ({"prefix_ratio": "1"}, "prefix_ratio= must be below 1.0, not '1'"),
+        ({"prefix_ratio": "nan"}, "prefix_ratio= must be a number, not 'nan'"),
         (
             {"temperature": "-1"},
-            "setting 'temperature' is '-1': input should be greater than or eq",
+            "temperature= must be at least 0.0, not '-1'",
         ),
-        ({"temperature": "inf"}, "setting 'temperature' is 'inf': input should be a finite number"),
+        ({"temperature": "inf"}, "temperature= must be a number, not 'inf'"),
         (
             {"temperature": "0", "samples": "2"},
-            "setting 'samples' is 2, but at temperature 0 all samples",
+            "samples= is 2, but at temperature 0 all samples",
         ),
         (
             {"samples": "65537"},
-            "setting 'samples' is 65537: a target has seeds for 65536 samples; ask for fewer",
+            "samples= is 65537: a target has seeds for 65536 samples; ask for fewer",
         ),
-        ({"engine_arg": ("dtype",)}, "setting 'engine_arg' is ('dtype',): each must read KEY=VAL"),
+        ({"engine_arg": ("dtype",)}, "engine_arg= is ('dtype',): each must read KEY=VAL"),
         *(
-            ({"engine_arg": wrong}, f"setting 'engine_arg' is {wrong!r}: max_model_len should be a")
+            ({"engine_arg": wrong}, f"engine_arg= is {wrong!r}: max_model_len should be a")
             for wrong in (["max_model_len=abc"], {"max_model_len": -5})
         ),
         (
             {"base_url": [SERVER, OTHER]},
-            f"setting 'base_url' is ['{SERVER}', '{OTHER}']: give one address; to ask several "
+            f"base_url= is ['{SERVER}', '{OTHER}']: give one address; to ask several "
             "servers, put a load balancer in front of them",
         ),
-        ({"base_url": f"{SERVER},{OTHER}"}, "setting 'base_url': give one address; to ask several"),
+        ({"base_url": f"{SERVER},{OTHER}"}, "base_url: give one address; to ask several"),
         *(
-            ({"engine": name}, f"setting 'engine' is {name!r}: known engines are auto, vllm, trans")
+            ({"engine": name}, f"engine= is {name!r}: known engines are auto, vllm, trans")
             for name in ("x", "vlm", "masked", "")  # masked gives no evidence
         ),
-        ({"engine": "openai"}, "engine 'openai' needs setting 'base_url'"),
-        ({"engine": "replay"}, "engine 'replay' needs setting 'samples_from'"),
-        ({"engine": "vllm", "base_url": SERVER}, "setting 'base_url' belongs to engine 'openai'; "),
-        ({"tokenizer": "gpt2"}, "setting 'tokenizer' belongs to engine 'openai'; leave it out"),
-        ({"engine": "vllm", "max_cost": "1"}, "setting 'max_cost' belongs to engine 'openai'; le"),
-        ({"samples_from": "a", "chat": True}, "setting 'chat' belongs to engine 'openai'; leave "),
-        ({"candidate_column": "a"}, "setting 'candidate_column' belongs to engine 'replay'; leave"),
-        ({"base_url": SERVER, "max_cost": "1"}, "setting 'max_cost' needs 'price_in' as well"),
+        ({"engine": "openai"}, "engine 'openai' needs base_url="),
+        ({"engine": "replay"}, "engine 'replay' needs samples_from="),
+        ({"engine": "vllm", "base_url": SERVER}, "base_url= belongs to engine 'openai'; "),
+        ({"tokenizer": "gpt2"}, "tokenizer= belongs to engine 'openai'; leave it out"),
+        ({"engine": "vllm", "max_cost": "1"}, "max_cost= belongs to engine 'openai'; le"),
+        ({"samples_from": "a", "chat": True}, "chat= belongs to engine 'openai'; leave "),
+        ({"candidate_column": "a"}, "candidate_column= belongs to engine 'replay'; leave"),
+        ({"base_url": SERVER, "max_cost": "1"}, "max_cost= needs price_in= as well"),
         (
             {"base_url": SERVER, "max_cost": "1", "price_in": 1},
-            "setting 'max_cost' needs 'price_out' as well",
+            "max_cost= needs price_out= as well",
         ),
         (
             {"base_url": SERVER, "chat_instruction": "Go on."},
-            "setting 'chat_instruction' needs 'chat' as well",
+            "chat_instruction= needs chat= as well",
         ),
-        ({"stride": "3"}, "setting 'stride' needs 'window_words' or 'window_characters' as well"),
+        ({"stride": "3"}, "stride= needs window_words= or window_characters= as well"),
         (
             {"window_words": "3", "window_characters": "9"},
-            "settings 'window_words' and 'window_characters' are two; leave out one of them",
+            "window_words= and window_characters= are two; leave out one of them",
         ),
-        ({"text_length": "64"}, "setting 'text_length' belongs to preset 'samia'; leave it out or"),
+        ({"text_length": "64"}, "text_length= belongs to preset 'samia'; leave it out or"),
         (
             {"preset": "samia", "word_rule": "whitespace"},
-            "setting 'word_rule' is 'whitespace', but preset 'samia' needs 'space'",
+            "word_rule= is 'whitespace', but preset 'samia' needs 'space'",
         ),
         (
             {"preset": "samia", "text_length": "64", "window_words": "32"},
-            "settings 'window_words' (32) and 'text_length' (64) must be equal where both are gi",
+            "window_words= (32) and text_length= (64) must be equal where both are gi",
         ),
-        ({"attacks": ","}, "setting 'attacks' is ',': name at least one attack"),
-        ({"out": ""}, "setting 'out' is '': name a folder"),
-        ({"out": "./corpus.parquet/"}, "setting 'out' is 'corpus.parquet', which is a file; name"),
-        ({"input": "i", "out": "./i/"}, "setting 'out' is the input itself, 'i'"),
-        ({"out": "x/../models/llama"}, "setting 'out' is the model itself"),
+        ({"attacks": ","}, "attacks= is ',': name at least one attack"),
+        ({"out": ""}, "out= is '': name a folder"),
+        ({"out": "./corpus.parquet/"}, "out= is 'corpus.parquet', which is a file; name"),
+        ({"input": "i", "out": "./i/"}, "out= is the input itself, 'i'"),
+        ({"out": "x/../models/llama"}, "out= is the model itself"),
     ],
 )
 def test_a_wrong_setting_is_named_with_what_came_and_what_is_allowed(settings, message):
@@ -289,7 +289,7 @@ def test_a_wrong_setting_is_named_with_what_came_and_what_is_allowed(settings, m
 
 def test_an_unknown_attack_names_the_nearest_and_every_wrong_setting_has_its_line():
     message = refusal(attacks="samia_v1,samia_matchd_v1")
-    assert message.startswith("setting 'attacks'")
+    assert message.startswith("attacks=")
     assert "'samia_matchd_v1'" in message
     assert "samia_matched_v1" in message
     assert len(refusal(samples="0", engine="x").splitlines()) == 2

@@ -132,13 +132,13 @@ def load_file(path: str) -> tuple[str, ...]:
         if isinstance(error, MiaBatchError):
             raise SettingsError(f"{where}: {error}") from error
         raise SettingsError(
-            f"setting 'attacks_from': {where} cannot be run ({type(error).__name__}: {error}); "
+            f"attacks_from: {where} cannot be run ({type(error).__name__}: {error}); "
             "correct the file"
         ) from error
     found = [value for value in bound.values() if isinstance(value, Attack)]
     if not found:
         raise SettingsError(
-            f"setting 'attacks_from': {path} binds no Attack to a name; define one at its top level"
+            f"attacks_from: {path} binds no Attack to a name; define one at its top level"
         )
     written = Path(path).read_text("utf-8").splitlines()
     for attack in found:

@@ -228,7 +228,7 @@ def short_help_option(command: Callable[..., Any]) -> Callable[..., Any]:
         is_eager=True,
         expose_value=False,
         callback=_show_short_help,
-        help="Show less than --help.",
+        hidden=True,
     )(command)
 
 
@@ -244,7 +244,8 @@ def _show_short_help(context: click.Context, _option: click.Parameter, value: bo
 def overview(context: click.Context) -> str:
     """Fill the first screen, which describes six commands and names the others."""
     others = [name for name in _commands(context) if f"\n  {name} " not in OVERVIEW]
-    return OVERVIEW.format(others=", ".join(others))
+    lines = wrap(", ".join(others), 96, break_on_hyphens=False)
+    return OVERVIEW.format(others="\n  ".join(lines))
 
 
 def _commands(context: click.Context) -> list[str]:

@@ -32,6 +32,7 @@ from mia_batch.cli.options import (
     ABOVE_0,
     PATH,
     NumberRange,
+    as_typed,
     console_of,
     given,
     observing,
@@ -140,7 +141,9 @@ def main() -> None:
             error.show()
             sys.exit(2)
         except MiaBatchError as error:
-            _fail(_with_addresses(str(error)), 2 if isinstance(error, RequestError) else 1)
+            _fail(
+                as_typed(_with_addresses(str(error))), 2 if isinstance(error, RequestError) else 1
+            )
         except OSError as error:
             _fail(_system_sentence(error), 1)
     sys.exit(status if isinstance(status, int) else 0)
@@ -301,7 +304,7 @@ def audit_and_show(settings: Settings) -> None:
             again = "the same command with --retry-failed tries them again"
         _fail(
             f"{failed['targets']:,} of {failed['of']:,} targets have failed samples, more than "
-            f"setting 'max_failed' ({settings.max_failed:g}) allows; {again}",
+            f"--max-failed ({settings.max_failed:g}) allows; {again}",
             1,
         )
 
@@ -617,7 +620,7 @@ def _power_of_files(settings: Settings) -> Power:
     from mia_batch.pipeline.corpora import open_corpora, with_windows
 
     if settings.stop_when_decided:
-        raise SettingsError("setting 'stop_when_decided' cannot be planned for yet; leave it out")
+        raise SettingsError("stop_when_decided= cannot be planned for yet; leave it out")
     settings = with_windows(settings)
     targets = open_corpora(settings).targets(settings)
     power = planned_power(targets, verdict_plan(settings, [settings.primary or "planned"]))

@@ -22,7 +22,7 @@ from mia_batch.cli.help import SettingOption
 from mia_batch.observer import Observer
 from mia_batch.places import place_of
 from mia_batch.recipes import recipe_field
-from mia_batch.settings import NO_YARDSTICK, PARTS, Mark, Settings
+from mia_batch.settings import NO_YARDSTICK, PARTS, Mark, Settings, spelled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -65,6 +65,11 @@ def column_options(*usual: str, **columns: str | None) -> Decorator:
         return command
 
     return add
+
+
+def as_typed(message: str) -> str:
+    """Name settings as on the command line, where a message has ``samples=``."""
+    return spelled(message, {name: f"--{name.replace('_', '-')}" for name in Settings.model_fields})
 
 
 def given(options: dict[str, Any]) -> dict[str, Any]:
@@ -240,7 +245,7 @@ _SECONDS_BETWEEN_LINES = 60.0
 _SECONDS_BEFORE_A_SPINNER = 1.0
 _SECONDS_OF_A_LOOK = 0.5
 _WIDTH_OF_ALL = 80
-_OF_TEXTS = ("log-probabilities", "embedding")
+_BY_TEXT = ("log-probabilities", "embedding")
 
 
 class ConsoleObserver(Observer):
@@ -264,7 +269,7 @@ class ConsoleObserver(Observer):
     def stage(self, sentence: str) -> None:
         with self._lock:
             self.ended()
-            self._say(sentence, markup=False)
+            self._say(as_typed(sentence), markup=False)
             self._stage_began = time.monotonic()
 
     def step(self, doing: str) -> None:
@@ -346,7 +351,7 @@ class ConsoleObserver(Observer):
     @property
     def _unit(self) -> str:
         """Name what is counted: of log-probabilities a text, or what is made of it, at a time."""
-        unit = "text" if self._what in _OF_TEXTS else "prompt"
+        unit = "text" if self._what in _BY_TEXT else "prompt"
         return unit if self._total == 1 else f"{unit}s"
 
     def _print_line(self) -> None:

@@ -16,6 +16,7 @@ from mia_batch.attacks.families import FAMILIES, family_of, members
 from mia_batch.cli.options import figure, limits, plain, table_of
 from mia_batch.cli.passages import passage_table
 from mia_batch.diagnostics.preflight import count_reasons
+from mia_batch.evidence.request import Budget, DecodeScope
 from mia_batch.kernels import pair_features
 from mia_batch.pipeline.finished import (
     REPORT,
@@ -120,12 +121,26 @@ def show_attack(attack: Attack, console: Console) -> None:
         "source": attack.source,
         "needs": needed,
         "asks": f"{asked} a text",
+        "costs": _decoding(attack),
         "reads": reads and f"{reads}; columns {', '.join(attack.columns)}",
         "null": f"where less than {attack.least:.0%} came back, or {attack.undefined}",
         "higher": "more likely a member",
         "formula": attack.formula or str(attack.expr),
     }
     _print_whole(table_of(rows=(fact for fact in facts.items() if fact[1])), console)
+
+
+def _decoding(attack: Attack) -> str:
+    """Say what decoding whole answers costs, beside answers cut to the true text's length."""
+    if not attack.whole_candidates:
+        return ""
+    most: dict[str, int] = {"max_length": 1024, "max_model_len": 1024}
+    scopes: tuple[DecodeScope, ...] = ("whole", "matched")
+    whole, cut = (10 * Budget(scope=each, **most).first(100, 100) for each in scopes)
+    return (
+        f"about {whole:,} tokens to decode for a text of 200 tokens (10 answers to 1,024 tokens "
+        f"each, prompt included); samia_matched_v1 about {cut:,}"
+    )
 
 
 def _about_family(attack: Attack) -> dict[str, str]:

@@ -121,7 +121,7 @@ _ALSO = {
     "text": ("input",),
     "member": ("is_member", "membership"),
     "label": ("labels",),
-    "document_id": ("doc_id",),
+    "document_id": ("doc_id", "id"),
 }
 """Further names by which a column is known to play a part."""
 _PAIR_ID = {"document_id": "pair_id"}

@@ -572,9 +572,7 @@ def stored_frequencies(
             for ids in tokenizer.encode(batch["text"].to_list()):
                 np.add.at(counts, np.asarray(ids, dtype=np.int64), 1)
         if not counts.any():
-            raise SettingsError(
-                "setting 'frequencies_from': the corpus has no text; give one that has"
-            )
+            raise SettingsError("frequencies_from: the corpus has no text; give one that has")
         counted = pl.DataFrame({"count": counts}).with_columns(tokenizer=pl.lit(tokenizer.digest))
         sink(counted, path, _Counts)
     table = scan(path, _Counts).collect()

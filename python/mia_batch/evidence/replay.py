@@ -31,6 +31,11 @@ from mia_batch.targets import Ordinals
 Key = Literal["target_id", "document_id", "prefix"]
 """Columns that name a recording's targets; the first one that it has is used."""
 
+_ALSO: dict[str, tuple[str, ...]] = {
+    "candidate": ("completion", "generation", "continuation", "output"),
+    "document_id": ("doc_id", "id"),
+}
+"""Further names by which a column is known to play a part."""
 _TEXTS = ("prompt", "finish_reason", "reason")
 _NUMBERS = ("sample_index", "n_tokens", "view_index", "point")
 
@@ -41,17 +46,18 @@ class RecordedColumns:
 
     raw: pl.Schema  # the columns as they are read
     candidate: str  # the column with the continuations
-    key: Key  # the column that names the target
+    key: Key  # what names the target
+    key_column: str  # and the column that has it
 
     @property
     def needed(self) -> list[str]:
-        used = {self.candidate, self.key, "view", *_TEXTS, *_NUMBERS}
+        used = {self.candidate, self.key_column, "view", *_TEXTS, *_NUMBERS}
         return [name for name in self.raw if name in used]
 
     @property
     def small(self) -> list[str]:
         """Those whose values can be wrong, and the key."""
-        names = (self.key, "view", *_NUMBERS, "finish_reason")
+        names = (self.key_column, "view", *_NUMBERS, "finish_reason")
         return [name for name in names if self.has(name)]
 
     def has(self, name: str) -> bool:
@@ -70,7 +76,7 @@ class RecordedColumns:
         if view is None:  # a point is a probe's; a prefix says itself what was asked
             view = pl.lit("probe" if self.has("point") else None)
         small = [
-            pl.col(self.key).cast(pl.String).alias("key"),
+            pl.col(self.key_column).cast(pl.String).alias("key"),
             view.cast(pl.String).alias("view"),
             index.cast(pl.UInt32, strict=False).alias("view_index"),
             self._or_null("sample_index", pl.UInt32()),
@@ -116,30 +122,39 @@ class RecordedColumns:
 def resolve(raw: pl.Schema, *, candidate: str, where: str) -> RecordedColumns:
     """Find the columns of a recording, or refuse them; ``candidate`` is the user's name."""
     present = ", ".join(map(repr, raw))
-    if candidate not in raw:
+    found = _column(raw, candidate)
+    if found is None:
         raise CorpusError(
             f"{where} has no column {candidate!r} with the continuations, only {present}; "
-            "name it as setting 'candidate_column'"
+            "name it as candidate_column="
         )
-    keys = [key for key in get_args(Key) if raw.get(key, pl.Null) != pl.Null]
+    keys = [(key, name) for key in get_args(Key) if (name := _column(raw, key)) is not None]
     if not keys:
         raise CorpusError(
             f"{where} names no targets; it must have a column 'target_id', 'document_id' or "
             f"'prefix', but has {present}"
         )
-    columns = RecordedColumns(raw=raw, candidate=candidate, key=keys[0])
+    key, column = next((pair for pair in keys if pair[0] == pair[1]), keys[0])
+    columns = RecordedColumns(raw=raw, candidate=found, key=key, key_column=column)
     for name in columns.needed:
         dtype = raw[name]
         is_text, is_whole = dtype in (pl.String, pl.Categorical, pl.Enum), dtype.is_integer()
         allowed, wanted = is_text, "strings"
         if name in _NUMBERS:
             allowed, wanted = is_whole or dtype.is_float(), "whole numbers"
-        elif name == "document_id":
+        elif columns.key == "document_id" and name == column:
             allowed, wanted = is_text or is_whole, "strings or integers"
         if not allowed and dtype != pl.Null:
             came = "nested JSON values" if dtype == pl.Object else f"type {dtype}"
             raise CorpusError(f"{where}: column {name!r} holds {came}; it must hold {wanted}")
     return columns
+
+
+def _column(raw: pl.Schema, part: str) -> str | None:
+    """Find the column of a part by its name, else by another."""
+    if part in raw and (part == "candidate" or raw[part] != pl.Null):
+        return part
+    return next((name for name in _ALSO.get(part, ()) if raw.get(name, pl.Null) != pl.Null), None)
 
 
 class TargetKeys:

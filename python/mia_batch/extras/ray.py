@@ -131,9 +131,7 @@ def _joined(address: str | None, n_cpus: int | None) -> Iterator[None]:
             )
         except Exception as error:  # of a dozen kinds
             where = f"the Ray cluster at {address!r}" if address else "Ray on this machine"
-            raise EngineError(
-                f"setting 'ray': {where} cannot be used: {reason_of(error)}"
-            ) from error
+            raise EngineError(f"ray: {where} cannot be used: {reason_of(error)}") from error
         from ray._private import worker
 
         if hasattr(worker, "print_to_stdstream"):  # pages about lost workers; it has no option

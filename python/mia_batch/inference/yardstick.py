@@ -40,7 +40,7 @@ def sort_levels(levels: Iterable[str]) -> list[str]:
         return sorted(named, key=float)
     except ValueError as error:
         raise CorpusError(
-            f"setting 'yardstick': column level holds {sorted(named)}; give numbers, such as how "
+            f"yardstick: column level holds {sorted(named)}; give numbers, such as how "
             f"often a text was copied, or {', '.join(map(repr, _LEVELS))}"
         ) from error
 

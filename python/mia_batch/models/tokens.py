@@ -74,7 +74,7 @@ class Tokenizer:
         from transformers import AutoTokenizer
 
         source, source_revision = tokenizer_source(model, revision)
-        named = f"setting {setting!r}: the tokenizer of {model!r}"
+        named = f"{setting}: the tokenizer of {model!r}"
         try:
             loaded = AutoTokenizer.from_pretrained(
                 source, revision=source_revision, trust_remote_code=False

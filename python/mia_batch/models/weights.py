@@ -49,7 +49,7 @@ def _shorten(line: str) -> str:
 
 
 def _refuse(reason: str) -> NoReturn:
-    raise SettingsError(f"setting 'model': {reason}")
+    raise SettingsError(f"model: {reason}")
 
 
 def config_of(model: str, revision: str | None) -> Any:  # noqa: ANN401 - a configuration of any model
@@ -480,7 +480,7 @@ def check_model(model: str, revision: str | None = None, asked: str = "logprobs"
     try:
         _check_checkpoint(adapter.base, adapter.base_revision, parts, asked)
     except SettingsError as error:
-        cause = str(error).removeprefix("setting 'model': ").rpartition(";")[0]
+        cause = str(error).removeprefix("model: ").rpartition(";")[0]
         _refuse(
             f"{named} cannot be used: {cause}; set base_model_name_or_path in its "
             "adapter_config.json to a checkpoint folder or a hub name"

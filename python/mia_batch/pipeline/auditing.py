@@ -147,7 +147,7 @@ def neighbours(audit: Audit) -> Iterator[tuple[str, object]]:
             yield _shown(name), stored
 
 
-def told_speeds(audit: Audit) -> tuple[dict[str, float], str]:
+def known_speeds(audit: Audit) -> tuple[dict[str, float], str]:
     """Return tokens a second by kind of evidence and model, as a run of this model measured them.
 
     With them comes where: this run comes first, then those next to it that had the same engine.
@@ -157,8 +157,8 @@ def told_speeds(audit: Audit) -> tuple[dict[str, float], str]:
         (name, run) for name, run in neighbours(audit) if _of(run, "evidence", "engine") == engine
     )
     for name, stored in chain([(str(audit.run.folder), asdict(audit.manifest))], others):
-        told = _of(stored, "times", "tokens_per_second")
-        speeds = told.items() if isinstance(told, dict) else ()
+        found = _of(stored, "times", "tokens_per_second")
+        speeds = found.items() if isinstance(found, dict) else ()
         if known := {
             key: each for key, each in speeds if isinstance(each, float) and 0 < each < inf
         }:
@@ -363,7 +363,7 @@ def audit(
     >>> mia_batch.audit("corpus.parquet", "models/llama", sampling={"samples": 0})
     Traceback (most recent call last):
     ...
-    mia_batch.errors.SettingsError: setting 'samples' is 0: input should be greater than or equal...
+    mia_batch.errors.SettingsError: samples= must be at least 1, not 0
     """
     given = {name: each for name, each in locals().items() if name not in ("observer", "unknown")}
     settings = flattened(given | unknown)
@@ -502,7 +502,7 @@ def rescore(
             for stage in stages:
                 if audit.rounds() is None and (short := stage.unscorable()):
                     raise SettingsError(
-                        f"setting 'attacks': {', '.join(short)} cannot be scored from what the run "
+                        f"attacks: {', '.join(short)} cannot be scored from what the run "
                         "has; give the run's own command with these attacks, which collects the "
                         "rest"
                     )
@@ -522,7 +522,7 @@ def _refuse_stored_code(stored: dict[str, Any], changed: Mapping[str, object]) -
     unknown = [name for name in wanted if isinstance(name, str) and not meant(name, names())]
     if path and unknown and not changed.get("attacks_from"):
         raise SettingsError(
-            f"setting 'attacks': {unknown[0]} may be defined in {path}, whose code is run only if "
+            f"attacks: {unknown[0]} may be defined in {path}, whose code is run only if "
             f"you name it; give --attacks-from {path} too, or other --attacks"
         )
 

@@ -61,12 +61,12 @@ def chosen_attacks(settings: Settings) -> list[Attack]:
         chosen += [attack for attack in combined if attack not in chosen]
         for attack in chosen:
             if (obstacle := next(_obstacles(attack, settings), None)) is not None:
-                raise SettingsError(f"setting 'attacks': {attack.name} {obstacle}")
+                raise SettingsError(f"attacks: {attack.name} {obstacle}")
     learned = [attack for attack in chosen if attack.evidence == "scores"]
     if learned and len(chosen) - len(learned) < _FEWEST_COMBINED:
         raise SettingsError(
-            f"setting 'attacks': {learned[0].name} is learned from the scores of others, and needs "
-            "two at least; name more, or leave 'attacks' out"
+            f"attacks: {learned[0].name} is learned from the scores of others, and needs "
+            "two at least; name more, or leave attacks= out"
         )
     return chosen
 
@@ -76,7 +76,7 @@ def _possible(kinds: tuple[str, ...], settings: Settings) -> list[Attack]:
     attacks = [get(name) for name in defaults(settings.preset, kinds)]
     if not attacks:
         raise SettingsError(
-            f"setting 'evidence': preset {settings.preset!r} has no attack on "
+            f"evidence: preset {settings.preset!r} has no attack on "
             f"{' and '.join(kinds)}; leave it out, or name attacks"
         )
     obstacles = [next(_obstacles(attack, settings), None) for attack in attacks]
@@ -85,7 +85,7 @@ def _possible(kinds: tuple[str, ...], settings: Settings) -> list[Attack]:
     left = {attack.kind for attack in possible}
     for attack, obstacle in pairs:
         if attack.kind not in left:
-            raise SettingsError(f"setting 'evidence': {attack.name} {obstacle}")
+            raise SettingsError(f"evidence: {attack.name} {obstacle}")
     return possible
 
 
@@ -104,33 +104,33 @@ def _refusals(settings: Settings, attacks: Sequence[Attack]) -> Iterator[str]:
     engine = settings.engine
     if settings.shard is not None and making:
         yield (
-            f"setting 'shard' cannot be used with {making[0]}: reference models are made by "
+            f"shard= cannot be used with {making[0]}: reference models are made by "
             "one process; run without --shard, with --workers where several engines are to answer"
         )
     continued = any(CONTINUATION in attack.reads_of("samples") for attack in attacks)
     if settings.controls and not (continued or settings.extract):
         yield (
-            "setting 'controls' is about passages that come out, and these attacks ask for none; "
-            "add 'extract', or take preset 'matched'"
+            "controls= is about passages that come out, and these attacks ask for none; "
+            "add extract=, or take preset 'matched'"
         )
     executor = settings.executor
     if executor and (engine == "openai" or (engine == "replay" and settings.workers)):
         yield (
-            "settings 'ray' and 'workers' are about engines that are started, and engine "
+            "ray= and workers= are about engines that are started, and engine "
             f"{engine!r} is not started; leave them out"
         )
     elif executor and (reason := extra("executors", executor).obstacle()) is not None:
-        yield f"settings 'ray' and 'workers' need Ray: {reason}"
+        yield f"ray= and workers= need Ray: {reason}"
     if not settings.stop_when_decided:
         return
     if learning := learned + making:
         yield (
-            f"setting 'stop_when_decided' cannot be used with {learning[0]}, which learns "
+            f"stop_when_decided= cannot be used with {learning[0]}, which learns "
             "from the answers about all texts; leave one of the two out"
         )
     if settings.shard is not None:
         yield (
-            "setting 'stop_when_decided' cannot be used with 'shard': what is asked depends on the "
+            "stop_when_decided= cannot be used with shard: what is asked depends on the "
             "answers about all texts; run without --shard"
         )
 
@@ -146,11 +146,11 @@ def _obstacles(attack: Attack, settings: Settings) -> Iterator[str]:
         given = {attack.evidence, attack.kind}.intersection(kinds)
         if not given or (attack.logprobs and "logprobs" not in kinds):
             needed = attack.kind if not given else "logprobs"
-            yield f"needs evidence {needed!r}, but setting 'evidence' is {settings.evidence!r}"
+            yield f"needs evidence {needed!r}, but evidence= is {settings.evidence!r}"
     for wanted in attack.settings:
         names = wanted.split("|")
         if all(getattr(settings, name) is None for name in names):
-            yield f"needs setting {' or '.join(map(repr, names))}"
+            yield f"needs {' or '.join(f'{name}=' for name in names)}"
     if "similarity" in attack.columns and (reason := why_no_similarity()) is not None:
         yield f"cannot be computed: {reason}"
     if settings.engine == "replay" and attack.reads_of("logprobs"):
@@ -163,7 +163,7 @@ def _obstacles(attack: Attack, settings: Settings) -> Iterator[str]:
     if settings.engine == "openai" and "token_ids" in attack.columns:
         yield "needs token ids, which no endpoint gives"
     if settings.engine == "openai" and at_points and settings.tokenizer is None:
-        yield "needs setting 'tokenizer' at an endpoint: without it nobody knows the true token"
+        yield "needs tokenizer= at an endpoint: without it nobody knows the true token"
     if attack.reads_of("logprobs") and settings.engine != "auto":
         reason = why_not(settings.engine, "logprobs", engine_abilities([attack]))
         if reason is not None:
@@ -192,7 +192,7 @@ def verdict_plan(settings: Settings, attacks: Sequence[str]) -> VerdictPlan:
     primary = settings.primary or next((name for name in likely if name in attacks), attacks[0])
     if primary not in attacks:
         raise SettingsError(
-            f"setting 'primary' is {primary!r}, which is not computed; name it in 'attacks' too"
+            f"primary= is {primary!r}, which is not computed; name it in attacks= too"
         )
     same = settings.model_dump(include={field.name for field in fields(VerdictPlan)} - {"primary"})
     same |= {"adjustment": "e-bh"} if settings.stop_when_decided else {}
@@ -301,8 +301,8 @@ class Audit:
         sets = read_comparison_sets(self.target_table())
         if not (sets.targets.size and sets.nulls.size):
             raise SettingsError(
-                "setting 'stop_when_decided' compares groups with others that are known to be "
-                "outside the training data; give 'non_members'"
+                "stop_when_decided= compares groups with others that are known to be "
+                "outside the training data; give non_members="
             )
         return RoundsTest(sets, self.plan)
 
@@ -422,9 +422,8 @@ class Audit:
                 asked = "fills" if model == "masked" else "logprobs"
                 digest = self.identity(name, revision, asked).digest
             except SettingsError as error:
-                raise SettingsError(
-                    str(error).replace("setting 'model'", f"setting {setting!r}")
-                ) from error
+                said = str(error).removeprefix("model: ")
+                raise SettingsError(f"{setting}: {said}") from error
         return {"name": name, "revision": revision, "digest": digest}
 
     def identity(self, name: str, revision: str | None, asked: str = "logprobs") -> ModelIdentity:

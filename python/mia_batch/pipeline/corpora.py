@@ -154,7 +154,7 @@ def with_files(settings: Mapping[str, Any]) -> dict[str, Any]:
         given["out"] = given.get("out") or Path("runs", f"table-{digest}-{model}")
         if is_url(given["out"]):
             raise SettingsError(
-                f"setting {name!r} is no file, and a run in an object store needs one; write it"
+                f"{name}= is no file, and a run in an object store needs one; write it"
             )
         Path(given["out"]).mkdir(parents=True, exist_ok=True)
         path = Path(given["out"], f"{name}.parquet")
@@ -169,24 +169,22 @@ def with_files(settings: Mapping[str, Any]) -> dict[str, Any]:
 def _as_table(name: str, value: Any) -> pl.DataFrame:  # noqa: ANN401 - whatever the user has
     if isinstance(value, list | tuple) and all(isinstance(each, str) for each in value):
         if value and all(len(each) < _LONGEST_PATH and Path(each).is_file() for each in value):
-            raise SettingsError(
-                f"setting {name!r} is a list of files; give their folder, or a glob"
-            )
+            raise SettingsError(f"{name}= is a list of files; give their folder, or a glob")
         value = {"text": list(value)}
     try:
         table = value.collect() if isinstance(value, pl.LazyFrame) else pl.DataFrame(value)
     except ImportError as error:
         raise SettingsError(
-            f"setting {name!r} is a {type(value).__name__}, which this Python cannot read "
+            f"{name}= is a {type(value).__name__}, which this Python cannot read "
             f"({error}); run `pip install pyarrow`, or write the table to a file and give its path"
         ) from error
     except (TypeError, ValueError, pl.exceptions.PolarsError) as error:
         raise SettingsError(
-            f"setting {name!r} is a {type(value).__name__}, which is no table of texts; give a "
+            f"{name}= is a {type(value).__name__}, which is no table of texts; give a "
             "path, a list of texts, or a table with a column of texts"
         ) from error
     if table.is_empty():
-        raise CorpusError(f"setting {name!r} has no rows; give at least one text")
+        raise CorpusError(f"{name}= has no rows; give at least one text")
     return table
 
 
@@ -250,7 +248,7 @@ def open_corpora(settings: Settings) -> Corpora:
         for wrong, rows, what in (no_text, _FAULTS[role]):
             n = sets[role].documents.select(wrong.sum()).collect(engine="streaming").item()
             if n:
-                raise CorpusError(f"setting {setting!r}: {n:,} {rows} of {path} {what}")
+                raise CorpusError(f"{setting}: {n:,} {rows} of {path} {what}")
     if "yardstick" in sets:
         levels = sets["yardstick"].documents.select(pl.col("group").unique())
         sort_levels(levels.collect(engine="streaming")["group"])
@@ -276,11 +274,11 @@ def _check_slices(columns: tuple[str, ...], corpora: Corpora) -> None:
     for column in columns:
         if column not in schema:
             raise SettingsError(
-                f"setting 'slice_by': the input has no column {column!r}, only {', '.join(schema)}"
+                f"slice_by: the input has no column {column!r}, only {', '.join(schema)}"
             )
         if schema[column].is_nested() or schema[column] == pl.Binary:
             raise SettingsError(
-                f"setting 'slice_by': column {column!r} holds {schema[column]}, which makes no "
+                f"slice_by: column {column!r} holds {schema[column]}, which makes no "
                 "slices; name a column of strings, numbers, dates or booleans"
             )
     if columns:
@@ -296,7 +294,7 @@ def _open_yardstick(path: str, columns: ColumnNames, how: Mapping[str, Any]) -> 
     wanted = ColumnNames() if own else replace(columns, member=None, label=None, group=None)
     corpus = read_documents(_CLASSICS if own else path, wanted, **({} if own else how))
     if "level" not in corpus.documents.collect_schema():
-        raise CorpusError(f"setting 'yardstick': {path} has no column level; give each text one")
+        raise CorpusError(f"yardstick: {path} has no column level; give each text one")
     level, unknown = pl.col("level").cast(pl.String), pl.lit(None, pl.Boolean)
     return replace(corpus, documents=corpus.documents.with_columns(group=level, member=unknown))
 

@@ -146,7 +146,7 @@ def root_of(digests: Mapping[str, str]) -> str:
 
 
 def record_inputs(audit: Audit) -> None:
-    """Record what scores are made from with the other inputs, and leave out what is none."""
+    """Record what scores are made from with the other inputs, and leave out what is no input."""
     manifest, settings = audit.manifest, audit.settings
     for setting, name in _SCORED_WITH.items():
         if (given := getattr(settings, setting)) is not None:

@@ -279,7 +279,7 @@ def _rests_on(run: Run, attack: str, *, borrowed_rarity: bool) -> dict[str, Any]
     manifest = run.manifest
     known = get(attack) if attack in names() else None
     evidence = {
-        f"setting {name!r}": value
+        f"{name}=": value
         for name, value in manifest.evidence.items()
         if name not in _MODEL_SETTINGS
     }
@@ -301,7 +301,7 @@ def _rests_on(run: Run, attack: str, *, borrowed_rarity: bool) -> dict[str, Any]
     weighed = known is None or not columns.isdisjoint(known.columns)
     if borrowed_rarity and "rarity" in manifest.made and weighed:
         table = manifest.made["rarity"].get("from") or digest(run.path("rarity"))
-        evidence["the SHA-256 of the rarity table (setting 'rarity_from')"] = table
+        evidence["the SHA-256 of the rarity table (rarity_from=)"] = table
     return evidence
 
 

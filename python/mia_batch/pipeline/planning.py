@@ -7,6 +7,7 @@ import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from errno import EACCES, ENOTDIR
 from math import ceil
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,15 +19,15 @@ from mia_batch.inference.findings import earlier_findings
 from mia_batch.observer import Observer
 from mia_batch.pipeline.auditing import (
     earlier_runs,
+    known_speeds,
     stages_of,
     take_up,
     texts_of,
-    told_speeds,
     windows_of,
 )
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.custody import files_of
-from mia_batch.pipeline.run import Run, reading, unwritable
+from mia_batch.pipeline.run import HELD, UNWRITABLE, Run, reading
 from mia_batch.pipeline.stages import Stage, damage_set_aside
 from mia_batch.pipeline.stages.asking import EvidenceStage
 from mia_batch.places import fetched
@@ -82,7 +83,7 @@ def plan(
     yield from (("note", sentence) for sentence in audit.corpora.notes())
     earlier = earlier_findings(earlier_runs(audit, texts_of(audit)))
     yield from (("earlier runs", sentence) for sentence in earlier_sentences(earlier))
-    speeds, where = told_speeds(audit)
+    speeds, where = known_speeds(audit)
     with _copied(audit) as stages:
         yield from _left(audit, stages, notes)
     asked = [stage for stage in stages if isinstance(stage, EvidenceStage)]
@@ -110,8 +111,10 @@ def _left(audit: Audit, stages: Sequence[Stage], notes: _Notes) -> Iterator[tupl
         said = (sentence for sentence in notes.taken() if not sentence.startswith(known))
         yield from ((named, sentence) for sentence in said)
     notes.step("looking at what is to be asked")
+    stages[2].foresee()  # of prompts
     for stage in stages:
         stage.check()
+    for stage in stages:
         stage.foresee()
     if (test := audit.rounds()) is not None:
         audit.among = test.may_be_asked(-1)
@@ -127,9 +130,10 @@ def _check_folder(audit: Audit) -> None:
     folder = audit.run.folder
     there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
-        raise RunFolderError(unwritable(folder, "Permission denied"))
+        why = EACCES if there.is_dir() else ENOTDIR
+        raise RunFolderError(UNWRITABLE.format(folder, os.strerror(why)))
     if audit.shard is None:
-        with reading(folder):
+        with reading(folder, HELD):
             pass
 
 

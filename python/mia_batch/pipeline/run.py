@@ -204,6 +204,8 @@ def versions() -> dict[str, str | None]:
 
 _LOCK, _SHARD_LOCKS = ".lock", ".shard-*.lock"
 _NAMES = re.compile(r"\.lock|\.shard-(\d+)-of-(\d+)\.lock")
+HELD = "{} is held by another live run; wait for it, or choose another --out"
+UNWRITABLE = "{} cannot be written ({}); choose another --out"
 _SECONDS_OF_A_LOOK = 1.0
 """For which a lock is held by who only stores a manifest, or looks who is at work."""
 
@@ -213,15 +215,15 @@ def is_lock(name: str) -> bool:
 
 
 @contextmanager
-def reading(folder: Path) -> Iterator[None]:
+def reading(
+    folder: Path, refusal: str = "{} is held by a live run, so it has no root; wait for it"
+) -> Iterator[None]:
     """Keep a folder as it is; raises `RunFolderError` if a live run or shard holds it."""
     with ExitStack() as closing:
         with suppress(OSError):  # where there is no lock, nobody has held the folder
             stream = closing.enter_context((folder / _LOCK).open("rb"))
             if not _shares(stream) or others_at_work(folder):
-                raise RunFolderError(
-                    f"{folder} is held by a live run, so it has no root; wait for it"
-                )
+                raise RunFolderError(refusal.format(folder))
         yield
 
 
@@ -254,20 +256,12 @@ def _wait_for(turn: FileLock, folder: Path, say: Callable[[str], None]) -> None:
             turn.acquire(timeout=_SECONDS_OF_A_LOOK)
         except Timeout:
             if not (others := others_at_work(folder)):
-                raise RunFolderError(_refusal(folder)) from None
+                raise RunFolderError(HELD.format(folder)) from None
             if not said:
                 say(f"waiting for what all shards need, which {_named(others)} makes")
             said = True
         else:
             return
-
-
-def _refusal(folder: Path) -> str:
-    return f"{folder} is held by another live run; wait for it, or choose another --out"
-
-
-def unwritable(folder: Path, why: str) -> str:
-    return f"{folder} cannot be written ({why}); choose another --out"
 
 
 def _named(shards: list[Shard]) -> str:
@@ -437,7 +431,7 @@ class Run:
             with self._made():
                 self._lock(FileLock(self.folder / _LOCK, timeout=0), closing)
                 if others_at_work(self.folder):
-                    raise RunFolderError(_refusal(self.folder))
+                    raise RunFolderError(HELD.format(self.folder))
                 for path in self.folder.glob(_SHARD_LOCKS):  # of shards that have ended
                     path.unlink()
                 for folder in self._folders:
@@ -472,7 +466,7 @@ class Run:
         try:
             lock.acquire()
         except Timeout:
-            raise RunFolderError(_refusal(self.folder)) from None
+            raise RunFolderError(HELD.format(self.folder)) from None
         closing.callback(lock.release)
 
     @property
@@ -486,7 +480,7 @@ class Run:
                 folder.mkdir(parents=True, exist_ok=True)
             yield
         except OSError as error:
-            raise RunFolderError(unwritable(self.folder, str(error.strerror))) from None
+            raise RunFolderError(UNWRITABLE.format(self.folder, error.strerror)) from None
 
 
 # When a run was made: wall times of its stages, and of what was asked of models.

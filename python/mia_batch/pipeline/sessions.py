@@ -52,7 +52,7 @@ def findings(settings: Settings, found: Capabilities, *, drawn: bool) -> Iterato
     context = f"context {known:,} tokens" if known else "context unknown"
     yield f"{settings.base_url} serves {settings.model}, {context}"
     if found.serves is not None:
-        yield f"its answers say that {found.serves} wrote them: check setting 'model'"
+        yield f"its answers say that {found.serves} wrote them: check model="
     if found.named_token == "honoured":
         yield "it honours 'logprob_token_ids': log-probabilities are exact"
     elif found.named_token is not None:
@@ -122,6 +122,7 @@ def _here(
 # Sessions: an opened model or endpoint, ready to work on blocks.
 
 _UNSTATED_CONTEXT = 131_072  # endpoints that do not state theirs refuse what is too long
+_PROBED = "some twenty small requests of each probe come on top"
 _TIMED = ("sampling", "log-probabilities")
 _SECONDS_TO_TELL_SPEED = 10.0  # less is mostly the beginning and the end
 _MOST_ATTEMPTS = 3  # at a candidate of an endpoint; each is paid for
@@ -226,7 +227,7 @@ def chosen_endpoint(audit: Audit, kind: EvidenceKind) -> tuple[ClientSettings, T
     settings = audit.settings
     if kind == "logprobs" and settings.long_texts == "stride":
         raise SettingsError(
-            "setting 'long_texts': an endpoint cannot be asked in strides; leave it at 'refuse'"
+            "long_texts: an endpoint cannot be asked in strides; leave it at 'refuse'"
         )
     endpoint, tokenizer = endpoint_settings(settings), endpoint_tokenizer(settings)
     audit.agree({"tokenizer": tokenizer.digest if tokenizer else None}, "target")
@@ -406,11 +407,11 @@ def spent_sentence(audit: Audit) -> str | None:
         return None
     with Journal(journal) as answers:
         spent = answers.spent()
-    cost = money(endpoint_settings(settings), spent)
+    cost, more = money(endpoint_settings(settings), spent), _PROBED
     if cost is None:
-        return f"spent {spent.given:,} prompt tokens and {spent.drawn:,} output tokens"
+        return f"spent {spent.given:,} prompt tokens and {spent.drawn:,} output tokens ({more})"
     limit = "" if settings.max_cost is None else f" of at most {settings.max_cost:,.2f}"
-    return f"spent {amount(settings, cost)}{limit} (prices as given)"
+    return f"spent {amount(settings, cost)}{limit} (prices as given; {more})"
 
 
 def _draws(audit: Audit) -> bool:

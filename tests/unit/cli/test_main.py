@@ -174,6 +174,10 @@ def test_an_attack_is_shown_with_formula_source_and_needs():
     assert shown["family"].strip() == "min-k, which stands for min_k_20_v1"
     assert "2310.16789" in shown["source"]
     assert "no token of the text has a log-probability" in shown["null"]
+    _, out, _ = run("attacks", "samia_v1")
+    said = " ".join(out.split())
+    assert "costs about 9,240 tokens to decode for a text of 200 tokens" in said
+    assert "samia_matched_v1 about 1,330" in said
 
 
 MINE = """
@@ -219,9 +223,9 @@ def test_a_dry_run_shows_settings_targets_and_budget_and_writes_nothing(checkpoi
     assert (code, err) == (0, "")
     facts = dict(line.split(None, 1) for line in out.splitlines() if len(line.split()) > 1)
     assert facts["samples"].strip() == "8"
-    assert facts["prefix_ratio"].strip() == "0.5"
     assert facts["targets"].strip() == "3"
-    assert not {"stride", "engine_arg", "attack"} & set(facts)
+    assert facts["--preset"].strip() == "matched"
+    assert not {"--stride", "--prefix-ratio", "attack"} & set(facts)
     assert [path.name for path in tmp_path.iterdir()] == ["corpus.parquet"]
 
 
@@ -245,17 +249,17 @@ DAMAGED = "--input {corpus} --model {damaged}"
     ("arguments", "message"),
     [
         ("--input none.parquet --model nowhere/at/all", "none.parquet"),
-        ("--input {corpus} --model nowhere/at/all", "setting 'model'"),
-        ("--input {corpus}", "setting 'model' is missing"),
-        (f"{GIVEN} --samples 0", "setting 'samples' is"),
-        (f"{GIVEN} --engine x", "setting 'engine' is 'x'"),
-        (f"{GIVEN} --out {{corpus}}", "setting 'out'"),
+        ("--input {corpus} --model nowhere/at/all", "--model: 'nowhere/at/all' "),
+        ("--input {corpus}", "--model is missing"),
+        (f"{GIVEN} --samples 0", "--samples must be at least 1, not '0'"),
+        (f"{GIVEN} --engine x", "--engine is 'x'"),
+        (f"{GIVEN} --out {{corpus}}", "--out is '"),
         (f"{GIVEN} --attacks x_v1", "no attack 'x_v1'"),
         (f"{GIVEN} --config no.toml", "no file no.toml"),
         (f"{DAMAGED} --dry-run", "lack lm_head.weight"),
         (f"{DAMAGED} --engine vllm", "lack lm_head.weight"),
         (f"{DAMAGED} --engine transformers", "lack lm_head.weight"),
-        ("--input {corpus} --model {foreign} --dry-run", "is of another model: it"),
+        ("--input {corpus} --model {foreign}", "is of another model: it"),
         ("--input {corpus} --model {masked} --engine vllm", "is a masked model"),
         ("attacks samia_v", "no attack 'samia_v'; did you mean samia_v1"),
         ("attacks min_kk", "did you mean the family min-k (min_k_5_v1 ... min_k_60_v1)?"),
@@ -341,7 +345,7 @@ def test_unlabelled_input_shows_the_highest_scores_and_a_folder_that_is_held_exi
 ):
     code, out, err, folder = small_cli_run
     assert code == 0, err
-    assert "highest probe_leading_rarity_v1" in out
+    assert "strongest passages by probe_leading_rarity_v1" in out
     assert "[red]markup[/red] \ufffd[2Jclear" in out
     assert "1 text without a score: " in out
     assert "sampling: 24 of 24 prompts" in err
@@ -366,7 +370,7 @@ def test_more_failures_than_allowed_make_the_exit_code_1(tmp_path):
     assert (status, enough, again) == (1, 0, 0)
     assert "1 text without samples: the endpoint refused the request: status 400" in shown
     assert said.splitlines()[-1] == (
-        "mia-batch: 1 of 6 targets have failed samples, more than setting 'max_failed' (0.05) "
+        "mia-batch: 1 of 6 targets have failed samples, more than --max-failed (0.05) "
         "allows; the same command with --retry-failed tries them again"
     )
     assert "without samples" not in mended

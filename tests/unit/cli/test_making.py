@@ -113,7 +113,7 @@ PLAN = ["plan", "--asked", "9", "--members"]
         ([*PLAN, "3", "--effect", "1", "--auc", "0.8"], "give either"),
         ([*PLAN, "3", "--auc", "1"], "is not in the range"),
         ([*PLAN, "10", "--auc", "0.9"], "10 members cannot be among 9"),
-        (["plan", "--members", "1", "--effect", "1"], "setting 'input' is missing: give --input"),
+        (["plan", "--members", "1", "--effect", "1"], "--input is missing; give it"),
         ([*PLAN, "1", "--input", "x", "--effect", "1"], "give either"),
         ([*PLAN, "3", "--effect", "1", "--comparison", "9,x"], "'9,x'"),
         ([*BUILD, "32,"], "no list of whole numbers"),

@@ -118,7 +118,9 @@ def test_lists_of_numbers_are_shown_among_the_settings():
     settings = load_settings({"input": "x", "model": "m", "length_edges": "50,100"})
     with console.capture() as capture:
         show_plan([("engine", "vllm")], settings, console)
-    assert ["length_edges", "50,", "100"] in map(str.split, capture.get().splitlines())
+    shown = [*map(str.split, capture.get().splitlines())]
+    assert ["--length-edges", "50,100"] in shown
+    assert not [line for line in shown if "--seed" in line]  # which has its default
 
 
 BOTH = [
@@ -146,3 +148,36 @@ def test_each_of_several_workers_has_a_line_on_a_terminal(workers, terminal, lin
     rows = [" ".join(line.split()) for line in said.splitlines()]
     assert {row for row in rows if row.startswith("worker ")} == lines
     assert ("worker" in said) == bool(lines)
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_what_is_being_done_is_shown_and_said_once_a_minute(terminal, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("mia_batch.cli.options.time.monotonic", lambda: now[0])
+    file = io.StringIO()
+    observer = ConsoleObserver(Console(file=file, force_terminal=terminal, width=100))
+    observer.stage("4 texts")
+    observer.step("cutting [the] texts")
+    for second in range(1, 150):
+        now[0] = float(second)
+        observer.still()
+    observer.ended()
+    said = file.getvalue()
+    lines = ["still cutting [the] texts, 0:01:00", "still cutting [the] texts, 0:02:00"]
+    assert [line for line in said.splitlines() if line.startswith("still")] == (
+        [] if terminal else lines
+    )
+    assert ("cutting [the] texts, 0:02:29" in said) == terminal
+    assert "took 149.0 s" in said
+
+
+@pytest.mark.parametrize(
+    ("what", "total", "counted"),
+    [("sampling", 1, "1 of 1 prompt,"), ("log-probabilities", 2, "1 of 2 texts,")],
+)
+def test_what_is_counted_has_its_name_in_the_right_number(what, total, counted):
+    file = io.StringIO()
+    observer = ConsoleObserver(Console(file=file, width=100))
+    with observer.progress(what, done=0, left=total):
+        observer.worked(1, 10)
+    assert f"{what}: {counted} " in file.getvalue()

@@ -177,6 +177,20 @@ FORMS = {
 }
 
 
+@pytest.mark.parametrize(
+    ("columns", "key", "named", "candidate"),
+    [
+        (("id", "completion", "model"), "document_id", "id", "completion"),
+        (("id", "prefix", "generation"), "prefix", "prefix", "generation"),
+        (("doc_id", "output", "candidate"), "document_id", "doc_id", "candidate"),
+    ],
+)
+def test_columns_of_recordings_that_others_made_are_known(columns, key, named, candidate):
+    raw = pl.Schema(dict.fromkeys(columns, pl.String()))
+    found = module.resolve(raw, candidate="candidate", where="made.jsonl")
+    assert (found.key, found.key_column, found.candidate) == (key, named, candidate)
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_other_forms_of_the_same_rows(form, expected, recorded, replay, monkeypatch):
     monkeypatch.setattr(module, "_HELD_ROWS", 50)
@@ -346,7 +360,7 @@ ROW = '{"target_id": "a", "candidate": "b"'
         ("cut.jsonl", '{"target_id": "a", "cand', "not valid JSON"),
         ("lone.jsonl", '{"target_id": "a", "candidate": "\\ud800"}', "not valid JSON"),
         ("other.jsonl", '{"target_id": "a", "text": "b"}', "no column 'candidate'.*'text'"),
-        ("unnamed.jsonl", '{"id": "a", "candidate": "b"}', "names no targets.*'id', 'candidate'"),
+        ("unnamed.jsonl", '{"of": "a", "candidate": "b"}', "names no targets.*'of', 'candidate'"),
         ("null.jsonl", '{"target_id": null, "candidate": "b"}', "names no targets"),
         ("number.jsonl", '{"target_id": 1, "candidate": "b"}', "'target_id' holds type Int64"),
         ("list.jsonl", '{"target_id": "a", "candidate": ["b"]}', "holds nested JSON values"),

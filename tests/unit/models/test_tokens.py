@@ -161,7 +161,7 @@ def test_a_tokenizer_that_is_not_there_or_broken_is_named(tmp_path, content):
     if content is not None:
         save_tokenizer(byte_level_tokenizer(), tmp_path)
         (tmp_path / "tokenizer.json").write_text(content)
-    with pytest.raises(SettingsError, match=r"^setting 'model': the tokenizer of '.*' cannot be l"):
+    with pytest.raises(SettingsError, match=r"^model: the tokenizer of '.*' cannot be l"):
         Tokenizer.load(str(tmp_path))
 
 
@@ -181,7 +181,7 @@ def test_a_tokenizer_that_is_not_there_or_broken_is_named(tmp_path, content):
 def test_a_tokenizer_of_another_model_is_refused(checkpoint, tmp_path, described, words):
     folder = change(shutil.copytree(checkpoint, tmp_path / "model"), lambda own: own, **described)
     if words is not None:
-        named = f"'model': the tokenizer of '{folder}' is of another model"
+        named = f"model: the tokenizer of '{folder}' is of another model"
         with pytest.raises(SettingsError, match=f"{named}: it {words}; save the model's own"):
             Tokenizer.load(str(folder))
         return

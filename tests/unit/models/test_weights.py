@@ -61,7 +61,7 @@ def same(own):
 
 
 def refuses(folder, words, check=check_model):
-    with pytest.raises(SettingsError, match=f"^setting 'model': .*{words}"):
+    with pytest.raises(SettingsError, match=f"^model: .*{words}"):
         check(str(folder))
 
 
@@ -395,7 +395,7 @@ HTTP: Any = {"response": SimpleNamespace(headers={}, request=None)}
         (errors.RepositoryNotFoundError("no", **HTTP), "neither a folder here nor on the hub"),
         (
             errors.RevisionNotFoundError("no", **HTTP),
-            "no revision 'main2'; check the setting 'revision'",
+            "no revision 'main2'; check the revision=",
         ),
         (errors.OfflineModeIsEnabled("no"), "the hub cannot be reached"),
         (ConnectionError("no"), "the hub cannot be reached"),

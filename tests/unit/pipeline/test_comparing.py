@@ -149,7 +149,7 @@ def test_an_attack_that_a_run_misses_is_refused(runs, tmp_path):
             {},
             {"top_k": 40, "samples": 2},
             [
-                "are not comparable: setting 'top_k' is 50 in the first and 40",
+                "are not comparable: top_k= is 50 in the first and 40",
                 "the number of samples (view 'continuation') is 1 in the first and 2",
             ],
         ),
@@ -180,7 +180,7 @@ def test_rarity_of_another_run_is_refused_unless_both_use_it(runs, tmp_path):
     )
     assert mia_batch.compare([before, tmp_path / "borrowed"]).height == 2 + 1 + 2
     assert mia_batch.compare([before, after]).height == 2 + 1 + 2
-    assert "(setting 'rarity_from') is" in refused(after, tmp_path / "borrowed")
+    assert "(rarity_from=) is" in refused(after, tmp_path / "borrowed")
 
 
 def test_an_unfinished_run_is_refused(runs, tmp_path):

@@ -101,7 +101,7 @@ def test_columns_of_another_type_are_null_in_reference_sets(asked, tmp_path):
 )
 def test_reference_sets_that_do_not_fit_are_refused(asked, tmp_path, setting, columns, message):
     path = written(tmp_path, pl.DataFrame({"text": ["d e", "f g"]} | columns), "others")
-    with pytest.raises(CorpusError, match=f"setting '{setting}': {message}"):
+    with pytest.raises(CorpusError, match=f"{setting}: {message}"):
         opened(asked, **{setting: path})
 
 
@@ -232,10 +232,10 @@ def test_texts_of_python_name_the_run_by_what_they_are_and_a_path_object_is_a_pa
 @pytest.mark.parametrize(
     ("texts", "said"),
     [
-        ([], "setting 'input' has no rows; give at least one text"),
-        (pl.DataFrame({"text": []}), "setting 'input' has no rows; give at least one text"),
-        (["a.txt", "b.txt"], "setting 'input' is a list of files; give their folder, or a glob"),
-        (7, "setting 'input' is a int, which is no table of texts"),
+        ([], "input= has no rows; give at least one text"),
+        (pl.DataFrame({"text": []}), "input= has no rows; give at least one text"),
+        (["a.txt", "b.txt"], "input= is a list of files; give their folder, or a glob"),
+        (7, "input= is a int, which is no table of texts"),
     ],
 )
 def test_what_is_no_table_of_texts_is_refused(tmp_path, monkeypatch, texts, said):

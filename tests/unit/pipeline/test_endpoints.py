@@ -12,7 +12,9 @@ import pytest
 
 from mia_batch.errors import EngineError, SettingsError
 from mia_batch.evidence.endpoint import CHAT_INSTRUCTION
+from mia_batch.pipeline import plan
 from mia_batch.prompts import LABELS
+from mia_batch.settings import load_settings
 from tests.hostile_server import Asked, HostileServer, Reply, Script, TinyModel, failure
 from tests.next_token_server import BY_ID, NAMED, NextTokenModel
 from tests.runs import audit, documents, found, planned, written
@@ -78,9 +80,11 @@ def test_a_short_candidate_is_asked_for_again_only_where_the_endpoint_repeats_it
 def test_the_cost_is_said_before_the_first_request(request_for):
     listener = Listener()
     with HostileServer(TinyModel()) as server:
-        settings = request_for(server, **MATCHED, **PRICES)
+        money = PRICES | {"currency": "EUR", "max_cost": 100.0}
+        settings = request_for(server, **MATCHED, **money)
         foreseen = planned(settings)
         run = audit(observer=listener, **settings)
+        asked = server.asked
         left = planned(settings)
     said = dict(line.partition(": ")[::2] for line in listener.sentences)
     costs = [at for at, line in enumerate(listener.sentences) if "cost" in line]
@@ -90,6 +94,16 @@ def test_the_cost_is_said_before_the_first_request(request_for):
     for name, attempts in {"at most, first attempts": 1, "at most, all attempts": 3}.items():
         assert said[name] == foreseen[name]
         assert said[name].startswith(f"{attempts * prompt_tokens:,} prompt tokens, ")
+    drawn = 6 * sum(each.fields.get("n", 1) for each in asked)
+    paid = 1000 * sum(len(each.prompt.split()) for each in asked) + 10_000 * drawn
+    assert listener.sentences[-1] == (
+        f"spent EUR {paid / 1e6:.2f} of at most 100.00 (prices as given; "
+        "some twenty small requests of each probe come on top)"
+    )
+    assert foreseen["time"].startswith("unknown for samples of target: give --tokens-per-second")
+    assert dict(plan(load_settings(settings | {"out": None}), speed=1.0))["time"].startswith(
+        "about "
+    )
     assert said["prompts"] == "6"
     assert foreseen["requests"] == "6 to 54"
     assert (left["prompts"], left["samples"]) == ("0", "0")
@@ -100,7 +114,7 @@ def test_the_cost_is_said_before_the_first_request(request_for):
 def test_the_limit_of_cost_stops_before_it_is_passed_and_no_answer_is_paid_for_twice(request_for):
     with HostileServer(TinyModel()) as server:
         settings = request_for(server, **FREE_IN, probes=4)
-        with pytest.raises(EngineError, match=r"'max_cost' is 150.* higher"):
+        with pytest.raises(EngineError, match=r"max_cost= is 150.* higher"):
             audit(**settings, max_cost=150.0)
         first = len(server.asked)
         assert first > 0

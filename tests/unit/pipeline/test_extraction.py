@@ -164,8 +164,8 @@ def test_what_is_refused_or_foreseen(walk_settings, settings, tmp_path):
     with HostileServer(TinyModel()) as server:
         address = {"base_url": server.url}
         for asked, changed, message in (
-            (walk_settings, unnamed, "'extract' needs documents with names; add a col"),
-            (settings, {"preset": "default"}, "'controls' is about passages that come out, and"),
+            (walk_settings, unnamed, "extract= needs documents with names; add a col"),
+            (settings, {"preset": "default"}, "controls= is about passages that come out, and"),
         ):
             with pytest.raises(SettingsError, match=message):
                 runs.audit(**asked | address | changed)

@@ -174,7 +174,7 @@ def test_by_default_variation_is_not_computed_without_its_reference_model():
 def test_noise_is_asked_only_of_engines_that_can_add_it():
     attack = "spv_embedding_uncalibrated_v1"
     assert attack not in chosen_of_tuned(engine="vllm")
-    with pytest.raises(SettingsError, match=f"'attacks': {attack} cannot be computed: engine vllm"):
+    with pytest.raises(SettingsError, match=f"attacks: {attack} cannot be computed: engine vllm"):
         chosen_of_tuned(engine="vllm", attacks=attack)
     assert engine_abilities([get(attack)]) == {"noise"}
     assert engine_abilities(map(get, ("loss_v1", "spv_semantic_v1"))) == frozenset()
@@ -189,13 +189,13 @@ def test_noise_is_asked_only_of_engines_that_can_add_it():
             {"preset": "default", "combine": True},
             "cannot be used with combination_v1, which learns",
         ),
-        ({"shard": "1/2"}, "cannot be used with 'shard': what is asked depends on the answers"),
+        ({"shard": "1/2"}, "cannot be used with shard: what is asked depends on the answers"),
     ],
 )
 def test_groups_stop_only_where_nothing_needs_the_answers_about_all(given, why):
     texts = {"input": "texts.jsonl", "model": "tuned", "preset": "spv", "level": "group"}
     settings = load_settings(texts | {"stop_when_decided": True} | given)
-    with pytest.raises(SettingsError, match=f"setting 'stop_when_decided' {why}"):
+    with pytest.raises(SettingsError, match=f"stop_when_decided= {why}"):
         check_together(settings, chosen_attacks(settings))
 
 

@@ -148,7 +148,7 @@ def test_a_column_that_was_not_needed_before_is_computed_anew(refused):
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"attacks": "loss_v1", "evidence": "samples"}, "setting 'evidence' is 'samples'"),
+        ({"attacks": "loss_v1", "evidence": "samples"}, "evidence= is 'samples'"),
         (
             {"attacks": "probe_loss_v1", "evidence": "samples"},
             "probe_loss_v1 needs evidence 'probe-logprobs', but",
@@ -171,7 +171,7 @@ def test_a_tensor_that_any_model_misses_is_named_before_any_engine_starts(
 ):
     broken = shutil.copytree(refused[setting], tmp_path / "broken")
     change(broken, lambda own: {name: own[name] for name in sorted(own)[:-1]})
-    message = f"^setting '{setting}': the weights of '{broken}' lack"
+    message = f"^{setting}: the weights of '{broken}' lack"
     with pytest.raises(SettingsError, match=message):
         audit(**refused | {setting: str(broken)})
 
@@ -280,7 +280,7 @@ def test_a_reference_adapter_without_its_base_is_named_before_anything_starts(ch
     config.write_text(config.read_text().replace(str(checkpoint), str(tmp_path / "gone")))
     given = {"input": written(tmp_path, documents(8)), "out": str(tmp_path / "run")}
     given |= {"model": str(checkpoint), "engine": "transformers", "evidence": "logprobs"}
-    with pytest.raises(SettingsError, match=r"'reference_model': .*lora' is an adapter of .*gone'"):
+    with pytest.raises(SettingsError, match=r"reference_model: .*lora' is an adapter of .*gone'"):
         audit(**given, reference_model=str(lora))
 
 

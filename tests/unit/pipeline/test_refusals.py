@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 
 import polars as pl
 import pytest
 
-from mia_batch.errors import RequestError
+from mia_batch.errors import MiaBatchError, RequestError
 from mia_batch.pipeline.custody import verify
 from tests.checkpoints import SMALLEST, metaspace_tokenizer, save_checkpoint, save_tokenizer
 from tests.runs import audit, planned, tables_of, twenty_words
@@ -16,6 +17,8 @@ PROBES = {"evidence": "probe-logprobs"}
 NO_MODEL = {"engine": None, "model": None}
 CANDIDATE = {"candidate_from": "one.parquet", "attacks": "candidate_difference_v1"}
 DE_COP, SEMANTIC = {"attacks": "decop_v1"}, {"attacks": "spv_semantic_v1"}
+LOSS = {"evidence": "logprobs", "attacks": "loss_v1"}
+SHOTS = {"nonmember_shots": "one.parquet", "attacks": "recall_v1"}
 NOBODY = "http://127.0.0.1:9/v1"  # nobody listens
 
 
@@ -41,6 +44,9 @@ MADE = {
     "other tokens": other_tokens,
     "empty.jsonl": lambda path, _: path.touch(),
     "blank.parquet": table(" "),
+    "of others.parquet": lambda path, _: pl.DataFrame(
+        {"document_id": ["nobody's"], "candidate": ["words"]}
+    ).write_parquet(path),
     "one.parquet": table("one text", " "),
     "other.parquet": table(*twenty_words(50, 7)),
 }
@@ -87,8 +93,10 @@ def test_a_run_is_not_mixed_from_two_requests(
 ):
     settings, run, _ = copied_of(finished)
     before = tables_of(run.folder)
-    with pytest.raises(RequestError, match=message):
-        audit(**settings | placed(changed))
+    settings |= placed(changed)
+    for ask in (planned, lambda given: audit(**given)):
+        with pytest.raises(RequestError, match=message):
+            ask(settings)
     assert tables_of(run.folder) == before
     assert verify(run.folder).faults == []
 
@@ -98,18 +106,22 @@ def test_a_run_is_not_mixed_from_two_requests(
     [
         ("texts", {"model": "/nowhere"}, "'/nowhere'"),
         ("views", PROBES | {"attacks": "loss_v1"}, "loss_v1 needs evidence 'logprobs', but"),
-        ("views", {"attacks": "reference_ratio_v1", "reference_model": None}, "'reference_model'"),
+        (
+            "views",
+            {"attacks": "reference_ratio_v1", "reference_model": None},
+            "needs reference_model=",
+        ),
         ("views", {"attacks": "extraction_top_k_v1", "temperature": 0.7}, "needs temperature 1"),
-        ("views", {"reference_model": "/nowhere"}, "setting 'reference_model': '/nowhere'"),
+        ("views", {"reference_model": "/nowhere"}, "reference_model: '/nowhere'"),
         ("views", {"nonmember_shots": "/nowhere.parquet"}, "/nowhere.parquet"),
         ("views", {"neighbours_column": "shelf", "masked_model": None}, "must hold lists of texts"),
         ("views", {"samples_from": "its own", **NO_MODEL}, "'replay' has recorded samples only"),
         ("tuned", {"reference_model": "other tokens"}, ".* cuts texts into other tokens"),
         ("tuned", {"reference_model": "masked"}, r"is a masked model \(BertForMaskedLM\)"),
         ("tuned", {"tuning": "prefix", "tuning_rank": 256}, "too short for 256 virtual tokens and"),
-        ("tuned", CANDIDATE, "'candidate_from': there are 1 texts in it; give at"),
-        ("tuned", {"prompts_from": "blank.parquet"}, "'prompts_from': there is no text in it"),
-        ("tuned", {"shard": "1/2"}, "'shard' cannot be used with self_prompt_difference_v1"),
+        ("tuned", CANDIDATE, "candidate_from: there are 1 texts in it; give at"),
+        ("tuned", {"prompts_from": "blank.parquet"}, "prompts_from: there is no text in it"),
+        ("tuned", {"shard": "1/2"}, "shard= cannot be used with self_prompt_difference_v1"),
     ],
     indirect=["finished"],
 )
@@ -124,42 +136,93 @@ def test_what_cannot_be_done_is_refused_before_anything_starts(
     places = {"its own": str(finished.run.path("samples"))}
     places["masked"] = finished.settings.get("masked_model")
     settings |= placed(changed, **places)
+    settings = {name: value for name, value in settings.items() if value is not None}
     with pytest.raises(RequestError, match=message):
-        audit(**{name: value for name, value in settings.items() if value is not None})
+        planned(settings)
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(RequestError, match=message):
+        audit(**settings)
     assert not (tmp_path / "run" / "scores.parquet").exists()
 
 
 @pytest.mark.parametrize(
     ("finished", "changed", "message"),
     [
-        ("texts", {"api_key_env": "NO_SUCH_KEY"}, "'api_key_env' is 'NO_SUCH_KEY', but there"),
-        ("texts", {"base_url": "nowhere"}, "'base_url'"),
+        ("texts", {"api_key_env": "NO_SUCH_KEY"}, "api_key_env= is 'NO_SUCH_KEY', but there"),
+        ("texts", {"base_url": "nowhere"}, "base_url= is 'nowhere'"),
         (
             "texts",
             {"tokenizer": "/none"},
-            r"^setting 'tokenizer': .*none.* cannot be loaded .*; give",
+            r"^tokenizer: .*none.* cannot be loaded .*; give",
         ),
-        ("texts", PROBES, "probe_loss_v1 needs setting 'tokenizer' at an"),
+        ("texts", PROBES, "probe_loss_v1 needs tokenizer= at an"),
+        ("texts", LOSS | {"long_texts": "stride"}, "an endpoint cannot be asked in strides"),
+        ("texts", LOSS | SHOTS, "'nonmember_shots' needs setting 'tokenizer'"),
         ("texts", {**DE_COP, "paraphrases_column": "odd"}, "'odd' of the input is missing"),
         (
             "texts",
             {**DE_COP, "paraphrases_column": "document_id"},
             "of the input is of type String",
         ),
-        ("tuned", {**SEMANTIC, "reference_model": None}, ".* give it as 'reference_model'"),
+        ("tuned", {**SEMANTIC, "reference_model": None}, ".* give it as reference_model="),
     ],
     indirect=["finished"],
 )
 def test_what_is_wrong_is_refused_before_an_endpoint_is_asked(
-    finished, changed, message, nothing_starts, tmp_path
+    finished, changed, message, placed, nothing_starts, tmp_path
 ):
     settings = finished.settings | {"engine": "auto", "base_url": NOBODY, "model": "served"}
     if "shadows" in settings:
         settings["tokenizer"] = finished.settings["model"]
     else:
         settings |= {"preset": None, "samples": None}
-    settings |= changed | {"out": str(tmp_path / "run")}
+    settings |= placed(changed) | {"out": str(tmp_path / "run")}
     for ask in (lambda: audit(**settings), lambda: planned(settings)):
         with pytest.raises(RequestError, match=message):
             ask()
     assert not (tmp_path / "run" / "scores.parquet").exists()
+
+
+def refusal(ask, settings):
+    with pytest.raises(MiaBatchError) as caught:
+        ask(settings)
+    return str(caught.value)
+
+
+FOREIGN = {"samples_from": "of others.parquet", "out": "elsewhere"}
+NAMELESS = {"input": "other.parquet", "window_words": 128}
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (NAMELESS, "holds a run about other texts: none of its .* targets is among the 7"),
+        ({"non_members": "itself", "non_members_known": "so"}, "a text has one role: remove it"),
+        ({"extract": True}, "'extract' needs a model to ask; a recording answers nothing further"),
+        ({"slice_by": "shelf"}, "the input has no column 'shelf'"),
+        (FOREIGN, "none of the 1 rows of .* names a target"),
+        ({"out": "in the way"}, r"file/run/run.json cannot be read \(Not a directory\)"),
+        ({}, "was made by another version of mia-batch"),
+    ],
+)
+def test_a_dry_run_refuses_in_the_words_of_the_run(
+    changed, message, books, placed, copied_of, tmp_path
+):
+    settings, run, _ = copied_of(books)
+    (tmp_path / "file").touch()
+    places = {"itself": settings["input"], "elsewhere": str(tmp_path / "elsewhere")}
+    settings |= placed(changed, **places, **{"in the way": str(tmp_path / "file" / "run")})
+    if not changed:
+        (run.folder / "run.json").write_text('{"format": 2, "evidence": {}}')
+    before = tables_of(run.folder)
+    said = refusal(planned, settings)
+    assert not (tmp_path / "elsewhere").exists()
+    assert tables_of(run.folder) == before
+    assert re.search(message, said)
+    assert said == refusal(lambda given: audit(**given), settings)
+
+
+def test_a_dry_run_refuses_a_folder_that_a_run_holds(books, copied_of):
+    settings, run, _ = copied_of(books)
+    with run.held():
+        assert "is held by another live run; wait for it" in refusal(planned, settings)

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from datetime import UTC, datetime
 from itertools import count
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -25,9 +25,6 @@ from mia_batch.tables import followed
 from tests.damage import damage
 from tests.processes import wait_until_gone
 from tests.runs import audit, documents, planned, tables_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 KINDS = ("texts", "books", "probes", "views", "walks", "controls", "tuned")
 _ANSWERS = ["metrics", "verdicts"]
@@ -103,6 +100,65 @@ def test_the_same_command_again_makes_nothing(kind, nothing_starts, capfd):
     assert verify(run.folder).faults == []
     assert asked == []
     assert capfd.readouterr() == ("", "")
+
+
+class Heard(Observer):
+    def __init__(self):
+        self.said = []
+
+    def stage(self, sentence):
+        self.said.append(sentence)
+
+
+def settled(settings, run):
+    """Audit again until the run knows its files, whose last change must not be just now."""
+    for path in [*Path(settings["input"]).rglob("*.txt"), Path(settings["samples_from"])]:
+        os.utime(path, ns=(10**18, 10**18))
+    audit(**settings)
+    assert run.manifest.unchanged != ""
+
+
+@pytest.mark.parametrize(
+    ("change", "finished"),
+    [
+        (lambda _settings, _run: None, True),
+        (lambda settings, _: settings.update(max_failed=0.5), False),
+        (lambda _, run: (run.folder / "report.html").unlink(), False),
+        (lambda _, run: os.utime(run.path("scores")), False),
+        (lambda settings, _: os.utime(settings["samples_from"], ns=(10**18, 10**18 + 1)), False),
+        (lambda settings, _: settings.update(retry_failed=True), False),
+    ],
+)
+def test_a_finished_run_says_so_unless_a_file_or_a_setting_changed(change, finished, recorded):
+    settings, run, tables = recorded
+    settings |= {"report": True}
+    settled(settings, run)
+    change(settings, run)
+    heard = Heard()
+    again = audit(observer=heard, **settings)
+    ends = "and nothing has changed since; this is its answer"
+    assert [sentence for sentence in heard.said if sentence.endswith(ends)] == (
+        heard.said if finished else []
+    )
+    assert contents(again) == tables
+    assert (run.folder / "report.html").exists()
+    assert verify(run.folder).faults == []
+
+
+def test_a_run_does_not_fail_for_its_report(recorded, monkeypatch):
+    settings, run, tables = recorded
+    monkeypatch.setattr(
+        "mia_batch.pipeline.finished.report_of", lambda _: (_ for _ in ()).throw(MemoryError("no"))
+    )
+    heard = Heard()
+    (run.folder / "report.html").unlink(missing_ok=True)
+    audit(observer=heard, **settings | {"report": True})
+    assert heard.said[-1] == (
+        "the report could not be made (MemoryError: no); the tables of the run are whole, and "
+        f"`mia-batch report {run.folder}` tries again"
+    )
+    assert contents(run) == tables
+    assert verify(run.folder).faults == []
 
 
 @pytest.mark.parametrize("name", MADE_AGAIN)

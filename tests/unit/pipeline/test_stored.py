@@ -289,7 +289,7 @@ def test_answers_that_were_paid_for_come_back_on_another_machine(
     }
     with HostileServer(TinyModel()) as endpoint:
         asked |= prices | {"base_url": endpoint.url, "out": url, "samples": 3}
-        with pytest.raises(mia_batch.EngineError, match="'max_cost' is 400"):
+        with pytest.raises(mia_batch.EngineError, match="max_cost= is 400"):
             audit(**asked, max_cost=400.0)
         first = len(endpoint.asked)
         on_machine("two")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import polars as pl
 import pytest
 
@@ -17,6 +19,9 @@ from mia_batch.inference.findings import (
 from mia_batch.inference.sets import DatasetInference
 from mia_batch.inference.verdicts import placebo_findings, power_findings, verdicts
 from mia_batch.report.sentences import (
+    CHECKS,
+    Known,
+    checks,
     copies_sentence,
     duplicates_sentence,
     exchangeability_sentence,
@@ -31,6 +36,7 @@ from mia_batch.report.sentences import (
     unlabelled_sentences,
     weights_sentence,
 )
+from mia_batch.schemas import Metrics, Verdicts
 from tests.unit.inference.scored import plan, rows, table
 
 WORDS = [f"w{i}" for i in range(40)]
@@ -486,3 +492,17 @@ def test_weights_are_said_with_their_assumption_or_what_prevents_them(found, sai
     sentences = [*weights_sentence(finding_rows("weights", found))]
     assert len(sentences) == bool(found)
     assert said in "".join(sentences)
+
+
+def test_checks_say_what_they_found_or_that_they_were_not_made():
+    found, missing = found_in(*DUPLICATES), {name: [said] for name, _, _, said in CHECKS}
+    known = Known(Metrics.create_empty(), Verdicts.create_empty().lazy(), found, plan())
+    assert checks(known) == missing
+    reason = finding_rows("placebo", [{"statistic": "n_reported", "reason": "it has no scores"}])
+    known = replace(known, findings=pl.concat([found, reason]))
+    said = {name: each for name, each in checks(known).items() if each != missing[name]}
+    assert said == {
+        "Placebo: the same test on another model": [
+            "The same test was not made on the reference model: it has no scores."
+        ]
+    }

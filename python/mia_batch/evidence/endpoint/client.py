@@ -254,7 +254,7 @@ class Endpoint:
         of evidence, `EngineError` if it cannot be reached or the journal cannot be used.
         """
         if find_spec("httpx") is None:
-            raise SettingsError("setting 'engine': openai needs httpx; install mia-batch[openai]")
+            raise SettingsError("engine: openai needs httpx; install mia-batch[openai]")
         request_format = _request_format(settings, kind, tokenizer, at_points=at_points)
         endpoint = cls(request_format, kind, tokenizer)
         endpoint._thread.start()
@@ -326,7 +326,7 @@ class Endpoint:
         elif request.context_tokens is None or not request.context:
             return request
         elif self._tokenizer is None:
-            error = "the context cannot be cut without its tokens; set 'tokenizer'"
+            error = "the context cannot be cut without its tokens; give --tokenizer"
         else:
             kept = self._tokenizer.keep_last(request.context, request.context_tokens)
             return replace(request, context=kept)
@@ -440,7 +440,7 @@ def _request_format(
 ) -> RequestFormat:
     if at_points and tokenizer is None:
         raise SettingsError(
-            "setting 'tokenizer' is missing: log-probabilities at points need the true token's id"
+            "tokenizer= is missing: log-probabilities at points need the true token's id"
         )
     if at_points and tokenizer is not None:
         # The most likely token is drawn: any other would be listed in addition to those.
@@ -449,10 +449,10 @@ def _request_format(
     if kind == "samples":
         return Chat(settings) if settings.chat else RequestFormat(settings)
     if kind != "logprobs":
-        raise SettingsError(f"setting 'engine': openai gives samples and logprobs, but no {kind}")
+        raise SettingsError(f"engine: openai gives samples and logprobs, but no {kind}")
     if settings.chat:
         raise SettingsError(
-            "setting 'chat': a chat endpoint gives no log-probabilities of a prompt; take a "
+            "chat: a chat endpoint gives no log-probabilities of a prompt; take a "
             "completions endpoint that echoes, or engine transformers or vllm"
         )
     # How tokens are drawn plays no part.

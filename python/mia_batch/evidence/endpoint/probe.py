@@ -127,7 +127,7 @@ class Probe:
             if draws and chosen.get(name, 1) != 1:
                 raise SettingsError(
                     f"the endpoint {self._settings.base_url} refuses {name} {chosen[name]:g} "
-                    f"({first}); leave setting {name!r} at 1"
+                    f"({first}); leave {name}= at 1"
                 )
         return answer
 
@@ -361,7 +361,7 @@ def _check_names(of: NextToken, listed: Listed, plain: Choices) -> None:
         right = right and (others != names or said in {"", *names})
     if not right:
         raise SettingsError(
-            "setting 'tokenizer': the endpoint's tokens are named otherwise "
+            "tokenizer: the endpoint's tokens are named otherwise "
             f"({', '.join(map(repr, others[:3]))}, where the answer is {said!r}); give the folder "
             "or hub name of the model's own tokenizer, or take engine transformers or vllm"
         )
@@ -379,18 +379,18 @@ def _first_refusal(error: RefusedError, settings: ClientSettings) -> SettingsErr
     if error.unusable:
         way_out = "its replies are not of the form that OpenAI's API has"
         if not error.is_json:
-            way_out = "check setting 'base_url', which usually ends with /v1"
+            way_out = "check base_url=, which usually ends with /v1"
         said = f"the endpoint {settings.base_url} gives no usable answer ({error})"
         return EngineError(f"{said}; {way_out}")
     start = f"the endpoint {settings.base_url} refuses model {settings.model!r} ({error})"
     if error.status in {401, 403}:
         return SettingsError(f"{start}; check the API key and what it may use")
     if error.status in {404, 405}:
-        other = "the completions endpoint" if settings.chat else "setting 'chat'"
-        address = "" if error.is_json else "that 'base_url' ends with /v1, "
-        return SettingsError(f"{start}; check 'model', {address}or try {other}")
+        other = "the completions endpoint" if settings.chat else "chat="
+        address = "" if error.is_json else "that base_url= ends with /v1, "
+        return SettingsError(f"{start}; check model=, {address}or try {other}")
     if error.status is not None and 300 <= error.status < 400:
-        return SettingsError(f"{start}; set 'base_url' to the address that answers by itself")
+        return SettingsError(f"{start}; set base_url= to the address that answers by itself")
     if error.status is not None and error.status < 500 and error.status not in {408, 409, 429}:
         return SettingsError(f"{start}; change what it names")
     return EngineError(f"{start}; give the same command again when it is well")

@@ -339,9 +339,9 @@ class RequestRunner:
             await self._settled.wait_for(lambda: ledger.fits(request.most) or ledger.idle)
             if not ledger.fits(request.most):
                 raise EngineError(
-                    f"setting 'max_cost' is {self._settings.max_cost:g}, of which "
+                    f"max_cost= is {self._settings.max_cost:g}, of which "
                     f"{ledger.spent:.6g} is spent, and the next request could pass it; give the "
-                    "same command with a higher 'max_cost' to go on; no answer is lost"
+                    "same command with a higher max_cost= to go on; no answer is lost"
                 )
             ledger.reserve(request.most)
 
@@ -369,7 +369,7 @@ class RequestRunner:
             if not error.sent and (last or not self._reached):
                 raise EngineError(
                     f"the endpoint {self._settings.base_url} cannot be reached: {said}; check "
-                    + ("" if self._reached else "setting 'base_url' and ")
+                    + ("" if self._reached else "base_url= and ")
                     + "that its server runs, and give the same command again"
                 ) from None
             if last:

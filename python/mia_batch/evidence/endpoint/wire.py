@@ -61,9 +61,7 @@ class ClientSettings:
                 "has; set its environment variable again"
             )
         if self.max_cost is not None and (self.price_in is None or self.price_out is None):
-            raise SettingsError(
-                "setting 'max_cost' needs prices; give 'price_in' and 'price_out' as well"
-            )
+            raise SettingsError("max_cost= needs prices; give price_in= and price_out= as well")
 
     def redact(self, text: str) -> str:
         """Take the key out of a text that came from elsewhere, unless it is too short to be one."""
@@ -93,7 +91,7 @@ class ClientSettings:
 def _check_address(base_url: str) -> None:
     if "@" in base_url.partition("://")[2].partition("/")[0]:
         raise SettingsError(
-            "setting 'base_url' carries a user name or password; leave them out, and set the "
+            "base_url= carries a user name or password; leave them out, and set the "
             "environment variable of the key"
         )
     try:
@@ -104,7 +102,7 @@ def _check_address(base_url: str) -> None:
         usable = False
     if not usable or not base_url.isascii() or any(map(str.isspace, base_url)):
         raise SettingsError(
-            f"setting 'base_url' is {base_url!r}, which is not an address of an endpoint; "
+            f"base_url= is {base_url!r}, which is not an address of an endpoint; "
             "write it like https://api.openai.com/v1"
         )
 

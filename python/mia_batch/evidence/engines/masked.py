@@ -309,7 +309,7 @@ class MaskedModel:
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> None:
         if tokenizer.mask_token is None or not tokenizer.is_fast:
             raise SettingsError(
-                "setting 'masked_model': its tokenizer has no mask token or is not of the fast "
+                "masked_model: its tokenizer has no mask token or is not of the fast "
                 "kind; give a model such as distilroberta-base"
             )
         self._model = model.eval()
@@ -323,9 +323,7 @@ class MaskedModel:
             if i not in special and word_spans(text.strip()) == [(0, len(text.strip()))]
         ]
         if not words:
-            raise SettingsError(
-                "setting 'masked_model': no token of it is a word; give another masked model"
-            )
+            raise SettingsError("masked_model: no token of it is a word; give another masked model")
         self._word_ids = [i for i, _ in words]
         self.words: list[str] = [word for _, word in words]
         self._before, self._after = find_specials(tokenizer)
@@ -350,7 +348,7 @@ class MaskedModel:
             loaded = AutoModelForMaskedLM.from_pretrained(model, dtype=torch.float32, **options)
         except Exception as error:  # every library behind it raises its own kind
             raise SettingsError(
-                f"setting 'masked_model': {model!r} cannot be loaded ({cause_of(error)}); give a "
+                f"masked_model: {model!r} cannot be loaded ({cause_of(error)}); give a "
                 "masked language model, with its tokenizer, such as distilroberta-base"
             ) from error
         with torch.inference_mode():

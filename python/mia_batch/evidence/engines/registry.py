@@ -201,18 +201,16 @@ def choose_engine(
     """
     known = engine_types()
     if name not in (*known, "auto"):
-        raise SettingsError(f"setting 'engine' is {name!r}; known are auto, {', '.join(known)}")
+        raise SettingsError(f"engine= is {name!r}; known are auto, {', '.join(known)}")
     able = [engine for engine in known.values() if kind in engine.kinds and engine.start]
     wanted = able if name == "auto" else [known[name]]
     obstacles = {engine.name: engine.obstacle(elsewhere) for engine in wanted}
     usable = [engine.name for engine in wanted if obstacles[engine.name] is None]
     if not usable and name != "auto":
-        raise SettingsError(
-            f"setting 'engine': {name!r} cannot run here, because {obstacles[name]}"
-        )
+        raise SettingsError(f"engine: {name!r} cannot run here, because {obstacles[name]}")
     if not usable:
         listed = "; ".join(f"for {each}, {why}" for each, why in obstacles.items())
-        raise SettingsError(f"setting 'engine': no engine can run here: {listed}")
+        raise SettingsError(f"engine: no engine can run here: {listed}")
     first = usable[0]
     if (reason := why_not(first, kind, columns, model)) is not None:
         return "transformers", reason
@@ -318,7 +316,7 @@ def why_not_finite(model: str, revision: str | None, dtype: str) -> str:
             "are; give another checkpoint of the model"
         )
     return (
-        f"setting 'dtype': {model!r} has or computes values too large for {dtype}; take "
+        f"dtype: {model!r} has or computes values too large for {dtype}; take "
         f"{'float32' if dtype == 'bfloat16' else 'bfloat16 or float32'}"
     )
 

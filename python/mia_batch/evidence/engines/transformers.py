@@ -69,7 +69,7 @@ class Pretrained:
     def __init__(self, spec: EngineSpec) -> None:
         if spec.tensor_parallel_size != 1:
             raise SettingsError(
-                "setting 'tensor_parallel_size': the transformers engine runs on one accelerator; "
+                "tensor_parallel_size: the transformers engine runs on one accelerator; "
                 "take engine vllm, or leave the setting at 1"
             )
         arguments = dict(spec.engine_args)
@@ -87,7 +87,7 @@ class Pretrained:
         context = _context(config) - (adapter.virtual_tokens if adapter is not None else 0)
         if max_model_len is not None and max_model_len > context:
             raise SettingsError(
-                f"setting 'engine_arg': max_model_len is above the model's context of {context}"
+                f"engine_arg: max_model_len is above the model's context of {context}"
             )
         self.max_model_len = max_model_len or context
         self.device: torch.device = self.model.device
@@ -136,7 +136,7 @@ def _load(spec: EngineSpec, arguments: dict[str, Any]) -> PreTrainedModel:
     except Exception as error:
         unknown = [key for key in arguments if repr(key) in str(error)]
         if isinstance(error, TypeError) and unknown:
-            msg = f"setting 'engine_arg': transformers knows no {unknown[0]!r}; leave it out"
+            msg = f"engine_arg: transformers knows no {unknown[0]!r}; leave it out"
             raise SettingsError(msg) from error
         msg = f"the transformers engine cannot load {spec.model!r} ({cause_of(error)})"
         raise EngineError(msg) from error
@@ -159,9 +159,7 @@ def _add_adapter(model: PreTrainedModel, adapter: Adapter) -> PeftModel:
 def _take_positive(arguments: dict[str, Any], name: str) -> int | None:
     value = arguments.pop(name, None)
     if value is not None and (not isinstance(value, int) or value < 1):
-        raise SettingsError(
-            f"setting 'engine_arg': {name} is {value!r}; give a whole number above 0"
-        )
+        raise SettingsError(f"engine_arg: {name} is {value!r}; give a whole number above 0")
     return value
 
 
@@ -720,7 +718,7 @@ class TransformersLogprobs(_BatchEngine):
         self._logits_bytes = spec.logits_bytes
         if "support_mass" in self._columns and spec.decoding.temperature != 1.0:
             raise SettingsError(
-                "setting 'temperature': the mass that decoding keeps is defined at temperature 1; "
+                "temperature: the mass that decoding keeps is defined at temperature 1; "
                 "leave the setting at 1"
             )
         super().__init__(spec)

@@ -58,7 +58,7 @@ def _started(spec: EngineSpec, arguments: Mapping[str, Any]) -> vllm.LLMEngine:
         if key not in known:
             near = get_close_matches(key, known, n=1)
             way_out = f"did you mean {near[0]!r}?" if near else "see vllm.EngineArgs for its names"
-            raise SettingsError(f"setting 'engine_arg': vLLM has no argument {key!r}; {way_out}")
+            raise SettingsError(f"engine_arg: vLLM has no argument {key!r}; {way_out}")
     lora = _lora(spec.model)
     try:
         config = _configure(spec, arguments)
@@ -318,7 +318,7 @@ def _sampling_arguments(decoding: Decoding) -> dict[str, Any]:
         ) from error
     if accepted.temperature != decoding.temperature:
         raise SettingsError(
-            f"setting 'temperature': vLLM would raise {decoding.temperature} to "
+            f"temperature: vLLM would raise {decoding.temperature} to "
             f"{accepted.temperature}; set at least that"
         )
     return arguments

@@ -305,7 +305,7 @@ def _check(
 ) -> None:
     if is_url(out):
         raise SettingsError(
-            f"'out' is {str(out)!r}: a set can be built on a disk only; copy it from there"
+            f"out= is {str(out)!r}: a set can be built on a disk only; copy it from there"
         )
     if min(lengths, default=0) < _LEAST_WORDS:
         raise SettingsError(

@@ -79,10 +79,10 @@ def _settings(given: dict[str, object]) -> Settings:
     """Complete and validate what was asked for."""
     settings = load_settings({"samples": N_PARAPHRASES} | flattened(given), use_config=False)
     if settings.out is None:
-        raise SettingsError("setting 'out' is missing; name the folder that the paraphrases go to")
+        raise SettingsError("out= is missing; name the folder that the paraphrases go to")
     if settings.continuations < N_PARAPHRASES:
         least = f"of each text at least {N_PARAPHRASES} are needed"
-        raise SettingsError(f"setting 'samples' is {settings.samples}; {least}")
+        raise SettingsError(f"samples= is {settings.samples}; {least}")
     return settings
 
 

@@ -111,7 +111,7 @@ def adapted(model: Any, recipe: Recipe) -> Any:  # noqa: ANN401 - models are of 
             return peft.get_peft_model(model, config)
     except ValueError as error:  # architectures that peft does not know
         raise SettingsError(
-            f"setting 'tuning': {recipe.method} cannot be applied to a {type(model).__name__} "
+            f"tuning: {recipe.method} cannot be applied to a {type(model).__name__} "
             f"({error}); take full"
         ) from error
 
@@ -376,7 +376,7 @@ def finetune(
         raise SettingsError(reason)
     if is_url(out):
         raise SettingsError(
-            f"'out' is {str(out)!r}: a model can be made on a disk only; copy it from there"
+            f"out= is {str(out)!r}: a model can be made on a disk only; copy it from there"
         )
     observer = observer or Observer()
     given = {"text": text_column, "member": member_column}

@@ -58,7 +58,7 @@ from mia_batch.targets import cluster_name
 
 _SHOTS = ("nonmember_shots", "member_shots")
 """Views, and the settings that give their texts."""
-_NO_TOKENIZER = "setting {!r} needs setting 'tokenizer', to see how many texts fit"
+_NO_TOKENIZER = "{}= needs tokenizer=, to see how many texts fit"
 _PROMPT_KEY = TARGET_KEY + pl.col("view_index")
 _LONGEST_LOOKED_AT = 1000  # texts, by their bytes, for the one of most tokens
 
@@ -196,8 +196,7 @@ def columns_for(audit: Audit, view: View, targets: pl.LazyFrame) -> tuple[str, .
     if found != pl.List(pl.String):
         what = "missing" if found is None else f"of type {found}"
         raise SettingsError(
-            f"setting {setting!r}: column {column!r} of the input is {what}; it must hold lists of "
-            "texts"
+            f"{setting}: column {column!r} of the input is {what}; it must hold lists of texts"
         )
     return (column,)
 
@@ -371,7 +370,7 @@ class _Tally:
     def _stop(self, which: str, what: str) -> None:
         raise EngineError(
             f"{which} of {self.model} are {what}: scores of them would have no meaning. Take "
-            "another model or another 'chat_instruction', or go on all the same with "
+            "another model or another chat_instruction=, or go on all the same with "
             "--max-failed 1; no answer is lost"
         )
 
@@ -577,14 +576,16 @@ class LogprobsStage(EvidenceStage):
             if any(self.is_short(view) for view in group):
                 self._ask(group, {view.name: columns[view.name] for view in group})
 
+    def check(self) -> None:
+        uncounted = sessions.is_remote(self.audit, self.model) and not self.audit.settings.tokenizer
+        for view in self.views if uncounted else ():
+            if view.name in _SHOTS:
+                raise SettingsError(_NO_TOKENIZER.format(view.name))
+
     def foresee(self) -> None:
         super().foresee()
-        remote = sessions.is_remote(self.audit, self.model)
-        for view in self.views:
-            if FREQUENCY in self._read(view):
-                self._agree_frequencies()
-            if view.name in _SHOTS and remote and self.audit.settings.tokenizer is None:
-                raise SettingsError(_NO_TOKENIZER.format(view.name))
+        if any(FREQUENCY in self._read(view) for view in self.views):
+            self._agree_frequencies()
 
     def _needed(self) -> frozenset[str]:
         columns = frozenset().union(*map(self._read, self.views))

@@ -52,7 +52,7 @@ def _rows(audit: Audit, view: View) -> pl.DataFrame:
     found = rows.select("entry", "count", "n_groups").collect()
     if found.is_empty() and audit.settings.rarity_from is not None:
         raise SettingsError(
-            f"setting 'rarity_from': {audit.settings.rarity_from} did not count the view "
+            f"rarity_from: {audit.settings.rarity_from} did not count the view "
             f"{view.name!r}; name a run that computed the same attacks"
         )
     return found
@@ -128,10 +128,10 @@ def _count(audit: Audit, view: View, index: RowIndex, groups: pl.Series) -> pl.D
 def _check_other(audit: Audit) -> None:
     """Refuse a table of another run that does not count what this run's attacks read."""
     settings, path, fault = audit.settings, _path(audit), None
-    given, cause = f"setting 'rarity_from': {settings.rarity_from}", None
+    given, cause = f"rarity_from: {settings.rarity_from}", None
     made = Manifest.of(path.parent)
     if path.resolve() == audit.run.path("rarity").resolve():
-        given = f"setting 'rarity_from' is the run itself, {str(settings.rarity_from)!r}"
+        given = f"rarity_from= is the run itself, {str(settings.rarity_from)!r}"
         fault = "; name another run"
     elif made is None or not path.exists():
         fault = " is no run with a table of rarity; name one"
@@ -144,7 +144,7 @@ def _check_other(audit: Audit) -> None:
             for view in weighed_views(audit):
                 _rows(audit, view)
         except DamagedTableError as error:
-            given = f"setting 'rarity_from': the table of rarity of {settings.rarity_from}"
+            given = f"rarity_from: the table of rarity of {settings.rarity_from}"
             fault, cause = (
                 " is damaged; give that run's own command again, which rebuilds it",
                 error,

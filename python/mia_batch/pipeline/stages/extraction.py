@@ -151,13 +151,13 @@ class ExtractionStage(Stage):
             return
         unnamed = pl.col("document_id").is_null().any()
         if audit.recording is not None:
-            fault = "'extract' needs a model to ask; a recording answers nothing further"
+            fault = "extract= needs a model to ask; a recording answers nothing further"
         elif audit.settings.extract_draws and not audit.settings.temperature:
-            fault = "'extract_draws' draws words; at temperature 0 there is nothing to draw"
+            fault = "extract_draws= draws words; at temperature 0 there is nothing to draw"
         elif audit.corpora.input.documents.select(unnamed).collect(engine="streaming").item():
-            fault = "'extract' needs documents with names; add a column document_id"
+            fault = "extract= needs documents with names; add a column document_id"
         if fault is not None:
-            raise SettingsError(f"setting {fault}")
+            raise SettingsError(fault)
         audit.agree({"walk_words": ROUND_WORDS})
 
     def _batches(self) -> Iterator[list[Walks]]:

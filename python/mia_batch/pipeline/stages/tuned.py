@@ -131,7 +131,7 @@ class GenerationsStage(Stage):
 
     def _check_prompts(self) -> None:
         if self._prompts.is_empty():
-            raise SettingsError("setting 'prompts_from': there is no text in it; give at least one")
+            raise SettingsError("prompts_from: there is no text in it; give at least one")
 
     @cached_property
     def _prompts(self) -> pl.DataFrame:
@@ -193,8 +193,8 @@ class TunedModel:
         try:
             digest = identify_model(base, revision).digest
         except SettingsError as error:
-            said = str(error).replace("setting 'model'", "setting 'reference_model'")
-            raise SettingsError(said) from error
+            said = str(error).removeprefix("model: ")
+            raise SettingsError(f"reference_model: {said}") from error
         self._agree(base={"name": base, "revision": revision, "digest": digest})
         if self.model == _CANDIDATE:
             files = texts_for(audit, "candidate_from").files
@@ -207,7 +207,7 @@ class TunedModel:
         self._check_tokens()
         if self.model == _CANDIDATE and (n := len(self._texts)) < _FEWEST:
             raise SettingsError(
-                f"setting 'candidate_from': there are {n} texts in it; give at least {_FEWEST}"
+                f"candidate_from: there are {n} texts in it; give at least {_FEWEST}"
             )
 
     def _agree(self, **described: object) -> None:
@@ -296,7 +296,7 @@ class TunedModel:
         if sessions.is_remote(audit, "target"):
             raise SettingsError(
                 f"the model {self.model!r} is tuned from the target's base, which an endpoint does "
-                "not give; give it as 'reference_model'"
+                "not give; give it as reference_model="
             )
         return weights_source(settings.model, settings.revision)
 
@@ -328,7 +328,7 @@ class TunedModel:
         texts = there.head(_COMPARED).collect()["target"].to_list()
         if own.encode_prompts(texts) != base.encode_prompts(texts):
             raise SettingsError(
-                f"setting 'reference_model': {self._base[0]!r} cuts texts into other tokens than "
+                f"reference_model: {self._base[0]!r} cuts texts into other tokens than "
                 "the target, so that their probabilities do not compare; give the model that the "
                 "target was tuned from"
             )

@@ -574,7 +574,7 @@ def test_a_key_that_is_refused_ends_all(tmp_path):
 
 def test_the_limit_of_cost_is_kept(tmp_path):
     prices = {"price_in": 1e6, "price_out": 0.0, "max_cost": 50.0}
-    with pytest.raises(EngineError, match=r"setting 'max_cost' is 50, of which 9 is spent"):
+    with pytest.raises(EngineError, match=r"max_cost= is 50, of which 9 is spent"):
         ask(EmbeddingServer(), tmp_path, **prices)
 
 

@@ -109,7 +109,7 @@ def test_a_context_is_cut_to_its_last_tokens_sent_and_not_scored(checkpoint, tmp
     assert tokenizer.count_tokens([kept]) == [5]
 
 
-NOT_CUT = "the context cannot be cut without its tokens; set 'tokenizer'"
+NOT_CUT = "the context cannot be cut without its tokens; give --tokenizer"
 
 
 @pytest.mark.parametrize(
@@ -163,8 +163,8 @@ NO_ECHO = r"does not echo log-probabilities of prompts \(.*\); take another endp
         (TinyModel(honours=("echo_logprobs",)), {}, NO_ECHO),  # without tokens
         (TinyModel(refuses=["echo"]), {}, r"not echo log-prob.*unknown field \['echo'\].*take"),
         (None, {"kind": "fills"}, "gives samples and logprobs, but no fills"),
-        (None, {"chat": True}, "'chat': a chat endpoint gives no log-prob"),
-        (None, {"at_points": True}, "'tokenizer' is missing"),
+        (None, {"chat": True}, "chat: a chat endpoint gives no log-prob"),
+        (None, {"at_points": True}, "tokenizer= is missing"),
     ],
 )
 def test_what_gives_no_log_probabilities_is_refused(answer, changed, match, tmp_path):
@@ -403,7 +403,7 @@ class Stripping(NextTokenModel):
         return {f" {name.strip()} ": value for name, value in named.items()}
 
 
-NAMED_OTHERWISE = "'tokenizer': the endpoint's tokens are named otherwise"
+NAMED_OTHERWISE = "tokenizer: the endpoint's tokens are named otherwise"
 NO_LISTING = r"no log-probabilities of the next.*take another"
 
 

@@ -110,7 +110,7 @@ def test_unusable_answers_of_the_probe_are_paid_for_and_bounded(tmp_path):
         assert len(server.probes) == 3
         prices = {"price_in": 0.0, "price_out": 1e6, "max_cost": 47.0}  # a token, a coin
         server._answer = Garbling(1)
-        with pytest.raises(EngineError, match="'max_cost' is 47, of which 24 is spent"):
+        with pytest.raises(EngineError, match="max_cost= is 47, of which 24 is spent"):
             opened(server, tmp_path, **prices)
 
 
@@ -149,7 +149,7 @@ def test_a_chat_endpoint_is_probed_by_chat(tmp_path):
     [
         (failure(401, f"wrong key {KEY}"), SettingsError, r"wrong key \[key\]\); check the API"),
         (failure(403, "not you"), SettingsError, r"status 403: not you\); check the API key"),
-        (failure(404, "no such model"), SettingsError, r"404: no such model\); check 'model'"),
+        (failure(404, "no such model"), SettingsError, r"404: no such model\); check model="),
         (failure(400, "max_tokens is old"), SettingsError, "400: max_tokens is old.*change what"),
         (failure(402, "pay"), EngineError, "status 402: pay.*the account is exhausted: pay in"),
         (failure(429, "x", "insufficient_quota"), EngineError, "account is exhausted: pay in"),

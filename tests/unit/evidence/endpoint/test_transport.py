@@ -448,7 +448,7 @@ def test_the_limit_of_cost_is_never_passed_and_a_higher_one_goes_on(tmp_path):
             for i in range(20):
                 endpoint.submit(request(i))
             found = until_failure(endpoint)
-            with pytest.raises(EngineError, match=r"'max_cost' is 200, of which .* is spent"):
+            with pytest.raises(EngineError, match=r"max_cost= is 200, of which .* is spent"):
                 endpoint.results()
         assert len(server.asked) == len(found) == possible
         with opened(server, tmp_path, max_concurrency=8, max_cost=600.0, **prices) as endpoint:
@@ -464,5 +464,5 @@ def test_money_spent_before_counts(tmp_path):
     with HostileServer(MODEL) as server:
         with opened(server, tmp_path) as endpoint:
             results(endpoint, [request(i) for i in range(20)])  # 120 tokens
-        with pytest.raises(EngineError, match=r"'max_cost' is 125, of which 120 is spent"):
+        with pytest.raises(EngineError, match=r"max_cost= is 125, of which 120 is spent"):
             opened(server, tmp_path, max_cost=125.0, **prices)

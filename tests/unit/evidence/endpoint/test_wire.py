@@ -299,7 +299,7 @@ def test_addresses(url):
     ],
 )  # fmt: skip
 def test_what_is_no_address(url):
-    with pytest.raises(SettingsError, match=r"setting 'base_url' is .* write it like https://"):
+    with pytest.raises(SettingsError, match=r"base_url= is .* write it like https://"):
         ClientSettings(base_url=url, model="m")
 
 

@@ -75,12 +75,12 @@ NO_ENGINE = r"no engine can run .*'mia-batch\[vllm\]'.*'mia-batch\[transformers\
         ("auto", [], "gpu", False, "transformers", "GPU build is installed and .* shows no GPU$"),
         ("auto", ["vllm"], "gpu", False, "transformers", re.escape(VLLM_MISSING)),
         ("transformers", [], "gpu", False, "transformers", "^asked for$"),
-        ("vllm", ["vllm"], "cpu", False, None, f"'engine': 'vllm' .*{re.escape(VLLM_MISSING)}"),
+        ("vllm", ["vllm"], "cpu", False, None, f"engine: 'vllm' .*{re.escape(VLLM_MISSING)}"),
         ("vllm", ["lscpu"], "cpu", False, None, "lscpu .*util-linux"),
         ("transformers", ["torch"], "cpu", False, None, r"package torch .*batch\[transformers\]'"),
         ("transformers", ["transformers"], "cpu", False, None, "'transformers' .* package transf"),
         ("auto", ["vllm", "torch"], "cpu", False, None, NO_ENGINE),
-        ("vlm", [], "cpu", False, None, "'engine' is 'vlm'; known are auto, vllm, transf"),
+        ("vlm", [], "cpu", False, None, "engine= is 'vlm'; known are auto, vllm, transf"),
     ],
 )
 def test_which_engine_is_taken(
@@ -263,7 +263,7 @@ def test_memory_is_what_container_and_machine_leave(tmp_path, monkeypatch, files
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 NAN = float("nan")
-TOO_LARGE = "'dtype': .* has or computes values too large for float16; take bfloat16 or float32"
+TOO_LARGE = "dtype: .* has or computes values too large for float16; take bfloat16 or float32"
 
 
 def spec(model: Path | str, **changes: Any) -> EngineSpec:

@@ -95,7 +95,7 @@ WRONG: list[tuple[dict[str, Any], str, list[str]]] = [
     (
         {"engine_args": {"max_model_length": 9}},
         SETTINGS,
-        ["'engine_arg'", "did you mean 'max_model_len'?"],
+        ["engine_arg", "did you mean 'max_model_len'?"],
     ),
     ({"engine_args": {**SMALL, "max_model_len": 10**6}}, ENGINE, ["max_model_len (1000000)"]),
     (
@@ -104,7 +104,7 @@ WRONG: list[tuple[dict[str, Any], str, list[str]]] = [
         ["memory", "set a smaller max_model_len"],
     ),
     ({"decoding": {"temperature": 3.0}}, SETTINGS, ["temperature must be in [0, 2]"]),
-    ({"decoding": {"temperature": 0.001}}, SETTINGS, ["'temperature'", "raise 0.001 to 0.01"]),
+    ({"decoding": {"temperature": 0.001}}, SETTINGS, ["temperature", "raise 0.001 to 0.01"]),
     (
         {"kind": "logprobs", "columns": ["vocabulary_mean"]},
         SETTINGS,
@@ -123,12 +123,12 @@ WRONG: list[tuple[dict[str, Any], str, list[str]]] = [
     (
         {**HALF, "changed": (1e6, "1.mlp.up_proj")},
         SETTINGS,
-        ["'dtype': ", f"{LARGE}; take bfloat16 or f"],
+        ["dtype: ", f"{LARGE}; take bfloat16 or f"],
     ),
     (
         {**HALF, "kind": "logprobs", "changed": (3e4, "0.mlp.up", "0.mlp.down")},
         SETTINGS,
-        ["'dtype': ", LARGE],
+        ["dtype: ", LARGE],
     ),
 ]
 REFUSALS = """

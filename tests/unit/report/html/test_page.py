@@ -11,9 +11,11 @@ from lxml import html
 from mia_batch import schemas
 from mia_batch.attacks import names
 from mia_batch.report.html import render
+from mia_batch.report.html.columns import NO_VALUE
 from mia_batch.report.html.page import FIELDS, NOT_RECORDED, READERS
-from mia_batch.schemas import Rollup
-from tests.reports import contents
+from mia_batch.schemas import Metrics, Rollup
+from tests.frames import table
+from tests.reports import ATTACK, contents
 
 BOOK_COLUMNS = {"title", "author", "isbn", "edition", "member"}
 BOOK_COLUMNS |= {"cut_start", "cut_inside", "cut_end"}
@@ -108,6 +110,63 @@ def test_documents_that_are_known_stand_with_the_audited_ones():
     assert values["Works known to be outside, for comparison"] == "1 rows of rollup, column member"
     headings = shown.xpath("//table[@id='all-documents-table']/thead//th/text()")
     assert "member" not in headings
+
+
+def test_the_first_screen_answers_and_counts(shown):
+    assert shown.xpath("//p[@class='answer']/text()") == ["Of 3 groups, 1 stands out."]
+    first = shown.xpath("//dl[@class='numbers']/div")
+    numbers = [tuple(each.text_content() for each in pair) for pair in first]
+    assert numbers == [
+        ("come out word for word", "1 of 3"),
+        ("more stand out from the comparison texts", "1 of 3"),
+        ("cannot be judged", "1 of 3"),
+    ]
+    brief = text(shown, "answer")
+    assert f"Fixed before the first scoreattack {ATTACK}, q = 0.05; as planned" in brief
+    assert "What it could have found3 members against 3 non-members: no false-positive" in brief
+    quoted = shown.xpath("//table[@id='documents-table']//span[@class='quote']/text()")
+    assert quoted == ["it was the worst of"]
+
+
+def test_a_labelled_run_shows_its_attacks_with_the_interval_of_each_rate():
+    of = contents()
+    counts = {"slice": "all", "n_members": 3, "n_nonmembers": 3, "n_unscored": 0}
+    limits = {"low": 0.25, "high": 1.0}
+    rows = [
+        {"attack": ATTACK, "metric": "roc_auc", "value": 0.75} | limits,
+        {"attack": ATTACK, "metric": "tpr_at_fpr", "fpr": 0.01, "value": 1.0} | limits,
+        {"attack": "blind_year_v1", "metric": "roc_auc", "value": 0.5},
+    ]
+    metrics = table(Metrics, rows, **counts).lazy()
+    blind = metrics.filter(attack="blind_year_v1")
+    known = {**of.tables, "metrics": metrics, "blind_metrics": blind}
+    shown = page(replace(of, tables=known))
+    first = shown.xpath("//dl[@class='numbers']/div/dd/text()")
+    assert first == ["0.750 (0.250 to 1.000)", "100 % (25 % to 100 %)", NO_VALUE]
+    names = shown.xpath("//table[@id='attacks-table']/tbody/tr/th")
+    assert [" ".join(each.text_content().split()) for each in names] == [
+        ATTACK,
+        "blind_year_v1 never sees the model",
+    ]
+    assert shown.xpath("//section[@id='answer']//figure//h3/text()") == [
+        "How well scores tell members from non-members"
+    ]
+
+
+def test_failures_of_all_kinds_stand_in_one_table(shown):
+    rows = shown.xpath("//table[@id='failures']/tbody/tr")
+    assert [[cell.text_content() for cell in row] for row in rows] == [
+        ["Texts that failed", "1", "of 6 texts", "run.json: failed"],
+        ["Texts that failed", "1", "timed out", "run.json: failed"],
+        ["Texts set aside", "1", "too short", "run.json: targets"],
+        ["Scores missing", "1", "failed", "unscored.parquet: reason"],
+    ]
+
+
+def test_checks_stand_once_and_not_among_the_conclusions():
+    said = "1 of 3 groups are reported at q = 0.05."
+    shown = page(replace(contents(), checks={"What it could have found": [said]}))
+    assert text(shown, "sure").count(said) == 1
 
 
 def test_each_kind_of_curve_has_a_plot_with_its_axes(shown):
