@@ -131,7 +131,7 @@ def show_attack(attack: Attack, console: Console) -> None:
 
 
 def _decoding(attack: Attack) -> str:
-    """Say what decoding whole answers costs, beside answers cut to the true text's length."""
+    """Say what decoding whole answers costs next to answers cut to the true text's length."""
     if not attack.whole_candidates:
         return ""
     most: dict[str, int] = {"max_length": 1024, "max_model_len": 1024}

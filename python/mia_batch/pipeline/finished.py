@@ -156,9 +156,6 @@ def write_report(run: Run) -> Path:
     return path
 
 
-_MOST_SHOWN = 10
-
-
 def has_report(audit: Audit) -> bool:
     """Whether the report is there as it was recorded, or none is wanted."""
     path = audit.run.folder / REPORT
