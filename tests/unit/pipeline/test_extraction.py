@@ -441,3 +441,20 @@ def test_what_fails_has_its_reason_and_marks_nothing(settings):
         again = rows_of(runs.audit(**given | {"retry_failed": True}))
         row = again["known", "unrelated_prefix"]
         assert (row["n_samples"], row["common"], row["reason"]) == (2, False, None)
+
+
+def test_a_passage_is_the_whole_run_of_words_across_line_breaks(tmp_path):
+    words = [f"word{number}" for number in range(48)]
+    true = "\n".join([" ".join(words[24:34]), " ".join(words[34:])])
+    said = pl.DataFrame({"document_id": ["a"], "candidate": [" ".join(words[24:])]})
+    said.write_parquet(tmp_path / "made.parquet")
+    text = f"{' '.join(words[:24])} {true}"
+    corpus = pl.DataFrame({"document_id": ["a"], "text": [text]})
+    corpus.write_parquet(tmp_path / "corpus.parquet")
+    run = runs.audit(
+        input=str(tmp_path / "corpus.parquet"),
+        samples_from=str(tmp_path / "made.parquet"),
+        out=tmp_path / "run",
+    )
+    (longest,) = run["findings"].filter(check="verbatim", statistic="longest").to_dicts()
+    assert (longest["value"], longest["reason"]) == (24, true)
