@@ -18,7 +18,7 @@ NO_MODEL = {"engine": None, "model": None}
 CANDIDATE = {"candidate_from": "one.parquet", "attacks": "candidate_difference_v1"}
 DE_COP, SEMANTIC = {"attacks": "decop_v1"}, {"attacks": "spv_semantic_v1"}
 LOSS = {"evidence": "logprobs", "attacks": "loss_v1"}
-SHOTS = {"nonmember_shots": "one.parquet", "attacks": "recall_v1"}
+SHOTS = {"nonmember_shots": "one.parquet", "attacks": "recall_prefix_v1"}
 NOBODY = "http://127.0.0.1:9/v1"  # nobody listens
 
 
