@@ -169,8 +169,8 @@ def _tpr_at_fpr(classes: Classes, budget: float) -> Iterator[_Row]:
     if effective >= _STABLE * needed:
         yield row
         return
-    unit = "non-members" if classes.cluster is None else "groups of them, were they of one size"
-    reason = f"unstable: a rate of {budget:g} rests on {effective:.0f} {unit}"
+    unit = "non-members" if classes.cluster is None else "groups of non-members"
+    reason = f"unstable: only about {effective:.0f} independent {unit}"
     yield row | {"reason": row["reason"] or reason}
     true_fpr = threshold_fpr_interval(effective, budget)
     yield figure("fpr_at_threshold", budget, point.fpr, true_fpr)

@@ -1057,7 +1057,6 @@ def _sentence(detail: ErrorDetails, where: Mapping[str, Path | None]) -> str:
     if (rule := _RULES.get(detail["type"])) is not None:
         return f"{name}= must be {rule.format(**detail.get('ctx', {}))}, not {detail['input']!r}"
     # An address may hold a password.
-    said = str(detail["input"])
-    known = is_url(said) or (said and said in message)
+    known = is_url(detail["input"]) or repr(detail["input"]) in message
     given = ":" if known else f"= is {detail['input']!r}:"
     return f"{name}{given} {message[0].lower()}{message[1:]}"

@@ -11,7 +11,7 @@ from playwright.sync_api import sync_playwright
 from mia_batch.report.html import render
 from tests.reports import HOSTILE, LONG, TURNED, contents
 
-WIDTHS = (390, 1280)
+WIDTHS = (390, 1280, 1920)
 _NO_BROWSER = "these tests need Debian's Chromium; install it: apt install chromium"
 
 
@@ -121,6 +121,14 @@ def test_it_is_whole_without_scripts_and_on_paper(visit, report):
     page.emulate_media(media="print")
     assert not page.get_by_role("navigation").is_visible()
     assert page.pdf().startswith(b"%PDF")
+
+
+def test_a_picture_is_saved_without_scripts(visit, report):
+    page = visit(report, java_script_enabled=False)
+    with page.expect_download() as saved:
+        page.get_by_role("link", name="Save as SVG").first.click()
+    assert saved.value.suggested_filename == "roc.svg"
+    assert saved.value.path().read_text("utf-8").startswith("<svg xmlns=")
 
 
 @pytest.mark.parametrize("width", WIDTHS)

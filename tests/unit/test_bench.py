@@ -82,7 +82,7 @@ def test_a_line_has_one_figure_or_the_reason_why_there_is_none(asked, texts, che
     assert values["pairs", "plain Python, SaMIA with zlib", "mia_batch_times_as_fast"] == 100
     bare = "a bare loop of transformers"
     assert values["log-probabilities", bare, "mia_batch_times_as_fast"] == 1
-    # 20,000 texts a minute of audit would fit, so all 16 are audited: half a second each.
+    # 300 texts would fit at 10 prompts a second, so all 16 are audited: half a second each.
     assert values["audit", "16 texts, end to end", "texts_per_hour"] == 7200
     assert values["forecast", "800 texts", "hours"] == (12 - 8 + 800 * 0.5) / 3600
     assert values["forecast", "800 texts", "price"] == 3 * (12 - 8 + 800 * 0.5) / 3600

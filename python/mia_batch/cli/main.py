@@ -303,7 +303,7 @@ def audit_and_show(settings: Settings) -> None:
         if failed["again"]:
             again = "the same command with --retry-failed tries them again"
         _fail(
-            f"{failed['targets']:,} of {failed['of']:,} targets have failed samples, more than "
+            f"{failed['targets']:,} of {failed['of']:,} texts have failed samples, more than "
             f"--max-failed ({settings.max_failed:g}) allows; {again}",
             1,
         )

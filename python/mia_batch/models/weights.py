@@ -525,8 +525,7 @@ def _check_hub(model: str, revision: str | None) -> None:
     no_hub = "it is no folder here, and the hub cannot be reached; check the network, or give the "
     causes: dict[type[Exception], str] = {
         errors.HFValidationError: neither.format("a possible hub name"),
-        errors.RevisionNotFoundError: f"it has no revision {revision!r}; check the setting "
-        "'revision'",
+        errors.RevisionNotFoundError: f"it has no revision {revision!r}; check revision=",
         errors.RepositoryNotFoundError: neither.format("on the hub"),
         Exception: f"{no_hub}folder of a downloaded checkpoint",
     }

@@ -371,7 +371,7 @@ def test_more_failures_than_allowed_make_the_exit_code_1(tmp_path):
     assert (status, enough, again) == (1, 0, 0)
     assert "1 text without samples: the endpoint refused the request: status 400" in shown
     assert said.splitlines()[-1] == (
-        "mia-batch: 1 of 6 targets have failed samples, more than --max-failed (0.05) "
+        "mia-batch: 1 of 6 texts have failed samples, more than --max-failed (0.05) "
         "allows; the same command with --retry-failed tries them again"
     )
     assert "without samples" not in mended

@@ -236,7 +236,7 @@ def test_few_non_members_make_a_budget_unstable():
     frame = scores(range(400), range(199))
     found = metrics(frame)
     assert found["tpr_at_fpr", 0.05]["reason"] == (
-        "unstable: a rate of 0.05 rests on 199 non-members"
+        "unstable: only about 199 independent non-members"
     )
     row = found["fpr_at_threshold", 0.05]
     assert row["value"] == 9 / 199

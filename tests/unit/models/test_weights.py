@@ -395,7 +395,7 @@ HTTP: Any = {"response": SimpleNamespace(headers={}, request=None)}
         (errors.RepositoryNotFoundError("no", **HTTP), "neither a folder here nor on the hub"),
         (
             errors.RevisionNotFoundError("no", **HTTP),
-            "no revision 'main2'; check the revision=",
+            "no revision 'main2'; check revision=",
         ),
         (errors.OfflineModeIsEnabled("no"), "the hub cannot be reached"),
         (ConnectionError("no"), "the hub cannot be reached"),

@@ -383,6 +383,8 @@ def _first_refusal(error: RefusedError, settings: ClientSettings) -> SettingsErr
         said = f"the endpoint {settings.base_url} gives no usable answer ({error})"
         return EngineError(f"{said}; {way_out}")
     start = f"the endpoint {settings.base_url} refuses model {settings.model!r} ({error})"
+    if error.status in {401, 403} and settings.api_key is None:
+        return SettingsError(f"{start}; OPENAI_API_KEY is not set, and api_key_env= names no other")
     if error.status in {401, 403}:
         return SettingsError(f"{start}; check the API key and what it may use")
     if error.status in {404, 405}:

@@ -397,7 +397,8 @@ def finetune(
     content = texts["text"].to_list()
     making = Making(base=start, revision=start_revision, texts=content, recipe=recipe)
     made = made_of(making, Path(out).absolute(), observer.stage)
-    observer.stage(f"{out} {'holds the model' if made.is_new else 'was made before'}")
+    done = "saved the model to" if made.is_new else "the model was made before:"
+    observer.stage(f"{done} {out}; next: mia-batch audit INPUT --model {out}")
     return made
 
 

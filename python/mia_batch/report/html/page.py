@@ -254,21 +254,6 @@ FIELDS = (
 )
 
 
-_ASKED = (
-    Field(0, "Model", "run.json: models.target.source.name"),
-    Field(0, "Revision", "run.json: models.target.source.revision"),
-    Field(0, "Digest of its weights", "run.json: models.target.source.digest"),
-    Field(0, "Engine", "run.json: evidence.engine"),
-    Field(0, "Texts", "run.json: input.files"),
-    Field(0, "Documents", "run.json: input.n_documents"),
-    Field(0, "Windows and whole texts asked about", "run.json: targets.total"),
-    Field(0, "Words of a window", "run.json: settings.window_words"),
-    Field(0, "Characters of a window", "run.json: settings.window_characters"),
-    Field(0, "Prompts of each text, by kind", "run.json: made.scores.samples"),
-    Field(0, "Temperature", "run.json: evidence.temperature"),
-    Field(0, "Seed", "run.json: evidence.seed"),
-    Field(0, "Compared with", "run.json: plan.null_set"),
-)
 _COUNTED = (
     (["comes_out"], "come out word for word"),
     (["known_better"], "more stand out from the comparison texts"),
@@ -294,7 +279,6 @@ def render(contents: Contents) -> str:
         .get_template("report.html.jinja")
         .render(
             contents=contents,
-            asked=_ASKED,
             brief=[*_brief(contents)],
             numbers=[*_numbers(contents, attacks)],
             attacks=attacks,
@@ -371,7 +355,8 @@ def _brief(contents: Contents) -> Iterator[tuple[str, str, str]]:
     """Yield what was asked, what was fixed before, what it took, and what could be found."""
     value = contents.recorded
     n = [_in_words(value(path, NOT_RECORDED)) for path in ("targets.total", "input.n_documents")]
-    yield "Asked about", f"{n[0]} texts of {n[1]} documents", "run.json: targets, input"
+    said = f"{n[1]} documents; {n[0]} texts in all, comparison texts included"
+    yield "Asked about", said, "run.json: targets, input"
     said = f"attack {contents.primary}, q = {value('plan.q', NOT_RECORDED)}"
     said += f", plan {digest[:12]}" if (digest := value("plan.sha256")) else ""
     if contents.has("findings", "check"):
@@ -457,6 +442,10 @@ MOST_WINDOWS = 20
 _MOST_CHARACTERS = 1_500
 _MOST_OF_PREFIX = 800
 _CONTINUATION = "continuation"
+_HEADING = (
+    r"^[ \t]*(?:CHAPTER|Chapter|CHAPITRE|Chapitre|CAP[IÍ]TULO|Cap[ií]tulo|KAPITEL|Kapitel|BOOK|Book"
+    r"|PART|Part|LETTER|Letter)[ \t]+(?:[0-9]{1,3}|[IVXLCDM]{1,8})\b[^\n]{0,60}$"
+)
 _COLUMNS = ("target_id", "document_id", "member", "window_index", "n_windows", "start")
 _TEXTS = ("target", "prefix", "reference")
 
@@ -492,14 +481,35 @@ def _by_document(contents: Contents, windows: list[dict[str, Any]]) -> list[dict
     """Put the windows of a document together, with its row of the roll-up and its strip."""
     rows = contents.frame("rollup", pl.col("level") != "group").iter_rows(named=True)
     known, drawn = {row["key"]: row for row in rows}, strips(contents)
+    chapters = _chapters(contents, {window["document_id"] for window in windows} & drawn.keys())
     found: dict[str, dict[str, Any]] = {}
     for window in windows:
         key = window["document_id"] or window["target_id"]
         row = known.get(key, {})
         said = badge(row | {"answer": ANSWERS[row["verdict"]]}) if row else ""
         of = {"title": row.get("title") or key, "badge": said, "strip": drawn.get(key)}
+        of["chapters"] = chapters.get(key, {})
         found.setdefault(key, of | {"windows": []})["windows"].append(window)
     return [*found.values()]
+
+
+def _chapters(contents: Contents, documents: set[str]) -> dict[str, dict[float, str]]:
+    """Find headings of chapters in the windows of documents, by where they stand in percent."""
+    if not documents:
+        return {}
+    own = pl.col("document_id").is_in(list(documents)), pl.col("target").is_not_null()
+    windows = contents.tables["targets"].filter(*own, role="target")
+    last = (pl.col("start") + pl.col("target").str.len_chars()).max().over("document_id")
+    with_headings = windows.with_columns(last=last).filter(
+        pl.col("target").str.contains(rf"(?m){_HEADING}")
+    )
+    columns = with_headings.select("document_id", "start", "target", "last")
+    found: dict[str, dict[float, str]] = {}
+    for name, start, text, end in columns.collect(engine="streaming").sort("start").iter_rows():
+        for heading in re.finditer(_HEADING, text, re.MULTILINE):
+            place = round(100 * (start + heading.start()) / end, 1)
+            found.setdefault(name, {}).setdefault(place, heading[0].strip())
+    return found
 
 
 def _scores_outside(contents: Contents) -> np.ndarray[Any, Any]:

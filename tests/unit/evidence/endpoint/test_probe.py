@@ -148,7 +148,11 @@ def test_a_chat_endpoint_is_probed_by_chat(tmp_path):
     ("reply", "error", "message"),
     [
         (failure(401, f"wrong key {KEY}"), SettingsError, r"wrong key \[key\]\); check the API"),
-        (failure(403, "not you"), SettingsError, r"status 403: not you\); check the API key"),
+        (
+            failure(403, "not you"),
+            SettingsError,
+            r"status 403: not you\); check the API key",
+        ),
         (failure(404, "no such model"), SettingsError, r"404: no such model\); check model="),
         (failure(400, "max_tokens is old"), SettingsError, "400: max_tokens is old.*change what"),
         (failure(402, "pay"), EngineError, "status 402: pay.*the account is exhausted: pay in"),

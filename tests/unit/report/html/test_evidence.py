@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import polars as pl
+from lxml import html
 
 from mia_batch.report.html import render
 from mia_batch.report.html.columns import NO_VALUE, common_windows, control_table, strips
@@ -169,3 +170,19 @@ def test_a_strip_has_a_rectangle_for_each_shade_and_says_what_it_shows():
     assert list(drawn) == ["dune", "emma", "ulysses"]
     assert '<path class="h7" d="M0 0H500V1H0z"/>' in drawn["dune"]
     assert "2 stretches, 1 with a score; highest 0.97, from 0 % of the document on" in drawn["dune"]
+
+
+def test_headings_in_windows_stand_below_the_strip_where_they_are_in_the_book():
+    texts = ("Chapter 1: The sea\nOf a chapter\n", "of\n  CHAPTER II\nBook of it")
+    asked = targets(
+        *({"document_id": "dune", "start": 100 * at, "target": t} for at, t in enumerate(texts))
+    )
+    of = contents()
+    tables = {**of.tables, "targets": asked.lazy()}
+    scores = of.tables["scores"].with_columns(pl.lit("dune").alias("document_id"))
+    page = html.fromstring(render(replace(of, tables=tables | {"scores": scores})))
+    found = page.xpath("//details[@class='book']//ol/li")
+    assert [(each.get("style"), each.text_content()) for each in found] == [
+        ("left: 0.0%", "Chapter 1: The sea"),
+        ("left: 81.7%", "CHAPTER II"),
+    ]
