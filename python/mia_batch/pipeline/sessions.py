@@ -393,11 +393,8 @@ def _priced(settings: Settings, tokens: Tokens) -> str:
 
 def amount(settings: Settings, cost: float) -> str:
     """Write an amount of money; a small one with two digits that are not 0."""
-    return (
-        f"{settings.currency} {cost:,.2f}"
-        if cost >= 1 or not cost
-        else (f"{settings.currency} {cost:.2g}")
-    )
+    number = f"{cost:,.2f}" if cost >= 0.1 or not cost else f"{cost:.2g}"
+    return f"{settings.currency} {number}"
 
 
 def spent_sentence(audit: Audit) -> str | None:
