@@ -88,7 +88,7 @@ def test_times_are_kept_while_nothing_changes_and_added_up_when_something_does(
     assert audit_books(tmp_path / "run", tmp_path).manifest.times == first.times
     later = rescore(tmp_path / "run", attacks=["samia_matched_v1"]).manifest.times
     assert later["seconds"]["scores"] == 5.0  # prepared and ran again
-    assert later["seconds"]["targets"] == 3.0
+    assert later["seconds"]["targets"] == 4.0
     assert (later["begin"], later["end"]) == ("2026-01-01", "2026-01-03")
     manifest = Run(tmp_path / "run").manifest
     manifest.times = {}  # as of an older version
