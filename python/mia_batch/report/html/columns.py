@@ -222,12 +222,8 @@ def document_tables(contents: Contents, in_evidence: Collection[str]) -> Iterato
         yield from _texts(contents)
 
 
-_BADGES = {
-    "comes_out": "found",
-    "known_better": "high",
-    "above_all": "high",
-    "cannot_tell": "unknown",
-}
+_BADGES = dict.fromkeys(("known_better", "above_all"), "high")
+_BADGES |= {"comes_out": "found", "cannot_tell": "unknown"}
 _BADGE = Markup('<span class="badge {}">{}</span>')
 _QUOTE = Markup('<span class="quote">{}</span>')
 _FIRST = ("longest_words", "share_verbatim", "contamination_low", "n_asked")

@@ -614,9 +614,8 @@ def as_csv(contents: Contents) -> str:
 
     Text that a spreadsheet would take for a formula gets an apostrophe before it.
     """
-    rows = contents.frame("rollup")
-    if rows.is_empty():
-        rows = contents.frame("scores")
+    rollup = contents.frame("rollup")
+    rows = rollup if rollup.height else contents.frame("scores")
     return rows.with_columns(FOR_SPREADSHEETS).write_csv()
 
 
