@@ -158,8 +158,8 @@ def _top(known: Known, noun: str) -> list[str]:
     which = f"at least {fewest:,.0f} of the {highest:,.0f} highest-scoring {noun}s"
     if highest == 1:
         which = f"the highest-scoring {noun}"
-    which += f" {_verb('stand', fewest)}"
-    return [f"{which} out beyond chance ({100 * sure:g} % confidence)"]
+    verb = _verb("stand", fewest)
+    return [f"{which} {verb} out beyond chance ({100 * sure:g} % confidence)"]
 
 
 def _unnamed(units: pl.DataFrame, n: Mapping[str, int], noun: str, *, found: bool) -> list[str]:

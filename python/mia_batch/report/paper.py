@@ -54,8 +54,7 @@ def paper_table(columns: Sequence[PaperColumn], kind: str = "md") -> str:
     if kind == "csv":
         return _csv(averaged)
     cells = {key: _cells(rows) for key, rows in averaged.items()}
-    attacks = dict.fromkeys(name for column in cells.values() for name in column)
-    rows: Rows = {name: [] for name in attacks}
+    rows: Rows = {name: [] for figures in cells.values() for name in figures}
     for name, figures in product(rows, cells.values()):
         rows[name] += figures.get(name, [(NO_FIGURE, False)] * len(_FIGURES))
     notes = []

@@ -160,12 +160,10 @@ def exchangeability_sentence(findings: pl.DataFrame) -> Iterator[str]:
 # Copies, books, other runs, answers.
 
 
-def duplicates_sentence(
-    findings: pl.DataFrame, subject: str, names: tuple[str, str]
-) -> Iterator[str]:
-    """Count texts of each set that stand in the other; nothing where there are none."""
+def duplicates_sentence(findings: pl.DataFrame, subject: str) -> Iterator[str]:
+    """Count texts of a set that stand in the non-members, and the other way round, if any do."""
     found, said, any_concerned = findings.filter(check="duplicates"), [], False
-    for side, name in zip((subject, f"not {subject}"), names, strict=True):
+    for side, name in {subject: subject, f"not {subject}": "non-members"}.items():
         of = dict(found.filter(subject=side).select("statistic", "value").iter_rows())
         any_concerned |= bool(of.get("n_concerned"))
         if of.get("share") is None:
@@ -306,7 +304,7 @@ def labelled_sentences(
             f"Best of {bounds.height:,} attacks and slices, corrected for trying all of them: "
             f"{best['attack']}{where}, AUC at least {best['low']:.2f}."
         )
-    yield from duplicates_sentence(findings, "members", ("members", "non-members"))
+    yield from duplicates_sentence(findings, "members")
 
 
 # Sets: what the combination was learned from, what dataset inference and CoDeC show.
@@ -439,8 +437,7 @@ def plan_sentence(findings: pl.DataFrame) -> Iterator[str]:
 def null_audit_sentence(findings: pl.DataFrame) -> Iterator[str]:
     """Say how often audits of texts outside the training data alone report any."""
     of = facts(findings, "null_audits")
-    found = of.get("share_reporting")
-    if found is None:
+    if (found := of.get("share_reporting")) is None:
         return
     if found["value"] is None:
         yield f"The rates were not validated on these non-members: {found['reason']}."
@@ -810,7 +807,7 @@ CONCLUSIONS: Final[tuple[tuple[str, Say], ...]] = (
     ("comparison without weights", lambda known: islice(power_sentences(known.findings), 1)),
     ("comparison of targets", _of(null_audit_sentence)),
     ("open gate", _of(exchangeability_sentence)),
-    ("targets and non-members", _of(duplicates_sentence, "targets", ("targets", "non-members"))),
+    ("targets and non-members", _of(duplicates_sentence, "targets")),
     ("targets alone", lambda _: [_NO_NULL]),
     ("any comparison", _of(copies_sentence)),
 )

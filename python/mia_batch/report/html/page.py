@@ -293,19 +293,17 @@ def environment() -> Environment:
 
 def _numbers(contents: Contents, attacks: Table | None) -> Iterator[tuple[str, str]]:
     """Yield the three numbers that matter most, each with what it counts."""
-    if attacks:
-        rows = {row["attack"]: row for row in attacks.rows}
-        if row := rows.get(contents.primary):
+    for row in attacks.rows if attacks else ():
+        if row["attack"] == contents.primary:
             yield interval(row["auc"], row["low"], row["high"]), f"AUC of {contents.primary}"
             yield _found_at_1(contents), "members found when 1 % of non-members are accused"
             lead = interval(row["lead"], row["lead_low"], row["lead_high"])
             yield lead, "AUC above the best classifier that never sees the model"
-        return
     rollup = contents.frame("rollup")
-    if rollup.is_empty():
+    if attacks or rollup.is_empty():
         return
     levels = rollup["level"].cast(pl.String)
-    level = "document" if (levels == "document").any() else "group"
+    level = "document" if "document" in levels else "group"
     own = rollup.filter(levels == level)["verdict"].cast(pl.String)
     for verdicts, what in _COUNTED:
         n = own.is_in(verdicts).sum()
