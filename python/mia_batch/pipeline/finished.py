@@ -7,6 +7,7 @@ import random
 import shlex
 import tempfile
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -51,8 +52,8 @@ def answer_of(run: Run) -> str:
 
 
 def _known(run: Run) -> Known:
-    settings, made = stored_settings(run.manifest.settings), run.manifest.made
-    plan = verdict_plan(settings, made["scores"]["attacks"])
+    manifest = run.manifest
+    plan = verdict_plan(stored_settings(manifest.settings), manifest.made["scores"]["attacks"])
     return Known(run["metrics"], run.scan("verdicts"), run["findings"], plan)
 
 
@@ -102,13 +103,13 @@ def _column(run: Run) -> PaperColumn:
         )
     settings, manifest = stored_settings(run.manifest.settings), run.manifest
     name = manifest.models["target"]["source"]["name"] if manifest.models else "recorded"
-    data = Path(manifest.input["files"][0]).stem if manifest.input.get("files") else "texts"
-    data = settings.dataset or data
+    data = settings.dataset or Path(next(iter(manifest.input.get("files") or ["texts"]))).stem
     return PaperColumn(data=data, model=Path(name).name, seed=settings.seed, rows=rows)
 
 
-def _finished(run: Run) -> Manifest:
-    if "verdicts" not in (manifest := run.manifest).made:
+def _finished(run: Run, *, sealed: bool = False) -> Manifest:
+    manifest = run.manifest
+    if not (manifest.custody if sealed else "verdicts" in manifest.made):
         raise RunFolderError(
             f"{run.folder} is not finished; give the audit's command again, which goes on"
         )
@@ -130,21 +131,20 @@ def report_of(run: Run, kind: Format = "html") -> str:
     """Render a finished run: a page, its answer and documents as text, or its attacks in LaTeX."""
     if kind == "latex":
         return table_of([run], kind)
-    manifest = _finished(run)
-    settings = stored_settings(manifest.settings)
-    attacks = manifest.made["scores"]["attacks"]
-    schemas = TABLES | PARTS
-    root = manifest.custody.get("root")
+    manifest, known = _finished(run), _known(run)
+    settings, root = stored_settings(manifest.settings), manifest.custody.get("root")
+    schemas = (TABLES | PARTS).items()
+    options = ((option, *values) for option, values in changed_settings(settings))
     contents = Contents(
         manifest=json.loads((run.folder / "run.json").read_text("utf-8")),
         tables=_tables(run),
         answer=answer_of(run),
-        conclusions=[*conclusions(run, settings, attacks)],
-        checks=checks(_known(run)),
-        primary=verdict_plan(settings, attacks).primary,
-        command=shlex.join(_command(settings)),
+        conclusions=[*conclusions(run, settings, manifest.made["scores"]["attacks"])],
+        checks=checks(known),
+        primary=known.plan.primary,
+        command=shlex.join(["mia-batch", *chain.from_iterable(options)]),
         stamps=described(run.folder, root) if root else "",
-        meanings={name: (each.__doc__ or "").partition("\n")[0] for name, each in schemas.items()},
+        meanings={name: (each.__doc__ or "").partition("\n")[0] for name, each in schemas},
     )
     return FORMATS[kind](contents)
 
@@ -189,34 +189,24 @@ def first_screen(run: Run) -> str:
     except MiaBatchError as error:
         return f"<p>{escape(str(error))}</p>"
     shown = attacks if attacks.height else books
-    return (
-        environment()
-        .get_template("notebook.html.jinja")
-        .render(
-            answer=answered,
-            attacks=attacks.head(_MOST_SHOWN).to_dicts(),
-            books=books.head(_MOST_SHOWN).to_dicts(),
-            more=max(shown.height - _MOST_SHOWN, 0),
-            report=str(run.folder / REPORT),
-            shaded=shaded,
-        )
+    template = environment().get_template("notebook.html.jinja")
+    return template.render(
+        answer=answered,
+        attacks=attacks.head(_MOST_SHOWN).to_dicts(),
+        books=books.head(_MOST_SHOWN).to_dicts(),
+        more=max(shown.height - _MOST_SHOWN, 0),
+        report=str(run.folder / REPORT),
+        shaded=shaded,
     )
-
-
-def _command(settings: Settings) -> Iterator[str]:
-    yield "mia-batch"
-    for option, values in changed_settings(settings):
-        yield from (option, *values)
 
 
 def changed_settings(settings: Settings) -> Iterator[tuple[str, list[str]]]:
     """Yield the options that give the settings other than the defaults, with their values."""
     for name, value in settings.model_dump(mode="json").items():
-        field, option = Settings.model_fields[name], f"--{name.replace('_', '-')}"
-        if name == "config":  # what the file set follows
+        default = Settings.model_fields[name].get_default(call_default_factory=True)
+        if name == "config" or getattr(settings, name) == default:  # what a file set follows
             continue
-        if getattr(settings, name) == field.get_default(call_default_factory=True):
-            continue
+        option = f"--{name.replace('_', '-')}"
         if isinstance(value, bool):
             yield (option if value else option.replace("--", "--no-", 1)), []
         elif isinstance(value, dict):
@@ -232,16 +222,13 @@ def changed_settings(settings: Settings) -> Iterator[tuple[str, list[str]]]:
 
 _MODEL_SETTINGS = ("engine", "dtype", "tensor_parallel_size", "engine_arg", "recording", "decode")
 """Evidence settings that say what the model is and how it runs: these may differ."""
+_EVIDENCE: dict[EvidenceKind, str]
+_EVIDENCE = {"samples": "prompts", "logprobs": "texts with log-probabilities"}
 
 
 def attack_of(runs: Sequence[Run], attack: str | None) -> str:
     """Name the attack to compare; refuse runs whose scores of it do not compare."""
-    manifests = [run.manifest for run in runs]
-    for run, manifest in zip(runs, manifests, strict=True):
-        if not manifest.custody:
-            raise RunFolderError(
-                f"{run.folder} is not finished; give the audit's command again, which goes on"
-            )
+    manifests = [_finished(run, sealed=True) for run in runs]
     chosen: str = attack or manifests[0].plan["primary"]
     chosen = next(iter(meant(chosen, names())), chosen)  # a family by its first default
     for run, manifest in zip(runs, manifests, strict=True):
@@ -275,14 +262,10 @@ def _rests_on(run: Run, attack: str, *, borrowed_rarity: bool) -> dict[str, Any]
     """Say by name what scores of an attack rest on, apart from the model."""
     manifest = run.manifest
     known = get(attack) if attack in names() else None
-    evidence = {
-        f"{name}=": value
-        for name, value in manifest.evidence.items()
-        if name not in _MODEL_SETTINGS
-    }
-    kinds: tuple[EvidenceKind, ...] = ("samples", "logprobs")
-    reads = {view for kind in kinds for _, view in (known.reads_of(kind) if known else ())}
-    for kind, what in (("samples", "prompts"), ("logprobs", "texts with log-probabilities")):
+    asked = manifest.evidence.items()
+    evidence = {f"{name}=": value for name, value in asked if name not in _MODEL_SETTINGS}
+    reads = {view for kind in _EVIDENCE for _, view in (known.reads_of(kind) if known else ())}
+    for kind, what in _EVIDENCE.items():
         for view, n in manifest.made["scores"][kind].items():
             if reads and view not in reads:
                 continue
@@ -373,11 +356,10 @@ def _scores(runs: Sequence[Run], attack: str) -> pl.DataFrame:
     """Join the scores of all runs by target; names are hashed, which take much less memory."""
     scores = runs[0].scan("scores").filter(pl.col("role").is_in(["target", "non_member"]))
     keys = pl.col("target_id", "cluster", "document", "group").hash()
-    joined = (
-        scores.with_columns(cluster=cluster_names(scores), document=_document(scores))
-        .select(keys, grouped=pl.col("group").is_not_null(), member=_MEMBER)
-        .collect(engine="streaming")
-    )
+    document = cluster_names(scores.drop("group"))
+    named = scores.with_columns(cluster=cluster_names(scores), document=document)
+    hashed = named.select(keys, grouped=pl.col("group").is_not_null(), member=_MEMBER)
+    joined = hashed.collect(engine="streaming")
     for number, run in enumerate(runs):
         own = run.scan("scores").select(
             pl.col("target_id").hash(),
@@ -394,17 +376,13 @@ def _scores(runs: Sequence[Run], attack: str) -> pl.DataFrame:
     return joined
 
 
-def _document(scores: pl.LazyFrame) -> pl.Expr:
-    return cluster_names(scores.drop("group"))
-
-
 def _with_keys(made: pl.DataFrame, run: Run) -> pl.DataFrame:
     """Name the documents and groups of which rows know the number."""
     scores = run.scan("scores")
     names = {"document": pl.col("document").str.splitn(" ", 2).struct[1], "group": pl.col("group")}
     numbers = made["unit"].drop_nulls().unique().implode()
     keys = pl.concat(
-        scores.with_columns(document=_document(scores))
+        scores.with_columns(document=cluster_names(scores.drop("group")))
         .select(
             unit=pl.col(level).hash(),
             level=pl.lit(level, made.schema["level"]),

@@ -74,13 +74,16 @@ def _labelled(known: Known) -> str:
         reason = auc.get("reason") or "no text has a score"
         return f"No answer: {primary} has no AUC ({reason})."
     reached = f"{primary} tells members from non-members with AUC {_interval(auc)}"
+    is_lead = pl.col("versus") == pl.lit(blind.get("strongest"), pl.String)
+    leads = all_texts.filter(is_lead, metric="roc_auc_difference")
+    lead = next(leads.iter_rows(named=True), {})
     if blind.get("verdict") == "separable":
+        more = "" if lead.get("value") is None else f", {_interval(lead)} more"
         return (
             "No answer about memory: a classifier that never sees the model tells members from "
             f"non-members, too (AUC {blind['value']:.2f}), and {primary} may see the same: its AUC "
-            f"is {_interval(auc)}{_more(_lead(known, blind))}."
+            f"is {_interval(auc)}{more}."
         )
-    lead = _lead(known, blind)
     if lead.get("low") is None:
         reason = lead.get("reason") or blind.get("reason") or "there are too few texts"
         return (
@@ -97,27 +100,11 @@ def _labelled(known: Known) -> str:
     return f"No sign of memory: {reached}, {more}, which chance explains."
 
 
-def _lead(known: Known, blind: Mapping[str, Any]) -> dict[str, Any]:
-    """Find the lead of the primary attack over the strongest classifier that sees texts alone."""
-    rows = known.metrics.filter(
-        pl.col("versus") == pl.lit(blind.get("strongest"), pl.String),
-        attack=known.plan.primary,
-        slice="all",
-        metric="roc_auc_difference",
-    )
-    return next(rows.iter_rows(named=True), {})
-
-
-def _more(lead: Mapping[str, Any]) -> str:
-    return "" if lead.get("value") is None else f", {_interval(lead)} more"
-
-
 def _units(rollup: pl.DataFrame) -> pl.DataFrame:
     """Take groups, and the documents that are in none of them; without groups the documents."""
     if rollup.is_empty():
         return rollup
-    groups = rollup.filter(level="group")
-    documents = rollup.filter(level="document")
+    groups, documents = rollup.filter(level="group"), rollup.filter(level="document")
     if groups.height and "group" in rollup.columns:
         within = pl.col("group").is_in(groups["key"].implode())
         documents = documents.filter(~within.fill_null(value=False))
@@ -136,31 +123,22 @@ def _of_units(known: Known, units: pl.DataFrame, noun: str, *, compared: bool) -
             names = listed(_titles(_by_strength(units.filter(verdict=verdict))), _NAMED)
             parts.append(f"{count:,} {out.format('s' * (count == 1))} ({names})")
     whole = f"Of {total:,} {noun}s" if total > 1 else f"Of one {noun}"
-    withheld = gate_verdict(known.findings) == "withheld"
-    if compared and withheld:
-        parts.append(
-            f"the others have no answer, because {noun}s and comparison {noun}s can be told apart "
-            "without the model"
-            if parts
-            else f"none comes out word for word, and there is no other answer: {noun}s and "
-            f"comparison {noun}s can be told apart without the model"
-        )
+    if compared and gate_verdict(known.findings) == "withheld":
+        apart = f"{noun}s and comparison {noun}s can be told apart without the model"
+        none = "none comes out word for word, and there is no other answer:"
+        parts.append(f"{'the others have no answer, because' if parts else none} {apart}")
     elif compared and known.plan.level == "collection":
-        what = f"the {noun}s together, by {known.plan.primary}"
-        parts.append(_of_collection(known, "non_members", what))
+        parts.append(_of_collection(known, "non_members", f"the {noun}s together"))
     elif compared:
         parts += _top(known, noun) if not n.get("known_better") else []
-        parts += _without_answer(units, n, noun, found=bool(parts))
+        parts += _unnamed(units, n, noun, found=bool(parts))
     else:
         left = total - n.get("comes_out", 0)
         sampled = units["longest_words"].count() > 0
-        none = [] if parts or not sampled else ["none comes out word for word"]
-        if left:
-            none.append(
-                f"{left:,} cannot be judged without comparison texts (add --non-members FOLDER)"
-            )
-        parts += none
-    return f"{whole}, {_joined(parts)}."
+        parts += [] if parts or not sampled else ["none comes out word for word"]
+        without = "cannot be judged without comparison texts (add --non-members FOLDER)"
+        parts += [f"{left:,} {without}"] if left else []
+    return f"{whole}, {'; '.join(parts)}."
 
 
 def _beyond(known: Known, noun: str) -> str:
@@ -183,13 +161,11 @@ def _top(known: Known, noun: str) -> list[str]:
     which = f"at least {fewest:,.0f} of the {highest:,.0f} highest-scoring {noun}s"
     if highest == 1:
         which = f"the highest-scoring {noun}"
-    which += f" {_verb('stand', fewest)}"
-    return [f"{which} out beyond chance ({100 * sure:g} % confidence)"]
+    verb = _verb("stand", fewest)
+    return [f"{which} {verb} out beyond chance ({100 * sure:g} % confidence)"]
 
 
-def _without_answer(
-    units: pl.DataFrame, n: Mapping[str, int], noun: str, *, found: bool
-) -> list[str]:
+def _unnamed(units: pl.DataFrame, n: Mapping[str, int], noun: str, *, found: bool) -> list[str]:
     parts = []
     if above := n.get("above_all", 0):
         verb = "scores" if above == 1 else "score"
@@ -208,48 +184,35 @@ def _without_answer(
 def _of_texts(known: Known, allows: Mapping[str, bool]) -> str:
     """Answer about single texts, the collection or canaries."""
     plan, level = known.plan, known.plan.level
-    verbatim = {
-        row["statistic"]: row["value"]
-        for row in known.findings.filter(check="verbatim", subject="targets").iter_rows(named=True)
-    }
-    parts = []
-    if verbatim.get("n_verbatim"):
-        n, total = verbatim["n_verbatim"], verbatim["n_texts"]
+    verbatim, parts = facts(known.findings, "verbatim", subject="targets"), []
+    if verbatim and (n := verbatim["n_verbatim"]["value"]):
+        total = verbatim["n_texts"]["value"]
         parts.append(f"{n:,.0f} of {total:,.0f} texts {_verb('come', n)} out word for word")
     if allows["comparison of targets"] and level == "collection":
-        parts.append(_of_collection(known, "non_members", f"the texts together, by {plan.primary}"))
+        parts.append(_of_collection(known, "non_members", "the texts together"))
     elif allows["comparison of targets"] and (of := facts(known.findings, "reported")):
         n, total = of["n_reported"]["value"], of["n_tests"]["value"]
         against = f"{of['n_null']['value'] or 0:,.0f} comparison texts"
         kind = "text" if level == "target" else "group"
-        if n:
-            parts.append(
-                f"{n:,.0f} of {total:,.0f} {kind}s {_verb('stand', n)} out from {against}, in a "
-                f"list of which at most {100 * plan.q:g} % are false on average"
-            )
-        else:
-            parts.append(
-                f"none of {total:,.0f} {kind}s stands out from {against}, which does not show that "
-                "they were not learnt"
-            )
+        out = f"of {total:,.0f} {kind}s {_verb('stand', n or 1)} out from {against}"
+        false = f"in a list of which at most {100 * plan.q:g} % are false on average"
+        none = "which does not show that they were not learnt"
+        parts.append(f"{n:,.0f} {out}, {false}" if n else f"none {out}, {none}")
     elif allows["targets and non-members"]:
         parts.append("no other answer" if parts else "no answer")
         parts[-1] += ", because texts and comparison texts can be told apart without the model"
     if allows["canaries"]:
-        parts.append(_of_collection(known, "controls", f"the canaries, by {plan.primary}"))
+        parts.append(_of_collection(known, "controls", "the canaries"))
     if not parts or (allows["targets alone"] and not allows["canaries"]):
         parts.append("scores only rank your texts; add --non-members FOLDER to get an answer")
-    return f"{_capital(_joined(parts))}."
+    return f"{_capital('; '.join(parts))}."
 
 
 def _of_collection(known: Known, versus: str, what: str) -> str:
     """Give the p-value of all texts together."""
-    rows = known.verdicts.filter(
-        pl.col("estimate").is_null(),
-        attack=known.plan.primary,
-        level="collection",
-        versus=versus,
-    )
+    asked = {"attack": known.plan.primary, "level": "collection", "versus": versus}
+    rows = known.verdicts.filter(pl.col("estimate").is_null(), **asked)
+    what = f"{what}, by {known.plan.primary}"
     row = next(rows.head(1).collect(engine="streaming").iter_rows(named=True), {})
     if row.get("p_value") is None:
         return f"no answer about {what} ({row.get('reason') or 'nothing was compared'})"
@@ -260,10 +223,6 @@ def _of_collection(known: Known, versus: str, what: str) -> str:
 
 def _verb(verb: str, n: float) -> str:
     return verb + "s" * (n == 1)
-
-
-def _joined(parts: Sequence[str]) -> str:
-    return "; ".join(parts)
 
 
 def _capital(text: str) -> str:
@@ -309,15 +268,10 @@ def audited_books(tables: Mapping[str, pl.LazyFrame]) -> pl.DataFrame:
     units = _by_strength(_units(rollup))
     rows = pl.concat([units, _by_strength(rollup.filter(level="outside"))])
     strips = _strips(tables["curves"]) if "curves" in tables else {}
+    documents = rows.select(pl.when(pl.col("level") == "document").then("key")).to_series()
     rows = rows.with_columns(
         title=pl.Series(_titles(rows), dtype=pl.String),
-        strip=pl.Series(
-            [
-                strips.get(key) if level == "document" else None
-                for level, key in rows.select("level", "key").iter_rows()
-            ],
-            dtype=pl.List(pl.Float64),
-        ),
+        strip=pl.Series([strips.get(key) for key in documents], dtype=_BOOKS["strip"]),
         answer=pl.when(pl.col("level") != "outside").then(
             pl.col("verdict").cast(pl.String).replace_strict(ANSWERS)
         ),
@@ -409,43 +363,27 @@ def attack_rows(
     """
     metrics = tables["metrics"].filter(slice="all").collect(engine="streaming")
     own = metrics.filter(pl.col("versus").is_null())
-    blind_names = _names(tables["blind_metrics"])
-    lead = metrics.filter(
-        pl.col("versus").is_in(blind_names.implode()), metric="roc_auc_difference"
-    )
-    rows = own.filter(metric="roc_auc").select("attack", "low", "high", auc="value")
+    blind = tables["blind_metrics"].select("attack").collect(engine="streaming")["attack"].implode()
+    leads = metrics.filter(pl.col("versus").is_in(blind), metric="roc_auc_difference")
+    more = [leads.select("attack", lead="value", lead_low="low", lead_high="high")]
     for name, fpr in _FPRS.items():
         of = own.filter((pl.col("fpr") - fpr).abs() < fpr / 10, metric="tpr_at_fpr")
-        rows = rows.join(
-            of.select("attack", pl.col("value").alias(name)).unique("attack", keep="first"),
-            on="attack",
-            how="left",
-            maintain_order="left",
-        )
-    leads = lead.select("attack", lead="value", lead_low="low", lead_high="high")
-    for more in (leads.unique("attack", keep="first"), _costs(tables, attacks, seconds or {})):
-        rows = rows.join(more, on="attack", how="left", maintain_order="left")
+        more.append(of.select("attack", pl.col("value").alias(name)))
+    rows = own.filter(metric="roc_auc").select("attack", "low", "high", auc="value")
+    for each in (*more, _costs(tables, attacks, seconds or {})):
+        first = each.unique("attack", keep="first")
+        rows = rows.join(first, on="attack", how="left", maintain_order="left")
     if rows["auc"].count() == 0:  # no label of one of the classes
         rows = rows.clear()
-    rows = rows.with_columns(is_blind=pl.col("attack").is_in(blind_names.implode()))
-    ordered = rows.sort(
-        "is_blind", "auc", descending=[False, True], nulls_last=True, maintain_order=True
-    )
+    rows = rows.with_columns(is_blind=pl.col("attack").is_in(blind))
+    best = rows.sort("auc", descending=True, nulls_last=True, maintain_order=True)
+    ordered = best.sort("is_blind", maintain_order=True)
     return ordered.select(pl.col(name).cast(dtype) for name, dtype in _ATTACKS.items())
 
 
-def _names(metrics: pl.LazyFrame) -> pl.Series:
-    return metrics.select("attack").collect(engine="streaming").to_series()
-
-
-_ATTACKS: dict[str, Any] = {
-    "attack": pl.String,
-    "is_blind": pl.Boolean,
-    **dict.fromkeys(
-        ("auc", "low", "high", "tpr_1", "tpr_01", "lead", "lead_low", "lead_high"), pl.Float64
-    ),
-    **dict.fromkeys(("tokens", "seconds"), pl.Float64),
-}
+_FIGURES = ("auc", "low", "high", "tpr_1", "tpr_01", "lead", "lead_low", "lead_high")
+_ATTACKS: dict[str, Any] = {"attack": pl.String, "is_blind": pl.Boolean}
+_ATTACKS |= dict.fromkeys((*_FIGURES, "tokens", "seconds"), pl.Float64)
 
 
 def _costs(
@@ -464,15 +402,13 @@ def _costs(
     n_texts = tables["scores"].select(pl.len()).collect(engine="streaming").item()
     rows = []
     for attack in attacks:
-        tokens, took = 0.0, 0.0
+        models = {model for model, _ in attack.reads_of("logprobs")}
+        tokens, took = 0.0, sum(seconds.get(f"logprobs of {model}", 0.0) for model in models)
         for view in attack.reads_of("samples"):
             drawn, n = of_view.get(view, (0, 0))
             tokens += drawn / max(n, 1)
             share = drawn / max(decoded.get(view[0], 0), 1)
             took += share * seconds.get(f"samples of {view[0]}", 0.0)
-        for model in {model for model, _ in attack.reads_of("logprobs")}:
-            took += seconds.get(f"logprobs of {model}", 0.0)
         each = took / n_texts if n_texts else None
         rows.append({"attack": attack.name, "tokens": tokens or None, "seconds": each or None})
-    schema = {"attack": pl.String, "tokens": pl.Float64, "seconds": pl.Float64}
-    return pl.DataFrame(rows, schema=schema)
+    return pl.DataFrame(rows, {name: _ATTACKS[name] for name in ("attack", "tokens", "seconds")})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import product
 from typing import Any
 
 import polars as pl
@@ -31,18 +32,9 @@ class PaperColumn:
     seed: int
     rows: pl.DataFrame
 
-    @property
-    def of(self) -> tuple[str, str]:
-        """What heads the column."""
-        return self.data, self.model
 
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """A figure as text, and whether it is the best of its column."""
-
-    text: str
-    best: bool = False
+Cell = tuple[str, bool]
+"""A figure as text, and whether it is the best of its column."""
 
 
 def paper_table(columns: Sequence[PaperColumn], kind: str = "md") -> str:
@@ -51,7 +43,7 @@ def paper_table(columns: Sequence[PaperColumn], kind: str = "md") -> str:
         raise SettingsError(f"no format {kind!r}; choose one of {', '.join([*KINDS, 'csv'])}")
     of: dict[tuple[str, str], list[PaperColumn]] = {}
     for column in columns:
-        of.setdefault(column.of, []).append(column)
+        of.setdefault((column.data, column.model), []).append(column)
     seeds = {key: sorted({column.seed for column in group}) for key, group in of.items()}
     for key, group in of.items():
         if len(seeds[key]) < len(group):
@@ -62,18 +54,13 @@ def paper_table(columns: Sequence[PaperColumn], kind: str = "md") -> str:
     if kind == "csv":
         return _csv(averaged)
     cells = {key: _cells(rows) for key, rows in averaged.items()}
-    attacks = dict.fromkeys(name for column in cells.values() for name in column)
-    missing = [Cell(NO_FIGURE)] * len(_FIGURES)
-    rows = {
-        name: [cell for column in cells.values() for cell in column.get(name, missing)]
-        for name in attacks
-    }
-    note = "; ".join(
-        f"{data}, {model}: seed{'s' * (len(seeds[data, model]) > 1)} "
-        + ", ".join(map(str, seeds[data, model]))
-        for data, model in of
-    )
-    return "\n".join(KINDS[kind]([*of], rows, note)) + "\n"
+    rows: Rows = {name: [] for figures in cells.values() for name in figures}
+    for name, figures in product(rows, cells.values()):
+        rows[name] += figures.get(name, [(NO_FIGURE, False)] * len(_FIGURES))
+    notes = []
+    for (data, model), own in seeds.items():
+        notes.append(f"{data}, {model}: seed{'s' * (len(own) > 1)} {', '.join(map(str, own))}")
+    return "\n".join(KINDS[kind]([*of], rows, "; ".join(notes))) + "\n"
 
 
 def _averaged(group: Sequence[PaperColumn]) -> pl.DataFrame:
@@ -99,28 +86,21 @@ def _cells(rows: pl.DataFrame) -> dict[str, list[Cell]]:
         others = rows.filter(pl.col("attack") != row["attack"])["high"]
         known = row["low"] is not None and others.len() > 0 and others.null_count() == 0
         best = bool(known and row["low"] > others.max())
-        auc = NO_FIGURE if row["auc"] is None else f"{row['auc']:.3f}"
-        if row["low"] is not None:
-            auc += f" ({row['low']:.3f}, {row['high']:.3f})"
-        rates = [Cell(_rate(row[name])) for name in _RATES]
-        found[str(row["attack"])] = [Cell(auc, best), *rates]
+        limits = "" if row["low"] is None else f" ({row['low']:.3f}, {row['high']:.3f})"
+        auc, *rates = (
+            NO_FIGURE if row[name] is None else f"{row[name]:.3f}" for name in ("auc", *_RATES)
+        )
+        found[str(row["attack"])] = [(auc + limits, best), *((rate, False) for rate in rates)]
     return found
 
 
 def _csv(averaged: Mapping[tuple[str, str], pl.DataFrame]) -> str:
     """Write a row for each attack of each column, figures as numbers."""
-    rows = (
-        rows.select(
-            *(pl.lit(data).alias("data"), pl.lit(model).alias("model"), "attack"),
-            *("auc", "low", "high", *_RATES),
-        )
-        for (data, model), rows in averaged.items()
-    )
-    return pl.concat(rows).with_columns(FOR_SPREADSHEETS).write_csv()
-
-
-def _rate(value: float | None) -> str:
-    return NO_FIGURE if value is None else f"{value:.3f}"
+    parts = []
+    for (data, model), rows in averaged.items():
+        names = pl.lit(data).alias("data"), pl.lit(model).alias("model"), pl.col("attack")
+        parts.append(rows.select(*names, "auc", "low", "high", *_RATES))
+    return pl.concat(parts).with_columns(FOR_SPREADSHEETS).write_csv()
 
 
 Rows = dict[str, list[Cell]]
@@ -138,19 +118,12 @@ def _markdown(keys: Keys, rows: Rows, note: str) -> Iterator[str]:
     yield line(["Attack", *_heads(keys)])
     yield line(["---", *["---:"] * len(_FIGURES) * len(keys)])
     for name, cells in rows.items():
-        yield line([name, *(f"**{cell.text}**" if cell.best else cell.text for cell in cells)])
-    yield ""
-    yield f"{note}."
+        yield line([name, *(f"**{text}**" if best else text for text, best in cells)])
+    yield from ("", f"{note}.")
 
 
-_LATEX: dict[int, Any] = str.maketrans(
-    {
-        **{letter: f"\\{letter}" for letter in "&%$#_{}"},
-        "~": r"\textasciitilde{}",
-        "^": r"\textasciicircum{}",
-        "\\": r"\textbackslash{}",
-    }
-)
+_SIGNS = {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}"}
+_LATEX: dict[int, Any] = str.maketrans(_SIGNS | {sign: f"\\{sign}" for sign in "&%$#_{}"})
 
 
 def _latex(keys: Keys, rows: Rows, note: str) -> Iterator[str]:
@@ -167,10 +140,9 @@ def _latex(keys: Keys, rows: Rows, note: str) -> Iterator[str]:
     yield f"Attack & {' & '.join(map(safe, _FIGURES * len(keys)))} " + r"\\"
     yield r"\midrule"
     for name, cells in rows.items():
-        written = (rf"\textbf{{{safe(c.text)}}}" if c.best else safe(c.text) for c in cells)
+        written = (rf"\textbf{{{safe(text)}}}" if best else safe(text) for text, best in cells)
         yield f"{safe(name)} & {' & '.join(written)} " + r"\\"
-    yield r"\bottomrule"
-    yield r"\end{tabular}"
+    yield from (r"\bottomrule", r"\end{tabular}")
 
 
 def _html(keys: Keys, rows: Rows, note: str) -> Iterator[str]:
@@ -181,19 +153,12 @@ def _html(keys: Keys, rows: Rows, note: str) -> Iterator[str]:
     yield "<tbody>"
     for name, cells in rows.items():
         written = (
-            f"<td><strong>{escape(cell.text)}</strong></td>"
-            if cell.best
-            else f"<td>{escape(cell.text)}</td>"
-            for cell in cells
+            f"<strong>{escape(text)}</strong>" if best else escape(text) for text, best in cells
         )
-        yield f"<tr><th>{escape(name)}</th>{''.join(written)}</tr>"
-    yield "</tbody>"
-    yield "</table>"
+        yield f"<tr><th>{escape(name)}</th><td>{'</td><td>'.join(written)}</td></tr>"
+    yield from ("</tbody>", "</table>")
 
 
-KINDS: dict[str, Callable[[Keys, Rows, str], Iterator[str]]] = {
-    "md": _markdown,
-    "latex": _latex,
-    "html": _html,
-}
+Writer = Callable[[Keys, Rows, str], Iterator[str]]
+KINDS: dict[str, Writer] = {"md": _markdown, "latex": _latex, "html": _html}
 """How a table is written, by its format."""

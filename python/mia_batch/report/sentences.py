@@ -12,9 +12,11 @@ from mia_batch.inference.findings import gate_verdict, role_counts
 from mia_batch.inference.memory import VERBATIM_WORDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from mia_batch.inference.findings import VerdictPlan
+
+    Say = Callable[["Known"], Iterable[str]]
 
 
 _NAMES_SHOWN = 3
@@ -158,30 +160,25 @@ def exchangeability_sentence(findings: pl.DataFrame) -> Iterator[str]:
 # Copies, books, other runs, answers.
 
 
-def duplicates_sentence(
-    findings: pl.DataFrame, subject: str, names: tuple[str, str]
-) -> Iterator[str]:
-    """Count texts of each set that stand in the other; nothing where there are none."""
-    found, both = findings.filter(check="duplicates"), []
-    for side, name in zip((subject, f"not {subject}"), names, strict=True):
+def duplicates_sentence(findings: pl.DataFrame, subject: str) -> Iterator[str]:
+    """Count texts of a set that stand in the non-members, and the other way round, if any do."""
+    found, said, any_concerned = findings.filter(check="duplicates"), [], False
+    for side, name in {subject: subject, f"not {subject}": "non-members"}.items():
         of = dict(found.filter(subject=side).select("statistic", "value").iter_rows())
-        both.append((of, name))
-    if not sum(of.get("n_concerned", 0) for of, _ in both):
-        return
-    said = []
-    for of, name in both:
-        if of["share"] is None:
+        any_concerned |= bool(of.get("n_concerned"))
+        if of.get("share") is None:
             said.append(f"no {name} of 8 words to compare")
             continue
         more = of["n_left_out"]
         left_out = f" ({more:,.0f} more not compared)" if more else ""
         counts = f"{of['n_concerned']:,.0f} of {of['n_compared']:,.0f} {name}"
         said.append(f"{counts}, {of['share']:.1%}{left_out}")
-    example = found.filter(subject=subject, statistic="example")["reason"][0]
-    yield (
-        "Near-duplicates (a run of 13 words or 70% of the runs of 8 words are in the other set): "
-        f"{', '.join(said)}; {example}."
-    )
+    if any_concerned:
+        example = found.filter(subject=subject, statistic="example")["reason"][0]
+        yield (
+            "Near-duplicates (a run of 13 words or 70% of the runs of 8 words are in the other "
+            f"set): {', '.join(said)}; {example}."
+        )
 
 
 def copies_sentence(findings: pl.DataFrame) -> Iterator[str]:
@@ -235,9 +232,8 @@ def chance_sentences(findings: pl.DataFrame) -> Iterator[str]:
 
 def answers_sentences(findings: pl.DataFrame) -> Iterator[str]:
     """Say what kinds of answers came where not all were texts, and what may have acted on them."""
-    unsure = findings.filter(
-        pl.col("verdict") != "honoured", pl.col("subject").is_in(_ACTING), check="endpoint"
-    )["subject"]
+    acting = pl.col("verdict") != "honoured", pl.col("subject").is_in(_ACTING)
+    unsure = findings.filter(*acting, check="endpoint")["subject"]
     if len(unsure):
         yield (
             f"The endpoint takes no neutral value of {', '.join(unsure)}: what it sets itself may "
@@ -268,9 +264,7 @@ def uneven_sentence(findings: pl.DataFrame) -> Iterator[str]:
     found = findings.filter(check="uneven_scores")
     if found.is_empty():
         return
-    most, others = (
-        found.filter(verdict=verdict)["subject"].to_list() for verdict in ("most", "more")
-    )
+    most, others = (found.filter(verdict=each)["subject"].to_list() for each in ("most", "more"))
     too = f" Uneven, too: {listed(others)}." if others else ""
     kinds = findings.filter(check="answers")["statistic"]
     mends = kinds.is_empty() or "failed" in kinds  # classed answers would be the same again
@@ -297,9 +291,8 @@ def labelled_sentences(
     if blind is None:
         return
     strongest = blind["strongest"]
-    quintiles = metrics.filter(
-        pl.col("slice").str.starts_with("blind quintile"), metric="roc_auc", attack=primary
-    )["value"]
+    in_quintile = pl.col("slice").str.starts_with("blind quintile")
+    quintiles = metrics.filter(in_quintile, metric="roc_auc", attack=primary)["value"]
     if blind["verdict"] != "not separable" and len(quintiles):
         values = ", ".join("-" if value is None else f"{value:.2f}" for value in quintiles)
         yield f"{primary}: AUC within quintiles of the score of {strongest}: {values}."
@@ -311,7 +304,7 @@ def labelled_sentences(
             f"Best of {bounds.height:,} attacks and slices, corrected for trying all of them: "
             f"{best['attack']}{where}, AUC at least {best['low']:.2f}."
         )
-    yield from duplicates_sentence(findings, "members", ("members", "non-members"))
+    yield from duplicates_sentence(findings, "members")
 
 
 # Sets: what the combination was learned from, what dataset inference and CoDeC show.
@@ -444,8 +437,7 @@ def plan_sentence(findings: pl.DataFrame) -> Iterator[str]:
 def null_audit_sentence(findings: pl.DataFrame) -> Iterator[str]:
     """Say how often audits of texts outside the training data alone report any."""
     of = facts(findings, "null_audits")
-    found = of.get("share_reporting")
-    if found is None:
+    if (found := of.get("share_reporting")) is None:
         return
     if found["value"] is None:
         yield f"The rates were not validated on these non-members: {found['reason']}."
@@ -485,14 +477,14 @@ _PLACEBOS = {
 }
 
 
-def placebo_sentence(findings: pl.DataFrame, verdict: str) -> Iterator[str]:
+def placebo_sentence(findings: pl.DataFrame, *verdicts: str) -> Iterator[str]:
     """Say what the same test finds on the reference model, if that is ``as_many``, or ``fewer``."""
     of = facts(findings, "placebo")
     level, reason = _subject(of), of.get("n_reported", {}).get("reason")
-    if reason is not None and verdict == "fewer":
+    if reason is not None and "fewer" in verdicts:
         yield f"The same test was not made on the reference model: {reason}."
     main = of.get("collection" if level == "collection" else "n_reported")
-    if main is None or main["verdict"] != verdict:
+    if main is None or main["verdict"] not in verdicts:
         return
     smallest, p = of.get("smallest_q", {}).get("value"), main["p_value"]
     if level != "collection":
@@ -501,7 +493,7 @@ def placebo_sentence(findings: pl.DataFrame, verdict: str) -> Iterator[str]:
         found = f"reports {main['value']:,.0f} of {of['n_tests']['value']:,.0f} {noun}s{least}"
     else:
         found = "has no p-value" if p is None else f"has p = {p:.3g} for all groups together"
-    yield _PLACEBOS[verdict].format(found)
+    yield _PLACEBOS[main["verdict"]].format(found)
 
 
 # What p-values and estimates show of the attack that the answer rests on.
@@ -511,16 +503,14 @@ def unlabelled_sentences(
     verdicts: pl.LazyFrame, findings: pl.DataFrame, plan: VerdictPlan
 ) -> Iterator[str]:
     own = verdicts.filter(attack=plan.primary)
-    answers = [[*_reported(findings, own, plan)], [*_top(findings, own, plan)]]
+    given, top = ([*say(findings, own, plan)] for say in (_reported, _top))
     listed_any = findings.filter(pl.col("value") > 0, check="reported", statistic="n_reported")
-    given = [*chain(*(reversed(answers) if listed_any.is_empty() else answers))]
-    given += _stopping(findings)
+    given = (top + given if listed_any.is_empty() else given + top) + [*_stopping(findings)]
     whole = own.filter(level="collection").collect()
     tests, rates = (whole.filter(pl.col("estimate").is_null() == test) for test in (True, False))
     tests, asked = tests.filter(versus="non_members"), plan.level == "collection"
     of_all = f"All {_noun(findings, 'group')}s together"
-    given += _of_all(tests, plan, of_all, asked=asked)
-    given += _max_t(findings)
+    given += [*_of_all(tests, plan, of_all, asked=asked), *_max_t(findings)]
     yield from given
     compared = own.filter(versus="non_members").select((pl.col("n_null") > 0).any())
     if given and compared.collect(engine="streaming").item():
@@ -676,10 +666,8 @@ def absence_sentences(findings: pl.DataFrame, plan: VerdictPlan) -> Iterator[str
     """Say with which probability one text or group more would have been named."""
     rows = findings.filter(check="absence")
     what = "text" if plan.level == "target" else _noun(findings, "group")
-    if found := [
-        f"{row['subject']}: {row['value']:.2f} ({row['low']:.2f} to {row['high']:.2f})"
-        for row in rows.drop_nulls("value").iter_rows(named=True)
-    ]:
+    say = "{subject}: {value:.2f} ({low:.2f} to {high:.2f})".format_map
+    if found := [*map(say, rows.drop_nulls("value").iter_rows(named=True))]:
         yield (
             f"Had one more {what} been learnt as well as the passages of a level of the yardstick, "
             f"this audit would have reported it with probability (95 % interval): "
@@ -739,10 +727,8 @@ def _by_chance(counts: dict[str, dict[str, float]], fisher: pl.Series) -> str:
         if n.get("passages"):
             said.append(f"{n['repeated']:,.0f} of {n['passages']:,.0f} passages {name}")
     if not said:
-        return (
-            "How often chance gives as much was not measured: give --non-members, or ask with "
-            "--controls."
-        )
+        how = "give --non-members, or ask with --controls"
+        return f"How often chance gives as much was not measured: {how}."
     more = ""
     if len(fisher):
         more = f" (Fisher's exact test: p = {fisher[0]:.2g})"
@@ -787,12 +773,16 @@ class Known:
         }
 
 
-def _of(say: Callable[..., Iterable[str]], *more: object) -> Callable[[Known], Iterable[str]]:
+def _of(say: Callable[..., Iterable[str]], *more: object) -> Say:
     return lambda known: say(known.findings, *more)
 
 
+def _planned(say: Callable[..., Iterable[str]]) -> Say:
+    return lambda known: say(known.findings, known.plan)
+
+
 # Doubts come before what they are about, and what came out word for word before all estimates.
-CONCLUSIONS: Final[tuple[tuple[str, Callable[[Known], Iterable[str]]], ...]] = (
+CONCLUSIONS: Final[tuple[tuple[str, Say], ...]] = (
     ("always", _of(chance_sentences)),
     ("always", _of(verbatim_sentences)),
     ("always", _of(gate_sentence)),
@@ -810,57 +800,50 @@ CONCLUSIONS: Final[tuple[tuple[str, Callable[[Known], Iterable[str]]], ...]] = (
         lambda known: unlabelled_sentences(known.verdicts, known.findings, known.plan),
     ),
     ("always", _of(placebo_sentence, "fewer")),
-    ("comparison of targets", lambda known: absence_sentences(known.findings, known.plan)),
-    ("always", lambda known: yardstick_sentences(known.findings, known.plan)),
+    ("comparison of targets", _planned(absence_sentences)),
+    ("always", _planned(yardstick_sentences)),
     ("canaries", lambda known: canary_sentences(known.verdicts, known.plan)),
     ("always", _of(set_sentences)),
     ("comparison without weights", lambda known: islice(power_sentences(known.findings), 1)),
     ("comparison of targets", _of(null_audit_sentence)),
     ("open gate", _of(exchangeability_sentence)),
-    ("targets and non-members", _of(duplicates_sentence, "targets", ("targets", "non-members"))),
+    ("targets and non-members", _of(duplicates_sentence, "targets")),
     ("targets alone", lambda _: [_NO_NULL]),
     ("any comparison", _of(copies_sentence)),
 )
 """Each conclusion in its order: what the run must allow, and the sentences."""
 
 
-CHECKS: Final[tuple[tuple[str, str, Callable[[Known], Iterable[str]], str], ...]] = (
-    (
-        "What this audit could have found",
+CHECKS: Final[Mapping[str, tuple[str, Say, str]]] = {
+    "What this audit could have found": (
         "comparison without weights",
         lambda known: chain(
             power_sentences(known.findings), absence_sentences(known.findings, known.plan)
         ),
         "Not worked out: that needs texts of unknown membership, and --non-members.",
     ),
-    (
-        "Placebo: the same test on another model",
+    "Placebo: the same test on another model": (
         "always",
-        lambda known: chain(
-            placebo_sentence(known.findings, "as_many"), placebo_sentence(known.findings, "fewer")
-        ),
+        _of(placebo_sentence, "as_many", "fewer"),
         "Not made: that needs a model which did not see the texts; give --reference-model.",
     ),
-    (
-        "Positive control: texts that models are known to remember",
+    "Positive control: texts that models are known to remember": (
         "always",
-        lambda known: yardstick_sentences(known.findings, known.plan),
+        _planned(yardstick_sentences),
         "Not asked: the run has no passages of the yardstick; give --yardstick.",
     ),
-    (
-        "Audits of comparison texts alone",
+    "Audits of comparison texts alone": (
         "comparison of targets",
-        lambda known: null_audit_sentence(known.findings),
+        _of(null_audit_sentence),
         "Not made: that needs texts of unknown membership, and --non-members.",
     ),
-    (
-        "How often chance gives as much, word for word",
+    "How often chance gives as much, word for word": (
         "always",
         lambda known: islice(verbatim_sentences(known.findings), 1, 2),
         "Not counted: no passage was looked for, or none came out.",
     ),
-)
-"""What tells how sure a run is: its name, what the run must allow, sentences, and why none."""
+}
+"""What tells how sure a run is, by name: what the run must allow, sentences, and why none."""
 
 
 def checks(known: Known) -> dict[str, list[str]]:
@@ -868,16 +851,14 @@ def checks(known: Known) -> dict[str, list[str]]:
     allows = known.allows()
     return {
         name: [*(say(known) if allows[needed] else ())] or [missing]
-        for name, needed, say, missing in CHECKS
+        for name, (needed, say, missing) in CHECKS.items()
     }
 
 
 def preflight_sentences(findings: pl.DataFrame) -> Iterator[str]:
     """Say what the targets tell before an engine starts."""
-    yield from gate_sentence(findings)
-    yield from weights_sentence(findings)
-    yield from undeclared_sentences(findings)
-    yield from power_sentences(findings)
+    for say in (gate_sentence, weights_sentence, undeclared_sentences, power_sentences):
+        yield from say(findings)
 
 
 def sentences(

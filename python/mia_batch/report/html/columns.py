@@ -133,9 +133,7 @@ def _level(value: float | None) -> int | None:
 
 
 def _in_words(starts: list[float], values: list[float | None]) -> str:
-    scored = [
-        (value, start) for value, start in zip(values, starts, strict=True) if value is not None
-    ]
+    scored = [(y, x) for x, y in zip(starts, values, strict=True) if y is not None]
     if not scored:
         return f"{len(starts)} stretches, none with a score"
     value, start = max(scored)
@@ -172,7 +170,7 @@ class Column:
     sort: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Table:
     """A table that can be sorted and filtered."""
 
@@ -218,28 +216,19 @@ def document_tables(contents: Contents, in_evidence: Collection[str]) -> Iterato
         if rows.height:
             columns = [*rollup_columns(rows)]
             linked = pl.col("longest_target_id").is_in(list(in_evidence))
-            yield Table(
-                name=name,
-                title=title,
-                source="rollup.parquet",
-                columns=columns,
-                rows=rows.with_columns(linked.alias(_IN_EVIDENCE)).to_dicts(),
-                note=_not_recorded(columns),
-            )
+            own = rows.with_columns(linked.alias(_IN_EVIDENCE)).to_dicts()
+            yield Table(name, title, "rollup.parquet", columns, own, _not_recorded(columns))
     if rollup.is_empty():
         yield from _texts(contents)
 
 
-_BADGES = {
-    "comes_out": "found",
-    "known_better": "high",
-    "above_all": "high",
-    "cannot_tell": "unknown",
-}
+_BADGES = dict.fromkeys(("known_better", "above_all"), "high")
+_BADGES |= {"comes_out": "found", "cannot_tell": "unknown"}
 _BADGE = Markup('<span class="badge {}">{}</span>')
 _QUOTE = Markup('<span class="quote">{}</span>')
 _FIRST = ("longest_words", "share_verbatim", "contamination_low", "n_asked")
 _QUOTED = 90  # characters
+_BELOW = "Below the line: texts known to be outside the training data, on the same scale."
 
 
 def answer_table(contents: Contents, quotes: Mapping[str, str]) -> Table | None:
@@ -270,7 +259,7 @@ def answer_table(contents: Contents, quotes: Mapping[str, str]) -> Table | None:
         Column(_STRIP, ("curves.y",), lambda row: _strip_of(row["strip"])),
         *chance[-1:],
         *numbers[:1],
-        Column("The passage", ("quote",), lambda row: _QUOTE.format(_quoted(row["quote"]))),
+        Column("The passage", ("quote",), _passage),
         number_column("Mean score", "mean"),
         *numbers[1:],
     )
@@ -280,9 +269,7 @@ def answer_table(contents: Contents, quotes: Mapping[str, str]) -> Table | None:
         source="rollup.parquet, curves.parquet: y, targets.parquet: reference",
         columns=[each for each in columns if each.sources[0] in there],
         rows=rows.to_dicts(),
-        note="Below the line: texts known to be outside the training data, on the same scale."
-        if (rows["level"] == "outside").any()
-        else "",
+        note=_BELOW if (rows["level"] == "outside").any() else "",
     )
 
 
@@ -291,8 +278,9 @@ def _title(row: Row) -> Markup:
     return _name([row["title"], key, row.get("author")])
 
 
-def _quoted(text: str | None) -> str:
-    return visible(" ".join((text or "").split()), _QUOTED, note=False)
+def _passage(row: Row) -> Markup:
+    quote = " ".join((row["quote"] or "").split())
+    return _QUOTE.format(visible(quote, _QUOTED, note=False))
 
 
 def badge(row: Row) -> Markup:
@@ -356,15 +344,20 @@ def number_column(heading: str, name: str, write: Callable[[Any], str] = number)
     return Column(heading, (name,), lambda row: write(row[name]), name)
 
 
-def _limits(heading: str, name: str, sort: str) -> Column:
-    sources = (sort, name, f"{name}_low", f"{name}_high")
-    return Column(heading, sources, lambda row: _range(*(row[each] for each in sources[1:])), sort)
+def _limits(heading: str, value: str, prefix: str = "", sort: str | None = None) -> Column:
+    """Show a value with its limits; of one that is null the lower limit."""
+    low, high = f"{prefix}low", f"{prefix}high"
+
+    def write(row: Row) -> str:
+        if row[value] is None and row[low]:
+            return f"at least {number(row[low])}"
+        return interval(row[value], row[low], row[high])
+
+    sources = tuple(dict.fromkeys((sort or value, value, low, high)))
+    return Column(heading, sources, write, sources[0])
 
 
-def _range(value: float | None, low: float | None, high: float | None) -> str:
-    return f"at least {number(low)}" if value is None and low else interval(value, low, high)
-
-
+_ASKED = "{n_asked:,} of {n_windows:,}"
 _NUMBERS = (
     Column("Longest run, words", ("longest_words",), _longest, "longest_words"),
     number_column("Passages, 20 words", "n_passages_20"),
@@ -378,17 +371,12 @@ _NUMBERS = (
     number_column("Extracted", "extracted_share", share),
     number_column("bmc@5", "bmc_5", share),
     number_column("bmc@5 of other documents", "bmc_5_others", share),
-    _limits("Mean score (95 % interval)", "mean", "mean"),
-    _limits("Contamination (95 %)", "contamination", "contamination_low"),
+    _limits("Mean score (95 % interval)", "mean", "mean_"),
+    _limits("Contamination (95 %)", "contamination", "contamination_", "contamination_low"),
     number_column("Contamination of this row alone, at least (95 %)", "contamination_low_alone"),
     number_column("p", "p_value"),
     number_column("q", "q_value"),
-    Column(
-        "Windows asked",
-        ("n_asked", "n_windows"),
-        lambda row: f"{row['n_asked']:,} of {row['n_windows']:,}",
-        "n_asked",
-    ),
+    Column("Windows asked", ("n_asked", "n_windows"), _ASKED.format_map, "n_asked"),
     number_column("Windows scored", "n_scored"),
     text_column("Why no p-value", "reason"),
     text_column("Why no contamination", "contamination_reason"),
@@ -422,14 +410,9 @@ def _texts(contents: Contents) -> Iterator[Table]:
     found = found.sort("score", "target_id", descending=True)
     said = {name for name in found.columns if found[name].count()}
     there = [column for column in _TEXT_COLUMNS if column.sources[0] in said]
-    yield Table(
-        name="texts",
-        title="Texts with the highest scores",
-        source="scores.parquet, targets.parquet, verdicts.parquet",
-        columns=there,
-        rows=found.to_dicts(),
-        note=f"At most {_MOST_TEXTS:,} are shown; all texts are in scores.parquet.",
-    )
+    source = "scores.parquet, targets.parquet, verdicts.parquet"
+    note = f"At most {_MOST_TEXTS:,} are shown; all texts are in scores.parquet."
+    yield Table("texts", "Texts with the highest scores", source, there, found.to_dicts(), note)
 
 
 _MEMBERSHIP = {True: "member", False: "non-member", None: "unknown"}
@@ -459,8 +442,6 @@ _MOST_METRICS = 300
 
 def common_windows(contents: Contents) -> Mapping[str, list[str]]:
     """Say of each window whose passage is common where it comes out or stands, too."""
-    if "controls" not in contents.tables:
-        return {}
     found: dict[str, list[str]] = {}
     for row in contents.frame("controls", pl.col("common")).iter_rows(named=True):
         found.setdefault(row["target_id"], []).append(_CONTROLS[row["control"]])
@@ -471,9 +452,8 @@ def metric_table(contents: Contents) -> Table | None:
     """Lay out the figures of attacks on all texts; None without figures."""
     known = pl.col("value").is_not_null() & pl.col("versus").is_null()
     figures = contents.frame("metrics", known, pl.col("metric").is_in(_SHOWN_METRICS), slice="all")
-    return (
-        replace(_METRICS, rows=figures.head(_MOST_METRICS).to_dicts()) if figures.height else None
-    )
+    rows = figures.head(_MOST_METRICS).to_dicts()
+    return replace(_METRICS, rows=rows) if rows else None
 
 
 def attack_table(contents: Contents) -> Table | None:
@@ -517,20 +497,10 @@ _ATTACKS = Table(
     source="metrics.parquet, blind_metrics.parquet, samples/, run.json: times",
     columns=[
         Column("Attack", ("attack",), lambda row: _name([row["attack"], _BLIND[row["is_blind"]]])),
-        Column(
-            "AUC (95 % interval)",
-            ("auc", "low", "high"),
-            lambda row: interval(row["auc"], row["low"], row["high"]),
-            "auc",
-        ),
+        _limits("AUC (95 % interval)", "auc"),
         number_column("TPR at 1 % FPR", "tpr_1", share),
         number_column("TPR at 0.1 % FPR", "tpr_01", share),
-        Column(
-            "Lead over blind (95 % interval)",
-            ("lead", "lead_low", "lead_high"),
-            lambda row: interval(row["lead"], row["lead_low"], row["lead_high"]),
-            "lead",
-        ),
+        _limits("Lead over blind (95 % interval)", "lead", "lead_"),
         number_column("Tokens a text", "tokens", lambda tokens: number(tokens, 0)),
         number_column("Seconds a text", "seconds"),
     ],
@@ -545,12 +515,7 @@ _METRICS = Table(
         text_column("Attack", "attack", visible),
         text_column("Figure", "metric", visible),
         number_column("At FPR", "fpr"),
-        Column(
-            "Value (95 % interval)",
-            ("value", "low", "high"),
-            lambda row: interval(row["value"], row["low"], row["high"]),
-            "value",
-        ),
+        _limits("Value (95 % interval)", "value"),
         number_column("Members", "n_members"),
         number_column("Non-members", "n_nonmembers"),
         number_column("Without score", "n_unscored"),

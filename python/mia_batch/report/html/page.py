@@ -13,26 +13,8 @@ import polars as pl
 from markupsafe import Markup
 
 from mia_batch.report.answer import ANSWERS
-from mia_batch.report.html.columns import (
-    LEVELS,
-    NO_VALUE,
-    answer_table,
-    attack_table,
-    badge,
-    common_windows,
-    control_table,
-    cut,
-    document_tables,
-    interval,
-    metric_table,
-    number,
-    perplexity_table,
-    plain,
-    share,
-    split_repeats,
-    strips,
-    visible,
-)
+from mia_batch.report.html import columns
+from mia_batch.report.html.columns import cut, document_tables, interval, number, plain, share
 from mia_batch.report.html.plots import compared_books, plots
 from mia_batch.report.paper import FOR_SPREADSHEETS
 
@@ -140,15 +122,11 @@ def _in_words(value: Any) -> str:  # noqa: ANN401 - whatever run.json holds
 
 
 def _finding(contents: Contents, check: str) -> str:
-    if "findings" not in contents.tables:
-        return NOT_RECORDED
-    rows = contents.frame("findings", check=check)
     said = []
-    for row in rows.iter_rows(named=True):
+    for row in contents.frame("findings", check=check).iter_rows(named=True):
         value, verdict = row["value"], row["verdict"]
-        if value is not None or verdict:
-            amount = [] if value is None else [number(int(value) if value.is_integer() else value)]
-            words = " ".join([*amount, *([f"({verdict})"] if verdict else [])])
+        amount = "" if value is None else number(int(value) if value.is_integer() else value)
+        if words := " ".join(filter(None, [amount, verdict and f"({verdict})"])):
             said.append(f"{row['subject'] or 'all'}, {row['statistic']}: {words}")
     return "; ".join(said) or NOT_RECORDED
 
@@ -161,6 +139,7 @@ _NO_STATEMENT = (
     "No statement is made on how or where a text was acquired, or whether copying was lawful. "
     "Nothing found is no proof of absence."
 )
+_IN_TABLES = "In the section on tables, and below each table."
 _WORK_PROMPT = "Prefix of the work itself, without an instruction, unless one is named here."
 
 FIELDS = (
@@ -241,11 +220,7 @@ FIELDS = (
     Field(18, "End", "run.json: times.end"),
     Field(18, "Time that it took, in seconds", "run.json: times.seconds"),
     Field(18, "Money: most that could be spent", "run.json: settings.max_cost"),
-    Field(
-        19,
-        "Table and column of each number",
-        says="In the section on tables, and below each table.",
-    ),
+    Field(19, "Table and column of each number", says=_IN_TABLES),
     Field(20, "What this audit could have found", "findings: check=power"),
     Field(21, "Texts that failed, with reasons", "run.json: failed"),
     Field(21, "Texts set aside, with reasons", "run.json: targets"),
@@ -272,33 +247,30 @@ def render(contents: Contents) -> str:
     windows = evidence(contents)
     shown = [window["target_id"] for window in windows]
     quotes = {window["target_id"]: window["quote"] for window in windows if window.get("quote")}
-    rollup, attacks = contents.frame("rollup"), attack_table(contents)
+    rollup, attacks = contents.frame("rollup"), columns.attack_table(contents)
     further = (compared_books(rollup, contents.primary),) if rollup.height else ()
-    return (
-        environment()
-        .get_template("report.html.jinja")
-        .render(
-            contents=contents,
-            brief=[*_brief(contents)],
-            numbers=[*_numbers(contents, attacks)],
-            attacks=attacks,
-            answers=answer_table(contents, quotes),
-            tables=[*document_tables(contents, set(shown))],
-            findings=contents.frame("findings").to_dicts(),
-            plots={each["name"]: each for each in (*plots(contents), *further) if each},
-            metrics=metric_table(contents),
-            books=_by_document(contents, windows),
-            controls=control_table(contents),
-            perplexities=perplexity_table(contents, shown),
-            most_windows=MOST_WINDOWS,
-            most_open=_MOST_OPEN,
-            failures=[*_failures(contents)],
-            readers=[(name, [f for f in FIELDS if f.entry in of]) for name, of in READERS.items()],
-            not_run=[*_not_run(contents)],
-            sources=[*_sources(contents)],
-            levels=LEVELS,
-            not_recorded=NOT_RECORDED,
-        )
+    page = environment().get_template("report.html.jinja")
+    return page.render(
+        contents=contents,
+        brief=[*_brief(contents)],
+        numbers=[*_numbers(contents, attacks)],
+        attacks=attacks,
+        answers=columns.answer_table(contents, quotes),
+        tables=[*document_tables(contents, set(shown))],
+        findings=contents.frame("findings").to_dicts(),
+        plots={each["name"]: each for each in (*plots(contents), *further) if each},
+        metrics=columns.metric_table(contents),
+        books=_by_document(contents, windows),
+        controls=columns.control_table(contents),
+        perplexities=columns.perplexity_table(contents, shown),
+        most_windows=MOST_WINDOWS,
+        most_open=_MOST_OPEN,
+        failures=[*_failures(contents)],
+        readers=[(name, [f for f in FIELDS if f.entry in of]) for name, of in READERS.items()],
+        not_run=[*_not_run(contents)],
+        sources=[*_sources(contents)],
+        levels=columns.LEVELS,
+        not_recorded=NOT_RECORDED,
     )
 
 
@@ -314,27 +286,24 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {
-        each.__name__: each for each in (interval, number, plain, share, split_repeats, visible)
-    }
+    filters = interval, number, plain, share, columns.split_repeats, columns.visible
+    environment.filters |= {each.__name__: each for each in filters}
     return environment
 
 
 def _numbers(contents: Contents, attacks: Table | None) -> Iterator[tuple[str, str]]:
     """Yield the three numbers that matter most, each with what it counts."""
-    if attacks:
-        rows = {row["attack"]: row for row in attacks.rows}
-        if row := rows.get(contents.primary):
+    for row in attacks.rows if attacks else ():
+        if row["attack"] == contents.primary:
             yield interval(row["auc"], row["low"], row["high"]), f"AUC of {contents.primary}"
             yield _found_at_1(contents), "members found when 1 % of non-members are accused"
             lead = interval(row["lead"], row["lead_low"], row["lead_high"])
             yield lead, "AUC above the best classifier that never sees the model"
-        return
     rollup = contents.frame("rollup")
-    if rollup.is_empty():
+    if attacks or rollup.is_empty():
         return
     levels = rollup["level"].cast(pl.String)
-    level = "document" if (levels == "document").any() else "group"
+    level = "document" if "document" in levels else "group"
     own = rollup.filter(levels == level)["verdict"].cast(pl.String)
     for verdicts, what in _COUNTED:
         n = own.is_in(verdicts).sum()
@@ -348,7 +317,7 @@ def _found_at_1(contents: Contents) -> str:
     for value, low, high in rows.select("value", "low", "high").iter_rows():
         known = value is not None and low is not None and high is not None
         return share(value) + (f" ({share(low)} to {share(high)})" if known else "")
-    return NO_VALUE
+    return columns.NO_VALUE
 
 
 def _brief(contents: Contents) -> Iterator[tuple[str, str, str]]:
@@ -363,9 +332,8 @@ def _brief(contents: Contents) -> Iterator[tuple[str, str, str]]:
         rows = contents.frame("findings", check="plan", statistic="n_changed")
         said += "".join(f"; {verdict.replace('_', ' ')}" for verdict in rows["verdict"])
     yield "Fixed before the first score", said, "run.json: plan; findings: check=plan"
-    took = (
-        [f"{seconds:,.0f} s"] if (seconds := sum((value("times.seconds") or {}).values())) else []
-    )
+    seconds = sum((value("times.seconds") or {}).values())
+    took = [f"{seconds:,.0f} s"] if seconds else []
     if contents.has("samples", "n_tokens"):
         drawn = contents.tables["samples"].select(pl.col("n_tokens").sum())
         if tokens := drawn.collect(engine="streaming").item():  # recordings may not say
@@ -377,62 +345,43 @@ def _brief(contents: Contents) -> Iterator[tuple[str, str, str]]:
         rows = contents.frame("metrics", attack=contents.primary, slice="all", metric="roc_auc")
         for members, others in rows.select("n_members", "n_nonmembers").iter_rows():
             if members and others:
-                found = (
-                    f"{members:,} members against {others:,} non-members: no false-positive rate "
-                    f"below {share(1 / others)} can be seen"
-                )
+                found = f"{members:,} members against {others:,} non-members: no false-positive "
+                found += f"rate below {share(1 / others)} can be seen"
     yield "What it could have found", found, "findings: check=power; metrics: n_nonmembers"
 
 
-def _failures(contents: Contents) -> Iterator[dict[str, Any]]:
-    """Yield what failed, was set aside or has no score, with how many and why."""
-    failed = contents.recorded("failed", None)
-    what = "Texts that failed"
-    if failed is None:
-        yield {"what": what, "n": None, "reason": NOT_RECORDED, "source": "run.json: failed"}
-    else:
-        of = f"of {failed['of']:,} texts"
-        yield {"what": what, "n": failed["targets"], "reason": of, "source": "run.json: failed"}
-        for reason, n in failed["reasons"].items():
-            yield {"what": what, "n": n, "reason": reason, "source": "run.json: failed"}
-    for reason, n in (contents.recorded("targets") or {}).items():
+def _failures(contents: Contents) -> Iterator[tuple[str, int | None, str, str]]:
+    """Yield what failed, was set aside or has no score, with how many, why and from where."""
+    failed, aside = contents.recorded("failed"), contents.recorded("targets") or {}
+    counts = {NOT_RECORDED: None}
+    if failed is not None:
+        counts = {f"of {failed['of']:,} texts": failed["targets"], **failed["reasons"]}
+    for reason, n in counts.items():
+        yield "Texts that failed", n, reason, "run.json: failed"
+    for reason, n in aside.items():
         if reason != "total":
-            yield {
-                "what": "Texts set aside",
-                "n": n,
-                "reason": reason,
-                "source": "run.json: targets",
-            }
+            yield "Texts set aside", n, reason, "run.json: targets"
     if "unscored" in contents.tables:
         reasons = contents.tables["unscored"].group_by("reason").len("n")
         most = reasons.sort("n", "reason", descending=[True, False]).head(_MOST_REASONS)
-        for row in most.collect(engine="streaming").iter_rows(named=True):
-            yield row | {"what": "Scores missing", "source": "unscored.parquet: reason"}
+        for reason, n in most.collect(engine="streaming").iter_rows():
+            yield "Scores missing", n, reason, "unscored.parquet: reason"
 
 
-def _not_run(contents: Contents) -> Iterator[dict[str, str]]:
-    """Yield the attacks that there are and that the run did not compute, with their needs."""
+def _not_run(contents: Contents) -> Iterator[tuple[str, str, str]]:
+    """Yield the attacks that the run did not compute, with their needs and sources."""
     from mia_batch.attacks import get, names
 
-    run = set(contents.attacks)
-    for attack in (get(name) for name in names() if name not in run):
+    for attack in map(get, (name for name in names() if name not in contents.attacks)):
         needs = [attack.kind, *(f"setting {name}" for name in attack.settings)]
-        yield {
-            "name": attack.name,
-            "source": attack.source,
-            "needs": ", ".join(needs).replace("|", " or "),
-        }
+        yield attack.name, ", ".join(needs).replace("|", " or "), attack.source
 
 
-def _sources(contents: Contents) -> Iterator[dict[str, Any]]:
-    """Yield name, rows, columns and meaning of each table."""
+def _sources(contents: Contents) -> Iterator[tuple[str, int, str, list[str]]]:
+    """Yield name, number of rows, meaning and columns of each table."""
     for name, table in contents.tables.items():
-        yield {
-            "name": name,
-            "rows": table.select(pl.len()).collect(engine="streaming").item(),
-            "columns": table.collect_schema().names(),
-            "meaning": contents.meanings.get(name, ""),
-        }
+        n_rows = table.select(pl.len()).collect(engine="streaming").item()
+        yield name, n_rows, contents.meanings.get(name, ""), table.collect_schema().names()
 
 
 # Evidence: what the model was given, what follows in the text, and what the model wrote.
@@ -459,7 +408,7 @@ def evidence(contents: Contents) -> list[dict[str, Any]]:
     Each has the columns of its target and ``score``; ``longest_words`` and ``sample_index`` where
     they are known; ``common``, where else its passage comes out; and texts as marked pieces.
     """
-    longest, common = _longest(contents), common_windows(contents)
+    longest, common = _longest(contents), columns.common_windows(contents)
     further = [*[*common][:MOST_WINDOWS], *_highest(contents)]
     chosen = {**longest, **{key: None for key in further if key not in longest}}
     if not chosen:
@@ -480,13 +429,13 @@ def evidence(contents: Contents) -> list[dict[str, Any]]:
 def _by_document(contents: Contents, windows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Put the windows of a document together, with its row of the roll-up and its strip."""
     rows = contents.frame("rollup", pl.col("level") != "group").iter_rows(named=True)
-    known, drawn = {row["key"]: row for row in rows}, strips(contents)
+    known, drawn = {row["key"]: row for row in rows}, columns.strips(contents)
     chapters = _chapters(contents, {window["document_id"] for window in windows} & drawn.keys())
     found: dict[str, dict[str, Any]] = {}
     for window in windows:
         key = window["document_id"] or window["target_id"]
         row = known.get(key, {})
-        said = badge(row | {"answer": ANSWERS[row["verdict"]]}) if row else ""
+        said = columns.badge(row | {"answer": ANSWERS[row["verdict"]]}) if row else ""
         of = {"title": row.get("title") or key, "badge": said, "strip": drawn.get(key)}
         of["chapters"] = chapters.get(key, {})
         found.setdefault(key, of | {"windows": []})["windows"].append(window)
@@ -500,12 +449,10 @@ def _chapters(contents: Contents, documents: set[str]) -> dict[str, dict[float, 
     own = pl.col("document_id").is_in(list(documents)), pl.col("target").is_not_null()
     windows = contents.tables["targets"].filter(*own, role="target")
     last = (pl.col("start") + pl.col("target").str.len_chars()).max().over("document_id")
-    with_headings = windows.with_columns(last=last).filter(
-        pl.col("target").str.contains(rf"(?m){_HEADING}")
-    )
-    columns = with_headings.select("document_id", "start", "target", "last")
+    has_heading = pl.col("target").str.contains(rf"(?m){_HEADING}")
+    rows = windows.select("document_id", "start", "target", last=last).filter(has_heading)
     found: dict[str, dict[float, str]] = {}
-    for name, start, text, end in columns.collect(engine="streaming").sort("start").iter_rows():
+    for name, start, text, end in rows.collect(engine="streaming").sort("start").iter_rows():
         for heading in re.finditer(_HEADING, text, re.MULTILINE):
             place = round(100 * (start + heading.start()) / end, 1)
             found.setdefault(name, {}).setdefault(place, heading[0].strip())
@@ -651,12 +598,11 @@ def as_markdown(contents: Contents) -> str:
     lines = [f"**{_escaped(contents.answer)}**", ""]
     lines += [f"* {_escaped(sentence)}" for sentence in contents.conclusions]
     for table in document_tables(contents, ()):
-        columns = [column for column in table.columns if "curves.y" not in column.sources]
         lines += ["", f"## {_escaped(table.title)}", ""]
-        lines.append(_line([_escaped(column.heading) for column in columns]))
-        lines.append(_line(["---"] * len(columns)))
+        lines.append(_line([_escaped(column.heading) for column in table.columns]))
+        lines.append(_line(["---"] * len(table.columns)))
         for row in table.rows:
-            cells = (Markup(column.write(row)).striptags() for column in columns)
+            cells = (Markup(column.write(row)).striptags() for column in table.columns)
             lines.append(_line([_escaped(cell) for cell in cells]))
     return "\n".join(lines) + "\n"
 
@@ -666,9 +612,8 @@ def as_csv(contents: Contents) -> str:
 
     Text that a spreadsheet would take for a formula gets an apostrophe before it.
     """
-    rows = contents.frame("rollup")
-    if rows.is_empty():
-        rows = contents.frame("scores")
+    rollup = contents.frame("rollup")
+    rows = rollup if rollup.height else contents.frame("scores")
     return rows.with_columns(FOR_SPREADSHEETS).write_csv()
 
 

@@ -33,6 +33,7 @@ _ROW = 20  # of a name
 _DOT = 8  # across
 _HIGHEST = 72  # a heap of dots
 _NAME = 60  # characters of a name that are written
+_HALO = {"paint_order": "stroke", "stroke": _GROUND, "stroke_width": 4}
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,13 +106,8 @@ def draw(
         if len(curves) > 1:
             wanted = _LEFT + (_RIGHT - _LEFT) * (at + 1) / (len(curves) + 1)
             a, b = min(points, key=lambda point: abs(point[0] - wanted))
-            mark: dict[str, Any] = {
-                "font_weight": "bold",
-                "text_anchor": "middle",
-                "paint_order": "stroke",
-            }
-            mark |= {"stroke": _GROUND, "stroke_width": 4, "fill": _colour(at)}
-            names.append(_text(str(at + 1), a, b + 4, **mark))
+            mark = {"font_weight": "bold", "text_anchor": "middle", "fill": _colour(at)}
+            names.append(_text(str(at + 1), a, b + 4, **mark, **_HALO))
             name = f"{at + 1}  {name}"
         names.append(_text(name, _LEFT + 54, bottom))
     if chance:
@@ -131,8 +127,7 @@ def draw_lanes(x: Axis, lanes: Sequence[Lane], rule: tuple[float, str] | None = 
         heaps = Counter(round(width * round(x.at(value) / width), 1) for value in lane.values)
         step = min(_DOT, _HIGHEST / max(heaps.values()))
         bottom = top + 26 + step * max(heaps.values())
-        halo = {"paint_order": "stroke", "stroke": _GROUND, "stroke_width": 4}
-        names.append(_text(_named(lane.name), _LEFT, top + 14, **halo))
+        names.append(_text(_named(lane.name), _LEFT, top + 14, **_HALO))
         if lane.limits:
             low, high = map(x.at, lane.limits)
             parts.append(_path([(low, bottom - 4), (high, bottom - 4)], **_stroke(0)))
@@ -154,8 +149,8 @@ def _below(x: Axis, bottom: float) -> Iterator[Markup]:
         yield _path([(at, _TOP), (at, bottom)], stroke=_LINE)
         yield _text(x.write(value), at, bottom + 17, text_anchor="middle")
     yield _path([(_LEFT, bottom), (_RIGHT, bottom)], stroke="currentColor")
-    title = _named(x.title)
-    yield _text(title, (_LEFT + _RIGHT) / 2, bottom + 38, text_anchor="middle", font_size=13)
+    how = {"text_anchor": "middle", "font_size": 13}
+    yield _text(_named(x.title), (_LEFT + _RIGHT) / 2, bottom + 38, **how)
 
 
 def _left(y: Axis) -> Iterator[Markup]:
@@ -189,11 +184,9 @@ def _text(text: str, x: float, y: float, **how: Any) -> Markup:  # noqa: ANN401
 
 def _tag(name: str, inside: str = "", **attributes: Any) -> Markup:  # noqa: ANN401
     """Write an element; all that is no mark-up yet is escaped."""
-    names = (each.replace("_", "-") for each in attributes)
-    written = (
-        Markup(' {}="{}"').format(*each) for each in zip(names, attributes.values(), strict=True)
-    )
-    return Markup("<{0}{1}>{2}</{0}>").format(name, Markup().join(written), inside)
+    pairs = ((each.replace("_", "-"), value) for each, value in attributes.items())
+    written = Markup().join(Markup(' {}="{}"').format(*pair) for pair in pairs)
+    return Markup("<{0}{1}>{2}</{0}>").format(name, written, inside)
 
 
 def _svg(parts: Iterable[Markup], height: float) -> Markup:
@@ -259,10 +252,8 @@ def _roc(contents: Contents, points: pl.DataFrame) -> Iterator[dict[str, Any]]:
     limits = figures.filter(*at, metric="tpr_at_fpr", attack=contents.primary)
     band = [*limits.sort("fpr").select("fpr", "low", "high").iter_rows()]
     band = [(fpr, max(a, low), b) for fpr, a, b in band]
-    curves = [
-        Curve(name, _on_axis(of[name], low), band if name == contents.primary else ())
-        for name in best[:MOST_CURVES]
-    ]
+    bands = {contents.primary: band}
+    shown = [Curve(name, _on_axis(of[name], low), bands.get(name, ())) for name in best]
     x = Axis("False-positive rate (non-members accused)", low, 1, ticks, share, log=True)
     y = Axis("True-positive rate (members found)", low, 1, ticks, share, log=True)
     left_out = f" In the table only: {', '.join(best[MOST_CURVES:])}." if best[MOST_CURVES:] else ""
@@ -270,7 +261,7 @@ def _roc(contents: Contents, points: pl.DataFrame) -> Iterator[dict[str, Any]]:
     budgets = [budget for budget in _BUDGETS if budget >= low]
     yield picture(
         "roc",
-        draw(x, y, curves, [(low, low), (1, 1)]),
+        draw(x, y, shown[:MOST_CURVES], [(low, low), (1, 1)]),
         ["Attack", *(f"TPR at {share(budget)} FPR" for budget in budgets)],
         [[name, *(share(_reached(of[name], budget)) for budget in budgets)] for name in best],
         title="How well scores tell members from non-members",
@@ -282,10 +273,8 @@ def _roc(contents: Contents, points: pl.DataFrame) -> Iterator[dict[str, Any]]:
 
 def _on_axis(points: Sequence[tuple[float, float]], low: float) -> list[tuple[float, float]]:
     """Begin a curve at the left end of a logarithmic axis, with what was found up to there."""
-    return [
-        (low, max(_reached(points, low), low)),
-        *((a, b) for a, b in points if a > low and b >= low),
-    ]
+    shown = [(a, b) for a, b in points if a > low and b >= low]
+    return [(low, max(_reached(points, low), low)), *shown]
 
 
 def _reached(points: Sequence[tuple[float, float]], budget: float) -> float:
@@ -298,18 +287,15 @@ def _growth(points: pl.DataFrame) -> Iterator[dict[str, Any]]:
     of = _by(points.with_columns(name=pl.format("{} by {}", "attack", "subject")), "name")
     ticks, lowest = sorted({*points["x"]}), 0.5 if min(points["y"]) >= 0.5 else 0.0
     x = Axis("Samples or points", ticks[0], ticks[-1], ticks, log=True)
-    if len(ticks) == 1:
-        x = round_axis(x.title, [0, ticks[0]])
+    x = x if len(ticks) > 1 else round_axis(x.title, [0, ticks[0]])
     y = Axis("AUC", lowest, 1, [lowest + (1 - lowest) * k / 5 for k in range(6)])
     shown = [Curve(*each) for each in [*of.items()][:MOST_CURVES]]
-    of_x = [f"{tick:g}" for tick in ticks]
-    rows = [
-        [name, *(number(dict(found).get(tick)) for tick in ticks)] for name, found in of.items()
-    ]
+    at = {name: dict(found) for name, found in of.items()}
+    rows = [[name, *(number(found.get(tick)) for tick in ticks)] for name, found in at.items()]
     yield picture(
         "growth",
         draw(x, y, shown, [(x.low, 0.5), (x.high, 0.5)]),
-        ["AUC of", *of_x],
+        ["AUC of", *map("{:g}".format, ticks)],
         rows,
         title="How well they do with fewer samples or points",
         note="AUC if only the first samples, or points, of each text counted. The axis below is "
@@ -342,19 +328,16 @@ def compared_books(books: pl.DataFrame, attack: str) -> dict[str, Any] | None:
 
     ``books`` are rows of the rollup. None where there is nothing to compare with.
     """
-    known = books.drop_nulls("mean")
-    outside = known.filter(level="outside")
+    known = books.drop_nulls("mean").with_columns(pl.col("level", "verdict").cast(pl.String))
+    is_outside = pl.col("level") == "outside"
     if "member" in known.columns:
-        outside = known.filter((pl.col("level") == "outside") | ~pl.col("member").fill_null(True))
-    audited = known.join(outside, on=["level", "key"], how="anti")
-    levels = audited["level"].cast(pl.String).unique().to_list()
-    level = "document" if "document" in levels else "group"
-    audited = audited.filter(pl.col("level").cast(pl.String) == level)
+        is_outside |= ~pl.col("member").fill_null(True)
+    outside, audited = known.filter(is_outside), known.filter(~is_outside)
+    level = "document" if "document" in audited["level"] else "group"
+    audited = audited.filter(level=level)
     if outside.is_empty() or audited.is_empty():
         return None
-    highest = outside["mean"].max()
-    named = {"known_better", "comes_out", "above_all"}
-    is_named = pl.col("verdict").cast(pl.String).is_in(named)
+    is_named = pl.col("verdict").is_in(["known_better", "comes_out", "above_all"])
     lanes = [
         (f"audited {level}s that stand out or come out", audited.filter(is_named), False),
         (f"other audited {level}s", audited.filter(~is_named), False),
@@ -367,13 +350,10 @@ def compared_books(books: pl.DataFrame, attack: str) -> dict[str, Any] | None:
         for name, of, _ in lanes
         for row in of.sort("mean", descending=True).head(100).iter_rows(named=True)
     ]
+    drawn = [Lane(name, of["mean"].to_list(), hollow=hollow) for name, of, hollow in lanes]
     return picture(
         "compared",
-        draw_lanes(
-            x,
-            [Lane(name, of["mean"].to_list(), hollow=hollow) for name, of, hollow in lanes],
-            (float(highest), "highest outside the training data"),  # type: ignore[arg-type]
-        ),
+        draw_lanes(x, drawn, (max(outside["mean"]), "highest outside the training data")),
         ["What it is", "Key", "Mean score (95 % interval)"],
         rows,
         title=f"Each audited {level} against those outside the training data",
@@ -389,13 +369,10 @@ def draw_differences(comparisons: pl.DataFrame) -> str:
     rows = comparisons.filter(statistic="mean_difference", level="set").drop_nulls("value")
     versus = comparisons["versus"].drop_nulls()[0]
     title = f"mean difference of {comparisons['attack'][0]} to {versus}"
-    lanes = [
-        Lane(
-            f"{row['run']}: {row['set'].replace('_', '-')}",
-            [row["value"]],
-            None if row["low"] is None or row["high"] is None else (row["low"], row["high"]),
-        )
-        for row in rows.iter_rows(named=True)
-    ]
+    lanes = []
+    for row in rows.iter_rows(named=True):
+        limits = None if None in (row["low"], row["high"]) else (row["low"], row["high"])
+        name = f"{row['run']}: {row['set'].replace('_', '-')}"
+        lanes.append(Lane(name, [row["value"]], limits))
     ends = rows.select(pl.concat_list("value", "low", "high").explode()).to_series().drop_nulls()
     return saved(draw_lanes(round_axis(title, [0.0, *ends]), lanes, (0.0, "no difference")))
