@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from datetime import timedelta
 from functools import reduce
+from itertools import repeat
 from math import isnan
 from pathlib import Path
 from threading import Event, RLock, Thread
@@ -237,10 +238,39 @@ def table_of(
     return table
 
 
+def cut(value: object, most: int) -> Text:
+    """Show the beginning of a value, in as many columns of the terminal."""
+    cell = plain(value)
+    cell.truncate(most, overflow="ellipsis")
+    return cell
+
+
+def fitted_table(
+    columns: Mapping[str, Sequence[object]],
+    fitted: str,
+    width: int,
+    styles: Iterable[str] = (),
+    **options: Any,  # noqa: ANN401 - of `table_of`
+) -> Table:
+    """Lay columns out, a line for each row; what one of them has is cut to the width left to it."""
+    cells = {name: [*map(plain, values)] for name, values in columns.items()}
+    widths = {name: max(len(name), *(each.cell_len for each in cells[name])) + 2 for name in cells}
+    left = max(_LEAST_FITTED, width - sum(widths.values()) + widths[fitted])
+    cells[fitted] = [cut(each, left) for each in cells[fitted]]
+    table = table_of(*columns, **options)
+    rows = zip(*cells.values(), strict=True)
+    for row, style in zip(rows, styles or repeat(""), strict=False):
+        table.add_row(*row, style=style)
+    for column in table.columns:
+        column.no_wrap = True
+    return table
+
+
 _SECONDS_BETWEEN_LINES = 60.0
 _SECONDS_BEFORE_A_SPINNER = 1.0
 _SECONDS_OF_A_LOOK = 0.5
 _WIDTH_OF_ALL = 80
+_LEAST_FITTED = 24
 _BY_TEXT = ("log-probabilities", "embedding")
 
 

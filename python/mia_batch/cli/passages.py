@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from mia_batch.cli.options import plain, table_of
+from mia_batch.cli.options import cut, figure, fitted_table
 from mia_batch.errors import RunFolderError, SettingsError
 from mia_batch.inference.memory import VERBATIM_WORDS, verbatim_runs
 from mia_batch.settings import stored_settings
@@ -74,35 +74,23 @@ def passage_table(run: Run, width: int) -> Table | str:
     if found.is_empty():
         return "no text has a score"
     name = pl.coalesce("document_id", "group", pl.col("target_id").str.head(_NAME_SHOWN))
-    columns: dict[str, list[str]] = {
+    columns: dict[str, list[object]] = {
         "": [str(number + 1) for number in range(found.height)],
-        "passage of": found.select(name).to_series().to_list(),
+        "passage of": [cut(each, _NAME_SHOWN) for each in found.select(name).to_series()],
         "window": [f"{1 + index}" for index in found["window_index"]],
         "words": ["-" if n is None else f"{n:,}" for n in found["longest_words"]],
-        "score": ["-" if score is None else f"{score:.3f}" for score in found["score"]],
+        "score": [figure(score) for score in found["score"]],
         "text": [" ".join(text.split()) for text in found["target"]],
     }
     if not found["window_index"].cast(pl.Boolean).any():
         del columns["window"]
-    if not found["longest_words"].count():
+    title = f"strongest passages by {attack_of(run)}"
+    if found["longest_words"].count():
+        title += "; words: of the longest run that an answer repeats"
+    else:
         del columns["words"]
-    by = f"{attack_of(run)}; words: of the longest run that an answer repeats"
-    title = f"strongest passages by {by if 'words' in columns else attack_of(run)}"
     right = ("", "window", "words", "score")
-    table = table_of(*columns, right=right, title=title, title_justify="left")
-    left = width
-    shown = []
-    for heading, values in columns.items():
-        cells = [plain(value) for value in values]
-        for cell in cells:
-            cell.truncate(left if heading == "text" else _NAME_SHOWN, overflow="ellipsis")
-        left -= max(len(heading), *(cell.cell_len for cell in cells)) + 2
-        shown.append(cells)
-    for column in table.columns:
-        column.no_wrap = True
-    for row in zip(*shown, strict=True):
-        table.add_row(*row)
-    return table
+    return fitted_table(columns, "text", width, right=right, title=title, title_justify="left")
 
 
 def find_target(run: Run, named: str) -> pl.DataFrame:
