@@ -111,13 +111,10 @@ def find_target(run: Run, named: str) -> pl.DataFrame:
         raise SettingsError(f"several target_ids begin with {named!r}: {both}; give more of it")
     documents = run.scan("targets").select(pl.col("document_id").drop_nulls().unique())
     names = documents.head(_MOST_COMPARED).collect(engine="streaming").to_series().sort().to_list()
-    near = get_close_matches(match["name"] if match else named, names, n=3)
     example = f"a document and window such as {f'{names[0]} window 1'!r}, " if names else ""
-    hint = (
-        f"name a number of the list that `mia-batch show {run.folder}` prints, {example}or the "
-        "beginning of a target_id"
-    )
-    if near:
+    listed = f"a number of the list that `mia-batch show {run.folder}` prints"
+    hint = f"name {listed}, {example}or the beginning of a target_id"
+    if near := get_close_matches(match["name"] if match else named, names, n=3):
         hint = f"did you mean {_listed(near)}?"
     raise SettingsError(f"{run.folder} has no passage {named!r}; {hint}")
 
@@ -159,10 +156,8 @@ def _one_window(windows: pl.DataFrame, number: int | None) -> pl.DataFrame:
         if number is not None:
             ids = _listed(found["target_id"].to_list())
             raise SettingsError(f"{name!r} has several windows {number:,}; name a target_id: {ids}")
-        raise SettingsError(
-            f"{name!r} has {windows.height:,} windows; name one, such as "
-            f"{f'{name} window {numbers[0]}'!r}"
-        )
+        such = f"{name} window {numbers[0]}"
+        raise SettingsError(f"{name!r} has {windows.height:,} windows; name one, such as {such!r}")
     near = sorted(numbers, key=lambda each: abs(each - (number or 0)))[:3]
     there = "it has window" if len(near) == 1 else "the nearest are windows"
     some = ", ".join(map(str, sorted(near)))
