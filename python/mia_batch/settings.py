@@ -133,7 +133,6 @@ def known_encoding(value: str) -> str:
 
 
 def known_set(value: str) -> str:
-    """Refuse what is no name of a data set; return its own spelling."""
     from mia_batch.known import find_set
 
     try:

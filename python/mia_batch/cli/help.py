@@ -65,7 +65,6 @@ class SettingOption(click.Option):
         self.topic, self.usual = topic, usual
 
     def shell_complete(self, ctx: Context, incomplete: str) -> list[CompletionItem]:
-        """Complete attacks, engines, choices, files and folders."""
         if self.name in ("attacks", "primary"):
             return complete_attacks(ctx, self, incomplete)
         kinds = str(self.metavar).split("|")
@@ -159,7 +158,6 @@ class TopicGroup(TopicCommand, click.Group):
         raise click.UsageError(f"there is no command {name!r}; did you mean `{meant}`?")
 
     def format_options(self, ctx: Context, formatter: HelpFormatter) -> None:
-        """Describe the settings, then name the commands."""
         super().format_options(ctx, formatter)
         with formatter.section("Commands (mia-batch help describes them)"):
             formatter.write_text(", ".join(self.list_commands(ctx)))

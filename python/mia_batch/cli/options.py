@@ -187,7 +187,6 @@ def _metavar(name: str, field: FieldInfo) -> str:
 
 
 def _parts(annotation: Any) -> Iterator[Any]:  # noqa: ANN401 - annotations are of any type
-    """Yield an annotation, and all that it is made of."""
     yield annotation
     for part in get_args(annotation):
         yield from _parts(part)
@@ -308,7 +307,6 @@ class ConsoleObserver(Observer):
             self._spinner = None
 
     def ended(self) -> None:
-        """Say how long the latest stage took."""
         with self._lock:
             self.stop_spinner()
             began, self._stage_began = self._stage_began, None

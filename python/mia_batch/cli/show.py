@@ -282,7 +282,6 @@ _LINE_END = re.compile("\r?\n")
 
 
 def show_checked(checked: Checked, console: Console) -> None:
-    """Say what is wrong with a run's files, a line for each, or that all is well."""
     for name, fault in checked.faults:
         console.print(plain(f"{fault}: {name}"), soft_wrap=True)
     for name in checked.not_found:
@@ -325,7 +324,6 @@ def _excerpt(row: dict[str, Any], column: str) -> str:
 
 
 def show_passages(run: Run, console: Console) -> None:
-    """List the strongest passages, and say how one is shown."""
     _print_whole(passage_table(run, max(console.width, _LEAST_WIDTH)), console)
     more = 'so does a document with its window, such as "moby_dick window 12".'
     shows = f"mia-batch show {run.folder} NUMBER shows one next to the true text"
@@ -333,7 +331,6 @@ def show_passages(run: Run, console: Console) -> None:
 
 
 def show_target(run: Run, target: pl.DataFrame, console: Console) -> None:
-    """Show what a target is, and its scores."""
     row = target.row(0, named=True)
     end = None if row["start"] is None else row["start"] + len(row["target"])
     about = {
@@ -362,7 +359,6 @@ def _print_pairs(pairs: Mapping[str, object], console: Console) -> None:
 
 
 def show_answers(answers: pl.DataFrame, target: pl.DataFrame, run: Run, console: Console) -> None:
-    """Show what the models answered about a target, view by view."""
     words = run.manifest.evidence["word_rule"]
     pairs = pair_features("candidate", "text", words=words, groups=["blocks", "leading"])
     recorded = run.manifest.evidence["engine"] == "replay"

@@ -15,7 +15,7 @@ import sys
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from importlib.metadata import distributions
 from itertools import count, takewhile
@@ -88,31 +88,18 @@ def sample(folder: str, model: str, engine: str = "vllm", seconds: float | None 
     view = View(**same, make=continuation, columns=("prefix", "reference"))
     units = FreshUnits(tables.scan(place / "targets.parquet", Targets), view)
     n_block, most = (BLOCK_TARGETS, None) if seconds is None else (_FEWEST_AUDITED, _MOST_NEW)
-    spec = EngineSpec(engine=engine, kind="samples", model=model)
-    with (
-        TemporaryDirectory(dir=folder) as store,
-        EngineProcess.start(spec, log=place / "engine.log") as process,
-    ):
-        context = process.info.max_model_len
-        task = SampleTask(
-            view=View(**same, make=None),
-            measure=tokenizer.measure,
-            budget=Budget(scope="matched", max_length=1024, max_model_len=context, most_new=most),
-            words="whitespace",
-            run_seed=0,
-        )
-        parts = Parts(
-            folder=Path(store),
-            schema=Samples,
-            model="target",
-            view="continuation",
-            block_targets=n_block,
-        )
+    spec, log = EngineSpec(engine=engine, kind="samples", model=model), place / "engine.log"
+    with TemporaryDirectory(dir=folder) as store, EngineProcess.start(spec, log=log) as process:
+        most_tokens: Row = {"max_length": 1024, "max_model_len": process.info.max_model_len}
+        budget = Budget(scope="matched", **most_tokens, most_new=most)
+        how: Row = {"measure": tokenizer.measure, "words": "whitespace", "run_seed": 0}
+        task = SampleTask(view=View(**same, make=None), budget=budget, **how)
+        kept: Row = {"model": "target", "view": "continuation", "block_targets": n_block}
+        parts = Parts(folder=Path(store), schema=Samples, **kept)
         began = time.monotonic()
         end = float("inf") if seconds is None else began + seconds
-        blocks = takewhile(
-            lambda _: time.monotonic() < end, Missing(units, parts, SAMPLES).blocks()
-        )
+        missing_blocks = Missing(units, parts, SAMPLES).blocks()
+        blocks = takewhile(lambda _: time.monotonic() < end, missing_blocks)
         executor = LocalExecutor(Recording(process, tokenizer))
         for _ in executor.collect(task, blocks, note, parts.store):
             pass
@@ -167,15 +154,24 @@ def sample_by_transformers(folder: str, model: str, seconds: float) -> Row:
     requests = _requests(folder)
     loaded, tokenizer = _pretrained(model), Tokenizer.load(model)
     how: Row = {"do_sample": True, "temperature": 1.0, "top_k": 50, "top_p": 1.0, "pad_token_id": 0}
-    tokens, began = 0, time.monotonic()
-    for each in requests:
-        torch.manual_seed(each["seed"])
-        prompt = torch.tensor([each["prompt"]], device=loaded.device)
-        how |= {"num_return_sequences": each["n"], "max_new_tokens": each["most"]}
-        drawn = loaded.generate(prompt, attention_mask=torch.ones_like(prompt), **how)
+
+    def draw(request: Row) -> int:
+        torch.manual_seed(request["seed"])
+        prompt = torch.tensor([request["prompt"]], device=loaded.device)
+        more = {"num_return_sequences": request["n"], "max_new_tokens": request["most"]}
+        drawn = loaded.generate(prompt, attention_mask=torch.ones_like(prompt), **how, **more)
         answers = drawn[:, prompt.shape[1] :].tolist()
-        tokenizer.decode_candidates(each["prompt"], answers)
-        tokens += sum(map(len, answers))
+        tokenizer.decode_candidates(request["prompt"], answers)
+        return sum(map(len, answers))
+
+    return _timed(map(draw, requests), seconds)
+
+
+def _timed(counts: Iterable[int], seconds: float) -> Row:
+    """Add up tokens as they are worked at, until the time is over."""
+    tokens, began = 0, time.monotonic()
+    for n in counts:
+        tokens += n
         if time.monotonic() - began > seconds:
             break
     return {"tokens": tokens, "seconds": time.monotonic() - began}
@@ -247,14 +243,12 @@ def score_texts(folder: str, model: str, *, bare: bool, seconds: float) -> Row:
     texts = [ids[:longest] for ids in Tokenizer.load(model).encode_prompts(words) if len(ids) > 1]
     run = bare_scorer(model) if bare else scorer(model)
     run(texts[:2])  # what is done once is not counted
-    tokens, began = 0, time.monotonic()
-    for start in range(0, len(texts), _TEXTS_AT_ONCE):
-        some = texts[start : start + _TEXTS_AT_ONCE]
-        run(some)
-        tokens += sum(map(len, some))
-        if time.monotonic() - began > seconds:
-            break
-    return {"tokens": tokens, "seconds": time.monotonic() - began}
+
+    def score(start: int) -> int:
+        run(some := texts[start : start + _TEXTS_AT_ONCE])
+        return sum(map(len, some))
+
+    return _timed(map(score, range(0, len(texts), _TEXTS_AT_ONCE)), seconds)
 
 
 # Pairs of texts: the kernels, plain Python, rouge-score.
@@ -284,7 +278,6 @@ def samia(n_max: int) -> Callable[[list[str], list[str]], list[list[float]]]:
 
 
 def rouge_score(candidates: list[str], references: list[str]) -> list[dict[str, Any]]:
-    """Compute ROUGE-1 to 5 and L by the package rouge-score."""
     from rouge_score.rouge_scorer import RougeScorer
 
     scorer = RougeScorer(ROUGE)
