@@ -193,12 +193,7 @@ _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100, "sh
 @click.version_option(package_name="mia-batch")
 @click.pass_context
 def command(
-    context: click.Context,
-    /,
-    *,
-    dry_run: bool,
-    tokens_per_second: float | None,
-    **options: object,
+    context: click.Context, /, *, dry_run: bool, tokens_per_second: float | None, **options: object
 ) -> None:
     """Say which texts a language model remembers; the same command again goes on.
 

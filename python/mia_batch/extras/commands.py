@@ -233,9 +233,7 @@ def _show(figures: pl.DataFrame, console: Console) -> None:
 )
 @_count("gap-days", 0, 0, "Days around the cutoff that are left out.")
 @option(
-    *("lengths", str, "N,N", "Words of the texts."),
-    callback=whole_numbers,
-    default="32,64,128,256",
+    *("lengths", str, "N,N", "Words of the texts."), callback=whole_numbers, default="32,64,128,256"
 )
 @option(
     *("settings", str, "NAME,NAME"),
