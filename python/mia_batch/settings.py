@@ -10,6 +10,7 @@ import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 from enum import Enum
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
@@ -562,6 +563,7 @@ _ONE_PROCESS = {
     "openai": "an endpoint is asked by one process; raise --max-concurrency",
     "replay": "a recording is read by one process",
 }
+_HOW_KNOWN = ": say how it is known that these texts are not in the training data"
 _NEEDED = (  # a setting, those of which it needs one, and what for
     ("max_cost", ("price_in",), ""),
     ("max_cost", ("price_out",), ""),
@@ -569,10 +571,7 @@ _NEEDED = (  # a setting, those of which it needs one, and what for
     ("dataset_sha256", ("dataset",), ""),
     ("stride", ("window_words", "window_characters"), ""),
     ("member_shots", ("nonmember_shots",), ""),
-    (
-        *("non_members", ("non_members_known",)),
-        ": say how it is known that these texts are not in the training data",
-    ),
+    ("non_members", ("non_members_known",), _HOW_KNOWN),
 )
 
 
@@ -662,9 +661,8 @@ class Settings(
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         """Refuse settings that are each right and do not go together."""
-        for faults in (self._engine_faults, self._text_faults, self._other_faults):
-            for fault in faults():
-                raise ValueError(fault)
+        for fault in chain(self._engine_faults(), self._text_faults(), self._other_faults()):
+            raise ValueError(fault)
         return self
 
     def _engine_faults(self) -> Iterator[str]:

@@ -229,6 +229,13 @@ def _audit(chosen: dict[str, Any], *, dry_run: bool, speed: float | None) -> Non
             show_plan(rows, settings, console_of(stderr=False))
 
 
+_params = [
+    click.Argument(["texts"], metavar="[INPUT]", required=False, type=PATH),
+    *(each for each in command.params if each.name != "version"),
+]
+
+
+@command.command("audit", cls=TopicCommand, params=_params)
 def audit(
     *, texts: str | None, dry_run: bool, tokens_per_second: float | None, **options: object
 ) -> None:
@@ -240,17 +247,6 @@ def audit(
     if texts is not None and "input" in chosen:
         raise click.UsageError("give INPUT or --input INPUT, not both")
     _audit(chosen | given({"input": texts}), dry_run=dry_run, speed=tokens_per_second)
-
-
-_texts = click.Argument(["texts"], metavar="[INPUT]", required=False, type=PATH)
-command.add_command(
-    TopicCommand(
-        "audit",
-        params=[_texts, *(each for each in command.params if each.name != "version")],
-        callback=audit,
-        help=audit.__doc__,
-    )
-)
 
 
 @command.command("help", context_settings={"ignore_unknown_options": True})
@@ -353,13 +349,7 @@ _HOW_TO_ASK = ("base_url", "api_key_env", "engine_arg")
 @option("again", ABOVE_0, "N", "Draw N of the run's samples again with its model, and compare.")
 @click.option("--seed", default=0, help="Seed of the choice of samples.")
 @settings_options(*_HOW_TO_ASK)
-def verify(
-    place: Path | str,
-    *,
-    again: int | None,
-    seed: int,
-    **options: Any,  # noqa: ANN401 - of settings, and ``input``
-) -> int:
+def verify(place: Path | str, *, again: int | None, seed: int, **options: Any) -> int:  # noqa: ANN401 - of settings, and ``input``
     """Compare every byte of a finished run and its inputs with what was recorded.
 
     Exit 0 if nothing has changed and all samples that are drawn again agree, else 1.

@@ -22,6 +22,7 @@ from itertools import count, takewhile
 from pathlib import Path
 from resource import RUSAGE_CHILDREN, getrusage
 from tempfile import TemporaryDirectory
+from timeit import repeat
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -113,8 +114,7 @@ def sample(folder: str, model: str, engine: str = "vllm", seconds: float | None 
 def _requests(folder: str) -> list[Row]:
     if not (path := Path(folder, "requests.json")).exists():
         raise EngineError("mia-batch itself has not sampled, so there are no requests to repeat")
-    requests: list[Row] = json.loads(path.read_text())
-    return requests
+    return list[Row](json.loads(path.read_text()))
 
 
 def sample_by_vllm(folder: str, model: str) -> Row:
@@ -185,9 +185,6 @@ def _pretrained(model: str) -> Any:  # noqa: ANN401 - of any architecture
     on_gpu = torch.cuda.is_available()
     loaded = AutoModelForCausalLM.from_pretrained(model, dtype="auto" if on_gpu else torch.float32)
     return loaded.to("cuda" if on_gpu else "cpu").eval()
-
-
-# Log-probabilities.
 
 
 def scorer(
@@ -307,24 +304,12 @@ def compare(folder: str, model: str, other: str | None = None) -> Row:
     do, few, same = _OTHERS[other] if other else (None, 0, {})
     features = pair_features("candidate", "reference", **same)
     # On one thread processor time is taken, which other programs change least.
-    clock = time.perf_counter if do is None else time.process_time
-
-    def least(call: Callable[[], object]) -> float:
-        seconds = []
-        for _ in range(5):
-            began = clock()
-            call()
-            seconds.append(clock() - began)
-        return min(seconds)
-
-    ours = {"pairs": _PAIRS, "seconds": least(lambda: pairs.select(features))}
+    how: Row = {"timer": time.perf_counter if do is None else time.process_time, "number": 1}
+    ours = {"pairs": _PAIRS, "seconds": min(repeat(lambda: pairs.select(features), **how))}
     if do is None:
         return ours
     some = [each[:few] for each in cut]
-    return {"pairs": few, "seconds": least(lambda: do(*some)), "ours": ours}
-
-
-# A small audit, end to end.
+    return {"pairs": few, "seconds": min(repeat(lambda: do(*some), **how)), "ours": ours}
 
 
 class _Clock(Observer):
@@ -353,8 +338,6 @@ def small_audit(folder: str, model: str, n: int, *, labelled: bool) -> Row:
     return found | ({"attacks": run.attacks.to_dicts()} if labelled else {})
 
 
-# Each way in a process of its own.
-
 WAYS: dict[str, Callable[..., Row]] = {
     way.__name__: way
     for way in (sample, sample_by_vllm, sample_by_transformers, score_texts, compare, small_audit)
@@ -381,8 +364,7 @@ def in_a_process(
         return {"reason": f"not finished within {timeout:.0f} s; give more --minutes"}
     if done.returncode:
         return {"reason": f"its process ended with exit code {done.returncode}"}
-    found: Row = json.loads(done.stdout.splitlines()[-1])
-    return found
+    return Row(json.loads(done.stdout.splitlines()[-1]))
 
 
 def _run_way() -> None:
@@ -416,9 +398,6 @@ def machine() -> Row:
 
 def cores() -> int:
     return len(os.sched_getaffinity(0))
-
-
-# The bench.
 
 
 def bench(
