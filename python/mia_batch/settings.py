@@ -962,9 +962,8 @@ def _read_config(path: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise SettingsError(f"config: {path} cannot be read as TOML: {error}") from None
     values = flattened(values, f" in {path}")
-    for name in ("attacks_from", "config"):
+    for name, what in (("attacks_from", "runs code"), ("config", "names this file")):
         if name in values:
-            what = "runs code" if name == "attacks_from" else "names this file"
             raise SettingsError(f"{name}= {what} and cannot be set in {path}; give it as an option")
     refuse_code(values.get("engine_arg"), str(path))
     paths = Settings.marked(Mark.PATH)

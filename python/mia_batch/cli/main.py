@@ -259,13 +259,14 @@ def help_(context: click.Context, /, about: tuple[str, ...]) -> None:
 
 def audit_and_show(settings: Settings) -> None:
     """Audit and show the result; exit 1 where too many targets have failed."""
+    from mia_batch.cli.show import show_run
     from mia_batch.pipeline import run_audit
 
     with observing() as observer:
         run = run_audit(settings, observer)
     if settings.shard is not None:
         return
-    _show_run(run)
+    show_run(run, console_of(stderr=False))
     most, failed = settings.max_failed, run.manifest.failed
     more = f"more than --max-failed ({most:g}) allows"
     set_aside = run.manifest.input.get("n_set_aside", 0)
@@ -284,12 +285,6 @@ def audit_and_show(settings: Settings) -> None:
         _fail(f"{what}, {more}; {again}", 1)
 
 
-def _show_run(run: Run) -> None:
-    from mia_batch.cli.show import show_run
-
-    show_run(run, console_of(stderr=False))
-
-
 _a_run: dict[str, Any] = {"type": place_of, "shell_complete": complete_runs}
 _run_argument = click.argument("place", metavar="RUN", **_a_run)
 
@@ -306,11 +301,12 @@ def _runs_argument(metavar: str) -> Decorator:
 )
 def score(place: Path | str, **options: object) -> None:
     """Score a finished run with other attacks, in seconds and without a model."""
+    from mia_batch.cli.show import show_run
     from mia_batch.pipeline import rescore
 
     with observing() as observer:
         scored = rescore(place, observer=observer, **nested(given(options)))
-    _show_run(scored)
+    show_run(scored, console_of(stderr=False))
 
 
 @command.command("attacks")
@@ -620,10 +616,8 @@ def _show_power(found: Sequence[AuditOutcome], design: Design, unit: str, level:
     if level != "collection":
         best = max(found, key=lambda each: each.named)
         enough = next((each for each in found if _is_enough(each, design, level)), None)
-        said = (
-            f"None of these numbers names half of the {members:,}: {best.n_null:,} {nulls} name "
-            f"{best.named:.1f} on average."
-        )
+        said = f"None of these numbers names half of the {members:,}"
+        said += f": {best.n_null:,} {nulls} name {best.named:.1f} on average."
         if enough is not None:
             named = f"on average {enough.named:.1f} of the {members:,} are named"
             said = f"Give {enough.n_null:,} {nulls}: {named}."

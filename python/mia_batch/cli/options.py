@@ -112,18 +112,11 @@ def whole_numbers(_context: Context, _option: Parameter, value: str | None) -> l
 
 _REPEATABLE = ("engine_arg", "base_url")
 _KINDS = {int: "N", float: "X", Path: "FOLDER"}
-_METAVARS = {
-    **dict.fromkeys(Settings.marked(Mark.PATH), "PATH"),
-    **dict.fromkeys(Settings.marked(Mark.MODEL), "MODEL"),
-    "out": "FOLDER",
-    "engine_arg": "KEY=VALUE",
-    "shard": "I/N",
-    "base_url": "URL",
-    "workers": "N|auto",
-    "ray": "ADDRESS",
-    **dict.fromkeys(("chat_instruction", "non_members_known", "plan_lodged"), "TEXT"),
-    "yardstick": "PATH|default|none",
-}
+_METAVARS = dict.fromkeys(Settings.marked(Mark.PATH), "PATH")
+_METAVARS |= dict.fromkeys(Settings.marked(Mark.MODEL), "MODEL")
+_METAVARS |= dict.fromkeys(("chat_instruction", "non_members_known", "plan_lodged"), "TEXT")
+_METAVARS |= {"out": "FOLDER", "engine_arg": "KEY=VALUE", "shard": "I/N", "base_url": "URL"}
+_METAVARS |= {"workers": "N|auto", "ray": "ADDRESS", "yardstick": "PATH|default|none"}
 
 
 def settings_options(*names: str | type[Part], without: Iterable[str] = ()) -> Decorator:

@@ -42,8 +42,6 @@ _MOST_ROWS = 20
 _NAME_SHOWN = 24
 _WIDTH_OF_COSTS = 100
 _LEAST_WIDTH = 80  # tables are made for; a narrower terminal breaks their lines
-
-
 _UNITS = {"probe": "words", "choice": "answers", "continuation": "samples"}
 """What an answer is; log-probabilities of any view take a pass."""
 

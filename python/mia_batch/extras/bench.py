@@ -67,9 +67,6 @@ _LEFT = {"sampling": 0.55, "pairs": 0.45, "log-probabilities": 0.25, "audit": 0.
 """Share of all the time that is left after each part."""
 
 
-# Sampling: requests as a run makes them, then the same ones to bare engines.
-
-
 def sample(folder: str, model: str, engine: str = "vllm", seconds: float | None = None) -> Row:
     """Sample targets as a run does, parts on disk; the requests are kept for the others."""
     place, tokenizer = Path(folder), Tokenizer.load(model)
@@ -248,8 +245,6 @@ def score_texts(folder: str, model: str, *, bare: bool, seconds: float) -> Row:
     return _timed(map(score, range(0, len(texts), _TEXTS_AT_ONCE)), seconds)
 
 
-# Pairs of texts: the kernels, plain Python, rouge-score.
-
 ROUGE = [*(f"rouge{n}" for n in range(1, 6)), "rougeL"]
 
 
@@ -282,12 +277,10 @@ def rouge_score(candidates: list[str], references: list[str]) -> list[dict[str, 
 
 
 _PAIRS, _PAIR_WORDS = 10_000, 64
+_OF_ROUGE: Row = {"groups": ["unigrams", "ngrams", "lcs"], "words": "rouge"}
 _OTHERS: dict[str, tuple[Callable[..., Any], int, Row]] = {
     "plain Python, SaMIA with zlib": (samia(1), 2000, {"groups": ["unigrams", "zlib"]}),
-    "rouge-score, ROUGE-1 to 5 and L": (
-        *(rouge_score, 50),
-        {"groups": ["unigrams", "ngrams", "lcs"], "words": "rouge"},
-    ),
+    "rouge-score, ROUGE-1 to 5 and L": (rouge_score, 50, _OF_ROUGE),
 }
 """What else computes the same, of how many pairs, and what the kernels are asked for."""
 

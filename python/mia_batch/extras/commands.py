@@ -154,10 +154,9 @@ def privacy(*, canary_formats: Path | None, dry_run: bool, **options: Any) -> No
         console_of(stderr=False).print(plain(sentence), soft_wrap=True)
 
 
+_MADE = (RECIPES["inverter"], RECIPES["decoder"])
 _DEFAULTS = {
-    name: " or with --decoder ".join(
-        str(getattr(RECIPES[recipe], name)) for recipe in ("inverter", "decoder")
-    )
+    name: " or with --decoder ".join(str(getattr(each, name)) for each in _MADE)
     for name in ("epochs", "learning_rate", "batch_size", "held_out")
 } | {"max_tokens": f"{RECIPES['inverter'].max_tokens}; longer texts are left out"}
 
@@ -189,12 +188,11 @@ def invert(*, embedder: str | None, **options: Any) -> None:  # noqa: ANN401 - o
     """
     from mia_batch.extras.privacy.inversion.inverting import invert as run
 
-    recipe = RECIPES["decoder" if options["decoder"] else "inverter"]
-    recipe = replace(recipe, **take(options, _DEFAULTS))
+    recipe = replace(_MADE[bool(options["decoder"])], **take(options, _DEFAULTS))
     endpoint = take(options, ("model", *EndpointSettings.model_fields))
-    embedder_or_endpoint = _embedder(embedder, endpoint)
+    asked = _embedder(embedder, endpoint)
     with observing() as observer:
-        inverted = run(embedder=embedder_or_endpoint, recipe=recipe, observer=observer, **options)
+        inverted = run(embedder=asked, recipe=recipe, observer=observer, **options)
     _show(inverted.figures, console_of(stderr=False))
 
 
