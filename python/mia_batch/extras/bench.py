@@ -178,10 +178,9 @@ def _pretrained(model: str) -> Any:  # noqa: ANN401 - of any architecture
     import torch
     from transformers import AutoModelForCausalLM
 
-    torch.set_grad_enabled(mode=False)
     on_gpu = torch.cuda.is_available()
     loaded = AutoModelForCausalLM.from_pretrained(model, dtype="auto" if on_gpu else torch.float32)
-    return loaded.to("cuda" if on_gpu else "cpu").eval()
+    return loaded.to("cuda" if on_gpu else "cpu").eval().requires_grad_(requires_grad=False)
 
 
 def scorer(
@@ -277,10 +276,10 @@ def rouge_score(candidates: list[str], references: list[str]) -> list[dict[str, 
 
 
 _PAIRS, _PAIR_WORDS = 10_000, 64
-_OF_ROUGE: Row = {"groups": ["unigrams", "ngrams", "lcs"], "words": "rouge"}
+_ROUGE_ASKED: Row = {"groups": ["unigrams", "ngrams", "lcs"], "words": "rouge"}
 _OTHERS: dict[str, tuple[Callable[..., Any], int, Row]] = {
     "plain Python, SaMIA with zlib": (samia(1), 2000, {"groups": ["unigrams", "zlib"]}),
-    "rouge-score, ROUGE-1 to 5 and L": (rouge_score, 50, _OF_ROUGE),
+    "rouge-score, ROUGE-1 to 5 and L": (rouge_score, 50, _ROUGE_ASKED),
 }
 """What else computes the same, of how many pairs, and what the kernels are asked for."""
 
