@@ -782,13 +782,10 @@ def endpoint_settings(settings: Settings) -> ClientSettings:
     """Return what the client follows; the key comes from the environment variable named."""
     from mia_batch.evidence.endpoint import CHAT_INSTRUCTION, ClientSettings
 
-    key = os.environ.get(settings.api_key_env)
-    default = Settings.model_fields["api_key_env"].default
-    if key is None and settings.api_key_env != default:
-        raise SettingsError(
-            f"api_key_env= is {settings.api_key_env!r}, but there is no such environment "
-            "variable; set it to the endpoint's key"
-        )
+    key = os.environ.get(named := settings.api_key_env)
+    if key is None and named != Settings.model_fields["api_key_env"].default:
+        what = f"api_key_env= is {named!r}, but there is no such environment variable"
+        raise SettingsError(f"{what}; set it to the endpoint's key")
     names = {each.name for each in fields(ClientSettings)} - {"api_key"}
     given: dict[str, Any] = {name: getattr(settings, name) for name in names}
     given["base_url"] = given["base_url"] or ""
@@ -948,10 +945,8 @@ def refuse_code(engine_arg: object, where: str, *, but: Iterable[str] = ()) -> N
     )
     for name in asked:
         if name not in _SAFE_ARGUMENTS and name not in allowed:
-            raise SettingsError(
-                f"engine_arg: {where} sets {name}, which may load code; give it on the "
-                f"command line instead: --engine-arg {name}=VALUE"
-            )
+            instead = f"give it on the command line instead: --engine-arg {name}=VALUE"
+            raise SettingsError(f"engine_arg: {where} sets {name}, which may load code; {instead}")
 
 
 def _read_config(path: Path) -> dict[str, Any]:

@@ -31,9 +31,8 @@ _WINDOW = re.compile(r"(?P<name>.+?)[\s,:]+window\s+(?P<number>[1-9][\d,]*)", re
 def attack_of(run: Run) -> str:
     """Name the attack by which a run ranks its texts."""
     if "scores" not in run.manifest.made:
-        raise RunFolderError(
-            f"{run.folder} has no scores yet; give the audit's command again, which goes on"
-        )
+        again = "give the audit's command again, which goes on"
+        raise RunFolderError(f"{run.folder} has no scores yet; {again}")
     attacks = run.manifest.made["scores"]["attacks"]
     primary: str = (run.manifest.plan or {}).get("primary", attacks[0])
     return primary if primary in attacks else attacks[0]

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 
 _MOST_ROWS = 20
-_NAME_SHOWN = 24
 _WIDTH_OF_COSTS = 100
 _LEAST_WIDTH = 80  # tables are made for; a narrower terminal breaks their lines
 _UNITS = {"probe": "words", "choice": "answers", "continuation": "samples"}
@@ -105,16 +104,13 @@ def show_set(named: NamedSet, console: Console) -> None:
 def show_attack(attack: Attack, console: Console) -> None:
     reads = ", ".join(f"{view} by the {model} model" for model, view in attack.reads)
     asked, needed = _cost(attack)
-    about = {}
+    facts = {"attack": attack.name}
     if (family := family_of(attack.name)) is not None:
-        about = {
-            "family": f"{family.name}, which stands for {', '.join(family.default)}",
-            "in papers": ", ".join(family.papers),
-            "others": ", ".join(each for each in members(family, names()) if each != attack.name),
-        }
-    facts = {
-        "attack": attack.name,
-        **about,
+        facts["family"] = f"{family.name}, which stands for {', '.join(family.default)}"
+        facts["in papers"] = ", ".join(family.papers)
+        others = (each for each in members(family, names()) if each != attack.name)
+        facts["others"] = ", ".join(others)
+    facts |= {
         "source": attack.source,
         "needs": needed,
         "asks": f"{asked} a text",
@@ -280,10 +276,9 @@ _LINE_END = re.compile("\r?\n")
 
 
 def show_checked(checked: Checked, console: Console) -> None:
-    for name, fault in checked.faults:
-        console.print(plain(f"{fault}: {name}"), soft_wrap=True)
-    for name in checked.not_found:
-        console.print(plain(f"not found, not checked: {name}"), soft_wrap=True)
+    faults = [f"{fault}: {name}" for name, fault in checked.faults]
+    for line in (*faults, *(f"not found, not checked: {name}" for name in checked.not_found)):
+        console.print(plain(line), soft_wrap=True)
     if checked.not_found:
         console.print("say where these inputs lie by now with --input PATH")
     if not checked.faults:
