@@ -10,6 +10,7 @@ import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 from enum import Enum
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
@@ -66,7 +67,6 @@ class Part(BaseModel):
 
     @classmethod
     def marked(cls, mark: Mark) -> tuple[str, ...]:
-        """Names of the settings that have a mark."""
         return tuple(name for name, field in cls.model_fields.items() if mark in field.metadata)
 
     model_config = ConfigDict(
@@ -78,13 +78,16 @@ class Part(BaseModel):
         use_attribute_docstrings=True,
     )
 
+    def __init_subclass__(cls, **about: str) -> None:
+        for name, value in about.items():
+            setattr(cls, name, value)
+
     @classmethod
     def __pydantic_init_subclass__(cls, **_: Any) -> None:  # noqa: ANN401 - of pydantic
         """Take the line breaks of the source out of descriptions; the help breaks its own lines."""
         for field in cls.model_fields.values():
-            field.description = " ".join((field.description or "").split()).replace(
-                " [default", "  [default"
-            )
+            said = " ".join((field.description or "").split())
+            field.description = said.replace(" [default", "  [default")
 
 
 def names(value: Any) -> Any:  # noqa: ANN401 - it is validated later
@@ -105,7 +108,6 @@ def attack_names(value: object) -> object:
 
 
 def folder_or_url(value: Path | str | None) -> Path | str | None:
-    """Refuse what can be no place of a run."""
     if value == "":
         raise ValueError("name a folder")
     if is_url(value):
@@ -124,7 +126,6 @@ def one_address(value: object) -> object:
 
 
 def known_encoding(value: str) -> str:
-    """Refuse what is no encoding of text."""
     from mia_batch.corpus.books import codec
 
     if (found := codec(value)) is None:
@@ -133,7 +134,6 @@ def known_encoding(value: str) -> str:
 
 
 def known_set(value: str) -> str:
-    """Refuse what is no name of a data set; return its own spelling."""
     from mia_batch.known import find_set
 
     try:
@@ -143,17 +143,23 @@ def known_set(value: str) -> str:
 
 
 def digits_of_sha256(value: str) -> str:
-    """Refuse what is no SHA-256."""
     if not re.fullmatch("[0-9a-f]{64}", value):
         raise ValueError("give the 64 hexadecimal digits of a SHA-256")
     return value
 
 
 def shard_name(value: str) -> str:
-    """Refuse what names no shard."""
     from mia_batch.evidence.parts import Shard
 
     return str(Shard.parse(value))
+
+
+def engine_names() -> list[str]:
+    """Name the engines that answer for a model, and ``auto``."""
+    from mia_batch.evidence.engines.registry import engine_types
+
+    asked = {"samples", "logprobs"}
+    return ["auto", *(name for name, kind in engine_types().items() if kind.kinds & asked)]
 
 
 def arguments(value: object) -> object:
@@ -171,13 +177,10 @@ def arguments(value: object) -> object:
     return found
 
 
-class EndpointSettings(Part):
+class EndpointSettings(
+    Part, topic="Endpoint", table="endpoint", engine_of="openai", key="base_url"
+):
     """How an endpoint is reached and asked."""
-
-    topic = "Endpoint"
-    table = "endpoint"
-    engine_of = "openai"
-    key = "base_url"
 
     base_url: Annotated[Text | None, BeforeValidator(one_address), Mark.USUAL] = None
     """Address of an OpenAI-compatible endpoint, such as http://host:8000/v1."""
@@ -210,13 +213,10 @@ class EndpointSettings(Part):
     """Stop before this much money is spent; needs both prices."""
 
 
-class RecordingSettings(Part):
+class RecordingSettings(
+    Part, topic="Recording", table="recording", engine_of="replay", key="samples_from"
+):
     """Continuations that were generated elsewhere."""
-
-    topic = "Recording"
-    table = "recording"
-    engine_of = "replay"
-    key = "samples_from"
 
     samples_from: Annotated[Text | None, Mark.PATH] = None
     """Recorded continuations (Parquet or JSONL), scored without a model."""
@@ -224,11 +224,8 @@ class RecordingSettings(Part):
     """Column with the recorded continuation."""
 
 
-class ColumnSettings(Part):
+class ColumnSettings(Part, topic="Columns of the corpus", table="columns"):
     """The user's names for the columns of a corpus."""
-
-    topic = "Columns of the corpus"
-    table = "columns"
 
     text_column: Text = "text"
     """Column with the text."""
@@ -257,11 +254,8 @@ def _number_or_auto(value: object) -> object:
     raise ValueError("give a number from 1 to 100000, or auto")
 
 
-class ClusterSettings(Part):
+class ClusterSettings(Part, topic="Many GPUs and machines", table="cluster"):
     """How many engines or processes work on a run, and where; none of it is stored with the run."""
-
-    topic = "Many GPUs and machines"
-    table = "cluster"
 
     workers: Annotated[int | Literal["auto"] | None, BeforeValidator(_number_or_auto)] = Field(
         default=None, exclude=True
@@ -281,11 +275,8 @@ class ClusterSettings(Part):
         return "ray" if self.ray is not None or self.workers is not None else None
 
 
-class LogprobSettings(Part):
+class LogprobSettings(Part, topic="Log-probabilities", table="logprobs"):
     """What log-probabilities are asked of, and by which other models."""
-
-    topic = "Log-probabilities"
-    table = "logprobs"
 
     reference_model: Annotated[Text | None, Mark.MODEL] = None
     """Model to compare with, smaller or the base of a tuned one; it is asked the same, at points
@@ -315,10 +306,8 @@ class LogprobSettings(Part):
     none of which sees another."""
 
 
-class MainSettings(Part):
+class MainSettings(Part, topic="What everybody needs"):
     """What is audited, and by which attacks; these stand in no table."""
-
-    topic = "What everybody needs"
 
     input: Annotated[Text, Mark.PATH, Mark.USUAL]
     """Corpus: a file, folder or glob of Parquet, Arrow, JSON, CSV, TSV, or books (.txt, .epub,
@@ -352,11 +341,8 @@ class MainSettings(Part):
     """Share of targets that may fail; with more the exit code is 1."""
 
 
-class TextSettings(Part):
+class TextSettings(Part, topic="Texts", table="texts"):
     """How the texts are read and cut."""
-
-    topic = "Texts"
-    table = "texts"
 
     encoding: Annotated[str, AfterValidator(known_encoding)] | None = None
     """Encoding of text files that declare none. [default: UTF-8]"""
@@ -386,11 +372,8 @@ class TextSettings(Part):
     """Share of a target's words that is given to the model."""
 
 
-class EngineSettings(Part):
+class EngineSettings(Part, topic="Engine", table="engine"):
     """What answers for the model."""
-
-    topic = "Engine"
-    table = "engine"
 
     engine: Annotated[str, Mark.EVIDENCE, Mark.USUAL] = "auto"
     """What answers; auto: openai with --base-url, replay with --samples-from, else vllm where it
@@ -417,11 +400,8 @@ class EngineSettings(Part):
         return arguments
 
 
-class SamplingSettings(Part):
+class SamplingSettings(Part, topic="Sampling", table="sampling"):
     """How continuations are sampled."""
-
-    topic = "Sampling"
-    table = "sampling"
 
     samples: Annotated[int | None, Mark.USUAL] = Field(default=None, ge=1)
     """Continuations drawn of each prompt. [default: 10; at probes the most likely one, which is not
@@ -451,11 +431,8 @@ class SamplingSettings(Part):
     """Try again what could not be sampled before."""
 
 
-class ExtractionSettings(Part):
+class ExtractionSettings(Part, topic="Extraction", table="extract"):
     """How the model is followed through documents."""
-
-    topic = "Extraction"
-    table = "extract"
 
     extract: bool = False
     """Follow the model through the documents, from their strongest windows on."""
@@ -472,11 +449,8 @@ class ExtractionSettings(Part):
     documents: what is common is no evidence."""
 
 
-class ReportSettings(Part):
+class ReportSettings(Part, topic="Report", table="report"):
     """What the report shows."""
-
-    topic = "Report"
-    table = "report"
 
     report: bool = True
     """Write report.html at the end."""
@@ -487,11 +461,8 @@ class ReportSettings(Part):
     --dry-run prints the plan's SHA-256."""
 
 
-class FinetuningSettings(Part):
+class FinetuningSettings(Part, topic="Fine-tuned references", table="tuning"):
     """Reference models that a run makes: of what they are made, and how they are compared."""
-
-    topic = "Fine-tuned references"
-    table = "tuning"
 
     prompts_from: Annotated[Text | None, Mark.PATH] = None
     """Texts whose first tokens the target goes on with; a reference model is tuned on what it says
@@ -525,11 +496,8 @@ CLASSICS, NO_YARDSTICK = "default", "none"
 """Yardsticks that are no file."""
 
 
-class VerdictSettings(Part):
+class VerdictSettings(Part, topic="Reference sets and answers", table="verdict"):
     """Reference sets, and how the answer is given."""
-
-    topic = "Reference sets and answers"
-    table = "verdict"
 
     non_members: Annotated[Text | None, Mark.PATH, Mark.USUAL] = None
     """Texts known not to be in the training data: each text is compared with them. [default: the
@@ -595,6 +563,7 @@ _ONE_PROCESS = {
     "openai": "an endpoint is asked by one process; raise --max-concurrency",
     "replay": "a recording is read by one process",
 }
+_HOW_KNOWN = ": say how it is known that these texts are not in the training data"
 _NEEDED = (  # a setting, those of which it needs one, and what for
     ("max_cost", ("price_in",), ""),
     ("max_cost", ("price_out",), ""),
@@ -602,10 +571,7 @@ _NEEDED = (  # a setting, those of which it needs one, and what for
     ("dataset_sha256", ("dataset",), ""),
     ("stride", ("window_words", "window_characters"), ""),
     ("member_shots", ("nonmember_shots",), ""),
-    (
-        *("non_members", ("non_members_known",)),
-        ": say how it is known that these texts are not in the training data",
-    ),
+    ("non_members", ("non_members_known",), _HOW_KNOWN),
 )
 
 
@@ -669,14 +635,7 @@ class Settings(
     @field_validator("engine")
     @classmethod
     def _known_engine(cls, name: str) -> str:
-        from mia_batch.evidence.engines.registry import engine_types
-
-        types = engine_types().items()
-        known = [
-            "auto",
-            *(each for each, engine in types if engine.kinds & {"samples", "logprobs"}),
-        ]
-        if name not in known:
+        if name not in (known := engine_names()):
             raise ValueError(f"known engines are {', '.join(known)}")
         return name
 
@@ -702,9 +661,8 @@ class Settings(
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         """Refuse settings that are each right and do not go together."""
-        for faults in (self._engine_faults, self._text_faults, self._other_faults):
-            for fault in faults():
-                raise ValueError(fault)
+        for fault in chain(self._engine_faults(), self._text_faults(), self._other_faults()):
+            raise ValueError(fault)
         return self
 
     def _engine_faults(self) -> Iterator[str]:
@@ -731,10 +689,8 @@ class Settings(
         if length is not None and self.preset != "samia":
             yield "text_length= belongs to preset 'samia'; leave it out or set the preset"
         if length is not None and self.window_words not in (None, length):
-            yield (
-                f"window_words= ({self.window_words}) and text_length= ({length}) "
-                "must be equal where both are given"
-            )
+            both = f"window_words= ({self.window_words}) and text_length= ({length})"
+            yield f"{both} must be equal where both are given"
         for name in _WHOLE_TEXTS:
             if getattr(self, name) is not None and windows != [None, None]:
                 yield f"{name}= is about whole texts; leave windows out"
@@ -826,13 +782,10 @@ def endpoint_settings(settings: Settings) -> ClientSettings:
     """Return what the client follows; the key comes from the environment variable named."""
     from mia_batch.evidence.endpoint import CHAT_INSTRUCTION, ClientSettings
 
-    key = os.environ.get(settings.api_key_env)
-    default = Settings.model_fields["api_key_env"].default
-    if key is None and settings.api_key_env != default:
-        raise SettingsError(
-            f"api_key_env= is {settings.api_key_env!r}, but there is no such environment "
-            "variable; set it to the endpoint's key"
-        )
+    key = os.environ.get(named := settings.api_key_env)
+    if key is None and named != Settings.model_fields["api_key_env"].default:
+        what = f"api_key_env= is {named!r}, but there is no such environment variable"
+        raise SettingsError(f"{what}; set it to the endpoint's key")
     names = {each.name for each in fields(ClientSettings)} - {"api_key"}
     given: dict[str, Any] = {name: getattr(settings, name) for name in names}
     given["base_url"] = given["base_url"] or ""
@@ -926,11 +879,10 @@ def load_settings(options: Mapping[str, object], *, use_config: bool = True) -> 
     `SettingsError` has a line for each setting that is wrong: its name, what came, what is allowed.
     """
     given = {name: value for name, value in options.items() if value is not None}
-    path, in_file = None, {}
-    if use_config:
-        named = given.get("config") or (CONFIG_NAME if Path(CONFIG_NAME).is_file() else None)
-        path = None if named is None else Path(str(named))
-    if path is not None:
+    path, in_file = None, dict[str, Any]()
+    default = CONFIG_NAME if Path(CONFIG_NAME).is_file() else None
+    if use_config and (named := given.get("config") or default):
+        path = Path(str(named))
         in_file = {name: each for name, each in _read_config(path).items() if name not in given}
         given = in_file | given | {"config": path}
     where = dict.fromkeys(in_file, path)
@@ -993,10 +945,8 @@ def refuse_code(engine_arg: object, where: str, *, but: Iterable[str] = ()) -> N
     )
     for name in asked:
         if name not in _SAFE_ARGUMENTS and name not in allowed:
-            raise SettingsError(
-                f"engine_arg: {where} sets {name}, which may load code; give it on the "
-                f"command line instead: --engine-arg {name}=VALUE"
-            )
+            instead = f"give it on the command line instead: --engine-arg {name}=VALUE"
+            raise SettingsError(f"engine_arg: {where} sets {name}, which may load code; {instead}")
 
 
 def _read_config(path: Path) -> dict[str, Any]:
@@ -1007,9 +957,8 @@ def _read_config(path: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise SettingsError(f"config: {path} cannot be read as TOML: {error}") from None
     values = flattened(values, f" in {path}")
-    for name in ("attacks_from", "config"):
+    for name, what in (("attacks_from", "runs code"), ("config", "names this file")):
         if name in values:
-            what = "runs code" if name == "attacks_from" else "names this file"
             raise SettingsError(f"{name}= {what} and cannot be set in {path}; give it as an option")
     refuse_code(values.get("engine_arg"), str(path))
     paths = Settings.marked(Mark.PATH)
@@ -1046,9 +995,8 @@ def _sentence(detail: ErrorDetails, where: Mapping[str, Path | None]) -> str:
     """One pydantic error as a sentence that names the setting."""
     name = str(detail["loc"][0]) if detail["loc"] else ""
     if detail["type"] == "extra_forbidden":
-        return _no_setting(
-            name, Settings.model_fields, f" in {where[name]}" if name in where else ""
-        )
+        in_file = f" in {where[name]}" if name in where else ""
+        return _no_setting(name, Settings.model_fields, in_file)
     if detail["type"] == "missing":
         return f"{name}= is missing; give it, or write {name} = ... in {CONFIG_NAME}"
     message = detail["msg"].removeprefix("Value error, ")

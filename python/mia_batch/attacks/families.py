@@ -99,18 +99,13 @@ def _by_key() -> dict[str, Family]:
 
 def family_of(attack: str) -> Family | None:
     """Find the family of an attack; None of one that did not come with the package."""
-    stems = ((stem, family) for family in FAMILIES for stem in family.stems)
-    fitting = [(len(stem), family) for stem, family in stems if attack.startswith(stem)]
-    return max(fitting, default=(0, None), key=lambda each: each[0])[1]
+    stems = {stem: family for family in FAMILIES for stem in family.stems}
+    fitting = max(filter(attack.startswith, stems), default="", key=len)
+    return stems.get(fitting)
 
 
 def members(family: Family, known: Collection[str]) -> list[str]:
     return [name for name in known if family_of(name) is family]
-
-
-def find_family(name: str) -> Family | None:
-    """Find a family by its own name or by one that papers use."""
-    return _by_key().get(key_of(name))
 
 
 def meant(name: str, known: Collection[str]) -> tuple[str, ...]:
@@ -120,11 +115,11 @@ def meant(name: str, known: Collection[str]) -> tuple[str, ...]:
     """
     if name in known:
         return (name,)
-    if (family := find_family(name)) is not None:
+    if (family := _by_key().get(key := key_of(name))) is not None:
         return family.default
     alike = {key_of(each.rpartition("_v")[0]): each for each in known}
     alike |= {key_of(each): each for each in known}
-    return (alike[key_of(name)],) if key_of(name) in alike else ()
+    return (alike[key],) if key in alike else ()
 
 
 def suggestion(name: str, known: Collection[str]) -> str:
@@ -133,8 +128,7 @@ def suggestion(name: str, known: Collection[str]) -> str:
     near = get_close_matches(key_of(name), [*_by_key(), *attacks], n=1)
     if not near:
         return ""
-    family = _by_key().get(near[0])
-    if family is None:
+    if (family := _by_key().get(near[0])) is None:
         close = get_close_matches(key_of(name), attacks, n=3)
         return f"did you mean {' or '.join(attacks[each] for each in close)}?"
     first, *others = members(family, known)

@@ -5,17 +5,19 @@ from __future__ import annotations
 from difflib import get_close_matches
 from pathlib import Path
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 from click.shell_completion import CompletionItem
 
 from mia_batch.errors import SettingsError
 from mia_batch.plugins import extra, plugins
-from mia_batch.settings import PARTS
+from mia_batch.settings import PARTS, engine_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+    from click import Command, Context, HelpFormatter, Parameter
 
     from mia_batch.settings import Part
 
@@ -39,6 +41,7 @@ Examples
 
 mia-batch help lists commands and topics of settings, mia-batch --help all settings.
 """
+_MORE = "--help names all settings by topic; mia-batch help TOPIC describes them."
 _BY_TOPIC = "All settings by topic (mia-batch help TOPIC describes them):"
 _COMPLETION = """\
 To complete commands, options, attacks and choices with the Tab key, put one line into the start-up
@@ -61,92 +64,75 @@ class SettingOption(click.Option):
         super().__init__(*names, **options)
         self.topic, self.usual = topic, usual
 
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Complete attacks, engines, choices, files and folders."""
+    def shell_complete(self, ctx: Context, incomplete: str) -> list[CompletionItem]:
         if self.name in ("attacks", "primary"):
             return complete_attacks(ctx, self, incomplete)
         kinds = str(self.metavar).split("|")
-        choices = ["auto"] if self.name == "engine" else [k for k in kinds if k == k.lower()]
-        if self.name == "engine":
-            from mia_batch.evidence.engines.registry import engine_types
-
-            asked = {"samples", "logprobs"}
-            choices += (each for each, kind in engine_types().items() if kind.kinds & asked)
-        found = [CompletionItem(each) for each in choices if each.startswith(incomplete)]
+        choices = engine_names() if self.name == "engine" else [k for k in kinds if k == k.lower()]
         types = [type_ for kind, type_ in _FILES.items() if kind in kinds]
-        return found or [CompletionItem(incomplete, type=type_) for type_ in types]
+        files = [CompletionItem(incomplete, type=type_) for type_ in types]
+        return _beginning(choices, incomplete) or files
 
 
-def complete_attacks(
-    _context: click.Context, _option: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
+def _beginning(known: Iterable[str], incomplete: str, before: str = "") -> list[CompletionItem]:
+    return [CompletionItem(before + name) for name in known if name.startswith(incomplete)]
+
+
+def complete_attacks(_: Context, _option: Parameter, incomplete: str) -> list[CompletionItem]:
     """Complete the last of several names of families and attacks."""
     from mia_batch.attacks import names
     from mia_batch.attacks.families import FAMILIES
 
     before, comma, last = incomplete.rpartition(",")
     known = dict.fromkeys((*(family.name for family in FAMILIES), *names()))
-    return [CompletionItem(before + comma + name) for name in known if name.startswith(last)]
+    return _beginning(known, last, before + comma)
 
 
-def complete_runs(
-    _context: click.Context, _argument: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
+def complete_runs(_: Context, _argument: Parameter, incomplete: str) -> list[CompletionItem]:
     return [CompletionItem(incomplete, type="dir")]
 
 
-def complete_help(
-    context: click.Context, _argument: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
-    known = (*_commands(context), *TOPICS, "completion")
-    return [CompletionItem(name) for name in known if name.startswith(incomplete)]
+def complete_help(context: Context, _: Parameter, incomplete: str) -> list[CompletionItem]:
+    return _beginning((*_commands(context), *TOPICS, "completion"), incomplete)
 
 
 class TopicCommand(click.Command):
     """A command of many settings: ``-h`` describes the usual ones, ``--help`` names all."""
 
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_options(self, ctx: Context, formatter: HelpFormatter) -> None:
         """Describe the usual options, and name the others topic by topic."""
         usual = (each for each in self.get_params(ctx) if getattr(each, "usual", True))
         with formatter.section("Usual options"):
             formatter.write_dl(_records(usual, ctx))
         if ctx.meta.get(_SHORT):
-            formatter.write(
-                "\n--help names all settings by topic; mia-batch help TOPIC describes them.\n"
-            )
+            formatter.write(f"\n{_MORE}\n")
             return
         formatter.write(f"\n{_BY_TOPIC}\n")
         width = max(map(len, TOPICS)) + 4
         for topic in TOPICS:
             own = [each for each in _settings(self) if each.topic == topic and not each.hidden]
-            names = wrap(
-                ", ".join(each.opts[0] for each in own),
-                formatter.width - width,
-                break_on_hyphens=False,
-            )
-            formatter.write(f"  {topic}".ljust(width) + f"\n{' ' * width}".join(names) + "\n")
+            flags = ", ".join(each.opts[0] for each in own)
+            lines = wrap(flags, formatter.width - width, break_on_hyphens=False)
+            formatter.write(f"  {topic}".ljust(width) + f"\n{' ' * width}".join(lines) + "\n")
 
 
 class TopicGroup(TopicCommand, click.Group):
     """The program: settings and commands, those of extras and of other packages among them."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Name the core's commands, and those of extras and other packages."""
+    def list_commands(self, ctx: Context) -> list[str]:
         return sorted({*super().list_commands(ctx), *plugins("commands")})
 
-    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        """Load a command of an extra when it is asked for."""
+    def get_command(self, ctx: Context, name: str) -> Command | None:
         if (own := super().get_command(ctx, name)) is not None or name not in plugins("commands"):
             return own
         try:
-            command: click.Command = extra("commands", name)
+            return cast("Command", extra("commands", name))
         except SettingsError:
             if ctx.resilient_parsing:  # a shell completes other names
                 return None
             raise
-        return command
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_commands(self, ctx: Context, formatter: HelpFormatter) -> None:
         """List the commands, also where one of another package is broken."""
         records = []
         for name in self.list_commands(ctx):
@@ -159,8 +145,8 @@ class TopicGroup(TopicCommand, click.Group):
             formatter.write_dl(records)
 
     def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
+        self, ctx: Context, args: list[str]
+    ) -> tuple[str | None, Command | None, list[str]]:
         """Say what may have been meant by a name that is no command."""
         name = args[0]
         if name in self.list_commands(ctx) or name.startswith("-") or ctx.resilient_parsing:
@@ -171,13 +157,12 @@ class TopicGroup(TopicCommand, click.Group):
             meant = f"mia-batch audit {name}"
         raise click.UsageError(f"there is no command {name!r}; did you mean `{meant}`?")
 
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Describe the settings, then name the commands."""
+    def format_options(self, ctx: Context, formatter: HelpFormatter) -> None:
         super().format_options(ctx, formatter)
         with formatter.section("Commands (mia-batch help describes them)"):
             formatter.write_text(", ".join(self.list_commands(ctx)))
 
-    def about(self, root: click.Context, name: str) -> str:
+    def about(self, root: Context, name: str) -> str:
         """Describe a command, a topic, a setting, or all that is so called; or list them."""
         if name in ("", "completion"):
             return _COMPLETION if name else self._contents(root)
@@ -185,30 +170,29 @@ class TopicGroup(TopicCommand, click.Group):
         if (command := self.get_command(root, name)) is not None:
             with click.Context(command, info_name=name, parent=root) as own:
                 formatter.write(command.get_help(own) + "\n\n")
-        settings = _settings(self)
-        topics = (
-            each for each, part in TOPICS.items() if name.lower() in (each, part.topic.lower())
-        )
+        lower, settings = name.lower(), _settings(self)
+        topics = (each for each, part in TOPICS.items() if lower in (each, part.topic.lower()))
         if (topic := next(topics, None)) is not None:
             part = TOPICS[topic]
             where = f" In TOML they stand below [{part.table}]." if part.table else ""
             formatter.write_text(f"{part.topic}: {part.__doc__}{where}")
             formatter.write_paragraph()
             formatter.write_dl(_records((each for each in settings if each.topic == topic), root))
-        key = name.lower().lstrip("-").replace("-", "_")
-        if command is None and topic is None and any(each.name == key for each in settings):
-            formatter.write_dl(_records((each for each in settings if each.name == key), root))
+        key = lower.lstrip("-").replace("-", "_")
+        asked = [each for each in settings if each.name == key]
+        if asked and command is None and topic is None:
+            formatter.write_dl(_records(asked, root))
         if text := formatter.getvalue():
             return text
         flags = (str(each.name).replace("_", "-") for each in settings)
         known = [*self.list_commands(root), *TOPICS, *flags]
-        near = get_close_matches(name.lower().lstrip("-"), known, n=1)
-        hint = (
-            f"did you mean `mia-batch help {near[0]}`?" if near else "`mia-batch help` lists them"
-        )
+        near = get_close_matches(lower.lstrip("-"), known, n=1)
+        hint = "`mia-batch help` lists them"
+        if near:
+            hint = f"did you mean `mia-batch help {near[0]}`?"
         raise click.UsageError(f"there is no command, topic or setting {name!r}; {hint}")
 
-    def _contents(self, root: click.Context) -> str:
+    def _contents(self, root: Context) -> str:
         formatter = root.make_formatter()
         with formatter.section("Topics of settings"):
             formatter.write_dl([(name, str(part.__doc__)) for name, part in TOPICS.items()])
@@ -222,17 +206,12 @@ class TopicGroup(TopicCommand, click.Group):
 
 def short_help_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add ``-h``, which says less than ``--help``."""
-    return click.option(
-        *("-h", "short_help"),
-        is_flag=True,
-        is_eager=True,
-        expose_value=False,
-        callback=_show_short_help,
-        hidden=True,
-    )(command)
+    how: dict[str, Any] = {"is_flag": True, "is_eager": True, "hidden": True}
+    add = click.option("-h", "short_help", expose_value=False, callback=_show_short_help, **how)
+    return add(command)
 
 
-def _show_short_help(context: click.Context, _option: click.Parameter, value: bool) -> None:  # noqa: FBT001 - of click
+def _show_short_help(context: Context, _option: Parameter, value: bool) -> None:  # noqa: FBT001 - of click
     if not value or context.resilient_parsing:
         return
     context.meta[_SHORT] = True
@@ -241,14 +220,14 @@ def _show_short_help(context: click.Context, _option: click.Parameter, value: bo
     context.exit()
 
 
-def overview(context: click.Context) -> str:
+def overview(context: Context) -> str:
     """Fill the first screen, which describes six commands and names the others."""
     others = [name for name in _commands(context) if f"\n  {name} " not in OVERVIEW]
     lines = wrap(", ".join(others), 96, break_on_hyphens=False)
     return OVERVIEW.format(others="\n  ".join(lines))
 
 
-def _commands(context: click.Context) -> list[str]:
+def _commands(context: Context) -> list[str]:
     root = context.find_root()
     return root.command.list_commands(root) if isinstance(root.command, click.Group) else []
 
@@ -257,7 +236,7 @@ def _settings(command: click.Command) -> list[SettingOption]:
     return [each for each in command.params if isinstance(each, SettingOption)]
 
 
-def _records(options: Iterable[click.Parameter], ctx: click.Context) -> list[tuple[str, str]]:
+def _records(options: Iterable[click.Parameter], ctx: Context) -> list[tuple[str, str]]:
     shown = (option for option in options if isinstance(option, click.Option))
     records = (option.get_help_record(ctx) for option in shown)
     return [record for record in records if record is not None]

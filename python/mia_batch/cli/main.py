@@ -30,7 +30,9 @@ from mia_batch.cli.help import (
 )
 from mia_batch.cli.options import (
     ABOVE_0,
+    FILE,
     PATH,
+    Decorator,
     NumberRange,
     as_typed,
     console_of,
@@ -141,9 +143,10 @@ def main() -> None:
             error.show()
             sys.exit(2)
         except MiaBatchError as error:
-            _fail(
-                as_typed(_with_addresses(str(error))), 2 if isinstance(error, RequestError) else 1
-            )
+            message = str(error)
+            for address in filter(is_url, sys.argv):  # as it was given, not its working copy
+                message = message.replace(str(copy_of(address)), address)
+            _fail(as_typed(message), 2 if isinstance(error, RequestError) else 1)
         except OSError as error:
             _fail(_system_sentence(error), 1)
     sys.exit(status if isinstance(status, int) else 0)
@@ -170,28 +173,16 @@ def _system_sentence(error: OSError) -> str:
     return f"the system refused to read or write{where}: {error.strerror or error}"
 
 
-def _with_addresses(message: str) -> str:
-    """Name runs in a store as they were given, not by their working copies."""
-    for address in filter(is_url, sys.argv):
-        message = message.replace(str(copy_of(address)), address)
-    return message
-
-
 def _fail(message: str, status: int) -> NoReturn:
     for line in message.splitlines():
         click.echo(f"mia-batch: {line}", err=True)
     sys.exit(status)
 
 
-@click.group(
-    cls=TopicGroup,
-    invoke_without_command=True,
-    context_settings={
-        "show_default": True,
-        "help_option_names": ["-h", "--help"],
-        "max_content_width": 100,
-    },
-)
+_CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True}
+
+
+@click.group(cls=TopicGroup, invoke_without_command=True, context_settings=_CONTEXT)
 @settings_options()
 @click.option("--dry-run", is_flag=True, help="Say what would be asked, and ask nothing.")
 @option(
@@ -202,23 +193,16 @@ def _fail(message: str, status: int) -> NoReturn:
 @click.version_option(package_name="mia-batch")
 @click.pass_context
 def command(
-    context: click.Context,
-    /,
-    *,
-    dry_run: bool,
-    tokens_per_second: float | None,
-    **options: object,
+    context: click.Context, /, *, dry_run: bool, tokens_per_second: float | None, **options: object
 ) -> None:
     """Say which texts a language model remembers; the same command again goes on.
 
     `mia-batch audit INPUT` and `mia-batch --input INPUT` are the same.
     """
     chosen = given(options)
-    if context.invoked_subcommand is not None:
+    if (named := context.invoked_subcommand) is not None:
         if chosen or dry_run:
-            raise click.UsageError(
-                f"{context.invoked_subcommand} takes its own options, after its name"
-            )
+            raise click.UsageError(f"{named} takes its own options, after its name")
         return
     if not chosen and not dry_run and len(sys.argv) == 1:
         click.echo(overview(context), nl=False)
@@ -230,21 +214,28 @@ def _audit(chosen: dict[str, Any], *, dry_run: bool, speed: float | None) -> Non
     if speed is not None and not dry_run:
         raise click.UsageError("--tokens-per-second is about --dry-run; give that, too")
     settings = load_settings(chosen)
-    if dry_run:
-        from mia_batch.cli.show import show_plan
-        from mia_batch.pipeline import plan
-
-        rows: list[tuple[str, str]] = []
-        try:
-            with observing() as observer:
-                rows.extend(plan(settings, speed=speed, observer=observer))
-        finally:  # of a refusal, what is known by then comes before it
-            if rows:
-                show_plan(rows, settings, console_of(stderr=False))
+    if not dry_run:
+        audit_and_show(settings)
         return
-    audit_and_show(settings)
+    from mia_batch.cli.show import show_plan
+    from mia_batch.pipeline import plan
+
+    rows: list[tuple[str, str]] = []
+    try:
+        with observing() as observer:
+            rows.extend(plan(settings, speed=speed, observer=observer))
+    finally:  # of a refusal, what is known by then comes before it
+        if rows:
+            show_plan(rows, settings, console_of(stderr=False))
 
 
+_params = [
+    click.Argument(["texts"], metavar="[INPUT]", required=False, type=PATH),
+    *(each for each in command.params if each.name != "version"),
+]
+
+
+@command.command("audit", cls=TopicCommand, params=_params)
 def audit(
     *, texts: str | None, dry_run: bool, tokens_per_second: float | None, **options: object
 ) -> None:
@@ -258,17 +249,6 @@ def audit(
     _audit(chosen | given({"input": texts}), dry_run=dry_run, speed=tokens_per_second)
 
 
-_texts = click.Argument(["texts"], metavar="[INPUT]", required=False, type=PATH)
-command.add_command(
-    TopicCommand(
-        "audit",
-        params=[_texts, *(each for each in command.params if each.name != "version")],
-        callback=audit,
-        help=audit.__doc__,
-    )
-)
-
-
 @command.command("help", context_settings={"ignore_unknown_options": True})
 @click.argument("about", metavar="[TOPIC]", nargs=-1, shell_complete=complete_help)
 @click.pass_context
@@ -279,43 +259,38 @@ def help_(context: click.Context, /, about: tuple[str, ...]) -> None:
 
 def audit_and_show(settings: Settings) -> None:
     """Audit and show the result; exit 1 where too many targets have failed."""
+    from mia_batch.cli.show import show_run
     from mia_batch.pipeline import run_audit
 
     with observing() as observer:
         run = run_audit(settings, observer)
     if settings.shard is not None:
         return
-    _show_run(run)
+    show_run(run, console_of(stderr=False))
+    most, failed = settings.max_failed, run.manifest.failed
+    more = f"more than --max-failed ({most:g}) allows"
     set_aside = run.manifest.input.get("n_set_aside", 0)
     n = run.manifest.input["n_documents"] + set_aside
-    if set_aside > settings.max_failed * n:
-        _fail(
-            f"{set_aside:,} of {n:,} files or rows of the input could not be read and were set "
-            f"aside (reasons above and in the table set_aside), more than --max-failed "
-            f"({settings.max_failed:g}) allows",
-            1,
-        )
-    failed = run.manifest.failed
+    if set_aside > most * n:
+        what = f"{set_aside:,} of {n:,} files or rows of the input could not be read"
+        where = "reasons above and in the table set_aside"
+        _fail(f"{what} and were set aside ({where}), {more}", 1)
     if not failed["of"]:
         _fail("no text of the input could be asked about (reasons above)", 1)
-    if failed["targets"] > settings.max_failed * failed["of"]:
+    if failed["targets"] > most * failed["of"]:
         again = "asking again would bring the same answers"
         if failed["again"]:
             again = "the same command with --retry-failed tries them again"
-        _fail(
-            f"{failed['targets']:,} of {failed['of']:,} texts have failed samples, more than "
-            f"--max-failed ({settings.max_failed:g}) allows; {again}",
-            1,
-        )
+        what = f"{failed['targets']:,} of {failed['of']:,} texts have failed samples"
+        _fail(f"{what}, {more}; {again}", 1)
 
 
-def _show_run(run: Run) -> None:
-    from mia_batch.cli.show import show_run
-
-    show_run(run, console_of(stderr=False))
+_a_run: dict[str, Any] = {"type": place_of, "shell_complete": complete_runs}
+_run_argument = click.argument("place", metavar="RUN", **_a_run)
 
 
-_run_argument = click.argument("place", type=place_of, metavar="RUN", shell_complete=complete_runs)
+def _runs_argument(metavar: str) -> Decorator:
+    return click.argument("places", metavar=metavar, nargs=-1, required=True, **_a_run)
 
 
 @command.command("score")
@@ -326,11 +301,12 @@ _run_argument = click.argument("place", type=place_of, metavar="RUN", shell_comp
 )
 def score(place: Path | str, **options: object) -> None:
     """Score a finished run with other attacks, in seconds and without a model."""
+    from mia_batch.cli.show import show_run
     from mia_batch.pipeline import rescore
 
     with observing() as observer:
         scored = rescore(place, observer=observer, **nested(given(options)))
-    _show_run(scored)
+    show_run(scored, console_of(stderr=False))
 
 
 @command.command("attacks")
@@ -340,10 +316,11 @@ def attacks(name: str | None) -> None:
     from mia_batch.attacks import get, names, resolve
     from mia_batch.cli.show import show_attack, show_attacks
 
+    console = console_of(stderr=False)
     if name is None:
-        show_attacks(names(), console_of(stderr=False))
+        show_attacks(names(), console)
     else:
-        show_attack(get(resolve(name)[0]), console_of(stderr=False))
+        show_attack(get(resolve(name)[0]), console)
 
 
 @command.command("datasets")
@@ -368,13 +345,7 @@ _HOW_TO_ASK = ("base_url", "api_key_env", "engine_arg")
 @option("again", ABOVE_0, "N", "Draw N of the run's samples again with its model, and compare.")
 @click.option("--seed", default=0, help="Seed of the choice of samples.")
 @settings_options(*_HOW_TO_ASK)
-def verify(
-    place: Path | str,
-    *,
-    again: int | None,
-    seed: int,
-    **options: Any,  # noqa: ANN401 - of settings, and ``input``
-) -> int:
+def verify(place: Path | str, *, again: int | None, seed: int, **options: Any) -> int:  # noqa: ANN401 - of settings, and ``input``
     """Compare every byte of a finished run and its inputs with what was recorded.
 
     Exit 0 if nothing has changed and all samples that are drawn again agree, else 1.
@@ -433,46 +404,46 @@ def _draw_again(run: Run, samples: DataFrame, options: dict[str, object]) -> int
 
 @command.command("report")
 @_run_argument
-@click.option(
-    "--format",
-    "kind",
-    type=click.Choice(["html", "md", "csv", "latex"]),
-    default="html",
-    help="A page; or to paste: the answer and table of documents, or of attacks (latex).",
-)
 @option(
-    *("out", click.Path(path_type=Path, dir_okay=False), "FILE"),
-    "Where it goes.  [default: report.html in RUN; others are printed]",
+    *("format", click.Choice(["html", "md", "csv", "latex"]), None),
+    "A page; or to paste: the answer and table of documents, or of attacks (latex).",
+    dest="kind",
+    default="html",
 )
+@option("out", FILE, "FILE", "Where it goes.  [default: report.html in RUN; others are printed]")
 def report(place: Path | str, kind: Format, out: Path | None) -> None:
     """Render the report of a finished run from its tables."""
     from mia_batch.pipeline import Run
     from mia_batch.pipeline.finished import report_of, write_report
-    from mia_batch.tables import write_text
 
     run = Run(place)
-    if out is not None:
-        write_text(out, report_of(run, kind))
-        click.echo(f"report: {out}")
-    elif kind == "html":
+    if kind == "html" and out is None:
         run.check()  # only a run's folder is held
         with mirrored(place), run.held():
             click.echo(f"report: {write_report(run)}")
     else:
-        click.echo(report_of(run, kind), nl=False)
+        _give("report", report_of(run, kind), out)
+
+
+def _give(what: str, text: str, out: Path | None) -> None:
+    """Write a text to a file, or print it where none is named."""
+    from mia_batch.tables import write_text
+
+    if out is not None:
+        write_text(out, text)
+    click.echo(text if out is None else f"{what}: {out}", nl=out is not None)
 
 
 @command.command("table")
-@click.argument("places", type=place_of, metavar="RUN...", nargs=-1, required=True)
-@click.option(
-    "--format",
-    "kind",
-    type=click.Choice(["md", "latex", "csv", "html"]),
+@_runs_argument("RUN...")
+@option(
+    *("format", click.Choice(["md", "latex", "csv", "html"]), None),
+    "Markdown, LaTeX with booktabs, CSV or HTML.",
+    dest="kind",
     default="md",
-    help="Markdown, LaTeX with booktabs, CSV or HTML.",
 )
-@option("out", click.Path(path_type=Path, dir_okay=False), "FILE", "Where it goes.")
-def table(places: tuple[Path | str, ...], kind: str, out: Path | None) -> None:
+@option("out", FILE, "FILE", "Where it goes.")
+def table(places: Sequence[Path | str], kind: str, out: Path | None) -> None:
     """Write the table of a paper: attacks by data sets and models, with intervals.
 
     An AUC is bold where its interval lies above those of all other attacks. Runs that differ in
@@ -480,14 +451,8 @@ def table(places: tuple[Path | str, ...], kind: str, out: Path | None) -> None:
     """
     from mia_batch.pipeline import Run
     from mia_batch.pipeline.finished import table_of
-    from mia_batch.tables import write_text
 
-    text = table_of([Run(place) for place in places], kind)
-    if out is None:
-        click.echo(text, nl=False)
-    else:
-        write_text(out, text)
-        click.echo(f"table: {out}")
+    _give("table", table_of([Run(place) for place in places], kind), out)
 
 
 _SUFFIXES = {"out": (".parquet", ".csv"), "plot": (".svg",)}
@@ -501,14 +466,7 @@ def _with_suffix(_: click.Context, option: click.Parameter, path: Path | None) -
 
 
 @command.command("compare")
-@click.argument(
-    "folders",
-    type=place_of,
-    metavar="RUN RUN...",
-    nargs=-1,
-    required=True,
-    shell_complete=complete_runs,
-)
+@_runs_argument("RUN RUN...")
 @option(
     *("attack", str, "NAME", "Whose scores.  [default: the primary attack]"),
     shell_complete=complete_attacks,
@@ -523,7 +481,7 @@ def _with_suffix(_: click.Context, option: click.Parameter, path: Path | None) -
     callback=_with_suffix,
 )
 def compare(
-    folders: tuple[Path | str, ...],
+    places: Sequence[Path | str],
     attack: str | None,
     retrained: Path | str | None,
     out: Path | None,
@@ -540,7 +498,7 @@ def compare(
     from mia_batch.schemas import Comparisons
     from mia_batch.tables import sink, write_text
 
-    table = compare_runs(folders, attack, retrained)
+    table = compare_runs(places, attack, retrained)
     if out is not None and out.suffix == ".csv":
         write_text(out, table.write_csv())
     elif out is not None:
@@ -643,8 +601,7 @@ def _show_power(found: Sequence[AuditOutcome], design: Design, unit: str, level:
     console.print(
         f"{design.asked:,} {unit}s are asked about. Assumed: {members:,} of them are in the "
         f"training data and score {design.effect:.2f} standard deviations higher "
-        f"(AUC {area_of(design.effect):.3f}).",
-        highlight=False,
+        f"(AUC {area_of(design.effect):.3f})."
     )
     columns = {
         nulls: "{0.n_null:,}",
@@ -656,22 +613,20 @@ def _show_power(found: Sequence[AuditOutcome], design: Design, unit: str, level:
     }
     rows = ([form.format(each) for form in columns.values()] for each in found)
     console.print(table_of(*columns, right=columns, rows=rows))
-    best = max(found, key=lambda each: each.named)
-    enough = next((each for each in found if _is_enough(each, design, level)), None)
-    said = (
-        f"None of these numbers names half of the {members:,}: {best.n_null:,} {nulls} name "
-        f"{best.named:.1f} on average."
-    )
-    if enough is not None:
-        named = f"on average {enough.named:.1f} of the {members:,} are named"
-        said = f"Give {enough.n_null:,} {nulls}: {named}."
     if level != "collection":
-        console.print(said, highlight=False)
-    best = max(found, key=lambda each: each.together)
+        best = max(found, key=lambda each: each.named)
+        enough = next((each for each in found if _is_enough(each, design, level)), None)
+        said = f"None of these numbers names half of the {members:,}"
+        said += f": {best.n_null:,} {nulls} name {best.named:.1f} on average."
+        if enough is not None:
+            named = f"on average {enough.named:.1f} of the {members:,} are named"
+            said = f"Give {enough.n_null:,} {nulls}: {named}."
+        console.print(said)
     whole = next((each for each in found if _is_enough(each, design, "collection")), None)
+    if whole is None and level != "collection":
+        return
+    best = whole or max(found, key=lambda each: each.together)
     said = f"None of these numbers is enough for all together: with {best.n_null:,} {nulls}"
     if whole is not None:
-        best, together = whole, "For one answer about all together (--level collection)"
-        said = f"{together} give {best.n_null:,}:"
-    if level == "collection" or whole is not None:
-        console.print(f"{said} {best.together:.0%} of audits have p <= 0.05.", highlight=False)
+        said = f"For one answer about all together (--level collection) give {best.n_null:,}:"
+    console.print(f"{said} {best.together:.0%} of audits have p <= 0.05.")

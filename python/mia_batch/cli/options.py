@@ -6,6 +6,8 @@ import time
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from datetime import timedelta
+from functools import reduce
+from itertools import repeat
 from math import isnan
 from pathlib import Path
 from threading import Event, RLock, Thread
@@ -38,33 +40,41 @@ if TYPE_CHECKING:
 Decorator: TypeAlias = "Callable[[Callable[..., Any]], Callable[..., Any]]"
 
 PATH = click.Path(path_type=Path)
+FILE = click.Path(path_type=Path, dir_okay=False)
 ABOVE_0 = click.IntRange(min=1)
-seed_option = click.option(
-    "--seed", type=click.IntRange(0, 2**31), default=0, help="Seed of everything random."
-)
 
 
-def option(name: str, kind: Any, metavar: str, text: str, **more: Any) -> Decorator:  # noqa: ANN401 - of click
-    return click.option(f"--{name}", type=kind, metavar=metavar, help=text, **more)
+def option(name: str, kind: Any, metavar: str | None, text: str, **more: Any) -> Decorator:  # noqa: ANN401 - of click
+    """Add an option, whose value goes by the option's name, or by the one in ``dest``."""
+    named = (f"--{name.replace('_', '-')}", more.pop("dest", name.replace("-", "_")))
+    return click.option(*named, type=kind, metavar=metavar, help=text, **more)
+
+
+_SEED = click.IntRange(0, 2**31)
+seed_option = option("seed", _SEED, None, "Seed of everything random.", default=0)
 
 
 def path_option(name: str, text: str, *, is_place: bool = False) -> Decorator:
     """Add an option that must name a file or folder, or with ``is_place`` the address of a run."""
     kind, metavar = place_of if is_place else PATH, "FOLDER" if name == "out" else "PATH"
-    return click.option(f"--{name}", required=True, type=kind, metavar=metavar, help=text)
+    return option(name, kind, metavar, text, required=True)
 
 
 def column_options(*usual: str, **columns: str | None) -> Decorator:
     """Add options for the names of columns, with their help; ``usual`` ones are their defaults."""
 
-    def add(command: Callable[..., Any]) -> Callable[..., Any]:
-        for name, text in reversed((dict.fromkeys(usual) | columns).items()):
-            option, default = f"--{name.replace('_', '-')}-column", name if name in usual else None
-            said = text or f"Column of the {name.replace('_', ' ')}."
-            command = click.option(option, default=default, metavar="COLUMN", help=said)(command)
-        return command
+    def of_column(name: str, text: str | None) -> Decorator:
+        said = text or f"Column of the {name.replace('_', ' ')}."
+        return option(
+            f"{name}_column", str, "COLUMN", said, default=name if name in usual else None
+        )
 
-    return add
+    return _all_of(of_column(*each) for each in (dict.fromkeys(usual) | columns).items())
+
+
+def _all_of(options: Iterable[Decorator]) -> Decorator:
+    """Add several options, which the help lists in this order."""
+    return lambda command: reduce(lambda made, add: add(made), [*options][::-1], command)
 
 
 def as_typed(message: str) -> str:
@@ -92,32 +102,21 @@ class NumberRange(click.FloatRange):
 
 
 def whole_numbers(_context: Context, _option: Parameter, value: str | None) -> list[int] | None:
-    """Read numbers separated by commas."""
     if value is None:
         return None
-    try:
-        numbers = [int(part) for part in value.split(",")]
-    except ValueError:
-        numbers = [0]
-    if min(numbers) < 1:
-        raise click.BadParameter(f"{value!r} is no list of whole numbers such as 32,64")
-    return numbers
+    with suppress(ValueError):
+        if min(numbers := [int(part) for part in value.split(",")]) >= 1:
+            return numbers
+    raise click.BadParameter(f"{value!r} is no list of whole numbers such as 32,64")
 
 
 _REPEATABLE = ("engine_arg", "base_url")
 _KINDS = {int: "N", float: "X", Path: "FOLDER"}
-_METAVARS = {
-    **dict.fromkeys(Settings.marked(Mark.PATH), "PATH"),
-    **dict.fromkeys(Settings.marked(Mark.MODEL), "MODEL"),
-    "out": "FOLDER",
-    "engine_arg": "KEY=VALUE",
-    "shard": "I/N",
-    "base_url": "URL",
-    "workers": "N|auto",
-    "ray": "ADDRESS",
-    **dict.fromkeys(("chat_instruction", "non_members_known", "plan_lodged"), "TEXT"),
-    "yardstick": "PATH|default|none",
-}
+_METAVARS = dict.fromkeys(Settings.marked(Mark.PATH), "PATH")
+_METAVARS |= dict.fromkeys(Settings.marked(Mark.MODEL), "MODEL")
+_METAVARS |= dict.fromkeys(("chat_instruction", "non_members_known", "plan_lodged"), "TEXT")
+_METAVARS |= {"out": "FOLDER", "engine_arg": "KEY=VALUE", "shard": "I/N", "base_url": "URL"}
+_METAVARS |= {"workers": "N|auto", "ray": "ADDRESS", "yardstick": "PATH|default|none"}
 
 
 def settings_options(*names: str | type[Part], without: Iterable[str] = ()) -> Decorator:
@@ -125,17 +124,12 @@ def settings_options(*names: str | type[Part], without: Iterable[str] = ()) -> D
 
     Values are validated with all others, not one by one.
     """
-
-    def add(command: Callable[..., Any]) -> Callable[..., Any]:
-        for part in reversed(PARTS):
-            for name, field in reversed(part.model_fields.items()):
-                if name not in without and (not names or name in names or part in names):
-                    usual = bool(names) or Mark.USUAL in field.metadata
-                    how = {"topic": part.table or "main", "usual": usual}
-                    command = _option(name, field, how)(command)
-        return command
-
-    return add
+    return _all_of(
+        _option(name, field, part, usual=bool(names) or Mark.USUAL in field.metadata)
+        for part in PARTS
+        for name, field in part.model_fields.items()
+        if name not in without and (not names or name in names or part in names)
+    )
 
 
 def recipe_options(recipe: str, *names: str, **defaults: str) -> Decorator:
@@ -144,34 +138,30 @@ def recipe_options(recipe: str, *names: str, **defaults: str) -> Decorator:
     The help says the default of a recipe, or where it is another the text in ``defaults``.
     """
 
-    def add(command: Callable[..., Any]) -> Callable[..., Any]:
-        for name in reversed((*names, *defaults)):
-            field = recipe_field(name, recipe)
-            kinds = [*_parts(field.annotation)]
-            bounds = {key: value for each in field.metadata for key, value in asdict(each).items()}
-            least = bounds.get("ge", bounds.get("gt"))
-            ends: dict[str, Any] = {"min": least, "max": bounds.get("le")}
-            kind: click.ParamType[Any] = click.Choice([str(each) for each in get_args(kinds[0])])
-            if int in kinds:
-                kind = click.IntRange(**ends)
-            elif float in kinds:
-                kind = NumberRange(**ends, min_open="gt" in bounds)
-            other = f"{field.description}  [default: {defaults.get(name)}]"
-            text = other if name in defaults else _help(field)
-            command = click.option(f"--{name.replace('_', '-')}", type=kind, help=text)(command)
-        return command
+    def of_recipe(name: str) -> Decorator:
+        field = recipe_field(name, recipe)
+        kinds = [*_parts(field.annotation)]
+        bounds = {key: value for each in field.metadata for key, value in asdict(each).items()}
+        ends: dict[str, Any] = {"min": bounds.get("ge", bounds.get("gt")), "max": bounds.get("le")}
+        kind: click.ParamType[Any] = click.Choice([str(each) for each in get_args(kinds[0])])
+        if int in kinds:
+            kind = click.IntRange(**ends)
+        elif float in kinds:
+            kind = NumberRange(**ends, min_open="gt" in bounds)
+        other = f"{field.description}  [default: {defaults.get(name)}]"
+        return option(name, kind, None, other if name in defaults else _help(field))
 
-    return add
+    return _all_of(map(of_recipe, (*names, *defaults)))
 
 
-def _option(name: str, field: FieldInfo, how: dict[str, Any]) -> Decorator:
-    named = f"--{name.replace('_', '-')}"
-    how |= {"cls": SettingOption}
+def _option(name: str, field: FieldInfo, part: type[Part], *, usual: bool) -> Decorator:
+    how: dict[str, Any] = {"cls": SettingOption, "topic": part.table or "main", "usual": usual}
     if field.annotation is bool:
-        both = named.replace("--", f"{named}/--no-", 1)
+        flag = name.replace("_", "-")
+        both = f"--{flag}/--no-{flag}"
         return click.option(both, name, default=None, help=field.description, **how)
-    how |= {"metavar": _metavar(name, field), "multiple": name in _REPEATABLE}
-    add = click.option(named, name, help=_help(field), **how)
+    how["multiple"] = name in _REPEATABLE
+    add = option(name, None, _metavar(name, field), _help(field), **how)
     if name != "yardstick":
         return add
     switch = click.option("--no-yardstick", name, flag_value=NO_YARDSTICK, hidden=True)
@@ -182,17 +172,14 @@ def _metavar(name: str, field: FieldInfo) -> str:
     if name in _METAVARS or name.endswith("_column"):
         return _METAVARS.get(name, "COLUMN")
     parts = list(_parts(field.annotation))
-    if choices := [
-        str(each) for part in parts if get_origin(part) is Literal for each in get_args(part)
-    ]:
-        return "|".join(choices)
+    if literals := [part for part in parts if get_origin(part) is Literal]:
+        return "|".join(str(each) for part in literals for each in get_args(part))
     kinds = (metavar for kind, metavar in _KINDS.items() if any(part is kind for part in parts))
     metavar = next(kinds, "NAME")
     return f"{metavar},..." if any(get_origin(part) is tuple for part in parts) else metavar
 
 
 def _parts(annotation: Any) -> Iterator[Any]:  # noqa: ANN401 - annotations are of any type
-    """Yield an annotation, and all that it is made of."""
     yield annotation
     for part in get_args(annotation):
         yield from _parts(part)
@@ -209,8 +196,10 @@ def console_of(*, stderr: bool) -> Console:
     """Open standard output or error; 120 characters wide where it is no terminal."""
     from rich.console import Console
 
-    console = Console(stderr=stderr)
-    return console if console.is_terminal else Console(stderr=stderr, width=120)
+    console = Console(stderr=stderr, highlight=False)
+    if not console.is_terminal:
+        console.width = 120
+    return console
 
 
 def figure(value: float | None) -> str:
@@ -241,10 +230,39 @@ def table_of(
     return table
 
 
+def cut(value: object, most: int) -> Text:
+    """Show the beginning of a value, in as many columns of the terminal."""
+    cell = plain(value)
+    cell.truncate(most, overflow="ellipsis")
+    return cell
+
+
+def fitted_table(
+    columns: Mapping[str, Sequence[object]],
+    fitted: str,
+    width: int,
+    styles: Iterable[str] = (),
+    **options: Any,  # noqa: ANN401 - of `table_of`
+) -> Table:
+    """Lay columns out, a line for each row; what one of them has is cut to the width left to it."""
+    cells = {name: [*map(plain, values)] for name, values in columns.items()}
+    widths = {name: max(len(name), *(each.cell_len for each in cells[name])) + 2 for name in cells}
+    left = max(_LEAST_FITTED, width - sum(widths.values()) + widths[fitted])
+    cells[fitted] = [cut(each, left) for each in cells[fitted]]
+    table = table_of(*columns, **options)
+    rows = zip(*cells.values(), strict=True)
+    for row, style in zip(rows, styles or repeat(""), strict=False):
+        table.add_row(*row, style=style)
+    for column in table.columns:
+        column.no_wrap = True
+    return table
+
+
 _SECONDS_BETWEEN_LINES = 60.0
 _SECONDS_BEFORE_A_SPINNER = 1.0
 _SECONDS_OF_A_LOOK = 0.5
 _WIDTH_OF_ALL = 80
+_LEAST_FITTED = 24
 _BY_TEXT = ("log-probabilities", "embedding")
 
 
@@ -269,7 +287,7 @@ class ConsoleObserver(Observer):
     def stage(self, sentence: str) -> None:
         with self._lock:
             self.ended()
-            self._say(as_typed(sentence), markup=False)
+            self._say(as_typed(sentence))
             self._stage_began = time.monotonic()
 
     def step(self, doing: str) -> None:
@@ -282,14 +300,11 @@ class ConsoleObserver(Observer):
             self._spinner = None
 
     def ended(self) -> None:
-        """Say how long the latest stage took."""
         with self._lock:
             self.stop_spinner()
-            if self._stage_began is not None:
-                seconds = time.monotonic() - self._stage_began
-                if seconds >= 0.1:
-                    self._say(f"  took {seconds:.1f} s", style="dim")
-                self._stage_began = None
+            began, self._stage_began = self._stage_began, None
+            if began is not None and (seconds := time.monotonic() - began) >= 0.1:
+                self._say(f"  took {seconds:.1f} s", style="dim")
 
     def still(self) -> None:
         """Say what is being done if nothing has been said for a while."""
@@ -305,18 +320,16 @@ class ConsoleObserver(Observer):
                 self._spinner = Live(Spinner("dots", plain(doing)), console=self._console, **how)
                 self._spinner.start()
             elif not self._is_live and now - self._spoke >= _SECONDS_BETWEEN_LINES:
-                self._print_line() if self._what else self._say(f"still {doing}", markup=False)
+                self._print_line() if self._what else self._say(f"still {doing}")
 
     def working(self, what: str, *, done: int, total: int) -> None:
         with self._lock:
-            self._begin(what, done, total)
-
-    def _begin(self, what: str, done: int, total: int) -> None:
-        self.ended()
-        self._stage_began = self._began = time.monotonic()
-        self._what, self._total, self._tokens = what, total, 0
-        self._before = self._done = done
-        if self._is_live:
+            self.ended()
+            self._stage_began = self._began = time.monotonic()
+            self._what, self._total, self._tokens = what, total, 0
+            self._before = self._done = done
+            if not self._is_live:
+                return
             columns = [MofNCompleteColumn(), TextColumn(f"{self._unit},")]
             left = [TimeRemainingColumn(), TextColumn("left")]
             if self._console.width >= _WIDTH_OF_ALL:
@@ -358,14 +371,12 @@ class ConsoleObserver(Observer):
         seconds, new = time.monotonic() - self._began, self._done - self._before
         more = self._total - self._done
         left = f"{timedelta(seconds=round(seconds * more / new))}" if new else "?"
-        self._say(
-            f"{self._what}: {self._done:,} of {self._total:,} {self._unit}, "
-            f"{self._tokens / max(seconds, 1e-9):,.0f} tokens/s, {left} left",
-            soft_wrap=True,
-        )
+        done = f"{self._what}: {self._done:,} of {self._total:,} {self._unit}"
+        speed = f"{self._tokens / max(seconds, 1e-9):,.0f} tokens/s"
+        self._say(f"{done}, {speed}, {left} left", soft_wrap=True)
 
     def _say(self, sentence: str, **how: Any) -> None:  # noqa: ANN401 - of rich
-        self._console.print(sentence, highlight=False, **how)
+        self._console.print(Text(sentence), **how)
         self._spoke = time.monotonic()
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from mia_batch.cli.options import plain, table_of
+from mia_batch.cli.options import cut, figure, fitted_table
 from mia_batch.errors import RunFolderError, SettingsError
 from mia_batch.inference.memory import VERBATIM_WORDS, verbatim_runs
 from mia_batch.settings import stored_settings
@@ -31,9 +31,8 @@ _WINDOW = re.compile(r"(?P<name>.+?)[\s,:]+window\s+(?P<number>[1-9][\d,]*)", re
 def attack_of(run: Run) -> str:
     """Name the attack by which a run ranks its texts."""
     if "scores" not in run.manifest.made:
-        raise RunFolderError(
-            f"{run.folder} has no scores yet; give the audit's command again, which goes on"
-        )
+        again = "give the audit's command again, which goes on"
+        raise RunFolderError(f"{run.folder} has no scores yet; {again}")
     attacks = run.manifest.made["scores"]["attacks"]
     primary: str = (run.manifest.plan or {}).get("primary", attacks[0])
     return primary if primary in attacks else attacks[0]
@@ -74,35 +73,23 @@ def passage_table(run: Run, width: int) -> Table | str:
     if found.is_empty():
         return "no text has a score"
     name = pl.coalesce("document_id", "group", pl.col("target_id").str.head(_NAME_SHOWN))
-    columns: dict[str, list[str]] = {
+    columns: dict[str, list[object]] = {
         "": [str(number + 1) for number in range(found.height)],
-        "passage of": found.select(name).to_series().to_list(),
+        "passage of": [cut(each, _NAME_SHOWN) for each in found.select(name).to_series()],
         "window": [f"{1 + index}" for index in found["window_index"]],
         "words": ["-" if n is None else f"{n:,}" for n in found["longest_words"]],
-        "score": ["-" if score is None else f"{score:.3f}" for score in found["score"]],
+        "score": [figure(score) for score in found["score"]],
         "text": [" ".join(text.split()) for text in found["target"]],
     }
     if not found["window_index"].cast(pl.Boolean).any():
         del columns["window"]
-    if not found["longest_words"].count():
+    title = f"strongest passages by {attack_of(run)}"
+    if found["longest_words"].count():
+        title += "; words: of the longest run that an answer repeats"
+    else:
         del columns["words"]
-    by = f"{attack_of(run)}; words: of the longest run that an answer repeats"
-    title = f"strongest passages by {by if 'words' in columns else attack_of(run)}"
     right = ("", "window", "words", "score")
-    table = table_of(*columns, right=right, title=title, title_justify="left")
-    left = width
-    shown = []
-    for heading, values in columns.items():
-        cells = [plain(value) for value in values]
-        for cell in cells:
-            cell.truncate(left if heading == "text" else _NAME_SHOWN, overflow="ellipsis")
-        left -= max(len(heading), *(cell.cell_len for cell in cells)) + 2
-        shown.append(cells)
-    for column in table.columns:
-        column.no_wrap = True
-    for row in zip(*shown, strict=True):
-        table.add_row(*row)
-    return table
+    return fitted_table(columns, "text", width, right=right, title=title, title_justify="left")
 
 
 def find_target(run: Run, named: str) -> pl.DataFrame:
@@ -123,13 +110,10 @@ def find_target(run: Run, named: str) -> pl.DataFrame:
         raise SettingsError(f"several target_ids begin with {named!r}: {both}; give more of it")
     documents = run.scan("targets").select(pl.col("document_id").drop_nulls().unique())
     names = documents.head(_MOST_COMPARED).collect(engine="streaming").to_series().sort().to_list()
-    near = get_close_matches(match["name"] if match else named, names, n=3)
     example = f"a document and window such as {f'{names[0]} window 1'!r}, " if names else ""
-    hint = (
-        f"name a number of the list that `mia-batch show {run.folder}` prints, {example}or the "
-        "beginning of a target_id"
-    )
-    if near:
+    listed = f"a number of the list that `mia-batch show {run.folder}` prints"
+    hint = f"name {listed}, {example}or the beginning of a target_id"
+    if near := get_close_matches(match["name"] if match else named, names, n=3):
         hint = f"did you mean {_listed(near)}?"
     raise SettingsError(f"{run.folder} has no passage {named!r}; {hint}")
 
@@ -171,10 +155,8 @@ def _one_window(windows: pl.DataFrame, number: int | None) -> pl.DataFrame:
         if number is not None:
             ids = _listed(found["target_id"].to_list())
             raise SettingsError(f"{name!r} has several windows {number:,}; name a target_id: {ids}")
-        raise SettingsError(
-            f"{name!r} has {windows.height:,} windows; name one, such as "
-            f"{f'{name} window {numbers[0]}'!r}"
-        )
+        such = f"{name} window {numbers[0]}"
+        raise SettingsError(f"{name!r} has {windows.height:,} windows; name one, such as {such!r}")
     near = sorted(numbers, key=lambda each: abs(each - (number or 0)))[:3]
     there = "it has window" if len(near) == 1 else "the nearest are windows"
     some = ", ".join(map(str, sorted(near)))

@@ -13,18 +13,12 @@ from rich.padding import Padding
 
 from mia_batch.attacks import get, names
 from mia_batch.attacks.families import FAMILIES, family_of, members
-from mia_batch.cli.options import figure, limits, plain, table_of
+from mia_batch.cli.options import figure, fitted_table, limits, plain, table_of
 from mia_batch.cli.passages import passage_table
 from mia_batch.diagnostics.preflight import count_reasons
 from mia_batch.evidence.request import Budget, DecodeScope
 from mia_batch.kernels import pair_features
-from mia_batch.pipeline.finished import (
-    REPORT,
-    answer_of,
-    attacks_of,
-    books_of,
-    changed_settings,
-)
+from mia_batch.pipeline.finished import REPORT, answer_of, attacks_of, books_of, changed_settings
 from mia_batch.pipeline.stages.judging import conclusions
 from mia_batch.pipeline.stages.questions import VIEWS
 from mia_batch.places import is_url
@@ -45,11 +39,8 @@ if TYPE_CHECKING:
 
 
 _MOST_ROWS = 20
-_NAME_SHOWN = 24
 _WIDTH_OF_COSTS = 100
 _LEAST_WIDTH = 80  # tables are made for; a narrower terminal breaks their lines
-
-
 _UNITS = {"probe": "words", "choice": "answers", "continuation": "samples"}
 """What an answer is; log-probabilities of any view take a pass."""
 
@@ -72,8 +63,7 @@ def show_attacks(names: Iterable[str], console: Console) -> None:
         console.print(plain("  ".join(cells).rstrip()), soft_wrap=True)
     console.print(
         "\n--attacks takes families, names in papers and full names: --attacks min-k++,ReCaLL\n"
-        "mia-batch attacks min-k shows what else is in a family, and the formula and its source.",
-        highlight=False,
+        "mia-batch attacks min-k shows what else is in a family, and the formula and its source."
     )
 
 
@@ -112,12 +102,15 @@ def show_set(named: NamedSet, console: Console) -> None:
 
 
 def show_attack(attack: Attack, console: Console) -> None:
-    """Show one attack whole."""
     reads = ", ".join(f"{view} by the {model} model" for model, view in attack.reads)
     asked, needed = _cost(attack)
-    facts = {
-        "attack": attack.name,
-        **_about_family(attack),
+    facts = {"attack": attack.name}
+    if (family := family_of(attack.name)) is not None:
+        facts["family"] = f"{family.name}, which stands for {', '.join(family.default)}"
+        facts["in papers"] = ", ".join(family.papers)
+        others = (each for each in members(family, names()) if each != attack.name)
+        facts["others"] = ", ".join(others)
+    facts |= {
         "source": attack.source,
         "needs": needed,
         "asks": f"{asked} a text",
@@ -143,18 +136,6 @@ def _decoding(attack: Attack) -> str:
     )
 
 
-def _about_family(attack: Attack) -> dict[str, str]:
-    """Say what the family of an attack is called and stands for, and what else is in it."""
-    if (family := family_of(attack.name)) is None:
-        return {}
-    others = [name for name in members(family, names()) if name != attack.name]
-    return {
-        "family": f"{family.name}, which stands for {', '.join(family.default)}",
-        "in papers": ", ".join(family.papers),
-        "others": ", ".join(others),
-    }
-
-
 def _print_whole(table: Table | str, console: Console) -> None:
     """Print a table of which no column may be lost, however narrow the terminal is."""
     console.width = max(console.width, _LEAST_WIDTH)
@@ -178,14 +159,14 @@ def show_plan(plan: Iterable[tuple[str, str]], settings: Settings, console: Cons
     if settings.out is None:
         given.append(("--out", str(settings.place)))
     last = ("", "All other settings have their defaults; run.json will name them.")
-    console.print(table_of(rows=[*plan, (), *given, last]), highlight=False)
+    console.print(table_of(rows=[*plan, (), *given, last]))
 
 
 def show_run(run: Run, console: Console) -> None:
     """Show the answer, what it is about, what limits it, what failed, and where the files are."""
     manifest = run.manifest
     settings = stored_settings(manifest.settings)
-    console.print(plain(answer_of(run)), style="bold", highlight=False)
+    console.print(plain(answer_of(run)), style="bold")
     console.print()
     width = max(console.width, _LEAST_WIDTH)
     books, attacks = books_of(run), attacks_of(run)
@@ -195,25 +176,21 @@ def show_run(run: Run, console: Console) -> None:
         console.print(
             f"{counts['n_members']:,} members, {counts['n_nonmembers']:,} non-members. lead: AUC "
             "less that of the best classifier that never sees the model; tokens, seconds: a text; "
-            "-: the data cannot support the figure, reasons in metrics.parquet.",
-            highlight=False,
+            "-: the data cannot support the figure, reasons in metrics.parquet."
         )
     elif books.height:
         _print_whole(_book_table(books, width), console)
     else:
         show_passages(run, console)
     console.print()
-    for sentence in conclusions(run, settings, manifest.made["scores"]["attacks"]):
-        console.print(plain(sentence), highlight=False)
-    for line in _missing(run):
-        console.print(line, highlight=False, markup=False)
+    lines = [*conclusions(run, settings, manifest.made["scores"]["attacks"]), *_missing(run)]
     if root := manifest.custody.get("root"):
-        console.print(f"root of inputs and tables: {root}", highlight=False)
+        lines.append(f"root of inputs and tables: {root}")
     where = f"{settings.out}, copied to {run.folder}" if is_url(settings.out) else run.folder
-    console.print(f"scores, metrics and evidence: {where}", highlight=False, markup=False)
+    for line in (*lines, f"scores, metrics and evidence: {where}"):
+        console.print(plain(line))
     if settings.report:
-        page = run.folder / REPORT
-        console.print(f"report: {page}", highlight=False, markup=False, soft_wrap=True)
+        console.print(plain(f"report: {run.folder / REPORT}"), soft_wrap=True)
 
 
 def _missing(run: Run) -> Iterator[str]:
@@ -225,33 +202,34 @@ def _missing(run: Run) -> Iterator[str]:
     for what, reasons in counted.items():
         for why, n in sorted(reasons.items(), key=lambda each: -each[1]):
             yield f"{n:,} {'text' if n == 1 else 'texts'} {what}: {why}"
-    if n_short := run["scores"]["n_short"].sum():
-        answers = "answer" if n_short == 1 else "answers"
-        yield f"{n_short:,} {answers} ended before the true text's length"
+    if n := run["scores"]["n_short"].sum():
+        yield f"{n:,} {'answer' if n == 1 else 'answers'} ended before the true text's length"
 
 
 def _attack_table(attacks: pl.DataFrame, width: int) -> Table:
     """One row per attack, the best first; the last is the best that never sees the model."""
-    numbers = ("AUC", "TPR@1%", "TPR@0.1%", "lead", "tokens", "seconds")
     blind, own = attacks.filter("is_blind"), attacks.filter(~pl.col("is_blind"))
-    lines = [
+    rows = pl.concat([own.head(_MOST_ROWS), blind.head(1)])
+    costs = {"tokens": "{:,.0f}", "seconds": "{:.2g}"}  # a recording has none
+    costs = {name: form for name, form in costs.items() if rows[name].count()}
+    costs = costs if width >= _WIDTH_OF_COSTS else {}
+    lines = (
         (
             *(row["attack"], figure(row["auc"]), limits(row)),
             *(figure(row[name]) for name in ("tpr_1", "tpr_01", "lead")),
-            "-" if row["tokens"] is None else f"{row['tokens']:,.0f}",
-            "-" if row["seconds"] is None else f"{row['seconds']:.2g}",
+            *(_in_form(row[name], form) for name, form in costs.items()),
         )
-        for row in pl.concat([own.head(_MOST_ROWS), blind.head(1)]).iter_rows(named=True)
-    ]
-    headings = ("attack", numbers[0], "95 % interval", *numbers[1:])
-    costs = range(len(headings) - 2, len(headings))  # a recording has none
-    narrow = width < _WIDTH_OF_COSTS
-    empty = {at for at in costs if narrow or all(line[at] == "-" for line in lines)}
-    kept = [heading for at, heading in enumerate(headings) if at not in empty]
-    rows = ([cell for at, cell in enumerate(line) if at not in empty] for line in lines)
-    more = own.height - _MOST_ROWS
-    caption = f"and {more:,} more in metrics.parquet" if more > 0 else None
-    return table_of(*kept, right=numbers, rows=rows, caption=caption, caption_justify="left")
+        for row in rows.iter_rows(named=True)
+    )
+    numbers = ("TPR@1%", "TPR@0.1%", "lead", *costs)
+    headings, right = ("attack", "AUC", "95 % interval", *numbers), ("AUC", *numbers)
+    return table_of(*headings, right=right, rows=lines, **_more(own, "metrics.parquet"))
+
+
+def _more(rows: pl.DataFrame, table: str) -> dict[str, Any]:
+    more = rows.height - _MOST_ROWS
+    caption = f"and {more:,} more in {table}" if more > 0 else None
+    return {"caption": caption, "caption_justify": "left"}
 
 
 _VERDICT_STYLES = {"comes_out": "red", "known_better": "magenta", "above_all": "yellow"}
@@ -260,39 +238,27 @@ _VERDICT_STYLES = {"comes_out": "red", "known_better": "magenta", "above_all": "
 def _book_table(books: pl.DataFrame, width: int) -> Table:
     """One row per book, the strongest evidence first; the title takes what is left of the width."""
     own = books.filter(pl.col("level") != "outside")
-    cells = [
+    rows = [
         {
             "title": row["title"],
             "first to last page": shaded(row["strip"]),
             "answer": row["answer"],
-            "longest run": "-" if row["longest_words"] is None else f"{row['longest_words']:,}",
+            "longest run": _in_form(row["longest_words"], "{:,}"),
             "share learnt": _share_of(row),
-            "p": _p_value(row["p_value"]),
-            "q": _p_value(row["q_value"]),
+            "p": _in_form(row["p_value"]),
+            "q": _in_form(row["q_value"]),
         }
         for row in own.head(_MOST_ROWS).iter_rows(named=True)
     ]
-    empty = {name for name in cells[0] if all(row[name] in ("", "-") for row in cells)}
-    what, *headings = [name for name in cells[0] if name not in empty]
-    taken = sum(max(len(name), *(len(row[name]) for row in cells)) + 2 for name in headings)
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    kept = {name: cells for name, cells in columns.items() if not {*cells} <= {"", "-"}}
+    how = {"right": ("longest run", "p", "q"), **_more(own, "rollup.parquet")}
     styles = [_VERDICT_STYLES.get(verdict, "") for verdict in own["verdict"]]
-    table = table_of(what, *headings, right=("longest run", "p", "q"))
-    for row, style in zip(cells, styles, strict=False):
-        title = plain(row[what])
-        title.truncate(max(_NAME_SHOWN, width - taken), overflow="ellipsis")
-        shown = [title, *(plain(row[name]) for name in headings)]
-        for cell in shown:
-            cell.stylize(style)
-        table.add_row(*shown)
-    if (more := own.height - _MOST_ROWS) > 0:
-        table.caption, table.caption_justify = f"and {more:,} more in rollup.parquet", "left"
-    for column in table.columns:
-        column.no_wrap = True
-    return table
+    return fitted_table(kept, next(iter(kept)), width, styles, **how)
 
 
-def _p_value(p: float | None) -> str:
-    return "-" if p is None else f"{p:.2g}"
+def _in_form(value: float | None, form: str = "{:.2g}") -> str:
+    return "-" if value is None else form.format(value)
 
 
 def _share_of(row: Mapping[str, Any]) -> str:
@@ -310,23 +276,21 @@ _LINE_END = re.compile("\r?\n")
 
 
 def show_checked(checked: Checked, console: Console) -> None:
-    """Say what is wrong with a run's files, a line for each, or that all is well."""
-    for name, fault in checked.faults:
-        console.print(plain(f"{fault}: {name}"), soft_wrap=True)
-    for name in checked.not_found:
-        console.print(plain(f"not found, not checked: {name}"), soft_wrap=True)
+    faults = [f"{fault}: {name}" for name, fault in checked.faults]
+    for line in (*faults, *(f"not found, not checked: {name}" for name in checked.not_found)):
+        console.print(plain(line), soft_wrap=True)
     if checked.not_found:
         console.print("say where these inputs lie by now with --input PATH")
     if not checked.faults:
-        console.print(f"{checked.n_files:,} files are as they were", highlight=False)
-        console.print(f"root of inputs and tables: {checked.root}", highlight=False)
+        console.print(f"{checked.n_files:,} files are as they were")
+        console.print(f"root of inputs and tables: {checked.root}")
 
 
 def show_agreement(drawn: pl.DataFrame, console: Console) -> bool:
     """Say how many samples came out the same again; show the first that did not."""
     differing = drawn.filter(pl.col("candidate").ne_missing(pl.col("again")))
     n_same = drawn.height - differing.height
-    console.print(f"drawn again: {n_same:,} of {drawn.height:,} samples agree", highlight=False)
+    console.print(f"drawn again: {n_same:,} of {drawn.height:,} samples agree")
     if differing.is_empty():
         return True
     row = differing.row(0, named=True)
@@ -353,19 +317,13 @@ def _excerpt(row: dict[str, Any], column: str) -> str:
 
 
 def show_passages(run: Run, console: Console) -> None:
-    """List the strongest passages, and say how one is shown."""
     _print_whole(passage_table(run, max(console.width, _LEAST_WIDTH)), console)
-    console.print(
-        f"mia-batch show {run.folder} NUMBER shows one next to the true text; so does a document "
-        'with its window, such as "moby_dick window 12".',
-        highlight=False,
-        markup=False,
-        soft_wrap=True,
-    )
+    more = 'so does a document with its window, such as "moby_dick window 12".'
+    shows = f"mia-batch show {run.folder} NUMBER shows one next to the true text"
+    console.print(plain(f"{shows}; {more}"), soft_wrap=True)
 
 
 def show_target(run: Run, target: pl.DataFrame, console: Console) -> None:
-    """Show what a target is, and its scores."""
     row = target.row(0, named=True)
     end = None if row["start"] is None else row["start"] + len(row["target"])
     about = {
@@ -388,23 +346,19 @@ def show_target(run: Run, target: pl.DataFrame, console: Console) -> None:
 
 
 def _print_pairs(pairs: Mapping[str, object], console: Console) -> None:
-    rows = (
-        (name, f"{value:.4g}" if type(value) is float else value)
-        for name, value in pairs.items()
-        if value is not None
-    )
+    there = ((name, value) for name, value in pairs.items() if value is not None)
+    rows = ((name, f"{each:.4g}" if type(each) is float else each) for name, each in there)
     console.print(table_of(rows=rows))
 
 
 def show_answers(answers: pl.DataFrame, target: pl.DataFrame, run: Run, console: Console) -> None:
-    """Show what the models answered about a target, view by view."""
     words = run.manifest.evidence["word_rule"]
     pairs = pair_features("candidate", "text", words=words, groups=["blocks", "leading"])
     recorded = run.manifest.evidence["engine"] == "replay"
     seed = pl.format("seed {}", "seed").fill_null("recorded" if recorded else "most likely")
     compared = answers.with_columns(pairs, how=seed).unnest("features")
     for (model, view), rows in compared.group_by("model", "view", maintain_order=True):
-        console.print(f"\n{view}, {model} model", style="bold", highlight=False)
+        console.print(f"\n{view}, {model} model", style="bold")
         if view == "probe":
             _show_probes(rows, target.row(0, named=True), console)
         else:
@@ -415,21 +369,13 @@ def show_answers(answers: pl.DataFrame, target: pl.DataFrame, run: Run, console:
 
 def _show_probes(rows: pl.DataFrame, target: dict[str, Any], console: Console) -> None:
     """One line a point, in the order of the text."""
-    lines = []
+    table = table_of("character", "true word", "model's word", "hit", "sample", "how")
     for row in rows.sort("cut", "sample_index").iter_rows(named=True):
-        before = target["target"].encode()[: row["cut"] or 0].decode()
-        lines.append(
-            (
-                f"{target['start'] + len(before):,}",
-                _beginning(row["text"] or ""),
-                row["reason"] if row["candidate"] is None else _beginning(row["candidate"]),
-                "yes" if row["leading_words"] else "no",
-                row["sample_index"],
-                row["how"],
-            )
-        )
-    headings = ("character", "true word", "model's word", "hit", "sample", "how")
-    console.print(table_of(*headings, rows=lines))
+        at = target["start"] + len(target["target"].encode()[: row["cut"] or 0].decode())
+        said = row["reason"] if row["candidate"] is None else _beginning(row["candidate"])
+        hit, true = "yes" if row["leading_words"] else "no", _beginning(row["text"] or "")
+        table.add_row(*map(plain, (f"{at:,}", true, said, hit, row["sample_index"], row["how"])))
+    console.print(table)
 
 
 def _show_continuations(rows: pl.DataFrame, console: Console) -> None:
@@ -500,10 +446,8 @@ def show_comparisons(table: pl.DataFrame, console: Console) -> None:
             continue
         shown = rows.sort("p_value", nulls_last=True, maintain_order=True).head(_MOST_DOCUMENTS)
         n_known = rows.filter(pl.col("adjusted_p") <= 0.05).height
-        console.print(
-            f"{level}s: {n_known:,} of {rows.height:,} differences have a q-value of at most 0.05",
-            highlight=False,
-        )
+        known = f"{n_known:,} of {rows.height:,} differences"
+        console.print(f"{level}s: {known} have a q-value of at most 0.05")
         console.print(_table(shown.iter_rows(named=True), level, "key"))
 
 
@@ -515,9 +459,7 @@ def _table(rows: Iterable[dict[str, Any]], about: str, column: str) -> Table:
 
 def _cells(row: dict[str, Any], column: str) -> list[str]:
     about = row[column].replace("_", "-") if column == "set" else row[column]
-    p_values = (row["p_value"], row["adjusted_p"])
     return [
         *(row["run"], _FIGURES[row["statistic"]], about, figure(row["value"]), limits(row)),
-        *("-" if p is None else f"{p:.2g}" for p in p_values),
-        f"{row['n_targets']:,}",
+        *(_in_form(row["p_value"]), _in_form(row["adjusted_p"]), f"{row['n_targets']:,}"),
     ]

@@ -15,13 +15,14 @@ import sys
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from importlib.metadata import distributions
 from itertools import count, takewhile
 from pathlib import Path
 from resource import RUSAGE_CHILDREN, getrusage
 from tempfile import TemporaryDirectory
+from timeit import repeat
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -66,9 +67,6 @@ _LEFT = {"sampling": 0.55, "pairs": 0.45, "log-probabilities": 0.25, "audit": 0.
 """Share of all the time that is left after each part."""
 
 
-# Sampling: requests as a run makes them, then the same ones to bare engines.
-
-
 def sample(folder: str, model: str, engine: str = "vllm", seconds: float | None = None) -> Row:
     """Sample targets as a run does, parts on disk; the requests are kept for the others."""
     place, tokenizer = Path(folder), Tokenizer.load(model)
@@ -88,31 +86,18 @@ def sample(folder: str, model: str, engine: str = "vllm", seconds: float | None 
     view = View(**same, make=continuation, columns=("prefix", "reference"))
     units = FreshUnits(tables.scan(place / "targets.parquet", Targets), view)
     n_block, most = (BLOCK_TARGETS, None) if seconds is None else (_FEWEST_AUDITED, _MOST_NEW)
-    spec = EngineSpec(engine=engine, kind="samples", model=model)
-    with (
-        TemporaryDirectory(dir=folder) as store,
-        EngineProcess.start(spec, log=place / "engine.log") as process,
-    ):
-        context = process.info.max_model_len
-        task = SampleTask(
-            view=View(**same, make=None),
-            measure=tokenizer.measure,
-            budget=Budget(scope="matched", max_length=1024, max_model_len=context, most_new=most),
-            words="whitespace",
-            run_seed=0,
-        )
-        parts = Parts(
-            folder=Path(store),
-            schema=Samples,
-            model="target",
-            view="continuation",
-            block_targets=n_block,
-        )
+    spec, log = EngineSpec(engine=engine, kind="samples", model=model), place / "engine.log"
+    with TemporaryDirectory(dir=folder) as store, EngineProcess.start(spec, log=log) as process:
+        most_tokens: Row = {"max_length": 1024, "max_model_len": process.info.max_model_len}
+        budget = Budget(scope="matched", **most_tokens, most_new=most)
+        how: Row = {"measure": tokenizer.measure, "words": "whitespace", "run_seed": 0}
+        task = SampleTask(view=View(**same, make=None), budget=budget, **how)
+        kept: Row = {"model": "target", "view": "continuation", "block_targets": n_block}
+        parts = Parts(folder=Path(store), schema=Samples, **kept)
         began = time.monotonic()
         end = float("inf") if seconds is None else began + seconds
-        blocks = takewhile(
-            lambda _: time.monotonic() < end, Missing(units, parts, SAMPLES).blocks()
-        )
+        missing_blocks = Missing(units, parts, SAMPLES).blocks()
+        blocks = takewhile(lambda _: time.monotonic() < end, missing_blocks)
         executor = LocalExecutor(Recording(process, tokenizer))
         for _ in executor.collect(task, blocks, note, parts.store):
             pass
@@ -126,8 +111,7 @@ def sample(folder: str, model: str, engine: str = "vllm", seconds: float | None 
 def _requests(folder: str) -> list[Row]:
     if not (path := Path(folder, "requests.json")).exists():
         raise EngineError("mia-batch itself has not sampled, so there are no requests to repeat")
-    requests: list[Row] = json.loads(path.read_text())
-    return requests
+    return list[Row](json.loads(path.read_text()))
 
 
 def sample_by_vllm(folder: str, model: str) -> Row:
@@ -167,15 +151,24 @@ def sample_by_transformers(folder: str, model: str, seconds: float) -> Row:
     requests = _requests(folder)
     loaded, tokenizer = _pretrained(model), Tokenizer.load(model)
     how: Row = {"do_sample": True, "temperature": 1.0, "top_k": 50, "top_p": 1.0, "pad_token_id": 0}
-    tokens, began = 0, time.monotonic()
-    for each in requests:
-        torch.manual_seed(each["seed"])
-        prompt = torch.tensor([each["prompt"]], device=loaded.device)
-        how |= {"num_return_sequences": each["n"], "max_new_tokens": each["most"]}
-        drawn = loaded.generate(prompt, attention_mask=torch.ones_like(prompt), **how)
+
+    def draw(request: Row) -> int:
+        torch.manual_seed(request["seed"])
+        prompt = torch.tensor([request["prompt"]], device=loaded.device)
+        more = {"num_return_sequences": request["n"], "max_new_tokens": request["most"]}
+        drawn = loaded.generate(prompt, attention_mask=torch.ones_like(prompt), **how, **more)
         answers = drawn[:, prompt.shape[1] :].tolist()
-        tokenizer.decode_candidates(each["prompt"], answers)
-        tokens += sum(map(len, answers))
+        tokenizer.decode_candidates(request["prompt"], answers)
+        return sum(map(len, answers))
+
+    return _timed(map(draw, requests), seconds)
+
+
+def _timed(counts: Iterable[int], seconds: float) -> Row:
+    """Add up tokens as they are worked at, until the time is over."""
+    tokens, began = 0, time.monotonic()
+    for n in counts:
+        tokens += n
         if time.monotonic() - began > seconds:
             break
     return {"tokens": tokens, "seconds": time.monotonic() - began}
@@ -185,13 +178,9 @@ def _pretrained(model: str) -> Any:  # noqa: ANN401 - of any architecture
     import torch
     from transformers import AutoModelForCausalLM
 
-    torch.set_grad_enabled(mode=False)
     on_gpu = torch.cuda.is_available()
     loaded = AutoModelForCausalLM.from_pretrained(model, dtype="auto" if on_gpu else torch.float32)
-    return loaded.to("cuda" if on_gpu else "cpu").eval()
-
-
-# Log-probabilities.
+    return loaded.to("cuda" if on_gpu else "cpu").eval().requires_grad_(requires_grad=False)
 
 
 def scorer(
@@ -247,17 +236,13 @@ def score_texts(folder: str, model: str, *, bare: bool, seconds: float) -> Row:
     texts = [ids[:longest] for ids in Tokenizer.load(model).encode_prompts(words) if len(ids) > 1]
     run = bare_scorer(model) if bare else scorer(model)
     run(texts[:2])  # what is done once is not counted
-    tokens, began = 0, time.monotonic()
-    for start in range(0, len(texts), _TEXTS_AT_ONCE):
-        some = texts[start : start + _TEXTS_AT_ONCE]
-        run(some)
-        tokens += sum(map(len, some))
-        if time.monotonic() - began > seconds:
-            break
-    return {"tokens": tokens, "seconds": time.monotonic() - began}
 
+    def score(start: int) -> int:
+        run(some := texts[start : start + _TEXTS_AT_ONCE])
+        return sum(map(len, some))
 
-# Pairs of texts: the kernels, plain Python, rouge-score.
+    return _timed(map(score, range(0, len(texts), _TEXTS_AT_ONCE)), seconds)
+
 
 ROUGE = [*(f"rouge{n}" for n in range(1, 6)), "rougeL"]
 
@@ -284,7 +269,6 @@ def samia(n_max: int) -> Callable[[list[str], list[str]], list[list[float]]]:
 
 
 def rouge_score(candidates: list[str], references: list[str]) -> list[dict[str, Any]]:
-    """Compute ROUGE-1 to 5 and L by the package rouge-score."""
     from rouge_score.rouge_scorer import RougeScorer
 
     scorer = RougeScorer(ROUGE)
@@ -292,12 +276,10 @@ def rouge_score(candidates: list[str], references: list[str]) -> list[dict[str, 
 
 
 _PAIRS, _PAIR_WORDS = 10_000, 64
+_ROUGE_ASKED: Row = {"groups": ["unigrams", "ngrams", "lcs"], "words": "rouge"}
 _OTHERS: dict[str, tuple[Callable[..., Any], int, Row]] = {
     "plain Python, SaMIA with zlib": (samia(1), 2000, {"groups": ["unigrams", "zlib"]}),
-    "rouge-score, ROUGE-1 to 5 and L": (
-        *(rouge_score, 50),
-        {"groups": ["unigrams", "ngrams", "lcs"], "words": "rouge"},
-    ),
+    "rouge-score, ROUGE-1 to 5 and L": (rouge_score, 50, _ROUGE_ASKED),
 }
 """What else computes the same, of how many pairs, and what the kernels are asked for."""
 
@@ -314,24 +296,12 @@ def compare(folder: str, model: str, other: str | None = None) -> Row:
     do, few, same = _OTHERS[other] if other else (None, 0, {})
     features = pair_features("candidate", "reference", **same)
     # On one thread processor time is taken, which other programs change least.
-    clock = time.perf_counter if do is None else time.process_time
-
-    def least(call: Callable[[], object]) -> float:
-        seconds = []
-        for _ in range(5):
-            began = clock()
-            call()
-            seconds.append(clock() - began)
-        return min(seconds)
-
-    ours = {"pairs": _PAIRS, "seconds": least(lambda: pairs.select(features))}
+    how: Row = {"timer": time.perf_counter if do is None else time.process_time, "number": 1}
+    ours = {"pairs": _PAIRS, "seconds": min(repeat(lambda: pairs.select(features), **how))}
     if do is None:
         return ours
     some = [each[:few] for each in cut]
-    return {"pairs": few, "seconds": least(lambda: do(*some)), "ours": ours}
-
-
-# A small audit, end to end.
+    return {"pairs": few, "seconds": min(repeat(lambda: do(*some), **how)), "ours": ours}
 
 
 class _Clock(Observer):
@@ -360,8 +330,6 @@ def small_audit(folder: str, model: str, n: int, *, labelled: bool) -> Row:
     return found | ({"attacks": run.attacks.to_dicts()} if labelled else {})
 
 
-# Each way in a process of its own.
-
 WAYS: dict[str, Callable[..., Row]] = {
     way.__name__: way
     for way in (sample, sample_by_vllm, sample_by_transformers, score_texts, compare, small_audit)
@@ -388,8 +356,7 @@ def in_a_process(
         return {"reason": f"not finished within {timeout:.0f} s; give more --minutes"}
     if done.returncode:
         return {"reason": f"its process ended with exit code {done.returncode}"}
-    found: Row = json.loads(done.stdout.splitlines()[-1])
-    return found
+    return Row(json.loads(done.stdout.splitlines()[-1]))
 
 
 def _run_way() -> None:
@@ -423,9 +390,6 @@ def machine() -> Row:
 
 def cores() -> int:
     return len(os.sched_getaffinity(0))
-
-
-# The bench.
 
 
 def bench(

@@ -13,6 +13,7 @@ import click
 
 from mia_batch.cli.options import (
     PATH,
+    Decorator,
     NumberRange,
     column_options,
     console_of,
@@ -35,7 +36,7 @@ from mia_batch.recipes import RECIPES, Recipe
 from mia_batch.settings import ClusterSettings, ColumnSettings, EndpointSettings, nested
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Sequence
     from datetime import datetime
 
     import polars as pl
@@ -75,19 +76,13 @@ def finetune(**options: Any) -> None:  # noqa: ANN401 - of `make`, and of the re
             observer.stage(f"epsilon {kept['epsilon']:.3f} at delta {kept['delta']:g}, of one text")
 
 
-def _count(
-    name: str, least: int, default: int, text: str | None = None, most: int | None = None
-) -> Callable[[Any], Any]:
-    return click.option(name, type=click.IntRange(least, most), default=default, help=text)
+def _count(name: str, least: int, default: int, text: str, most: int | None = None) -> Decorator:
+    return option(name, click.IntRange(least, most), None, text, default=default)
 
 
-def _epsilons(
-    context: Context, option: Parameter, values: tuple[Any, ...]
-) -> tuple[float | None, ...]:
-    limits = NumberRange(0.01, 1000)
-    return tuple(
-        None if each == "none" else limits.convert(each, option, context) for each in values
-    )
+def _epsilons(context: Context, option: Parameter, values: Sequence[Any]) -> Sequence[float | None]:
+    convert = NumberRange(0.01, 1000).convert
+    return tuple(None if each == "none" else convert(each, option, context) for each in values)
 
 
 @click.command("privacy")
@@ -95,42 +90,38 @@ def _epsilons(
 @click.option("--revision", metavar="NAME", help="Hub revision of the base.")
 @path_option("data", "Texts: files, or a task of GLUE, such as glue:sst2.")
 @path_option("out", "Where models and results are written.")
-@click.option(
-    "--task",
+@option(
+    *("task", click.Choice(["classification", "generation"]), None),
+    "What the model learns: the label of a text, or to write it.",
     required=True,
-    type=click.Choice(["classification", "generation"]),
-    help="What the model learns: the label of a text, or to write it.",
 )
 @column_options(
     "text", target="Column with the label of a text, or its answer.", group="Column of the group."
 )
-@click.option(
-    *("--tuning", "tunings"),
+@option(
+    *("tuning", click.Choice([*TUNINGS]), None, "How it is tuned; repeat it to compare."),
+    dest="tunings",
     multiple=True,
-    type=click.Choice([*TUNINGS]),
     default=["full"],
-    help="How it is tuned; repeat it to compare.",
 )
-@click.option(
-    *("--epsilon", "epsilons"),
+@option(
+    *("epsilon", None, "NUMBER|none"),
+    "Privacy loss that training is to keep to; repeat it to compare.",
+    dest="epsilons",
     multiple=True,
     callback=_epsilons,
     default=["none", "8"],
-    metavar="NUMBER|none",
-    help="Privacy loss that training is to keep to; repeat it to compare.",
 )
 @recipe_options(
     "privacy", *RECIPE_FIELDS, learning_rate="1e-2 for prefix and prompt tuning, 1e-4 otherwise"
 )
-@_count("--shadows", 0, 16, "Shadow models of each tuning, for LiRA.", 512)
-@_count("--canaries", 0, 40, "Canaries of each format that are learnt.")
-@_count("--repetitions", 1, 10, "The i-th canary is learnt i times as often.")
-@_count("--candidates", 2, 100, "Canaries of each format that are compared.")
-@click.option(
-    "--canary-formats",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    metavar="FILE",
-    help="JSON list of formats; by default the seven of PrivLM-Bench.",
+@_count("shadows", 0, 16, "Shadow models of each tuning, for LiRA.", 512)
+@_count("canaries", 0, 40, "Canaries of each format that are learnt.")
+@_count("repetitions", 1, 10, "The i-th canary is learnt i times as often.")
+@_count("candidates", 2, 100, "Canaries of each format that are compared.")
+@option(
+    *("canary-formats", click.Path(path_type=Path, exists=True, dir_okay=False), "FILE"),
+    "JSON list of formats; by default the seven of PrivLM-Bench.",
 )
 @click.option(
     *("--inversion", "inverts"),
@@ -159,15 +150,13 @@ def privacy(*, canary_formats: Path | None, dry_run: bool, **options: Any) -> No
         if dry_run:
             return
         found = audit_privacy(plan=plan, formats=formats, observer=observer, **options)
-    console = console_of(stderr=False)
     for sentence in (*conclusions(found.summary), f"report: {found.page}"):
-        console.print(sentence, markup=False, highlight=False, soft_wrap=True)
+        console_of(stderr=False).print(plain(sentence), soft_wrap=True)
 
 
+_MADE = (RECIPES["inverter"], RECIPES["decoder"])
 _DEFAULTS = {
-    name: " or with --decoder ".join(
-        str(getattr(RECIPES[recipe], name)) for recipe in ("inverter", "decoder")
-    )
+    name: " or with --decoder ".join(str(getattr(each, name)) for each in _MADE)
     for name in ("epochs", "learning_rate", "batch_size", "held_out")
 } | {"max_tokens": f"{RECIPES['inverter'].max_tokens}; longer texts are left out"}
 
@@ -175,22 +164,18 @@ _DEFAULTS = {
 @click.command("invert")
 @path_option("data", "Texts, such as sentences.")
 @column_options(text="Column of the text.", group="Column of the group.")
-@click.option(
-    "--embedder",
-    metavar="MODEL",
-    help="A checkpoint, or what sentence-transformers saved; an endpoint has --base-url.",
+@option(
+    *("embedder", str, "MODEL"),
+    "A checkpoint, or what sentence-transformers saved; an endpoint has --base-url.",
 )
 @click.option("--revision", metavar="NAME", help="Hub revision of the embedder.")
 @path_option("out", "Where the results are written.")
-@click.option(
-    "--decoder", metavar="MODEL", help="Language model to start from.  [default: a small new one]"
-)
+@option("decoder", str, "MODEL", "Language model to start from.  [default: a small new one]")
 @recipe_options("inverter", **_DEFAULTS)
-@click.option(
-    "--share",
-    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+@option(
+    *("share", click.FloatRange(0, 1, min_open=True, max_open=True), None),
+    "Share of the texts that the decoder is trained on.",
     default=0.4,
-    help="Share of the texts that the decoder is trained on.",
 )
 @seed_option
 @settings_options(
@@ -203,12 +188,11 @@ def invert(*, embedder: str | None, **options: Any) -> None:  # noqa: ANN401 - o
     """
     from mia_batch.extras.privacy.inversion.inverting import invert as run
 
-    recipe = RECIPES["decoder" if options["decoder"] else "inverter"]
-    recipe = replace(recipe, **take(options, _DEFAULTS))
+    recipe = replace(_MADE[bool(options["decoder"])], **take(options, _DEFAULTS))
     endpoint = take(options, ("model", *EndpointSettings.model_fields))
-    embedder_or_endpoint = _embedder(embedder, endpoint)
+    asked = _embedder(embedder, endpoint)
     with observing() as observer:
-        inverted = run(embedder=embedder_or_endpoint, recipe=recipe, observer=observer, **options)
+        inverted = run(embedder=asked, recipe=recipe, observer=observer, **options)
     _show(inverted.figures, console_of(stderr=False))
 
 
@@ -227,43 +211,33 @@ def _embedder(embedder: str | None, asked: dict[str, Any]) -> str | ClientSettin
 
 def _show(figures: pl.DataFrame, console: Console) -> None:
     """Print the figures, a line for each unit and method."""
-    from rich.table import Table
-
-    made, columns = Table(box=None, pad_edge=False), ("precision", "recall", "f1", "exact")
-    for heading in ("unit", "method", *columns, "95 % interval of F1"):
-        made.add_column(heading, justify="left" if heading in ("unit", "method") else "right")
+    columns, lines = ("precision", "recall", "f1", "exact"), list[list[str]]()
     named = figures.group_by("unit", "method", "versus", maintain_order=True)
     for (unit, method, versus), rows in named:
         each = {row["metric"]: row for row in rows.iter_rows(named=True)}
         values = (figure(each[name]["value"]) for name in columns)
         name = method if versus is None else f"{method} less {versus}"
-        made.add_row(str(unit).replace("_", " "), str(name), *values, limits(each["f1"]))
-    console.print(made)
+        lines.append([str(unit).replace("_", " "), str(name), *values, limits(each["f1"])])
+    numbers = (*columns, "95 % interval of F1")
+    console.print(table_of("unit", "method", *numbers, right=numbers, rows=lines))
 
 
 @click.command("build-set")
 @path_option("documents", "Documents with dates, or with labels.")
 @path_option("out", "Where the sets are written.", is_place=True)
-@click.option(
-    "--cutoff",
-    type=click.DateTime(["%Y-%m-%d"]),
-    metavar="DATE",
-    help="Members are dated before it, non-members from it on.  [default: labels say it]",
+@option(
+    *("cutoff", click.DateTime(["%Y-%m-%d"]), "DATE"),
+    "Members are dated before it, non-members from it on.  [default: labels say it]",
 )
-@_count("--gap-days", 0, 0, "Days around the cutoff that are left out.")
-@click.option(
-    "--lengths",
-    callback=whole_numbers,
-    default="32,64,128,256",
-    metavar="N,N",
-    help="Words of the texts.",
+@_count("gap-days", 0, 0, "Days around the cutoff that are left out.")
+@option(
+    *("lengths", str, "N,N", "Words of the texts."), callback=whole_numbers, default="32,64,128,256"
 )
-@click.option(
-    "--settings",
+@option(
+    *("settings", str, "NAME,NAME"),
+    "Kinds of texts to make: some of original, paraphrased, concatenated.",
     callback=lambda _context, _option, value: [part.strip() for part in value.split(",")],
     default="original",
-    metavar="NAME,NAME",
-    help="Kinds of texts to make: some of original, paraphrased, concatenated.",
 )
 @click.option(
     "--repair/--no-repair",
@@ -295,7 +269,7 @@ def build_set(*, cutoff: datetime | None, **options: Any) -> None:  # noqa: ANN4
     with observing() as observer:
         built = build(cutoff=date, columns=columns, observer=observer, **options)
     for sentence in built.summary["sentences"]:
-        console_of(stderr=False).print(sentence, markup=False, highlight=False)
+        console_of(stderr=False).print(plain(sentence))
 
 
 @click.command("paraphrase")
@@ -306,7 +280,7 @@ def build_set(*, cutoff: datetime | None, **options: Any) -> None:  # noqa: ANN4
     without=("prefix_column", "reference_column", "shard", "chat_instruction", "tokenizer"),
 )
 @path_option("out", "Where the paraphrases are written.", is_place=True)
-@_count("--samples", 3, 3, "Answers of each text; three must differ from it and each other.", 1000)
+@_count("samples", 3, 3, "Answers of each text; three must differ from it and each other.", 1000)
 @click.option("--dry-run", is_flag=True, help="Show texts, tokens and cost; stop.")
 def paraphrase(*, dry_run: bool, **options: object) -> None:
     """Have a model write each text in other words, for an audit of another model with DE-COP.
@@ -320,18 +294,15 @@ def paraphrase(*, dry_run: bool, **options: object) -> None:
     settings = nested(given(options))
     if dry_run:
         for name, text in plan_paraphrasing(**settings):
-            console_of(stderr=False).print(f"{name}: {text}", markup=False, highlight=False)
+            console_of(stderr=False).print(plain(f"{name}: {text}"))
         return
     with observing() as observer:
         make(observer=observer, **settings)
 
 
 @click.command("demo")
-@click.option(
-    "--folder",
-    type=PATH,
-    default="demo",
-    help="Where corpus, model and run are kept and used again.",
+@option(
+    "folder", PATH, None, "Where corpus, model and run are kept and used again.", default="demo"
 )
 @click.option("--fresh", is_flag=True, help="Start over.")
 @click.pass_obj
@@ -345,14 +316,14 @@ def demo(goes_on: list[str], /, *, folder: Path, fresh: bool) -> None:
     prepared = prepare(folder, fresh=fresh, notify=lambda line: console.print(line, markup=False))
     if fresh:
         goes_on.remove("--fresh")
-    console.print(f"mia-batch --config {prepared.config}", style="bold", highlight=False)
+    console.print(f"mia-batch --config {prepared.config}", style="bold")
     audit_and_show(load_settings({"config": prepared.config}))
 
 
 @click.command("bench")
 @option("model", str, "MODEL", "What is measured.  [default: a tiny model with random weights]")
 @option("input", str, "PATH", "Texts; of labelled ones attacks are compared.  [default: its own]")
-@_count("--texts", 1, 1_000_000, "Texts that the forecast is for.")
+@_count("texts", 1, 1_000_000, "Texts that the forecast is for.")
 @option("gpu-hour-price", NumberRange(0), "X", "Price of this machine's hour, for the forecast.")
 @option("minutes", NumberRange(0.5, 600), "X", "Time for all of it.", default=5.0)
 @option("json", click.Path(allow_dash=True), "FILE", "Add a line a figure; - is standard output.")
