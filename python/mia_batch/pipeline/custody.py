@@ -49,6 +49,10 @@ def described(folder: Path, root: str) -> str:
 
 _SCORED_WITH = {"attacks_from": "", "rarity_from": "rarity.parquet"}
 """Settings that name what scores are made from, and the file in the folder that they name."""
+_NO_ROOT = (
+    "{} has no root: the run was stopped, or was made before runs had one; give the audit's "
+    "command again, which goes on to its end"
+)
 _PROGRAM = {".py", ".so", ".jinja"}  # suffixes of files
 _SECONDS_OF_A_TICK = 2.0
 """A file that changed so lately may change again within one tick of its file system's clock."""
@@ -85,7 +89,7 @@ def is_unchanged(folder: Path, made: str) -> bool:
 
 
 def record_unchanged(folder: Path, made: str) -> None:
-    _rewrite(folder, lambda stored: stored | {"unchanged": _known_by(folder, made)})
+    _rewrite(folder, lambda stored: stored.update(unchanged=_known_by(folder, made)))
 
 
 def _known_by(folder: Path, made: str) -> str:
@@ -109,9 +113,9 @@ def _sources(settings: Settings) -> Iterator[Path]:
             continue
         if name in _SCORED_WITH:
             yield Path(value) / _SCORED_WITH[name]
-            continue
-        found = find_files(value)
-        yield from (*(file.path for file in found.files), *found.ignored)
+        else:
+            found = find_files(value)
+            yield from (*(file.path for file in found.files), *found.ignored)
     for name in Settings.marked(Mark.MODEL):
         if (model := getattr(settings, name)) is not None and Path(model).is_dir():
             for folder in {model, weights_source(model, None)[0]}:
@@ -152,11 +156,9 @@ def record_inputs(audit: Audit) -> None:
         if (given := getattr(settings, setting)) is not None:
             path = Path(given) / name
             manifest.inputs[setting] = {path.name: digest(path)}
-    manifest.inputs = {
-        setting: each
-        for setting, each in manifest.inputs.items()
-        if getattr(settings, setting) not in (None, CLASSICS)  # those come with the package
-    }
+    no_input = (None, CLASSICS)  # those come with the package
+    for setting in [name for name in manifest.inputs if getattr(settings, name) in no_input]:
+        del manifest.inputs[setting]
 
 
 def seal(audit: Audit) -> None:
@@ -188,20 +190,17 @@ def record_file(run: Run, name: str) -> None:
 
     The root stays as it is; a run without root keeps none.
     """
-
-    def recorded(stored: dict[str, Any]) -> dict[str, Any]:
-        stored["custody"]["files"][name] = digest(run.folder / name)
-        return stored
-
-    _rewrite(run.folder, recorded)
+    own = {name: digest(run.folder / name)}
+    _rewrite(run.folder, lambda stored: stored["custody"]["files"].update(own))
 
 
-def _rewrite(folder: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-    """Change ``run.json`` of a finished run; that of another stays."""
+def _rewrite(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change ``run.json`` of a finished run in place; that of another stays."""
     path = folder / "run.json"
     stored = json.loads(path.read_text("utf-8"))
     if stored["custody"]:
-        write_text(path, signed_text(change(stored)))
+        change(stored)
+        write_text(path, signed_text(stored))
 
 
 def verify(place: Path | str, elsewhere: Sequence[Path] = ()) -> Checked:
@@ -216,7 +215,7 @@ def verify(place: Path | str, elsewhere: Sequence[Path] = ()) -> Checked:
             return Checked(root="unknown", n_files=0, faults=[("run.json", fault)])
         manifest = run.manifest
         if not manifest.custody:
-            raise RunFolderError(_no_root(folder))
+            raise RunFolderError(_NO_ROOT.format(folder))
         known = manifest.custody["tables"] | manifest.custody["files"]
         there = {*files_of(run)}
         wanted = known | _named_inputs(manifest)
@@ -229,11 +228,7 @@ def verify(place: Path | str, elsewhere: Sequence[Path] = ()) -> Checked:
         looked_at |= {name: path for name, path in inputs.items() if path is not None}
 
         def compare(name: str) -> str | None:
-            path = looked_at[name]
-            try:
-                return _fault_of(path) or (None if digest(path) == wanted[name] else "changed")
-            except OSError as error:
-                return f"cannot be read: {error.strerror}"
+            return _fault_in(looked_at[name], lambda path: digest(path) == wanted[name])
 
         faults = zip(looked_at, side_by_side(compare, looked_at), strict=True)
         return Checked(
@@ -247,13 +242,6 @@ def verify(place: Path | str, elsewhere: Sequence[Path] = ()) -> Checked:
             ],
             not_found=[name for name, path in inputs.items() if path is None],
         )
-
-
-def _no_root(folder: Path) -> str:
-    return (
-        f"{folder} has no root: the run was stopped, or was made before runs had one; give the "
-        "audit's command again, which goes on to its end"
-    )
 
 
 def _manifest_fault(folder: Path) -> str | None:
@@ -275,7 +263,7 @@ def _manifest_fault(folder: Path) -> str | None:
     if not isinstance(stored, dict):
         return "changed"
     if not stored.keys() & {"custody", "sha256"}:
-        raise RunFolderError(_no_root(folder))
+        raise RunFolderError(_NO_ROOT.format(folder))
     return None if text == signed_text(stored).encode("utf-8", "surrogatepass") else "changed"
 
 
@@ -302,23 +290,25 @@ def files_of(run: Run) -> Iterator[str]:
 
 
 def _fault_of(path: Path) -> str | None:
-    """Say why a path is no file of its own."""
     mode = path.lstat().st_mode
     if stat.S_ISLNK(mode):
         return "a link instead of a file"
     return None if stat.S_ISREG(mode) else "not a regular file"
 
 
+def _fault_in(path: Path, is_good: Callable[[Path], bool], fault: str = "changed") -> str | None:
+    """Say why a path is no file of its own, cannot be read or is not good."""
+    try:
+        return _fault_of(path) or (None if is_good(path) else fault)
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+
+
 def _stamp_faults(folder: Path, root: str) -> Iterator[tuple[str, str]]:
-    for name in STAMPS:
-        if not os.path.lexists(path := folder / name):
-            continue
-        try:
-            fault = _fault_of(path) or (None if holds(path, root) else "a stamp of another root")
-        except OSError as error:
-            fault = f"cannot be read: {error.strerror}"
-        if fault is not None:
-            yield name, fault
+    for path in (folder / name for name in STAMPS):
+        if os.path.lexists(path):
+            fault = _fault_in(path, lambda path: holds(path, root), "a stamp of another root")
+            yield from [(path.name, fault)] if fault is not None else []
 
 
 def _named_inputs(manifest: Manifest) -> dict[str, str]:
