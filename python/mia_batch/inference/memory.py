@@ -148,10 +148,10 @@ def verbatim_findings(
 ) -> pl.DataFrame:
     """Rows of check ``verbatim``: what came out word for word, of targets and of non-members.
 
-    ``runs`` are those of `verbatim_runs`; ``passages`` those of targets, of which ``controls`` mark
-    common ones. Units are groups, else documents. The p-value is Fisher's exact one, of one side,
-    about units with a passage. The longest passage is a row of its own, as are the first hundred
-    documents.
+    ``runs`` are those of `verbatim_runs`; ``passages`` those of targets with ``n_words``, of which
+    ``controls`` mark common ones. Units are groups, else documents. The p-value is Fisher's exact
+    one, of one side, about units with a passage. The longest passage is a row of its own, as are
+    the first hundred documents.
     """
     from scipy.stats import fisher_exact
 
@@ -195,9 +195,8 @@ def verbatim_findings(
         {"subject": name, "statistic": "document", "verdict": "comes_out"}
         for name in named.head(_MOST_NAMED)
     ]
-    words = own["passage"].str.count_matches(r"\S+")
     if own.height:
-        longest = own.row(int(words.arg_max() or 0), named=True)
+        longest = own.row(int(own["n_words"].arg_max() or 0), named=True)
         of = {"subject": longest["name"], "reason": longest["passage"]}
-        rows += number_rows({"longest": words.max()}, **of)
+        rows += number_rows({"longest": longest["n_words"]}, **of)
     return finding_rows("verbatim", rows)

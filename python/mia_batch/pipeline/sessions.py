@@ -161,11 +161,8 @@ def open_session(
 
 def sample_task(audit: Audit, session: Session, view: View) -> SampleTask:
     budget = audit.budget(view, session.max_model_len, session.max_attempts)
-    measure, words, seed = (
-        _measure(session.tokenizer),
-        audit.settings.word_rule,
-        audit.settings.seed,
-    )
+    measure, settings = _measure(session.tokenizer), audit.settings
+    words, seed = settings.word_rule, settings.seed
     return SampleTask(view=view, measure=measure, budget=budget, words=words, run_seed=seed)
 
 
@@ -365,8 +362,8 @@ def _priced(settings: Settings, tokens: Tokens) -> str:
 
 def amount(settings: Settings, cost: float) -> str:
     """Write an amount of money; a small one with two digits that are not 0."""
-    digits = ",.2f" if cost >= 1 or not cost else ".2g"
-    return f"{settings.currency} {cost:{digits}}"
+    number = f"{cost:,.2f}" if cost >= 0.1 or not cost else f"{cost:.2g}"
+    return f"{settings.currency} {number}"
 
 
 def spent_sentence(audit: Audit) -> str | None:

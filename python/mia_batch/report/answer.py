@@ -88,6 +88,9 @@ def _labelled(known: Known) -> str:
             f"it with classifiers that never see the model ({reason})."
         )
     than = "the best classifier that never sees the model"
+    if lead["value"] < 0:
+        turned = {"value": -lead["value"], "low": -lead["high"], "high": -lead["low"]}
+        return f"No sign of memory: {reached}, {_interval(turned)} less than {than}."
     more = f"{_interval(lead)} more than {than}"
     if lead["low"] > 0:
         return f"The model remembers members: {reached}, {more}."

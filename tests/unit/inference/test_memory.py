@@ -28,7 +28,8 @@ def found(own, others=(), *, controls=None, walked=0, **columns):
         },
         schema=dict.fromkeys(("target_id", "name", "passage", "view"), pl.String),
     )
-    return verbatim_findings(runs, sets, passages, controls)
+    n_words = pl.col("passage").str.split(" ").list.len()
+    return verbatim_findings(runs, sets, passages.with_columns(n_words=n_words), controls)
 
 
 def marked(*common):

@@ -121,7 +121,7 @@ def test_where_the_most_likely_words_lead_nowhere_walks_are_drawn(walk_settings)
         again = runs.audit(**settings | {"extract_draws": 3})
         assert len(server.asked) == n_asked  # all of it is in the journal
         still = {"extract_draws": 1, "temperature": 0, "out": f"{more.folder}-3"}
-        with pytest.raises(SettingsError, match="'extract_draws' draws words; at temperature 0"):
+        with pytest.raises(SettingsError, match="extract_draws= draws words; at temperature 0"):
             runs.audit(**settings | still)
         at_once = runs.audit(**settings | {"extract_draws": 3, "out": f"{more.folder}-2"})
     assert all(map(pl.DataFrame.equals, tables(again), tables(at_once)))
@@ -143,7 +143,7 @@ def test_without_walks_scores_are_the_same_and_the_cost_limit_holds_for_them(wal
         assert not without.path("extraction").exists()
         n_asked = len(server.asked)
         prices = {"price_in": 0, "price_out": 1, "max_cost": (6 * n_asked + 50) / 1e6}
-        with pytest.raises(EngineError, match="same command with a higher 'max_cost'"):
+        with pytest.raises(EngineError, match="same command with a higher max_cost="):
             runs.audit(**settings | prices)
         assert len(server.asked) == n_asked
         whole = runs.audit(**settings)
@@ -441,3 +441,20 @@ def test_what_fails_has_its_reason_and_marks_nothing(settings):
         again = rows_of(runs.audit(**given | {"retry_failed": True}))
         row = again["known", "unrelated_prefix"]
         assert (row["n_samples"], row["common"], row["reason"]) == (2, False, None)
+
+
+def test_a_passage_is_the_whole_run_of_words_across_line_breaks(tmp_path):
+    words = [f"word{number}" for number in range(48)]
+    true = "\n".join([" ".join(words[24:34]), " ".join(words[34:])])
+    said = pl.DataFrame({"document_id": ["a"], "candidate": [" ".join(words[24:])]})
+    said.write_parquet(tmp_path / "made.parquet")
+    text = f"{' '.join(words[:24])} {true}"
+    corpus = pl.DataFrame({"document_id": ["a"], "text": [text]})
+    corpus.write_parquet(tmp_path / "corpus.parquet")
+    run = runs.audit(
+        input=str(tmp_path / "corpus.parquet"),
+        samples_from=str(tmp_path / "made.parquet"),
+        out=tmp_path / "run",
+    )
+    (longest,) = run["findings"].filter(check="verbatim", statistic="longest").to_dicts()
+    assert (longest["value"], longest["reason"]) == (24, true)

@@ -82,13 +82,13 @@ def test_times_are_kept_while_nothing_changes_and_added_up_when_something_does(
     days = iter(f"2026-01-{day:02}" for day in range(1, 32))
     monkeypatch.setattr(times, "_now", lambda: next(days))
     first = audit_books(tmp_path / "run", tmp_path).manifest
-    assert first.times["seconds"]["scores"] == 2.0
+    assert first.times["seconds"]["scores"] == 3.0  # looked ahead, checked and ran
     assert (first.times["begin"], first.times["end"]) == ("2026-01-01", "2026-01-02")
     assert first.requests == {}
-    assert audit_books(tmp_path / "run", tmp_path).manifest == first
+    assert audit_books(tmp_path / "run", tmp_path).manifest.times == first.times
     later = rescore(tmp_path / "run", attacks=["samia_matched_v1"]).manifest.times
-    assert later["seconds"]["scores"] == 4.0
-    assert later["seconds"]["targets"] == 3.0
+    assert later["seconds"]["scores"] == 5.0  # prepared and ran again
+    assert later["seconds"]["targets"] == 4.0
     assert (later["begin"], later["end"]) == ("2026-01-01", "2026-01-03")
     manifest = Run(tmp_path / "run").manifest
     manifest.times = {}  # as of an older version

@@ -286,9 +286,9 @@ def test_an_endpoint_that_honours_names_has_the_tables_of_the_engine_here(ours, 
     )
     assert n_requests == 24
     assert n_in >= sum(len(asked.prompt.encode()) for asked in server.asked) + 24 * 16
-    assert most.endswith(f"cost {n_in / 1000 + n_out / 100:,.2f}")
+    assert most.endswith(f"cost: USD {n_in / 1000 + n_out / 100:,.2f}")
     passes = [each["target probe"] for each in (foreseen, left)]
-    assert passes == ["24 forward passes", "0 forward passes"]
+    assert passes == ["24 forward passes, 1,570 tokens to read", "0 forward passes"]
     assert "target probe, at most" not in left
 
 

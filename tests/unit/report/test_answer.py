@@ -78,6 +78,12 @@ THAN = "more than the best classifier that never sees the model"
             "explains.",
         ),
         (
+            (-0.1, -0.2, 0.05),
+            "not separable",
+            f"No sign of memory: {REACHED}, 0.10 (95 % CI -0.05 to 0.20) less than the best "
+            "classifier that never sees the model.",
+        ),
+        (
             (0.38, 0.3, 0.45),
             "separable",
             "No answer about memory: a classifier that never sees the model tells members from "

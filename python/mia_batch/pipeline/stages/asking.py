@@ -406,7 +406,8 @@ class SamplesStage(EvidenceStage):
     def _sample(self, missing: dict[View, Missing]) -> None:
         audit = self.audit
         for name, text in self._forecast(missing):
-            audit.observer.stage(f"{name}: {text}")
+            named = "samples to draw" if name == "samples" else name  # "samples:" names a setting
+            audit.observer.stage(f"{named}: {text}")
         decoded = n_texts = 0
         tally = _Tally(f"the {self.model} model", max(_MOST_USELESS, audit.settings.max_failed))
         for view in missing:

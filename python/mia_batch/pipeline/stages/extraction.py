@@ -298,9 +298,12 @@ def _continued(audit: Audit) -> pl.DataFrame:
         .join(best.lazy(), on="row", maintain_order="left")
     )
     key = ["target_id", "sample_index"]
-    start, length = "longest_block_chars_start", "longest_block_chars"
-    places = features.filter(among([CONTINUATION])).select(*key, start, length)
-    passage = pl.col("reference").str.slice(pl.col(start), pl.col(length))
+    first, n_words = pl.col("longest_block_start"), pl.col("longest_block_words")
+    places = features.filter(among([CONTINUATION])).select(*key, first, n_words)
+    spans = word_spans("reference", words=audit.settings.word_rule).struct
+    start = spans.field("starts").list.get(first)
+    end = spans.field("ends").list.get(first + n_words - 1)
+    passage = pl.col("reference").str.slice(start, end - start)
     runs = named.join(places, on=key).select(
         "target_id", passage=passage, text=pl.lit(None, pl.String), view=pl.lit("control")
     )

@@ -666,7 +666,7 @@ class SummaryStage(Stage):
             run.scan("targets").select("target_id", name=name),
             on="target_id",
             maintain_order="left",
-        )
+        ).with_columns(n_words=count_words("passage", words=audit.settings.word_rule))
         runs = verbatim_runs(targets, run.scan("features"), audit.settings.continuations)
         verbatim = verbatim_findings(
             runs,

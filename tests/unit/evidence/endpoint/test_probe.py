@@ -151,7 +151,7 @@ def test_a_chat_endpoint_is_probed_by_chat(tmp_path):
         (
             failure(403, "not you"),
             SettingsError,
-            r"status 403: not you\); OPENAI_API_KEY is not set",
+            r"status 403: not you\); check the API key",
         ),
         (failure(404, "no such model"), SettingsError, r"404: no such model\); check model="),
         (failure(400, "max_tokens is old"), SettingsError, "400: max_tokens is old.*change what"),
