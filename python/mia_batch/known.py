@@ -77,8 +77,10 @@ class NamedSet:
         try:
             from huggingface_hub import errors, snapshot_download
         except ImportError:
-            hub = "huggingface_hub, which is not installed: pip install huggingface_hub"
-            raise SettingsError(f"{own} is fetched by {hub}, {local}") from None
+            raise SettingsError(
+                f"{own} is fetched by huggingface_hub, which is not installed: "
+                f"pip install huggingface_hub, {local}"
+            ) from None
         fetch = partial(snapshot_download, self.hub, repo_type="dataset", revision=self.revision)
         patterns, folder = self.files and [self.files], None
         try:
@@ -94,8 +96,9 @@ class NamedSet:
             ) from None
         except Exception as error:  # the network may throw anything
             cause = " ".join(str(error).split(". ")[0].split()) or type(error).__name__
-            fault = f"could not be fetched from {self.hub} ({cause}); check the network"
-            raise SettingsError(f"{own} {fault}, {local}") from None
+            raise SettingsError(
+                f"{own} could not be fetched from {self.hub} ({cause}); check the network, {local}"
+            ) from None
         if not glob.glob(self._below(folder)):  # noqa: PTH207 - Path.glob takes no absolute pattern
             fault = f"{folder} has no {self.files}; connect to the network to fetch it"
             raise SettingsError(f"{own}: {fault}, {local}")

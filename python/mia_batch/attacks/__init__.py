@@ -134,8 +134,9 @@ def load_file(path: str) -> tuple[str, ...]:
         ) from error
     found = [value for value in bound.values() if isinstance(value, Attack)]
     if not found:
-        what = "binds no Attack to a name; define one at its top level"
-        raise SettingsError(f"attacks_from: {path} {what}")
+        raise SettingsError(
+            f"attacks_from: {path} binds no Attack to a name; define one at its top level"
+        )
     written = Path(path).read_text("utf-8").splitlines()
     for attack in found:
         at = next((n for n, text in enumerate(written, 1) if attack.name in text), None)

@@ -341,12 +341,9 @@ def find_unscored(
     key = ["target_id", "reads"]
     for further in (why, shares):
         missing = missing.join(further, on=key, how="left", maintain_order="left")
-    undefined, least = (
-        pl.col("attack").replace_strict(
-            {attack.name: getattr(attack, name) for attack in attacks}, return_dtype=dtype
-        )
-        for name, dtype in (("undefined", pl.String), ("least", pl.Float64))
-    )
+    of = pl.col("attack").replace_strict
+    undefined = of({attack.name: attack.undefined for attack in attacks}, return_dtype=pl.String)
+    least = of({attack.name: attack.least for attack in attacks}, return_dtype=pl.Float64)
     is_sampled = pl.col("reads").is_in(sampled_sets)
     continued = [number for number in sampled_sets if sets[number][0] == _CONTINUATIONS]
     none = pl.when(pl.col("reads").is_in(continued)).then(pl.lit("no continuation was sampled"))
@@ -365,11 +362,9 @@ def _rows_read(
     rows: pl.LazyFrame, sets: Sequence[frozenset[tuple[str, str]]], *number: str
 ) -> pl.LazyFrame:
     """Rows of evidence with the number ``reads`` of each set of pairs that has them."""
-    reads = pl.LazyFrame(
-        [(which, *pair) for which, pairs in enumerate(sets) for pair in pairs],
-        schema={"reads": pl.UInt32, "model": pl.String, "view": pl.String},
-        orient="row",
-    )
+    pairs = [(which, *pair) for which, own in enumerate(sets) for pair in own]
+    schema = {"reads": pl.UInt32, "model": pl.String, "view": pl.String}
+    reads = pl.LazyFrame(pairs, schema=schema, orient="row")
     keys = rows.select("target_id", "model", "view", "view_index", *number, "reason")
     return keys.join(reads, on=["model", "view"])
 

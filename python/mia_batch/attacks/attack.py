@@ -118,8 +118,10 @@ class Attack:
         try:
             is_scalar = self.expr.meta.is_scalar()
         except pl.exceptions.PolarsError as error:
-            what = "calls a Python function; write it with Polars' own expressions only"
-            raise SettingsError(f"attack {self.name!r} {what}") from error
+            raise SettingsError(
+                f"attack {self.name!r} calls a Python function; write it with Polars' own "
+                "expressions only"
+            ) from error
         if not is_scalar:
             raise SettingsError(
                 f"attack {self.name!r} must aggregate to one value per target; "

@@ -190,9 +190,6 @@ def _stored(path: Path) -> object:
         return None
 
 
-# An audit: the list of its stages, which running, a dry run and scoring anew walk.
-
-
 def stages_of(audit: Audit) -> list[Stage]:
     models = models_of(audit)
     made = [model for model in models if RunModel.of(model).is_made]

@@ -40,7 +40,6 @@ _PRIMARY_OF_TUNED = ("wbc_v1", "self_prompt_difference_v1")
 _LABELLED_FALSE = "texts of the input that are labelled member = false, where there are any"
 _COMPUTED = {"vocabulary_mean", "vocabulary_variance", "rank", "support_mass"}
 """Columns of the logprobs table that not every engine can compute."""
-_FEWEST_COMBINED = 2
 
 
 def chosen_attacks(settings: Settings) -> list[Attack]:
@@ -55,7 +54,7 @@ def chosen_attacks(settings: Settings) -> list[Attack]:
             if (obstacle := next(_obstacles(attack, settings), None)) is not None:
                 raise SettingsError(f"attacks: {attack.name} {obstacle}")
     learned = [attack for attack in chosen if attack.evidence == "scores"]
-    if learned and len(chosen) - len(learned) < _FEWEST_COMBINED:
+    if learned and len(chosen) - len(learned) < 2:
         raise SettingsError(
             f"attacks: {learned[0].name} is learned from the scores of others, and needs two at "
             "least; name more, or leave attacks= out"
@@ -169,8 +168,9 @@ def verdict_plan(settings: Settings, attacks: Sequence[str]) -> VerdictPlan:
     likely = _PRIMARY_OF_TUNED + _PRIMARY if settings.preset == "spv" else _PRIMARY
     primary = settings.primary or next((name for name in likely if name in attacks), attacks[0])
     if primary not in attacks:
-        what = "which is not computed; name it in attacks= too"
-        raise SettingsError(f"primary= is {primary!r}, {what}")
+        raise SettingsError(
+            f"primary= is {primary!r}, which is not computed; name it in attacks= too"
+        )
     same = settings.model_dump(include={field.name for field in fields(VerdictPlan)} - {"primary"})
     same |= {"adjustment": "e-bh"} if settings.stop_when_decided else {}
     null_set = settings.non_members_known or _LABELLED_FALSE

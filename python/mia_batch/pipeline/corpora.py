@@ -146,8 +146,9 @@ def with_files(settings: Mapping[str, Any]) -> dict[str, Any]:
         model = Path(str(given.get("model") or "recorded")).name
         given["out"] = given.get("out") or Path("runs", f"table-{sha[:8]}-{model}")
         if is_url(given["out"]):
-            why = "is no file, and a run in an object store needs one; write it"
-            raise SettingsError(f"{name}= {why}")
+            raise SettingsError(
+                f"{name}= is no file, and a run in an object store needs one; write it"
+            )
         Path(given["out"]).mkdir(parents=True, exist_ok=True)
         path = Path(given["out"], f"{name}.parquet")
         if path.exists() and stored_digest(path) != sha:  # a run rests on what is there

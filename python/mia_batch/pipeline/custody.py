@@ -7,6 +7,7 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -172,11 +173,9 @@ def seal(audit: Audit) -> None:
     }
     audit.observer.stage(f"hashing {len(regular):,} files")
     digests = dict(zip(regular, side_by_side(digest, regular.values()), strict=True))
-    tables = {
-        name: found
-        for name, found in digests.items()
-        if name.endswith(".parquet") and name.rpartition("/")[0] in {"", *PARTS}
-    }
+    folders = {".", *PARTS}
+    names = [name for name in digests if str(Path(name).parent) in folders]
+    tables = {name: digests[name] for name in names if name.endswith(".parquet")}
     manifest.custody = {
         "root": root_of(tables | _named_inputs(manifest)),
         "tables": tables,
@@ -322,10 +321,8 @@ def _named_inputs(manifest: Manifest) -> dict[str, str]:
 def _find(places: Sequence[Path | str], name: str) -> Path | None:
     """Find a file by the name that it has behind a path; what may not be looked at is not there."""
     for given in places:
-        try:
+        with suppress(OSError, RuntimeError):  # the latter where "~name" is nobody's home
             path = base_of(str(given)) / name
             if path.is_file():
                 return path.resolve()
-        except (OSError, RuntimeError):  # the latter where "~name" is nobody's home
-            continue
     return None

@@ -118,7 +118,6 @@ def _left(audit: Audit, stages: Sequence[Stage], notes: _Notes) -> Iterator[tupl
 
 
 def _check_folder(audit: Audit) -> None:
-    """Refuse a folder that a run could not use."""
     folder = audit.run.folder
     there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):

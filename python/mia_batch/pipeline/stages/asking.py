@@ -112,10 +112,10 @@ class FillsStage(Stage):
         if not work:
             return
         with sessions.open_session(audit, "masked", "fills") as session:
-            tasks = {view: FillTask(view=view, run_seed=audit.settings.seed) for view in work}
+            task = partial(FillTask, run_seed=audit.settings.seed)
             wanted = (
-                (task, missing[view].blocks(), prompt_parts(audit, view).store)
-                for view, task in tasks.items()
+                (task(view=view), missing[view].blocks(), prompt_parts(audit, view).store)
+                for view in work
             )
             sessions.ask(audit, session, "filling", reduce(add, work.values()), wanted)
 
@@ -358,8 +358,8 @@ class SamplesStage(EvidenceStage):
 
     def run(self) -> None:
         missing = {view: self.missing(view) for view in self.views}
-        if self.audit.recording is not None:
-            self._replay(missing)
+        if (recording := self.audit.recording) is not None:
+            self._replay(recording, missing)
         elif any(each.count().left for each in missing.values()):
             self._sample(missing)
 
@@ -438,10 +438,8 @@ class SamplesStage(EvidenceStage):
         writer = FeatureWriter.of(audit, view) if at_once else None
         return partial(_stored, self.parts(view), writer)  # other machines are sent it
 
-    def _replay(self, missing: dict[View, Missing]) -> None:
-        audit, recording = self.audit, self.audit.recording
-        if recording is None:
-            return
+    def _replay(self, recording: Recording, missing: dict[View, Missing]) -> None:
+        audit = self.audit
         audit.digest_input("samples_from", recording.source.files, "recording")
         for view, each in missing.items():
             work = each.count()
@@ -477,10 +475,8 @@ def ask_samples(
         return
     stores = store or (lambda view: sample_parts(audit, view).store)
     with sessions.open_session(audit, model, "samples") as session:
-        wanted = (
-            (sessions.sample_task(audit, session, view), each.blocks(), stores(view))
-            for view, each in missing.items()
-        )
+        task = partial(sessions.sample_task, audit, session)
+        wanted = ((task(view), each.blocks(), stores(view)) for view, each in missing.items())
         sessions.ask(audit, session, doing, work, wanted, **listening)
 
 
