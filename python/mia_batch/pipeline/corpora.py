@@ -164,17 +164,17 @@ def _as_table(name: str, value: Any) -> pl.DataFrame:  # noqa: ANN401 - whatever
         if value and all(len(each) < _LONGEST_PATH and Path(each).is_file() for each in value):
             raise SettingsError(f"{name}= is a list of files; give their folder, or a glob")
         value = {"text": list(value)}
-    what = f"{name}= is a {type(value).__name__}, which"
+    given = f"{name}= is a {type(value).__name__}"
     try:
         table = value.collect() if isinstance(value, pl.LazyFrame) else pl.DataFrame(value)
     except ImportError as error:
         raise SettingsError(
-            f"{what} this Python cannot read ({error}); run `pip install pyarrow`, or write the "
-            "table to a file and give its path"
+            f"{given}, which this Python cannot read ({error}); run `pip install pyarrow`, or "
+            "write the table to a file and give its path"
         ) from error
     except (TypeError, ValueError, pl.exceptions.PolarsError) as error:
         how = "give a path, a list of texts, or a table with a column of texts"
-        raise SettingsError(f"{what} is no table of texts; {how}") from error
+        raise SettingsError(f"{given}, which is no table of texts; {how}") from error
     if table.is_empty():
         raise CorpusError(f"{name}= has no rows; give at least one text")
     return table
