@@ -28,6 +28,11 @@ from mia_batch.errors import CorpusError, SettingsError
 from mia_batch.schemas import Documents
 
 _RECORDS = Path(__file__).parent / "records"
+_BLIND = (
+    "members and non-members of {name} differ: a classifier that never sees the model tells them "
+    "apart with AUC {auc:.3f} (95 % CI {low:.3f} to {high:.3f}, {classifier}, measured with this "
+    "package)"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,17 +68,17 @@ class NamedSet:
 
     def locate(self) -> str:
         """Find its files at the hub, or in the hub's cache; what is there is fetched, never run."""
-        local = "or give a local copy with --input PATH"
+        own, local = f"--dataset {self.name}", "or give a local copy with --input PATH"
         if self.hub is None:
             raise SettingsError(
-                f"--dataset {self.name} cannot be fetched ({self.unknown['hub']}): download "
-                f"{self.address} and give its files with --input PATH"
+                f"{own} cannot be fetched ({self.unknown['hub']}): download {self.address} and "
+                "give its files with --input PATH"
             )
         try:
             from huggingface_hub import errors, snapshot_download
         except ImportError:
             raise SettingsError(
-                f"--dataset {self.name} is fetched by huggingface_hub, which is not installed: "
+                f"{own} is fetched by huggingface_hub, which is not installed: "
                 f"pip install huggingface_hub, {local}"
             ) from None
         fetch = partial(snapshot_download, self.hub, repo_type="dataset", revision=self.revision)
@@ -86,21 +91,17 @@ class NamedSet:
                 folder = fetch(allow_patterns=patterns)
         except errors.GatedRepoError:
             raise SettingsError(
-                f"--dataset {self.name}: accept the conditions at "
-                f"https://huggingface.co/datasets/{self.hub}, then log in with 'hf auth login', "
-                f"{local}"
+                f"{own}: accept the conditions at https://huggingface.co/datasets/{self.hub}, then "
+                f"log in with 'hf auth login', {local}"
             ) from None
         except Exception as error:  # the network may throw anything
             cause = " ".join(str(error).split(". ")[0].split()) or type(error).__name__
             raise SettingsError(
-                f"--dataset {self.name} could not be fetched from {self.hub} ({cause}); check the "
-                f"network, {local}"
+                f"{own} could not be fetched from {self.hub} ({cause}); check the network, {local}"
             ) from None
         if not glob.glob(self._below(folder)):  # noqa: PTH207 - Path.glob takes no absolute pattern
-            raise SettingsError(
-                f"--dataset {self.name}: {folder} has no {self.files}; connect to the network to "
-                f"fetch it, {local}"
-            )
+            fault = f"{folder} has no {self.files}; connect to the network to fetch it"
+            raise SettingsError(f"{own}: {fault}, {local}")
         return self._below(folder)
 
     def _below(self, folder: str) -> str:
@@ -165,16 +166,10 @@ class NamedSet:
         if wanted is None:
             why = self.unknown["sha256"]
             checked = f"its content was not checked ({why}); --dataset-sha256 {found} pins it"
-        return replace(corpus, notes=(*corpus.notes, *self._notes(checked)))
-
-    def _notes(self, checked: str) -> Iterator[str]:
-        yield f"{self.name} is {self.title} ({self.paper}); {checked}"
+        notes = [f"{self.name} is {self.title} ({self.paper}); {checked}"]
         if self.blind:
-            yield (
-                f"members and non-members of {self.name} differ: a classifier that never sees the "
-                "model tells them apart with AUC {auc:.3f} (95 % CI {low:.3f} to {high:.3f}, "
-                "{classifier}, measured with this package)".format(**self.blind)
-            )
+            notes.append(_BLIND.format(name=self.name, **self.blind))
+        return replace(corpus, notes=(*corpus.notes, *notes))
 
 
 @cache

@@ -100,7 +100,6 @@ class NotebookObserver(Observer):
 def usual_observer() -> Observer:
     """Return who listens where the caller names nobody: in a notebook one line, else silence."""
     ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython else None
-    if ipython is None or not hasattr(shell, "kernel"):
+    if ipython is None or not hasattr(ipython.get_ipython(), "kernel"):
         return Observer()
     return NotebookObserver(ipython.display.display)

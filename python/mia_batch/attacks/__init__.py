@@ -51,11 +51,8 @@ _LEARNED = Attack(
         "of each class to learn from"
     ),
 )
-_FAMILIES = {
-    **from_samples.FAMILIES,
-    **from_logprobs.FAMILIES,
-    "Learned from all scores": (_LEARNED,),
-}
+_LEARNERS = {"Learned from all scores": (_LEARNED,)}
+_FAMILIES = {**from_samples.FAMILIES, **from_logprobs.FAMILIES, **_LEARNERS}
 _SAMPLING = {
     "default": ("Probes", "Probes of two models", "DE-COP"),
     "matched": ("SaMIA, length-matched",),
@@ -190,11 +187,8 @@ def resolve(name: str) -> tuple[str, ...]:
     """
     known = names()
     if not (found := meant(name, known)):
-        near = suggestion(name, known)
-        raise SettingsError(
-            f"there is no attack {name!r}{near and f'; {near}'}"
-            f"{' ' if near else '; '}`mia-batch attacks` lists them"
-        )
+        near = f"; {near} " if (near := suggestion(name, known)) else "; "
+        raise SettingsError(f"there is no attack {name!r}{near}`mia-batch attacks` lists them")
     return found
 
 
@@ -202,9 +196,8 @@ def get(name: str) -> Attack:
     """Look one attack up, by any name that `resolve` knows."""
     first, *others = resolve(name)
     if others:
-        raise SettingsError(
-            f"{name!r} stands for several attacks: name one of {first}, {others[0]}, ..."
-        )
+        some = f"{first}, {others[0]}, ..."
+        raise SettingsError(f"{name!r} stands for several attacks: name one of {some}")
     return _known()[first]
 
 
@@ -216,14 +209,10 @@ def defaults(preset: Preset, evidence: Collection[str] = ("samples",)) -> tuple[
     later ones on tuned models. ``evidence`` says which kinds there will be; ``probe-logprobs`` are
     those at points alone, whatever the preset.
     """
+    on_texts = [name for name, attack in _BUILT_IN.items() if attack.evidence == "logprobs"]
+    from_tokens = [name for name in on_texts if name not in _BY_NAME]
     if preset in _PAPERS:
         from_tokens = [*_of("Log-probabilities at points"), *_PAPERS[preset]]
-    else:
-        from_tokens = [
-            name
-            for name, attack in _BUILT_IN.items()
-            if attack.evidence == "logprobs" and name not in _BY_NAME
-        ]
     both = _of("Probes and loss") if preset == "default" and len(evidence) > 1 else ()
     wanted = (*_of(*_SAMPLING.get(preset, ())), *from_tokens, *both)
     return tuple(name for name in wanted if get(name).kind in evidence)

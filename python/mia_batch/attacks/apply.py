@@ -94,10 +94,8 @@ def _kinds(
 ) -> Iterator[_Evidence]:
     """Yield what attacks on samples read, then on log-probabilities, then on both tables."""
     both = [each for each in attacks if each.logprobs]
-    samples, texts = (
-        [each for each in attacks if each.evidence == kind and not each.logprobs]
-        for kind in ("samples", "logprobs")
-    )
+    alone = [each for each in attacks if not each.logprobs]
+    samples, texts = ([a for a in alone if a.evidence == each] for each in ("samples", "logprobs"))
     answers = features.with_columns(there=_IS_ANSWER)
     rows, own = answers, pl.col("model") == "target"
     number: tuple[str, ...] = ("model", "view", "view_index", "sample_index")
@@ -122,13 +120,8 @@ def _kinds(
         yield _Evidence(attacks=texts, tables=(read,), number=number)
     if both:
         types = read.collect_schema() | answers.collect_schema()
-        tables = tuple(  # each with the columns of both
-            table.with_columns(
-                pl.lit(None, types[name]).alias(name)
-                for name in types.keys() - table.collect_schema()
-            ).select(*types)
-            for table in (read, answers)
-        )
+        none = pl.LazyFrame(schema=types)  # each table gets the columns of both
+        tables = tuple(pl.concat([none, each], how="diagonal") for each in (read, answers))
         seen = pl.col("there") | pl.col("sample_index").is_null()
         yield _Evidence(attacks=both, tables=tables, number=(*number, "sample_index"), seen=seen)
 
@@ -186,14 +179,13 @@ def score(
     columns = (*Scores.column_names(), *names, *passing)
     keys = targets.select(name for name in columns if name in types)
     index = RowIndex(keys.select("target_id"))
+    none = [pl.lit(None, pl.Float64).alias(name) for name in learned]
     starts = range(0, max(index.height, 1), _TARGETS_AT_ONCE)
     numbers = [_numbers(evidence, keys, index, starts) for evidence in kinds]
     for start, *chunks in zip(starts, *numbers, strict=True):
         chunk = keys.slice(start, _TARGETS_AT_ONCE).collect()
         made = pl.concat([chunk, *chunks], how="horizontal")
-        yield made.with_columns(pl.lit(None, pl.Float64).alias(name) for name in learned).select(
-            columns
-        )
+        yield made.with_columns(none).select(columns)
 
 
 def check_alone(attack: Attack) -> None:
@@ -219,7 +211,6 @@ def check_alone(attack: Attack) -> None:
 def _numbers(
     evidence: _Evidence, keys: pl.LazyFrame, index: RowIndex, starts: range
 ) -> Iterator[pl.DataFrame]:
-    """Yield the counts and scores of all targets, so many at a time."""
     attacks = evidence.attacks
     types: dict[str, type[pl.DataType]] = dict.fromkeys(evidence.counts, pl.UInt32)
     types |= dict.fromkeys((attack.name for attack in attacks), pl.Float64)
@@ -245,7 +236,6 @@ def _numbers(
 
 
 def _blame(batch: pl.DataFrame, evidence: _Evidence) -> None:
-    """Raise for the attack whose expression Polars cannot compute of these rows."""
     for attack in evidence.attacks:
         try:
             _aggregate(batch, replace(evidence, attacks=[attack]))
@@ -269,16 +259,10 @@ def _aggregate(rows: pl.DataFrame, evidence: _Evidence) -> pl.DataFrame:
         own = rows.lazy()
         if pairs is not None and "model" in evidence.number:
             own = own.filter(among(pairs))
-        counts = evidence.counts if pairs == counted else {}
-        made = (
-            own.filter(evidence.seen)
-            .set_sorted("row")
-            .group_by("row")
-            .agg(
-                **{name: count.cast(pl.UInt32) for name, count in counts.items()},
-                **{attack.name: attack.expr for attack in attacks},
-            )
-        )
+        wanted = {attack.name: attack.expr for attack in attacks}
+        if pairs == counted:
+            wanted |= {name: count.cast(pl.UInt32) for name, count in evidence.counts.items()}
+        made = own.filter(evidence.seen).set_sorted("row").group_by("row").agg(**wanted)
         if not complete:  # an attack needs its share of what it reads
             reads = {a.name: among(a.reads + a.logprobs) for a in attacks if "model" in rows}
             shares = own.group_by("row").agg(
@@ -298,7 +282,6 @@ def _aggregate(rows: pl.DataFrame, evidence: _Evidence) -> pl.DataFrame:
 
 
 def _refuse_duplicates(rows: pl.DataFrame, number: tuple[str, ...], keys: pl.LazyFrame) -> None:
-    """Raise if the sorted rows hold one twice: it would count twice."""
     key = pl.col("row", *number)
     twice = rows.filter(pl.all_horizontal(key == key.shift())).head(1)
     if twice.height:
@@ -355,16 +338,12 @@ def find_unscored(
         .group_by("target_id", "reads")
         .agg(there=pl.col("reason").is_null().mean())
     )
+    key = ["target_id", "reads"]
     for further in (why, shares):
-        missing = missing.join(
-            further, on=["target_id", "reads"], how="left", maintain_order="left"
-        )
-    undefined, least = (
-        pl.col("attack").replace_strict(
-            {attack.name: getattr(attack, name) for attack in attacks}, return_dtype=dtype
-        )
-        for name, dtype in (("undefined", pl.String), ("least", pl.Float64))
-    )
+        missing = missing.join(further, on=key, how="left", maintain_order="left")
+    of = pl.col("attack").replace_strict
+    undefined = of({attack.name: attack.undefined for attack in attacks}, return_dtype=pl.String)
+    least = of({attack.name: attack.least for attack in attacks}, return_dtype=pl.Float64)
     is_sampled = pl.col("reads").is_in(sampled_sets)
     continued = [number for number in sampled_sets if sets[number][0] == _CONTINUATIONS]
     none = pl.when(pl.col("reads").is_in(continued)).then(pl.lit("no continuation was sampled"))
@@ -383,11 +362,9 @@ def _rows_read(
     rows: pl.LazyFrame, sets: Sequence[frozenset[tuple[str, str]]], *number: str
 ) -> pl.LazyFrame:
     """Rows of evidence with the number ``reads`` of each set of pairs that has them."""
-    reads = pl.LazyFrame(
-        [(which, *pair) for which, pairs in enumerate(sets) for pair in pairs],
-        schema={"reads": pl.UInt32, "model": pl.String, "view": pl.String},
-        orient="row",
-    )
+    pairs = [(which, *pair) for which, own in enumerate(sets) for pair in own]
+    schema = {"reads": pl.UInt32, "model": pl.String, "view": pl.String}
+    reads = pl.LazyFrame(pairs, schema=schema, orient="row")
     keys = rows.select("target_id", "model", "view", "view_index", *number, "reason")
     return keys.join(reads, on=["model", "view"])
 

@@ -22,6 +22,8 @@ LOWERCASE = ("target", "lowercase")
 REFERENCE_TEXT = ("reference", "text")
 CHOICE = ("target", "choice")
 """Questions which of four passages is verbatim, and the labels that can be answered."""
+PLAIN = (TEXT, LOWERCASE, PROBE)
+"""Views that any model can be asked for without more."""
 NEXT_TOKEN = (PROBE, CHOICE)
 """Of which log-probabilities of the next token suffice."""
 CODEC = "codec_v1"
@@ -174,10 +176,10 @@ class Attack:
                 near = get_close_matches(column, present, n=1)
                 hint = f"did you mean {near[0]!r}? " if near else ""
                 views = ", ".join(sorted({view for _, view in self.reads + self.logprobs}))
-                several = sorted(name for name in present if not name.endswith("_matched"))
+                known = ", ".join(sorted(name for name in present if not name.endswith("_matched")))
                 raise SchemaMismatchError(
                     f"{self} reads the column {column!r}, which rows of the view {views} do not "
-                    f"have; {hint}They have {', '.join(several)}"
+                    f"have; {hint}They have {known}"
                 )
         try:
             one = pl.LazyFrame(schema=present).group_by(pl.lit(1)).agg(self.expr.alias(self.name))
@@ -185,10 +187,8 @@ class Attack:
         except pl.exceptions.PolarsError as error:
             raise self.fault(error) from error
         if not (made.is_numeric() or made == pl.Boolean):
-            raise SchemaMismatchError(
-                f"{self} makes values of type {made}, not numbers; "
-                "end its expression with cast(pl.Float64)"
-            )
+            how = "end its expression with cast(pl.Float64)"
+            raise SchemaMismatchError(f"{self} makes values of type {made}, not numbers; {how}")
 
     def fault(self, error: pl.exceptions.PolarsError) -> SchemaMismatchError:
         """Say what Polars said of the expression, and where it is written."""
@@ -196,7 +196,6 @@ class Attack:
         return SchemaMismatchError(f"{self} cannot be computed: {said[:_MOST_SAID]}")
 
     def __str__(self) -> str:
-        """Name the attack, and where it is defined."""
         return f"attack {self.name!r}" + (f" ({self.defined})" if self.defined else "")
 
 
@@ -204,13 +203,11 @@ class Attack:
 
 
 def is_of(view: tuple[str, str]) -> pl.Expr:
-    """Whether a row is of this model and view."""
     model, name = view
     return (pl.col("model") == model) & (pl.col("view") == name)
 
 
 def among(pairs: Iterable[tuple[str, str]]) -> pl.Expr:
-    """Whether a row is of one of these models and views."""
     return pl.any_horizontal(is_of(pair) for pair in sorted(pairs))
 
 

@@ -123,9 +123,8 @@ class Request:
 
     def why_no_answers(self, text_ids: list[int]) -> str | None:
         answers = self.text.split()
-        if not self.question or len(text_ids) == len(answers):
-            return None
-        return f"the answers {', '.join(answers)} are not one token each"
+        one_each = not self.question or len(text_ids) == len(answers)
+        return None if one_each else f"the answers {', '.join(answers)} are not one token each"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,7 +243,6 @@ class Budget:
         return room if self.most_new is None else min(room, self.most_new)
 
     def first(self, prompt_tokens: int, reference_tokens: int) -> int:
-        """Tokens to decode at first."""
         room = self.room(prompt_tokens)
         return room if self.scope == "whole" else min(self._usual(reference_tokens), room)
 
@@ -260,9 +258,7 @@ class Budget:
         None where there is no room for more, or no further attempt.
         """
         room = self.room(prompt_tokens)
-        if tried >= room or attempts == self.max_attempts:
-            return None
-        return min(2 * tried, room)
+        return None if tried >= room or attempts == self.max_attempts else min(2 * tried, room)
 
     def most(self, prompt_tokens: int, reference_tokens: int) -> int:
         """Tokens that are decoded if every attempt is too short, all attempts added up."""
@@ -371,16 +367,8 @@ def forecast(
         found.matched_tokens += n * usual.first(prompt, reference)
     if step == 1:
         return found
-    share = seen / len(rows)
-    return Workload(
-        prompts=seen - round(share * found.too_long),
-        samples=samples - round(samples * found.too_long / len(rows)),
-        too_long=round(share * found.too_long),
-        unfit=found.unfit,
-        prompt_bytes=prompt_bytes,
-        read_tokens=round(share * found.read_tokens),
-        matched_tokens=round(share * found.matched_tokens),
-        first_tokens=round(share * found.first_tokens),
-        most_tokens=round(share * found.most_tokens),
-        estimated=True,
-    )
+    scaled = ("too_long", "read_tokens", "matched_tokens", "first_tokens", "most_tokens")
+    sums = {name: round(seen / len(rows) * getattr(found, name)) for name in scaled}
+    sums["prompts"] = seen - sums["too_long"]
+    sums["samples"] = samples - round(samples * found.too_long / len(rows))
+    return Workload(unfit=found.unfit, prompt_bytes=prompt_bytes, estimated=True, **sums)

@@ -26,29 +26,17 @@ from mia_batch.errors import SettingsError
 from mia_batch.evidence.parts import Shard
 from mia_batch.inference.findings import earlier_findings
 from mia_batch.observer import Observer, usual_observer
+from mia_batch.pipeline import custody
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.corpora import target_plan, with_files
-from mia_batch.pipeline.custody import (
-    is_unchanged,
-    made_from,
-    record_inputs,
-    record_unchanged,
-    seal,
-)
 from mia_batch.pipeline.finished import REPORT, has_report, try_report
 from mia_batch.pipeline.run import Manifest, Run, record_requests, run_timed
 from mia_batch.pipeline.sessions import spent_sentence
-from mia_batch.pipeline.stages import Stage, damage_set_aside, repair
+from mia_batch.pipeline.stages import Stage, damage_set_aside, judging, repair
 from mia_batch.pipeline.stages.asking import FillsStage, LogprobsStage, PromptsStage, SamplesStage
 from mia_batch.pipeline.stages.comparing import FeaturesStage, RarityStage
 from mia_batch.pipeline.stages.cutting import TargetsStage
 from mia_batch.pipeline.stages.extraction import ControlsStage, ExtractionStage
-from mia_batch.pipeline.stages.judging import (
-    PreflightStage,
-    ScoresStage,
-    SummaryStage,
-    VerdictsStage,
-)
 from mia_batch.pipeline.stages.questions import models_of
 from mia_batch.pipeline.stages.tuned import GenerationsStage, TuningStage
 from mia_batch.places import is_url, mirrored
@@ -105,12 +93,6 @@ def run_shard(audit: Audit, shard: Shard, stages: Sequence[Stage]) -> None:
 
 _MOST_FOLDERS, _MOST_LETTERS = 5_000, 100
 _LARGEST_FILE = 8 << 20
-_FACTS = {
-    "begin": ("times", "begin"),
-    "plan": ("plan", "sha256"),
-    "primary": ("plan", "primary"),
-    "level": ("plan", "level"),
-}
 
 
 def earlier_runs(audit: Audit, texts: str) -> dict[str, dict[str, Any]]:
@@ -120,7 +102,10 @@ def earlier_runs(audit: Audit, texts: str) -> dict[str, dict[str, Any]]:
         if _of(stored, "made", "targets", "input") == texts:
             attacks = _of(stored, "settings", "attacks")
             found[name] = {
-                **{key: _shown(_of(stored, *keys)) for key, keys in _FACTS.items()},
+                "begin": _shown(_of(stored, "times", "begin")),
+                "plan": _shown(_of(stored, "plan", "sha256")),
+                "primary": _shown(_of(stored, "plan", "primary")),
+                "level": _shown(_of(stored, "plan", "level")),
                 "n_attacks": len(attacks) if isinstance(attacks, list) else None,
                 "finished": bool(_of(stored, "custody", "root")),
             }
@@ -153,15 +138,12 @@ def known_speeds(audit: Audit) -> tuple[dict[str, float], str]:
     With them comes where: this run comes first, then those next to it that had the same engine.
     """
     engine = audit.manifest.evidence["engine"]
-    others = (
-        (name, run) for name, run in neighbours(audit) if _of(run, "evidence", "engine") == engine
-    )
-    for name, stored in chain([(str(audit.run.folder), asdict(audit.manifest))], others):
+    own = (str(audit.run.folder), asdict(audit.manifest))
+    for name, stored in chain([own], neighbours(audit)):
         found = _of(stored, "times", "tokens_per_second")
         speeds = found.items() if isinstance(found, dict) else ()
-        if known := {
-            key: each for key, each in speeds if isinstance(each, float) and 0 < each < inf
-        }:
+        known = {key: n for key, n in speeds if isinstance(n, float) and 0 < n < inf}
+        if known and _of(stored, "evidence", "engine") == engine:
             return known, name
     return {}, ""
 
@@ -208,32 +190,26 @@ def _stored(path: Path) -> object:
         return None
 
 
-# An audit: the list of its stages, which running, a dry run and scoring anew walk.
-
-_SAMPLED = ("target", "reference")
-
-
 def stages_of(audit: Audit) -> list[Stage]:
     models = models_of(audit)
     made = [model for model in models if RunModel.of(model).is_made]
-    given = [model for model in models if not RunModel.of(model).is_made]
     return [
         TargetsStage(audit),
-        PreflightStage(audit),
+        judging.PreflightStage(audit),
         PromptsStage(audit),
         FillsStage(audit),
-        *(SamplesStage(audit, model) for model in _SAMPLED),
-        *(LogprobsStage(audit, model) for model in given),
+        *(SamplesStage(audit, model) for model in ("target", "reference")),
+        *(LogprobsStage(audit, model) for model in models if model not in made),
         GenerationsStage(audit),
         TuningStage(audit, made),
         *(LogprobsStage(audit, model) for model in made),
         RarityStage(audit),
         FeaturesStage(audit),
-        ScoresStage(audit),
-        VerdictsStage(audit),
+        judging.ScoresStage(audit),
+        judging.VerdictsStage(audit),
         ExtractionStage(audit),
         ControlsStage(audit),
-        SummaryStage(audit),
+        judging.SummaryStage(audit),
     ]
 
 
@@ -371,14 +347,18 @@ def audit(
 
 
 def run_audit(settings: Settings, observer: Observer) -> Run:
-    """Run an audit from validated settings; see `audit`."""
     if settings.config is not None:
         observer.stage(f"settings are read from {settings.config}")
     observer.step("looking at the texts and the model")
-    made = made_from(settings)
-    if made is not None and is_unchanged(settings.folder, made):
+    if (made := custody.made_from(settings)) is not None and custody.is_unchanged(
+        settings.folder, made
+    ):
         run = Run(settings.folder)
-        observer.stage(_finished_sentence(run))
+        end = datetime.fromisoformat(run.manifest.times["end"])
+        observer.stage(
+            f"{run.folder} was finished on {end:%Y-%m-%d at %H:%M} UTC and nothing has changed "
+            "since; this is its answer"
+        )
         return run
     with mirrored(settings.place):
         audit = Audit.begin(settings, observer)
@@ -397,15 +377,14 @@ def run_audit(settings: Settings, observer: Observer) -> Run:
             record_requests(audit)
             _finish(audit)
             if made is not None and has_report(audit):
-                record_unchanged(audit.run.folder, made)
+                custody.record_unchanged(audit.run.folder, made)
             if (spent := spent_sentence(audit)) is not None:
                 observer.stage(spent)
     return audit.run
 
 
 def _steps(audit: Audit, stages: Sequence[Stage]) -> Iterator[tuple[Stage, Callable[[], None]]]:
-    for stage in stages:
-        yield stage, stage.prepare
+    yield from ((stage, stage.prepare) for stage in stages)
     in_rounds = [stage for stage in stages if stage.part in ("evidence", "scores")]
     for stage in stages:
         if stage.part == "fills":  # the texts are there, and no model was asked
@@ -446,12 +425,12 @@ def _finish(audit: Audit) -> None:
     run, say = audit.run, audit.observer
     if audit.settings.plan_lodged is not None:
         audit.manifest.plan["lodged"] = audit.settings.plan_lodged
-    record_inputs(audit)
+    custody.record_inputs(audit)
     has_walks = audit.settings.extract  # whose tables are made anew each time
     if not audit.manifest.is_as_stored or has_walks or not has_report(audit):
         say.step("hashing what was made")
         remove(run.folder / REPORT)
-        seal(audit)
+        custody.seal(audit)
         say.step("writing the report")
         if audit.settings.report and (fault := try_report(run)) is not None:
             say.stage(fault)
@@ -502,9 +481,8 @@ def rescore(
             for stage in stages:
                 if audit.rounds() is None and (short := stage.unscorable()):
                     raise SettingsError(
-                        f"attacks: {', '.join(short)} cannot be scored from what the run "
-                        "has; give the run's own command with these attacks, which collects the "
-                        "rest"
+                        f"attacks: {', '.join(short)} cannot be scored from what the run has; "
+                        "give the run's own command with these attacks, which collects the rest"
                     )
             again = [stage for stage in stages if stage.part in ("scores", "answers")]
             prepared = [(stage, stage.prepare) for stage in stages]
@@ -531,18 +509,9 @@ def texts_of(audit: Audit) -> str:
     return str(audit.corpora.fingerprint(audit.settings)["input"])
 
 
-def _finished_sentence(run: Run) -> str:
-    end = datetime.fromisoformat(run.manifest.times["end"])
-    return (
-        f"{run.folder} was finished on {end:%Y-%m-%d at %H:%M} UTC and nothing has changed since; "
-        "this is its answer"
-    )
-
-
 def windows_of(settings: Settings) -> str:
     """Say how documents are cut; nothing where they are not."""
-    window = target_plan(settings).window
-    if window is None:
+    if (window := target_plan(settings).window) is None:
         return ""
     unit = "words" if settings.window_characters is None else "characters"
     most = settings.max_windows_per_document

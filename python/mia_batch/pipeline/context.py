@@ -11,15 +11,7 @@ from typing import Any
 import polars as pl
 
 from mia_batch.attacks import Attack, defaults, get
-from mia_batch.attacks.attack import (
-    CHOICE,
-    COMBINATION,
-    CONTINUATION,
-    LOWERCASE,
-    NEXT_TOKEN,
-    PROBE,
-    TEXT,
-)
+from mia_batch.attacks.attack import CHOICE, COMBINATION, CONTINUATION, NEXT_TOKEN, PLAIN
 from mia_batch.corpus import SourceFile, digest_each, digest_of
 from mia_batch.errors import RunFolderError, SettingsError
 from mia_batch.evidence.collect import FREQUENCY, NOISE, QUESTION
@@ -48,7 +40,6 @@ _PRIMARY_OF_TUNED = ("wbc_v1", "self_prompt_difference_v1")
 _LABELLED_FALSE = "texts of the input that are labelled member = false, where there are any"
 _COMPUTED = {"vocabulary_mean", "vocabulary_variance", "rank", "support_mass"}
 """Columns of the logprobs table that not every engine can compute."""
-_FEWEST_COMBINED = 2
 
 
 def chosen_attacks(settings: Settings) -> list[Attack]:
@@ -63,10 +54,10 @@ def chosen_attacks(settings: Settings) -> list[Attack]:
             if (obstacle := next(_obstacles(attack, settings), None)) is not None:
                 raise SettingsError(f"attacks: {attack.name} {obstacle}")
     learned = [attack for attack in chosen if attack.evidence == "scores"]
-    if learned and len(chosen) - len(learned) < _FEWEST_COMBINED:
+    if learned and len(chosen) - len(learned) < 2:
         raise SettingsError(
-            f"attacks: {learned[0].name} is learned from the scores of others, and needs "
-            "two at least; name more, or leave attacks= out"
+            f"attacks: {learned[0].name} is learned from the scores of others, and needs two at "
+            "least; name more, or leave attacks= out"
         )
     return chosen
 
@@ -75,61 +66,49 @@ def _possible(kinds: tuple[str, ...], settings: Settings) -> list[Attack]:
     """Return the preset's attacks on these kinds of evidence, less those that are prevented."""
     attacks = [get(name) for name in defaults(settings.preset, kinds)]
     if not attacks:
-        raise SettingsError(
-            f"evidence: preset {settings.preset!r} has no attack on "
-            f"{' and '.join(kinds)}; leave it out, or name attacks"
-        )
-    obstacles = [next(_obstacles(attack, settings), None) for attack in attacks]
-    pairs = list(zip(attacks, obstacles, strict=True))
+        wanted = f"preset {settings.preset!r} has no attack on {' and '.join(kinds)}"
+        raise SettingsError(f"evidence: {wanted}; leave it out, or name attacks")
+    pairs = [(attack, next(_obstacles(attack, settings), None)) for attack in attacks]
     possible = [attack for attack, obstacle in pairs if obstacle is None]
-    left = {attack.kind for attack in possible}
     for attack, obstacle in pairs:
-        if attack.kind not in left:
+        if attack.kind not in {each.kind for each in possible}:
             raise SettingsError(f"evidence: {attack.name} {obstacle}")
     return possible
 
 
 def check_together(settings: Settings, attacks: Sequence[Attack]) -> None:
-    for refusal in _refusals(settings, attacks):
-        raise SettingsError(refusal)
-
-
-def _refusals(settings: Settings, attacks: Sequence[Attack]) -> Iterator[str]:
-    making = [
-        attack.name
-        for attack in attacks
-        if any(RunModel.of(model).is_made for model, _ in attack.reads)
-    ]
+    reads = {attack.name: {RunModel.of(model) for model, _ in attack.reads} for attack in attacks}
+    making = [name for name, models in reads.items() if any(each.is_made for each in models)]
     learned = [each.name for each in attacks if each.evidence == "scores"]
     engine = settings.engine
     if settings.shard is not None and making:
-        yield (
+        raise SettingsError(
             f"shard= cannot be used with {making[0]}: reference models are made by "
             "one process; run without --shard, with --workers where several engines are to answer"
         )
     continued = any(CONTINUATION in attack.reads_of("samples") for attack in attacks)
     if settings.controls and not (continued or settings.extract):
-        yield (
+        raise SettingsError(
             "controls= is about passages that come out, and these attacks ask for none; "
             "add extract=, or take preset 'matched'"
         )
     executor = settings.executor
     if executor and (engine == "openai" or (engine == "replay" and settings.workers)):
-        yield (
+        raise SettingsError(
             "ray= and workers= are about engines that are started, and engine "
             f"{engine!r} is not started; leave them out"
         )
-    elif executor and (reason := extra("executors", executor).obstacle()) is not None:
-        yield f"ray= and workers= need Ray: {reason}"
+    if executor and (reason := extra("executors", executor).obstacle()) is not None:
+        raise SettingsError(f"ray= and workers= need Ray: {reason}")
     if not settings.stop_when_decided:
         return
     if learning := learned + making:
-        yield (
+        raise SettingsError(
             f"stop_when_decided= cannot be used with {learning[0]}, which learns "
             "from the answers about all texts; leave one of the two out"
         )
     if settings.shard is not None:
-        yield (
+        raise SettingsError(
             "stop_when_decided= cannot be used with shard: what is asked depends on the "
             "answers about all texts; run without --shard"
         )
@@ -140,12 +119,11 @@ def _kinds(evidence: str) -> tuple[str, ...]:
 
 
 def _obstacles(attack: Attack, settings: Settings) -> Iterator[str]:
-    """Say what keeps an attack from being computed under these settings."""
     if settings.evidence is not None and attack.evidence != "scores":
         kinds = _kinds(settings.evidence)
         given = {attack.evidence, attack.kind}.intersection(kinds)
         if not given or (attack.logprobs and "logprobs" not in kinds):
-            needed = attack.kind if not given else "logprobs"
+            needed = "logprobs" if given else attack.kind
             yield f"needs evidence {needed!r}, but evidence= is {settings.evidence!r}"
     for wanted in attack.settings:
         names = wanted.split("|")
@@ -179,8 +157,7 @@ def engine_abilities(attacks: Iterable[Attack]) -> frozenset[str]:
     """Name what an engine must be able to do with log-probabilities: columns, noise, answers."""
     attacks = [*attacks]
     read = {view for attack in attacks for _, view in attack.reads_of("logprobs")}
-    answers = {QUESTION} if CHOICE[1] in read else set()
-    return engine_columns(attacks) | (read & {NOISE}) | answers
+    return engine_columns(attacks) | read & {NOISE} | ({QUESTION} if CHOICE[1] in read else set())
 
 
 def verdict_plan(settings: Settings, attacks: Sequence[str]) -> VerdictPlan:
@@ -218,7 +195,6 @@ def recorded_settings(settings: Settings, recording: Recording) -> Settings:
 # What the stages share.
 
 _REMOTE = ("openai", "replay")
-_PLACEBO_VIEWS = (TEXT, LOWERCASE, PROBE)  # any model can be asked for them without more
 _MODEL_SETTINGS = {
     "target": ("model", "revision"),
     "reference": ("reference_model", "reference_revision"),
@@ -246,18 +222,15 @@ class Audit:
     turn: AbstractContextManager[object] = field(default_factory=nullcontext)
     kept: KeptEngine = field(default_factory=KeptEngine)
     plan: VerdictPlan = field(init=False)
-    _identities: dict[tuple[str, str | None, str], ModelIdentity] = field(
-        init=False, default_factory=dict, repr=False
-    )
+    _identities: dict[Any, ModelIdentity] = field(init=False, default_factory=dict, repr=False)
 
     @classmethod
     def begin(cls, settings: Settings, observer: Observer) -> Audit:
         """Check all that can be checked before a model's libraries are loaded."""
         recording = None
         if settings.samples_from is not None:
-            recording = Recording.open(
-                settings.samples_from, candidate_column=settings.candidate_column
-            )
+            column = settings.candidate_column
+            recording = Recording.open(settings.samples_from, candidate_column=column)
             settings = recorded_settings(settings, recording)
         settings = corpora.with_yardstick(corpora.with_windows(settings))
         audit = cls(settings, observer, chosen_attacks(settings), recording, Run(settings.folder))
@@ -301,8 +274,8 @@ class Audit:
         sets = read_comparison_sets(self.target_table())
         if not (sets.targets.size and sets.nulls.size):
             raise SettingsError(
-                "stop_when_decided= compares groups with others that are known to be "
-                "outside the training data; give non_members="
+                "stop_when_decided= compares groups with others that are known to be outside the "
+                "training data; give non_members="
             )
         return RoundsTest(sets, self.plan)
 
@@ -316,15 +289,13 @@ class Audit:
         if not given or self.recording is not None or self.plan.adjustment == "e-bh":
             return None
         primary = next(attack for attack in self.attacks if attack.name == self.plan.primary)
-        alone = {*primary.reads, *primary.logprobs} <= {*_PLACEBO_VIEWS}
+        alone = {*primary.reads, *primary.logprobs} <= {*PLAIN}
         if not alone or primary.evidence == "scores" or FREQUENCY in primary.columns:
             return None
-        return replace(
-            primary,
-            name=f"placebo_of_{primary.name}",
-            reads=tuple(("reference", view) for _, view in primary.reads),
-            logprobs=tuple(("reference", view) for _, view in primary.logprobs),
-        )
+        reads = tuple(("reference", view) for _, view in primary.reads)
+        logprobs = tuple(("reference", view) for _, view in primary.logprobs)
+        name = f"placebo_of_{primary.name}"
+        return replace(primary, name=name, reads=reads, logprobs=logprobs)
 
     @property
     def asking(self) -> list[Attack]:
@@ -332,7 +303,6 @@ class Audit:
         return [*self.attacks, *filter(None, [self.placebo])]
 
     def reading(self, kind: EvidenceKind) -> list[Attack]:
-        """Return the attacks, the placebo too, that read one kind of evidence."""
         return [attack for attack in self.asking if attack.reads_of(kind)]
 
     @cached_property
@@ -353,9 +323,8 @@ class Audit:
     def refuse_others(self, why: str) -> None:
         """Raise `RunFolderError` if other shards are at work, who read what is to be removed."""
         if self.has_others:
-            raise RunFolderError(
-                f"{why}, while other shards are at work in {self.run.folder}; wait for their end"
-            )
+            where = f"while other shards are at work in {self.run.folder}"
+            raise RunFolderError(f"{why}, {where}; wait for their end")
 
     def save(self) -> None:
         """Store the manifest of a run that is not finished: it has no root."""
@@ -374,9 +343,13 @@ class Audit:
         known = manifest.evidence if model is None else manifest.models.setdefault(model, {})
         agree(known, wanted, self.run.folder, of)
 
-    def digest_input(self, setting: str, files: Iterable[SourceFile]) -> str:
+    def digest_input(self, setting: str, files: Iterable[SourceFile], agreed: str = "") -> str:
+        """Record the files of a setting; with ``agreed`` evidence is made from them under it."""
         self.manifest.inputs[setting] = digest_each(files)
-        return digest_of(self.manifest.inputs[setting])
+        digest = digest_of(self.manifest.inputs[setting])
+        if agreed:
+            self.agree({agreed: digest})
+        return digest
 
     def request(self) -> None:
         """Take in this request, if the run's evidence was made with the same settings."""
@@ -391,7 +364,6 @@ class Audit:
 
     @property
     def _scope(self) -> DecodeScope:
-        """How far candidates must be decoded for the attacks."""
         whole = any(attack.whole_candidates for attack in self.reading("samples"))
         return "whole" if whole else "matched"
 
@@ -436,7 +408,6 @@ class Audit:
     def engine(
         self, kind: EvidenceKind, columns: Iterable[str] = (), model: str = "target"
     ) -> tuple[str, str]:
-        """Choose the engine that answers, and say why."""
         name = self.settings.engine
         if kind == "samples" and model == "target":
             if name in _REMOTE:
@@ -447,27 +418,22 @@ class Audit:
         follows = name == "auto" and model != "target" and own in engine_types()
         if follows and why_not(str(own), kind, frozenset(columns)) is None:
             return str(own), "as the target, so that their answers compare"
-        return choose_engine(
-            "auto" if name in _REMOTE else name,  # an endpoint gives those of its own model only
-            kind,
-            frozenset(columns),
-            model=self._place(model),
-            elsewhere=self.settings.executor is not None,
-        )
+        asked = "auto" if name in _REMOTE else name  # an endpoint gives those of its own model only
+        place, elsewhere = self._place(model), self.settings.executor is not None
+        return choose_engine(asked, kind, frozenset(columns), model=place, elsewhere=elsewhere)
 
     def spec(
         self, model: str, kind: EvidenceKind, columns: frozenset[str] = frozenset()
     ) -> tuple[EngineSpec, str]:
-        """Say what to start for a model, and why with this engine."""
         settings, fills = self.settings, kind == "fills"
-        engine, why = "masked", "it fills gaps"
-        if not fills:
-            engine, why = self.engine(kind, columns, model)
+        masked = ("masked", "it fills gaps")
+        engine, why = masked if fills else self.engine(kind, columns, model)
         arguments = {} if fills else dict(settings.engine_arg)
         if model != "target":
             arguments.pop("max_model_len", None)
             placebo = self.placebo if model == "reference" else None
             columns &= engine_columns(filter(None, [placebo]))
+        drawn = settings.model_dump(include={"temperature", "top_k", "top_p"})
         spec = EngineSpec(
             engine=engine,
             kind=kind,
@@ -475,9 +441,7 @@ class Audit:
             revision=self.manifest.models[model]["source"]["revision"],
             dtype="float32" if fills else settings.dtype,
             tensor_parallel_size=1 if fills else settings.tensor_parallel_size,
-            decoding=Decoding(
-                temperature=settings.temperature, top_k=settings.top_k, top_p=settings.top_p
-            ),
+            decoding=Decoding(**drawn),
             columns=columns,
             logits_bytes=settings.logits_memory << 20,
             engine_args=arguments,

@@ -51,13 +51,9 @@ _ROLES = {
 }
 """Settings that name the reference sets, and the role of their texts."""
 _FAULTS = {
-    "non_member": (pl.col("member"), "texts", "are labelled as members; leave them out"),
-    "yardstick": (pl.col("group").is_null(), "texts", "have no level; give each one"),
-    "calibration": (
-        pl.col("member").is_null(),
-        "texts",
-        "have no membership; label or remove them",
-    ),
+    "non_member": (pl.col("member"), "are labelled as members; leave them out"),
+    "yardstick": (pl.col("group").is_null(), "have no level; give each one"),
+    "calibration": (pl.col("member").is_null(), "have no membership; label or remove them"),
 }
 """What no text of a reference set may have."""
 
@@ -101,9 +97,9 @@ class Corpora:
     def fingerprint(self, settings: Settings) -> dict[str, Any]:
         """SHA-256 of the input and each reference set, names of columns, most windows of a text."""
         digests = {name: digest_of(each) for name, each in self.digests.items()}
-        left_out = self.set_aside.write_json() if self.set_aside.height else None
+        left_out = sha256(self.set_aside.write_json().encode()).hexdigest()
         return {
-            **({"set_aside": sha256(left_out.encode()).hexdigest()} if left_out else {}),
+            **({"set_aside": left_out} if self.set_aside.height else {}),
             "input": digests.pop("input"),
             **({"dataset": settings.dataset} if settings.dataset else {}),
             "columns": settings.columns,
@@ -145,13 +141,10 @@ def with_files(settings: Mapping[str, Any]) -> dict[str, Any]:
         value = given.get(name)
         if value is None or isinstance(value, str | os.PathLike):
             continue
-        table = _as_table(name, value)
-        content = BytesIO()
-        table.write_parquet(content)
+        _as_table(name, value).write_parquet(content := BytesIO())
         sha = sha256(content.getvalue()).hexdigest()
-        digest = sha[:8]
         model = Path(str(given.get("model") or "recorded")).name
-        given["out"] = given.get("out") or Path("runs", f"table-{digest}-{model}")
+        given["out"] = given.get("out") or Path("runs", f"table-{sha[:8]}-{model}")
         if is_url(given["out"]):
             raise SettingsError(
                 f"{name}= is no file, and a run in an object store needs one; write it"
@@ -159,7 +152,7 @@ def with_files(settings: Mapping[str, Any]) -> dict[str, Any]:
         Path(given["out"]).mkdir(parents=True, exist_ok=True)
         path = Path(given["out"], f"{name}.parquet")
         if path.exists() and stored_digest(path) != sha:  # a run rests on what is there
-            path = path.with_stem(f"{name}-{digest}")
+            path = path.with_stem(f"{name}-{sha[:8]}")
         with replacing(path) as new:
             new.write(content.getvalue())
         given[name] = path
@@ -171,18 +164,17 @@ def _as_table(name: str, value: Any) -> pl.DataFrame:  # noqa: ANN401 - whatever
         if value and all(len(each) < _LONGEST_PATH and Path(each).is_file() for each in value):
             raise SettingsError(f"{name}= is a list of files; give their folder, or a glob")
         value = {"text": list(value)}
+    given = f"{name}= is a {type(value).__name__}"
     try:
         table = value.collect() if isinstance(value, pl.LazyFrame) else pl.DataFrame(value)
     except ImportError as error:
         raise SettingsError(
-            f"{name}= is a {type(value).__name__}, which this Python cannot read "
-            f"({error}); run `pip install pyarrow`, or write the table to a file and give its path"
+            f"{given}, which this Python cannot read ({error}); run `pip install pyarrow`, or "
+            "write the table to a file and give its path"
         ) from error
     except (TypeError, ValueError, pl.exceptions.PolarsError) as error:
-        raise SettingsError(
-            f"{name}= is a {type(value).__name__}, which is no table of texts; give a "
-            "path, a list of texts, or a table with a column of texts"
-        ) from error
+        how = "give a path, a list of texts, or a table with a column of texts"
+        raise SettingsError(f"{given}, which is no table of texts; {how}") from error
     if table.is_empty():
         raise CorpusError(f"{name}= has no rows; give at least one text")
     return table
@@ -205,10 +197,10 @@ def with_windows(settings: Settings) -> Settings:
 
 def with_yardstick(settings: Settings) -> Settings:
     """Fill in the yardstick of books, whose answers are not recorded ones."""
-    if settings.yardstick is None and settings.engine != "replay":
-        books = find_files(settings.input).kind == "books"
-        return settings.model_copy(update={"yardstick": CLASSICS if books else NO_YARDSTICK})
-    return settings
+    if settings.yardstick is not None or settings.engine == "replay":
+        return settings
+    books = find_files(settings.input).kind == "books"
+    return settings.model_copy(update={"yardstick": CLASSICS if books else NO_YARDSTICK})
 
 
 def check_paths(settings: Settings) -> None:
@@ -234,9 +226,8 @@ def open_corpora(settings: Settings) -> Corpora:
         if path is None or (role == "yardstick" and not settings.has_yardstick):
             continue
         if role == "canary":
-            documents, files = canary_documents(read_canaries(Path(path))), find_files(path).files
-            n = documents.height
-            sets[role] = Corpus(documents=documents.lazy(), files=files, n_documents=n)
+            rows, files = canary_documents(read_canaries(Path(path))), find_files(path).files
+            sets[role] = Corpus(documents=rows.lazy(), files=files, n_documents=rows.height)
             continue
         if role == "yardstick":
             sets[role] = _open_yardstick(path, columns, how)
@@ -244,11 +235,10 @@ def open_corpora(settings: Settings) -> Corpora:
             unlabelled = replace(columns, member=None, label=None)
             wanted = columns if role == "calibration" else unlabelled
             sets[role] = read_documents(path, wanted, reserved=reserved, **how)
-        no_text = (pl.col("text").is_null(), "rows", "have no text; leave them out")
-        for wrong, rows, what in (no_text, _FAULTS[role]):
-            n = sets[role].documents.select(wrong.sum()).collect(engine="streaming").item()
-            if n:
-                raise CorpusError(f"{setting}: {n:,} {rows} of {path} {what}")
+        no_text = (pl.col("text").is_null(), "have no text; leave them out")
+        for noun, (wrong, what) in (("rows", no_text), ("texts", _FAULTS[role])):
+            if n := sets[role].documents.select(wrong.sum()).collect(engine="streaming").item():
+                raise CorpusError(f"{setting}: {n:,} {noun} of {path} {what}")
     if "yardstick" in sets:
         levels = sets["yardstick"].documents.select(pl.col("group").unique())
         sort_levels(levels.collect(engine="streaming")["group"])
@@ -262,8 +252,7 @@ def open_corpora(settings: Settings) -> Corpora:
         asked = named.check(asked, settings.dataset_sha256)
     said = advice(settings.model, named, has_reference=settings.reference_model is not None)
     asked = replace(asked, notes=(*asked.notes, *said))
-    corpora = Corpora(input=asked, reference_sets=sets)
-    _check_slices(settings.slice_by, corpora)
+    _check_slices(settings.slice_by, corpora := Corpora(input=asked, reference_sets=sets))
     return corpora
 
 
@@ -273,13 +262,12 @@ def _check_slices(columns: tuple[str, ...], corpora: Corpora) -> None:
     schema = asked.collect_schema()
     for column in columns:
         if column not in schema:
-            raise SettingsError(
-                f"slice_by: the input has no column {column!r}, only {', '.join(schema)}"
-            )
+            known = ", ".join(schema)
+            raise SettingsError(f"slice_by: the input has no column {column!r}, only {known}")
         if schema[column].is_nested() or schema[column] == pl.Binary:
             raise SettingsError(
-                f"slice_by: column {column!r} holds {schema[column]}, which makes no "
-                "slices; name a column of strings, numbers, dates or booleans"
+                f"slice_by: column {column!r} holds {schema[column]}, which makes no slices; "
+                "name a column of strings, numbers, dates or booleans"
             )
     if columns:
         labelled = [asked.filter(pl.col("member").is_not_null())]

@@ -7,6 +7,7 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -49,6 +50,10 @@ def described(folder: Path, root: str) -> str:
 
 _SCORED_WITH = {"attacks_from": "", "rarity_from": "rarity.parquet"}
 """Settings that name what scores are made from, and the file in the folder that they name."""
+_NO_ROOT = (
+    "{} has no root: the run was stopped, or was made before runs had one; give the audit's "
+    "command again, which goes on to its end"
+)
 _PROGRAM = {".py", ".so", ".jinja"}  # suffixes of files
 _SECONDS_OF_A_TICK = 2.0
 """A file that changed so lately may change again within one tick of its file system's clock."""
@@ -85,7 +90,7 @@ def is_unchanged(folder: Path, made: str) -> bool:
 
 
 def record_unchanged(folder: Path, made: str) -> None:
-    _rewrite(folder, lambda stored: stored | {"unchanged": _known_by(folder, made)})
+    _rewrite(folder, lambda stored: stored.update(unchanged=_known_by(folder, made)))
 
 
 def _known_by(folder: Path, made: str) -> str:
@@ -109,9 +114,9 @@ def _sources(settings: Settings) -> Iterator[Path]:
             continue
         if name in _SCORED_WITH:
             yield Path(value) / _SCORED_WITH[name]
-            continue
-        found = find_files(value)
-        yield from (*(file.path for file in found.files), *found.ignored)
+        else:
+            found = find_files(value)
+            yield from (*(file.path for file in found.files), *found.ignored)
     for name in Settings.marked(Mark.MODEL):
         if (model := getattr(settings, name)) is not None and Path(model).is_dir():
             for folder in {model, weights_source(model, None)[0]}:
@@ -152,11 +157,9 @@ def record_inputs(audit: Audit) -> None:
         if (given := getattr(settings, setting)) is not None:
             path = Path(given) / name
             manifest.inputs[setting] = {path.name: digest(path)}
-    manifest.inputs = {
-        setting: each
-        for setting, each in manifest.inputs.items()
-        if getattr(settings, setting) not in (None, CLASSICS)  # those come with the package
-    }
+    no_input = (None, CLASSICS)  # those come with the package
+    for setting in [name for name in manifest.inputs if getattr(settings, name) in no_input]:
+        del manifest.inputs[setting]
 
 
 def seal(audit: Audit) -> None:
@@ -170,11 +173,9 @@ def seal(audit: Audit) -> None:
     }
     audit.observer.stage(f"hashing {len(regular):,} files")
     digests = dict(zip(regular, side_by_side(digest, regular.values()), strict=True))
-    tables = {
-        name: found
-        for name, found in digests.items()
-        if name.endswith(".parquet") and name.rpartition("/")[0] in {"", *PARTS}
-    }
+    folders = {".", *PARTS}
+    names = [name for name in digests if str(Path(name).parent) in folders]
+    tables = {name: digests[name] for name in names if name.endswith(".parquet")}
     manifest.custody = {
         "root": root_of(tables | _named_inputs(manifest)),
         "tables": tables,
@@ -188,20 +189,17 @@ def record_file(run: Run, name: str) -> None:
 
     The root stays as it is; a run without root keeps none.
     """
-
-    def recorded(stored: dict[str, Any]) -> dict[str, Any]:
-        stored["custody"]["files"][name] = digest(run.folder / name)
-        return stored
-
-    _rewrite(run.folder, recorded)
+    own = {name: digest(run.folder / name)}
+    _rewrite(run.folder, lambda stored: stored["custody"]["files"].update(own))
 
 
-def _rewrite(folder: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-    """Change ``run.json`` of a finished run; that of another stays."""
+def _rewrite(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change ``run.json`` of a finished run in place; that of another stays."""
     path = folder / "run.json"
     stored = json.loads(path.read_text("utf-8"))
     if stored["custody"]:
-        write_text(path, signed_text(change(stored)))
+        change(stored)
+        write_text(path, signed_text(stored))
 
 
 def verify(place: Path | str, elsewhere: Sequence[Path] = ()) -> Checked:
@@ -216,7 +214,7 @@ def verify(place: Path | str, elsewhere: Sequence[Path] = ()) -> Checked:
             return Checked(root="unknown", n_files=0, faults=[("run.json", fault)])
         manifest = run.manifest
         if not manifest.custody:
-            raise RunFolderError(_no_root(folder))
+            raise RunFolderError(_NO_ROOT.format(folder))
         known = manifest.custody["tables"] | manifest.custody["files"]
         there = {*files_of(run)}
         wanted = known | _named_inputs(manifest)
@@ -229,11 +227,7 @@ def verify(place: Path | str, elsewhere: Sequence[Path] = ()) -> Checked:
         looked_at |= {name: path for name, path in inputs.items() if path is not None}
 
         def compare(name: str) -> str | None:
-            path = looked_at[name]
-            try:
-                return _fault_of(path) or (None if digest(path) == wanted[name] else "changed")
-            except OSError as error:
-                return f"cannot be read: {error.strerror}"
+            return _fault_in(looked_at[name], lambda path: digest(path) == wanted[name])
 
         faults = zip(looked_at, side_by_side(compare, looked_at), strict=True)
         return Checked(
@@ -247,13 +241,6 @@ def verify(place: Path | str, elsewhere: Sequence[Path] = ()) -> Checked:
             ],
             not_found=[name for name, path in inputs.items() if path is None],
         )
-
-
-def _no_root(folder: Path) -> str:
-    return (
-        f"{folder} has no root: the run was stopped, or was made before runs had one; give the "
-        "audit's command again, which goes on to its end"
-    )
 
 
 def _manifest_fault(folder: Path) -> str | None:
@@ -275,7 +262,7 @@ def _manifest_fault(folder: Path) -> str | None:
     if not isinstance(stored, dict):
         return "changed"
     if not stored.keys() & {"custody", "sha256"}:
-        raise RunFolderError(_no_root(folder))
+        raise RunFolderError(_NO_ROOT.format(folder))
     return None if text == signed_text(stored).encode("utf-8", "surrogatepass") else "changed"
 
 
@@ -302,23 +289,25 @@ def files_of(run: Run) -> Iterator[str]:
 
 
 def _fault_of(path: Path) -> str | None:
-    """Say why a path is no file of its own."""
     mode = path.lstat().st_mode
     if stat.S_ISLNK(mode):
         return "a link instead of a file"
     return None if stat.S_ISREG(mode) else "not a regular file"
 
 
+def _fault_in(path: Path, is_good: Callable[[Path], bool], fault: str = "changed") -> str | None:
+    """Say why a path is no file of its own, cannot be read or is not good."""
+    try:
+        return _fault_of(path) or (None if is_good(path) else fault)
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+
+
 def _stamp_faults(folder: Path, root: str) -> Iterator[tuple[str, str]]:
-    for name in STAMPS:
-        if not os.path.lexists(path := folder / name):
-            continue
-        try:
-            fault = _fault_of(path) or (None if holds(path, root) else "a stamp of another root")
-        except OSError as error:
-            fault = f"cannot be read: {error.strerror}"
-        if fault is not None:
-            yield name, fault
+    for path in (folder / name for name in STAMPS):
+        if os.path.lexists(path):
+            fault = _fault_in(path, lambda path: holds(path, root), "a stamp of another root")
+            yield from [(path.name, fault)] if fault is not None else []
 
 
 def _named_inputs(manifest: Manifest) -> dict[str, str]:
@@ -332,10 +321,8 @@ def _named_inputs(manifest: Manifest) -> dict[str, str]:
 def _find(places: Sequence[Path | str], name: str) -> Path | None:
     """Find a file by the name that it has behind a path; what may not be looked at is not there."""
     for given in places:
-        try:
+        with suppress(OSError, RuntimeError):  # the latter where "~name" is nobody's home
             path = base_of(str(given)) / name
             if path.is_file():
                 return path.resolve()
-        except (OSError, RuntimeError):  # the latter where "~name" is nobody's home
-            continue
     return None

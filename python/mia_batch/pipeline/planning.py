@@ -17,14 +17,7 @@ import polars as pl
 from mia_batch.errors import MiaBatchError, RunFolderError, SettingsError
 from mia_batch.inference.findings import earlier_findings
 from mia_batch.observer import Observer
-from mia_batch.pipeline.auditing import (
-    earlier_runs,
-    known_speeds,
-    stages_of,
-    take_up,
-    texts_of,
-    windows_of,
-)
+from mia_batch.pipeline import auditing
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.custody import files_of
 from mia_batch.pipeline.run import HELD, UNWRITABLE, Run, reading
@@ -74,16 +67,15 @@ def plan(
     if audit.shard is not None:
         yield "shard", f"{audit.shard}: what follows of samples and log-probabilities is its share"
     yield "engine", f"{engine} ({audit.manifest.engine_choice})"
-    names = [attack.name for attack in audit.attacks]
-    more = f" and {len(names) - _MOST_NAMED:,} more" if len(names) > _MOST_NAMED else ""
-    yield "attacks", ", ".join(names[:_MOST_NAMED]) + more
+    names, rest = [each.name for each in audit.attacks], len(audit.attacks) - _MOST_NAMED
+    yield "attacks", ", ".join(names[:_MOST_NAMED]) + (f" and {rest:,} more" if rest > 0 else "")
     yield "primary attack", audit.plan.primary
     yield "plan", f"SHA-256 {audit.plan.digest()}"
-    yield "documents", f"{audit.corpora.input.n_documents:,}{windows_of(audit.settings)}"
+    yield "documents", f"{audit.corpora.input.n_documents:,}{auditing.windows_of(audit.settings)}"
     yield from (("note", sentence) for sentence in audit.corpora.notes())
-    earlier = earlier_findings(earlier_runs(audit, texts_of(audit)))
+    earlier = earlier_findings(auditing.earlier_runs(audit, auditing.texts_of(audit)))
     yield from (("earlier runs", sentence) for sentence in earlier_sentences(earlier))
-    speeds, where = known_speeds(audit)
+    speeds, where = auditing.known_speeds(audit)
     with _copied(audit) as stages:
         yield from _left(audit, stages, notes)
     asked = [stage for stage in stages if isinstance(stage, EvidenceStage)]
@@ -95,7 +87,7 @@ def plan(
 def _left(audit: Audit, stages: Sequence[Stage], notes: _Notes) -> Iterator[tuple[str, str]]:
     """Say what each stage has left to do, after all that it would refuse."""
     refusal = None
-    take_up(audit, stages)
+    auditing.take_up(audit, stages)
     for stage in stages:
         stage.prepare()
     yield from (("note", sentence) for sentence in notes.taken())
@@ -126,7 +118,6 @@ def _left(audit: Audit, stages: Sequence[Stage], notes: _Notes) -> Iterator[tupl
 
 
 def _check_folder(audit: Audit) -> None:
-    """Refuse a folder that a run could not use."""
     folder = audit.run.folder
     there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
@@ -148,7 +139,7 @@ def _copied(audit: Audit) -> Iterator[list[Stage]]:
             (audit.run.folder / name).symlink_to((own.folder / name).absolute())
         if (own.folder / "run.json").exists():
             shutil.copy(own.folder / "run.json", audit.run.folder)
-        stages = stages_of(audit)
+        stages = auditing.stages_of(audit)
         try:
             with audit.run.held(), damage_set_aside(stages):
                 yield stages
@@ -173,10 +164,8 @@ def _books(audit: Audit, stages: Sequence[Stage]) -> Iterator[tuple[str, str]]:
     books = counts.sort(key).collect(engine="streaming")
     if books.is_empty() or (key == "document_id" and books["n_windows"].max() == 1):
         return
-    unfit = Counter[str]()
-    for stage in stages:
-        if isinstance(stage, EvidenceStage):
-            unfit.update(stage.foreseen.unfit)
+    asked = [stage for stage in stages if isinstance(stage, EvidenceStage)]
+    unfit = sum((stage.foreseen.unfit for stage in asked), Counter[str]())
     for name, n_windows, n_asked, reasons in books.head(_MOST_BOOKS).iter_rows():
         left_out = [f"{reasons.count(why):,} left out: {why}" for why in dict.fromkeys(reasons)]
         if n := unfit[name]:
@@ -192,8 +181,8 @@ def _minutes(
     stages: Sequence[EvidenceStage], speeds: dict[str, float], where: str
 ) -> Iterator[tuple[str, str]]:
     """Say how long it takes to ask, at speeds that are known; else what would tell it."""
-    work = {each.name: each.foreseen.first_tokens or each.foreseen.read_tokens for each in stages}
-    work = {name: n for name, n in work.items() if n}
+    foreseen = {each.name: each.foreseen for each in stages}
+    work = {name: n for name, of in foreseen.items() if (n := of.first_tokens or of.read_tokens)}
     if not work:
         return
     if unknown := [name for name in work if name not in speeds]:

@@ -251,7 +251,7 @@ def _shares(lock: IO[bytes]) -> bool:
 
 def _wait_for(turn: FileLock, folder: Path, say: Callable[[str], None]) -> None:
     said = False
-    while True:
+    while not turn.is_locked:
         try:
             turn.acquire(timeout=_SECONDS_OF_A_LOOK)
         except Timeout:
@@ -260,8 +260,6 @@ def _wait_for(turn: FileLock, folder: Path, say: Callable[[str], None]) -> None:
             if not said:
                 say(f"waiting for what all shards need, which {_named(others)} makes")
             said = True
-        else:
-            return
 
 
 def _named(shards: list[Shard]) -> str:
@@ -331,13 +329,12 @@ class Run:
 
         Raises `RequestError` for any other name, `RunFolderError` if the table cannot be read.
         """
-        if name not in {*TABLES, *PARTS}:
-            raise RequestError(
-                f"a run has no table {name!r}; its tables are {', '.join([*TABLES, *PARTS])}"
-            )
         if name in PARTS:
             return scan_parts(self.path(name), PARTS[name])
-        return scan(self.path(name), TABLES[name])
+        if name in TABLES:
+            return scan(self.path(name), TABLES[name])
+        known = ", ".join([*TABLES, *PARTS])
+        raise RequestError(f"a run has no table {name!r}; its tables are {known}")
 
     @property
     def engine_log(self) -> Path:
@@ -446,14 +443,12 @@ class Run:
         `RunFolderError` if this shard, shards of another number or an ordinary run hold the folder.
         """
         turn = FileLock(self.folder / _LOCK)
-        own = FileLock(
-            self.folder / f".shard-{shard.number}-of-{shard.of}.lock", timeout=_SECONDS_OF_A_LOOK
-        )
+        own = self.folder / f".shard-{shard.number}-of-{shard.of}.lock"
         with ExitStack() as closing:
             with self._made():
                 closing.callback(turn.release, force=True)
                 _wait_for(turn, self.folder, say)
-                self._lock(own, closing)
+                self._lock(FileLock(own, timeout=_SECONDS_OF_A_LOOK), closing)
                 others = others_at_work(self.folder, shard)
                 if any(other.of != shard.of for other in others):
                     raise RunFolderError(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import polars as pl
 
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from mia_batch.extras.tune.making import Made, Wanted
 
 AnyTask = TypeVar("AnyTask", bound="Task")
+Measuring: TypeAlias = Callable[[list[str], list[str]], list[Measure]]
 
 
 # What a run says of its endpoint.
@@ -98,16 +99,13 @@ def _verb(honour: str | None) -> str:
 # Starts what works on blocks: an engine of this machine, or many on a cluster.
 
 
-@contextmanager
-def spread(audit: Audit) -> Iterator[Callable[..., None]]:
+def spread(audit: Audit) -> AbstractContextManager[Callable[..., None]]:
     """Lend a function that runs calls in threads, or on the cores of a cluster of machines."""
     settings, folder = audit.settings, audit.run.folder
-    if settings.executor is None or settings.ray is None or is_followed(folder / "run.json"):
-        with in_background() as later:
-            yield later
-        return
-    with extra("executors", settings.executor).spread(settings.ray, folder) as later:
-        yield later
+    runner: AbstractContextManager[Callable[..., None]] = in_background()
+    if settings.executor and settings.ray is not None and not is_followed(folder / "run.json"):
+        runner = extra("executors", settings.executor).spread(settings.ray, folder)
+    return runner
 
 
 @contextmanager
@@ -128,14 +126,13 @@ _SECONDS_TO_TELL_SPEED = 10.0  # less is mostly the beginning and the end
 _MOST_ATTEMPTS = 3  # at a candidate of an endpoint; each is paid for
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Session:
     """What works on blocks, and what is known of its model now that it is open."""
 
     key: str  # kind of evidence and model, as the run's record names them
     executor: Executor
     tokenizer: Tokenizer | None
-    measure: Callable[[list[str], list[str]], list[Measure]]
     max_model_len: int
     max_attempts: int | None = None
 
@@ -163,13 +160,10 @@ def open_session(
 
 
 def sample_task(audit: Audit, session: Session, view: View) -> SampleTask:
-    return SampleTask(
-        view=view,
-        measure=session.measure,
-        budget=audit.budget(view, session.max_model_len, session.max_attempts),
-        words=audit.settings.word_rule,
-        run_seed=audit.settings.seed,
-    )
+    budget = audit.budget(view, session.max_model_len, session.max_attempts)
+    measure, settings = _measure(session.tokenizer), audit.settings
+    words, seed = settings.word_rule, settings.seed
+    return SampleTask(view=view, measure=measure, budget=budget, words=words, run_seed=seed)
 
 
 def ask(
@@ -214,16 +208,14 @@ def chosen_engine(
     """Say what is to be started, why this engine, and its tokenizer; nothing starts."""
     audit.agree({"source": audit.source(model)}, model)
     spec, why = audit.spec(model, kind, columns)
-    tokenizer = None
-    if kind != "fills":
-        tokenizer = Tokenizer.load(spec.model, spec.revision)
-        audit.agree({"tokenizer": tokenizer.digest}, model)
-        audit.agree({f"{kind} engine": spec.engine}, model)
+    if kind == "fills":
+        return spec, why, None
+    tokenizer = Tokenizer.load(spec.model, spec.revision)
+    audit.agree({"tokenizer": tokenizer.digest, f"{kind} engine": spec.engine}, model)
     return spec, why, tokenizer
 
 
 def chosen_endpoint(audit: Audit, kind: EvidenceKind) -> tuple[ClientSettings, Tokenizer | None]:
-    """Say what is to be asked, and its tokenizer; nothing is asked."""
     settings = audit.settings
     if kind == "logprobs" and settings.long_texts == "stride":
         raise SettingsError(
@@ -241,11 +233,9 @@ def foresee(
     if not is_remote(audit, model):
         chosen_engine(audit, model, kind, columns)
         return
-    endpoint, _ = chosen_endpoint(audit, kind)
-    address = {"logprobs base_url": endpoint.base_url}
-    if kind == "samples":
-        address = {"endpoint base_url": endpoint.base_url.rstrip("/")}
-    audit.agree(address, "target")
+    address = chosen_endpoint(audit, kind)[0].base_url
+    own = {"logprobs base_url": address}
+    audit.agree({"endpoint base_url": address.rstrip("/")} if kind == "samples" else own, "target")
 
 
 @contextmanager
@@ -267,13 +257,7 @@ def _open_engine(
             f"{info.engine} {info.version} runs {spec.model} in {info.dtype} on {info.device}, "
             f"context {info.max_model_len:,} tokens"
         )
-        yield Session(
-            key=f"{kind} of {model}",
-            executor=executor,
-            tokenizer=tokenizer,
-            measure=tokenizer.measure if tokenizer else estimate_tokens,
-            max_model_len=info.max_model_len,
-        )
+        yield Session(f"{kind} of {model}", executor, tokenizer, info.max_model_len)
 
 
 @contextmanager
@@ -283,57 +267,43 @@ def _open_endpoint(audit: Audit, kind: EvidenceKind, *, at_points: bool) -> Iter
     what = " for log-probabilities" if kind == "logprobs" else ""
     what += " at points" if at_points else ""
     audit.observer.stage(f"probing {endpoint.base_url}{what}")
+    journal = audit.run.folder / "journal.sqlite"
     with Endpoint.open(
-        endpoint,
-        kind=kind,
-        journal=audit.run.folder / "journal.sqlite",
-        tokenizer=tokenizer,
-        at_points=at_points,
+        endpoint, kind=kind, journal=journal, tokenizer=tokenizer, at_points=at_points
     ) as opened:
         found = opened.capabilities
-        identity: dict[str, object]
+        identity: dict[str, object] = {"logprobs engine": "openai"}
+        identity["logprobs base_url"] = endpoint.base_url
         if kind == "samples":
             drawn = endpoint.sample_identity(found)
             identity = {f"endpoint {name}": value for name, value in drawn.items()}
-        else:
-            identity = {"logprobs engine": "openai", "logprobs base_url": endpoint.base_url}
         if at_points:
             instruction = endpoint.chat_instruction if endpoint.chat else None
             identity["probe-logprobs chat_instruction"] = instruction
-            exact = found.named_token == "honoured"
-            identity["probe-logprobs"] = (
-                "exact" if exact else f"top {found.top_logprobs}, or bounds"
-            )
+            bounds = f"top {found.top_logprobs}, or bounds"
+            identity["probe-logprobs"] = "exact" if found.named_token == "honoured" else bounds
         audit.agree(identity, "target")
-        audit.manifest.engines[f"{'probe-' * at_points}{kind} of target"] = {
-            "engine": "openai",
-            "base_url": endpoint.base_url,
-            "capabilities": asdict(found),
-        }
+        who = {"engine": "openai", "base_url": endpoint.base_url, "capabilities": asdict(found)}
+        audit.manifest.engines[f"{'probe-' * at_points}{kind} of target"] = who
         audit.save()
         if kind == "samples" or at_points:
             for sentence in findings(settings, found, drawn=kind == "samples" and _draws(audit)):
                 audit.observer.stage(sentence)
-        yield Session(
-            key=f"{kind} of target",
-            executor=LocalExecutor(opened),
-            tokenizer=tokenizer,
-            measure=tokenizer.measure if tokenizer else estimate_tokens,
-            max_model_len=found.max_model_len or _UNSTATED_CONTEXT,
-            max_attempts=_MOST_ATTEMPTS if opened.repeats else 1,
-        )
+        room = found.max_model_len or _UNSTATED_CONTEXT
+        attempts = _MOST_ATTEMPTS if opened.repeats else 1
+        yield Session(f"{kind} of target", LocalExecutor(opened), tokenizer, room, attempts)
 
 
-def expected(
-    audit: Audit, model: str
-) -> tuple[Callable[[list[str], list[str]], list[Measure]], Callable[[View], Budget]]:
+def _measure(tokenizer: Tokenizer | None) -> Measuring:
+    return tokenizer.measure if tokenizer else estimate_tokens
+
+
+def expected(audit: Audit, model: str) -> tuple[Measuring, Callable[[View], Budget]]:
     """Say how a model will count tokens, and how far it will decode, before it is open."""
     settings = audit.settings
     if is_remote(audit, model):
-        tokenizer = endpoint_tokenizer(settings)
-        return tokenizer.measure if tokenizer else estimate_tokens, partial(
-            audit.budget, max_model_len=_UNSTATED_CONTEXT, max_attempts=_MOST_ATTEMPTS
-        )
+        most = partial(audit.budget, max_model_len=_UNSTATED_CONTEXT, max_attempts=_MOST_ATTEMPTS)
+        return _measure(endpoint_tokenizer(settings)), most
     source = audit.source(model)
     name, revision = str(source["name"]), source["revision"]
     own = settings.engine_arg if model == "target" else {}
@@ -359,21 +329,20 @@ def cost_lines(settings: Settings, workload: Workload) -> Iterator[tuple[str, st
     cost = money(endpoint_settings(settings), expected)
     if settings.max_cost is not None and cost is not None and cost > settings.max_cost:
         yield "limit", "expected to stop the run before its end: give a higher --max-cost"
-    for name, tokens, times in (
-        ("at most, first attempts", workload.first_tokens, 1),
-        ("at most, all attempts", workload.most_tokens, attempts),
-    ):
-        yield name, _cost(settings, workload, tokens, times)
+    yield "at most, first attempts", _cost(settings, workload, workload.first_tokens)
+    yield "at most, all attempts", _cost(settings, workload, workload.most_tokens, attempts)
 
 
-def text_cost(settings: Settings, view: View, missing: Missing) -> Iterator[tuple[str, str]]:
+def text_cost(audit: Audit, view: View, missing: Missing) -> Iterator[tuple[str, str]]:
     """Price an endpoint's log-probabilities: a request for each text, and one token drawn."""
+    if not is_remote(audit, view.model):
+        return
     n_bytes = pl.col("context").str.len_bytes() + pl.col("text").str.len_bytes()
     asked = pl.col("text").is_not_null()
     sizes = [each.units.filter(asked).select(n_bytes).to_series() for each in missing.blocks()]
     if n := sum(map(len, sizes)):
         size = sum(int(each.sum()) for each in sizes)
-        cost = _cost(settings, Workload(prompts=n, samples=n, prompt_bytes=size), n)
+        cost = _cost(audit.settings, Workload(prompts=n, samples=n, prompt_bytes=size), n)
         yield f"{view.model} {view.name}, at most", f"{n:,} requests, {cost}"
 
 
@@ -413,10 +382,8 @@ def spent_sentence(audit: Audit) -> str | None:
 
 def _draws(audit: Audit) -> bool:
     settings = audit.settings
-    if settings.temperature == 0:
-        return False
-    reads = {key for attack in audit.reading("samples") for key in attack.reads}
-    return settings.samples is not None or CONTINUATION in reads
+    continued = any(CONTINUATION in attack.reads for attack in audit.reading("samples"))
+    return settings.temperature != 0 and (settings.samples is not None or continued)
 
 
 # Where models are tuned: one after another in this process, or on the machines of a cluster.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial, reduce
@@ -19,26 +19,10 @@ import polars as pl
 from mia_batch.attacks.attack import NEXT_TOKEN
 from mia_batch.corpus import ColumnNames, Corpus, read_documents
 from mia_batch.errors import EngineError, SettingsError
-from mia_batch.evidence.collect import (
-    FREQUENCY,
-    FillTask,
-    LogprobTask,
-    SampleTask,
-    abilities,
-    stored_frequencies,
-)
-from mia_batch.evidence.parts import (
-    TARGET_KEY,
-    TARGETS_AT_ONCE,
-    Block,
-    FreshUnits,
-    Missing,
-    Parts,
-    PromptUnits,
-    Units,
-    Work,
-    scan_parts,
-)
+from mia_batch.evidence import collect, parts
+from mia_batch.evidence.collect import FREQUENCY, FillTask, LogprobTask, SampleTask
+from mia_batch.evidence.parts import TARGET_KEY, Block, FreshUnits, Missing, Parts, Units, Work
+from mia_batch.evidence.replay import Recording
 from mia_batch.evidence.request import EvidenceKind, Workload, forecast
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.models.weights import estimated_tokens
@@ -74,7 +58,7 @@ class RowUnits:
         yield self.rows.select("target_row", target=TARGET_KEY, key=_PROMPT_KEY)
 
     def slices(self) -> Iterator[pl.DataFrame]:
-        for rows in self.rows.iter_slices(TARGETS_AT_ONCE):
+        for rows in self.rows.iter_slices(parts.TARGETS_AT_ONCE):
             yield self.complete(rows).with_columns(unit_key=_PROMPT_KEY)
 
 
@@ -96,8 +80,7 @@ class PromptsStage(Stage):
         for view in views_of(audit, "samples"):
             values |= view.answers
         if any(view.filled for view in views):
-            source = {"source": audit.source("masked")}
-            audit.agree(source, "masked")
+            audit.agree({"source": audit.source("masked")}, "masked")
         audit.agree(values)
         # What is needed only once an engine has started is looked at now.
         names = {view.name for view in views}
@@ -128,14 +111,10 @@ class FillsStage(Stage):
         work = {view: found for view, each in missing.items() if (found := each.count()).left}
         if not work:
             return
-        seed = audit.settings.seed
         with sessions.open_session(audit, "masked", "fills") as session:
+            task = partial(FillTask, run_seed=audit.settings.seed)
             wanted = (
-                (
-                    FillTask(view=view, run_seed=seed),
-                    missing[view].blocks(),
-                    prompt_parts(audit, view).store,
-                )
+                (task(view=view), missing[view].blocks(), prompt_parts(audit, view).store)
                 for view in work
             )
             sessions.ask(audit, session, "filling", reduce(add, work.values()), wanted)
@@ -143,8 +122,8 @@ class FillsStage(Stage):
     def left(self) -> Iterator[tuple[str, str]]:
         audit = self.audit
         for view in (view for view in _prompted(audit) if view.filled):
-            units, parts = FreshUnits(audit.target_table()), prompt_parts(audit, view)
-            left = Missing(units, parts, view.n, shard=audit.shard).count().left
+            units, made = FreshUnits(audit.target_table()), prompt_parts(audit, view)
+            left = Missing(units, made, view.n, shard=audit.shard).count().left
             yield f"{view.name} prompts", f"of {left:,} texts, {view.n} each, by masked model"
 
 
@@ -173,8 +152,7 @@ def make_shots(audit: Audit, tokenizer: Tokenizer | None, context: int) -> None:
         texts = texts_of(corpus, recorded["n_shots"] if same else most)
         room = context if same else context - _longest(audit, tokenizer, context)
         shots = choose_shots(texts, room=room, count_tokens=tokenizer.count_tokens, setting=setting)
-        described = {"digest": digest, "most": most, "n_shots": shots.n_shots}
-        audit.agree({setting: described})
+        audit.agree({setting: {"digest": digest, "most": most, "n_shots": shots.n_shots}})
         audit.observer.stage(f"{setting}: {shots.n_shots} texts, {shots.n_tokens:,} tokens")
         write_prompts(audit, replace(view, make=partial(after_shots, shots=shots)))
 
@@ -229,14 +207,10 @@ def texts_of(corpus: Corpus, n: int | None = None) -> list[str]:
 
 def _longest(audit: Audit, tokenizer: Tokenizer, context: int) -> int:
     """Tokens of the longest target that the context can hold, special tokens included."""
-    texts = (
-        audit.run.scan("targets")
-        .select("target", n_bytes=pl.col("target").str.len_bytes())
-        .drop_nulls()
-        .top_k(_LONGEST_LOOKED_AT, by="n_bytes")
-        .collect(engine="streaming")["target"]
-    )
-    lengths = map(len, tokenizer.encode_prompts(texts.to_list()))
+    texts = audit.run.scan("targets").select("target").drop_nulls()
+    longest = texts.top_k(_LONGEST_LOOKED_AT, by=pl.col("target").str.len_bytes())
+    found = longest.collect(engine="streaming")["target"].to_list()
+    lengths = map(len, tokenizer.encode_prompts(found))
     return max((length for length in lengths if length <= context), default=0)
 
 
@@ -273,29 +247,22 @@ class EvidenceStage(Stage):
         if fresh:
             targets = audit.target_table()
             units = FreshUnits(targets, view, columns_for(audit, view, targets), audit.among)
-        return Missing(
-            units,
-            self.parts(view),
-            self._n_rows(view),
-            retry_failed=audit.settings.retry_failed,
-            shard=audit.shard,
-            work=work,
-        )
+        again, shard, n_rows = audit.settings.retry_failed, audit.shard, self._n_rows(view)
+        own = self.parts(view)
+        return Missing(units, own, n_rows, retry_failed=again, shard=shard, work=work)
 
     def is_short(self, view: View) -> bool:
         """Whether answers are missing, or prompts; some are made once the model is open."""
-        if self.kind == "samples":
-            has_prompts = bool(prompt_parts(self.audit, view).paths())
-        else:
-            has_prompts = not prompts_missing(self.audit, view).count().left
-        return not has_prompts or bool(self.missing(view).count().left)
+        no_prompts = not prompt_parts(self.audit, view).paths()
+        if self.kind != "samples":
+            no_prompts = bool(prompts_missing(self.audit, view).count().left)
+        return no_prompts or bool(self.missing(view).count().left)
 
     def foresee(self) -> None:
         if self.views and self.audit.recording is None and not RunModel.of(self.model).is_made:
             sessions.foresee(self.audit, self.model, self.kind, self._needed())
 
     def _needed(self) -> frozenset[str]:
-        """Name what an engine must be able to do."""
         return frozenset()
 
     def answered(self) -> Work:
@@ -303,25 +270,19 @@ class EvidenceStage(Stage):
         return reduce(add, map(Missing.count, asked), Work())
 
     def unscorable(self) -> list[str]:
-        made, short = self.audit.manifest.made.get(self.name, {}), set[str]()
+        computed, short = self.audit.manifest.made.get(self.name, {}), set[str]()
         for view in self.views:
-            is_short = self.is_short(view)
+            is_short, made = self.is_short(view), {*computed.get(view.name, [])}
             for attack in self.audit.attacks:
-                computed = self.kind == "samples" or (
-                    engine_columns([attack]) <= {*made.get(view.name, [])}
-                )
-                if view.read_as in attack.reads_of(self.kind) and (is_short or not computed):
+                has_columns = self.kind == "samples" or engine_columns([attack]) <= made
+                if view.read_as in attack.reads_of(self.kind) and (is_short or not has_columns):
                     short.add(attack.name)
         return sorted(short)
 
     def _asked(self, view: View) -> Units:
-        return PromptUnits(
-            self.audit.run.path("targets"),
-            prompt_parts(self.audit, view),
-            view,
-            askable=self.kind == "samples",
-            among=self.audit.among,
-        )
+        audit, asks = self.audit, self.kind == "samples"
+        prompts, targets = prompt_parts(audit, view), audit.run.path("targets")
+        return parts.PromptUnits(targets, prompts, view, askable=asks, among=audit.among)
 
     def _n_rows(self, view: View) -> int:
         return view.samples if self.kind == "samples" else 1
@@ -376,9 +337,9 @@ class _Tally:
 
 
 def _stored(
-    parts: Parts, writer: FeatureWriter | None, block: Block, rows: pl.DataFrame
+    own: Parts, writer: FeatureWriter | None, block: Block, rows: pl.DataFrame
 ) -> pl.DataFrame:
-    if parts.store(block, rows) and writer is not None:
+    if own.store(block, rows) and writer is not None:
         writer.write({block.part_name: rows}, block.units)
     return rows.select(_TALLIED)
 
@@ -397,8 +358,8 @@ class SamplesStage(EvidenceStage):
 
     def run(self) -> None:
         missing = {view: self.missing(view) for view in self.views}
-        if self.audit.recording is not None:
-            self._replay(missing)
+        if (recording := self.audit.recording) is not None:
+            self._replay(recording, missing)
         elif any(each.count().left for each in missing.values()):
             self._sample(missing)
 
@@ -415,19 +376,21 @@ class SamplesStage(EvidenceStage):
         audit, recording = self.audit, self.audit.recording
         if recording is None or not self.views:
             return
-        audit.agree({"recording": audit.digest_input("samples_from", recording.source.files)})
+        audit.digest_input("samples_from", recording.source.files, "recording")
         for view in self.views:  # whether it is of these texts shows in the first block
-            targets, rule = audit.run.path("targets"), audit.settings.word_rule
-            fresh = self.missing(view, fresh=True).blocks()
-            with closing(recording.collect(targets, view, fresh, audit.run.folder, rule)) as blocks:
+            with closing(self._recorded(recording, view, self.missing(view, fresh=True))) as blocks:
                 next(blocks, None)
+
+    def _recorded(
+        self, recording: Recording, view: View, missing: Missing
+    ) -> Generator[tuple[Block, pl.DataFrame]]:
+        run, rule = self.audit.run, self.audit.settings.word_rule
+        return recording.collect(run.path("targets"), view, missing.blocks(), run.folder, rule)
 
     def _forecast(self, missing: dict[View, Missing]) -> list[tuple[str, str]]:
         measure, budget = sessions.expected(self.audit, self.model)
-        workload = reduce(
-            add,
-            (forecast(each.blocks(), measure, budget(view)) for view, each in missing.items()),
-        )
+        each = (forecast(m.blocks(), measure, budget(view)) for view, m in missing.items())
+        workload = reduce(add, each)
         if workload.too_long and not workload.prompts:
             room = next(budget(view).max_model_len for view in missing)
             raise SettingsError(
@@ -448,7 +411,7 @@ class SamplesStage(EvidenceStage):
         decoded = n_texts = 0
         tally = _Tally(f"the {self.model} model", max(_MOST_USELESS, audit.settings.max_failed))
         for view in missing:
-            there = scan_parts(audit.run.path("samples"), Samples, view.key).select(_TALLIED)
+            there = parts.scan_parts(audit.run.path("samples"), Samples, view.key).select(_TALLIED)
             for rows in there.collect_batches(maintain_order=True):
                 tally.add(rows, question=view.question)
 
@@ -475,21 +438,16 @@ class SamplesStage(EvidenceStage):
         writer = FeatureWriter.of(audit, view) if at_once else None
         return partial(_stored, self.parts(view), writer)  # other machines are sent it
 
-    def _replay(self, missing: dict[View, Missing]) -> None:
-        audit, recording = self.audit, self.audit.recording
-        if recording is None:
-            return
-        digest = audit.digest_input("samples_from", recording.source.files)
-        audit.agree({"recording": digest})
+    def _replay(self, recording: Recording, missing: dict[View, Missing]) -> None:
+        audit = self.audit
+        audit.digest_input("samples_from", recording.source.files, "recording")
         for view, each in missing.items():
             work = each.count()
             if not work.left:
                 continue
             for name, text in recording.describe():
                 audit.observer.stage(f"{name}: {text}")
-            folder, rule = audit.run.folder, audit.settings.word_rule
-            targets = audit.run.path("targets")
-            blocks = recording.collect(targets, view, each.blocks(), folder, rule)
+            blocks = self._recorded(recording, view, each)
             progress = audit.observer.progress("sampling", done=work.done, left=work.left)
             store = self._store(view)
             with progress, closing(blocks), in_background() as later:
@@ -512,16 +470,13 @@ def ask_samples(
     store: Callable[[View], Callable[[Block, pl.DataFrame], Any]] | None = None,
     **listening: Callable[..., None],
 ) -> None:
-    """Have a model continue the prompts of some views, and store what it says."""
     work = reduce(add, map(Missing.count, missing.values()))
     if not work.left:
         return
     stores = store or (lambda view: sample_parts(audit, view).store)
     with sessions.open_session(audit, model, "samples") as session:
-        wanted = (
-            (sessions.sample_task(audit, session, view), each.blocks(), stores(view))
-            for view, each in missing.items()
-        )
+        task = partial(sessions.sample_task, audit, session)
+        wanted = ((task(view), each.blocks(), stores(view)) for view, each in missing.items())
         sessions.ask(audit, session, doing, work, wanted, **listening)
 
 
@@ -567,8 +522,7 @@ class LogprobsStage(EvidenceStage):
         audit, views = self.audit, self.views
         with audit.settling():
             columns = {view.name: self._columns(view) for view in views}
-        if any(FREQUENCY in wanted for wanted in columns.values()):
-            self._agree_frequencies()
+        self._agree_frequencies(columns.values())
         groups = [views]
         if sessions.is_remote(audit, self.model):  # which is asked in another way at points
             points = [view for view in views if view.key in NEXT_TOKEN]
@@ -585,26 +539,25 @@ class LogprobsStage(EvidenceStage):
 
     def foresee(self) -> None:
         super().foresee()
-        if any(FREQUENCY in self._read(view) for view in self.views):
-            self._agree_frequencies()
+        self._agree_frequencies(map(self._read, self.views))
 
     def _needed(self) -> frozenset[str]:
         columns = frozenset().union(*map(self._read, self.views))
-        return columns - {FREQUENCY} | abilities(self.views)
+        return columns - {FREQUENCY} | collect.abilities(self.views)
 
-    def _agree_frequencies(self) -> None:
-        files = texts_for(self.audit, "frequencies_from").files
-        digest = self.audit.digest_input("frequencies_from", files)
-        self.audit.agree({"frequencies_from": digest})
+    def _agree_frequencies(self, columns: Iterable[frozenset[str]]) -> None:
+        if any(FREQUENCY in wanted for wanted in columns):
+            files = texts_for(self.audit, "frequencies_from").files
+            self.audit.digest_input("frequencies_from", files, "frequencies_from")
 
     def _ask(self, views: list[View], columns: dict[str, frozenset[str]]) -> None:
         audit, manifest = self.audit, self.audit.manifest
         wanted = frozenset().union(*columns.values())
         for view in views:
-            for name, text in self._cost(view, self.missing(view)):
+            for name, text in sessions.text_cost(audit, view, self.missing(view)):
                 audit.observer.stage(f"{name}: {text}")
         at_points = all(("target", view.name) in NEXT_TOKEN for view in views)
-        needed = wanted - {FREQUENCY} | abilities(views)
+        needed = wanted - {FREQUENCY} | collect.abilities(views)
         passes = {view.name: 0 for view in views}
         with sessions.open_session(
             audit, self.model, "logprobs", needed, at_points=at_points
@@ -617,18 +570,16 @@ class LogprobsStage(EvidenceStage):
                     if FREQUENCY in wanted and session.tokenizer is not None:
                         texts = texts_for(audit, "frequencies_from").documents
                         path = audit.run.folder / "frequencies.parquet"
-                        frequencies = stored_frequencies(path, texts, session.tokenizer)
+                        frequencies = collect.stored_frequencies(path, texts, session.tokenizer)
             if session.tokenizer is not None and not at_points:
                 engine = manifest.engines[f"logprobs of {self.model}"]
                 engine["chance"] = log(session.tokenizer.vocabulary)  # nats
             if RunModel.of(self.model).role == SHADOW:
                 trained = halves(audit, self.model).select("target_id", "trained")
             by_label = {self.parts(view).label: (view, columns[view.name]) for view in views}
+            seed = audit.settings.seed
             task = LogprobTask(
-                views=by_label,
-                run_seed=audit.settings.seed,
-                log_inverse_frequency=frequencies,
-                trained=trained,
+                views=by_label, run_seed=seed, log_inverse_frequency=frequencies, trained=trained
             )
 
             def on_answer(label: str, texts: int, tokens: int, n: int) -> None:
@@ -659,7 +610,7 @@ class LogprobsStage(EvidenceStage):
                 left = sum(block.units.height for block in missing.blocks())
             named = f"{left:,} forward pass" if left == 1 else f"{left:,} forward passes"
             yield f"{self.model} {view.name}", named + self._sizes(view, missing)
-            yield from self._cost(view, missing)
+            yield from sessions.text_cost(self.audit, view, missing)
 
     def _sizes(self, view: View, missing: Missing) -> str:
         """Say how many tokens are read and what does not fit, where the texts are known by now."""
@@ -685,10 +636,6 @@ class LogprobsStage(EvidenceStage):
         for view in self.views:
             self.audit.manifest.passes.pop(f"{self.model} {view.name}", None)
 
-    def _cost(self, view: View, missing: Missing) -> Iterator[tuple[str, str]]:
-        if sessions.is_remote(self.audit, self.model):
-            yield from sessions.text_cost(self.audit.settings, view, missing)
-
     def _columns(self, view: View) -> frozenset[str]:
         """Decide what is computed with log-probabilities: what was before, and what is needed.
 
@@ -705,7 +652,6 @@ class LogprobsStage(EvidenceStage):
         return frozenset(needed.union(before))
 
     def _read(self, view: View) -> frozenset[str]:
-        """Name the columns that attacks read with the log-probabilities of a view."""
         asking = self.audit.asking
         reading = [attack for attack in asking if view.read_as in attack.reads_of("logprobs")]
         counted = any(FREQUENCY in attack.columns for attack in reading)
