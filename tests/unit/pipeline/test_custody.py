@@ -184,7 +184,7 @@ def test_two_honest_runs_have_one_root(recorded_books, tmp_path, moved):
     inputs = tmp_path if moved else recorded_books
     made = audit_books(tmp_path / "other", inputs).manifest
     assert made.custody["root"] == Run(recorded_books / "run").manifest.custody["root"]
-    assert audit_books(tmp_path / "other", inputs).manifest == made
+    assert audit_books(tmp_path / "other", inputs).manifest.custody == made.custody
 
 
 def test_time_stamps_of_the_root_are_no_added_files_and_are_named_in_the_report(copied):
