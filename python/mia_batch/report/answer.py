@@ -123,9 +123,11 @@ def _of_units(known: Known, units: pl.DataFrame, noun: str, *, compared: bool) -
             names = listed(_titles(_by_strength(units.filter(verdict=verdict))), _NAMED)
             parts.append(f"{count:,} {out.format('s' * (count == 1))} ({names})")
     whole = f"Of {total:,} {noun}s" if total > 1 else f"Of one {noun}"
+    sampled = units["longest_words"].count() + units["extracted_words"].count() > 0
     if compared and gate_verdict(known.findings) == "withheld":
         apart = f"{noun}s and comparison {noun}s can be told apart without the model"
         none = "none comes out word for word, and there is no other answer:"
+        none = none if sampled else "there is no answer:"
         parts.append(f"{'the others have no answer, because' if parts else none} {apart}")
     elif compared and known.plan.level == "collection":
         parts.append(_of_collection(known, "non_members", f"the {noun}s together"))
@@ -134,7 +136,6 @@ def _of_units(known: Known, units: pl.DataFrame, noun: str, *, compared: bool) -
         parts += _unnamed(units, n, noun, found=bool(parts))
     else:
         left = total - n.get("comes_out", 0)
-        sampled = units["longest_words"].count() > 0
         parts += [] if parts or not sampled else ["none comes out word for word"]
         without = "cannot be judged without comparison texts (add --non-members FOLDER)"
         parts += [f"{left:,} {without}"] if left else []
@@ -146,6 +147,7 @@ def _beyond(known: Known, noun: str) -> str:
     of = facts(known.findings, "reported")
     n, q = of.get("n_null", {}).get("value"), known.plan.q
     exploratory = gate_verdict(known.findings) == "exploratory" or known.plan.level != "group"
+    exploratory |= {*known.findings.filter(check="plan")["verdict"]} & {"late", "changed"} != set()
     against = f" from {n:,.0f} comparison {noun}s" if n and not exploratory else ""
     late = ", exploratory" if exploratory else ""
     false = f"at most {100 * q:g} % are false on average"

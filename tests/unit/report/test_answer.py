@@ -182,6 +182,12 @@ STAND = "out from 25 comparison books, in a list of which at most 5 % are false 
             "told apart without the model.",
         ),
         (
+            {"known_better": 1},
+            [finding_rows("plan", [{"statistic": "n_changed", "verdict": "changed"}])],
+            "Of one book, 1 stands out, in a list of which at most 5 % are false on average, "
+            "exploratory (b0.txt).",
+        ),
+        (
             {"cannot_tell": 12},
             [gate("withheld")],
             "Of 12 books, none comes out word for word, and there is no other answer: books and "
@@ -192,6 +198,15 @@ STAND = "out from 25 comparison books, in a list of which at most 5 % are false 
 def test_books_are_counted_by_their_answer_and_the_strongest_are_named(counts, more, said):
     run = known(findings=[roles(), reported(counts.get("known_better", 0)), *more])
     assert answer(run, rollup(**counts), books=True) == said
+
+
+def test_where_nothing_was_sampled_nothing_is_said_to_come_out():
+    run = known(findings=[roles(), gate("withheld")])
+    unsampled = rollup(cannot_tell=2).with_columns(longest_words=pl.lit(None, pl.UInt32))
+    assert answer(run, unsampled, books=True) == (
+        "Of 2 books, there is no answer: books and comparison books can be told apart without the "
+        "model."
+    )
 
 
 def test_without_comparison_texts_only_what_comes_out_is_an_answer():

@@ -6,13 +6,14 @@ import re
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from functools import cache
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
 from markupsafe import Markup
 
-from mia_batch.report.answer import ANSWERS
+from mia_batch.report.answer import ANSWERS, audited_books
 from mia_batch.report.html import columns
 from mia_batch.report.html.columns import cut, document_tables, interval, number, plain, share
 from mia_batch.report.html.plots import compared_books, plots
@@ -39,6 +40,12 @@ class Contents:
     command: str  # that repeats the run
     meanings: Mapping[str, str]  # what a row of each table is, by its name
     stamps: str = ""  # time stamps of the run's root
+
+    @property
+    def model(self) -> str:
+        """What headings call the audited model: the last two parts of its name."""
+        name = self.recorded("models.target.source.name") or "a model"
+        return "the recorded model" if name == "recorded" else "/".join(PurePath(name).parts[-2:])
 
     @property
     def attacks(self) -> list[str]:
@@ -230,10 +237,12 @@ FIELDS = (
 
 
 _COUNTED = (
-    (["comes_out"], "come out word for word"),
-    (["known_better"], "more stand out from the comparison texts"),
-    (["cannot_tell", "above_all"], "cannot be judged"),
+    ("comes_out", "longest_words", "come out word for word"),
+    ("known_better", "p_value", "more stand out from the comparison texts"),
+    ("above_all", None, "score above all comparison texts, which are too few to name them"),
+    ("cannot_tell", None, "cannot be judged"),
 )
+"""Answers that are counted; 0 is shown only where the column shows that one was looked for."""
 _MOST_REASONS = 20  # of missing scores; all are in the table
 _MOST_OPEN = 3  # documents whose evidence is open; that of others is behind a click
 
@@ -299,15 +308,11 @@ def _numbers(contents: Contents, attacks: Table | None) -> Iterator[tuple[str, s
             yield _found_at_1(contents), "members found when 1 % of non-members are accused"
             lead = interval(row["lead"], row["lead_low"], row["lead_high"])
             yield lead, "AUC above the best classifier that never sees the model"
-    rollup = contents.frame("rollup")
-    if attacks or rollup.is_empty():
-        return
-    levels = rollup["level"].cast(pl.String)
-    level = "document" if "document" in levels else "group"
-    own = rollup.filter(levels == level)["verdict"].cast(pl.String)
-    for verdicts, what in _COUNTED:
-        n = own.is_in(verdicts).sum()
-        yield f"{n:,} of {own.len():,}", what
+    own = audited_books(contents.tables).filter(pl.col("level") != "outside")
+    for verdict, looked_for, what in () if attacks else _COUNTED:
+        n = own.filter(verdict=verdict).height
+        if n or (looked_for and own[looked_for].count()):
+            yield f"{n:,} of {own.height:,}", what
 
 
 def _found_at_1(contents: Contents) -> str:

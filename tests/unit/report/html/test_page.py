@@ -128,6 +128,14 @@ def test_the_first_screen_answers_and_counts(shown):
     assert quoted == ["it was the worst of"]
 
 
+def test_no_number_stands_for_what_was_not_looked_for():
+    of = contents()
+    nothing = dict.fromkeys(("longest_words", "extracted_words", "p_value", "q_value"), None)
+    rollup = of.tables["rollup"].with_columns(verdict=pl.lit("cannot_tell"), **nothing)
+    shown = page(replace(of, tables={**of.tables, "rollup": rollup}))
+    assert shown.xpath("//dl[@class='numbers']/div/dt/text()") == ["cannot be judged"]
+
+
 def test_a_labelled_run_shows_its_attacks_with_the_interval_of_each_rate():
     of = contents()
     counts = {"slice": "all", "n_members": 3, "n_nonmembers": 3, "n_unscored": 0}
