@@ -251,7 +251,7 @@ def whole_number(value: object) -> object:
 def _number_or_auto(value: object) -> object:
     if value in (None, "auto") or (str(value).isdecimal() and 1 <= int(str(value)) <= 100_000):
         return value
-    raise ValueError("give a number from 1 to 100000, or auto")
+    raise ValueError(f"give a number from 1 to 100000, or auto, not {value!r}")
 
 
 class ClusterSettings(Part, topic="Many GPUs and machines", table="cluster"):

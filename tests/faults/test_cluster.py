@@ -197,7 +197,7 @@ def test_without_ray_it_is_said_what_to_install(monkeypatch):
 @pytest.mark.parametrize("workers", [0, -1, "many", "1.5", 10**6])
 def test_workers_are_a_number_or_auto(workers):
     said = refused(model="model", workers=workers)
-    assert said == f"workers= is {workers!r}: give a number from 1 to 100000, or auto"
+    assert said == f"workers: give a number from 1 to 100000, or auto, not {workers!r}"
 
 
 def test_an_endpoint_has_no_workers():

@@ -173,8 +173,10 @@ def _as_table(name: str, value: Any) -> pl.DataFrame:  # noqa: ANN401 - whatever
             "write the table to a file and give its path"
         ) from error
     except (TypeError, ValueError, pl.exceptions.PolarsError) as error:
-        how = "give a path, a list of texts, or a table with a column of texts"
-        raise SettingsError(f"{given}, which is no table of texts; {how}") from error
+        raise SettingsError(
+            f"{given}, which is no table of texts; give a path, a list of texts, or a table with a "
+            "column of texts"
+        ) from error
     if table.is_empty():
         raise CorpusError(f"{name}= has no rows; give at least one text")
     return table

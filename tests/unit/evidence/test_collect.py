@@ -424,6 +424,8 @@ def test_the_sums_of_two_targets_and_one_without_room():
         too_long=1,
         unfit=Counter("e"),
         prompt_bytes=120,
+        read_tokens=10 + 20,
+        matched_tokens=10 * sum(first),
         first_tokens=10 * sum(first),
         most_tokens=10 * (33 + 66 + 90 + 20 + 40 + 80),
     )

@@ -334,7 +334,7 @@ def test_the_texts_differ_in_their_last_token_and_fit_the_context():
     one, other = probes(600, 256)
     assert one[:-1] == other[:-1]
     assert one[-1] != other[-1]
-    assert len(one) == len(other) == 12
+    assert len(one) == len(other) == 32
     assert [len(each) for each in probes(5, 7)] == [7, 7]
     assert max(map(max, probes(5, 7))) < 5
 
