@@ -138,7 +138,11 @@ def _of_units(known: Known, units: pl.DataFrame, noun: str, *, compared: bool) -
         left = total - n.get("comes_out", 0)
         parts += [] if parts or not sampled else ["none comes out word for word"]
         without = "cannot be judged without comparison texts (add --non-members FOLDER)"
-        parts += [f"{left:,} {without}"] if left else []
+        ranked = _titles(_by_strength(units.filter(pl.col("verdict") != "comes_out")))[:3]
+        order = f"; of these, {ranked[0]} scores highest" if left > 1 else ""
+        if left > 3:
+            order = f"; of these, {ranked[0]}, {ranked[1]} and {ranked[2]} score highest"
+        parts += [f"{left:,} {without}{order}"] if left else []
     return f"{whole}, {'; '.join(parts)}."
 
 

@@ -200,6 +200,14 @@ def test_books_are_counted_by_their_answer_and_the_strongest_are_named(counts, m
     assert answer(run, rollup(**counts), books=True) == said
 
 
+def test_what_cannot_be_judged_is_ranked():
+    run = known(findings=[roles(nulls=0)])
+    assert answer(run, rollup(cannot_tell=4), books=True) == (
+        "Of 4 books, none comes out word for word; 4 cannot be judged without comparison texts "
+        "(add --non-members FOLDER); of these, b0.txt, b1.txt and b2.txt score highest."
+    )
+
+
 def test_where_nothing_was_sampled_nothing_is_said_to_come_out():
     run = known(findings=[roles(), gate("withheld")])
     unsampled = rollup(cannot_tell=2).with_columns(longest_words=pl.lit(None, pl.UInt32))

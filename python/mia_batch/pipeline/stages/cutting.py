@@ -67,9 +67,10 @@ class TargetsStage(Stage):
         if audit.settings.word_rule == "script" and unspaced:
             more = ", ..." if len(unspaced) > _NAMES_SHOWN else ""
             shown = ", ".join(unspaced[:_NAMES_SHOWN]) + more
+            are = "document is" if len(unspaced) == 1 else "documents are"
             say(
-                f"{len(unspaced):,} documents are in a script without spaces between words, of "
-                f"which a word is a character or a few ({shown}); --word-rule sets another rule"
+                f"{len(unspaced):,} {are} in a script without spaces between words, of which a "
+                f"word is a character or a few ({shown}); --word-rule sets another rule"
             )
         if audit.corpora.input.are_books and (sentence := _cut_sentence(table)):
             say(sentence)
