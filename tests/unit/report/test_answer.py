@@ -102,6 +102,26 @@ def test_where_the_truth_is_known_the_lead_over_blind_classifiers_decides(lead, 
     assert labelled(lead, verdict=verdict) == said
 
 
+@pytest.mark.parametrize(("low", "is_said"), [(0.69, True), (0.57, False)])
+def test_another_attack_is_named_where_it_holds_among_all_that_were_tried(low, is_said):
+    tried = {"metric": "roc_auc_simultaneous"}
+    rows = [
+        metric(PRIMARY, 0.48, 0.4, 0.57),
+        metric(PRIMARY, -0.04, -0.1, 0.02, metric="roc_auc_difference", versus="blind_year_v1"),
+        metric("b_v1", 0.79, low, 1.0, **tried),
+        metric(PRIMARY, 0.48, 0.38, 1.0, **tried),
+    ]
+    run = known(metrics=rows, findings=[roles(unknown=0), labels("not separable")])
+    said = answer(run, Rollup.create_empty(), books=False)
+    assert said.startswith("No sign of memory: a_v1 ") == (not is_said)
+    assert not is_said or said == (
+        "The model remembers members, by b_v1: AUC at least 0.69 (95 % confidence, corrected for "
+        "trying 2 attacks and slices), where classifiers that never see the model have at most "
+        "0.58; the planned a_v1 tells members from non-members with AUC 0.48 (95 % CI 0.40 to "
+        "0.57)."
+    )
+
+
 def test_without_an_auc_and_of_a_broken_model_there_is_no_answer():
     run = known(
         metrics=[metric(PRIMARY, None, reason="no members")], findings=[roles(0), labels(None)]
