@@ -17,8 +17,9 @@ import mia_batch
 from mia_batch import Run, pipeline
 from mia_batch.attacks.from_samples import PROBE_ATTACKS
 from mia_batch.extras.sets import paraphrasing
-from mia_batch.pipeline.stages.judging import conclusions
-from mia_batch.settings import load_settings, nested, stored_settings
+from mia_batch.pipeline.finished import known_of
+from mia_batch.report import sentences
+from mia_batch.settings import load_settings, nested
 from tests.checkpoints import SMALLEST, TEXTS, save_checkpoint, save_masked_checkpoint
 from tests.hostile_server import MODEL, HostileServer, TinyModel
 
@@ -46,9 +47,7 @@ def planned(settings: dict[str, Any]) -> dict[str, str]:
 
 def said_of(run: Run) -> list[str]:
     """The conclusions of a finished run."""
-    manifest = run.manifest
-    settings = stored_settings(manifest.settings)
-    return [*conclusions(run, settings, manifest.made["scores"]["attacks"])]
+    return [*sentences(known_of(run))]
 
 
 def tables_of(folder: Path) -> dict[str, bytes]:

@@ -81,7 +81,7 @@ class Attack:
     SettingsError
         If the name has no version or other letters than a-z, digits and ``_``, if the expression
         gives more than one value per target or calls a Python function, or if it reads
-        log-probabilities of continuations, of which there are none.
+        log-probabilities of continuations, which are only sampled.
 
     Examples
     --------
@@ -133,8 +133,8 @@ class Attack:
             object.__setattr__(self, "reads", (usual,))
         if CONTINUATION in self.reads_of("logprobs"):
             raise SettingsError(
-                f"attack {self.name!r} reads log-probabilities of the view 'continuation', of "
-                "which there are none; the view of a text itself is ('target', 'text')"
+                f"attack {self.name!r} reads log-probabilities of the view 'continuation', "
+                "which is only sampled; the view of a text itself is ('target', 'text')"
             )
 
     @property

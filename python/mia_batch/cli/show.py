@@ -18,11 +18,18 @@ from mia_batch.cli.passages import passage_table
 from mia_batch.diagnostics.preflight import count_reasons
 from mia_batch.evidence.request import Budget, DecodeScope
 from mia_batch.kernels import pair_features
-from mia_batch.pipeline.finished import REPORT, answer_of, attacks_of, books_of, changed_settings
-from mia_batch.pipeline.stages.judging import conclusions
+from mia_batch.pipeline.finished import (
+    REPORT,
+    answer_of,
+    attacks_of,
+    books_of,
+    changed_settings,
+    known_of,
+)
 from mia_batch.pipeline.stages.questions import VIEWS
 from mia_batch.places import is_url
 from mia_batch.prompts import SHADOW
+from mia_batch.report import sentences
 from mia_batch.report.answer import shaded
 from mia_batch.settings import load_settings, stored_settings
 
@@ -183,7 +190,7 @@ def show_run(run: Run, console: Console) -> None:
     else:
         show_passages(run, console)
     console.print()
-    lines = [*conclusions(run, settings, manifest.made["scores"]["attacks"]), *_missing(run)]
+    lines = [*sentences(known_of(run)), *_missing(run)]
     if root := manifest.custody.get("root"):
         lines.append(f"root of inputs and tables: {root}")
     where = f"{settings.out}, copied to {run.folder}" if is_url(settings.out) else run.folder

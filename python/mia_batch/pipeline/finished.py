@@ -28,13 +28,12 @@ from mia_batch.pipeline.context import Audit, verdict_plan
 from mia_batch.pipeline.custody import described, record_file
 from mia_batch.pipeline.run import PARTS, TABLES, Manifest, Run
 from mia_batch.pipeline.sessions import ask, open_session, sample_task
-from mia_batch.pipeline.stages.judging import conclusions
 from mia_batch.pipeline.stages.questions import SAMPLE, prompts_of, resumed, view_of
 from mia_batch.report.answer import answer, attack_rows, audited_books, shaded
 from mia_batch.report.html import Contents, as_csv, as_markdown, render
 from mia_batch.report.html.page import environment
 from mia_batch.report.paper import PaperColumn, paper_table
-from mia_batch.report.sentences import Known, checks
+from mia_batch.report.sentences import Known, checks, sentences
 from mia_batch.schemas import Comparisons
 from mia_batch.settings import Settings, refuse_code, stored_settings
 from mia_batch.tables import READ_ERRORS, digest, is_sound, write_text
@@ -45,13 +44,14 @@ from mia_batch.targets import cluster_names
 
 def answer_of(run: Run) -> str:
     """Answer the question that a finished run was made for, in one sentence."""
-    manifest, known = _finished(run), _known(run)
+    manifest, known = _finished(run), known_of(run)
     files = manifest.input.get("files") or [""]
     books = all(KINDS.get(Path(file).suffix.lower()) == "books" for file in files)
     return answer(known, run["rollup"], books=books)
 
 
-def _known(run: Run) -> Known:
+def known_of(run: Run) -> Known:
+    """Read what the sentences about a finished run are made from."""
     manifest = run.manifest
     plan = verdict_plan(stored_settings(manifest.settings), manifest.made["scores"]["attacks"])
     return Known(run["metrics"], run.scan("verdicts"), run["findings"], plan)
@@ -131,7 +131,7 @@ def report_of(run: Run, kind: Format = "html") -> str:
     """Render a finished run: a page, its answer and documents as text, or its attacks in LaTeX."""
     if kind == "latex":
         return table_of([run], kind)
-    manifest, known = _finished(run), _known(run)
+    manifest, known = _finished(run), known_of(run)
     settings, root = stored_settings(manifest.settings), manifest.custody.get("root")
     schemas = (TABLES | PARTS).items()
     options = ((option, *values) for option, values in changed_settings(settings))
@@ -139,7 +139,7 @@ def report_of(run: Run, kind: Format = "html") -> str:
         manifest=json.loads((run.folder / "run.json").read_text("utf-8")),
         tables=_tables(run),
         answer=answer_of(run),
-        conclusions=[*conclusions(run, settings, manifest.made["scores"]["attacks"])],
+        conclusions=[*sentences(known)],
         checks=checks(known),
         primary=known.plan.primary,
         command=shlex.join(["mia-batch", *chain.from_iterable(options)]),
@@ -164,7 +164,7 @@ def has_report(audit: Audit) -> bool:
 
 
 def try_report(run: Run) -> str | None:
-    """Write the report of a run whose tables are sealed; say why there is none, and go on."""
+    """Write the report of a run whose tables are sealed; if it cannot be made, say why."""
     try:
         write_report(run)
     except (KeyboardInterrupt, SystemExit):

@@ -31,7 +31,7 @@ _SHORT_REASON = 160  # characters
 
 
 def answer(known: Known, rollup: pl.DataFrame, *, books: bool) -> str:
-    """Answer the question that the run was made for, in one sentence, or say why there is none.
+    """Answer the question that the run was made for in one sentence, or say why it cannot be.
 
     What makes an answer doubtful follows it in `mia_batch.report.sentences`.
 

@@ -861,10 +861,7 @@ def preflight_sentences(findings: pl.DataFrame) -> Iterator[str]:
         yield from say(findings)
 
 
-def sentences(
-    metrics: pl.DataFrame, verdicts: pl.LazyFrame, findings: pl.DataFrame, plan: VerdictPlan
-) -> Iterator[str]:
+def sentences(known: Known) -> Iterator[str]:
     """Say what may be concluded from a run, warnings first."""
-    known = Known(metrics, verdicts, findings, plan)
     allows = known.allows()
     yield from chain.from_iterable(say(known) for needed, say in CONCLUSIONS if allows[needed])

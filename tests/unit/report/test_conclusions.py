@@ -121,7 +121,7 @@ def page(*, labels, alike, exploratory, strong, nulls, verbatim, changed):
         found.append(allowed)
     findings = pl.concat(found)
     known = Known(Metrics.create_empty(), made.lazy(), findings, PLAN)
-    said = [*sentences(known.metrics, known.verdicts, findings, PLAN)]
+    said = [*sentences(known)]
     return said, answer(known, Rollup.create_empty(), books=False), made
 
 

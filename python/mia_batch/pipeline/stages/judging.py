@@ -45,16 +45,16 @@ from mia_batch.inference.verdicts import (
 from mia_batch.inference.yardstick import YARDSTICK_CHECKS, null_audit_findings, yardstick_findings
 from mia_batch.kernels import count_words
 from mia_batch.metrics import curves, measure
-from mia_batch.pipeline.context import Audit, verdict_plan
+from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.run import Run
 from mia_batch.pipeline.stages import Stage
 from mia_batch.pipeline.stages.comparing import parts_digest
 from mia_batch.pipeline.stages.extraction import passages_of
 from mia_batch.pipeline.stages.questions import STAGE_VIEWS, models_of, prompts_of, views_of
 from mia_batch.prompts import RunModel, View
-from mia_batch.report import preflight_sentences, sentences
+from mia_batch.report import preflight_sentences
 from mia_batch.report.sentences import gate_sentence, power_sentences
-from mia_batch.settings import Settings, VerdictSettings
+from mia_batch.settings import VerdictSettings
 from mia_batch.tables import digest, sink, sink_frames
 
 # What the model was given of the texts, and what kinds of answers came back.
@@ -249,12 +249,6 @@ def _yardstick_runs(audit: Audit) -> pl.DataFrame:
         return texts.with_columns(longest_words=pl.lit(None, pl.UInt32))
     runs = verbatim_runs(own, run.scan("features"), settings.continuations)
     return texts.with_columns(runs["longest_words"])
-
-
-def conclusions(run: Run, settings: Settings, attacks: Sequence[str]) -> Iterator[str]:
-    """Say what may be concluded from a run with scores of these attacks, warnings first."""
-    plan = verdict_plan(settings, attacks)
-    return sentences(run["metrics"], run.scan("verdicts"), run["findings"], plan)
 
 
 def _verdicts(
