@@ -55,14 +55,20 @@ def answer(known: Known, rollup: pl.DataFrame, *, books: bool) -> str:
             "No answer: the model predicts these texts no better than chance, so its scores mean "
             "nothing."
         )
-    allows = known.allows()
+    allows, units = known.allows(), _units(rollup)
     if allows["labels"] and not allows["targets and non-members"]:
-        return _labelled(known)
-    units = _units(rollup)
-    if units.height:
+        said = _labelled(known)
+    elif units.height:
         noun = "book" if books else str(units["level"][0])
-        return _of_units(known, units, noun, compared=allows["targets and non-members"])
-    return _of_texts(known, allows)
+        said = _of_units(known, units, noun, compared=allows["targets and non-members"])
+    else:
+        said = _of_texts(known, allows)
+    not_planned = {*known.findings.filter(check="plan")["verdict"]} & {"late", "changed"}
+    if not_planned and not said.startswith("No answer"):
+        return (
+            f"{said[:-1]}; exploratory: this was asked for or changed after scores had been made."
+        )
+    return said
 
 
 def _labelled(known: Known) -> str:
@@ -95,7 +101,7 @@ def _labelled(known: Known) -> str:
     if lead["low"] > 0:
         return f"The model remembers members: {reached}, {more}."
     if (best := _best_of_all(known, blind.get("high"))) is not None:
-        return f"The model remembers members, by {best}; the planned {reached}."
+        return f"The model remembers members, by {best}; the primary attack {reached}."
     if lead["value"] < 0:
         turned = {"value": -lead["value"], "low": -lead["high"], "high": -lead["low"]}
         return f"No sign of memory: {reached}, {_interval(turned)} less than {than}."
@@ -166,7 +172,6 @@ def _beyond(known: Known, noun: str) -> str:
     of = facts(known.findings, "reported")
     n, q = of.get("n_null", {}).get("value"), known.plan.q
     exploratory = gate_verdict(known.findings) == "exploratory" or known.plan.level != "group"
-    exploratory |= {*known.findings.filter(check="plan")["verdict"]} & {"late", "changed"} != set()
     against = f" from {n:,.0f} comparison {noun}s" if n and not exploratory else ""
     late = ", exploratory" if exploratory else ""
     false = f"at most {100 * q:g} % are false on average"
