@@ -232,8 +232,9 @@ class Audit:
             column = settings.candidate_column
             recording = Recording.open(settings.samples_from, candidate_column=column)
             settings = recorded_settings(settings, recording)
-        settings = corpora.with_yardstick(corpora.with_windows(settings))
-        audit = cls(settings, observer, chosen_attacks(settings), recording, Run(settings.folder))
+        attacks = chosen_attacks(settings)
+        settings = corpora.with_yardstick(corpora.with_windows(settings), attacks)
+        audit = cls(settings, observer, attacks, recording, Run(settings.folder))
         audit.plan = verdict_plan(settings, [attack.name for attack in audit.attacks])
         check_together(settings, audit.attacks)
         corpora.check_paths(settings)

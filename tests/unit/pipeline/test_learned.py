@@ -295,9 +295,13 @@ def test_books_have_the_classics_unless_they_are_not_wanted(tmp_path, checkpoint
     (tmp_path / "books" / "a.txt").write_text(" ".join(words("a", 300)))
     given = {"input": "books", "model": str(checkpoint), "window_words": 64, "out": "run"}
     left = planned(given)
+    assert (left["targets"], "yardstick" in left) == ("4", False)  # nothing would be said of it
     said = "115 of these targets, 7,360 words; --no-yardstick leaves them out"
-    assert (left["targets"], left["yardstick"]) == ("119", said)
-    settings = with_yardstick(load_settings(given))
+    assert planned(given | {"preset": "matched"})["yardstick"] == said
+    given |= {"non_members": written(tmp_path, texts("new", 99)), "non_members_known": "later"}
+    left = planned(given)
+    assert (left["targets"], left["yardstick"]) == ("218", said)
+    settings = with_yardstick(load_settings(given), [])
     own = open_corpora(settings).targets(settings).filter(role="yardstick").collect()
     assert own.group_by("group", maintain_order=True).len().rows() == [
         ("most copied", 39),
@@ -310,4 +314,4 @@ def test_books_have_the_classics_unless_they_are_not_wanted(tmp_path, checkpoint
     done = CliRunner().invoke(command, [*options, "--no-yardstick", "--dry-run"])
     assert "of these targets" not in done.output
     assert done.exit_code == 0
-    assert with_yardstick(load_settings(given | {"samples_from": "x"})).yardstick is None
+    assert with_yardstick(load_settings(given | {"samples_from": "x"}), []).yardstick is None
