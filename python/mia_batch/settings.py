@@ -283,6 +283,9 @@ class LogprobSettings(Part, topic="Log-probabilities", table="logprobs"):
     too. With --non-members the planned test is made on it, too: a placebo."""
     reference_revision: Text | None = None
     """Hub revision of the reference model."""
+    reference_kind: Literal["base", "other"] | None = None
+    """Whether it is the base of the model, or made as the base: the planned attack then reads it.
+    [default: base where both are of the same architecture and size]"""
     masked_model: Annotated[Text | None, Mark.MODEL] = None
     """Masked model that makes neighbours of the texts."""
     neighbours: int = Field(default=25, ge=1, le=1000)

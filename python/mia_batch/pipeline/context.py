@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
@@ -24,7 +24,7 @@ from mia_batch.features import why_no_similarity
 from mia_batch.inference.comparison import read_comparison_sets
 from mia_batch.inference.e_values import RoundsTest
 from mia_batch.inference.findings import VerdictPlan
-from mia_batch.models.weights import ModelIdentity, identify_model
+from mia_batch.models.weights import ModelIdentity, identify_model, of_one_shape
 from mia_batch.observer import Observer
 from mia_batch.pipeline import corpora
 from mia_batch.pipeline.corpora import Corpora
@@ -36,7 +36,7 @@ from mia_batch.settings import Settings, endpoint_settings, endpoint_tokenizer
 # Which attacks a run computes, what prevents others, and what is decided by them.
 
 _PRIMARY = ("probe_leading_rarity_v1", "samia_matched_v1", "min_k_plus_plus_20_v1")
-_PRIMARY_OF_TUNED = ("wbc_v1", "self_prompt_difference_v1")
+_PRIMARY_OF_TUNED = ("wbc_v1", "self_prompt_difference_v1", "reference_token_difference_v1")
 _LABELLED_FALSE = "texts of the input that are labelled member = false, where there are any"
 _COMPUTED = {"vocabulary_mean", "vocabulary_variance", "rank", "support_mass"}
 """Columns of the logprobs table that not every engine can compute."""
@@ -165,7 +165,8 @@ def verdict_plan(settings: Settings, attacks: Sequence[str]) -> VerdictPlan:
 
     Of tuned models those for them tell most (``benches.finetuned``).
     """
-    likely = _PRIMARY_OF_TUNED + _PRIMARY if settings.preset == "spv" else _PRIMARY
+    tuned = settings.preset == "spv" or settings.reference_kind == "base"
+    likely = _PRIMARY_OF_TUNED + _PRIMARY if tuned else _PRIMARY
     primary = settings.primary or next((name for name in likely if name in attacks), attacks[0])
     if primary not in attacks:
         raise SettingsError(
@@ -175,6 +176,19 @@ def verdict_plan(settings: Settings, attacks: Sequence[str]) -> VerdictPlan:
     same |= {"adjustment": "e-bh"} if settings.stop_when_decided else {}
     null_set = settings.non_members_known or _LABELLED_FALSE
     return VerdictPlan(primary=primary, null_set=null_set, **same)
+
+
+def with_reference(settings: Settings) -> Settings:
+    """Find out whether the reference model may be the base of the model."""
+    given = settings.reference_model is not None and settings.reference_kind is None
+    if not given or settings.engine in _REMOTE:
+        return settings
+    reference = (str(settings.reference_model), settings.reference_revision)
+    kind = "other"
+    with suppress(OSError, ValueError, SettingsError):  # which checks of the models say better
+        if of_one_shape((str(settings.model), settings.revision), reference):
+            kind = "base"
+    return settings.model_copy(update={"reference_kind": kind})
 
 
 def recorded_settings(settings: Settings, recording: Recording) -> Settings:
@@ -232,7 +246,7 @@ class Audit:
             column = settings.candidate_column
             recording = Recording.open(settings.samples_from, candidate_column=column)
             settings = recorded_settings(settings, recording)
-        attacks = chosen_attacks(settings)
+        settings, attacks = with_reference(settings), chosen_attacks(settings)
         settings = corpora.with_yardstick(corpora.with_windows(settings), attacks)
         audit = cls(settings, observer, attacks, recording, Run(settings.folder))
         audit.plan = verdict_plan(settings, [attack.name for attack in audit.attacks])

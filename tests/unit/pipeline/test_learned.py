@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from random import Random
 from typing import Any
 
@@ -14,6 +16,7 @@ from mia_batch.attacks import SPV_PAPER, get
 from mia_batch.cli.main import command
 from mia_batch.errors import CorpusError, SettingsError
 from mia_batch.inference.sets import combine
+from mia_batch.pipeline import context
 from mia_batch.pipeline.context import check_together, chosen_attacks, engine_abilities
 from mia_batch.pipeline.corpora import open_corpora, with_yardstick
 from mia_batch.pipeline.stages.judging import set_answers
@@ -169,6 +172,31 @@ def test_by_default_variation_is_not_computed_without_its_reference_model():
     assert not [name for name in found if name.startswith("spv")]
     found = chosen_of_tuned(preset="default", evidence="logprobs", **EVERYTHING)
     assert {*SPV_PAPER} - {*found} == {name for name in SPV_PAPER if "uncalibrated" in name}
+
+
+@pytest.mark.parametrize(
+    ("changed", "kind", "primary"),
+    [
+        ({}, "base", "wbc_v1"),
+        ({"hidden_size": 24}, "other", "min_k_plus_plus_20_v1"),
+        (None, "other", "min_k_plus_plus_20_v1"),
+    ],
+)
+def test_the_planned_attack_reads_a_reference_model_that_may_be_the_base(
+    checkpoint, tmp_path, changed, kind, primary
+):
+    shutil.copytree(checkpoint, tmp_path / "reference")
+    config = tmp_path / "reference" / "config.json"
+    config.write_text(
+        "" if changed is None else json.dumps(json.loads(config.read_text()) | changed)
+    )
+    given = {"input": "-", "model": str(checkpoint), "reference_model": str(config.parent)}
+    settings = context.with_reference(load_settings(given | {"evidence": "logprobs"}))
+    assert settings.reference_kind == kind
+    attacks = [attack.name for attack in chosen_attacks(settings)]
+    assert context.verdict_plan(settings, attacks).primary == primary
+    asked_for = load_settings(given | {"reference_kind": "other"})
+    assert context.with_reference(asked_for) is asked_for
 
 
 def test_noise_is_asked_only_of_engines_that_can_add_it():
