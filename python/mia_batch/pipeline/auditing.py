@@ -36,7 +36,7 @@ from mia_batch.pipeline.stages import Stage, damage_set_aside, judging, repair
 from mia_batch.pipeline.stages.asking import FillsStage, LogprobsStage, PromptsStage, SamplesStage
 from mia_batch.pipeline.stages.comparing import FeaturesStage, RarityStage
 from mia_batch.pipeline.stages.cutting import TargetsStage
-from mia_batch.pipeline.stages.extraction import ControlsStage, ExtractionStage
+from mia_batch.pipeline.stages.extraction import ControlsStage, ExtractionStage, RecitalsStage
 from mia_batch.pipeline.stages.questions import models_of
 from mia_batch.pipeline.stages.tuned import GenerationsStage, TuningStage
 from mia_batch.places import is_url, mirrored
@@ -207,6 +207,7 @@ def stages_of(audit: Audit) -> list[Stage]:
         FeaturesStage(audit),
         judging.ScoresStage(audit),
         judging.VerdictsStage(audit),
+        RecitalsStage(audit),
         ExtractionStage(audit),
         ControlsStage(audit),
         judging.SummaryStage(audit),
