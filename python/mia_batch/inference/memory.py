@@ -186,7 +186,7 @@ def verbatim_findings(
     own = passages.filter(
         pl.col("passage").is_not_null(), ~pl.col("target_id").is_in(common.implode())
     )
-    walked = own.filter(view="walk_control")
+    walked = own.filter(pl.col("text").is_not_null())  # of others it is the text's own reference
     if not (counted["targets"]["n_texts"] or walked.height):
         return finding_rows("verbatim")
     rows = [row for name, counts in counted.items() for row in number_rows(counts, subject=name)]

@@ -380,13 +380,16 @@ def _continued(audit: Audit) -> pl.DataFrame:
     )
     key = ["target_id", "sample_index"]
     first, n_words = pl.col("longest_block_start"), pl.col("longest_block_words")
-    places = features.filter(among(CONTINUED)).select(*key, first, n_words)
+    recited = pl.when(pl.col("view") == RECITAL[1])  # greedy, as walks are
+    asked_as = recited.then(pl.lit("walk_control")).otherwise(pl.lit("control")).alias("asked_as")
+    places = features.filter(among(CONTINUED)).select(*key, first, n_words, asked_as)
+    places = places.unique(key, keep="first", maintain_order=True)
     spans = word_spans("reference", words=audit.settings.word_rule).struct
     start = spans.field("starts").list.get(first)
     end = spans.field("ends").list.get(first + n_words - 1)
     passage = pl.col("reference").str.slice(start, end - start)
     runs = named.join(places, on=key).select(
-        "target_id", passage=passage, text=pl.lit(None, pl.String), view=pl.lit("control")
+        "target_id", passage=passage, text=pl.lit(None, pl.String), view="asked_as"
     )
     return runs.collect(engine="streaming")
 
