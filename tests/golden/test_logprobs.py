@@ -76,8 +76,13 @@ def by_default(demo, tmp_path_factory):
     pairs = corpus.group_by(pl.col("index") // 2, maintain_order=True).agg("text")
     texts = pairs.select(document_id=pl.format("d{}", "index"), text=pl.col("text").list.join(" "))
     texts.write_parquet(folder / "corpus.parquet")
-    settings = {"input": str(folder / "corpus.parquet"), "model": str(demo.model)}
-    settings |= {"window_words": 60, "continue_strongest": 40, "out": str(folder / "run")}
+    settings: dict[str, object] = {"input": str(folder / "corpus.parquet")}
+    settings |= {
+        "model": str(demo.model),
+        "window_words": 60,
+        "continue_strongest": 40,
+        "out": str(folder / "run"),
+    }
     return settings, audit(**settings)
 
 
