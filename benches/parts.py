@@ -1,8 +1,9 @@
 """Whole audits of parts of books with the default, on manuals-47m, whose truth is known.
 
 27 parts of 1,024 words are asked about, 5 of them seen 4 times in training, 5 seen 16 times, 5 seen
-64 times and 12 never, against 25, 40 or 100 others that were never seen. One audit of each size is run as a
-user runs it; then all parts are scored once, and 1,000 such audits are drawn from their scores.
+64 times and 12 never, against 25, 40 or 100 others that were never seen. One audit of each size is
+run as a user runs it; then all parts are scored once, and 1,000 such audits are drawn from their
+scores.
 
     python -m benches.parts [--draws N] [--keep FOLDER]
 """
@@ -31,7 +32,7 @@ MODEL = DATA.parent / "models" / "manuals-47m"
 ASKED = {4: 5, 16: 5, 64: 5, 0: 12}
 COMPARED = (25, 40, 100)
 PRIMARY = "min_k_plus_plus_20_v1"
-Q = VerdictPlan(primary=PRIMARY, null_set="parts that were never seen").q
+Q = VerdictPlan(primary=PRIMARY, level="group", null_set="parts that were never seen").q
 
 
 def drawn(parts: pl.DataFrame, n_compared: int, draw: Random) -> tuple[pl.DataFrame, pl.DataFrame]:
