@@ -327,12 +327,14 @@ class MainSettings(Part, topic="What everybody needs"):
     """TOML file of settings. [default: mia-batch.toml in the working directory, if there]"""
     evidence: Literal["samples", "logprobs", "probe-logprobs", "both"] | None = None
     """Sampled continuations, log-probabilities of all tokens, those of the true next token at each
-    point, or the first two. [default: what the attacks need]"""
+    point, or the first two. [default: what the attacks need; without attacks one pass of
+    log-probabilities where the model runs here, else samples]"""
     preset: Annotated[
         Literal["default", "matched", "samia", "min-k", "spv"], Mark.EVIDENCE, Mark.USUAL
     ] = "default"
-    """default: ask for the next word at many points; matched: length-matched continuations; samia,
-    min-k, spv: the whole procedures of the SaMIA, Min-K% and SPV-MIA papers."""
+    """default: one pass of log-probabilities, or the next word at many points of an endpoint;
+    matched: length-matched continuations; samia, min-k, spv: the whole procedures of the SaMIA,
+    Min-K% and SPV-MIA papers."""
     attacks: Annotated[tuple[str, ...] | None, BeforeValidator(attack_names), Mark.USUAL] = None
     """Attacks, separated by commas: by name, family (min-k++) or as papers call them; `mia-batch
     attacks` lists them. [default: the preset's]"""
@@ -423,6 +425,9 @@ class SamplingSettings(Part, topic="Sampling", table="sampling"):
     """Draw from the k most likely tokens only; 0: all."""
     top_p: Annotated[float, Mark.EVIDENCE] = Field(default=1.0, gt=0, le=1)
     """Draw from this much probability only."""
+    continue_strongest: Annotated[int | None, Mark.USUAL] = Field(default=None, ge=0)
+    """Texts of highest scores whose likeliest continuation is shown where no attack asks for
+    continuations. [default: 64 where one pass of log-probabilities is the default, else 0]"""
     paraphrases_column: Column = None
     """Column with lists of three paraphrases of each text (DE-COP)."""
     choice_orders: int = Field(default=24, ge=4, le=24, multiple_of=4)

@@ -79,6 +79,13 @@ SPV_PAPER = (
 """What the SPV-MIA paper compares (Fu et al. 2024, tables 1, 5 and 6), and later attacks on tuned
 models."""
 
+ONE_PASS = (
+    *("min_k_plus_plus_20_v1", "min_k_20_v1", "loss_v1", "loss_zlib_v1"),
+    *("top_1_share_v1", "log_rank_v1", "entropy_v1"),
+    *("reference_token_difference_v1", "reference_difference_v1", "wbc_v1"),
+)
+"""What is computed of a model that runs here where nothing else is asked for: one pass over each
+text, and another by a reference model where there is one."""
 _BUILT_IN = {attack.name: attack for family in _FAMILIES.values() for attack in family}
 _BY_NAME = _of("SPV-MIA without a reference model", "Shapes of series of losses")
 """Not among the defaults: they take many passes and no setting of their own, or have no sign."""

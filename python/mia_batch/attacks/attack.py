@@ -14,6 +14,8 @@ from mia_batch.errors import SchemaMismatchError, SettingsError
 
 CONTINUATION = ("target", "continuation")
 """What attacks read that say nothing else."""
+RECITAL = ("target", "recital")
+"""The likeliest continuation of the texts of highest scores; no attack reads it."""
 PROBE = ("target", "probe")
 """Points of a text: the words before each, and the next few."""
 REFERENCE_PROBE = ("reference", "probe")

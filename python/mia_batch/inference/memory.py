@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from mia_batch.attacks.attack import CONTINUATION, among
+from mia_batch.attacks.attack import CONTINUATION, RECITAL, among
 from mia_batch.inference.comparison import ComparisonSets
 from mia_batch.inference.findings import finding_rows, number_rows
 from mia_batch.schemas import Controls
 from mia_batch.tables import RowIndex, mapped_zeros
 
+CONTINUED = (CONTINUATION, RECITAL)
+"""Views whose answers continue a text."""
 VERBATIM_WORDS = 20  # words in a row from which on a passage counts as repeated
 
 _SCHEMA = Controls.create_empty().schema
@@ -123,7 +125,7 @@ def verbatim_runs(targets: pl.LazyFrame, features: pl.LazyFrame, samples: int) -
     code, near = (mapped_zeros(index.height, dtype) for dtype in (np.uint64, np.uint32))
     if set(_READ) <= set(features.collect_schema()):
         own = features.filter(
-            among([CONTINUATION]), pl.col("sample_index") < samples, pl.col(_READ[0]).is_not_null()
+            among(CONTINUED), pl.col("sample_index") < samples, pl.col(_READ[0]).is_not_null()
         ).select("target_id", "sample_index", *_READ)
         for batch in own.collect_batches(chunk_size=_ROWS_AT_ONCE):
             which, rows = index.find(batch["target_id"])
@@ -144,14 +146,20 @@ def verbatim_runs(targets: pl.LazyFrame, features: pl.LazyFrame, samples: int) -
 
 
 def verbatim_findings(
-    runs: pl.DataFrame, sets: ComparisonSets, passages: pl.DataFrame, controls: pl.DataFrame | None
+    runs: pl.DataFrame,
+    sets: ComparisonSets,
+    passages: pl.DataFrame,
+    controls: pl.DataFrame | None,
+    *,
+    all_continued: bool = True,
 ) -> pl.DataFrame:
     """Rows of check ``verbatim``: what came out word for word, of targets and of non-members.
 
     ``runs`` are those of `verbatim_runs`; ``passages`` those of targets with ``n_words``, of which
     ``controls`` mark common ones. Units are groups, else documents. The p-value is Fisher's exact
     one, of one side, about units with a passage. The longest passage is a row of its own, as are
-    the first hundred documents.
+    the first hundred documents. Unless ``all_continued``, ``n_highest`` texts were: those of the
+    highest scores, whichever set they belong to.
     """
     from scipy.stats import fisher_exact
 
@@ -178,7 +186,7 @@ def verbatim_findings(
     own = passages.filter(
         pl.col("passage").is_not_null(), ~pl.col("target_id").is_in(common.implode())
     )
-    walked = own.filter(view="walk_control")
+    walked = own.filter(pl.col("text").is_not_null())  # of others it is the text's own reference
     if not (counted["targets"]["n_texts"] or walked.height):
         return finding_rows("verbatim")
     rows = [row for name, counts in counted.items() for row in number_rows(counts, subject=name)]
@@ -187,6 +195,9 @@ def verbatim_findings(
         exact = fisher_exact(np.array([(k, n - k) for k, n in sides]), alternative="greater")
         rows.append({"subject": "targets", "statistic": "fisher", "p_value": exact.pvalue})
     rows += number_rows({"n_walked": walked.height}, subject="targets")
+    n_highest = sum(counts["n_texts"] for counts in counted.values())
+    if n_highest and not all_continued:
+        rows += number_rows({"n_highest": n_highest}, subject="targets")
     if controls is not None and controls.height:
         for control, counts in counts_of(controls).items():
             rows += number_rows(counts, subject=control) if control != "any" else ()

@@ -8,11 +8,11 @@ from math import log
 import numpy as np
 import polars as pl
 
-from mia_batch.attacks.attack import CONTINUATION, among
+from mia_batch.attacks.attack import among
 from mia_batch.inference.comparison import ComparisonSets, read_comparison_sets
 from mia_batch.inference.estimates import WindowShare
 from mia_batch.inference.findings import VerdictPlan, gate_verdict, why_withheld
-from mia_batch.inference.memory import VERBATIM_WORDS, common_targets, verbatim_runs
+from mia_batch.inference.memory import CONTINUED, VERBATIM_WORDS, common_targets, verbatim_runs
 from mia_batch.inference.verdicts import NO_NULL
 from mia_batch.kernels import WordRule, book_coverage
 from mia_batch.schemas import Perplexities, Rollup, Targets
@@ -173,7 +173,7 @@ def _of_windows(
     texts = targets.filter(own).select("target_id", pl.col("reference").fill_null(""), begin=begin)
     given = candidates.filter(
         own,
-        among([CONTINUATION]),
+        among(CONTINUED),
         pl.col("sample_index") < samples,
         pl.col("candidate").is_not_null(),
     )
@@ -228,6 +228,7 @@ def rollup(
     blind_warns: bool,
     findings: pl.DataFrame,
     controls: pl.LazyFrame | None = None,
+    all_continued: bool = True,
 ) -> pl.DataFrame:
     """Sum up the documents of role ``target`` by the primary attack, and groups of several.
 
@@ -235,7 +236,8 @@ def rollup(
     Documents come in that order, none of them where each is one window; then groups, in the order
     of their first document; then documents of the non-members. The first ``samples`` continuations
     count, those of passages that ``controls`` mark as common do not. Check ``gate`` of the
-    ``findings`` says whether shares are withheld, and answers exploratory.
+    ``findings`` says whether shares are withheld, and answers exploratory. Unless ``all_continued``
+    texts were chosen by their scores, and no share of them is said to come out.
 
     The interval of the mean takes windows as independent draws. Those of one document are not, so
     that it is rather too narrow. It is null where all scores are equal.
@@ -274,7 +276,7 @@ def rollup(
     rows = with_mean(pl.concat([_units(own), _groups(own), outside], how="diagonal"))
     if chosen:
         rows = rows.with_columns(mean_low=None, mean_high=None)
-    rows = _with_figures(rows, sets.target_id).with_columns(
+    rows = _with_figures(rows, sets.target_id, all_continued=all_continued).with_columns(
         attack=pl.lit(plan.primary), n_common=None if controls is None else pl.col("n_common")
     )
     rows = with_share(rows, share, why_withheld(findings))
@@ -285,21 +287,22 @@ def rollup(
     return rows.select(*typed, "said").unnest("said")
 
 
-def _with_figures(rows: pl.DataFrame, target_id: pl.Series) -> pl.DataFrame:
+def _with_figures(rows: pl.DataFrame, target_id: pl.Series, *, all_continued: bool) -> pl.DataFrame:
     any_run, sampled = pl.when(pl.col("longest_words") > 0), pl.col("n_sampled") > 0
     sources = pl.concat_list(
         pl.when(sampled).then(pl.lit("samples")), pl.when("walked").then(pl.lit("walks"))
     ).list.drop_nulls()
     any_source = pl.when(sources.list.len() > 0)
+    shown = pl.when(pl.lit(all_continued))
     return rows.with_columns(
         any_source.then(pl.col(PASSAGE_COUNTS).fill_null(0)),
         passages_from=any_source.then(sources.list.join(" and ")),
         longest_target_id=any_run.then(target_id.gather(rows["longest_row"])),
         longest_sample_index=any_run.then("longest_sample_index"),
-        share_verbatim=(pl.col("n_verbatim") / pl.col("n_sampled")).fill_nan(None),
+        share_verbatim=shown.then(pl.col("n_verbatim") / pl.col("n_sampled")).fill_nan(None),
         extraction_probability=pl.col("log_p").exp(),
         share_extractable=(pl.col("n_likely") / pl.col("n_measured")).fill_nan(None),
-        share_near_verbatim=(pl.col("n_near") / pl.col("n_sampled")).fill_nan(None),
+        share_near_verbatim=shown.then(pl.col("n_near") / pl.col("n_sampled")).fill_nan(None),
     )
 
 

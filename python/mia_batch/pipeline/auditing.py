@@ -36,7 +36,7 @@ from mia_batch.pipeline.stages import Stage, damage_set_aside, judging, repair
 from mia_batch.pipeline.stages.asking import FillsStage, LogprobsStage, PromptsStage, SamplesStage
 from mia_batch.pipeline.stages.comparing import FeaturesStage, RarityStage
 from mia_batch.pipeline.stages.cutting import TargetsStage
-from mia_batch.pipeline.stages.extraction import ControlsStage, ExtractionStage
+from mia_batch.pipeline.stages.extraction import ControlsStage, ExtractionStage, RecitalsStage
 from mia_batch.pipeline.stages.questions import models_of
 from mia_batch.pipeline.stages.tuned import GenerationsStage, TuningStage
 from mia_batch.places import is_url, mirrored
@@ -207,6 +207,7 @@ def stages_of(audit: Audit) -> list[Stage]:
         FeaturesStage(audit),
         judging.ScoresStage(audit),
         judging.VerdictsStage(audit),
+        RecitalsStage(audit),
         ExtractionStage(audit),
         ControlsStage(audit),
         judging.SummaryStage(audit),
@@ -279,7 +280,8 @@ def audit(
     config
         TOML file of settings; by default ``mia-batch.toml`` in the working directory, if there.
     evidence
-        ``samples``, ``logprobs``, ``probe-logprobs`` or ``both``; by default what attacks need.
+        ``samples``, ``logprobs``, ``probe-logprobs`` or ``both``; by default what attacks need,
+        and without attacks one pass of log-probabilities where the model runs here.
     preset
         ``default``, ``matched``, ``samia``, ``min-k`` or ``spv``.
     attacks

@@ -10,7 +10,7 @@ from typing import Any
 
 import polars as pl
 
-from mia_batch.attacks import Attack, defaults, get
+from mia_batch.attacks import ONE_PASS, Attack, defaults, get
 from mia_batch.attacks.attack import CHOICE, COMBINATION, CONTINUATION, NEXT_TOKEN, PLAIN
 from mia_batch.corpus import SourceFile, digest_each, digest_of
 from mia_batch.errors import RunFolderError, SettingsError
@@ -37,6 +37,7 @@ from mia_batch.settings import Settings, endpoint_settings, endpoint_tokenizer
 
 _PRIMARY = ("probe_leading_rarity_v1", "samia_matched_v1", "min_k_plus_plus_20_v1")
 _PRIMARY_OF_TUNED = ("wbc_v1", "self_prompt_difference_v1", "reference_token_difference_v1")
+_REMOTE = ("openai", "replay")
 _LABELLED_FALSE = "texts of the input that are labelled member = false, where there are any"
 _COMPUTED = {"vocabulary_mean", "vocabulary_variance", "rank", "support_mass"}
 """Columns of the logprobs table that not every engine can compute."""
@@ -76,6 +77,35 @@ def _possible(kinds: tuple[str, ...], settings: Settings) -> list[Attack]:
     return possible
 
 
+_OF_SAMPLES = {"samples", "probes", "probe_every", "probe_words", "rarity_from"}
+_OF_SAMPLES |= {"temperature", "top_k", "top_p", "paraphrases_column"}
+"""Settings that say how a model is sampled: who gives one wants samples."""
+_STRONGEST = 64
+ONE_PASS_TAKEN = (
+    "each text is read once for the log-probabilities of its tokens, because the model runs here; "
+    "--evidence samples asks for next words instead"
+)
+
+
+def with_evidence(settings: Settings) -> Settings:
+    """Take one pass of log-probabilities where the model runs here and nothing else is asked for.
+
+    It tells more than samples, for less; the texts of highest scores are continued afterwards.
+    """
+    asked_for = settings.evidence, settings.attacks
+    is_asked = asked_for != (None, None) or settings.preset != "default"
+    if is_asked or settings.engine in _REMOTE or settings.model_fields_set & _OF_SAMPLES:
+        return settings
+    attacks = [get(name) for name in ONE_PASS]
+    chosen = tuple(each.name for each in attacks if not any(_obstacles(each, settings)))
+    if not chosen or settings.primary not in (None, *chosen):
+        return settings
+    filled: dict[str, object] = {"evidence": "logprobs", "attacks": chosen}
+    if settings.continue_strongest is None:
+        filled["continue_strongest"] = _STRONGEST
+    return settings.model_copy(update=filled)
+
+
 def check_together(settings: Settings, attacks: Sequence[Attack]) -> None:
     reads = {attack.name: {RunModel.of(model) for model, _ in attack.reads} for attack in attacks}
     making = [name for name, models in reads.items() if any(each.is_made for each in models)]
@@ -87,10 +117,10 @@ def check_together(settings: Settings, attacks: Sequence[Attack]) -> None:
             "one process; run without --shard, with --workers where several engines are to answer"
         )
     continued = any(CONTINUATION in attack.reads_of("samples") for attack in attacks)
-    if settings.controls and not (continued or settings.extract):
+    if settings.controls and not (continued or settings.extract or settings.continue_strongest):
         raise SettingsError(
             "controls= is about passages that come out, and these attacks ask for none; "
-            "add extract=, or take preset 'matched'"
+            "add continue_strongest= or extract=, or take preset 'matched'"
         )
     executor = settings.executor
     if executor and (engine == "openai" or (engine == "replay" and settings.workers)):
@@ -208,7 +238,6 @@ def recorded_settings(settings: Settings, recording: Recording) -> Settings:
 
 # What the stages share.
 
-_REMOTE = ("openai", "replay")
 _MODEL_SETTINGS = {
     "target": ("model", "revision"),
     "reference": ("reference_model", "reference_revision"),
@@ -246,6 +275,9 @@ class Audit:
             column = settings.candidate_column
             recording = Recording.open(settings.samples_from, candidate_column=column)
             settings = recorded_settings(settings, recording)
+        given, settings = settings, with_evidence(settings)
+        if given is not settings:
+            observer.stage(ONE_PASS_TAKEN)
         settings, attacks = with_reference(settings), chosen_attacks(settings)
         settings = corpora.with_yardstick(corpora.with_windows(settings), attacks)
         audit = cls(settings, observer, attacks, recording, Run(settings.folder))
@@ -319,6 +351,11 @@ class Audit:
 
     def reading(self, kind: EvidenceKind) -> list[Attack]:
         return [attack for attack in self.asking if attack.reads_of(kind)]
+
+    @property
+    def continues(self) -> bool:
+        """Whether an attack asks for continuations, those of all texts."""
+        return any(CONTINUATION in attack.reads for attack in self.reading("samples"))
 
     @cached_property
     def shard(self) -> Shard | None:
@@ -438,11 +475,20 @@ class Audit:
         return choose_engine(asked, kind, frozenset(columns), model=place, elsewhere=elsewhere)
 
     def spec(
-        self, model: str, kind: EvidenceKind, columns: frozenset[str] = frozenset()
+        self,
+        model: str,
+        kind: EvidenceKind,
+        columns: frozenset[str] = frozenset(),
+        same: str | None = None,
     ) -> tuple[EngineSpec, str]:
+        """Say what is to be started and why; ``same`` is an engine that is there already."""
         settings, fills = self.settings, kind == "fills"
-        masked = ("masked", "it fills gaps")
-        engine, why = masked if fills else self.engine(kind, columns, model)
+        if same is not None:
+            engine, why = same, "it gave the log-probabilities"
+        elif fills:
+            engine, why = "masked", "it fills gaps"
+        else:
+            engine, why = self.engine(kind, columns, model)
         arguments = {} if fills else dict(settings.engine_arg)
         if model != "target":
             arguments.pop("max_model_len", None)

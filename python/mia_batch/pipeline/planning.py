@@ -18,9 +18,10 @@ from mia_batch.errors import MiaBatchError, RunFolderError, SettingsError
 from mia_batch.inference.findings import earlier_findings
 from mia_batch.observer import Observer
 from mia_batch.pipeline import auditing
-from mia_batch.pipeline.context import Audit
+from mia_batch.pipeline.context import Audit, engine_columns
 from mia_batch.pipeline.custody import files_of
 from mia_batch.pipeline.run import HELD, UNWRITABLE, Run, reading
+from mia_batch.pipeline.sessions import is_remote
 from mia_batch.pipeline.stages import Stage, damage_set_aside
 from mia_batch.pipeline.stages.asking import EvidenceStage
 from mia_batch.places import fetched
@@ -63,10 +64,12 @@ def plan(
     fetched(settings.place)
     audit = Audit.begin(settings, notes)
     _check_folder(audit)
-    engine = audit.manifest.evidence["engine"]
+    engine, why = audit.manifest.evidence["engine"], audit.manifest.engine_choice
+    if not (audit.reading("samples") or is_remote(audit, "target")):
+        engine, why = audit.engine("logprobs", engine_columns(audit.attacks))
     if audit.shard is not None:
         yield "shard", f"{audit.shard}: what follows of samples and log-probabilities is its share"
-    yield "engine", f"{engine} ({audit.manifest.engine_choice})"
+    yield "engine", f"{engine} ({why})"
     names, rest = [each.name for each in audit.attacks], len(audit.attacks) - _MOST_NAMED
     yield "attacks", ", ".join(names[:_MOST_NAMED]) + (f" and {rest:,} more" if rest > 0 else "")
     yield "primary attack", audit.plan.primary

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import polars as pl
 
-from mia_batch.attacks.attack import CONTINUATION
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.collect import Executor, LocalExecutor, OnAnswer, SampleTask, Task
 from mia_batch.evidence.endpoint import Capabilities, ClientSettings, Endpoint
@@ -145,16 +144,18 @@ def open_session(
     columns: frozenset[str] = frozenset(),
     *,
     at_points: bool = False,
+    same: str | None = None,
 ) -> Iterator[Session]:
     """Start an engine with one of the run's models, or probe the endpoint of the target model.
 
-    With ``at_points`` an endpoint is asked for log-probabilities of the next token alone. Raises
+    With ``at_points`` an endpoint is asked for log-probabilities of the next token alone. ``same``
+    names the engine that is to answer, of which attacks read nothing. Raises
     `SettingsError` if model, tokenizer or engine is not what the run's evidence came from.
     """
     if is_remote(audit, model):
         opened = _open_endpoint(audit, kind, at_points=at_points)
     else:
-        opened = _open_engine(audit, model, kind, columns)
+        opened = _open_engine(audit, model, kind, columns, same)
     with opened as session, asking(audit):
         yield session
 
@@ -203,15 +204,20 @@ def is_remote(audit: Audit, model: str) -> bool:
 
 
 def chosen_engine(
-    audit: Audit, model: str, kind: EvidenceKind, columns: frozenset[str] = frozenset()
+    audit: Audit,
+    model: str,
+    kind: EvidenceKind,
+    columns: frozenset[str] = frozenset(),
+    same: str | None = None,
 ) -> tuple[EngineSpec, str, Tokenizer | None]:
     """Say what is to be started, why this engine, and its tokenizer; nothing starts."""
     audit.agree({"source": audit.source(model)}, model)
-    spec, why = audit.spec(model, kind, columns)
+    spec, why = audit.spec(model, kind, columns, same)
     if kind == "fills":
         return spec, why, None
     tokenizer = Tokenizer.load(spec.model, spec.revision)
-    audit.agree({"tokenizer": tokenizer.digest, f"{kind} engine": spec.engine}, model)
+    own = {} if same else {f"{kind} engine": spec.engine}
+    audit.agree({"tokenizer": tokenizer.digest} | own, model)
     return spec, why, tokenizer
 
 
@@ -240,9 +246,9 @@ def foresee(
 
 @contextmanager
 def _open_engine(
-    audit: Audit, model: str, kind: EvidenceKind, columns: frozenset[str]
+    audit: Audit, model: str, kind: EvidenceKind, columns: frozenset[str], same: str | None
 ) -> Iterator[Session]:
-    spec, why, tokenizer = chosen_engine(audit, model, kind, columns)
+    spec, why, tokenizer = chosen_engine(audit, model, kind, columns, same)
     turns = audit.kept.serves(spec)
     audit.observer.stage(
         f"the same {spec.engine} goes on as {model}" if turns else f"starting {spec.engine}: {why}"
@@ -250,9 +256,10 @@ def _open_engine(
     name = audit.settings.executor
     start = _here if name is None else extra("executors", name).engines
     with start(audit, model, spec, tokenizer) as (executor, info):
-        audit.agree({f"{kind} engine": spec.engine, f"{kind} dtype": info.dtype}, model)
-        audit.manifest.engines[f"{kind} of {model}"] = asdict(info)
-        audit.save()
+        if same is None:
+            audit.agree({f"{kind} engine": spec.engine, f"{kind} dtype": info.dtype}, model)
+            audit.manifest.engines[f"{kind} of {model}"] = asdict(info)
+            audit.save()
         audit.observer.stage(
             f"{info.engine} {info.version} runs {spec.model} in {info.dtype} on {info.device}, "
             f"context {info.max_model_len:,} tokens"
@@ -382,8 +389,7 @@ def spent_sentence(audit: Audit) -> str | None:
 
 def _draws(audit: Audit) -> bool:
     settings = audit.settings
-    continued = any(CONTINUATION in attack.reads for attack in audit.reading("samples"))
-    return settings.temperature != 0 and (settings.samples is not None or continued)
+    return settings.temperature != 0 and (settings.samples is not None or audit.continues)
 
 
 # Where models are tuned: one after another in this process, or on the machines of a cluster.

@@ -132,10 +132,15 @@ def _of_units(known: Known, units: pl.DataFrame, noun: str, *, compared: bool) -
             parts.append(f"{count:,} {out.format('s' * (count == 1))} ({names})")
     whole = f"Of {total:,} {noun}s" if total > 1 else f"Of one {noun}"
     sampled = units["longest_words"].count() + units["extracted_words"].count() > 0
+    highest = facts(known.findings, "verbatim", subject="targets").get("n_highest")
+    none = "none comes out word for word"
+    if highest is not None:
+        none = (
+            f"none of the {highest['value']:,.0f} windows of highest scores comes out word for word"
+        )
     if compared and gate_verdict(known.findings) == "withheld":
         apart = f"{noun}s and comparison {noun}s can be told apart without the model"
-        none = "none comes out word for word, and there is no other answer:"
-        none = none if sampled else "there is no answer:"
+        none = f"{none}, and there is no other answer:" if sampled else "there is no answer:"
         parts.append(f"{'the others have no answer, because' if parts else none} {apart}")
     elif compared and known.plan.level == "collection":
         parts.append(_of_collection(known, "non_members", f"the {noun}s together"))
@@ -144,7 +149,7 @@ def _of_units(known: Known, units: pl.DataFrame, noun: str, *, compared: bool) -
         parts += _unnamed(units, n, noun, found=bool(parts))
     else:
         left = total - n.get("comes_out", 0)
-        parts += [] if parts or not sampled else ["none comes out word for word"]
+        parts += [] if parts or not sampled else [none]
         without = "cannot be judged without comparison texts (add --non-members FOLDER)"
         ranked = _titles(_by_strength(units.filter(pl.col("verdict") != "comes_out")))[:3]
         order = f"; of these, {ranked[0]} scores highest" if left > 1 else ""
@@ -199,8 +204,9 @@ def _of_texts(known: Known, allows: Mapping[str, bool]) -> str:
     plan, level = known.plan, known.plan.level
     verbatim, parts = facts(known.findings, "verbatim", subject="targets"), []
     if verbatim and (n := verbatim["n_verbatim"]["value"]):
-        total = verbatim["n_texts"]["value"]
-        parts.append(f"{n:,.0f} of {total:,.0f} texts {_verb('come', n)} out word for word")
+        texts = f"{verbatim['n_texts']['value']:,.0f} texts"
+        texts += " of highest scores" if "n_highest" in verbatim else ""
+        parts.append(f"{n:,.0f} of {texts} {_verb('come', n)} out word for word")
     if allows["comparison of targets"] and level == "collection":
         parts.append(_of_collection(known, "non_members", "the texts together"))
     elif allows["comparison of targets"] and (of := facts(known.findings, "reported")):

@@ -696,7 +696,8 @@ def verbatim_sentences(findings: pl.DataFrame) -> Iterator[str]:
     passage = " ".join(str(longest["reason"]).split())
     if len(passage) > _MOST_CHARACTERS:
         passage = f"{passage[:_MOST_CHARACTERS]}..."
-    said = [_share(own, "asked about")] if n else []
+    chosen = "n_highest" in own
+    said = [_share(own, "of highest scores" if chosen else "asked about")] if n else []
     named = rows.filter(statistic="document")["subject"].to_list()
     if said and own["n_units"] < own["n_texts"]:
         said[0] += f" ({listed(named, _MOST_NAMED)})"
@@ -721,7 +722,10 @@ def _by_chance(counts: dict[str, dict[str, float]], fisher: pl.Series) -> str:
     """Say how often as much comes out where there is nothing to remember."""
     said = []
     if (others := counts.get("non_members", {})).get("n_texts"):
-        said.append(f"{_share(others, 'to compare with')} come out so")
+        what = "to compare with"
+        if "n_highest" in counts["targets"]:
+            what = "to compare with among those of highest scores"
+        said.append(f"{_share(others, what)} come out so")
     for control, name in _CONTROLS.items():
         n = counts.get(control, {})
         if n.get("passages"):

@@ -468,13 +468,14 @@ def ask_samples(
     doing: str,
     missing: dict[View, Missing],
     store: Callable[[View], Callable[[Block, pl.DataFrame], Any]] | None = None,
+    same: str | None = None,
     **listening: Callable[..., None],
 ) -> None:
     work = reduce(add, map(Missing.count, missing.values()))
     if not work.left:
         return
     stores = store or (lambda view: sample_parts(audit, view).store)
-    with sessions.open_session(audit, model, "samples") as session:
+    with sessions.open_session(audit, model, "samples", same=same) as session:
         task = partial(sessions.sample_task, audit, session)
         wanted = ((task(view), each.blocks(), stores(view)) for view, each in missing.items())
         sessions.ask(audit, session, doing, work, wanted, **listening)

@@ -14,7 +14,6 @@ import numpy as np
 import polars as pl
 
 from mia_batch.attacks.apply import count_rows, whole_targets
-from mia_batch.attacks.attack import CONTINUATION
 from mia_batch.errors import DamagedTableError, SettingsError
 from mia_batch.evidence.parts import Parts, PromptUnits, scan_parts
 from mia_batch.features import OTHER_GROUPS, build_features, groups_of, inputs_of
@@ -289,7 +288,7 @@ class FeaturesStage(Stage):
         audit = self.audit
         reading = audit.reading("samples")
         columns = {column for attack in reading for column in attack.columns}
-        continued = any(CONTINUATION in attack.reads for attack in reading)
+        continued = audit.continues or audit.settings.continue_strongest
         always = [VERBATIM_GROUP] if continued else []
         before = audit.manifest.made.get("features", {}).get("groups", [])
         known = {*GROUPS, *OTHER_GROUPS}
@@ -310,19 +309,24 @@ class FeaturesStage(Stage):
             made["features"]["rarity"] = made.get("rarity")
             audit.save()
         for view in views_of(audit, "samples"):
-            parts = sample_parts(audit, view)
-            missing = [part for part in parts.paths() if not (folder / part.name).exists()]
-            if not missing:
-                continue
-            audit.observer.stage(f"making the features of {len(missing):,} parts of samples")
-            rarity = None
-            if view.key in keys:
-                rarity = RarityTable.stored(_rows(audit, view), counted=_counted(audit))
-            make = FeatureWriter.of(audit, view, rarity)
-            rows = parts.block_targets * view.n * view.samples  # most of a part
-            with spread(audit) as later:
-                for group in _grouped(missing, min(_PARTS_AT_ONCE, max(_ROWS_AT_ONCE // rows, 1))):
-                    later(make, group)
+            make_features(audit, view, weighed=view.key in keys)
+
+
+def make_features(audit: Audit, view: View, *, weighed: bool = False) -> None:
+    """Make the features of those parts of a view's samples that have none."""
+    parts, folder = sample_parts(audit, view), audit.run.path("features")
+    missing = [part for part in parts.paths() if not (folder / part.name).exists()]
+    if not missing:
+        return
+    audit.observer.stage(f"making the features of {len(missing):,} parts of samples")
+    rarity = None
+    if weighed:
+        rarity = RarityTable.stored(_rows(audit, view), counted=_counted(audit))
+    make = FeatureWriter.of(audit, view, rarity)
+    rows = parts.block_targets * view.n * view.samples  # most of a part
+    with spread(audit) as later:
+        for group in _grouped(missing, min(_PARTS_AT_ONCE, max(_ROWS_AT_ONCE // rows, 1))):
+            later(make, group)
 
 
 def _grouped(parts: list[Path], most: int) -> Iterator[list[Path]]:

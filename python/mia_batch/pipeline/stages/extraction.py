@@ -13,17 +13,24 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from mia_batch.attacks.attack import CONTINUATION, among
+from mia_batch.attacks.attack import RECITAL, among
 from mia_batch.diagnostics.preflight import find_elsewhere
 from mia_batch.errors import SettingsError
-from mia_batch.evidence.parts import Block, Missing, PromptUnits, Work, scan_parts
-from mia_batch.inference.memory import VERBATIM_WORDS, control_rows, counts_of, verbatim_runs
+from mia_batch.evidence.engines.registry import engine_types, why_not
+from mia_batch.evidence.parts import Block, FreshUnits, Missing, PromptUnits, Work, scan_parts
+from mia_batch.inference.memory import (
+    CONTINUED,
+    VERBATIM_WORDS,
+    control_rows,
+    counts_of,
+    verbatim_runs,
+)
 from mia_batch.kernels import book_coverage, near_verbatim_recall, pair_features, word_spans
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.sessions import Session, ask, open_session, sample_task
 from mia_batch.pipeline.stages import Stage
 from mia_batch.pipeline.stages.asking import RowUnits, ask_samples, write_prompts
-from mia_batch.pipeline.stages.comparing import parts_digest
+from mia_batch.pipeline.stages.comparing import make_features, parts_digest
 from mia_batch.pipeline.stages.questions import prompt_parts, sample_parts, view_of
 from mia_batch.prompts import (
     LAST_WORDS,
@@ -261,6 +268,80 @@ def _by_document(windows: pl.DataFrame, texts: Mapping[str, str | None]) -> dict
     return found
 
 
+# The stage that continues the texts of highest scores, where no attack asks for continuations.
+
+
+class RecitalsStage(Stage):
+    """Ask for the likeliest continuation of the strongest texts: evidence that people can read.
+
+    They are chosen by their scores alone, whether or not they are to compare with, so that what
+    comes out of both sides compares.
+    """
+
+    name = "recitals"
+    doing = "continuing the texts of highest scores"
+
+    @property
+    def _n(self) -> int:
+        return 0 if self.audit.continues else self.audit.settings.continue_strongest or 0
+
+    def left(self) -> Iterator[tuple[str, str]]:
+        if self._n:
+            yield "then", f"at most {self._n:,} texts, those of highest scores, are continued"
+
+    def fingerprint(self) -> dict[str, Any]:
+        return {"parts": parts_digest(sample_parts(self.audit, self._view).paths())}
+
+    def check(self) -> None:
+        if self._n and self.audit.recording is not None:
+            raise SettingsError(
+                "continue_strongest= needs a model to ask; a recording answers nothing further"
+            )
+
+    @property
+    def _view(self) -> View:
+        return view_of(self.audit, *RECITAL)
+
+    def run(self) -> None:
+        if not self._n:
+            return
+        audit, view, parts = self.audit, self._view, prompt_parts(self.audit, self._view)
+        targets = audit.run.scan("targets")
+        chosen = FreshUnits(targets, among=self._strongest())
+        write_prompts(audit, view, Missing(chosen, parts, view.n))
+        prompts = PromptUnits(audit.run.path("targets"), parts, view, askable=True)
+        retry = audit.settings.retry_failed
+        missing = Missing(prompts, sample_parts(audit, view), view.samples, retry_failed=retry)
+        ask_samples(audit, "target", self.doing, {view: missing}, same=self._engine)
+        make_features(audit, view)
+        self.done()
+
+    @property
+    def _engine(self) -> str | None:
+        """The engine of the log-probabilities: it has answered few prompts before vLLM starts."""
+        used = self.audit.manifest.models["target"].get("logprobs engine")
+        known = self.audit.settings.engine == "auto" and used in engine_types()
+        return used if known and why_not(str(used), "samples", frozenset()) is None else None
+
+    def _strongest(self) -> pl.Series:
+        """Choose the best text of each document by its score, then the second, and so on."""
+        score, audit = pl.col(self.audit.plan.primary), self.audit
+        rows = (
+            audit.run.scan("scores")
+            .with_row_index("row")
+            .filter(pl.col("role").is_in(["target", "non_member"]), score.is_not_null())
+            .select("row", score=score, owner=pl.coalesce("document_id", "target_id").hash())
+            .collect(engine="streaming")
+        )
+        place = pl.col("score").rank("ordinal", descending=True).over("owner")
+        ordered = rows.with_columns(place=place).sort(
+            "place", "score", descending=[False, True], maintain_order=True
+        )
+        chosen = pl.col("row").is_in(ordered["row"].head(self._n).implode())
+        named = audit.run.scan("scores").with_row_index("row").filter(chosen).select("target_id")
+        return named.collect(engine="streaming").to_series()
+
+
 # Passages that came out of the target model word for word.
 
 
@@ -299,13 +380,16 @@ def _continued(audit: Audit) -> pl.DataFrame:
     )
     key = ["target_id", "sample_index"]
     first, n_words = pl.col("longest_block_start"), pl.col("longest_block_words")
-    places = features.filter(among([CONTINUATION])).select(*key, first, n_words)
+    recited = pl.when(pl.col("view") == RECITAL[1])  # greedy, as walks are
+    asked_as = recited.then(pl.lit("walk_control")).otherwise(pl.lit("control")).alias("asked_as")
+    places = features.filter(among(CONTINUED)).select(*key, first, n_words, asked_as)
+    places = places.unique(key, keep="first", maintain_order=True)
     spans = word_spans("reference", words=audit.settings.word_rule).struct
     start = spans.field("starts").list.get(first)
     end = spans.field("ends").list.get(first + n_words - 1)
     passage = pl.col("reference").str.slice(start, end - start)
     runs = named.join(places, on=key).select(
-        "target_id", passage=passage, text=pl.lit(None, pl.String), view=pl.lit("control")
+        "target_id", passage=passage, text=pl.lit(None, pl.String), view="asked_as"
     )
     return runs.collect(engine="streaming")
 
@@ -357,8 +441,9 @@ class ControlsStage(Stage):
         may_come = (pl.col("role") == "target") & pl.col("reason").is_null()
         n = audit.target_table().select(may_come.sum()).collect(engine="streaming").item()
         samples = settings.continuations
-        if not any(CONTINUATION in attack.reads for attack in audit.reading("samples")):
-            n, samples = min(n, settings.extract_starts * audit.corpora.input.n_documents), 1
+        if not audit.continues:
+            walks = settings.extract * settings.extract_starts * audit.corpora.input.n_documents
+            n, samples = min(n, walks + (settings.continue_strongest or 0)), 1
         prompts = n * sum(view_of(audit, model, "control").n for model in self._models)
         asked = f", {prompts:,} prompts, {prompts * samples:,} samples" if prompts else ""
         yield "controls", f"of what comes out, at most {n:,} passages{asked}"

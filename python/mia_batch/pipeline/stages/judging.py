@@ -12,7 +12,7 @@ import polars as pl
 
 from mia_batch import schemas
 from mia_batch.attacks import Attack, find_unscored, score, score_by
-from mia_batch.attacks.attack import CODEC, COMBINATION, REFERENCE_TEXT, TEXT, among
+from mia_batch.attacks.attack import CODEC, COMBINATION, RECITAL, REFERENCE_TEXT, TEXT, among
 from mia_batch.diagnostics.preflight import (
     check_targets,
     class_rows,
@@ -493,6 +493,7 @@ class ScoresStage(Stage):
         own = [name for name in models_of(audit) if RunModel.of(name).is_made]
         made = {name: audit.source(name)["digest"] for name in own}
         parts = [p for name in ("features", "logprobs") for p in run.path(name).glob("*.parquet")]
+        parts = [part for part in parts if f".{'-'.join(RECITAL)}-" not in part.name]
         return {
             "attacks": [attack.name for attack in audit.attacks],
             "formulas": sha256(formulas).hexdigest(),
@@ -639,6 +640,7 @@ class SummaryStage(Stage):
             "form": 4,  # of both tables
             "verdicts": made.get("verdicts"),
             "features": made.get("features"),
+            "recitals": made.get("recitals"),
             "extracted": found["extracted_documents"],
             "controls": found["controls"],
         }
@@ -667,6 +669,7 @@ class SummaryStage(Stage):
             read_comparison_sets(scores, named=False),
             named.collect(),
             None if controls is None else controls.collect(),
+            all_continued=audit.continues,
         )
         rows = pl.concat([findings.filter(pl.col("check") != "verbatim"), verbatim])
         sink(rows, run.path("findings"), schemas.Findings)
@@ -707,6 +710,7 @@ class SummaryStage(Stage):
             blind_warns=blind_warns(findings),
             findings=findings,
             controls=controls,
+            all_continued=audit.continues,
         )
         sink(rows, run.path("rollup"), schemas.Rollup)
         return findings

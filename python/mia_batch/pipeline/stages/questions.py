@@ -126,6 +126,7 @@ STAGE_VIEWS: Final[dict[str, Made]] = {
         "samples": s.generations,
         "decode": Decode(scope="whole", most_new=s.generation_tokens),
     },
+    "recital": lambda _: {"make": makers.continuation, "columns": _HALVES, "greedy": True},
     "walk": lambda _: {"greedy": True, "decode": _WORDS},
     "drawn_walk": lambda _: {"decode": _WORDS},
     "control": lambda s: _control(s) | {"samples": s.continuations},

@@ -13,6 +13,8 @@ import numpy as np
 import polars as pl
 from markupsafe import Markup
 
+from mia_batch.attacks.attack import PROBE
+from mia_batch.inference.memory import CONTINUED
 from mia_batch.report.answer import ANSWERS, audited_books
 from mia_batch.report.html import columns
 from mia_batch.report.html.columns import cut, document_tables, interval, number, plain, share
@@ -395,7 +397,7 @@ MOST_WINDOWS = 20
 """Windows that are shown for each reason: the longest runs, common passages, highest scores."""
 _MOST_CHARACTERS = 1_500
 _MOST_OF_PREFIX = 800
-_CONTINUATION = "continuation"
+_CONTINUED = [view for _, view in CONTINUED]
 _HEADING = (
     r"^[ \t]*(?:CHAPTER|Chapter|CHAPITRE|Chapitre|CAP[IÍ]TULO|Cap[ií]tulo|KAPITEL|Kapitel|BOOK|Book"
     r"|PART|Part|LETTER|Letter)[ \t]+(?:[0-9]{1,3}|[IVXLCDM]{1,8})\b[^\n]{0,60}$"
@@ -424,11 +426,18 @@ def evidence(contents: Contents) -> list[dict[str, Any]]:
     return [
         targets[key]
         | {"longest_words": None, "common": common.get(key, [])}
-        | {"attempts": len(samples.get(key, [])), **_as_high(targets[key]["score"], by_chance)}
+        | {
+            "attempts": sum(_is_attempt(row) for row in samples.get(key, [])),
+            **_as_high(targets[key]["score"], by_chance),
+        }
         | _texts(targets[key], samples.get(key, []), chosen[key])
         for key in chosen
         if key in targets
     ]
+
+
+def _is_attempt(sample: Mapping[str, Any]) -> bool:
+    return sample["view"] == PROBE[1] or sample["view"] in _CONTINUED
 
 
 def _by_document(contents: Contents, windows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -529,7 +538,7 @@ def _texts(
     target: dict[str, Any], samples: list[dict[str, Any]], longest: dict[str, Any] | None
 ) -> dict[str, Any]:
     """Mark what model and text share, in continuations or at the points that were asked about."""
-    whole = [row for row in samples if row["view"] == _CONTINUATION and row["candidate"]]
+    whole = [row for row in samples if row["view"] in _CONTINUED and row["candidate"]]
     if whole and target["reference"]:
         index = longest["longest_sample_index"] if longest else None
         chosen = next((row for row in whole if row["sample_index"] == index), None)
