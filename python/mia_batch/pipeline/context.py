@@ -77,8 +77,8 @@ def _possible(kinds: tuple[str, ...], settings: Settings) -> list[Attack]:
     return possible
 
 
-_OF_SAMPLES = {"samples", "probes", "probe_every", "probe_words", "rarity_from"}
-_OF_SAMPLES |= {"temperature", "top_k", "top_p", "paraphrases_column"}
+_SAMPLE_SETTINGS = {"samples", "probes", "probe_every", "probe_words", "rarity_from"}
+_SAMPLE_SETTINGS |= {"temperature", "top_k", "top_p", "paraphrases_column"}
 """Settings that say how a model is sampled: who gives one wants samples."""
 _STRONGEST = 64
 ONE_PASS_TAKEN = (
@@ -94,7 +94,7 @@ def with_evidence(settings: Settings) -> Settings:
     """
     asked_for = settings.evidence, settings.attacks
     is_asked = asked_for != (None, None) or settings.preset != "default"
-    if is_asked or settings.engine in _REMOTE or settings.model_fields_set & _OF_SAMPLES:
+    if is_asked or settings.engine in _REMOTE or settings.model_fields_set & _SAMPLE_SETTINGS:
         return settings
     attacks = [get(name) for name in ONE_PASS]
     chosen = tuple(each.name for each in attacks if not any(_obstacles(each, settings)))
