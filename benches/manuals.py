@@ -87,7 +87,8 @@ def texts(name: str, each: dict[int, int] | None) -> pl.DataFrame:
     each = _OF_FILE.get(name, each)
     if each is not None:
         mixed = found.sample(fraction=1, shuffle=True, seed=0)
-        found = pl.concat([mixed.filter(copies=n).head(most) for n, most in each.items()])
+        some = pl.concat([mixed.filter(copies=n).head(most) for n, most in each.items()])
+        found = found.join(some, on="document_id", how="semi", maintain_order="left")
     return found.with_columns(member=pl.col("copies") > 0)
 
 
