@@ -65,6 +65,7 @@ bench: setup
 	@$(STEP) "Weighted non-members" python -m benches.weights
 	@$(STEP) "WikiMIA without a model, before and after a repair" python -m benches.wikimia
 	@$(STEP) "Power of the attacks" python -m benches.power
+	@$(STEP) "Power on a model whose training text is known" python -m benches.manuals
 	@$(STEP) "Parts of books" python -m benches.books
 	@$(STEP) "An audit of twelve books" python -m benches.book_audit
 	@$(STEP) "The yardstick on a known model, and its promise" python -m benches.yardstick

@@ -31,6 +31,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "books": figures.books,
     "power": figures.power,
     "coverage": figures.coverage,
+    "copies": figures.copies,
+    "manuals": figures.manuals,
     "points": figures.points,
     "package": python.package,
     "datasets": published.known_sets,
