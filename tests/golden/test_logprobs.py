@@ -7,7 +7,7 @@ import shutil
 import polars as pl
 import pytest
 
-from mia_batch.attacks import ONE_PASS, get
+from mia_batch.attacks import ONE_PASS
 from mia_batch.models.tokens import Tokenizer
 from tests.reference_logprobs import wikimia_scores
 from tests.runs import audit, audit_demo, found, planned
