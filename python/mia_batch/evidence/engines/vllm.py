@@ -28,6 +28,7 @@ from mia_batch.evidence.engines.registry import (
     available_memory,
     check_probes,
     end_token_ids,
+    logits_bytes,
     probes,
     text_answer,
     why_impossible,
@@ -155,6 +156,7 @@ _GREEDY = {"temperature": 0.0, "top_k": 0, "top_p": 1.0}
 _PLAIN = {"detokenize": False, "output_kind": RequestOutputKind.FINAL_ONLY}
 _TEXT_ARGUMENTS = {"temperature": 0.0, "prompt_logprobs": 0, "flat_logprobs": True, **_PLAIN}
 _TEXTS = 64
+_USED_SHARE = vllm.EngineArgs.gpu_memory_utilization  # of a GPU; logits take half of the rest
 _ENTRY_BYTES = 12  # of the logits: they, their log-probabilities, and what finds ranks
 
 
@@ -327,7 +329,12 @@ def _sampling_arguments(decoding: Decoding) -> dict[str, Any]:
 def _in_pieces(spec: EngineSpec) -> dict[str, Any]:
     model, revision = weights_source(spec.model, spec.revision)
     config = AutoConfig.from_pretrained(model, revision=revision)
-    most = spec.logits_bytes // (config.get_text_config().vocab_size * _ENTRY_BYTES)
+    room = None
+    if not current_platform.is_cpu():
+        used = spec.engine_args.get("gpu_memory_utilization", _USED_SHARE)
+        room = int((1 - used) / 2 * current_platform.get_device_total_memory())
+    entry_bytes = config.get_text_config().vocab_size * _ENTRY_BYTES
+    most = logits_bytes(spec, room) // entry_bytes
     texts = spec.engine_args.get("max_num_seqs", _TEXTS)
     return {
         "enable_chunked_prefill": True,
