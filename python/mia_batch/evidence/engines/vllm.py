@@ -43,6 +43,8 @@ from mia_batch.evidence.request import (
 )
 from mia_batch.models.weights import cause_of, read_adapter, tokenizer_source, weights_source
 
+# Older versions (0.26) raise a ValueError of their own.
+_REFUSALS = (ValueError, TypeError, getattr(vllm.exceptions, "VLLMClientError", ValueError))
 _SHARE_OF_MEMORY = 0.4  # for the key-value cache on a CPU
 _USUAL_TOKENS = 1024  # of a sequence; longer ones wait for room in the cache
 _SECONDS_BETWEEN_LOOKS = 1.0
@@ -227,7 +229,7 @@ class VllmEngine:
         try:
             if reason is None:
                 self._add(request)
-        except (ValueError, TypeError, vllm.exceptions.VLLMClientError) as error:
+        except _REFUSALS as error:
             reason = cause_of(error)
         if reason is not None:
             self._refused.append(request.failed(reason))
@@ -314,7 +316,7 @@ def _sampling_arguments(decoding: Decoding) -> dict[str, Any]:
     }
     try:
         accepted = vllm.SamplingParams(**arguments)
-    except (ValueError, vllm.exceptions.VLLMClientError) as error:
+    except _REFUSALS as error:
         raise SettingsError(
             f"vLLM cannot draw tokens like this ({cause_of(error)}); change the setting"
         ) from error
