@@ -216,7 +216,7 @@ def _explain_exit(code: int | None, log: Path) -> str:
     return f"the engine's process {ending} ({last}); the whole log is in {log}"
 
 
-_IN_FLIGHT = {"samples": 0, "logprobs": 512, "fills": 16}  # texts enough to sort by length among
+_TEXTS_IN_FLIGHT = {"logprobs": 512, "fills": 16}  # of the former enough to sort by length among
 
 
 @dataclass(slots=True)
@@ -249,9 +249,10 @@ class LocalSource:
         self._kind = "samples"
 
     def has_room(self, *, requests: int, samples: int) -> bool:
-        """Keep twice as much in flight as the engine works on at once, and never few texts."""
-        most = max(_IN_FLIGHT[self._kind], 2 * self._engine.info.max_sequences)
-        return (samples if self._kind == "samples" else requests) < most
+        """Keep twice as many sequences in flight as the engine decodes at once, or many texts."""
+        if self._kind == "samples":
+            return samples < 2 * self._engine.info.max_sequences
+        return requests < max(_TEXTS_IN_FLIGHT[self._kind], 2 * self._engine.info.max_sequences)
 
     def submit(self, request: Request) -> None:
         self._kind = request.kind
