@@ -51,6 +51,7 @@ bench: setup
 	@[ -f demo/demo.json ] || $(STEP) "The demo's model" $(BIN)/mia-batch demo
 	@$(STEP) "Speed beside bare vLLM and transformers" python -m benches.sampling
 	@$(STEP) "Scoring beside bare transformers and vLLM" python -m benches.logprobs
+	@$(STEP) "The bench for GPUs, in small" python -m benches.gpu.card --small
 	@$(STEP) "Memory and time of whole audits" python -m benches.memory
 	@$(STEP) "Kernels beside others of their kind" python -m benches.kernels
 	@$(STEP) "Samples to features beside the kernels alone" python -m benches.features

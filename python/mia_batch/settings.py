@@ -382,7 +382,7 @@ class EngineSettings(Part, topic="Engine", table="engine"):
 
     engine: Annotated[str, Mark.EVIDENCE, Mark.USUAL] = "auto"
     """What answers; auto: openai with --base-url, replay with --samples-from, else vllm where it
-    runs, else transformers."""
+    runs, else transformers; for log-probabilities on one GPU transformers, which is faster."""
     revision: Text | None = None
     """Hub revision of the model."""
     dtype: Annotated[Literal["auto", "float32", "float16", "bfloat16"], Mark.EVIDENCE] = "auto"
@@ -393,8 +393,9 @@ class EngineSettings(Part, topic="Engine", table="engine"):
         default_factory=dict
     )
     """KEY=VALUE for the engine itself, such as max_model_len=2048; repeatable."""
-    logits_memory: int = Field(default=128, ge=1)
-    """Most memory in MiB for the logits of one forward pass at a time."""
+    logits_memory: int | None = Field(default=None, ge=1)
+    """Most memory in MiB for logits at a time. [default: 128 on a CPU; on a GPU an eighth of what
+    the weights leave free, at most 4096]"""
 
     @field_validator("engine_arg")
     @classmethod

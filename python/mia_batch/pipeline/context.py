@@ -31,7 +31,7 @@ from mia_batch.pipeline.corpora import Corpora
 from mia_batch.pipeline.run import Manifest, Run, agree, others_at_work
 from mia_batch.plugins import extra
 from mia_batch.prompts import RunModel, View
-from mia_batch.settings import Settings, endpoint_settings, endpoint_tokenizer
+from mia_batch.settings import RESOURCES, Settings, endpoint_settings, endpoint_tokenizer
 
 # Which attacks a run computes, what prevents others, and what is decided by them.
 
@@ -472,7 +472,14 @@ class Audit:
             return str(own), "as the target, so that their answers compare"
         asked = "auto" if name in _REMOTE else name  # an endpoint gives those of its own model only
         place, elsewhere = self._place(model), self.settings.executor is not None
-        return choose_engine(asked, kind, frozenset(columns), model=place, elsewhere=elsewhere)
+        return choose_engine(
+            asked,
+            kind,
+            frozenset(columns),
+            model=place,
+            elsewhere=elsewhere,
+            gpus=self.settings.tensor_parallel_size,
+        )
 
     def spec(
         self,
@@ -490,6 +497,8 @@ class Audit:
         else:
             engine, why = self.engine(kind, columns, model)
         arguments = {} if fills else dict(settings.engine_arg)
+        if engine == "transformers" != settings.engine:  # which the arguments were not meant for
+            arguments = {k: v for k, v in arguments.items() if k not in RESOURCES - {"batch_size"}}
         if model != "target":
             arguments.pop("max_model_len", None)
             placebo = self.placebo if model == "reference" else None
@@ -504,7 +513,7 @@ class Audit:
             tensor_parallel_size=1 if fills else settings.tensor_parallel_size,
             decoding=Decoding(**drawn),
             columns=columns,
-            logits_bytes=settings.logits_memory << 20,
+            logits_bytes=settings.logits_memory and settings.logits_memory << 20,
             engine_args=arguments,
         )
         return spec, why
