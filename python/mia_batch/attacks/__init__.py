@@ -54,7 +54,7 @@ _LEARNED = Attack(
 _LEARNERS = {"Learned from all scores": (_LEARNED,)}
 _FAMILIES = {**from_samples.FAMILIES, **from_logprobs.FAMILIES, **_LEARNERS}
 _SAMPLING = {
-    "default": ("Probes", "Probes of two models", "DE-COP"),
+    "default": ("Next tokens", "Probes", "Probes of two models", "DE-COP"),
     "matched": ("SaMIA, length-matched",),
     "samia": ("SaMIA",),
 }
@@ -211,10 +211,11 @@ def get(name: str) -> Attack:
 def defaults(preset: Preset, evidence: Collection[str] = ("samples",)) -> tuple[str, ...]:
     """Names of the attacks that a preset computes where none are asked for, its main one first.
 
-    ``default``: probes; ``matched``: the length-matched family; ``samia``: the authors' over whole
-    candidates; ``min-k``: those of the Min-K% paper; ``spv``: those of the SPV-MIA paper and
-    later ones on tuned models. ``evidence`` says which kinds there will be; ``probe-logprobs`` are
-    those at points alone, whatever the preset.
+    ``default``: next tokens, and next words for where those cannot be asked; ``matched``: the
+    length-matched family; ``samia``: the authors' over whole candidates; ``min-k``: those of the
+    Min-K% paper; ``spv``: those of the SPV-MIA paper and later ones on tuned models. ``evidence``
+    says which kinds there will be; ``probe-logprobs`` are those at points alone, whatever the
+    preset.
     """
     on_texts = [name for name, attack in _BUILT_IN.items() if attack.evidence == "logprobs"]
     from_tokens = [name for name in on_texts if name not in _BY_NAME]

@@ -6,7 +6,16 @@ from collections.abc import Callable, Iterator
 
 import polars as pl
 
-from mia_batch.attacks.attack import CHOICE, PROBE, REFERENCE_PROBE, TEXT, Attack, among, mean
+from mia_batch.attacks.attack import (
+    CHOICE,
+    PROBE,
+    REFERENCE_PROBE,
+    TEXT,
+    TOKEN,
+    Attack,
+    among,
+    mean,
+)
 from mia_batch.attacks.from_logprobs import average, from_texts, logprobs, lowest
 from mia_batch.prompts import LABELS
 
@@ -164,6 +173,20 @@ PROBE_ATTACKS = tuple(
             f"{_PETAL}; {_WEIGHED}",
         ),
     )
+)
+_IS_TRUE = pl.col("leading_characters") == pl.max_horizontal(
+    "characters_candidate", "characters_reference"
+)
+TOKEN_ATTACKS = (
+    Attack(
+        name="token_hits_v1",
+        expr=mean(_IS_TRUE.cast(pl.Float64)),
+        formula="share of points at which the likeliest token, nudge added to the logit of the "
+        "true one, is the true one",
+        source=f"{_PETAL}; a raised logit: Carlini et al. 2024 (arXiv:2403.06634), section 5",
+        undefined=_TOO_SHORT,
+        reads=(TOKEN,),
+    ),
 )
 _DIFFERENCE = Attack(  # what this model knows that the reference model does not
     name="probe_rarity_difference_v1",
@@ -447,6 +470,7 @@ FAMILIES: dict[str, tuple[Attack, ...]] = {
     "SaMIA, length-matched": _samia_family(matched=True),
     "SaMIA": (*_samia_family(matched=False), _samia("_plus_zlib", 1, matched=False)),
     "ROUGE": (*_rouge_family(),),
+    "Next tokens": TOKEN_ATTACKS,
     "Probes": PROBE_ATTACKS,
     "Probes of two models": (_DIFFERENCE,),
     "Probes, drawn answers": (_LOG_HIT_RATE,),

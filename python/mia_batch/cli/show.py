@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 _MOST_ROWS = 20
 _WIDTH_OF_COSTS = 100
 _LEAST_WIDTH = 80  # tables are made for; a narrower terminal breaks their lines
-_UNITS = {"probe": "words", "choice": "answers", "continuation": "samples"}
+_UNITS = {"token": "tokens", "probe": "words", "choice": "answers", "continuation": "samples"}
 """What an answer is; log-probabilities of any view take a pass."""
 
 
@@ -366,7 +366,7 @@ def show_answers(answers: pl.DataFrame, target: pl.DataFrame, run: Run, console:
     compared = answers.with_columns(pairs, how=seed).unnest("features")
     for (model, view), rows in compared.group_by("model", "view", maintain_order=True):
         console.print(f"\n{view}, {model} model", style="bold")
-        if view == "probe":
+        if view in ("token", "probe"):
             _show_probes(rows, target.row(0, named=True), console)
         else:
             _show_continuations(rows, console)

@@ -11,7 +11,15 @@ from typing import Any
 import polars as pl
 
 from mia_batch.attacks import ONE_PASS, Attack, defaults, get
-from mia_batch.attacks.attack import CHOICE, COMBINATION, CONTINUATION, NEXT_TOKEN, PLAIN
+from mia_batch.attacks.attack import (
+    CHOICE,
+    COMBINATION,
+    CONTINUATION,
+    NEXT_TOKEN,
+    PLAIN,
+    PROBE,
+    TOKEN,
+)
 from mia_batch.corpus import SourceFile, digest_each, digest_of
 from mia_batch.errors import RunFolderError, SettingsError
 from mia_batch.evidence.collect import FREQUENCY, NOISE, QUESTION
@@ -35,7 +43,7 @@ from mia_batch.settings import Settings, endpoint_settings, endpoint_tokenizer
 
 # Which attacks a run computes, what prevents others, and what is decided by them.
 
-_PRIMARY = ("probe_leading_rarity_v1", "samia_matched_v1", "min_k_plus_plus_20_v1")
+_PRIMARY = ("token_hits_v1", "probe_leading_rarity_v1", "samia_matched_v1", "min_k_plus_plus_20_v1")
 _PRIMARY_OF_TUNED = ("wbc_v1", "self_prompt_difference_v1")
 _REMOTE = ("openai", "replay")
 _LABELLED_FALSE = "texts of the input that are labelled member = false, where there are any"
@@ -70,6 +78,10 @@ def _possible(kinds: tuple[str, ...], settings: Settings) -> list[Attack]:
         wanted = f"preset {settings.preset!r} has no attack on {' and '.join(kinds)}"
         raise SettingsError(f"evidence: {wanted}; leave it out, or name attacks")
     pairs = [(attack, next(_obstacles(attack, settings), None)) for attack in attacks]
+    # Next tokens tell more than next words; but of a reference model words alone are asked.
+    if any(TOKEN in attack.reads and why is None for attack, why in pairs):
+        left_out = PROBE if settings.reference_model is None else TOKEN
+        pairs = [(each, why) for each, why in pairs if left_out not in each.reads_of("samples")]
     possible = [attack for attack, obstacle in pairs if obstacle is None]
     for attack, obstacle in pairs:
         if attack.kind not in {each.kind for each in possible}:
@@ -77,7 +89,15 @@ def _possible(kinds: tuple[str, ...], settings: Settings) -> list[Attack]:
     return possible
 
 
-_OF_SAMPLES = {"samples", "probes", "probe_every", "probe_words", "rarity_from"}
+_OF_SAMPLES = {
+    "samples",
+    "token_points",
+    "nudge",
+    "probes",
+    "probe_every",
+    "probe_words",
+    "rarity_from",
+}
 _OF_SAMPLES |= {"temperature", "top_k", "top_p", "paraphrases_column"}
 """Settings that say how a model is sampled: who gives one wants samples."""
 _STRONGEST = 64
@@ -170,12 +190,21 @@ def _obstacles(attack: Attack, settings: Settings) -> Iterator[str]:
     at_points = {*NEXT_TOKEN}.intersection(attack.reads_of("logprobs"))
     if settings.engine == "openai" and "token_ids" in attack.columns:
         yield "needs token ids, which no endpoint gives"
+    yield from _token_obstacles(settings) if TOKEN in attack.reads else ()
+    at_points |= {TOKEN}.intersection(attack.reads)
     if settings.engine == "openai" and at_points and settings.tokenizer is None:
         yield "needs tokenizer= at an endpoint: without it nobody knows the true token"
     if attack.reads_of("logprobs") and settings.engine != "auto":
         reason = why_not(settings.engine, "logprobs", engine_abilities([attack]))
         if reason is not None:
             yield f"cannot be computed: {reason}; take engine transformers"
+
+
+def _token_obstacles(settings: Settings) -> Iterator[str]:
+    if settings.engine == "replay" or settings.chat:
+        yield "needs a model that goes on with a text: no chat, and no recording"
+    elif settings.nudge and settings.engine != "auto":
+        yield from filter(None, [why_not(settings.engine, "samples", frozenset({"nudge"}))])
 
 
 def engine_columns(attacks: Iterable[Attack]) -> frozenset[str]:

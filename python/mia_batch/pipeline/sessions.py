@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import polars as pl
 
+from mia_batch.attacks.attack import TOKEN
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.collect import Executor, LocalExecutor, OnAnswer, SampleTask, Task
 from mia_batch.evidence.endpoint import Capabilities, ClientSettings, Endpoint
@@ -275,10 +276,22 @@ def _open_endpoint(audit: Audit, kind: EvidenceKind, *, at_points: bool) -> Iter
     what += " at points" if at_points else ""
     audit.observer.stage(f"probing {endpoint.base_url}{what}")
     journal = audit.run.folder / "journal.sqlite"
+    is_read = any(TOKEN in attack.reads_of(kind) for attack in audit.asking)
     with Endpoint.open(
-        endpoint, kind=kind, journal=journal, tokenizer=tokenizer, at_points=at_points
+        endpoint,
+        kind=kind,
+        journal=journal,
+        tokenizer=tokenizer,
+        at_points=at_points,
+        nudges=is_read and settings.nudge > 0,
     ) as opened:
         found = opened.capabilities
+        if found.nudge not in ("honoured", None):
+            raise SettingsError(
+                f"the endpoint {endpoint.base_url} {_verb(found.nudge)} 'logit_bias', by which "
+                "the true token is nudged; give nudge= 0 to ask without, or attacks= probe to ask "
+                "for words"
+            )
         identity: dict[str, object] = {"logprobs engine": "openai"}
         identity["logprobs base_url"] = endpoint.base_url
         if kind == "samples":

@@ -27,6 +27,7 @@ from mia_batch.evidence.endpoint.wire import (
     shorten,
 )
 from mia_batch.evidence.request import AnswerKind
+from mia_batch.models.tokens import Tokenizer
 
 PROBE_PROMPT = "On the first day of spring, the people of the town"
 """Open enough that two samples of it hardly ever agree."""
@@ -206,6 +207,24 @@ class Probe:
             same = varied and texts is not None and texts[0] == texts[1]
             found["min_p"] = "honoured" if same else "ignored"
         return {name: found[name] for name in asked}
+
+    async def nudge(self, tokenizer: Tokenizer) -> Honour:
+        """Raise the logits of unlikely words, of which each must then be what is said."""
+        size = tokenizer.vocabulary
+        spread = dict.fromkeys(size * i // _TRIED for i in range(1, _TRIED))
+        words = {each: tokenizer.token_text(each).strip() for each in spread}
+        named = [token for token, word in words.items() if word.isalpha()][:_N_NAMED]
+        for token in named:
+            fields: dict[str, object] = {"logit_bias": {str(token): 100}, "temperature": 0.0}
+            try:
+                answer = await self._ask(fields, max_tokens=1)
+            except RefusedError as error:
+                if not _is_of_field(error):
+                    raise
+                return "refused"
+            if answer.text.strip() != words[token]:
+                return "ignored"
+        return "honoured" if named else "ignored"
 
     # Log-probabilities.
 

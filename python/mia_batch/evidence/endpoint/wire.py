@@ -147,6 +147,7 @@ class Capabilities:
     output_token_ids: bool = False  # whether answers hold token ids (``return_token_ids``, vLLM's)
     named_token: Honour | None = None  # ``logprob_token_ids``; None where it is not asked for
     top_logprobs: int = 0  # most likely next tokens that it lists on request, as far as tried
+    nudge: Honour | None = None  # ``logit_bias``; None where it is not needed
     token_id_names: bool = False  # whether it then names tokens by their ids
     serves: str | None = None  # what answers call the model, if that is no form of its name
     max_model_len: int | None = None  # tokens of prompt and output together; None = not stated
@@ -427,8 +428,12 @@ class RequestFormat:
 
     def fields(self, request: Request, capabilities: Capabilities) -> dict[str, object]:
         """Say what is asked for besides a continuation, as the endpoint takes it."""
-        del request, capabilities
-        return {}
+        del capabilities
+        return (
+            {"logit_bias": {str(token): nats for token, nats in [request.nudge]}}
+            if request.nudge
+            else {}
+        )
 
     def write(
         self, prompt: str, fields: dict[str, object], *, n: int, max_tokens: int, first: int = 0

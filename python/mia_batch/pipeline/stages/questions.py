@@ -34,6 +34,7 @@ _HALVES, _TARGET = ("prefix", "reference"), ("target",)
 _WORDS = Decode(scope="matched", max_attempts=3, spare=1)
 """A few words and one token more, so that the last is followed by something."""
 _ONCE = Decode(scope="matched", max_attempts=1, spare=1)
+_TOKEN = Decode(scope="whole", most_new=1)
 _CHOICE = Decode(scope="whole", most_new=8)  # "The answer is B." and some more
 
 
@@ -68,6 +69,17 @@ VIEWS: Final[dict[str, Made]] = {
         "decode": _WORDS,
         "evidence": ("probe_every", "probe_words"),
         **_answers(s, "probe_answers"),
+    },
+    "token": lambda s: {
+        "make": partial(
+            makers.tokens, n=s.token_points, tokenizer=(s.tokenizer or s.model, s.revision)
+        ),
+        "columns": _TARGET,
+        "n": s.token_points,
+        "greedy": True,
+        "nudge": s.nudge,
+        "decode": _TOKEN,
+        "evidence": ("nudge",),
     },
     "choice": lambda s: {
         "make": partial(makers.choices, column=s.paraphrases_column or "", n=s.choice_orders),
