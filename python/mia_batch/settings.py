@@ -409,7 +409,8 @@ class SamplingSettings(Part, topic="Sampling", table="sampling"):
     """Continuations drawn of each prompt. [default: 10; at probes the most likely one, which is not
     drawn]"""
     probes: Annotated[int, Mark.USUAL] = Field(default=32, ge=1, le=4096)
-    """Most points of a text at which the next words are asked."""
+    """Most points of a text at which the next words are asked. [default: 32; 128 where only the
+    log-probability of the next token is]"""
     probe_every: int = Field(default=1, ge=1)
     """Words between two points, at least."""
     probe_words: int = Field(default=1, ge=1, le=64)

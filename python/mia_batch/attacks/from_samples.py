@@ -215,8 +215,18 @@ _COMBINED = Attack(
     reads=(PROBE,),
     logprobs=(TEXT,),
 )
+_FIRST, _EXPECTED = (
+    pl.when(among([PROBE])).then(pl.col(name).list.first().cast(pl.Float64))
+    for name in ("logprob", "vocabulary_mean")
+)
 PROBE_LOGPROB_ATTACKS = from_texts(
     {
+        "probe_centred": (
+            mean(_FIRST - _EXPECTED),
+            "mean of logprob - vocabulary_mean of the first token after each point",
+            "Zhang et al. 2025 (arXiv:2404.02936), the Min-K%++ score without its divisor, of "
+            "tokens after points; where an endpoint lists some tokens only, both are upper bounds",
+        ),
         "probe_loss": (
             mean(logprobs(PROBE)),
             "mean of logprob of the first token after each point",

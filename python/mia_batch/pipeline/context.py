@@ -101,6 +101,7 @@ _OF_SAMPLES = {
 _OF_SAMPLES |= {"temperature", "top_k", "top_p", "paraphrases_column"}
 """Settings that say how a model is sampled: who gives one wants samples."""
 _STRONGEST = 64
+_POINTS = 128  # at which log-probabilities are asked: each costs one token
 ONE_PASS_TAKEN = (
     "each text is read once for the log-probabilities of its tokens, because the model runs here; "
     "--evidence samples asks for next words instead"
@@ -110,8 +111,11 @@ ONE_PASS_TAKEN = (
 def with_evidence(settings: Settings) -> Settings:
     """Take one pass of log-probabilities where the model runs here and nothing else is asked for.
 
-    It tells more than samples, for less; the texts of highest scores are continued afterwards.
+    It tells more than samples, for less; the texts of highest scores are continued afterwards. Of
+    log-probabilities at points more are asked than of words.
     """
+    if settings.evidence == "probe-logprobs" and "probes" not in settings.model_fields_set:
+        return settings.model_copy(update={"probes": _POINTS})
     asked_for = settings.evidence, settings.attacks
     is_asked = asked_for != (None, None) or settings.preset != "default"
     if is_asked or settings.engine in _REMOTE or settings.model_fields_set & _OF_SAMPLES:
@@ -195,7 +199,8 @@ def _obstacles(attack: Attack, settings: Settings) -> Iterator[str]:
     if settings.engine == "openai" and at_points and settings.tokenizer is None:
         yield "needs tokenizer= at an endpoint: without it nobody knows the true token"
     if attack.reads_of("logprobs") and settings.engine != "auto":
-        reason = why_not(settings.engine, "logprobs", engine_abilities([attack]))
+        bounded = {"vocabulary_mean"} if settings.engine == "openai" and at_points else set()
+        reason = why_not(settings.engine, "logprobs", engine_abilities([attack]) - bounded)
         if reason is not None:
             yield f"cannot be computed: {reason}; take engine transformers"
 

@@ -766,12 +766,14 @@ class NextToken(RequestFormat):
             error = f"none of the answers is among the {capabilities.top_logprobs} tokens listed"
             return request.failed(error)
         special, _, _ = self.tokenizer.encode_after("", "")
+        numbers: dict[str, NDArray[np.generic]] = {"token_ids": np.array(tokens, np.uint32)}
+        numbers["logprob"] = np.array(logprobs, np.float32)
+        if "vocabulary_mean" in request.columns:
+            most = most_mean([value for _, value in listed], exact=exact)
+            numbers["vocabulary_mean"] = np.array([most], np.float32)
         return Answer(
             request_id=request.request_id,
-            tokens={
-                "token_ids": np.array(tokens, np.uint32),
-                "logprob": np.array(logprobs, np.float32),
-            },
+            tokens=numbers,
             bos=bool(special) and not self.settings.chat,
             bounded=any(bounded),
         )
@@ -779,6 +781,17 @@ class NextToken(RequestFormat):
 
 class NextChatToken(NextToken, Chat):
     """The same of a chat, about the first token of the reply."""
+
+
+def most_mean(values: list[float], *, exact: bool) -> float:
+    """Bound the mean log-probability over the vocabulary from above, by those that are listed.
+
+    A token that is not listed is less likely than the likeliest; where none is asked for by name,
+    than all that are listed. Together they have what those leave.
+    """
+    left = max(1 - math.fsum(map(math.exp, values)), 0.0)
+    most = min((max if exact else min)(values), math.log(max(left, _LEAST_LEFT)))
+    return math.fsum(math.exp(value) * value for value in values) + left * most
 
 
 def is_id(name: str) -> bool:
