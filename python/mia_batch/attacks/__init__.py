@@ -54,7 +54,7 @@ _LEARNED = Attack(
 _LEARNERS = {"Learned from all scores": (_LEARNED,)}
 _FAMILIES = {**from_samples.FAMILIES, **from_logprobs.FAMILIES, **_LEARNERS}
 _SAMPLING = {
-    "default": ("Next tokens", "Probes", "Probes of two models", "DE-COP"),
+    "default": ("Probes", "Probes of two models", "DE-COP"),
     "matched": ("SaMIA, length-matched",),
     "samia": ("SaMIA",),
 }
@@ -222,5 +222,6 @@ def defaults(preset: Preset, evidence: Collection[str] = ("samples",)) -> tuple[
     if preset in _PAPERS:
         from_tokens = [*_of("Log-probabilities at points"), *_PAPERS[preset]]
     both = _of("Probes and loss") if preset == "default" and len(evidence) > 1 else ()
-    wanted = (*_of(*_SAMPLING.get(preset, ())), *from_tokens, *both)
+    alone = _of("Next tokens") if preset == "default" and len(evidence) == 1 else ()
+    wanted = (*alone, *_of(*_SAMPLING.get(preset, ())), *from_tokens, *both)
     return tuple(name for name in wanted if get(name).kind in evidence)
