@@ -89,16 +89,8 @@ def _possible(kinds: tuple[str, ...], settings: Settings) -> list[Attack]:
     return possible
 
 
-_OF_SAMPLES = {
-    "samples",
-    "token_points",
-    "nudge",
-    "probes",
-    "probe_every",
-    "probe_words",
-    "rarity_from",
-}
-_OF_SAMPLES |= {"temperature", "top_k", "top_p", "paraphrases_column"}
+_OF_SAMPLES = {"samples", "probes", "probe_every", "probe_words", "rarity_from"}
+_OF_SAMPLES |= {"temperature", "top_k", "top_p", "paraphrases_column", "token_points", "nudge"}
 """Settings that say how a model is sampled: who gives one wants samples."""
 _STRONGEST = 64
 _POINTS = 128  # at which log-probabilities are asked: each costs one token
