@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
+
 import polars as pl
 import pytest
 
+from mia_batch.attacks import ONE_PASS
 from mia_batch.models.tokens import Tokenizer
 from tests.reference_logprobs import wikimia_scores
-from tests.runs import audit_demo
+from tests.runs import audit, audit_demo, found, planned
 
 ATTACKS = ("loss_v1", "min_k_20_v1", "min_k_plus_plus_20_v1", "extraction_v1")
 N_TEXTS = 40
@@ -63,6 +66,76 @@ def test_samples_reproduce_suffixes_as_often_as_their_probabilities_say(members_
     ).row(0)
     assert expected > 20
     assert abs(reproduced - expected) < 4 * spread
+
+
+@pytest.fixture(scope="module")
+def by_default(demo, tmp_path_factory):
+    """What a run does where a model and texts are all that is given; two windows of a document."""
+    folder = tmp_path_factory.mktemp("default")
+    corpus = pl.read_parquet(demo.corpus).head(64).with_row_index()
+    pairs = corpus.group_by(pl.col("index") // 2, maintain_order=True).agg("text")
+    texts = pairs.select(document_id=pl.format("d{}", "index"), text=pl.col("text").list.join(" "))
+    texts.write_parquet(folder / "corpus.parquet")
+    settings: dict[str, object] = {"input": str(folder / "corpus.parquet")}
+    settings |= {
+        "model": str(demo.model),
+        "window_words": 60,
+        "continue_strongest": 40,
+        "out": str(folder / "run"),
+    }
+    return settings, audit(**settings)
+
+
+def test_one_pass_is_the_default_where_the_model_runs_here(by_default):
+    settings, run = by_default
+    assert run.manifest.passes == {"target text": run["targets"]["target"].count()}
+    wanted = [name for name in ONE_PASS if not name.startswith("reference")]
+    assert run.manifest.made["scores"]["attacks"] == wanted
+    assert run.manifest.plan["primary"] == "min_k_plus_plus_20_v1"
+    assert {*run["samples"]["view"]} == {"recital"}
+    plan = {"out": "elsewhere", "report": False}
+    for given in ({"probes": 4}, {"evidence": "samples"}, {"temperature": 0.5}):
+        assert "probe_leading_rarity_v1" in planned(settings | plan | given)["attacks"]
+    assert "loss_v1" in planned(settings | plan | {"attacks": "loss_v1"})["attacks"]
+
+
+def test_the_strongest_texts_are_continued_the_best_of_each_document_first(by_default):
+    _, run = by_default
+    score = run.manifest.plan["primary"]
+    scored = run["scores"].drop_nulls(score)
+    place = pl.col(score).rank("ordinal", descending=True).over("document_id")
+    ordered = scored.with_columns(place=place).sort("place", score, descending=[False, True])
+    assert ordered.head(40)["place"].n_unique() > 1
+    assert {*run["samples"]["target_id"]} == {*ordered.head(40)["target_id"]}
+    assert run["samples"].height == run["features"].height == 40
+
+
+def test_what_comes_out_of_the_strongest_is_evidence_of_documents_and_no_share(by_default):
+    _, run = by_default
+    longest = run["features"].group_by("target_id").agg(pl.col("longest_block_words").max())
+    of_documents = (
+        run["targets"].join(longest, on="target_id").group_by("document_id").max()
+    ).select(key="document_id", words="longest_block_words")
+    rollup = run["rollup"].filter(level="document").join(of_documents, on="key")
+    assert rollup["longest_words"].to_list() == rollup["words"].to_list()
+    assert rollup["longest_words"].max() >= 20
+    assert run["rollup"]["share_verbatim"].null_count() == run["rollup"].height
+    assert found(run, "verbatim", subject="targets")["n_highest"] == 40
+    n = rollup.filter(pl.col("longest_words") >= 20).height
+    assert f"Of 32 documents, {n} come" in run.answer
+
+
+def test_a_run_by_default_that_lost_what_was_recited_asks_for_that_alone(by_default, tmp_path):
+    settings, run = by_default
+    folder = shutil.copytree(run.folder, tmp_path / "run")
+    before = run["samples"].sort("target_id")
+    for name in ("samples", "features"):
+        for path in (folder / name).glob("*recital*"):
+            path.unlink()
+    again = audit(**settings | {"out": str(folder)})
+    assert again["samples"].sort("target_id").equals(before)
+    assert again.manifest.passes == run.manifest.passes
+    assert again["rollup"].equals(run["rollup"])
 
 
 def test_the_min_k_papers_procedure(demo, shared_data, tmp_path):

@@ -280,7 +280,8 @@ def audit(
     config
         TOML file of settings; by default ``mia-batch.toml`` in the working directory, if there.
     evidence
-        ``samples``, ``logprobs``, ``probe-logprobs`` or ``both``; by default what attacks need.
+        ``samples``, ``logprobs``, ``probe-logprobs`` or ``both``; by default what attacks need,
+        and without attacks one pass of log-probabilities where the model runs here.
     preset
         ``default``, ``matched``, ``samia``, ``min-k`` or ``spv``.
     attacks

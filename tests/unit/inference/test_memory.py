@@ -12,7 +12,7 @@ from tests.unit.inference.scored import rows, table
 PASSAGE = " ".join(f"word{n}" for n in range(25))
 
 
-def found(own, others=(), *, controls=None, walked=0, **columns):
+def found(own, others=(), *, controls=None, walked=0, all_continued=True, **columns):
     """Findings of targets and non-members with such longest runs, None where nothing came."""
     scored = table(rows("target", own, **columns), rows("non_member", others)).lazy()
     sets = read_comparison_sets(scored, named=False)
@@ -24,12 +24,13 @@ def found(own, others=(), *, controls=None, walked=0, **columns):
             "target_id": [f"t{n}" for n in out] + ["t0"] * walked,
             "name": ["book.txt"] * (len(out) + walked),
             "passage": [PASSAGE] * len(out) + [f"{PASSAGE} end"] * walked,
-            "view": ["control"] * len(out) + ["walk_control"] * walked,
+            "text": [None] * len(out) + [PASSAGE] * walked,
         },
-        schema=dict.fromkeys(("target_id", "name", "passage", "view"), pl.String),
+        schema=dict.fromkeys(("target_id", "name", "passage", "text"), pl.String),
     )
     n_words = pl.col("passage").str.split(" ").list.len()
-    return verbatim_findings(runs, sets, passages.with_columns(n_words=n_words), controls)
+    passages = passages.with_columns(n_words=n_words)
+    return verbatim_findings(runs, sets, passages, controls, all_continued=all_continued)
 
 
 def marked(*common):
@@ -104,6 +105,9 @@ def test_what_came_out_is_said_with_its_passage_and_what_chance_gives():
     assert "1 of 1 texts asked about and 1 more passages when the model is followed" in first
     assert "has 26 words" in first
     assert unknown.startswith("How often chance gives as much was not measured")
+    (chosen, by_chance) = verbatim_sentences(found([25, 0, None], [0, None], all_continued=False))
+    assert "gives back 1 of 2 texts of highest scores." in chosen
+    assert "0 of 1 texts to compare with among those of highest scores come out so" in by_chance
     long = found([25]).with_columns(
         reason=pl.when(statistic="longest").then(pl.lit("so " * 200)).otherwise("reason")
     )

@@ -287,7 +287,7 @@ class RecitalsStage(Stage):
 
     def left(self) -> Iterator[tuple[str, str]]:
         if self._n:
-            yield "then", f"the {self._n:,} texts of highest scores are continued"
+            yield "then", f"at most {self._n:,} texts, those of highest scores, are continued"
 
     def fingerprint(self) -> dict[str, Any]:
         return {"parts": parts_digest(sample_parts(self.audit, self._view).paths())}

@@ -13,6 +13,7 @@ import numpy as np
 import polars as pl
 from markupsafe import Markup
 
+from mia_batch.attacks.attack import PROBE
 from mia_batch.inference.memory import CONTINUED
 from mia_batch.report.answer import ANSWERS, audited_books
 from mia_batch.report.html import columns
@@ -425,11 +426,18 @@ def evidence(contents: Contents) -> list[dict[str, Any]]:
     return [
         targets[key]
         | {"longest_words": None, "common": common.get(key, [])}
-        | {"attempts": len(samples.get(key, [])), **_as_high(targets[key]["score"], by_chance)}
+        | {
+            "attempts": sum(_is_attempt(row) for row in samples.get(key, [])),
+            **_as_high(targets[key]["score"], by_chance),
+        }
         | _texts(targets[key], samples.get(key, []), chosen[key])
         for key in chosen
         if key in targets
     ]
+
+
+def _is_attempt(sample: Mapping[str, Any]) -> bool:
+    return sample["view"] == PROBE[1] or sample["view"] in _CONTINUED
 
 
 def _by_document(contents: Contents, windows: list[dict[str, Any]]) -> list[dict[str, Any]]:
