@@ -46,6 +46,7 @@ from mia_batch.settings import Settings, endpoint_settings, endpoint_tokenizer
 _PRIMARY = ("token_hits_v1", "probe_leading_rarity_v1", "samia_matched_v1", "min_k_plus_plus_20_v1")
 _PRIMARY_OF_TUNED = ("wbc_v1", "self_prompt_difference_v1")
 _REMOTE = ("openai", "replay")
+_WORD_SETTINGS = {"samples", "probes", "probe_every", "probe_words", "rarity_from"}
 _LABELLED_FALSE = "texts of the input that are labelled member = false, where there are any"
 _COMPUTED = {"vocabulary_mean", "vocabulary_variance", "rank", "support_mass"}
 """Columns of the logprobs table that not every engine can compute."""
@@ -80,7 +81,8 @@ def _possible(kinds: tuple[str, ...], settings: Settings) -> list[Attack]:
     pairs = [(attack, next(_obstacles(attack, settings), None)) for attack in attacks]
     # Next tokens tell more than next words; but of a reference model words alone are asked.
     if any(TOKEN in attack.reads and why is None for attack, why in pairs):
-        left_out = PROBE if settings.reference_model is None else TOKEN
+        words = settings.reference_model or settings.model_fields_set & _WORD_SETTINGS
+        left_out = TOKEN if words else PROBE
         pairs = [(each, why) for each, why in pairs if left_out not in each.reads_of("samples")]
     possible = [attack for attack, obstacle in pairs if obstacle is None]
     for attack, obstacle in pairs:
@@ -89,8 +91,8 @@ def _possible(kinds: tuple[str, ...], settings: Settings) -> list[Attack]:
     return possible
 
 
-_OF_SAMPLES = {"samples", "probes", "probe_every", "probe_words", "rarity_from"}
-_OF_SAMPLES |= {"temperature", "top_k", "top_p", "paraphrases_column", "token_points", "nudge"}
+_OF_SAMPLES = _WORD_SETTINGS | {"token_points", "nudge"}
+_OF_SAMPLES |= {"temperature", "top_k", "top_p", "paraphrases_column"}
 """Settings that say how a model is sampled: who gives one wants samples."""
 _STRONGEST = 64
 _POINTS = 128  # at which log-probabilities are asked: each costs one token
