@@ -41,7 +41,7 @@ def windows() -> pl.DataFrame:
 def places(texts: pl.DataFrame, tokenizer: Tokenizer) -> pl.DataFrame:
     """Say which token follows each point of a text, and the numbers of the points."""
     words = probes(texts, n=4096, every=1, n_words=1, words="script")
-    points = {"token": tokens(texts, n=4096, tokenizer=(str(MODEL), None)), "word": words}
+    points = {"token": tokens(texts, n=4096, tokenizer=(str(MODEL), None, "model")), "word": words}
     found = []
     for kind, made in points.items():
         asked = made.filter(pl.col("reason").is_null()).join(texts, on="target_id")

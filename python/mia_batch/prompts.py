@@ -314,16 +314,20 @@ def probes(
     )
 
 
-_tokenizer = cache(Tokenizer.load)
+@cache
+def _load(model: str, revision: str | None, setting: str) -> Tokenizer:
+    return Tokenizer.load(model, revision, setting=setting)
 
 
-def tokens(targets: pl.DataFrame, *, n: int, tokenizer: tuple[str, str | None]) -> pl.DataFrame:
+def tokens(
+    targets: pl.DataFrame, *, n: int, tokenizer: tuple[str, str | None, str]
+) -> pl.DataFrame:
     """Ask at up to ``n`` points for the next token alone, wherever a token of the text begins.
 
     The points stand behind token 8 and later ones, numbered as those of `probes`. The tokenizer is
-    that of a model with this name and revision.
+    that of a model with this name and revision, which a setting gives.
     """
-    cut = _tokenizer(*tokenizer).steps
+    cut = _load(*tokenizer).steps
     made: list[tuple[str, int, int | None, str | None, str | None]] = []
     for name, target in targets.select("target_id", "target").iter_rows():
         points = cut(target)[LEAST_CONTEXT:]

@@ -98,7 +98,7 @@ _STRONGEST = 64
 _POINTS = 128  # at which log-probabilities are asked: each costs one token
 ONE_PASS_TAKEN = (
     "each text is read once for the log-probabilities of its tokens, because the model runs here; "
-    "--evidence samples asks for next words instead"
+    "--evidence samples asks for next tokens instead"
 )
 
 
@@ -204,6 +204,11 @@ def _token_obstacles(settings: Settings) -> Iterator[str]:
         yield "needs a model that goes on with a text: no chat, and no recording"
     elif settings.nudge and settings.engine != "auto":
         yield from filter(None, [why_not(settings.engine, "samples", frozenset({"nudge"}))])
+
+
+def reads_tokens(audit: Audit) -> bool:
+    """Whether an attack reads answers about next tokens."""
+    return any(TOKEN in attack.reads_of("samples") for attack in audit.asking)
 
 
 def engine_columns(attacks: Iterable[Attack]) -> frozenset[str]:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import polars as pl
 
-from mia_batch.attacks.attack import TOKEN
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.collect import Executor, LocalExecutor, OnAnswer, SampleTask, Task
 from mia_batch.evidence.endpoint import Capabilities, ClientSettings, Endpoint
@@ -30,7 +29,7 @@ from mia_batch.evidence.request import (
 )
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.models.weights import Measure, estimate_tokens
-from mia_batch.pipeline.context import Audit
+from mia_batch.pipeline.context import Audit, reads_tokens
 from mia_batch.pipeline.run import asking
 from mia_batch.plugins import extra
 from mia_batch.prompts import RunModel, View
@@ -276,14 +275,13 @@ def _open_endpoint(audit: Audit, kind: EvidenceKind, *, at_points: bool) -> Iter
     what += " at points" if at_points else ""
     audit.observer.stage(f"probing {endpoint.base_url}{what}")
     journal = audit.run.folder / "journal.sqlite"
-    is_read = any(TOKEN in attack.reads_of(kind) for attack in audit.asking)
     with Endpoint.open(
         endpoint,
         kind=kind,
         journal=journal,
         tokenizer=tokenizer,
         at_points=at_points,
-        nudges=is_read and settings.nudge > 0,
+        nudges=kind == "samples" and settings.nudge > 0 and reads_tokens(audit),
     ) as opened:
         found = opened.capabilities
         if found.nudge not in ("honoured", None):

@@ -320,7 +320,9 @@ def test_a_seed_is_the_top_of_a_hash_of_run_and_target(run_seed, target_id):
 def test_points_of_tokens_stand_between_tokens_that_a_prompt_alone_has(checkpoint, pieces):
     whole, n = "".join(pieces), 12
     tokenizer = Tokenizer.load(str(checkpoint))
-    found = tokens(frames.targets({"target": whole}), n=n, tokenizer=(str(checkpoint), None))
+    found = tokens(
+        frames.targets({"target": whole}), n=n, tokenizer=(str(checkpoint), None, "model")
+    )
     (ids,) = tokenizer.encode_prompts([whole])
     asked = found.drop_nulls("cut")
     assert asked["view_index"].to_list() == list(range(asked.height))

@@ -209,11 +209,14 @@ class Probe:
         return {name: found[name] for name in asked}
 
     async def nudge(self, tokenizer: Tokenizer) -> Honour:
-        """Raise the logits of unlikely words, of which each must then be what is said."""
-        size = tokenizer.vocabulary
-        spread = dict.fromkeys(size * i // _TRIED for i in range(1, _TRIED))
-        words = {each: tokenizer.token_text(each).strip() for each in spread}
-        named = [token for token, word in words.items() if word.isalpha()][:_N_NAMED]
+        """Raise the logits of unlikely words, of which each must then be said, space and all."""
+        size, (before,) = tokenizer.vocabulary, tokenizer.encode_prompts([PROBE_PROMPT])
+        spread = [size * i // _TRIED for i in range(1, _TRIED)]
+        _, texts = tokenizer.decode_candidates(before, [[token] for token in spread])
+        words = {
+            token: text for token, text in zip(spread, texts, strict=True) if text.strip().isalpha()
+        }
+        named = sorted(words, key=lambda token: words[token][0] != " ")[:_N_NAMED]
         for token in named:
             fields: dict[str, object] = {"logit_bias": {str(token): 100}, "temperature": 0.0}
             try:
@@ -222,7 +225,7 @@ class Probe:
                 if not _is_of_field(error):
                     raise
                 return "refused"
-            if answer.text.strip() != words[token]:
+            if answer.text != words[token]:
                 return "ignored"
         return "honoured" if named else "ignored"
 

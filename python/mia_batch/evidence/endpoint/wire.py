@@ -429,11 +429,10 @@ class RequestFormat:
     def fields(self, request: Request, capabilities: Capabilities) -> dict[str, object]:
         """Say what is asked for besides a continuation, as the endpoint takes it."""
         del capabilities
-        return (
-            {"logit_bias": {str(token): nats for token, nats in [request.nudge]}}
-            if request.nudge
-            else {}
-        )
+        if request.nudge is None:
+            return {}
+        token, nats = request.nudge
+        return {"logit_bias": {str(token): nats}}
 
     def write(
         self, prompt: str, fields: dict[str, object], *, n: int, max_tokens: int, first: int = 0

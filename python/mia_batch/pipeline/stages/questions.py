@@ -45,6 +45,12 @@ def _answers(settings: Settings, name: str) -> dict[str, Any]:
     return {"samples": settings.samples or 1, "greedy": greedy, "answers": answers}
 
 
+def _tokenizer(settings: Settings) -> tuple[str, str | None, str]:
+    if settings.tokenizer is None:
+        return settings.model, settings.revision, "model"
+    return settings.tokenizer, None, "tokenizer"
+
+
 def _neighbour(settings: Settings) -> dict[str, Any]:
     column, n = settings.neighbours_column, settings.neighbours
     make = partial(makers.given, column=column, n=n) if column else None
@@ -71,9 +77,7 @@ VIEWS: Final[dict[str, Made]] = {
         **_answers(s, "probe_answers"),
     },
     "token": lambda s: {
-        "make": partial(
-            makers.tokens, n=s.token_points, tokenizer=(s.tokenizer or s.model, s.revision)
-        ),
+        "make": partial(makers.tokens, n=s.token_points, tokenizer=_tokenizer(s)),
         "columns": _TARGET,
         "n": s.token_points,
         "greedy": True,
