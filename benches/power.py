@@ -48,7 +48,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "held_out_foreign": {"hidden": 128, "layers": 2, "seed": 3},
 }
 PETAL = [attack.name for attack in PETAL_ATTACKS]
-PROBES = [*defaults("default"), *PETAL]
+PROBES = [name for name in defaults("default") if name.startswith("probe_")] + PETAL
 MATCHED = [
     *(attack.name for attack in MATCHED_RARITY_ATTACKS),
     *("samia_matched_v1", "samia_matched_n2_v1", "samia_matched_n3_v1"),

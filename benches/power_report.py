@@ -12,11 +12,11 @@ from typing import Any
 
 import polars as pl
 
-from mia_batch.attacks import defaults
 from mia_batch.settings import Settings
 
 TABLE = Path(__file__).parent / "results" / "power.parquet"
-DEFAULT = defaults("default")[0]
+DEFAULT = "probe_leading_rarity_v1"
+"""Of words, as it was when the table was measured."""
 DEFAULT_WAY = {
     "probes": Settings.model_fields["probes"].default,
     "probe_words": Settings.model_fields["probe_words"].default,
@@ -25,7 +25,7 @@ DEFAULT_WAY = {
 WAYS = ["probes", "probe_words", "samples"]
 RIVAL = "samia_matched_v1"
 DRAWN = {
-    DEFAULT: "probes (default)",
+    DEFAULT: "probes",
     "probe_first_word_v1": "probes, first word unweighed",
     RIVAL: "SaMIA, length-matched",
     "samia_matched_n2_v1": "SaMIA, length-matched, N = 2",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -181,6 +182,19 @@ class SamplesConformance:
         assert counts[most_likely.indices].sum() == 4000
         expected = 4000 * most_likely.values.double().softmax(-1)
         assert chisquare(counts[most_likely.indices], expected).pvalue > 0.001
+
+    def test_a_token_is_said_once_its_logit_is_raised_above_all_others(self, engine, checkpoint):
+        model = AutoModelForCausalLM.from_pretrained(checkpoint)
+        with torch.inference_mode():
+            values, tokens = model(torch.tensor([[BOS_ID]])).logits[0, -1].topk(9)
+        lacks, asked = float(values[0] - values[8]), request(0, [BOS_ID], max_tokens=1)
+        nudges = [None, *((int(tokens[8]), lacks + more) for more in (-0.1, 0.1))]
+        all_asked = [
+            replace(asked, request_id=number, greedy=True, nudge=nudge)
+            for number, nudge in enumerate(nudges)
+        ]
+        found = [ids(said) for (said,) in outputs(engine, all_asked).values()]
+        assert found == [[int(tokens[place])] for place in (0, 0, 8)]
 
 
 class LogprobsConformance:

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
     from tests.hostile_server import Asked
 
-NAMED, BY_ID = "logprob_token_ids", "return_tokens_as_token_ids"
+NAMED, BY_ID, BIAS = "logprob_token_ids", "return_tokens_as_token_ids", "logit_bias"
 
 
 class NextTokenModel:
-    """Lists the most likely tokens, or those that are named; what it does not honour, it ignores.
+    """Says the likeliest token, lists others or named ones; what it does not honour, it ignores.
 
     ``most``: it refuses to list more; 0: it lists nothing.
     """
@@ -30,7 +30,7 @@ class NextTokenModel:
         self,
         checkpoint: Path,
         *,
-        honours: Iterable[str] = (NAMED, BY_ID),
+        honours: Iterable[str] = (NAMED, BY_ID, BIAS),
         refuses: Iterable[str] = (),
         most: int = 20,
     ) -> None:
@@ -52,7 +52,10 @@ class NextTokenModel:
         if 0 < self.most < n:
             return failure(400, f"at most {self.most}")
         values = self.logprobs(asked.prompt)
-        drawn = max(values, key=values.__getitem__)
+        raised = {int(token): nats for token, nats in fields.get(BIAS, {}).items()}
+        if BIAS not in self.honours:
+            raised = {}
+        drawn = max(values, key=lambda token: values[token] + raised.get(token, 0.0))
         listed = sorted(values, key=values.__getitem__, reverse=True)[:n]
         if NAMED in fields and NAMED in self.honours:
             listed = [drawn, *fields[NAMED]]

@@ -201,6 +201,15 @@ def at_points(rows: Sequence[Row]) -> list[float]:
     return [logprob for of_point in found for logprob in of_point if logprob is not None]
 
 
+def centred_at_points(rows: Sequence[Row]) -> list[float]:
+    """Log-probabilities of the first tokens after the points, less what is expected of any."""
+    found = [row for row in rows if row["view"] == "probe"]
+    pairs = [
+        ((row["logprob"] or [None])[0], (row["vocabulary_mean"] or [None])[0]) for row in found
+    ]
+    return [one - other for one, other in pairs if one is not None and other is not None]
+
+
 def losses(rows: Sequence[Row]) -> list[float]:
     """Losses of the scored tokens, in their order; CAMIA's series L_1 .. L_T."""
     return [-logprob for (logprob,) in tokens(text(rows))]
@@ -269,6 +278,7 @@ def column_mean(column: str, of: Callable[[float], float]) -> Reference:
 
 
 REFERENCES: dict[str, Reference] = {
+    "probe_centred_v1": lambda rows: per_token(centred_at_points(rows)),
     "probe_loss_v1": lambda rows: per_token(at_points(rows)),
     "probe_min_k_20_v1": lambda rows: min_k(at_points(rows), 20),
     "loss_v1": lambda rows: log_likelihood(text(rows)),

@@ -88,6 +88,7 @@ class View:
     greedy: bool = False  # as in a request
     context_tokens: int | None = None  # as in a request
     text_tokens: int | None = None
+    nudge: float = 0.0  # nats on the logit of the text's first token
     noise: float = 0.0  # as in a request; prompts are pairs, of which the second has the opposite
     share: float = 0.0  # as in a request
     question: bool = False  # as in a request
@@ -311,6 +312,33 @@ def probes(
     return pl.concat(
         [made, fewer.with_columns(view_index=last, reason=pl.lit(_NO_FURTHER))], how="diagonal"
     )
+
+
+@cache
+def _load(model: str, revision: str | None, setting: str) -> Tokenizer:
+    return Tokenizer.load(model, revision, setting=setting)
+
+
+def tokens(
+    targets: pl.DataFrame, *, n: int, tokenizer: tuple[str, str | None, str]
+) -> pl.DataFrame:
+    """Ask at up to ``n`` points for the next token alone, wherever a token of the text begins.
+
+    The points stand behind token 8 and later ones, numbered as those of `probes`. The tokenizer is
+    that of a model with this name and revision, which a setting gives.
+    """
+    cut = _load(*tokenizer).steps
+    made: list[tuple[str, int, int | None, str | None, str | None]] = []
+    for name, target in targets.select("target_id", "target").iter_rows():
+        points = cut(target)[LEAST_CONTEXT:]
+        for index, place in enumerate(_spread(len(points))[:n].tolist()):
+            start, end = points[place]
+            n_bytes = len(target[:start].encode())
+            made.append((name, index, n_bytes, target[start:end], None))
+        if len(points) < n:
+            made.append((name, n - 1, None, None, _NO_FURTHER))
+    columns = ("target_id", "view_index", "cut", "text", "reason")
+    return pl.DataFrame(made, {name: _SCHEMA[name] for name in columns}, orient="row")
 
 
 @cache

@@ -162,7 +162,7 @@ class LogProbs(_OfPrompt):
     bounded = dy.Bool(nullable=True)
     """Whether ``logprob`` is only an upper bound: an endpoint does not list the token."""
     vocabulary_mean = dy.List(dy.Float32(nullable=True), nullable=True)
-    """Mean of the log-probability over the vocabulary, at each token."""
+    """Mean of the log-probability over the vocabulary, at each token; an endpoint gives a bound."""
     vocabulary_variance = dy.List(dy.Float32(nullable=True), nullable=True)
     """Variance of the log-probability over the vocabulary, centred."""
     rank = dy.List(dy.UInt32(nullable=True), nullable=True)

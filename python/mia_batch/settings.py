@@ -413,11 +413,16 @@ class SamplingSettings(Part, topic="Sampling", table="sampling"):
     """Continuations drawn of each prompt. [default: 10; at probes the most likely one, which is not
     drawn]"""
     probes: Annotated[int, Mark.USUAL] = Field(default=32, ge=1, le=4096)
-    """Most points of a text at which the next words are asked."""
+    """Most points of a text at which the next words are asked. [default: 32; 128 of
+    probe-logprobs]"""
     probe_every: int = Field(default=1, ge=1)
     """Words between two points, at least."""
     probe_words: int = Field(default=1, ge=1, le=64)
     """Words asked for at each point."""
+    token_points: int = Field(default=256, ge=1, le=4096)
+    """Most points of a text at which the next token alone is asked."""
+    nudge: float = Field(default=5.0, ge=0, le=100)
+    """Nats that are added to the true next token's logit there; 0: nothing is added."""
     max_length: Annotated[int, Mark.EVIDENCE] = Field(default=1024, ge=2)
     """Most tokens of prompt and output, where whole candidates count."""
     temperature: Annotated[float, Mark.EVIDENCE] = Field(default=1.0, ge=0)

@@ -211,15 +211,17 @@ def get(name: str) -> Attack:
 def defaults(preset: Preset, evidence: Collection[str] = ("samples",)) -> tuple[str, ...]:
     """Names of the attacks that a preset computes where none are asked for, its main one first.
 
-    ``default``: probes; ``matched``: the length-matched family; ``samia``: the authors' over whole
-    candidates; ``min-k``: those of the Min-K% paper; ``spv``: those of the SPV-MIA paper and
-    later ones on tuned models. ``evidence`` says which kinds there will be; ``probe-logprobs`` are
-    those at points alone, whatever the preset.
+    ``default``: next tokens, and next words for where those cannot be asked; ``matched``: the
+    length-matched family; ``samia``: the authors' over whole candidates; ``min-k``: those of the
+    Min-K% paper; ``spv``: those of the SPV-MIA paper and later ones on tuned models. ``evidence``
+    says which kinds there will be; ``probe-logprobs`` are those at points alone, whatever the
+    preset.
     """
     on_texts = [name for name, attack in _BUILT_IN.items() if attack.evidence == "logprobs"]
     from_tokens = [name for name in on_texts if name not in _BY_NAME]
     if preset in _PAPERS:
         from_tokens = [*_of("Log-probabilities at points"), *_PAPERS[preset]]
     both = _of("Probes and loss") if preset == "default" and len(evidence) > 1 else ()
-    wanted = (*_of(*_SAMPLING.get(preset, ())), *from_tokens, *both)
+    alone = _of("Next tokens") if preset == "default" and len(evidence) == 1 else ()
+    wanted = (*alone, *_of(*_SAMPLING.get(preset, ())), *from_tokens, *both)
     return tuple(name for name in wanted if get(name).kind in evidence)

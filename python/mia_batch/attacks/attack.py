@@ -18,6 +18,8 @@ RECITAL = ("target", "recital")
 """The likeliest continuation of the texts of highest scores; no attack reads it."""
 PROBE = ("target", "probe")
 """Points of a text: the words before each, and the next few."""
+TOKEN = ("target", "token")
+"""Points of a text where the next token alone is asked, with a nudge towards the true one."""
 REFERENCE_PROBE = ("reference", "probe")
 TEXT = ("target", "text")
 LOWERCASE = ("target", "lowercase")

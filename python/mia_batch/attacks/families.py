@@ -33,6 +33,7 @@ def _family(name: str, papers: str = "", stems: str = "", default: str = "") -> 
 
 
 FAMILIES = (
+    _family("token", "", "token_", "token_hits_v1"),
     _family("probe", "", "probe_", "probe_leading_rarity_v1"),
     _family("samia-matched"),
     _family("samia", "SaMIA, Sampling-based pseudo-likelihood, SPL"),

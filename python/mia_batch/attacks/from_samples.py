@@ -6,7 +6,16 @@ from collections.abc import Callable, Iterator
 
 import polars as pl
 
-from mia_batch.attacks.attack import CHOICE, PROBE, REFERENCE_PROBE, TEXT, Attack, among, mean
+from mia_batch.attacks.attack import (
+    CHOICE,
+    PROBE,
+    REFERENCE_PROBE,
+    TEXT,
+    TOKEN,
+    Attack,
+    among,
+    mean,
+)
 from mia_batch.attacks.from_logprobs import average, from_texts, logprobs, lowest
 from mia_batch.prompts import LABELS
 
@@ -165,6 +174,20 @@ PROBE_ATTACKS = tuple(
         ),
     )
 )
+_IS_TRUE = pl.col("leading_characters") == pl.max_horizontal(
+    "characters_candidate", "characters_reference"
+)
+TOKEN_ATTACKS = (
+    Attack(
+        name="token_hits_v1",
+        expr=mean(_IS_TRUE.cast(pl.Float64)),
+        formula="share of points at which the likeliest token, nudge added to the logit of the "
+        "true one, is the true one",
+        source=f"{_PETAL}; a raised logit: Carlini et al. 2024 (arXiv:2403.06634), section 5",
+        undefined=_TOO_SHORT,
+        reads=(TOKEN,),
+    ),
+)
 _DIFFERENCE = Attack(  # what this model knows that the reference model does not
     name="probe_rarity_difference_v1",
     expr=_leading_rarity(PROBE) - _leading_rarity(REFERENCE_PROBE),
@@ -192,8 +215,18 @@ _COMBINED = Attack(
     reads=(PROBE,),
     logprobs=(TEXT,),
 )
+_FIRST, _EXPECTED = (
+    pl.when(among([PROBE])).then(pl.col(name).list.first().cast(pl.Float64))
+    for name in ("logprob", "vocabulary_mean")
+)
 PROBE_LOGPROB_ATTACKS = from_texts(
     {
+        "probe_centred": (
+            mean(_FIRST - _EXPECTED),
+            "mean of logprob - vocabulary_mean of the first token after each point",
+            "Zhang et al. 2025 (arXiv:2404.02936), the Min-K%++ score without its divisor, of "
+            "tokens after points; where an endpoint lists some tokens only, both are upper bounds",
+        ),
         "probe_loss": (
             mean(logprobs(PROBE)),
             "mean of logprob of the first token after each point",
@@ -447,6 +480,7 @@ FAMILIES: dict[str, tuple[Attack, ...]] = {
     "SaMIA, length-matched": _samia_family(matched=True),
     "SaMIA": (*_samia_family(matched=False), _samia("_plus_zlib", 1, matched=False)),
     "ROUGE": (*_rouge_family(),),
+    "Next tokens": TOKEN_ATTACKS,
     "Probes": PROBE_ATTACKS,
     "Probes of two models": (_DIFFERENCE,),
     "Probes, drawn answers": (_LOG_HIT_RATE,),

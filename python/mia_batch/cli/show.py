@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 _MOST_ROWS = 20
 _WIDTH_OF_COSTS = 100
 _LEAST_WIDTH = 80  # tables are made for; a narrower terminal breaks their lines
-_UNITS = {"probe": "words", "choice": "answers", "continuation": "samples"}
+_UNITS = {"token": "tokens", "probe": "words", "choice": "answers", "continuation": "samples"}
 """What an answer is; log-probabilities of any view take a pass."""
 
 
@@ -363,10 +363,16 @@ def show_answers(answers: pl.DataFrame, target: pl.DataFrame, run: Run, console:
     pairs = pair_features("candidate", "text", words=words, groups=["blocks", "leading"])
     recorded = run.manifest.evidence["engine"] == "replay"
     seed = pl.format("seed {}", "seed").fill_null("recorded" if recorded else "most likely")
-    compared = answers.with_columns(pairs, how=seed).unnest("features")
+    is_token, nudge = pl.col("view") == "token", run.manifest.evidence.get("nudge")
+    how = (
+        pl.when(is_token, pl.lit(bool(nudge))).then(pl.lit(f"nudged {nudge} nats")).otherwise(seed)
+    )
+    hit = pl.when(is_token).then(pl.col("candidate") == pl.col("text"))
+    compared = answers.with_columns(pairs, how=how).unnest("features")
+    compared = compared.with_columns(hit=hit.otherwise(pl.col("leading_words") > 0))
     for (model, view), rows in compared.group_by("model", "view", maintain_order=True):
         console.print(f"\n{view}, {model} model", style="bold")
-        if view == "probe":
+        if view in ("token", "probe"):
             _show_probes(rows, target.row(0, named=True), console)
         else:
             _show_continuations(rows, console)
@@ -380,7 +386,7 @@ def _show_probes(rows: pl.DataFrame, target: dict[str, Any], console: Console) -
     for row in rows.sort("cut", "sample_index").iter_rows(named=True):
         at = target["start"] + len(target["target"].encode()[: row["cut"] or 0].decode())
         said = row["reason"] if row["candidate"] is None else _beginning(row["candidate"])
-        hit, true = "yes" if row["leading_words"] else "no", _beginning(row["text"] or "")
+        hit, true = "yes" if row["hit"] else "no", _beginning(row["text"] or "")
         table.add_row(*map(plain, (f"{at:,}", true, said, hit, row["sample_index"], row["how"])))
     console.print(table)
 

@@ -325,10 +325,17 @@ class SampleTask:
         """Ask for all samples of a prompt at once; one without room has a reason."""
         prompts = block.units.select("target_id", "view_index", "context", "text")
         contexts, texts = prompts["context"].to_list(), prompts["text"].to_list()
-        measures, words = self.measure(contexts, texts), _count_words(texts, self.words)
         n, view = block.last - block.first, self.view
+        nudged = [
+            context + text if view.nudge else context
+            for context, text in zip(contexts, texts, strict=True)
+        ]
+        measures, words = self.measure(nudged, texts), _count_words(texts, self.words)
         for unit, (target_id, index, context, _) in enumerate(prompts.iter_rows()):
-            measure = measures[unit]
+            measure, nudge = measures[unit], None
+            if view.nudge and (ids := measure.prompt_token_ids):
+                measure = replace(measure, prompt_token_ids=ids[:-1], prompt_tokens=len(ids) - 1)
+                nudge = ids[-1], view.nudge
             budget = self.budget.first(measure.prompt_tokens, measure.reference_tokens)
             if measure.prompt_tokens == 0 or budget <= 0:
                 why = "the prefix has no token, and the tokenizer adds none"
@@ -353,8 +360,10 @@ class SampleTask:
                 max_tokens=budget,
                 greedy=view.greedy,
                 question=view.question,
+                nudge=nudge,
             )
-            yield Asked(unit=unit, request=request, first=block.first, reference_words=words[unit])
+            n_words = words[unit] if view.decode.most_new is None else 0  # nothing to be reached
+            yield Asked(unit=unit, request=request, first=block.first, reference_words=n_words)
 
     def read(self, _: Block, asked: Asked, answer: Answer, /) -> Iterator[Asked | Row]:
         """Keep candidates that suffice; ask again, same seed, for those that end too early."""

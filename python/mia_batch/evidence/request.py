@@ -117,6 +117,7 @@ class Request:
     seed: int = 0
     max_tokens: int = 1
     greedy: bool = False  # take the most likely token, whatever the run's decoding
+    nudge: tuple[int, float] | None = None  # a token, and nats that are added to its logit
     columns: frozenset[str] = frozenset()  # of the engine's columns, those that this text needs
 
     def failed(self, error: str, *, passes: int = 1, asked: bool = True) -> Answer:

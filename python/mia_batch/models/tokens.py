@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
 from hashlib import sha256
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from operator import eq
 from typing import TYPE_CHECKING, Any, Self
 
@@ -138,6 +138,25 @@ class Tokenizer:
         encoded = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
         spans: list[tuple[int, int]] = encoded["offset_mapping"]
         return spans
+
+    def steps(self, text: str) -> list[tuple[int, int]]:
+        """Tell where the tokens of a text begin and end, in characters.
+
+        Only of those up to which, and with which, the text alone is cut as the whole is. Of
+        tokenizers written in Python nobody knows.
+        """
+        if not self._tokenizer.is_fast:
+            return []
+        encoded = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        ids: list[int] = encoded["input_ids"]
+        ends = [0, *(end for _, end in encoded["offset_mapping"])]
+        heads = self.encode([text[:end] for end in ends])
+        is_same = [head == ids[:n] for n, head in enumerate(heads)]
+        return [
+            (start, end)
+            for (start, end), same in zip(pairwise(ends), pairwise(is_same), strict=True)
+            if all(same) and start < end
+        ]
 
     def count_tokens(self, texts: Sequence[str]) -> list[int]:
         """Tokens of each text, special tokens not counted."""

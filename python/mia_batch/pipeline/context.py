@@ -11,7 +11,15 @@ from typing import Any
 import polars as pl
 
 from mia_batch.attacks import ONE_PASS, Attack, defaults, get
-from mia_batch.attacks.attack import CHOICE, COMBINATION, CONTINUATION, NEXT_TOKEN, PLAIN
+from mia_batch.attacks.attack import (
+    CHOICE,
+    COMBINATION,
+    CONTINUATION,
+    NEXT_TOKEN,
+    PLAIN,
+    PROBE,
+    TOKEN,
+)
 from mia_batch.corpus import SourceFile, digest_each, digest_of
 from mia_batch.errors import RunFolderError, SettingsError
 from mia_batch.evidence.collect import FREQUENCY, NOISE, QUESTION
@@ -35,9 +43,11 @@ from mia_batch.settings import RESOURCES, Settings, endpoint_settings, endpoint_
 
 # Which attacks a run computes, what prevents others, and what is decided by them.
 
-_PRIMARY = ("probe_leading_rarity_v1", "samia_matched_v1", "min_k_plus_plus_20_v1")
+_PRIMARY = ("min_k_plus_plus_20_v1", "token_hits_v1", "probe_leading_rarity_v1", "samia_matched_v1")
+"""The first that is computed is decided by: the order in which they find most."""
 _PRIMARY_OF_TUNED = ("wbc_v1", "self_prompt_difference_v1", "reference_token_difference_v1")
 _REMOTE = ("openai", "replay")
+_WORD_SETTINGS = {"samples", "probes", "probe_every", "probe_words", "rarity_from"}
 _LABELLED_FALSE = "texts of the input that are labelled member = false, where there are any"
 _COMPUTED = {"vocabulary_mean", "vocabulary_variance", "rank", "support_mass"}
 """Columns of the logprobs table that not every engine can compute."""
@@ -70,6 +80,11 @@ def _possible(kinds: tuple[str, ...], settings: Settings) -> list[Attack]:
         wanted = f"preset {settings.preset!r} has no attack on {' and '.join(kinds)}"
         raise SettingsError(f"evidence: {wanted}; leave it out, or name attacks")
     pairs = [(attack, next(_obstacles(attack, settings), None)) for attack in attacks]
+    # Next tokens tell more than next words; but of a reference model words alone are asked.
+    if any(TOKEN in attack.reads and why is None for attack, why in pairs):
+        words = settings.reference_model or settings.model_fields_set & _WORD_SETTINGS
+        left_out = TOKEN if words else PROBE
+        pairs = [(each, why) for each, why in pairs if left_out not in each.reads_of("samples")]
     possible = [attack for attack, obstacle in pairs if obstacle is None]
     for attack, obstacle in pairs:
         if attack.kind not in {each.kind for each in possible}:
@@ -77,21 +92,25 @@ def _possible(kinds: tuple[str, ...], settings: Settings) -> list[Attack]:
     return possible
 
 
-_SAMPLE_SETTINGS = {"samples", "probes", "probe_every", "probe_words", "rarity_from"}
+_SAMPLE_SETTINGS = _WORD_SETTINGS | {"token_points", "nudge"}
 _SAMPLE_SETTINGS |= {"temperature", "top_k", "top_p", "paraphrases_column"}
 """Settings that say how a model is sampled: who gives one wants samples."""
 _STRONGEST = 64
+_POINTS = 128  # at which log-probabilities are asked: each costs one token
 ONE_PASS_TAKEN = (
     "each text is read once for the log-probabilities of its tokens, because the model runs here; "
-    "--evidence samples asks for next words instead"
+    "--evidence samples asks for next tokens instead"
 )
 
 
 def with_evidence(settings: Settings) -> Settings:
     """Take one pass of log-probabilities where the model runs here and nothing else is asked for.
 
-    It tells more than samples, for less; the texts of highest scores are continued afterwards.
+    It tells more than samples, for less; the texts of highest scores are continued afterwards. Of
+    log-probabilities at points more are asked than of words.
     """
+    if settings.evidence == "probe-logprobs" and "probes" not in settings.model_fields_set:
+        return settings.model_copy(update={"probes": _POINTS})
     asked_for = settings.evidence, settings.attacks
     is_asked = asked_for != (None, None) or settings.preset != "default"
     if is_asked or settings.engine in _REMOTE or settings.model_fields_set & _SAMPLE_SETTINGS:
@@ -170,12 +189,27 @@ def _obstacles(attack: Attack, settings: Settings) -> Iterator[str]:
     at_points = {*NEXT_TOKEN}.intersection(attack.reads_of("logprobs"))
     if settings.engine == "openai" and "token_ids" in attack.columns:
         yield "needs token ids, which no endpoint gives"
+    yield from _token_obstacles(settings) if TOKEN in attack.reads else ()
+    at_points |= {TOKEN}.intersection(attack.reads)
     if settings.engine == "openai" and at_points and settings.tokenizer is None:
         yield "needs tokenizer= at an endpoint: without it nobody knows the true token"
     if attack.reads_of("logprobs") and settings.engine != "auto":
-        reason = why_not(settings.engine, "logprobs", engine_abilities([attack]))
+        bounded = {"vocabulary_mean"} if settings.engine == "openai" and at_points else set()
+        reason = why_not(settings.engine, "logprobs", engine_abilities([attack]) - bounded)
         if reason is not None:
             yield f"cannot be computed: {reason}; take engine transformers"
+
+
+def _token_obstacles(settings: Settings) -> Iterator[str]:
+    if settings.engine == "replay" or settings.chat:
+        yield "needs a model that goes on with a text: no chat, and no recording"
+    elif settings.nudge and settings.engine != "auto":
+        yield from filter(None, [why_not(settings.engine, "samples", frozenset({"nudge"}))])
+
+
+def reads_tokens(audit: Audit) -> bool:
+    """Whether an attack reads answers about next tokens."""
+    return any(TOKEN in attack.reads_of("samples") for attack in audit.asking)
 
 
 def engine_columns(attacks: Iterable[Attack]) -> frozenset[str]:
@@ -276,9 +310,12 @@ class Audit:
             recording = Recording.open(settings.samples_from, candidate_column=column)
             settings = recorded_settings(settings, recording)
         given, settings = settings, with_evidence(settings)
-        if given is not settings:
+        if settings.evidence != given.evidence:
             observer.stage(ONE_PASS_TAKEN)
         settings, attacks = with_reference(settings), chosen_attacks(settings)
+        if given.preset == "default" and given.attacks is None:  # what is set later changes nothing
+            names = tuple(attack.name for attack in attacks if attack.evidence != "scores")
+            settings = settings.model_copy(update={"attacks": names})
         settings = corpora.with_yardstick(corpora.with_windows(settings), attacks)
         audit = cls(settings, observer, attacks, recording, Run(settings.folder))
         audit.plan = verdict_plan(settings, [attack.name for attack in audit.attacks])

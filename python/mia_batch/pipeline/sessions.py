@@ -29,7 +29,7 @@ from mia_batch.evidence.request import (
 )
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.models.weights import Measure, estimate_tokens
-from mia_batch.pipeline.context import Audit
+from mia_batch.pipeline.context import Audit, reads_tokens
 from mia_batch.pipeline.run import asking
 from mia_batch.plugins import extra
 from mia_batch.prompts import RunModel, View
@@ -276,9 +276,20 @@ def _open_endpoint(audit: Audit, kind: EvidenceKind, *, at_points: bool) -> Iter
     audit.observer.stage(f"probing {endpoint.base_url}{what}")
     journal = audit.run.folder / "journal.sqlite"
     with Endpoint.open(
-        endpoint, kind=kind, journal=journal, tokenizer=tokenizer, at_points=at_points
+        endpoint,
+        kind=kind,
+        journal=journal,
+        tokenizer=tokenizer,
+        at_points=at_points,
+        nudges=kind == "samples" and settings.nudge > 0 and reads_tokens(audit),
     ) as opened:
         found = opened.capabilities
+        if found.nudge not in ("honoured", None):
+            raise SettingsError(
+                f"the endpoint {endpoint.base_url} {_verb(found.nudge)} 'logit_bias', by which "
+                "the true token is nudged; give nudge= 0 to ask without, or attacks= probe to ask "
+                "for words"
+            )
         identity: dict[str, object] = {"logprobs engine": "openai"}
         identity["logprobs base_url"] = endpoint.base_url
         if kind == "samples":

@@ -52,11 +52,16 @@ OTHERS: list[dict[str, Any]] = [
     {"view": "perturbation", "view_index": 1, "logprob": [None, -5 * LOG_2]},
     {"view": "extraction", "logprob": [-LOG_2, 0.0], "support_mass": [-LOG_2 / 2, 0.0]}
     | {"rank": [1, 1]},
-    *({"view": "probe", "view_index": n, "logprob": [-n * LOG_2]} for n in range(11)),
+    *(
+        {"view": "probe", "view_index": n, "logprob": [-n * LOG_2]}
+        | {"vocabulary_mean": [-4 * LOG_2 if n < 3 else None]}
+        for n in range(11)
+    ),
     {"view": "probe", "view_index": 11, **REFUSED},
 ]
 ROOT_2 = math.sqrt(2)
 BY_HAND = {
+    "probe_centred_v1": 3 * LOG_2,  # 4, 3 and 2
     "probe_loss_v1": -5 * LOG_2,  # of eleven points, one more was refused
     "probe_min_k_20_v1": -9.5 * LOG_2,  # 2.2 points: two
     "loss_v1": -2 * LOG_2,

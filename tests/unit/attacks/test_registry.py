@@ -79,10 +79,11 @@ def of(*titles: str) -> set[str]:
 
 
 def test_presets_compute_their_family_and_its_main_attack_first():
-    assert {*defaults("default")} == of("Probes", "Probes of two models", "DE-COP")
+    assert {*defaults("default")} == of("Next tokens", "Probes", "Probes of two models", "DE-COP")
     both = {*defaults("default", ("samples", "logprobs"))}
     assert both >= of("Probes", "Probes and loss", "Loss", "Min-K% and Min-K%++")
-    assert defaults("default")[0] == "probe_leading_rarity_v1"
+    assert defaults("default")[0] == "token_hits_v1"
+    assert "token_hits_v1" not in both  # one pass tells more
     assert {*defaults("matched")} == of("SaMIA, length-matched")
     assert defaults("matched")[0] == "samia_matched_v1"
     assert {*defaults("samia")} == of("SaMIA")
@@ -92,10 +93,10 @@ def test_presets_compute_their_family_and_its_main_attack_first():
 
 @pytest.mark.parametrize("preset", ["default", "matched", "min-k", "spv"])
 def test_log_probabilities_at_points_are_a_kind_of_their_own(preset):
-    at_points = ("probe_loss_v1", "probe_min_k_20_v1")
+    at_points = ("probe_centred_v1", "probe_loss_v1", "probe_min_k_20_v1")
     found = defaults(preset, ("probe-logprobs",))
-    assert found[:2] == at_points
-    assert {*found[2:]} == (
+    assert found[:3] == at_points
+    assert {*found[3:]} == (
         of("DE-COP from log-probabilities") if preset in ("default", "matched") else set()
     )
     assert not {*at_points}.intersection(defaults(preset, ("samples", "logprobs")))
@@ -105,7 +106,7 @@ def test_probes_and_the_matched_family_do_without_whole_candidates():
     sampled = [name for name in names() if get(name).evidence == "samples"]
     assert {name for name in sampled if not get(name).whole_candidates} == of(
         *("SaMIA, length-matched", "SaMIA, weighed by rarity", "Probes", "Probes of two models"),
-        *("Probes, drawn answers", "Probes and loss", "PETAL", "DE-COP"),
+        *("Next tokens", "Probes, drawn answers", "Probes and loss", "PETAL", "DE-COP"),
     )
 
 

@@ -19,7 +19,7 @@ from mia_batch.settings import load_settings
 from tests import runs
 from tests.checkpoints import save_checkpoint
 from tests.hostile_server import MODEL, HostileServer
-from tests.next_token_server import BY_ID, NAMED, NextTokenModel
+from tests.next_token_server import BIAS, BY_ID, NAMED, NextTokenModel
 from tests.runs import PROBES, planned, rescore, written
 from tests.unit.evidence.endpoint.test_logprobs import echo
 from tests.unit.pipeline.conftest import Listener
@@ -272,8 +272,14 @@ def test_an_endpoint_that_honours_names_has_the_tables_of_the_engine_here(ours, 
         assert (server.asked, server.probes) == ([], [])
         run = runs.audit(**settings, observer=listener)
         left = planned(settings)
-    assert_frame_equal(run["logprobs"], ours["logprobs"], abs_tol=1e-4)
-    assert_frame_equal(run["scores"], ours["scores"], abs_tol=1e-4)
+    means = "vocabulary_mean", "vocabulary_variance", "probe_centred_v1"  # it bounds the first only
+    for table in ("logprobs", "scores"):
+        both = [each[table].drop(means, strict=False) for each in (run, ours)]
+        assert_frame_equal(*both, abs_tol=1e-4)
+    bounds, exact = (each["logprobs"][means[0]].list.first().drop_nulls() for each in (run, ours))
+    assert exact.len() == 24
+    assert (bounds > exact - 1e-4).all()
+    assert (bounds < 0).all()
     assert "it honours 'logprob_token_ids': log-probabilities are exact" in listener.sentences
     capabilities = run.manifest.engines["probe-logprobs of target"]["capabilities"]
     assert capabilities["named_token"] == "honoured"
@@ -300,10 +306,11 @@ def test_bounds_are_above_the_true_values_and_said_to_be_bounds(ours, there, che
     with HostileServer(bounding) as server:
         run = runs.audit(**there(server), observer=listener)
     rows = run["logprobs"].join(ours["logprobs"], on=KEY, suffix="_true")
-    values = (pl.col(name).list[0] for name in ("logprob", "logprob_true"))
-    both = rows.select("bounded", *values).drop_nulls()
+    names = ("logprob", "logprob_true", "vocabulary_mean", "vocabulary_mean_true")
+    both = rows.select("bounded", *(pl.col(name).list[0] for name in names)).drop_nulls()
     assert both["bounded"].sum() > 0
-    for bounded, value, true in both.iter_rows():
+    for bounded, value, true, mean, true_mean in both.iter_rows():
+        assert true_mean - 1e-4 <= mean < 0
         assert value >= true - 1e-4 if bounded else value == pytest.approx(true, abs=1e-4)
     (said,) = (sentence for sentence in listener.sentences if NAMED in sentence)
     assert said.startswith(f"it {verb} ")
@@ -381,3 +388,58 @@ def test_attacks_at_points_are_computed_where_they_are_asked_for(usual, changed,
     else:
         found = [attack.name for attack in chosen_attacks(settings)]
         assert (found[:: len(found) - 1] if changed == {"evidence": "both"} else found) == computed
+
+
+# The next token alone, with a nudge towards the true one.
+
+TOKENS = {"evidence": "samples", "attacks": "token_hits_v1", "token_points": 6}
+
+
+@pytest.mark.parametrize("nudge", [0.0, 6.0])
+def test_next_tokens_are_the_likeliest_with_the_nudge(here, there, checkpoint, model, nudge):
+    """Here, worked out slowly, and at an endpoint."""
+    run = here(**TOKENS, nudge=nudge)
+    targets = dict(run["targets"].select("target_id", "target").iter_rows())
+    network, hits = AutoModelForCausalLM.from_pretrained(checkpoint), dict[str, list[bool]]()
+    answers = run["samples"].rows_by_key(KEY, named=True, unique=True)
+    for prompt in run["prompts"].filter(pl.col("reason").is_null()).iter_rows(named=True):
+        context = targets[prompt["target_id"]].encode()[: prompt["cut"]].decode()
+        *before, token = model.tokenizer.encode_prompts([context + prompt["text"]])[0]
+        with torch.no_grad():
+            logits = network(torch.tensor([before])).logits[0, -1]
+        logits[token] += nudge
+        said = answers[prompt["target_id"], prompt["view_index"]]
+        assert (
+            said["candidate"]
+            == model.tokenizer.decode_candidates(before, [[int(logits.argmax())]])[1][0]
+        )
+        assert (said["n_tokens"], said["short"]) == (1, False)
+        hits.setdefault(prompt["target_id"], []).append(int(logits.argmax()) == token)
+    scores = dict(run["scores"].select("target_id", "token_hits_v1").iter_rows())
+    assert {name: score for name, score in scores.items() if score is not None} == {
+        name: pytest.approx(fmean(each)) for name, each in hits.items()
+    }
+    assert nudge == 0 or 0 < fmean(scores[name] for name in hits) < 1
+    with HostileServer(model) as server:
+        far = runs.audit(**there(server, **TOKENS, nudge=nudge))
+        assert {BIAS in asked.fields for asked in server.asked[-6:]} == {nudge > 0}
+    assert_frame_equal(far["scores"], run["scores"])
+
+
+def test_an_endpoint_that_does_not_raise_logits_is_refused_or_asked_without(there, checkpoint):
+    for how, said in ({"honours": []}, "ignores"), ({"refuses": [BIAS]}, "refuses"):
+        with HostileServer(NextTokenModel(checkpoint, **how)) as server:
+            with pytest.raises(SettingsError, match=f"{said} 'logit_bias'.*give nudge= 0"):
+                runs.audit(**there(server, **TOKENS, out=said))
+            assert not list(server.asked)
+    plain = {"engine": "openai", "base_url": "http://127.0.0.1:1", "evidence": "samples"}
+    for changed, first in (
+        ({}, "token_hits_v1"),
+        ({"tokenizer": None}, "probe_leading_rarity_v1"),
+        ({"chat": True}, "probe_leading_rarity_v1"),
+        ({"reference_model": "x"}, "probe_leading_rarity_v1"),
+    ):
+        given = {"input": "x", "model": "m", "tokenizer": "t"} | plain | changed
+        names = [each.name for each in chosen_attacks(load_settings(given))]
+        assert names[0] == first
+        assert ("token_hits_v1" in names) is (first == "token_hits_v1")

@@ -155,7 +155,7 @@ def test_what_cannot_be_done_is_refused_before_anything_starts(
             {"tokenizer": "/none"},
             r"^tokenizer: .*none.* cannot be loaded .*; give",
         ),
-        ("texts", PROBES, "probe_loss_v1 needs tokenizer= at an"),
+        ("texts", PROBES, "probe_centred_v1 needs tokenizer= at an"),
         ("texts", LOSS | {"long_texts": "stride"}, "an endpoint cannot be asked in strides"),
         ("texts", LOSS | SHOTS, "nonmember_shots= needs tokenizer="),
         ("texts", {**DE_COP, "paraphrases_column": "odd"}, "'odd' of the input is missing"),

@@ -34,6 +34,7 @@ from mia_batch.prompts import (
     repeated,
     sample_seed,
     text,
+    tokens,
 )
 from mia_batch.schemas import Prompts
 from tests import frames
@@ -313,3 +314,22 @@ def test_a_seed_is_the_top_of_a_hash_of_run_and_target(run_seed, target_id):
     bits = f"{int(digest.hexdigest(), 16):064b}"
     assert sample_seed(run_seed, target_id) == int(bits[:46] + "0" * 16, 2)
     assert sample_seed(0, "9f86d081884c7d65") == 0x120AFF3C7C3C0000  # of every release
+
+
+@drawn(st.lists(st.sampled_from([*TEXTS, " ", "\n", "\u00e9", "\U0001f600", "x"]), max_size=6))
+def test_points_of_tokens_stand_between_tokens_that_a_prompt_alone_has(checkpoint, pieces):
+    whole, n = "".join(pieces), 12
+    tokenizer = Tokenizer.load(str(checkpoint))
+    found = tokens(
+        frames.targets({"target": whole}), n=n, tokenizer=(str(checkpoint), None, "model")
+    )
+    (ids,) = tokenizer.encode_prompts([whole])
+    asked = found.drop_nulls("cut")
+    assert asked["view_index"].to_list() == list(range(asked.height))
+    for cut, following in asked.select("cut", "text").iter_rows():
+        before = tokenizer.encode_prompts([whole.encode()[:cut].decode()])[0]
+        *same, _ = tokenizer.encode_prompts([whole.encode()[:cut].decode() + following])[0]
+        assert before == same == ids[: len(before)]
+        assert len(same) >= LEAST_CONTEXT
+    reasons = found["reason"].drop_nulls().to_list()
+    assert reasons == (["the text has no further point"] if asked.height < n else [])

@@ -243,12 +243,14 @@ class Endpoint:
         journal: Path,
         tokenizer: Tokenizer | None = None,
         at_points: bool = False,
+        nudges: bool = False,
         rng: Random | None = None,
     ) -> Self:
         """Connect to an endpoint and learn what it honours.
 
         One client at a time holds the SQLite file ``journal``. With ``at_points`` log-probabilities
         are those of the first token of each text alone, for which the prompt need not be echoed.
+        With ``nudges`` it is found out whether the endpoint raises the logit of a token.
 
         Raises `SettingsError` if it takes no request with these settings or cannot give this kind
         of evidence, `EngineError` if it cannot be reached or the journal cannot be used.
@@ -258,7 +260,7 @@ class Endpoint:
         request_format = _request_format(settings, kind, tokenizer, at_points=at_points)
         endpoint = cls(request_format, kind, tokenizer)
         endpoint._thread.start()
-        starting = endpoint._start(journal, rng or Random())
+        starting = endpoint._start(journal, rng or Random(), nudges=nudges)
         try:
             asyncio.run_coroutine_threadsafe(starting, endpoint._loop).result()
         except BaseException as error:
@@ -337,13 +339,17 @@ class Endpoint:
             runner.get_loop().run_forever()
             runner.run(self._stack.aclose())
 
-    async def _start(self, journal_path: Path, rng: Random) -> None:
+    async def _start(self, journal_path: Path, rng: Random, *, nudges: bool) -> None:
         from mia_batch.evidence.endpoint.probe import Probe
 
         journal = self._stack.enter_context(Journal(journal_path))
         self._runner = RequestRunner(self._format, journal, rng)
         self._stack.push_async_callback(self._runner.transport.aclose)
-        self.capabilities = await Probe(self._runner).run()
+        probe = Probe(self._runner)
+        self.capabilities = await probe.run()
+        if nudges and self._tokenizer is not None:
+            honour = await probe.nudge(self._tokenizer)
+            self.capabilities = replace(self.capabilities, nudge=honour)
         self._runner.probing = False
         self._format = self._runner.request_format
         self._identity = self._settings.sample_identity(self.capabilities)

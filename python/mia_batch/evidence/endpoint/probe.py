@@ -27,6 +27,7 @@ from mia_batch.evidence.endpoint.wire import (
     shorten,
 )
 from mia_batch.evidence.request import AnswerKind
+from mia_batch.models.tokens import Tokenizer
 
 PROBE_PROMPT = "On the first day of spring, the people of the town"
 """Open enough that two samples of it hardly ever agree."""
@@ -206,6 +207,27 @@ class Probe:
             same = varied and texts is not None and texts[0] == texts[1]
             found["min_p"] = "honoured" if same else "ignored"
         return {name: found[name] for name in asked}
+
+    async def nudge(self, tokenizer: Tokenizer) -> Honour:
+        """Raise the logits of unlikely words, of which each must then be said, space and all."""
+        size, (before,) = tokenizer.vocabulary, tokenizer.encode_prompts([PROBE_PROMPT])
+        spread = [size * i // _TRIED for i in range(1, _TRIED)]
+        _, texts = tokenizer.decode_candidates(before, [[token] for token in spread])
+        words = {
+            token: text for token, text in zip(spread, texts, strict=True) if text.strip().isalpha()
+        }
+        named = sorted(words, key=lambda token: words[token][0] != " ")[:_N_NAMED]
+        for token in named:
+            fields: dict[str, object] = {"logit_bias": {str(token): 100}, "temperature": 0.0}
+            try:
+                answer = await self._ask(fields, max_tokens=1)
+            except RefusedError as error:
+                if not _is_of_field(error):
+                    raise
+                return "refused"
+            if answer.text != words[token]:
+                return "ignored"
+        return "honoured" if named else "ignored"
 
     # Log-probabilities.
 

@@ -147,6 +147,7 @@ class Capabilities:
     output_token_ids: bool = False  # whether answers hold token ids (``return_token_ids``, vLLM's)
     named_token: Honour | None = None  # ``logprob_token_ids``; None where it is not asked for
     top_logprobs: int = 0  # most likely next tokens that it lists on request, as far as tried
+    nudge: Honour | None = None  # ``logit_bias``; None where it is not needed
     token_id_names: bool = False  # whether it then names tokens by their ids
     serves: str | None = None  # what answers call the model, if that is no form of its name
     max_model_len: int | None = None  # tokens of prompt and output together; None = not stated
@@ -427,8 +428,11 @@ class RequestFormat:
 
     def fields(self, request: Request, capabilities: Capabilities) -> dict[str, object]:
         """Say what is asked for besides a continuation, as the endpoint takes it."""
-        del request, capabilities
-        return {}
+        del capabilities
+        if request.nudge is None:
+            return {}
+        token, nats = request.nudge
+        return {"logit_bias": {str(token): nats}}
 
     def write(
         self, prompt: str, fields: dict[str, object], *, n: int, max_tokens: int, first: int = 0
@@ -761,12 +765,14 @@ class NextToken(RequestFormat):
             error = f"none of the answers is among the {capabilities.top_logprobs} tokens listed"
             return request.failed(error)
         special, _, _ = self.tokenizer.encode_after("", "")
+        numbers: dict[str, NDArray[np.generic]] = {"token_ids": np.array(tokens, np.uint32)}
+        numbers["logprob"] = np.array(logprobs, np.float32)
+        if "vocabulary_mean" in request.columns:
+            most = most_mean([value for _, value in listed], exact=exact)
+            numbers["vocabulary_mean"] = np.array([most], np.float32)
         return Answer(
             request_id=request.request_id,
-            tokens={
-                "token_ids": np.array(tokens, np.uint32),
-                "logprob": np.array(logprobs, np.float32),
-            },
+            tokens=numbers,
             bos=bool(special) and not self.settings.chat,
             bounded=any(bounded),
         )
@@ -774,6 +780,17 @@ class NextToken(RequestFormat):
 
 class NextChatToken(NextToken, Chat):
     """The same of a chat, about the first token of the reply."""
+
+
+def most_mean(values: list[float], *, exact: bool) -> float:
+    """Bound the mean log-probability over the vocabulary from above, by those that are listed.
+
+    A token that is not listed is less likely than the likeliest; where none is asked for by name,
+    than all that are listed. Together they have what those leave.
+    """
+    left = max(1 - math.fsum(map(math.exp, values)), 0.0)
+    most = min((max if exact else min)(values), math.log(max(left, _LEAST_LEFT)))
+    return math.fsum(math.exp(value) * value for value in values) + left * most
 
 
 def is_id(name: str) -> bool:

@@ -109,9 +109,10 @@ _NAMED = {
     "support_mass": "the mass that decoding keeps",
     "noise": "noise on embeddings",
     "question": "log-probabilities of several answers",
+    "nudge": "what a model says where a token's logit is raised",
 }
-"""What only some engines compute: columns of the logprobs table, and log-probabilities of noise and
-of several answers to a question."""
+"""What only some engines compute: columns of the logprobs table, log-probabilities of noise and of
+several answers to a question, and answers to a `Request` with a nudge."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +122,8 @@ class EngineType:
     ``start`` is ``module:function``, which takes an `EngineSpec` and returns a started `Engine`; it
     is imported in the engine's own process only. ``columns`` are those of the logprobs table that
     it can compute with ``logprob``; ``noise`` stands for log-probabilities of texts whose
-    embeddings have noise, ``question`` for those of several answers to a question.
+    embeddings have noise, ``question`` for those of several answers to a question, ``nudge`` for
+    answers where a token's logit is raised.
     """
 
     name: str  # as setting ``engine`` has it
@@ -154,7 +156,7 @@ _BUILT_IN = (
         start="mia_batch.evidence.engines.vllm:VllmEngine",
         kinds=_BOTH,
         turns=_BOTH,
-        columns=frozenset({"question"}),
+        columns=frozenset({"question", "nudge"}),
         adapter_obstacle=_why_not_in_vllm,
         obstacle=_vllm_obstacle,
         on_cpu=has_vllm_for_cpus,
@@ -178,7 +180,7 @@ _BUILT_IN = (
 """``auto`` takes the first that can do what is asked."""
 
 _REMOTE = (
-    EngineType(name="openai", start="", kinds=_BOTH, columns=frozenset({"question"})),
+    EngineType(name="openai", start="", kinds=_BOTH, columns=frozenset({"question", "nudge"})),
     EngineType(name="replay", start="", kinds=_SAMPLES),
 )
 """Not started here: an endpoint and a recording."""

@@ -314,8 +314,13 @@ class SeededSampler:
     """
 
     def __init__(
-        self, decoding: Decoding, seeds: Sequence[int | None], device: torch.device
+        self,
+        decoding: Decoding,
+        seeds: Sequence[int | None],
+        device: torch.device,
+        nudges: Sequence[tuple[int, float] | None] = (),
     ) -> None:
+        self._nudges = {row: nudge for row, nudge in enumerate(nudges) if nudge}
         self._temperature = torch.tensor(decoding.temperature, dtype=torch.float32, device=device)
         self._top_k = decoding.top_k
         self._top_p = decoding.top_p
@@ -329,6 +334,8 @@ class SeededSampler:
     # The library calls with both: one of them is not used.
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:  # noqa: ARG002
         """Return 0 at the drawn token of each row, minus infinity elsewhere."""
+        for row, (token, nats) in self._nudges.items():
+            scores[row, token] += nats
         drawn = scores.argmax(dim=-1, keepdim=True)
         if rows := [row for row, generator in enumerate(self._generators) if generator]:
             drawn[rows] = self._draw(scores[rows])
@@ -441,7 +448,12 @@ class TransformersSamples(_BatchEngine):
     def _decode(self, batch: list[_Row]) -> list[Continuation]:
         generate, given, width = self._opening([row.prompt for row in batch])
         budgets = [row.max_tokens for row in batch]
-        sampler = SeededSampler(self._decoding, [row.seed for row in batch], self.device)
+        sampler = SeededSampler(
+            self._decoding,
+            [row.seed for row in batch],
+            self.device,
+            [row.request.nudge for row in batch],
+        )
         ends = torch.tensor(sorted(self._ends), dtype=torch.long, device=self.device)
         sequences = generate(
             **given,

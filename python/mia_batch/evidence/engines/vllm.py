@@ -297,6 +297,7 @@ class VllmEngine:
         if self._samples:
             own = {"n": request.n, "seed": request.seed, "max_tokens": request.max_tokens}
             own |= _GREEDY if request.greedy else {}
+            own |= {"logit_bias": dict([request.nudge])} if request.nudge else {}
         elif request.question:
             own |= {"prompt_logprobs": None, "logprob_token_ids": request.text_ids}
             token_ids = request.context_ids or []

@@ -45,7 +45,7 @@ from mia_batch.inference.verdicts import (
 from mia_batch.inference.yardstick import YARDSTICK_CHECKS, null_audit_findings, yardstick_findings
 from mia_batch.kernels import count_words
 from mia_batch.metrics import curves, measure
-from mia_batch.pipeline.context import Audit
+from mia_batch.pipeline.context import Audit, reads_tokens
 from mia_batch.pipeline.run import Run
 from mia_batch.pipeline.stages import Stage
 from mia_batch.pipeline.stages.comparing import parts_digest
@@ -466,6 +466,7 @@ def _rests_on(audit: Audit) -> dict[str, int | str]:
     return {
         "samples": audit.settings.continuations,
         "probes": audit.settings.probes,
+        **({"token_points": audit.settings.token_points} if reads_tokens(audit) else {}),
         **({"rarity_from": rarity["from"]} if "from" in rarity else {}),
         "input": texts["input"],
         **{role: each for role, each in texts["reference_sets"].items() if role != "yardstick"},

@@ -34,6 +34,7 @@ _HALVES, _TARGET = ("prefix", "reference"), ("target",)
 _WORDS = Decode(scope="matched", max_attempts=3, spare=1)
 """A few words and one token more, so that the last is followed by something."""
 _ONCE = Decode(scope="matched", max_attempts=1, spare=1)
+_TOKEN = Decode(scope="whole", most_new=1)
 _CHOICE = Decode(scope="whole", most_new=8)  # "The answer is B." and some more
 
 
@@ -42,6 +43,12 @@ def _answers(settings: Settings, name: str) -> dict[str, Any]:
     greedy = settings.samples is None
     answers = {name: "greedy" if greedy else "drawn"}
     return {"samples": settings.samples or 1, "greedy": greedy, "answers": answers}
+
+
+def _tokenizer(settings: Settings) -> tuple[str, str | None, str]:
+    if settings.tokenizer is None:
+        return settings.model, settings.revision, "model"
+    return settings.tokenizer, None, "tokenizer"
 
 
 def _neighbour(settings: Settings) -> dict[str, Any]:
@@ -68,6 +75,15 @@ VIEWS: Final[dict[str, Made]] = {
         "decode": _WORDS,
         "evidence": ("probe_every", "probe_words"),
         **_answers(s, "probe_answers"),
+    },
+    "token": lambda s: {
+        "make": partial(makers.tokens, n=s.token_points, tokenizer=_tokenizer(s)),
+        "columns": _TARGET,
+        "n": s.token_points,
+        "greedy": True,
+        "nudge": s.nudge,
+        "decode": _TOKEN,
+        "evidence": ("nudge",),
     },
     "choice": lambda s: {
         "make": partial(makers.choices, column=s.paraphrases_column or "", n=s.choice_orders),
