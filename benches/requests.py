@@ -74,7 +74,7 @@ class Instant:
     def _texts(self, request: Request) -> Answer:
         n_tokens = len(request.text_ids or ())
         numbers = np.linspace(-9.0, -1.0, n_tokens, dtype=np.float32)
-        of_columns = {name: -numbers for name in request.columns}
+        of_columns = dict.fromkeys(request.columns, -numbers)
         return Answer(request_id=request.request_id, tokens={"logprob": numbers, **of_columns})
 
     def close(self) -> None:
@@ -125,7 +125,7 @@ def _now() -> np.ndarray:
 
 def measured(work: str, model: str, n_texts: int, *, profile: bool) -> dict[str, Any]:
     """Audit texts of real words, and give what was asked a second."""
-    profiled = cProfile.Profile() if profile else None
+    profiled = cProfile.Profile(time.process_time) if profile else None
     words, clock = Prose().words, Clock(profiled)
     places = random.Random(0).choices(range(len(words) - WORDS[work]), k=n_texts)
     texts = [" ".join(words[at : at + WORDS[work]]) for at in places]
@@ -133,7 +133,9 @@ def measured(work: str, model: str, n_texts: int, *, profile: bool) -> dict[str,
         corpus = Path(folder, "corpus.parquet")
         pl.DataFrame({"text": texts}).write_parquet(corpus)
         given = {"input": str(corpus), "model": model, "out": f"{folder}/run", "report": False}
-        run_audit(load_settings(given | {"engine": "instant"} | WORK[work], use_config=False), clock)
+        run_audit(
+            load_settings(given | {"engine": "instant"} | WORK[work], use_config=False), clock
+        )
     if profiled is not None:
         pstats.Stats(profiled).sort_stats("tottime").print_stats(45)
         pstats.Stats(profiled).sort_stats("cumulative").print_stats(45)

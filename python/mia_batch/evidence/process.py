@@ -14,10 +14,11 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field, replace
-from itertools import count
+from dataclasses import dataclass, field
+from itertools import count, starmap
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
+from operator import attrgetter
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from shutil import which
@@ -29,9 +30,30 @@ from numpy.typing import NDArray
 
 from mia_batch.errors import EngineError, MiaBatchError, RequestError
 from mia_batch.evidence.engines.registry import can_turn, engine_types, load_engine
-from mia_batch.evidence.request import Answer, Engine, EngineInfo, EngineSpec, Request
+from mia_batch.evidence.request import (
+    Answer,
+    Continuation,
+    Engine,
+    EngineInfo,
+    EngineSpec,
+    Request,
+)
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.models.weights import cause_of, check_weights, first_error_in, weights_source
+
+# What crosses the pipe of requests and answers: their values, in a quarter of the time.
+
+_ANSWERED = tuple(name for name in Answer.__slots__ if name != "continuations")
+_asked_values = attrgetter(*Request.__slots__)
+_answered_values = attrgetter(*_ANSWERED)
+_given_values = attrgetter(*Continuation.__slots__)
+
+
+def _answer(values: tuple[Any, ...], given: list[tuple[Any, ...]]) -> Answer:
+    each = (dict(zip(Continuation.__slots__, own, strict=True)) for own in given)
+    continuations = [Continuation(**own) for own in each]
+    return Answer(**dict(zip(_ANSWERED, values, strict=True)), continuations=continuations)
+
 
 _SECONDS_TO_CLOSE = 10.0
 _SECONDS_TO_DIE = 5.0
@@ -92,10 +114,10 @@ class EngineProcess:
         self._wait(None)
         self.info = cast("EngineInfo", self._receive())
 
-    def submit(self, request: Request) -> None:
+    def submit(self, *requests: Request) -> None:
         if self._failure is not None:
             raise self._failure
-        self._send(request)
+        self._send([_asked_values(each) for each in requests])
 
     def results(self, timeout: float | None = None) -> list[Answer]:
         """Answers that are complete: at least one, except where the time (seconds) passed before.
@@ -107,7 +129,7 @@ class EngineProcess:
         results: list[Answer] = []
         try:
             while self._wait(0.0 if results else timeout):
-                results.extend(cast("list[Answer]", self._receive()))
+                results += starmap(_answer, cast("list[Any]", self._receive()))
         except MiaBatchError as error:
             self._failure = error
             if not results:  # what was finished before comes first
@@ -137,7 +159,7 @@ class EngineProcess:
         elif not self._connection.closed:
             self._end()  # nobody waits for what it still does
 
-    def _send(self, message: EngineSpec | Request | str) -> None:
+    def _send(self, message: EngineSpec | str | list[tuple[Any, ...]]) -> None:
         try:
             self._connection.send(message)
         except OSError as error:
@@ -217,15 +239,17 @@ def _explain_exit(code: int | None, log: Path) -> str:
 
 
 _TEXTS_IN_FLIGHT = {"logprobs": 512, "fills": 16}  # of the former enough to sort by length among
+_STEPS_IN_FLIGHT = 32  # of an engine that decodes all sequences it has room for
+_FEWEST_STEPS, _MOST_STEPS = 4, 16  # that an answer counts as
 
 
 @dataclass(slots=True)
 class _Open:
-    """A request on its way: which engine requests its strides are, and what came of them."""
+    """A text on its way: which engine requests its strides are, and what came of them."""
 
     request: Request
-    token_ids: list[int] = field(default_factory=list)  # of the prompt, or of the text
-    bos: bool = False
+    token_ids: list[int]
+    bos: bool
     strides: dict[int, tuple[int, int]] = field(default_factory=dict)
     done: dict[int, Answer] = field(default_factory=dict)
 
@@ -243,39 +267,44 @@ class LocalSource:
         self._engine = engine
         self._tokenizer = tokenizer
         self._strides = strides
-        self._ids = count()
-        self._open: dict[int, _Open] = {}
+        self._kind = engine.spec.kind
+        self._steps = _MOST_STEPS
+        self._ids = count()  # of the strides of texts
+        self._open: dict[int, _Open] = {}  # by the number of a stride
+        self._prompts: dict[int, list[int]] = {}  # their tokens by the number of a request
         self._refused: list[Answer] = []
-        self._kind = "samples"
 
     def has_room(self, *, requests: int, samples: int) -> bool:
-        """Keep twice as many sequences in flight as the engine decodes at once, or many texts."""
+        """Keep the engine's queue full: of short answers more are on their way, or many texts."""
         if self._kind == "samples":
-            return samples < 2 * self._engine.info.max_sequences
+            return samples * self._steps < _STEPS_IN_FLIGHT * self._engine.info.max_sequences
         return requests < _TEXTS_IN_FLIGHT[self._kind]
 
-    def submit(self, request: Request) -> None:
-        self._kind = request.kind
-        if request.kind == "logprobs":
-            self._submit_text(request)
-            return
-        opened, sent = _Open(request), request
-        if request.kind == "samples" and self._tokenizer is not None:
-            opened.token_ids = (
-                request.context_ids or self._tokenizer.encode_prompts([request.context])[0]
-            )
-            sent = replace(request, context="", context_ids=opened.token_ids)
-        self._send(opened, sent, (0, 0))
+    def submit(self, *requests: Request) -> None:
+        """Queue requests of one kind; prompts get their tokens."""
+        sent = [*requests]
+        if self._kind == "logprobs":
+            sent = [stride for each in requests for stride in self._strides_of(each)]
+        elif self._kind == "samples" and self._tokenizer is not None:
+            without = [each for each in requests if not each.context_ids]
+            encoded = self._tokenizer.encode_prompts([each.context for each in without])
+            for each, ids in zip(without, encoded, strict=True):
+                each.context_ids = ids
+            self._prompts |= {each.request_id: each.context_ids or [] for each in requests}
+            longest = max(each.max_tokens for each in requests)
+            self._steps = min(max(longest, _FEWEST_STEPS), _MOST_STEPS)
+        if sent:
+            self._engine.submit(*sent)
 
     def results(self, timeout: float | None = None) -> list[Answer]:
         complete, self._refused = self._refused, []
         while not complete:
-            for answer in self._engine.results(timeout):
-                opened = self._open.pop(answer.request_id)
-                opened.done[answer.request_id] = answer
-                if len(opened.done) == len(opened.strides):
-                    is_text = opened.request.kind == "logprobs"
-                    complete.append(_joined(opened) if is_text else self._decoded(opened, answer))
+            answers = self._engine.results(timeout)
+            if self._kind == "logprobs":
+                complete += self._joined(answers)
+            else:
+                self._decode([each for each in answers if each.request_id in self._prompts])
+                complete += answers
             if timeout is not None:
                 break
         return complete
@@ -283,30 +312,34 @@ class LocalSource:
     def restart(self) -> None:
         self._engine.restart()
         self._open.clear()
+        self._prompts.clear()
         self._refused.clear()
 
-    def _send(self, opened: _Open, request: Request, span: tuple[int, int]) -> None:
-        number = next(self._ids)
-        opened.strides[number] = span
-        self._open[number] = opened
-        self._engine.submit(replace(request, request_id=number))
+    def _decode(self, answers: list[Answer]) -> None:
+        """Add texts to the tokens of samples."""
+        if self._tokenizer is None:
+            return
+        prompts = [self._prompts.pop(each.request_id) for each in answers]
+        outputs = [[given.token_ids or [] for given in each.continuations] for each in answers]
+        decoded = self._tokenizer.decode_candidates(prompts, outputs)
+        for answer, (prompt, texts) in zip(answers, decoded, strict=True):
+            answer.prompt = prompt if answer.error is None else None
+            for given, text in zip(answer.continuations, texts, strict=True):
+                given.text, given.n_tokens = text, len(given.token_ids or [])
 
-    def _decoded(self, opened: _Open, answer: Answer) -> Answer:
-        numbered = replace(answer, request_id=opened.request.request_id)
-        if self._tokenizer is None or answer.error is not None or opened.request.kind == "fills":
-            return numbered
-        ids = [given.token_ids or [] for given in answer.continuations]
-        prompt, texts = self._tokenizer.decode_candidates(opened.token_ids, ids)
-        decoded = [
-            replace(given, text=text, n_tokens=len(own))
-            for given, text, own in zip(answer.continuations, texts, ids, strict=True)
-        ]
-        return replace(numbered, continuations=decoded, prompt=prompt)
+    def _joined(self, answers: list[Answer]) -> Iterator[Answer]:
+        """Yield the answers to texts all of whose strides are there."""
+        for answer in answers:
+            opened = self._open.pop(answer.request_id)
+            opened.done[answer.request_id] = answer
+            if len(opened.done) == len(opened.strides):
+                yield _joined(opened)
 
-    def _submit_text(self, request: Request) -> None:
+    def _strides_of(self, request: Request) -> list[Request]:
+        """Cut a text into what the engine is asked, or refuse it."""
         if self._tokenizer is None:
             self._refuse(request, "there is no tokenizer to cut the text into tokens")
-            return
+            return []
         special, context, text = self._tokenizer.encode_after(request.context, request.text)
         if request.context_tokens is not None:
             context = context[len(context) - min(len(context), request.context_tokens) :]
@@ -314,7 +347,7 @@ class LocalSource:
         if len(text) < (wanted or 0):
             why = f"the text has {len(text)} tokens, fewer than the {wanted} wanted"
             self._refuse(request, why, asked=False)
-            return
+            return []
         before, text = special + context, text[:wanted]
         limit, n_tokens = self._engine.info.max_model_len, len(before) + len(text)
         room, why_no_answers = limit - len(before), request.why_no_answers(text)
@@ -329,16 +362,20 @@ class LocalSource:
             why = f"the text has {n_tokens} tokens with what precedes it, the context {limit}"
             self._refuse(request, why)
         else:
-            self._send_strides(_Open(request, text, bool(special)), before, room)
+            return [*self._strided(_Open(request, text, bool(special)), before, room)]
+        return []
 
-    def _send_strides(self, opened: _Open, before: list[int], room: int) -> None:
+    def _strided(self, opened: _Open, before: list[int], room: int) -> Iterator[Request]:
         request, text = opened.request, opened.token_ids
         for start in range(0, len(text), room):
             piece = text[start : start + room]
             if len(before) + len(piece) > 1:
                 unscored = int(not before)  # nothing precedes the first token
-                sent = Request(
-                    request_id=0,
+                number = next(self._ids)
+                opened.strides[number] = (start + unscored, start + len(piece))
+                self._open[number] = opened
+                yield Request(
+                    request_id=number,
                     kind="logprobs",
                     context_ids=before or piece[:1],
                     text_ids=piece[unscored:],
@@ -347,7 +384,6 @@ class LocalSource:
                     question=request.question,
                     seed=request.seed + start,  # so that no two pieces have the same noise
                 )
-                self._send(opened, sent, (start + unscored, start + len(piece)))
 
     def _refuse(self, request: Request, why: str, *, asked: bool = True) -> None:
         self._refused.append(request.failed(why, passes=0, asked=asked))
@@ -408,7 +444,8 @@ _PARENT_CHECK_SECONDS = 1.0
 _COMPILERS = ("g++", "clang++")
 _CAUSE_IN_LOG = ("root cause above", "trace (above)")  # vLLM, of an error in its own processes
 
-_Requests: TypeAlias = "SimpleQueue[Request | str | None]"  # a model to turn to; None = no more
+_Requests: TypeAlias = "SimpleQueue[list[tuple[Any, ...]] | str | None]"
+"""The values of requests; a model to turn to; None = no more."""
 _Answers: TypeAlias = "SimpleQueue[object]"
 
 
@@ -506,21 +543,27 @@ def _serve(engine: Engine, requests: _Requests, answers: _Answers) -> None:
     """Feed the engine and pass its results on, until the parent says that all is done."""
     open_requests = 0
     while True:
-        for request in _waiting(requests, block=open_requests == 0):
-            if request is None:
+        for message in _waiting(requests, block=open_requests == 0):
+            if message is None:
                 return
-            if isinstance(request, str):
-                engine.turn_to(request)  # type: ignore[attr-defined] # of those that can
+            if isinstance(message, str):
+                engine.turn_to(message)  # type: ignore[attr-defined] # of those that can
                 answers.put(engine.info)
                 continue
-            engine.submit(request)
-            open_requests += 1
+            for values in message:
+                engine.submit(Request(**dict(zip(Request.__slots__, values, strict=True))))
+            open_requests += len(message)
         if results := engine.step():
             open_requests -= len(results)
-            answers.put(results)
+            answers.put(
+                [
+                    (_answered_values(each), [_given_values(given) for given in each.continuations])
+                    for each in results
+                ]
+            )
 
 
-def _waiting(requests: _Requests, *, block: bool) -> list[Request | str | None]:
+def _waiting(requests: _Requests, *, block: bool) -> list[list[tuple[Any, ...]] | str | None]:
     """Everything that has arrived; with ``block`` at least one."""
     waiting = [requests.get()] if block else []
     try:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import shutil
+from itertools import cycle
 
 import pytest
 from hypothesis import given
@@ -65,7 +66,19 @@ def test_counts_and_measures_leave_special_tokens_out(byte_level):
     assert measure.prompt_tokens == len(measure.prompt_token_ids)
     assert measure.reference_tokens == len(bare(byte_level, " and sys"))
     assert (tokenizer.encode_prompts([]), tokenizer.count_tokens([])) == ([], [])
-    assert tokenizer.decode_candidates([BOS_ID], []) == ("", [])
+    assert tokenizer.decode_candidates([[BOS_ID]], [[]]) == [("", [])]
+
+
+@given(
+    words=st.lists(st.sampled_from(["import", "os.", "...", "naïve", "12", SNOWMAN, "</s>"])),
+    gaps=st.lists(st.sampled_from([" ", "\n\n", "  ", " \n", "\u00a0", "-", ""]), min_size=1),
+)
+def test_a_prompt_has_the_same_tokens_whatever_goes_on_from_it(byte_level, words, gaps):
+    texts = [""]
+    for word, gap in zip(words, cycle(gaps), strict=False):
+        texts += [texts[-1] + word, texts[-1] + word + gap]
+    expected = [[BOS_ID, *bare(byte_level, text)] for text in texts]
+    assert byte_level[0].encode_prompts(texts) == expected
 
 
 def test_truncation_and_padding_left_on_in_the_file_are_ignored(tmp_path):
@@ -84,14 +97,16 @@ def test_a_candidate_is_what_follows_the_prompt(byte_level, prompt, continuation
     tokenizer, _ = byte_level
     (ids,) = tokenizer.encode_prompts([prompt])
     output = bare(byte_level, continuation)
-    assert tokenizer.decode_candidates(ids, [output]) == (prompt, [continuation.rstrip(CUT)])
+    found = tokenizer.decode_candidates([ids], [[output]])
+    assert found == [(prompt, [continuation.rstrip(CUT)])]
 
 
 def test_candidates_are_what_a_reader_sees(byte_level):
     tokenizer, _ = byte_level
 
     def decoded(prompt, *outputs):
-        return tokenizer.decode_candidates([BOS_ID, *prompt], outputs)
+        (found,) = tokenizer.decode_candidates([[BOS_ID, *prompt]], [outputs])
+        return found
 
     prompt, output = bare(byte_level, "import"), bare(byte_level, " os")
     special: tuple[list[int], ...] = ([*output, EOS_ID], [EOS_ID], [BOS_ID, *output], [])
@@ -114,10 +129,10 @@ def test_the_space_before_the_first_word_of_a_candidate_is_kept(metaspace):
     assert whole[: len(prompt)] == prompt
     output = whole[len(prompt) :]
     assert backend.decode(output) == "statement"  # alone
-    assert tokenizer.decode_candidates(prompt, [output]) == ("the import", [" statement"])
+    assert tokenizer.decode_candidates([prompt], [[output]]) == [("the import", [" statement"])]
     (prompt,) = tokenizer.encode_prompts(["the im"])
     goes_on = [backend.token_to_id("t")]
-    assert tokenizer.decode_candidates(prompt, [goes_on]) == ("the im", ["t"])
+    assert tokenizer.decode_candidates([prompt], [[goes_on]]) == [("the im", ["t"])]
 
 
 @given(st.text(max_size=40), st.integers(0, 30))

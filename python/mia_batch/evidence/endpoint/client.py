@@ -278,16 +278,17 @@ class Endpoint:
         """Keep so many requests submitted that the client never waits for the next."""
         return requests < 2 * self._settings.max_concurrency
 
-    def submit(self, request: Request) -> None:
-        """Queue a request; raises `EngineError` if the client has been closed."""
-        sendable = self._prepare(request)
-        if isinstance(sendable, Answer):
-            self._results.put(sendable)
-            return
-        try:
-            self._loop.call_soon_threadsafe(self._accept, sendable)
-        except RuntimeError:
-            raise EngineError("the client of the endpoint has been closed; open another") from None
+    def submit(self, *requests: Request) -> None:
+        """Queue requests; raises `EngineError` if the client has been closed."""
+        for sendable in map(self._prepare, requests):
+            if isinstance(sendable, Answer):
+                self._results.put(sendable)
+                continue
+            try:
+                self._loop.call_soon_threadsafe(self._accept, sendable)
+            except RuntimeError:
+                msg = "the client of the endpoint has been closed; open another"
+                raise EngineError(msg) from None
 
     def results(self, timeout: float | None = None) -> list[Answer]:
         """Wait for answers, which are journalled then; see `AnswerSource.results`."""

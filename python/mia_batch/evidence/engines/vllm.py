@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from difflib import get_close_matches
+from functools import cache
 from threading import Thread
 from time import sleep
 from typing import Any, get_args
@@ -196,6 +197,7 @@ class VllmEngine:
             max_model_len=config.model_config.max_model_len - drawn,
             max_sequences=config.scheduler_config.max_num_seqs,
         )
+        self._same = cache(self._sampling)  # of many requests; they take long to make
         self._lora = _lora(spec.model)
         self._vocab_size = self._engine.model_config.get_vocab_size()
         self._waiting: dict[int, Request] = {}
@@ -291,16 +293,20 @@ class VllmEngine:
         own: dict[str, Any] = {"max_tokens": 1}
         token_ids = [*(request.context_ids or ()), *(request.text_ids or ())]
         if self._samples:
-            own = {"n": request.n, "seed": request.seed, "max_tokens": request.max_tokens}
-            own |= _GREEDY if request.greedy else {}
+            own = {"n": request.n, "max_tokens": request.max_tokens}
+            own |= _GREEDY if request.greedy else {"seed": request.seed}
         elif request.question:
             own |= {"prompt_logprobs": None, "logprob_token_ids": request.text_ids}
             token_ids = request.context_ids or []
-        parameters = vllm.SamplingParams(**(self._parameters | own))
+        is_own = request.question if not self._samples else not request.greedy
+        parameters = self._sampling(**own) if is_own else self._same(**own)
         prompt = tokens_input(token_ids)
         number = str(request.request_id)
         self._engine.add_request(number, prompt, parameters, lora_request=self._lora)
         self._waiting[request.request_id] = request
+
+    def _sampling(self, **own: Any) -> vllm.SamplingParams:  # noqa: ANN401 - of vLLM
+        return vllm.SamplingParams(**(self._parameters | own))
 
 
 def _sampling_arguments(decoding: Decoding) -> dict[str, Any]:
