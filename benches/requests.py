@@ -146,7 +146,9 @@ def measured(work: str, model: str, n_texts: int, *, profile: bool) -> dict[str,
         **counts,
         "seconds": {name: round(each, 2) for name, each in seconds.items()},
         **{
-            f"{what}_per_second": {name: round(n / each) for name, each in seconds.items()}
+            f"{what}_per_second": {
+                name: round(n / max(each, 0.01)) for name, each in seconds.items()
+            }
             for what, n in counts.items()
         },
     }

@@ -180,22 +180,19 @@ class _Collector:
             elif not self._in_flight:
                 return
             else:
-                self._read(self._source.results())
+                self._read()
 
-    def _read(self, answers: Iterable[Answer]) -> None:
+    def _read(self) -> None:
         found: defaultdict[_Piece, list[Pair]] = defaultdict(list)
-        for answer in answers:
+        for answer in self._source.results():
             piece, asked = self._in_flight.pop(answer.request_id)
             self._samples -= asked.request.n
             found[piece].append((asked, answer))
         for piece, pairs in found.items():
-            tokens = passes = 0
-            for _, answer in pairs:
-                passes += answer.passes
-                tokens += 0 if answer.tokens is None else answer.tokens["logprob"].size
-                for given in answer.continuations:
-                    tokens += given.n_tokens or 0
-            self._seen(piece.block.label, 0, tokens, passes)
+            given = (each for _, answer in pairs for each in answer.continuations)
+            tokens = sum(each.n_tokens or 0 for each in given)
+            tokens += sum(answer.tokens["logprob"].size for _, answer in pairs if answer.tokens)
+            self._seen(piece.block.label, 0, tokens, sum(answer.passes for _, answer in pairs))
             self._keep(piece, self._task.read(piece.block, pairs))
 
     def recover(self, error: EngineError) -> Iterator[Found]:
@@ -258,19 +255,16 @@ class _Collector:
 
     def _to_submit(self) -> Iterator[Request]:
         """Yield what is asked again, and then as many new requests as the source has room for."""
-        while self._again:
-            yield self._numbered(*self._again.popleft())
-        while (
-            self._source.has_room(requests=len(self._in_flight), samples=self._samples)
-            and (request := next(self._requests)) is not None
-        ):
-            yield self._numbered(*request)
-
-    def _numbered(self, piece: _Piece, asked: Asked) -> Request:
-        asked.request.request_id = number = next(self._ids)
-        self._in_flight[number] = piece, asked
-        self._samples += asked.request.n
-        return asked.request
+        source, in_flight = self._source, self._in_flight
+        while self._again or source.has_room(requests=len(in_flight), samples=self._samples):
+            found = self._again.popleft() if self._again else next(self._requests)
+            if found is None:
+                return
+            request = found[1].request
+            request.request_id = next(self._ids)
+            in_flight[request.request_id] = found
+            self._samples += request.n
+            yield request
 
     def _keep(self, piece: _Piece, found: Iterable[Asked | Row]) -> None:
         """Keep rows, and put aside what is asked again."""

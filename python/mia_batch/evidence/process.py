@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
-from itertools import count, starmap
+from itertools import count
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from operator import attrgetter
@@ -30,31 +30,11 @@ from numpy.typing import NDArray
 
 from mia_batch.errors import EngineError, MiaBatchError, RequestError
 from mia_batch.evidence.engines.registry import can_turn, engine_types, load_engine
-from mia_batch.evidence.request import (
-    Answer,
-    Continuation,
-    Engine,
-    EngineInfo,
-    EngineSpec,
-    Request,
-)
+from mia_batch.evidence.request import Answer, Engine, EngineInfo, EngineSpec, Request
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.models.weights import cause_of, check_weights, first_error_in, weights_source
 
-# What crosses the pipe of requests and answers: their values, in a quarter of the time.
-
-_ANSWERED = tuple(name for name in Answer.__slots__ if name != "continuations")
-_asked_values = attrgetter(*Request.__slots__)
-_answered_values = attrgetter(*_ANSWERED)
-_given_values = attrgetter(*Continuation.__slots__)
-
-
-def _answer(values: tuple[Any, ...], given: list[tuple[Any, ...]]) -> Answer:
-    each = (dict(zip(Continuation.__slots__, own, strict=True)) for own in given)
-    continuations = [Continuation(**own) for own in each]
-    return Answer(**dict(zip(_ANSWERED, values, strict=True)), continuations=continuations)
-
-
+_values = attrgetter(*Request.__slots__)  # which cross the pipe in a quarter of a request's time
 _SECONDS_TO_CLOSE = 10.0
 _SECONDS_TO_DIE = 5.0
 
@@ -117,7 +97,7 @@ class EngineProcess:
     def submit(self, *requests: Request) -> None:
         if self._failure is not None:
             raise self._failure
-        self._send([_asked_values(each) for each in requests])
+        self._send([_values(each) for each in requests])
 
     def results(self, timeout: float | None = None) -> list[Answer]:
         """Answers that are complete: at least one, except where the time (seconds) passed before.
@@ -129,7 +109,7 @@ class EngineProcess:
         results: list[Answer] = []
         try:
             while self._wait(0.0 if results else timeout):
-                results += starmap(_answer, cast("list[Any]", self._receive()))
+                results += cast("list[Answer]", self._receive())
         except MiaBatchError as error:
             self._failure = error
             if not results:  # what was finished before comes first
@@ -282,29 +262,27 @@ class LocalSource:
 
     def submit(self, *requests: Request) -> None:
         """Queue requests of one kind; prompts get their tokens."""
-        sent = [*requests]
         if self._kind == "logprobs":
-            sent = [stride for each in requests for stride in self._strides_of(each)]
+            requests = tuple(stride for each in requests for stride in self._strides_of(each))
         elif self._kind == "samples" and self._tokenizer is not None:
-            without = [each for each in requests if not each.context_ids]
-            encoded = self._tokenizer.encode_prompts([each.context for each in without])
-            for each, ids in zip(without, encoded, strict=True):
-                each.context_ids = ids
-            self._prompts |= {each.request_id: each.context_ids or [] for each in requests}
-            longest = max(each.max_tokens for each in requests)
-            self._steps = min(max(longest, _FEWEST_STEPS), _MOST_STEPS)
-        if sent:
-            self._engine.submit(*sent)
+            for each in requests:
+                ids = each.context_ids or self._tokenizer.encode_prompts([each.context])[0]
+                each.context_ids = self._prompts[each.request_id] = ids
+            self._steps = min(max(requests[-1].max_tokens, _FEWEST_STEPS), _MOST_STEPS)
+        if requests:
+            self._engine.submit(*requests)
 
     def results(self, timeout: float | None = None) -> list[Answer]:
         complete, self._refused = self._refused, []
         while not complete:
-            answers = self._engine.results(timeout)
-            if self._kind == "logprobs":
-                complete += self._joined(answers)
-            else:
-                self._decode([each for each in answers if each.request_id in self._prompts])
-                complete += answers
+            for answer in self._engine.results(timeout):
+                if self._kind != "logprobs":
+                    complete.append(self._decoded(answer))
+                    continue
+                opened = self._open.pop(answer.request_id)
+                opened.done[answer.request_id] = answer
+                if len(opened.done) == len(opened.strides):
+                    complete.append(_joined(opened))
             if timeout is not None:
                 break
         return complete
@@ -315,25 +293,14 @@ class LocalSource:
         self._prompts.clear()
         self._refused.clear()
 
-    def _decode(self, answers: list[Answer]) -> None:
-        """Add texts to the tokens of samples."""
-        if self._tokenizer is None:
-            return
-        prompts = [self._prompts.pop(each.request_id) for each in answers]
-        outputs = [[given.token_ids or [] for given in each.continuations] for each in answers]
-        decoded = self._tokenizer.decode_candidates(prompts, outputs)
-        for answer, (prompt, texts) in zip(answers, decoded, strict=True):
-            answer.prompt = prompt if answer.error is None else None
-            for given, text in zip(answer.continuations, texts, strict=True):
-                given.text, given.n_tokens = text, len(given.token_ids or [])
-
-    def _joined(self, answers: list[Answer]) -> Iterator[Answer]:
-        """Yield the answers to texts all of whose strides are there."""
-        for answer in answers:
-            opened = self._open.pop(answer.request_id)
-            opened.done[answer.request_id] = answer
-            if len(opened.done) == len(opened.strides):
-                yield _joined(opened)
+    def _decoded(self, answer: Answer) -> Answer:
+        prompt = self._prompts.pop(answer.request_id, None)
+        if self._tokenizer is not None and prompt is not None:
+            ids = [given.token_ids or [] for given in answer.continuations]
+            answer.prompt, texts = self._tokenizer.decode_candidates(prompt, ids)
+            for given, text, own in zip(answer.continuations, texts, ids, strict=True):
+                given.text, given.n_tokens = text, len(own)
+        return answer
 
     def _strides_of(self, request: Request) -> list[Request]:
         """Cut a text into what the engine is asked, or refuse it."""
@@ -555,12 +522,7 @@ def _serve(engine: Engine, requests: _Requests, answers: _Answers) -> None:
             open_requests += len(message)
         if results := engine.step():
             open_requests -= len(results)
-            answers.put(
-                [
-                    (_answered_values(each), [_given_values(given) for given in each.continuations])
-                    for each in results
-                ]
-            )
+            answers.put(results)
 
 
 def _waiting(requests: _Requests, *, block: bool) -> list[list[tuple[Any, ...]] | str | None]:

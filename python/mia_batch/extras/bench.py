@@ -135,11 +135,10 @@ def sample_by_vllm(folder: str, model: str) -> Row:
         for each in requests
     ]
     began, rows = time.monotonic(), list[tuple[int, str, int]]()
-    given = llm.generate(prompts, parameters, use_tqdm=False)
-    ids = [[list(each.token_ids) for each in output.outputs] for output in given]
-    decoded = tokenizer.decode_candidates([each["prompt"] for each in requests], ids)
-    for own, (_, texts) in zip(ids, decoded, strict=True):
-        rows += zip(count(), texts, map(len, own), strict=False)
+    for output in llm.generate(prompts, parameters, use_tqdm=False):
+        ids = [list(each.token_ids) for each in output.outputs]
+        _, texts = tokenizer.decode_candidates(output.prompt_token_ids, ids)
+        rows += zip(count(), texts, map(len, ids), strict=False)
     frame = pl.DataFrame(rows, ["sample_index", "candidate", "n_tokens"], orient="row")
     frame.write_parquet(Path(folder, "bare.parquet"))
     return {"tokens": int(frame["n_tokens"].sum()), "seconds": time.monotonic() - began}
@@ -159,7 +158,7 @@ def sample_by_transformers(folder: str, model: str, seconds: float) -> Row:
         more = {"num_return_sequences": request["n"], "max_new_tokens": request["most"]}
         drawn = loaded.generate(prompt, attention_mask=torch.ones_like(prompt), **how, **more)
         answers = drawn[:, prompt.shape[1] :].tolist()
-        tokenizer.decode_candidates([request["prompt"]], [answers])
+        tokenizer.decode_candidates(request["prompt"], answers)
         return sum(map(len, answers))
 
     return _timed(map(draw, requests), seconds)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cached_property
 from hashlib import sha256
 from itertools import accumulate, takewhile
@@ -69,8 +69,8 @@ class Tokenizer:
         """SHA-256 of everything that decides how text is cut into tokens, in hexadecimal."""
         self._prepended, appended = find_specials(tokenizer)
         self._n_appended = len(appended)
-        usual = getattr(PreTrainedTokenizerFast, "_encode_plus", None)
-        self._is_plain = getattr(type(tokenizer), "_encode_plus", self) is usual
+        usual = PreTrainedTokenizerFast._encode_plus
+        self._is_plain = type(tokenizer)._encode_plus is usual
 
     @classmethod
     def load(cls, model: str, revision: str | None = None, *, setting: str = "model") -> Self:
@@ -105,38 +105,32 @@ class Tokenizer:
         Tokens that it puts after a text (an end-of-text token) are left out, because the model
         shall go on.
         """
-        order = sorted(range(len(texts)), key=texts.__getitem__, reverse=True)
-        whole: list[int] = []  # those that no other goes on from, the longest of their kind first
-        beginnings: dict[int, list[int]] = {}
-        for row in order:  # what begins a text comes right behind it, or what goes on from it
-            if whole and self._bytes and _ends_word(texts[row], texts[whole[-1]]):
-                beginnings[whole[-1]].append(row)
+        whole, begins = "", dict[str, str]()  # of a text that another goes on from, the longest
+        for text in sorted({*texts}, reverse=True):  # what begins a text comes behind it
+            if _ends_word(text, whole):
+                begins[text] = whole
             else:
-                whole.append(row)
-                beginnings[row] = []
-        found = self._prompts([texts[row] for row in whole])
-        ids_of = dict(zip(whole, found, strict=True))
-        apart: list[int] = []
-        for row, ids in zip(whole, found, strict=True):
-            cuts = self._cuts(texts[row], ids) if beginnings[row] else {}
-            for each in beginnings[row]:
-                if (cut := cuts.get(len(texts[each].encode()))) is None:
-                    apart.append(each)
-                else:
-                    ids_of[each] = ids[:cut]
-        ids_of |= zip(apart, self._prompts([texts[row] for row in apart]), strict=True)
-        return [ids_of[row] for row in range(len(texts))]
+                whole = text
+        found = self._prompts(set(texts).difference(begins))
+        cuts = {whole: self._cuts(whole, found[whole]) for whole in {*begins.values()}}
+        for text, whole in begins.items():
+            if cut := cuts[whole].get(len(text.encode())):
+                found[text] = found[whole][:cut]
+        found |= self._prompts(begins.keys() - found.keys())
+        return [found[text] for text in texts]
 
-    def _prompts(self, texts: Sequence[str]) -> list[list[int]]:
-        encoded = self._encode(texts, add_special_tokens=True)
-        return [ids[: len(ids) - self._n_appended] for ids in encoded]
+    def _prompts(self, texts: Collection[str]) -> dict[str, list[int]]:
+        encoded = self._encode([*texts], add_special_tokens=True)
+        return {
+            text: ids[: len(ids) - self._n_appended]
+            for text, ids in zip(texts, encoded, strict=True)
+        }
 
     def _cuts(self, text: str, ids: list[int]) -> dict[int, int]:
         """Count the tokens up to each byte where one ends; none where they are not the text's."""
-        found = [self._bytes[token] for token in ids]
-        if b"".join(found) != text.encode():
-            return {}
-        return {end: n for n, end in enumerate(accumulate(map(len, found)), start=1)}
+        found = [self._bytes[token] for token in ids] if self._bytes else []
+        ends = enumerate(accumulate(map(len, found)), start=1)
+        return {end: n for n, end in ends} if b"".join(found) == text.encode() else {}
 
     def encode_after(self, context: str, text: str) -> tuple[list[int], list[int], list[int]]:
         """Token ids of a text that follows another: special tokens, the context's, the text's.
@@ -199,7 +193,7 @@ class Tokenizer:
 
     def measure(self, prefixes: Sequence[str], references: Sequence[str]) -> list[Measure]:
         """Encode prompts, and count the tokens of their references."""
-        different = list(dict.fromkeys(references))  # many of single words are the same
+        different = [*{*references}]  # many of single words are the same
         lengths = dict(zip(different, self.count_tokens(different), strict=True))
         return [
             Measure(prompt_token_ids=ids, prompt_tokens=len(ids), reference_tokens=lengths[text])
@@ -207,30 +201,25 @@ class Tokenizer:
         ]
 
     def decode_candidates(
-        self, prompts: Sequence[Sequence[int]], outputs: Sequence[Sequence[Sequence[int]]]
-    ) -> list[tuple[str, list[str]]]:
-        """Decode prompts and sampled continuations of each, special tokens removed from both.
+        self, prompt_ids: Sequence[int], outputs: Sequence[Sequence[int]]
+    ) -> tuple[str, list[str]]:
+        """Decode a prompt and sampled continuations of it, special tokens removed from both.
 
         A continuation alone can decode to another text than it does after its prompt (a first
-        space is lost, for one), so both are decoded together and the prompt's text is taken off.
-        Where the last character is cut within its bytes, the tokens that begin it are left out,
-        as servers do it.
+        space is lost, for one), so both are decoded together and the prompt's text is taken off,
+        unless tokens are bytes. Where the last character is cut within its bytes, the tokens that
+        begin it are left out, as servers do it.
         """
-        found = []
-        for ids, given in zip(prompts, outputs, strict=True):
-            prompt = self._text(ids)
-            # Bytes that stand between characters are read alone as they are together.
-            before: Sequence[int] = ids
-            if self._bytes and not prompt.endswith(_CUT):
-                before = ()
-            texts = [self._text([*before, *output]) for output in given]
-            for index, output in enumerate(given):
-                n_tokens = len(output)
-                while texts[index].endswith(_CUT) and n_tokens:
-                    n_tokens -= 1
-                    texts[index] = self._text([*before, *output[:n_tokens]])
-            found.append((prompt, [_after(prompt, text) for text in texts] if before else texts))
-        return found
+        prompt = self._text(prompt_ids)
+        alone = self._bytes and not prompt.endswith(_CUT)
+        before = () if alone else prompt_ids
+        texts = [self._text([*before, *output]) for output in outputs]
+        for index, output in enumerate(outputs):
+            n_tokens = len(output)
+            while texts[index].endswith(_CUT) and n_tokens:
+                n_tokens -= 1
+                texts[index] = self._text([*before, *output[:n_tokens]])
+        return prompt, texts if alone else [_after(prompt, text) for text in texts]
 
     def _text(self, ids: Sequence[int]) -> str:
         if self._bytes:
@@ -238,31 +227,25 @@ class Tokenizer:
         return self._decode([[*ids]])[0]
 
     @cached_property
-    def _bytes(self) -> defaultdict[int, bytes]:
-        """The bytes that each token stands for, whatever is around it; else nothing.
-
-        Special tokens have none, as decoding leaves them out.
-        """
-        known = defaultdict[int, bytes](bytes)
+    def _bytes(self) -> dict[int, bytes]:
+        """The bytes that each token stands for in any text, special ones for none; else nothing."""
         if not self._tokenizer.is_fast:
-            return known
+            return {}
         from tokenizers.pre_tokenizers import ByteLevel
 
-        # The alphabet of byte-level tokenizers (Radford et al. 2019): the bytes that Latin-1 prints
-        # stand for themselves, the others in their order for the characters from U+0100 on.
-        alphabet = sorted(ByteLevel.alphabet())
-        own = {sign: ord(sign) for sign in alphabet if ord(sign) <= 0xFF}
-        rest = sorted({*range(256)}.difference(own.values()))
-        own |= zip((sign for sign in alphabet if sign not in own), rest, strict=True)
-        added = self._tokenizer.added_tokens_decoder
-        names = self._tokenizer.convert_ids_to_tokens([*range(self.vocabulary)])
-        for token, name in enumerate(names):
-            if name is not None and not (token in added and added[token].special):
-                signs = [own[sign] for sign in name if sign in own]
-                known[token] = bytes(signs) if len(signs) == len(name) else name.encode()
-        together = b"".join(known[token] for token in range(self.vocabulary))
-        (right,) = self._decode([[*range(self.vocabulary)]])
-        return known if together.decode(errors="replace") == right else type(known)(bytes)
+        # Byte-level tokenizers write the bytes that Latin-1 prints as themselves, and the others,
+        # in their order, as the characters from U+0100 on (Radford et al. 2019).
+        signs = sorted(ByteLevel.alphabet())
+        own = [ord(sign) for sign in signs if ord(sign) <= 0xFF]
+        byte_of = dict(zip(signs, [*own, *sorted({*range(256)}.difference(own))], strict=True))
+        added, tokens = self._tokenizer.added_tokens_decoder, [*range(self.vocabulary)]
+        found = defaultdict[int, bytes](bytes)  # of a model there may be more than of its tokenizer
+        for token, name in zip(tokens, self._tokenizer.convert_ids_to_tokens(tokens), strict=True):
+            if name and not (token in added and added[token].special):
+                is_bytes = byte_of.keys() >= {*name}
+                found[token] = bytes(map(byte_of.__getitem__, name)) if is_bytes else name.encode()
+        together = b"".join([found[token] for token in tokens]).decode(errors="replace")
+        return found if [together] == self._decode([tokens]) else {}
 
     def _decode(self, ids: list[list[int]], *, skip_special: bool = True) -> list[str]:
         decoded: list[str] = self._tokenizer.batch_decode(
@@ -287,10 +270,9 @@ def _ends_word(beginning: str, text: str) -> bool:
     """Whether a text goes on from its beginning where no tokenizer looks across."""
     if not beginning or not text.startswith(beginning):
         return False
-    last, following = beginning[-1], text[len(beginning) : len(beginning) + 1]
-    return not last.isspace() and (
-        following in ("", " ") or (following.isspace() and last.isalnum())
-    )
+    last, following = beginning[-1], text[len(beginning) :][:1]
+    is_parted = following == " " or (following.isspace() and last.isalnum())
+    return is_parted and not last.isspace()
 
 
 def _after(prompt: str, text: str) -> str:

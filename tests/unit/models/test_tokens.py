@@ -66,7 +66,7 @@ def test_counts_and_measures_leave_special_tokens_out(byte_level):
     assert measure.prompt_tokens == len(measure.prompt_token_ids)
     assert measure.reference_tokens == len(bare(byte_level, " and sys"))
     assert (tokenizer.encode_prompts([]), tokenizer.count_tokens([])) == ([], [])
-    assert tokenizer.decode_candidates([[BOS_ID]], [[]]) == [("", [])]
+    assert tokenizer.decode_candidates([BOS_ID], []) == ("", [])
 
 
 @given(
@@ -97,16 +97,14 @@ def test_a_candidate_is_what_follows_the_prompt(byte_level, prompt, continuation
     tokenizer, _ = byte_level
     (ids,) = tokenizer.encode_prompts([prompt])
     output = bare(byte_level, continuation)
-    found = tokenizer.decode_candidates([ids], [[output]])
-    assert found == [(prompt, [continuation.rstrip(CUT)])]
+    assert tokenizer.decode_candidates(ids, [output]) == (prompt, [continuation.rstrip(CUT)])
 
 
 def test_candidates_are_what_a_reader_sees(byte_level):
     tokenizer, _ = byte_level
 
     def decoded(prompt, *outputs):
-        (found,) = tokenizer.decode_candidates([[BOS_ID, *prompt]], [outputs])
-        return found
+        return tokenizer.decode_candidates([BOS_ID, *prompt], outputs)
 
     prompt, output = bare(byte_level, "import"), bare(byte_level, " os")
     special: tuple[list[int], ...] = ([*output, EOS_ID], [EOS_ID], [BOS_ID, *output], [])
@@ -129,10 +127,10 @@ def test_the_space_before_the_first_word_of_a_candidate_is_kept(metaspace):
     assert whole[: len(prompt)] == prompt
     output = whole[len(prompt) :]
     assert backend.decode(output) == "statement"  # alone
-    assert tokenizer.decode_candidates([prompt], [[output]]) == [("the import", [" statement"])]
+    assert tokenizer.decode_candidates(prompt, [output]) == ("the import", [" statement"])
     (prompt,) = tokenizer.encode_prompts(["the im"])
     goes_on = [backend.token_to_id("t")]
-    assert tokenizer.decode_candidates([prompt], [[goes_on]]) == [("the im", ["t"])]
+    assert tokenizer.decode_candidates(prompt, [goes_on]) == ("the im", ["t"])
 
 
 @given(st.text(max_size=40), st.integers(0, 30))

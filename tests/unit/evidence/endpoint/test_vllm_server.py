@@ -144,8 +144,7 @@ def in_process(checkpoint: Path, folder: Path) -> dict[int, list[Sample]]:
         drawn = outputs(engine, requests)
     found: dict[int, list[Sample]] = {}
     for i, samples in drawn.items():
-        own = [ids(sample) for sample in samples]
-        ((_, texts),) = tokenizer.decode_candidates([prompt_ids[i]], [own])
+        _, texts = tokenizer.decode_candidates(prompt_ids[i], [ids(sample) for sample in samples])
         found[i] = [
             (text, len(ids(sample)), sample.finish_reason)
             for text, sample in zip(texts, samples, strict=True)
