@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import fields, replace
 from difflib import get_close_matches
 from functools import cache
@@ -153,7 +154,11 @@ def _is_out_of_memory(error: BaseException) -> bool:
 
 
 _GREEDY = {"temperature": 0.0, "top_k": 0, "top_p": 1.0}
-_PLAIN = {"detokenize": False, "output_kind": RequestOutputKind.FINAL_ONLY}
+_PLAIN = {
+    "detokenize": False,
+    "output_kind": RequestOutputKind.FINAL_ONLY,
+    "skip_clone": True,  # a deep copy takes as long as all else that takes a request in
+}
 _TEXT_ARGUMENTS = {"temperature": 0.0, "prompt_logprobs": 0, "flat_logprobs": True, **_PLAIN}
 _TEXTS = 64
 _ENTRY_BYTES = 12  # of the logits: they, their log-probabilities, and what finds ranks
@@ -290,16 +295,16 @@ class VllmEngine:
         check_probes(model, revision, self.info.dtype, found)
 
     def _add(self, request: Request) -> None:
-        own: dict[str, Any] = {"max_tokens": 1}
         token_ids = [*(request.context_ids or ()), *(request.text_ids or ())]
-        if self._samples:
-            own = {"n": request.n, "max_tokens": request.max_tokens}
-            own |= _GREEDY if request.greedy else {"seed": request.seed}
-        elif request.question:
-            own |= {"prompt_logprobs": None, "logprob_token_ids": request.text_ids}
+        if self._samples or not request.question:
+            own: dict[str, Any] = _GREEDY if request.greedy else {}
+            same = self._same(n=request.n, max_tokens=request.max_tokens, **own)
+            parameters = copy(same)
+            parameters.seed = request.seed
+        else:
+            own = {"prompt_logprobs": None, "logprob_token_ids": request.text_ids}
+            parameters = self._sampling(max_tokens=1, **own)
             token_ids = request.context_ids or []
-        is_own = request.question if not self._samples else not request.greedy
-        parameters = self._sampling(**own) if is_own else self._same(**own)
         prompt = tokens_input(token_ids)
         number = str(request.request_id)
         self._engine.add_request(number, prompt, parameters, lora_request=self._lora)
