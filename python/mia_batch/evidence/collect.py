@@ -407,8 +407,7 @@ class SampleTask:
         ]
         keys = block.units.select("target_id", pl.col("view_index").cast(schema["view_index"]))
         own = {"model": pl.lit(self.view.model), "view": pl.lit(self.view.name)}
-        asked = keys[[unit for unit, _ in rows]]
-        return asked.with_columns(*made, **own).select(schema.names())
+        return keys[[unit for unit, _ in rows]].with_columns(*made, **own).select(schema.names())
 
     def _further(self, asked: Asked, index: int, given: Continuation, missing: int) -> Asked | None:
         """Decode a candidate again if its budget ended it within the words that count.

@@ -302,11 +302,11 @@ class LocalSource:
                 given.text, given.n_tokens = text, len(own)
         return answer
 
-    def _strides_of(self, request: Request) -> list[Request]:
-        """Cut a text into what the engine is asked, or refuse it."""
+    def _strides_of(self, request: Request) -> Iterator[Request]:
+        """Yield what the engine is asked about a text, or refuse it."""
         if self._tokenizer is None:
             self._refuse(request, "there is no tokenizer to cut the text into tokens")
-            return []
+            return
         special, context, text = self._tokenizer.encode_after(request.context, request.text)
         if request.context_tokens is not None:
             context = context[len(context) - min(len(context), request.context_tokens) :]
@@ -314,7 +314,7 @@ class LocalSource:
         if len(text) < (wanted or 0):
             why = f"the text has {len(text)} tokens, fewer than the {wanted} wanted"
             self._refuse(request, why, asked=False)
-            return []
+            return
         before, text = special + context, text[:wanted]
         limit, n_tokens = self._engine.info.max_model_len, len(before) + len(text)
         room, why_no_answers = limit - len(before), request.why_no_answers(text)
@@ -329,8 +329,7 @@ class LocalSource:
             why = f"the text has {n_tokens} tokens with what precedes it, the context {limit}"
             self._refuse(request, why)
         else:
-            return [*self._strided(_Open(request, text, bool(special)), before, room)]
-        return []
+            yield from self._strided(_Open(request, text, bool(special)), before, room)
 
     def _strided(self, opened: _Open, before: list[int], room: int) -> Iterator[Request]:
         request, text = opened.request, opened.token_ids

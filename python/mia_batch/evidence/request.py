@@ -96,8 +96,7 @@ class Request:
     ``n`` variants of ``text``, of the kind that ``view`` names.
 
     Token ids may come with the texts, special tokens included in those of the context; an engine
-    reads token ids alone, but where it fills. Requests are made by the thousand, and whoever sends
-    one numbers it: it is not frozen, nor are answers.
+    reads token ids alone, unless it fills. Whoever sends a request numbers it.
     """
 
     request_id: int  # unique among requests in flight

@@ -121,10 +121,8 @@ class Tokenizer:
 
     def _prompts(self, texts: Collection[str]) -> dict[str, list[int]]:
         encoded = self._encode([*texts], add_special_tokens=True)
-        return {
-            text: ids[: len(ids) - self._n_appended]
-            for text, ids in zip(texts, encoded, strict=True)
-        }
+        cut = (ids[: len(ids) - self._n_appended] for ids in encoded)
+        return dict(zip(texts, cut, strict=True))
 
     def _cuts(self, text: str, ids: list[int]) -> dict[int, int]:
         """Count the tokens up to each byte where one ends; none where they are not the text's."""
@@ -231,13 +229,9 @@ class Tokenizer:
         """The bytes that each token stands for in any text, special ones for none; else nothing."""
         if not self._tokenizer.is_fast:
             return {}
-        from tokenizers.pre_tokenizers import ByteLevel
+        from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-        # Byte-level tokenizers write the bytes that Latin-1 prints as themselves, and the others,
-        # in their order, as the characters from U+0100 on (Radford et al. 2019).
-        signs = sorted(ByteLevel.alphabet())
-        own = [ord(sign) for sign in signs if ord(sign) <= 0xFF]
-        byte_of = dict(zip(signs, [*own, *sorted({*range(256)}.difference(own))], strict=True))
+        byte_of = {sign: byte for byte, sign in bytes_to_unicode().items()}
         added, tokens = self._tokenizer.added_tokens_decoder, [*range(self.vocabulary)]
         found = defaultdict[int, bytes](bytes)  # of a model there may be more than of its tokenizer
         for token, name in zip(tokens, self._tokenizer.convert_ids_to_tokens(tokens), strict=True):

@@ -280,15 +280,14 @@ class Endpoint:
 
     def submit(self, *requests: Request) -> None:
         """Queue requests; raises `EngineError` if the client has been closed."""
-        for sendable in map(self._prepare, requests):
-            if isinstance(sendable, Answer):
-                self._results.put(sendable)
-                continue
-            try:
-                self._loop.call_soon_threadsafe(self._accept, sendable)
-            except RuntimeError:
-                msg = "the client of the endpoint has been closed; open another"
-                raise EngineError(msg) from None
+        try:
+            for sendable in map(self._prepare, requests):
+                if isinstance(sendable, Answer):
+                    self._results.put(sendable)
+                else:
+                    self._loop.call_soon_threadsafe(self._accept, sendable)
+        except RuntimeError:
+            raise EngineError("the client of the endpoint has been closed; open another") from None
 
     def results(self, timeout: float | None = None) -> list[Answer]:
         """Wait for answers, which are journalled then; see `AnswerSource.results`."""

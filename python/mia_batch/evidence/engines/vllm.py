@@ -202,7 +202,8 @@ class VllmEngine:
             max_model_len=config.model_config.max_model_len - drawn,
             max_sequences=config.scheduler_config.max_num_seqs,
         )
-        self._same = cache(self._sampling)  # of many requests; they take long to make
+        # Of many requests the same, which take long to make.
+        self._same = cache(lambda **own: vllm.SamplingParams(**(self._parameters | own)))
         self._lora = _lora(spec.model)
         self._vocab_size = self._engine.model_config.get_vocab_size()
         self._waiting: dict[int, Request] = {}
@@ -298,20 +299,16 @@ class VllmEngine:
         token_ids = [*(request.context_ids or ()), *(request.text_ids or ())]
         if self._samples or not request.question:
             own: dict[str, Any] = _GREEDY if request.greedy else {}
-            same = self._same(n=request.n, max_tokens=request.max_tokens, **own)
-            parameters = copy(same)
+            parameters = copy(self._same(n=request.n, max_tokens=request.max_tokens, **own))
             parameters.seed = request.seed
         else:
             own = {"prompt_logprobs": None, "logprob_token_ids": request.text_ids}
-            parameters = self._sampling(max_tokens=1, **own)
+            parameters = vllm.SamplingParams(**(self._parameters | own), max_tokens=1)
             token_ids = request.context_ids or []
         prompt = tokens_input(token_ids)
         number = str(request.request_id)
         self._engine.add_request(number, prompt, parameters, lora_request=self._lora)
         self._waiting[request.request_id] = request
-
-    def _sampling(self, **own: Any) -> vllm.SamplingParams:  # noqa: ANN401 - of vLLM
-        return vllm.SamplingParams(**(self._parameters | own))
 
 
 def _sampling_arguments(decoding: Decoding) -> dict[str, Any]:
