@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import re
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, count
+from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, TypeVar
 
@@ -32,8 +33,8 @@ from mia_batch.schemas import LogProbs, Samples
 from mia_batch.tables import scan, sink
 
 Kept = TypeVar("Kept")
-Row: TypeAlias = tuple[int, dict[str, Any]]
-"""Position of a unit in its block, and values of a row of evidence by column."""
+Row: TypeAlias = tuple[int, Any]
+"""Position of a unit in its block, and the values of a row of evidence, as its task keeps them."""
 
 OnAnswer: TypeAlias = Callable[[str, int, int, int], None]
 """Takes a block's label, and units, tokens and forward passes since the last call."""
@@ -53,14 +54,17 @@ class Asked:
     attempts: int = 1
 
 
+Pair: TypeAlias = tuple[Asked, Answer]
+
+
 class Task(Protocol):
     """What is asked about units, and how answers become rows."""
 
     def ask(self, block: Block) -> Iterator[Asked | Row]:
         """Yield what to ask, and rows of what cannot be asked."""
 
-    def read(self, block: Block, asked: Asked, answer: Answer, /) -> Iterator[Asked | Row]:
-        """Turn an answer into rows, and ask again where it does not suffice."""
+    def read(self, block: Block, answered: Sequence[Pair], /) -> Iterator[Asked | Row]:
+        """Turn answers into rows, and ask again where one does not suffice."""
 
     def table(self, block: Block, rows: list[Row], /) -> pl.DataFrame:
         """Put the rows of a complete block in order."""
@@ -86,6 +90,7 @@ class Executor(Protocol):
 
 REFUSED = "the engine ended each time that it was asked about this text"
 
+_AT_ONCE = 256  # requests in one message to an engine
 _SPLIT = 8  # pieces of a block, and of each of them: a start costs more than a few texts
 _MOST_DEATHS = 2  # of engines with one text in hand and nothing else
 _MOST_IN_VAIN = 3  # texts in a row that end the engine: then it is not the texts
@@ -97,7 +102,7 @@ def refuse(task: Task, block: Block, reason: str = REFUSED) -> pl.DataFrame:
     for each in task.ask(block):
         if isinstance(each, Asked):
             answer = each.request.failed(reason, passes=0)
-            rows += (row for row in task.read(block, each, answer) if not isinstance(row, Asked))
+            rows += (row for row in task.read(block, [(each, answer)]) if isinstance(row, tuple))
         else:
             rows.append(each)
     return task.table(block, rows)
@@ -166,13 +171,8 @@ class _Collector:
         ends; `recover` decides how this can be called again.
         """
         while True:
-            while self._again:
-                self._submit(*self._again.popleft())
-            while (
-                self._source.has_room(requests=len(self._in_flight), samples=self._samples)
-                and (request := next(self._requests)) is not None
-            ):
-                self._submit(*request)
+            while requests := [*islice(self._to_submit(), _AT_ONCE)]:
+                self._source.submit(*requests)
             if self._finished:
                 while self._finished:
                     piece = self._finished.popleft()
@@ -180,17 +180,20 @@ class _Collector:
             elif not self._in_flight:
                 return
             else:
-                for answer in self._source.results():
-                    piece, asked = self._in_flight.pop(answer.request_id)
-                    self._samples -= asked.request.n
-                    tokens = sum(given.n_tokens or 0 for given in answer.continuations)
-                    tokens += 0 if answer.tokens is None else answer.tokens["logprob"].size
-                    self._seen(piece.block.label, 0, tokens, answer.passes)
-                    for each in self._task.read(piece.block, asked, answer):
-                        if isinstance(each, Asked):
-                            self._again.append((piece, each))
-                        else:
-                            self._keep(piece, each)
+                self._read()
+
+    def _read(self) -> None:
+        found: defaultdict[_Piece, list[Pair]] = defaultdict(list)
+        for answer in self._source.results():
+            piece, asked = self._in_flight.pop(answer.request_id)
+            self._samples -= asked.request.n
+            found[piece].append((asked, answer))
+        for piece, pairs in found.items():
+            given = (each for _, answer in pairs for each in answer.continuations)
+            tokens = sum(each.n_tokens or 0 for each in given)
+            tokens += sum(answer.tokens["logprob"].size for _, answer in pairs if answer.tokens)
+            self._seen(piece.block.label, 0, tokens, sum(answer.passes for _, answer in pairs))
+            self._keep(piece, self._task.read(piece.block, pairs))
 
     def recover(self, error: EngineError) -> Iterator[Found]:
         """Decide what is tried again, and yield a block that is complete without a refused text.
@@ -248,21 +251,35 @@ class _Collector:
                 if isinstance(each, Asked):
                     yield piece, each
                 else:
-                    self._keep(piece, each)
+                    self._keep(piece, [each])
 
-    def _submit(self, piece: _Piece, asked: Asked) -> None:
-        number = next(self._ids)
-        self._in_flight[number] = piece, asked
-        self._samples += asked.request.n
-        self._source.submit(replace(asked.request, request_id=number))
+    def _to_submit(self) -> Iterator[Request]:
+        """Yield what is asked again, and then as many new requests as the source has room for."""
+        source, in_flight = self._source, self._in_flight
+        while self._again or source.has_room(requests=len(in_flight), samples=self._samples):
+            found = self._again.popleft() if self._again else next(self._requests)
+            if found is None:
+                return
+            request = found[1].request
+            request.request_id = next(self._ids)
+            in_flight[request.request_id] = found
+            self._samples += request.n
+            yield request
 
-    def _keep(self, piece: _Piece, row: Row) -> None:
-        piece.rows.append(row)
-        piece.pending[row[0]] -= 1
-        if piece.pending[row[0]] == 0:
-            del piece.pending[row[0]]
-            self._seen(piece.block.label, 1, 0, 0)
-            if not piece.pending:
+    def _keep(self, piece: _Piece, found: Iterable[Asked | Row]) -> None:
+        """Keep rows, and put aside what is asked again."""
+        pending, n_before = piece.pending, len(piece.pending)
+        for each in found:
+            if isinstance(each, Asked):
+                self._again.append((piece, each))
+                continue
+            piece.rows.append(each)
+            pending[each[0]] -= 1
+            if pending[each[0]] == 0:
+                del pending[each[0]]
+        if done := n_before - len(pending):
+            self._seen(piece.block.label, done, 0, 0)
+            if not pending:
                 self._in_hand.remove(piece)
                 self._finished.append(piece)
 
@@ -297,18 +314,22 @@ class LocalExecutor:
     ) -> Iterator[tuple[Block, Kept]]:
         """Yield blocks as they are complete; None among ``blocks``: there is none for now."""
         collector, refused = _Collector(self.source, task, blocks, seen), list[Found]()
-        while True:
-            try:
-                for block, rows in chain(refused, collector.collect()):
-                    yield block, keep(block, rows)
-            except EngineError as error:
-                if self.restart is None:
-                    raise
-                refused = [*collector.recover(error)]
-                self.restart()
-                self.say(f"the engine has been started again, because it ended: {error}")
-            else:
-                return
+        gc.freeze()  # else Python looks through all that was loaded again and again: half the time
+        try:
+            while True:
+                try:
+                    for block, rows in chain(refused, collector.collect()):
+                        yield block, keep(block, rows)
+                except EngineError as error:
+                    if self.restart is None:
+                        raise
+                    refused = [*collector.recover(error)]
+                    self.restart()
+                    self.say(f"the engine has been started again, because it ended: {error}")
+                else:
+                    return
+        finally:
+            gc.unfreeze()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -345,9 +366,8 @@ class SampleTask:
                         f"the prefix has {n_tokens} tokens, which leaves no room to continue "
                         f"within {limit}"
                     )
-                row = {"reason": why, "answer": "not_asked"}
                 for number in range(block.first, block.last):
-                    yield unit, {"sample_index": number, **row}
+                    yield unit, (number, *_NOTHING, "not_asked", why)
                 continue
             request = Request(
                 request_id=0,
@@ -365,40 +385,38 @@ class SampleTask:
             n_words = words[unit] if view.decode.most_new is None else 0  # nothing to be reached
             yield Asked(unit=unit, request=request, first=block.first, reference_words=n_words)
 
-    def read(self, _: Block, asked: Asked, answer: Answer, /) -> Iterator[Asked | Row]:
+    def read(self, _: Block, answered: Sequence[Pair], /) -> Iterator[Asked | Row]:
         """Keep candidates that suffice; ask again, same seed, for those that end too early."""
-        if answer.error is not None:
-            for number in range(asked.first, asked.first + asked.request.n):
-                yield asked.unit, {"sample_index": number, "reason": answer.error}
-            return
-        texts = [given.text or "" for given in answer.continuations]
-        words = _count_words(texts, self.words)
-        for index, (given, n_words) in enumerate(zip(answer.continuations, words, strict=True)):
-            missing = asked.reference_words - n_words
-            if (further := self._further(asked, index, given, missing)) is not None:
-                yield further
+        all_given = (given for _, answer in answered for given in answer.continuations)
+        words = iter(_count_words([given.text or "" for given in all_given], self.words))
+        for asked, answer in answered:
+            if answer.error is not None:
+                for number in range(asked.first, asked.first + asked.request.n):
+                    yield asked.unit, (number, *_NOTHING, None, answer.error)
                 continue
-            finish = None if given.reason else given.finish_reason
-            yield (
-                asked.unit,
-                {
-                    "sample_index": asked.first + index,
-                    "candidate": given.text,
-                    "prompt": answer.prompt if answer.prompt != asked.request.context else None,
-                    "n_tokens": given.n_tokens,
-                    "finish_reason": given.finish_reason,
-                    "short": None if finish is None else finish == "length" and missing > 0,
-                    "answer": given.answer,
-                    "reason": given.reason,
-                },
-            )
+            prompt = answer.prompt if answer.prompt != asked.request.context else None
+            for index, given in enumerate(answer.continuations):
+                missing = asked.reference_words - next(words)
+                if (further := self._further(asked, index, given, missing)) is not None:
+                    yield further
+                    continue
+                finish = given.finish_reason
+                is_cut = None if given.reason or finish is None else finish == "length"
+                values = (given.text, prompt, given.n_tokens, finish, is_cut and missing > 0)
+                number = asked.first + index
+                yield asked.unit, (number, *values, given.answer, given.reason)
 
     def table(self, block: Block, rows: list[Row]) -> pl.DataFrame:
-        keys = list(block.units.select("target_id", "view_index").iter_rows(named=True))
-        own = {"model": self.view.model, "view": self.view.name}
-        ordered = sorted(rows, key=lambda row: (row[0], row[1]["sample_index"]))
-        made = [{**keys[unit], **own, **values} for unit, values in ordered]
-        return pl.DataFrame(made, schema=Samples.create_empty().schema)
+        rows.sort()  # by unit and number
+        columns = zip(*(values for _, values in rows), strict=True)
+        schema = Samples.create_empty().schema
+        made = [
+            pl.Series(name, values, schema[name])
+            for name, values in zip(_SAMPLE_COLUMNS, columns, strict=True)
+        ]
+        keys = block.units.select("target_id", pl.col("view_index").cast(schema["view_index"]))
+        own = {"model": pl.lit(self.view.model), "view": pl.lit(self.view.name)}
+        return keys[[unit for unit, _ in rows]].with_columns(*made, **own).select(schema.names())
 
     def _further(self, asked: Asked, index: int, given: Continuation, missing: int) -> Asked | None:
         """Decode a candidate again if its budget ended it within the words that count.
@@ -420,6 +438,12 @@ class SampleTask:
         key = f"{request.key.rsplit(':', 3)[0]}:{first}:1:{budget}"
         request = replace(request, key=key, n=1, seed=seed, max_tokens=budget)
         return replace(asked, first=first, attempts=asked.attempts + 1, request=request)
+
+
+_NOTHING = (None,) * 5
+"""Values of a sample from ``candidate`` to ``short`` where nothing came back."""
+_SAMPLE_COLUMNS = Samples.column_names()[Samples.column_names().index("sample_index") :]
+"""Columns that a row of samples has values of, in this order."""
 
 
 def _count_words(texts: list[str], words: WordRule) -> list[int]:
@@ -493,14 +517,15 @@ class LogprobTask:
             )
             yield Asked(unit=unit, request=request)
 
-    def read(self, block: Block, asked: Asked, answer: Answer, /) -> Iterator[Asked | Row]:
-        if answer.tokens is None:
-            yield asked.unit, {"reason": answer.error, "asked": answer.asked}
-            return
-        row: dict[str, Any] = {"bos": answer.bos, "bounded": answer.bounded, **answer.tokens}
-        if FREQUENCY in self.views[block.label][1] and self.log_inverse_frequency is not None:
-            row[FREQUENCY] = self.log_inverse_frequency[answer.tokens["token_ids"]]
-        yield asked.unit, row
+    def read(self, block: Block, answered: Sequence[Pair], /) -> Iterator[Asked | Row]:
+        for asked, answer in answered:
+            if answer.tokens is None:
+                yield asked.unit, {"reason": answer.error, "asked": answer.asked}
+                continue
+            row: dict[str, Any] = {"bos": answer.bos, "bounded": answer.bounded, **answer.tokens}
+            if FREQUENCY in self.views[block.label][1] and self.log_inverse_frequency is not None:
+                row[FREQUENCY] = self.log_inverse_frequency[answer.tokens["token_ids"]]
+            yield asked.unit, row
 
     def table(self, block: Block, rows: list[Row]) -> pl.DataFrame:
         view, _ = self.views[block.label]
@@ -511,7 +536,7 @@ class LogprobTask:
         for name in _COLUMNS:
             values = (row.get(name) for row in ordered)
             cells = [pl.Series(each) if isinstance(each, np.ndarray) else each for each in values]
-            columns.append(pl.Series(name, cells, schema[name]))
+            columns.append(pl.Series(name, cells).cast(schema[name]))
         is_kept = pl.Series(["logprob" in row or row.get("asked", False) for row in ordered])
         text = pl.when(is_kept).then("text")
         units = block.units.select("target_id", "view_index", text=text)
@@ -550,13 +575,14 @@ class FillTask:
             )
             yield Asked(unit=unit, request=request)
 
-    def read(self, block: Block, asked: Asked, answer: Answer, /) -> Iterator[Asked | Row]:
+    def read(self, block: Block, answered: Sequence[Pair], /) -> Iterator[Asked | Row]:
         """Keep the variants that are wanted; those that are not there have a reason."""
-        texts = [given.text for given in answer.continuations]
-        target_id = block.units["target_id"][asked.unit]
         wanted = range(block.first, block.last)
-        for row in numbered(target_id, texts, wanted, answer.error):
-            yield asked.unit, row
+        for asked, answer in answered:
+            texts = [given.text for given in answer.continuations]
+            target_id = block.units["target_id"][asked.unit]
+            for row in numbered(target_id, texts, wanted, answer.error):
+                yield asked.unit, row
 
     def table(self, _: Block, rows: list[Row], /) -> pl.DataFrame:
         ordered = sorted(rows, key=lambda row: (row[0], row[1]["view_index"]))

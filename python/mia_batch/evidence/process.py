@@ -14,10 +14,11 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import count
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
+from operator import attrgetter
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from shutil import which
@@ -33,6 +34,7 @@ from mia_batch.evidence.request import Answer, Engine, EngineInfo, EngineSpec, R
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.models.weights import cause_of, check_weights, first_error_in, weights_source
 
+_values = attrgetter(*Request.__slots__)  # which cross the pipe in a quarter of a request's time
 _SECONDS_TO_CLOSE = 10.0
 _SECONDS_TO_DIE = 5.0
 
@@ -92,10 +94,10 @@ class EngineProcess:
         self._wait(None)
         self.info = cast("EngineInfo", self._receive())
 
-    def submit(self, request: Request) -> None:
+    def submit(self, *requests: Request) -> None:
         if self._failure is not None:
             raise self._failure
-        self._send(request)
+        self._send([_values(each) for each in requests])
 
     def results(self, timeout: float | None = None) -> list[Answer]:
         """Answers that are complete: at least one, except where the time (seconds) passed before.
@@ -107,7 +109,7 @@ class EngineProcess:
         results: list[Answer] = []
         try:
             while self._wait(0.0 if results else timeout):
-                results.extend(cast("list[Answer]", self._receive()))
+                results += cast("list[Answer]", self._receive())
         except MiaBatchError as error:
             self._failure = error
             if not results:  # what was finished before comes first
@@ -137,7 +139,7 @@ class EngineProcess:
         elif not self._connection.closed:
             self._end()  # nobody waits for what it still does
 
-    def _send(self, message: EngineSpec | Request | str) -> None:
+    def _send(self, message: EngineSpec | str | list[tuple[Any, ...]]) -> None:
         try:
             self._connection.send(message)
         except OSError as error:
@@ -217,15 +219,17 @@ def _explain_exit(code: int | None, log: Path) -> str:
 
 
 _TEXTS_IN_FLIGHT = {"logprobs": 512, "fills": 16}  # of the former enough to sort by length among
+_STEPS_IN_FLIGHT = 32  # of an engine that decodes all sequences it has room for
+_FEWEST_STEPS, _MOST_STEPS = 4, 16  # that an answer counts as
 
 
 @dataclass(slots=True)
 class _Open:
-    """A request on its way: which engine requests its strides are, and what came of them."""
+    """A text on its way: which engine requests its strides are, and what came of them."""
 
     request: Request
-    token_ids: list[int] = field(default_factory=list)  # of the prompt, or of the text
-    bos: bool = False
+    token_ids: list[int]
+    bos: bool
     strides: dict[int, tuple[int, int]] = field(default_factory=dict)
     done: dict[int, Answer] = field(default_factory=dict)
 
@@ -243,39 +247,42 @@ class LocalSource:
         self._engine = engine
         self._tokenizer = tokenizer
         self._strides = strides
-        self._ids = count()
-        self._open: dict[int, _Open] = {}
+        self._kind = engine.spec.kind
+        self._steps = _MOST_STEPS
+        self._ids = count()  # of the strides of texts
+        self._open: dict[int, _Open] = {}  # by the number of a stride
+        self._prompts: dict[int, list[int]] = {}  # their tokens by the number of a request
         self._refused: list[Answer] = []
-        self._kind = "samples"
 
     def has_room(self, *, requests: int, samples: int) -> bool:
-        """Keep twice as many sequences in flight as the engine decodes at once, or many texts."""
+        """Keep the engine's queue full: of short answers more are on their way, or many texts."""
         if self._kind == "samples":
-            return samples < 2 * self._engine.info.max_sequences
+            return samples * self._steps < _STEPS_IN_FLIGHT * self._engine.info.max_sequences
         return requests < max(_TEXTS_IN_FLIGHT[self._kind], 2 * self._engine.info.max_sequences)
 
-    def submit(self, request: Request) -> None:
-        self._kind = request.kind
-        if request.kind == "logprobs":
-            self._submit_text(request)
-            return
-        opened, sent = _Open(request), request
-        if request.kind == "samples" and self._tokenizer is not None:
-            opened.token_ids = (
-                request.context_ids or self._tokenizer.encode_prompts([request.context])[0]
-            )
-            sent = replace(request, context="", context_ids=opened.token_ids)
-        self._send(opened, sent, (0, 0))
+    def submit(self, *requests: Request) -> None:
+        """Queue requests of one kind; prompts get their tokens."""
+        if self._kind == "logprobs":
+            requests = tuple(stride for each in requests for stride in self._strides_of(each))
+        elif self._kind == "samples" and self._tokenizer is not None:
+            for each in requests:
+                ids = each.context_ids or self._tokenizer.encode_prompts([each.context])[0]
+                each.context_ids = self._prompts[each.request_id] = ids
+            self._steps = min(max(requests[-1].max_tokens, _FEWEST_STEPS), _MOST_STEPS)
+        if requests:
+            self._engine.submit(*requests)
 
     def results(self, timeout: float | None = None) -> list[Answer]:
         complete, self._refused = self._refused, []
         while not complete:
             for answer in self._engine.results(timeout):
+                if self._kind != "logprobs":
+                    complete.append(self._decoded(answer))
+                    continue
                 opened = self._open.pop(answer.request_id)
                 opened.done[answer.request_id] = answer
                 if len(opened.done) == len(opened.strides):
-                    is_text = opened.request.kind == "logprobs"
-                    complete.append(_joined(opened) if is_text else self._decoded(opened, answer))
+                    complete.append(_joined(opened))
             if timeout is not None:
                 break
         return complete
@@ -283,27 +290,20 @@ class LocalSource:
     def restart(self) -> None:
         self._engine.restart()
         self._open.clear()
+        self._prompts.clear()
         self._refused.clear()
 
-    def _send(self, opened: _Open, request: Request, span: tuple[int, int]) -> None:
-        number = next(self._ids)
-        opened.strides[number] = span
-        self._open[number] = opened
-        self._engine.submit(replace(request, request_id=number))
+    def _decoded(self, answer: Answer) -> Answer:
+        prompt = self._prompts.pop(answer.request_id, None)
+        if self._tokenizer is not None and prompt is not None:
+            ids = [given.token_ids or [] for given in answer.continuations]
+            answer.prompt, texts = self._tokenizer.decode_candidates(prompt, ids)
+            for given, text, own in zip(answer.continuations, texts, ids, strict=True):
+                given.text, given.n_tokens = text, len(own)
+        return answer
 
-    def _decoded(self, opened: _Open, answer: Answer) -> Answer:
-        numbered = replace(answer, request_id=opened.request.request_id)
-        if self._tokenizer is None or answer.error is not None or opened.request.kind == "fills":
-            return numbered
-        ids = [given.token_ids or [] for given in answer.continuations]
-        prompt, texts = self._tokenizer.decode_candidates(opened.token_ids, ids)
-        decoded = [
-            replace(given, text=text, n_tokens=len(own))
-            for given, text, own in zip(answer.continuations, texts, ids, strict=True)
-        ]
-        return replace(numbered, continuations=decoded, prompt=prompt)
-
-    def _submit_text(self, request: Request) -> None:
+    def _strides_of(self, request: Request) -> Iterator[Request]:
+        """Yield what the engine is asked about a text, or refuse it."""
         if self._tokenizer is None:
             self._refuse(request, "there is no tokenizer to cut the text into tokens")
             return
@@ -329,16 +329,19 @@ class LocalSource:
             why = f"the text has {n_tokens} tokens with what precedes it, the context {limit}"
             self._refuse(request, why)
         else:
-            self._send_strides(_Open(request, text, bool(special)), before, room)
+            yield from self._strided(_Open(request, text, bool(special)), before, room)
 
-    def _send_strides(self, opened: _Open, before: list[int], room: int) -> None:
+    def _strided(self, opened: _Open, before: list[int], room: int) -> Iterator[Request]:
         request, text = opened.request, opened.token_ids
         for start in range(0, len(text), room):
             piece = text[start : start + room]
             if len(before) + len(piece) > 1:
                 unscored = int(not before)  # nothing precedes the first token
-                sent = Request(
-                    request_id=0,
+                number = next(self._ids)
+                opened.strides[number] = (start + unscored, start + len(piece))
+                self._open[number] = opened
+                yield Request(
+                    request_id=number,
                     kind="logprobs",
                     context_ids=before or piece[:1],
                     text_ids=piece[unscored:],
@@ -347,7 +350,6 @@ class LocalSource:
                     question=request.question,
                     seed=request.seed + start,  # so that no two pieces have the same noise
                 )
-                self._send(opened, sent, (start + unscored, start + len(piece)))
 
     def _refuse(self, request: Request, why: str, *, asked: bool = True) -> None:
         self._refused.append(request.failed(why, passes=0, asked=asked))
@@ -408,7 +410,8 @@ _PARENT_CHECK_SECONDS = 1.0
 _COMPILERS = ("g++", "clang++")
 _CAUSE_IN_LOG = ("root cause above", "trace (above)")  # vLLM, of an error in its own processes
 
-_Requests: TypeAlias = "SimpleQueue[Request | str | None]"  # a model to turn to; None = no more
+_Requests: TypeAlias = "SimpleQueue[list[tuple[Any, ...]] | str | None]"
+"""The values of requests; a model to turn to; None = no more."""
 _Answers: TypeAlias = "SimpleQueue[object]"
 
 
@@ -506,21 +509,22 @@ def _serve(engine: Engine, requests: _Requests, answers: _Answers) -> None:
     """Feed the engine and pass its results on, until the parent says that all is done."""
     open_requests = 0
     while True:
-        for request in _waiting(requests, block=open_requests == 0):
-            if request is None:
+        for message in _waiting(requests, block=open_requests == 0):
+            if message is None:
                 return
-            if isinstance(request, str):
-                engine.turn_to(request)  # type: ignore[attr-defined] # of those that can
+            if isinstance(message, str):
+                engine.turn_to(message)  # type: ignore[attr-defined] # of those that can
                 answers.put(engine.info)
                 continue
-            engine.submit(request)
-            open_requests += 1
+            for values in message:
+                engine.submit(Request(**dict(zip(Request.__slots__, values, strict=True))))
+            open_requests += len(message)
         if results := engine.step():
             open_requests -= len(results)
             answers.put(results)
 
 
-def _waiting(requests: _Requests, *, block: bool) -> list[Request | str | None]:
+def _waiting(requests: _Requests, *, block: bool) -> list[list[tuple[Any, ...]] | str | None]:
     """Everything that has arrived; with ``block`` at least one."""
     waiting = [requests.get()] if block else []
     try:

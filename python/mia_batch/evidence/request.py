@@ -86,7 +86,7 @@ class EngineInfo:
     max_sequences: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Request:
     """Ask a model one thing about one text.
 
@@ -96,8 +96,8 @@ class Request:
     an answer of its own, with the log-probability that it has right after ``context``. ``fills``:
     ``n`` variants of ``text``, of the kind that ``view`` names.
 
-    Token ids may come with the texts, special tokens included in those of the context; an engine in
-    its own process gets token ids alone.
+    Token ids may come with the texts, special tokens included in those of the context; an engine
+    reads token ids alone, unless it fills. Whoever sends a request numbers it.
     """
 
     request_id: int  # unique among requests in flight
@@ -129,7 +129,7 @@ class Request:
         return None if one_each else f"the answers {', '.join(answers)} are not one token each"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Continuation:
     """One text that a model gave; special tokens are removed from ``text``.
 
@@ -145,7 +145,7 @@ class Continuation:
     reason: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False)
 class Answer:
     """The answer to one request.
 
@@ -192,8 +192,8 @@ class AnswerSource(Protocol):
     def has_room(self, *, requests: int, samples: int) -> bool:
         """Whether more should be submitted while so many requests and samples are in flight."""
 
-    def submit(self, request: Request) -> None:
-        """Queue a request; returns at once."""
+    def submit(self, *requests: Request) -> None:
+        """Queue requests; returns at once."""
 
     def results(self, timeout: float | None = None) -> list[Answer]:
         """Wait for answers: at least one, except where the time (seconds) passed before.

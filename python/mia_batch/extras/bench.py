@@ -74,9 +74,9 @@ def sample(folder: str, model: str, engine: str = "vllm", seconds: float | None 
     tokens = prompts = 0
 
     class Recording(LocalSource):
-        def submit(self, request: Request) -> None:
-            asked.append(request)
-            super().submit(request)
+        def submit(self, *requests: Request) -> None:
+            super().submit(*requests)
+            asked.extend(requests)
 
     def note(_label: str, units: int, decoded: int, _passes: int) -> None:
         nonlocal tokens, prompts

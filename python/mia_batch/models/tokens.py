@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Sequence
 from functools import cached_property
 from hashlib import sha256
-from itertools import pairwise, takewhile
+from itertools import accumulate, pairwise, takewhile
 from operator import eq
 from typing import TYPE_CHECKING, Any, Self
 
@@ -61,12 +61,16 @@ class Tokenizer:
     """The tokenizer of a checkpoint."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        from transformers import PreTrainedTokenizerFast
+
         self._tokenizer = tokenizer
         self._tokenizer.model_max_length = NO_LIMIT
         self.digest = _digest(tokenizer)
         """SHA-256 of everything that decides how text is cut into tokens, in hexadecimal."""
         self._prepended, appended = find_specials(tokenizer)
         self._n_appended = len(appended)
+        usual = PreTrainedTokenizerFast._encode_plus
+        self._is_plain = type(tokenizer)._encode_plus is usual
 
     @classmethod
     def load(cls, model: str, revision: str | None = None, *, setting: str = "model") -> Self:
@@ -101,8 +105,30 @@ class Tokenizer:
         Tokens that it puts after a text (an end-of-text token) are left out, because the model
         shall go on.
         """
-        encoded = self._encode(texts, add_special_tokens=True)
-        return [ids[: len(ids) - self._n_appended] for ids in encoded]
+        whole, begins = "", dict[str, str]()  # of a text that another goes on from, the longest
+        for text in sorted({*texts}, reverse=True):  # what begins a text comes behind it
+            if _ends_word(text, whole):
+                begins[text] = whole
+            else:
+                whole = text
+        found = self._prompts(set(texts).difference(begins))
+        cuts = {whole: self._cuts(whole, found[whole]) for whole in {*begins.values()}}
+        for text, whole in begins.items():
+            if cut := cuts[whole].get(len(text.encode())):
+                found[text] = found[whole][:cut]
+        found |= self._prompts(begins.keys() - found.keys())
+        return [found[text] for text in texts]
+
+    def _prompts(self, texts: Collection[str]) -> dict[str, list[int]]:
+        encoded = self._encode([*texts], add_special_tokens=True)
+        cut = (ids[: len(ids) - self._n_appended] for ids in encoded)
+        return dict(zip(texts, cut, strict=True))
+
+    def _cuts(self, text: str, ids: list[int]) -> dict[int, int]:
+        """Count the tokens up to each byte where one ends; none where they are not the text's."""
+        found = [self._bytes[token] for token in ids] if self._bytes else []
+        ends = enumerate(accumulate(map(len, found)), start=1)
+        return {end: n for n, end in ends} if b"".join(found) == text.encode() else {}
 
     def encode_after(self, context: str, text: str) -> tuple[list[int], list[int], list[int]]:
         """Token ids of a text that follows another: special tokens, the context's, the text's.
@@ -184,10 +210,11 @@ class Tokenizer:
 
     def measure(self, prefixes: Sequence[str], references: Sequence[str]) -> list[Measure]:
         """Encode prompts, and count the tokens of their references."""
-        prompts, lengths = self.encode_prompts(prefixes), self.count_tokens(references)
+        different = [*{*references}]  # many of single words are the same
+        lengths = dict(zip(different, self.count_tokens(different), strict=True))
         return [
-            Measure(prompt_token_ids=ids, prompt_tokens=len(ids), reference_tokens=length)
-            for ids, length in zip(prompts, lengths, strict=True)
+            Measure(prompt_token_ids=ids, prompt_tokens=len(ids), reference_tokens=lengths[text])
+            for ids, text in zip(self.encode_prompts(prefixes), references, strict=True)
         ]
 
     def decode_candidates(
@@ -196,20 +223,42 @@ class Tokenizer:
         """Decode a prompt and sampled continuations of it, special tokens removed from both.
 
         A continuation alone can decode to another text than it does after its prompt (a first
-        space is lost, for one), so both are decoded together and the prompt's text is taken off.
-        Where the last character is cut within its bytes, the tokens that begin it are left out,
-        as servers do it.
+        space is lost, for one), so both are decoded together and the prompt's text is taken off,
+        unless tokens are bytes. Where the last character is cut within its bytes, the tokens that
+        begin it are left out, as servers do it.
         """
-        prompt = list(prompt_ids)
-        decoded_prompt, *texts = self._decode(
-            [prompt, *(prompt + list(output) for output in outputs)]
-        )
+        prompt = self._text(prompt_ids)
+        alone = self._bytes and not prompt.endswith(_CUT)
+        before = () if alone else prompt_ids
+        texts = [self._text([*before, *output]) for output in outputs]
         for index, output in enumerate(outputs):
             n_tokens = len(output)
             while texts[index].endswith(_CUT) and n_tokens:
                 n_tokens -= 1
-                (texts[index],) = self._decode([prompt + list(output[:n_tokens])])
-        return decoded_prompt, [_after(decoded_prompt, text) for text in texts]
+                texts[index] = self._text([*before, *output[:n_tokens]])
+        return prompt, texts if alone else [_after(prompt, text) for text in texts]
+
+    def _text(self, ids: Sequence[int]) -> str:
+        if self._bytes:
+            return b"".join(map(self._bytes.__getitem__, ids)).decode(errors="replace")
+        return self._decode([[*ids]])[0]
+
+    @cached_property
+    def _bytes(self) -> dict[int, bytes]:
+        """The bytes that each token stands for in any text, special ones for none; else nothing."""
+        if not self._tokenizer.is_fast:
+            return {}
+        from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+        byte_of = {sign: byte for byte, sign in bytes_to_unicode().items()}
+        added, tokens = self._tokenizer.added_tokens_decoder, [*range(self.vocabulary)]
+        found = defaultdict[int, bytes](bytes)  # of a model there may be more than of its tokenizer
+        for token, name in zip(tokens, self._tokenizer.convert_ids_to_tokens(tokens), strict=True):
+            if name and not (token in added and added[token].special):
+                is_bytes = byte_of.keys() >= {*name}
+                found[token] = bytes(map(byte_of.__getitem__, name)) if is_bytes else name.encode()
+        together = b"".join([found[token] for token in tokens]).decode(errors="replace")
+        return found if [together] == self._decode([tokens]) else {}
 
     def _decode(self, ids: list[list[int]], *, skip_special: bool = True) -> list[str]:
         decoded: list[str] = self._tokenizer.batch_decode(
@@ -220,10 +269,23 @@ class Tokenizer:
     def _encode(self, texts: Sequence[str], *, add_special_tokens: bool) -> list[list[int]]:
         if not texts:
             return []
+        if self._is_plain:  # without what transformers makes of each text, ten times as long
+            backend = self._tokenizer.backend_tokenizer
+            found = backend.encode_batch_fast([*texts], add_special_tokens=add_special_tokens)
+            return [each.ids for each in found]
         encoded: list[list[int]] = self._tokenizer(
             list(texts), add_special_tokens=add_special_tokens, return_attention_mask=False
         )["input_ids"]
         return encoded
+
+
+def _ends_word(beginning: str, text: str) -> bool:
+    """Whether a text goes on from its beginning where no tokenizer looks across."""
+    if not beginning or not text.startswith(beginning):
+        return False
+    last, following = beginning[-1], text[len(beginning) :][:1]
+    is_parted = following == " " or (following.isspace() and last.isalnum())
+    return is_parted and not last.isspace()
 
 
 def _after(prompt: str, text: str) -> str:

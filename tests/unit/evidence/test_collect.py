@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +21,7 @@ from mia_batch.evidence.collect import (
     Asked,
     FillTask,
     LocalExecutor,
+    Pair,
     Row,
     SampleTask,
     log_inverse,
@@ -155,8 +156,8 @@ class Cutter:
     def has_room(self, *, requests, samples):
         return not requests
 
-    def submit(self, request):
-        self.asked.append(request)
+    def submit(self, *requests):
+        self.asked += requests
 
     def results(self, timeout=None):
         request = self.asked[-1]
@@ -257,9 +258,10 @@ class Echo:
         for unit, text in enumerate(block.units["text"]):
             yield Asked(unit=unit, request=Request(request_id=0, kind="samples", text=text))
 
-    def read(self, block: Block, asked: Asked, answer: Answer, /) -> Iterator[Row]:
-        text = block.units["text"][asked.unit]
-        yield asked.unit, {"text": text, "reason": answer.error}
+    def read(self, block: Block, answered: Sequence[Pair], /) -> Iterator[Row]:
+        for asked, answer in answered:
+            text = block.units["text"][asked.unit]
+            yield asked.unit, {"text": text, "reason": answer.error}
 
     def table(self, block: Block, rows: list[tuple[int, Any]]) -> pl.DataFrame:
         schema = {"text": pl.String, "reason": pl.String}
@@ -280,8 +282,8 @@ class Fragile:
     def has_room(self, *, requests: int, samples: int) -> bool:
         return requests < self.room
 
-    def submit(self, request: Request) -> None:
-        self.open.append(request)
+    def submit(self, *requests: Request) -> None:
+        self.open += requests
 
     def results(self, timeout: float | None = None) -> list[Answer]:
         request = self.open.pop(0)

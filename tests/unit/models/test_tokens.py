@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import shutil
+from itertools import cycle
 
 import pytest
 from hypothesis import given
@@ -66,6 +67,18 @@ def test_counts_and_measures_leave_special_tokens_out(byte_level):
     assert measure.reference_tokens == len(bare(byte_level, " and sys"))
     assert (tokenizer.encode_prompts([]), tokenizer.count_tokens([])) == ([], [])
     assert tokenizer.decode_candidates([BOS_ID], []) == ("", [])
+
+
+@given(
+    words=st.lists(st.sampled_from(["import", "os.", "...", "naïve", "12", SNOWMAN, "</s>"])),
+    gaps=st.lists(st.sampled_from([" ", "\n\n", "  ", " \n", "\u00a0", "-", ""]), min_size=1),
+)
+def test_a_prompt_has_the_same_tokens_whatever_goes_on_from_it(byte_level, words, gaps):
+    texts = [""]
+    for word, gap in zip(words, cycle(gaps), strict=False):
+        texts += [texts[-1] + word, texts[-1] + word + gap]
+    expected = [[BOS_ID, *bare(byte_level, text)] for text in texts]
+    assert byte_level[0].encode_prompts(texts) == expected
 
 
 def test_truncation_and_padding_left_on_in_the_file_are_ignored(tmp_path):

@@ -280,14 +280,14 @@ class Endpoint:
         """Keep so many requests submitted that the client never waits for the next."""
         return requests < 2 * self._settings.max_concurrency
 
-    def submit(self, request: Request) -> None:
-        """Queue a request; raises `EngineError` if the client has been closed."""
-        sendable = self._prepare(request)
-        if isinstance(sendable, Answer):
-            self._results.put(sendable)
-            return
+    def submit(self, *requests: Request) -> None:
+        """Queue requests; raises `EngineError` if the client has been closed."""
         try:
-            self._loop.call_soon_threadsafe(self._accept, sendable)
+            for sendable in map(self._prepare, requests):
+                if isinstance(sendable, Answer):
+                    self._results.put(sendable)
+                else:
+                    self._loop.call_soon_threadsafe(self._accept, sendable)
         except RuntimeError:
             raise EngineError("the client of the endpoint has been closed; open another") from None
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import fields, replace
 from difflib import get_close_matches
+from functools import cache
 from threading import Thread
 from time import sleep
 from typing import Any, get_args
@@ -155,7 +157,11 @@ def _is_out_of_memory(error: BaseException) -> bool:
 
 
 _GREEDY = {"temperature": 0.0, "top_k": 0, "top_p": 1.0}
-_PLAIN = {"detokenize": False, "output_kind": RequestOutputKind.FINAL_ONLY}
+_PLAIN = {
+    "detokenize": False,
+    "output_kind": RequestOutputKind.FINAL_ONLY,
+    "skip_clone": True,  # a deep copy takes as long as all else that takes a request in
+}
 _TEXT_ARGUMENTS = {"temperature": 0.0, "prompt_logprobs": 0, "flat_logprobs": True, **_PLAIN}
 _TEXTS = 64
 _USED_SHARE = vllm.EngineArgs.gpu_memory_utilization  # of a GPU; logits take half of the rest
@@ -200,6 +206,8 @@ class VllmEngine:
             max_model_len=config.model_config.max_model_len - drawn,
             max_sequences=config.scheduler_config.max_num_seqs,
         )
+        # Of many requests the same, which take long to make.
+        self._same = cache(lambda **own: vllm.SamplingParams(**(self._parameters | own)))
         self._lora = _lora(spec.model)
         self._vocab_size = self._engine.model_config.get_vocab_size()
         self._waiting: dict[int, Request] = {}
@@ -292,16 +300,16 @@ class VllmEngine:
         check_probes(model, revision, self.info.dtype, found)
 
     def _add(self, request: Request) -> None:
-        own: dict[str, Any] = {"max_tokens": 1}
         token_ids = [*(request.context_ids or ()), *(request.text_ids or ())]
-        if self._samples:
-            own = {"n": request.n, "seed": request.seed, "max_tokens": request.max_tokens}
-            own |= _GREEDY if request.greedy else {}
-            own |= {"logit_bias": dict([request.nudge])} if request.nudge else {}
-        elif request.question:
-            own |= {"prompt_logprobs": None, "logprob_token_ids": request.text_ids}
+        if self._samples or not request.question:
+            own: dict[str, Any] = _GREEDY if request.greedy else {}
+            parameters = copy(self._same(n=request.n, max_tokens=request.max_tokens, **own))
+            parameters.seed = request.seed
+            parameters.logit_bias = dict([request.nudge]) if request.nudge else None
+        else:
+            own = {"prompt_logprobs": None, "logprob_token_ids": request.text_ids}
+            parameters = vllm.SamplingParams(**(self._parameters | own), max_tokens=1)
             token_ids = request.context_ids or []
-        parameters = vllm.SamplingParams(**(self._parameters | own))
         prompt = tokens_input(token_ids)
         number = str(request.request_id)
         self._engine.add_request(number, prompt, parameters, lora_request=self._lora)
