@@ -16,7 +16,10 @@ import mia_batch
 from mia_batch.attacks import get
 from mia_batch.attacks.from_logprobs import SHAPE_ATTACKS
 from mia_batch.errors import SettingsError
+from mia_batch.observer import Observer
+from mia_batch.pipeline.context import Audit
 from mia_batch.schemas import LogProbs, Scores, Unscored
+from mia_batch.settings import load_settings
 from tests.adapters import save_adapter, save_merged, slow_logprobs
 from tests.architectures import saved
 from tests.checkpoints import BOS_ID, TEXTS, change, save_checkpoint, times
@@ -300,6 +303,17 @@ def given(checkpoint, tmp_path_factory) -> dict[str, Any]:
         "probes": 3,
         "anyway": True,
     }
+
+
+def test_what_is_meant_for_vllm_does_not_reach_an_engine_that_was_not_asked_for(given, tmp_path):
+    asked = given | {"attacks": ("min_k_plus_plus_20_v1",), "engine": "auto", "logits_memory": 7}
+    asked |= {"engine_arg": {"gpu_memory_utilization": 0.5, "batch_size": 4}}
+    asked |= {"out": str(tmp_path / "run")}
+    assert planned(asked)["logits memory"] == "at most 7 MiB"
+    audit = Audit.begin(load_settings(asked, use_config=False), Observer())
+    spec, _ = audit.spec("target", "logprobs", frozenset({"vocabulary_mean"}))
+    assert (spec.engine, spec.engine_args) == ("transformers", {"batch_size": 4})
+    assert spec.logits_bytes == 7 << 20
 
 
 @pytest.fixture(scope="module")
