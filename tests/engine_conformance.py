@@ -187,8 +187,8 @@ class SamplesConformance:
         model = AutoModelForCausalLM.from_pretrained(checkpoint)
         with torch.inference_mode():
             values, tokens = model(torch.tensor([[BOS_ID]])).logits[0, -1].topk(9)
-        lacks, asked = float(values[0] - values[8]), request(0, [BOS_ID], max_tokens=1)
-        nudges = [None, *((int(tokens[8]), lacks + more) for more in (-0.1, 0.1))]
+        missing, asked = float(values[0] - values[8]), request(0, [BOS_ID], max_tokens=1)
+        nudges = [None, *((int(tokens[8]), missing + more) for more in (-0.1, 0.1))]
         all_asked = [
             replace(asked, request_id=number, greedy=True, nudge=nudge)
             for number, nudge in enumerate(nudges)
