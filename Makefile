@@ -51,6 +51,7 @@ bench: setup
 	@[ -f demo/demo.json ] || $(STEP) "The demo's model" $(BIN)/mia-batch demo
 	@$(STEP) "Speed beside bare vLLM and transformers" python -m benches.sampling
 	@$(STEP) "Scoring beside bare transformers and vLLM" python -m benches.logprobs
+	@$(STEP) "The bench for GPUs, in small" python -m benches.gpu.card --small
 	@$(STEP) "Memory and time of whole audits" python -m benches.memory
 	@$(STEP) "Kernels beside others of their kind" python -m benches.kernels
 	@$(STEP) "Samples to features beside the kernels alone" python -m benches.features
@@ -65,6 +66,7 @@ bench: setup
 	@$(STEP) "Weighted non-members" python -m benches.weights
 	@$(STEP) "WikiMIA without a model, before and after a repair" python -m benches.wikimia
 	@$(STEP) "Power of the attacks" python -m benches.power
+	@$(STEP) "Power on a model whose training text is known" python -m benches.manuals
 	@$(STEP) "Parts of books" python -m benches.books
 	@$(STEP) "An audit of twelve books" python -m benches.book_audit
 	@$(STEP) "The yardstick on a known model, and its promise" python -m benches.yardstick

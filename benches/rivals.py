@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zlib
+from collections import Counter
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -10,7 +12,7 @@ import fast_rouge
 import polars as pl
 from rouge_score_rs import RougeScorer as RustRougeScorer
 
-from mia_batch.extras.bench import ROUGE, rouge_score, samia
+from mia_batch.extras.bench import ROUGE, rouge_score
 from mia_batch.kernels import pair_features
 
 if TYPE_CHECKING:
@@ -51,6 +53,27 @@ class Rival:
         both = zip(chain(*ours), chain(*theirs), strict=True)
         apart = [abs(one - other) for one, other in both if one != other]
         return len(apart), max(apart, default=0.0)
+
+
+def samia(n_max: int) -> Callable[[list[str], list[str]], list[list[float]]]:
+    """Make SaMIA times zlib for every n up to ``n_max`` (Kaneko et al. 2024, equations 5 and 7)."""
+
+    def ngrams(words: list[str]) -> list[Counter[Any]]:
+        more = (zip(*(words[at:] for at in range(n)), strict=False) for n in range(2, n_max + 1))
+        return [Counter(words), *map(Counter, more)]
+
+    def score(candidates: list[str], references: list[str]) -> list[list[float]]:
+        last, expected, rows = None, list[Counter[Any]](), []
+        for candidate, reference in zip(candidates, references, strict=True):
+            if reference != last:
+                last, expected = reference, ngrams(reference.split())
+            words = candidate.split()
+            size = len(zlib.compress(" ".join(words).encode()))
+            each = zip(expected, ngrams(words), strict=True)
+            rows.append([size * (a & b).total() / a.total() for a, b in each])
+        return rows
+
+    return score
 
 
 def rouge_score_rs(candidates: list[str], references: list[str]) -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Callable, Sequence
+from itertools import groupby
 from statistics import fmean, stdev
 from typing import Any
 
@@ -170,6 +171,23 @@ def greedy(rows: Sequence[Row]) -> float:
     return float(all(rank == 1 for rank in ranks))
 
 
+def longest_run(rows: Sequence[Row]) -> float:
+    """Most tokens in a row that greedy decoding gives; an unscored one breaks it."""
+    row = text(rows)
+    if not tokens(row, "rank"):
+        raise Undefined
+    together = zip(row["logprob"], row["rank"], strict=True)
+    hits = [logprob is not None and rank == 1 for logprob, rank in together]
+    return max(len(list(run)) if hit else 0 for hit, run in groupby(hits))
+
+
+def best_stretch(rows: Sequence[Row], n: int = 50) -> float:
+    series = text(rows)["logprob"]
+    parts = [series[at : at + n] for at in range(len(series) - n + 1)]
+    sums = [math.fsum(part) for part in parts if None not in part]
+    return min(0.0, defined(max(sums, default=None)))
+
+
 def surprising(rows: Sequence[Row]) -> float:
     """Least likely fifth of the tokens, of those the ones where the entropy is below 2 nats."""
     found = tokens(text(rows), "logprob", "vocabulary_mean")
@@ -306,6 +324,8 @@ REFERENCES: dict[str, Reference] = {
     "extraction_top_k_n_90_v1": lambda rows: samples_needed(log_p_z(rows, kept=True), 0.9),
     "extraction_top_k_n_99_v1": lambda rows: samples_needed(log_p_z(rows, kept=True), 0.99),
     "extraction_greedy_v1": greedy,
+    "extraction_run_v1": longest_run,
+    "extraction_best_50_v1": best_stretch,
     "rank_v1": column_mean("rank", lambda rank: -rank),
     "log_rank_v1": column_mean("rank", lambda rank: -math.log(rank)),
     "top_1_share_v1": column_mean("rank", lambda rank: float(rank == 1)),

@@ -14,8 +14,10 @@ from docs.generate.markdown import code, table
 
 __all__ = [
     "books",
+    "copies",
     "coverage",
     "few_books",
+    "manuals",
     "points",
     "power",
     "power_picture",
@@ -27,6 +29,13 @@ __all__ = [
 _RESULTS = power_report.TABLE.parent
 
 _WEIGHTED = ("equal", "known", "weighted")
+_PLANTED = (1, 2, 4, 8, 16, 32, 64)
+_ACCESS = {
+    "one pass": ("all log-probabilities of the text, one pass", "min_k_plus_plus_20_v1"),
+    "next words": ("the next word's log-probability, at 32 points", "probe_loss_v1"),
+    "probes": ("the next word alone, at 32 points", "probe_leading_rarity_v1"),
+    "continuations": ("ten sampled continuations", "samia_matched_v1"),
+}
 _SHOWN = (*power_report.DRAWN, "samia_matched_rarity_v1", "petal_v1")
 
 
@@ -55,6 +64,51 @@ def _strength(line: dict[str, Any]) -> tuple[str, ...]:
     times = "never" if line["times_075"] is None else f"{line['times_075']:.1f}"
     leads = ((line[f"lead_{rung}"] or "").replace(" ", "&nbsp;") for rung in (8, 16))
     return code(line["attack"]), f"{line['decoded']:.0f}", times, f"{line['auc_8']:.2f}", *leads
+
+
+def _on_manuals() -> dict[str, list[dict[str, Any]]]:
+    """Rows of ``benches.manuals``, the latest of each way of asking."""
+    lines = (_RESULTS / "manuals.jsonl").read_text(encoding="utf-8").splitlines()
+    return {line["way"]: line["rows"] for line in map(json.loads, lines)}
+
+
+def manuals() -> str:
+    """Say how strong every attack is on windows of the model whose training text is known."""
+    rows = [row for found in _on_manuals().values() for row in found if row["texts"] == "windows"]
+    lines = sorted(map(_planted, rows), key=lambda cells: cells[5], reverse=True)
+    heads = (*map(str, _PLANTED), "TPR at 1 %, 16 copies", "tokens", "seconds")
+    return table(("attack", *heads), lines)
+
+
+def _planted(row: dict[str, Any]) -> tuple[str, ...]:
+    found = [row["copies"].get(str(copies)) for copies in _PLANTED]
+    aucs = (
+        each and f"{each['auc']:.2f} ({each['low']:.2f} to {each['high']:.2f})" for each in found
+    )
+    tpr, tokens = row["copies"]["16"]["tpr_1"], row["tokens"]
+    costs = ("" if tokens is None else f"{tokens:.0f}", f"{row['seconds']:.2f}")
+    return (
+        code(row["attack"]),
+        *(each or "" for each in aucs),
+        *("" if tpr is None else f"{tpr:.2f}", *costs),
+    )
+
+
+def copies() -> str:
+    """Say how often a text must have been seen for each kind of access to find it."""
+    lines = []
+    for way, rows in _on_manuals().items():
+        access, attack = _ACCESS[way]
+        (row,) = (row for row in rows if (row["texts"], row["attack"]) == ("windows", attack))
+        curve = pl.DataFrame(
+            [(int(times), at["auc"]) for times, at in row["copies"].items()],
+            {"times": pl.Int64, "auc": pl.Float64},
+            orient="row",
+        )
+        until = [power_report.times_until(curve, auc) for auc in (0.75, 0.9)]
+        needed = ("more than 64" if each is None else f"{each:.0f}" for each in until)
+        lines.append((access, code(attack), *needed))
+    return table(("what the model gives", "attack", "copies for AUC 0.75", "for 0.9"), lines)
 
 
 def points() -> str:

@@ -31,9 +31,10 @@ PARTS: dict[str, Callable[[], str]] = {
     "books": figures.books,
     "power": figures.power,
     "coverage": figures.coverage,
+    "copies": figures.copies,
+    "manuals": figures.manuals,
     "points": figures.points,
     "package": python.package,
-    "packagerooms": python.rooms,
     "datasets": published.known_sets,
     "differences": published.differences,
     "models": published.known_models,
@@ -44,6 +45,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "settings": settings.sections,
     "strips": figures.strips,
     "weights": figures.weights,
+    **{f"{page}rooms": partial(python.rooms, page) for page in python.ROOMS},
     **{f"{page}columns": partial(tables.sections, page) for page in tables.PAGES},
 }
 _LOADED = re.compile(

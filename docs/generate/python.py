@@ -8,12 +8,16 @@ import mia_batch
 
 __all__ = ["ROOMS", "package", "rooms"]
 
-ROOMS = (
-    *("attacks", "corpus", "targets", "features", "metrics", "kernels"),
-    *("extras.sets", "extras.sets.paraphrasing", "extras.privacy.inversion.inverting"),
-    *("extras.privacy.audit", "extras.privacy.plan"),
-)
-"""Modules that users import beside the package's own page."""
+ROOMS = {
+    "texts": ("corpus", "targets"),
+    "scores": ("attacks", "features", "metrics"),
+    "kernels": ("kernels",),
+    "extras": (
+        *("extras.sets", "extras.sets.paraphrasing", "extras.privacy.inversion.inverting"),
+        *("extras.privacy.audit", "extras.privacy.plan"),
+    ),
+}
+"""Modules that users import beside the package's own page, by the page that has them."""
 
 
 def package() -> str:
@@ -22,10 +26,10 @@ def package() -> str:
     return "\n".join(f"::: mia_batch.{name}\n" for name in names)
 
 
-def rooms() -> str:
-    """Each public name of its rooms."""
+def rooms(page: str) -> str:
+    """Each public name of a page's rooms."""
     parts = []
-    for room in ROOMS:
+    for room in ROOMS[page]:
         parts.append(f"## mia_batch.{room}\n")
         module = import_module(f"mia_batch.{room}")
         parts += [f"::: mia_batch.{room}.{name}\n" for name in module.__all__]

@@ -38,11 +38,15 @@ class Recipe:
     """
 
     method: Method = _setting("lora", "What is tuned: adapters, or all weights.")
-    epochs: int = _setting(4, "Most passes over the texts.", ge=1, le=1000)
+    epochs: int = _setting(
+        4, "Most passes over the texts; with --held-out the best one is kept.", ge=1, le=1000
+    )
     learning_rate: float = _setting(1e-4, "Learning rate of AdamW, at its highest.", gt=0, le=1)
     batch_size: int = _setting(16, "Texts learnt in one step.", ge=1, le=65_536)
     max_tokens: int = _setting(512, "Most tokens of a text that are learnt.", ge=2, le=1_000_000)
-    held_out: float = _setting(0.0, "Share of the texts for early stopping; 0: none.", ge=0, le=0.9)
+    held_out: float = _setting(
+        0.0, "Share of the texts that choose the best epoch and stop early; 0: none.", ge=0, le=0.9
+    )
     patience: int = _setting(1, "Epochs without a lower loss on held-out texts.", ge=1)
     seed: int = 0
     rank: int = _setting(

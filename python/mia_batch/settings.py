@@ -283,6 +283,9 @@ class LogprobSettings(Part, topic="Log-probabilities", table="logprobs"):
     too. With --non-members the planned test is made on it, too: a placebo."""
     reference_revision: Text | None = None
     """Hub revision of the reference model."""
+    reference_kind: Literal["base", "other"] | None = None
+    """Whether it is the base of the model, or made as the base: the planned attack then reads it.
+    [default: base where both are of the same architecture and size]"""
     masked_model: Annotated[Text | None, Mark.MODEL] = None
     """Masked model that makes neighbours of the texts."""
     neighbours: int = Field(default=25, ge=1, le=1000)
@@ -379,7 +382,7 @@ class EngineSettings(Part, topic="Engine", table="engine"):
 
     engine: Annotated[str, Mark.EVIDENCE, Mark.USUAL] = "auto"
     """What answers; auto: openai with --base-url, replay with --samples-from, else vllm where it
-    runs, else transformers."""
+    runs, else transformers; for log-probabilities on one GPU transformers, which is faster."""
     revision: Text | None = None
     """Hub revision of the model."""
     dtype: Annotated[Literal["auto", "float32", "float16", "bfloat16"], Mark.EVIDENCE] = "auto"
@@ -390,8 +393,9 @@ class EngineSettings(Part, topic="Engine", table="engine"):
         default_factory=dict
     )
     """KEY=VALUE for the engine itself, such as max_model_len=2048; repeatable."""
-    logits_memory: int = Field(default=128, ge=1)
-    """Most memory in MiB for the logits of one forward pass at a time."""
+    logits_memory: int | None = Field(default=None, ge=1)
+    """Most memory in MiB for logits at a time. [default: 128 on a CPU; on a GPU an eighth of what
+    the weights leave free, at most 4096]"""
 
     @field_validator("engine_arg")
     @classmethod
@@ -521,7 +525,8 @@ class VerdictSettings(Part, topic="Reference sets and answers", table="verdict")
     yardstick: Annotated[Text | None, Mark.PATH] = None
     """Texts that the model knows to a known degree, with a column level: they are asked in the same
     way and say what finding nothing means. default: 115 passages of classics; none, or
-    --no-yardstick: no such texts. [default: the classics for books, else none]"""
+    --no-yardstick: no such texts. [default: the classics for books that are compared or
+    continued, else none]"""
     combine: bool = False
     """Learn from texts of known membership how to combine the scores of all attacks, as a further
     attack: combination_v1."""

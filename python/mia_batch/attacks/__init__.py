@@ -81,8 +81,8 @@ models."""
 
 ONE_PASS = (
     *("min_k_plus_plus_20_v1", "min_k_20_v1", "loss_v1", "loss_zlib_v1"),
-    *("top_1_share_v1", "log_rank_v1", "entropy_v1"),
-    *("reference_token_difference_v1", "reference_difference_v1"),
+    *("top_1_share_v1", "log_rank_v1", "extraction_best_50_v1", "extraction_run_v1"),
+    *("reference_token_difference_v1", "reference_difference_v1", "wbc_v1"),
 )
 """What is computed of a model that runs here where nothing else is asked for: one pass over each
 text, and another by a reference model where there is one."""

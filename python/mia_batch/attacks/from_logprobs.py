@@ -633,6 +633,7 @@ _FREQUENCY_ATTACKS = from_texts(
 
 _HAYES = "Hayes et al. 2025 (arXiv:2410.19482)"
 _NOT_EVERY_TOKEN = "not every token of the reference has a log-probability"
+_SPAN = 50
 _UNLIKELY = -30.0  # below this log p, log(1 - p) is -p to the last bit
 _EXTRACTION_RANK = _scored("rank", _EXTRACTION)
 
@@ -657,6 +658,19 @@ def _log_samples(log_p: pl.Expr, p: float) -> pl.Expr:
     """Log of the samples needed to have the reference among them with probability p; 0 or more."""
     hazard = pl.when(log_p < _UNLIKELY).then(log_p).otherwise((-(-log_p.exp()).log1p()).log())
     return (log(-log(1 - p)) - hazard).clip(lower_bound=0.0)
+
+
+def _longest(hit: pl.Expr) -> pl.Expr:
+    """Most tokens in a row that are hits; null where it is known of none."""
+    known, hit = hit.count() > 0, hit.fill_null(value=False)
+    hits = hit.cum_sum().cast(pl.Int64)
+    until_miss = pl.when(hit).then(0).otherwise(hits).cum_max()
+    return pl.when(known).then((hits - until_miss).max())
+
+
+def _likeliest(n: int) -> pl.Expr:
+    """Largest sum of the log-probabilities of so many tokens in a row."""
+    return logprobs().rolling_sum(n).max().clip(upper_bound=0.0)  # rounding may exceed certainty
 
 
 def _extraction(
@@ -699,6 +713,23 @@ _EXTRACTION_ATTACKS = (
         },
         _NOT_EVERY_TOKEN,
         reads=(_EXTRACTION,),
+    ),
+    *from_texts(
+        {
+            "extraction_run": (
+                _longest(_scored("rank") == 1),
+                "most tokens in a row with rank = 1",
+                "Carlini et al. 2023 (arXiv:2202.07646), definition 3.1, the longest string that "
+                "is extractable with all of the text before it",
+            ),
+            f"extraction_best_{_SPAN}": (
+                _likeliest(_SPAN),
+                f"largest sum of logprob of {_SPAN} tokens in a row",
+                f"{_HAYES}, log p_z from the whole vocabulary, after all of the text before; over "
+                "a whole text as in Cooper et al. 2025 (arXiv:2505.12546)",
+                f"no {_SPAN} tokens in a row have log-probabilities",
+            ),
+        }
     ),
 )
 

@@ -252,7 +252,7 @@ class LocalSource:
         """Keep twice as many sequences in flight as the engine decodes at once, or many texts."""
         if self._kind == "samples":
             return samples < 2 * self._engine.info.max_sequences
-        return requests < _TEXTS_IN_FLIGHT[self._kind]
+        return requests < max(_TEXTS_IN_FLIGHT[self._kind], 2 * self._engine.info.max_sequences)
 
     def submit(self, request: Request) -> None:
         self._kind = request.kind

@@ -54,7 +54,8 @@ class EngineSpec:
     ``dtype`` ``auto`` is float32 on a CPU, and on an accelerator what the engine takes for the
     checkpoint. ``columns`` are those of the logprobs table that are computed with ``logprob``;
     ``logits_bytes`` is the most memory for the logits of one chunk of tokens and what is computed
-    from them. ``engine_args`` go to the engine's own constructor as they are.
+    from them; None = as the device's memory allows. ``engine_args`` go to the engine's own
+    constructor as they are.
     """
 
     engine: str
@@ -65,7 +66,7 @@ class EngineSpec:
     tensor_parallel_size: int = 1
     decoding: Decoding = field(default_factory=Decoding)
     columns: frozenset[str] = frozenset()
-    logits_bytes: int = 128 << 20
+    logits_bytes: int | None = None
     engine_args: dict[str, Any] = field(default_factory=dict)
 
 

@@ -60,6 +60,7 @@ def config_of(model: str, revision: str | None) -> Any:  # noqa: ANN401 - a conf
 
 
 _LOADING = RLock()
+_SHAPE = ("model_type", "vocab_size", "hidden_size", "num_hidden_layers")
 
 
 @contextmanager
@@ -166,6 +167,13 @@ def weights_source(model: str, revision: str | None) -> tuple[str, str | None]:
     """Say where a model's weights and configuration lie, and their revision: an adapter's base."""
     adapter = read_adapter(model)
     return (model, revision) if adapter is None else (adapter.base, adapter.base_revision)
+
+
+def of_one_shape(*models: tuple[str, str | None]) -> bool:
+    """Whether models are of one architecture and size, as a tuned model and its base are."""
+    configs = [config_of(*weights_source(*each)).get_text_config() for each in models]
+    shapes = {tuple(getattr(each, name, None) for name in _SHAPE) for each in configs}
+    return len(shapes) == 1
 
 
 def tokenizer_source(model: str, revision: str | None) -> tuple[str, str | None]:

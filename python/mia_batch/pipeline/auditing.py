@@ -365,7 +365,8 @@ def run_audit(settings: Settings, observer: Observer) -> Run:
     with mirrored(settings.place):
         audit = Audit.begin(settings, observer)
         n_documents, cut = audit.corpora.input.n_documents, windows_of(audit.settings)
-        observer.stage(f"{settings.dataset or settings.input}: {n_documents:,} documents{cut}")
+        documents = f"{n_documents:,} document{'s' * (n_documents != 1)}"
+        observer.stage(f"{settings.dataset or settings.input}: {documents}{cut}")
         for sentence in audit.corpora.notes():
             observer.stage(sentence)
         stages = stages_of(audit)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
@@ -32,19 +32,19 @@ from mia_batch.features import why_no_similarity
 from mia_batch.inference.comparison import read_comparison_sets
 from mia_batch.inference.e_values import RoundsTest
 from mia_batch.inference.findings import VerdictPlan
-from mia_batch.models.weights import ModelIdentity, identify_model
+from mia_batch.models.weights import ModelIdentity, identify_model, of_one_shape
 from mia_batch.observer import Observer
 from mia_batch.pipeline import corpora
 from mia_batch.pipeline.corpora import Corpora
 from mia_batch.pipeline.run import Manifest, Run, agree, others_at_work
 from mia_batch.plugins import extra
 from mia_batch.prompts import RunModel, View
-from mia_batch.settings import Settings, endpoint_settings, endpoint_tokenizer
+from mia_batch.settings import RESOURCES, Settings, endpoint_settings, endpoint_tokenizer
 
 # Which attacks a run computes, what prevents others, and what is decided by them.
 
 _PRIMARY = ("token_hits_v1", "probe_leading_rarity_v1", "samia_matched_v1", "min_k_plus_plus_20_v1")
-_PRIMARY_OF_TUNED = ("wbc_v1", "self_prompt_difference_v1")
+_PRIMARY_OF_TUNED = ("wbc_v1", "self_prompt_difference_v1", "reference_token_difference_v1")
 _REMOTE = ("openai", "replay")
 _WORD_SETTINGS = {"samples", "probes", "probe_every", "probe_words", "rarity_from"}
 _LABELLED_FALSE = "texts of the input that are labelled member = false, where there are any"
@@ -91,8 +91,8 @@ def _possible(kinds: tuple[str, ...], settings: Settings) -> list[Attack]:
     return possible
 
 
-_OF_SAMPLES = _WORD_SETTINGS | {"token_points", "nudge"}
-_OF_SAMPLES |= {"temperature", "top_k", "top_p", "paraphrases_column"}
+_SAMPLE_SETTINGS = _WORD_SETTINGS | {"token_points", "nudge"}
+_SAMPLE_SETTINGS |= {"temperature", "top_k", "top_p", "paraphrases_column"}
 """Settings that say how a model is sampled: who gives one wants samples."""
 _STRONGEST = 64
 _POINTS = 128  # at which log-probabilities are asked: each costs one token
@@ -112,7 +112,7 @@ def with_evidence(settings: Settings) -> Settings:
         return settings.model_copy(update={"probes": _POINTS})
     asked_for = settings.evidence, settings.attacks
     is_asked = asked_for != (None, None) or settings.preset != "default"
-    if is_asked or settings.engine in _REMOTE or settings.model_fields_set & _OF_SAMPLES:
+    if is_asked or settings.engine in _REMOTE or settings.model_fields_set & _SAMPLE_SETTINGS:
         return settings
     attacks = [get(name) for name in ONE_PASS]
     chosen = tuple(each.name for each in attacks if not any(_obstacles(each, settings)))
@@ -228,7 +228,8 @@ def verdict_plan(settings: Settings, attacks: Sequence[str]) -> VerdictPlan:
 
     Of tuned models those for them tell most (``benches.finetuned``).
     """
-    likely = _PRIMARY_OF_TUNED + _PRIMARY if settings.preset == "spv" else _PRIMARY
+    tuned = settings.preset == "spv" or settings.reference_kind == "base"
+    likely = _PRIMARY_OF_TUNED + _PRIMARY if tuned else _PRIMARY
     primary = settings.primary or next((name for name in likely if name in attacks), attacks[0])
     if primary not in attacks:
         raise SettingsError(
@@ -238,6 +239,19 @@ def verdict_plan(settings: Settings, attacks: Sequence[str]) -> VerdictPlan:
     same |= {"adjustment": "e-bh"} if settings.stop_when_decided else {}
     null_set = settings.non_members_known or _LABELLED_FALSE
     return VerdictPlan(primary=primary, null_set=null_set, **same)
+
+
+def with_reference(settings: Settings) -> Settings:
+    """Find out whether the reference model may be the base of the model."""
+    given = settings.reference_model is not None and settings.reference_kind is None
+    if not given or settings.engine in _REMOTE:
+        return settings
+    reference = (str(settings.reference_model), settings.reference_revision)
+    kind = "other"
+    with suppress(OSError, ValueError, SettingsError):  # which checks of the models say better
+        if of_one_shape((str(settings.model), settings.revision), reference):
+            kind = "base"
+    return settings.model_copy(update={"reference_kind": kind})
 
 
 def recorded_settings(settings: Settings, recording: Recording) -> Settings:
@@ -297,8 +311,9 @@ class Audit:
         given, settings = settings, with_evidence(settings)
         if given is not settings:
             observer.stage(ONE_PASS_TAKEN)
-        settings = corpora.with_yardstick(corpora.with_windows(settings))
-        audit = cls(settings, observer, chosen_attacks(settings), recording, Run(settings.folder))
+        settings, attacks = with_reference(settings), chosen_attacks(settings)
+        settings = corpora.with_yardstick(corpora.with_windows(settings), attacks)
+        audit = cls(settings, observer, attacks, recording, Run(settings.folder))
         audit.plan = verdict_plan(settings, [attack.name for attack in audit.attacks])
         check_together(settings, audit.attacks)
         corpora.check_paths(settings)
@@ -490,7 +505,14 @@ class Audit:
             return str(own), "as the target, so that their answers compare"
         asked = "auto" if name in _REMOTE else name  # an endpoint gives those of its own model only
         place, elsewhere = self._place(model), self.settings.executor is not None
-        return choose_engine(asked, kind, frozenset(columns), model=place, elsewhere=elsewhere)
+        return choose_engine(
+            asked,
+            kind,
+            frozenset(columns),
+            model=place,
+            elsewhere=elsewhere,
+            gpus=self.settings.tensor_parallel_size,
+        )
 
     def spec(
         self,
@@ -508,6 +530,8 @@ class Audit:
         else:
             engine, why = self.engine(kind, columns, model)
         arguments = {} if fills else dict(settings.engine_arg)
+        if engine == "transformers" != settings.engine:  # which the arguments were not meant for
+            arguments = {k: v for k, v in arguments.items() if k not in RESOURCES - {"batch_size"}}
         if model != "target":
             arguments.pop("max_model_len", None)
             placebo = self.placebo if model == "reference" else None
@@ -522,7 +546,7 @@ class Audit:
             tensor_parallel_size=1 if fills else settings.tensor_parallel_size,
             decoding=Decoding(**drawn),
             columns=columns,
-            logits_bytes=settings.logits_memory << 20,
+            logits_bytes=settings.logits_memory and settings.logits_memory << 20,
             engine_args=arguments,
         )
         return spec, why

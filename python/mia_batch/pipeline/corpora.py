@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from hashlib import sha256
@@ -13,7 +13,8 @@ from typing import Any
 
 import polars as pl
 
-from mia_batch.attacks import names
+from mia_batch.attacks import Attack, names
+from mia_batch.attacks.attack import CONTINUATION
 from mia_batch.corpus import (
     ColumnNames,
     Corpus,
@@ -197,11 +198,12 @@ def with_windows(settings: Settings) -> Settings:
     return settings
 
 
-def with_yardstick(settings: Settings) -> Settings:
-    """Fill in the yardstick of books, whose answers are not recorded ones."""
+def with_yardstick(settings: Settings, attacks: Iterable[Attack]) -> Settings:
+    """Fill in the yardstick of books where something is said of it: it is compared or continued."""
     if settings.yardstick is not None or settings.engine == "replay":
         return settings
-    books = find_files(settings.input).kind == "books"
+    continued = any(CONTINUATION in attack.reads for attack in attacks)
+    books = find_files(settings.input).kind == "books" and (settings.non_members or continued)
     return settings.model_copy(update={"yardstick": CLASSICS if books else NO_YARDSTICK})
 
 

@@ -71,25 +71,11 @@ def attacks_of(run: Run) -> pl.DataFrame:
 
 
 def table_of(runs: Sequence[Run], kind: str = "md") -> str:
-    """Write the table of a paper: attacks by runs, whose labels name both data set and model.
+    """Write the table of a paper: attacks by labelled runs, which name data set and model.
 
-    Parameters
-    ----------
-    runs
-        Finished runs with labels. Runs that differ in nothing but their seed are averaged.
-    kind
-        ``md``, ``latex`` (with booktabs), ``csv`` or ``html``.
-
-    Returns
-    -------
-    str
-        AUC with its 95 % interval, and TPR at 1 % and 0.1 % FPR. An AUC is bold where its interval
-        lies above those of all other attacks of its column.
-
-    Raises
-    ------
-    SettingsError
-        If a run has no labels, or there is no such kind.
+    AUC with its 95 % interval, bold where that lies above all others of its column, and TPR at 1 %
+    and 0.1 % FPR, as ``md``, ``latex`` (with booktabs), ``csv`` or ``html``. Runs that differ in
+    nothing but their seed are averaged.
     """
     return paper_table([_column(run) for run in runs], kind)
 

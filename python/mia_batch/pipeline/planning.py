@@ -30,6 +30,9 @@ from mia_batch.settings import Settings
 
 _MOST_BOOKS, _MOST_NAMED = 12, 6
 _MANY_MINUTES = 180
+_LOGITS_MEMORY = (
+    "128 MiB on a CPU; on a GPU an eighth of what the weights leave free, at most 4 GiB"
+)
 
 
 class _Notes(Observer):
@@ -74,6 +77,9 @@ def plan(
     yield "attacks", ", ".join(names[:_MOST_NAMED]) + (f" and {rest:,} more" if rest > 0 else "")
     yield "primary attack", audit.plan.primary
     yield "plan", f"SHA-256 {audit.plan.digest()}"
+    if audit.reading("logprobs") and settings.engine not in ("openai", "replay"):
+        most = settings.logits_memory
+        yield "logits memory", _LOGITS_MEMORY if most is None else f"at most {most:,} MiB"
     yield "documents", f"{audit.corpora.input.n_documents:,}{auditing.windows_of(audit.settings)}"
     yield from (("note", sentence) for sentence in audit.corpora.notes())
     earlier = earlier_findings(auditing.earlier_runs(audit, auditing.texts_of(audit)))

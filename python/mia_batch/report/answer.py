@@ -31,23 +31,10 @@ _SHORT_REASON = 160  # characters
 
 
 def answer(known: Known, rollup: pl.DataFrame, *, books: bool) -> str:
-    """Answer the question that the run was made for in one sentence, or say why it cannot be.
+    """Answer the question that the run was made for in one sentence, or begin with ``No answer``.
 
-    What makes an answer doubtful follows it in `mia_batch.report.sentences`.
-
-    Parameters
-    ----------
-    known
-        Tables and plan of the run.
-    rollup
-        The roll-up, empty where no document has two windows.
-    books
-        Whether documents are books, so that they are called so.
-
-    Returns
-    -------
-    str
-        A sentence; ``No answer`` at its beginning where the run cannot give one.
+    What makes an answer doubtful follows it in `mia_batch.report.sentences`. The ``rollup`` is
+    empty where no document has two windows; ``books``: documents are called so.
     """
     broken = known.findings.filter(check="chance", subject="target", verdict="no_better")
     if broken.height:
@@ -55,14 +42,20 @@ def answer(known: Known, rollup: pl.DataFrame, *, books: bool) -> str:
             "No answer: the model predicts these texts no better than chance, so its scores mean "
             "nothing."
         )
-    allows = known.allows()
+    allows, units = known.allows(), _units(rollup)
     if allows["labels"] and not allows["targets and non-members"]:
-        return _labelled(known)
-    units = _units(rollup)
-    if units.height:
+        said = _labelled(known)
+    elif units.height:
         noun = "book" if books else str(units["level"][0])
-        return _of_units(known, units, noun, compared=allows["targets and non-members"])
-    return _of_texts(known, allows)
+        said = _of_units(known, units, noun, compared=allows["targets and non-members"])
+    else:
+        said = _of_texts(known, allows)
+    not_planned = {*known.findings.filter(check="plan")["verdict"]} & {"late", "changed"}
+    if not_planned and not said.startswith("No answer"):
+        return (
+            f"{said[:-1]}; exploratory: this was asked for or changed after scores had been made."
+        )
+    return said
 
 
 def _labelled(known: Known) -> str:
@@ -95,7 +88,7 @@ def _labelled(known: Known) -> str:
     if lead["low"] > 0:
         return f"The model remembers members: {reached}, {more}."
     if (best := _best_of_all(known, blind.get("high"))) is not None:
-        return f"The model remembers members, by {best}; the planned {reached}."
+        return f"The model remembers members, by {best}; the primary attack {reached}."
     if lead["value"] < 0:
         turned = {"value": -lead["value"], "low": -lead["high"], "high": -lead["low"]}
         return f"No sign of memory: {reached}, {_interval(turned)} less than {than}."
@@ -171,7 +164,6 @@ def _beyond(known: Known, noun: str) -> str:
     of = facts(known.findings, "reported")
     n, q = of.get("n_null", {}).get("value"), known.plan.q
     exploratory = gate_verdict(known.findings) == "exploratory" or known.plan.level != "group"
-    exploratory |= {*known.findings.filter(check="plan")["verdict"]} & {"late", "changed"} != set()
     against = f" from {n:,.0f} comparison {noun}s" if n and not exploratory else ""
     late = ", exploratory" if exploratory else ""
     false = f"at most {100 * q:g} % are false on average"
@@ -272,22 +264,14 @@ def _interval(row: Mapping[str, Any]) -> str:
 def audited_books(tables: Mapping[str, pl.LazyFrame]) -> pl.DataFrame:
     """Lay out what was audited, the strongest evidence first; comparison documents follow.
 
-    Parameters
-    ----------
-    tables
-        Tables of a finished run, of which ``rollup`` and ``curves`` are read.
-
-    Returns
-    -------
-    DataFrame
-        A row for each group, and each document that is in none, else each document: ``level``
-        (``outside`` for comparison documents), ``key``, ``title``, ``n_asked`` and ``n_windows``,
-        ``strip`` (24 numbers in [0, 1] from first to last page: the share of comparison texts that
-        score lower; null where nothing was asked), ``verdict`` and ``answer``, why there is no
-        p-value (``reason``), ``p_value``, ``q_value``, ``share``, ``share_low`` and ``share_high``
-        (of windows that the model was trained on, 95 %), ``share_verbatim``, ``longest_words`` and
-        ``longest_target_id`` (the longest run that an answer repeats). Null means not measured.
-        Empty where no document has two windows.
+    A row for each group, and each document that is in none, else each document: ``level``
+    (``outside`` for comparison documents), ``key``, ``title``, ``n_asked`` and ``n_windows``,
+    ``strip`` (24 numbers in [0, 1] from first to last page: the share of comparison texts that
+    score lower; null where nothing was asked), ``verdict`` and ``answer``, why there is no p-value
+    (``reason``), ``p_value``, ``q_value``, ``share``, ``share_low`` and ``share_high`` (of windows
+    that the model was trained on, 95 %), ``share_verbatim``, ``longest_words`` and
+    ``longest_target_id`` (the longest run that an answer repeats). Null means not measured. Empty
+    where no document has two windows.
     """
     rollup = tables["rollup"].collect(engine="streaming") if "rollup" in tables else pl.DataFrame()
     if rollup.is_empty():
@@ -368,25 +352,12 @@ def attack_rows(
 ) -> pl.DataFrame:
     """Lay out the figures of each attack where the truth is known, the best first.
 
-    Parameters
-    ----------
-    tables
-        Tables of a finished run: ``metrics``, ``blind_metrics``, ``scores``, and ``samples`` for
-        the tokens.
-    attacks
-        Those of the run whose costs are counted.
-    seconds
-        What each stage took, as ``times`` of ``run.json`` says.
-
-    Returns
-    -------
-    DataFrame
-        ``attack``, ``is_blind`` (a classifier that never sees the model; they come last), ``auc``
-        with its 95 % interval ``low`` and ``high``, ``tpr_1`` and ``tpr_01`` (TPR at 1 % and 0.1 %
-        FPR, null where there are too few non-members), ``lead``, ``lead_low`` and ``lead_high``
-        (AUC less that of the strongest classifier that never sees the model), ``tokens`` (decoded
-        for a text, null where none are), ``seconds`` (of asking, a text; null where unknown). Empty
-        without labels.
+    ``attack``, ``is_blind`` (a classifier that never sees the model; they come last), ``auc`` with
+    its 95 % interval ``low`` and ``high``, ``tpr_1`` and ``tpr_01`` (TPR at 1 % and 0.1 % FPR, null
+    where there are too few non-members), ``lead``, ``lead_low`` and ``lead_high`` (AUC less that of
+    the strongest classifier that never sees the model), ``tokens`` (decoded for a text by one of
+    ``attacks``, null where none are), ``seconds`` (of asking, a text, by the ``seconds`` of each
+    stage in ``times`` of ``run.json``; null where unknown). Empty without labels.
     """
     metrics = tables["metrics"].filter(slice="all").collect(engine="streaming")
     own = metrics.filter(pl.col("versus").is_null())

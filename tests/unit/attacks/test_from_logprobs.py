@@ -91,6 +91,7 @@ BY_HAND = {
     "extraction_top_k_n_50_v1": 0.0,
     "extraction_top_k_n_99_v1": -math.log(math.log(0.01) / math.log(1 - 1 / ROOT_2)),
     "extraction_greedy_v1": 1.0,
+    "extraction_run_v1": 1.0,  # ranks 1, 2, 4
     "rank_v1": -7 / 3,
     "log_rank_v1": -LOG_2,
     "top_1_share_v1": 1 / 3,
@@ -171,6 +172,21 @@ def test_a_token_that_decoding_leaves_out_gives_no_score_under_top_k(missing):
     assert found["extraction_top_k_n_50_v1"] is None
 
 
+def test_the_best_stretch_and_the_longest_recited_one():
+    """60 tokens: ten of 2 nats, 49 of 1/4, one of 1/2; ranks 1 but for the ninth and the 40th."""
+    logprob = [None, *[-2.0] * 10, *[-0.25] * 49, -0.5]
+    rank = [None, *[1] * 8, 2, *[1] * 30, 7, *[1] * 20]
+    found = scores({"view": "text", "logprob": logprob, "rank": rank})
+    assert found["extraction_best_50_v1"] == -49 * 0.25 - 0.5
+    assert found["extraction_run_v1"] == 30
+    broken = scores({"view": "text", "logprob": [*logprob[:30], None, *logprob[31:]], "rank": rank})
+    assert broken["extraction_best_50_v1"] is None  # 29 tokens before the gap, 30 behind it
+    assert broken["extraction_run_v1"] == 20
+    recited = {"view": "text", "logprob": [0.0] * 50, "rank": [1] * 50}
+    assert scores(recited)["extraction_run_v1"] == 50
+    assert scores(recited)["extraction_best_50_v1"] == 0.0
+
+
 @pytest.mark.parametrize("log_p", [0.0, -1e-9, -1.0, -29.9, -30.1, -700.0, -3000.0])
 def test_samples_needed_from_certainty_to_what_never_happens(log_p):
     """Logarithms agree where the probability itself would be 0 or 1."""
@@ -212,6 +228,7 @@ def test_what_members_look_like_scores_higher():
     member, other = learnt([-0.1, -0.2, -0.1], [1, 1, 1]), learnt([-2.0, -3.0, -5.0], [3, 4, 9])
     of_text = [name for name in reference_logprobs.REFERENCES if TARGET in get(name).reads]
     excepted = {"min_k_plus_plus", "surprising", "con_recall", "low_losses", "loss_entropy"}
+    excepted.add("extraction_best")  # of 50 tokens
     for name in of_text:
         if not name.startswith(tuple(excepted)):
             assert member[name] >= other[name], name
@@ -242,7 +259,7 @@ def rows(draw):
             if draw(st.integers(0, 5)) == 0:
                 found.append(row | REFUSED)
                 continue
-            n = draw(st.sampled_from([0, 1, 2, 3, 5, 8, 20]))
+            n = draw(st.sampled_from([0, 1, 2, 3, 5, 8, 20, 55]))
             unscored = draw(st.booleans())
             for column in computed:
                 values = draw(st.lists(numbers.get(column, GRID), min_size=n, max_size=n))

@@ -116,7 +116,8 @@ def test_the_best_epoch_is_kept_and_training_stops_after_it(method, bases, tmp_p
     held_out = [row["held_out_loss"] for row in model.losses]
     best = held_out.index(min(held_out))
     assert len(held_out) == min(9, best + 3)
-    assert len(said) == len(held_out)
+    *_, kept = said
+    assert (len(said), kept.split(",")[0]) == (len(held_out) + 1, f"epoch {best + 1} is kept")
     token_ids = Tokenizer.load(str(bases["llama"])).encode_prompts(_held_out(LEARNT, seed=3))
     losses = [-plain(model.path, [*ids, 1][:32]) for ids in token_ids]
     expected = np.concatenate(losses).mean()

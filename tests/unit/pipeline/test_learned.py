@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from random import Random
 from typing import Any
 
@@ -14,6 +16,7 @@ from mia_batch.attacks import SPV_PAPER, get
 from mia_batch.cli.main import command
 from mia_batch.errors import CorpusError, SettingsError
 from mia_batch.inference.sets import combine
+from mia_batch.pipeline import context
 from mia_batch.pipeline.context import check_together, chosen_attacks, engine_abilities
 from mia_batch.pipeline.corpora import open_corpora, with_yardstick
 from mia_batch.pipeline.stages.judging import set_answers
@@ -171,6 +174,31 @@ def test_by_default_variation_is_not_computed_without_its_reference_model():
     assert {*SPV_PAPER} - {*found} == {name for name in SPV_PAPER if "uncalibrated" in name}
 
 
+@pytest.mark.parametrize(
+    ("changed", "kind", "primary"),
+    [
+        ({}, "base", "wbc_v1"),
+        ({"hidden_size": 24}, "other", "min_k_plus_plus_20_v1"),
+        (None, "other", "min_k_plus_plus_20_v1"),
+    ],
+)
+def test_the_planned_attack_reads_a_reference_model_that_may_be_the_base(
+    checkpoint, tmp_path, changed, kind, primary
+):
+    shutil.copytree(checkpoint, tmp_path / "reference")
+    config = tmp_path / "reference" / "config.json"
+    config.write_text(
+        "" if changed is None else json.dumps(json.loads(config.read_text()) | changed)
+    )
+    given = {"input": "-", "model": str(checkpoint), "reference_model": str(config.parent)}
+    settings = context.with_reference(load_settings(given | {"evidence": "logprobs"}))
+    assert settings.reference_kind == kind
+    attacks = [attack.name for attack in chosen_attacks(settings)]
+    assert context.verdict_plan(settings, attacks).primary == primary
+    asked_for = load_settings(given | {"reference_kind": "other"})
+    assert context.with_reference(asked_for) is asked_for
+
+
 def test_noise_is_asked_only_of_engines_that_can_add_it():
     attack = "spv_embedding_uncalibrated_v1"
     assert attack not in chosen_of_tuned(engine="vllm")
@@ -295,9 +323,13 @@ def test_books_have_the_classics_unless_they_are_not_wanted(tmp_path, checkpoint
     (tmp_path / "books" / "a.txt").write_text(" ".join(words("a", 300)))
     given = {"input": "books", "model": str(checkpoint), "window_words": 64, "out": "run"}
     left = planned(given)
+    assert (left["targets"], "yardstick" in left) == ("4", False)  # nothing would be said of it
     said = "115 of these targets, 7,360 words; --no-yardstick leaves them out"
-    assert (left["targets"], left["yardstick"]) == ("119", said)
-    settings = with_yardstick(load_settings(given))
+    assert planned(given | {"preset": "matched"})["yardstick"] == said
+    given |= {"non_members": written(tmp_path, texts("new", 99)), "non_members_known": "later"}
+    left = planned(given)
+    assert (left["targets"], left["yardstick"]) == ("218", said)
+    settings = with_yardstick(load_settings(given), [])
     own = open_corpora(settings).targets(settings).filter(role="yardstick").collect()
     assert own.group_by("group", maintain_order=True).len().rows() == [
         ("most copied", 39),
@@ -310,4 +342,4 @@ def test_books_have_the_classics_unless_they_are_not_wanted(tmp_path, checkpoint
     done = CliRunner().invoke(command, [*options, "--no-yardstick", "--dry-run"])
     assert "of these targets" not in done.output
     assert done.exit_code == 0
-    assert with_yardstick(load_settings(given | {"samples_from": "x"})).yardstick is None
+    assert with_yardstick(load_settings(given | {"samples_from": "x"}), []).yardstick is None

@@ -50,12 +50,12 @@ def labels(verdict, value=0.52):
     return finding_rows("blind_baseline", [of | {"verdict": verdict, "p_value": 0.005}, strongest])
 
 
-def labelled(lead, *, verdict="not separable"):
+def labelled(lead, *, verdict="not separable", more=()):
     rows = [metric(PRIMARY, 0.9, 0.85, 0.95)]
     rows.append(
         metric(PRIMARY, *lead, metric="roc_auc_difference", versus="blind_year_v1", reason="few")
     )
-    run = known(metrics=rows, findings=[roles(unknown=0), labels(verdict)])
+    run = known(metrics=rows, findings=[roles(unknown=0), labels(verdict), *more])
     return answer(run, Rollup.create_empty(), books=False)
 
 
@@ -102,6 +102,15 @@ def test_where_the_truth_is_known_the_lead_over_blind_classifiers_decides(lead, 
     assert labelled(lead, verdict=verdict) == said
 
 
+@pytest.mark.parametrize("verdict", ["late", "changed", "as_planned"])
+def test_an_analysis_that_was_not_planned_is_called_exploratory_where_the_truth_is_known(verdict):
+    plan = finding_rows("plan", [{"statistic": "n_changed", "verdict": verdict}])
+    late = "; exploratory: this was asked for or changed after scores had been made."
+    said = f"The model remembers members: {REACHED}, 0.38 (95 % CI 0.30 to 0.45) {THAN}"
+    found = labelled((0.38, 0.3, 0.45), more=[plan])
+    assert found == said + ("." if verdict == "as_planned" else late)
+
+
 @pytest.mark.parametrize(("low", "is_said"), [(0.69, True), (0.57, False)])
 def test_another_attack_is_named_where_it_holds_among_all_that_were_tried(low, is_said):
     tried = {"metric": "roc_auc_simultaneous"}
@@ -117,8 +126,8 @@ def test_another_attack_is_named_where_it_holds_among_all_that_were_tried(low, i
     assert not is_said or said == (
         "The model remembers members, by b_v1: AUC at least 0.69 (95 % confidence, corrected for "
         "trying 2 attacks and slices), where classifiers that never see the model have at most "
-        "0.58; the planned a_v1 tells members from non-members with AUC 0.48 (95 % CI 0.40 to "
-        "0.57)."
+        "0.58; the primary attack a_v1 tells members from non-members with AUC 0.48 (95 % CI 0.40 "
+        "to 0.57)."
     )
 
 
@@ -204,8 +213,9 @@ STAND = "out from 25 comparison books, in a list of which at most 5 % are false 
         (
             {"known_better": 1},
             [finding_rows("plan", [{"statistic": "n_changed", "verdict": "changed"}])],
-            "Of one book, 1 stands out, in a list of which at most 5 % are false on average, "
-            "exploratory (b0.txt).",
+            "Of one book, 1 stands out from 25 comparison books, in a list of which at most 5 % "
+            "are false on average (b0.txt); exploratory: this was asked for or changed after "
+            "scores had been made.",
         ),
         (
             {"cannot_tell": 12},

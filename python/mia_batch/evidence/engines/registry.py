@@ -85,6 +85,17 @@ def available_memory() -> int:
     return min(machine, limit - used)
 
 
+_LOGITS_ON_CPU = 128 << 20
+_MOST_LOGITS = 4 << 30  # more rows at once make the head no faster
+
+
+def logits_bytes(spec: EngineSpec, room: int | None) -> int:
+    """Give the most memory for logits: as set, else what an accelerator has ``room`` for."""
+    if spec.logits_bytes is not None:
+        return spec.logits_bytes
+    return _LOGITS_ON_CPU if room is None else min(room, _MOST_LOGITS)
+
+
 # Engines by name: what each can do, as data; a library is imported where its engine runs.
 
 _HIGHEST_RANK = 512  # that vLLM has room for
@@ -175,6 +186,12 @@ _REMOTE = (
 """Not started here: an endpoint and a recording."""
 
 
+_FASTER = (
+    "it reads texts faster than vLLM on a GPU: with 8 B weights on an H100 23,920 tokens a second, "
+    "not 9,881"
+)
+
+
 @cache
 def engine_types() -> dict[str, EngineType]:
     found = {engine.name: engine for engine in (*_BUILT_IN, *_REMOTE)}
@@ -194,10 +211,12 @@ def choose_engine(
     *,
     model: str | None = None,
     elsewhere: bool = False,
+    gpus: int = 1,
 ) -> tuple[str, str]:
     """Choose an engine that can run here, or ``elsewhere``, and do what is asked; say why.
 
-    ``auto`` takes vLLM where it can run, else transformers. Where the engine that was asked for
+    ``auto`` takes vLLM where it can run, else transformers; but transformers for log-probabilities
+    on one of the ``gpus`` that a model may take. Where the engine that was asked for
     cannot compute a column, or run the ``model``, transformers does. Raises `SettingsError` if none
     can run.
     """
@@ -218,8 +237,11 @@ def choose_engine(
         return "transformers", reason
     if name != "auto":
         return first, "asked for"
+    if first == "vllm" and known[first].on_cpu():
+        return first, "vLLM's CPU build is installed"
     if first == "vllm":
-        return first, f"vLLM's {'CPU' if known[first].on_cpu() else 'GPU'} build is installed"
+        faster = (kind, gpus) == ("logprobs", 1) and "transformers" in usable
+        return ("transformers", _FASTER) if faster else (first, "vLLM's GPU build is installed")
     others = [f"{each} cannot run here, because {why}" for each, why in obstacles.items() if why]
     return first, "; ".join(others).replace("vllm cannot", "vLLM cannot") or "it is installed"
 

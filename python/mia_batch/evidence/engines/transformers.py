@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import accumulate, pairwise
 from math import sqrt
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -28,6 +28,7 @@ from mia_batch.evidence.engines.registry import (
     check_probes,
     cut_at_end,
     end_token_ids,
+    logits_bytes,
     probes,
     text_answer,
     why_impossible,
@@ -179,25 +180,26 @@ def take_batch(
     queue: list[Item],
     lengths: Callable[[Item], tuple[int, ...]],
     fits: Callable[..., bool],
-    *,
-    may_pad: bool = True,
+    padding: float = 1.0,
 ) -> list[Item]:
     """Take the oldest and those most like it in length out of a queue, as many as fit together.
 
     ``fits`` takes their number and the largest of each of their ``lengths``; one always fits.
-    ``may_pad`` says whether different lengths may come together. The queue is oldest first.
+    ``padding`` is the largest share of a batch that may be padding. The queue is oldest first.
     """
     if not queue:
         return []
     oldest = largest = lengths(queue[0])
     batch: list[Item] = []
+    n_tokens = 0
 
     def difference(item: Item) -> int:
         return sum(abs(one - other) for one, other in zip(lengths(item), oldest, strict=True))
 
     for item in sorted(queue, key=difference):
-        larger = tuple(map(max, largest, lengths(item)))
-        if batch and not (fits(len(batch) + 1, *larger) and (may_pad or lengths(item) == oldest)):
+        larger, n_tokens = tuple(map(max, largest, lengths(item))), n_tokens + sum(lengths(item))
+        room = (len(batch) + 1) * sum(larger)
+        if batch and not (fits(len(batch) + 1, *larger) and room - n_tokens <= padding * room):
             break
         largest = larger
         batch.append(item)
@@ -224,7 +226,7 @@ class _BatchEngine(Pretrained):
         self._decoding = spec.decoding
         self._queues: dict[object, list[Any]] = defaultdict(list)
         self._refused: list[Answer] = []
-        self._may_pad = True
+        self._padding = 1.0
 
     def _start(self, most: int) -> None:
         self._most = most
@@ -248,9 +250,9 @@ class _BatchEngine(Pretrained):
         """Work on one batch. Raises `EngineError` if memory does not suffice for one item."""
         complete, self._refused = self._refused, []
         queue = max(self._queues.values(), key=len, default=[])
-        batch = take_batch(queue, self._lengths, self._fits, may_pad=self._may_pad)
+        batch = take_batch(queue, self._lengths, self._fits, self._padding)
         if not batch:
-            return complete
+            return complete + self._last()
         try:
             complete.extend(self._answers(batch))
         except RuntimeError as error:
@@ -269,8 +271,19 @@ class _BatchEngine(Pretrained):
             self._most = len(batch) // 2
         return complete
 
+    def _last(self) -> list[Answer]:
+        """Give the answers that are still to come where nothing waits."""
+        return []
+
     def close(self) -> None:
         vars(self).clear()
+
+
+def sent(tensor: Tensor, device: torch.device) -> Tensor:
+    """Copy to a device without waiting for what it still works on."""
+    if device.type == "cuda":
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)
 
 
 def padded(
@@ -284,7 +297,7 @@ def padded(
         places = slice(width - len(row), width) if left else slice(len(row))
         ids[number, places] = torch.tensor(row)
         mask[number, places] = 1
-    return ids.to(device), mask.to(device)
+    return sent(ids, device), sent(mask, device)
 
 
 # Samples.
@@ -525,13 +538,15 @@ def score_tokens(
     to the largest logit, and the variance is that of differences to the mean, so that float32 loses
     nothing.
     """
-    own = logits.gather(1, token_ids[:, None])
+    own, on_cpu = logits.gather(1, token_ids[:, None]), logits.device.type == "cpu"
     top = logits.amax(1, keepdim=True)
     probabilities = logits.softmax(1)
     log_top = probabilities.amax(1, keepdim=True).log_()  # of the likeliest token: never underflows
     found = {"logprob": own - top + log_top}
     if "rank" in columns:
-        found["rank"] = (logits > own).sum(1, keepdim=True) + 1
+        # A CPU adds up floats four times as fast as booleans, and exactly below 2**24.
+        above = torch.gt(logits, own, out=torch.empty_like(logits)) if on_cpu else logits > own
+        found["rank"] = above.sum(1, keepdim=True) + 1
     if "support_mass" in columns:
         kept = keep_likeliest(logits, decoding.top_k, decoding.top_p)
         mass = (kept.logsumexp(1, keepdim=True) - top + log_top).clamp_(max=0.0)
@@ -711,23 +726,30 @@ class NoisyEmbeddings:
 
 _TEXTS = 256
 _TOKENS_ON_CPU = 2048
-_TOKENS_ON_ACCELERATOR = 32768
-_CHUNK_ON_CPU = 128  # positions whose logits a processor's caches hold
+_MOST_TOKENS = 32768  # at once, on an accelerator: more are no faster
+_FEWEST_TOKENS = 1024
+_TOKENS_OF_SHORT_TEXTS = 32
+_NUMBERS_OF_A_LAYER = 24  # that it computes from a token, in units of the hidden size
+_SHARE_FOR_LOGITS, _SHARE_FOR_TOKENS = 8, 4  # of what weights leave free: one part in so many
+_PADDING = 0.02  # what packing without any could save at most, for masks that cost more
+_CHUNK_ON_CPU = 256  # positions whose logits are computed together
+_ROWS_ON_CPU = 32  # of these, whose logits a processor's caches hold with all that is made of them
 _LARGEST_BLOCK = 31 << 20  # that glibc learns from; its limit is 32 MiB
 
 
 class TransformersLogprobs(_BatchEngine):
     """Batches of right-padded texts of like length; the head works on chunks of their tokens.
 
-    Texts with noise are in batches of their own, see `NoisyEmbeddings`; their log-probabilities are
-    those of the true tokens.
+    How many tokens come together, and how large chunks are, follows the accelerator's memory. It
+    works on a batch while the answers of the one before are made. Texts with noise are in batches
+    of their own, see `NoisyEmbeddings`; their log-probabilities are those of the true tokens.
     """
 
     one, way_out = "text", "a smaller logits_memory or"
 
     def __init__(self, spec: EngineSpec) -> None:
         self._columns = _whole(spec.columns)
-        self._logits_bytes = spec.logits_bytes
+        self._late: Callable[[], list[Answer]] = list
         if "support_mass" in self._columns and spec.decoding.temperature != 1.0:
             raise SettingsError(
                 "temperature: the mass that decoding keeps is defined at temperature 1; "
@@ -736,12 +758,21 @@ class TransformersLogprobs(_BatchEngine):
         super().__init__(spec)
         self._noisy = NoisyEmbeddings(self.model)
         self._logits = ChunkedLogits(self.model, self.prompted)
-        self._may_pad = self._logits.may_pad
+        self._padding = _PADDING if self._logits.may_pad else 0.0
+        free = None if self.on_cpu else torch.cuda.mem_get_info(self.device)[0]
+        self._logits_bytes = logits_bytes(spec, free and free // _SHARE_FOR_LOGITS)
+        self._tokens, texts = _TOKENS_ON_CPU, _TEXTS
+        if free is not None:
+            hidden: int = self.model.config.get_text_config().hidden_size
+            token_bytes = _NUMBERS_OF_A_LAYER * hidden * self.model.dtype.itemsize
+            fitting = max(free // _SHARE_FOR_TOKENS // token_bytes, _FEWEST_TOKENS)
+            self._tokens = min(fitting, _MOST_TOKENS)
+            texts = max(texts, self._tokens // _TOKENS_OF_SHORT_TEXTS)
         if self.on_cpu:
             # So that the memory of one chunk serves the next, since fresh pages cost time: glibc
             # gives freed blocks back at once, up to the size of the largest that it ever freed.
             torch.empty(_LARGEST_BLOCK, dtype=torch.uint8)
-        self._start(self.batch_size or _TEXTS if self._logits.may_batch else 1)
+        self._start(self.batch_size or texts if self._logits.may_batch else 1)
 
     def turn_to(self, model: str) -> None:
         self.exchange(model)
@@ -755,44 +786,71 @@ class TransformersLogprobs(_BatchEngine):
         return (len(item.context_ids or ()) + len(item.text_ids or ()),)
 
     def _fits(self, n_items: int, *largest: int) -> bool:
-        most = _TOKENS_ON_CPU if self.on_cpu else _TOKENS_ON_ACCELERATOR
-        return n_items <= self._most and n_items * sum(largest) <= most
+        return n_items <= self._most and n_items * sum(largest) <= self._tokens
+
+    def _answers(self, batch: list[Request]) -> list[Answer]:
+        answers = self._read(batch)
+        if not self.on_cpu:  # which has nothing to do meanwhile
+            answers, self._late = self._late, answers
+        return answers()
+
+    def _last(self) -> list[Answer]:
+        answers, self._late = self._late, list
+        return answers()
 
     @torch.inference_mode()
-    def _answers(self, batch: list[Request]) -> list[Answer]:
+    def _read(self, batch: list[Request]) -> Callable[[], list[Answer]]:
+        """Give the device a batch to work on; what is returned waits for it."""
         columns = self._columns & _whole(batch[0].columns)
         texts = [[*(each.context_ids or ()), *(each.text_ids or ())] for each in batch]
         token_ids, _ = padded(texts, self.device)
         width = token_ids.shape[1]
-        wanted: list[int] = []
-        before: list[int] = []  # the token whose logits give the probability of one that is wanted
-        for row, (request, text) in enumerate(zip(batch, texts, strict=True)):
-            first = len(request.context_ids or ())
-            wanted += text[first:]
-            starts = (first if request.question else place for place in range(first, len(text)))
-            before += [row * width + place - 1 for place in starts]
+        wanted = np.concatenate([request.text_ids or [] for request in batch])
+        starts = []  # the token whose logits give the probability of one that is wanted
+        for row, request in enumerate(batch):
+            n_tokens, first = len(request.text_ids or ()), len(request.context_ids or ())
+            places = np.zeros(n_tokens, np.int64) if request.question else np.arange(n_tokens)
+            starts.append(row * width + first - 1 + places)
         most = self._logits_bytes // (self.vocab_size * entry_bytes(columns, self._decoding))
         most = max(1, min(most, _CHUNK_ON_CPU) if self.on_cpu else most)
+        rows = min(most, _ROWS_ON_CPU) if self.on_cpu else most
         chunks = self._logits.chunks(
             token_ids,
-            torch.tensor(before, device=self.device),
+            sent(torch.from_numpy(np.concatenate(starts)), self.device),
             most,
             self._noisy(token_ids, batch) if batch[0].noise else None,
         )
         parts = [
             score_tokens(logits, chunk.to(logits.device), columns, self._decoding)
+            for all_logits, all_ids in zip(
+                chunks, torch.split(sent(torch.from_numpy(wanted), self.device), most), strict=True
+            )
             for logits, chunk in zip(
-                chunks, torch.split(torch.tensor(wanted, device=self.device), most), strict=True
+                torch.split(all_logits, rows), torch.split(all_ids, rows), strict=True
             )
         ]
-        found = {name: torch.cat([part[name] for part in parts]).cpu().numpy() for name in parts[0]}
-        if "rank" in found:
-            found["rank"] = found["rank"].astype(np.uint32)
-        ends = accumulate((len(request.text_ids or ()) for request in batch), initial=0)
-        return [
-            text_answer(request, {name: values[start:end] for name, values in found.items()})
-            for request, (start, end) in zip(batch, pairwise(ends), strict=True)
-        ]
+        found = {
+            name: torch.cat([part[name] for part in parts]).to("cpu", non_blocking=True)
+            for name in parts[0]
+        }
+        done = None if self.device.type == "cpu" else torch.cuda.current_stream().record_event()
+        return partial(_answered, batch, found, done)
+
+
+def _answered(
+    batch: list[Request], found: dict[str, Tensor], done: torch.cuda.Event | None
+) -> list[Answer]:
+    """Wait until the device is done and its numbers are here; give each text its own."""
+    if done is not None:
+        done.synchronize()
+    tokens = {name: values.numpy() for name, values in found.items()}
+    if "rank" in tokens:
+        tokens["rank"] = tokens["rank"].astype(np.uint32)
+    ends = accumulate((len(request.text_ids or ()) for request in batch), initial=0)
+    return [
+        text_answer(request, {name: values[start:end] for name, values in tokens.items()})
+        for request, (start, end) in zip(batch, pairwise(ends), strict=True)
+    ]
 
 
 def _whole(columns: frozenset[str]) -> frozenset[str]:

@@ -28,6 +28,7 @@ from mia_batch.evidence.engines.registry import (
     available_memory,
     check_probes,
     end_token_ids,
+    logits_bytes,
     probes,
     text_answer,
     why_impossible,
@@ -42,6 +43,8 @@ from mia_batch.evidence.request import (
 )
 from mia_batch.models.weights import cause_of, read_adapter, tokenizer_source, weights_source
 
+# Older versions (0.26) raise a ValueError of their own.
+_REFUSALS = (ValueError, TypeError, getattr(vllm.exceptions, "VLLMClientError", ValueError))
 _SHARE_OF_MEMORY = 0.4  # for the key-value cache on a CPU
 _USUAL_TOKENS = 1024  # of a sequence; longer ones wait for room in the cache
 _SECONDS_BETWEEN_LOOKS = 1.0
@@ -155,6 +158,7 @@ _GREEDY = {"temperature": 0.0, "top_k": 0, "top_p": 1.0}
 _PLAIN = {"detokenize": False, "output_kind": RequestOutputKind.FINAL_ONLY}
 _TEXT_ARGUMENTS = {"temperature": 0.0, "prompt_logprobs": 0, "flat_logprobs": True, **_PLAIN}
 _TEXTS = 64
+_USED_SHARE = vllm.EngineArgs.gpu_memory_utilization  # of a GPU; logits take half of the rest
 _ENTRY_BYTES = 12  # of the logits: they, their log-probabilities, and what finds ranks
 
 
@@ -225,7 +229,7 @@ class VllmEngine:
         try:
             if reason is None:
                 self._add(request)
-        except (ValueError, TypeError, vllm.exceptions.VLLMClientError) as error:
+        except _REFUSALS as error:
             reason = cause_of(error)
         if reason is not None:
             self._refused.append(request.failed(reason))
@@ -313,7 +317,7 @@ def _sampling_arguments(decoding: Decoding) -> dict[str, Any]:
     }
     try:
         accepted = vllm.SamplingParams(**arguments)
-    except (ValueError, vllm.exceptions.VLLMClientError) as error:
+    except _REFUSALS as error:
         raise SettingsError(
             f"vLLM cannot draw tokens like this ({cause_of(error)}); change the setting"
         ) from error
@@ -328,7 +332,12 @@ def _sampling_arguments(decoding: Decoding) -> dict[str, Any]:
 def _in_pieces(spec: EngineSpec) -> dict[str, Any]:
     model, revision = weights_source(spec.model, spec.revision)
     config = AutoConfig.from_pretrained(model, revision=revision)
-    most = spec.logits_bytes // (config.get_text_config().vocab_size * _ENTRY_BYTES)
+    room = None
+    if not current_platform.is_cpu():
+        used = spec.engine_args.get("gpu_memory_utilization", _USED_SHARE)
+        room = int((1 - used) / 2 * current_platform.get_device_total_memory())
+    entry_bytes = config.get_text_config().vocab_size * _ENTRY_BYTES
+    most = logits_bytes(spec, room) // entry_bytes
     texts = spec.engine_args.get("max_num_seqs", _TEXTS)
     return {
         "enable_chunked_prefill": True,

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
-from math import ceil
+from math import ceil, inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -459,8 +459,11 @@ def fit(
     state = trainer.state
     best = state.best_global_step if held_out else None
     copy_model(checkpoint_of(work / "checkpoints", best or state.global_step), work / "made")
-    privacy = trainer.privacy() if is_private else None
-    return {"losses": _losses(state.log_history), "privacy": privacy}
+    losses = _losses(state.log_history)
+    if held_out:
+        kept = min(losses, key=lambda each: each.get("held_out_loss", inf))["epoch"]
+        say(f"epoch {kept:.0f} is kept, whose loss on held-out texts is the lowest")
+    return {"losses": losses, "privacy": trainer.privacy() if is_private else None}
 
 
 def _is_learnable(row: Row) -> bool:

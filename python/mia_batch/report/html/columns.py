@@ -486,7 +486,8 @@ def perplexity_table(contents: Contents, shown: Collection[str]) -> Table | None
 def _with_windows(contents: Contents, rows: pl.DataFrame) -> list[Row]:
     """Say of each row which document and window it is about."""
     ids = pl.col("target_id").is_in(rows["target_id"].implode())
-    named = contents.frame("targets", ids).select("target_id", "document_id", "window_index")
+    window = pl.col("window_index") + 1  # as people count, and `mia-batch show` takes it
+    named = contents.frame("targets", ids).select("target_id", "document_id", window)
     return rows.join(named, on="target_id", how="left", maintain_order="left").to_dicts()
 
 

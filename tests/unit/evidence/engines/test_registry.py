@@ -152,6 +152,40 @@ def test_what_the_engine_cannot_compute_transformers_does():
     assert (engine, why) == ("transformers", "engine vllm cannot compute exact ranks")
 
 
+@pytest.mark.parametrize(
+    ("build", "kind", "gpus", "chosen", "why"),
+    [
+        ("gpu", "logprobs", 1, "transformers", "reads texts faster than vLLM on a GPU: .* 23,920"),
+        ("gpu", "logprobs", 2, "vllm", "GPU build"),
+        ("gpu", "samples", 1, "vllm", "GPU build"),
+        ("cpu", "logprobs", 1, "vllm", "CPU build"),
+    ],
+)
+@pytest.mark.usefixtures("installed")
+def test_on_a_gpu_transformers_reads_and_vllm_writes(
+    monkeypatch, request, build, kind, gpus, chosen, why
+):
+    request.getfixturevalue(f"{build}_build")
+    show_gpu(monkeypatch, there=True)
+    engine, reason = registry.choose_engine("auto", kind, frozenset(), gpus=gpus)
+    assert engine == chosen
+    assert re.search(why, reason)
+    assert registry.choose_engine("vllm", kind, frozenset(), gpus=gpus) == ("vllm", "asked for")
+
+
+@pytest.mark.parametrize(
+    ("given", "room", "most"),
+    [
+        (None, None, 128 << 20),
+        (None, 3 << 30, 3 << 30),
+        (None, 8 << 30, 4 << 30),
+        (5 << 30, 1 << 20, 5 << 30),
+    ],
+)
+def test_memory_for_logits_is_as_set_or_follows_the_accelerator(given, room, most):
+    assert registry.logits_bytes(spec("m", logits_bytes=given), room) == most
+
+
 @pytest.fixture
 def adapter(tmp_path):
     """Write what describes an adapter, and a header of its weights."""

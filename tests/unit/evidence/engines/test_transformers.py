@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -124,7 +125,7 @@ def test_when_memory_runs_out_batches_are_halved_and_nothing_is_lost(
     assert found == outputs(transformers_engine, requests)
     engine = started_logprobs(checkpoint, engine_args={"batch_size": 8})
     tried = out_of_memory(monkeypatch, engine, "_answers")
-    requests = [text_request(i, each) for i, each in enumerate(texts(8))]
+    requests = [text_request(i, texts(7)[-1][i:][:50]) for i in range(8)]
     values = token_values(engine, requests)
     assert tried[:3] == [8, 4, 2]
     for key, expected in token_values(transformers_logprobs, requests).items():
@@ -184,32 +185,35 @@ def test_the_oldest_brings_those_most_like_it_in_length():
 
 
 @pytest.mark.parametrize(
-    ("lengths", "fits", "may_pad", "taken"),
+    ("lengths", "fits", "padding", "taken"),
     [
-        ([5, 6, 7], lambda n, longest: n * longest <= 20, True, 2),  # padding counts
-        ([5, 6, 5, 4], lambda *_: True, False, 2),
-        ([5, 5], lambda *_: False, True, 1),  # one always is
-        ([], lambda *_: True, True, 0),
+        ([5, 6, 7], lambda n, longest: n * longest <= 20, 1.0, 2),  # padding counts
+        ([5, 6, 5, 4], lambda *_: True, 0.0, 2),
+        ([48, 50, 50, 40], lambda *_: True, 0.02, 3),  # 2 of 150; with the next 12 of 200
+        ([5, 5], lambda *_: False, 1.0, 1),  # one always is
+        ([], lambda *_: True, 1.0, 0),
     ],
 )
-def test_how_many_come_together(lengths, fits, may_pad, taken):
-    assert len(take_batch([[n] for n in lengths], tuple, fits, may_pad=may_pad)) == taken
+def test_how_many_come_together(lengths, fits, padding, taken):
+    assert len(take_batch([[n] for n in lengths], tuple, fits, padding)) == taken
 
 
 @given(
     st.lists(st.lists(st.integers(1, 20), min_size=2, max_size=2), max_size=20),
     st.integers(1, 8),
     st.integers(1, 60),
-    st.booleans(),
+    st.sampled_from([0.0, 0.02, 0.2, 1.0]),
 )
-def test_every_item_is_taken_once_in_batches_that_fit(items, most, most_tokens, may_pad):
+def test_every_item_is_taken_once_in_batches_that_fit(items, most, most_tokens, padding):
     def fits(n, *longest):
         return n <= most and n * sum(longest) <= most_tokens
 
     queue, done = list(items), []
-    while batch := take_batch(queue, tuple, fits, may_pad=may_pad):
-        assert len(batch) == 1 or fits(len(batch), *map(max, *batch))
-        assert may_pad or len(set(map(tuple, batch))) == 1
+    while batch := take_batch(queue, tuple, fits, padding):
+        largest = [max(column) for column in zip(*batch, strict=True)]
+        assert len(batch) == 1 or fits(len(batch), *largest)
+        room = len(batch) * sum(largest)
+        assert room - sum(map(sum, batch)) <= padding * room
         done += batch
     assert sorted(map(id, done)) == sorted(map(id, items))
 
@@ -307,6 +311,23 @@ def test_the_smallest_logits_memory_still_takes_one_token_at_a_time(
     found = token_values(started_logprobs(checkpoint, logits_bytes=1), [asked])[0]
     assert found.keys() == {"logprob"}  # what is not asked for is not there
     assert_near(found["logprob"], token_values(transformers_logprobs, [asked])[0]["logprob"])
+
+
+def test_on_an_accelerator_answers_come_one_batch_late(
+    checkpoint, monkeypatch, transformers_logprobs
+):
+    engine = started_logprobs(checkpoint, columns=EVERYTHING, decoding=Decoding(top_k=TOP_K))
+    engine.on_cpu, engine._tokens = False, 300
+    tried = out_of_memory(monkeypatch, engine, "_answers", most=99)
+    asked = [text_request(i, each, columns=EVERYTHING) for i, each in enumerate(texts(40))]
+    for each in asked:
+        engine.submit(each)
+    said = [engine.step() for _ in range(len(asked) + 1)]
+    assert [len(each) for each in said[: len(tried) + 1]] == [0, *tried]
+    expected = token_values(transformers_logprobs, asked)
+    for answer in chain.from_iterable(said):
+        for name, values in (answer.tokens or {}).items():
+            assert_near(values, expected[answer.request_id][name])
 
 
 def test_each_text_gets_the_numbers_it_wants_and_no_others(checkpoint):

@@ -48,7 +48,7 @@ def test_the_table_has_a_row_per_passage_and_control():
     assert found is not None
     cells = [[str(column.write(row)) for column in found.columns] for row in found.rows]
     assert cells[0] == [
-        *("dune", "0", "after the prefix of another document", "2", "1", "no", "emma", NO_VALUE),
+        *("dune", "1", "after the prefix of another document", "2", "1", "no", "emma", NO_VALUE),
     ]
     assert [row[5] for row in cells] == ["no", "no", "common", NO_VALUE, "common"]
     assert [row[7] for row in cells] == [NO_VALUE, "nowhere", NO_VALUE, NO_VALUE, NO_VALUE]
