@@ -96,6 +96,7 @@ class Clock(Observer):
     def __init__(self, profile: cProfile.Profile | None) -> None:
         self.spent = np.zeros(3)
         self.texts = self.tokens = 0
+        self.peaks: list[int] = []
         self._profile = profile
 
     def working(self, what: str, *, done: int, total: int) -> None:
@@ -111,15 +112,25 @@ class Clock(Observer):
         if self._profile is not None:
             self._profile.disable()
         self.spent += _now()
+        self.peaks = [_peak_mb(process) for process in ("self", *_children())]
+
+
+def _children() -> list[str]:
+    tasks = Path("/proc/self/task").iterdir()
+    return [child for task in tasks for child in (task / "children").read_text().split()]
+
+
+def _peak_mb(process: str) -> int:
+    status = Path("/proc", process, "status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) // 1024
 
 
 def _now() -> np.ndarray:
     """Seconds of the wall, of this process, and of the processes that it has started."""
     ticks = 0
-    for task in Path("/proc/self/task").iterdir():
-        for child in (task / "children").read_text().split():
-            fields = Path("/proc", child, "stat").read_text().rpartition(")")[2].split()
-            ticks += int(fields[11]) + int(fields[12])
+    for child in _children():
+        fields = Path("/proc", child, "stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
     return np.array([time.monotonic(), time.process_time(), ticks / os.sysconf("SC_CLK_TCK")])
 
 
@@ -144,6 +155,7 @@ def measured(work: str, model: str, n_texts: int, *, profile: bool) -> dict[str,
     return {
         "texts": n_texts,
         **counts,
+        "peak_mb": clock.peaks,
         "seconds": {name: round(each, 2) for name, each in seconds.items()},
         **{
             f"{what}_per_second": {
