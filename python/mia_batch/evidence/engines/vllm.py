@@ -157,11 +157,9 @@ def _is_out_of_memory(error: BaseException) -> bool:
 
 
 _GREEDY = {"temperature": 0.0, "top_k": 0, "top_p": 1.0}
-_PLAIN = {
-    "detokenize": False,
-    "output_kind": RequestOutputKind.FINAL_ONLY,
-    "skip_clone": True,  # a deep copy takes as long as all else that takes a request in
-}
+_PLAIN: dict[str, Any] = {"detokenize": False, "output_kind": RequestOutputKind.FINAL_ONLY}
+if hasattr(vllm.SamplingParams, "skip_clone"):  # older vLLM always copies
+    _PLAIN["skip_clone"] = True  # a deep copy takes as long as all else that takes a request in
 _TEXT_ARGUMENTS = {"temperature": 0.0, "prompt_logprobs": 0, "flat_logprobs": True, **_PLAIN}
 _TEXTS = 64
 _USED_SHARE = vllm.EngineArgs.gpu_memory_utilization  # of a GPU; logits take half of the rest
