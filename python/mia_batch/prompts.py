@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from functools import cache
 from hashlib import blake2b
-from itertools import permutations
+from itertools import islice, permutations
 from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
@@ -330,9 +330,8 @@ def tokens(
     cut = _load(*tokenizer).steps
     made: list[tuple[str, int, int | None, str | None, str | None]] = []
     for name, target in targets.select("target_id", "target").iter_rows():
-        points = cut(target)[LEAST_CONTEXT:]
-        for index, place in enumerate(_spread(len(points))[:n].tolist()):
-            start, end = points[place]
+        points = [*islice(cut(target, LEAST_CONTEXT, _spread), n)]
+        for index, (start, end) in enumerate(points):
             n_bytes = len(target[:start].encode())
             made.append((name, index, n_bytes, target[start:end], None))
         if len(points) < n:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cached_property
 from hashlib import sha256
-from itertools import accumulate, pairwise, takewhile
+from itertools import accumulate, takewhile
 from operator import eq
 from typing import TYPE_CHECKING, Any, Self
 
@@ -14,6 +14,8 @@ from mia_batch.errors import SettingsError
 from mia_batch.models.weights import Measure, cause_of, config_of, tokenizer_source, weights_source
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from transformers import PreTrainedTokenizerBase
 
 
@@ -55,6 +57,10 @@ def why_of_another(tokenizer: PreTrainedTokenizerBase, config: Any) -> str | Non
 
 _CUT = "\N{REPLACEMENT CHARACTER}"
 """What the first bytes of a character decode to where the rest of them is missing."""
+
+
+_SHORT = 1024  # tokens of a text whose beginnings are all encoded at once
+_PLACES_AT_ONCE = 32
 
 
 class Tokenizer:
@@ -165,24 +171,29 @@ class Tokenizer:
         spans: list[tuple[int, int]] = encoded["offset_mapping"]
         return spans
 
-    def steps(self, text: str) -> list[tuple[int, int]]:
-        """Tell where the tokens of a text begin and end, in characters.
+    def steps(
+        self, text: str, first: int, order: Callable[[int], NDArray[np.int64]]
+    ) -> Iterator[tuple[int, int]]:
+        """Yield where tokens of a text begin and end, in characters, from number ``first`` on.
 
-        Only of those up to which, and with which, the text alone is cut as the whole is. Of
-        tokenizers written in Python nobody knows.
+        ``order`` orders so many. Only those up to which, and with which, the text alone is cut as
+        the whole is. Of tokenizers written in Python nobody knows.
         """
         if not self._tokenizer.is_fast:
-            return []
+            return
         encoded = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
         ids: list[int] = encoded["input_ids"]
         ends = [0, *(end for _, end in encoded["offset_mapping"])]
-        heads = self.encode([text[:end] for end in ends])
-        is_same = [head == ids[:n] for n, head in enumerate(heads)]
-        return [
-            (start, end)
-            for (start, end), same in zip(pairwise(ends), pairwise(is_same), strict=True)
-            if all(same) and start < end
-        ]
+        places = (first + order(max(len(ids) - first, 0))).tolist()
+        at_once = len(places) if len(ids) <= _SHORT else _PLACES_AT_ONCE
+        for start in range(0, len(places), max(at_once, 1)):
+            some = places[start : start + at_once]
+            numbers = sorted({*some, *(place + 1 for place in some)})
+            heads = self.encode([text[: ends[n]] for n in numbers])
+            same = {n for n, head in zip(numbers, heads, strict=True) if head == ids[:n]}
+            for place in some:
+                if {place, place + 1} <= same and ends[place] < ends[place + 1]:
+                    yield ends[place], ends[place + 1]
 
     def count_tokens(self, texts: Sequence[str]) -> list[int]:
         """Tokens of each text, special tokens not counted."""
