@@ -27,7 +27,6 @@ from benches.power import train_model
 from benches.results import append_results
 
 import mia_batch
-from mia_batch.attacks import defaults
 from mia_batch.kernels import pair_features
 from mia_batch.settings import nested
 
@@ -44,7 +43,7 @@ EXTRACTION = {  # windows followed from, tokens
 N_SEEN, N_OTHERS, N_NULLS, TIMES = 30, 10, 40, 10
 """Parts of an audit of parts alone: seen so often, never, and never but known."""
 ASKED: dict[int | None, list[str]] = {  # samples (None: the default, greedy): attacks
-    None: [defaults("default")[0]],
+    None: ["probe_leading_rarity_v1"],
     5: ["samia_matched_v1", "samia_matched_n2_v1"],
 }
 

@@ -26,7 +26,6 @@ from benches.power import FOREIGN, WORDS, train_model
 from benches.results import append_results
 
 import mia_batch
-from mia_batch.attacks import defaults
 from mia_batch.inference.comparison import collection_test, summarise
 from mia_batch.inference.conformal import p_values, q_values
 from mia_batch.inference.memory import VERBATIM_WORDS
@@ -44,7 +43,7 @@ FEW_ASKED, FEW_SEEN, FEW_NULLS, FEW_AUDITS = 25, (0, 5, 10, 15), (25, 40, 100), 
 VERBATIM = "samia_matched_v1"  # its continuations are looked at for what came out
 MODEL = {"hidden": 128, "layers": 2}
 ASKED: dict[int | None, list[str]] = {  # samples (None: the default, greedy): attacks
-    None: [defaults("default")[0]],
+    None: ["probe_leading_rarity_v1"],
     5: ["samia_matched_v1", "samia_matched_n2_v1"],
 }
 

@@ -332,9 +332,9 @@ class MainSettings(Part, topic="What everybody needs"):
     preset: Annotated[
         Literal["default", "matched", "samia", "min-k", "spv"], Mark.EVIDENCE, Mark.USUAL
     ] = "default"
-    """default: one pass of log-probabilities, or the next word at many points of an endpoint;
-    matched: length-matched continuations; samia, min-k, spv: the whole procedures of the SaMIA,
-    Min-K% and SPV-MIA papers."""
+    """default: one pass of log-probabilities, or next tokens or words of an endpoint; matched:
+    length-matched continuations; samia, min-k, spv: the whole procedures of the SaMIA, Min-K% and
+    SPV-MIA papers."""
     attacks: Annotated[tuple[str, ...] | None, BeforeValidator(attack_names), Mark.USUAL] = None
     """Attacks, separated by commas: by name, family (min-k++) or as papers call them; `mia-batch
     attacks` lists them. [default: the preset's]"""
@@ -381,8 +381,8 @@ class EngineSettings(Part, topic="Engine", table="engine"):
     """What answers for the model."""
 
     engine: Annotated[str, Mark.EVIDENCE, Mark.USUAL] = "auto"
-    """What answers; auto: openai with --base-url, replay with --samples-from, else vllm where it
-    runs, else transformers; for log-probabilities on one GPU transformers, which is faster."""
+    """What answers; auto: openai with --base-url, replay with --samples-from, else vllm or
+    transformers, whichever runs and is faster at what is asked."""
     revision: Text | None = None
     """Hub revision of the model."""
     dtype: Annotated[Literal["auto", "float32", "float16", "bfloat16"], Mark.EVIDENCE] = "auto"
@@ -431,7 +431,7 @@ class SamplingSettings(Part, topic="Sampling", table="sampling"):
     """Draw from the k most likely tokens only; 0: all."""
     top_p: Annotated[float, Mark.EVIDENCE] = Field(default=1.0, gt=0, le=1)
     """Draw from this much probability only."""
-    continue_strongest: Annotated[int | None, Mark.USUAL] = Field(default=None, ge=0)
+    continue_strongest: int | None = Field(default=None, ge=0)
     """Texts of highest scores whose likeliest continuation is shown where no attack asks for
     continuations. [default: 64 where one pass of log-probabilities is the default, else 0]"""
     paraphrases_column: Column = None
