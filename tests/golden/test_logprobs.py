@@ -94,10 +94,10 @@ def test_one_pass_is_the_default_where_the_model_runs_here(by_default):
     assert run.manifest.plan["primary"] == "min_k_plus_plus_20_v1"
     assert {*run["samples"]["view"]} == {"recital"}
     plan = {"out": "elsewhere", "report": False}
-    for given in ({"probes": 4}, {"samples": 2}):
-        assert "probe_leading_rarity_v1" in planned(settings | plan | given)["attacks"]
-    for given in ({"evidence": "samples"}, {"temperature": 0.5}):
-        assert "token_hits_v1" in planned(settings | plan | given)["attacks"]
+    for name, value in {"probes": 4, "samples": 2}.items():
+        assert "probe_leading_rarity_v1" in planned(settings | plan | {name: value})["attacks"]
+    for key, given in {"evidence": "samples", "temperature": 0.5}.items():
+        assert "token_hits_v1" in planned(settings | plan | {key: given})["attacks"]
     assert "loss_v1" in planned(settings | plan | {"attacks": "loss_v1"})["attacks"]
 
 

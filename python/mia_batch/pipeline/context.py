@@ -81,7 +81,8 @@ def _possible(kinds: tuple[str, ...], settings: Settings) -> list[Attack]:
         raise SettingsError(f"evidence: {wanted}; leave it out, or name attacks")
     pairs = [(attack, next(_obstacles(attack, settings), None)) for attack in attacks]
     # Next tokens tell more than next words; but of a reference model words alone are asked.
-    if any(TOKEN in attack.reads and why is None for attack, why in pairs):
+    is_token = (TOKEN in attack.reads and why is None for attack, why in pairs)
+    if not settings.combine and any(is_token):  # what is combined reads both
         words = settings.reference_model or settings.model_fields_set & _WORD_SETTINGS
         left_out = TOKEN if words else PROBE
         pairs = [(each, why) for each, why in pairs if left_out not in each.reads_of("samples")]

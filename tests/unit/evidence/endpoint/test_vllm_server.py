@@ -230,4 +230,7 @@ def test_an_audit_at_points_over_http_has_the_log_probabilities_of_the_engine_he
     remote, here = audited(server, checkpoint, tmp_path, **asked)
     assert remote.manifest.models["target"]["probe-logprobs"] == "exact"
     assert remote["logprobs"]["logprob"].null_count() == 0
-    assert_frame_equal(remote["logprobs"], here["logprobs"], abs_tol=1e-4)
+    bound, exact = (run["logprobs"]["vocabulary_mean"].explode() for run in (remote, here))
+    assert (bound >= exact - 1e-4).all()  # of what is not listed a bound alone is known
+    alike = [run["logprobs"].drop(pl.selectors.starts_with("vocabulary")) for run in (remote, here)]
+    assert_frame_equal(*alike, abs_tol=1e-4)
