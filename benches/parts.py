@@ -2,8 +2,8 @@
 
 27 parts of 1,024 words are asked about, 5 of them seen 4 times in training, 5 seen 16 times, 5 seen
 64 times and 12 never, against 25, 40 or 100 others that were never seen. One audit of each size is
-run as a user runs it; then all parts are scored once, and 1,000 such audits are drawn from their
-scores.
+run as a user runs it; then all parts are scored by four windows each, and 1,000 such audits are
+drawn from their scores.
 
     python -m benches.parts [--draws N] [--keep FOLDER]
 """
@@ -108,7 +108,7 @@ def main() -> None:
         for n in COMPARED:
             figures.append(as_a_user(parts, folder / str(n), n))
             print(figures[-1], flush=True)
-        run = audited(parts, folder / "all", continue_strongest=0)
+        run = audited(parts, folder / "all", continue_strongest=0, max_windows_per_document=4)
         means = run["scores"].group_by("document_id").agg(score=pl.col(PRIMARY).mean())
         scored = parts.join(means, left_on="id", right_on="document_id")
         for n in COMPARED:
