@@ -306,7 +306,7 @@ class LogprobSettings(Part, topic="Log-probabilities", table="logprobs"):
     """First tokens of the reference that are to be extracted."""
     long_texts: Literal["refuse", "stride"] = "refuse"
     """Texts longer than the context get no log-probabilities, or those of pieces of its length,
-    none of which sees another."""
+    none of which sees another. [default: pieces where one pass is the default, else refuse]"""
 
 
 class MainSettings(Part, topic="What everybody needs"):

@@ -123,6 +123,8 @@ def with_evidence(settings: Settings) -> Settings:
     filled: dict[str, object] = {"evidence": "logprobs", "attacks": chosen}
     if settings.continue_strongest is None:
         filled["continue_strongest"] = _STRONGEST
+    if "long_texts" not in settings.model_fields_set:
+        filled["long_texts"] = "stride"
     return settings.model_copy(update=filled)
 
 

@@ -45,6 +45,9 @@ from mia_batch.targets import cluster_names
 def answer_of(run: Run) -> str:
     """Answer the question that a finished run was made for, in one sentence."""
     manifest, known = _finished(run), known_of(run)
+    primary = known.plan.primary
+    if not run.scan("scores").select(pl.col(primary).count()).collect(engine="streaming").item():
+        return f"No answer: no text has a score of {primary}."
     files = manifest.input.get("files") or [""]
     books = all(KINDS.get(Path(file).suffix.lower()) == "books" for file in files)
     return answer(known, run["rollup"], books=books)
