@@ -92,7 +92,7 @@ def simulated(parts: pl.DataFrame, n_compared: int, draws: int) -> dict[str, Any
         **{f"named_{copies}": n for copies, n in of_each.items()},
         "false_on_list": round(float(np.mean(false)), 4),
         "at_least": round(float(np.mean(bounds)), 2),
-        "at_least_too_many": too_many / draws,
+        "at_least_too_many": round(float(too_many / draws), 4),
     }
 
 
