@@ -54,7 +54,7 @@ ONE_PASS = tuple(
 )
 _SOME = {0: 100, 4: 40, 8: 40, 16: 40, 32: 40, 64: 40}
 _FEW = {0: 40, 16: 20, 32: 20, 64: 20}  # ten continuations of each: some 900 tokens a text
-_OF_FILE = {
+_TEXTS_BY_FILE = {
     "parts": {0: 50, 4: 30, 16: 30, 64: 6},
     "documents": {0: 152, 2: 156, 4: 146},
 }
@@ -84,7 +84,7 @@ def texts(name: str, each: dict[int, int] | None) -> pl.DataFrame:
     """Texts of one file with their copies, or a random subset of them."""
     lines = (MODEL / f"{name}.jsonl").read_text("utf-8").splitlines()
     found = pl.DataFrame([json.loads(line) for line in lines]).rename({"id": "document_id"})
-    each = _OF_FILE.get(name, each)
+    each = _TEXTS_BY_FILE.get(name, each)
     if each is not None:
         mixed = found.sample(fraction=1, shuffle=True, seed=0)
         some = pl.concat([mixed.filter(copies=n).head(most) for n, most in each.items()])

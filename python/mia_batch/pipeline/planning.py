@@ -68,7 +68,8 @@ def plan(
     audit = Audit.begin(settings, notes)
     _check_folder(audit)
     engine, why = audit.manifest.evidence["engine"], audit.manifest.engine_choice
-    if not (audit.reading("samples") or is_remote(audit, "target")):
+    remote = is_remote(audit, "target")
+    if not (audit.reading("samples") or remote):
         engine, why = audit.engine("logprobs", engine_columns(audit.attacks))
     if audit.shard is not None:
         yield "shard", f"{audit.shard}: what follows of samples and log-probabilities is its share"
@@ -77,7 +78,7 @@ def plan(
     yield "attacks", ", ".join(names[:_MOST_NAMED]) + (f" and {rest:,} more" if rest > 0 else "")
     yield "primary attack", audit.plan.primary
     yield "plan", f"SHA-256 {audit.plan.digest()}"
-    if audit.reading("logprobs") and settings.engine not in ("openai", "replay"):
+    if audit.reading("logprobs") and not remote:
         most = settings.logits_memory
         yield "logits memory", _LOGITS_MEMORY if most is None else f"at most {most:,} MiB"
     yield "documents", f"{audit.corpora.input.n_documents:,}{auditing.windows_of(audit.settings)}"

@@ -215,10 +215,9 @@ def choose_engine(
 ) -> tuple[str, str]:
     """Choose an engine that can run here, or ``elsewhere``, and do what is asked; say why.
 
-    ``auto`` takes vLLM where it can run, else transformers; but transformers for log-probabilities
-    on one of the ``gpus`` that a model may take. Where the engine that was asked for
-    cannot compute a column, or run the ``model``, transformers does. Raises `SettingsError` if none
-    can run.
+    ``auto`` takes vLLM where it can run, else transformers; for log-probabilities of a model that
+    takes one GPU (``gpus``), transformers first. Where the engine that was asked for cannot compute
+    a column, or run the ``model``, transformers does. Raises `SettingsError` if none can run.
     """
     known = engine_types()
     if name not in (*known, "auto"):
