@@ -122,18 +122,17 @@ def _units(rollup: pl.DataFrame) -> pl.DataFrame:
 def _of_units(known: Known, units: pl.DataFrame, noun: str, *, compared: bool) -> str:
     """Count books by their answer; name those that come out or stand out."""
     n, total = dict(units["verdict"].value_counts().iter_rows()), units.height
-    parts = []
+    one, parts = f"the {noun}" if total == 1 else None, []
     beyond = {"comes_out": "come{} out word for word", "known_better": _beyond(known, noun)}
     if known.plan.level == "collection":
         del beyond["known_better"]
     for verdict, out in beyond.items():
         if count := n.get(verdict, 0):
             names = listed(_titles(_by_strength(units.filter(verdict=verdict))), _NAMED)
-            parts.append(f"{count:,} {out.format('s' * (count == 1))} ({names})")
-    whole = f"Of {total:,} {noun}s" if total > 1 else f"Of one {noun}"
+            parts.append(f"{one or f'{count:,}'} {out.format('s' * (count == 1))} ({names})")
     sampled = units["longest_words"].count() + units["extracted_words"].count() > 0
     highest = facts(known.findings, "verbatim", subject="targets").get("n_highest")
-    none = "none comes out word for word"
+    none = f"{one} does not come out word for word" if one else "none comes out word for word"
     if highest is not None:
         none = (
             f"none of the {highest['value']:,.0f} windows of highest scores comes out word for word"
@@ -141,7 +140,10 @@ def _of_units(known: Known, units: pl.DataFrame, noun: str, *, compared: bool) -
     if compared and gate_verdict(known.findings) == "withheld":
         apart = f"{noun}s and comparison {noun}s can be told apart without the model"
         none = f"{none}, and there is no other answer:" if sampled else "there is no answer:"
-        parts.append(f"{'the others have no answer, because' if parts else none} {apart}")
+        others = (
+            "there is no other answer, because" if one else "the others have no answer, because"
+        )
+        parts.append(f"{others if parts else none} {apart}")
     elif compared and known.plan.level == "collection":
         parts.append(_of_collection(known, "non_members", f"the {noun}s together"))
     elif compared:
@@ -155,8 +157,9 @@ def _of_units(known: Known, units: pl.DataFrame, noun: str, *, compared: bool) -
         order = f"; of these, {ranked[0]} scores highest" if left > 1 else ""
         if left > 3:
             order = f"; of these, {ranked[0]}, {ranked[1]} and {ranked[2]} score highest"
-        parts += [f"{left:,} {without}{order}"] if left else []
-    return f"{whole}, {'; '.join(parts)}."
+        who = f"{left:,}" if not one else "it" if parts else one
+        parts += [f"{who} {without}{order}"] if left else []
+    return _capital(f"{'' if one else f'Of {total:,} {noun}s, '}{'; '.join(parts)}.")
 
 
 def _beyond(known: Known, noun: str) -> str:
@@ -184,16 +187,18 @@ def _top(known: Known, noun: str) -> list[str]:
 
 
 def _unnamed(units: pl.DataFrame, n: Mapping[str, int], noun: str, *, found: bool) -> list[str]:
-    parts = []
+    one, parts = f"the {noun}" if units.height == 1 else None, []
     if above := n.get("above_all", 0):
-        verb = "scores" if above == 1 else "score"
-        parts.append(f"{above:,} {verb} above every comparison {noun}, which are too few to say so")
+        who = f"{one or f'{above:,}'} {_verb('score', above)}"
+        parts.append(f"{who} above every comparison {noun}, which are too few to say so")
     if unknown := n.get("cannot_tell", 0):
         reasons = units.filter(verdict="cannot_tell")["reason"].drop_nulls().mode().sort()
         reason = f": {reasons[0][:_SHORT_REASON]}" if len(reasons) else ""
-        parts.append(f"{unknown:,} cannot be judged{reason}")
+        parts.append(f"{one or f'{unknown:,}'} cannot be judged{reason}")
     if nothing := n.get("nothing_found", 0):
         if not (found or parts):
+            if one:
+                return [f"{one} does not stand out, which does not show that it was not learnt"]
             return ["none stands out, which does not show that they were not learnt"]
         parts.append(f"nothing was found on {nothing:,}")
     return parts

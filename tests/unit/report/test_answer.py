@@ -213,9 +213,20 @@ STAND = "out from 25 comparison books, in a list of which at most 5 % are false 
         (
             {"known_better": 1},
             [finding_rows("plan", [{"statistic": "n_changed", "verdict": "changed"}])],
-            "Of one book, 1 stands out from 25 comparison books, in a list of which at most 5 % "
+            "The book stands out from 25 comparison books, in a list of which at most 5 % "
             "are false on average (b0.txt); exploratory: this was asked for or changed after "
             "scores had been made.",
+        ),
+        (
+            {"nothing_found": 1},
+            [],
+            "The book does not stand out, which does not show that it was not learnt.",
+        ),
+        (
+            {"comes_out": 1},
+            [gate("withheld")],
+            "The book comes out word for word (b0.txt); there is no other answer, because books "
+            "and comparison books can be told apart without the model.",
         ),
         (
             {"cannot_tell": 12},
@@ -235,6 +246,14 @@ def test_what_cannot_be_judged_is_ranked():
     assert answer(run, rollup(cannot_tell=4), books=True) == (
         "Of 4 books, none comes out word for word; 4 cannot be judged without comparison texts "
         "(add --non-members FOLDER); of these, b0.txt, b1.txt and b2.txt score highest."
+    )
+
+
+def test_one_book_without_comparison_texts_is_the_subject_of_its_answer():
+    run = known(findings=[roles(nulls=0)])
+    assert answer(run, rollup(cannot_tell=1), books=True) == (
+        "The book does not come out word for word; it cannot be judged without comparison texts "
+        "(add --non-members FOLDER)."
     )
 
 
