@@ -18,6 +18,9 @@ Role = pl.Enum(["target", "non_member", "calibration", "canary", "shot", "copy",
 A ``copy`` keeps the place of a window whose passage is asked about in earlier windows.
 """
 
+CHAPTERS = pl.List(pl.Struct({"start": pl.UInt32, "heading": pl.String}))
+"""Of a book: where each chapter begins, in characters of its text, in their order."""
+
 
 class Documents(dy.Schema):
     """One row per text of the user's corpus, whole, in the corpus' order."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from hashlib import blake2b
 from itertools import chain, count, pairwise
+from operator import itemgetter
 from pathlib import Path
 from struct import pack
 from threading import Lock
@@ -20,7 +22,7 @@ from numpy.typing import NDArray
 
 from mia_batch.errors import SettingsError
 from mia_batch.kernels import WordRule, word_spans
-from mia_batch.schemas import Documents, Targets
+from mia_batch.schemas import CHAPTERS, Documents, Targets
 from mia_batch.tables import RowIndex, check, generate, in_batches, read_numbers, scan
 
 __all__ = ["Ordinals", "TargetPlan", "build_targets"]
@@ -382,7 +384,8 @@ def build_targets(
     Returns
     -------
     LazyFrame
-        The columns of `Targets`, then the further ones; rows in the order of the documents, then
+        The columns of `Targets`, then the further ones, with the ``chapter`` of a window in place
+        of the ``chapters`` of a document; rows in the order of the documents, then
         of their windows. Every document has at least one row; what cannot be split has null for
         prefix and reference, and a reason. Windows of role ``target`` that repeat earlier ones
         (are equal to one, white space aside, or have at least 70 % of their runs of 8 words in
@@ -400,6 +403,9 @@ def build_targets(
     check(documents, Documents, what="documents")
     types = documents.collect_schema()
     further = {name: types[name] for name in types if name not in Documents.column_names()}
+    if further.get("chapters") == CHAPTERS:
+        further["chapter"] = pl.String()
+        del further["chapters"]
     schema = pl.Schema({**Targets.create_empty().schema, **further})
     most = plan.max_windows_per_document
 
@@ -508,11 +514,22 @@ def _frame(rows: list[_Row], piece: pl.DataFrame, schema: pl.Schema, role: str) 
     }
     built = pl.DataFrame(ours, schema_overrides=schema)
     kept = piece.drop("text", "prefix", "reference")[list(documents)]
+    if "chapters" not in schema and "chapters" in piece.columns:
+        chapters = piece["chapters"].to_list()
+        named = [_chapter(chapters[row[0]], row[3]) for row in rows]
+        kept = kept.with_columns(chapter=pl.Series(named, dtype=pl.String))
     is_copy = pl.col("reason").eq_missing(pl.lit(COPY))
     roles = pl.when(is_copy).then(pl.lit("copy")).otherwise(pl.lit(role)).cast(schema["role"])
     return (
         pl.concat([built, kept], how="horizontal").with_columns(role=roles).select(schema.names())
     )
+
+
+def _chapter(chapters: Sequence[Mapping[str, Any]] | None, window: Split) -> str | None:
+    """Name the chapter that the middle of a window is in."""
+    middle = window.start + len(window.target or "") // 2
+    begun = bisect_right(chapters or [], middle, key=itemgetter("start"))
+    return chapters[begun - 1]["heading"] if chapters and begun else None
 
 
 Preset = Literal["default", "matched", "samia", "min-k", "spv"]

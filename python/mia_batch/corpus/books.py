@@ -9,7 +9,8 @@ import re
 import struct
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from itertools import islice, pairwise
 from types import MappingProxyType, SimpleNamespace
@@ -326,6 +327,7 @@ class Book(NamedTuple):
     author: str | None = None
     isbn: str | None = None
     left_out: Mapping[str, int] = MappingProxyType({})  # how many of each kind; "characters" of all
+    chapters: Sequence[tuple[int, str]] = ()  # where each begins, and its heading, as listed
 
 
 class BookError(Exception):
@@ -443,6 +445,8 @@ class Pages:
     def __init__(self) -> None:
         self.left_out: Counter[str] = Counter()
         self.title = self.author = ""
+        self.named: dict[str, list[str]] = {}
+        self.chapters: list[tuple[int, str]] = []
         self._text = io.StringIO()
         self.length = self._n_elements = 0
         self.close()
@@ -495,6 +499,8 @@ class Pages:
             if len(self._open) == _MOST_DEEP:
                 what = f"elements nested more than {_MOST_DEEP} deep; simplify it"
             raise BookError(f"has {what}")
+        if headings := self.named.get(attributes.get("id", "")):
+            self.chapters += [(self.length, heading) for heading in headings]
         self._is_title = tag == "title" and not self.title
         if tag == "meta" and not self.author and attributes.get("name", "").lower() in _AUTHORS:
             self.author = " ".join(attributes.get("content", "").split())
@@ -628,6 +634,8 @@ def _mark(
 
 _MOST_BYTES = 64 << 20
 _HEADING_CHARS = 200  # are left of a table of contents
+_HEADING, _MOST_CHAPTERS = 80, 1_000
+_NCX = "application/x-dtbncx+xml"
 _CONTAINER = "META-INF/container.xml"
 _ENCRYPTION = "META-INF/encryption.xml"
 _HIDDEN_FONTS = ("http://www.idpf.org/2008/embedding", "http://ns.adobe.com/pdf/enc#RC")
@@ -689,18 +697,17 @@ class _Epub:
             author="; ".join(_values(package, "creator")) or None,
             isbn=next(filter(None, map(find_isbn, _values(package, "identifier"))), None),
             left_out=pages.left_out,
+            chapters=sorted(pages.chapters),
         )
 
     def _pages(self, package: _Element, path: str, encoding: str | None) -> Pages:
         """Read the pages in the order of the spine, each once; count those that are not there."""
         items = {item.get("id"): item for item in package.iterfind("./{*}manifest/{*}item")}
         spine = (each.get("idref") for each in package.iterfind("./{*}spine/{*}itemref"))
-        pages, done = Pages(), set[str]()
+        pages, done, listed = Pages(), set[str](), self._listed(items.values(), path)
         for identifier in dict.fromkeys(spine):
             item = items.get(identifier, {})
-            href = unquote(item.get("href", "").partition("#")[0])
-            place = posixpath.normpath(posixpath.join(posixpath.dirname(path), href)).lstrip("/")
-            name = self._names.get(place, self._names.get(place.casefold())) if href else None
+            name, _ = self._place(path, item.get("href", ""))
             if name is None:
                 pages.left_out["missing_pages"] += 1
                 continue
@@ -710,7 +717,8 @@ class _Epub:
             if name in done or (is_other and not _EPUB_PAGE.search(media)):
                 continue
             done.add(name)
-            start = pages.length
+            start, pages.named = pages.length, listed.get(name, {})
+            pages.chapters += [(start, heading) for heading in pages.named.pop("", [])]
             try:
                 pages.add(self._content(name), encoding)
             except BookError as error:
@@ -720,9 +728,32 @@ class _Epub:
             is_contents = "nav" in item.get("properties", "").split()
             if is_contents and pages.length < start + _HEADING_CHARS:
                 pages.cut(start)
+                pages.chapters = [each for each in pages.chapters if each[0] < start]
         if not done:
             raise BookError("has no page that can be read; give a copy with all its files")
         return pages
+
+    def _place(self, base: str, href: str) -> tuple[str | None, str]:
+        """Find the file that a link in another leads to, and the name of the place in it."""
+        file, _, place = href.partition("#")
+        path = posixpath.normpath(posixpath.join(posixpath.dirname(base), unquote(file)))
+        path = path.lstrip("/")
+        return self._names.get(path, self._names.get(path.casefold())) if file else None, place
+
+    def _listed(self, items: Iterable[_Element], base: str) -> dict[str, dict[str, list[str]]]:
+        """Read the table of contents, if it can be: of each page, headings by place in it."""
+        found: dict[str, dict[str, list[str]]] = {}
+        tables = [item for item in items if _is_table_of_contents(item)]
+        for item in sorted(tables, key=lambda item: item.get("media-type") == _NCX):
+            if found:
+                break
+            name, _ = self._place(base, item.get("href", ""))
+            with suppress(BookError):
+                for href, heading in islice(_entries(self._xml(name or "")), _MOST_CHAPTERS):
+                    file, place = self._place(name or "", href)
+                    if file and heading:
+                        found.setdefault(file, {}).setdefault(place, []).append(heading)
+        return found
 
     def _xml(self, name: str) -> _Element:
         """Parse strictly, and look nothing up."""
@@ -750,6 +781,22 @@ class _Epub:
             raise BookError(f"packs {name!r} in a way that EPUB does not allow; pack it anew")
         with self._archive.open(info) as stream:
             return stream.read(min(info.file_size, MOST_PAGE_BYTES) + 1)
+
+
+def _is_table_of_contents(item: _Element) -> bool:
+    return "nav" in item.get("properties", "").split() or item.get("media-type") == _NCX
+
+
+def _entries(table: _Element) -> Iterator[tuple[str, str]]:
+    """Yield the link and the heading of each entry, of EPUB 3's form and of EPUB 2's."""
+    for nav in table.iter("{*}nav"):
+        if nav.get("{http://www.idpf.org/2007/ops}type", "toc") == "toc":
+            for link in nav.iter("{*}a"):
+                yield link.get("href", ""), " ".join("".join(link.itertext()).split())[:_HEADING]
+    for point in table.iter("{*}navPoint"):
+        content, heading = point.find("{*}content"), point.findtext("{*}navLabel/{*}text") or ""
+        if content is not None:
+            yield content.get("src", ""), " ".join(heading.split())[:_HEADING]
 
 
 def _values(package: _Element, name: str) -> Iterator[str]:

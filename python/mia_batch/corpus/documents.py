@@ -381,7 +381,8 @@ def read_documents(
         file's path below the folder), ``title``, ``author``, ``isbn`` (where the file says so),
         ``sha256`` of the file, ``n_characters`` of the text before it was cut, ``cut_start``,
         ``cut_inside`` and ``cut_end``, the characters cut at its ends and left out within, and how
-        many marks of each kind that was. A book is its own ``group``, unless a column is given.
+        many marks of each kind that was, and ``chapters`` as an EPUB lists them (``start`` in
+        characters, ``heading``). A book is its own ``group``, unless a column is given.
     reserved
         Names that pass-through columns may not have, such as those of attacks; such a column gets
         another.

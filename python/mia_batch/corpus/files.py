@@ -32,6 +32,7 @@ from mia_batch.corpus.books import (
     MOST_CHARS,
     Book,
     BookError,
+    Cut,
     codec,
     declared_encoding,
     decode,
@@ -41,6 +42,7 @@ from mia_batch.corpus.books import (
     tidy,
 )
 from mia_batch.errors import CorpusError
+from mia_batch.schemas import CHAPTERS
 from mia_batch.tables import READ_ERRORS, digest, in_batches, side_by_side
 
 if sys.version_info >= (3, 14):
@@ -643,6 +645,7 @@ _SCHEMA = pl.Schema(
     {
         **dict.fromkeys(("document_id", "text", "title", "author", "isbn", "sha256"), pl.String()),
         **dict.fromkeys(_NUMBERS, pl.UInt32()),
+        "chapters": CHAPTERS,
     }
 )
 _HEADER_BYTES = 20_000
@@ -697,7 +700,16 @@ def _row(file: SourceFile, reading: Reading) -> dict[str, Any]:
         "cut_inside": left_out["characters"],
         "cut_end": len(text) - cut.end,
         **{name: left_out[name] for name in LEFT_OUT},
+        "chapters": list(_chapters(book, len(text), cut)),
     }
+
+
+def _chapters(book: Book, n_tidied: int, cut: Cut) -> Iterator[dict[str, Any]]:
+    """Say where chapters begin in the text that is left, as if what was left out were spread."""
+    for start, heading in book.chapters:
+        place = start * n_tidied // max(1, len(book.text)) - cut.start
+        if place < cut.end - cut.start:
+            yield {"start": max(0, place), "heading": heading}
 
 
 def _read_book(file: SourceFile, stream: IO[bytes], encoding: str | None) -> Book:

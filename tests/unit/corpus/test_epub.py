@@ -18,6 +18,7 @@ import pytest
 from mia_batch.corpus import books, read_documents
 from mia_batch.corpus.books import LEFT_OUT, BookError, find_isbn
 from mia_batch.errors import CorpusError
+from mia_batch.targets import TargetPlan, build_targets
 from tests.books import CONTAINER, HEADER, LICENCE, PACKAGE, page, write_epub
 
 
@@ -51,6 +52,61 @@ def test_chapters_come_in_the_order_of_the_spine(tmp_path):
     )
     assert (row["document_id"], row["group"]) == ("b.epub", "b.epub")
     assert (row["n_characters"], row["cut_start"], row["cut_end"]) == (len(row["text"]), 0, 0)
+
+
+def contents(form, entries):
+    """A table of contents, with the item of the package that names it."""
+    if form == "nav":
+        links = "".join(f'<li><a href="{href}">{name}</a></li>' for href, name in entries)
+        body = (
+            '<nav xmlns:epub="http://www.idpf.org/2007/ops" epub:type="toc">'
+            f"<ol>{links}</ol></nav><nav epub:type='landmarks' "
+            'xmlns:epub="http://www.idpf.org/2007/ops"><a href="b.xhtml">Start</a></nav>'
+        )
+        return page(body), "application/xhtml+xml", 'properties="nav"'
+    points = "".join(
+        f"<navPoint><navLabel><text>{name}</text></navLabel><content src='{href}'/></navPoint>"
+        for href, name in entries
+    )
+    ncx = f"<ncx xmlns='http://www.daisy.org/z3986/2005/ncx/'><navMap>{points}</navMap></ncx>"
+    return ncx, "application/x-dtbncx+xml", ""
+
+
+def listed_epub(path, table, media, more):
+    """A book of two files of chapters, the second of which begins within the first file."""
+    names = {"a": "a.xhtml", "b": "b.xhtml", "c": "toc"}
+    typed = {"a": "application/xhtml+xml", "b": "application/xhtml+xml", "c": media}
+    items = "".join(
+        f'<item id="{key}" href="{name}" media-type="{typed[key]}" {more if key == "c" else ""}/>'
+        for key, name in names.items()
+    )
+    spine = '<itemref idref="a"/><itemref idref="b"/>'
+    pages = {
+        "a.xhtml": page(f"<h1>I</h1><p>{'alpha ' * 60}</p><h2 id='x'>II</h2>{'beta ' * 60}"),
+        "b.xhtml": page(f"<p>{'gamma ' * 60}</p>"),
+        "toc": table,
+    }
+    return write_epub(path, pages, further=package_of(items, spine))
+
+
+ENTRIES = [("a.xhtml", " Down  the hole"), ("a.xhtml#x", "Pool"), ("b.xhtml", "Race"), ("n", "?")]
+
+
+@pytest.mark.parametrize("form", ["nav", "ncx"])
+def test_chapters_are_those_of_the_table_of_contents(tmp_path, form):
+    path = listed_epub(tmp_path / "b.epub", *contents(form, ENTRIES))
+    row = read(path)
+    found = [(row["text"][each["start"] :].split()[0], each["heading"]) for each in row["chapters"]]
+    assert found == [("I", "Down the hole"), ("II", "Pool"), ("gamma", "Race")]
+    windows = build_targets(read_documents(path).documents, TargetPlan(window_words=30)).collect()
+    assert "chapters" not in windows.columns
+    assert windows["chapter"].to_list() == [*["Down the hole"] * 2, *["Pool"] * 2, *["Race"] * 2]
+
+
+def test_a_table_of_contents_that_is_no_xml_is_left_aside(tmp_path):
+    _, media, more = contents("nav", ENTRIES)
+    row = read(listed_epub(tmp_path / "b.epub", "<nav>&nbsp;", media, more))
+    assert (row["chapters"], row["n_characters"]) == ([], len(row["text"]))
 
 
 @pytest.mark.parametrize(

@@ -457,15 +457,22 @@ def _by_document(contents: Contents, windows: list[dict[str, Any]]) -> list[dict
 
 
 def _chapters(contents: Contents, documents: set[str]) -> dict[str, dict[float, str]]:
-    """Find headings of chapters in the windows of documents, by where they stand in percent."""
+    """Say in percent where chapters begin: as an EPUB lists them, else by headings."""
     if not documents:
         return {}
+    found: dict[str, dict[float, str]] = {}
     own = pl.col("document_id").is_in(list(documents)), pl.col("target").is_not_null()
     windows = contents.tables["targets"].filter(*own, role="target")
     last = (pl.col("start") + pl.col("target").str.len_chars()).max().over("document_id")
+    if "chapter" in windows.collect_schema():
+        within = windows.select("document_id", "start", "chapter", last=last).sort("start")
+        before = pl.col("chapter").shift().over("document_id")
+        first = within.filter(pl.col("chapter").ne_missing(before)).drop_nulls("chapter")
+        for name, start, chapter, end in first.collect(engine="streaming").iter_rows():
+            found.setdefault(name, {})[round(100 * start / end, 1)] = str(chapter)
+        windows = windows.filter(~pl.col("document_id").is_in([*found]))
     has_heading = pl.col("target").str.contains(rf"(?m){_HEADING}")
     rows = windows.select("document_id", "start", "target", last=last).filter(has_heading)
-    found: dict[str, dict[float, str]] = {}
     for name, start, text, end in rows.collect(engine="streaming").sort("start").iter_rows():
         for heading in re.finditer(_HEADING, text, re.MULTILINE):
             place = round(100 * (start + heading.start()) / end, 1)
@@ -510,7 +517,7 @@ def _highest(contents: Contents) -> list[str]:
 
 
 def _targets(contents: Contents, ids: pl.Expr) -> pl.DataFrame:
-    targets = contents.frame("targets", ids).select(*_COLUMNS, *_TEXTS)
+    targets = contents.frame("targets", ids).select(*_COLUMNS, *_TEXTS, pl.col("^chapter$"))
     if not contents.has("scores", contents.primary):
         return targets.with_columns(score=pl.lit(None, pl.Float64))
     scores = contents.frame("scores", ids).select("target_id", score=contents.primary)

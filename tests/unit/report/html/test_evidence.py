@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import polars as pl
+import pytest
 from lxml import html
 
 from mia_batch.report.html import render
@@ -172,17 +173,22 @@ def test_a_strip_has_a_rectangle_for_each_shade_and_says_what_it_shows():
     assert "2 stretches, 1 with a score; highest 0.97, from 0 % of the document on" in drawn["dune"]
 
 
-def test_headings_in_windows_stand_below_the_strip_where_they_are_in_the_book():
+@pytest.mark.parametrize(
+    ("listed", "shown"),
+    [
+        (None, [("left: 0.0%", "Chapter 1: The sea"), ("left: 81.7%", "CHAPTER II")]),
+        (["One", "Two"], [("left: 0.0%", "One"), ("left: 79.4%", "Two")]),
+    ],
+)
+def test_chapters_stand_below_the_strip_where_they_begin_in_the_book(listed, shown):
     texts = ("Chapter 1: The sea\nOf a chapter\n", "of\n  CHAPTER II\nBook of it")
     asked = targets(
         *({"document_id": "dune", "start": 100 * at, "target": t} for at, t in enumerate(texts))
     )
+    asked = asked if listed is None else asked.with_columns(chapter=pl.Series(listed))
     of = contents()
     tables = {**of.tables, "targets": asked.lazy()}
     scores = of.tables["scores"].with_columns(pl.lit("dune").alias("document_id"))
     page = html.fromstring(render(replace(of, tables=tables | {"scores": scores})))
     found = page.xpath("//details[@class='book']//ol/li")
-    assert [(each.get("style"), each.text_content()) for each in found] == [
-        ("left: 0.0%", "Chapter 1: The sea"),
-        ("left: 81.7%", "CHAPTER II"),
-    ]
+    assert [(each.get("style"), each.text_content()) for each in found] == shown
