@@ -527,7 +527,7 @@ def _frame(rows: list[_Row], piece: pl.DataFrame, schema: pl.Schema, role: str) 
 
 def _chapter(chapters: Sequence[Mapping[str, Any]] | None, window: Split) -> str | None:
     """Name the chapter that the middle of a window is in."""
-    middle = window.start + len(window.target or "") // 2
+    middle = (window.start or 0) + len(window.target or "") // 2
     begun = bisect_right(chapters or [], middle, key=itemgetter("start"))
     return chapters[begun - 1]["heading"] if chapters and begun else None
 
