@@ -384,7 +384,7 @@ def build_targets(
     Returns
     -------
     LazyFrame
-        The columns of `Targets`, then the further ones, with the ``chapter`` of a window in place
+        The columns of `Targets`, then the further ones, with the ``window_chapter`` in place
         of the ``chapters`` of a document; rows in the order of the documents, then
         of their windows. Every document has at least one row; what cannot be split has null for
         prefix and reference, and a reason. Windows of role ``target`` that repeat earlier ones
@@ -404,7 +404,7 @@ def build_targets(
     types = documents.collect_schema()
     further = {name: types[name] for name in types if name not in Documents.column_names()}
     if further.get("chapters") == CHAPTERS:
-        further["chapter"] = pl.String()
+        further["window_chapter"] = pl.String()
         del further["chapters"]
     schema = pl.Schema({**Targets.create_empty().schema, **further})
     most = plan.max_windows_per_document
@@ -517,7 +517,7 @@ def _frame(rows: list[_Row], piece: pl.DataFrame, schema: pl.Schema, role: str) 
     if "chapters" not in schema and "chapters" in piece.columns:
         chapters = piece["chapters"].to_list()
         named = [_chapter(chapters[row[0]], row[3]) for row in rows]
-        kept = kept.with_columns(chapter=pl.Series(named, dtype=pl.String))
+        kept = kept.with_columns(window_chapter=pl.Series(named, dtype=pl.String))
     is_copy = pl.col("reason").eq_missing(pl.lit(COPY))
     roles = pl.when(is_copy).then(pl.lit("copy")).otherwise(pl.lit(role)).cast(schema["role"])
     return (

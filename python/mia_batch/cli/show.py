@@ -337,7 +337,7 @@ def show_target(run: Run, target: pl.DataFrame, console: Console) -> None:
         "target": row["target_id"],
         "document": row["document_id"],
         "group": row["group"],
-        "chapter": row.get("chapter"),
+        "chapter": row.get("window_chapter"),
         "window": f"{row['window_index'] + 1:,} of {row['n_windows']:,}",
         "characters": None if end is None else f"{row['start']:,} to {end:,} of the document",
         "role": row["role"],

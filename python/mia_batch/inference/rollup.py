@@ -369,7 +369,7 @@ def _documents(windows: pl.DataFrame, threshold: float) -> pl.DataFrame:
 
 def _said(targets: pl.LazyFrame, rows: pl.Series) -> pl.DataFrame:
     """Name these rows' documents; ``said`` has what the corpus says of each."""
-    own = (*Targets.column_names(), *_TYPES)
+    own = (*Targets.column_names(), *_TYPES, "window_chapter")
     further = [
         name
         for name, dtype in targets.collect_schema().items()

@@ -100,7 +100,11 @@ def test_chapters_are_those_of_the_table_of_contents(tmp_path, form):
     assert found == [("I", "Down the hole"), ("II", "Pool"), ("gamma", "Race")]
     windows = build_targets(read_documents(path).documents, TargetPlan(window_words=30)).collect()
     assert "chapters" not in windows.columns
-    assert windows["chapter"].to_list() == [*["Down the hole"] * 2, *["Pool"] * 2, *["Race"] * 2]
+    assert windows["window_chapter"].to_list() == [
+        *["Down the hole"] * 2,
+        *["Pool"] * 2,
+        *["Race"] * 2,
+    ]
 
 
 def test_a_table_of_contents_that_is_no_xml_is_left_aside(tmp_path):

@@ -464,10 +464,12 @@ def _chapters(contents: Contents, documents: set[str]) -> dict[str, dict[float, 
     own = pl.col("document_id").is_in(list(documents)), pl.col("target").is_not_null()
     windows = contents.tables["targets"].filter(*own, role="target")
     last = (pl.col("start") + pl.col("target").str.len_chars()).max().over("document_id")
-    if "chapter" in windows.collect_schema():
-        within = windows.select("document_id", "start", "chapter", last=last).sort("start")
-        before = pl.col("chapter").shift().over("document_id")
-        first = within.filter(pl.col("chapter").ne_missing(before)).drop_nulls("chapter")
+    if "window_chapter" in windows.collect_schema():
+        within = windows.select("document_id", "start", "window_chapter", last=last).sort("start")
+        before = pl.col("window_chapter").shift().over("document_id")
+        first = within.filter(pl.col("window_chapter").ne_missing(before)).drop_nulls(
+            "window_chapter"
+        )
         for name, start, chapter, end in first.collect(engine="streaming").iter_rows():
             found.setdefault(name, {})[round(100 * start / end, 1)] = str(chapter)
         windows = windows.filter(~pl.col("document_id").is_in([*found]))
@@ -517,7 +519,7 @@ def _highest(contents: Contents) -> list[str]:
 
 
 def _targets(contents: Contents, ids: pl.Expr) -> pl.DataFrame:
-    targets = contents.frame("targets", ids).select(*_COLUMNS, *_TEXTS, pl.col("^chapter$"))
+    targets = contents.frame("targets", ids).select(*_COLUMNS, *_TEXTS, pl.col("^window_chapter$"))
     if not contents.has("scores", contents.primary):
         return targets.with_columns(score=pl.lit(None, pl.Float64))
     scores = contents.frame("scores", ids).select("target_id", score=contents.primary)

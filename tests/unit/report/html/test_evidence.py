@@ -185,7 +185,7 @@ def test_chapters_stand_below_the_strip_where_they_begin_in_the_book(listed, sho
     asked = targets(
         *({"document_id": "dune", "start": 100 * at, "target": t} for at, t in enumerate(texts))
     )
-    asked = asked if listed is None else asked.with_columns(chapter=pl.Series(listed))
+    asked = asked if listed is None else asked.with_columns(window_chapter=pl.Series(listed))
     of = contents()
     tables = {**of.tables, "targets": asked.lazy()}
     scores = of.tables["scores"].with_columns(pl.lit("dune").alias("document_id"))
