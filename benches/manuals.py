@@ -61,8 +61,15 @@ _TEXTS_BY_FILE = {
 WAYS = {
     "one pass": Way(
         ("windows", "parts", "documents", "canaries"),
-        ONE_PASS,
+        (*ONE_PASS, *_of("Token frequencies")),
+        {"evidence": "logprobs", "engine": "transformers"}
+        | {"frequencies_from": str(MODEL / "documents.jsonl")},
+    ),
+    "swapped words": Way(
+        ("windows",),
+        _of("Swapped words"),
         {"evidence": "logprobs", "engine": "transformers"},
+        _SOME,
     ),
     "next words": Way(
         ("windows",),
