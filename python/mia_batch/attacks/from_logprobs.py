@@ -260,7 +260,7 @@ _GAP_ATTACKS = from_texts(
             ("gap_k_20_window_6", 6, " as in the authors' scripts for LLaMA"),
         )
     },
-    _NO_VARIANCE,
+    f"{_NO_VARIANCE}, or runs of earlier versions did not record the likeliest token's",
 )
 
 
