@@ -398,14 +398,6 @@ def _information() -> pl.Expr:
 
 _BASE_MODEL_ATTACKS = from_texts(
     {
-        "informia": (
-            _information(),
-            "mean of gain + q * log(q / p) + (1 - q) * log((1 - q) / (1 - p)); gain = logprob - "
-            "logprob(reference model), p = exp(logprob), q = exp(logprob(reference model))",
-            "Tao and Shokri 2025 (arXiv:2510.05582), token-level InfoRMIA, where the divergence of "
-            "the models is over the vocabulary; here over the token and all others, a lower bound",
-            _APART,
-        ),
         "ez_mia": (
             _error_zone(),
             "sum of max(gain, 0) / sum of abs(gain), over tokens with rank > 1; gain = logprob - "
@@ -420,6 +412,14 @@ _BASE_MODEL_ATTACKS = from_texts(
             "Chen et al. 2026 (arXiv:2601.02751), algorithm 1, with the window lengths of their "
             "code",
             f"{_APART}, or the models agree on it ({_AGREE})",
+        ),
+        "informia": (
+            _information(),
+            "mean of gain + q * log(q / p) + (1 - q) * log((1 - q) / (1 - p)); gain = logprob - "
+            "logprob(reference model), p = exp(logprob), q = exp(logprob(reference model))",
+            "Tao and Shokri 2025 (arXiv:2510.05582), token-level InfoRMIA, where the divergence of "
+            "the models is over the vocabulary; here over the token and all others, a lower bound",
+            _APART,
         ),
     },
     reads=_BOTH_MODELS,
