@@ -88,7 +88,7 @@ def full_batches(model: str) -> Callable[[list[Text]], None]:
 
 WAYS: dict[str, Callable[[str], Callable[[list[Text]], None]]] = {
     "ours": lambda model: scorer(model, columns=MOMENTS),
-    "ours with all columns": lambda model: scorer(model, columns=MOMENTS | {"rank"}),
+    "ours with all columns": lambda model: scorer(model, columns=MOMENTS | {"rank", "top_logprob"}),
     "ours without vocabulary mean and variance": scorer,
     "bare loop": bare_scorer,
     "one by one": one_by_one,

@@ -6,7 +6,7 @@ of documents and sentences with a number a known number of times. Each is asked 
 The score of a part is the mean over four of its windows. Every attack is measured at every number
 of copies against the texts that the model never saw.
 
-    python -m benches.manuals [--ways NAME ...] [--keep FOLDER]
+    python -m benches.manuals [--ways NAME ...] [--texts NAME ...] [--keep FOLDER]
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ ONE_PASS = tuple(
     if attack.evidence == "logprobs" and {*attack.reads} == {TEXT} and not attack.settings
 )
 _SOME = {0: 100, 4: 40, 8: 40, 16: 40, 32: 40, 64: 40}
+_SIX_TIMES = {0: 60, 8: 20, 16: 20, 32: 20, 64: 20}
 _FEW = {0: 40, 16: 20, 32: 20, 64: 20}  # ten continuations of each: some 900 tokens a text
 _TEXTS_BY_FILE = {
     "parts": {0: 50, 4: 30, 16: 30, 64: 6},
@@ -61,8 +62,15 @@ _TEXTS_BY_FILE = {
 WAYS = {
     "one pass": Way(
         ("windows", "parts", "documents", "canaries"),
-        ONE_PASS,
+        (*ONE_PASS, *_of("Token frequencies")),
+        {"evidence": "logprobs", "engine": "transformers"}
+        | {"frequencies_from": str(MODEL / "documents.jsonl")},
+    ),
+    "swapped words": Way(
+        ("windows",),
+        _of("Swapped words"),
         {"evidence": "logprobs", "engine": "transformers"},
+        _SIX_TIMES,
     ),
     "next words": Way(
         ("windows",),
@@ -143,6 +151,7 @@ def measure(folder: Path, name: str, way: Way) -> list[dict[str, Any]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ways", nargs="+", default=[*WAYS], choices=WAYS)
+    parser.add_argument("--texts", nargs="+", help="only these files of texts")
     parser.add_argument("--keep", type=Path, help="folder for texts and runs")
     given = parser.parse_args()
     if not MODEL.is_dir():
@@ -152,7 +161,8 @@ def main() -> None:
         for name in given.ways:
             way = WAYS[name]
             folder = (given.keep or Path(scratch)) / name.replace(" ", "-")
-            rows = [row for file in way.files for row in measure(folder / file, file, way)]
+            files = [file for file in way.files if file in (given.texts or way.files)]
+            rows = [row for file in files for row in measure(folder / file, file, way)]
             append_results("manuals", {"way": name, "rows": rows})
 
 

@@ -17,6 +17,7 @@ _FLOATS = (
     "logprob",
     "vocabulary_mean",
     "vocabulary_variance",
+    "top_logprob",
     "support_mass",
     "log_inverse_frequency",
 )

@@ -79,6 +79,60 @@ def min_k_plus_plus_of(percent: int) -> Reference:
     return reference
 
 
+def gap_k_of(window: int) -> Reference:
+    """The authors' ``window_lowmean`` of (log p(x_t) - max log p) / sigma_t, with a fifth."""
+
+    def reference(rows: Sequence[Row]) -> float:
+        found = tokens(text(rows), "logprob", "top_logprob", "vocabulary_variance")
+        gaps = [(lp - top) / math.sqrt(var) for lp, top, var in found if var > 0]
+        if len(gaps) < window:
+            return min_k(gaps, 20)
+        starts = range(len(gaps) - window + 1)
+        return min_k([sum(gaps[at : at + window]) / window for at in starts], 20)
+
+    return reference
+
+
+def pdr(terms: Sequence[float | None], percent: int) -> float:
+    """Chosen by their own size, then weighed by place; over their number, not their weights."""
+    there = [(term, place) for place, term in enumerate(terms) if term is not None]
+    chosen = sorted(there)[: max(1, len(there) * percent // 100)]
+    return per_token([term * (len(terms) - place) / len(terms) for term, place in chosen])
+
+
+def pdr_min_k_plus_plus(rows: Sequence[Row]) -> float:
+    found = tokens(text(rows), "logprob", "vocabulary_mean", "vocabulary_variance")
+    return pdr([(lp - mu) / math.sqrt(var) if var > 0 else None for lp, mu, var in found], 20)
+
+
+def polarised(row: Row) -> float:
+    """The authors' ``calculate_Polarized_Distance``."""
+    ascending = sorted(logprob for logprob in row["logprob"] if logprob is not None)
+    near, far = (max(1, len(ascending) * percent // 100) for percent in (30, 5))
+    return per_token(ascending[-far:]) - per_token(ascending[:near])
+
+
+def pac(rows: Sequence[Row]) -> float:
+    found = [row for row in rows if row["view"] == "swapped" and any_number(row)]
+    if not any_number(text(rows)):
+        raise Undefined
+    return per_token([polarised(row) for row in found]) - polarised(text(rows))
+
+
+def any_number(row: Row) -> bool:
+    return any(logprob is not None for logprob in row["logprob"] or [])
+
+
+def aeca(rows: Sequence[Row]) -> float:
+    """Fast-MIA's ``process_output``."""
+    found = tokens(text(rows), "logprob", "log_inverse_frequency")
+    potential = np.array([math.exp(logprob) * inverse for logprob, inverse in found])
+    if not found:
+        raise Undefined
+    jumps = potential - np.append(potential[1:], 0.0)
+    return float(np.std(jumps) - np.std([logprob for logprob, _ in found]))
+
+
 def nats_per_byte(row: Row) -> float:
     """Total over bytes; a token without a number counts as the others' mean."""
     tokens_per_byte: float = len(row["logprob"]) / row["n_bytes"]
@@ -292,6 +346,13 @@ REFERENCES: dict[str, Reference] = {
     ),
     **{f"min_k_{percent}_v1": min_k_of(percent) for percent in PERCENTS},
     **{f"min_k_plus_plus_{percent}_v1": min_k_plus_plus_of(percent) for percent in PERCENTS},
+    "gap_k_20_v1": gap_k_of(3),
+    "gap_k_20_window_6_v1": gap_k_of(6),
+    "pdr_loss_v1": lambda rows: pdr([lp for (lp,) in tokens(text(rows))], 100),
+    "pdr_min_k_20_v1": lambda rows: pdr([lp for (lp,) in tokens(text(rows))], 20),
+    "pdr_min_k_plus_plus_20_v1": pdr_min_k_plus_plus,
+    "pac_v1": pac,
+    "aeca_v1": aeca,
     "reference_difference_v1": lambda rows: (
         nats_per_byte(text(rows)) - nats_per_byte(text(rows, role="reference"))
     ),

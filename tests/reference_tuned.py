@@ -94,6 +94,18 @@ def window_comparison(rows: Sequence[Row]) -> float:
     return fmean(shares)
 
 
+def informia(rows: Sequence[Row]) -> float:
+    """log p(x) / q(x) + KL(q || p) of each token, over an alphabet of the token and all others."""
+
+    def score(ours: float, theirs: float) -> float:
+        top = -(2**-24)  # 1 as float32 knows it
+        p, q = math.exp(min(ours, top)), math.exp(min(theirs, top))
+        divergence = q * math.log(q / p) + (1 - q) * math.log((1 - q) / (1 - p))
+        return ours - theirs + divergence
+
+    return per_token([score(ours, theirs) for ours, theirs, _ in token_pairs(rows)])
+
+
 def phi(logprob: float) -> float:
     """log(p / (1 - p)); 1 - p from the logarithm, which keeps its digits near 1."""
     logprob = min(logprob, -(2**-24))
@@ -167,6 +179,7 @@ TUNED: dict[str, Reference] = {
     "candidate_difference_v1": difference("candidate"),
     "ez_mia_v1": error_zone,
     "wbc_v1": window_comparison,
+    "informia_v1": informia,
     "lira_online_v1": lira_online,
     "lira_online_fixed_v1": lira_online_fixed,
     "lira_offline_v1": lira_offline,

@@ -32,6 +32,7 @@ _WEIGHTED = ("equal", "known", "weighted")
 _PLANTED = (1, 2, 4, 8, 16, 32, 64)
 _ACCESS = {
     "one pass": ("all log-probabilities of the text, one pass", "min_k_plus_plus_20_v1"),
+    "swapped words": ("the same, and of five texts with swapped words", "pac_v1"),
     "next words": ("the next word's log-probability, at 32 points", "probe_loss_v1"),
     "probes": ("the next word alone, at 32 points", "probe_leading_rarity_v1"),
     "continuations": ("ten sampled continuations", "samia_matched_v1"),
@@ -67,9 +68,13 @@ def _strength(line: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _on_manuals() -> dict[str, list[dict[str, Any]]]:
-    """Rows of ``benches.manuals``, the latest of each way of asking."""
+    """Rows of ``benches.manuals`` by way of asking, the latest of each attack and file of texts."""
     lines = (_RESULTS / "manuals.jsonl").read_text(encoding="utf-8").splitlines()
-    return {line["way"]: line["rows"] for line in map(json.loads, lines)}
+    found: dict[str, dict[tuple[str, str], dict[str, Any]]] = {}
+    for line in map(json.loads, lines):
+        rows = {(row["texts"], row["attack"]): row for row in line["rows"]}
+        found.setdefault(line["way"], {}).update(rows)
+    return {way: [*rows.values()] for way, rows in found.items()}
 
 
 def manuals() -> str:

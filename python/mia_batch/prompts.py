@@ -241,6 +241,32 @@ def lowercase(targets: pl.DataFrame) -> pl.DataFrame:
     return targets.select("target_id", context=pl.lit(""), text=lower)
 
 
+SWAPPED = 5
+"""Texts with swapped words of each target, as the authors of PAC take them."""
+_SWAPPED_SHARE = 0.3  # swaps, of the words
+_ONE_WORD = "the text has fewer than two words to swap"
+
+
+def swapped(targets: pl.DataFrame, *, seed: int) -> pl.DataFrame:
+    """Swap two words at random places, for three tenths as many times as the target has words.
+
+    Words are what spaces separate. Ye et al. (2024), arXiv:2405.11930, and the authors' code.
+    """
+    made: list[dict[str, Any]] = []
+    for name, target in targets.select("target_id", "target").iter_rows():
+        texts, words = [], target.split(" ")
+        for index in range(SWAPPED) if len(words) > 1 else ():
+            random, n = np.random.default_rng(sample_seed(seed, name, "swapped", index)), len(words)
+            one = random.integers(n, size=max(1, int(_SWAPPED_SHARE * n)))
+            other = (one + random.integers(1, n, size=one.size)) % n
+            order = [*words]
+            for here, there in zip(one.tolist(), other.tolist(), strict=True):
+                order[here], order[there] = order[there], order[here]
+            texts.append(" ".join(order))
+        made += numbered(name, texts, range(SWAPPED), None if texts else _ONE_WORD)
+    return pl.DataFrame(made, schema_overrides=_SCHEMA)
+
+
 def pairs(targets: pl.DataFrame, *, n: int) -> pl.DataFrame:
     """Take the target as it is, twice for each of ``n`` pairs, which differ in how it is read."""
     index = pl.lit(list(range(2 * n)), dtype=pl.List(pl.UInt32))

@@ -170,6 +170,8 @@ class LogProbs(_OfPrompt):
     """Variance of the log-probability over the vocabulary, centred."""
     rank = dy.List(dy.UInt32(nullable=True), nullable=True)
     """1 + number of tokens with a larger logit."""
+    top_logprob = dy.List(dy.Float32(nullable=True), nullable=True)
+    """Log-probability of the most likely token at each place, natural."""
     support_mass = dy.List(dy.Float32(nullable=True), nullable=True)
     """Log of the probability mass that the run's decoding keeps; null where it leaves the token."""
     log_inverse_frequency = dy.List(dy.Float32(), nullable=True)

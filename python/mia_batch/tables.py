@@ -238,7 +238,7 @@ def side_by_side(function: Callable[[_Item], _Result], items: Iterable[_Item]) -
 
 
 _YOUNGER: dict[type[dy.Schema], tuple[str, ...]] = {
-    LogProbs: ("bounded", "trained"),
+    LogProbs: ("bounded", "trained", "top_logprob"),
     ExtractedDocuments: ("passages_20", "passages_50"),
     Rollup: ("n_passages_20", "n_passages_50", "passages_from"),
 }

@@ -87,7 +87,7 @@ ONE_PASS = (
 """What is computed of a model that runs here where nothing else is asked for: one pass over each
 text, and another by a reference model where there is one."""
 _BUILT_IN = {attack.name: attack for family in _FAMILIES.values() for attack in family}
-_BY_NAME = _of("SPV-MIA without a reference model", "Shapes of series of losses")
+_BY_NAME = _of("SPV-MIA without a reference model", "Shapes of series of losses", "Swapped words")
 """Not among the defaults: they take many passes and no setting of their own, or have no sign."""
 _PAPERS = {"min-k": MIN_K_PAPER, "spv": SPV_PAPER}
 _REGISTERED: dict[str, Attack] = {}

@@ -50,6 +50,8 @@ FAMILIES = (
     _family("lowercase", "Lowercase, Lower", default="lowercase_ratio_v1"),
     _family("min-k", "Min-K% Prob, Min-K%", default="min_k_20_v1"),
     _family("min-k++", "Min-K%++, Min-K%++ Prob", "min_k_plus_plus", "min_k_plus_plus_20_v1"),
+    _family("gap-k", "Gap-K%", default="gap_k_20_v1"),
+    _family("pdr", "PDR, Positional Decay Reweighting", default="pdr_min_k_plus_plus_20_v1"),
     _family("probe-loss", "", "probe_loss probe_min_k", "probe_loss_v1 probe_min_k_20_v1"),
     _family(
         *("ref", "Ref, Reference, Reference model, Smaller Ref, LiRA-Base"),
@@ -63,7 +65,9 @@ FAMILIES = (
         default="neighbour_difference_v1",
     ),
     _family("detect-gpt", "DetectGPT, Perturbation"),
+    _family("pac", "PAC, Polarized Augment Calibration"),
     _family("dc-pdd", "DC-PDD"),
+    _family("aeca", "AECA"),
     _family("extraction", "Extraction, Discoverable extraction"),
     _family("rank", "Rank"),
     _family("log-rank", "LogRank"),
@@ -83,6 +87,7 @@ FAMILIES = (
     _family("lira-candidate", "LiRA-Candidate", "candidate_difference"),
     _family("lira", "LiRA, LiRA-Online", default="lira_online_v1"),
     _family("rmia", "RMIA"),
+    _family("informia", "InfoRMIA, Token-level InfoRMIA"),
     _family("combination"),
 )
 """In the order in which they are listed; what their names stand for is said where they are."""

@@ -30,6 +30,7 @@ from mia_batch.kernels import approximate_entropy, lempel_ziv_complexity
 _REPEATED, _NEIGHBOUR = ("target", "repeated"), ("target", "neighbour")
 _PERTURBATION, _EXTRACTION = ("target", "perturbation"), ("target", "extraction")
 _NONMEMBERS, _MEMBERS = ("target", "nonmember_shots"), ("target", "member_shots")
+_SWAPPED = ("target", "swapped")
 _SHADOW_TEXT = ("shadow", "text")
 _UNSCORED = "no token of the text has a log-probability"
 
@@ -160,6 +161,9 @@ _LOSS_ATTACKS = (
 # holds for the only one possible has no place in Min-K%++.
 
 
+_NO_VARIANCE = "no token of the text has a log-probability with variance over the vocabulary"
+
+
 def _standardised() -> pl.Expr:
     """Log-probability less its mean over the vocabulary, by its standard deviation there."""
     logprob, expected, variance = _tokens("logprob", "vocabulary_mean", "vocabulary_variance")
@@ -189,8 +193,74 @@ _MIN_K_ATTACKS = (
         _standardised(),
         "(logprob - vocabulary_mean) / sqrt(vocabulary_variance)",
         "Zhang et al. 2025 (arXiv:2404.02936), the Min-K%++ score",
-        "no token of the text has a log-probability with variance over the vocabulary",
+        _NO_VARIANCE,
     ),
+)
+
+
+# The same with early tokens weighed more (PDR), and how far a text's token is from the likeliest
+# one (Gap-K%). Windows of Gap-K% slide over the tokens that have a score; the authors raise a
+# variance below 1e-8 to that on one of their two benchmarks, here it is no score.
+
+_LIU = "Liu et al. 2026 (arXiv:2601.06827), PDR, linear decay from 1 to 1 / tokens, our reading"
+_KWAK = "Kwak and Kim 2026 (arXiv:2601.19936), Gap-K%, k = 20"
+
+
+def _early(term: pl.Expr, percent: int, *columns: str) -> pl.Expr:
+    """Mean of a term's lowest numbers, each weighed by its token's place; unweighed ones decide."""
+    logprob = _tokens("logprob", *columns)[0]
+    n = logprob.count()
+    weight = (n + 1 - logprob.cum_count().cast(pl.Int64)) / n
+    return mean((term * weight).filter(term.rank("ordinal") <= _n_lowest(term, percent)))
+
+
+def _smooth(term: pl.Expr, length: int) -> pl.Expr:
+    """Means of so many numbers in a row; the numbers themselves, where they are fewer."""
+    means = reduce(add, (term.shift(place) for place in range(length))) / length
+    return pl.when(term.count() >= length).then(means).otherwise(term)
+
+
+def _gap() -> pl.Expr:
+    """Log-probability less that of the likeliest token, in standard deviations."""
+    logprob, top, variance = _tokens("logprob", "top_logprob", "vocabulary_variance")
+    return ((logprob - top) / pl.when(variance > 0).then(variance.sqrt())).drop_nulls()
+
+
+_EARLY_ATTACKS = from_texts(
+    {
+        "pdr_loss": (
+            _early(logprobs(), 100),
+            "mean of w * logprob, w = 1 - (place - 1) / tokens",
+            _LIU,
+        ),
+        "pdr_min_k_20": (
+            _early(logprobs(), 20),
+            "mean of w * logprob over the lowest 20 % of logprob, w = 1 - (place - 1) / tokens",
+            f"{_LIU}; over Min-K%",
+        ),
+        "pdr_min_k_plus_plus_20": (
+            _early(_standardised(), 20, "vocabulary_mean", "vocabulary_variance"),
+            "mean of w * z over the lowest 20 % of z = (logprob - vocabulary_mean) / "
+            "sqrt(vocabulary_variance), w = 1 - (place - 1) / tokens",
+            f"{_LIU}; over Min-K%++",
+            _NO_VARIANCE,
+        ),
+    }
+)
+_GAP_ATTACKS = from_texts(
+    {
+        name: (
+            mean(lowest(_smooth(_gap(), window), 20)),
+            f"mean of the lowest 20 % of means of {window} tokens in a row of (logprob - "
+            "top_logprob) / sqrt(vocabulary_variance)",
+            f"{_KWAK}, window of {window}{of}",
+        )
+        for name, window, of in (
+            ("gap_k_20", 3, " as in the authors' scripts for Pythia and Mamba"),
+            ("gap_k_20_window_6", 6, " as in the authors' scripts for LLaMA"),
+        )
+    },
+    f"{_NO_VARIANCE}, or runs of earlier versions did not record the likeliest token's",
 )
 
 
@@ -264,6 +334,7 @@ _TUNED_ATTACKS = (
 
 # Token by token against the base model: where a tuned model has become surer of a text.
 
+_NEAR_1 = -(2.0**-24)  # float32 cannot tell a probability above exp of this from 1
 _WINDOWS = (2, 3, 4, 6, 9, 13, 18, 25, 32, 40)
 _ROUNDING = 1e-5  # nats that one model's numbers of a token may differ from call to call
 _APART = (
@@ -316,6 +387,15 @@ def _windows() -> pl.Expr:
     return pl.when(_differ(gain)).then(reduce(add, map(share, _WINDOWS)) / len(_WINDOWS))
 
 
+def _information() -> pl.Expr:
+    """Gain of each token, and how far the models are apart on whether it comes, in nats."""
+    gain, base = _gain(_ALIKE), _compared("logprob", REFERENCE_TEXT, _ALIKE)
+    other = _compared("logprob", TEXT, _ALIKE).clip(upper_bound=_NEAR_1)
+    base = base.clip(upper_bound=_NEAR_1)
+    p, rest, other_rest = base.exp(), (-base.exp()).log1p(), (-other.exp()).log1p()
+    return mean(gain + p * (base - other) + (1 - p) * (rest - other_rest))
+
+
 _BASE_MODEL_ATTACKS = from_texts(
     {
         "ez_mia": (
@@ -332,6 +412,14 @@ _BASE_MODEL_ATTACKS = from_texts(
             "Chen et al. 2026 (arXiv:2601.02751), algorithm 1, with the window lengths of their "
             "code",
             f"{_APART}, or the models agree on it ({_AGREE})",
+        ),
+        "informia": (
+            _information(),
+            "mean of gain + q * log(q / p) + (1 - q) * log((1 - q) / (1 - p)); gain = logprob - "
+            "logprob(reference model), p = exp(logprob), q = exp(logprob(reference model))",
+            "Tao and Shokri 2025 (arXiv:2510.05582), token-level InfoRMIA, where the divergence of "
+            "the models is over the vocabulary; here over the token and all others, a lower bound",
+            _APART,
         ),
     },
     reads=_BOTH_MODELS,
@@ -426,9 +514,9 @@ _UNCALIBRATED_ATTACKS = tuple(
 # models' phi means are taken, as in the paper, where the authors' code has medians. Scores with one
 # variance for all texts are those of the paper times a constant, hence in the same order; so is
 # the z-score offline, of which 1 - Pr[Z > phi] is an increasing function. RMIA is the ratio
-# p / p(x) alone: the share of a population that it exceeds never falls as it rises.
+# p / p(x) alone: the share of a population that it exceeds never falls as it rises. InfoRMIA of
+# whole texts is the logarithm of that plus a constant of the model, hence in the same order.
 
-_NEAR_1 = -(2.0**-24)  # float32 cannot tell a probability above exp of this from 1
 _LIRA = "Carlini et al. 2022 (arXiv:2112.03570), algorithm 1"
 _RMIA = "Zarifzadeh et al. 2024 (arXiv:2312.03262), RMIA"
 _NO_SHADOW = f"{_UNSCORED} under the target, or no shadow model"
@@ -603,6 +691,35 @@ _NEIGHBOUR_ATTACKS = (
 )
 
 
+# How far a text's likeliest and least likely tokens are apart, against texts with swapped words.
+
+_FAR, _NEAR = 5, 30  # percent
+
+
+def _apart(view: tuple[str, str]) -> pl.Expr:
+    """Mean of the likeliest tokens less that of the least likely ones, of each text."""
+    lists = pl.col("logprob").filter(is_of(view)).list.drop_nulls().list.sort()
+    ascending, n = lists.cast(pl.List(pl.Float64)), lists.list.len()
+    far, near = ((n * percent // 100).clip(lower_bound=1) for percent in (_FAR, _NEAR))
+    apart = ascending.list.tail(far).list.sum() / far - ascending.list.head(near).list.sum() / near
+    return pl.when(n > 0).then(apart)
+
+
+_SWAPPED_ATTACKS = from_texts(
+    {
+        "pac": (
+            mean(_apart(_SWAPPED)) - _apart(TEXT).first(),
+            f"mean of d(swapped) - d; d = mean of the highest {_FAR} % of logprob - mean of the "
+            f"lowest {_NEAR} %",
+            "Ye et al. 2024 (arXiv:2405.11930), PAC with the shares, swaps and sign of the "
+            "authors' code",
+        )
+    },
+    "no token of the text, or of any text with swapped words, has a log-probability",
+    reads=(TEXT, _SWAPPED),
+)
+
+
 # Probabilities of tokens against how frequent the tokens are anyway.
 
 _CAP = 0.01
@@ -616,13 +733,33 @@ def _dc_pdd() -> pl.Expr:
     return mean(capped.filter(scored_id.is_first_distinct()))
 
 
+def _deviation(term: pl.Expr) -> pl.Expr:
+    """Take the standard deviation, with 1 / n."""
+    return mean((term - mean(term)) ** 2).sqrt()
+
+
+def _aeca() -> pl.Expr:
+    """How far probability times log inverse frequency jumps, less how far losses vary."""
+    logprob, surprise = _tokens("logprob", "log_inverse_frequency")
+    logprob, potential = logprob.drop_nulls(), (logprob.exp() * surprise).drop_nulls()
+    jumps = potential - potential.shift(-1, fill_value=0.0)
+    return _deviation(jumps) - _deviation(logprob)
+
+
 _FREQUENCY_ATTACKS = from_texts(
     {
+        "aeca": (
+            _aeca(),
+            "sd(v - v of the next token, 0 behind the last) - sd(logprob), v = exp(logprob) * "
+            "log_inverse_frequency",
+            "AECA with lambda = 1 as in the code of Fast-MIA, after Rethinking Pretraining Data "
+            "Detection for LLMs: From Local to Global, ICML 2026",
+        ),
         "dc_pdd": (
             _dc_pdd(),
             f"mean over distinct tokens of min({_CAP}, exp(logprob) * log_inverse_frequency)",
             f"Zhang et al. 2024 (arXiv:2409.14781), a = {_CAP}",
-        )
+        ),
     },
     "no token of the text has both a log-probability and a frequency",
     settings=("frequencies_from",),
@@ -917,6 +1054,8 @@ SHAPE_ATTACKS = (
 FAMILIES = {
     "Loss": _LOSS_ATTACKS,
     "Min-K% and Min-K%++": _MIN_K_ATTACKS,
+    "Gap-K%": _GAP_ATTACKS,
+    "Early tokens weighed more": _EARLY_ATTACKS,
     "Reference models": (_RATE_ATTACKS[0], *_TOKEN_DIFFERENCE, _RATE_ATTACKS[1]),
     "Base models, token by token": _BASE_MODEL_ATTACKS,
     "Tuned reference models": _TUNED_ATTACKS,
@@ -925,6 +1064,7 @@ FAMILIES = {
     "Shadow models: LiRA and RMIA": _shadow_attacks(),
     "Shots before the text": _SHOT_ATTACKS,
     "Neighbours": _NEIGHBOUR_ATTACKS,
+    "Swapped words": _SWAPPED_ATTACKS,
     "Token frequencies": _FREQUENCY_ATTACKS,
     "Extraction": _EXTRACTION_ATTACKS,
     "Ranks and entropy": _RANK_ATTACKS,

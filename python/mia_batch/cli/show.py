@@ -156,7 +156,7 @@ def needs(attack: Attack) -> str:
     if attack.evidence == "samples":
         named = "whole samples" if attack.whole_candidates else "samples"
         return f"{named} and log-probabilities" if attack.logprobs else named
-    full = {"vocabulary_mean", "vocabulary_variance", "rank", "support_mass"}
+    full = {"vocabulary_mean", "vocabulary_variance", "top_logprob", "rank", "support_mass"}
     return "full distribution" if full.intersection(attack.columns) else "log-probabilities"
 
 

@@ -469,7 +469,7 @@ NOISE = "noise"
 FREQUENCY = "log_inverse_frequency"
 """The one column of numbers of tokens that no engine computes."""
 
-_FLOATS = ("logprob", "vocabulary_mean", "vocabulary_variance", "support_mass")
+_FLOATS = ("logprob", "vocabulary_mean", "vocabulary_variance", "top_logprob", "support_mass")
 _COLUMNS = (*_FLOATS, "token_ids", "rank", FREQUENCY, "bos", "bounded", "reason")
 
 

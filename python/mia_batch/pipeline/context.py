@@ -49,7 +49,7 @@ _PRIMARY_OF_TUNED = ("wbc_v1", "self_prompt_difference_v1", "reference_token_dif
 _REMOTE = ("openai", "replay")
 _WORD_SETTINGS = {"samples", "probes", "probe_every", "probe_words", "rarity_from"}
 _LABELLED_FALSE = "texts of the input that are labelled member = false, where there are any"
-_COMPUTED = {"vocabulary_mean", "vocabulary_variance", "rank", "support_mass"}
+_COMPUTED = {"vocabulary_mean", "vocabulary_variance", "top_logprob", "rank", "support_mass"}
 """Columns of the logprobs table that not every engine can compute."""
 
 

@@ -36,12 +36,16 @@ TEXT: dict[str, Any] = {
     "logprob": [None, -LOG_2, -2 * LOG_2, -3 * LOG_2],
     "vocabulary_mean": [None, -1.0, -1.5, -2.5],
     "vocabulary_variance": [None, 4.0, 1.0, 0.0],
+    "top_logprob": [None, -LOG_2, -LOG_2, -LOG_2 / 2],
     "rank": [None, 1, 2, 4],
     "log_inverse_frequency": [1.0, 0.01, 4.0, 9.0],
 }
 OTHERS: list[dict[str, Any]] = [
     {"view": "lowercase", "logprob": [None, -4 * LOG_2]},
     {"view": "repeated", "logprob": [-LOG_2, 0.0]},
+    {"view": "swapped", "view_index": 0, "logprob": [None, -LOG_2, -5 * LOG_2]},
+    {"view": "swapped", "view_index": 1, "logprob": [-LOG_2, -2 * LOG_2]},
+    {"view": "swapped", "view_index": 2, **REFUSED},
     {"view": "nonmember_shots", "logprob": [-3 * LOG_2, -5 * LOG_2]},
     {"view": "member_shots", "logprob": [-2 * LOG_2]},
     {"model": "reference", "view": "text", "n_bytes": 10, "token_ids": [5, 6, 5, 6]}
@@ -74,6 +78,14 @@ BY_HAND = {
     "min_k_60_v1": -3 * LOG_2,  # 1.8 tokens: one
     "min_k_plus_plus_20_v1": -2 * LOG_2 + 1.5,  # the last token has no variance
     "min_k_plus_plus_60_v1": -2 * LOG_2 + 1.5,
+    "gap_k_20_v1": -LOG_2,  # of 0 and -log 2: fewer tokens with variance than a window
+    "gap_k_20_window_6_v1": -LOG_2,
+    "pdr_loss_v1": -10 / 9 * LOG_2,  # 1, 2 and 3 times weights 1, 2/3 and 1/3
+    "pdr_min_k_20_v1": -LOG_2,  # the last token, weight 1/3
+    "pdr_min_k_plus_plus_20_v1": 2 / 3 * (-2 * LOG_2 + 1.5),
+    "pac_v1": (4 + 1) / 2 * LOG_2 - 2 * LOG_2,
+    "aeca_v1": math.sqrt((0.996666667**2 + 0.126666667**2 + 1.123333333**2) / 3)  # 0.005, 1, 1.125
+    - LOG_2 * math.sqrt(2 / 3),
     "reference_difference_v1": (-8 * LOG_2 + 16 * LOG_2) / 10,  # the first token counts 2
     "reference_token_difference_v1": 2 * LOG_2,
     "reference_ratio_v1": -0.5,
@@ -198,6 +210,17 @@ def test_samples_needed_from_certainty_to_what_never_happens(log_p):
         assert found[f"extraction_n_{percent}_v1"] == pytest.approx(reference, rel=1e-9, abs=1e-9)
 
 
+def test_gaps_are_smoothed_over_windows():
+    """Gaps of 1, 2, 9, 3, 0 and 0 deviations: windows of three have means 4, 14/3, 4 and 1."""
+    row = {"view": "text", "vocabulary_variance": [None, 4.0, *[1.0] * 5]}
+    row |= {"logprob": [None, -3.0, -3.0, -9.5, -4.0, -0.5, -1.0]}
+    row |= {"top_logprob": [None, -1.0, -1.0, -0.5, -1.0, -0.5, -1.0]}
+    found = scores(row)
+    assert found["gap_k_20_v1"] == pytest.approx(-14 / 3)
+    assert found["gap_k_20_window_6_v1"] == -15 / 6
+    assert scores(row | {"top_logprob": None})["gap_k_20_v1"] is None  # as of an old run
+
+
 def test_models_that_cut_a_text_differently_are_compared_by_bytes_alone():
     ours = {"view": "text", "n_bytes": 4, "token_ids": [1, 2], "logprob": [-1.0, -3.0]}
     theirs = {"model": "reference", "view": "text", "n_bytes": 4}
@@ -235,7 +258,7 @@ def test_what_members_look_like_scores_higher():
             assert member[name] >= other[name], name
 
 
-SEVERAL = {"neighbour", "perturbation", "probe", "paraphrase", "noise"}
+SEVERAL = {"neighbour", "swapped", "perturbation", "probe", "paraphrase", "noise"}
 GRID = range(-160, 1), 8  # sums of few are exact
 
 

@@ -118,6 +118,14 @@ def test_the_error_zone_by_hand(gain, rank, wanted):
     assert scores(*gains(*gain, rank=rank))["ez_mia_v1"] == wanted
 
 
+def test_informia_by_hand():
+    """Twice as likely as under the other model: log 2, and KL((1/4, 3/4) || (1/2, 1/2))."""
+    ours, theirs = text([None, -L, 0.0]), text([-L, -2 * L, 0.0], "reference")
+    divergence = math.log(1 / 2) / 4 + 3 / 4 * math.log(3 / 2)
+    found = scores(ours, theirs, of=("informia_v1",))["informia_v1"]
+    assert found == pytest.approx((L + divergence) / 2, abs=1e-7)  # certain under both: 0
+
+
 def test_rounding_is_no_difference():
     """A model against itself gains and loses a little on each token, at random."""
     rounded = [

@@ -71,7 +71,7 @@ def test_every_view_of_every_text_has_a_row(views):
 
 def test_only_views_that_need_them_have_numbers_of_the_whole_vocabulary(views):
     run = views.run
-    vocabulary = ["vocabulary_mean", "vocabulary_variance", "rank"]
+    vocabulary = ["vocabulary_mean", "vocabulary_variance", "top_logprob", "rank"]
     numbers = [*vocabulary, "support_mass", "log_inverse_frequency"]
     there = run["logprobs"].filter(pl.col("reason").is_null())
     has = there.group_by("model", "view").agg(pl.col(numbers).is_not_null().any())
@@ -96,13 +96,13 @@ def reference(name: str, rows: list[dict[str, Any]]) -> float | None:
 def test_every_attack_equals_its_reference(views):
     run = views.run
     names = [name for name in run.manifest.made["scores"]["attacks"] if name in REFERENCES]
-    assert len(names) == 52
+    assert len(names) == 58
     assert compared(run, names) > 300
 
 
-def test_shapes_of_series_equal_their_references(views, copied_of):
+def test_attacks_that_none_takes_by_default_equal_their_references(views, copied_of):
     settings, _, _ = copied_of(views)
-    names = [attack.name for attack in SHAPE_ATTACKS]
+    names = [*(attack.name for attack in SHAPE_ATTACKS), "pac_v1"]
     run = audit(**settings | {"attacks": names, "evidence": "logprobs"})
     assert compared(run, names) > 40
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from hashlib import blake2b
 from itertools import pairwise, permutations
 
@@ -33,6 +34,7 @@ from mia_batch.prompts import (
     probes,
     repeated,
     sample_seed,
+    swapped,
     text,
     tokens,
 )
@@ -96,6 +98,32 @@ def test_whole_texts_are_lowered_repeated_and_taken_for_pairs():
     assert made.select("target_id", "view_index").rows() == expected
     assert made["cut"].to_list() == [0] * 8
     assert [row for row in made.rows() if row[2] < 2] == pairs(two, n=1).rows()
+
+
+def test_pairs_of_words_are_swapped_at_random():
+    made = swapped_with(0)(TARGETS)
+    by_row = made.group_by("target_id", maintain_order=True).agg("text", "reason")
+    assert set(by_row["text"][1]) == {"two one"}
+    assert by_row["reason"][2].to_list() == ["the text has fewer than two words to swap"] * 5
+    orders = set(by_row["text"][0])  # of three words one swap each
+    assert orders <= {"so äh on", "on so äh", "äh on so"}
+    many = frames.targets(*({"target": f"a b {n}"} for n in range(300)))
+    moved = swapped_with(0)(many)["text"].str.split(" ").list.eval(pl.element().is_in(["a"]))
+    places = moved.list.arg_max().value_counts().sort("text")["count"]
+    # A swap moves ``a`` to each of the other places in a third of all cases.
+    assert places.to_list() == pytest.approx([500, 500, 500], abs=100)
+    long = frames.targets({"target": " ".join(map(str, range(100)))})
+    first, other = (swapped_with(seed)(long)["text"] for seed in (0, 1))
+    assert first.n_unique() == 5
+    assert set(first).isdisjoint(other)
+    assert first.equals(swapped_with(0)(long)["text"])
+    for words in first.str.split(" "):
+        assert sorted(map(int, words)) == [*range(100)]
+        assert 30 <= sum(word != str(place) for place, word in enumerate(words)) <= 60
+
+
+def swapped_with(seed):
+    return partial(swapped, seed=seed)
 
 
 def test_variants_of_a_column_are_numbered_and_missing_ones_have_a_reason():

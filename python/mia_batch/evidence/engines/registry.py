@@ -106,6 +106,7 @@ _NAMED = {
     "vocabulary_mean": "mean and variance over the vocabulary",
     "vocabulary_variance": "mean and variance over the vocabulary",
     "rank": "exact ranks",
+    "top_logprob": "the probability of the likeliest token",
     "support_mass": "the mass that decoding keeps",
     "noise": "noise on embeddings",
     "question": "log-probabilities of several answers",

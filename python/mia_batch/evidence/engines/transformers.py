@@ -543,6 +543,8 @@ def score_tokens(
     probabilities = logits.softmax(1)
     log_top = probabilities.amax(1, keepdim=True).log_()  # of the likeliest token: never underflows
     found = {"logprob": own - top + log_top}
+    if "top_logprob" in columns:
+        found["top_logprob"] = log_top
     if "rank" in columns:
         # A CPU adds up floats four times as fast as booleans, and exactly below 2**24.
         above = torch.gt(logits, own, out=torch.empty_like(logits)) if on_cpu else logits > own

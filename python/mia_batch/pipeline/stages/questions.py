@@ -104,6 +104,7 @@ VIEWS: Final[dict[str, Made]] = {
     "text": lambda _: {"make": makers.text, "columns": _TARGET},
     "lowercase": lambda _: {"make": makers.lowercase},
     "repeated": lambda _: {"make": makers.repeated, "columns": _TARGET},
+    "swapped": lambda s: {"make": partial(makers.swapped, seed=s.seed), "n": makers.SWAPPED},
     "neighbour": _neighbour,
     "perturbation": lambda s: {"n": s.neighbours, "filled": True},
     "paraphrase": lambda s: {

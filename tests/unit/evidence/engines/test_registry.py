@@ -125,9 +125,14 @@ MOMENTS = {"vocabulary_mean", "vocabulary_variance"}
 @pytest.mark.parametrize(
     ("engine", "columns", "words"),
     [
-        ("transformers", {*MOMENTS, "rank", "support_mass", "noise"}, None),
+        ("transformers", {*MOMENTS, "rank", "top_logprob", "support_mass", "noise"}, None),
         ("vllm", set(), None),
         ("vllm", {"noise"}, "engine vllm cannot compute noise on embeddings"),
+        (
+            "openai",
+            {"top_logprob"},
+            "engine openai cannot compute the probability of the likeliest token",
+        ),
         (
             "openai",
             {"rank", "noise"},

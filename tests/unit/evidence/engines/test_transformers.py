@@ -263,7 +263,7 @@ def test_broken_weights_are_named(checkpoint, tmp_path):
         started(tmp_path)
 
 
-EVERYTHING = VOCABULARY | {"rank", "support_mass"}
+EVERYTHING = VOCABULARY | {"rank", "top_logprob", "support_mass"}
 TOP_K = 20
 
 
@@ -456,6 +456,7 @@ def test_three_tokens_by_hand():
     assert found["logprob"] == pytest.approx(math.log(0.25), abs=1e-6)
     assert found["vocabulary_mean"] == pytest.approx(-1.5 * math.log(2), abs=1e-6)
     assert found["vocabulary_variance"] == pytest.approx((math.log(2) / 2) ** 2, abs=1e-6)
+    assert found["top_logprob"] == pytest.approx(math.log(0.5), abs=1e-6)
     assert found["rank"] == 2  # a tie is not larger
     assert found["support_mass"] == 0.0
 
@@ -522,6 +523,7 @@ def test_everything_agrees_with_float64(logits, data):
     support = np.log(np.where(is_kept, p, 0.0).sum(axis=1))
     support[~is_kept[range(n), tokens]] = np.nan
     assert_near(found["logprob"], own)
+    assert_near(found["top_logprob"], exact.max(axis=1))
     assert_near(found["vocabulary_mean"], mean)
     assert_near(found["vocabulary_variance"], variance, rtol=1e-5, atol=1e-6)
     assert_near(found["support_mass"], support)
