@@ -421,6 +421,8 @@ class SamplingSettings(Part, topic="Sampling", table="sampling"):
     """Words asked for at each point."""
     token_points: int = Field(default=256, ge=1, le=4096)
     """Most points of a text at which the next token alone is asked."""
+    masked_words: int = Field(default=8, ge=1, le=64)
+    """Most words of a text that are hidden, one at a time."""
     nudge: float = Field(default=5.0, ge=0, le=100)
     """Nats that are added to the true next token's logit there; 0: nothing is added."""
     max_length: Annotated[int, Mark.EVIDENCE] = Field(default=1024, ge=2)
