@@ -6,7 +6,7 @@ of documents and sentences with a number a known number of times. Each is asked 
 The score of a part is the mean over four of its windows. Every attack is measured at every number
 of copies against the texts that the model never saw.
 
-    python -m benches.manuals [--ways NAME ...] [--keep FOLDER]
+    python -m benches.manuals [--ways NAME ...] [--most N] [--keep FOLDER]
 """
 
 from __future__ import annotations
@@ -144,6 +144,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ways", nargs="+", default=[*WAYS], choices=WAYS)
     parser.add_argument("--keep", type=Path, help="folder for texts and runs")
+    parser.add_argument("--most", type=int, help="texts of each number of copies, twice of 0")
     given = parser.parse_args()
     if not MODEL.is_dir():
         print("skipped: there is no ../shared/models/manuals-47m")
@@ -151,6 +152,9 @@ def main() -> None:
     with TemporaryDirectory() as scratch:
         for name in given.ways:
             way = WAYS[name]
+            if way.each and given.most:
+                each = {n: min(some, given.most * (2 - (n > 0))) for n, some in way.each.items()}
+                way = way._replace(each=each)
             folder = (given.keep or Path(scratch)) / name.replace(" ", "-")
             rows = [row for file in way.files for row in measure(folder / file, file, way)]
             append_results("manuals", {"way": name, "rows": rows})
