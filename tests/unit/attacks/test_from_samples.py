@@ -549,3 +549,18 @@ def test_p_values_hold_where_scores_rest_on_the_other_texts(known, least, most):
         rank = (score[None, targets:] >= score[:targets, None]).sum(axis=1)
         below.append((1 + rank) / (n - targets + 1) <= 0.05)
     assert least < np.mean(below) < most
+
+
+def test_a_hidden_word_counts_where_the_answer_has_it():
+    targets = frames.targets({"reference": "Alice"})
+    answers = ["It is Alice.", "Alice", "alice", "a cat"]
+    features = build_features(
+        frames.samples(answers),
+        frames.units(targets),
+        words="script",
+        preset="default",
+        text_length=None,
+        groups=["hidden"],
+    )
+    assert features["has_text"].to_list() == [True, True, False, False]
+    assert features.select(get("masked_hits_v1").expr).item() == 0.5
