@@ -67,7 +67,7 @@ WAYS = {
     "next words": Way(
         ("windows",),
         _of("Log-probabilities at points"),
-        {"evidence": "probe-logprobs", "engine": "vllm"},
+        {"evidence": "probe-logprobs", "engine": "transformers"},
         _SOME,
     ),
     "probes": Way(("windows",), _of("Probes"), {"evidence": "samples", "engine": "vllm"}, _SOME),
