@@ -22,6 +22,8 @@ from benches.results import append_results
 from transformers import AutoModelForCausalLM
 
 import mia_batch
+from mia_batch.attacks import get
+from mia_batch.attacks.from_samples import with_expected
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.prompts import probes, tokens
 from mia_batch.settings import Settings, nested
@@ -31,6 +33,13 @@ MODEL = DATA.parent / "models" / "manuals-47m"
 NUDGE = Settings.model_fields["nudge"].default
 RUNGS = (4, 8, 16, 32, 64)
 LISTED = 20
+EXPECTED = {
+    "next tokens, nudge 0, less expected": (0, False),
+    f"next tokens, nudge {NUDGE:g}, less expected": (NUDGE, False),
+    "next tokens, nudge 0, less expected, texts apart": (0, True),
+    f"next tokens, nudge {NUDGE:g}, less expected, texts apart": (NUDGE, True),
+}
+"""By `token_hits_less_expected_v1`: the nudge, and whether each text is a group of its own."""
 
 
 def windows() -> pl.DataFrame:
@@ -64,6 +73,7 @@ def read(texts: pl.DataFrame) -> pl.DataFrame:
         own = found.gather(1, ids[0, 1:, None])[:, 0]
         mean = (found.exp() * found).sum(-1)
         columns = {"logprob": own, "mean": mean, "top": found.topk(LISTED).values}
+        columns["true_token"] = ids[0, 1:]
         columns["variance"] = (found.exp() * (found - mean[:, None]) ** 2).sum(-1)
         columns["rival"] = found.scatter(1, ids[0, 1:, None], -torch.inf).max(-1).values
         row = pl.DataFrame({each: value.numpy() for each, value in columns.items()})
@@ -111,9 +121,33 @@ def ways() -> dict[str, tuple[pl.Expr, pl.Expr]]:
     return found
 
 
+def expected(rows: pl.DataFrame, nudge: float, *, apart: bool = False) -> pl.DataFrame:
+    """Score by `token_hits_less_expected_v1`, books as groups, or each text as one (``apart``)."""
+    texts = windows().with_columns(text=pl.int_range(pl.len()))
+    group = "text" if apart else pl.col("group").rank("dense")
+    texts = texts.select("target_id", group=group, counted=pl.lit(value=True))
+    said = rows.filter(pl.col("token") < Settings.model_fields["token_points"].default)
+    answers = said.lazy().select(
+        "target_id",
+        model=pl.lit("target"),
+        view=pl.lit("token"),
+        words_candidate=1,
+        leading_characters=(pl.col("rival") - pl.col("logprob") < nudge).cast(pl.UInt32),
+        characters_candidate=1,
+        characters_reference=1,
+        true_token=pl.col("true_token").cast(pl.UInt64),
+    )
+    attack = get("token_hits_less_expected_v1")
+    made = with_expected(answers, texts).group_by("target_id").agg(attack.expr.alias("score"))
+    return made.collect()
+
+
 def scores(rows: pl.DataFrame) -> pl.DataFrame:
     """Score each text in each way."""
     found = windows().select("target_id", "copies")
+    for name, (nudge, apart) in EXPECTED.items():
+        made = expected(rows, nudge, apart=apart).rename({"score": name})
+        found = found.join(made, on="target_id", how="left")
     for name, (which, term) in ways().items():
         mean = rows.filter(which).group_by("target_id").agg(term.mean().alias(name))
         found = found.join(mean, on="target_id", how="left")
@@ -147,14 +181,13 @@ def audited(table: pl.DataFrame, n: int) -> dict[str, Any]:
         name = f"next tokens, nudge {NUDGE:g}"
         both = (
             run["scores"]
-            .select(target_id="document_id", audit="token_hits_v1")
+            .select("token_hits_less_expected_v1", target_id="document_id", audit="token_hits_v1")
             .join(table, on="target_id")
         )
         apart = both.select((pl.col("audit") - pl.col(name)).abs().max()).item()
         decoded = run["samples"]["n_tokens"].sum() / both.height
-    return {"windows": both.height, "largest_difference": apart, "decoded": decoded} | measured(
-        both, "audit"
-    )
+    found = [measured(both, name) for name in ("audit", "token_hits_less_expected_v1")]
+    return {"windows": both.height, "largest_difference": apart, "decoded": decoded, "auc": found}
 
 
 def main() -> None:
@@ -172,7 +205,7 @@ def main() -> None:
         if given.keep:
             rows.write_parquet(given.keep)
     table = scores(rows)
-    lines = [measured(table, name) for name in ways()]
+    lines = [measured(table, name) for name in (*ways(), *EXPECTED)]
     for line in lines:
         print(f"{line['way']:48}", *(f"{line[str(rung)]:.3f}" for rung in RUNGS))
     found = {"ways": lines, "audit": audited(table, given.audit) if given.audit else None}

@@ -6,7 +6,7 @@ of documents and sentences with a number a known number of times. Each is asked 
 The score of a part is the mean over four of its windows. Every attack is measured at every number
 of copies against the texts that the model never saw.
 
-    python -m benches.manuals [--ways NAME ...] [--texts NAME ...] [--keep FOLDER]
+    python -m benches.manuals [--ways NAME ...] [--texts NAME ...] [--most N] [--keep FOLDER]
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ WAYS = {
     "next words": Way(
         ("windows",),
         _of("Log-probabilities at points"),
-        {"evidence": "probe-logprobs", "engine": "vllm"},
+        {"evidence": "probe-logprobs", "engine": "transformers"},
         _SOME,
     ),
     "probes": Way(("windows",), _of("Probes"), {"evidence": "samples", "engine": "vllm"}, _SOME),
@@ -153,6 +153,7 @@ def main() -> None:
     parser.add_argument("--ways", nargs="+", default=[*WAYS], choices=WAYS)
     parser.add_argument("--texts", nargs="+", help="only these files of texts")
     parser.add_argument("--keep", type=Path, help="folder for texts and runs")
+    parser.add_argument("--most", type=int, help="texts of each number of copies, twice of 0")
     given = parser.parse_args()
     if not MODEL.is_dir():
         print("skipped: there is no ../shared/models/manuals-47m")
@@ -160,6 +161,9 @@ def main() -> None:
     with TemporaryDirectory() as scratch:
         for name in given.ways:
             way = WAYS[name]
+            if way.each and given.most:
+                each = {n: min(some, given.most * (2 - (n > 0))) for n, some in way.each.items()}
+                way = way._replace(each=each)
             folder = (given.keep or Path(scratch)) / name.replace(" ", "-")
             files = [file for file in way.files if file in (given.texts or way.files)]
             rows = [row for file in files for row in measure(folder / file, file, way)]

@@ -1,10 +1,11 @@
-"""What all attacks show together: the learned combination, and dataset inference; and CoDeC.
+"""What all attacks show together: the learned combination, and dataset inference; CoDeC and others.
 
 A small model is trained on windows of books, half of them by lot never seen, the others two or four
 times. It is audited once by all attacks on log-probabilities. Then texts are drawn from these, many
-times: as teachers of the combination, and as sets that were seen, in part or not at all.
+times: as teachers of the combination, and as sets that were seen, in part or not at all. ``usage``
+(DUCI) and ``agreement`` (PRISM) have made-up scores.
 
-    python -m benches.sets [simulations] [codec] [--keep FOLDER] [--runs N]
+    python -m benches.sets [simulations] [codec] [usage] [agreement] [--keep FOLDER] [--runs N]
 """
 
 from __future__ import annotations
@@ -24,7 +25,14 @@ from benches.results import append_results, versions
 import mia_batch
 from mia_batch.attacks.attack import CODEC
 from mia_batch.inference.comparison import collection_test
+from mia_batch.inference.estimates import (
+    Flagged,
+    contamination_rate,
+    null_threshold,
+    usage_share,
+)
 from mia_batch.inference.findings import VerdictPlan
+from mia_batch.inference.paired import agreement
 from mia_batch.inference.sets import combine, infer_dataset
 from mia_batch.schemas import Role
 from mia_batch.settings import nested
@@ -224,6 +232,55 @@ def simulated(folder: Path, runs: int) -> Iterator[Figure]:
     yield from combinations(rng, scores, sets, runs // 20)
 
 
+def usage(runs: int) -> Iterator[Figure]:
+    """Estimate how many of 200 texts are members, 30 % by lot, whose scores are higher by 1 or 2.
+
+    With DUCI's threshold as published and here, and with that of an FPR of 5 %.
+    """
+    rng = np.random.default_rng(0)
+    for effect in (1.0, 2.0):
+        for n in (25, 50, 100, 200):
+            found: dict[str, list[tuple[float, bool]]] = {"paper": [], "here": [], "fpr": []}
+            for run in range(runs):
+                member = rng.random(200) < 0.3
+                sets = [rng.normal(mean) for mean in (effect * member, np.zeros(n), [effect] * n)]
+                tried = np.unique(np.concatenate(sets[1:]))
+                below = [np.sort(each).searchsorted(tried, "right") / n for each in sets[1:]]
+                at = {"paper": tried[np.argmax(below[0] - below[1])]}
+                at["fpr"] = null_threshold(sets[1], 0.05)[1]
+                made = {"here": usage_share(*sets, seed=run, blind_warns=False)}
+                for name, threshold in at.items():
+                    flagged = (Flagged(int((each > threshold).sum()), each.size) for each in sets)
+                    made[name] = contamination_rate(*flagged, blind_warns=False)
+                for name, each in made.items():
+                    if each.value is not None:
+                        inside = each.low <= member.mean() <= each.high
+                        found[name].append((abs(each.value - member.mean()), inside))
+            for name, rows in found.items():
+                error, covers = np.mean(rows, axis=0).round(3).tolist()
+                case = {"case": f"usage, {name}", "effect": effect, "calibration": n}
+                yield case | {"estimates": len(rows), "error": error, "covers": covers}
+
+
+def agreement_shares(runs: int) -> Iterator[Figure]:
+    """Count how often sets of 100 texts are certified at 0.05 as never learnt.
+
+    Scores are difficulty, memory and noise; memory of the two models that learnt is alike or not.
+    """
+    rng = np.random.default_rng(2)
+    for case in ("never learnt", "learnt, alike", "learnt, half alike", "learnt, not alike"):
+        share = {"never learnt": 0, "learnt, alike": 1, "learnt, half alike": 0.5}.get(case, 0)
+        certified = 0
+        for _ in range(runs):
+            hard, memory, other = rng.normal(size=(3, 100))
+            kept = share**0.5 * memory + (1 - share) ** 0.5 * other
+            kept = 0 if case == "never learnt" else kept
+            scores = np.stack([hard + kept, hard, hard + memory], axis=1)
+            scores += 0.3 * rng.normal(size=scores.shape)
+            certified += agreement(scores, np.arange(100))[2] <= 0.05
+        yield {"case": f"agreement, {case}", "sets": runs, "certified": certified / runs}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", nargs="*", default=["simulations", "codec"])
@@ -234,11 +291,16 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.keep or Path(temporary)
         folder.mkdir(exist_ok=True)
-        train(folder)
+        if {"simulations", "codec"} & {*options.what}:
+            train(folder)
         if "simulations" in options.what:
             figures += simulated(folder, options.runs)
         if "codec" in options.what:
             figures += codec(folder)
+        if "usage" in options.what:
+            figures += usage(options.runs)
+        if "agreement" in options.what:
+            figures += agreement_shares(options.runs)
     for figure in figures:
         print(figure)
     append_results("sets", {"runs": options.runs, "figures": figures} | versions("scikit-learn"))

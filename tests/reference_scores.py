@@ -10,6 +10,8 @@ import zlib
 from collections import Counter
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -102,3 +104,34 @@ def matched_scores(reference: str, candidates: Sequence[str]) -> dict[str, float
         ]
         scores |= dict(zip(of_n, map(mean, (recall, precision, product)), strict=True))
     return scores
+
+
+def expected_hits(
+    tokens: np.ndarray, hits: np.ndarray, groups: np.ndarray, counted: np.ndarray
+) -> np.ndarray:
+    """What `with_expected` expects of each point, from points of counted texts of other folds."""
+    names = [f"{text:032d}" for text in range(groups.size)]
+    first = sorted(
+        {min(n for n, g in zip(names, groups, strict=True) if g == each) for each in groups}
+    )
+    fold = [
+        (first.index(min(n for n, g in zip(names, groups, strict=True) if g == own)) + 1) % 16
+        for own in groups
+    ]
+    octave = {
+        token: int(count).bit_length()
+        for token, count in zip(*np.unique(tokens, return_counts=True), strict=True)
+    }
+    made = np.full(tokens.shape, np.nan)
+    for text in range(groups.size):
+        others = [i for i in range(groups.size) if counted[i] and fold[i] != fold[text]]
+        said = [(t, h) for i in others for t, h in zip(tokens[i], hits[i], strict=True)]
+        if len(said) < 100:
+            continue
+        base = sum(h for _, h in said) / len(said)
+        for at, token in enumerate(tokens[text]):
+            alike = [h for t, h in said if octave[t] == octave[token]]
+            share = (sum(alike) + base) / (len(alike) + 1)
+            same = [h for t, h in said if t == token]
+            made[text, at] = (sum(same) + 30 * share) / (len(same) + 30)
+    return made

@@ -33,9 +33,13 @@ _PLANTED = (1, 2, 4, 8, 16, 32, 64)
 _ACCESS = {
     "one pass": ("all log-probabilities of the text, one pass", "min_k_plus_plus_20_v1"),
     "swapped words": ("the same, and of five texts with swapped words", "pac_v1"),
-    "next words": ("the next word's log-probability, at 32 points", "probe_loss_v1"),
+    "next words": ("the next word's log-probability, at 128 points", "probe_centred_v1"),
     "probes": ("the next word alone, at 32 points", "probe_leading_rarity_v1"),
     "continuations": ("ten sampled continuations", "samia_matched_v1"),
+}
+_TEXT_ALONE = {
+    "next tokens, nudge 5, less expected": "next tokens, where `logit_bias` is honoured",
+    "next tokens, nudge 0, less expected": "next tokens, text alone",
 }
 _SHOWN = (*power_report.DRAWN, "samia_matched_rarity_v1", "petal_v1")
 
@@ -110,10 +114,19 @@ def copies() -> str:
             {"times": pl.Int64, "auc": pl.Float64},
             orient="row",
         )
-        until = [power_report.times_until(curve, auc) for auc in (0.75, 0.9)]
-        needed = ("more than 64" if each is None else f"{each:.0f}" for each in until)
-        lines.append((access, code(attack), *needed))
+        lines.append((access, code(attack), *_needed(curve)))
+    for line in _latest("blackbox")["ways"]:
+        if line["way"] in _TEXT_ALONE:
+            aucs = [(int(name), auc) for name, auc in line.items() if name.isdecimal()]
+            curve = pl.DataFrame(aucs, {"times": pl.Int64, "auc": pl.Float64}, orient="row")
+            attack = code("token_hits_less_expected_v1")
+            lines.append((_TEXT_ALONE[line["way"]], attack, *_needed(curve)))
     return table(("what the model gives", "attack", "copies for AUC 0.75", "for 0.9"), lines)
+
+
+def _needed(curve: pl.DataFrame) -> list[str]:
+    until = [power_report.times_until(curve, auc) for auc in (0.75, 0.9)]
+    return ["more than 64" if each is None else f"{each:.0f}" for each in until]
 
 
 def points() -> str:

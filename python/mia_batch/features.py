@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cache
+from hashlib import blake2b
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -117,8 +118,31 @@ def _load() -> tuple[Tokenizer, NDArray[np.float16]]:
 
 _KEYS = ("target_id", "model", "view", "view_index", "sample_index")
 
-OTHER_GROUPS = {"rarity": RARITY_FIELDS, "similarity": SIMILARITY_FIELDS, "choice": CHOICE_FIELDS}
+TOKEN_FIELDS = (pl.Field("true_token", pl.UInt64()),)
+HIDDEN_FIELDS = (pl.Field("has_text", pl.Boolean()),)  # whether the candidate has the true text
+OTHER_GROUPS = {
+    "rarity": RARITY_FIELDS,
+    "similarity": SIMILARITY_FIELDS,
+    "choice": CHOICE_FIELDS,
+    "token": TOKEN_FIELDS,
+    "hidden": HIDDEN_FIELDS,
+}
 """Groups of a run's features that `kernels.pair_features` does not know, with their columns."""
+
+
+def true_token(reference: pl.Expr) -> pl.Expr:
+    """Name a true text by the first 8 bytes of its BLAKE2b, as a struct; null where it is null."""
+
+    def named(texts: pl.Series) -> pl.Series:
+        said = texts.drop_nulls().unique()
+        names = [blake2b(text.encode(), digest_size=8).digest() for text in said]
+        numbers = pl.Series([int.from_bytes(name) for name in names], dtype=pl.UInt64)
+        made = texts.replace_strict(said, numbers, default=None, return_dtype=pl.UInt64)
+        return made.alias("true_token").to_frame().to_struct("token")
+
+    return reference.map_batches(
+        named, return_dtype=pl.Struct(list(TOKEN_FIELDS)), is_elementwise=True
+    ).alias("token")
 
 
 def feature_fields(groups: Iterable[str]) -> list[pl.Field]:
@@ -226,6 +250,11 @@ def build_features(
         structs.append(similarity(*texts, words=words))
     if "choice" in groups:
         structs.append(choice(candidate))
+    if "hidden" in groups:
+        has_text = candidate.str.contains(pl.col("text"), literal=True)
+        structs.append(pl.struct(has_text=has_text).alias("hidden"))
+    if "token" in groups:
+        structs.append(true_token(pl.col("text")))
     if "rarity" in groups:
         nulls = pl.struct(pl.lit(None, field.dtype).alias(field.name) for field in RARITY_FIELDS)
         weighed = nulls if rarity is None else rarity.weigh(*texts, words=words)

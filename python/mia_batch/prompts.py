@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
@@ -517,6 +519,52 @@ def choice(candidate: pl.Expr) -> pl.Expr:
     one = pl.when(labels.list.len() == 1).then(labels.list.first())
     places = {label: place for place, label in enumerate(LABELS)}
     return pl.struct(choice=one.replace_strict(places, return_dtype=pl.UInt8)).alias("choice")
+
+
+# Prompts that hide one word of a passage and ask for it.
+
+_HIDDEN = "[MASK]"
+_CLOZE_TASK = (
+    "One word of the passage is hidden behind {}. Answer with that word alone.\n\nPassage: {}\n\n"
+    "Hidden word:"
+)
+_LETTERS = re.compile(r"[^\W\d_]{4,}")
+_ENDS = '.!?:;"\u201c\u201d\n'  # what stands before a word that would be capitalised in any case
+
+
+def cloze(targets: pl.DataFrame, *, n: int, words: WordRule) -> pl.DataFrame:
+    """Hide up to ``n`` words, one at a time: names first, then the longest words.
+
+    A word has four letters or more and stands in the text once; a name begins with a capital
+    elsewhere than at the start of a sentence. No model and no other text is asked which words are
+    rare, so that prompts are alike for targets and non-members. Lan et al. (2026),
+    arXiv:2606.07996, hide words that are specific to the corpus, by entities or TF-IDF.
+    """
+    spans = targets.select("target_id", "target", spans=word_spans("target", words=words))
+    rows = spans.unnest("spans").select("target_id", "target", "starts", "ends").iter_rows()
+    made: list[tuple[Any, ...]] = []
+    for name, text, starts, ends in rows:
+        made += _hidden(name, text, [*zip(starts, ends, strict=True)], n)
+    columns = ("target_id", "view_index", "context", "text", "reason")
+    return pl.DataFrame(made, {name: _SCHEMA[name] for name in columns}, orient="row")
+
+
+def _hidden(
+    name: str, text: str, spans: list[tuple[int, int]], n: int
+) -> Iterator[tuple[Any, ...]]:
+    found = [each for start, end in spans for each in _LETTERS.finditer(text, start, end)]
+    times, usable = Counter(each[0] for each in found), []
+    for each in found:
+        word, (start, end) = each[0], each.span()
+        if times[word] == 1:
+            before = text[:start].rstrip(" ")
+            is_name = word[0].isupper() and bool(before) and before[-1] not in _ENDS
+            usable.append((not is_name, -len(word), start, end))
+    for index, (*_, start, end) in enumerate(sorted(usable)[:n]):
+        passage = f"{text[:start]}{_HIDDEN}{text[end:]}"
+        yield name, index, _CLOZE_TASK.format(_HIDDEN, passage), text[start:end], None
+    if len(usable) < n:
+        yield name, n - 1, None, None, "the text has no further word that can be hidden"
 
 
 def first_tokens(

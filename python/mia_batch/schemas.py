@@ -555,7 +555,9 @@ class Comparisons(dy.Schema):
 
     ``roc_auc``; ``roc_auc_difference`` and ``mean_difference``: the run less the first;
     ``removed_share``: how much of the difference between the first run and that of the retrained
-    model is gone. Written by ``mia-batch compare --out``; a run's folder has none.
+    model is gone; ``rank_correlation``: Spearman's, of the scores with the first run's;
+    ``rank_correlation_difference``: that of the reference model less that of the one that learnt
+    the texts. Written by ``mia-batch compare --out``; a run's folder has none.
     """
 
     attack = dy.String(description="The attack whose scores are compared.")
@@ -563,7 +565,12 @@ class Comparisons(dy.Schema):
     """Name of the run's folder; a second of that name has ``(2)`` behind it."""
     versus = dy.String(nullable=True)
     """The run that it is compared with; null for ``roc_auc``."""
-    statistic = dy.Enum(["roc_auc", "roc_auc_difference", "mean_difference", "removed_share"])
+    statistic = dy.Enum(
+        [
+            *("roc_auc", "roc_auc_difference", "mean_difference", "removed_share"),
+            *("rank_correlation", "rank_correlation_difference"),
+        ]
+    )
     """Name of the figure; see above."""
     level = dy.Enum(["set", "document", "group"])
     """Whether the figure is about a set of texts, one document or one group."""
@@ -578,7 +585,8 @@ class Comparisons(dy.Schema):
     confidence = dy.Float64(nullable=True)
     """Share of such intervals that cover the true figure."""
     method = dy.String(nullable=True, description="How the interval was made.")
-    p_value = dy.Float64(nullable=True, description="Two-sided, of no difference.")
+    p_value = dy.Float64(nullable=True)
+    """Two-sided, of no difference; one-sided for ``rank_correlation_difference``: not above 0."""
     adjusted_p = dy.Float64(nullable=True)
     """Of sets by Holm, over all runs and sets, areas and means apart; of documents, or groups, a
     q-value by Benjamini and Hochberg over all runs and documents, or groups."""

@@ -421,6 +421,8 @@ class SamplingSettings(Part, topic="Sampling", table="sampling"):
     """Words asked for at each point."""
     token_points: int = Field(default=256, ge=1, le=4096)
     """Most points of a text at which the next token alone is asked."""
+    masked_words: int = Field(default=8, ge=1, le=64)
+    """Most words of a text that are hidden, one at a time."""
     nudge: float = Field(default=5.0, ge=0, le=100)
     """Nats that are added to the true next token's logit there; 0: nothing is added."""
     max_length: Annotated[int, Mark.EVIDENCE] = Field(default=1024, ge=2)
@@ -531,8 +533,9 @@ class VerdictSettings(Part, topic="Reference sets and answers", table="verdict")
     """Learn from texts of known membership how to combine the scores of all attacks, as a further
     attack: combination_v1."""
     primary: Text | None = None
-    """The attack that the answer rests on. [default: probe_leading_rarity_v1, samia_matched_v1 or
-    min_k_plus_plus_20_v1, the first that is computed]"""
+    """The attack that the answer rests on. [default: min_k_plus_plus_20_v1,
+    token_hits_less_expected_v1, token_hits_v1, probe_leading_rarity_v1 or samia_matched_v1, the
+    first that is computed]"""
     level: Literal["target", "group", "collection"] = "target"
     """What the answer is about: each target, each whole group, or all groups together."""
     windows_per_group: int | None = Field(default=None, ge=1)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from mia_batch.attacks.attack import CONTINUATION, Attack, among
 from mia_batch.attacks.from_logprobs import SERIES_COLUMNS, with_series, with_shadows
+from mia_batch.attacks.from_samples import EXPECTED
 from mia_batch.errors import SchemaMismatchError, SettingsError
 from mia_batch.features import OTHER_GROUPS, feature_fields
 from mia_batch.kernels import GROUPS
@@ -199,6 +200,7 @@ def check_alone(attack: Attack) -> None:
     if attack.reads_of("samples"):
         columns |= Features.create_empty().schema
         columns |= pl.Struct(feature_fields([*GROUPS, *OTHER_GROUPS])).to_schema()
+        columns |= {EXPECTED: pl.Float64}
     if attack.reads_of("logprobs"):
         columns |= LogProbs.create_empty().schema
         columns |= dict.fromkeys(SERIES_COLUMNS, pl.Float64)

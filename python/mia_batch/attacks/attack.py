@@ -26,6 +26,8 @@ LOWERCASE = ("target", "lowercase")
 REFERENCE_TEXT = ("reference", "text")
 CHOICE = ("target", "choice")
 """Questions which of four passages is verbatim, and the labels that can be answered."""
+CLOZE = ("target", "cloze")
+"""Questions which word of a passage is hidden."""
 PLAIN = (TEXT, LOWERCASE, PROBE)
 """Views that any model can be asked for without more."""
 NEXT_TOKEN = (PROBE, CHOICE)

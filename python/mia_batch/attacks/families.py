@@ -33,13 +33,14 @@ def _family(name: str, papers: str = "", stems: str = "", default: str = "") -> 
 
 
 FAMILIES = (
-    _family("token", "", "token_", "token_hits_v1"),
+    _family("token", "", "token_", "token_hits_less_expected_v1"),
     _family("probe", "", "probe_", "probe_leading_rarity_v1"),
     _family("samia-matched"),
     _family("samia", "SaMIA, Sampling-based pseudo-likelihood, SPL"),
     _family("rouge", "ROUGE", default="rouge_l_v1"),
     _family("petal", "PETAL"),
     _family("de-cop", "DE-COP", "decop"),
+    _family("mc-pdd", "MC-PDD", "masked_hits"),
     _family("ngram-coverage", "N-Gram Coverage, N-Gram Coverage Attack"),
     _family("creativity", "Creativity Index"),
     _family("longest-block", "LCS, Longest Common Substring"),

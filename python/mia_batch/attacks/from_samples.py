@@ -8,6 +8,7 @@ import polars as pl
 
 from mia_batch.attacks.attack import (
     CHOICE,
+    CLOZE,
     PROBE,
     REFERENCE_PROBE,
     TEXT,
@@ -177,17 +178,85 @@ PROBE_ATTACKS = tuple(
 _IS_TRUE = pl.col("leading_characters") == pl.max_horizontal(
     "characters_candidate", "characters_reference"
 )
+EXPECTED = "expected_hits"
+"""Column of `with_expected`."""
+_RAISED = "a raised logit: Carlini et al. 2024 (arXiv:2403.06634), section 5"
+_PRIOR = 30  # answers that the mean over equally frequent tokens counts as
+_LEAST = 100  # answers about other groups
+_FOLDS = 16
 TOKEN_ATTACKS = (
+    Attack(
+        name="token_hits_less_expected_v1",
+        expr=mean(
+            pl.when(pl.col("true_token").is_not_null()).then(
+                _IS_TRUE.cast(pl.Float64) - pl.col(EXPECTED)
+            )
+        ),
+        formula="mean over points of 1 where the likeliest token, nudge added to the logit of the "
+        f"true one, is the true one, less (h + {_PRIOR} r) / (n + {_PRIOR}): of the n points in "
+        "texts of other groups that have this true token h are right, and a share r where true "
+        "tokens are about as frequent",
+        source=f"{_PETAL}; {_RAISED}; shrunk shares: Efron and Morris 1975; its own baseline, "
+        "chosen by benches.blackbox",
+        undefined=f"{_TOO_SHORT}, or there are fewer than {_LEAST} answers about other groups",
+        reads=(TOKEN,),
+    ),
     Attack(
         name="token_hits_v1",
         expr=mean(_IS_TRUE.cast(pl.Float64)),
         formula="share of points at which the likeliest token, nudge added to the logit of the "
         "true one, is the true one",
-        source=f"{_PETAL}; a raised logit: Carlini et al. 2024 (arXiv:2403.06634), section 5",
+        source=f"{_PETAL}; {_RAISED}",
         undefined=_TOO_SHORT,
         reads=(TOKEN,),
     ),
 )
+
+
+def with_expected(rows: pl.LazyFrame, texts: pl.DataFrame) -> pl.LazyFrame:
+    """Rows of features with how often the model says their true tokens elsewhere: `EXPECTED`.
+
+    ``texts`` has the ``target_id`` of each text, the number of its ``group``, and whether it is
+    ``counted``. Groups are dealt into 16 folds. With n counted points of other folds that have this
+    true token, h of them hits, and a share r of hits at counted points of other folds whose true
+    tokens occur in the run as often, up to a factor of two, what is expected is (h + 30 r) / (n +
+    30). It is null where other folds have fewer than 100 answers.
+
+    Counted are the texts that others are compared with, as for rarity. A text that was never seen
+    and a non-member of the same fold are measured by the same answers, none of them their own, and
+    how often a token occurs is a matter of the texts, the same for all. So the two could change
+    places, and conformal p-values hold as for scores of texts alone; between folds, which leave out
+    other non-members, they do so nearly (the tests simulate it). With its own answers counted, or
+    those of other parts of its book, a non-member would be measured otherwise than a target, and a
+    book that is known whole would hide.
+    """
+    token = among([TOKEN]) & pl.col("words_candidate").is_not_null()
+    fold = (pl.col("target_id").min().over("group").rank("dense") % _FOLDS).cast(pl.UInt8)
+    dealt = texts.select("target_id", "counted", fold=fold).lazy()
+    found = rows.join(dealt, on="target_id", how="left", maintain_order="left")
+    key = ["fold", "true_token"]
+    sums = (
+        found.filter(token)
+        .group_by(key)
+        .agg(asked=pl.len(), n=pl.col("counted").sum(), hits=(pl.col("counted") & _IS_TRUE).sum())
+        .collect(engine="streaming")
+    )
+    whole = sums.group_by("true_token").agg(pl.col("asked", "n", "hits").sum())
+    often = whole.with_columns(often=(pl.col("asked") + 0.5).log(2).cast(pl.UInt8))
+    cells = sums.select("fold").unique().join(often.drop("asked"), how="cross")
+    cells = cells.join(sums.drop("asked"), on=key, how="left", suffix="_own").with_columns(
+        pl.col(name).cast(pl.Int64) - pl.col(f"{name}_own").fill_null(0) for name in ("n", "hits")
+    )
+    n, hits = (pl.col(name).sum() for name in ("n", "hits"))
+    alike = ["fold", "often"]
+    share = (hits.over(alike) + hits.over("fold") / n.over("fold")) / (n.over(alike) + 1)
+    expected = (pl.col("hits") + _PRIOR * share) / (pl.col("n") + _PRIOR)
+    enough = n.over("fold") >= _LEAST
+    table = cells.select(*key, pl.when(enough).then(expected).alias(EXPECTED)).lazy()
+    made = found.join(table, on=key, how="left", maintain_order="left")
+    return made.drop("fold", "counted")
+
+
 _DIFFERENCE = Attack(  # what this model knows that the reference model does not
     name="probe_rarity_difference_v1",
     expr=_leading_rarity(PROBE) - _leading_rarity(REFERENCE_PROBE),
@@ -476,6 +545,17 @@ CHOICE_LOGPROB_ATTACKS = from_texts(
     settings=_PARAPHRASES,
 )
 
+CLOZE_ATTACK = Attack(
+    name="masked_hits_v1",
+    expr=mean(pl.col("has_text").cast(pl.Float64)),
+    formula="share of hidden words that the answer has",
+    source="Lan et al. 2026 (arXiv:2606.07996), MC-PDD, the hit rate; known from its abstract and "
+    "notes alone: which words are hidden, and the question, are a reading of it. Its test of a "
+    "corpus against non-members is the collection's verdict",
+    undefined="the text has no word that can be hidden",
+    reads=(CLOZE,),
+)
+
 FAMILIES: dict[str, tuple[Attack, ...]] = {
     "SaMIA, length-matched": _samia_family(matched=True),
     "SaMIA": (*_samia_family(matched=False), _samia("_plus_zlib", 1, matched=False)),
@@ -487,6 +567,7 @@ FAMILIES: dict[str, tuple[Attack, ...]] = {
     "SaMIA, weighed by rarity": MATCHED_RARITY_ATTACKS,
     "PETAL": PETAL_ATTACKS,
     "DE-COP": (CHOICE_ATTACK,),
+    "Masked words": (CLOZE_ATTACK,),
     "Probes and loss": (_COMBINED,),
     "N-gram coverage": _COVERAGE_ATTACKS,
     "Verbatim blocks": _VERBATIM_ATTACKS,

@@ -475,6 +475,11 @@ def _with_suffix(_: click.Context, option: click.Parameter, path: Path | None) -
     *("retrained", place_of, "RUN"),
     "Run of a model that never saw the texts: how much has unlearning removed?",
 )
+@option(
+    *("learnt", place_of, "RUN"),
+    "Run of a reference model that learnt the texts, after those of the audited model and of the "
+    "reference model: does the audited one rank texts as if it never saw them?",
+)
 @option("out", PATH, "FILE", "Write the table as .parquet or .csv.", callback=_with_suffix)
 @option(
     *("plot", PATH, "FILE", "Draw the mean differences with their intervals, as .svg."),
@@ -484,6 +489,7 @@ def compare(
     places: Sequence[Path | str],
     attack: str | None,
     retrained: Path | str | None,
+    learnt: Path | str | None,
     out: Path | None,
     plot: Path | None,
 ) -> None:
@@ -498,7 +504,7 @@ def compare(
     from mia_batch.schemas import Comparisons
     from mia_batch.tables import sink, write_text
 
-    table = compare_runs(places, attack, retrained)
+    table = compare_runs(places, attack, retrained, learnt)
     if out is not None and out.suffix == ".csv":
         write_text(out, table.write_csv())
     elif out is not None:

@@ -48,7 +48,13 @@ if TYPE_CHECKING:
 _MOST_ROWS = 20
 _WIDTH_OF_COSTS = 100
 _LEAST_WIDTH = 80  # tables are made for; a narrower terminal breaks their lines
-_UNITS = {"token": "tokens", "probe": "words", "choice": "answers", "continuation": "samples"}
+_UNITS = {
+    "token": "tokens",
+    "probe": "words",
+    "choice": "answers",
+    "cloze": "answers",
+    "continuation": "samples",
+}
 """What an answer is; log-probabilities of any view take a pass."""
 
 
@@ -442,6 +448,8 @@ _FIGURES = {
     "roc_auc_difference": "difference of AUC",
     "mean_difference": "mean difference of scores",
     "removed_share": "share removed",
+    "rank_correlation": "rank correlation with the first",
+    "rank_correlation_difference": "never saw, less learnt",
 }
 
 

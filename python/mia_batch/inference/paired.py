@@ -12,7 +12,7 @@ from mia_batch.errors import SettingsError
 from mia_batch.inference.conformal import q_values
 from mia_batch.inference.findings import typed_rows
 from mia_batch.schemas import Comparisons
-from mia_batch.stats import Codes
+from mia_batch.stats import Codes, Floats
 from mia_batch.stats.differences import auc_difference, holm
 from mia_batch.stats.intervals import (
     CONFIDENCE,
@@ -32,9 +32,17 @@ _EQUAL = "the difference is the same in every group of texts, so that its spread
 
 
 def compare_scores(
-    scores: pl.DataFrame, names: Sequence[str], *, retrained: bool, overlapping: bool
+    scores: pl.DataFrame,
+    names: Sequence[str],
+    *,
+    retrained: bool,
+    overlapping: bool,
+    learnt: bool = False,
 ) -> pl.DataFrame:
     """Compare each run with the first; the last is that of the retrained model, where there is one.
+
+    Where there is a ``learnt`` one instead, it is that of a reference model that learnt the texts,
+    and `agreement` is tested too.
 
     ``scores`` has a row per target: ``score_0``, ``score_1``, ... of the runs, null = unscored;
     ``member``; ``cluster``, ``document`` and ``group`` as numbers, and whether it is ``grouped``.
@@ -55,6 +63,9 @@ def compare_scores(
             if not kept.is_empty():
                 made = _mean_rows(kept, cluster, names, level=level, retrained=retrained)
                 rows += (each.with_columns(set=pl.lit(name, _TYPES["set"])) for each in made)
+        if learnt and not own.is_empty():
+            made = _agreement_rows(own, names)
+            rows += (each.with_columns(set=pl.lit(name, _TYPES["set"])) for each in made)
     if not rows:
         return typed_rows(_TYPES, 0, {})
     return _adjusted(_counted(pl.concat(rows), scores))
@@ -134,6 +145,69 @@ def _mean_rows(
             yield typed_rows(_TYPES, 1, about | row | limits)
 
 
+_REPLICATES = 1_999
+_FEWEST = 20  # clusters
+
+
+def agreement(scores: Floats, cluster: Codes) -> tuple[Floats, Floats, float]:
+    r"""Test whether a model ranks texts more like a model that never saw them than like its copy.
+
+    ``scores`` has a line per text: of the audited model T, of a reference model R that cannot have
+    seen the texts, and of D, which is R after it learnt them. Returned are Spearman's correlations
+    of R and of D with T and the p-value of \(\Delta = \rho(R, T) - \rho(D, T) > 0\), the share
+    of bootstrap samples of whole clusters with \(\Delta \le 0\), the real one counted as such;
+    and 95 % percentile limits of \(\Delta\).
+
+    Shetty, Haque, Ma and Liu (2026), arXiv:2603.22707 (PRISM), whose formula is taken from its
+    abstract and a summary: there D is tuned on the texts while it is distilled from T, and scores
+    are Min-K%++ with k = 1. A small p-value supports that T never learnt the texts, so far as a T
+    that had would agree with D at least as well as with R. No figure shows that: where T and D
+    remember different ones of the texts, learnt texts pass the test (simulated in the tests).
+    """
+    from scipy.stats import rankdata
+
+    def correlations(rows: Floats) -> Floats:
+        ranks = rankdata(rows, axis=0)
+        ranks -= ranks.mean(axis=0)
+        norms = np.sqrt((ranks**2).sum(axis=0))
+        with np.errstate(invalid="ignore"):  # where all are equal there is none
+            return np.asarray(ranks[:, 1:].T @ ranks[:, 0] / (norms[1:] * norms[0]))
+
+    order = np.argsort(cluster, kind="stable")
+    parts = np.split(order, np.flatnonzero(np.diff(cluster[order])) + 1)
+    rng, gaps = np.random.default_rng(0), np.empty(_REPLICATES)
+    for at in range(_REPLICATES):
+        drawn = rng.integers(len(parts), size=len(parts))
+        reference, learnt = correlations(scores[np.concatenate([parts[each] for each in drawn])])
+        gaps[at] = reference - learnt
+    p_value = (1 + np.count_nonzero(~(gaps > 0))) / (_REPLICATES + 1)
+    limits: Floats = np.nanquantile(gaps, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2]).astype(
+        float
+    )
+    return correlations(scores), limits, float(p_value)
+
+
+def _agreement_rows(rows: pl.DataFrame, names: Sequence[str]) -> Iterator[pl.DataFrame]:
+    """Rank correlations of the reference model and of the one that learnt, and their difference."""
+    code = _codes(rows["cluster"])
+    n_clusters = np.unique(code).size
+    about: _Columns = {"level": "set", "n_targets": rows.height, "n_clusters": n_clusters}
+    scores = rows.select("score_0", "score_1", "score_2").to_numpy()
+    if n_clusters < _FEWEST:
+        why = f"{n_clusters} independent units are too few, {_FEWEST} are needed"
+        row: _Columns = {"statistic": "rank_correlation_difference", "run": names[1]}
+        yield typed_rows(_TYPES, 1, about | row | {"versus": names[2], "reason": why})
+        return
+    found, limits, p_value = agreement(scores, code)
+    for name, value in zip(names[1:], found, strict=True):
+        row = {"statistic": "rank_correlation", "run": name, "versus": names[0], "value": value}
+        yield typed_rows(_TYPES, 1, about | row)
+    row = {"statistic": "rank_correlation_difference", "run": names[1], "versus": names[2]}
+    row |= {"value": found[0] - found[1], "low": limits[0], "high": limits[1], "p_value": p_value}
+    row |= {"method": "cluster_bootstrap", "confidence": CONFIDENCE}
+    yield typed_rows(_TYPES, 1, about | row)
+
+
 def _counted(table: pl.DataFrame, scores: pl.DataFrame) -> pl.DataFrame:
     """Count the targets of each set that lack a score in some run."""
     sets = {name: pl.col("member").eq_missing(member) for name, member in _SETS.items()}
@@ -147,7 +221,7 @@ def _counted(table: pl.DataFrame, scores: pl.DataFrame) -> pl.DataFrame:
 
 def _adjusted(table: pl.DataFrame) -> pl.DataFrame:
     """Adjust the p-values of each kind of difference, at each level."""
-    tested = table["statistic"].cast(pl.String).is_in(["roc_auc_difference", "mean_difference"])
+    tested = table["statistic"].cast(pl.String).str.ends_with("_difference")
     adjusted = np.full(table.height, np.nan)
     for kind, rows in table.with_row_index().filter(tested).group_by("statistic", "level"):
         p = rows["p_value"].fill_null(np.nan).to_numpy()

@@ -13,6 +13,7 @@ import polars as pl
 from mia_batch.attacks import ONE_PASS, Attack, defaults, get
 from mia_batch.attacks.attack import (
     CHOICE,
+    CLOZE,
     COMBINATION,
     CONTINUATION,
     NEXT_TOKEN,
@@ -20,6 +21,7 @@ from mia_batch.attacks.attack import (
     PROBE,
     TOKEN,
 )
+from mia_batch.attacks.from_samples import EXPECTED
 from mia_batch.corpus import SourceFile, digest_each, digest_of
 from mia_batch.errors import RunFolderError, SettingsError
 from mia_batch.evidence.collect import FREQUENCY, NOISE, QUESTION
@@ -43,7 +45,10 @@ from mia_batch.settings import RESOURCES, Settings, endpoint_settings, endpoint_
 
 # Which attacks a run computes, what prevents others, and what is decided by them.
 
-_PRIMARY = ("min_k_plus_plus_20_v1", "token_hits_v1", "probe_leading_rarity_v1", "samia_matched_v1")
+_PRIMARY = (
+    *("min_k_plus_plus_20_v1", "token_hits_less_expected_v1", "token_hits_v1"),
+    *("probe_leading_rarity_v1", "samia_matched_v1"),
+)
 """The first that is computed is decided by: the order in which they find most."""
 _PRIMARY_OF_TUNED = ("wbc_v1", "self_prompt_difference_v1", "reference_token_difference_v1")
 _REMOTE = ("openai", "replay")
@@ -192,7 +197,7 @@ def _obstacles(attack: Attack, settings: Settings) -> Iterator[str]:
     at_points = {*NEXT_TOKEN}.intersection(attack.reads_of("logprobs"))
     if settings.engine == "openai" and "token_ids" in attack.columns:
         yield "needs token ids, which no endpoint gives"
-    yield from _token_obstacles(settings) if TOKEN in attack.reads else ()
+    yield from _view_obstacles(attack, settings) if {TOKEN, CLOZE} & {*attack.reads} else ()
     at_points |= {TOKEN}.intersection(attack.reads)
     if settings.engine == "openai" and at_points and settings.tokenizer is None:
         yield "needs tokenizer= at an endpoint: without it nobody knows the true token"
@@ -203,7 +208,13 @@ def _obstacles(attack: Attack, settings: Settings) -> Iterator[str]:
             yield f"cannot be computed: {reason}; take engine transformers"
 
 
-def _token_obstacles(settings: Settings) -> Iterator[str]:
+def _view_obstacles(attack: Attack, settings: Settings) -> Iterator[str]:
+    if CLOZE in attack.reads:
+        if settings.engine == "replay":
+            yield "asks questions, which no recording has answered"
+        return
+    if EXPECTED in attack.columns and settings.stop_when_decided:
+        yield "needs answers about all texts, and stop_when_decided= leaves some out"
     if settings.engine == "replay" or settings.chat:
         yield "needs a model that goes on with a text: no chat, and no recording"
     elif settings.nudge and settings.engine != "auto":
@@ -326,6 +337,8 @@ class Audit:
         corpora.check_paths(settings)
         if (begun := Manifest.of(audit.run.folder)) is not None:
             audit.manifest = begun
+            if begun.evidence.get("nudge") == 0 and "nudge" not in settings.model_fields_set:
+                audit.settings = settings.model_copy(update={"nudge": 0.0})
             return audit
         engine, why = audit.engine("samples")
         if engine == "openai":
@@ -442,6 +455,12 @@ class Audit:
         if agreed:
             self.agree({agreed: digest})
         return digest
+
+    def ask_without_nudge(self) -> None:
+        """Go on without a nudge, which the endpoint does not honour and nobody asked for."""
+        self.settings = self.settings.model_copy(update={"nudge": 0.0})
+        self.manifest.evidence["nudge"] = self.manifest.settings["nudge"] = 0.0
+        self.save()
 
     def request(self) -> None:
         """Take in this request, if the run's evidence was made with the same settings."""

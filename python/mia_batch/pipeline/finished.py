@@ -280,7 +280,10 @@ _MEMBER = pl.when(pl.col("role") == "non_member").then(statement=False).otherwis
 
 
 def compare(
-    folders: Sequence[Path | str], attack: str | None = None, retrained: Path | str | None = None
+    folders: Sequence[Path | str],
+    attack: str | None = None,
+    retrained: Path | str | None = None,
+    learnt: Path | str | None = None,
 ) -> pl.DataFrame:
     """Compare finished runs of one corpus with the first of them, on the targets that all have.
 
@@ -294,6 +297,11 @@ def compare(
     retrained
         Folder of the run of a model that never saw the texts, trained alike otherwise: says how
         much of the difference between the first run and this one each run after has removed.
+    learnt
+        Folder of the run of a reference model that learnt the texts. The first run is then of the
+        audited model, the second of that reference model before it learnt them: says whether the
+        audited model ranks the texts as one that never saw them, see
+        `mia_batch.inference.paired.agreement`.
 
     Returns
     -------
@@ -318,7 +326,12 @@ def compare(
     ...
     mia_batch.errors.SettingsError: a comparison needs at least two runs, each of a folder of its...
     """
-    given = [*folders, *([] if retrained is None else [retrained])]
+    if learnt is not None and (retrained is not None or len(folders) != 2):
+        raise SettingsError(
+            "learnt= takes two runs, of the audited model and of the reference model, and no "
+            "retrained="
+        )
+    given = [*folders, *(each for each in (retrained, learnt) if each is not None)]
     runs = [Run(folder) for folder in given]
     if len(folders) < 2 or len({run.folder.resolve() for run in runs}) < len(runs):
         raise SettingsError(
@@ -336,6 +349,7 @@ def compare(
         _scores(runs, chosen),
         titles,
         retrained=retrained is not None,
+        learnt=learnt is not None,
         overlapping=stride is not None and any(size and stride < size for size in sizes),
     )
     return _with_keys(made, runs[0]).with_columns(attack=pl.lit(chosen))

@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import polars as pl
 
+from mia_batch.attacks.attack import TOKEN
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.collect import Executor, LocalExecutor, OnAnswer, SampleTask, Task
 from mia_batch.evidence.endpoint import Capabilities, ClientSettings, Endpoint
@@ -164,6 +165,8 @@ def sample_task(audit: Audit, session: Session, view: View) -> SampleTask:
     budget = audit.budget(view, session.max_model_len, session.max_attempts)
     measure, settings = _measure(session.tokenizer), audit.settings
     words, seed = settings.word_rule, settings.seed
+    if not settings.nudge:  # which the endpoint may have decided after the view was made
+        view = replace(view, nudge=0.0)
     return SampleTask(view=view, measure=measure, budget=budget, words=words, run_seed=seed)
 
 
@@ -285,11 +288,15 @@ def _open_endpoint(audit: Audit, kind: EvidenceKind, *, at_points: bool) -> Iter
     ) as opened:
         found = opened.capabilities
         if found.nudge not in ("honoured", None):
-            raise SettingsError(
-                f"the endpoint {endpoint.base_url} {_verb(found.nudge)} 'logit_bias', by which "
-                "the true token is nudged; give nudge= 0 to ask without, or attacks= probe to ask "
-                "for words"
-            )
+            fault = f"the endpoint {endpoint.base_url} {_verb(found.nudge)} 'logit_bias', by which "
+            fault += "the true token is nudged"
+            asked = any(audit.run.path("samples").glob(f"*.{'-'.join(TOKEN)}-*"))
+            if asked or "nudge" in settings.model_fields_set:
+                raise SettingsError(
+                    f"{fault}; give nudge= 0 to ask without, or attacks= probe to ask for words"
+                )
+            audit.ask_without_nudge()
+            audit.observer.stage(f"{fault}: next tokens are asked without, which finds less")
         identity: dict[str, object] = {"logprobs engine": "openai"}
         identity["logprobs base_url"] = endpoint.base_url
         if kind == "samples":

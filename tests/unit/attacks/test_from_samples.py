@@ -19,6 +19,7 @@ from mia_batch.attacks.from_samples import (
     CHOICE_LOGPROB_ATTACKS,
     MATCHED_RARITY_ATTACKS,
     PROBE_ATTACKS,
+    with_expected,
 )
 from mia_batch.features import build_features
 from mia_batch.kernels import GROUPS, RARITY_FIELDS, pair_features
@@ -468,3 +469,98 @@ def test_rows_of_other_views_and_models_do_not_count():
     )
     assert mixed == alone
     assert alone[0]["decop_logprob_v1"] == 1.0
+
+
+# Next tokens, less what is expected of them.
+
+
+def answers(hits: np.ndarray, tokens: np.ndarray) -> pl.LazyFrame:
+    """Features of texts, a line each, at as many points: whether hit, and the true tokens."""
+    n_texts, n_points = hits.shape
+    place = pl.DataFrame({"text": np.repeat(np.arange(n_texts), n_points)})
+    return place.lazy().select(
+        target_id=pl.col("text").cast(pl.String).str.zfill(32),
+        model=pl.lit("target"),
+        view=pl.lit("token"),
+        words_candidate=1,
+        leading_characters=pl.Series(hits.ravel()).cast(pl.UInt32),
+        characters_candidate=1,
+        characters_reference=1,
+        true_token=pl.Series(tokens.ravel(), dtype=pl.UInt64),
+    )
+
+
+def dealt(groups: np.ndarray, counted: np.ndarray) -> pl.DataFrame:
+    names = [f"{text:032d}" for text in range(groups.size)]
+    return pl.DataFrame({"target_id": names, "group": groups, "counted": counted})
+
+
+def test_hits_less_expected_by_hand():
+    """Token 1 is hit at 60 of 100 points of the one other group; token 2 is at none of them."""
+    hits = np.zeros((2, 100), bool)
+    hits[0, :60] = True
+    tokens = np.ones((2, 100), int)
+    hits[1, :2], tokens[1, 3:] = True, 2
+    rows, of = answers(hits, tokens), dealt(np.array([0, 1]), np.array([True, False]))
+    found = with_expected(rows, of).filter(pl.col("target_id").str.ends_with("1")).collect()
+    share = (60 + 0.6) / (100 + 1)  # token 1 occurs 103 times, token 2 97 times: the same octave
+    by_hand = {1: (60 + 30 * share) / 130, 2: share}
+    assert dict(found.select("true_token", "expected_hits").unique().iter_rows()) == {
+        token: pytest.approx(value) for token, value in by_hand.items()
+    }
+    own = pl.col("target_id").str.ends_with("0")
+    alone = with_expected(rows, of).filter(own).collect()  # nobody else is counted
+    assert alone["expected_hits"].null_count() == 100
+    attack = get("token_hits_less_expected_v1")
+    value = found.select(attack.expr).item()
+    assert value == pytest.approx(0.02 - 0.03 * by_hand[1] - 0.97 * by_hand[2])
+    assert alone.select(attack.expr).item() is None
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_is_expected_equals_its_reference(seed):
+    rng = np.random.default_rng(seed)
+    groups, n_points = rng.integers(0, 20, 40), 30
+    tokens, hits = rng.geometric(0.15, (40, n_points)), rng.random((40, n_points)) < 0.4
+    counted = rng.random(40) < 0.7
+    found = with_expected(answers(hits, tokens), dealt(groups, counted)).collect()
+    wanted = reference_scores.expected_hits(tokens, hits, groups, counted)
+    assert found["expected_hits"].to_list() == pytest.approx(wanted.ravel().tolist())
+
+
+@pytest.mark.parametrize(("known", "least", "most"), [(0.0, 0.03, 0.055), (0.3, 0.3, 1.0)])
+def test_p_values_hold_where_scores_rest_on_the_other_texts(known, least, most):
+    """19 non-members and 10 targets, each a book of its own difficulty and words.
+
+    Of targets that were never seen 5 % have a p-value of 0.05; of others more.
+    """
+    rng, n, targets, repeats = np.random.default_rng(5), 29, 10, 150
+    below = []
+    for _ in range(repeats):
+        rare = 1000 + rng.choice(400, (n, 8))  # words of the book
+        own = np.take_along_axis(rare, rng.integers(0, 8, (n, 40)), axis=1)
+        tokens = np.where(rng.random((n, 40)) < 0.5, rng.geometric(0.1, (n, 40)), own)
+        ease = rng.normal(0, 0.1, (n, 1)) + 0.6 * (rng.permutation(1500) / 1500)[tokens]
+        ease[:targets] += known * (1 - ease[:targets])
+        hits, counted = rng.random((n, 40)) < ease, np.arange(n) >= targets
+        rows = with_expected(answers(hits, tokens), dealt(np.arange(n), counted))
+        made = rows.group_by("target_id").agg(s=get("token_hits_less_expected_v1").expr)
+        score = made.sort("target_id").collect()["s"].to_numpy()
+        rank = (score[None, targets:] >= score[:targets, None]).sum(axis=1)
+        below.append((1 + rank) / (n - targets + 1) <= 0.05)
+    assert least < np.mean(below) < most
+
+
+def test_a_hidden_word_counts_where_the_answer_has_it():
+    targets = frames.targets({"reference": "Alice"})
+    answers = ["It is Alice.", "Alice", "alice", "a cat"]
+    features = build_features(
+        frames.samples(answers),
+        frames.units(targets),
+        words="script",
+        preset="default",
+        text_length=None,
+        groups=["hidden"],
+    )
+    assert features["has_text"].to_list() == [True, True, False, False]
+    assert features.select(get("masked_hits_v1").expr).item() == 0.5

@@ -9,6 +9,7 @@ from mia_batch import attacks, plugins
 from mia_batch.attacks import Attack, defaults, families, get, names, register, resolve
 from mia_batch.attacks.families import FAMILIES as FAMILIES_BY_NAME
 from mia_batch.attacks.families import family_of, members
+from mia_batch.attacks.from_samples import EXPECTED
 from mia_batch.errors import SettingsError
 from mia_batch.features import OTHER_GROUPS, feature_fields
 from mia_batch.schemas import LogProbs
@@ -82,12 +83,12 @@ def test_presets_compute_their_family_and_its_main_attack_first():
     assert {*defaults("default")} == of("Next tokens", "Probes", "Probes of two models", "DE-COP")
     both = {*defaults("default", ("samples", "logprobs"))}
     assert both >= of("Probes", "Probes and loss", "Loss", "Min-K% and Min-K%++")
-    assert defaults("default")[0] == "token_hits_v1"
+    assert defaults("default")[0] == "token_hits_less_expected_v1"
     assert "token_hits_v1" not in both  # one pass tells more
     assert {*defaults("matched")} == of("SaMIA, length-matched")
     assert defaults("matched")[0] == "samia_matched_v1"
     assert {*defaults("samia")} == of("SaMIA")
-    assert len(of(*FAMILIES)) == len(names()) == 187  # a name that was published stays
+    assert len(of(*FAMILIES)) == len(names()) == 189  # a name that was published stays
     assert defaults("samia")[0] == "samia_v1"
 
 
@@ -107,11 +108,13 @@ def test_probes_and_the_matched_family_do_without_whole_candidates():
     assert {name for name in sampled if not get(name).whole_candidates} == of(
         *("SaMIA, length-matched", "SaMIA, weighed by rarity", "Probes", "Probes of two models"),
         *("Next tokens", "Probes, drawn answers", "Probes and loss", "PETAL", "DE-COP"),
+        "Masked words",
     )
 
 
 def test_each_attack_has_a_formula_reads_features_and_says_where_it_comes_from():
     features = {*frames.features().columns, *(field.name for field in feature_fields(OTHER_GROUPS))}
+    features.add(EXPECTED)
     for attack in map(get, names()):
         assert attack.formula
         assert "\n" not in attack.formula

@@ -11,6 +11,7 @@ from mia_batch.inference.estimates import (
     WindowShare,
     contamination_bound,
     contamination_rate,
+    usage_share,
 )
 from tests.unit.inference.scored import rows, table
 
@@ -228,3 +229,41 @@ def test_windows_that_depend_on_each_other_count_less():
     assert found.threshold == 0.94  # the nineteenth largest of 396
     apart = contamination_bound(Flagged(30, 40), n_null=99, rank=5)
     assert found.of(120, 160, 160).low == apart.low
+
+
+# The share of the targets that were used, as DUCI estimates it.
+
+
+def test_the_share_of_used_texts_by_hand():
+    """Members score 1, three of four in each half; above 0 TPR - FPR is 0.75, so 0.6 / 0.75."""
+    members = np.array([1.0] * 15 + [0.0] * 5)
+    targets, others = np.repeat([1.0, 0.0], [60, 40]), np.zeros(20)
+    seeds = range(50)
+    found = [usage_share(targets, others, members, seed=s, blind_warns=False) for s in seeds]
+    wanted = []
+    for rng in map(np.random.default_rng, seeds):
+        rng.permutation(others)
+        wanted.append(min(0.6 / rng.permutation(members)[10:].mean(), 1))
+    assert [each.value for each in found] == pytest.approx(wanted)
+    few = usage_share(targets, others, members[:19], seed=0, blind_warns=False)
+    assert few.value is None
+    assert few.reason == "19 calibration units of a class are too few to halve, 20 needed"
+
+
+def test_the_interval_of_the_used_share_covers_because_half_of_the_data_choose():
+    """With the threshold chosen where the rates are measured it covers less."""
+    rng, here, paper = np.random.default_rng(3), [], []
+    for repeat in range(400):
+        used = rng.random(200) < 0.3
+        targets, others = rng.normal(2.0 * used), rng.normal(size=50)
+        members, share = rng.normal(2.0, size=50), used.mean()
+        made = usage_share(targets, others, members, seed=repeat, blind_warns=False)
+        here.append(made.value is None or made.low <= share <= made.high)
+        tried = np.sort(np.concatenate([others, members]))
+        gaps = [(members > t).mean() - (others > t).mean() for t in tried]
+        best = tried[np.argmax(gaps)]
+        counts = [(int((each > best).sum()), each.size) for each in (targets, others, members)]
+        made = estimate(*counts)
+        paper.append(made.low <= share <= made.high)
+    assert np.mean(here) >= 0.95 - 2 * (0.05 * 0.95 / 400) ** 0.5
+    assert np.mean(paper) < np.mean(here)

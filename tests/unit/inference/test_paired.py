@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 import pytest
+from scipy.stats import spearmanr
 
 from mia_batch.errors import SettingsError
-from mia_batch.inference.paired import compare_scores
+from mia_batch.inference import paired
+from mia_batch.inference.paired import agreement, compare_scores
 
 
 def table(gaps, **columns):
@@ -106,3 +108,62 @@ def test_areas_in_clusters_use_them():
     areas = compare(scores).filter(statistic="roc_auc_difference")
     assert areas["method"].item() == "cluster_paired_t"
     assert areas["n_clusters"].item() == 10
+
+
+# Whether a model ranks texts as one that never saw them.
+
+
+def test_agreement_by_hand_and_with_scipy():
+    """T ranks five texts as R does, and D the other way round: 1, -1, and no sample disagrees."""
+    ordered = np.arange(5.0)
+    found, limits, p_value = agreement(np.stack([ordered, ordered**3, -ordered], 1), np.arange(5))
+    assert found.tolist() == [pytest.approx(1), pytest.approx(-1)]
+    alike = 5 * (1 / 5) ** 5  # samples of one text alone, which has no rank correlation
+    assert p_value == pytest.approx(alike, abs=0.003)
+    assert limits.tolist() == [pytest.approx(2), pytest.approx(2)]
+    scores = np.random.default_rng(1).normal(size=(40, 3)).round(1)
+    found, limits, p_value = agreement(scores, np.repeat(np.arange(20), 2))
+    wanted = [spearmanr(scores[:, 0], scores[:, at]).statistic for at in (1, 2)]
+    assert found == pytest.approx(np.array(wanted))
+    assert limits[0] < wanted[0] - wanted[1] < limits[1]
+
+
+@pytest.mark.parametrize(
+    ("seen", "alike", "least", "most"),
+    [
+        (False, True, 0.9, 1.0),  # never seen: nearly always certified
+        (True, True, 0.0, 0.05),  # learnt, and remembered as the copy does: hardly ever
+        (None, True, 0.0, 0.1),  # as near to one as to the other: one in 20
+        (True, False, 0.5, 1.0),  # learnt, but other texts are remembered: wrongly certified
+    ],
+)
+def test_what_agreement_certifies(monkeypatch, seen, alike, least, most):
+    """The last case is why a small p-value holds only where models that learn remember alike."""
+    monkeypatch.setattr(paired, "_REPLICATES", 199)
+    rng, found = np.random.default_rng(2), []
+    for _ in range(60):
+        hard, memory, other = rng.normal(size=(3, 100))
+        noise = 0.3 * rng.normal(size=(3, 100))
+        kept = {True: memory if alike else other, False: 0, None: 0}[seen]
+        learnt = hard if seen is None else hard + memory
+        found.append(
+            agreement(np.stack([hard + kept, hard, learnt], 0).T + noise.T, np.arange(100))
+        )
+    certified = np.mean([p_value <= 0.05 for _, _, p_value in found])
+    assert least <= certified <= most
+
+
+def test_agreement_is_a_row_of_each_set_or_has_a_reason():
+    rng = np.random.default_rng(4)
+    scores = table(rng.normal(size=40), score_0=rng.normal(size=40), score_2=rng.normal(size=40))
+    rows = compare(scores, learnt=True)
+    assert {*rows["statistic"]} == {
+        *("mean_difference", "rank_correlation", "rank_correlation_difference")
+    }
+    row = rows.filter(statistic="rank_correlation_difference").row(0, named=True)
+    assert (row["run"], row["versus"], row["set"]) == ("run 1", "run 2", "unknown")
+    assert row["low"] < row["value"] < row["high"]
+    assert row["p_value"] == row["adjusted_p"]
+    few = compare(scores.head(19), learnt=True).filter(statistic="rank_correlation_difference")
+    assert few["value"].item() is None
+    assert few["reason"].item() == "19 independent units are too few, 20 are needed"

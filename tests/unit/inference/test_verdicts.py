@@ -241,8 +241,9 @@ def test_the_rate_of_calibration_data_or_why_it_is_withheld():
     """Groups need 20 of them; a class without a scored text, or labels that differ, give none."""
     found, of_groups = estimates(calibrated()), estimates(calibrated(20))
     for each in (found, of_groups):
-        assert set(each) == {"fieller", "beta_binomial"}
+        assert set(each) == {"fieller", "duci", "beta_binomial"}
         assert each["fieller"]["value"] == pytest.approx(0.5 / 0.75)
+        assert each["duci"]["low"] < 0.5 / 0.75 < each["duci"]["high"]
         assert each["beta_binomial"]["low"] > 0
     assert found["fieller"]["low"] < 0.5 / 0.75 < found["fieller"]["high"]
     assert found["fieller"]["confidence"] == 0.95
@@ -258,9 +259,9 @@ def test_the_rate_of_calibration_data_or_why_it_is_withheld():
         (few, "16 audited groups are too few, 20 are needed"),
     ]
     for found, reason in refused:
-        row = found["fieller"]
-        assert (row["value"], row["low"], row["high"]) == (None, None, None)
-        assert reason in row["reason"]
+        for row in (found["fieller"], found["duci"]):
+            assert (row["value"], row["low"], row["high"]) == (None, None, None)
+            assert reason in row["reason"]
     assert few["beta_binomial"]["reason"] == few["fieller"]["reason"]
 
 

@@ -114,7 +114,7 @@ def chosen(**settings: Any) -> list[str]:
 
 def test_the_combination_is_computed_when_it_is_asked_for():
     assert "combination_v1" not in chosen()
-    assert {*chosen()} == {"token_hits_v1"}  # which cannot be combined alone
+    assert {*chosen()} == {"token_hits_less_expected_v1", "token_hits_v1"}
     assert {*chosen(combine=True)} > {"token_hits_v1", "probe_leading_rarity_v1"}
     assert chosen(combine=True)[-1] == "combination_v1"
     asked = {"attacks": "loss_v1,min_k_20_v1,combination_v1", "evidence": "logprobs"}

@@ -430,11 +430,16 @@ def test_an_endpoint_that_does_not_raise_logits_is_refused_or_asked_without(ther
     for how, said in ({"honours": []}, "ignores"), ({"refuses": [BIAS]}, "refuses"):
         with HostileServer(NextTokenModel(checkpoint, **how)) as server:
             with pytest.raises(SettingsError, match=f"{said} 'logit_bias'.*give nudge= 0"):
-                runs.audit(**there(server, **TOKENS, out=said))
+                runs.audit(**there(server, **TOKENS, out=said, nudge=5.0))
             assert not list(server.asked)
+            usual = there(server, **TOKENS, out=f"{said} by default")
+            for run in (runs.audit(**usual), runs.audit(**usual)):  # it goes on without, twice
+                assert run.manifest.evidence["nudge"] == run.manifest.settings["nudge"] == 0
+            assert run["samples"]["candidate"].drop_nulls().len() > 0
+            assert [BIAS in asked.fields for asked in server.asked] == [False] * len(server.asked)
     plain = {"engine": "openai", "base_url": "http://127.0.0.1:1", "evidence": "samples"}
     for changed, first in (
-        ({}, "token_hits_v1"),
+        ({}, "token_hits_less_expected_v1"),
         ({"tokenizer": None}, "probe_leading_rarity_v1"),
         ({"chat": True}, "probe_leading_rarity_v1"),
         ({"reference_model": "x"}, "probe_leading_rarity_v1"),
@@ -442,4 +447,4 @@ def test_an_endpoint_that_does_not_raise_logits_is_refused_or_asked_without(ther
         given = {"input": "x", "model": "m", "tokenizer": "t"} | plain | changed
         names = [each.name for each in chosen_attacks(load_settings(given))]
         assert names[0] == first
-        assert ("token_hits_v1" in names) is (first == "token_hits_v1")
+        assert ("token_hits_v1" in names) is (first == "token_hits_less_expected_v1")

@@ -24,6 +24,7 @@ from mia_batch.prompts import (
     choice,
     choices,
     choose_shots,
+    cloze,
     continuation,
     extraction,
     first_tokens,
@@ -361,3 +362,18 @@ def test_points_of_tokens_stand_between_tokens_that_a_prompt_alone_has(checkpoin
         assert len(same) >= LEAST_CONTEXT
     reasons = found["reason"].drop_nulls().to_list()
     assert reasons == (["the text has no further point"] if asked.height < n else [])
+
+
+def test_names_are_hidden_first_then_the_longest_words_that_stand_once():
+    passage = "The rabbit ran. Then Alice saw the Dormouse sleeping near Al; the rabbit laughed."
+    table = frames.targets({"target": passage}, {"target": "a b c"})
+    made = cloze(table, n=4, words="script")
+    words = ["Dormouse", "Alice", "sleeping", "laughed", None]
+    assert made["text"].to_list() == words
+    assert made["view_index"].to_list() == [0, 1, 2, 3, 3]
+    for word, context in made.head(4).select("text", "context").iter_rows():
+        assert passage.replace(word, "[MASK]") in context
+        assert word not in context
+    assert made["reason"].null_count() == 4
+    assert "no further word" in made["reason"][4]
+    assert_frame_equal(cloze(table, n=2, words="script").head(2), made.head(2))

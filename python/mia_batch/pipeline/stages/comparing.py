@@ -181,7 +181,12 @@ def _counted(audit: Audit) -> pl.Expr | None:
 
 
 def _groups(audit: Audit) -> pl.Series:
-    """Return the number of each target's group, null where it is not counted.
+    """Return the number of each target's group, null where it is not counted."""
+    return counted_groups(audit).select(pl.when("counted").then("group")).to_series()
+
+
+def counted_groups(audit: Audit) -> pl.DataFrame:
+    """Return the ``target_id``, the number of the ``group`` and whether it is ``counted`` of each.
 
     Each text is its own group where none is known to be outside, so that groups are not compared,
     and where all are of one: a book alone has no elsewhere but its own other texts.
@@ -189,6 +194,7 @@ def _groups(audit: Audit) -> pl.Series:
     targets = audit.run.scan("targets")
     counted = _counted(audit)
     names = targets.select(
+        "target_id",
         group=cluster_names(targets).hash(),
         counted=pl.col("role") != "yardstick" if counted is None else counted,
         outside=pl.col("member").eq(other=False),
@@ -196,8 +202,8 @@ def _groups(audit: Audit) -> pl.Series:
     first = pl.col("row").first().over("group")
     alone = (pl.col("group").filter("counted").n_unique() == 1) | ~pl.col("outside").any()
     apart = pl.lit(counted is None) & alone
-    group = pl.when("counted").then(pl.when(apart).then("row").otherwise(first))
-    return names.with_row_index("row").select(group).collect().to_series()
+    group = pl.when(apart).then("row").otherwise(first)
+    return names.with_row_index("row").select("target_id", "counted", group=group).collect()
 
 
 # The stage that makes features of samples, and where the parts of both lie.

@@ -12,7 +12,16 @@ import polars as pl
 
 from mia_batch import schemas
 from mia_batch.attacks import Attack, find_unscored, score, score_by
-from mia_batch.attacks.attack import CODEC, COMBINATION, RECITAL, REFERENCE_TEXT, TEXT, among
+from mia_batch.attacks.attack import (
+    CHOICE,
+    CODEC,
+    COMBINATION,
+    RECITAL,
+    REFERENCE_TEXT,
+    TEXT,
+    among,
+)
+from mia_batch.attacks.from_samples import EXPECTED, with_expected
 from mia_batch.diagnostics.preflight import (
     check_targets,
     class_rows,
@@ -46,9 +55,8 @@ from mia_batch.inference.yardstick import YARDSTICK_CHECKS, null_audit_findings,
 from mia_batch.kernels import count_words
 from mia_batch.metrics import curves, measure
 from mia_batch.pipeline.context import Audit, reads_tokens
-from mia_batch.pipeline.run import Run
 from mia_batch.pipeline.stages import Stage
-from mia_batch.pipeline.stages.comparing import parts_digest
+from mia_batch.pipeline.stages.comparing import counted_groups, parts_digest
 from mia_batch.pipeline.stages.extraction import passages_of
 from mia_batch.pipeline.stages.questions import STAGE_VIEWS, models_of, prompts_of, views_of
 from mia_batch.prompts import RunModel, View
@@ -154,7 +162,7 @@ def _prompts(audit: Audit) -> Rows:
         }
         if view.question:
             kind = "question_and_text"
-            figures |= _answered(audit, view)
+            figures |= _answered(audit, view) if view.key == CHOICE else {}
         for name, value in figures.items():
             yield {"subject": view.name, "statistic": name, "value": value, "verdict": kind}
 
@@ -265,7 +273,7 @@ def _verdicts(
     sampled = any(run.path("features").glob("*.parquet"))
     alone = primary.evidence == "samples" and not primary.logprobs
     if roles["n_nulls"] and alone and sampled:
-        errors = _sampling_errors(audit.settings.continuations, primary, run)
+        errors = _sampling_errors(audit, primary)
     names, warns = [attack.name for attack in attacks], blind_warns(found)
     for rows in verdicts(run.scan("scores"), names, plan, blind_warns=warns, blind=blind):
         # Frames are of one attack each.
@@ -294,10 +302,10 @@ def _separable(findings: pl.DataFrame, subject: str) -> bool:
     return not found.is_empty()
 
 
-def _sampling_errors(samples: int, attack: Attack, run: Run) -> pl.DataFrame:
+def _sampling_errors(audit: Audit, attack: Attack) -> pl.DataFrame:
     """Measure the sampling error of the first targets and non-members by ``target_id``."""
     scores = (
-        run.scan("scores")
+        audit.run.scan("scores")
         .filter(pl.col("role").is_in(["target", "non_member"]))
         .select("target_id", score=attack.name)
         .bottom_k(_MOST_ERRORS, by="target_id")
@@ -305,7 +313,8 @@ def _sampling_errors(samples: int, attack: Attack, run: Run) -> pl.DataFrame:
         .sort("target_id")
     )
     of_these = pl.col("target_id").is_in(scores["target_id"].implode())
-    features = run.scan("features").filter(of_these, pl.col("sample_index") < samples)
+    features = evidence_of(audit)["samples"]
+    features = features.filter(of_these, pl.col("sample_index") < audit.settings.continuations)
     key = ("target_id", "sample_index")
     alone = score_by(features, attack, *key).sort(key).collect(engine="streaming")
     return score_errors(alone, scores)
@@ -561,6 +570,8 @@ def evidence_of(audit: Audit) -> dict[str, pl.LazyFrame]:
             for field in feature_fields(audit.manifest.made["features"]["groups"])
         )
     evidence = {"samples": features.filter(_within(audit))}
+    if any(EXPECTED in attack.columns for attack in audit.attacks):
+        evidence["samples"] = with_expected(evidence["samples"], counted_groups(audit))
     if audit.reading("logprobs"):
         wanted = [
             among([view.key]) & (pl.col("view_index") < view.n)

@@ -35,6 +35,7 @@ _WORDS = Decode(scope="matched", max_attempts=3, spare=1)
 """A few words and one token more, so that the last is followed by something."""
 _ONCE = Decode(scope="matched", max_attempts=1, spare=1)
 _TOKEN = Decode(scope="whole", most_new=1)
+_HIDDEN = Decode(scope="whole", most_new=12)  # a name of many tokens, or a sentence with the word
 _CHOICE = Decode(scope="whole", most_new=8)  # "The answer is B." and some more
 
 
@@ -93,6 +94,13 @@ VIEWS: Final[dict[str, Made]] = {
         "column_setting": "paraphrases_column",
         "evidence": ("paraphrases_column",),
         **_answers(s, "choice_answers"),
+    },
+    "cloze": lambda s: {
+        "make": partial(makers.cloze, n=s.masked_words, words=s.word_rule),
+        "n": s.masked_words,
+        "greedy": True,
+        "question": True,
+        "decode": _HIDDEN,
     },
     "extraction": lambda s: {
         "make": makers.extraction,
