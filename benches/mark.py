@@ -6,15 +6,15 @@ than of windows never seen is what learning adds. Books with a draw are then sim
 difference of a window never seen, its sign drawn, and that addition.
 
 `trained`: a small model is trained here on marked books, each a known number of times among other
-texts, and tested as `mia-batch mark` does. Books that it never saw are drawn anew 1,000 times each.
+texts, and tested by one audit with all keys. Those that it never saw are drawn anew 1,000 times.
 
-    python -m benches.mark [manuals] [trained]
+    python -m benches.mark [manuals] [trained] [--keep FOLDER]
 """
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -32,8 +32,6 @@ from mia_batch.corpus import draw
 from mia_batch.extras.sets import marking
 from mia_batch.inference.verdicts import aligned_ranks, rank_sum_p_value
 from mia_batch.inference.yardstick import dose
-from mia_batch.observer import Observer
-from mia_batch.pipeline import run_audit
 from mia_batch.stats import Floats
 
 ATTACK, LEVEL = "loss_v1", 0.001
@@ -206,28 +204,40 @@ def train(books: dict[str, tuple[str, int]], folder: Path) -> Path:
 
 
 def trained(folder: Path) -> None:
-    marked, all_parts = {}, rows_of("parts")
+    marked, all_parts, every = {}, rows_of("parts"), folder / "keys.jsonl"
     for name, copies in BOOKS.items():
         texts = [row["text"] for row in all_parts if row["book"] == name][:PARTS]
         (book := folder / f"{name}.txt").write_text("\n\n".join(texts), "utf-8")
         key, out = folder / f"{name}.jsonl", folder / f"{name}-marked.txt"
-        marking.prepare(book, key, random=Random(name))
-        marking.publish(book, key, Random(f"{name} seed").randrange(10**9), out)
+        if not out.exists():
+            marking.prepare(book, key, random=Random(name))
+            marking.publish(book, key, Random(f"{name} seed").randrange(10**9), out)
         marked[name] = (out.read_text("utf-8"), copies)
-    model = train(marked, folder)
+    model = folder / "model"
+    if not model.exists():
+        train(marked, folder)
+    keys = [(folder / f"{name}.jsonl").read_text("utf-8") for name in BOOKS]
+    every.write_text("".join(keys), "utf-8")
+    run = mia_batch.audit(
+        str(folder / "walden-marked.txt"),
+        str(model),
+        out=folder / "run",
+        texts={"max_windows_per_document": 1},
+        evidence="logprobs",
+        attacks=ATTACK,
+        engine="transformers",
+        verdict={"canaries": str(every)},
+        report=False,
+    )
+    scores = run["scores"].filter(role="canary").select("group", "member", ATTACK)
+    pairs = scores.pivot("member", index="group", values=ATTACK).sort("group")
     rows, p_of_draws = list[dict[str, Any]](), list[float]()
     for name, copies in BOOKS.items():
-        marked_book = folder / f"{name}-marked.txt"
-        how = {"model": str(model), "out": str(folder / name), "engine": "transformers"}
-        asked = marking.audit_of(
-            marked_book, folder / f"{name}.jsonl", Observer(), report=False, **how
-        )
-        run = run_audit(asked, Observer())
-        own = run["verdicts"].filter(level="collection", versus="controls").row(0, named=True)
-        row = {"book": name, "copies": copies, "p_value": own["p_value"]}
-        scores = run["scores"].filter(role="canary").select("group", "member", ATTACK)
-        pairs = scores.pivot("member", index="group", values=ATTACK).sort("group")
-        differences = (pairs["true"] - pairs["false"]).to_numpy()
+        key = folder / f"{name}.jsonl"
+        names = [each["set"] for each in marking.read_sets(key)]
+        own = pairs.filter(pl.col("group").is_in(names))
+        differences = (own["true"] - own["false"]).to_numpy()
+        row = {"book": name, "copies": copies, "p_value": p_value(differences)}
         row |= {"windows": differences.size, "higher": float((differences > 0).mean())}
         rng = np.random.default_rng(0)
         row["power"] = {
@@ -239,7 +249,7 @@ def trained(folder: Path) -> None:
         rows.append(row)
         print(row, flush=True)
         if not copies:
-            p_of_draws += drawn_anew(folder / f"{name}.jsonl", pairs, 1000)
+            p_of_draws += drawn_anew(key, own, 1000)
     p = np.array(p_of_draws)
     sizes = {str(level): float((p <= level).mean()) for level in (0.001, 0.01, 0.05, 0.5)}
     never = {"draws": p.size, "below_0.001": int((p < LEVEL).sum()), "share_at_most": sizes}
@@ -259,12 +269,17 @@ def drawn_anew(key: Path, pairs: pl.DataFrame, n: int) -> Iterator[float]:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("parts", nargs="*", default=["manuals", "trained"])
+    parser.add_argument("--keep", type=Path, help="folder for texts, model and runs")
+    given = parser.parse_args()
     if not MODEL.is_dir():
         print("skipped: there is no ../shared/models/manuals-47m")
         return
-    for name in sys.argv[1:] or ("manuals", "trained"):
-        with TemporaryDirectory() as scratch:
-            {"manuals": manuals, "trained": trained}[name](Path(scratch))
+    with TemporaryDirectory() as scratch:
+        for name in given.parts:
+            (folder := given.keep or Path(scratch, name)).mkdir(exist_ok=True)
+            {"manuals": manuals, "trained": trained}[name](folder)
 
 
 if __name__ == "__main__":

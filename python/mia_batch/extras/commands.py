@@ -275,7 +275,7 @@ def build_set(*, cutoff: datetime | None, **options: Any) -> None:  # noqa: ANN4
 
 
 @click.command("mark")
-@click.argument("book", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.argument("book", type=PATH)
 @option("key", PATH, "FILE", "The key, which stays secret; it is written first.", required=True)
 @option("language", str, "NAME", "Language of the pairs of forms: en or de.", default="en")
 @_count("seed", 0, None, "Number that nobody could choose, drawn after the hash was lodged.")

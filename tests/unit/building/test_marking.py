@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
-from mia_batch.corpus import read_canaries
+from mia_batch.corpus import commitment, draw, read_canaries
 from mia_batch.errors import CorpusError, SettingsError
 from mia_batch.extras.sets import marking
 from mia_batch.observer import Observer
@@ -153,6 +153,17 @@ def test_what_cannot_be_marked_is_refused(book, tmp_path):
         key.write_text(content, "utf-8")
         with pytest.raises(CorpusError, match=r"is no key|cannot be read as a key"):
             marking.publish(book.book, key, 7, out)
+    texts = ["one", "two"]
+    line: dict[str, Any] = {
+        "set": "a",
+        "texts": texts,
+        "commitment": commitment("a", texts),
+        "seed": 1,
+    }
+    line["published"] = draw(line["commitment"], 2, 1)
+    key.write_text(json.dumps(line), "utf-8")  # canaries, but of no book
+    with pytest.raises(CorpusError, match="is no key; give the file that mia-batch mark wrote"):
+        marking.audit_of(text, key, Observer(), model="m")
     assert not out.exists()
 
 

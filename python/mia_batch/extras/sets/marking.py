@@ -42,6 +42,7 @@ _WINDOW = 128  # words of a window
 _FEWEST = 10  # windows: of fewer no p-value is below 0.001
 _LARGEST = 64 << 20  # bytes of a book, which is held in memory several times
 _AROUND = 20  # letters on each side, by which a place is found again
+_NO_KEY = "is no key; give the file that mia-batch mark wrote"
 _LEVEL, _POWER = 0.001, 0.9
 _MOSTLY = 0.9
 _CURLY = "\N{RIGHT SINGLE QUOTATION MARK}"
@@ -181,7 +182,7 @@ def read_sets(key: Path) -> list[dict[str, Any]]:
             return sets
     except (OSError, ValueError, AttributeError) as error:
         raise CorpusError(f"{key} cannot be read as a key: {error}") from error
-    raise CorpusError(f"{key} is no key; give the file that mia-batch mark wrote")
+    raise CorpusError(f"{key} {_NO_KEY}")
 
 
 def lodged(key: Path) -> str:
@@ -218,8 +219,10 @@ def survival(book: Path, key: Path) -> dict[str, int]:
     content = " ".join(_read(book)[0].split())
     counts = dict.fromkeys(("drawn", "other", "lost"), 0)
     for each in read_canaries(key):
-        text, language = each.texts[each.published], each.name.split()[1]
-        for start, end, other in places(text, language):
+        text, (_, *language) = each.texts[each.published], each.name.split()
+        if len(language) != 2:
+            raise CorpusError(f"{key} {_NO_KEY}")
+        for start, end, other in places(text, language[0]):
             before, after = text[max(0, start - _AROUND) : start], text[end : end + _AROUND]
             drawn, changed = (
                 " ".join(f"{before}{form}{after}".split()) in content
