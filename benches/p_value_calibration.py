@@ -17,7 +17,7 @@ from benches.results import append_results, versions
 from mia_batch.inference.comparison import collection_test, summarise, window_pattern
 from mia_batch.inference.conformal import TieDraws, p_values, q_values, shared_weights
 from mia_batch.inference.estimates import Flagged, contamination_bound, contamination_rate
-from mia_batch.inference.verdicts import canary_ranks, rank_sum_p_value
+from mia_batch.inference.verdicts import aligned_ranks, rank_sum_p_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -84,7 +84,8 @@ def canaries(rng: np.random.Generator, runs: int) -> Iterator[Figure]:
     """Sets of 8 texts, with ties."""
     for n_sets in (1, 5, 20):
         found = [
-            rank_sum_p_value([canary_ranks(one[0], one[1:]) for one in np.round(sets, 1)]) <= 0.05
+            rank_sum_p_value(aligned_ranks([(one[0], one[1:]) for one in np.round(sets, 1)]))
+            <= 0.05
             for sets in rng.normal(size=(runs, n_sets, 8))
         ]
         wanted = "0 (p >= 1/8)" if n_sets == 1 else "<= 0.05"

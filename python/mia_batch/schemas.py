@@ -268,7 +268,8 @@ class Findings(dy.Schema):
     (of texts); ``plan``, ``gate`` (may targets be compared with non-members?), ``uneven_scores``,
     ``reported``, ``placebo`` (on the reference model), ``e_values`` (what rounds decided),
     ``null_audits``, ``top`` (so many of the highest at least), ``max_t`` (all attacks together),
-    ``combination``, ``dataset_inference``, ``codec``, ``yardstick``, ``absence`` (of scores);
+    ``combination``, ``dataset_inference``, ``codec``, ``yardstick``, ``absence``, ``dose`` (of
+    scores: about how many copies were learnt);
     ``verbatim`` (what came out word for word), ``prompts`` (what was given), ``endpoint`` (fields
     that it honours), ``answers`` (kinds that came back), ``held_back`` (``filtered`` or refused
     unevenly), ``chance`` (whether models predict the texts better), ``earlier_runs`` (of the same

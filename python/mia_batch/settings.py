@@ -525,10 +525,10 @@ class VerdictSettings(Part, topic="Reference sets and answers", table="verdict")
     canaries: Annotated[Text | None, Mark.PATH] = None
     """Sets of texts of which one each, drawn at random, was published."""
     yardstick: Annotated[Text | None, Mark.PATH] = None
-    """Texts that the model knows to a known degree, with a column level: they are asked in the same
-    way and say what finding nothing means. default: 115 passages of classics; none, or
-    --no-yardstick: no such texts. [default: the classics for books that are compared or
-    continued, else none]"""
+    """Texts that the model knows to a known degree, with a column level, or copies: they are asked
+    in the same way and say what finding nothing means, and how often texts were learnt.
+    default: 115 passages of classics; none, or --no-yardstick: no such texts. [default: the
+    classics for books that are compared or continued, else none]"""
     combine: bool = False
     """Learn from texts of known membership how to combine the scores of all attacks, as a further
     attack: combination_v1."""

@@ -76,7 +76,9 @@ def finetune(**options: Any) -> None:  # noqa: ANN401 - of `make`, and of the re
             observer.stage(f"epsilon {kept['epsilon']:.3f} at delta {kept['delta']:g}, of one text")
 
 
-def _count(name: str, least: int, default: int, text: str, most: int | None = None) -> Decorator:
+def _count(
+    name: str, least: int, default: int | None, text: str, most: int | None = None
+) -> Decorator:
     return option(name, click.IntRange(least, most), None, text, default=default)
 
 
@@ -270,6 +272,47 @@ def build_set(*, cutoff: datetime | None, **options: Any) -> None:  # noqa: ANN4
         built = build(cutoff=date, columns=columns, observer=observer, **options)
     for sentence in built.summary["sentences"]:
         console_of(stderr=False).print(plain(sentence))
+
+
+@click.command("mark")
+@click.argument("book", type=PATH)
+@option("key", PATH, "FILE", "The key, which stays secret; it is written first.", required=True)
+@option("language", str, "NAME", "Language of the pairs of forms: en or de.", default="en")
+@_count("seed", 0, None, "Number that nobody could choose, drawn after the hash was lodged.")
+@option("out", PATH, "PATH", "Marked book, or folder of the run.  [default: next to the book]")
+@settings_options("model", "revision", "engine", "dtype", "engine_arg")
+def mark(
+    *, book: Path, key: Path, language: str, seed: int | None, out: Path | None, **options: object
+) -> None:
+    """Mark a book before publication, so that an audit can show that a model learnt it.
+
+    Three steps: alone a key is written, and the hash to lodge is shown; with --seed the marked book
+    is written; with --model that model is tested by the published book and its key.
+    """
+    from mia_batch.cli.main import audit_and_show
+    from mia_batch.extras.sets import marking
+
+    console = console_of(stderr=False)
+    if "model" in (settings := given(options)):
+        name = Path(str(settings["model"])).name
+        settings["out"] = str(out or book.parent / f"{book.stem}-{name}")
+        with observing() as observer:
+            asked = marking.audit_of(book, key, observer, **settings)
+        audit_and_show(asked)
+        return
+    if seed is not None:
+        marked = out or book.with_stem(f"{book.stem}-marked")
+        n = marking.publish(book, key, seed, marked)
+        said = [f"{marked}: the book to publish; {n:,} windows were drawn"]
+    else:
+        n = marking.prepare(book, key, language)
+        said = [
+            f"{n:,} windows have places; {marking.forecast_sentence(n)}",
+            "lodge this where it cannot be changed, then draw a number and give it as --seed:",
+            marking.lodged(key),
+        ]
+    for line in said:
+        console.print(plain(line), soft_wrap=True)
 
 
 @click.command("paraphrase")

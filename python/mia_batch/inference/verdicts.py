@@ -493,33 +493,49 @@ def canary_p_value(published: float, controls: Floats) -> float:
     return float((1 + np.count_nonzero(~(controls < published))) / (1 + controls.size))
 
 
-def canary_ranks(published: float, controls: Floats) -> Floats:
-    """Rank the texts of one set from 1, the published one first; ties share their mean rank.
+_MOST_SUMS = 1 << 18
 
-    An unscored published text has the lowest rank, unscored controls have the highest.
+
+def aligned_ranks(sets: Sequence[tuple[float, Floats]]) -> list[Floats]:
+    """Rank the texts of all sets together, each less the mean of its set; ties share a mean rank.
+
+    The published text of a set comes first. Hodges and Lehmann (1962), "Rank methods for
+    combination of independent experiments": sets that differ more from within weigh more, and of
+    pairs it is Wilcoxon's signed-rank test. An unscored published text has the lowest rank,
+    unscored controls the highest.
     """
     from scipy.stats import rankdata
 
-    lost = np.isnan(controls)
-    ranks = np.empty(controls.size + 1, np.float64)
-    ranks[1:][lost] = controls.size + 1 - np.arange(np.count_nonzero(lost))
-    known = np.concatenate(([True], ~lost))
-    scores = np.concatenate(([np.nan_to_num(published, nan=-np.inf)], controls[~lost]))
-    ranks[known] = rankdata(scores)
-    return ranks
+    values = []
+    for published, controls in sets:
+        own = np.append(published, controls)
+        known = own[~np.isnan(own)]
+        lost = np.where(np.arange(own.size) == 0, -np.inf, np.inf)
+        values.append(np.where(np.isnan(own), lost, own - (known.mean() if known.size else 0)))
+    ends = np.cumsum([own.size for own in values])[:-1]
+    # Rounded, so that differences that are equal but for the last digits are ties.
+    return list(np.split(rankdata(np.round(np.concatenate(values), 9)), ends))
 
 
 def rank_sum_p_value(sets: Sequence[Floats]) -> float:
     """p-value of all committed sets together: the sum of the published texts' ranks, exact.
 
-    In each set the published text is equally likely to have any rank, whatever happens in other
-    sets, so the distribution of the sum is the convolution of theirs.
+    Given which scores each set has, its published text is equally likely to have any of them,
+    whatever happens in other sets, so the distribution of the sum is the convolution of theirs.
+    This is the published texts' rank among all draws that could have been. Where there are too many
+    sums, ranks are made coarser, by the same steps for all texts.
     """
-    distribution: Floats = np.ones(1)
+    largest = 2 * sum(float(ranks.max()) for ranks in sets)
+    step = max(1.0, largest / _MOST_SUMS)
+    distribution, observed = np.ones(1), 0
     for ranks in sets:
-        half_ranks = np.bincount((2 * ranks).astype(np.int64))
-        distribution = np.convolve(distribution, half_ranks / ranks.size).astype(np.float64)
-    observed = int(sum(2 * ranks[0] for ranks in sets))
+        whole = (2 * ranks / step).astype(np.int64)
+        whole -= whole.min()
+        observed += int(whole[0])
+        sums = np.zeros(distribution.size + int(whole.max()))
+        for rank, n in zip(*np.unique(whole, return_counts=True), strict=True):
+            sums[rank : rank + distribution.size] += n / ranks.size * distribution
+        distribution = sums
     return float(min(1.0, distribution[observed:].sum()))
 
 
@@ -566,7 +582,7 @@ def canary_test(sets: ComparisonSets, plan: VerdictPlan) -> _Test:
                 **same,
                 level="collection",
                 n_null=sum(n_null),
-                p_value=rank_sum_p_value([canary_ranks(*of_set) for of_set in scores]),
+                p_value=rank_sum_p_value(aligned_ranks(scores)),
                 method=f"canary_rank_sum_of_{len(names)}",
             )
 

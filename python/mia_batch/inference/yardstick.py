@@ -10,7 +10,13 @@ import numpy as np
 import polars as pl
 
 from mia_batch.errors import CorpusError
-from mia_batch.inference.comparison import ComparisonSets, read_comparison_sets, summarise
+from mia_batch.inference.comparison import (
+    ComparisonSets,
+    cut_units,
+    read_comparison_sets,
+    summarise,
+    windows_per_group,
+)
 from mia_batch.inference.conformal import Adjustment, TieDraws, p_values, q_values
 from mia_batch.inference.estimates import null_threshold
 from mia_batch.inference.findings import Statistic, VerdictPlan, finding_rows, number_rows
@@ -23,7 +29,7 @@ from mia_batch.tables import read_finite
 _Row = dict[str, Any]
 
 
-YARDSTICK_CHECKS = ("yardstick", "absence")  # names of the checks
+YARDSTICK_CHECKS = ("yardstick", "absence", "dose")  # names of the checks
 _WORDS_GIVEN_BACK = 20
 _LEVELS = ("rarely copied", "well known", "most copied")
 _BOOKS = 4_000  # simulated for the probability
@@ -76,6 +82,11 @@ def yardstick_findings(
         naming = Naming(sets, values, plan)
         named = ({"subject": name, **naming.row(at)} for name, at in rows.items())
         found.append(finding_rows("absence", named, statistic="named", verdict=plan.level))
+    numbered = len(names) > 1 and not {*names} & {*_LEVELS}
+    if numbered and sets.targets.size and (tested or not sets.nulls.size):
+        ladder = np.concatenate([rows[name] for name in names])
+        copies = np.repeat([float(name) for name in names], [rows[name].size for name in names])
+        found.append(finding_rows("dose", _dose_rows(sets, values, plan, copies, values[ladder])))
     return pl.concat([finding_rows("yardstick"), *found])
 
 
@@ -182,6 +193,76 @@ def naming_probability(
         limits.append(np.quantile([share(each, of, _BOOKS_OF_DRAW) for each in weights], level))
     value = share(np.full(scores.size, 1 / scores.size), scores, _BOOKS)
     return {"value": value, "low": min(limits[0], value), "high": max(limits[1], value)}
+
+
+# Dose: how often texts were learnt, where the yardstick is a ladder: its levels are numbers.
+
+_TAIL = 0.025
+_MOST_DOSED = 1_000
+
+
+def dose(scores: Floats, copies: Floats, of: Floats) -> tuple[Floats, Floats, Floats]:
+    """Say how often texts with ``scores`` were learnt, from a ladder: texts with known ``copies``.
+
+    Returns about how many copies, a lower limit and an upper one; NaN where there is none.
+    The value is where the isotonic regression of the ladder's scores ``of`` on their copies reaches
+    the score, between levels by log (1 + copies). The limits are the highest level that is refuted
+    from below, all lower ones being refuted, and the lowest refuted from above, each by a conformal
+    p-value of at most 0.025: that of the score among the texts of the level and, where they are
+    too few, of the next levels on the other side of it. If scores rise with copies (stochastically)
+    and a text is exchangeable with the ladder's of its own dose, the limits hold for it with 95 %,
+    whatever the distributions: to err, the first level beyond the truth must be refuted.
+    """
+    from sklearn.isotonic import isotonic_regression
+
+    levels, which, sizes = np.unique(copies, return_inverse=True, return_counts=True)
+    known = ~np.isnan(of)
+    n = np.bincount(which, known)
+    means = np.bincount(which[known], of[known], levels.size)[n > 0] / n[n > 0]
+    fitted, block = np.unique(
+        isotonic_regression(means, sample_weight=n[n > 0]), return_inverse=True
+    )
+    logs = np.bincount(block, np.log1p(levels[n > 0])) / np.bincount(block)
+    value = np.expm1(np.interp(scores, fitted, logs))
+    needed = round(1 / _TAIL) - 1
+    low, high = np.full((2, scores.size), np.nan)
+    for limit, sign, order in ((low, 1, 1), (high, -1, -1)):
+        refuted = ~np.isnan(scores)
+        for place in range(levels.size)[::order]:
+            n_up = sizes[place:] if order > 0 else sizes[: place + 1][::-1]
+            last = min(int(np.searchsorted(n_up.cumsum(), needed)), n_up.size - 1)
+            pool = (order * (which - place) >= 0) & (order * (which - place) <= last)
+            refuted = refuted & (p_values(sign * scores, sign * of[pool]) <= _TAIL)
+            limit[refuted] = levels[place]
+    return value, low, high
+
+
+def _dose_rows(
+    sets: ComparisonSets, values: Floats, plan: VerdictPlan, copies: Floats, of: Floats
+) -> Iterator[_Row]:
+    """Give the dose of each audited text, or of each group from its statistic.
+
+    The limits of a group are those of a single text with its mean, which is less certain.
+    """
+    if plan.level == "target":
+        scores, keys = values[sets.targets], sets.target_id[sets.targets].to_list()
+    else:
+        units = cut_units(sets, sets.targets, windows_per_group(sets, plan), plan.seed)
+        scores = units.statistics(values, plan)
+        keys = sets.clusters["key"][units.cluster[units.enough]].to_list()
+    why = "no text of the ladder has a score" if np.isnan(of).all() else None
+    if plan.level != "target" and plan.statistic == "maximum":
+        why = "the highest of many windows is compared with single texts; take --statistic mean"
+    elif scores.size > _MOST_DOSED:
+        why = f"more than {_MOST_DOSED:,} texts; ask --level group"
+    if why is not None:
+        yield {"statistic": "copies", "reason": why}
+        return
+    names = "value", "low", "high"
+    for key, *found in zip(keys, *dose(scores, copies, of), strict=True):
+        numbers = {name: None if np.isnan(n) else n for name, n in zip(names, found, strict=True)}
+        reason = "no score" if np.isnan(found[0]) else None
+        yield {"subject": key, "statistic": "copies", "reason": reason, **numbers}
 
 
 # Null audits: how often the planned test reports texts that are known to be outside.

@@ -285,9 +285,10 @@ def _open_yardstick(path: str, columns: ColumnNames, how: Mapping[str, Any]) -> 
     own = path == CLASSICS
     wanted = ColumnNames() if own else replace(columns, member=None, label=None, group=None)
     corpus = read_documents(_CLASSICS if own else path, wanted, **({} if own else how))
-    if "level" not in corpus.documents.collect_schema():
-        raise CorpusError(f"yardstick: {path} has no column level; give each text one")
-    level, unknown = pl.col("level").cast(pl.String), pl.lit(None, pl.Boolean)
+    names = {"level", "copies"} & {*corpus.documents.collect_schema()}
+    if not names:
+        raise CorpusError(f"yardstick: {path} has no column level or copies; give each text one")
+    level, unknown = pl.col(max(names)).cast(pl.String), pl.lit(None, pl.Boolean)
     return replace(corpus, documents=corpus.documents.with_columns(group=level, member=unknown))
 
 

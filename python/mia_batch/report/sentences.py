@@ -681,6 +681,29 @@ def absence_sentences(findings: pl.DataFrame, plan: VerdictPlan) -> Iterator[str
         )
 
 
+def dose_sentences(findings: pl.DataFrame, plan: VerdictPlan) -> Iterator[str]:
+    """Say about how often groups were learnt, or of how many texts more than never can be said."""
+    rows = findings.filter(check="dose")
+    for reason in rows.filter(pl.col("subject").is_null())["reason"].to_list():
+        yield f"How often the texts were learnt is not said: {reason!s}."
+    found = rows.drop_nulls("value").sort("value", "subject", descending=[True, False])
+    if found.is_empty():
+        return
+    said = f"{found['low'].count():,} of {found.height:,} texts, more often than not at all"
+    if plan.level != "target":
+        each = []
+        for subject, value, *limits in found.select("subject", "value", "low", "high").iter_rows():
+            words = zip(("more than", "less than"), limits, strict=True)
+            given = " and ".join(f"{word} {n:,.0f}" for word, n in words if n is not None)
+            each.append(f"{subject} about {value:,.0f} times ({given or 'without limits'})")
+        said = "; ".join(each[:_MOST_NAMED])
+    yield (
+        f"Learnt, by the ladder of the yardstick and {plan.primary}: {said}. The limits hold for "
+        "each by itself with 95 %, if scores rise with copies, and the ladder's texts are alike, "
+        "and like the audited ones but for the copies."
+    )
+
+
 def verbatim_sentences(findings: pl.DataFrame) -> Iterator[str]:
     """Say what came out word for word, with the longest passage and what chance gives."""
     rows = findings.filter(check="verbatim")
@@ -806,6 +829,7 @@ CONCLUSIONS: Final[tuple[tuple[str, Say], ...]] = (
     ("always", _of(placebo_sentence, "fewer")),
     ("comparison of targets", _planned(absence_sentences)),
     ("always", _planned(yardstick_sentences)),
+    ("always", _planned(dose_sentences)),
     ("canaries", lambda known: canary_sentences(known.verdicts, known.plan)),
     ("always", _of(set_sentences)),
     ("comparison without weights", lambda known: islice(power_sentences(known.findings), 1)),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from typing import Any
+
 import polars as pl
 import pytest
 from click.testing import CliRunner
@@ -89,6 +92,26 @@ def test_one_way_to_tune_from_texts_to_the_page(texts, tmp_path):
     assert report == f"report: {out / 'privacy.html'}"
     assert (out / "privacy.html").read_text("utf-8").startswith("<!DOCTYPE html>")
     assert pl.read_parquet(out / "summary.parquet").height == 1
+
+
+def test_a_book_is_marked_in_steps_and_a_model_is_asked_about_it(tmp_path, monkeypatch):
+    book, key = tmp_path / "book.txt", tmp_path / "key.jsonl"
+    book.write_text(" ".join(f"Perhaps {n} did not go toward it." for n in range(300)), "utf-8")
+    printed, _ = invoke("mark", book, "--key", key)
+    windows, lodge, committed = printed.splitlines()
+    assert windows.startswith("17 windows have places; nothing can be promised")
+    assert lodge.endswith("draw a number and give it as --seed:")
+    assert len(committed) == 64
+    printed, _ = invoke("mark", book, "--key", key, "--seed", 9)
+    marked = tmp_path / "book-marked.txt"
+    assert printed == f"{marked}: the book to publish; 17 windows were drawn\n"
+    asked: list[Any] = []
+    monkeypatch.setattr(sys.modules["mia_batch.cli.main"], "audit_and_show", asked.append)
+    _, shown = invoke("mark", marked, "--key", key, "--model", "org/model")
+    assert "0 in the other form, and 0 are not found" in " ".join(shown.split())
+    (settings,) = asked
+    assert (settings.model, settings.canaries) == ("org/model", str(key))
+    assert settings.out == tmp_path / "book-marked-model"
 
 
 PRIVACY = ["privacy", "--base=b", "--data=d", "--task=generation", "--out=out"]

@@ -17,7 +17,12 @@ from mia_batch.errors import RequestError, SettingsError
 from mia_batch.inference import verdicts as module
 from mia_batch.inference.estimates import Flagged, contamination_bound
 from mia_batch.inference.findings import VerdictPlan, preregister
-from mia_batch.inference.verdicts import canary_p_value, canary_ranks, rank_sum_p_value, verdicts
+from mia_batch.inference.verdicts import (
+    aligned_ranks,
+    canary_p_value,
+    rank_sum_p_value,
+    verdicts,
+)
 from mia_batch.schemas import Verdicts
 from tests.unit.inference.scored import plan, rows, table
 
@@ -288,9 +293,9 @@ def test_canaries():
     ]
     assert found["p_value"][:3].to_list() == [1, 1 / 4, None]
     assert found["reason"][2] == "the published text has no score"
-    # Ranks 1 of 3, 4 of 4 and, unscored, 1 of 2.
-    draws = product((1, 2, 3), (1, 2, 3, 4), (1, 2))
-    assert found["p_value"][3] == pytest.approx(sum(sum(draw) >= 6 for draw in draws) / 24)
+    # Less the means 4, 2.75 and 5: -1 of -1, 0, 1; 2.25 of -1.75, -0.75, 0.25, 2.25; unscored, 0.
+    draws = product((3, 5.5, 8), (2, 4, 7, 9), (1, 5.5))
+    assert found["p_value"][3] == pytest.approx(sum(sum(draw) >= 13 for draw in draws) / 24)
     assert found["method"][3] == "canary_rank_sum_of_3"
     assert found["planned"].all()
 
@@ -362,16 +367,23 @@ SCORES = st.one_of(st.integers(0, 4), st.just(nan))
 SETS = st.lists(st.lists(SCORES, min_size=2, max_size=4), min_size=1, max_size=4)
 
 
-def ranks_of(scores):
-    return canary_ranks(scores[0], np.array(scores[1:], float))
+def ranks_of(sets):
+    return aligned_ranks([(one[0], np.array(one[1:], float)) for one in sets])
 
 
-def ranks_reference(scores):
-    """Mean ranks; an unscored published text is lowest, each unscored control above all."""
-    published, *controls = scores
-    keyed = [-1 if isnan(published) else published]
-    keyed += [100 - index if isnan(control) else control for index, control in enumerate(controls)]
-    return [sum(other < one for other in keyed) + (keyed.count(one) + 1) / 2 for one in keyed]
+def ranks_reference(sets):
+    """Mean ranks less the mean of each set; unscored published texts lowest, controls highest."""
+    keyed = []
+    for one in sets:
+        known = [score for score in one if not isnan(score)]
+        middle = sum(known) / len(known) if known else 0
+        keyed.append([round(score - middle, 9) for score in one])
+        keyed[-1] = [(99 if at else -99) if isnan(key) else key for at, key in enumerate(keyed[-1])]
+    every = [key for one in keyed for key in one]
+    return [
+        [sum(other < key for other in every) + (every.count(key) + 1) / 2 for key in one]
+        for one in keyed
+    ]
 
 
 def sum_reference(sets):
@@ -394,14 +406,27 @@ def test_one_set_by_hand(published, controls, p):
     assert made == pytest.approx(p, nan_ok=True)
 
 
-@given(st.lists(SCORES, min_size=2, max_size=6))
-def test_ranks_equal_their_reference(scores):
-    assert ranks_of(scores).tolist() == ranks_reference(scores)
+@given(SETS)
+def test_ranks_equal_their_reference(sets):
+    assert [ranks.tolist() for ranks in ranks_of(sets)] == ranks_reference(sets)
 
 
 @given(SETS)
 def test_the_sum_of_ranks_equals_its_reference(sets):
-    ranks = [ranks_of(scores) for scores in sets]
+    ranks = ranks_of(sets)
     made = rank_sum_p_value(ranks)
     assert made == pytest.approx(sum_reference(ranks))
     assert 0 < made <= 1
+
+
+def test_where_ranks_are_made_coarser_draws_stay_exact(monkeypatch):
+    monkeypatch.setattr(module, "_MOST_SUMS", 40)
+    sizes = np.random.default_rng(0).standard_t(2, 10)
+    p = [
+        rank_sum_p_value(aligned_ranks([(each, np.zeros(1)) for each in sizes * signs]))
+        for signs in product((1, -1), repeat=10)
+    ]
+    levels = np.unique(p)
+    assert len(levels) > 20
+    # Of all draws, each as likely as the others, a share of exactly p has at most that p.
+    assert [np.mean(np.array(p) <= level + 1e-12) for level in levels] == pytest.approx(levels)

@@ -9,12 +9,13 @@ from mia_batch.errors import CorpusError
 from mia_batch.inference import yardstick
 from mia_batch.inference.conformal import p_values, q_values
 from mia_batch.inference.yardstick import (
+    dose,
     naming_probability,
     null_audit_findings,
     sort_levels,
     yardstick_findings,
 )
-from mia_batch.report.sentences import null_audit_sentence
+from mia_batch.report.sentences import dose_sentences, null_audit_sentence
 from tests.unit.inference.scored import plan, rows, table
 
 
@@ -216,3 +217,56 @@ def test_the_same_scores_give_the_same_numbers_and_of_many_units_some_are_drawn(
     unknown = rows("non_member", [None] * 30, n_words=None)
     facts = found_of_null_audits(TARGETS, nulls(50), unknown, length_edges=(50,))
     assert facts["share_reporting"]["verdict"] == "as_promised"
+
+
+def test_a_dose_by_hand():
+    copies = np.repeat([0.0, 3.0, 15.0], 39)
+    of = np.concatenate([np.linspace(-1, 1, 39), np.linspace(2, 4, 39), np.linspace(5, 7, 39)])
+    value, low, high = dose(np.array([0.0, 3.0, 4.5, 6.0, 9.0, np.nan]), copies, of)
+    # Means of the levels are 0, 3 and 6; half-way between the last, log 4 and log 16 have log 8.
+    assert value == pytest.approx([0, 3, 7, 15, 15, np.nan], nan_ok=True)
+    assert low == pytest.approx([np.nan, 0, 3, 3, 15, np.nan], nan_ok=True)
+    assert high == pytest.approx([3, 15, 15, np.nan, np.nan, np.nan], nan_ok=True)
+    # One text fewer at each level, and a p-value needs texts of the next: none at the upper end.
+    fewer = np.tile(np.arange(39) < 38, 3)
+    _, low, _ = dose(np.array([3.0, 9.0]), copies[fewer], of[fewer])
+    assert low == pytest.approx([np.nan, 3], nan_ok=True)
+    # Where scores fall with copies, the fit is level: all copies are as good.
+    value, _, _ = dose(np.array([0.0]), np.repeat([1.0, 3.0], 40), np.repeat([1.0, 0.0], 40))
+    assert value == pytest.approx([np.expm1((np.log(2) + np.log(4)) / 2)])
+
+
+def test_limits_of_doses_hold_also_between_levels_and_beyond():
+    levels, sizes = np.array([0.0, 1, 2, 4, 8, 16, 32]), np.array([300, 80, 20, 45, 10, 60, 40])
+    rng, true = np.random.default_rng(0), np.array([0.0, 1, 3, 8, 10, 30, 100])
+    copies = np.repeat(levels, sizes)
+
+    def scores(copies):
+        return 2 * np.log1p(copies) + rng.standard_t(4, copies.size) * (1 + 0.2 * copies**0.5)
+
+    missed = np.zeros((2, true.size))
+    for _ in range(400):
+        _, low, high = dose(scores(true), copies, scores(copies))
+        missed += low >= true, high <= true  # a level is refuted together with all beyond it
+    assert (missed <= 400 * 0.025 + 3 * (400 * 0.025) ** 0.5).all()
+    assert missed.max() > 2
+
+
+def test_groups_have_their_dose_and_texts_are_counted():
+    ladder = [rows("yardstick", np.linspace(n, n + 0.9, 40), group=str(n)) for n in (0, 2, 8)]
+    books = [rows("target", [n + 0.5] * 3, group=f"book {n}") for n in (0, 8)]
+    scores = table(*books, *ladder)
+    made = found(scores, by_group := plan(level="group"), tested=False)
+    assert facts(made, "book 8", "dose")["copies"] == [pytest.approx(8, abs=0.2), 2, None]
+    assert facts(made, "book 0", "dose")["copies"] == [pytest.approx(0, abs=0.1), None, 2]
+    (said,) = dose_sentences(made, by_group)
+    assert "book 8 about 8 times (more than 2); book 0 about 0 times (less than 2)" in said
+    (said,) = dose_sentences(found(scores, plan(), tested=False), plan())
+    assert ": 3 of 6 texts, more often than not at all." in said
+    nulls = table(*books, *ladder, rows("non_member", [1.0] * 9))
+    assert found(nulls, plan(), tested=False).filter(check="dose").is_empty()  # a gate is closed
+    highest = plan(level="group", statistic="maximum")
+    (said,) = dose_sentences(found(scores, highest, tested=False), highest)
+    assert said.endswith("is compared with single texts; take --statistic mean.")
+    named = [rows("yardstick", [1.0] * 40, group=name) for name in ("well known", "most copied")]
+    assert found(table(*books, *named), plan(), tested=False).filter(check="dose").is_empty()

@@ -296,7 +296,7 @@ def test_the_audited_texts_have_the_answers_that_they_have_without(runs):
     assert mixed.equals(alone)
     assert runs[0]["metrics"].equals(runs[1]["metrics"])
     assert runs[0]["rollup"].equals(runs[1]["rollup"])
-    of_yardstick = pl.col("check").is_in(["yardstick", "absence", "answers"])
+    of_yardstick = pl.col("check").is_in(["yardstick", "absence", "dose", "answers"])
     mixed, alone = (run["findings"].filter(~of_yardstick) for run in runs)
     assert mixed.equals(alone)
     assert runs[0]["targets"].group_by("role").len().sort("role").rows() == [

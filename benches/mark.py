@@ -1,0 +1,286 @@
+"""What the mark of a book shows of how often it was learnt, and how often where it was not.
+
+`manuals`: windows of ../shared/models/manuals-47m (see its README), which it saw a known number of
+times. Each is asked as it is and with the other form at each place; how much further apart both are
+than of windows never seen is what learning adds. Books with a draw are then simulated: the
+difference of a window never seen, its sign drawn, and that addition.
+
+`trained`: a small model is trained here on marked books, each a known number of times among other
+texts, and tested by one audit with all keys. Those that it never saw are drawn anew 1,000 times.
+
+    python -m benches.mark [manuals] [trained] [--keep FOLDER]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import polars as pl
+from benches.manuals import MODEL
+from benches.results import append_results
+from scipy.stats import kstest
+
+import mia_batch
+from mia_batch.corpus import draw
+from mia_batch.extras.sets import marking
+from mia_batch.inference.verdicts import aligned_ranks, rank_sum_p_value
+from mia_batch.inference.yardstick import dose
+from mia_batch.stats import Floats
+
+ATTACK, LEVEL = "loss_v1", 0.001
+SIZES = 50, 100, 200, 400, 800
+BOOKS = {
+    "walden": 0,
+    "dracula": 0,
+    "sherlock_holmes": 0,
+    "frankenstein": 1,
+    "jane_eyre": 2,
+    "great_expectations": 4,
+    "republic": 8,
+    "moby_dick": 16,
+}
+"""How often the trained model sees each."""
+MOST = 200  # windows of each number of copies
+PARTS = 12  # of 1,024 words, of each book
+
+
+def rows_of(name: str) -> list[dict[str, Any]]:
+    lines = (MODEL / f"{name}.jsonl").read_text("utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def p_value(differences: Floats) -> float:
+    """Test pairs by the differences of their published texts."""
+    return rank_sum_p_value(aligned_ranks([(each, np.zeros(1)) for each in differences]))
+
+
+def simulated(never: Floats, added: float, rng: np.random.Generator) -> dict[str, float]:
+    """Share of books with p < 0.001, by their number of windows; and the effect of a window."""
+    found = {}
+    for n in SIZES:
+        books = rng.choice(never, (200, n)) * rng.choice([-1, 1], (200, n)) + added
+        found[str(n)] = float(np.mean([p_value(each) < LEVEL for each in books]))
+    signs = rng.choice([-1, 1], (200, 400))
+    books = rng.choice(never, (200, 400)) * signs + added
+    ranks = abs(books).argsort(axis=1).argsort(axis=1) + 0.5
+    sums = (ranks * np.sign(books)).sum(axis=1) / np.sqrt((ranks**2).sum(axis=1))
+    return found | {"effect": float(sums.mean() / 400**0.5)}
+
+
+def manuals(folder: Path) -> None:
+    texts = []
+    for row in rows_of("windows"):
+        if places := marking.places(row["text"], "en"):
+            other = marking.edition(row["text"], 0, len(row["text"]), places, [True] * len(places))
+            texts += [
+                {**row, "kind": kind, "text": text}
+                for kind, text in (("own", row["text"]), ("other", other))
+            ]
+    asked = pl.DataFrame(texts).select(
+        "text", "copies", "kind", pl.format("{}/{}", "id", "kind").alias("document_id"), pair="id"
+    )
+    some = asked.filter(kind="own").sample(fraction=1, shuffle=True, seed=0)
+    some = some.group_by("copies").head(MOST).select("pair")
+    asked = asked.join(some, on="pair", how="semi", maintain_order="left")
+    asked.write_parquet(folder / "texts.parquet")
+    run = mia_batch.audit(
+        str(folder / "texts.parquet"),
+        str(MODEL),
+        out=folder / "run",
+        evidence="logprobs",
+        attacks=ATTACK,
+        engine="transformers",
+        report=False,
+    )
+    scores = run["scores"].select("document_id", ATTACK).join(asked, on="document_id")
+    pairs = scores.pivot("kind", index=["pair", "copies"], values=ATTACK)
+    pairs = pairs.with_columns(difference=pl.col("own") - pl.col("other"))
+    by = {copies: of["difference"].to_numpy() for (copies,), of in pairs.group_by("copies")}
+    never, rng = by[0], np.random.default_rng(0)
+    found = {}
+    for copies in sorted(by):
+        added = by[copies].mean() - never.mean()
+        error = (by[copies].var() / by[copies].size + never.var() / never.size) ** 0.5
+        row = {"windows": by[copies].size, "added": added / never.std(), "se": error / never.std()}
+        found[str(copies)] = row | simulated(never, added, rng)
+    append_results("mark", {"model": "manuals-47m", "copies": rounded(found)})
+    append_results("mark", {"dose": rounded({**dose_of(pairs), **dose_simulated()})})
+
+
+def dose_of(pairs: pl.DataFrame) -> dict[str, Any]:
+    """Take half of the windows as ladder, at random, and the others as texts of unknown dose."""
+    copies, own = (pairs[name].to_numpy().astype(np.float64) for name in ("copies", "own"))
+    rng, found = np.random.default_rng(0), dict[float, list[Floats]]()
+    for _ in range(200):
+        ladder = rng.random(copies.size) < 0.5
+        value, low, high = dose(own[~ladder], copies[ladder], own[ladder])
+        asked = copies[~ladder]
+        for level in np.unique(asked):
+            at = asked == level
+            covers = (~(low[at] > level) & ~(high[at] < level)).mean()
+            limits = np.nan_to_num(low[at]), np.nan_to_num(high[at], nan=np.inf)
+            row = [covers, np.median(value[at]), *map(np.median, limits)]
+            found.setdefault(level, []).append(np.array(row))
+    names = "covered", "value", "low", "high"
+    middle = {level: np.median(of, axis=0) for level, of in found.items()}
+    each = {
+        f"{level:g}": dict(zip(names, [np.mean(of, axis=0)[0], *middle[level][1:]], strict=True))
+        for level, of in found.items()
+    }
+    return {"manuals-47m": each}
+
+
+def dose_simulated() -> dict[str, Any]:
+    """Share of limits that hold, also of doses between levels and beyond, by the ladder's sizes."""
+    levels, rng = np.array([0.0, 1, 2, 4, 8, 16, 32, 64]), np.random.default_rng(0)
+    ladders = {
+        "60 a level": np.full(8, 60),
+        "unequal": np.array([300, 80, 20, 45, 10, 60, 5, 40]),
+        "20 a level": np.full(8, 20),
+    }
+
+    def scores(copies: Floats) -> Floats:
+        return np.log1p(copies) + rng.standard_t(4, copies.size) * (1 + 0.2 * np.log1p(copies))
+
+    found = {}
+    for name, sizes in ladders.items():
+        held: dict[str, list[float]] = {}
+        for _ in range(400):
+            copies = np.repeat(levels, sizes)
+            of = scores(copies)
+            for true in (0.0, 1, 3, 8, 10, 30, 64, 100):
+                _, low, high = dose(scores(np.full(20, true)), copies, of)
+                covers = float(np.mean(~(low > true) & ~(high < true)))
+                held.setdefault(f"{true:g}", []).append(covers)
+        found[name] = {true: np.mean(each) for true, each in held.items()}
+    return found
+
+
+def rounded(value: Any) -> Any:  # noqa: ANN401 - figures of any shape
+    if isinstance(value, dict):
+        return {key: rounded(each) for key, each in value.items()}
+    return round(float(value), 4) if isinstance(value, float | np.floating) else value
+
+
+def train(books: dict[str, tuple[str, int]], folder: Path) -> Path:
+    """Train a small model: each book so often, cut elsewhere than an audit cuts it."""
+    import torch
+
+    from mia_batch.extras.sets.demo import DemoSettings, new_model, save, train_tokenizer
+
+    torch.set_num_threads(1)
+    others = [row["text"] for row in rows_of("documents")[::2]]
+    tokenizer = train_tokenizer([*others, *(text for text, _ in books.values())], 2048)
+    rows, length, random = list[list[int]](), 256, Random(0)
+    for text, copies in [(" ".join(others), 1), *books.values()]:
+        for _ in range(copies):
+            ids = tokenizer.encode(text).ids[random.randrange(length) :]
+            rows += [ids[at : at + length] for at in range(0, len(ids) - length + 1, length)]
+    random.shuffle(rows)
+    model = new_model(tokenizer, DemoSettings(), hidden=128, layers=2)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.0)
+    n_steps = len(rows) // 8
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=3e-3, total_steps=n_steps + 1)
+    print(f"{len(rows)} rows of {length} tokens, {n_steps} steps", flush=True)
+    for step in range(n_steps):
+        batch = torch.tensor(rows[8 * step : 8 * step + 8])
+        loss = model(input_ids=batch, labels=batch).loss
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        if step % 100 == 0:
+            print(step, round(loss.item(), 3), flush=True)
+    save(model, tokenizer, folder / "model")
+    return folder / "model"
+
+
+def trained(folder: Path) -> None:
+    marked, all_parts, every = {}, rows_of("parts"), folder / "keys.jsonl"
+    for name, copies in BOOKS.items():
+        texts = [row["text"] for row in all_parts if row["book"] == name][:PARTS]
+        (book := folder / f"{name}.txt").write_text("\n\n".join(texts), "utf-8")
+        key, out = folder / f"{name}.jsonl", folder / f"{name}-marked.txt"
+        if not out.exists():
+            marking.prepare(book, key, random=Random(name))
+            marking.publish(book, key, Random(f"{name} seed").randrange(10**9), out)
+        marked[name] = (out.read_text("utf-8"), copies)
+    model = folder / "model"
+    if not model.exists():
+        train(marked, folder)
+    keys = [(folder / f"{name}.jsonl").read_text("utf-8") for name in BOOKS]
+    every.write_text("".join(keys), "utf-8")
+    run = mia_batch.audit(
+        str(folder / "walden-marked.txt"),
+        str(model),
+        out=folder / "run",
+        texts={"max_windows_per_document": 1},
+        evidence="logprobs",
+        attacks=ATTACK,
+        engine="transformers",
+        verdict={"canaries": str(every)},
+        report=False,
+    )
+    scores = run["scores"].filter(role="canary").select("group", "member", ATTACK)
+    pairs = scores.pivot("member", index="group", values=ATTACK).sort("group")
+    rows, p_of_draws = list[dict[str, Any]](), list[float]()
+    for name, copies in BOOKS.items():
+        key = folder / f"{name}.jsonl"
+        names = [each["set"] for each in marking.read_sets(key)]
+        own = pairs.filter(pl.col("group").is_in(names))
+        differences = (own["true"] - own["false"]).to_numpy()
+        row = {"book": name, "copies": copies, "p_value": p_value(differences)}
+        row |= {"windows": differences.size, "higher": float((differences > 0).mean())}
+        rng = np.random.default_rng(0)
+        row["power"] = {
+            str(n): float(
+                np.mean([p_value(each) < LEVEL for each in rng.choice(differences, (200, n))])
+            )
+            for n in SIZES
+        }
+        rows.append(row)
+        print(row, flush=True)
+        if not copies:
+            p_of_draws += drawn_anew(key, own, 1000)
+    p = np.array(p_of_draws)
+    sizes = {str(level): float((p <= level).mean()) for level in (0.001, 0.01, 0.05, 0.5)}
+    never = {"draws": p.size, "below_0.001": int((p < LEVEL).sum()), "share_at_most": sizes}
+    never["ks_p"] = float(kstest(p, "uniform").pvalue)
+    append_results("mark", {"model": "trained here", "books": rounded(rows), "never": never})
+
+
+def drawn_anew(key: Path, pairs: pl.DataFrame, n: int) -> Iterator[float]:
+    """p-values of the same book with other seeds."""
+    values = {row["group"]: row for row in pairs.iter_rows(named=True)}
+    sets = [each for each in marking.read_sets(key) if each["set"] in values]
+    size = np.array([values[each["set"]]["true"] - values[each["set"]]["false"] for each in sets])
+    first = np.where([each["published"] == 0 for each in sets], size, -size)
+    for seed in range(n):
+        drawn = np.array([draw(each["commitment"], 2, seed) for each in sets])
+        yield p_value(np.where(drawn == 0, first, -first))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("parts", nargs="*", default=["manuals", "trained"])
+    parser.add_argument("--keep", type=Path, help="folder for texts, model and runs")
+    given = parser.parse_args()
+    if not MODEL.is_dir():
+        print("skipped: there is no ../shared/models/manuals-47m")
+        return
+    with TemporaryDirectory() as scratch:
+        for name in given.parts:
+            (folder := given.keep or Path(scratch, name)).mkdir(exist_ok=True)
+            {"manuals": manuals, "trained": trained}[name](folder)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,278 @@
+"""Books marked before publication: windows in two editions each, of which a draw publishes one.
+
+At each place one of two equivalent forms may stand. Each window has two editions, which differ at
+all of its places: the forms of the one are drawn, the other has the other forms. Both are committed
+to; a seed that is drawn later publishes one of each window, as of a set of canaries. So the key is
+a file of canaries, and an audit with it the test: for each window the difference between two whole
+texts, which is the same whatever the draw, and whose sign the draw alone decides if the model knows
+nothing of the published book. The published draw is ranked among all that could have been, and that
+is exact whatever the model prefers, how forms become tokens and how they bear on each other: no
+context holds another window. It needs a draw that nobody could choose, and every window.
+
+An editor who makes forms alike takes the mark away, never its validity: a window counts as it was
+drawn. To leave out what did not survive would break it, for what survives is what the editor
+prefers, and perhaps the model, too.
+
+Related: random strings and look-alike letters, tested against strings that were not drawn (Wei et
+al. 2024, arXiv:2402.10892); traps that are repeated in a book (Meeus et al. 2024,
+arXiv:2402.09363); paraphrases of which one is published (Rastogi et al. 2025, arXiv:2504.13416).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Iterator, Sequence
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from random import Random, SystemRandom
+from typing import Any, NamedTuple
+
+from mia_batch.corpus import commitment, draw, read_canaries
+from mia_batch.errors import CorpusError, SettingsError
+from mia_batch.observer import Observer
+from mia_batch.settings import Settings, load_settings
+from mia_batch.tables import write_text
+
+__all__ = ["audit_of", "forecast_sentence", "places", "prepare", "publish", "read_sets", "survival"]
+
+_WINDOW = 128  # words of a window
+_FEWEST = 10  # windows: of fewer no p-value is below 0.001
+_LARGEST = 64 << 20  # bytes of a book, which is held in memory several times
+_AROUND = 20  # letters on each side, by which a place is found again
+_NO_KEY = "is no key; give the file that mia-batch mark wrote"
+_LEVEL, _POWER = 0.001, 0.9
+_MOSTLY = 0.9
+_CURLY = "\N{RIGHT SINGLE QUOTATION MARK}"
+_PROTECTED = re.compile(
+    r"```.*?(?:```|\Z)"  # code
+    r"|`[^`\n]*`"
+    r"|^(?:    |\t)[^\n]*$"
+    r"|^#[^\n]*$"  # headings: marked, or a line that stands alone and ends as no sentence does
+    r"|(?:(?<=\n\n)|\A)[^\n]{1,80}(?<![.!?,;:\"'\u201d\u2019)])(?=\n\s*\n|\Z)"
+    r"|[\u201c\u201e\u00ab][^\u201c\u201d\u00bb]{0,2000}[\u201c\u201d\u00bb]"  # quotations
+    r'|"[^"]{0,2000}"'
+    r"|\u2018.{0,500}?\u2019(?!\w)",
+    re.MULTILINE | re.DOTALL,
+)
+
+
+class Place(NamedTuple):
+    """A form in a text, and the other form that may stand there."""
+
+    start: int
+    end: int
+    other: str
+
+
+@cache
+def _rules(language: str) -> list[tuple[re.Pattern[str], dict[str, str]]]:
+    """Read the pairs of a language, each as a pattern, and the other form of each form."""
+    tables = tomllib.loads((Path(__file__).parent / "variants.toml").read_text("utf-8"))
+    if language not in tables:
+        raise SettingsError(f"language= is {language!r}; give one of {', '.join(tables)}")
+    table, rules = tables[language], []
+    words = [["", *pair.strip().split("/"), r"(?!\w)"] for pair in table["words"].split(",")]
+    for before, *forms, after in [*words, *table["rules"]]:
+        others = dict(zip(forms, forms[::-1], strict=True))
+        if all(others):
+            others |= {_upper(form): _upper(other) for form, other in others.items()}
+        found = "|".join(re.escape(form).replace("'", f"['{_CURLY}]") for form in others)
+        edge = r"\b" if forms[0][0].isalpha() else ""
+        rules.append((re.compile(rf"{before}{edge}(?P<form>{found})(?={after})"), others))
+    return rules
+
+
+def _upper(form: str) -> str:
+    return form[:1].upper() + form[1:]
+
+
+def places(text: str, language: str) -> list[Place]:
+    """Find where either of two forms may stand: not in quotations, code or headings."""
+    hidden = _PROTECTED.sub(lambda found: "\0" * len(found[0]), text.replace("\r", " "))
+    apostrophe = _CURLY if text.count(_CURLY) > text.count("'") else "'"
+    found = sorted(
+        Place(*match.span("form"), others[match["form"].replace(_CURLY, "'")])
+        for rule, others in _rules(language)
+        for match in rule.finditer(hidden)
+    )
+    kept, end = list[Place](), -1
+    for place in found:
+        if place.start > end:
+            kept.append(place._replace(other=place.other.replace("'", apostrophe)))
+            end = place.end
+    return kept
+
+
+def _windows(text: str, language: str) -> Iterator[tuple[int, int, list[Place]]]:
+    """Cut a text into windows of 128 words; those without a place are left out."""
+    left = places(text, language)[::-1]
+    words = [word.span() for word in re.finditer(r"\S+", text)]
+    for at in range(0, len(words), _WINDOW):
+        start, end = words[at][0], words[at : at + _WINDOW][-1][1]
+        own = list[Place]()
+        while left and left[-1].end <= end:
+            own.append(left.pop())
+        if own := [place for place in own if place.start >= start]:
+            yield start, end, own
+
+
+def edition(
+    text: str, start: int, end: int, places: Sequence[Place], others: Sequence[bool]
+) -> str:
+    """Write a window with the other form at some of its places."""
+    parts = list[str]()
+    for place, other in zip(places, others, strict=True):
+        parts += [
+            text[start : place.start],
+            place.other if other else text[place.start : place.end],
+        ]
+        start = place.end
+    return "".join([*parts, text[start:end]])
+
+
+def _read(book: Path) -> tuple[str, str]:
+    """Read a book, and what names it."""
+    try:
+        if (size := book.stat().st_size) > _LARGEST:
+            raise CorpusError(f"{book} has {size:,} bytes; mark its volumes or chapters one by one")
+        text = book.read_bytes().decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise CorpusError(f"{book} cannot be read as plain text in UTF-8: {error}") from error
+    if not text.strip():
+        raise CorpusError(f"{book} is empty; give the text of the book")
+    return text, sha256(text.encode()).hexdigest()[:16]
+
+
+def prepare(book: Path, key: Path, language: str = "en", random: Random | None = None) -> int:
+    """Write the key of a book, before the draw, and count its windows."""
+    (text, digest), random = _read(book), random or SystemRandom()
+    if key.suffix != ".jsonl":  # as an audit takes it
+        raise SettingsError(f"key= is {key}; name a file that ends in .jsonl")
+    if key.exists():
+        raise SettingsError(f"{key} exists; give --seed to publish by it, or name another file")
+    sets = []
+    for start, end, of in _windows(text, language):
+        drawn = [random.random() < 0.5 for _ in of]
+        patterns = drawn, [not other for other in drawn]
+        texts = [edition(text, start, end, of, each) for each in patterns]
+        name = f"{digest} {language} {start}-{end}"
+        sets.append({"set": name, "texts": texts, "commitment": commitment(name, texts)})
+    if len(sets) < _FEWEST:
+        raise CorpusError(
+            f"{book} has {len(sets)} windows of {_WINDOW} words with a place where a form can be "
+            f"chosen, and no test of fewer than {_FEWEST} can have p < {_LEVEL:g}: it is too "
+            "short, or --language is another"
+        )
+    _write(key, sets)
+    return len(sets)
+
+
+def _write(key: Path, sets: list[dict[str, Any]]) -> None:
+    write_text(key, "".join(f"{json.dumps(each)}\n" for each in sets))
+
+
+def read_sets(key: Path) -> list[dict[str, Any]]:
+    """Read the sets of a key, drawn or not."""
+    try:
+        sets = [json.loads(line) for line in key.read_text("utf-8").removesuffix("\n").split("\n")]
+        if all({"set", "texts", "commitment"} <= each.keys() for each in sets):
+            return sets
+    except (OSError, ValueError, AttributeError) as error:
+        raise CorpusError(f"{key} cannot be read as a key: {error}") from error
+    raise CorpusError(f"{key} {_NO_KEY}")
+
+
+def lodged(key: Path) -> str:
+    """Return the SHA-256 of all commitments, one a line: what is lodged before the draw."""
+    return sha256("\n".join(each["commitment"] for each in read_sets(key)).encode()).hexdigest()
+
+
+def publish(book: Path, key: Path, seed: int, out: Path) -> int:
+    """Draw the edition of each window, write the marked book, and note the draw in the key."""
+    (text, digest), sets = _read(book), read_sets(key)
+    if sets[0]["set"].split()[0] != digest:
+        raise CorpusError(f"{key} does not fit {book}: it was made of another text; give that one")
+    if sets[0].get("seed", seed) != seed:
+        raise SettingsError(
+            f"{key} was drawn with the seed {sets[0]['seed']}, and a second draw would make the "
+            "test worthless; publish that one"
+        )
+    parts, at = list[str](), 0
+    for each in sets:
+        start, end = map(int, each["set"].split()[2].split("-"))
+        each |= {"seed": seed, "published": draw(each["commitment"], len(each["texts"]), seed)}
+        parts += [text[at:start], each["texts"][each["published"]]]
+        at = end
+    _write(key, sets)
+    write_text(out, "".join([*parts, text[at:]]))
+    return len(sets)
+
+
+def survival(book: Path, key: Path) -> dict[str, int]:
+    """Count the places of a published book that stand as drawn, as the other form, or not at all.
+
+    A place is looked for with 20 letters before and after it.
+    """
+    content = " ".join(_read(book)[0].split())
+    counts = dict.fromkeys(("drawn", "other", "lost"), 0)
+    for each in read_canaries(key):
+        text, (_, *language) = each.texts[each.published], each.name.split()
+        if len(language) != 2:
+            raise CorpusError(f"{key} {_NO_KEY}")
+        for start, end, other in places(text, language[0]):
+            before, after = text[max(0, start - _AROUND) : start], text[end : end + _AROUND]
+            drawn, changed = (
+                " ".join(f"{before}{form}{after}".split()) in content
+                for form in (text[start:end], other)
+            )
+            counts["drawn" if drawn else "other" if changed else "lost"] += 1
+    return counts
+
+
+# Mean standardised signed rank of a window by how often it was learnt, and its lower 95 % limit, as
+# measured on manuals-47m by loss_v1 (benches/mark.py).
+_EFFECTS = {8: (0.31, 0.0), 16: (0.47, 0.24), 32: (0.69, 0.43), 64: (0.84, 0.79)}
+
+
+def forecast_sentence(n_windows: int) -> str:
+    """Say from how many copies on the mark is found, or that nothing can be promised."""
+    from scipy.special import ndtr, ndtri
+
+    powers, enough = list[str](), list[int]()
+    for copies, effects in _EFFECTS.items():
+        power, least = (float(ndtr(each * n_windows**0.5 + ndtri(_LEVEL))) for each in effects)
+        powers.append(f"{copies}: {least:.0%} to {power:.0%}")
+        enough += [copies] if least >= _POWER else []
+    said = "nothing can be promised: the book has too few places"
+    if enough:
+        said = f"a model that learnt the book {enough[0]} times or more is found"
+    return (
+        f"{said}, with power {_POWER:g} at p < {_LEVEL:g} (times learnt, power by the effect's "
+        f"lower limit and by the effect: {'; '.join(powers)}; measured on one model of 47 million "
+        "weights, on which 4 times or fewer left nothing to see; others may remember more or less)"
+    )
+
+
+def audit_of(book: Path, key: Path, observer: Observer, **settings: object) -> Settings:
+    """Ask for an ordinary audit with the key as canaries, once it fits the published book."""
+    counts = survival(book, key)
+    n = sum(counts.values())
+    if counts["lost"] > n / 2:
+        raise CorpusError(
+            f"{key} does not fit {book}: {counts['lost']:,} of its {n:,} places are not there in "
+            "either form; give the book as it was published, or its own key"
+        )
+    observer.stage(
+        f"of {n:,} places of the mark {counts['drawn']:,} stand as drawn, {counts['other']:,} in "
+        f"the other form, and {counts['lost']:,} are not found"
+    )
+    if counts["drawn"] < _MOSTLY * n:
+        observer.stage(
+            "much of the mark is gone: a small p-value is valid, a large one says little"
+        )
+    usual = {"input": str(book), "canaries": str(key), "max_windows_per_document": 1}
+    usual |= {"evidence": "logprobs", "attacks": "loss_v1"}
+    return load_settings(usual | settings, use_config=False)

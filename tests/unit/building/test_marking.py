@@ -1,0 +1,176 @@
+"""Marked books: where forms may change, what a draw publishes, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+
+import pytest
+
+from mia_batch.corpus import commitment, draw, read_canaries
+from mia_batch.errors import CorpusError, SettingsError
+from mia_batch.extras.sets import marking
+from mia_batch.observer import Observer
+
+_SENTENCES = [
+    "They walked toward the harbour and did not speak.",
+    "Perhaps the tide had turned among the rocks.",
+    "He knew that she could not come.",
+    "The boats were red, white and blue.",
+]
+
+
+class Marked(NamedTuple):
+    book: Path
+    key: Path
+    marked: Path
+
+
+class Said(Observer):
+    """Keeps what is said."""
+
+    def __init__(self) -> None:
+        self.sentences = list[str]()
+
+    def stage(self, sentence: str) -> None:
+        self.sentences.append(sentence)
+
+
+@pytest.fixture(scope="module")
+def book(tmp_path_factory):
+    """A book of sentences in a drawn order, its key, and what was drawn by it."""
+    folder, random = tmp_path_factory.mktemp("book"), Random(0)
+    text = "\r\n".join(f"{random.choice(_SENTENCES)} So {n} went." for n in range(300))
+    (folder / "book.txt").write_bytes(text.encode())
+    made = Marked(*(folder / name for name in ("book.txt", "key.jsonl", "marked.txt")))
+    assert marking.prepare(made.book, made.key, random=random) == 26
+    lodged = marking.lodged(made.key)
+    assert marking.publish(made.book, made.key, 7, made.marked) == 26
+    assert marking.lodged(made.key) == lodged  # the draw changes nothing of what was committed to
+    return made
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("They went toward it. Towards it!", [("toward", "towards"), ("Towards", "Toward")]),
+        ("Perhaps he didn\u2019t see.", [("Perhaps", "Maybe"), ("didn\u2019t", "did not")]),
+        ("It\u2019s late and he did not see.", [("did not", "didn\u2019t")]),
+        ("He knew she came, and I know that he did.", [("", "that "), ("that ", "")]),
+        ("All of her life, and all her days.", [("", "of ")]),
+        ("It was red, white and blue. It was red, white, and blue.", [("", ","), (",", "")]),
+        (
+            'He said \u201cPerhaps I cannot.\u201d and "I do not." and `is not`, perhaps.',
+            [("perhaps", "maybe")],
+        ),
+        ("# Toward the end\n\nToward the End\n\n    is not\n\nIt is not.", [("is not", "isn't")]),
+        ("```\nis not\n```\nuntowardly nobodyelse", []),
+    ],
+)
+def test_places_by_hand(text, found):
+    places = marking.places(text, "en")
+    assert [(text[place.start : place.end], place.other) for place in places] == found
+
+
+def test_a_draw_publishes_one_edition_of_each_window_and_changes_nothing_else(book):
+    text, marked = (path.read_bytes().decode() for path in (book.book, book.marked))
+    sets, at = read_canaries(book.key), 0
+    editions = []
+    for each in sets:
+        one, other = each.texts
+        forms = [[text[p.start : p.end] for p in marking.places(text, "en")] for text in each.texts]
+        assert all(a != b for a, b in zip(*forms, strict=True))
+        at = marked.index(each.texts[each.published], at)
+        editions.append(each.published)
+        assert one not in text or other not in text
+    assert {*editions} == {0, 1}
+    back = {
+        each.texts[each.published]: name
+        for each, name in zip(sets, map(str, range(26)), strict=True)
+    }
+    rest = marked
+    for edition, name in back.items():
+        rest = rest.replace(edition, name, 1)
+    start, end = (int(n) for n in sets[0].name.split()[2].split("-"))
+    assert rest.replace("0", text[start:end], 1).startswith(text[: end + 1])
+    assert marked.count("\r\n") == text.count("\r\n")
+    assert (
+        marking.publish(book.book, book.key, 7, book.marked) == 26
+    )  # again, and nothing else is drawn
+    assert book.marked.read_bytes().decode() == marked
+
+
+def test_what_an_editor_left_is_counted(book, tmp_path):
+    counts = marking.survival(book.marked, book.key)
+    n = counts["drawn"]
+    assert counts == {"drawn": n, "other": 0, "lost": 0}
+    assert n == 529
+    observer = Said()
+    asked = marking.audit_of(book.marked, book.key, observer, model="m", out=str(tmp_path / "run"))
+    assert (asked.canaries, asked.max_windows_per_document) == (str(book.key), 1)
+    assert asked.attacks == ("loss_v1",)
+    assert observer.sentences == [
+        f"of {n} places of the mark {n} stand as drawn, 0 in the other form, and 0 are not found"
+    ]
+    edited = tmp_path / "edited.txt"
+    edited.write_bytes(book.marked.read_bytes().replace(b"towards", b"toward"))
+    found = marking.survival(edited, book.key)
+    n_edited = book.marked.read_text("utf-8").count("towards")
+    assert sum(found.values()) == n
+    assert n_edited / 2 < found["other"] + found["lost"] < 4 * n_edited
+    marking.audit_of(edited, book.key, observer, model="m", out=str(tmp_path / "run"))
+    assert observer.sentences[-1].startswith("much of the mark is gone") == (
+        found["drawn"] < 0.9 * n
+    )
+
+
+def test_what_cannot_be_marked_is_refused(book, tmp_path):
+    text, key, out = tmp_path / "text.txt", tmp_path / "k.jsonl", tmp_path / "out.txt"
+
+    def refuses(match, content, error=CorpusError, **how):
+        text.write_bytes(content)
+        with pytest.raises(error, match=match):
+            marking.prepare(text, how.pop("key", key), **how)
+        assert not key.exists()
+
+    refuses("is empty; give the text of the book", b" \n")
+    refuses("cannot be read as plain text in UTF-8", b"\xff\xfe")
+    refuses("has 1 windows of 128 words .* no test of fewer than 10", b"They did not go.")
+    refuses("give one of en, de", b"Perhaps", SettingsError, language="xx")
+    refuses("ends in .jsonl", b"Perhaps", SettingsError, key=tmp_path / "key.txt")
+    with pytest.raises(SettingsError, match="exists; give --seed to publish by it"):
+        marking.prepare(book.book, book.key)
+    text.write_text("They did not go. " * 99, "utf-8")
+    with pytest.raises(CorpusError, match=r"does not fit .*: it was made of another text"):
+        marking.publish(text, book.key, 7, out)
+    with pytest.raises(SettingsError, match="drawn with the seed 7, and a second draw"):
+        marking.publish(book.book, book.key, 8, out)
+    with pytest.raises(CorpusError, match="places are not there in either form"):
+        marking.audit_of(text, book.key, Observer(), model="m")
+    for content in ("{}", "no json", json.dumps([1])):
+        key.write_text(content, "utf-8")
+        with pytest.raises(CorpusError, match=r"is no key|cannot be read as a key"):
+            marking.publish(book.book, key, 7, out)
+    texts = ["one", "two"]
+    line: dict[str, Any] = {
+        "set": "a",
+        "texts": texts,
+        "commitment": commitment("a", texts),
+        "seed": 1,
+    }
+    line["published"] = draw(line["commitment"], 2, 1)
+    key.write_text(json.dumps(line), "utf-8")  # canaries, but of no book
+    with pytest.raises(CorpusError, match="is no key; give the file that mia-batch mark wrote"):
+        marking.audit_of(text, key, Observer(), model="m")
+    assert not out.exists()
+
+
+def test_a_forecast_promises_only_what_the_lower_limit_gives():
+    assert marking.forecast_sentence(20).startswith("nothing can be promised: the book has too few")
+    # Of 400 windows: 0.24 * 20 - 3.09 = 1.71 at 16 copies, whose normal probability is 0.956.
+    said = marking.forecast_sentence(400)
+    assert said.startswith("a model that learnt the book 16 times or more is found, with power 0.9")
+    assert "16: 96% to 100%" in said
+    assert "8: 0% to 100%" in said
