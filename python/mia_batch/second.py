@@ -15,7 +15,7 @@ import random
 import re
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import cache, partial
 from hashlib import sha256
 from itertools import groupby, zip_longest
@@ -27,6 +27,7 @@ import numpy as np
 import polars as pl
 
 Row = dict[str, Any]
+_SAME = 1e-9  # relative difference of numbers that are equal
 
 
 class UnknownError(Exception):
@@ -44,6 +45,21 @@ class Run:
         self.manifest: Row = json.loads((self.folder / "run.json").read_text("utf-8"))
         self.settings: Row = self.manifest["settings"]
         self.asked: Row = self.manifest["made"]["scores"]  # attacks, and how much of each view
+
+    @cache  # noqa: B019 - of a run or two
+    def scores(self, attack: str) -> dict[str, float | None]:
+        return {row["target_id"]: row[attack] for row in self.read("scores", "target_id", attack)}
+
+    @cache  # noqa: B019
+    def texts(self) -> list[Row]:
+        """Read which texts there are; a ``cluster`` is a group, else a document, else one text."""
+        names = ("target_id", "role", "member", "group", "document_id", "window_index")
+        rows, first = self.read("scores", *names), ""
+        for row in rows:
+            first = first if row["window_index"] and first else row["target_id"]
+            document = "document", row["document_id"] or first
+            row["cluster"] = document if row["group"] is None else ("group", row["group"])
+        return rows
 
     def read(self, table: str, *columns: str, **equal: str) -> list[Row]:
         """Read rows as dictionaries: these columns, or all, of rows with these values."""
@@ -68,36 +84,15 @@ class Run:
                 kept[key] = row
         return [kept[key] for key in sorted(kept)]
 
+    def compared(self) -> tuple[list[Row], list[Row]]:
+        """Find the texts that are asked about, and the nulls, which are known to be outside.
 
-@cache
-def texts_of(run: Run) -> list[Row]:
-    """Read which texts there are; a ``cluster`` is a group, else a document, else one text."""
-    names = ("target_id", "role", "member", "group", "document_id", "window_index")
-    rows, first = run.read("scores", *names), ""
-    for row in rows:
-        first = first if row["window_index"] and first else row["target_id"]
-        document = first if row["document_id"] is None else row["document_id"]
-        grouped = row["group"] is not None
-        row["cluster"] = ("group", row["group"]) if grouped else ("document", document)
-    return rows
-
-
-@cache
-def scores_of(run: Run, attack: str) -> dict[str, float | None]:
-    return {row["target_id"]: row[attack] for row in run.read("scores", "target_id", attack)}
-
-
-def compared(run: Run) -> tuple[list[Row], list[Row]]:
-    """Find the texts that are asked about, and the nulls, which are known to be outside.
-
-    Without texts of the role ``non_member`` those asked about with ``member`` false are the nulls.
-    """
-    nulls = [row for row in texts_of(run) if row["role"] == "non_member"]
-    asked = [row for row in texts_of(run) if row["role"] == "target"]
-    if nulls:
-        return asked, nulls
-    nulls = [row for row in asked if row["member"] is False]
-    return [row for row in asked if row["member"] is not False], nulls
+        Where no role is ``non_member`` the nulls are those asked about with ``member`` false.
+        """
+        asked = [row for row in self.texts() if row["role"] == "target"]
+        given = [row for row in self.texts() if row["role"] == "non_member"]
+        outside = given or [row for row in asked if row["member"] is False]
+        return [row for row in asked if given or row["member"] is not False], outside
 
 
 # Words, shares and means.
@@ -143,8 +138,9 @@ class Answer(NamedTuple):
 
     def shared(self, words: list[str], n: int) -> int:
         """Count n-grams of words that the truth has, too, each as often as both have it."""
-        grams = [Counter(zip(*(each[at:] for at in range(n)))) for each in (words, self.true)]  # noqa: B905
-        return (grams[0] & grams[1]).total()
+        cuts = ([text[at:] for at in range(n)] for text in (words, self.true))
+        said, true = (Counter(zip(*cut, strict=False)) for cut in cuts)
+        return (said & true).total()
 
     @property
     def leading(self) -> list[str]:
@@ -159,10 +155,8 @@ class Evidence:
     def __init__(self, run: Run, target_id: str) -> None:
         self.run, self.there = run, dict[tuple[str, ...], list[bool]]()
         self.target, *_ = run.read("targets", target_id=target_id)
-        prompts = run.read("prompts", target_id=target_id)
-        self.texts = {
-            (row["model"], row["view"], row["view_index"]): row["text"] for row in prompts
-        }
+        asked, names = run.read("prompts", target_id=target_id), ("model", "view", "view_index")
+        self.texts = {tuple(row[name] for name in names): row["text"] for row in asked}
         tables = "samples", "logprobs"
         self.tables = {name: run.evidence(name, target_id=target_id) for name in tables}
 
@@ -229,11 +223,11 @@ SAMIA: dict[str, Callable[[Answer, int], float]] = {
 
 
 def over_answers(name: str, n: int, e: Evidence) -> float:
-    """Take the mean over continuations; some have no value where the truth has no n words."""
+    """Take the mean over continuations; of n-grams some have none where the truth has none."""
     answers = e.answers()
-    is_short = "matched" in name or name == "rouge"
-    is_short &= any(len(answer.true) < n for answer in answers)
-    return mean([] if is_short else (SAMIA[name](answer, n) for answer in answers))
+    if name == "rouge" or "matched" in name:
+        answers = [answer for answer in answers if len(answer.true) >= n]
+    return mean(SAMIA[name](answer, n) for answer in answers)
 
 
 for name in SAMIA:
@@ -253,12 +247,11 @@ def groups_counted(run: Run) -> tuple[dict[str, object], int]:
     Of texts of unknown membership only those that they are compared with count, the same for all. A
     text is a group of its own where none is known to be outside, or all are of one group.
     """
-    asked, nulls = compared(run)
+    asked, nulls = run.compared()
     if nulls and (nulls[0]["role"] == "non_member" or any(row["member"] is None for row in asked)):
         return {row["target_id"]: row["cluster"] for row in nulls}, 1
-    rows = [row for row in texts_of(run) if row["role"] != "yardstick"]
-    apart = len({row["cluster"] for row in rows}) == 1
-    apart |= all(row["member"] is not False for row in texts_of(run))
+    rows = [row for row in run.texts() if row["role"] != "yardstick"]
+    apart = len({row["cluster"] for row in rows}) == 1 or not nulls
     return {row["target_id"]: row["target_id"] if apart else row["cluster"] for row in rows}, 0
 
 
@@ -281,10 +274,6 @@ def rarity(e: Evidence, shared: Iterable[str], model: str = "target") -> float:
     return math.fsum(math.log((total + further) / max(df[word] + others, 1)) for word in shared)
 
 
-def over_points(term: Callable[[Answer], float], e: Evidence, *, view: str = "probe") -> float:
-    return mean(map(term, e.answers(view=view)))
-
-
 def leading_rarity(e: Evidence, model: str = "target") -> float:
     answers = e.answers(model, "probe")
     return mean(share(rarity(e, each.leading, model), len(each.true)) for each in answers)
@@ -293,6 +282,10 @@ def leading_rarity(e: Evidence, model: str = "target") -> float:
 def recall_rarity(e: Evidence) -> float:
     both = [(Counter(a.cut) & Counter(a.true), len(a.true)) for a in e.answers(view="probe")]
     return mean(share(rarity(e, shared.elements()), n) for shared, n in both)
+
+
+def over_points(term: Callable[[Answer], float], e: Evidence, *, view: str = "probe") -> float:
+    return mean(map(term, e.answers(view=view)))
 
 
 SCORES |= {
@@ -307,7 +300,7 @@ SCORES |= {
 
 
 # Log-probabilities of a text's tokens: its loss, its least likely tokens, their ranks; and the same
-# under other models, after other texts, and against texts around it.
+# under other models, and after other texts.
 
 
 def lowest(percent: int, of: Callable[[Evidence], list[float]], e: Evidence) -> float:
@@ -320,14 +313,14 @@ def standardised(e: Evidence) -> list[float]:
     return [(logprob - mu) / math.sqrt(variance) for logprob, mu, variance in rows if variance > 0]
 
 
-for percent in (5, 10, 20, 30, 40, 50, 60):
-    # Shi et al. 2024 (arXiv:2310.16789), equation 1; Zhang et al. 2025 (arXiv:2404.02936)
-    SCORES[f"min_k_{percent}_v1"] = partial(lowest, percent, Evidence.logprobs)
-    SCORES[f"min_k_plus_plus_{percent}_v1"] = partial(lowest, percent, standardised)
-
-
 def ranks(e: Evidence) -> list[int]:
     return [rank for _, rank in e.tokens("logprob", "rank")]
+
+
+def longest_run(e: Evidence) -> float:
+    """Carlini et al. 2023 (arXiv:2202.07646), definition 3.1: most tokens of rank 1 in a row."""
+    hits = [logprob is not None and rank == 1 for logprob, rank in e.series("logprob", "rank")]
+    return mean([max(hit * len([*run]) for hit, run in groupby(hits))] if ranks(e) else [])
 
 
 def best_stretch(e: Evidence) -> float:
@@ -336,12 +329,6 @@ def best_stretch(e: Evidence) -> float:
     stretches = (logprobs[at : at + 50] for at in range(len(logprobs) - 49))
     sums = [math.fsum(stretch) for stretch in stretches if None not in stretch]
     return mean([min(max(sums), 0.0)] if sums else [])
-
-
-def longest_run(e: Evidence) -> float:
-    """Carlini et al. 2023 (arXiv:2202.07646), definition 3.1: most tokens of rank 1 in a row."""
-    hits = [logprob is not None and rank == 1 for logprob, rank in e.series("logprob", "rank")]
-    return mean([max(hit * len([*run]) for hit, run in groupby(hits))] if ranks(e) else [])
 
 
 def rate(e: Evidence, model: str = "target") -> float:
@@ -353,11 +340,13 @@ def rate(e: Evidence, model: str = "target") -> float:
 def difference(other: str, e: Evidence) -> float:
     """Shi et al. 2024, section 4.2; Fu et al. 2024 (arXiv:2311.06062), equations 4 and 7."""
     own, its = (e.series("token_ids", of=model) for model in ("target", other))
-    if not own or own != its:
-        raise ArithmeticError("the models must cut the text alike")
-    return e.average() - e.average(other)
+    return e.average() - e.average(other) if own and own == its else mean([])
 
 
+for k in (5, 10, 20, 30, 40, 50, 60):
+    # Shi et al. 2024 (arXiv:2310.16789), equation 1; Zhang et al. 2025 (arXiv:2404.02936)
+    SCORES[f"min_k_{k}_v1"] = partial(lowest, k, Evidence.logprobs)
+    SCORES[f"min_k_plus_plus_{k}_v1"] = partial(lowest, k, standardised)
 SCORES |= {
     # Yeom et al. 2018 (arXiv:1709.01604); Carlini et al. 2021 (arXiv:2012.07805), sections 4.2, 5.2
     "loss_v1": Evidence.average,
@@ -370,18 +359,17 @@ SCORES |= {
     "reference_token_difference_v1": partial(difference, "reference"),
     "self_prompt_difference_v1": partial(difference, "self_prompt"),
     "candidate_difference_v1": partial(difference, "candidate"),
-    # Mitchell et al. 2023, baselines; Gehrmann et al. 2019 (arXiv:1906.04043)
+    # Mitchell et al. 2023 (arXiv:2301.11305), baselines; Gehrmann et al. 2019 (arXiv:1906.04043)
     "rank_v1": lambda e: -mean(ranks(e)),
     "log_rank_v1": lambda e: -mean(map(math.log, ranks(e))),
     "top_1_share_v1": lambda e: mean(rank == 1 for rank in ranks(e)),
     "entropy_v1": lambda e: mean(mu for _, mu in e.tokens("logprob", "vocabulary_mean")),
-    # The same of the tokens behind points of a text
+    "extraction_run_v1": longest_run,
+    "extraction_best_50_v1": best_stretch,
+    # ReCaLL, Xie et al. 2024 (arXiv:2406.15968); and the above of tokens behind points of a text
+    "recall_prefix_v1": lambda e: e.average(view="nonmember_shots") / e.average(),
     "probe_loss_v1": lambda e: e.average(view="probe"),
     "probe_min_k_20_v1": partial(lowest, 20, lambda e: e.logprobs(view="probe")),
-    # ReCaLL, Xie et al. 2024 (arXiv:2406.15968)
-    "recall_prefix_v1": lambda e: e.average(view="nonmember_shots") / e.average(),
-    "extraction_best_50_v1": best_stretch,
-    "extraction_run_v1": longest_run,
 }
 
 
@@ -399,7 +387,7 @@ def score(run: Run, attack: str, target_id: str) -> float | None:
 # p-values and q-values, from scores of texts or of groups.
 
 
-def p_value(own: float, nulls: Sequence[float | None], weights: Sequence[float]) -> float:
+def p_value(own: float, nulls: list[float | None], weights: list[float]) -> float:
     """Conformal p-value, Vovk, Gammerman and Shafer 2005, section 2.2, of 12 digits of the scores.
 
     A null without score is high. Nulls that share groups weigh 1 / size: Lee, Barber and Willett
@@ -420,7 +408,7 @@ def q_value(p: float, every: Iterable[float | None], adjustment: str) -> float:
 
 def summaries(run: Run, attack: str, rows: list[Row], statistic: str, n: int) -> dict[Any, Any]:
     """Summarise each group by n of its windows: one of each of n stretches, at the same places."""
-    scores, values_of = scores_of(run, attack), defaultdict[Any, list[float | None]](list)
+    scores, values_of = run.scores(attack), defaultdict[Any, list[float | None]](list)
     for row in rows:
         values_of[row["cluster"]].append(scores[row["target_id"]])
     places, found = np.random.default_rng(run.settings["seed"]).random(n).tolist(), {}
@@ -436,29 +424,26 @@ def summaries(run: Run, attack: str, rows: list[Row], statistic: str, n: int) ->
 
 def answer(run: Run, attack: str, row: Row) -> Row:
     """Recompute score, p-value and q-value of a text, or of a group of texts."""
+    method = re.fullmatch(r"conformal_([a-z]+)_of_(\d+)", row["method"])
+    (asked, nulls), scores = run.compared(), run.scores(attack)
     if run.settings["length_edges"] or run.settings["ties"] == "random":
         raise UnknownError("p-values among texts of like length, or with ties by lot")
-    method = re.fullmatch(r"conformal_([a-z]+)_of_(\d+)", row["method"])
-    asked, nulls = compared(run)
     if row["method"] in ("conformal", "conformal_groups"):
-        scores, sizes = scores_of(run, attack), Counter(each["cluster"] for each in nulls)
+        sizes = Counter(each["cluster"] for each in nulls)
         own, weights = scores[row["key"]], [1 / sizes[each["cluster"]] for each in nulls]
         others = [scores[each["target_id"]] for each in nulls]
     elif method is not None:
-        groups = (summaries(run, attack, of, method[1], int(method[2])) for of in (asked, nulls))
-        own, others = next(groups)[row["level"], row["key"]], [*next(groups).values()]
+        groups = [summaries(run, attack, of, method[1], int(method[2])) for of in (asked, nulls)]
+        own, others = groups[0][row["level"], row["key"]], [*groups[1].values()]
         weights = [1.0] * len(others)
     else:
         raise UnknownError(f"p-values by {row['method']}")
-    if own is None:
-        return {"score": None, "p_value": None, "q_value": None}
-    p = p_value(own, others, weights)
-    return {"score": own, "p_value": p, "q_value": q_value(p, row["family"], row["adjustment"])}
+    p = None if own is None else p_value(own, others, weights)
+    q = None if p is None else q_value(p, row["family"], row["adjustment"])
+    return {"score": own, "p_value": p, "q_value": q}
 
 
 # The root, and numbers that are drawn and compared.
-
-_SAME = 1e-9
 
 
 def root(run: Run) -> str:
@@ -474,15 +459,13 @@ def root(run: Run) -> str:
 
 def rows_of(run: Run, attack: str) -> list[list[Row]]:
     """List what a run says of an attack, by level: scores, and tests that have a p-value."""
-    of_yardstick = {row["target_id"] for row in texts_of(run) if row["role"] == "yardstick"}
-    scores = scores_of(run, attack).items()
-    found = [[{"level": "text", "key": k, "score": s} for k, s in scores if k not in of_yardstick]]
+    own = [row["target_id"] for row in run.texts() if row["role"] != "yardstick"]
+    found = [[{"level": "text", "key": key, "score": run.scores(attack)[key]} for key in own]]
     every = run.read("verdicts", attack=attack, versus="non_members")
-    every = [row for row in every if row["estimate"] is None and row["level"] != "collection"]
     for levels in (["target"], ["group", "document"]):
-        rows = [row for row in every if row["level"] in levels]
-        family = [row["p_value"] for row in rows]
-        found.append([row | {"family": family} for row in rows if row["p_value"] is not None])
+        rows = [row for row in every if row["level"] in levels and row["estimate"] is None]
+        family = {"family": [row["p_value"] for row in rows]}
+        found.append([row | family for row in rows if row["p_value"] is not None])
     return found
 
 
@@ -514,8 +497,8 @@ def compare(folder: Path | str, n: int, seed: int = 0) -> tuple[list[str], bool]
         lines += [f"{what}: {name} is {row[name]} in the run, {found[name]} here" for name in wrong]
     equal = [each for each in apart if each <= _SAME]
     sealed = root(run) == run.manifest["custody"]["root"]
-    lines.append(f"the root is {'equal' if sealed else 'ANOTHER'}")
     largest = f"largest relative difference {max(equal, default=0):.1g}"
+    lines.append(f"the root is {'equal' if sealed else 'ANOTHER'}")
     lines.append(f"{len(equal)} of {len(apart)} drawn rows are equal ({largest})")
     return lines, sealed and len(equal) == len(apart) > 0
 

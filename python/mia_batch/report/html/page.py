@@ -10,7 +10,7 @@ from difflib import SequenceMatcher
 from functools import cache
 from itertools import groupby
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -251,15 +251,14 @@ NO_ADVICE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Clause:
+class Clause(NamedTuple):
     """One thing that a text asks, in our words; ``rows`` are sources as of a `Field`."""
 
     text: str
     source: str
     at: str
     asks: str
-    rows: tuple[str, ...]
+    rows: list[str]
 
     def answers(self, contents: Contents) -> dict[str, str]:
         """Say what each of its rows says, of those that the run has."""
@@ -269,12 +268,9 @@ class Clause:
 
 @cache
 def clauses() -> tuple[Clause, ...]:
-    texts = tomllib.loads(_CLAUSES.read_text("utf-8"))["texts"]
-    return tuple(
-        Clause(text["name"], text["source"], each["at"], each["asks"], tuple(each["rows"]))
-        for text in texts
-        for each in text["clauses"]
-    )
+    records = tomllib.loads(_CLAUSES.read_text("utf-8"))
+    texts = {text["key"]: (text["name"], text["source"]) for text in records["texts"]}
+    return tuple(Clause(*texts[key], at, asks, rows) for key, at, asks, rows in records["clauses"])
 
 
 def _said(contents: Contents, source: str) -> str | None:
@@ -678,12 +674,8 @@ def as_markdown(contents: Contents) -> str:
 def as_json(contents: Contents) -> str:
     """Write the answer, the conclusions, and every clause with the rows that speak to it."""
     said = [
-        {
-            "text": each.text,
-            "clause": each.at,
-            "asks": each.asks,
-            "rows": each.answers(contents) or NOT_TESTED,
-        }
+        {name: getattr(each, name) for name in ("text", "at", "asks")}
+        | {"rows": each.answers(contents) or NOT_TESTED}
         for each in clauses()
     ]
     found = {"answer": contents.answer, "conclusions": contents.conclusions, "clauses": said}
