@@ -403,7 +403,7 @@ def q_value(p: float, every: Iterable[float | None], adjustment: str) -> float:
     ordered = sorted(1.0 if each is None else each for each in every)
     factor = sum(1 / n for n in range(1, len(ordered) + 1)) if adjustment == "by" else 1.0
     steps = (each * len(ordered) / n for n, each in enumerate(ordered, 1) if each >= p - _SAME)
-    return min(1.0, factor * min(steps))
+    return min(1.0, factor * min(steps, default=1.0))
 
 
 def summaries(run: Run, attack: str, rows: list[Row], statistic: str, n: int) -> dict[Any, Any]:
