@@ -11,6 +11,7 @@ from mkdocs.structure.files import File
 
 from docs.generate import (
     attacks,
+    clauses,
     figures,
     notebooks,
     published,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 PARTS: dict[str, Callable[[], str]] = {
     "attacks": attacks.sections,
+    "clauses": clauses.sections,
     "books": figures.books,
     "power": figures.power,
     "coverage": figures.coverage,

@@ -343,13 +343,23 @@ _HOW_TO_ASK = ("base_url", "api_key_env", "engine_arg")
 @_run_argument
 @option("input", PATH, "PATH", "Where inputs lie by now; repeatable.", multiple=True)
 @option("again", ABOVE_0, "N", "Draw N of the run's samples again with its model, and compare.")
-@click.option("--seed", default=0, help="Seed of the choice of samples.")
+@option("second", ABOVE_0, "N", "Recompute N of its scores and p-values in plain Python.")
+@click.option("--seed", default=0, help="Seed of the choice of samples and numbers.")
 @settings_options(*_HOW_TO_ASK)
-def verify(place: Path | str, *, again: int | None, seed: int, **options: Any) -> int:  # noqa: ANN401 - of settings, and ``input``
+def verify(
+    place: Path | str,
+    *,
+    again: int | None,
+    second: int | None,
+    seed: int,
+    **options: Any,  # noqa: ANN401 - of settings, and ``input``
+) -> int:
     """Compare every byte of a finished run and its inputs with what was recorded.
 
-    Exit 0 if nothing has changed and all samples that are drawn again agree, else 1.
+    Exit 0 if nothing has changed, all samples that are drawn again agree, and all numbers that are
+    recomputed are equal, else 1.
     """
+    from mia_batch import second as second_implementation
     from mia_batch.cli.show import show_checked
     from mia_batch.pipeline import Run
     from mia_batch.pipeline.custody import verify
@@ -357,10 +367,14 @@ def verify(place: Path | str, *, again: int | None, seed: int, **options: Any) -
 
     checked = verify(place, options.pop("input"))
     show_checked(checked, console_of(stderr=False))
-    if checked.faults or again is None:
-        return int(bool(checked.faults))
-    run = Run(place)
-    return _draw_again(run, choose_samples(run, again, seed), options)
+    if checked.faults:
+        return 1
+    run, is_equal = Run(place), True
+    if second is not None:
+        lines, is_equal = second_implementation.compare(run.folder, second, seed)
+        click.echo("\n".join(lines))
+    differs = 0 if again is None else _draw_again(run, choose_samples(run, again, seed), options)
+    return max(int(not is_equal), differs)
 
 
 @command.command("show")
@@ -405,8 +419,8 @@ def _draw_again(run: Run, samples: DataFrame, options: dict[str, object]) -> int
 @command.command("report")
 @_run_argument
 @option(
-    *("format", click.Choice(["html", "md", "csv", "latex"]), None),
-    "A page; or to paste: the answer and table of documents, or of attacks (latex).",
+    *("format", click.Choice(["html", "md", "json", "csv", "latex"]), None),
+    "A page; or to paste: the answer and table of documents, clauses (json), or attacks (latex).",
     dest="kind",
     default="html",
 )

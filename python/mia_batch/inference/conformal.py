@@ -47,10 +47,12 @@ def p_values(
     groups share the nulls: Lee, Barber and Willett, arXiv:2306.06342; or odds of being audited by
     what else is known of a text: Tibshirani, Barber, Candes and Ramdas (2019), arXiv:1904.06019,
     equation 7. An unscored null (NaN) counts as higher than all, and without ``ties`` an equal one
-    as higher. P(p <= a) <= a on average over null sets: Vovk, Gammerman and Shafer (2005),
-    "Algorithmic Learning in a Random World", section 2.2; Bates et al. (2023), arXiv:2104.08279.
+    as higher; scores that rounding alone parts are equal. P(p <= a) <= a on average over null sets:
+    Vovk, Gammerman and Shafer (2005), "Algorithmic Learning in a Random World", section 2.2; Bates
+    et al. (2023), arXiv:2104.08279.
     """
     weight = np.ones(nulls.size) if weights is None else weights
+    scores, nulls = _significant(scores), _significant(nulls)
     known = ~np.isnan(nulls)
     distinct = np.unique(nulls[known])
     index = distinct.searchsorted(nulls[known]).astype(np.float64)
@@ -66,6 +68,13 @@ def p_values(
     # Rounded, so that three times 1/3 is 1.
     above, total = np.round(not_lower, _DIGITS_OF_SUMS), np.round(weight.sum(), _DIGITS_OF_SUMS)
     return np.where(np.isnan(scores), np.nan, (own + above) / (own + total))
+
+
+def _significant(values: Floats) -> Floats:
+    """Round to 12 digits: sums of the same numbers in another order are equal."""
+    size = np.floor(np.log10(np.abs(np.where(values == 0, 1.0, values))))
+    scale = 10.0 ** np.clip(_DIGITS - 1 - size, -300, 300)
+    return np.asarray(np.round(values * scale) / scale, np.float64)
 
 
 def shared_weights(clusters: Ints) -> Floats:

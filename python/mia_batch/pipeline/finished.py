@@ -30,7 +30,7 @@ from mia_batch.pipeline.run import PARTS, TABLES, Manifest, Run
 from mia_batch.pipeline.sessions import ask, open_session, sample_task
 from mia_batch.pipeline.stages.questions import SAMPLE, prompts_of, resumed, view_of
 from mia_batch.report.answer import answer, attack_rows, audited_books, shaded
-from mia_batch.report.html import Contents, as_csv, as_markdown, render
+from mia_batch.report.html import Contents, as_csv, as_json, as_markdown, render
 from mia_batch.report.html.page import environment
 from mia_batch.report.paper import PaperColumn, paper_table
 from mia_batch.report.sentences import Known, checks, sentences
@@ -111,13 +111,16 @@ def _tables(run: Run) -> dict[str, pl.LazyFrame]:
 
 # A run's report.
 
-Format = Literal["html", "md", "csv", "latex"]
-FORMATS = {"html": render, "md": as_markdown, "csv": as_csv}
+Format = Literal["html", "md", "json", "csv", "latex"]
+FORMATS = {"html": render, "md": as_markdown, "json": as_json, "csv": as_csv}
 REPORT = "report.html"
 
 
 def report_of(run: Run, kind: Format = "html") -> str:
-    """Render a finished run: a page, its answer and documents as text, or its attacks in LaTeX."""
+    """Render a finished run: a page, its answer and documents as text, or its attacks in LaTeX.
+
+    As ``json`` it is the answer, and what of the run speaks to clauses of law and standards.
+    """
     if kind == "latex":
         return table_of([run], kind)
     manifest, known = _finished(run), known_of(run)

@@ -63,6 +63,16 @@ def test_groups_of_nulls_count_as_one_each(groups):
     assert made.min() == pytest.approx(1 / (len(groups) + 1))
 
 
+def test_scores_that_rounding_alone_parts_are_equal():
+    sums = 0.1 + 0.2 + 0.3, 0.3 + 0.2 + 0.1
+    assert sums[0] != sums[1]
+    for unit in (1.0, -1e-30, 1e12):
+        own, null = array(max(sums)) * unit, array(min(sums), max(sums)) * unit
+        assert p_values(own, null).tolist() == [1.0]
+        assert p_values(own, null * (1 - 1e-9)).tolist() == [1 / 3 if unit > 0 else 1.0]
+    assert p_values(array(0.0), array(0.0, -1e-300)).tolist() == [2 / 3]
+
+
 def test_thirds_add_up_to_one_group():
     weights = shared_weights(np.array([4, 4, 4, *range(5, 23)]))
     assert weights.sum() == pytest.approx(19)

@@ -97,7 +97,7 @@ def test_targets_have_p_values_sampling_errors_and_a_share_that_holds_the_truth(
     assert not verdicts.filter(attack="samia_matched_n2_v1")["planned"].any()
     scores = run["scores"].filter(role="target").sort("target_id")[ATTACK]
     nulls = run["scores"].filter(role="non_member")[ATTACK]
-    p = [(1 + (nulls >= score).sum()) / 100 for score in scores]
+    p = [(1 + (nulls.round(12) >= round(score, 12)).sum()) / 100 for score in scores]
     assert own["p_value"].to_list() == pytest.approx(p)
     reported = own.filter(pl.col("q_value") <= 0.05)["key"]
     remembered = run["targets"].filter(role="target").head(20)["target_id"]

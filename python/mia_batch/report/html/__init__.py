@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from mia_batch.report.html.page import Contents, as_csv, as_markdown, render
+from mia_batch.report.html.page import Contents, as_csv, as_json, as_markdown, render
 
-__all__ = ["Contents", "as_csv", "as_markdown", "render"]
+__all__ = ["Contents", "as_csv", "as_json", "as_markdown", "render"]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
+import tomllib
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from functools import cache
-from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from itertools import groupby
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -238,6 +241,50 @@ FIELDS = (
 )
 
 
+# Clauses of law and standards, and the rows of a run that speak to them.
+
+_CLAUSES = Path(__file__).parents[2] / "records" / "clauses.toml"
+NOT_TESTED = "not tested"
+NO_ADVICE = (
+    "These are facts about a run, and no legal advice: whether a clause is met is for others to "
+    "say. What no row speaks to was not tested."
+)
+
+
+class Clause(NamedTuple):
+    """One thing that a text asks, in our words; ``rows`` are sources as of a `Field`."""
+
+    text: str
+    source: str
+    at: str
+    asks: str
+    rows: list[str]
+
+    def answers(self, contents: Contents) -> dict[str, str]:
+        """Say what each of its rows says, of those that the run has."""
+        found = {source: _said(contents, source) for source in self.rows}
+        return {source: said for source, said in found.items() if said}
+
+
+@cache
+def clauses() -> tuple[Clause, ...]:
+    records = tomllib.loads(_CLAUSES.read_text("utf-8"))
+    texts = {text["key"]: (text["name"], text["source"]) for text in records["texts"]}
+    return tuple(Clause(*texts[key], at, asks, rows) for key, at, asks, rows in records["clauses"])
+
+
+def _said(contents: Contents, source: str) -> str | None:
+    place, _, name = source.partition(": ")
+    if place != "metrics":
+        said = Field(0, "", source).value(contents)
+        return None if said in (NOT_RECORDED, "none") else said
+    rows = contents.frame(place, attack=contents.primary, slice="all", metric=name)
+    for row in rows.drop_nulls("value").iter_rows(named=True) if rows.width else ():
+        at = f" at {share(row['fpr'])} FPR" if row["fpr"] is not None else ""
+        return f"{contents.primary}{at}: {interval(row['value'], row['low'], row['high'])}"
+    return None
+
+
 _COUNTED = (
     ("comes_out", "longest_words", "come out word for word"),
     ("known_better", "p_value", "more stand out from the comparison texts"),
@@ -279,6 +326,9 @@ def render(contents: Contents) -> str:
         failures=[*_failures(contents)],
         readers=[(name, [f for f in FIELDS if f.entry in of]) for name, of in READERS.items()],
         not_run=[*_not_run(contents)],
+        clauses=[(of, [*each]) for of, each in groupby(clauses(), lambda each: each.text)],
+        no_advice=NO_ADVICE,
+        not_tested=NOT_TESTED,
         sources=[*_sources(contents)],
         levels=columns.LEVELS,
         not_recorded=NOT_RECORDED,
@@ -628,6 +678,17 @@ def as_markdown(contents: Contents) -> str:
             cells = (Markup(column.write(row)).striptags() for column in table.columns)
             lines.append(_line([_escaped(cell) for cell in cells]))
     return "\n".join(lines) + "\n"
+
+
+def as_json(contents: Contents) -> str:
+    """Write the answer, the conclusions, and every clause with the rows that speak to it."""
+    said = [
+        {name: getattr(each, name) for name in ("text", "at", "asks")}
+        | {"rows": each.answers(contents) or NOT_TESTED}
+        for each in clauses()
+    ]
+    found = {"answer": contents.answer, "conclusions": contents.conclusions, "clauses": said}
+    return json.dumps({**found, "note": NO_ADVICE}, indent=2, ensure_ascii=False) + "\n"
 
 
 def as_csv(contents: Contents) -> str:

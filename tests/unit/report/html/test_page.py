@@ -12,7 +12,7 @@ from mia_batch import schemas
 from mia_batch.attacks import names
 from mia_batch.report.html import render
 from mia_batch.report.html.columns import NO_VALUE
-from mia_batch.report.html.page import FIELDS, NOT_RECORDED, READERS
+from mia_batch.report.html.page import FIELDS, NO_ADVICE, NOT_RECORDED, READERS, clauses
 from mia_batch.schemas import Metrics, Rollup
 from tests.frames import table
 from tests.reports import ATTACK, contents
@@ -81,10 +81,22 @@ def test_a_field_names_a_column_that_there_is(field):
     assert name.partition("=")[0] in {*schema.column_names(), *BOOK_COLUMNS, *names()}
 
 
+def test_each_clause_is_answered_by_a_row_or_not_tested(shown):
+    answers = [each.answers(contents()) for each in clauses()]
+    rows = shown.xpath("//section[@id='clauses']//tbody/tr")
+    said = [" ".join(row.find("td[2]").text_content().split()) for row in rows]
+    assert [row.find("th").text for row in rows] == [each.at for each in clauses()]
+    for each, cell in zip(answers, said, strict=True):
+        assert cell == "not tested" if not each else all(source in cell for source in each)
+    assert 0 < said.count("not tested") < len(said)
+    assert NO_ADVICE in text(shown, "clauses")
+    assert not any(each.answers(EMPTY) for each in clauses())
+
+
 def test_sections_stand_in_their_order_and_links_lead_to_places_that_there_are(shown):
     ids = shown.xpath("//main/section/@id")
     assert ids[:4] == ["answer", "documents", "evidence", "sure"]
-    assert ids[4:] == ["repeat", "record", "not-run", "sources", "glossary"]
+    assert ids[4:] == ["repeat", "record", "clauses", "not-run", "sources", "glossary"]
     links = {*shown.xpath("//a[not(@download)]/@href")}
     assert links <= {f"#{each}" for each in shown.xpath("//@id")}
 
