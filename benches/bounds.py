@@ -25,11 +25,11 @@ from mia_batch.evidence.request import Decoding, EngineSpec
 from mia_batch.extras.bounds import Nearness, bound, reader
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.models.weights import quiet
-from tests.unit.test_bounds import exact_in, passage_of
+from tests.unit.pipeline.test_bounds import exact_in, passage_of
 
 _TOKENS, _WITHIN = 50, 5
 _PLAIN = Decoding(top_k=0)
-_WIDE = {"width": 50, "draws": 400}
+_WIDE = {"width": 30, "draws": 200}
 
 
 def on_tables(n: int = 1000) -> dict[str, Any]:
@@ -92,7 +92,7 @@ def on_manuals(n: int) -> list[dict[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--passages", type=int, default=10)
+    parser.add_argument("--passages", type=int, default=6)
     torch.set_num_threads(1)
     passages = parser.parse_args().passages
     figures = {"tables": on_tables(), "manuals": on_manuals(passages)}

@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from mia_batch.evidence.engines.transformers import Pretrained
     from mia_batch.observer import Observer
     from mia_batch.pipeline import Run
+    from mia_batch.pipeline.context import Audit
 
 # The search, which knows a model only by the probabilities of its next tokens.
 
-ROUNDING = 2.0**-16
+ROUNDING = 2.0**-13
 """What one token's probability may be off by, relative to itself: logits of float32 in batches of
 other sizes, and a sampler's softmax. Sums of float64 are off by far less."""
-
 
 NextTokens: TypeAlias = "Callable[[Ints | None, Ints | None], Floats]"
 """Gives the probabilities of the next token after each of some texts, texts by vocabulary.
@@ -200,11 +200,11 @@ def bound(model: NextTokens, near: Nearness, *, width: int, draws: int, seed: in
         if not parents.size:
             break
     share = clopper_pearson(int(drawn.hits.sum()), draws).high if draws else 1.0
-    off = near.truth.size * ROUNDING
+    down, up = (1 - ROUNDING) ** near.truth.size, (1 + ROUNDING) ** near.truth.size
     return Found(
-        lower=lower * (1 - off),
-        upper=min((lower + drawn.left_out) * (1 + off), 1.0),
-        likely_upper=min((lower + share * drawn.left_out) * (1 + off), 1.0),
+        lower=lower * down,
+        upper=min((lower + drawn.left_out) * up, 1.0),
+        likely_upper=min((lower + share * drawn.left_out) * up, 1.0),
         estimate=lower + (drawn.hits.mean() if draws else 0.0) * drawn.left_out,
         tokens_asked=asked,
     )
@@ -247,6 +247,28 @@ def reader(model: Pretrained, decoding: Decoding, prompt: list[int]) -> NextToke
     return read
 
 
+def _load(audit: Audit) -> Pretrained:
+    """Load the model that a run's evidence came from."""
+    from mia_batch.evidence.engines.transformers import Pretrained
+
+    run, source = audit.run, audit.source("target")
+    recorded = run.manifest.models["target"]["source"]
+    if source != recorded or source["digest"] is None:
+        raise SettingsError(
+            f"bounds need the model of {run.folder} as it was, on this machine: the run's is "
+            f"{recorded['name']!r} with digest {recorded['digest']}, here is {source['digest']}"
+        )
+    name, revision = str(source["name"]), source["revision"]
+    spec = EngineSpec(
+        engine="transformers", kind="logprobs", model=name, revision=revision, dtype="float32"
+    )
+    with quiet():
+        model = Pretrained(spec)
+    if model.prompted is not None:
+        raise SettingsError(f"model: {name!r} has virtual tokens; bounds need a model without")
+    return model
+
+
 def bound_run(
     run: Run,
     observer: Observer,
@@ -258,26 +280,13 @@ def bound_run(
     width: int = 10,
 ) -> pl.DataFrame:
     """Bound the strongest passages of a run; the table ``bounds`` in its folder keeps it."""
-    from mia_batch.evidence.engines.transformers import Pretrained
-
-    audit, recorded = resumed(run, observer, **changed), run.manifest.models["target"]["source"]
-    settings, source = audit.settings, audit.source("target")
-    if source != recorded or source["digest"] is None or not settings.temperature:
-        raise SettingsError(
-            f"bounds need a temperature above 0, and the model of {run.folder} as it was and on "
-            f"this machine: recorded is {recorded}, found is {source}"
-        )
-    name, revision = str(source["name"]), source["revision"]
-    spec = EngineSpec(
-        engine="transformers", kind="logprobs", model=name, revision=revision, dtype="float32"
-    )
-    with quiet():
-        model = Pretrained(spec)
-    if model.prompted is not None:
-        raise SettingsError(f"model: {name!r} has virtual tokens; bounds need a model without")
+    audit = resumed(run, observer, **changed)
+    settings, model = audit.settings, _load(audit)
+    if not settings.temperature:
+        raise SettingsError("temperature= is 0, at which one sample is as all; give one above 0")
+    tokenizer, own = Tokenizer.load(settings.model, settings.revision), model.model
     of_decoding = {each: getattr(settings, each) for each in ("temperature", "top_k", "top_p")}
     n, most = settings.extraction_tokens, settings.extraction_prefix_tokens
-    tokenizer, own = Tokenizer.load(name, revision), model.model
     ends = end_token_ids(
         tokenizer.end,
         own.config.get_text_config().eos_token_id,

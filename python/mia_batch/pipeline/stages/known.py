@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from itertools import islice
 from typing import Any
@@ -130,7 +131,8 @@ class _Index:
             finally:
                 await transport.aclose()
 
-        found = json.loads(asyncio.run(send()))
+        with ThreadPoolExecutor(1) as thread:  # a notebook's own has a loop that runs
+            found = json.loads(thread.submit(lambda: asyncio.run(send())).result())
         if not isinstance(found, dict) or "error" in found:
             raise ValueError(f"it answers {str(found)[:200]}")
         return found

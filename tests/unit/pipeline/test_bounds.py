@@ -7,8 +7,19 @@ from itertools import product
 from math import inf
 
 import numpy as np
+import polars as pl
+import pytest
+import torch
+from click.testing import CliRunner
+from transformers import AutoModelForCausalLM
 
-from mia_batch.extras.bounds import Nearness, bound, samples_needed
+from mia_batch.cli.main import command
+from mia_batch.cli.passages import strongest
+from mia_batch.errors import SettingsError
+from mia_batch.extras.bounds import Nearness, bound, bound_run, samples_needed
+from mia_batch.models.tokens import Tokenizer
+from mia_batch.observer import Observer
+from mia_batch.pipeline.custody import verify
 
 VOCABULARY, LENGTH, END = 3, 4, 2
 
@@ -112,3 +123,53 @@ def test_samples_needed():
     assert samples_needed(0.5, 0.5) == samples_needed(0.9, 0.5) == 1
     assert samples_needed(0.1, 0.5) == 7  # 1 - 0.9 ** 6 = 0.469, 1 - 0.9 ** 7 = 0.522
     assert samples_needed(0.0, 0.5) == inf
+
+
+SHORT = {"extraction_tokens": 3, "extraction_prefix_tokens": 6, "top_k": 0, "temperature": 0.5}
+
+
+def kept(logits, top_k):
+    """Probabilities of the likeliest tokens at temperature 0.5; 0: of all."""
+    logits = logits.double() / 0.5
+    least = logits.sort().values[-top_k]
+    return logits.masked_fill(logits < least, -inf).softmax(-1)
+
+
+def test_passages_of_a_run_are_bounded_with_its_model(copied_of, texts):
+    settings, run, _ = copied_of(texts)
+    model = AutoModelForCausalLM.from_pretrained(settings["model"], dtype="float32")
+    tokenizer, targets = Tokenizer.load(settings["model"]), run["targets"]
+    exact = pl.DataFrame()
+    for top_k in (model.config.vocab_size * 3 // 4, 0):
+        how = SHORT | {"top_k": top_k}
+        exact = bound_run(run, Observer(), how, passages=9, distance="hamming", within=0)
+        assert exact["target_id"].to_list() == strongest(run, 9)["target_id"].to_list()
+        for row in exact.iter_rows(named=True):
+            target = targets.row(by_predicate=pl.col("target_id") == row["target_id"], named=True)
+            special, prompt, truth = tokenizer.encode_after(target["prefix"], target["reference"])
+            ids, p = special + prompt[-6:], 1.0
+            for token in truth[:3]:
+                with torch.inference_mode():
+                    said = model(torch.tensor([ids])).logits[0, -1].float()
+                p *= kept(said, top_k)[token].item()
+                ids.append(token)
+            assert row["lower"] <= p <= row["upper"]
+            assert row["upper"] == pytest.approx(row["lower"], rel=1e-3)
+        assert (exact["upper"] > 0).any()
+    near = bound_run(run, Observer(), SHORT, passages=9, within=2, width=3)
+    assert (near["lower"] <= near["upper"]).all()
+    assert (near["upper"] > exact["lower"]).all()
+    assert run["bounds"].equals(near)
+    assert not verify(run.folder).faults
+    again = bound_run(run, Observer(), SHORT | {"extraction_tokens": 500}, passages=1)
+    assert again["lower"].to_list() == [None]
+    assert "bounds need at least 1 and 500" in again["reason"][0]
+    (row,) = bound_run(run, Observer(), SHORT, passages=1, within=1).to_dicts()
+    done = CliRunner().invoke(command, ["show", str(run.folder), "1"])
+    said = f"within 1 of 3 tokens (levenshtein): {row['lower']:.3g} to {row['upper']:.3g}"
+    assert said in " ".join(done.output.split())
+
+
+def test_a_model_that_is_elsewhere_has_no_bounds(controls):
+    with pytest.raises(SettingsError, match="on this machine"):
+        bound_run(controls.run, Observer(), {})
