@@ -26,7 +26,8 @@ PAGES = {
     ),
     "answers": (
         *("scores", "unscored", "metrics", "findings", "blind", "verdicts", "extraction"),
-        *("extracted_documents", "controls", "rollup", "perplexities", "curves", "comparisons"),
+        *("extracted_documents", "controls", "known", "bounds", "rollup", "perplexities"),
+        *("curves", "comparisons"),
     ),
     "extras": (
         *("built_texts", "built_tests", "thrown_away", "paraphrases"),

@@ -430,6 +430,26 @@ class Controls(dy.Schema):
     reason = dy.String(nullable=True, description="Why ``longest_words`` is null.")
 
 
+class KnownPassages(dy.Schema):
+    """One row per passage of ``controls``: where it stands in a corpus that is known.
+
+    Texts are compared by their words, in lower case; an index by its tokens, with and without a
+    space before them.
+    """
+
+    target_id = dy.String(primary_key=True, description="The window that it is of.")
+    n_occurrences = dy.UInt64(
+        nullable=True, description="How often the whole passage stands there."
+    )
+    n_documents = dy.UInt64(nullable=True)
+    """Documents that hold it whole; null where an index has more than were looked at."""
+    document = dy.String(nullable=True)
+    """The first of them; of an index the lowest number that was looked at."""
+    n_near_documents = dy.UInt64(nullable=True)
+    """Documents with at least 20 words in a row of it; null of an index."""
+    reason = dy.String(nullable=True, description="Why there are no counts.")
+
+
 # Tables that a report shows as they are.
 
 
@@ -522,6 +542,26 @@ class Perplexities(dy.Schema):
     entropy_reason = dy.String(nullable=True, description="Why there is no ``entropy``.")
     reference_reason = dy.String(nullable=True)
     """Why there is no ``reference_perplexity``."""
+
+
+class Bounds(dy.Schema):
+    """One row per strong passage: the probability that one sample comes near to its true text."""
+
+    target_id = dy.String(primary_key=True, description="The text, as in ``targets``.")
+    n_tokens = dy.UInt32(description="First tokens of the true continuation that are looked at.")
+    distance = dy.Enum(["hamming", "levenshtein"])
+    """How a sample is compared with them: place by place, or by edits."""
+    within = dy.UInt32(description="Most tokens, or edits, in which a near sample differs.")
+    temperature = dy.Float64(description="Of the decoding that is bounded.")
+    top_k = dy.UInt32(description="Tokens that it draws from; 0: all.")
+    top_p = dy.Float64(description="Probability that it draws from.")
+    lower = dy.Float64(nullable=True, description="Least probability of a near sample.")
+    upper = dy.Float64(nullable=True, description="Most probability of a near sample.")
+    likely_upper = dy.Float64(nullable=True)
+    """The same with confidence 97.5 %: what was left out is bounded by draws from it."""
+    estimate = dy.Float64(nullable=True, description="The probability, right on average.")
+    tokens_asked = dy.UInt32(nullable=True, description="Tokens read beyond the prompt.")
+    reason = dy.String(nullable=True, description="Why there are no bounds.")
 
 
 class Curves(dy.Schema):

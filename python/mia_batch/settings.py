@@ -463,6 +463,11 @@ class ExtractionSettings(Part, topic="Extraction", table="extract"):
     controls: bool = False
     """Ask for passages that came out after an unrelated prefix, too, and look for them in the other
     documents: what is common is no evidence."""
+    known_corpus: Annotated[Text | None, Mark.PATH] = None
+    """Texts of a corpus that is known: each passage that comes out is looked for in them."""
+    known_index: Text | None = None
+    """The same in an index of infini-gram: ADDRESS#INDEX of its API, to which the passages are
+    sent."""
 
 
 class ReportSettings(Part, topic="Report", table="report"):
@@ -720,6 +725,8 @@ class Settings(
             absent = all(any(getattr(self, each) is no for no in (None, False)) for each in needed)
             if getattr(self, name) is not None and absent:  # a price of 0 is a price
                 yield f"{name}= needs {' or '.join(f'{each}=' for each in needed)} as well{why}"
+        if self.known_corpus is not None and self.known_index is not None:
+            yield "known_corpus= and known_index= are two; leave out one of them"
         n, out = self.continuations, str(self.folder)
         if n > SAMPLES_PER_TARGET:
             most = f"a target has seeds for {SAMPLES_PER_TARGET} samples; ask for fewer"

@@ -31,6 +31,7 @@ from mia_batch.places import is_url
 from mia_batch.prompts import SHADOW
 from mia_batch.report import sentences
 from mia_batch.report.answer import shaded
+from mia_batch.report.sentences import known_sentence
 from mia_batch.settings import load_settings, stored_settings
 
 if TYPE_CHECKING:
@@ -356,7 +357,22 @@ def show_target(run: Run, target: pl.DataFrame, console: Console) -> None:
     about |= scores.row(0, named=True) if scores.height else {}
     unscored = run.scan("unscored").filter(own).collect(engine="streaming")
     reasons = unscored.select("attack", pl.lit("no score: ") + pl.col("reason")).iter_rows()
+    for name, (label, say) in _TOLD.items():
+        if run.path(name).exists():
+            found = run.scan(name).filter(own).collect(engine="streaming").to_dicts()
+            about |= dict(zip([label], map(say, found), strict=False))
     _print_pairs(about | dict(reasons), console)
+
+
+def _bounds_said(row: Mapping[str, Any]) -> str:
+    if row["reason"] is not None:
+        return f"no bounds: {row['reason']}"
+    near = f"{row['within']} of {row['n_tokens']} tokens ({row['distance']})"
+    likely = f"likely at most {row['likely_upper']:.3g}"
+    return f"within {near}: {row['lower']:.3g} to {row['upper']:.3g}, {likely}"
+
+
+_TOLD = {"known": ("known corpus", known_sentence), "bounds": ("comes near", _bounds_said)}
 
 
 def _print_pairs(pairs: Mapping[str, object], console: Console) -> None:

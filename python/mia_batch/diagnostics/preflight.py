@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -317,9 +317,7 @@ def find_elsewhere(passages: pl.DataFrame, documents: pl.LazyFrame) -> pl.DataFr
     for batch in documents.drop_nulls("text").collect_batches(maintain_order=True):
         searched |= {*batch["owner"].unique().head(2)}
         lower = batch.select(pl.col("text").str.to_lowercase(), "owner", "name")
-        runs = shared_runs(lower["text"], texts, run_words=RUN_WORDS, words="unicode")
-        for text, owner, name in lower.filter(runs["shared"] > 0).iter_rows():
-            near = np.unique(rows[_places(hashes, _run_hashes(text)[0])])
+        for text, owner, name, near in _sharing(lower, texts, hashes, rows):
             others = [row for row in near[owners[near] != owner].tolist() if row not in found]
             pairs = pl.DataFrame({"passage": texts.gather(others)}).with_columns(
                 document=pl.lit(text)
@@ -337,6 +335,54 @@ def find_elsewhere(passages: pl.DataFrame, documents: pl.LazyFrame) -> pl.DataFr
         common=pl.when(pl.Series(is_long & has_other)).then(is_found),
         reason=pl.when(~is_found).then(pl.Series(reasons, dtype=pl.String)),
     )
+
+
+def count_in(passages: pl.Series, documents: pl.LazyFrame) -> pl.DataFrame:
+    """Count the documents, of ``text`` and ``name``, that hold each passage whole.
+
+    One row per passage: ``n_documents``, ``n_occurrences``, ``document``, the first of them, and
+    ``n_near_documents``, those with 20 words in a row of it; null with a ``reason`` where it is too
+    short. Words, reading and memory are those of `find_elsewhere`.
+    """
+    texts = passages.str.to_lowercase()
+    hashes, rows = _index(texts)
+    is_long, found = {*rows.tolist()}, dict[int, dict[str, Any]]()
+    wanted = {row: _apart(texts[row]) for row in is_long}
+    whole = {"n_documents": 0, "n_occurrences": 0, "document": None, "n_near_documents": 0}
+    for batch in documents.drop_nulls("text").collect_batches(maintain_order=True):
+        lower = batch.select(pl.col("text").str.to_lowercase(), "name")
+        for text, name, near in _sharing(lower, texts, hashes, rows):
+            words = _apart(text)
+            for row in near.tolist():
+                counts = found.setdefault(row, {**whole})
+                counts["n_near_documents"] += 1
+                if n := words.count(wanted[row]):
+                    counts["document"] = counts["document"] or name
+                    counts["n_documents"] += 1
+                    counts["n_occurrences"] += n
+    short = dict.fromkeys(whole) | {"reason": _TOO_SHORT}
+    answers = [
+        {"reason": None, **found.get(row, whole)} if row in is_long else short
+        for row in range(texts.len())
+    ]
+    counts = dict.fromkeys(("n_documents", "n_occurrences", "n_near_documents"), pl.UInt64)
+    return pl.DataFrame(answers, schema={**counts, "document": pl.String, "reason": pl.String})
+
+
+def _sharing(
+    documents: pl.DataFrame, texts: pl.Series, hashes: _Hashes, rows: Ints
+) -> Iterator[tuple[Any, ...]]:
+    """Yield documents, their text first, that share a run with texts, and the rows of these."""
+    runs = shared_runs(documents["text"], texts, run_words=RUN_WORDS, words="unicode")
+    for row in documents.filter(runs["shared"] > 0).iter_rows():
+        yield *row, np.unique(rows[_places(hashes, _run_hashes(row[0])[0])])
+
+
+def _apart(text: str) -> str:
+    """Put each word between spaces of its own: what stands within another stands there whole."""
+    spans = pl.select(word_spans(pl.lit(text), words="unicode")).to_series().struct
+    starts, ends = (spans.field(name)[0] for name in ("starts", "ends"))
+    return "".join(f" {text[start:end]} " for start, end in zip(starts, ends, strict=True))
 
 
 def _index(texts: pl.Series) -> tuple[_Hashes, Ints]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mia_batch.cli.help import complete_runs
 from mia_batch.cli.options import (
     PATH,
     Decorator,
@@ -32,6 +33,7 @@ from mia_batch.cli.options import (
     whole_numbers,
 )
 from mia_batch.extras.privacy.plan import RECIPE_FIELDS, TUNINGS, Plan
+from mia_batch.places import mirrored, place_of
 from mia_batch.recipes import RECIPES, Recipe
 from mia_batch.settings import ClusterSettings, ColumnSettings, EndpointSettings, nested
 
@@ -415,3 +417,39 @@ def _show_bench(rows: list[dict[str, Any]], console: Console) -> None:
         for reason in reasons:
             console.print(plain(reason), soft_wrap=True)
         console.print()
+
+
+@click.command("bounds")
+@click.argument("place", metavar="RUN", type=place_of, shell_complete=complete_runs)
+@_count("passages", 1, 20, "Strongest passages of the run that are bounded.", 10_000)
+@option(
+    *("distance", click.Choice(["levenshtein", "hamming"]), None),
+    "How a sample is compared with the true text: by edits, or place by place.",
+    default="levenshtein",
+)
+@_count("within", 0, 5, "Most edits, or tokens that differ, of a sample that is near.")
+@_count("width", 1, 10, "Texts of each length that are searched, and draws of the others.", 10_000)
+@settings_options(
+    *("extraction_prefix_tokens", "extraction_tokens", "temperature", "top_k", "top_p", "seed")
+)
+def bounds(place: Path | str, **options: Any) -> None:  # noqa: ANN401 - of `bound_run`, and settings
+    """Bound how probable it is that one sample comes near to a run's strongest passages.
+
+    Lengths and decoding are the run's unless given. The table bounds.parquet of RUN keeps the
+    bounds.
+    """
+    from mia_batch.extras.bounds import bound_run, samples_needed
+    from mia_batch.pipeline import Run
+
+    of_search = take(options, ("passages", "distance", "within", "width"))
+    with observing() as observer, mirrored(place):
+        table = bound_run(Run(place), observer, given(options), **of_search)
+    names = ("lower", "estimate", "likely_upper", "upper")
+    columns = ("passage", *names, "samples for 1 in 2", "no bounds")
+    rows = []
+    for number, row in enumerate(table.iter_rows(named=True), start=1):
+        shown = ["-" if row[name] is None else f"{row[name]:.3g}" for name in names]
+        ends = (samples_needed(row[name], 0.5) for name in ("upper", "lower") if not row["reason"])
+        rows.append([number, *shown, " to ".join(f"{n:,.3g}" for n in ends), row["reason"] or ""])
+    right = columns[:-1]
+    console_of(stderr=False).print(table_of(*columns, right=right, rows=rows), soft_wrap=True)

@@ -75,6 +75,7 @@ class Tokenizer:
         """SHA-256 of everything that decides how text is cut into tokens, in hexadecimal."""
         self._prepended, appended = find_specials(tokenizer)
         self._n_appended = len(appended)
+        self.end: int | None = tokenizer.eos_token_id
         usual = PreTrainedTokenizerFast._encode_plus
         self._is_plain = type(tokenizer)._encode_plus is usual
 

@@ -133,6 +133,9 @@ def with_evidence(settings: Settings) -> Settings:
     return settings.model_copy(update=filled)
 
 
+_ABOUT_PASSAGES = ("controls", "known_corpus", "known_index")
+
+
 def check_together(settings: Settings, attacks: Sequence[Attack]) -> None:
     reads = {attack.name: {RunModel.of(model) for model, _ in attack.reads} for attack in attacks}
     making = [name for name, models in reads.items() if any(each.is_made for each in models)]
@@ -144,9 +147,10 @@ def check_together(settings: Settings, attacks: Sequence[Attack]) -> None:
             "one process; run without --shard, with --workers where several engines are to answer"
         )
     continued = any(CONTINUATION in attack.reads_of("samples") for attack in attacks)
-    if settings.controls and not (continued or settings.extract or settings.continue_strongest):
+    about = [name for name in _ABOUT_PASSAGES if getattr(settings, name)]
+    if about and not (continued or settings.extract or settings.continue_strongest):
         raise SettingsError(
-            "controls= is about passages that come out, and these attacks ask for none; "
+            f"{about[0]}= is about passages that come out, and these attacks ask for none; "
             "add continue_strongest= or extract=, or take preset 'matched'"
         )
     executor = settings.executor

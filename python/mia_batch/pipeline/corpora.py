@@ -41,7 +41,7 @@ _CLASSICS = Path(__file__).parents[1] / "corpus" / "yardstick.jsonl"
 _LONGEST_PATH = 1024
 _TEXTS = (
     *("input", "non_members", "calibration", "nonmember_shots", "member_shots", "yardstick"),
-    *("frequencies_from", "prompts_from", "candidate_from", "samples_from"),
+    *("frequencies_from", "prompts_from", "candidate_from", "samples_from", "known_corpus"),
 )
 """Settings that name texts, which Python may hand over as they are."""
 _ROLES = {

@@ -282,9 +282,11 @@ TABLES: dict[str, type[dy.Schema]] = {
     "extraction": schemas.Extraction,
     "extracted_documents": schemas.ExtractedDocuments,
     "controls": schemas.Controls,
+    "known": schemas.KnownPassages,
     "rollup": schemas.Rollup,
     "curves": schemas.Curves,
     "perplexities": schemas.Perplexities,
+    "bounds": schemas.Bounds,
 }
 """Tables that are one file each."""
 

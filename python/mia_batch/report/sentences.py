@@ -42,6 +42,7 @@ _CONTROLS = {
     "reference_model": "come from the reference model, too",
     "other_document": "stand in another document, too",
 }
+_PLACES = ("occurrences", "documents", "near_documents")
 _ADJUSTMENTS = {
     "bh": "Benjamini-Hochberg",
     "by": "Benjamini-Yekutieli",
@@ -732,6 +733,22 @@ def verbatim_sentences(findings: pl.DataFrame) -> Iterator[str]:
         f'{longest["value"]:,.0f} words: "{passage}"'
     )
     yield _by_chance(counts, rows.filter(statistic="fisher")["p_value"])
+
+
+def known_sentence(row: Mapping[str, Any]) -> str:
+    """Say where a passage stands in the known corpus, from its row of the table ``known``."""
+    n, documents, near = (row[f"n_{name}"] for name in _PLACES)
+    if row["reason"] is not None:
+        return f"Where its passage stands in the known corpus is unknown: {row['reason']}."
+    if not n:
+        some = f"; documents with {VERBATIM_WORDS} words in a row of it: {near:,}" if near else ""
+        return f"Its passage stands nowhere whole in the known corpus{some}."
+    held = (
+        "documents, which were not all counted" if documents is None else f"{documents:,} documents"
+    )
+    where = row["document"] if documents == 1 else f"{held}, first in {row['document']}"
+    times = "once" if n == 1 else f"{n:,} times"
+    return f"The passage that came out stands {times} in the known corpus, in {where}."
 
 
 def _share(counts: dict[str, float], what: str) -> str:

@@ -13,6 +13,7 @@ from markupsafe import Markup, escape
 
 from mia_batch.inference.memory import VERBATIM_WORDS
 from mia_batch.report.answer import ANSWERS, attack_rows, audited_books
+from mia_batch.report.sentences import known_sentence
 from mia_batch.schemas import Rollup
 
 if TYPE_CHECKING:
@@ -446,6 +447,12 @@ def common_windows(contents: Contents) -> Mapping[str, list[str]]:
     for row in contents.frame("controls", pl.col("common")).iter_rows(named=True):
         found.setdefault(row["target_id"], []).append(_CONTROLS[row["control"]])
     return found
+
+
+def known_windows(contents: Contents, windows: pl.Expr) -> Mapping[str, str]:
+    """Say of each window whose passage was looked for where it stands in the known corpus."""
+    rows = contents.frame("known", windows).iter_rows(named=True)
+    return {row["target_id"]: known_sentence(row) for row in rows}
 
 
 def metric_table(contents: Contents) -> Table | None:

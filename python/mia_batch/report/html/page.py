@@ -463,7 +463,8 @@ def evidence(contents: Contents) -> list[dict[str, Any]]:
     """Show the windows with the longest verbatim runs, common ones, and those of highest scores.
 
     Each has the columns of its target and ``score``; ``longest_words`` and ``sample_index`` where
-    they are known; ``common``, where else its passage comes out; and texts as marked pieces.
+    they are known; ``common``, where else its passage comes out; ``known``, where it stands in the
+    known corpus; and texts as marked pieces.
     """
     longest, common = _longest(contents), columns.common_windows(contents)
     further = [*[*common][:MOST_WINDOWS], *_highest(contents)]
@@ -473,9 +474,10 @@ def evidence(contents: Contents) -> list[dict[str, Any]]:
     ids = pl.col("target_id").is_in(list(chosen))
     targets = {row["target_id"]: row for row in _targets(contents, ids).iter_rows(named=True)}
     samples, by_chance = _samples(contents, ids), _scores_outside(contents)
+    known = columns.known_windows(contents, ids)
     return [
         targets[key]
-        | {"longest_words": None, "common": common.get(key, [])}
+        | {"longest_words": None, "common": common.get(key, []), "known": known.get(key)}
         | {
             "attempts": sum(_is_attempt(row) for row in samples.get(key, [])),
             **_as_high(targets[key]["score"], by_chance),

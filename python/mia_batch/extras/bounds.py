@@ -1,0 +1,331 @@
+"""Bounds of the probability that one sample comes near to the true continuation of a passage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from math import ceil, inf, log1p
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import numpy as np
+import polars as pl
+
+from mia_batch.cli.passages import strongest
+from mia_batch.errors import SettingsError
+from mia_batch.evidence.engines.registry import end_token_ids
+from mia_batch.evidence.request import Decoding, EngineSpec
+from mia_batch.models.tokens import Tokenizer
+from mia_batch.models.weights import quiet
+from mia_batch.pipeline.custody import record_file
+from mia_batch.pipeline.stages.questions import resumed
+from mia_batch.prompts import extraction
+from mia_batch.schemas import Bounds
+from mia_batch.stats import Flags, Floats, Ints
+from mia_batch.stats.intervals import clopper_pearson
+from mia_batch.tables import sink
+
+if TYPE_CHECKING:
+    from mia_batch.evidence.engines.transformers import Pretrained
+    from mia_batch.observer import Observer
+    from mia_batch.pipeline import Run
+    from mia_batch.pipeline.context import Audit
+
+# The search, which knows a model only by the probabilities of its next tokens.
+
+ROUNDING = 2.0**-13
+"""What one token's probability may be off by, relative to itself: logits of float32 in batches of
+other sizes, and a sampler's softmax. Sums of float64 are off by far less."""
+
+NextTokens: TypeAlias = "Callable[[Ints | None, Ints | None], Floats]"
+"""Gives the probabilities of the next token after each of some texts, texts by vocabulary.
+
+It is given the texts by the numbers of their parents among those of the call before, and the token
+that is added to each; the first call, with None and None, is about the prompt alone.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nearness:
+    """Samples of as many tokens as ``truth`` that differ from it by at most ``within`` edits.
+
+    ``edits`` are those of Levenshtein; without them tokens are compared place by place (Hamming).
+    A sample that ends before, at one of the tokens ``ends``, misses the tokens that are left, one
+    edit each. A text is known by its row of the table of Wagner and Fischer (1974): the edits
+    between it and each beginning of ``truth``.
+    """
+
+    truth: Ints
+    within: int
+    edits: bool = False
+    ends: tuple[int, ...] = ()
+
+    @property
+    def first(self) -> Floats:
+        places = np.arange(self.truth.size + 1, dtype=np.float64)[None]
+        if not self.edits:
+            places[0, 1:] = inf
+        return places
+
+    def after(self, rows: Floats, tokens: Ints) -> Floats:
+        """Rows of texts with one token more; -1 is a token that ``truth`` does not have."""
+        found = np.full(rows.shape, inf)
+        found[:, 1:] = rows[:, :-1] + (self.truth != tokens[:, None])
+        if not self.edits:
+            return found
+        places = np.arange(rows.shape[1])
+        kept = np.minimum(found, rows + 1) - places
+        result: Floats = np.minimum.accumulate(kept, axis=1) + places
+        return result
+
+    def can_come(self, rows: Floats, n: int) -> Flags:
+        """Which texts of ``n`` tokens some continuation brings near."""
+        ahead = n - np.arange(rows.shape[1])
+        least = np.maximum(ahead, 0) if self.ends else np.abs(ahead)
+        near: Flags = (rows + least).min(1) <= self.within
+        return near
+
+    def is_near(self, rows: Floats) -> Flags:
+        """Which texts are near if they end here."""
+        near: Flags = (rows + np.arange(rows.shape[1])[::-1]).min(1) <= self.within
+        return near
+
+    def children(self, rows: Floats, n: int, mass: Floats, next_tokens: Floats) -> Floats:
+        """Probability of each text of ``n`` tokens with each token, 0 where it cannot come near."""
+        unlike = np.full(len(rows), -1)
+        other = self.can_come(self.after(rows, unlike), n + 1)
+        found: Floats = (mass * other)[:, None] * next_tokens
+        reach = self.within if self.edits else 0
+        for token in np.unique(self.truth[max(0, n - reach) : n + reach + 1]):
+            can_come = self.can_come(self.after(rows, unlike * 0 + token), n + 1)
+            found[:, token] = mass * can_come * next_tokens[:, token]
+        found[:, list(self.ends)] = 0.0
+        return found
+
+
+class Found(NamedTuple):
+    """Bounds of a probability, which lies between ``lower`` and ``upper`` in any case.
+
+    It is at most ``likely_upper`` unless an event of 2.5 % happened; ``estimate`` is right on
+    average.
+    """
+
+    lower: float
+    upper: float
+    likely_upper: float
+    estimate: float
+    tokens_asked: int
+
+
+class _Draws:
+    """Draws of what the search left out, each continued at random until it ends or comes too far.
+
+    A draw is of all that was left out so far: it begins anew with the share of what is new.
+    """
+
+    def __init__(self, near: Nearness, n: int, seed: int) -> None:
+        self._near, self._rng = near, np.random.default_rng(seed)
+        self.left_out = 0.0
+        self.hits = np.zeros(n, bool)
+        self.rows = np.zeros((0, near.truth.size + 1))  # of those on their way
+        self._number = self.parents = self.tokens = np.zeros(0, np.int64)
+
+    def go_on(self, next_tokens: Floats, n: int, first: int) -> None:
+        """Add a token to texts of ``n``, which begin at place ``first`` of the model's answer."""
+        sums = next_tokens.cumsum(1)
+        wanted = self._rng.random((len(sums), 1)) * sums[:, -1:]
+        drawn = np.minimum((sums <= wanted).sum(1), next_tokens.shape[1] - 1)
+        ended = np.isin(drawn, self._near.ends)
+        self.hits[self._number[ended & self._near.is_near(self.rows)]] = True
+        rows = self._near.after(self.rows, drawn)
+        goes_on = ~ended & self._near.can_come(rows, n + 1)
+        self.parents, self.tokens = first + np.flatnonzero(goes_on), drawn[goes_on]
+        self.rows, self._number = rows[goes_on], self._number[goes_on]
+
+    def leave_out(self, mass: Floats, rows: Floats) -> None:
+        """Choose among texts that are left out: those of ``rows`` with one token more."""
+        sums = mass.ravel().cumsum()
+        pruned = sums[-1] if sums.size else 0.0
+        self.left_out += pruned
+        anew = np.flatnonzero(self._rng.random(self.hits.size) * self.left_out < pruned)
+        chosen = np.searchsorted(sums, self._rng.random(anew.size) * pruned, side="right")
+        chosen = np.minimum(chosen, np.searchsorted(sums, pruned))  # where rounding goes beyond
+        parents, tokens = np.divmod(chosen, mass.shape[1])
+        stays = ~np.isin(self._number, anew)
+        self.hits[anew] = False
+        self.rows = np.concatenate([self.rows[stays], self._near.after(rows[parents], tokens)])
+        self._number = np.concatenate([self._number[stays], anew])
+        self.parents = np.concatenate([self.parents[stays], parents])
+        self.tokens = np.concatenate([self.tokens[stays], tokens])
+
+    def end(self) -> None:
+        self.hits[self._number] = True
+
+
+def bound(model: NextTokens, near: Nearness, *, width: int, draws: int, seed: int = 0) -> Found:
+    """Search the texts that can come near, the likeliest ``width`` of each length.
+
+    The lower bound adds up those that came near, the upper one adds all that was left out though
+    some continuation of it may. ``draws`` of what was left out are continued at random: how many
+    come near bounds its share (Clopper and Pearson 1934).
+
+    Cooper et al. (2026), arXiv:2603.24917, give lower bounds by beams under the constraints of
+    decoding; frontiers that bound from above are those of Suresh et al. (2025), arXiv:2512.05439.
+    Their texts were read in part: the table of edits, texts that end before, the draws and the
+    rounding are ours.
+    """
+    drawn, ends = _Draws(near, draws, seed), list(near.ends)
+    rows, mass, lower, asked = near.first, np.ones(1), 0.0, 0
+    parents: Ints | None = None
+    tokens: Ints | None = None
+    for n in range(near.truth.size):
+        said = model(parents, tokens)
+        asked += len(said) if n else 0
+        beams = said[: len(rows)]
+        lower += float((mass * near.is_near(rows)) @ beams[:, ends].sum(1))
+        drawn.go_on(said[len(rows) :], n, len(rows))
+        found = near.children(rows, n, mass, beams)
+        if n == near.truth.size - 1:
+            lower += float(found.sum())
+            drawn.end()
+            break
+        flat = found.ravel()
+        most = min(width, int(np.count_nonzero(flat)))
+        kept = np.argpartition(-flat, most - 1)[:most] if most else np.zeros(0, np.int64)
+        mass, flat[kept] = flat[kept], 0.0
+        drawn.leave_out(found, rows)
+        parents, tokens = np.divmod(kept, found.shape[1])
+        rows = near.after(rows[parents], tokens)
+        parents = np.concatenate([parents, drawn.parents])
+        tokens = np.concatenate([tokens, drawn.tokens])
+        if not parents.size:
+            break
+    share = clopper_pearson(int(drawn.hits.sum()), draws).high if draws else 1.0
+    down, up = (1 - ROUNDING) ** near.truth.size, (1 + ROUNDING) ** near.truth.size
+    return Found(
+        lower=lower * down,
+        upper=min((lower + drawn.left_out) * up, 1.0),
+        likely_upper=min((lower + share * drawn.left_out) * up, 1.0),
+        estimate=lower + (drawn.hits.mean() if draws else 0.0) * drawn.left_out,
+        tokens_asked=asked,
+    )
+
+
+def samples_needed(probability: float, p: float) -> float:
+    """Count the samples of which one comes near with probability ``p``; infinite if none can.
+
+    n of (n, p)-discoverable extraction: Hayes et al. (2024), arXiv:2410.19482.
+    """
+    if probability <= 0:
+        return inf
+    return 1 if probability >= p else ceil(log1p(-p) / log1p(-probability))
+
+
+# The strongest passages of a run, bounded with its model.
+
+
+def reader(model: Pretrained, decoding: Decoding, prompt: list[int]) -> NextTokens:
+    """Ask a model for next tokens under a decoding; it keeps what it has read of each text."""
+    import torch
+
+    from mia_batch.evidence.engines.transformers import keep_likeliest
+
+    cache: Any = None
+
+    def read(parents: Ints | None, tokens: Ints | None, /) -> Floats:
+        nonlocal cache
+        ids = np.array([prompt]) if tokens is None else tokens[:, None]
+        if parents is not None:
+            cache.reorder_cache(torch.from_numpy(parents).to(model.device))
+        with torch.inference_mode():
+            given = torch.from_numpy(ids).to(model.device)
+            said = model.model(given, past_key_values=cache, use_cache=True)
+            cache, logits = said.past_key_values, said.logits[:, -1].float()
+            kept = keep_likeliest(logits / decoding.temperature, decoding.top_k, decoding.top_p)
+            probabilities: Floats = kept.double().softmax(-1).cpu().numpy()
+        return probabilities
+
+    return read
+
+
+def _load(audit: Audit) -> Pretrained:
+    """Load the model that a run's evidence came from."""
+    from mia_batch.evidence.engines.transformers import Pretrained
+
+    run, source = audit.run, audit.source("target")
+    recorded = run.manifest.models["target"]["source"]
+    if source != recorded or source["digest"] is None:
+        raise SettingsError(
+            f"bounds need the model of {run.folder} as it was, on this machine: the run's is "
+            f"{recorded['name']!r} with digest {recorded['digest']}, here is {source['digest']}"
+        )
+    name, revision = str(source["name"]), source["revision"]
+    spec = EngineSpec(
+        engine="transformers", kind="logprobs", model=name, revision=revision, dtype="float32"
+    )
+    with quiet():
+        model = Pretrained(spec)
+    if model.prompted is not None:
+        raise SettingsError(f"model: {name!r} has virtual tokens; bounds need a model without")
+    return model
+
+
+def bound_run(
+    run: Run,
+    observer: Observer,
+    changed: Mapping[str, Any],
+    *,
+    passages: int = 20,
+    distance: str = "levenshtein",
+    within: int = 5,
+    width: int = 10,
+) -> pl.DataFrame:
+    """Bound the strongest passages of a run; the table ``bounds`` in its folder keeps it."""
+    audit = resumed(run, observer, **changed)
+    settings, model = audit.settings, _load(audit)
+    if not settings.temperature:
+        raise SettingsError("temperature= is 0, at which one sample is as all; give one above 0")
+    tokenizer, own = Tokenizer.load(settings.model, settings.revision), model.model
+    of_decoding = {each: getattr(settings, each) for each in ("temperature", "top_k", "top_p")}
+    n, most = settings.extraction_tokens, settings.extraction_prefix_tokens
+    ends = end_token_ids(
+        tokenizer.end,
+        own.config.get_text_config().eos_token_id,
+        own.generation_config and own.generation_config.eos_token_id,
+    )
+    asked = Nearness(
+        truth=np.zeros(n, np.int64),
+        within=within,
+        edits=distance == "levenshtein",
+        ends=tuple(end for end in sorted(ends) if end < model.vocab_size),
+    )
+    how = {**of_decoding, "distance": distance, "within": within, "n_tokens": n}
+    texts, rows = _texts(run, passages), list[dict[str, Any]]()
+    for number, (target_id, prefix, text) in enumerate(texts.iter_rows(), start=1):
+        observer.step(f"bounding passage {number} of {texts.height}")
+        special, before, after = tokenizer.encode_after(prefix or "", text or "")
+        prompt, found = special + before[-most:], dict[str, Any]()
+        if len(after) < n or not prompt or len(prompt) + n > model.max_model_len:
+            found["reason"] = (
+                f"its prompt has {len(prompt)} tokens and its true text {len(after)}; bounds need "
+                f"at least 1 and {n}, together at most {model.max_model_len}"
+            )
+        else:
+            near = replace(asked, truth=np.array(after[:n]))
+            read = reader(model, Decoding(**of_decoding), prompt)
+            found |= bound(read, near, width=width, draws=width, seed=settings.seed)._asdict()
+        rows.append({"target_id": target_id, **how, **found})
+    table = pl.DataFrame(rows, schema=Bounds.create_empty().schema)
+    with run.held():
+        sink(table, run.path("bounds"), Bounds)
+        record_file(run, "bounds.parquet")
+    return table
+
+
+def _texts(run: Run, n: int) -> pl.DataFrame:
+    """Read the strongest passages: what stands before their true continuation, and this."""
+    found = strongest(run, n).select("target_id")
+    own = pl.col("target_id").is_in(found["target_id"].implode())
+    targets = run.scan("targets").filter(own).collect(engine="streaming")
+    texts = extraction(targets)["text"].fill_null(targets["reference"])
+    named = targets.select("target_id", "prefix", text=texts)
+    return found.join(named, on="target_id", how="left", maintain_order="left")

@@ -1,0 +1,141 @@
+"""Passages that came out, looked for in a corpus that is known, or in an index of one."""
+
+from __future__ import annotations
+
+from random import Random
+
+import polars as pl
+import pytest
+
+from mia_batch.diagnostics.preflight import count_in
+from mia_batch.errors import SettingsError
+from mia_batch.report.sentences import known_sentence
+from tests.hostile_server import HostileServer, Reply
+from tests.runs import audit_books
+
+WORDS = [f"w{number}" for number in range(30)]
+
+
+def write_books(folder, n=2):
+    """Books of plain words, and a recording that goes on as they do; return their texts."""
+    (folder / "books").mkdir()
+    dice, rows = Random(3), []
+    for number in range(n):
+        words = dice.choices(WORDS, k=60)
+        (folder / "books" / f"{number}.txt").write_text(" ".join(words))
+        rows.append({"document_id": f"{number}.txt", "candidate": " ".join(words[30:])})
+    pl.DataFrame(rows).write_parquet(folder / "made.parquet")
+    return [path.read_text() for path in sorted((folder / "books").iterdir())]
+
+
+def counted(passages, documents):
+    """The same by plain Python: texts of words between single spaces, in lower case."""
+    rows = []
+    for passage in (each.lower().split() for each in passages):
+        places, near = [], 0
+        for text in (each.lower().split() for each in documents):
+            n = sum(text[at : at + len(passage)] == passage for at in range(len(text)))
+            places.append(n)
+            runs = {tuple(text[at : at + 20]) for at in range(len(text) - 19)}
+            near += any(tuple(passage[at : at + 20]) in runs for at in range(len(passage) - 19))
+        first = next((f"document {at}" for at, n in enumerate(places) if n), None)
+        rows.append((sum(map(bool, places)), sum(places), near, first))
+    return rows
+
+
+def test_counts_are_those_of_plain_python():
+    dice = Random(5)
+    passages = [" ".join(dice.choices(WORDS, k=dice.randint(20, 40))) for _ in range(12)]
+    documents = []
+    for _ in range(40):
+        parts = [" ".join(dice.choices(WORDS, k=dice.randint(0, 15)))]
+        for passage in dice.choices(passages, k=dice.randint(0, 3)):
+            words = passage.split()
+            cut = words if dice.random() < 0.6 else words[dice.randint(0, 10) :]
+            parts.append(dice.choice([" ", "\n", " \t "]).join(cut))
+        text = " ".join(parts)
+        documents.append(text.upper() if dice.random() < 0.5 else text)
+    names = [f"document {number}" for number in range(len(documents))]
+    found = count_in(
+        pl.Series([*passages, "far too short"]),
+        pl.LazyFrame({"text": [*documents, None], "name": [*names, "none"]}),
+    )
+    asked = found.select("n_documents", "n_occurrences", "n_near_documents", "document")
+    assert asked.head(-1).rows() == counted(passages, documents)
+    assert max(asked["n_occurrences"].drop_nulls()) > 1
+    assert asked.row(-1) == (None, None, None, None)
+    assert found["reason"].to_list() == [None] * 12 + ["the passage has fewer than 20 words"]
+
+
+def test_a_hit_is_verified_in_a_folder_of_texts(tmp_path):
+    first, _ = write_books(tmp_path)
+    known = tmp_path / "known"
+    known.mkdir()
+    (known / "b.txt").write_text(f"{first.upper()} and {first}")
+    (known / "c.txt").write_text(first.replace(" ", "\n  "))
+    run = audit_books(tmp_path / "run", tmp_path, known_corpus=str(known))
+    rows = run["known"].join(run["targets"], on="target_id").sort("document_id").to_dicts()
+    asked = ("n_occurrences", "n_documents", "n_near_documents", "document")
+    assert [[row[name] for name in asked] for row in rows] == [[3, 2, 2, "b.txt"], [0, 0, 0, None]]
+    said = "stands 3 times in the known corpus, in 2 documents, first in b.txt."
+    assert known_sentence(rows[0]).endswith(said)
+    page = (tmp_path / "run" / "report.html").read_text("utf-8")
+    assert said in page
+    assert "stands nowhere whole in the known corpus." in page
+    assert set(run.manifest.inputs["known_corpus"]) == {"b.txt", "c.txt"}
+    (known / "c.txt").unlink()
+    again = audit_books(tmp_path / "run", tmp_path, known_corpus=str(known))
+    assert again["known"]["n_occurrences"].sum() == 2
+
+
+def index_of(asked):
+    """An index of two shards, in which one spelling of a text stands three times."""
+    assert asked.fields["index"] == "some_index"
+    if asked.fields["query_type"] == "find":
+        text = asked.fields["query"]
+        if not text.startswith(" "):
+            return Reply(content={"cnt": 3, "segment_by_shard": [[7, 9], [4, 5]], "token_ids": [1]})
+        return Reply(content={"cnt": 0, "segment_by_shard": [[0, 0], [0, 0]], "token_ids": [2]})
+    place = asked.fields["s"], asked.fields["rank"]
+    return Reply(content={"doc_ix": {(0, 7): 12, (0, 8): 12, (1, 4): 5}[place]})
+
+
+def test_an_index_is_asked_by_its_api(tmp_path):
+    write_books(tmp_path)
+    with HostileServer(index_of) as server:
+        run = audit_books(tmp_path / "run", tmp_path, known_index=f"{server.url}#some_index")
+        sent = [asked.fields for asked in server.probes]
+    rows = run["known"].drop("target_id").unique().to_dicts()
+    counts = {"n_occurrences": 3, "n_documents": 2, "document": "document 5"}
+    assert rows == [counts | {"n_near_documents": None, "reason": None}]
+    assert len(sent) == 2 * (2 + 3)  # two passages, each spelled in two ways and found three times
+    assert all(
+        {*each} <= {"index", "query_type", "query", "s", "rank", "max_disp_len"} for each in sent
+    )
+
+
+def test_an_index_without_an_answer_gives_no_count(tmp_path):
+    replies = [
+        Reply(status=500, content=b"<html>"),
+        Reply(content={"error": "no such index"}),
+        Reply(content={"cnt": 1, "segment_by_shard": [[0, "9"]], "token_ids": [1]}),
+        Reply(content={"cnt": 9, "segment_by_shard": [[0, 1 << 70]], "token_ids": [1]}),
+        Reply(content=["cnt"]),
+    ]
+    write_books(tmp_path, len(replies))
+    left = iter(replies)
+    with HostileServer(lambda _: next(left)) as server:
+        run = audit_books(tmp_path / "run", tmp_path, known_index=f"{server.url}#some_index")
+    assert run["known"]["n_occurrences"].null_count() == run["known"].height == len(replies)
+    assert run["known"]["reason"].str.starts_with("the index gives no count: ").all()
+
+
+def test_a_known_corpus_is_one_place(tmp_path):
+    write_books(tmp_path)
+    for known, said in (
+        ({"known_index": "http://127.0.0.1:1"}, "give ADDRESS#INDEX"),
+        ({"known_index": "ftp://127.0.0.1#index"}, "known_index= is 'ftp://127.0.0.1'"),
+        ({"known_index": "a#b", "known_corpus": str(tmp_path)}, "are two; leave out one"),
+    ):
+        with pytest.raises(SettingsError, match=said):
+            audit_books(tmp_path / "run", tmp_path, **known)
