@@ -212,7 +212,7 @@ def _curves(table: pl.DataFrame, x: str, by: Sequence[str] = ()) -> Markup | Non
     """
     import polars as pl
 
-    from mia_batch.report.html.plots import MOST_CURVES, Axis, Curve, draw
+    from mia_batch.report.html.plots import MOST_CURVES, Curve, draw, round_axis
 
     known = table.filter(pl.col("value").is_not_null(), metric="roc_auc")
     names = [*by, *(["attack"] if known["attack"].n_unique() > 1 or not by else [])]
@@ -224,12 +224,13 @@ def _curves(table: pl.DataFrame, x: str, by: Sequence[str] = ()) -> Markup | Non
         places = rows[x].replace_strict(at, return_dtype=pl.Float64).alias("at")
         points = rows.select(places, "value", "low", "high").sort("at")
         band = [*points.drop("value").drop_nulls().iter_rows()]
-        shown.append(
-            Curve(", ".join(map(_written, key)), [*points["at", "value"].iter_rows()], band)
+        said = (
+            _written(value) if name == "attack" else f"{name.replace('_', ' ')} {_written(value)}"
+            for name, value in zip(names, key, strict=True)
         )
+        shown.append(Curve(", ".join(said), [*points["at", "value"].iter_rows()], band))
     ends = known.select(pl.concat_list("value", "low").explode().drop_nulls()).to_series()
-    low = floor(10 * min(0.4, *ends)) / 10
-    y = Axis("AUC", low, 1, [round(low + (1 - low) * k / 5, 3) for k in range(6)])
+    y = round_axis("AUC", [floor(10 * min(0.4, *ends)) / 10, 1])
     return draw(axis, y, shown[:MOST_CURVES], [(axis.low, 0.5), (axis.high, 0.5)])
 
 
