@@ -1,8 +1,8 @@
 """The book study: the share of each book's windows above a threshold that known books chose.
 
-Shi et al. 2024 (arXiv:2310.16789), section 5, where the share has no error rate. Here the known
-books have shares, too, each by a threshold that the others chose, and next to all of them stands
-what the audit reports at its own q.
+Shi et al. 2024 (arXiv:2310.16789), section 5, where the share has no error rate. Here known books
+have shares, too, each by a threshold that the others chose, and next to all of them stands what
+the audit reports at its own q.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ from mia_batch.report.html.plots import Lane, draw_lanes, round_axis
 from mia_batch.stats.intervals import roc_curve
 from mia_batch.tables import write_table
 
-_TOP = 20
-_KINDS = {"calibration": "known to be learnt", "non_member": "known not to be", "target": "asked"}
-"""What the books of a role are."""
+_KINDS = {"target": "asked", "calibration": "learnt", "non_member": "not learnt"}
+"""What is known of the books of a role."""
 _PAPER = {"window_words": 512, "max_windows_per_document": 100}
+_SHOWN = ("key", "n_windows", "share", "mean", "p_value", "q_value", "verdict")
+_TOP = 20
 
 
 @click.command("books", cls=TopicCommand)
@@ -53,131 +54,104 @@ def books(*, out: Path, **options: Any) -> None:  # noqa: ANN401 - settings
     with cli.observing() as observer:
         run = frame.audited(out / "run", settings, observer)
     table, said = _shares(run)
-    asked = table.filter(kind="asked").head(_TOP)
-    columns = ("key", "n_windows", "share", "mean", "p_value", "q_value", "verdict")
-    form = {name: name.replace("_", " ") for name in columns}
-    cells = {
-        form[name]: [
-            f"{each:.3g}" if isinstance(each, float) else str(each or "-") for each in asked[name]
-        ]
-        for name in columns
-    }
-    console = cli.console_of(stderr=False)
-    right = [name for name in cells if name not in ("key", "verdict")]
-    console.print(cli.fitted_table(cells, "key", console.width, right=right))
+    console, names = cli.console_of(stderr=False), [name.replace("_", " ") for name in _SHOWN]
+    top = table.filter(kind="asked").head(_TOP).select(_SHOWN).rows()
+    rows = (["-" if cell is None else frame.written(cell) for cell in row] for row in top)
+    console.print(cli.table_of(*names, right=names[1:-1], rows=rows))
     for sentence in said:
         console.print(cli.plain(sentence))
-    frame.write_study(out, table, _picture(table))
+    lanes = [
+        Lane(f"{kind}: {rows.height:,} books", rows["share"].to_list(), hollow=kind != "asked")
+        for (kind,), rows in table.drop_nulls("share").group_by("kind", maintain_order=True)
+    ]
+    axis = round_axis("share of windows above the threshold", [0, 1])
+    frame.write_study(out, table, draw_lanes(axis, lanes) if lanes else None)
 
 
-def _written(
-    out: Path, known: Path | None, members: Path | None, others: Path | None
-) -> dict[str, Path]:
-    """Write the known books as the audit takes them: members calibrate, others are compared."""
-
-    def read(path: Path | None, side: bool) -> pl.DataFrame:  # noqa: FBT001 - a class
-        found = read_documents(str(path or known), ColumnNames()).documents
-        wanted = found.filter(member=side) if path is None else found
-        return wanted.with_columns(member=pl.lit(side)).collect(engine="streaming")
-
+def _written(out: Path, known: Path | None, *each: Path | None) -> dict[str, Path]:
+    """Write known books as the audit takes them: members calibrate, others are compared."""
     paths = {}
-    for setting, path, side in (("calibration", members, True), ("non_members", others, False)):
-        if (found := read(path, side)).is_empty():
-            raise SettingsError(f"no known book has member = {side}; there must be some of both")
-        paths[setting] = out / f"known-{setting.replace('_', '-')}.parquet"
-        write_table(found, paths[setting])
+    for setting, path, member in zip(
+        ("calibration", "non_members"), each, (True, False), strict=True
+    ):
+        found = read_documents(str(path or known), ColumnNames()).documents
+        wanted = found if path else found.filter(member=member)
+        books = wanted.with_columns(member=pl.lit(member)).collect(engine="streaming")
+        if books.is_empty():
+            raise SettingsError(f"no known book has member = {member}; some of both are needed")
+        paths[setting] = out / f"known-{setting}.parquet"
+        write_table(books, paths[setting])
     return paths
 
 
 def _shares(run: Run) -> tuple[pl.DataFrame, list[str]]:
-    """Lay out the share of each book, null where the threshold is worth nothing, and say why."""
+    """Lay out the share of each book, null where a threshold is worth nothing, and what it says."""
     primary, role = run.manifest.plan["primary"], pl.col("role").cast(pl.String)
-    scores = run["scores"].filter(role.is_in([*_KINDS]), pl.col(primary).is_finite())
-    windows = scores.select(
-        *("target_id", "group", "document_id", primary),
+    windows = run["scores"].filter(role.is_in([*_KINDS]), pl.col(primary).is_finite())
+    windows = windows.select(
+        *("target_id", "group", "document_id"),
         key=pl.coalesce("document_id", "target_id"),
         kind=role.replace_strict(_KINDS),
         member=role == "calibration",
+        score=primary,
     )
     known = windows.filter(pl.col("kind") != "asked")
-    said, unusable = _worth(run, known, primary)
-    table = windows.group_by("kind", "key", maintain_order=True).agg(
-        n_windows=pl.len(), mean=pl.col(primary).mean()
-    )
-    shares = [] if unusable else [*_thresholded(windows, known, primary)]
-    names = {"kind": pl.String, "key": pl.String, "share": pl.Float64, "threshold": pl.Float64}
-    of_books = pl.DataFrame(shares, names, orient="row")
+    said, reason = _worth(run, known)
+    made = [] if reason else [*_thresholded(windows, known)]
+    names = {"kind": pl.String, "key": pl.String, "threshold": pl.Float64, "share": pl.Float64}
     ours = run["rollup"].select("key", "p_value", "q_value", pl.col("verdict").cast(pl.String))
-    table = table.join(of_books, on=["kind", "key"], how="left", maintain_order="left")
-    table = table.join(ours, on="key", how="left", maintain_order="left")
-    table = table.with_columns(reason=pl.lit(unusable, pl.String))
-    table = table.sort("kind", "share", "mean", descending=[False, True, True], nulls_last=True)
-    if unusable:
-        return table, [*said, f"No share is given: {unusable}."]
-    of = {kind: table.filter(kind=kind)["share"] for kind in _KINDS.values()}
-    for kind, name in (("known not to be", "not learnt"), ("known to be learnt", "learnt")):
-        low, middle, high = (of[kind].quantile(q) or 0.0 for q in (0, 0.5, 1))
-        said.append(
-            f"Of {len(of[kind]):,} books known to be {name}, {of[kind].mean():.0%} of a book's "
-            f"windows are above, from {low:.0%} over {middle:.0%} (median) to {high:.0%}: each by "
-            "the threshold that the other known books choose."
+    table = (
+        windows.group_by("kind", "key")
+        .agg(n_windows=pl.len(), mean=pl.col("score").mean())
+        .join(pl.DataFrame(made, names, orient="row"), on=["kind", "key"], how="left")
+        .join(ours, on="key", how="left")
+        .with_columns(reason=pl.lit(reason, pl.String))
+        .sort(
+            "kind", "share", "mean", "key", descending=[False, True, True, False], nulls_last=True
         )
-    highest = of["known not to be"].max() or 0.0
+    )
+    if reason:
+        return table, [*said, f"No share is given: {reason}."]
+    of = {kind: rows["share"].sort() for (kind,), rows in table.group_by("kind")}
+    for kind in ("learnt", "not learnt"):
+        low, median, high = (of[kind].quantile(q) for q in (0, 0.5, 1))
+        said.append(
+            f"{len(of[kind]):,} books known as {kind}: {low:.0%} to {high:.0%} of a book's windows "
+            f"are above, median {median:.0%}, by the threshold that the other known books choose."
+        )
+    beyond = (of["asked"] > of["not learnt"].max()).sum()
     said.append(
-        f"{(of['asked'] > highest).sum():,} of {len(of['asked']):,} books have a larger share than "  # type: ignore[operator]
-        "every book known not to be learnt. A share is no share of what was learnt, and has no "
-        "error rate; p and q have one."
+        f"{beyond:,} of {len(of['asked']):,} books have a larger share than every book known as "
+        "not learnt. Shares have no error rate, and are not shares of what was learnt; p and q "
+        "have one."
     )
     return table, said
 
 
-def _worth(run: Run, known: pl.DataFrame, attack: str) -> tuple[list[str], str | None]:
+def _worth(run: Run, known: pl.DataFrame) -> tuple[list[str], str | None]:
     """Say how well scores tell known windows apart, and why a threshold would mean nothing."""
-    n = {side: known.filter(member=side)["key"].n_unique() for side in (True, False)}
-    if min(n.values()) < FEWEST_GROUPS:
-        counts = f"{n[True]:,} books known to be learnt and {n[False]:,} known not to be"
-        return [], f"{counts} are too few for a threshold, which needs {FEWEST_GROUPS} of each"
-    labels = known.select("target_id", "member").lazy()
-    texts = run.scan("targets").drop("member").join(labels, on="target_id", how="inner")
-    blind = blind_baseline(texts, seed=run.manifest.settings["seed"])
-    (area,) = (
-        evaluate(known.lazy(), [attack], preset="default")
-        .filter(slice="all", metric="roc_auc")
-        .rows(named=True)
-    )
-    said = [f"{attack} tells windows of known books apart with AUC {area['value']:.3f}."]
-    if blind.verdict == "separable" and not run.manifest.settings["exploratory"]:
-        return said, (
-            f"a classifier that never sees the model tells them apart, too (AUC {blind.auc:.2f}), "
-            "so that any threshold may be about their kind; --exploratory gives it all the same"
-        )
+    n_in, n_out = (known.filter(kind=kind)["key"].n_unique() for kind in ("learnt", "not learnt"))
+    if min(n_in, n_out) < FEWEST_GROUPS:
+        few = f"{n_in:,} books known as learnt and {n_out:,} known as not learnt are too few"
+        return [], f"{few} to choose a threshold, {FEWEST_GROUPS} of each are needed"
+    rows = evaluate(known.lazy(), ["score"], preset="default").filter(slice="all", metric="roc_auc")
+    area, settings = rows.row(0, named=True), run.manifest.settings
+    said = [f"Known windows are told apart with AUC {area['value']:.3f} ({cli.limits(area)})."]
     if area["low"] is None or area["low"] <= 0.5:
-        return said, f"that is no better than chance ({area['reason'] or area['low']})"
+        return said, f"that is no better than chance ({area['reason'] or 'by its interval'})"
+    labels = known.lazy().select("target_id", "member")
+    texts = run.scan("targets").drop("member").join(labels, on="target_id")
+    blind = blind_baseline(texts, seed=settings["seed"])
+    if blind.verdict == "separable" and not settings["exploratory"]:
+        without = f"a classifier that never sees the model has AUC {blind.auc:.3f}"
+        return said, f"{without}, so the threshold may be one of kinds of books (--exploratory)"
     return said, None
 
 
-def _thresholded(
-    windows: pl.DataFrame, known: pl.DataFrame, attack: str
-) -> Iterator[tuple[str, str, float, float]]:
-    """Yield kind, book, share and threshold; a known book has no say in its own threshold."""
-
-    def threshold(rows: pl.DataFrame) -> float:
-        member, score = rows["member"].to_numpy(), rows[attack].to_numpy()
-        return roc_curve(member, score).widest_gap().threshold
-
-    of_all = threshold(known)
-    for (kind, key), own in windows.group_by("kind", "key", maintain_order=True):
-        others = known.filter(pl.col("key") != key)
-        at = of_all if kind == "asked" else threshold(others)
-        yield str(kind), str(key), float((own[attack] >= at).mean() or 0.0), at
-
-
-def _picture(table: pl.DataFrame) -> Any:  # noqa: ANN401 - mark-up, or None
-
-    if not table["share"].count():
-        return None
-    lanes = [
-        Lane(f"{kind} ({rows.height:,} books)", rows["share"].to_list(), hollow=kind != "asked")
-        for (kind,), rows in table.drop_nulls("share").group_by("kind", maintain_order=True)
-    ]
-    return draw_lanes(round_axis("share of windows above the threshold", [0, 1]), lanes)
+def _thresholded(windows: pl.DataFrame, known: pl.DataFrame) -> Iterator[tuple[Any, ...]]:
+    """Yield kind, book, threshold and share; a known book has no say in its own threshold."""
+    for (kind, key), own in windows.group_by("kind", "key"):
+        others = known if kind == "asked" else known.filter(pl.col("key") != key)
+        curve = roc_curve(others["member"].to_numpy(), others["score"].to_numpy())
+        threshold = curve.widest_gap().threshold  # of the highest accuracy, both kinds alike
+        yield kind, key, threshold, (own["score"] >= threshold).mean()

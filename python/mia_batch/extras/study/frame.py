@@ -159,7 +159,7 @@ def _print_figures(table: pl.DataFrame, values: Sequence[str]) -> None:
         rate = rows.filter(budget, metric="tpr_at_fpr")["value"].to_list() or [None]
         counts = f"{area['n_members'] or 0:,} + {area['n_nonmembers'] or 0:,}"
         found = (cli.figure(area["value"]), cli.limits(area), cli.figure(rate[0]), counts)
-        lines.append([*map(_written, key), *found, cli.as_typed(area["reason"] or "")])
+        lines.append([*map(written, key), *found, cli.as_typed(area["reason"] or "")])
     numbers = ("AUC", "95 % interval", "TPR@1%", "members + others")
     headings = [*(name.replace("_", "-") for name in values), "attack", *numbers, "reason"]
     width = len(headings) - (not any(line[-1] for line in lines))
@@ -170,10 +170,10 @@ def _print_figures(table: pl.DataFrame, values: Sequence[str]) -> None:
     cli.console_of(stderr=False).print(made)
 
 
-def _written(value: object) -> str:
+def written(value: object) -> str:
     if value is None:
         return "all"
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _curves(table: pl.DataFrame, x: str, by: Sequence[str] = ()) -> Markup | None:
@@ -195,7 +195,7 @@ def _curves(table: pl.DataFrame, x: str, by: Sequence[str] = ()) -> Markup | Non
         points = rows.select(places, "value", "low", "high").sort("at")
         band = [*points.drop("value").drop_nulls().iter_rows()]
         said = (
-            _written(value) if name == "attack" else f"{name.replace('_', ' ')} {_written(value)}"
+            written(value) if name == "attack" else f"{name.replace('_', ' ')} {written(value)}"
             for name, value in zip(names, key, strict=True)
         )
         shown.append(Curve(", ".join(said), [*points["at", "value"].iter_rows()], band))
