@@ -80,7 +80,8 @@ def _written(out: Path, known: Path | None, *each: Path | None) -> dict[str, Pat
         if books.is_empty():
             raise SettingsError(f"no known book has member = {member}; some of both are needed")
         paths[setting] = out / f"known-{setting}.parquet"
-        write_table(books, paths[setting])
+        there = [each.name for each in books if each.null_count() < books.height]
+        write_table(books[there], paths[setting])
     return paths
 
 

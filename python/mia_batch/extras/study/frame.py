@@ -95,12 +95,11 @@ def figures_of(run: Run, metrics: pl.DataFrame | None = None) -> pl.DataFrame:
     )
     if rows.is_empty():
         raise SettingsError(
-            f"{run.folder} knows no members and non-members, so there is nothing to set side by "
-            "side; give a column that says which texts are members (--member-column)"
+            f"{run.folder} knows no members and non-members, so that it has no AUC; give a column "
+            "that says which texts are members (--member-column)"
         )
-    blind = run["findings"].filter(check="blind_baseline", subject="members", statistic="roc_auc")[
-        "verdict"
-    ]
+    which = {"check": "blind_baseline", "subject": "members", "statistic": "roc_auc"}
+    blind = run["findings"].filter(**which)["verdict"]
     return rows.drop("versus", "slice").with_columns(
         run=pl.lit(str(run.folder)),
         is_primary=pl.col("attack") == run.manifest.plan["primary"],
@@ -208,13 +207,12 @@ def _axis_of(values: pl.Series, name: str) -> tuple[Axis, dict[Any, float]]:
     """Return an axis, and where each value stands along it."""
     from mia_batch.report.html.plots import Axis, round_axis
 
-    distinct, title = values.drop_nulls().unique(maintain_order=True), name.replace("_", " ")
-    numbers = distinct.cast(pl.Float64, strict=False)
-    if len(distinct) and not numbers.null_count():
-        return round_axis(title, numbers), dict(zip(distinct, numbers, strict=True))
-    written = [str(each) for each in distinct]
-    axis = Axis(title, 0, max(1, len(written) - 1), range(len(written)), lambda k: written[int(k)])
-    return axis, {each: float(k) for k, each in enumerate(distinct)}
+    distinct, title = values.unique(maintain_order=True), name.replace("_", " ")
+    if distinct.dtype.is_numeric() and distinct.len():
+        return round_axis(title, distinct), {each: float(each) for each in distinct}
+    ticks, last = range(distinct.len()), max(1, distinct.len() - 1)
+    axis = Axis(title, 0, last, ticks, lambda place: str(distinct[int(place)]))
+    return axis, dict(zip(distinct, map(float, ticks), strict=True))
 
 
 def check_folder(out: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -77,8 +76,11 @@ def _swept(
     out: Path, base: Mapping[str, Any], points: Sequence[Values], observer: Observer
 ) -> pl.DataFrame:
     """Audit at each point, and lay out the figures; raise if every one is refused."""
-    rows, refused = dict[int, pl.DataFrame](), dict[int, str]()
-    for values, folder in _in_order(points):
+    rows, refused, runs = dict[int, pl.DataFrame](), dict[int, str](), dict[str, list[Values]]()
+    for values in points:
+        own = {name: value for name, value in values.items() if name not in _EXTENDED}
+        runs.setdefault(frame.folder_name(own), []).append(values)
+    for values, folder in ((values, run) for run, of in runs.items() for values in _in_order(of)):
         at = points.index(values)
         try:
             rows[at] = frame.figures_of(frame.audited(out / folder, {**base, **values}, observer))
@@ -86,7 +88,7 @@ def _swept(
             refused[at] = " ".join(str(error).split())
             observer.stage(f"{frame.folder_name(values)} is refused: {error}")
     if not rows:
-        raise SettingsError(f"no value can be audited: {refused[0]}")
+        raise SettingsError(f"no value can be audited: {next(iter(refused.values()))}")
     none = {at: pl.DataFrame({"metric": "roc_auc", "reason": why}) for at, why in refused.items()}
     parts = (_named(part, points[at]) for at, part in sorted((none | rows).items()))
     table = pl.concat(parts, how="diagonal_relaxed")
@@ -94,25 +96,22 @@ def _swept(
     return table.with_columns(each for each in numbers if not each.null_count())
 
 
+def _in_order(points: Sequence[Values]) -> list[Values]:
+    """Order the points of one run: the largest first, which asks for everything, and again last.
+
+    So the run is left as their audit leaves it.
+    """
+
+    # By the digits of whole numbers; an audit refuses other values.
+    def digits(values: Values) -> list[str]:
+        return [values.get(name, "").zfill(20) for name in _EXTENDED]
+
+    rising = sorted(points, key=digits)
+    return [*rising[1:][-1:], *rising]
+
+
 def _named(rows: pl.DataFrame, values: Values) -> pl.DataFrame:
     return rows.select(*(pl.lit(value).alias(name) for name, value in values.items()), pl.all())
-
-
-def _in_order(points: Sequence[Values]) -> Iterator[tuple[Values, str]]:
-    """Yield values with the folder of their run.
-
-    Of a run that several share, the largest come first, which asks for everything, and once more
-    last, so that it is left as their audit leaves it.
-    """
-    shared: dict[str, list[Values]] = {}
-    for values in points:
-        own = {name: value for name, value in values.items() if name not in _EXTENDED}
-        shared.setdefault(frame.folder_name(own), []).append(values)
-    for folder, some in shared.items():
-        # By the digits of whole numbers; an audit refuses other values.
-        digits = [[values.get(name, "").zfill(20) for name in _EXTENDED] for values in some]
-        rising = [values for _, values in sorted(zip(digits, some, strict=True), key=itemgetter(0))]
-        yield from ((values, folder) for values in [*rising[1:][-1:], *rising])
 
 
 # Contamination (Shi et al. 2024, arXiv:2310.16789, section 6): texts are inserted into others, k

@@ -448,10 +448,12 @@ def inserted_texts(
     if (n := texts.height - texts["text"].n_unique()) > 0:
         raise SettingsError(f"{n:,} texts of {path} are there twice, and copies would add up")
     given = _drawn(texts, mean or 0.0, recipe.seed) if copies is None else texts[copies]
-    whole = given.cast(pl.Int64, strict=False)
-    if whole.null_count() or (whole < 0).any() or (whole != given).any():
+    number = given.cast(pl.Float64, strict=False)
+    whole = number.cast(pl.Int64, strict=False)
+    if whole.null_count() or (whole < 0).any() or (whole != number).any():
         raise SettingsError(f"column {copies!r} of {path} must hold whole numbers from 0 on")
-    return texts.with_columns(whole.alias("copies"), (whole > 0).alias("member"))
+    chosen = texts.with_columns(whole.alias("copies"), (whole > 0).alias("member"))
+    return chosen[[each.name for each in chosen if each.null_count() < chosen.height]]
 
 
 def _drawn(texts: pl.DataFrame, mean: float, seed: int) -> pl.Series:
