@@ -144,7 +144,7 @@ def test_a_contamination_study_that_is_stopped_goes_on_and_trains_nothing_twice(
     pl.DataFrame({"text": SHORT[20:30]}).write_parquet(tmp_path / "into.parquet")
     asked = ["study", "contamination", "--input", path, "--copies", "k", "--base", base]
     asked += ["--into", tmp_path / "into.parquet", "--engine", "transformers", "--out", out]
-    asked += ["--over", "learning-rate=1e-5,1e-2", "--epochs", 2, "--batch-size", 8]
+    asked += ["--over", "learning-rate=1e-5,3e-3", "--epochs", 2, "--batch-size", 8]
     asked += ["--attacks", "loss_v1", "--max-tokens", 64]
     audited, n_audits = frame.audited, []
 
@@ -159,30 +159,27 @@ def test_a_contamination_study_that_is_stopped_goes_on_and_trains_nothing_twice(
     assert done.exit_code != 0
     monkeypatch.setattr(frame, "audited", audited)
     assert not (out / "study.parquet").exists()
-    record = out / "learning_rate=0.01" / "model" / "training.json"
+    record = out / "learning_rate=0.003" / "model" / "training.json"
     before = record.stat().st_mtime_ns
     invoke(*asked)
     assert record.stat().st_mtime_ns == before
     assert json.loads(record.read_text())["n_texts"] == 10 + 6 + 36
     table = rows_of(out)
     assert table.height == 3 * 3  # the base and two models: all copies, 1 and 6
-    found = dict(
-        table.select(
-            pl.format("{} {}", "model", pl.col("copies").fill_null(0)), "value"
-        ).iter_rows()
-    )
-    assert found["learning_rate=0.01 6"] >= 0.9
-    assert found["learning_rate=0.01 6"] > found["learning_rate=0.01 1"]
+    named = table.select(pl.format("{} {}", "model", pl.col("copies").fill_null(0)), "value")
+    found = {str(name): value for name, value in named.iter_rows()}
+    assert found["learning_rate=0.003 6"] >= 0.9
+    assert found["learning_rate=0.003 6"] > found["learning_rate=0.003 1"]
     assert found["learning_rate=1e-05 6"] == pytest.approx(found["base 6"], abs=0.1)
     counts = table.filter(model="base").select("copies", "n_members", "n_nonmembers").rows()
     assert counts == [(None, 12, 8), (1, 6, 8), (6, 6, 8)]
 
 
 def test_known_books_have_no_say_in_their_own_threshold():
-    scores = {"A": [5, 4], "B": [5, 1], "C": [2, 0], "D": [3, 2], "X": [4.5, 1]}
+    scores = {"A": [5.0, 4], "B": [5.0, 1], "C": [2.0, 0], "D": [3.0, 2], "X": [4.5, 1]}
     kinds = {"A": "learnt", "B": "learnt", "C": "not learnt", "D": "not learnt", "X": "asked"}
     windows = pl.DataFrame(
-        [(kinds[key], key, float(each)) for key, own in scores.items() for each in own],
+        [(kinds[key], key, each) for key, own in scores.items() for each in own],
         ["kind", "key", "score"],
         orient="row",
     ).with_columns(member=pl.col("kind") == "learnt")

@@ -118,8 +118,10 @@ def _named(rows: pl.DataFrame, values: Values) -> pl.DataFrame:
 # copies of each, a model learns all of them, and the AUC is measured by k, by the number of the
 # others and by the learning rate.
 
-_TRAINING = ("method", "epochs", "learning_rate", "batch_size", "max_tokens", "rank")
-_PRIVACY = ("epsilon", "delta", "clip")
+_TRAINING = (
+    *("method", "epochs", "learning_rate", "batch_size", "max_tokens", "rank"),
+    *("epsilon", "delta", "clip"),
+)
 _AUDIT = ("attacks", "engine", "engine_arg", "dtype")
 _BASE, _MEAN = "base", 4.0
 
@@ -137,7 +139,7 @@ _BASE, _MEAN = "base", 4.0
 @click.option("--revision", metavar="NAME", help="Hub revision of the base.")
 @_over_option("size (of --into), or a flag such as learning-rate=1e-5,1e-4", required=False)
 @frame.study_out
-@cli.recipe_options("contamination", *_TRAINING, *_PRIVACY)
+@cli.recipe_options("contamination", *_TRAINING)
 @cli.seed_option
 @cli.settings_options(*_AUDIT)
 @click.pass_context
@@ -147,7 +149,7 @@ def contamination(context: click.Context, /, *, out: Path, seed: int, **options:
     A model is trained for each value of --over. The base is audited, too: it learnt none of the
     texts here, so that its AUC should be one half.
     """
-    changed = cli.take(options, (*_TRAINING, *_PRIVACY))
+    changed = cli.take(options, _TRAINING)
     recipe = replace(RECIPES["contamination"], seed=seed, **changed)
     audit = {**cli.take(options, _AUDIT), "seed": seed}
     points = [_typed(context, values) for values in options.pop("points")]
@@ -170,7 +172,7 @@ def contamination(context: click.Context, /, *, out: Path, seed: int, **options:
 def _typed(context: click.Context, values: Values) -> Values:
     """Read values of ``--over`` as the flags of these names do."""
     kinds = {each.name: each.type for each in context.command.params}
-    kinds = {"size": click.IntRange(1)} | {name: kinds[name] for name in (*_TRAINING, *_PRIVACY)}
+    kinds = {"size": click.IntRange(1)} | {name: kinds[name] for name in _TRAINING}
     if unknown := [name for name in values if name not in kinds]:
         known = ", ".join(kinds).replace("_", "-")
         raise click.UsageError(f"--over {unknown[0].replace('_', '-')}: choose from {known}")
