@@ -115,6 +115,23 @@ def test_texts_are_inserted_as_often_as_their_column_says(tmp_path):
         with_inserted(["b"], chosen)
 
 
+@pytest.mark.usefixtures("one_thread")
+def test_a_model_is_tuned_with_inserted_texts_and_their_truth_lies_next_to_it(tmp_path):
+    base, out = save_bases(tmp_path / "bases")["gpt2"], tmp_path / "tuned"
+    insert = texts_of(tmp_path, text=SHORT[:6], k=[3, 0, 1, 0, 2, 0])
+    pl.DataFrame({"text": SHORT[6:10]}).write_parquet(tmp_path / "data.parquet")
+    asked = ["--base", base, "--data", tmp_path / "data.parquet", "--insert", insert]
+    _, said = invoke("finetune", *asked, "--copies", "k", "--epochs", 1, "--out", out)
+    assert "4 texts and 6 copies of 6 more texts: 1 steps" in " ".join(said.split())
+    record = json.loads((out / "training.json").read_text())
+    assert record["n_texts"] == 10
+    assert record["made_from"]["recipe"]["held_out"] == 0
+    truth = pl.read_parquet(tmp_path / "tuned-inserted.parquet")
+    assert truth.select("copies", "member").rows() == [
+        *((3, True), (0, False), (1, True), (0, False), (2, True), (0, False))
+    ]
+
+
 @pytest.mark.parametrize(
     ("columns", "copies", "mean", "changed", "said"),
     [
