@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
+from typing import Any
 
 import polars as pl
 import pytest
@@ -208,6 +210,37 @@ def test_known_books_have_no_say_in_their_own_threshold():
     assert found["A"] == (5, 0.5)
     assert found["B"] == (4, 0.5)
     assert found["C"] == found["D"] == (4, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("sides", "gap", "exploratory", "said"),
+    [
+        (("old", "new"), 3.0, False, "a classifier that never sees the model has AUC 1.000"),
+        (("old", "new"), 3.0, True, None),
+        (("same", "same"), 0.0, False, "that is no better than chance (by its interval)"),
+    ],
+)
+def test_a_threshold_that_means_nothing_gives_no_share(sides, gap, exploratory, said):
+    rows = [
+        {
+            "target_id": f"{number}",
+            "key": f"{number}",
+            "document_id": f"{number}",
+            "group": None,
+            "role": "target",
+            "target": f"the {sides[number % 2]} text {number * 37 % 11} of many words",
+            "member": number % 2 == 0,
+            "kind": "not learnt" if number % 2 else "learnt",
+            "score": number * 7 % 20 - gap * (number % 2) * 9,
+        }
+        for number in range(40)
+    ]
+    known = pl.DataFrame(rows, schema_overrides={"group": pl.String})
+    manifest = SimpleNamespace(settings={"seed": 0, "exploratory": exploratory})
+    run: Any = SimpleNamespace(scan=lambda _: known.lazy(), manifest=manifest)
+    sentences, reason = books._worth(run, known)
+    assert sentences[0].startswith("Known windows are told apart with AUC")
+    assert (reason or "").startswith(said) if said else reason is None
 
 
 def test_too_few_known_books_choose_no_threshold(checkpoint, tmp_path):
