@@ -148,7 +148,8 @@ def expected(text: str, candidates: Sequence[str]) -> dict[str, float | None]:
     return found
 
 
-COLUMNS_OF_PROMPTS = {"model", "view_index", "logprob"}  # columns of attacks that tell rows apart
+# Columns of attacks that tell rows apart, or come from true tokens and hidden words.
+COLUMNS_OF_PROMPTS = {"model", "view_index", "logprob", "true_token", "has_text"}
 SAMPLED = [
     name
     for name in names()
