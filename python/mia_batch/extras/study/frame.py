@@ -39,8 +39,6 @@ STUDIES = {
 }
 """Where the command of each study is."""
 
-FIGURES = ("roc_auc", "tpr_at_fpr")
-"""Metrics that the table of a study has."""
 _MOST_SHOWN = 60  # lines of the table in the terminal
 
 study_out = cli.path_option("out", "Folder of the study: its runs, its table, its picture.")
@@ -91,7 +89,10 @@ def figures_of(run: Run, metrics: pl.DataFrame | None = None) -> pl.DataFrame:
     """
     own = pl.col("attack").is_in(run.manifest.made["scores"]["attacks"])
     rows = (run["metrics"] if metrics is None else metrics).filter(
-        own, pl.col("versus").is_null(), pl.col("metric").is_in(FIGURES), slice="all"
+        own,
+        pl.col("versus").is_null(),
+        pl.col("metric").is_in(["roc_auc", "tpr_at_fpr"]),
+        slice="all",
     )
     if rows.is_empty():
         raise SettingsError(
