@@ -1,8 +1,8 @@
-"""The studies of `mia-batch study`, reproduced small on the demo's model: docs/studies.md has the figures.
+"""The studies of `mia-batch study`, reproduced small: docs/studies.md has the figures.
 
-Sweeps of prefix ratio and samples (SaMIA, figures 3 and 4), contamination by copies, size and learning
-rate, and books by a threshold of known ones (Min-K% paper, sections 6 and 5). The texts are passages
-of Python's documentation. A study that is there goes on.
+Sweeps of prefix ratio and samples (SaMIA, figures 3 and 4), contamination by copies, size and
+learning rate, and books by a threshold of known ones (Min-K% paper, sections 6 and 5), of the
+demo's model and passages of Python's documentation. A study that is there goes on.
 
     python -m benches.studies [--demo demo] [--keep build/studies]
 """
@@ -30,7 +30,8 @@ def study(name: str, out: Path, **settings: object) -> pl.DataFrame:
         for each in value if isinstance(value, list) else [value]:
             asked += [f"--{setting.replace('_', '-')}", str(each)]
     done = CliRunner().invoke(command, asked, catch_exceptions=False)
-    assert done.exit_code == 0, done.output
+    if done.exit_code:
+        raise SystemExit(done.output)
     print(done.stdout)
     return pl.read_parquet(out / "study.parquet")
 
