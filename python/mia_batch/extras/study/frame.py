@@ -202,6 +202,8 @@ def _curves(table: pl.DataFrame, x: str, by: Sequence[str] = ()) -> Markup | Non
             for name, value in zip(names, key, strict=True)
         )
         shown.append(Curve(", ".join(said), [*points["at", "value"].iter_rows()], band))
+    if len(shown) > MOST_CURVES:
+        cli.console_of(stderr=False).print(f"drawn: {MOST_CURVES} of {len(shown):,} curves")
     ends = known.select(pl.concat_list("value", "low").explode().drop_nulls()).to_series()
     y = round_axis("AUC", [floor(10 * min(0.4, *ends)) / 10, 1])
     return draw(axis, y, shown[:MOST_CURVES], [(axis.low, 0.5), (axis.high, 0.5)])
