@@ -123,16 +123,15 @@ _TRAINING = (
     *("epsilon", "delta", "clip"),
 )
 _AUDIT = ("attacks", "engine", "engine_arg", "dtype")
-_BASE, _MEAN = "base", 4.0
+_BASE = "base"
+_drawn = "Without --copies, the mean of Poisson draws of how often."
+_copies_mean = cli.option("copies-mean", cli.NumberRange(0, 1e6), "X", _drawn, default=4.0)
 
 
 @click.command("contamination")
 @cli.path_option("input", "Texts to insert; labels, or else a lot, say which are controls.")
 @cli.option("copies", str, "COLUMN", "Column that says how often each is learnt; 0: a control.")
-@cli.option(
-    *("copies-mean", cli.NumberRange(0, 1e6), "X"),
-    f"Or the mean of Poisson draws of how often.  [default: {_MEAN:g} without --copies]",
-)
+@_copies_mean
 @cli.path_option("into", "Texts among which they are learnt.")
 @cli.column_options("text")
 @click.option("--base", required=True, metavar="MODEL", help="Model to go on with.")
@@ -149,8 +148,7 @@ def contamination(context: click.Context, /, *, out: Path, seed: int, **options:
     A model is trained for each value of --over. The base is audited, too: it learnt none of the
     texts here, so that its AUC should be one half.
     """
-    changed = cli.take(options, _TRAINING)
-    recipe = replace(RECIPES["contamination"], seed=seed, **changed)
+    recipe = replace(RECIPES["contamination"], seed=seed, **cli.take(options, _TRAINING))
     audit = {**cli.take(options, _AUDIT), "seed": seed}
     points = [_typed(context, values) for values in options.pop("points")]
     frame.check_folder(out)
@@ -197,7 +195,7 @@ def _contaminated(
     if (reason := making.why_no_finetuning(with_privacy=private)) is not None:
         raise SettingsError(reason)
     names, copies = ColumnNames(text=options["text_column"]), options["copies"]
-    mean = _MEAN if copies is None and options["copies_mean"] is None else options["copies_mean"]
+    mean = options["copies_mean"] if copies is None else None
     chosen = making.inserted_texts(options["input"], names, copies, mean, recipe)
     others, what = making.learnt_texts(options["into"], names)
     order = others.sample(fraction=1, shuffle=True, seed=recipe.seed)
