@@ -359,7 +359,6 @@ def verify(
     Exit 0 if nothing has changed, all samples that are drawn again agree, and all numbers that are
     recomputed are equal, else 1.
     """
-    from mia_batch import second as second_implementation
     from mia_batch.cli.show import show_checked
     from mia_batch.pipeline import Run
     from mia_batch.pipeline.custody import verify
@@ -371,7 +370,9 @@ def verify(
         return 1
     run, is_equal = Run(place), True
     if second is not None:
-        lines, is_equal = second_implementation.compare(run.folder, second, seed)
+        from mia_batch.second import compare
+
+        lines, is_equal = compare(run.folder, second, seed)
         click.echo("\n".join(lines))
     differs = 0 if again is None else _draw_again(run, choose_samples(run, again, seed), options)
     return max(int(not is_equal), differs)
