@@ -430,7 +430,7 @@ class Controls(dy.Schema):
     reason = dy.String(nullable=True, description="Why ``longest_words`` is null.")
 
 
-class KnownPassages(dy.Schema):
+class Known(dy.Schema):
     """One row per passage of ``controls``: where it stands in a corpus that is known.
 
     Texts are compared by their words, in lower case; an index by its tokens, with and without a

@@ -282,7 +282,7 @@ TABLES: dict[str, type[dy.Schema]] = {
     "extraction": schemas.Extraction,
     "extracted_documents": schemas.ExtractedDocuments,
     "controls": schemas.Controls,
-    "known": schemas.KnownPassages,
+    "known": schemas.Known,
     "rollup": schemas.Rollup,
     "curves": schemas.Curves,
     "perplexities": schemas.Perplexities,

@@ -21,7 +21,7 @@ from mia_batch.models.weights import cause_of
 from mia_batch.pipeline.stages import Stage
 from mia_batch.pipeline.stages.asking import texts_for
 from mia_batch.pipeline.stages.extraction import passages_of
-from mia_batch.schemas import KnownPassages
+from mia_batch.schemas import Known
 from mia_batch.tables import sink
 
 
@@ -66,14 +66,14 @@ class KnownStage(Stage):
         if audit.settings.known_index is not None:
             index = _Index(audit.settings.known_index)
             audit.observer.stage(f"{passages.height:,} passages are sent to {index.address}")
-            schema = KnownPassages.create_empty().drop("target_id").schema
+            schema = Known.create_empty().drop("target_id").schema
             counts = pl.DataFrame([*map(index.count, passages["passage"])], schema=schema)
         else:
             documents = texts_for(audit, "known_corpus").documents.with_row_index("place", 1)
             name = pl.coalesce("document_id", pl.format("document {}", "place"))
             counts = count_in(passages["passage"], documents.select("text", name=name))
-        rows = passages.select("target_id").hstack(counts).select(KnownPassages.column_names())
-        sink(rows, audit.run.path("known"), KnownPassages)
+        rows = passages.select("target_id").hstack(counts).select(Known.column_names())
+        sink(rows, audit.run.path("known"), Known)
         n = rows.filter(pl.col("n_occurrences") > 0).height
         audit.observer.stage(f"{n:,} of {rows.height:,} passages stand in the known corpus")
 
