@@ -129,8 +129,8 @@ def usage_share(
     for scores in (nonmembers, members):
         mixed = rng.permutation(scores)
         halves.append((np.sort(mixed[: scores.size // 2]), mixed[scores.size // 2 :]))
-    if (fewest := min(nonmembers.size, members.size)) < _FEWEST_GROUPS:
-        why = f"{fewest} calibration units of a class are too few to halve, {_FEWEST_GROUPS} needed"
+    if (fewest := min(nonmembers.size, members.size)) < FEWEST_GROUPS:
+        why = f"{fewest} calibration units of a class are too few to halve, {FEWEST_GROUPS} needed"
         return Contamination(method="duci", reason=why)
     tried = np.unique(np.concatenate([chosen for chosen, _ in halves]))
     below = [chosen.searchsorted(tried, "right") / chosen.size for chosen, _ in halves]
