@@ -43,7 +43,8 @@ def on_tables(n: int = 1000) -> dict[str, Any]:
         beyond += exact > found.likely_upper
         gaps.append(found.upper - found.lower)
     widths = [round(float(each), 4) for each in np.quantile(gaps, [0.5, 0.9])]
-    return {"passages": n, "outside": outside, "above_likely_upper": beyond, "gap": widths}
+    counts = {"outside": int(outside), "above_likely_upper": int(beyond)}
+    return {"passages": n, **counts, "gap": widths}
 
 
 def recited(model: Pretrained, n: int) -> list[tuple[float, list[int], list[int]]]:
@@ -61,10 +62,11 @@ def recited(model: Pretrained, n: int) -> list[tuple[float, list[int], list[int]
         start = int(sums[20:].argmax()) + 21
         verbatim = float(np.exp(sums[start - 1]))
         found.append((verbatim, ids[max(0, start - 50) : start], ids[start : start + _TOKENS]))
-        if len(found) == 4 * n:
+        if len(found) == 40:
             break
-    likely = sorted((each for each in found if 1e-12 < each[0] < 0.95), reverse=True)
-    return likely[:: max(1, len(likely) // n)][:n]
+    likely = sorted(each for each in found if 1e-12 < each[0] < 0.95)
+    different = {round(each[0], 1): each for each in likely}  # many are one licence
+    return sorted(different.values(), reverse=True)[:n]
 
 
 def on_manuals(n: int) -> list[dict[str, Any]]:
@@ -79,11 +81,11 @@ def on_manuals(n: int) -> list[dict[str, Any]]:
         for name, how in (("cost_of_20", {"width": 10, "draws": 10}), ("wide", _WIDE)):
             began = time.process_time()
             found = bound(reader(model, _PLAIN, prompt), near, **how)
-            figures = {key: round(value, 4) for key, value in found._asdict().items()}
+            figures = {key: round(float(value), 4) for key, value in found._asdict().items()}
             row[name] = figures | {"cpu_seconds": round(time.process_time() - began, 1)}
         best = row["wide"]["estimate"]
         row["off"] = {
-            key: round(row["cost_of_20"][key] / best - 1, 3) for key in ("lower", "estimate")
+            key: round(float(row["cost_of_20"][key] / best - 1), 3) for key in ("lower", "estimate")
         }
         print(row, flush=True)
         rows.append(row)
