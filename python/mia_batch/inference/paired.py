@@ -148,8 +148,8 @@ def _mean_rows(
 _REPLICATES = 1_999
 _FEWEST = 20  # clusters
 _NO_AGREEMENT = (
-    "the reference model and the audited one do not rank these texts alike, so nothing follows from "
-    "how they agree"
+    "the reference model and the audited one do not rank these texts alike, so nothing follows "
+    "from how they agree"
 )
 
 
