@@ -147,9 +147,13 @@ def _mean_rows(
 
 _REPLICATES = 1_999
 _FEWEST = 20  # clusters
+_NO_AGREEMENT = (
+    "the reference model and the audited one do not rank these texts alike, so nothing follows "
+    "from how they agree"
+)
 
 
-def agreement(scores: Floats, cluster: Codes) -> tuple[Floats, Floats, float]:
+def agreement(scores: Floats, cluster: Codes) -> tuple[Floats, Floats, float | None]:
     r"""Test whether a model ranks texts more like a model that never saw them than like its copy.
 
     ``scores`` has a line per text: of the audited model T, of a reference model R that cannot have
@@ -162,7 +166,9 @@ def agreement(scores: Floats, cluster: Codes) -> tuple[Floats, Floats, float]:
     abstract and a summary: there D is tuned on the texts while it is distilled from T, and scores
     are Min-K%++ with k = 1. A small p-value supports that T never learnt the texts, so far as a T
     that had would agree with D at least as well as with R. No figure shows that: where T and D
-    remember different ones of the texts, learnt texts pass the test (simulated in the tests).
+    remember different ones of the texts, learnt texts pass the test (simulated in the tests). The
+    p-value is None where the lower limit of \(\rho(R, T)\) is not above 0: where R and T rank the
+    texts differently, that D and T do so even more is no sign of anything.
     """
     from scipy.stats import rankdata
 
@@ -175,15 +181,15 @@ def agreement(scores: Floats, cluster: Codes) -> tuple[Floats, Floats, float]:
 
     order = np.argsort(cluster, kind="stable")
     parts = np.split(order, np.flatnonzero(np.diff(cluster[order])) + 1)
-    rng, gaps = np.random.default_rng(0), np.empty(_REPLICATES)
-    for at in range(_REPLICATES):
-        drawn = rng.integers(len(parts), size=len(parts))
-        reference, learnt = correlations(scores[np.concatenate([parts[each] for each in drawn])])
-        gaps[at] = reference - learnt
+    rng, drawn = np.random.default_rng(0), np.empty((_REPLICATES, 2))
+    for row in drawn:
+        chosen = rng.integers(len(parts), size=len(parts))
+        row[:] = correlations(scores[np.concatenate([parts[each] for each in chosen])])
+    gaps, sides = drawn[:, 0] - drawn[:, 1], [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2]
+    limits = np.asarray(np.nanquantile(gaps, sides), np.float64)
+    if not np.nanquantile(drawn[:, 0], sides[0]) > 0:
+        return correlations(scores), limits, None
     p_value = (1 + np.count_nonzero(~(gaps > 0))) / (_REPLICATES + 1)
-    limits: Floats = np.nanquantile(gaps, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2]).astype(
-        float
-    )
     return correlations(scores), limits, float(p_value)
 
 
@@ -205,6 +211,7 @@ def _agreement_rows(rows: pl.DataFrame, names: Sequence[str]) -> Iterator[pl.Dat
     row = {"statistic": "rank_correlation_difference", "run": names[1], "versus": names[2]}
     row |= {"value": found[0] - found[1], "low": limits[0], "high": limits[1], "p_value": p_value}
     row |= {"method": "cluster_bootstrap", "confidence": CONFIDENCE}
+    row |= {"reason": _NO_AGREEMENT} if p_value is None else {}
     yield typed_rows(_TYPES, 1, about | row)
 
 
