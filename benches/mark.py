@@ -170,7 +170,9 @@ def dose_simulated() -> dict[str, Any]:
 def rounded(value: Any) -> Any:  # noqa: ANN401 - figures of any shape
     if isinstance(value, dict):
         return {key: rounded(each) for key, each in value.items()}
-    return round(float(value), 4) if isinstance(value, float | np.floating) else value
+    if isinstance(value, float | np.floating):
+        return round(float(value), 4) if np.isfinite(value) else None
+    return value
 
 
 def train(books: dict[str, tuple[str, int]], folder: Path) -> Path:
