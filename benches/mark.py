@@ -35,7 +35,7 @@ from mia_batch.inference.yardstick import dose
 from mia_batch.stats import Floats
 
 ATTACK, LEVEL = "loss_v1", 0.001
-SIZES = 50, 100, 200, 400, 800
+SIZES = 50, 100, 200, 400
 BOOKS = {
     "walden": 0,
     "dracula": 0,
@@ -65,13 +65,17 @@ def simulated(never: Floats, added: float, rng: np.random.Generator) -> dict[str
     """Share of books with p < 0.001, by their number of windows; and the effect of a window."""
     found = {}
     for n in SIZES:
-        books = rng.choice(never, (200, n)) * rng.choice([-1, 1], (200, n)) + added
+        books = rng.choice(never, (100, n)) * rng.choice([-1, 1], (100, n)) + added
         found[str(n)] = float(np.mean([p_value(each) < LEVEL for each in books]))
-    signs = rng.choice([-1, 1], (200, 400))
-    books = rng.choice(never, (200, 400)) * signs + added
+    books = rng.choice(never, (200, 400)) * rng.choice([-1, 1], (200, 400)) + added
+    return found | {"effect": float(signed_rank(books).mean())}
+
+
+def signed_rank(books: Floats) -> Floats:
+    """Mean standardised signed rank of a window, a line of differences per book."""
     ranks = abs(books).argsort(axis=1).argsort(axis=1) + 0.5
     sums = (ranks * np.sign(books)).sum(axis=1) / np.sqrt((ranks**2).sum(axis=1))
-    return found | {"effect": float(sums.mean() / 400**0.5)}
+    return np.asarray(sums / books.shape[1] ** 0.5, np.float64)
 
 
 def manuals(folder: Path) -> None:
@@ -166,7 +170,9 @@ def dose_simulated() -> dict[str, Any]:
 def rounded(value: Any) -> Any:  # noqa: ANN401 - figures of any shape
     if isinstance(value, dict):
         return {key: rounded(each) for key, each in value.items()}
-    return round(float(value), 4) if isinstance(value, float | np.floating) else value
+    if isinstance(value, float | np.floating):
+        return round(float(value), 4) if np.isfinite(value) else None
+    return value
 
 
 def train(books: dict[str, tuple[str, int]], folder: Path) -> Path:
@@ -239,13 +245,7 @@ def trained(folder: Path) -> None:
         differences = (own["true"] - own["false"]).to_numpy()
         row = {"book": name, "copies": copies, "p_value": p_value(differences)}
         row |= {"windows": differences.size, "higher": float((differences > 0).mean())}
-        rng = np.random.default_rng(0)
-        row["power"] = {
-            str(n): float(
-                np.mean([p_value(each) < LEVEL for each in rng.choice(differences, (200, n))])
-            )
-            for n in SIZES
-        }
+        row |= {"effect": signed_rank(differences[None])[0], "se": differences.size**-0.5}
         rows.append(row)
         print(row, flush=True)
         if not copies:

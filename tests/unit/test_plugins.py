@@ -12,7 +12,7 @@ from mia_batch.errors import SettingsError
 
 
 def test_the_extras_are_found_and_loaded():
-    names = ("bench", "build-set", "demo", "finetune", "invert", "paraphrase", "privacy")
+    names = ("bench", "build-set", "demo", "finetune", "invert", "mark", "paraphrase", "privacy")
     assert {*names} <= {*plugins.plugins("commands")}
     assert all(isinstance(plugins.extra("commands", name), click.Command) for name in names)
     assert callable(plugins.extra("executors", "ray").engines)

@@ -493,7 +493,7 @@ def canary_p_value(published: float, controls: Floats) -> float:
     return float((1 + np.count_nonzero(~(controls < published))) / (1 + controls.size))
 
 
-_MOST_SUMS = 1 << 18
+_MOST_SUMS = 1 << 16
 
 
 def aligned_ranks(sets: Sequence[tuple[float, Floats]]) -> list[Floats]:
