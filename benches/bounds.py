@@ -64,7 +64,7 @@ def recited(model: Pretrained, n: int) -> list[tuple[float, list[int], list[int]
         found.append((verbatim, ids[max(0, start - 50) : start], ids[start : start + _TOKENS]))
         if len(found) == 40:
             break
-    likely = sorted(each for each in found if 1e-12 < each[0] < 0.95)
+    likely = sorted(each for each in found if 1e-3 < each[0] < 0.95)
     different = {round(each[0], 1): each for each in likely}  # many are one licence
     return sorted(different.values(), reverse=True)[:n]
 

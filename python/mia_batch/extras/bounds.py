@@ -235,6 +235,8 @@ def reader(model: Pretrained, decoding: Decoding, prompt: list[int]) -> NextToke
         nonlocal cache
         ids = np.array([prompt]) if tokens is None else tokens[:, None]
         if parents is not None:
+            if not hasattr(cache, "reorder_cache"):
+                raise SettingsError("model: it keeps no cache of texts that bounds can branch")
             cache.reorder_cache(torch.from_numpy(parents).to(model.device))
         with torch.inference_mode():
             given = torch.from_numpy(ids).to(model.device)

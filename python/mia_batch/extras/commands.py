@@ -449,7 +449,8 @@ def bounds(place: Path | str, **options: Any) -> None:  # noqa: ANN401 - of `bou
     with observing() as observer, mirrored(place):
         table = bound_run(Run(place), observer, given(options), **of_search)
     names = ("lower", "estimate", "likely_upper", "upper")
-    columns = ("passage", *names, "samples for 1 in 2", "no bounds")
+    shown_as = (name.replace("_", " ") for name in names)
+    columns = ("passage", *shown_as, "samples for 1 in 2", "no bounds")
     rows = []
     for number, row in enumerate(table.iter_rows(named=True), start=1):
         shown = ["-" if row[name] is None else f"{row[name]:.3g}" for name in names]
