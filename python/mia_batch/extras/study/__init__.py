@@ -1,0 +1,1 @@
+"""Studies of papers as commands: runs set side by side, with one table and one picture."""
