@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 
 STUDIES = {
     "sweep": "mia_batch.extras.study.sweeps:sweep",
+    "unlearning": "mia_batch.extras.study.unlearning:unlearning",
 }
 """Where the command of each study is."""
 
