@@ -251,6 +251,11 @@ def utility(opened: Opened, texts: pl.DataFrame, task: Task, labels: Sequence[st
     return pl.DataFrame([row], schema_overrides=dict.fromkeys(("value", "low", "high"), pl.Float64))
 
 
+_SHOWN_TOO = {"lira": "lira_online_fixed_v1", "spv": "spv_embedding_v1"}
+"""Attacks that are shown next to the first one."""
+_ENDS = ("", "low", "high")
+
+
 def summary_of(
     variant: Variant,
     plan: Plan,
@@ -267,7 +272,8 @@ def summary_of(
     ``epsilon_reason`` says why none is believed), ``epsilon_bound`` and ``epsilon_ceiling`` (from
     one run), ``epsilon_bound_by_rates`` and its ceiling, ``is_contradicted`` (whether a bound is
     above the accountant's epsilon); ``utility_measure``, ``utility`` with limits; of the first
-    attack ``auc`` with limits, ``tpr_at_0.1%``, ``tpr_at_1%``; ``exposure_rate``,
+    attack ``auc`` with limits, ``tpr_at_0.1%``, ``tpr_at_1%``; ``lira_auc`` and ``spv_auc`` with
+    limits, null where there is no such attack; ``exposure_rate``,
     ``mean_exposure``, ``unlearnt_exposure`` (its mean without any memory), ``exposure_trend``
     (Spearman's correlation with repetitions) and its p; ``inversion_precision``,
     ``inversion_recall``, ``inversion_f1`` of the tokens that come back from embeddings, with limits
@@ -291,6 +297,10 @@ def summary_of(
     area = next(own.filter(metric="roc_auc").iter_rows(named=True), {})
     row |= {"attack": attacks[0], "auc": area.get("value")}
     row |= {f"auc_{name}": area.get(name) for name in ("low", "high")}
+    others = metrics.filter(pl.col("versus").is_null(), metric="roc_auc", slice="all")
+    for name, attack in _SHOWN_TOO.items():
+        its = next(others.filter(attack=attack).iter_rows(named=True), {})
+        row |= {f"{name}_auc{end and '_'}{end}": its.get(end or "value") for end in _ENDS}
     for budget, name in {0.001: "tpr_at_0.1%", 0.01: "tpr_at_1%"}.items():
         row[name] = next(iter(own.filter(fpr=budget, metric="tpr_at_fpr")["value"]), None)
     row |= _extraction(exposures) | _inversion(found.get("inversion"))

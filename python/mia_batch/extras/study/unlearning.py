@@ -101,10 +101,14 @@ def unlearning(
         parts = {"texts": settings}
         if None not in columns:
             parts["questions"] = _of_questions(out / "asked.parquet", settings, columns)
-        found = {
-            part: _paired(_runs(out, part, how, models, observer), part, embed)
-            for part, how in parts.items()
-        }
+        found = dict[str, pl.DataFrame]()
+        for part, how in parts.items():
+            asked = {**how, "attacks": (_SCREEN, _PARTS[part])}
+            runs = {
+                name: audited(out / f"{part}-{name}", asked | {"model": model}, observer)
+                for name, model in models.items()
+            }
+            found[part] = _paired(runs, part, embed)
     figures = figures_of(found, [*models])
     for sentence in conclusions(figures):
         console_of(stderr=False).print(plain(sentence), soft_wrap=True)
@@ -113,23 +117,6 @@ def unlearning(
         with replacing(out / f"{part}.parquet") as stream:
             some.drop("cluster").write_parquet(stream)
     write_study(out, figures, None)
-
-
-def _runs(
-    out: Path,
-    part: str,
-    settings: Mapping[str, Any],
-    models: Mapping[str, str],
-    observer: Observer,
-) -> dict[str, Run]:
-    """Audit texts or questions by each model; refuse runs that do not compare."""
-    how = {**settings, "attacks": (_SCREEN, _PARTS[part])}
-    runs = {
-        name: audited(out / f"{part}-{name}", how | {"model": model}, observer)
-        for name, model in models.items()
-    }
-    attack_of([*runs.values()], _SCREEN)
-    return runs
 
 
 def _of_questions(
@@ -162,6 +149,7 @@ def _embedder(model: str | None, folder: Path, observer: Observer) -> Any:  # no
 
 def _paired(runs: Mapping[str, Run], part: str, embed: Any) -> pl.DataFrame:  # noqa: ANN401 - a call
     """Lay out what each model makes of each text; null where it has no score or no completion."""
+    attack_of([*runs.values()], _SCREEN)  # refuses runs that do not compare
     scores = runs["before"].scan("scores").filter(pl.col("role").is_in(["target", "non_member"]))
     keys = ("target_id", "document_id", "window_index", "member")
     table = scores.select(*keys, cluster=cluster_names(scores)).collect()
