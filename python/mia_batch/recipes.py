@@ -84,6 +84,8 @@ RECIPES = {
     "finetune": Recipe(epochs=10, held_out=0.1),  # its targets
     # Li et al. 2024 (arXiv:2311.04044), section 4.4.
     "privacy": Recipe(method="full", epochs=5, batch_size=1024, max_tokens=256, rank=15),
+    # Shi et al. 2024 (arXiv:2310.16789), section 6.1, whose learning rate is constant.
+    "contamination": Recipe(method="full", epochs=1),
     # A small decoder without knowledge, which stops at the lowest held-out loss.
     "inverter": Recipe(
         method="full", epochs=40, learning_rate=4e-3, max_tokens=64, held_out=0.1, patience=3

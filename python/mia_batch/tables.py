@@ -147,6 +147,12 @@ def put_copy(path: Path, content: Path) -> None:
         follower.put_copy(path, content)
 
 
+def write_table(table: pl.DataFrame, path: Path) -> None:
+    """Write a table to Parquet, whole or not at all."""
+    with replacing(path) as stream:
+        table.write_parquet(stream)
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a small UTF-8 file atomically, its line ends as they are."""
     with replacing(path) as stream:

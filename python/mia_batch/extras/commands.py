@@ -51,23 +51,27 @@ if TYPE_CHECKING:
 @click.option("--revision", metavar="NAME", help="Hub revision of the base.")
 @path_option("data", "Texts; where they say who is a member, members alone are learnt.")
 @column_options(text="Column of the text.", member="Column of the membership.")
+@option("insert", PATH, "PATH", "Texts that are learnt besides, at shuffled places.")
+@option("copies", str, "COLUMN", "Their column that says how often, in each epoch.")
+@option("copies-mean", NumberRange(0, 1e6), "X", "Or the mean of Poisson draws of how often.")
 @path_option("out", "Where the model is saved.", is_place=True)
 @recipe_options(
     "finetune",
     *("method", "epochs", "learning_rate", "batch_size", "max_tokens", "patience", "rank"),
     *("epsilon", "delta", "clip"),
-    held_out="0.1, with --epsilon 0",
+    held_out="0.1, with --epsilon or --insert 0",
 )
 @seed_option
 def finetune(**options: Any) -> None:  # noqa: ANN401 - of `make`, and of the recipe
     """Fine-tune a model on texts: a target whose truth is known, or a reference.
 
+    With --insert it is contaminated by texts of known copies, and OUT-inserted.parquet says which.
     The same command again goes on where training stopped, and makes nothing twice.
     """
     from mia_batch.extras.tune.making import finetune as make
 
     changed = take(options, (field.name for field in fields(Recipe)))
-    if "epsilon" in changed:
+    if "epsilon" in changed or options["insert"] is not None:
         changed.setdefault("held_out", 0.0)
     with observing() as observer:
         recipe = replace(RECIPES["finetune"], **changed)

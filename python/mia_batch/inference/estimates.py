@@ -142,7 +142,7 @@ def fewest_members(targets: Flagged, *, n_null: int, rank: int, confidence: floa
     return bisect_left(range(int(targets.above)), True, key=allowed)
 
 
-_FEWEST_GROUPS = 20  # of a set, where texts are grouped
+FEWEST_GROUPS = 20  # of a set, where texts are grouped
 
 
 def null_rank(n: int, fpr: float) -> int:
@@ -159,7 +159,7 @@ def null_threshold(nulls: Floats, fpr: float) -> tuple[int, float]:
 
 def _too_few(sets: Iterable[tuple[str, int, bool]]) -> str | None:
     for name, n, grouped in sets:
-        unit, fewest = ("groups", _FEWEST_GROUPS) if grouped else ("texts", 1)
+        unit, fewest = ("groups", FEWEST_GROUPS) if grouped else ("texts", 1)
         if n < fewest:
             return f"{n} {name} {unit} are too few, {fewest} are needed"
     return None

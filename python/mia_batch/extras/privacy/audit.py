@@ -31,7 +31,7 @@ from mia_batch.report.html.columns import NO_VALUE, interval
 from mia_batch.report.html.page import environment
 from mia_batch.report.html.plots import MOST_CURVES, Curve, draw, round_axis
 from mia_batch.schemas import Features, LogProbs
-from mia_batch.tables import is_sound, replacing, system_errors, write_text
+from mia_batch.tables import is_sound, system_errors, write_table, write_text
 
 __all__ = ["Privacy", "audit_privacy"]
 
@@ -100,12 +100,6 @@ _WITH_SHADOWS = ("lira_online_fixed_v1", "lira_online_v1", "lira_offline_fixed_v
 # Models of a variant are told apart by what they add to the seed.
 _TARGET_SEED, _CANARY_SEED = 0, 1
 _SHADOW_SEED = 2  # of the first shadow model
-
-
-def write_table(table: pl.DataFrame, path: Path) -> None:
-    """Write a table to Parquet, whole or not at all."""
-    with replacing(path) as stream:
-        table.write_parquet(stream)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,20 +1,10 @@
 """The frame of ``mia-batch study``: its commands, and what every study ends with.
 
-A study is a click command, and a line of `STUDIES` says where it is; its module is loaded when the
-command is given, and loads what is heavy inside its functions. It makes ordinary runs, each in a
-folder of its own below ``--out`` (`audited`), so that a study that was killed goes on where its
-runs do. It lays their figures out as one long table: columns of its own that say what differs,
-then those of `figures_of`. It ends with `publish`, which writes ``study.parquet``, ``study.csv``
-and ``study.svg`` to ``--out`` and prints a line for each value and attack.
-
-    @click.command("mine")
-    @study_out
-    def mine(*, out: Path, ...) -> None:
-        with observing() as observer:
-            runs = {name: audited(out / name, settings, observer) for name, settings in ...}
-        rows = [figures_of(run).select(pl.lit(name).alias("name"), pl.all()) for name, run in ...]
-        table = pl.concat(rows)
-        publish(out, table, ["name"], x="name")
+A line of `STUDIES` says where the click command of a study is, whose module is loaded when it is
+named. A study makes ordinary runs below ``--out`` (`audited`), so that one that was killed goes on
+where its runs do. It lays their figures out as one long table: columns of its own that say what
+differs, then those of `figures_of`. `publish` writes ``study.parquet``, ``study.csv`` and
+``study.svg`` to ``--out``, and prints a line for each value and attack. `sweep` is the plainest.
 """
 
 from __future__ import annotations
@@ -27,23 +17,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import click
+import polars as pl
 
-from mia_batch.cli.options import (
-    as_typed,
-    console_of,
-    figure,
-    given,
-    limits,
-    path_option,
-    plain,
-    table_of,
-)
+from mia_batch.cli import options as cli
 from mia_batch.errors import RunFolderError, SettingsError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    import polars as pl
     from click import Command, Context
     from markupsafe import Markup
 
@@ -52,6 +33,8 @@ if TYPE_CHECKING:
     from mia_batch.report.html.plots import Axis
 
 STUDIES = {
+    "books": "mia_batch.extras.study.books:books",
+    "contamination": "mia_batch.extras.study.sweeps:contamination",
     "sweep": "mia_batch.extras.study.sweeps:sweep",
     "unlearning": "mia_batch.extras.study.unlearning:unlearning",
 }
@@ -61,7 +44,7 @@ FIGURES = ("roc_auc", "tpr_at_fpr")
 """Metrics that the table of a study has."""
 _MOST_SHOWN = 60  # lines of the table in the terminal
 
-study_out = path_option("out", "Folder of the study: its runs, its table, its picture.")
+study_out = cli.path_option("out", "Folder of the study: its runs, its table, its picture.")
 
 
 class _Studies(click.Group):
@@ -90,7 +73,7 @@ def audited(folder: Path, settings: Mapping[str, Any], observer: Observer) -> Ru
     from mia_batch.pipeline import run_audit
     from mia_batch.settings import load_settings
 
-    return run_audit(load_settings({**given(dict(settings)), "out": folder}), observer)
+    return run_audit(load_settings({**cli.given(dict(settings)), "out": folder}), observer)
 
 
 def folder_name(values: Mapping[str, object]) -> str:
@@ -100,27 +83,24 @@ def folder_name(values: Mapping[str, object]) -> str:
     return safe if safe == name else f"{safe}-{sha256(name.encode()).hexdigest()[:8]}"
 
 
-def figures_of(run: Run) -> pl.DataFrame:
-    """Take AUC and TPR of all texts from the metrics of a labelled run, a fact a row.
+def figures_of(run: Run, metrics: pl.DataFrame | None = None) -> pl.DataFrame:
+    """Take AUC and TPR from the metrics of a labelled run, or of some of its texts, a fact a row.
 
     ``run`` is its folder, ``is_primary`` marks the planned attack. ``blind`` says whether a
     classifier that never sees the model tells members from non-members: where it is ``separable``,
     figures are no evidence of memory.
     """
-    import polars as pl
-
     own = pl.col("attack").is_in(run.manifest.made["scores"]["attacks"])
-    rows = run["metrics"].filter(
+    rows = (run["metrics"] if metrics is None else metrics).filter(
         own, pl.col("versus").is_null(), pl.col("metric").is_in(FIGURES), slice="all"
     )
     if rows.is_empty():
         raise SettingsError(
-            f"{run.folder} knows no members and non-members, so there is nothing to set side by "
-            "side; give a column that says which texts are members (--member-column)"
+            f"{run.folder} knows no members and non-members, so that it has no AUC; give a column "
+            "that says which texts are members (--member-column)"
         )
-    blind = run["findings"].filter(check="blind_baseline", subject="members", statistic="roc_auc")[
-        "verdict"
-    ]
+    which = {"check": "blind_baseline", "subject": "members", "statistic": "roc_auc"}
+    blind = run["findings"].filter(**which)["verdict"]
     return rows.drop("versus", "slice").with_columns(
         run=pl.lit(str(run.folder)),
         is_primary=pl.col("attack") == run.manifest.plan["primary"],
@@ -139,17 +119,13 @@ def publish(
 ) -> None:
     """Write the table of a study, print a line for each value and attack, and draw the AUC.
 
-    ``values`` are the columns that say what differs, ``x`` and ``by`` those of the picture. Only
-    the planned attack of each run is shown, or with ``every`` all that were scored. A row without
-    an AUC has its reason.
+    ``values`` are the columns that say what differs, ``x`` and ``by`` those of the picture. The
+    planned attack of each run is shown, or with ``every`` all; a row without an AUC has its reason.
     """
-    import polars as pl
-
     shown = table if every else table.filter(pl.col("is_primary").fill_null(value=True))
-    console = console_of(stderr=False)
     _print_figures(shown, values)
     if n := table.filter(blind="separable")["run"].n_unique():
-        console.print(
+        cli.console_of(stderr=False).print(
             f"In {n:,} of {table['run'].drop_nulls().n_unique():,} runs a classifier that never "
             "sees the model tells members from non-members: their figures are no evidence of "
             "memory."
@@ -163,46 +139,41 @@ def write_study(out: Path, table: pl.DataFrame, picture: Markup | None) -> None:
 
     from mia_batch.report.html.plots import saved
     from mia_batch.report.paper import FOR_SPREADSHEETS
-    from mia_batch.tables import replacing, write_text
+    from mia_batch.tables import write_table, write_text
 
-    with replacing(out / "study.parquet") as stream:
-        table.write_parquet(stream)
+    write_table(table, out / "study.parquet")
     flat = table.select(~cs.nested()).with_columns(FOR_SPREADSHEETS)
     write_text(out / "study.csv", flat.write_csv())
-    made = ["study.parquet", "study.csv"]
-    if picture is None:
-        (out / "study.svg").unlink(missing_ok=True)  # of values that there were before
-    else:
+    (out / "study.svg").unlink(missing_ok=True)  # of values that there were before
+    if picture is not None:
         write_text(out / "study.svg", saved(picture))
-        made.append("study.svg")
-    where = ", ".join(str(out / name) for name in made)
-    console_of(stderr=False).print(plain(f"the study is in {where}"), soft_wrap=True)
+    made = ", ".join(map(str, sorted(out.glob("study.*"))))
+    cli.console_of(stderr=False).print(cli.plain(f"the study is in {made}"), soft_wrap=True)
 
 
 def _print_figures(table: pl.DataFrame, values: Sequence[str]) -> None:
-    import polars as pl
-
     lines = list[list[str]]()
     for key, rows in table.group_by([*values, "attack"], maintain_order=True):
         area = rows.row(by_predicate=pl.col("metric") == "roc_auc", named=True)
         budget = (pl.col("fpr") - 0.01).abs() < 1e-6
         rate = rows.filter(budget, metric="tpr_at_fpr")["value"].to_list() or [None]
         counts = f"{area['n_members'] or 0:,} + {area['n_nonmembers'] or 0:,}"
-        named = ("-" if each is None else _written(each) for each in key)
-        found = (figure(area["value"]), limits(area), figure(rate[0]), counts)
-        lines.append([*named, *found, as_typed(area["reason"] or "")])
+        found = (cli.figure(area["value"]), cli.limits(area), cli.figure(rate[0]), counts)
+        lines.append([*map(written, key), *found, cli.as_typed(area["reason"] or "")])
     numbers = ("AUC", "95 % interval", "TPR@1%", "members + others")
     headings = [*(name.replace("_", "-") for name in values), "attack", *numbers, "reason"]
-    if not any(line[-1] for line in lines):
-        headings, lines = headings[:-1], [line[:-1] for line in lines]
+    width = len(headings) - (not any(line[-1] for line in lines))
     more = len(lines) - _MOST_SHOWN
     how = {"caption": f"and {more:,} more in study.parquet"} if more > 0 else {}
-    made = table_of(*headings, right=numbers, rows=lines[:_MOST_SHOWN], **how)
-    console_of(stderr=False).print(made)
+    rows_shown = (line[:width] for line in lines[:_MOST_SHOWN])
+    made = cli.table_of(*headings[:width], right=numbers, rows=rows_shown, **how)
+    cli.console_of(stderr=False).print(made)
 
 
-def _written(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+def written(value: object) -> str:
+    if value is None:
+        return "all"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _curves(table: pl.DataFrame, x: str, by: Sequence[str] = ()) -> Markup | None:
@@ -211,11 +182,9 @@ def _curves(table: pl.DataFrame, x: str, by: Sequence[str] = ()) -> Markup | Non
     None where fewer than two values of ``x`` have an AUC. Values that are no numbers stand side by
     side in their order.
     """
-    import polars as pl
+    from mia_batch.report.html.plots import MOST_CURVES, Curve, draw, round_axis
 
-    from mia_batch.report.html.plots import MOST_CURVES, Axis, Curve, draw
-
-    known = table.filter(pl.col("value").is_not_null(), metric="roc_auc")
+    known = table.filter(pl.col("value", x).is_not_null(), metric="roc_auc")
     names = [*by, *(["attack"] if known["attack"].n_unique() > 1 or not by else [])]
     axis, at = _axis_of(known[x], x)
     if len(at) < 2:
@@ -225,28 +194,26 @@ def _curves(table: pl.DataFrame, x: str, by: Sequence[str] = ()) -> Markup | Non
         places = rows[x].replace_strict(at, return_dtype=pl.Float64).alias("at")
         points = rows.select(places, "value", "low", "high").sort("at")
         band = [*points.drop("value").drop_nulls().iter_rows()]
-        shown.append(
-            Curve(", ".join(map(_written, key)), [*points["at", "value"].iter_rows()], band)
+        said = (
+            written(value) if name == "attack" else f"{name.replace('_', ' ')} {written(value)}"
+            for name, value in zip(names, key, strict=True)
         )
+        shown.append(Curve(", ".join(said), [*points["at", "value"].iter_rows()], band))
     ends = known.select(pl.concat_list("value", "low").explode().drop_nulls()).to_series()
-    low = floor(10 * min(0.4, *ends)) / 10
-    y = Axis("AUC", low, 1, [round(low + (1 - low) * k / 5, 3) for k in range(6)])
+    y = round_axis("AUC", [floor(10 * min(0.4, *ends)) / 10, 1])
     return draw(axis, y, shown[:MOST_CURVES], [(axis.low, 0.5), (axis.high, 0.5)])
 
 
 def _axis_of(values: pl.Series, name: str) -> tuple[Axis, dict[Any, float]]:
     """Return an axis, and where each value stands along it."""
-    import polars as pl
-
     from mia_batch.report.html.plots import Axis, round_axis
 
-    distinct, title = values.drop_nulls().unique(maintain_order=True), name.replace("_", " ")
-    numbers = distinct.cast(pl.Float64, strict=False)
-    if len(distinct) and not numbers.null_count():
-        return round_axis(title, numbers), dict(zip(distinct, numbers, strict=True))
-    written = [str(each) for each in distinct]
-    axis = Axis(title, 0, max(1, len(written) - 1), range(len(written)), lambda k: written[int(k)])
-    return axis, {each: float(k) for k, each in enumerate(distinct)}
+    distinct, title = values.unique(maintain_order=True), name.replace("_", " ")
+    if distinct.dtype.is_numeric() and distinct.len():
+        return round_axis(title, distinct), {each: float(each) for each in distinct}
+    ticks, last = range(distinct.len()), max(1, distinct.len() - 1)
+    axis = Axis(title, 0, last, ticks, lambda place: str(distinct[int(place)]))
+    return axis, dict(zip(distinct, map(float, ticks), strict=True))
 
 
 def check_folder(out: Path) -> None:

@@ -1,160 +1,231 @@
-"""A sweep: one audit over values of one setting or two, as papers do for their ablations."""
+"""Sweeps: one audit over values of its settings, or over trainings that contaminate a model."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import click
+import polars as pl
 
+from mia_batch.cli import options as cli
 from mia_batch.cli.help import TopicCommand
-from mia_batch.cli.options import (
-    Decorator,
-    given,
-    observing,
-    option,
-    settings_options,
-)
+from mia_batch.corpus import ColumnNames
 from mia_batch.errors import RequestError, SettingsError
-from mia_batch.extras.study.frame import (
-    audited,
-    check_folder,
-    figures_of,
-    folder_name,
-    publish,
-    study_out,
-)
-from mia_batch.settings import Settings
+from mia_batch.extras.study import frame
+from mia_batch.extras.tune import making
+from mia_batch.metrics import evaluate
+from mia_batch.models.weights import weights_source
+from mia_batch.observer import Observer
+from mia_batch.pipeline import Run
+from mia_batch.recipes import RECIPES, Recipe
+from mia_batch.tables import write_table
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    import polars as pl
-
-    from mia_batch.observer import Observer
-
-Values = dict[str, str]
-"""What differs at one place of a sweep, by setting."""
-_NEVER = {"out", "fpr", "config", "shard", "workers", "ray", "retry_failed", "report"}
+Values = dict[str, Any]
+"""What differs at one place of a study, by name."""
 _EXTENDED = ("samples", "probes", "token_points", "max_windows_per_document")
 """Settings whose largest value is asked for in one run; with fewer the first ones count."""
-_MOST_SETTINGS = 2
 
 
-def over_option(text: str) -> Decorator:
-    return option("over", str, "NAME=V,V", text, multiple=True, required=True, callback=_overs)
+def _over_option(text: str, *, required: bool) -> cli.Decorator:
+    how: dict[str, Any] = {"multiple": True, "required": required, "callback": _points}
+    return cli.option("over", str, "NAME=V,V", f"{text}; at most two.", dest="points", **how)
 
 
-def _overs(
-    _context: click.Context, _option: click.Parameter, given: Sequence[str]
-) -> dict[str, list[str]]:
-    """Read ``--over`` as values by name."""
+def _points(_: click.Context, _option: click.Parameter, given: Sequence[str]) -> list[Values]:
+    """Read ``--over`` as the values of each place, by name."""
     found: dict[str, list[str]] = {}
     for each in given:
-        flag, _, listed = each.partition("=")
+        flag, _equals, listed = each.partition("=")
         name = flag.strip().lstrip("-").replace("-", "_")
         values = list(dict.fromkeys(value.strip() for value in listed.split(",") if value.strip()))
-        if not name or not values:
-            raise click.BadParameter(f"{each!r} does not read NAME=VALUE,VALUE")
-        if name in found:
-            raise click.BadParameter(f"{name} is there twice; list all its values in one")
+        if not name or not values or name in found:
+            raise click.BadParameter(f"{each!r} does not read NAME=VALUE,VALUE, each name once")
+        if name in ("fpr", "out", "shard"):
+            raise click.BadParameter(f"{name} changes no figure of a study; leave it out")
         found[name] = values
-    if len(found) > _MOST_SETTINGS:
-        raise click.BadParameter(f"{len(found)} settings are too many for one table; vary two")
-    return found
+    if len(found) > 2:
+        raise click.BadParameter(f"{len(found)} are too many for one table; vary two")
+    return [dict(zip(found, each, strict=True)) for each in product(*found.values())]
 
 
 @click.command("sweep", cls=TopicCommand)
-@over_option(
-    "A setting by its flag's name, and its values, such as prefix-ratio=0.25,0.5,0.75; at most two."
-)
-@study_out
-@settings_options(without=("out", "shard"))
-def sweep(*, over: dict[str, list[str]], out: Path, **options: object) -> None:
-    """Audit one labelled corpus with each value of a setting, or of two, and compare the AUC.
+@_over_option("A setting and its values, such as prefix-ratio=0.25,0.5,0.75", required=True)
+@frame.study_out
+@cli.settings_options(without=("out", "shard"))
+def sweep(*, points: list[Values], out: Path, **options: object) -> None:
+    """Audit a labelled corpus with each value of a setting, or of two, and compare the AUC.
 
     Of --over samples=1,2,5,10 the largest number is asked for once, and the first ones of it are
     scored. A value that an audit refuses is a row with the reason.
     """
-    for name in over:
-        _check(name)
-    base = given(options)
-    if both := sorted(over.keys() & base.keys()):
-        raise click.UsageError(f"--{both[0].replace('_', '-')} is in --over as well; leave one out")
-    points = [dict(zip(over, each, strict=True)) for each in product(*over.values())]
-    check_folder(out)
-    with observing() as observer:
-        table = swept(out, base, points, observer)
-    x, *by = sorted(over, key=lambda name: -len(over[name]))
-    publish(out, table, [*over], x=x, by=by, every="attacks" in base)
+    base, names = cli.given(options), [*points[0]]
+    if both := [name.replace("_", "-") for name in names if name in base]:
+        raise click.UsageError(f"--{both[0]} is in --over, too; give it once")
+    frame.check_folder(out)
+    with cli.observing() as observer:
+        table = _swept(out, base, points, observer)
+    x, *by = sorted(names, key=lambda name: -table[name].n_unique())
+    frame.publish(out, table, names, x=x, by=by, every="attacks" in base)
 
 
-def _check(name: str) -> None:
-    field = Settings.model_fields.get(name)
-    if field is None:
-        from difflib import get_close_matches
-
-        near = get_close_matches(name, Settings.model_fields, n=1)
-        hint = f"did you mean {near[0].replace('_', '-')}?" if near else "`mia-batch help` has all"
-        raise click.UsageError(f"--over {name.replace('_', '-')}: there is no such setting; {hint}")
-    if name in _NEVER or any(kind in str(field.annotation) for kind in ("tuple", "dict")):
-        why = "; one run has all attacks that --attacks names" if name == "attacks" else ""
-        raise click.UsageError(f"--over {name.replace('_', '-')}: a sweep cannot vary it{why}")
-
-
-def swept(
+def _swept(
     out: Path, base: Mapping[str, Any], points: Sequence[Values], observer: Observer
 ) -> pl.DataFrame:
     """Audit at each point, and lay out the figures; raise if every one is refused."""
-    import polars as pl
-
-    rows, refused = dict[int, pl.DataFrame](), dict[int, str]()
-    for values, folder, is_figure in _in_order(points):
+    rows, refused, runs = dict[int, pl.DataFrame](), dict[int, str](), dict[str, list[Values]]()
+    for values in points:
+        own = {name: value for name, value in values.items() if name not in _EXTENDED}
+        runs.setdefault(frame.folder_name(own), []).append(values)
+    for values, folder in ((values, run) for run, of in runs.items() for values in _in_order(of)):
         at = points.index(values)
         try:
-            found = audited(out / folder, {**base, **values}, observer)
-            if is_figure:
-                rows[at] = figures_of(found)
+            rows[at] = frame.figures_of(frame.audited(out / folder, {**base, **values}, observer))
         except RequestError as error:
             refused[at] = " ".join(str(error).split())
-            observer.stage(f"{_words(values)} is refused: {error}")
+            observer.stage(f"{frame.folder_name(values)} is refused: {error}")
     if not rows:
-        raise SettingsError(f"no value can be audited: {refused[0]}")
+        raise SettingsError(f"no value can be audited: {next(iter(refused.values()))}")
     none = {at: pl.DataFrame({"metric": "roc_auc", "reason": why}) for at, why in refused.items()}
-    parts = [
-        part.select(*(pl.lit(value).alias(name) for name, value in points[at].items()), pl.all())
-        for at, part in sorted((none | rows).items())
-    ]
+    parts = (_named(part, points[at]) for at, part in sorted((none | rows).items()))
     table = pl.concat(parts, how="diagonal_relaxed")
     numbers = table.select(pl.col(*points[0]).cast(pl.Float64, strict=False))
     return table.with_columns(each for each in numbers if not each.null_count())
 
 
-def _in_order(points: Sequence[Values]) -> Iterator[tuple[Values, str, bool]]:
-    """Yield values with the folder of their run, and whether their figures are wanted then.
+def _in_order(points: Sequence[Values]) -> list[Values]:
+    """Order the points of one run: the largest first, which asks for everything, and again last.
 
-    Of a run that several share, the largest come first, which asks for everything, and once more
-    last, so that it is left as their audit leaves it.
+    So the run is left as their audit leaves it.
     """
-    shared: dict[str, list[Values]] = {}
-    for values in points:
-        own = {name: value for name, value in values.items() if name not in _EXTENDED}
-        shared.setdefault(folder_name(own), []).append(values)
-    for folder, some in shared.items():
-        *fewer, most = sorted(some, key=lambda values: [_number(values, n) for n in _EXTENDED])
-        yield most, folder, True
-        yield from ((values, folder, True) for values in fewer)
-        if fewer:
-            yield most, folder, False
+
+    # By the digits of whole numbers; an audit refuses other values.
+    def digits(values: Values) -> list[str]:
+        return [values.get(name, "").zfill(20) for name in _EXTENDED]
+
+    rising = sorted(points, key=digits)
+    return [*rising[1:][-1:], *rising]
 
 
-def _number(values: Values, name: str) -> float:
-    try:
-        return float(values.get(name, 0))
-    except ValueError:
-        return -1  # its audit says what is wrong with it
+def _named(rows: pl.DataFrame, values: Values) -> pl.DataFrame:
+    return rows.select(*(pl.lit(value).alias(name) for name, value in values.items()), pl.all())
 
 
-def _words(values: Values) -> str:
-    return ", ".join(f"--{name.replace('_', '-')} {value}" for name, value in values.items())
+# Contamination (Shi et al. 2024, arXiv:2310.16789, section 6): texts are inserted into others, k
+# copies of each, a model learns all of them, and the AUC is measured by k, by the number of the
+# others and by the learning rate.
+
+_TRAINING = ("method", "epochs", "learning_rate", "batch_size", "max_tokens", "rank")
+_PRIVACY = ("epsilon", "delta", "clip")
+_AUDIT = ("attacks", "engine", "engine_arg", "dtype")
+_BASE, _MEAN = "base", 4.0
+
+
+@click.command("contamination")
+@cli.path_option("input", "Texts to insert; labels, or else a lot, say which are controls.")
+@cli.option("copies", str, "COLUMN", "Column that says how often each is learnt; 0: a control.")
+@cli.option(
+    *("copies-mean", cli.NumberRange(0, 1e6), "X"),
+    f"Or the mean of Poisson draws of how often.  [default: {_MEAN:g} without --copies]",
+)
+@cli.path_option("into", "Texts among which they are learnt.")
+@cli.column_options("text")
+@click.option("--base", required=True, metavar="MODEL", help="Model to go on with.")
+@click.option("--revision", metavar="NAME", help="Hub revision of the base.")
+@_over_option("size (of --into), or a flag such as learning-rate=1e-5,1e-4", required=False)
+@frame.study_out
+@cli.recipe_options("contamination", *_TRAINING, *_PRIVACY)
+@cli.seed_option
+@cli.settings_options(*_AUDIT)
+@click.pass_context
+def contamination(context: click.Context, /, *, out: Path, seed: int, **options: Any) -> None:  # noqa: ANN401 - of the study, the recipe and the audit
+    """Train a model on texts of known copies, audit it, and give the AUC by copies.
+
+    A model is trained for each value of --over. The base is audited, too: it learnt none of the
+    texts here, so that its AUC should be one half.
+    """
+    changed = cli.take(options, (*_TRAINING, *_PRIVACY))
+    recipe = replace(RECIPES["contamination"], seed=seed, **changed)
+    audit = {**cli.take(options, _AUDIT), "seed": seed}
+    points = [_typed(context, values) for values in options.pop("points")]
+    frame.check_folder(out)
+    with cli.observing() as observer:
+        table = pl.concat(
+            _contaminated(out, recipe, points, audit, observer, **options), how="diagonal_relaxed"
+        )
+    x, by = ("copies", ["model"]) if table["copies"].n_unique() > 2 else ("model", [])
+    frame.publish(out, table, ["model", "copies"], x=x, by=by, every="attacks" in audit)
+    whole = table.filter(pl.col("copies").is_null(), pl.col("is_primary"), metric="roc_auc")
+    area = whole.filter(model=_BASE).row(0, named=True)
+    if area["low"] is not None and not area["low"] <= 0.5 <= area["high"]:
+        cli.console_of(stderr=False).print(
+            f"The base, which learnt none of them here, has an AUC of {cli.limits(area)}: inserted "
+            "texts and controls differ without this training, which moves all figures above."
+        )
+
+
+def _typed(context: click.Context, values: Values) -> Values:
+    """Read values of ``--over`` as the flags of these names do."""
+    kinds = {each.name: each.type for each in context.command.params}
+    kinds = {"size": click.IntRange(1)} | {name: kinds[name] for name in (*_TRAINING, *_PRIVACY)}
+    if unknown := [name for name in values if name not in kinds]:
+        known = ", ".join(kinds).replace("_", "-")
+        raise click.UsageError(f"--over {unknown[0].replace('_', '-')}: choose from {known}")
+    return {
+        name: None if value == "none" else kinds[name].convert(value, None, context)
+        for name, value in values.items()
+    }
+
+
+def _contaminated(
+    out: Path,
+    recipe: Recipe,
+    points: Sequence[Values],
+    audit: Mapping[str, Any],
+    observer: Observer,
+    **options: Any,  # noqa: ANN401 - of the command
+) -> Iterator[pl.DataFrame]:
+    """Yield the figures of the base, then those of each model that is trained."""
+    changed = [{name: each for name, each in of.items() if name != "size"} for of in points]
+    recipes = [replace(recipe, **each) for each in changed]
+    private = any(each.epsilon is not None for each in recipes)
+    if (reason := making.why_no_finetuning(with_privacy=private)) is not None:
+        raise SettingsError(reason)
+    names, copies = ColumnNames(text=options["text_column"]), options["copies"]
+    mean = _MEAN if copies is None and options["copies_mean"] is None else options["copies_mean"]
+    chosen = making.inserted_texts(options["input"], names, copies, mean, recipe)
+    others, what = making.learnt_texts(options["into"], names)
+    order = others.sample(fraction=1, shuffle=True, seed=recipe.seed)
+    sizes = [values.get("size") or order.len() for values in points]
+    if max(sizes) > order.len():
+        raise SettingsError(f"size {max(sizes):,} is above what --into has: {what}")
+    of_audit = {**audit, "input": out / "chosen.parquet", "text_column": "text"}
+    write_table(chosen, of_audit["input"])
+    where = {"model": options["base"], "revision": options["revision"]}
+    yield _by_copies(frame.audited(out / _BASE, of_audit | where, observer), {"model": _BASE})
+    base, revision = weights_source(*where.values())
+    for values, own, size in zip(points, recipes, sizes, strict=True):
+        name = frame.folder_name(values)
+        content = making.with_inserted(order.head(size).to_list(), chosen)
+        observer.stage(f"{name}: {len(content):,} texts, {own.steps(len(content)):,} steps")
+        wanted = making.Making(base=base, revision=revision, texts=content, recipe=own)
+        frame.check_folder(out / name)
+        made = making.made_of(wanted, (out / name / "model").absolute(), observer.stage)
+        run = frame.audited(out / name / "run", of_audit | {"model": str(made.path)}, observer)
+        yield _by_copies(run, {"model": name, **values})
+
+
+def _by_copies(run: Run, values: Values) -> pl.DataFrame:
+    """Measure all inserted texts against the controls, then those of each number of copies."""
+    counts = run["targets"].select("target_id", "copies")
+    scores = run["scores"].join(counts, on="target_id", how="left", maintain_order="left")
+    attacks = run.manifest.made["scores"]["attacks"]
+    parts = [_named(frame.figures_of(run), {**values, "copies": None})]
+    for k in sorted({*counts["copies"]} - {0}):
+        some = scores.filter(pl.col("copies").is_in([0, k]))
+        found = evaluate(some.lazy(), attacks, preset="default")
+        parts.append(_named(frame.figures_of(run, found), {**values, "copies": k}))
+    return pl.concat(parts, how="diagonal_relaxed")

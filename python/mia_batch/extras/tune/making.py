@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from errno import ENOSPC
 from functools import cached_property
-from hashlib import sha256
+from hashlib import blake2b, sha256
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
@@ -21,14 +21,15 @@ from typing import Any, TypeAlias
 
 import polars as pl
 from filelock import FileLock, Timeout
+from numpy.random import default_rng
 
 from mia_batch.corpus import ColumnNames, read_documents
 from mia_batch.errors import EngineError, MiaBatchError, RunFolderError, SettingsError
 from mia_batch.models.weights import cause_of, check_weights, identify_model, quiet, weights_source
 from mia_batch.observer import Observer
 from mia_batch.places import is_url
-from mia_batch.recipes import Form, Method, Recipe
-from mia_batch.tables import digest, put_copy, sync_folder, system_errors
+from mia_batch.recipes import Form, Method, Recipe, in_half
+from mia_batch.tables import digest, put_copy, sync_folder, system_errors, write_table
 
 # The entry point ``tuned`` of ``mia_batch.models`` is this module: the core asks it for these.
 __all__ = ["Made", "Making", "check_base", "finetune", "made_of", "sizes", "why_no_finetuning"]
@@ -359,6 +360,9 @@ def finetune(
     revision: str | None = None,
     text_column: str | None = None,
     member_column: str | None = None,
+    insert: Path | str | None = None,
+    copies: str | None = None,
+    copies_mean: float | None = None,
     observer: Observer | None = None,
 ) -> Made:
     """Fine-tune a causal language model on texts; the same request again makes nothing.
@@ -367,6 +371,10 @@ def finetune(
     only those are learnt, so that an audit of the same file has the truth. ``out`` becomes the
     folder of an adapter or a whole checkpoint; ``training.json`` in it says what it was made of,
     and the losses. Columns are by default those that an audit takes.
+
+    Texts of ``insert`` are learnt besides, each as often as its column ``copies`` says, or a draw
+    of mean ``copies_mean``, at places that the recipe's seed shuffles (`inserted_texts`). An audit
+    of ``OUT-inserted.parquet`` has their truth.
 
     Raises `RequestError` if data or base cannot be used, or a package is missing, `RunFolderError`
     if ``out`` holds something else or cannot be written, `EngineError` if training fails; given
@@ -381,25 +389,92 @@ def finetune(
     observer = observer or Observer()
     given = {"text": text_column, "member": member_column}
     names = ColumnNames(**{part: name for part, name in given.items() if name is not None})
-    documents = read_documents(str(data), names).documents
-    there = documents.filter(pl.col("text").str.contains(r"\S"))
-    texts = there.select("text", "member").collect(engine="streaming")
-    what = f"{texts.height:,} texts"
-    if texts["member"].is_not_null().any():
-        members = texts.filter("member")
-        what = f"{members.height:,} members of {what}"
-        texts = members
-    if recipe.n_held_out(texts.height):
-        what += f", {recipe.n_held_out(texts.height):,} of them held out"
+    texts, what = learnt_texts(data, names)
+    if recipe.n_held_out(texts.len()):
+        what += f", {recipe.n_held_out(texts.len()):,} of them held out"
+    content = texts.to_list()
+    if insert is None and (copies, copies_mean) != (None, None):
+        raise SettingsError("--copies and --copies-mean are about the texts of --insert; give them")
+    if insert is not None:
+        chosen = inserted_texts(insert, names, copies, copies_mean, recipe)
+        content = with_inserted(content, chosen)
+        what += f" and {len(content) - texts.len():,} copies of {chosen.height:,} more texts"
+        known = Path(f"{out}-inserted.parquet")
+        write_table(chosen, known)
+        observer.stage(f"how often each of them is learnt in an epoch: {known}")
     start, start_revision = weights_source(base, revision)
     named = start if start == base else f"{start}, the base of the adapter {base},"
-    observer.stage(f"tuning {named} on {what}: {recipe.steps(texts.height):,} steps")
-    content = texts["text"].to_list()
+    observer.stage(f"tuning {named} on {what}: {recipe.steps(len(content)):,} steps")
     making = Making(base=start, revision=start_revision, texts=content, recipe=recipe)
     made = made_of(making, Path(out).absolute(), observer.stage)
     done = "saved the model to" if made.is_new else "the model was made before:"
     observer.stage(f"{done} {out}; next: mia-batch audit INPUT --model {out}")
     return made
+
+
+def learnt_texts(data: Path | str, names: ColumnNames) -> tuple[pl.Series, str]:
+    """Read the texts of a training, of labelled ones the members, and say what they are."""
+    documents = read_documents(str(data), names).documents
+    there = documents.filter(pl.col("text").str.contains(r"\S"))
+    texts = there.select("text", "member").collect(engine="streaming")
+    if texts["member"].is_null().all():
+        return texts["text"], f"{texts.height:,} texts"
+    members = texts.filter("member")["text"]
+    return members, f"{members.len():,} members of {texts.height:,} texts"
+
+
+def inserted_texts(
+    path: Path | str,
+    names: ColumnNames,
+    copies: str | None,
+    mean: float | None,
+    recipe: Recipe,
+) -> pl.DataFrame:
+    """Read texts to insert, with ``copies`` of each; ``member`` says whether there are any.
+
+    Copies are those of a column, or Poisson draws, each from the recipe's seed and the text alone:
+    then non-members get none, and without labels a half that is drawn by lot. Raises
+    `SettingsError` where a text would not be learnt as often.
+    """
+    if (copies is None) == (mean is None):
+        raise SettingsError(
+            "say how often each inserted text is learnt: with --copies COLUMN or --copies-mean X"
+        )
+    if recipe.held_out:
+        raise SettingsError("held-out texts are not learnt, so copies would be missing; take 0")
+    texts = read_documents(str(path), names).documents.collect(engine="streaming")
+    if copies is not None and copies not in texts.columns:
+        raise SettingsError(f"{path} has no column {copies!r}; it has {', '.join(texts.columns)}")
+    if (n := texts.height - texts["text"].n_unique()) > 0:
+        raise SettingsError(f"{n:,} texts of {path} are there twice, and copies would add up")
+    given = _drawn(texts, mean or 0.0, recipe.seed) if copies is None else texts[copies]
+    number = given.cast(pl.Float64, strict=False)
+    whole = number.cast(pl.Int64, strict=False)
+    if whole.null_count() or (whole < 0).any() or (whole != number).any():
+        raise SettingsError(f"column {copies!r} of {path} must hold whole numbers from 0 on")
+    chosen = texts.with_columns(whole.alias("copies"), (whole > 0).alias("member"))
+    return chosen[[each.name for each in chosen if each.null_count() < chosen.height]]
+
+
+def _drawn(texts: pl.DataFrame, mean: float, seed: int) -> pl.Series:
+    key = str(seed).encode()[:64]
+    hashes = (blake2b(text.encode(), key=key).digest() for text in texts["text"])
+    counts = [int(default_rng([*each]).poisson(mean)) for each in hashes]
+    inserted = texts["member"].fill_null(value=False)
+    if texts["member"].is_null().all():
+        inserted = pl.Series(in_half(texts["text"].to_list(), 0, seed))
+    return pl.Series(counts, dtype=pl.Int64) * inserted.cast(pl.Int64)
+
+
+def with_inserted(texts: Sequence[str], chosen: pl.DataFrame) -> list[str]:
+    """Add copies of chosen texts to others, none of which may be one of them."""
+    if n := len({*texts} & {*chosen["text"]}):
+        raise SettingsError(
+            f"{n:,} of the texts to insert are among the others, so that copies would be wrong; "
+            "leave them out there"
+        )
+    repeated = chosen.select(pl.col("text").repeat_by("copies").list.explode(empty_as_null=False))
+    return [*texts, *repeated["text"]]
 
 
 def why_no_finetuning(*, with_privacy: bool = False) -> str | None:

@@ -1,0 +1,232 @@
+"""Studies: what their runs share, what their tables say, and what they refuse."""
+
+from __future__ import annotations
+
+import json
+
+import polars as pl
+import pytest
+from click.testing import CliRunner
+
+from mia_batch.cli.main import command
+from mia_batch.corpus import ColumnNames
+from mia_batch.errors import SettingsError
+from mia_batch.extras.study import books, frame
+from mia_batch.extras.tune.making import inserted_texts, with_inserted
+from mia_batch.recipes import Recipe
+from tests import runs
+from tests.bases import save_bases
+from tests.checkpoints import TEXTS
+
+SHORT = [" ".join(text.split()[:20]) for text in TEXTS]
+
+
+def invoke(*arguments):
+    """Standard output and standard error of what exits with 0."""
+    done = CliRunner().invoke(command, [*map(str, arguments)], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.stdout, done.stderr
+
+
+def rows_of(out, **values):
+    return pl.read_parquet(out / "study.parquet").filter(metric="roc_auc", **values)
+
+
+def test_more_samples_extend_one_run_and_what_is_refused_has_its_reason(checkpoint, tmp_path):
+    corpus = runs.written(tmp_path, runs.documents(10))
+    asked = ["--input", corpus, "--model", checkpoint, "--engine", "transformers", "--no-report"]
+    asked += ["--preset", "matched"]
+    out, alone = tmp_path / "study", tmp_path / "alone"
+    over = ["--over", "samples=1,3", "--over", "prefix-ratio=0.5,2", "--out", out]
+    printed, said = invoke("study", "sweep", *asked, *over)
+    assert said.count("samples to draw: ") == 1
+    assert {folder.name for folder in out.iterdir() if folder.is_dir()} == {"prefix_ratio=0.5"}
+    with_one = runs.audit(
+        input=corpus,
+        model=str(checkpoint),
+        engine="transformers",
+        preset="matched",
+        report=False,
+        samples=1,
+        out=str(alone),
+    )
+    wanted = with_one["metrics"].filter(slice="all", metric="roc_auc", attack="samia_matched_v1")
+    found = rows_of(out, samples=1.0, prefix_ratio=0.5, is_primary=True)
+    assert found["value"].to_list() == wanted["value"].to_list() != [None]
+    assert found["low"].to_list() == wanted["low"].to_list()
+    refused = rows_of(out, prefix_ratio=2.0)
+    assert refused["value"].to_list() == [None, None]
+    assert set(refused["reason"]) == {"prefix_ratio= must be below 1.0, not '2'"}
+    assert "--prefix-ratio must be below 1.0" in " ".join(printed.split())
+    again, said = invoke("study", "sweep", *asked, *over)
+    assert "samples to draw: " not in said
+    assert again == printed
+
+
+def test_a_sweep_over_names_has_them_along_its_axis(tmp_path):
+    figures = {"metric": "roc_auc", "fpr": None, "low": 0.5, "high": 0.9, "reason": None}
+    figures |= {"attack": "loss_v1", "n_members": 9, "n_nonmembers": 9, "run": "r"}
+    figures |= {"is_primary": True, "blind": "separable"}
+    rows = [{"tuning": each, "value": v, **figures} for each, v in (("lora", 0.6), ("full", 0.8))]
+    frame.publish(tmp_path, pl.DataFrame(rows), ["tuning"], x="tuning")
+    drawn = (tmp_path / "study.svg").read_text()
+    assert drawn.index(">lora<") < drawn.index(">full<") < drawn.index(">tuning<")
+    one = pl.DataFrame(rows[:1])
+    frame.publish(tmp_path, one, ["tuning"], x="tuning")
+    assert not (tmp_path / "study.svg").exists()  # of one value there is no curve
+
+
+def texts_of(folder, **columns):
+    path = folder / "insert.parquet"
+    pl.DataFrame(columns).write_parquet(path)
+    return path
+
+
+def test_copies_are_poisson_draws_of_each_text_alone(tmp_path):
+    texts = [f"text {number}" for number in range(4000)]
+    member = [number % 4 > 0 for number in range(4000)]
+
+    def drawing(seed=3, **columns):
+        return inserted_texts(
+            texts_of(tmp_path, **columns), ColumnNames(), None, 4.0, Recipe(seed=seed)
+        )
+
+    all_of_them = drawing(text=texts, member=member)
+    drawn = all_of_them.filter(pl.Series(member))["copies"]
+    assert all_of_them.filter(~pl.Series(member))["copies"].to_list() == [0] * 1000
+    assert drawn.mean() == pytest.approx(4, abs=4 * 2 / 3000**0.5)
+    assert drawn.var() == pytest.approx(4, abs=4 * 6 / 3000**0.5)  # var of s2: 2 m^2 + m, over n
+    assert (drawn == 0).sum() == pytest.approx(3000 * 0.0183, abs=30)
+    some = drawing(text=texts[5:9][::-1], member=[True] * 4)
+    own = dict(all_of_them.select("text", "copies").iter_rows())
+    assert own[texts[5]] == dict(some.select("text", "copies").iter_rows())[texts[5]]
+    by_lot = drawing(text=texts)
+    assert (by_lot["copies"] > 0).sum() == pytest.approx(2000 * 0.9817, abs=130)
+    other = drawing(seed=4, text=texts)
+    assert other["copies"].to_list() != by_lot["copies"].to_list()
+
+
+def test_texts_are_inserted_as_often_as_their_column_says(tmp_path):
+    path = texts_of(tmp_path, text=["a", "b", "c"], k=[2, 0, 1])
+    chosen = inserted_texts(path, ColumnNames(), "k", None, Recipe())
+    assert chosen["member"].to_list() == [True, False, True]
+    assert with_inserted(["x"], chosen) == ["x", "a", "a", "c"]
+    with pytest.raises(SettingsError, match="1 of the texts to insert are among the others"):
+        with_inserted(["b"], chosen)
+
+
+@pytest.mark.parametrize(
+    ("columns", "copies", "mean", "changed", "said"),
+    [
+        ({"text": ["a", "a"]}, None, 1.0, {}, "1 texts of .* are there twice"),
+        ({"text": ["a"], "k": [-1]}, "k", None, {}, "must hold whole numbers"),
+        ({"text": ["a"], "k": [0.5]}, "k", None, {}, "must hold whole numbers"),
+        ({"text": ["a"], "k": [None]}, "k", None, {}, "must hold whole numbers"),
+        ({"text": ["a"]}, "k", None, {}, "has no column 'k'"),
+        ({"text": ["a"]}, "text", 1.0, {}, "say how often"),
+        ({"text": ["a"]}, None, 1.0, {"held_out": 0.1}, "copies would be missing; take 0"),
+    ],
+)
+def test_copies_that_would_be_wrong_are_refused(columns, copies, mean, changed, said, tmp_path):
+    with pytest.raises(SettingsError, match=said):
+        inserted_texts(
+            texts_of(tmp_path, **columns), ColumnNames(), copies, mean, Recipe(**changed)
+        )
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_a_contamination_study_that_is_stopped_goes_on_and_trains_nothing_twice(
+    tmp_path, monkeypatch
+):
+    base, out = save_bases(tmp_path / "bases")["llama"], tmp_path / "study"
+    copies = [0] * 8 + [1] * 6 + [6] * 6
+    path = texts_of(tmp_path, text=SHORT[:20], k=copies)
+    pl.DataFrame({"text": SHORT[20:30]}).write_parquet(tmp_path / "into.parquet")
+    asked = ["study", "contamination", "--input", path, "--copies", "k", "--base", base]
+    asked += ["--into", tmp_path / "into.parquet", "--engine", "transformers", "--out", out]
+    asked += ["--over", "learning-rate=1e-5,1e-2", "--epochs", 2, "--batch-size", 8]
+    asked += ["--attacks", "loss_v1", "--max-tokens", 64]
+    audited, n_audits = frame.audited, []
+
+    def stopped(folder, *given):
+        n_audits.append(folder)
+        if len(n_audits) == 3:
+            raise KeyboardInterrupt
+        return audited(folder, *given)
+
+    monkeypatch.setattr(frame, "audited", stopped)
+    done = CliRunner().invoke(command, [*map(str, asked)])
+    assert done.exit_code != 0
+    monkeypatch.setattr(frame, "audited", audited)
+    assert not (out / "study.parquet").exists()
+    record = out / "learning_rate=0.01" / "model" / "training.json"
+    before = record.stat().st_mtime_ns
+    invoke(*asked)
+    assert record.stat().st_mtime_ns == before
+    assert json.loads(record.read_text())["n_texts"] == 10 + 6 + 36
+    table = rows_of(out)
+    assert table.height == 3 * 3  # the base and two models: all copies, 1 and 6
+    found = dict(
+        table.select(
+            pl.format("{} {}", "model", pl.col("copies").fill_null(0)), "value"
+        ).iter_rows()
+    )
+    assert found["learning_rate=0.01 6"] >= 0.9
+    assert found["learning_rate=0.01 6"] > found["learning_rate=0.01 1"]
+    assert found["learning_rate=1e-05 6"] == pytest.approx(found["base 6"], abs=0.1)
+    counts = table.filter(model="base").select("copies", "n_members", "n_nonmembers").rows()
+    assert counts == [(None, 12, 8), (1, 6, 8), (6, 6, 8)]
+
+
+def test_known_books_have_no_say_in_their_own_threshold():
+    scores = {"A": [5, 4], "B": [5, 1], "C": [2, 0], "D": [3, 2], "X": [4.5, 1]}
+    kinds = {"A": "learnt", "B": "learnt", "C": "not learnt", "D": "not learnt", "X": "asked"}
+    windows = pl.DataFrame(
+        [(kinds[key], key, float(each)) for key, own in scores.items() for each in own],
+        ["kind", "key", "score"],
+        orient="row",
+    ).with_columns(member=pl.col("kind") == "learnt")
+    known = windows.filter(pl.col("kind") != "asked")
+    found = {key: (at, share) for _, key, at, share in books._thresholded(windows, known)}
+    # Of all known windows 3 of 4 and 0 of 4 are at least 4. Without A those of B decide: at 5 the
+    # rates are 1/2 and 0, at 1 they are 1 and 3/4.
+    assert found["X"] == (4, 0.5)
+    assert found["A"] == (5, 0.5)
+    assert found["B"] == (4, 0.5)
+    assert found["C"] == found["D"] == (4, 0.0)
+
+
+def test_too_few_known_books_choose_no_threshold(checkpoint, tmp_path):
+    texts = pl.DataFrame({"document_id": list("abcdefgh"), "text": TEXTS[:8]})
+    known = texts.head(6).with_columns(member=pl.Series([True, False] * 3))
+    known.write_parquet(tmp_path / "known.parquet")
+    texts.tail(2).write_parquet(tmp_path / "asked.parquet")
+    out = tmp_path / "study"
+    asked = ["--known", tmp_path / "known.parquet", "--input", tmp_path / "asked.parquet"]
+    asked += ["--model", checkpoint, "--engine", "transformers", "--window-words", 8, "--anyway"]
+    asked += ["--non-members-known", "made here", "--continue-strongest", 0, "--no-yardstick"]
+    printed, _ = invoke("study", "books", *asked, "--out", out)
+    assert "No share is given: 3 books known as learnt and 3 known as not learnt are too few" in (
+        " ".join(printed.split())
+    )
+    table = pl.read_parquet(out / "study.parquet")
+    assert table["share"].null_count() == table.height == 8
+    assert table.filter(kind="asked")["p_value"].null_count() == 0
+    assert not (out / "study.svg").exists()
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (["sweep", "--over", "samples"], "does not read NAME=VALUE,VALUE"),
+        (["sweep", "--over", "q=1", "--over", "q=2"], "each name once"),
+        (["sweep", "--over", "fpr=0.1"], "changes no figure"),
+        (["sweep", *(f"--over={each}=1" for each in "abc")], "3 are too many"),
+        (["sweep", "--over", "samples=1", "--samples", "2"], "--samples is in --over, too"),
+        (["books", "--known-members", "a"], "give --known, or both"),
+    ],
+)
+def test_a_study_that_cannot_be_is_a_wrong_request(asked, said, tmp_path):
+    done = CliRunner().invoke(command, ["study", *asked, "--out", str(tmp_path / "s")])
+    assert done.exit_code == 2
+    assert said in " ".join(done.output.split())
