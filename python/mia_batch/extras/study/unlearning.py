@@ -13,18 +13,8 @@ import click
 import numpy as np
 import polars as pl
 
+from mia_batch.cli import options as cli
 from mia_batch.cli.help import TopicCommand
-from mia_batch.cli.options import (
-    console_of,
-    figure,
-    given,
-    limits,
-    observing,
-    option,
-    plain,
-    settings_options,
-    table_of,
-)
 from mia_batch.extras.study.frame import audited, check_folder, study_out, write_study
 from mia_batch.features import embed_words, why_no_similarity
 from mia_batch.kernels import pair_features
@@ -36,7 +26,7 @@ from mia_batch.stats.intervals import (
     independent_number,
     removed_share,
 )
-from mia_batch.tables import replacing
+from mia_batch.tables import write_table
 from mia_batch.targets import cluster_names
 
 if TYPE_CHECKING:
@@ -68,13 +58,19 @@ _FIGURES |= dict.fromkeys(("n", "n_unscored"), pl.UInt32)
 
 
 @click.command("unlearning", cls=TopicCommand)
-@option("before", str, "MODEL", "Model before unlearning; --model is the one after.", required=True)
-@option("retrained", str, "MODEL", "One that was trained alike without the texts: the yardstick.")
-@option("question-column", str, "COLUMN", "Column of questions about the texts.")
-@option("answer-column", str, "COLUMN", "Column of their answers.")
-@option("embedder", str, "MODEL", "What embeds completions, as in `invert`.  [default: WordLlama]")
+@cli.option(
+    "before", str, "MODEL", "Model before unlearning; --model is the one after.", required=True
+)
+@cli.option(
+    "retrained", str, "MODEL", "One that was trained alike without the texts: the yardstick."
+)
+@cli.option("question-column", str, "COLUMN", "Column of questions about the texts.")
+@cli.option("answer-column", str, "COLUMN", "Column of their answers.")
+@cli.option(
+    "embedder", str, "MODEL", "What embeds completions, as in `invert`.  [default: WordLlama]"
+)
 @study_out
-@settings_options(without=("out", "shard", *_FIXED))
+@cli.settings_options(without=("out", "shard", *_FIXED))
 def unlearning(
     before: str,
     retrained: str | None,
@@ -91,12 +87,12 @@ def unlearning(
     columns = [options.pop("question_column"), options.pop("answer_column")]
     if columns.count(None) == 1:
         raise click.UsageError("--question-column and --answer-column belong together")
-    settings = _DEFAULTS | given(options)
+    settings = _DEFAULTS | cli.given(options)
     if "model" not in settings:
         raise click.UsageError("--model is missing: the model after unlearning")
-    models = given({"before": before, "after": settings["model"], "retrained": retrained})
+    models = cli.given({"before": before, "after": settings["model"], "retrained": retrained})
     check_folder(out)
-    with observing() as observer:
+    with cli.observing() as observer:
         embed = _embedder(embedder, out / "embeddings", observer)
         parts = {"texts": settings}
         if None not in columns:
@@ -111,11 +107,10 @@ def unlearning(
             found[part] = _paired(runs, part, embed)
     figures = figures_of(found, [*models])
     for sentence in conclusions(figures):
-        console_of(stderr=False).print(plain(sentence), soft_wrap=True)
+        cli.console_of(stderr=False).print(cli.plain(sentence), soft_wrap=True)
     _show(figures, [*models])
     for part, some in found.items():
-        with replacing(out / f"{part}.parquet") as stream:
-            some.drop("cluster").write_parquet(stream)
+        write_table(some.drop("cluster"), out / f"{part}.parquet")
     write_study(out, figures, None)
 
 
@@ -128,8 +123,7 @@ def _of_questions(
     question, answer = columns
     rows = rows_of(settings["input"], columns).drop_nulls()
     asked = rows.select(text=question, prefix=question, reference=pl.format(" {}", answer))
-    with replacing(path) as stream:
-        asked.write_parquet(stream)
+    write_table(asked, path)
     kept = {name for name in settings if not name.endswith("_column")} - _TEXT_SETTINGS
     own = {name: each for name, each in settings.items() if name in kept}
     return {"max_length": _QUESTION_TOKENS} | own | {"input": str(path)}
@@ -316,8 +310,8 @@ def _show(figures: pl.DataFrame, names: Sequence[str]) -> None:
         means = dict(rows.filter(statistic="mean").select("run", "value").iter_rows())
         gap = next(rows.filter(run="after", versus="retrained").iter_rows(named=True), None)
         lines.append([str(key[0]), str(key[1]), _MEASURES[str(key[2])], f"{rows['n'][0]:,}"])
-        lines[-1] += [figure(means.get(name)) for name in names]
-        lines[-1] += [figure(gap["value"]), limits(gap)] if gap is not None else []
+        lines[-1] += [cli.figure(means.get(name)) for name in names]
+        lines[-1] += [cli.figure(gap["value"]), cli.limits(gap)] if gap is not None else []
     right = ("n", *names, *(("after - retrained", "95 % interval") if len(names) > 2 else ()))
-    made = table_of("part", "texts", "measure", *right, right=right, rows=lines)
-    console_of(stderr=False).print(made)
+    made = cli.table_of("part", "texts", "measure", *right, right=right, rows=lines)
+    cli.console_of(stderr=False).print(made)
