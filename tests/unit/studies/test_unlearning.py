@@ -38,14 +38,14 @@ def test_a_case_by_hand():
 
     The limits of 0.6 are 0.6 - sqrt(2) 0.356 and 0.6 + sqrt(2) 0.175.
     """
-    found = measured(
+    learnt_less = measured(
         [1] * 8 + [0] * 2,
         [1] * 2 + [0] * 8,
         min_k_before=[-2.0, -2.5] * 5,
         min_k_after=[-3.0, -3.5, -3.2, -3.5, -3.0, -3.3, -3.0, -3.5, -3.0, -3.5],
         min_k_retrained=[-4.0, -4.5, -4.2, -4.5, -4.0, -4.3, -4.0, -4.5, -4.0, -4.5],
     )
-    table = figures(found)
+    table = figures(learnt_less)
     gap = fact(table, set="all", measure="as_before", versus="retrained")
     assert gap["value"] == pytest.approx(0.6)
     assert (gap["low"], gap["high"]) == pytest.approx((0.0964, 0.8472), abs=2e-4)
@@ -61,6 +61,7 @@ def test_a_case_by_hand():
         "before unlearning, and 2 by the retrained model, so that no more than 8 can be shown."
     )
     assert second.startswith("texts, Min-20% Prob: 50% of what retraining would remove is gone")
+    assert second.endswith("%), and the rest is still remembered.")
 
 
 def test_without_a_retrained_model_a_score_as_before_is_no_memory():

@@ -262,6 +262,7 @@ def conclusions(figures: pl.DataFrame) -> Iterator[str]:
             continue
         n = one["n"]
         near = f"{one['value'] * n:.0f} of {n:,} {part} are scored as before unlearning"
+        near += f" ({one['n_unscored']:,} have no score)" if one["n_unscored"] else ""
         if other is None:
             yield (
                 f"{near}. Whether they are still remembered cannot be said without --retrained, a "
@@ -298,9 +299,10 @@ def _removed(share: Mapping[str, Any]) -> str:
     said = f"{share['value']:.0%} of what retraining would remove is gone"
     if share["low"] is None:
         return f"{said}; {share['reason']}"
-    over = "; this goes further than never having learnt them, and marks them as unlearnt"
-    ends = f"{share['low']:.0%} to {share['high']:.0%}"
-    return f"{said} (95 %: {ends}){over if share['low'] > 1 else ''}"
+    rest = ", and the rest is still remembered" if share["high"] < 1 else ""
+    if share["low"] > 1:
+        rest = "; this goes further than never having learnt them, and marks them as unlearnt"
+    return f"{said} (95 %: {share['low']:.0%} to {share['high']:.0%}){rest}"
 
 
 def _show(figures: pl.DataFrame, names: Sequence[str]) -> None:
