@@ -141,3 +141,16 @@ def test_a_whole_study(folder, tmp_path):
     table = pl.read_parquet(out / "study.parquet")
     own = table.filter(part="texts", set="all", measure="as_before", run="after")
     assert own["value"].to_list() == [sum(near) / 6]
+
+
+def test_what_is_remembered_less_than_before_is_no_silence():
+    """A score that was near 0 leaves the range of the screen long before the memory is gone."""
+    spread = np.linspace(0, 0.1, 8)
+    columns = {
+        "min_k_before": -0.5 - spread,
+        "min_k_after": -1.1 - spread[::-1],
+        "min_k_retrained": -10 - spread,
+    }
+    first, second = conclusions(figures(measured([0] * 8, [0] * 8, **columns)))
+    assert first.startswith("Texts are still remembered, if less than before: 0 of 8 texts are ")
+    assert second.startswith("texts, Min-20% Prob: 6% of what retraining would remove is gone")

@@ -269,23 +269,28 @@ def conclusions(figures: pl.DataFrame) -> Iterator[str]:
                 "model that was trained alike without them: it may score them as before, too."
             )
             continue
-        verdict = _verdict(rows[*key, "after", "retrained", "difference"], part)
+        gone = {
+            _MEASURES[each]: rows.get((part, "all", each, "after", "before", "removed_share"))
+            for each in ("min_k", "rouge_l", "similarity")
+        }
+        said = [(measure, share) for measure, share in gone.items() if share is not None]
+        left = any((share["high"] or 1) < 1 for _, share in said[:1])  # by what screened
+        verdict = _verdict(rows[*key, "after", "retrained", "difference"], part, left=left)
         alike = round(other["value"] * n)
         yield (
             f"{verdict}: {near}, and {alike:,} by the retrained model, so that no more than "
             f"{n - alike:,} can be shown."
         )
-        for measure in ("min_k", "rouge_l", "similarity"):
-            removed = rows.get((part, "all", measure, "after", "before", "removed_share"))
-            if removed is not None:
-                yield f"{part}, {_MEASURES[measure]}: {_removed(removed)}."
+        yield from (f"{part}, {measure}: {_removed(share)}." for measure, share in said)
 
 
-def _verdict(gap: Mapping[str, Any], part: str) -> str:
+def _verdict(gap: Mapping[str, Any], part: str, *, left: bool) -> str:
     """Say how many more are as before than of a model that never learnt them."""
     n = gap["n"]
     if gap["low"] is None:
         return f"Whether {part} are still remembered cannot be said ({gap['reason']})"
+    if gap["low"] <= 0 and left:
+        return f"{part.capitalize()} are still remembered, if less than before"
     if gap["low"] <= 0:
         most = f" (95 %: at most {gap['high'] * n:.0f} of {n:,})" if gap["high"] > 0 else ""
         return f"Nothing shows that {part} are still remembered as before{most}"
