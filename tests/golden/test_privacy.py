@@ -54,7 +54,7 @@ def data(tmp_path_factory):
     return path
 
 
-def audit(base, data, out, task="generation", target=None, **changed):
+def audit(base, data, out, task="generation", target=None, attribute=None, **changed):
     plan = PLAN | changed
     tuned = {name: plan.pop(name) for name in RECIPE_FIELDS if name in plan}
     return audit_privacy(
@@ -63,6 +63,7 @@ def audit(base, data, out, task="generation", target=None, **changed):
         out=out,
         plan=Plan(task=task, recipe=replace(RECIPES["privacy"], **tuned), **plan),
         target_column=target,
+        attribute_column=attribute,
         formats=[PIN],
     )
 
@@ -130,6 +131,7 @@ def test_adapters_of_models_that_are_no_decoders(base, tunings, bases, data, tmp
     found = audit(
         bases[base], data, tmp_path / "out", task="classification", target="label",
         epsilons=(None,), epochs=1, canaries=2, rank=4, tunings=tunings, inverts=base == "bert",
+        attribute="label" if base == "bert" else None,
     )  # fmt: skip
     assert found.summary["variant"].to_list() == [*tunings]
     assert found.summary.select("auc", "auc_low", "utility").null_count().row(0) == (0, 0, 0)
@@ -137,6 +139,9 @@ def test_adapters_of_models_that_are_no_decoders(base, tunings, bases, data, tmp
         row, prompted = found.summary.to_dicts()
         assert 0 <= row["inversion_f1_low"] < row["inversion_f1"] < row["inversion_f1_high"]
         assert prompted["inversion_f1"] is None  # states of virtual tokens are no text's
+        assert prompted["inversion_attribute"] is None
+        # A label is that of the first of eight random words, in each of which an embedding is.
+        assert row["inversion_attribute_low"] > row["inversion_attribute_usual"] > 0.3
         methods = {"inverter", "nearest", "shuffled", "unconditional"}
         assert {*found.inversion["method"]} == methods
 
@@ -187,6 +192,7 @@ def test_what_does_not_fit_is_said_before_anything_is_trained(bases, data, tmp_p
         ("bert", {}, SettingsError, "is an encoder, which generates nothing"),
         ("bert", {"task": "classification"}, SettingsError, "classification needs the labels"),
         ("bert", labelled | {"target": "who"}, SettingsError, "'who' has 150 different labels"),
+        ("bert", labelled | {"attribute": "who"}, SettingsError, "give --inversion, too"),
         ("t5", {}, SettingsError, "name the column of its answers with --target-column"),
         ("t5", labelled | {"tunings": ("infilling",)}, SettingsError, "needs a masked model"),
         ("llama", {"target": "none"}, CorpusError, "no column 'none', only 'text', 'label', 'who'"),

@@ -100,7 +100,10 @@ def _epsilons(context: Context, option: Parameter, values: Sequence[Any]) -> Seq
     required=True,
 )
 @column_options(
-    "text", target="Column with the label of a text, or its answer.", group="Column of the group."
+    "text",
+    target="Column with the label of a text, or its answer.",
+    group="Column of the group.",
+    attribute="Column of an attribute, which --inversion tells from embeddings, too.",
 )
 @option(
     *("tuning", click.Choice([*TUNINGS]), None, "How it is tuned; repeat it to compare."),
@@ -168,7 +171,11 @@ _DEFAULTS = {
 
 @click.command("invert")
 @path_option("data", "Texts, such as sentences.")
-@column_options(text="Column of the text.", group="Column of the group.")
+@column_options(
+    text="Column of the text.",
+    group="Column of the group.",
+    attribute="Column of an attribute, which is told from the embeddings, too.",
+)
 @option(
     *("embedder", str, "MODEL"),
     "A checkpoint, or what sentence-transformers saved; an endpoint has --base-url.",

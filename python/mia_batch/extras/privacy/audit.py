@@ -282,7 +282,8 @@ class VariantAudit:
     def _inverted(self) -> pl.DataFrame:
         self.say(f"{self.title}: inversion of embeddings")
         texts = self.folder / "texts.parquet"
-        write_table(self.texts.select("text", "group"), texts)
+        known = self.texts.select("text", "group", pl.col("^attribute$"))
+        write_table(known, texts)
         embedder = self._path("target")
         if self.variant.tuning == "lora" and self.form != "causal":
             embedder = self._path("merged")  # embedders know adapters of causal models alone
@@ -290,6 +291,7 @@ class VariantAudit:
             for each in (opened.model.merge_and_unload(), opened.tokenizer):
                 each.save_pretrained(embedder)
         how: dict[str, Any] = {"share": 1 - self.plan.audited, "seed": self.plan.seed}
+        how["attribute_column"] = "attribute" if "attribute" in known.columns else None
         found = invert(data=texts, embedder=str(embedder), out=self._path("inverted"), **how)
         return self._named(found.figures)
 
@@ -413,6 +415,7 @@ def audit_privacy(
     text_column: str = "text",
     target_column: str | None = None,
     group_column: str | None = None,
+    attribute_column: str | None = None,
     formats: Sequence[CanaryFormat] | None = None,
     observer: Observer | None = None,
 ) -> Privacy:
@@ -443,6 +446,8 @@ def audit_privacy(
         encoder-decoder answers.
     group_column
         Column of texts that belong together, such as one person's: all are learnt, or none.
+    attribute_column
+        Column of an attribute that is told from embeddings where the plan inverts them.
     formats
         Formats of canaries; by default the paper's seven.
     observer
@@ -466,6 +471,10 @@ def audit_privacy(
         raise SettingsError(reason)
     say = (observer or Observer()).stage
     columns = {"text": text_column, "target": target_column, "group": group_column}
+    if attribute_column is not None:
+        if not plan.inverts:
+            raise SettingsError("--attribute-column is told from embeddings; give --inversion, too")
+        columns["attribute"] = attribute_column
     texts = texts_of.read_texts(data, columns, share=plan.audited, seed=plan.seed)
     folder, bases = Path(out).absolute(), [base] if isinstance(base, str) else [*base]
     shared: dict[str, Any] = {"texts": texts, "plan": plan, "say": say, "revision": revision}

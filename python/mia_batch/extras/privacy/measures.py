@@ -277,7 +277,9 @@ def summary_of(
     ``mean_exposure``, ``unlearnt_exposure`` (its mean without any memory), ``exposure_trend``
     (Spearman's correlation with repetitions) and its p; ``inversion_precision``,
     ``inversion_recall``, ``inversion_f1`` of the tokens that come back from embeddings, with limits
-    of the last, and ``nearest_f1``, that of the nearest auxiliary text.
+    of the last, and ``nearest_f1``, that of the nearest auxiliary text; ``inversion_attribute``,
+    the share of texts whose attribute is inferred from embeddings, with limits, and
+    ``inversion_attribute_usual``, of which the most frequent attribute is right.
     """
     exposures, said = found.get("exposures"), target.privacy
     row: dict[str, Any] = {"variant": variant.name, "tuning": variant.tuning}
@@ -346,4 +348,13 @@ def _inversion(figures: pl.DataFrame | None) -> dict[str, Any]:
     }
     values |= {"f1": f1.get("value"), "f1_low": f1.get("low"), "f1_high": f1.get("high")}
     nearest = own.get(("nearest", "f1"), {}).get("value")
+    inferred = (
+        [] if figures is None else figures.filter(unit="attribute", metric="exact").to_dicts()
+    )
+    right = {row["method"]: row for row in inferred if row["versus"] is None}
+    values |= {
+        f"attribute{end and '_'}{end}": right.get("inverter", {}).get(end or "value")
+        for end in _ENDS
+    }
+    values["attribute_usual"] = right.get("unconditional", {}).get("value")
     return {f"inversion_{name}": value for name, value in values.items()} | {"nearest_f1": nearest}
