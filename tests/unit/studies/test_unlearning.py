@@ -61,7 +61,6 @@ def test_a_case_by_hand():
         "before unlearning, and 2 by the retrained model, so that no more than 8 can be shown."
     )
     assert second.startswith("texts, Min-20% Prob: 50% of what retraining would remove is gone")
-    assert second.endswith("%), and the rest is still remembered.")
 
 
 def test_without_a_retrained_model_a_score_as_before_is_no_memory():
@@ -143,14 +142,25 @@ def test_a_whole_study(folder, tmp_path):
     assert own["value"].to_list() == [sum(near) / 6]
 
 
-def test_what_is_remembered_less_than_before_is_no_silence():
-    """A score that was near 0 leaves the range of the screen long before the memory is gone."""
+@pytest.mark.parametrize(
+    ("after", "said", "share"),
+    [
+        (1.1, "Texts are still remembered, if less than before", "6%"),
+        (12.0, "Unlearning went further than never having learnt the texts, and so marks", "121%"),
+        (10.0, "Nothing shows that texts are still remembered as before", "100%"),
+    ],
+)
+def test_what_left_the_range_of_the_screen_is_judged_by_what_is_gone(after, said, share):
+    """A score that was near 0 leaves that range long before the memory is gone."""
     spread = np.linspace(0, 0.1, 8)
     columns = {
         "min_k_before": -0.5 - spread,
-        "min_k_after": -1.1 - spread[::-1],
+        "min_k_after": -after - spread[::-1],
         "min_k_retrained": -10 - spread,
     }
     first, second = conclusions(figures(measured([0] * 8, [0] * 8, **columns)))
-    assert first.startswith("Texts are still remembered, if less than before: 0 of 8 texts are ")
-    assert second.startswith("texts, Min-20% Prob: 6% of what retraining would remove is gone")
+    assert first.startswith(said)
+    assert ": 0 of 8 texts are scored as before unlearning, and 0 by the retrained" in first
+    assert second.startswith(
+        f"texts, Min-20% Prob: {share} of what retraining would remove is gone"
+    )

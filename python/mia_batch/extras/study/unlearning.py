@@ -274,8 +274,8 @@ def conclusions(figures: pl.DataFrame) -> Iterator[str]:
             for each in ("min_k", "rouge_l", "similarity")
         }
         said = [(measure, share) for measure, share in gone.items() if share is not None]
-        left = any((share["high"] or 1) < 1 for _, share in said[:1])  # by what screened
-        verdict = _verdict(rows[*key, "after", "retrained", "difference"], part, left=left)
+        gap = rows[*key, "after", "retrained", "difference"]
+        verdict = _verdict(gap, part, next((share for _, share in said), {}))
         alike = round(other["value"] * n)
         yield (
             f"{verdict}: {near}, and {alike:,} by the retrained model, so that no more than "
@@ -284,18 +284,22 @@ def conclusions(figures: pl.DataFrame) -> Iterator[str]:
         yield from (f"{part}, {measure}: {_removed(share)}." for measure, share in said)
 
 
-def _verdict(gap: Mapping[str, Any], part: str, *, left: bool) -> str:
-    """Say how many more are as before than of a model that never learnt them."""
-    n = gap["n"]
-    if gap["low"] is None:
+def _verdict(gap: Mapping[str, Any], part: str, gone: Mapping[str, Any]) -> str:
+    """Say how many more are as before than of a model that never learnt them, or what is gone."""
+    n, low, high = gap["n"], gap["low"], gap["high"]
+    if low is None:
         return f"Whether {part} are still remembered cannot be said ({gap['reason']})"
-    if gap["low"] <= 0 and left:
+    if low > 0:
+        ends = f"{low * n:.0f} to {min(1, high) * n:.0f}"
+        return (
+            f"{gap['value'] * n:.0f} of {n:,} {part} are still remembered as before (95 %: {ends})"
+        )
+    if (gone.get("high") or 1) < 1:
         return f"{part.capitalize()} are still remembered, if less than before"
-    if gap["low"] <= 0:
-        most = f" (95 %: at most {gap['high'] * n:.0f} of {n:,})" if gap["high"] > 0 else ""
-        return f"Nothing shows that {part} are still remembered as before{most}"
-    ends = f"{gap['low'] * n:.0f} to {min(1, gap['high']) * n:.0f}"
-    return f"{gap['value'] * n:.0f} of {n:,} {part} are still remembered as before (95 %: {ends})"
+    if (gone.get("low") or 1) > 1:
+        return f"Unlearning went further than never having learnt the {part}, and so marks them"
+    most = f" (95 %: at most {high * n:.0f} of {n:,})" if high > 0 else ""
+    return f"Nothing shows that {part} are still remembered as before{most}"
 
 
 def _removed(share: Mapping[str, Any]) -> str:
@@ -304,10 +308,7 @@ def _removed(share: Mapping[str, Any]) -> str:
     said = f"{share['value']:.0%} of what retraining would remove is gone"
     if share["low"] is None:
         return f"{said}; {share['reason']}"
-    rest = ", and the rest is still remembered" if share["high"] < 1 else ""
-    if share["low"] > 1:
-        rest = "; this goes further than never having learnt them, and marks them as unlearnt"
-    return f"{said} (95 %: {share['low']:.0%} to {share['high']:.0%}){rest}"
+    return f"{said} (95 %: {share['low']:.0%} to {share['high']:.0%})"
 
 
 def _show(figures: pl.DataFrame, names: Sequence[str]) -> None:
