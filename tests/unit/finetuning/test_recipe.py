@@ -45,7 +45,7 @@ def test_settings_of_an_audit_and_defaults_of_commands_are_those_of_a_recipe():
     for name, of_recipe in own.items():
         assert fields[name].default == getattr(Recipe(), of_recipe)
         assert fields[name].metadata == recipe_field(of_recipe).metadata != []
-    assert [recipe_field("epochs", each).default for each in RECIPES] == [4, 10, 5, 40, 5]
+    assert [recipe_field("epochs", each).default for each in RECIPES] == [4, 10, 5, 1, 40, 5]
 
 
 NAMES = [f"text {number}" for number in range(2000)]

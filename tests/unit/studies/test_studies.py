@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
+from typing import Any
 
 import polars as pl
 import pytest
@@ -115,6 +117,23 @@ def test_texts_are_inserted_as_often_as_their_column_says(tmp_path):
         with_inserted(["b"], chosen)
 
 
+@pytest.mark.usefixtures("one_thread")
+def test_a_model_is_tuned_with_inserted_texts_and_their_truth_lies_next_to_it(tmp_path):
+    base, out = save_bases(tmp_path / "bases")["gpt2"], tmp_path / "tuned"
+    insert = texts_of(tmp_path, text=SHORT[:6], k=[3, 0, 1, 0, 2, 0])
+    pl.DataFrame({"text": SHORT[6:10]}).write_parquet(tmp_path / "data.parquet")
+    asked = ["--base", base, "--data", tmp_path / "data.parquet", "--insert", insert]
+    _, said = invoke("finetune", *asked, "--copies", "k", "--epochs", 1, "--out", out)
+    assert "4 texts and 6 copies of 6 more texts: 1 steps" in " ".join(said.split())
+    record = json.loads((out / "training.json").read_text())
+    assert record["n_texts"] == 10
+    assert record["made_from"]["recipe"]["held_out"] == 0
+    truth = pl.read_parquet(tmp_path / "tuned-inserted.parquet")
+    assert truth.select("copies", "member").rows() == [
+        *((3, True), (0, False), (1, True), (0, False), (2, True), (0, False))
+    ]
+
+
 @pytest.mark.parametrize(
     ("columns", "copies", "mean", "changed", "said"),
     [
@@ -144,7 +163,7 @@ def test_a_contamination_study_that_is_stopped_goes_on_and_trains_nothing_twice(
     pl.DataFrame({"text": SHORT[20:30]}).write_parquet(tmp_path / "into.parquet")
     asked = ["study", "contamination", "--input", path, "--copies", "k", "--base", base]
     asked += ["--into", tmp_path / "into.parquet", "--engine", "transformers", "--out", out]
-    asked += ["--over", "learning-rate=1e-5,1e-2", "--epochs", 2, "--batch-size", 8]
+    asked += ["--over", "learning-rate=1e-5,3e-3", "--epochs", 2, "--batch-size", 8]
     asked += ["--attacks", "loss_v1", "--max-tokens", 64]
     audited, n_audits = frame.audited, []
 
@@ -159,30 +178,27 @@ def test_a_contamination_study_that_is_stopped_goes_on_and_trains_nothing_twice(
     assert done.exit_code != 0
     monkeypatch.setattr(frame, "audited", audited)
     assert not (out / "study.parquet").exists()
-    record = out / "learning_rate=0.01" / "model" / "training.json"
+    record = out / "learning_rate=0.003" / "model" / "training.json"
     before = record.stat().st_mtime_ns
     invoke(*asked)
     assert record.stat().st_mtime_ns == before
     assert json.loads(record.read_text())["n_texts"] == 10 + 6 + 36
     table = rows_of(out)
     assert table.height == 3 * 3  # the base and two models: all copies, 1 and 6
-    found = dict(
-        table.select(
-            pl.format("{} {}", "model", pl.col("copies").fill_null(0)), "value"
-        ).iter_rows()
-    )
-    assert found["learning_rate=0.01 6"] >= 0.9
-    assert found["learning_rate=0.01 6"] > found["learning_rate=0.01 1"]
+    named = table.select(pl.format("{} {}", "model", pl.col("copies").fill_null(0)), "value")
+    found = {str(name): value for name, value in named.iter_rows()}
+    assert found["learning_rate=0.003 6"] >= 0.9
+    assert found["learning_rate=0.003 6"] > found["learning_rate=0.003 1"]
     assert found["learning_rate=1e-05 6"] == pytest.approx(found["base 6"], abs=0.1)
     counts = table.filter(model="base").select("copies", "n_members", "n_nonmembers").rows()
     assert counts == [(None, 12, 8), (1, 6, 8), (6, 6, 8)]
 
 
 def test_known_books_have_no_say_in_their_own_threshold():
-    scores = {"A": [5, 4], "B": [5, 1], "C": [2, 0], "D": [3, 2], "X": [4.5, 1]}
+    scores = {"A": [5.0, 4], "B": [5.0, 1], "C": [2.0, 0], "D": [3.0, 2], "X": [4.5, 1]}
     kinds = {"A": "learnt", "B": "learnt", "C": "not learnt", "D": "not learnt", "X": "asked"}
     windows = pl.DataFrame(
-        [(kinds[key], key, float(each)) for key, own in scores.items() for each in own],
+        [(kinds[key], key, each) for key, own in scores.items() for each in own],
         ["kind", "key", "score"],
         orient="row",
     ).with_columns(member=pl.col("kind") == "learnt")
@@ -194,6 +210,37 @@ def test_known_books_have_no_say_in_their_own_threshold():
     assert found["A"] == (5, 0.5)
     assert found["B"] == (4, 0.5)
     assert found["C"] == found["D"] == (4, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("sides", "gap", "exploratory", "said"),
+    [
+        (("old", "new"), 3.0, False, "a classifier that never sees the model has AUC 1.000"),
+        (("old", "new"), 3.0, True, None),
+        (("same", "same"), 0.0, False, "that is no better than chance (by its interval)"),
+    ],
+)
+def test_a_threshold_that_means_nothing_gives_no_share(sides, gap, exploratory, said):
+    rows = [
+        {
+            "target_id": f"{number}",
+            "key": f"{number}",
+            "document_id": f"{number}",
+            "group": None,
+            "role": "target",
+            "target": f"the {sides[number % 2]} text {number * 37 % 11} of many words",
+            "member": number % 2 == 0,
+            "kind": "not learnt" if number % 2 else "learnt",
+            "score": number * 7 % 20 - gap * (number % 2) * 9,
+        }
+        for number in range(40)
+    ]
+    known = pl.DataFrame(rows, schema_overrides={"group": pl.String})
+    manifest = SimpleNamespace(settings={"seed": 0, "exploratory": exploratory})
+    run: Any = SimpleNamespace(scan=lambda _: known.lazy(), manifest=manifest)
+    sentences, reason = books._worth(run, known)
+    assert sentences[0].startswith("Known windows are told apart with AUC")
+    assert (reason or "").startswith(said) if said else reason is None
 
 
 def test_too_few_known_books_choose_no_threshold(checkpoint, tmp_path):

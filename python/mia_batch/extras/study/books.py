@@ -22,6 +22,7 @@ from mia_batch.errors import SettingsError
 from mia_batch.extras.study import frame
 from mia_batch.inference.estimates import FEWEST_GROUPS
 from mia_batch.metrics import evaluate
+from mia_batch.observer import Observer
 from mia_batch.pipeline import Run
 from mia_batch.report.html.plots import Lane, draw_lanes, round_axis
 from mia_batch.stats.intervals import roc_curve
@@ -29,7 +30,8 @@ from mia_batch.tables import write_table
 
 _KINDS = {"target": "asked", "calibration": "learnt", "non_member": "not learnt"}
 """What is known of the books of a role."""
-_PAPER = {"window_words": 512, "max_windows_per_document": 100}
+Values = dict[str, Any]
+_PAPER: Values = {"window_words": 512, "max_windows_per_document": 100}
 _SHOWN = ("key", "n_windows", "share", "mean", "p_value", "q_value", "verdict")
 _TOP = 20
 
@@ -50,8 +52,9 @@ def books(*, out: Path, **options: Any) -> None:  # noqa: ANN401 - settings
     if [each is None for each in known] not in ([False, True, True], [True, False, False]):
         raise click.UsageError("give --known, or both --known-members and --known-others")
     frame.check_folder(out)
-    settings = _PAPER | cli.given(options) | {"level": "group"} | _written(out, *known)
     with cli.observing() as observer:
+        sets = _written(out, observer, *known)
+        settings = _PAPER | cli.given(options) | {"level": "group"} | sets
         run = frame.audited(out / "run", settings, observer)
     table, said = _shares(run)
     console, names = cli.console_of(stderr=False), [name.replace("_", " ") for name in _SHOWN]
@@ -68,19 +71,19 @@ def books(*, out: Path, **options: Any) -> None:  # noqa: ANN401 - settings
     frame.write_study(out, table, draw_lanes(axis, lanes) if lanes else None)
 
 
-def _written(out: Path, known: Path | None, *each: Path | None) -> dict[str, Path]:
+def _written(out: Path, observer: Observer, known: Path | None, *each: Path | None) -> Values:
     """Write known books as the audit takes them: members calibrate, others are compared."""
-    paths = {}
-    for setting, path, member in zip(
-        ("calibration", "non_members"), each, (True, False), strict=True
-    ):
-        found = read_documents(str(path or known), ColumnNames()).documents
-        wanted = found if path else found.filter(member=member)
+    paths: Values = {}
+    for setting, path in zip(("calibration", "non_members"), each, strict=True):
+        corpus, member = read_documents(str(path or known), ColumnNames()), not paths
+        wanted = corpus.documents if path else corpus.documents.filter(member=member)
         books = wanted.with_columns(member=pl.lit(member)).collect(engine="streaming")
         if books.is_empty():
             raise SettingsError(f"no known book has member = {member}; some of both are needed")
+        for place, reason in (corpus.ignored | corpus.set_aside).items():
+            observer.stage(f"left out of {path or known}: {place}: {reason}")
         paths[setting] = out / f"known-{setting}.parquet"
-        there = [each.name for each in books if each.null_count() < books.height]
+        there = [column.name for column in books if column.null_count() < books.height]
         write_table(books[there], paths[setting])
     return paths
 
@@ -107,10 +110,10 @@ def _shares(run: Run) -> tuple[pl.DataFrame, list[str]]:
         .join(pl.DataFrame(made, names, orient="row"), on=["kind", "key"], how="left")
         .join(ours, on="key", how="left")
         .with_columns(reason=pl.lit(reason, pl.String))
-        .sort(
-            "kind", "share", "mean", "key", descending=[False, True, True, False], nulls_last=True
-        )
+        .sort("key")
     )
+    by: Values = {"descending": [False, True, True], "nulls_last": True, "maintain_order": True}
+    table = table.sort("kind", "share", "mean", **by)
     if reason:
         return table, [*said, f"No share is given: {reason}."]
     of = {kind: rows["share"].sort() for (kind,), rows in table.group_by("kind")}

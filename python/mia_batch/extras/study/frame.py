@@ -40,8 +40,6 @@ STUDIES = {
 }
 """Where the command of each study is."""
 
-FIGURES = ("roc_auc", "tpr_at_fpr")
-"""Metrics that the table of a study has."""
 _MOST_SHOWN = 60  # lines of the table in the terminal
 
 study_out = cli.path_option("out", "Folder of the study: its runs, its table, its picture.")
@@ -92,7 +90,10 @@ def figures_of(run: Run, metrics: pl.DataFrame | None = None) -> pl.DataFrame:
     """
     own = pl.col("attack").is_in(run.manifest.made["scores"]["attacks"])
     rows = (run["metrics"] if metrics is None else metrics).filter(
-        own, pl.col("versus").is_null(), pl.col("metric").is_in(FIGURES), slice="all"
+        own,
+        pl.col("versus").is_null(),
+        pl.col("metric").is_in(["roc_auc", "tpr_at_fpr"]),
+        slice="all",
     )
     if rows.is_empty():
         raise SettingsError(
@@ -152,22 +153,25 @@ def write_study(out: Path, table: pl.DataFrame, picture: Markup | None) -> None:
 
 
 def _print_figures(table: pl.DataFrame, values: Sequence[str]) -> None:
-    lines = list[list[str]]()
+    console, lines, reasons = cli.console_of(stderr=False), list[list[str]](), list[str]()
     for key, rows in table.group_by([*values, "attack"], maintain_order=True):
         area = rows.row(by_predicate=pl.col("metric") == "roc_auc", named=True)
         budget = (pl.col("fpr") - 0.01).abs() < 1e-6
         rate = rows.filter(budget, metric="tpr_at_fpr")["value"].to_list() or [None]
         counts = f"{area['n_members'] or 0:,} + {area['n_nonmembers'] or 0:,}"
         found = (cli.figure(area["value"]), cli.limits(area), cli.figure(rate[0]), counts)
-        lines.append([*map(written, key), *found, cli.as_typed(area["reason"] or "")])
+        lines.append([*map(written, key[:-1]), str(key[-1] or "-"), *found])
+        if area["value"] is None:
+            reasons.append(f"{', '.join(lines[-1][: len(values)])}: {area['reason']}")
     numbers = ("AUC", "95 % interval", "TPR@1%", "members + others")
-    headings = [*(name.replace("_", "-") for name in values), "attack", *numbers, "reason"]
-    width = len(headings) - (not any(line[-1] for line in lines))
-    more = len(lines) - _MOST_SHOWN
-    how = {"caption": f"and {more:,} more in study.parquet"} if more > 0 else {}
-    rows_shown = (line[:width] for line in lines[:_MOST_SHOWN])
-    made = cli.table_of(*headings[:width], right=numbers, rows=rows_shown, **how)
-    cli.console_of(stderr=False).print(made)
+    headings = [*(name.replace("_", "-") for name in values), "attack", *numbers]
+    console.print(cli.table_of(*headings, right=numbers, rows=lines[:_MOST_SHOWN]))
+    if (more := len(lines) - _MOST_SHOWN) > 0:
+        console.print(f"and {more:,} more in study.parquet")
+    for reason in reasons[:_MOST_SHOWN]:
+        console.print(cli.plain(cli.as_typed(reason)))
+    if any("-" in line for line in lines):
+        console.print("-: the texts cannot support the figure; study.parquet has the reasons")
 
 
 def written(value: object) -> str:
@@ -199,6 +203,8 @@ def _curves(table: pl.DataFrame, x: str, by: Sequence[str] = ()) -> Markup | Non
             for name, value in zip(names, key, strict=True)
         )
         shown.append(Curve(", ".join(said), [*points["at", "value"].iter_rows()], band))
+    if len(shown) > MOST_CURVES:
+        cli.console_of(stderr=False).print(f"drawn: {MOST_CURVES} of {len(shown):,} curves")
     ends = known.select(pl.concat_list("value", "low").explode().drop_nulls()).to_series()
     y = round_axis("AUC", [floor(10 * min(0.4, *ends)) / 10, 1])
     return draw(axis, y, shown[:MOST_CURVES], [(axis.low, 0.5), (axis.high, 0.5)])

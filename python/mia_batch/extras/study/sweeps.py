@@ -118,26 +118,27 @@ def _named(rows: pl.DataFrame, values: Values) -> pl.DataFrame:
 # copies of each, a model learns all of them, and the AUC is measured by k, by the number of the
 # others and by the learning rate.
 
-_TRAINING = ("method", "epochs", "learning_rate", "batch_size", "max_tokens", "rank")
-_PRIVACY = ("epsilon", "delta", "clip")
+_TRAINING = (
+    *("method", "epochs", "learning_rate", "batch_size", "max_tokens", "rank"),
+    *("epsilon", "delta", "clip"),
+)
 _AUDIT = ("attacks", "engine", "engine_arg", "dtype")
-_BASE, _MEAN = "base", 4.0
+_BASE = "base"
+_drawn = "Without --copies, the mean of Poisson draws of how often."
+_copies_mean = cli.option("copies-mean", cli.NumberRange(0, 1e6), "X", _drawn, default=4.0)
 
 
 @click.command("contamination")
 @cli.path_option("input", "Texts to insert; labels, or else a lot, say which are controls.")
 @cli.option("copies", str, "COLUMN", "Column that says how often each is learnt; 0: a control.")
-@cli.option(
-    *("copies-mean", cli.NumberRange(0, 1e6), "X"),
-    f"Or the mean of Poisson draws of how often.  [default: {_MEAN:g} without --copies]",
-)
+@_copies_mean
 @cli.path_option("into", "Texts among which they are learnt.")
 @cli.column_options("text")
 @click.option("--base", required=True, metavar="MODEL", help="Model to go on with.")
 @click.option("--revision", metavar="NAME", help="Hub revision of the base.")
 @_over_option("size (of --into), or a flag such as learning-rate=1e-5,1e-4", required=False)
 @frame.study_out
-@cli.recipe_options("contamination", *_TRAINING, *_PRIVACY)
+@cli.recipe_options("contamination", *_TRAINING)
 @cli.seed_option
 @cli.settings_options(*_AUDIT)
 @click.pass_context
@@ -147,8 +148,7 @@ def contamination(context: click.Context, /, *, out: Path, seed: int, **options:
     A model is trained for each value of --over. The base is audited, too: it learnt none of the
     texts here, so that its AUC should be one half.
     """
-    changed = cli.take(options, (*_TRAINING, *_PRIVACY))
-    recipe = replace(RECIPES["contamination"], seed=seed, **changed)
+    recipe = replace(RECIPES["contamination"], seed=seed, **cli.take(options, _TRAINING))
     audit = {**cli.take(options, _AUDIT), "seed": seed}
     points = [_typed(context, values) for values in options.pop("points")]
     frame.check_folder(out)
@@ -170,7 +170,7 @@ def contamination(context: click.Context, /, *, out: Path, seed: int, **options:
 def _typed(context: click.Context, values: Values) -> Values:
     """Read values of ``--over`` as the flags of these names do."""
     kinds = {each.name: each.type for each in context.command.params}
-    kinds = {"size": click.IntRange(1)} | {name: kinds[name] for name in (*_TRAINING, *_PRIVACY)}
+    kinds = {"size": click.IntRange(1)} | {name: kinds[name] for name in _TRAINING}
     if unknown := [name for name in values if name not in kinds]:
         known = ", ".join(kinds).replace("_", "-")
         raise click.UsageError(f"--over {unknown[0].replace('_', '-')}: choose from {known}")
@@ -195,7 +195,7 @@ def _contaminated(
     if (reason := making.why_no_finetuning(with_privacy=private)) is not None:
         raise SettingsError(reason)
     names, copies = ColumnNames(text=options["text_column"]), options["copies"]
-    mean = _MEAN if copies is None and options["copies_mean"] is None else options["copies_mean"]
+    mean = options["copies_mean"] if copies is None else None
     chosen = making.inserted_texts(options["input"], names, copies, mean, recipe)
     others, what = making.learnt_texts(options["into"], names)
     order = others.sample(fraction=1, shuffle=True, seed=recipe.seed)
