@@ -230,7 +230,7 @@ def test_an_attribute_that_embeddings_hold_is_inferred_and_no_other(shift, least
     vectors[np.arange(180), np.arange(180) % 3] += shift
     making: Any = SimpleNamespace(embeddings=vectors[60:], recipe=SimpleNamespace(seed=0))
     said = infer(labels[60:], making, vectors[:60], np.arange(60))
-    right = {method: (each == labels[:60]).mean() for method, each in said.items()}
+    right = {method: (each == labels[:60]).to_numpy().mean() for method, each in said.items()}
     assert right["inverter"] >= least
     assert right["nearest"] >= 0.9 * least
     assert right["unconditional"] == pytest.approx(1 / 3)
