@@ -305,7 +305,7 @@ def _verdict(gap: Mapping[str, Any], part: str, gone: Mapping[str, Any]) -> str:
 def _removed(share: Mapping[str, Any]) -> str:
     if share["value"] is None:
         return f"how much of the memory is gone cannot be said: {share['reason']}"
-    said = f"{share['value']:.0%} of what retraining would remove is gone"
+    said = f"{share['value'] + 0.0:.0%} of what retraining would remove is gone"
     if share["low"] is None:
         return f"{said}; {share['reason']}"
     return f"{said} (95 %: {share['low']:.0%} to {share['high']:.0%})"
