@@ -73,7 +73,7 @@ def _first_word(text: pl.Expr, words: WordRule) -> pl.Expr:
 
 def _cosines(one: pl.Series, other: pl.Series) -> pl.Series:
     said = pl.concat([one, other]).drop_nulls().unique()
-    vectors = np.vstack([_embed(said.to_list()), np.zeros(_SIZE, np.float32)])
+    vectors = np.vstack([embed_words(said.to_list()), np.zeros(_SIZE, np.float32)])
     numbers = pl.int_range(said.len(), eager=True)
     left, right = (
         side.replace_strict(said, numbers, default=said.len(), return_dtype=pl.Int64)
@@ -84,7 +84,7 @@ def _cosines(one: pl.Series, other: pl.Series) -> pl.Series:
     return pl.select(pl.when(there).then(pl.Series(cosines, dtype=pl.Float64))).to_series()
 
 
-def _embed(said: list[str]) -> NDArray[np.float32]:
+def embed_words(said: list[str]) -> NDArray[np.float32]:
     """Make unit vectors of words, a row each; zeros of the empty one."""
     tokenizer, table = _load()
     means: NDArray[np.float32] = np.zeros((len(said), _SIZE), np.float32)

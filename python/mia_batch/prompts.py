@@ -92,6 +92,7 @@ class View:
     text_tokens: int | None = None
     nudge: float = 0.0  # nats on the logit of the text's first token
     noise: float = 0.0  # as in a request; prompts are pairs, of which the second has the opposite
+    is_absolute: bool = False  # as in a request
     share: float = 0.0  # as in a request
     question: bool = False  # as in a request
     decode: Decode = Decode()

@@ -796,8 +796,10 @@ class Inversion(dy.Schema):
     method = dy.Enum(METHODS, description="Who answers; see above.")
     versus = dy.Enum(METHODS, nullable=True)
     """The method that is taken off; null where the figure is no difference."""
-    unit = dy.Enum(["tokens", "token_sets", "names", "numbers"])
-    """What is counted: tokens, as often as both have them; different tokens; names; numbers."""
+    unit = dy.Enum(["tokens", "token_sets", "names", "numbers", "attribute"])
+    """What is counted: tokens, as often as both have them; different tokens; names; numbers; the
+    attribute of a text, which a classifier tells instead of the decoder, and is ``exact`` where it
+    is right; ``unconditional`` is then the most frequent one."""
     metric = dy.Enum(["precision", "recall", "f1", "exact"])
     """Micro figures, over all texts together; ``exact``: share of texts that come back whole."""
     value = dy.Float64(nullable=True, description="The figure, in [0, 1], or a difference of two.")

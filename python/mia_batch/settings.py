@@ -509,8 +509,10 @@ class FinetuningSettings(Part, topic="Fine-tuned references", table="tuning"):
     paraphrase_share: float = Field(default=0.2, gt=0, le=1)
     """Share of the tokens that a paraphrase replaces."""
     noise: float = Field(default=0.1, gt=0, le=100)
-    """Standard deviation of noise on embeddings, in that of the entries of the model's embedding
-    matrix."""
+    """Standard deviation of noise on embeddings. [default: 0.1; with an absolute scale 0.05]"""
+    noise_scale: Literal["relative", "absolute"] = "relative"
+    """What that is measured in: the standard deviation of the entries of the model's embedding
+    matrix, or none: the number itself, as the SPV-MIA paper gives it."""
 
 
 CLASSICS, NO_YARDSTICK = "default", "none"
@@ -633,6 +635,8 @@ class Settings(
             values.setdefault("evidence", "logprobs")
         if values.get("preset") == "spv":
             values.setdefault("top_k", 0)  # generations are to be the target's own distribution
+        if values.get("noise_scale") == "absolute":
+            values.setdefault("noise", 0.05)  # of the SPV-MIA paper
         if values.get("temperature") in (0, "0", "0.0"):
             values.setdefault("samples", 1)
         if values.get("engine", "auto") == "auto":

@@ -9,7 +9,9 @@ from typing import Any
 
 import polars as pl
 import pytest
+from sklearn.metrics import roc_auc_score
 
+from mia_batch import Run
 from mia_batch.errors import CorpusError, RunFolderError, SettingsError
 from mia_batch.extras.privacy.audit import audit_privacy, conclusions
 from mia_batch.extras.privacy.data import CanaryFormat
@@ -52,15 +54,16 @@ def data(tmp_path_factory):
     return path
 
 
-def audit(base, data, out, task="generation", target=None, **changed):
+def audit(base, data, out, task="generation", target=None, attribute=None, **changed):
     plan = PLAN | changed
     tuned = {name: plan.pop(name) for name in RECIPE_FIELDS if name in plan}
     return audit_privacy(
-        base=str(base),
+        base=[*map(str, base)] if isinstance(base, list) else str(base),
         data=data,
         out=out,
         plan=Plan(task=task, recipe=replace(RECIPES["privacy"], **tuned), **plan),
         target_column=target,
+        attribute_column=attribute,
         formats=[PIN],
     )
 
@@ -128,6 +131,7 @@ def test_adapters_of_models_that_are_no_decoders(base, tunings, bases, data, tmp
     found = audit(
         bases[base], data, tmp_path / "out", task="classification", target="label",
         epsilons=(None,), epochs=1, canaries=2, rank=4, tunings=tunings, inverts=base == "bert",
+        attribute="label" if base == "bert" else None,
     )  # fmt: skip
     assert found.summary["variant"].to_list() == [*tunings]
     assert found.summary.select("auc", "auc_low", "utility").null_count().row(0) == (0, 0, 0)
@@ -135,6 +139,9 @@ def test_adapters_of_models_that_are_no_decoders(base, tunings, bases, data, tmp
         row, prompted = found.summary.to_dicts()
         assert 0 <= row["inversion_f1_low"] < row["inversion_f1"] < row["inversion_f1_high"]
         assert prompted["inversion_f1"] is None  # states of virtual tokens are no text's
+        assert prompted["inversion_attribute"] is None
+        # A label is that of the first of eight random words, in each of which an embedding is.
+        assert row["inversion_attribute_low"] > row["inversion_attribute_usual"] > 0.3
         methods = {"inverter", "nearest", "shuffled", "unconditional"}
         assert {*found.inversion["method"]} == methods
 
@@ -147,12 +154,45 @@ def test_an_encoder_decoder(bases, data, tmp_path):
     assert 0 <= row["utility"] <= 1
 
 
+def test_bases_of_every_kind_in_one_table(bases, data, tmp_path):
+    """An encoder, a decoder and an encoder-decoder; SPV-MIA is shown with LiRA where it can."""
+    kinds, out = ["bert", "llama", "t5"], tmp_path / "out"
+    how: dict[str, Any] = {"task": "classification", "target": "label", "epsilons": (None,)}
+    how |= {"epochs": 3, "shadows": 2, "canaries": 0, "spv": True}
+    found = audit([bases[kind] for kind in kinds], data, out, **how)
+    rows = {row["variant"]: row for row in found.summary.to_dicts()}
+    assert [*rows] == ["bert full", "llama full", "t5 full"]
+    assert [row["base"] for row in rows.values()] == [str(bases[kind]) for kind in kinds]
+    for row in rows.values():
+        assert 0 < row["lira_auc_low"] < row["lira_auc"] < row["lira_auc_high"]
+        assert row["utility_measure"] == "accuracy"
+    spv = {name: row["spv_auc"] for name, row in rows.items()}
+    assert spv["bert full"] is spv["t5 full"] is None
+    # What is scored is what the decoder learnt, the label behind the text.
+    run = Run(out / "llama" / "full" / "spv")
+    assert run["targets"]["target"].str.contains(" The label is (left|right)$").all()
+    own = found.metrics.filter(variant="llama full", attack="spv_embedding_v1", metric="roc_auc")
+    scores, members = run["scores"]["spv_embedding_v1"], run["scores"]["member"]
+    assert own["value"][0] == spv["llama full"] == pytest.approx(roc_auc_score(members, scores))
+    assert all(name in found.page.read_text("utf-8") for name in rows)
+    # Nothing is made twice; what is wrong with one base is said before another is tuned.
+    made = contents(out / "bert" / "full" / "target")
+    assert audit([bases[kind] for kind in kinds], data, out, **how).summary.equals(found.summary)
+    assert contents(out / "bert" / "full" / "target") == made
+    with pytest.raises(SettingsError, match="is an encoder, which generates nothing"):
+        audit([bases["llama"], bases["bert"]], data, tmp_path / "other")
+    with pytest.raises(SettingsError, match="two bases are called 'llama'"):
+        audit([bases["llama"]] * 2, data, tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+
+
 def test_what_does_not_fit_is_said_before_anything_is_trained(bases, data, tmp_path):
     out, labelled = tmp_path / "out", {"task": "classification", "target": "label"}
     wrong: list[tuple[str, dict[str, Any], type[Exception], str]] = [
         ("bert", {}, SettingsError, "is an encoder, which generates nothing"),
         ("bert", {"task": "classification"}, SettingsError, "classification needs the labels"),
         ("bert", labelled | {"target": "who"}, SettingsError, "'who' has 150 different labels"),
+        ("bert", labelled | {"attribute": "who"}, SettingsError, "give --inversion, too"),
         ("t5", {}, SettingsError, "name the column of its answers with --target-column"),
         ("t5", labelled | {"tunings": ("infilling",)}, SettingsError, "needs a masked model"),
         ("llama", {"target": "none"}, CorpusError, "no column 'none', only 'text', 'label', 'who'"),

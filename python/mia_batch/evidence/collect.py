@@ -510,6 +510,7 @@ class LogprobTask:
                 text_tokens=view.text_tokens,
                 question=view.question,
                 noise=-view.noise if index % 2 else view.noise,
+                is_absolute=view.is_absolute,
                 seed=sample_seed(self.run_seed, target_id, view.name, index // 2)
                 if view.noise
                 else 0,

@@ -347,6 +347,7 @@ class LocalSource:
                     text_ids=piece[unscored:],
                     columns=request.columns,
                     noise=request.noise,
+                    is_absolute=request.is_absolute,
                     question=request.question,
                     seed=request.seed + start,  # so that no two pieces have the same noise
                 )

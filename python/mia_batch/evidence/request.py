@@ -111,6 +111,7 @@ class Request:
     context_tokens: int | None = None  # keep only so many last tokens of the context
     text_tokens: int | None = None  # only so many first tokens of the text; refused where fewer
     noise: float = 0.0  # on the embeddings of the text, see `NoisyEmbeddings`
+    is_absolute: bool = False  # the noise is no multiple of the embeddings' own spread
     question: bool = False  # the context asks one: a chat model gets nothing before it
     share: float = 0.0  # of the text that fills replace; 0 is the view's own
     n: int = 1

@@ -94,7 +94,7 @@ def _epsilons(context: Context, option: Parameter, values: Sequence[Any]) -> Seq
 
 
 @click.command("privacy")
-@click.option("--base", required=True, metavar="MODEL", help="Model to tune.")
+@option("base", str, "MODEL", "Model to tune; repeat it to compare.", required=True, multiple=True)
 @click.option("--revision", metavar="NAME", help="Hub revision of the base.")
 @path_option("data", "Texts: files, or a task of GLUE, such as glue:sst2.")
 @path_option("out", "Where models and results are written.")
@@ -104,7 +104,10 @@ def _epsilons(context: Context, option: Parameter, values: Sequence[Any]) -> Seq
     required=True,
 )
 @column_options(
-    "text", target="Column with the label of a text, or its answer.", group="Column of the group."
+    "text",
+    target="Column with the label of a text, or its answer.",
+    group="Column of the group.",
+    attribute="Column of an attribute, which --inversion tells from embeddings, too.",
 )
 @option(
     *("tuning", click.Choice([*TUNINGS]), None, "How it is tuned; repeat it to compare."),
@@ -136,6 +139,7 @@ def _epsilons(context: Context, option: Parameter, values: Sequence[Any]) -> Seq
     is_flag=True,
     help="Also give texts back from embeddings, by a decoder that is trained for it.",
 )
+@click.option("--spv", is_flag=True, help="Also attack decoders by SPV-MIA.")
 @seed_option
 @click.option("--dry-run", is_flag=True, help="Say what would be trained, and train nothing.")
 def privacy(*, canary_formats: Path | None, dry_run: bool, **options: Any) -> None:  # noqa: ANN401 - of the plan and the recipe
@@ -171,7 +175,11 @@ _DEFAULTS = {
 
 @click.command("invert")
 @path_option("data", "Texts, such as sentences.")
-@column_options(text="Column of the text.", group="Column of the group.")
+@column_options(
+    text="Column of the text.",
+    group="Column of the group.",
+    attribute="Column of an attribute, which is told from the embeddings, too.",
+)
 @option(
     *("embedder", str, "MODEL"),
     "A checkpoint, or what sentence-transformers saved; an endpoint has --base-url.",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from itertools import product
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -14,12 +16,14 @@ from sklearn.metrics import f1_score, precision_score, recall_score
 from mia_batch.errors import CorpusError
 from mia_batch.extras.privacy.inversion.figures import (
     figures,
+    inferred,
     names_in,
     numbers_in,
     overlaps,
     part,
     sentence,
 )
+from mia_batch.extras.privacy.inversion.models import infer
 
 ROWS = st.lists(
     st.tuples(st.sampled_from("abcdefghijkl"), st.sampled_from([None, *"uvwxyz"])),
@@ -195,3 +199,40 @@ def test_the_sentence_says_what_is_shown(inverter, nearest, shuffled, words):
     table = figures(given, pl.Series(range(60)), 0)
     assert words in sentence(table, 40)
     assert "trained on 40 auxiliary texts" in sentence(table, 40)
+
+
+def test_attributes_by_hand():
+    """Two of three that have one are inferred right; the fourth has none and does not count."""
+    true = pl.Series(["red", "blue", "red", None])
+    counts = overlaps(["a"] * 4, ["a"] * 4, lambda texts: [[1]] * len(texts))
+    by = {"inverter": ["red", "red", "red", "red"], "unconditional": ["blue"] * 4}
+    by |= {"nearest": ["red", "blue", "blue", "blue"], "shuffled": ["blue"] * 4}
+    found = {
+        method: counts.with_columns(attribute=inferred(true, pl.Series(said)))
+        for method, said in by.items()
+    }
+    table = figures(found, pl.Series(range(4)), 0)
+    right = table.filter(pl.col("versus").is_null(), unit="attribute", metric="exact")
+    values = dict(right.select(pl.col("method").cast(str), "value").iter_rows())
+    assert values == pytest.approx(
+        {"inverter": 2 / 3, "nearest": 2 / 3, "shuffled": 1 / 3, "unconditional": 1 / 3}
+    )
+    assert right["n_texts"].to_list() == [3] * 4
+    said = sentence(table, 9)
+    assert "infers the attribute of 0.667 of them; the most frequent one is that of 0.333." in said
+
+
+@pytest.mark.parametrize(("shift", "least"), [(5.0, 0.95), (0.0, 0.0)])
+def test_an_attribute_that_embeddings_hold_is_inferred_and_no_other(shift, least):
+    drawn = np.random.default_rng(0)
+    labels = pl.Series(["a", "b", "c"] * 60 + [None] * 20)
+    vectors = drawn.normal(size=(200, 8)).astype(np.float32)
+    vectors[np.arange(180), np.arange(180) % 3] += shift
+    making: Any = SimpleNamespace(embeddings=vectors[60:], recipe=SimpleNamespace(seed=0))
+    said = infer(labels[60:], making, vectors[:60], np.arange(60))
+    right = {method: (each == labels[:60]).to_numpy().mean() for method, each in said.items()}
+    assert right["inverter"] >= least
+    assert right["nearest"] >= 0.9 * least
+    assert right["unconditional"] == pytest.approx(1 / 3)
+    for method in ("shuffled", *(() if least else ("inverter", "nearest"))):
+        assert right[method] < 1 / 3 + 0.2

@@ -22,6 +22,7 @@ from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.custody import verify
 from mia_batch.pipeline.run import PARTS, TABLES
 from mia_batch.pipeline.stages.asking import halves
+from mia_batch.pipeline.stages.questions import VIEWS
 from mia_batch.schemas import Role, Targets
 from mia_batch.settings import load_settings
 from mia_batch.tables import sink
@@ -186,6 +187,16 @@ def test_models_of_the_run_are_asked_by_one_engine(one_each, copied, finished, m
     started = sum(each.startswith("starting ") for each in listener.sentences)
     assert started == (len(MADE) if one_each else 1)
     assert tables_of(run.folder) == tables_of(finished.folder)
+
+
+def test_noise_of_the_papers_own_scale_is_other_evidence(copied):
+    """Its standard deviation is 0.05 then, whatever the embeddings: SPV-MIA, appendix A.6.4."""
+    absolute = {"noise_scale": "absolute"}
+    asked = load_settings(copied | absolute, use_config=False)
+    view = VIEWS["noise"](asked)
+    assert (asked.noise, view["noise"], view["is_absolute"]) == (0.05, 0.05, True)
+    with pytest.raises(SettingsError, match="'noise_scale' was 'relative', is now 'absolute'"):
+        runs.audit(**copied | absolute | {"noise": 0.1})
 
 
 def test_generations_are_no_samples_of_texts(copied):

@@ -699,8 +699,9 @@ class NoisyEmbeddings:
     probability. The noise depends on the request alone, and minus ``noise`` with the same seed is
     its exact opposite.
 
-    Fu et al. (2023), arXiv:2311.06062, Algorithm 1. There, the scale of the noise is a number; here
-    it is one in units of ``s``, so that it means the same for every model.
+    Fu et al. (2023), arXiv:2311.06062, Algorithm 1. There, the scale of the noise is a number, 0.05
+    in appendix A.6.4; so it is here where a request ``is_absolute``, as if ``s`` were 1. Otherwise
+    it is in units of ``s``, so that it means the same for every model.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -720,7 +721,8 @@ class NoisyEmbeddings:
         for row, request in zip(embedded, batch, strict=True):
             first, n_tokens = len(request.context_ids or ()), len(request.text_ids or ())
             z = np.random.default_rng(request.seed).standard_normal((n_tokens, row.shape[1]))
-            noise = torch.from_numpy(request.noise * self._scale * z).to(row.device, torch.float32)
+            sigma = request.noise * (1.0 if request.is_absolute else self._scale)
+            noise = torch.from_numpy(sigma * z).to(row.device, torch.float32)
             text = row[first : first + n_tokens]
             text.copy_(text.float() + noise)
         return embedded

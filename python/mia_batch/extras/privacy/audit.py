@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b, sha256
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,8 @@ class Opened:
 
 # One way to tune a model: what is made of it, and how it is attacked.
 
+SPV = ("spv_embedding_v1", "self_prompt_difference_v1")
+"""Attacks of SPV-MIA that need no masked model, on decoders."""
 _WITH_SHADOWS = ("lira_online_fixed_v1", "lira_online_v1", "lira_offline_fixed_v1", "rmia_v1")
 
 # Models of a variant are told apart by what they add to the seed.
@@ -103,6 +106,7 @@ _SHADOW_SEED = 2  # of the first shadow model
 class VariantAudit:
     """One way to tune, and all that is made of it."""
 
+    title: str
     base: str
     revision: str | None
     folder: Path
@@ -116,7 +120,7 @@ class VariantAudit:
 
     def wanted(self) -> Iterator[Wanted]:
         """Name the models that the tables still need, and say what each is made of."""
-        self._path().mkdir(exist_ok=True)
+        self._path().mkdir(exist_ok=True, parents=True)
         own = learnt_by(self.texts, None, self.plan.seed)
         yield self._wanted("target", own, _TARGET_SEED)
         if not self._has("scores"):
@@ -134,6 +138,7 @@ class VariantAudit:
         # which an encoder has none of: untrained, it has no head that could be asked.
         attacks = [] if self.form == "classifier" else ["reference_token_difference_v1"]
         attacks += [*(_WITH_SHADOWS if self.plan.shadows else ()), "loss_v1"]
+        attacks += SPV if self.plan.spv and self.form == "causal" else ()
         scores = self._kept("scores", lambda: self._scores(attacks))
         metrics = evaluate(
             scores.lazy(), attacks, preset="default", primary=attacks[0], seed=self.plan.seed
@@ -146,16 +151,16 @@ class VariantAudit:
         if self.plan.inverts and self.variant.tuning not in VIRTUAL:
             found["inversion"] = self._kept("inversion", self._inverted)
         found["metrics"] = self._named(metrics)
-        found["summary"] = summary_of(
-            self.variant, self.plan, target, scores, metrics, used, found, attacks
-        )
+        summary = summary_of(self.variant, self.plan, target, scores, metrics, used, found, attacks)
+        base = pl.lit(self.base).alias("base")
+        found["summary"] = self._named(summary.select(base, pl.all().exclude("variant")))
         return found
 
     def _name(self, model: str) -> str:
-        return f"{self.variant.name}: {model}"
+        return f"{self.title}: {model}"
 
     def _named(self, table: pl.DataFrame) -> pl.DataFrame:
-        return table.select(pl.lit(self.variant.name).alias("variant"), pl.all())
+        return table.select(pl.lit(self.title).alias("variant"), pl.all())
 
     def _path(self, *name: str) -> Path:
         return self.folder.joinpath(self.variant.name, *name)
@@ -234,13 +239,51 @@ class VariantAudit:
             window_index=pl.lit(0, pl.UInt32),
             n_words=pl.lit(None, pl.UInt32),
         )
-        features, wanted = Features.create_empty().lazy(), [*map(get, attacks)]
-        return pl.concat(score(features, targets.lazy(), wanted, logprobs=rows.lazy()))
+        features = Features.create_empty().lazy()
+        wanted = [get(attack) for attack in attacks if attack not in SPV]
+        scores = pl.concat(score(features, targets.lazy(), wanted, logprobs=rows.lazy()))
+        if len(wanted) == len(attacks):
+            return scores
+        return scores.join(self._spv_scores(audited, ids), on="target_id", how="left")
+
+    def _spv_scores(self, audited: pl.DataFrame, ids: Sequence[str]) -> pl.DataFrame:
+        """Score texts by SPV-MIA, in an ordinary audit of the target in a folder next to it."""
+        from mia_batch.extras.tune.training import BETWEEN
+        from mia_batch.pipeline import run_audit
+        from mia_batch.settings import load_settings
+
+        self.say(f"{self.title}: SPV-MIA")
+        label = pl.format(f"{BETWEEN} {{}}", "target").fill_null("")  # learnt as text
+        known = audited.select(
+            "member", "group", pl.col("text") + label, document_id=pl.Series(ids)
+        )
+        own, public = (self._path(f"{name}.parquet") for name in ("asked", "public"))
+        write_table(known, own)
+        write_table(self.texts.filter(part="auxiliary").select("text"), public)
+        settings = {
+            "input": str(own),
+            "model": str(self._path("target")),
+            "reference_model": self.base,
+            "reference_revision": self.revision,
+            "out": self._path("spv"),
+            "attacks": SPV,
+            "engine": "transformers",  # vLLM adds no noise to embeddings
+            "top_k": 0,  # the target's own distribution, equation 7
+            "prompts_from": str(public),
+            "generations": max(2, known["member"].sum()),
+            "generation_tokens": self.plan.recipe.max_tokens,
+            "tuning_tokens": self.plan.recipe.max_tokens,
+            "seed": self.plan.seed,
+            "report": False,
+        }
+        run = run_audit(load_settings(settings, use_config=False), Observer())
+        return run["scores"].select(pl.col("document_id").alias("target_id"), *SPV)
 
     def _inverted(self) -> pl.DataFrame:
-        self.say(f"{self.variant.name}: inversion of embeddings")
+        self.say(f"{self.title}: inversion of embeddings")
         texts = self.folder / "texts.parquet"
-        write_table(self.texts.select("text", "group"), texts)
+        known = self.texts.select("text", "group", pl.col("^attribute$"))
+        write_table(known, texts)
         embedder = self._path("target")
         if self.variant.tuning == "lora" and self.form != "causal":
             embedder = self._path("merged")  # embedders know adapters of causal models alone
@@ -248,6 +291,7 @@ class VariantAudit:
             for each in (opened.model.merge_and_unload(), opened.tokenizer):
                 each.save_pretrained(embedder)
         how: dict[str, Any] = {"share": 1 - self.plan.audited, "seed": self.plan.seed}
+        how["attribute_column"] = "attribute" if "attribute" in known.columns else None
         found = invert(data=texts, embedder=str(embedder), out=self._path("inverted"), **how)
         return self._named(found.figures)
 
@@ -363,7 +407,7 @@ class Privacy:
 
 def audit_privacy(
     *,
-    base: str,
+    base: str | Sequence[str],
     data: Path | str,
     out: Path | str,
     plan: Plan,
@@ -371,6 +415,7 @@ def audit_privacy(
     text_column: str = "text",
     target_column: str | None = None,
     group_column: str | None = None,
+    attribute_column: str | None = None,
     formats: Sequence[CanaryFormat] | None = None,
     observer: Observer | None = None,
 ) -> Privacy:
@@ -383,7 +428,8 @@ def audit_privacy(
     Parameters
     ----------
     base
-        Model to tune, a folder or a hub name: an encoder, a decoder or an encoder-decoder.
+        Model to tune, a folder or a hub name: an encoder, a decoder or an encoder-decoder; or
+        several, whose models are in folders of their own in ``out``, and in one table.
     data
         Texts, in any format of an audit's input, or a task of GLUE, such as ``glue:sst2``; one
         text is one record whose privacy is asked about.
@@ -392,7 +438,7 @@ def audit_privacy(
     plan
         What is made.
     revision
-        Hub revision of the base.
+        Hub revision of the base, where there is one.
     text_column
         Column of the texts.
     target_column
@@ -400,6 +446,8 @@ def audit_privacy(
         encoder-decoder answers.
     group_column
         Column of texts that belong together, such as one person's: all are learnt, or none.
+    attribute_column
+        Column of an attribute that is told from embeddings where the plan inverts them.
     formats
         Formats of canaries; by default the paper's seven.
     observer
@@ -423,47 +471,77 @@ def audit_privacy(
         raise SettingsError(reason)
     say = (observer or Observer()).stage
     columns = {"text": text_column, "target": target_column, "group": group_column}
+    if attribute_column is not None:
+        if not plan.inverts:
+            raise SettingsError("--attribute-column is told from embeddings; give --inversion, too")
+        columns["attribute"] = attribute_column
     texts = texts_of.read_texts(data, columns, share=plan.audited, seed=plan.seed)
-    labels = _labels(texts, plan, target_column)
-    forms = {each: form_of(base, revision, plan.task, each.tuning) for each in plan.variants()}
-    if "seq2seq" in forms.values() and target_column is None:
-        raise SettingsError(
-            f"{base!r} is an encoder-decoder; name the column of its answers with --target-column"
-        )
-    inserted: list[Inserted] = []
-    if plan.canaries and any(form in GENERATING for form in forms.values()):
-        formats = formats or texts_of.paper_formats(texts_of.words_of(base, revision), plan.seed)
-        inserted = texts_of.draw(formats, plan)
-    folder = Path(out).absolute()
+    folder, bases = Path(out).absolute(), [base] if isinstance(base, str) else [*base]
+    shared: dict[str, Any] = {"texts": texts, "plan": plan, "say": say, "revision": revision}
+    shared["labels"] = _labels(texts, plan, target_column)
+    audits = [
+        audit
+        for each, name in zip(bases, _names(bases, revision), strict=True)
+        for audit in _variants(each, name, folder / name, formats, shared)
+    ]
+    digests = [identify_model(each, revision, "any").digest for each in bases]
+    canaries = chain.from_iterable({each.base: each.inserted for each in audits}.values())
     request: dict[str, object] = {
-        "base": identify_model(base, revision, "any").digest,
+        "base": digests if len(bases) > 1 else digests[0],
         "texts": _digest(value for row in texts.iter_rows() for value in row),
         "plan": plan.described(),
-        "canaries": _digest(each.format.text(n) for each in inserted for n in each.numbers),
+        "canaries": _digest(each.format.text(n) for each in canaries for n in each.numbers),
     }
-    audits = [
-        VariantAudit(
-            base=base,
-            revision=revision,
-            folder=folder,
-            texts=texts,
-            plan=plan,
-            variant=variant,
-            form=form,
-            labels=labels,
-            inserted=inserted if form in GENERATING else [],
-            say=say,
-        )
-        for variant, form in forms.items()
-    ]
     with _of_request(folder, request):
         tables = _tables(audits, say)
         for name, table in tables.items():
             write_table(table, folder / f"{name}.parquet")
         page = folder / "privacy.html"
-        write_text(page, page_of(base, str(data), plan, tables))
+        write_text(page, page_of(", ".join(bases), str(data), plan, tables))
     further: dict[str, Any] = {name: tables.get(name) for name in ("exposures", "inversion")}
     return Privacy(summary=tables["summary"], metrics=tables["metrics"], page=page, **further)
+
+
+def _names(bases: Sequence[str], revision: str | None) -> list[str]:
+    """Name the folders of several bases by their last parts; of one it is the whole folder."""
+    names = [Path(each).name for each in bases]
+    if len(bases) > 1 and revision is not None:
+        raise SettingsError("--revision is of one --base; leave it out, or audit one by one")
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise SettingsError(f"two bases are called {twice[0]!r}; audit each in its own folder")
+    return names if len(bases) > 1 else [""]
+
+
+def _variants(
+    base: str,
+    name: str,
+    folder: Path,
+    formats: Sequence[CanaryFormat] | None,
+    shared: Mapping[str, Any],
+) -> list[VariantAudit]:
+    """List the ways to tune a base; raise where it cannot be tuned so."""
+    plan, revision = shared["plan"], shared["revision"]
+    forms = {each: form_of(base, revision, plan.task, each.tuning) for each in plan.variants()}
+    if "seq2seq" in forms.values() and shared["texts"]["target"].has_nulls():
+        raise SettingsError(
+            f"{base!r} is an encoder-decoder; name the column of its answers with --target-column"
+        )
+    inserted: list[Inserted] = []
+    if plan.canaries and any(form in GENERATING for form in forms.values()):
+        own = formats or texts_of.paper_formats(texts_of.words_of(base, revision), plan.seed)
+        inserted = texts_of.draw(own, plan)
+    return [
+        VariantAudit(
+            title=f"{name} {variant.name}".strip(),
+            base=base,
+            folder=folder,
+            variant=variant,
+            form=form,
+            inserted=inserted if form in GENERATING else [],
+            **shared,
+        )
+        for variant, form in forms.items()
+    ]
 
 
 def _tables(audits: Sequence[VariantAudit], say: Callable[[str], None]) -> dict[str, pl.DataFrame]:

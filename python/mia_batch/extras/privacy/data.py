@@ -77,7 +77,7 @@ def read_texts(
     whether the target learns an audited text. Equal texts are in one group, with all their groups.
     """
     named = {field: name for field, name in columns.items() if name is not None}
-    rows = _rows(data, [*named.values()])
+    rows = rows_of(data, [*named.values()])
     texts = rows.select(
         (pl.col(named[field]) if field in named else pl.lit(None)).cast(pl.String).alias(field)
         for field in columns
@@ -102,7 +102,7 @@ def read_texts(
     )
 
 
-def _rows(data: Path | str, wanted: Sequence[str]) -> pl.DataFrame:
+def rows_of(data: Path | str, wanted: Sequence[str]) -> pl.DataFrame:
     """Read some columns of files, or of a task of GLUE."""
 
     def check(columns: Collection[str]) -> None:

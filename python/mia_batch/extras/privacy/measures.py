@@ -251,6 +251,11 @@ def utility(opened: Opened, texts: pl.DataFrame, task: Task, labels: Sequence[st
     return pl.DataFrame([row], schema_overrides=dict.fromkeys(("value", "low", "high"), pl.Float64))
 
 
+_SHOWN_TOO = {"lira": "lira_online_fixed_v1", "spv": "spv_embedding_v1"}
+"""Attacks that are shown next to the first one."""
+_ENDS = ("", "low", "high")
+
+
 def summary_of(
     variant: Variant,
     plan: Plan,
@@ -267,11 +272,14 @@ def summary_of(
     ``epsilon_reason`` says why none is believed), ``epsilon_bound`` and ``epsilon_ceiling`` (from
     one run), ``epsilon_bound_by_rates`` and its ceiling, ``is_contradicted`` (whether a bound is
     above the accountant's epsilon); ``utility_measure``, ``utility`` with limits; of the first
-    attack ``auc`` with limits, ``tpr_at_0.1%``, ``tpr_at_1%``; ``exposure_rate``,
+    attack ``auc`` with limits, ``tpr_at_0.1%``, ``tpr_at_1%``; ``lira_auc`` and ``spv_auc`` with
+    limits, null where there is no such attack; ``exposure_rate``,
     ``mean_exposure``, ``unlearnt_exposure`` (its mean without any memory), ``exposure_trend``
     (Spearman's correlation with repetitions) and its p; ``inversion_precision``,
     ``inversion_recall``, ``inversion_f1`` of the tokens that come back from embeddings, with limits
-    of the last, and ``nearest_f1``, that of the nearest auxiliary text.
+    of the last, and ``nearest_f1``, that of the nearest auxiliary text; ``inversion_attribute``,
+    the share of texts whose attribute is inferred from embeddings, with limits, and
+    ``inversion_attribute_usual``, of which the most frequent attribute is right.
     """
     exposures, said = found.get("exposures"), target.privacy
     row: dict[str, Any] = {"variant": variant.name, "tuning": variant.tuning}
@@ -291,6 +299,10 @@ def summary_of(
     area = next(own.filter(metric="roc_auc").iter_rows(named=True), {})
     row |= {"attack": attacks[0], "auc": area.get("value")}
     row |= {f"auc_{name}": area.get(name) for name in ("low", "high")}
+    others = metrics.filter(pl.col("versus").is_null(), metric="roc_auc", slice="all")
+    for name, attack in _SHOWN_TOO.items():
+        its = next(others.filter(attack=attack).iter_rows(named=True), {})
+        row |= {f"{name}_auc{end and '_'}{end}": its.get(end or "value") for end in _ENDS}
     for budget, name in {0.001: "tpr_at_0.1%", 0.01: "tpr_at_1%"}.items():
         row[name] = next(iter(own.filter(fpr=budget, metric="tpr_at_fpr")["value"]), None)
     row |= _extraction(exposures) | _inversion(found.get("inversion"))
@@ -336,4 +348,13 @@ def _inversion(figures: pl.DataFrame | None) -> dict[str, Any]:
     }
     values |= {"f1": f1.get("value"), "f1_low": f1.get("low"), "f1_high": f1.get("high")}
     nearest = own.get(("nearest", "f1"), {}).get("value")
+    inferred = (
+        [] if figures is None else figures.filter(unit="attribute", metric="exact").to_dicts()
+    )
+    right = {row["method"]: row for row in inferred if row["versus"] is None}
+    values |= {
+        f"attribute{end and '_'}{end}": right.get("inverter", {}).get(end or "value")
+        for end in _ENDS
+    }
+    values["attribute_usual"] = right.get("unconditional", {}).get("value")
     return {f"inversion_{name}": value for name, value in values.items()} | {"nearest_f1": nearest}

@@ -62,6 +62,8 @@ class Plan:
     inverts
         Whether texts are to be given back from the target's embeddings, too, by a decoder that is
         trained for it (`mia_batch.extras.privacy.inversion.inverting.invert`).
+    spv
+        Whether decoders are attacked by SPV-MIA, too, with a reference of their own words.
     seed
         Of all that is drawn.
     """
@@ -77,12 +79,15 @@ class Plan:
     repetitions: int = 10
     candidates: int = 100
     inverts: bool = False
+    spv: bool = False
     seed: int = 0
 
     def described(self) -> dict[str, Any]:
         """Return it as JSON."""
         found = asdict(self)
         recipe = found.pop("recipe")
+        if not self.spv:
+            del found["spv"]  # as in folders of before
         return found | {name: recipe[name] for name in RECIPE_FIELDS}
 
     def variants(self) -> list[Variant]:

@@ -36,6 +36,7 @@ STUDIES = {
     "books": "mia_batch.extras.study.books:books",
     "contamination": "mia_batch.extras.study.sweeps:contamination",
     "sweep": "mia_batch.extras.study.sweeps:sweep",
+    "unlearning": "mia_batch.extras.study.unlearning:unlearning",
 }
 """Where the command of each study is."""
 

@@ -41,7 +41,7 @@ Row = dict[str, list[int]]
 """``input_ids`` and ``labels`` of one text."""
 
 _IGNORED = -100  # label of what is not learnt
-_WORDS = " The label is"  # between a text and its target
+BETWEEN = " The label is"  # between a text and its target
 
 
 def model_class(form: Form) -> Any:  # noqa: ANN401 - transformers is untyped
@@ -58,7 +58,7 @@ def encoder(
         end = tokenizer.eos_token_id
         if end is not None and ids[-1:] == [end]:
             ids.pop()
-        tail = [] if target is None else _plain(tokenizer, f"{_WORDS} {target}")
+        tail = [] if target is None else _plain(tokenizer, f"{BETWEEN} {target}")
         tail += [] if end is None else [end]
         ids = (ids + tail)[:most] if target is None else ids[: max(1, most - len(tail))] + tail
         # Not the first: with virtual tokens before it, peft would predict it from them.
@@ -78,7 +78,7 @@ def encoder(
                 if mask
                 else "infilling needs a tokenizer that has a mask token"
             )
-        asked = f"{_WORDS} {mask}"
+        asked = f"{BETWEEN} {mask}"
         read = tokenizer(text, asked, truncation="only_first", max_length=most)
         ids = read["input_ids"]
         labels = [_IGNORED] * len(ids)

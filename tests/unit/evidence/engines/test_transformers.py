@@ -13,6 +13,7 @@ from dataclasses import replace
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ from mia_batch.evidence.engines.registry import can_turn, load_engine
 from mia_batch.evidence.engines.transformers import (
     VOCABULARY,
     ChunkedLogits,
+    NoisyEmbeddings,
     Pretrained,
     SeededSampler,
     TransformersLogprobs,
@@ -719,7 +721,7 @@ def algorithm_1(model: Path, request: Request) -> NDArray[Any]:
     loaded = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float64)
     matrix = loaded.get_input_embeddings().weight
     context, text = request.context_ids or [], request.text_ids or []
-    sigma = abs(request.noise) * matrix.numpy().std()
+    sigma = abs(request.noise) * (1.0 if request.is_absolute else matrix.numpy().std())
     z = np.random.default_rng(request.seed).normal(0.0, sigma, size=(len(text), matrix.shape[1]))
     embedded = matrix[torch.tensor([*context, *text])].clone()
     for place in range(len(text)):
@@ -746,6 +748,8 @@ def test_log_probabilities_are_those_of_algorithm_1(request, model):
     asked = [replace(each, request_id=number) for number, each in enumerate(pairs)]
     engine = load_engine(spec(folder))
     plain = said(engine, (replace(each, noise=0.0) for each in asked))
+    # As if the paper's number were a half of this model's spread, else in units of the spread.
+    asked = [replace(each, is_absolute=each.request_id % 3 == 0) for each in asked]
     for each, found in zip(asked, said(engine, asked).values(), strict=True):
         expected = algorithm_1(folder, each)
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
@@ -753,6 +757,16 @@ def test_log_probabilities_are_those_of_algorithm_1(request, model):
         np.testing.assert_allclose(*first, rtol=1e-5, atol=1e-5)
         if len(found) > 1:  # noise on the last token moves nothing
             assert np.abs(found - plain[each.request_id]).max() > 1e-3
+
+
+def test_noise_of_a_case_by_hand():
+    """The first normal numbers of seed 0 are 0.12573 and -0.13210; the entries spread by 1.6583."""
+    embed = torch.nn.Embedding.from_pretrained(torch.tensor([[0.0, 0.0], [2.0, 4.0]]))
+    noisy = NoisyEmbeddings(SimpleNamespace(get_input_embeddings=lambda: embed))
+    asked = Request(request_id=0, kind="logprobs", text_ids=[1], noise=0.05, seed=0)
+    for is_absolute, expected in ((True, [2.0062865, 3.9933948]), (False, [2.0104251, 3.9890464])):
+        (found,) = noisy(torch.tensor([[1]]), [replace(asked, is_absolute=is_absolute)])
+        np.testing.assert_allclose(found, [expected], atol=2e-7)
 
 
 def test_noise_depends_on_the_request_alone(checkpoint):

@@ -153,6 +153,14 @@ _COUNTS = pl.Struct(
 )
 
 
+def inferred(true: pl.Series, said: pl.Series) -> pl.Series:
+    """Count attributes that are inferred as `overlaps` counts units; null ones are not there."""
+    right = (true == said).fill_null(value=False)
+    there = true.is_not_null()
+    counts = pl.DataFrame({"true": there, "recovered": there, "shared": right, "exact": right})
+    return counts.to_struct().cast(_COUNTS)
+
+
 def _listed(
     texts: Sequence[str], encode: Callable[[Sequence[str]], list[list[int]]]
 ) -> dict[str, list[list[Any]]]:
@@ -192,7 +200,8 @@ def figures(found: Mapping[str, pl.DataFrame], cluster: pl.Series, n_unscored: i
     """
     codes = cluster.rank("dense").to_numpy().astype(np.intp) - 1
     rows = []
-    for unit, (metric, parts) in product(UNITS, _METRICS.items()):
+    units = next(iter(found.values())).columns
+    for unit, (metric, parts) in product(units, _METRICS.items()):
         sums = {
             method: np.stack(
                 [frame[unit].struct.unnest().select(each).to_series() for each in parts]
@@ -227,6 +236,8 @@ def sentence(found: pl.DataFrame, n_auxiliary: int) -> str:
     limits = f"no interval: {own['reason']}"
     if own["low"] is not None:
         limits = f"95 % interval {own['low']:.3f} to {own['high']:.3f}"
+    guess = found.filter(pl.col("versus").is_null(), unit="attribute", metric="exact")
+    right = dict(guess.select(pl.col("method").cast(pl.String), "value").iter_rows())
     near, other = (f"{f1[name, None]['value']:.3f}" for name in ("nearest", "shuffled"))
     leads, gains = ((f1["inverter", name]["low"] or 0) > 0 for name in ("nearest", "shuffled"))
     said = (
@@ -235,6 +246,11 @@ def sentence(found: pl.DataFrame, n_auxiliary: int) -> str:
         f"auxiliary text of the nearest embedding has {near}, the decoder with the embedding of "
         f"another text {other}."
     )
+    if right.get("inverter") is not None:
+        said += (
+            f" A classifier infers the attribute of {right['inverter']:.3f} of them; the most "
+            f"frequent one is that of {right['unconditional']:.3f}."
+        )
     if not gains:
         return (
             f"{said} So nothing shows that it reads the embeddings at all, which does not prove "

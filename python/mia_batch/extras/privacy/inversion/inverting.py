@@ -19,7 +19,13 @@ from mia_batch.corpus import ColumnNames, read_documents
 from mia_batch.errors import CorpusError, SettingsError
 from mia_batch.evidence.endpoint import ClientSettings
 from mia_batch.extras.privacy.inversion import figures
-from mia_batch.extras.privacy.inversion.models import attack, embed_all, open_embedder, train
+from mia_batch.extras.privacy.inversion.models import (
+    attack,
+    embed_all,
+    infer,
+    open_embedder,
+    train,
+)
 from mia_batch.extras.tune.making import Made, Making, longest_text, made_of, why_no_finetuning
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.models.weights import cause_of, check_model, quiet, tokenizer_source
@@ -153,6 +159,7 @@ def invert(
     seed: int = 0,
     text_column: str | None = None,
     group_column: str | None = None,
+    attribute_column: str | None = None,
     observer: Observer | None = None,
 ) -> Inverted:
     """Measure how much of a text its embedding gives back to a decoder that is trained for it.
@@ -189,6 +196,9 @@ def invert(
         Column of the texts; by default the one that an audit takes.
     group_column
         Column of the groups, likewise.
+    attribute_column
+        Column of what else is known of a text, such as its topic: a classifier of the auxiliary
+        embeddings infers it of the others, too.
     observer
         Sees the stages; by default nobody does.
 
@@ -228,7 +238,12 @@ def invert(
     given = {"text": text_column, "group": group_column}
     names = ColumnNames(**{part: name for part, name in given.items() if name is not None})
     documents = read_documents(str(data), names).documents
-    read = documents.select("document_id", "group", "text").collect(engine="streaming")
+    columns = [pl.col("document_id"), pl.col("group"), pl.col("text")]
+    if attribute_column is not None:
+        if attribute_column not in documents.collect_schema().names():
+            raise CorpusError(f"{data} has no column {attribute_column!r} of an attribute")
+        columns.append(pl.col(attribute_column).cast(pl.String).alias("attribute"))
+    read = documents.select(columns).collect(engine="streaming")
     texts = figures.deal(read.with_row_index("row"), share, seed, encode, recipe.max_tokens)
     with system_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -252,8 +267,13 @@ def invert(
     made = made_of(making, folder / "inverter", observer.stage)
     observer.stage(f"attacking {asked.height:,} texts")
     under_attack = np.stack([found[text] for text in asked["text"]])
-    recovered = attack(made.path, making, under_attack, asked["cluster"].to_numpy())
-    inverted = _written(folder, texts.filter(~pl.col("auxiliary")), recovered, encode, making, made)
+    cluster = asked["cluster"].to_numpy()
+    recovered = attack(made.path, making, under_attack, cluster)
+    inferred = {}
+    if attribute_column is not None:
+        inferred = infer(auxiliary["attribute"], making, under_attack, cluster)
+    attacked = texts.filter(~pl.col("auxiliary"))
+    inverted = _written(folder, attacked, recovered, inferred, encode, making, made)
     observer.stage(inverted.sentence)
     return inverted
 
@@ -278,6 +298,7 @@ def _written(
     folder: Path,
     attacked: pl.DataFrame,
     recovered: Mapping[str, list[str]],
+    inferred: Mapping[str, pl.Series],
     encode: Callable[[Sequence[str]], list[list[int]]],
     making: InverterMaking,
     made: Made,
@@ -286,6 +307,9 @@ def _written(
     asked = attacked.filter(pl.col("reason").is_null())
     true, n_auxiliary = asked["text"].to_list(), len(making.texts)
     counts = {method: figures.overlaps(true, said, encode) for method, said in recovered.items()}
+    for method, guessed in inferred.items():
+        attribute = figures.inferred(asked["attribute"], guessed)
+        counts[method] = counts[method].with_columns(attribute=attribute)
     found = figures.figures(counts, asked["cluster"], attacked.height - asked.height)
     texts = figures.texts_table(attacked, recovered, counts)
     said = figures.sentence(found, n_auxiliary)

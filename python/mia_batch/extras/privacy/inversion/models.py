@@ -356,6 +356,37 @@ def attack(
     }
 
 
+def infer(
+    known: pl.Series,
+    making: InverterMaking,
+    embeddings: NDArray[np.float32],
+    cluster: NDArray[np.intp],
+) -> dict[str, pl.Series]:
+    """Tell an attribute from embeddings, by those of auxiliary texts whose attribute is known.
+
+    Attribute inference as PrivLM-Bench names it in section 3.3 and does not measure it: Song and
+    Raghunathan 2020 (arXiv:2004.00053). The classifier, a logistic regression, stands for the
+    decoder; ``unconditional`` is the most frequent attribute.
+    """
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.metrics import pairwise_distances_argmin
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    there = known.is_not_null().to_numpy()
+    labels, learnt = known.drop_nulls(), making.embeddings[there]
+    if labels.n_unique() < 2:
+        raise SettingsError("the auxiliary texts have fewer than two attributes to tell apart")
+    model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
+    said = pl.Series(model.fit(learnt, labels.to_list()).predict(embeddings))
+    return {
+        "inverter": said,
+        "nearest": labels[pairwise_distances_argmin(embeddings, learnt, metric="cosine")],
+        "shuffled": said[of_others(cluster, making.recipe.seed)],
+        "unconditional": pl.repeat(labels.mode().sort()[0], said.len(), eager=True),
+    }
+
+
 def of_others(cluster: NDArray[np.intp], seed: int) -> NDArray[np.intp]:
     """Give each text the number of a text of another cluster, as far as there are any."""
     codes, place = np.unique(cluster, return_inverse=True)

@@ -1,0 +1,325 @@
+"""An audit of unlearning: the model before, after, and one that never learnt the texts.
+
+Shi et al. 2024 (arXiv:2310.16789), section 7: texts are screened by the ratio of their Min-K% Prob
+under two models, and completed; questions about them are answered.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import click
+import numpy as np
+import polars as pl
+
+from mia_batch.cli import options as cli
+from mia_batch.cli.help import TopicCommand
+from mia_batch.extras.study.frame import audited, check_folder, study_out, write_study
+from mia_batch.features import embed_words, why_no_similarity
+from mia_batch.kernels import pair_features
+from mia_batch.pipeline.finished import attack_of
+from mia_batch.stats.intervals import (
+    clopper_pearson,
+    cluster_means,
+    few,
+    independent_number,
+    removed_share,
+)
+from mia_batch.tables import write_table
+from mia_batch.targets import cluster_names
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from mia_batch.observer import Observer
+    from mia_batch.pipeline import Run
+
+_SCREEN, _NEAREST = "min_k_20_v1", 1.15
+"""The attack whose ratio screens texts, and the largest ratio that is as before (section 7.2.1)."""
+_PARTS = {"texts": "samia_matched_v1", "questions": "rouge_l_v1"}
+"""What is audited, and an attack that has it answered at the length that is compared."""
+_DEFAULTS = {"samples": 20, "top_k": 0}  # multinomial sampling
+_QUESTION_TOKENS = 256  # most of a question and an answer
+_TEXT_SETTINGS = {"window_words", "window_characters", "max_windows_per_document", "prefix_ratio"}
+_FIXED = {"evidence", "attacks", "preset", "stride", "prefix_column", "reference_column"}
+_MEASURES = {
+    "as_before": "scored as before",
+    "min_k": "Min-20% Prob",
+    "rouge_l": "ROUGE-L recall",
+    "similarity": "similarity",
+}
+_EQUAL = "it is the same in all groups of texts, so that its spread is unknown"
+_KEYS = ("part", "set", "measure", "run", "versus", "statistic")
+_FIGURES: dict[str, Any] = dict.fromkeys((*_KEYS, "reason"), pl.String)
+_FIGURES |= dict.fromkeys(("value", "low", "high"), pl.Float64)
+_FIGURES |= dict.fromkeys(("n", "n_unscored"), pl.UInt32)
+
+
+@click.command("unlearning", cls=TopicCommand)
+@cli.option(
+    "before", str, "MODEL", "Model before unlearning; --model is the one after.", required=True
+)
+@cli.option(
+    "retrained", str, "MODEL", "One that was trained alike without the texts: the yardstick."
+)
+@cli.option("question-column", str, "COLUMN", "Column of questions about the texts.")
+@cli.option("answer-column", str, "COLUMN", "Column of their answers.")
+@cli.option(
+    "embedder", str, "MODEL", "What embeds completions, as in `invert`.  [default: WordLlama]"
+)
+@study_out
+@cli.settings_options(without=("out", "shard", *_FIXED))
+def unlearning(
+    before: str,
+    retrained: str | None,
+    embedder: str | None,
+    out: Path,
+    **options: Any,  # noqa: ANN401 - settings
+) -> None:
+    """Say how many texts an unlearned model still remembers as it did before.
+
+    Texts are cut with --window-words; half of a window is completed, so that 400 gives completions
+    of 200 words. Without --retrained a score as before is no memory: nobody knows how a model that
+    never learnt the text would score it.
+    """
+    columns = [options.pop("question_column"), options.pop("answer_column")]
+    if columns.count(None) == 1:
+        raise click.UsageError("--question-column and --answer-column belong together")
+    settings = _DEFAULTS | cli.given(options)
+    if "model" not in settings:
+        raise click.UsageError("--model is missing: the model after unlearning")
+    models = cli.given({"before": before, "after": settings["model"], "retrained": retrained})
+    check_folder(out)
+    with cli.observing() as observer:
+        embed = _embedder(embedder, out / "embeddings", observer)
+        parts = {"texts": settings}
+        if None not in columns:
+            parts["questions"] = _of_questions(out / "asked.parquet", settings, columns)
+        found = dict[str, pl.DataFrame]()
+        for part, how in parts.items():
+            asked = {**how, "attacks": (_SCREEN, _PARTS[part])}
+            runs = {
+                name: audited(out / f"{part}-{name}", asked | {"model": model}, observer)
+                for name, model in models.items()
+            }
+            found[part] = _paired(runs, part, embed)
+    figures = figures_of(found, [*models])
+    for sentence in conclusions(figures):
+        cli.console_of(stderr=False).print(cli.plain(sentence), soft_wrap=True)
+    _show(figures, [*models])
+    for part, some in found.items():
+        write_table(some.drop("cluster"), out / f"{part}.parquet")
+    write_study(out, figures, None)
+
+
+def _of_questions(
+    path: Path, settings: Mapping[str, Any], columns: Sequence[str]
+) -> dict[str, Any]:
+    """Write questions and answers as prefixes and references, and say how they are audited."""
+    from mia_batch.extras.privacy.data import rows_of
+
+    question, answer = columns
+    rows = rows_of(settings["input"], columns).drop_nulls()
+    asked = rows.select(text=question, prefix=question, reference=pl.format(" {}", answer))
+    write_table(asked, path)
+    kept = {name for name in settings if not name.endswith("_column")} - _TEXT_SETTINGS
+    own = {name: each for name, each in settings.items() if name in kept}
+    return {"max_length": _QUESTION_TOKENS} | own | {"input": str(path)}
+
+
+def _embedder(model: str | None, folder: Path, observer: Observer) -> Any:  # noqa: ANN401 - a call
+    """Open what embeds texts: a model, or WordLlama's mean of tokens; None where there is none."""
+    if model is not None:
+        from mia_batch.extras.privacy.inversion.models import embed_all, open_embedder
+
+        return partial(embed_all, embedder=open_embedder(model), folder=folder, observer=observer)
+    if (reason := why_no_similarity()) is not None:
+        observer.stage(f"completions are not compared by embeddings: {reason}")
+        return None
+    return embed_words
+
+
+def _paired(runs: Mapping[str, Run], part: str, embed: Any) -> pl.DataFrame:  # noqa: ANN401 - a call
+    """Lay out what each model makes of each text; null where it has no score or no completion."""
+    attack_of([*runs.values()], _SCREEN)  # refuses runs that do not compare
+    scores = runs["before"].scan("scores").filter(pl.col("role").is_in(["target", "non_member"]))
+    keys = ("target_id", "document_id", "window_index", "member")
+    table = scores.select(*keys, cluster=cluster_names(scores)).collect()
+    for name, run in runs.items():
+        own = run["scores"].select("target_id", min_k=_SCREEN)
+        own = own.join(_completions(run, part, embed), on="target_id", how="left")
+        named = own.select("target_id", pl.all().exclude("target_id").name.suffix(f"_{name}"))
+        near = pl.col(f"min_k_{name}") / pl.col("min_k_before")
+        ratio = pl.when(near.is_finite()).then(near)
+        table = table.join(named, on="target_id", how="left", maintain_order="left").with_columns(
+            ratio.alias(f"ratio_{name}"),
+            ratio.is_between(1 / _NEAREST, _NEAREST).cast(pl.Float64).alias(f"as_before_{name}"),
+        )
+    return table
+
+
+def _completions(run: Run, part: str, embed: Any) -> pl.DataFrame:  # noqa: ANN401 - a call
+    """Compare completions with the true ones: means over those of a text."""
+    true = run.scan("targets").select("target_id", "reference")
+    rows = run.scan("samples").filter(pl.col("candidate").is_not_null(), view="continuation")
+    pairs = rows.select("target_id", "candidate").join(true, on="target_id").collect()
+    words = run.manifest.evidence["word_rule"]
+    compared = pair_features("candidate", "reference", words=words, groups=["lcs", "matched"])
+    counts = pairs.select(compared).unnest("features")
+    shared = "lcs_words_matched" if part == "texts" else "lcs_words"
+    measured = {"rouge_l": counts[shared] / counts["words_reference"]}
+    if embed is not None:
+        said = pl.concat([pairs["candidate"], pairs["reference"]])
+        vectors = iter(embed(said.filter(said.str.contains(r"\S")).to_list()))
+        found = [next(vectors) if text.strip() else np.zeros(1) for text in said]
+        cosines = map(_cosine, found[: pairs.height], found[pairs.height :])
+        measured["similarity"] = pl.Series(cosines, dtype=pl.Float64)
+    return pairs.select("target_id", **measured).group_by("target_id").agg(pl.all().mean())
+
+
+def _cosine(one: Any, other: Any) -> float | None:  # noqa: ANN401 - an embedding, or why none
+    """Cosine of two embeddings; 0 where a text is blank, None where one could not be embedded."""
+    if isinstance(one, str) or isinstance(other, str):
+        return None
+    lengths = float(np.linalg.norm(one) * np.linalg.norm(other))
+    return float(np.dot(one, other)) / lengths if lengths else 0.0
+
+
+def figures_of(found: Mapping[str, pl.DataFrame], names: Sequence[str]) -> pl.DataFrame:
+    """Lay out the figures of each part, a fact a row, over what all models have measured."""
+    rows = ({"part": part} | row for part, some in found.items() for row in _sets(some, names))
+    return pl.DataFrame(rows, _FIGURES)
+
+
+def _sets(found: pl.DataFrame, names: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Yield figures of the texts, of those scored as before and of the others; of non-members."""
+    learnt, near = pl.col("member").ne_missing(other=False), pl.col("as_before_after")
+    sets = {"all": learnt, "as before": learnt & (near == 1), "others": learnt & (near == 0)}
+    for name, of in (sets | {"controls": ~learnt}).items():
+        some = found.filter(of)
+        for measure in _MEASURES if some.height else ():
+            is_share = measure == "as_before"  # which is of no use where it chose the texts
+            columns = {each: f"{measure}_{each}" for each in (names[1:] if is_share else names)}
+            if columns["after"] in found.columns and not (is_share and name in [*sets][1:]):
+                there = some.select("cluster", *columns.values()).drop_nulls()
+                about = {"set": name, "measure": measure, "n": there.height}
+                about["n_unscored"] = some.height - there.height
+                score = {each: there[column].to_numpy() for each, column in columns.items()}
+                cluster = there["cluster"].to_numpy()
+                yield from (about | fact for fact in _facts(score, cluster, is_share=is_share))
+
+
+def _facts(
+    score: Mapping[str, np.ndarray], cluster: np.ndarray, *, is_share: bool
+) -> Iterator[dict[str, Any]]:
+    """Yield means, differences and what is removed, with intervals over whole clusters.
+
+    Shares have Clopper-Pearson limits, and their difference those limits joined as if its sides
+    were independent (Zou and Donner 2008, equations 1 and 2): wide, but never of zero width.
+    """
+    pairs = [("after", "before"), ("retrained", "before"), ("after", "retrained")]
+    wanted = [*((run, None) for run in score), *(pair for pair in pairs if {*pair} <= {*score})]
+    if not cluster.size:
+        reason = "no text is measured under every model"
+        yield from ({"run": run, "statistic": "mean", "reason": reason} for run in score)
+        return
+    values = [score[run] - (score[versus] if versus else 0) for run, versus in wanted]
+    codes = np.unique(cluster, return_inverse=True)[1]
+    means = cluster_means(np.stack(values, axis=1), np.zeros(codes.size, np.intp), codes)
+    value, half, worth = means.value[0], means.half_widths()[0], float(means.effective[0])
+    low, high = value - half, value + half
+    if is_share and means.enough[0]:
+        sizes = [independent_number(each == 1, codes) for each in score.values()]
+        exact = [clopper_pearson(p * n, n) for p, n in zip(value, sizes, strict=False)]
+        low, high = (np.array([getattr(each, end) for each in exact]) for end in ("low", "high"))
+        if len(exact) > 1:
+            below, above = value[:2] - low, high - value[:2]
+            low = np.append(low, value[2] - np.hypot(below[0], above[1]))
+            high = np.append(high, value[2] + np.hypot(above[0], below[1]))
+    lack = _EQUAL if means.enough[0] else few(worth)
+    for at, (run, versus) in enumerate(wanted):
+        fact = {"run": run, "versus": versus, "statistic": "difference" if versus else "mean"}
+        ends = {"low": low[at], "high": high[at]} if np.isfinite(low[at]) else {"reason": lack}
+        yield fact | {"value": value[at]} | ends
+    if len(score) > 2:
+        both = [wanted.index(pair) for pair in pairs[:2]]
+        share = removed_share(-value[both], means.covariance[0][np.ix_(both, both)], worth)
+        fact = {"run": "after", "versus": "before", "statistic": "removed_share"}
+        fact |= share.interval._asdict() if share.interval else {}
+        yield fact | {"value": share.value, "reason": share.reason}
+
+
+def conclusions(figures: pl.DataFrame) -> Iterator[str]:
+    """Yield what may be said of each part: first how much is as before, then what is gone."""
+    rows = {tuple(row[key] for key in _KEYS): row for row in figures.iter_rows(named=True)}
+    for part in dict.fromkeys(figures["part"]):
+        key = (part, "all", "as_before")
+        one, other = (rows.get((*key, run, None, "mean")) for run in ("after", "retrained"))
+        if one is None or one["value"] is None:
+            yield f"Of {part} nothing can be said: {one['reason'] if one else 'there are none'}."
+            continue
+        n = one["n"]
+        near = f"{one['value'] * n:.0f} of {n:,} {part} are scored as before unlearning"
+        near += f" ({one['n_unscored']:,} have no score)" if one["n_unscored"] else ""
+        if other is None:
+            yield (
+                f"{near}. Whether they are still remembered cannot be said without --retrained, a "
+                "model that was trained alike without them: it may score them as before, too."
+            )
+            continue
+        gone = {
+            _MEASURES[each]: rows.get((part, "all", each, "after", "before", "removed_share"))
+            for each in ("min_k", "rouge_l", "similarity")
+        }
+        said = [(measure, share) for measure, share in gone.items() if share is not None]
+        gap = rows[*key, "after", "retrained", "difference"]
+        verdict = _verdict(gap, part, next((share for _, share in said), {}))
+        alike = round(other["value"] * n)
+        yield (
+            f"{verdict}: {near}, and {alike:,} by the retrained model, so that no more than "
+            f"{n - alike:,} can be shown."
+        )
+        yield from (f"{part}, {measure}: {_removed(share)}." for measure, share in said)
+
+
+def _verdict(gap: Mapping[str, Any], part: str, gone: Mapping[str, Any]) -> str:
+    """Say how many more are as before than of a model that never learnt them, or what is gone."""
+    n, low, high = gap["n"], gap["low"], gap["high"]
+    if low is None:
+        return f"Whether {part} are still remembered cannot be said ({gap['reason']})"
+    if low > 0:
+        ends = f"{low * n:.0f} to {min(1, high) * n:.0f}"
+        return (
+            f"{gap['value'] * n:.0f} of {n:,} {part} are still remembered as before (95 %: {ends})"
+        )
+    if (gone.get("high") or 1) < 1:
+        return f"{part.capitalize()} are still remembered, if less than before"
+    if (gone.get("low") or 1) > 1:
+        return f"Unlearning went further than never having learnt the {part}, and so marks them"
+    most = f" (95 %: at most {high * n:.0f} of {n:,})" if high > 0 else ""
+    return f"Nothing shows that {part} are still remembered as before{most}"
+
+
+def _removed(share: Mapping[str, Any]) -> str:
+    if share["value"] is None:
+        return f"how much of the memory is gone cannot be said: {share['reason']}"
+    said = f"{share['value'] + 0.0:.0%} of what retraining would remove is gone"
+    if share["low"] is None:
+        return f"{said}; {share['reason']}"
+    return f"{said} (95 %: {share['low']:.0%} to {share['high']:.0%})"
+
+
+def _show(figures: pl.DataFrame, names: Sequence[str]) -> None:
+    """Print the models side by side, a line for each measure of a set of texts."""
+    lines = list[list[str]]()
+    for key, rows in figures.group_by("part", "set", "measure", maintain_order=True):
+        means = dict(rows.filter(statistic="mean").select("run", "value").iter_rows())
+        gap = next(rows.filter(run="after", versus="retrained").iter_rows(named=True), None)
+        lines.append([str(key[0]), str(key[1]), _MEASURES[str(key[2])], f"{rows['n'][0]:,}"])
+        lines[-1] += [cli.figure(means.get(name)) for name in names]
+        lines[-1] += [cli.figure(gap["value"]), cli.limits(gap)] if gap is not None else []
+    right = ("n", *names, *(("after - retrained", "95 % interval") if len(names) > 2 else ()))
+    made = cli.table_of("part", "texts", "measure", *right, right=right, rows=lines)
+    cli.console_of(stderr=False).print(made)
