@@ -309,7 +309,7 @@ def test_the_audited_texts_have_the_answers_that_they_have_without(runs):
 @pytest.mark.parametrize(
     ("levels", "message"),
     [
-        ({}, "has no column level; give each text one"),
+        ({}, "has no column level or copies; give each text one"),
         ({"level": [1, None]}, "have no level; give"),
     ],
 )
