@@ -37,7 +37,11 @@ if TYPE_CHECKING:
     from mia_batch.evidence.endpoint import ClientSettings
     from mia_batch.models.tokens import Tokenizer
 
-Text = Annotated[str, Field(min_length=1)]
+Text = Annotated[
+    str,
+    Field(min_length=1),
+    BeforeValidator(lambda given: str(given) if isinstance(given, Path) else given),
+]
 Sentence = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 Column = Annotated[str | None, Field(min_length=1)]
 """Name of a column; None = that of the part it plays."""

@@ -65,6 +65,7 @@ DEFAULTS: dict[str, Any] = {
         ({"base_url": "http://host/v1"}, {"engine": "openai"}),
         ({"model": None, "samples_from": "s.jsonl"}, {"engine": "replay", "model": "recorded"}),
         ({"samples": "3", "top_p": "0.95"}, {"samples": 3, "top_p": 0.95}),
+        ({"model": Path("models/llama")}, {"model": "models/llama"}),
         ({"preset": "samia", "text_length": "64"}, {"text_length": 64}),
         (
             {"attacks": "samia_v1, samia_v1,samia_n2_v1"},

@@ -136,7 +136,7 @@ def test_what_cannot_be_marked_is_refused(book, tmp_path):
         assert not key.exists()
 
     refuses("is empty; give the text of the book", b" \n")
-    refuses("cannot be read as plain text in UTF-8", b"\xff\xfe")
+    refuses("is no plain text in UTF-8", b"\xff\xfe")
     refuses("has 1 windows of 128 words .* no test of fewer than 10", b"They did not go.")
     refuses("give one of en, de", b"Perhaps", SettingsError, language="xx")
     refuses("ends in .jsonl", b"Perhaps", SettingsError, key=tmp_path / "key.txt")

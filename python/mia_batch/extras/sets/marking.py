@@ -72,7 +72,7 @@ def _rules(language: str) -> list[tuple[re.Pattern[str], dict[str, str]]]:
     """Read the pairs of a language, each as a pattern, and the other form of each form."""
     tables = tomllib.loads((Path(__file__).parent / "variants.toml").read_text("utf-8"))
     if language not in tables:
-        raise SettingsError(f"language= is {language!r}; give one of {', '.join(tables)}")
+        raise SettingsError(f"--language is {language!r}; give one of {', '.join(tables)}")
     table, rules = tables[language], []
     words = [["", *pair.strip().split("/"), r"(?!\w)"] for pair in table["words"].split(",")]
     for before, *forms, after in [*words, *table["rules"]]:
@@ -139,8 +139,10 @@ def _read(book: Path) -> tuple[str, str]:
         if (size := book.stat().st_size) > _LARGEST:
             raise CorpusError(f"{book} has {size:,} bytes; mark its volumes or chapters one by one")
         text = book.read_bytes().decode()
-    except (OSError, UnicodeDecodeError) as error:
-        raise CorpusError(f"{book} cannot be read as plain text in UTF-8: {error}") from error
+    except OSError as error:
+        raise CorpusError(f"{book} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise CorpusError(f"{book} is no plain text in UTF-8: {error}; convert it") from error
     if not text.strip():
         raise CorpusError(f"{book} is empty; give the text of the book")
     return text, sha256(text.encode()).hexdigest()[:16]
@@ -150,7 +152,7 @@ def prepare(book: Path, key: Path, language: str = "en", random: Random | None =
     """Write the key of a book, before the draw, and count its windows."""
     (text, digest), random = _read(book), random or SystemRandom()
     if key.suffix != ".jsonl":  # as an audit takes it
-        raise SettingsError(f"key= is {key}; name a file that ends in .jsonl")
+        raise SettingsError(f"--key is {key}; name a file that ends in .jsonl")
     if key.exists():
         raise SettingsError(f"{key} exists; give --seed to publish by it, or name another file")
     sets = []
