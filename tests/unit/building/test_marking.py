@@ -56,14 +56,19 @@ def book(tmp_path_factory):
     ("text", "found"),
     [
         ("They went toward it. Towards it!", [("toward", "towards"), ("Towards", "Toward")]),
-        ("Perhaps he didn\u2019t see.", [("Perhaps", "Maybe"), ("didn\u2019t", "did not")]),
+        ("Nobody. He didn\u2019t see.", [("Nobody", "No one"), ("didn\u2019t", "did not")]),
+        ("Hadn't they? He had not a little hope, for so it will be, for all his pains.", []),
         ("It\u2019s late and he did not see.", [("did not", "didn\u2019t")]),
         ("He knew she came, and I know that he did.", [("", "that "), ("that ", "")]),
-        ("All of her life, and all her days.", [("", "of ")]),
-        ("It was red, white and blue. It was red, white, and blue.", [("", ","), (",", "")]),
+        ("Not all her life, all of her days.", [("", "of "), ("of ", "")]),
         (
-            'He said \u201cPerhaps I cannot.\u201d and "I do not." and `is not`, perhaps.',
-            [("perhaps", "maybe")],
+            "It was red, pink, white and blue. It was red, pink, white, and blue.",
+            [("", ","), (",", "")],
+        ),
+        ("The sun, red and still. It was red, white and blue.", []),
+        (
+            'He said \u201cI cannot.\u201d and "I do not." and `is not`, not among us.',
+            [("among", "amongst")],
         ),
         ("# Toward the end\n\nToward the End\n\n    is not\n\nIt is not.", [("is not", "isn't")]),
         ("```\nis not\n```\nuntowardly nobodyelse", []),
@@ -106,7 +111,7 @@ def test_what_an_editor_left_is_counted(book, tmp_path):
     counts = marking.survival(book.marked, book.key)
     n = counts["drawn"]
     assert counts == {"drawn": n, "other": 0, "lost": 0}
-    assert n == 529
+    assert n == 395
     observer = Said()
     asked = marking.audit_of(book.marked, book.key, observer, model="m", out=str(tmp_path / "run"))
     assert (asked.canaries, asked.max_windows_per_document) == (str(book.key), 1)

@@ -74,7 +74,11 @@ def _rules(language: str) -> list[tuple[re.Pattern[str], dict[str, str]]]:
     if language not in tables:
         raise SettingsError(f"--language is {language!r}; give one of {', '.join(tables)}")
     table, rules = tables[language], []
-    words = [["", *pair.strip().split("/"), r"(?!\w)"] for pair in table["words"].split(",")]
+    words = [
+        ["", *pair.strip().split("/"), of["after"]]
+        for of in table["words"]
+        for pair in of["pairs"].split(",")
+    ]
     for before, *forms, after in [*words, *table["rules"]]:
         others = dict(zip(forms, forms[::-1], strict=True))
         if all(others):
