@@ -52,9 +52,12 @@ class Run:
 
     @cache  # noqa: B019
     def texts(self) -> list[Row]:
+        return self.clustered("scores")
+
+    def clustered(self, table: str) -> list[Row]:
         """Read which texts there are; a ``cluster`` is a group, else a document, else one text."""
         names = ("target_id", "role", "member", "group", "document_id", "window_index")
-        rows, first = self.read("scores", *names), ""
+        rows, first = self.read(table, *names), ""
         for row in rows:
             first = first if row["window_index"] and first else row["target_id"]
             document = "document", row["document_id"] or first
@@ -284,11 +287,66 @@ def recall_rarity(e: Evidence) -> float:
     return mean(share(rarity(e, shared.elements()), n) for shared, n in both)
 
 
+# Next tokens, less how often the model says the same true token in texts of other groups: a share
+# that counts 30 answers about tokens as frequent in the run, up to a factor of two, besides its own
+# (shrunk shares: Efron and Morris 1975). Groups are dealt into 16 folds; a text's own is left out.
+
+
+@cache
+def expected_hits(run: Run) -> tuple[dict[str, int], dict[tuple[int, str], float]]:
+    """Deal each text into a fold, and say what is expected of a fold's hits of each token."""
+    if run.settings["rarity_from"] is not None or run.settings["stop_when_decided"]:
+        raise UnknownError("answers that were counted in another run, or in rounds")
+    counted, _ = groups_counted(run)
+    apart = all(target_id == group for target_id, group in counted.items())
+    rows = run.clustered("targets")
+    group = {row["target_id"]: row["target_id"] if apart else row["cluster"] for row in rows}
+    first = {group[target_id]: target_id for target_id in sorted(group, reverse=True)}
+    places = {target_id: place for place, target_id in enumerate(sorted(first.values()), 1)}
+    fold = {target_id: places[first[of]] % 16 for target_id, of in group.items()}
+    asked = run.read("prompts", "target_id", "view_index", "text", model="target", view="token")
+    true = {(row["target_id"], row["view_index"]): row["text"] for row in asked}
+    points, n, hits = Counter[str](), Counter[tuple[int, str]](), Counter[tuple[int, str]]()
+    for row in run.evidence("samples", model="target", view="token"):
+        token = true[row["target_id"], row["view_index"]]
+        if row["candidate"] is not None and token is not None:
+            points[token] += 1
+            if row["target_id"] in counted:
+                n[fold[row["target_id"]], token] += 1
+                hits[fold[row["target_id"]], token] += row["candidate"] == token
+    often = {token: int(math.log2(count + 0.5)) for token, count in points.items()}
+    found = dict[tuple[int, str], float]()
+    for own in {*fold.values()}:
+        of_token, of_alike, of_all = (defaultdict[Any, list[int]](lambda: [0, 0]) for _ in range(3))
+        for other, token in n:
+            for sums in (of_token[token], of_alike[often[token]], of_all[0]):
+                sums[0] += n[other, token] * (other != own)
+                sums[1] += hits[other, token] * (other != own)
+        whole, whole_hits = of_all[0]
+        for token in points if whole >= 100 else ():
+            (some, some_hits), (alike, alike_hits) = of_token[token], of_alike[often[token]]
+            rate = (alike_hits + whole_hits / whole) / (alike + 1)
+            found[own, token] = (some_hits + 30 * rate) / (some + 30)
+    return fold, found
+
+
+def hits_less_expected(e: Evidence) -> float:
+    (folds, expected), own = expected_hits(e.run), e.target["target_id"]
+    e.answers(view="token")  # notes which of them are there
+    rows = [row for row in e.rows("samples", "target", "token") if row["candidate"] is not None]
+    true = [e.texts["target", "token", row["view_index"]] for row in rows]
+    keys = [(folds[own], token) for token in true]
+    hits = (row["candidate"] == token for row, token in zip(rows, true, strict=True))
+    pairs = zip(keys, hits, strict=True)
+    return mean(is_hit - expected[key] for key, is_hit in pairs if key in expected)
+
+
 def over_points(term: Callable[[Answer], float], e: Evidence, *, view: str = "probe") -> float:
     return mean(map(term, e.answers(view=view)))
 
 
 SCORES |= {
+    "token_hits_less_expected_v1": hits_less_expected,
     "token_hits_v1": partial(over_points, lambda a: a.is_true, view="token"),
     "probe_first_word_v1": partial(over_points, lambda a: len(a.leading) > 0),
     "probe_leading_v1": partial(over_points, lambda a: share(len(a.leading), len(a.true))),

@@ -11,6 +11,7 @@ import torch
 from polars.testing import assert_frame_equal
 from transformers import AutoModelForCausalLM
 
+from mia_batch import second
 from mia_batch.attacks.from_samples import PROBE_LOGPROB_ATTACKS
 from mia_batch.errors import SettingsError
 from mia_batch.models.tokens import Tokenizer
@@ -424,6 +425,16 @@ def test_next_tokens_are_the_likeliest_with_the_nudge(here, there, checkpoint, m
         far = runs.audit(**there(server, **TOKENS, nudge=nudge))
         assert {BIAS in asked.fields for asked in server.asked[-6:]} == {nudge > 0}
     assert_frame_equal(far["scores"], run["scores"])
+
+
+def test_what_is_expected_of_next_tokens_is_recomputed(here):
+    name = "token_hits_less_expected_v1"
+    run = here(**TOKENS | {"attacks": name, "token_points": 64}, nudge=6.0)
+    scores = dict(run["scores"].drop_nulls(name).select("target_id", name).iter_rows())
+    files = second.Run(run.folder)
+    assert len(scores) > 1
+    for target_id, score in scores.items():
+        assert second.score(files, name, target_id) == pytest.approx(score, rel=1e-9)
 
 
 def test_an_endpoint_that_does_not_raise_logits_is_refused_or_asked_without(there, checkpoint):
