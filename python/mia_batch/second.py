@@ -366,9 +366,31 @@ def lowest(percent: int, of: Callable[[Evidence], list[float]], e: Evidence) -> 
     return mean(values[: max(len(values) * percent // 100, 1)])
 
 
-def standardised(e: Evidence) -> list[float]:
+def standardised_or_none(e: Evidence) -> list[float | None]:
     rows = e.tokens("logprob", "vocabulary_mean", "vocabulary_variance")
-    return [(logprob - mu) / math.sqrt(variance) for logprob, mu, variance in rows if variance > 0]
+    return [
+        (own - mu) / math.sqrt(variance) if variance > 0 else None for own, mu, variance in rows
+    ]
+
+
+def standardised(e: Evidence) -> list[float]:
+    return [each for each in standardised_or_none(e) if each is not None]
+
+
+def early(percent: int, of: Callable[[Evidence], Iterable[float | None]], e: Evidence) -> float:
+    """Weigh the lowest values by their tokens' places, from 1 to 1 / n; unweighed ones decide."""
+    values = [*of(e)]
+    ranked = sorted((each, place) for place, each in enumerate(values) if each is not None)
+    kept, n = ranked[: max(len(ranked) * percent // 100, 1)], len(values)
+    return mean(each * (n - place) / n for each, place in kept)
+
+
+def gaps(window: int, e: Evidence) -> list[float]:
+    """Distances from the likeliest token, in standard deviations: means of some in a row."""
+    rows = e.tokens("logprob", "top_logprob", "vocabulary_variance")
+    found = [(own - top) / math.sqrt(variance) for own, top, variance in rows if variance > 0]
+    ends = range(window, len(found) + 1)
+    return [math.fsum(found[end - window : end]) / window for end in ends] or found
 
 
 def ranks(e: Evidence) -> list[int]:
@@ -406,6 +428,12 @@ for k in (5, 10, 20, 30, 40, 50, 60):
     SCORES[f"min_k_{k}_v1"] = partial(lowest, k, Evidence.logprobs)
     SCORES[f"min_k_plus_plus_{k}_v1"] = partial(lowest, k, standardised)
 SCORES |= {
+    # Liu et al. 2026 (arXiv:2601.06827); Kwak and Kim 2026 (arXiv:2601.19936)
+    "pdr_loss_v1": partial(early, 100, Evidence.logprobs),
+    "pdr_min_k_20_v1": partial(early, 20, Evidence.logprobs),
+    "pdr_min_k_plus_plus_20_v1": partial(early, 20, standardised_or_none),
+    "gap_k_20_v1": partial(lowest, 20, partial(gaps, 3)),
+    "gap_k_20_window_6_v1": partial(lowest, 20, partial(gaps, 6)),
     # Yeom et al. 2018 (arXiv:1709.01604); Carlini et al. 2021 (arXiv:2012.07805), sections 4.2, 5.2
     "loss_v1": Evidence.average,
     "perplexity_v1": lambda e: -math.exp(-e.average()),
