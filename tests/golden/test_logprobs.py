@@ -140,6 +140,15 @@ def test_a_run_by_default_that_lost_what_was_recited_asks_for_that_alone(by_defa
     assert again["rollup"].equals(run["rollup"])
 
 
+def test_an_attack_that_is_named_later_reads_the_pass_that_is_there(by_default, tmp_path):
+    settings, run = by_default
+    folder = shutil.copytree(run.folder, tmp_path / "run")
+    named = audit(**settings | {"out": str(folder), "attacks": "loss_v1,perplexity_v1"})
+    assert named.manifest.passes == run.manifest.passes
+    assert named.manifest.evidence["long_texts"] == "stride"
+    assert named["scores"]["loss_v1"].equals(run["scores"]["loss_v1"])
+
+
 def test_the_min_k_papers_procedure(demo, shared_data, tmp_path):
     lines = (shared_data / "wikimia" / "64.jsonl").read_text("utf-8").splitlines()
     (tmp_path / "corpus.jsonl").write_text("\n".join(lines[:N_TEXTS]), "utf-8")

@@ -341,8 +341,12 @@ class Audit:
         corpora.check_paths(settings)
         if (begun := Manifest.of(audit.run.folder)) is not None:
             audit.manifest = begun
-            if begun.evidence.get("nudge") == 0 and "nudge" not in settings.model_fields_set:
-                audit.settings = settings.model_copy(update={"nudge": 0.0})
+            # Attacks that are asked for later read what is there: a nudge is kept off, and long
+            # texts are in pieces, where defaults alone would say otherwise.
+            settled = {"nudge": 0.0, "long_texts": "stride"}
+            there = {name for name, value in settled.items() if begun.evidence.get(name) == value}
+            there -= settings.model_fields_set
+            audit.settings = settings.model_copy(update={name: settled[name] for name in there})
             return audit
         engine, why = audit.engine("samples")
         if engine == "openai":

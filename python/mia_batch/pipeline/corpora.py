@@ -38,7 +38,6 @@ from mia_batch.targets import TargetPlan, build_targets
 
 _BOOK_WINDOW_WORDS = 128
 _CLASSICS = Path(__file__).parents[1] / "corpus" / "yardstick.jsonl"
-_LONGEST_PATH = 1024
 _TEXTS = (
     *("input", "non_members", "calibration", "nonmember_shots", "member_shots", "yardstick"),
     *("frequencies_from", "prompts_from", "candidate_from", "samples_from", "known_corpus"),
@@ -161,10 +160,12 @@ def with_files(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _as_table(name: str, value: Any) -> pl.DataFrame:  # noqa: ANN401 - whatever the user has
-    if isinstance(value, list | tuple) and all(isinstance(each, str) for each in value):
-        if value and all(len(each) < _LONGEST_PATH and Path(each).is_file() for each in value):
+    of_python = str | Path | None
+    if isinstance(value, list | tuple) and all(isinstance(each, of_python) for each in value):
+        # `os.path.isfile` raises nothing where a text is too long for the name of a file.
+        if any(each is not None and os.path.isfile(each) for each in value):  # noqa: PTH113
             raise SettingsError(f"{name}= is a list of files; give their folder, or a glob")
-        value = {"text": list(value)}
+        value = {"text": [each and str(each) for each in value]}
     given = f"{name}= is a {type(value).__name__}"
     try:
         table = value.collect() if isinstance(value, pl.LazyFrame) else pl.DataFrame(value)

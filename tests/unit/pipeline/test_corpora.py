@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -187,6 +188,7 @@ def test_an_input_that_has_changed_is_said_and_another_is_refused(recorded, tmp_
 
 
 TEXTS = [SENTENCE.format(name) for name in "ab"]
+TEXTS[1] *= 20  # longer than any name of a file
 
 
 class Exported:
@@ -234,7 +236,8 @@ def test_texts_of_python_name_the_run_by_what_they_are_and_a_path_object_is_a_pa
     [
         ([], "input= has no rows; give at least one text"),
         (pl.DataFrame({"text": []}), "input= has no rows; give at least one text"),
-        (["a.txt", "b.txt"], "input= is a list of files; give their folder, or a glob"),
+        (["a.txt", "none.txt"], "input= is a list of files; give their folder, or a glob"),
+        ([Path("a.txt")], "input= is a list of files; give their folder, or a glob"),
         (7, "input= is a int, which is no table of texts"),
     ],
 )
