@@ -524,12 +524,11 @@ class Rarity(dy.Schema):
 
 @dataclass(frozen=True, slots=True)
 class RarityTable:
-    """In how many groups of texts a model says each n-gram of one to three words.
+    """In how many groups of texts a model says each n-gram of one to three words."""
 
-    The table has a fixed size, 2^22 entries: n-grams whose hashes begin alike share one, so that
-    with millions of different n-grams a count may be too large. A text without a group is one of
-    its own; ``counted`` tells which of the candidates that are weighed were counted (None: all).
-    """
+    # The table has a fixed size, 2^22 entries: n-grams whose hashes begin alike share one, so that
+    # with millions of different n-grams a count may be too large. A text without a group is one of
+    # its own; ``counted`` tells which of the candidates that are weighed were counted (None: all).
 
     native: _native.RarityTable
     n_groups: int
@@ -539,10 +538,8 @@ class RarityTable:
     def count(
         cls, batches: Iterable[pl.DataFrame], *, n_groups: int, words: WordRule
     ) -> RarityTable:
-        """Count the ``candidate`` of rows whose ``row`` numbers the group.
-
-        Rows of one group come one after the other; groups may come in any order.
-        """
+        """Count the ``candidate`` of rows whose ``row`` numbers the group."""
+        # Rows of one group come one after the other; groups may come in any order.
         _check(words)
         native = _native.RarityTable(_BITS)
         for batch in batches:

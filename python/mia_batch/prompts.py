@@ -72,14 +72,14 @@ class Decode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """What one model of a run is asked about every target.
+    """What one model of a run is asked about every target."""
 
-    ``make`` turns rows of the targets table into prompts: ``target_id`` and those columns of
-    `Prompts` that are not null or 0 throughout. Where it is None, another stage makes them, or
-    the masked model does (``filled``). ``columns`` are those of the targets table that prompts are
-    cut from; ``column_setting`` names the setting of a column of the corpus that they need, too.
-    ``evidence`` are the settings that change prompts, and ``answers`` those that change samples.
-    """
+    # ``make`` turns rows of the targets table into prompts: ``target_id`` and those columns of
+    # `Prompts` that are not null or 0 throughout. Where it is None, another stage makes them, or
+    # the masked model does (``filled``). ``columns`` are those of the targets table that prompts
+    # are cut from; ``column_setting`` names the setting of a column of the corpus that they need,
+    # too. ``evidence`` are the settings that change prompts, and ``answers`` those that change
+    # samples.
 
     name: str
     model: str = "target"
@@ -149,11 +149,9 @@ SAMPLES_PER_TARGET = 1 << _STRIDE_BITS
 def sample_seed(
     run_seed: int, target_id: str, view: str = "continuation", view_index: int = 0
 ) -> int:
-    """Seed of the first sample of a prompt; sample ``i`` is drawn with this plus ``i``.
-
-    At least 0 and below 2**62, a multiple of 65536, so that the seeds of two prompts never overlap
-    in part.
-    """
+    """Seed of the first sample of a prompt; sample ``i`` is drawn with this plus ``i``."""
+    # At least 0 and below 2**62, a multiple of 65536, so that the seeds of two prompts never
+    # overlap in part.
     first = view == "continuation" and view_index == 0
     key = f"{run_seed}:{target_id}" if first else f"{run_seed}:{target_id}:{view}:{view_index}"
     number = int.from_bytes(blake2b(key.encode(), digest_size=8, person=b"mia-batch").digest())
@@ -310,13 +308,11 @@ _NO_FURTHER = "the text has no further point"
 def probes(
     targets: pl.DataFrame, *, n: int, every: int, n_words: int, words: WordRule
 ) -> pl.DataFrame:
-    """Ask at up to ``n`` points, ``every`` so many words, for the next ``n_words``.
-
-    The points stand behind word 8, 8 + ``every``, ..., each before at least ``n_words``. They are
-    numbered so that the first k of them are spread over the text for every k, whatever ``n``: more
-    points later are added to those that are there. Where a target has fewer, its last row, numbered
-    ``n`` - 1, says so.
-    """
+    """Ask at up to ``n`` points, ``every`` so many words, for the next ``n_words``."""
+    # The points stand behind word 8, 8 + ``every``, ..., each before at least ``n_words``. They
+    # are numbered so that the first k of them are spread over the text for every k, whatever
+    # ``n``: more points later are added to those that are there. Where a target has fewer, its
+    # last row, numbered ``n`` - 1, says so.
     ends_of_words = word_spans("target", words=words).struct.field("ends")
     rows = targets.select("target_id", "target", ends=ends_of_words)
     counts = rows["ends"].list.len().to_numpy().astype(np.int64)
@@ -351,11 +347,9 @@ def _load(model: str, revision: str | None, setting: str) -> Tokenizer:
 def tokens(
     targets: pl.DataFrame, *, n: int, tokenizer: tuple[str, str | None, str]
 ) -> pl.DataFrame:
-    """Ask at up to ``n`` points for the next token alone, wherever a token of the text begins.
-
-    The points stand behind token 8 and later ones, numbered as those of `probes`. The tokenizer is
-    that of a model with this name and revision, which a setting gives.
-    """
+    """Ask at up to ``n`` points for the next token alone, wherever a token of the text begins."""
+    # The points stand behind token 8 and later ones, numbered as those of `probes`. The tokenizer
+    # is that of a model with this name and revision, which a setting gives.
     cut = _load(*tokenizer).steps
     made: list[tuple[str, int, int | None, str | None, str | None]] = []
     for name, target in targets.select("target_id", "target").iter_rows():
@@ -511,10 +505,8 @@ def choices(targets: pl.DataFrame, *, column: str, n: int) -> pl.DataFrame:
 
 
 def choice(candidate: pl.Expr) -> pl.Expr:
-    """Read which label an answer names, as its place in `LABELS`.
-
-    A struct of UInt8; null where it names none, or several.
-    """
+    """Read which label an answer names, as its place in `LABELS`."""
+    # A struct of UInt8; null where it names none, or several.
     named = candidate.str.replace(_ARTICLE, "").str.extract_all(_LABEL)
     labels = named.list.eval(pl.element().filter(pl.element().str.len_chars() == 1)).list.unique()
     one = pl.when(labels.list.len() == 1).then(labels.list.first())
@@ -571,11 +563,10 @@ def _hidden(
 def first_tokens(
     texts: pl.LazyFrame, *, n: int, n_tokens: int, tokenizer: Tokenizer | None
 ) -> pl.DataFrame:
-    """Cut up to ``n`` different texts to their first tokens; without a tokenizer, words.
-
-    Which texts does not depend on their order: those of the lowest hash, so that more are added to
-    the ones there are. Rows are ``target_id``, ``view_index``, ``context`` and an empty ``text``.
-    """
+    """Cut up to ``n`` different texts to their first tokens; without a tokenizer, words."""
+    # Which texts does not depend on their order: those of the lowest hash, so that more are added
+    # to the ones there are. Rows are ``target_id``, ``view_index``, ``context`` and an empty
+    # ``text``.
     there = texts.filter(pl.col("text").str.contains(r"\S")).unique("text")
     found = there.collect(engine="streaming")["text"].to_list()
     named = {target_id(from_text(text_digest(text), 0), 0, text): text for text in found}
@@ -637,12 +628,10 @@ class Step(NamedTuple):
 
 
 def follow(said: Sequence[str], ahead: Sequence[str], before: NDArray[np.bool_]) -> Step:
-    """Say how far words keep to what a document goes on with.
-
-    Both are aligned by difflib's matching blocks, between which stand as many differences as the
-    longer side has words. They keep to it as long as of any 20 places in a row, those ``before``
-    included, at most 5 are differences.
-    """
+    """Say how far words keep to what a document goes on with."""
+    # Both are aligned by difflib's matching blocks, between which stand as many differences as the
+    # longer side has words. They keep to it as long as of any 20 places in a row, those ``before``
+    # included, at most 5 are differences.
     blocks = SequenceMatcher(None, ahead, said, autojunk=False).get_matching_blocks()
     agree, ends = list(before), [(0, 0)] * len(before)
     passed = spoken = 0
@@ -683,10 +672,9 @@ class Window:
 
 @dataclass
 class Walk:
-    """A walk as far as it has come, from word ``first`` of the document on.
+    """A walk as far as it has come, from word ``first`` of the document on."""
 
-    ``reached`` is the first word that did not come out yet.
-    """
+    # ``reached`` is the first word that did not come out yet.
 
     window: Window
     document: Text
@@ -704,10 +692,8 @@ class Walk:
         self.reached = self.first
 
     def take(self, candidate: str | None, finish_reason: str | None, n_tokens: int) -> None:
-        """Go on with what the model said in a round, at most as many words as were asked for.
-
-        The last word of an answer that was cut may be a part of one.
-        """
+        """Go on with what the model said in a round, at most as many words as were asked for."""
+        # The last word of an answer that was cut may be a part of one.
         answer = Text(candidate or "", self.document.rule)
         stops = finish_reason == "stop"
         said = answer.head(min(len(answer.ends) - (not stops), ROUND_WORDS))
@@ -760,13 +746,12 @@ class Walk:
 
 @dataclass
 class Walks:
-    """The walks of one document, one after the other, from its strongest windows.
+    """The walks of one document, one after the other, from its strongest windows."""
 
-    Where something came out, the window before is next, and so on back to where nothing does. These
-    walks are greedy; from windows of which nothing came out ``draws`` others are drawn. After
-    ``budget`` tokens nothing further is asked. A walk ends where a stretch begins that came out
-    before, and none starts inside of one.
-    """
+    # Where something came out, the window before is next, and so on back to where nothing does.
+    # These walks are greedy; from windows of which nothing came out ``draws`` others are drawn.
+    # After ``budget`` tokens nothing further is asked. A walk ends where a stretch begins that
+    # came out before, and none starts inside of one.
 
     document_id: str
     document: Text

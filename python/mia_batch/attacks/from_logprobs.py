@@ -930,10 +930,8 @@ SERIES_COLUMNS = (*(f"complexity_{bins}" for bins in _BINS), "approximate_entrop
 
 
 def with_series(rows: pl.LazyFrame, attacks: Iterable[Attack]) -> pl.LazyFrame:
-    """Rows of evidence with those of `SERIES_COLUMNS` that attacks read, where they read them.
-
-    An attack calls no Python function, and these kernels are called by one.
-    """
+    """Rows of evidence with those of `SERIES_COLUMNS` that attacks read, where they read them."""
+    # An attack calls no Python function, and these kernels are called by one.
     reading = [each for each in attacks if set(each.columns).intersection(SERIES_COLUMNS)]
     used = {column for attack in reading for column in attack.columns}
     pairs = {pair for attack in reading for pair in attack.reads_of("logprobs")}

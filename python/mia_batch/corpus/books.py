@@ -160,13 +160,11 @@ class Cut(NamedTuple):
 
 
 def find_cut(text: str) -> Cut:
-    """Find the book in a text.
-
-    Cut are Project Gutenberg's header, small print and licence, and those of its sisters, the names
-    of those who produced the file behind a header, a transcriber's note at either end, and a table
-    of contents whose lines come again as headings. A text without such marks is the book from its
-    first character to its last.
-    """
+    """Find the book in a text."""
+    # Cut are Project Gutenberg's header, small print and licence, and those of its sisters, the
+    # names of those who produced the file behind a header, a transcriber's note at either end, and
+    # a table of contents whose lines come again as headings. A text without such marks is the book
+    # from its first character to its last.
     view = text.replace("\r\n", " \n").replace("\r", "\n").replace("\f", "\n")  # as long as before
     header = _header(view)
     start, end = header, _end(view, header)
@@ -239,11 +237,9 @@ def _end(view: str, start: int) -> int:
 
 
 def _contents_end(text: str, start: int, end: int) -> int | None:
-    """Return where the table of contents ends that stands behind a title page; None without.
-
-    It is one if its first entry comes again as a line or two, and of the lines between at least
-    three, and nine in ten, come again after that. Letters and digits count.
-    """
+    """Return where the table of contents ends that stands behind a title page; None without."""
+    # It is one if its first entry comes again as a line or two, and of the lines between at least
+    # three, and nine in ten, come again after that. Letters and digits count.
     heading = _CONTENTS.search(text, start, min(end, start + _CHARS_BEFORE))
     if heading is None or len(text[start : heading.start()].split()) > _WORDS_BEFORE:
         return None
@@ -353,11 +349,9 @@ def codec(name: str) -> str | None:
 
 
 def decode(content: bytes, *, declared: str | None = None, given: str | None = None) -> str:
-    """Decode by the byte-order mark, as UTF-8, as the content declares, or as the user says.
-
-    UTF-8 comes before what is declared: hardly a text of another encoding is valid UTF-8, but many
-    were saved as UTF-8 and declare what they were before.
-    """
+    """Decode by the byte-order mark, as UTF-8, as the content declares, or as the user says."""
+    # UTF-8 comes before what is declared: hardly a text of another encoding is valid UTF-8, but
+    # many were saved as UTF-8 and declare what they were before.
     marked = declared_encoding(content[:4])
     labels = [marked.removesuffix("-sig").upper()] if marked else [*filter(None, (declared, given))]
     content = content.removeprefix(codecs.BOM_UTF8)
@@ -648,10 +642,8 @@ _ISBN = re.compile(r"(?:urn:)?(?:isbn(?:-1[03])?[:\s]*)?([\d][\d\s-]{8,15}[\dx])
 
 
 def read_epub(file: IO[bytes], encoding: str | None = None) -> Book:
-    """Read a book; `BookError` says what is wrong and what to do.
-
-    Nothing is looked up but in the archive, and at most 64 MiB are unpacked.
-    """
+    """Read a book; `BookError` says what is wrong and what to do."""
+    # Nothing is looked up but in the archive, and at most 64 MiB are unpacked.
     try:
         with ZipFile(_sparing(file)) as archive:
             return _Epub(archive).read(encoding)

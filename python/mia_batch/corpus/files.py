@@ -68,11 +68,10 @@ class EncodingError(BadInputError):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How files are read, and which of them and of their rows were set aside.
+    """How files are read, and which of them and of their rows were set aside."""
 
-    ``encoding`` is that of text files that declare none; None is UTF-8. ``rejected`` says where
-    what was set aside is, and why; None refuses the first that cannot be read.
-    """
+    # ``encoding`` is that of text files that declare none; None is UTF-8. ``rejected`` says where
+    # what was set aside is, and why; None refuses the first that cannot be read.
 
     encoding: str | None = None
     rejected: dict[str, str] | None = None
@@ -178,12 +177,10 @@ class Source:
 
 
 def find_files(path: Path | str) -> Source:
-    """Find the files behind a path.
-
-    A folder is read with its subfolders, less hidden ones (names that begin with ``.`` or ``_``)
-    and run folders (they hold a ``run.json``). A path that does not exist is tried as a glob, in
-    which ``**`` stands for any folders.
-    """
+    """Find the files behind a path."""
+    # A folder is read with its subfolders, less hidden ones (names that begin with ``.`` or ``_``)
+    # and run folders (they hold a ``run.json``). A path that does not exist is tried as a glob, in
+    # which ``**`` stands for any folders.
     given = str(path)
     if not given or "\0" in given or not _is_unicode(given):
         raise CorpusError(f"{given!r} is not a path; give a file, a folder or a glob")
@@ -730,11 +727,10 @@ def _read_book(file: SourceFile, stream: IO[bytes], encoding: str | None) -> Boo
 
 
 class Format(NamedTuple):
-    """How one kind of file is read.
+    """How one kind of file is read."""
 
-    The type ``Object`` in a schema stands for JSON arrays and objects; rows hold them as JSON text.
-    ``places`` says of every row where it is, as a user counts.
-    """
+    # The type ``Object`` in a schema stands for JSON arrays and objects; rows hold them as JSON
+    # text. ``places`` says of every row where it is, as a user counts.
 
     read_schema: Callable[[Sequence[SourceFile], Reading], pl.Schema]
     read_rows: Callable[

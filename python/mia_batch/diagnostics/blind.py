@@ -63,10 +63,8 @@ def logistic(values: csr_array, train: Codes, test: Codes, labels: Flags) -> Flo
 
 
 def ridge(similarity: Floats, penalty: float, train: Codes, test: Codes, labels: Flags) -> Floats:
-    """Predicted class less its mean, from a positive semi-definite similarity of texts.
-
-    The penalty is a share of the mean similarity of a text with itself.
-    """
+    """Predicted class less its mean, from a positive semi-definite similarity of texts."""
+    # The penalty is a share of the mean similarity of a text with itself.
     from sklearn.kernel_ridge import KernelRidge
 
     alpha = penalty * max(float(similarity.diagonal().mean()), 1.0)
@@ -106,11 +104,9 @@ class BlindTexts(NamedTuple):
 
 
 def read_texts(texts: pl.LazyFrame, label: str) -> BlindTexts:
-    """Choose at most ``MAX_TEXTS_PER_CLASS`` texts of each class, and read them.
-
-    Of each cluster the first text by ``target_id`` (a hash, so an order that means nothing) is
-    taken, then of each the second, and so on: as many clusters as can be, as evenly as can be.
-    """
+    """Choose at most ``MAX_TEXTS_PER_CLASS`` texts of each class, and read them."""
+    # Of each cluster the first text by ``target_id`` (a hash, so an order that means nothing) is
+    # taken, then of each the second, and so on: as many clusters as can be, as evenly as can be.
     keys = texts.select(
         "target_id",
         label=pl.col(label),

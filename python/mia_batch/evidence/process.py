@@ -40,11 +40,10 @@ _SECONDS_TO_DIE = 5.0
 
 
 class EngineProcess:
-    """A running engine; made by :meth:`start`, used as a context manager.
+    """A running engine; made by :meth:`start`, used as a context manager."""
 
-    One thread may submit while another reads results. ``log`` is where the engine's libraries
-    write; ``spec`` what it was started with, or turned to; ``info`` what it says of itself.
-    """
+    # One thread may submit while another reads results. ``log`` is where the engine's libraries
+    # write; ``spec`` what it was started with, or turned to; ``info`` what it says of itself.
 
     def __init__(self, spec: EngineSpec, log: Path) -> None:
         self.spec = spec
@@ -53,11 +52,9 @@ class EngineProcess:
 
     @classmethod
     def start(cls, spec: EngineSpec, *, log: Path) -> Self:
-        """Start an engine and wait until it is ready; ``log`` is appended to.
-
-        Raises `SettingsError` if a setting cannot be followed by the engine, `EngineError` if the
-        engine cannot start.
-        """
+        """Start an engine and wait until it is ready; ``log`` is appended to."""
+        # Raises `SettingsError` if a setting cannot be followed by the engine, `EngineError` if
+        # the engine cannot start.
         return cls(spec, log)
 
     def restart(self) -> None:
@@ -82,10 +79,8 @@ class EngineProcess:
             raise
 
     def turn_to(self, spec: EngineSpec) -> None:
-        """Answer as another model, if that is one for which `can_turn` is true.
-
-        Nothing may be in flight. Raises `EngineError` if its weights cannot be loaded.
-        """
+        """Answer as another model, if that is one for which `can_turn` is true."""
+        # Nothing may be in flight. Raises `EngineError` if its weights cannot be loaded.
         self._introduce(spec.model)
         self.spec = spec
 
@@ -100,10 +95,8 @@ class EngineProcess:
         self._send([_values(each) for each in requests])
 
     def results(self, timeout: float | None = None) -> list[Answer]:
-        """Answers that are complete: at least one, except where the time (seconds) passed before.
-
-        Raises `EngineError` if the engine has stopped; what was finished before comes first.
-        """
+        """Complete answers: at least one, except where the time (seconds) passed before."""
+        # Raises `EngineError` if the engine has stopped; what was finished before comes first.
         if self._failure is not None:
             raise self._failure
         results: list[Answer] = []
@@ -184,10 +177,8 @@ class EngineProcess:
 
 
 def _spawn(connection: Connection, log: Path) -> subprocess.Popen[bytes]:
-    """Start a worker in a group of its own, which no Ctrl-C from the terminal reaches.
-
-    It has this process's module path, as with multiprocessing.
-    """
+    """Start a worker in a group of its own, which no Ctrl-C from the terminal reaches."""
+    # It has this process's module path, as with multiprocessing.
     code = (
         f"import sys; sys.path[:] = {sys.path!r}; from mia_batch.evidence.process import main; "
         f"main({connection.fileno()}, {os.getpid()}, {str(log)!r})"
@@ -235,11 +226,10 @@ class _Open:
 
 
 class LocalSource:
-    """A started engine and its model's tokenizer, which fills do without.
+    """A started engine and its model's tokenizer, which fills do without."""
 
-    With ``strides``, texts longer than the context are asked about in pieces of the context's
-    length, none of which sees another; else they are refused.
-    """
+    # With ``strides``, texts longer than the context are asked about in pieces of the context's
+    # length, none of which sees another; else they are refused.
 
     def __init__(
         self, engine: EngineProcess, tokenizer: Tokenizer | None, *, strides: bool = False

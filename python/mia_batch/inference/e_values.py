@@ -44,13 +44,12 @@ class Rounds(NamedTuple):
 
 
 def plan_rounds(n_windows: int, n_null: int, q: float) -> Rounds:
-    """Plan rounds for groups of so many windows, against K null groups at level q.
-
-    Half of the null groups are left after each round. The e-value of rank r is (K + 1) h(r), h(r)
-    proportional to 1/r up to the square root of q (K + 1), the largest rank that can be listed.
-    Rounds before the last count as much as accepts a group of rank 1 where half of all are listed,
-    but together at most a half; where that accepts none before the end, the last counts alone.
-    """
+    """Plan rounds for groups of so many windows, against K null groups at level q."""
+    # Half of the null groups are left after each round. The e-value of rank r is (K + 1) h(r),
+    # h(r) proportional to 1/r up to the square root of q (K + 1), the largest rank that can be
+    # listed. Rounds before the last count as much as accepts a group of rank 1 where half of all
+    # are listed, but together at most a half; where that accepts none before the end, the last
+    # counts alone.
     ends = sorted({max(1, round(share * n_windows)) for share in _WINDOWS})
     n_ranks = max(1, isqrt(int(round(q * (n_null + 1), _DIGITS))))
     weights = 1 / np.arange(1, n_ranks + 1)
@@ -131,10 +130,9 @@ def decide(
 
 
 class RoundsTest:
-    """The test of each group in rounds, prepared for tables of targets or scores.
+    """The test of each group in rounds, prepared for tables of targets or scores."""
 
-    Audited groups with too few windows are never asked, and stay in the number of tests.
-    """
+    # Audited groups with too few windows are never asked, and stay in the number of tests.
 
     def __init__(self, sets: ComparisonSets, plan: VerdictPlan) -> None:
         self._plan, self._sets = plan, sets

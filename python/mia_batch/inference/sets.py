@@ -135,10 +135,8 @@ def combine(scores: pl.LazyFrame, attacks: Sequence[str], *, seed: int) -> Float
 
 
 def combination_findings(scores: pl.LazyFrame) -> pl.DataFrame:
-    """Rows of check ``combination``: from how many texts was learned, and which.
-
-    Verdict ``calibration``, ``all`` (known members against all others) or ``too_few``.
-    """
+    """Rows of check ``combination``: from how many texts was learned, and which."""
+    # Verdict ``calibration``, ``all`` (known members against all others) or ``too_few``.
     sets = read_comparison_sets(scores)
     teachers = _find_teachers(scores, sets)
     counts = {"n_members": teachers.label.sum(), "n_others": (~teachers.label).sum()}
@@ -337,12 +335,10 @@ class MaxT(NamedTuple):
 
 
 def top_bound(targets: Floats, n_targets: int, nulls: Floats) -> Top:
-    """Bound from below how many of the highest units are members, for some numbers of highest.
-
-    For each rank k of `_ranks`, F of the ``n_targets`` lie above the k-th largest null, and M of
-    these are members at least, by `fewest_members` with the error of 5 % shared equally. All hold
-    at once; returned is the largest M, of equal ones that with the smallest F.
-    """
+    """Bound from below how many of the highest units are members, for some numbers of highest."""
+    # For each rank k of `_ranks`, F of the ``n_targets`` lie above the k-th largest null, and M of
+    # these are members at least, by `fewest_members` with the error of 5 % shared equally. All
+    # hold at once; returned is the largest M, of equal ones that with the smallest F.
     ranks = _ranks(nulls.size)
     highest = np.sort(np.nan_to_num(nulls, nan=np.inf))[::-1]
     confidence = 1 - (1 - CONFIDENCE) / len(ranks)
@@ -393,11 +389,9 @@ def max_t(groups: Floats, nulls: Floats, seed: int) -> MaxT:
 def few_books_findings(
     scores: pl.LazyFrame, attacks: Sequence[str], plan: VerdictPlan, planned: Collection[str] | None
 ) -> pl.DataFrame:
-    """Rows of checks ``top``, by the primary attack, and ``max_t``, by all that have scores.
-
-    Units are groups where the plan is about them or texts share them, else texts. ``planned`` are
-    the attacks of a plan that holds; with others ``max_t`` is ``exploratory``.
-    """
+    """Rows of checks ``top``, by the primary attack, and ``max_t``, by all that have scores."""
+    # Units are groups where the plan is about them or texts share them, else texts. ``planned``
+    # are the attacks of a plan that holds; with others ``max_t`` is ``exploratory``.
     sets = read_comparison_sets(scores, named=plan.level != "target")
     if not (sets.targets.size and sets.nulls.size):
         return Findings.create_empty()

@@ -67,11 +67,9 @@ class _Bucket(NamedTuple):
 def _length_buckets(
     sets: ComparisonSets, edges: tuple[int, ...], odds: Floats | None
 ) -> Iterator[_Bucket]:
-    """Sort targets and nulls by length; yield buckets that have targets.
-
-    A target of unknown length is in none; a null of unknown length, which counts as higher than
-    everything, is in all.
-    """
+    """Sort targets and nulls by length; yield buckets that have targets."""
+    # A target of unknown length is in none; a null of unknown length, which counts as higher than
+    # everything, is in all.
     lengths = sets.n_words.cast(pl.Float64).to_numpy()
     which = np.searchsorted(edges, lengths, side="right")
     unknown = np.isnan(lengths) if edges else np.zeros(lengths.size, np.bool_)
@@ -103,12 +101,11 @@ class Odds(NamedTuple):
 
 
 class TargetTest:
-    """Tests of each target, prepared once for all attacks.
+    """Tests of each target, prepared once for all attacks."""
 
-    Where texts share a cluster, their p-values depend on each other in unknown ways, and q-values
-    are Benjamini-Yekutieli's, whatever the plan says. With ``odds`` q-values are those of
-    `weighted_q_values` where these are proved to hold.
-    """
+    # Where texts share a cluster, their p-values depend on each other in unknown ways, and
+    # q-values are Benjamini-Yekutieli's, whatever the plan says. With ``odds`` q-values are those
+    # of `weighted_q_values` where these are proved to hold.
 
     adjustment: Adjustment
     n_null: int  # independent nulls of the bucket that has the most
@@ -194,12 +191,11 @@ class TargetTest:
 
 
 class GroupTest:
-    """Tests of each group and of the collection, prepared once for all attacks.
+    """Tests of each group and of the collection, prepared once for all attacks."""
 
-    A group is a cluster: a ``group``, else a document. Null groups with too few windows are left
-    out, for their number is known before scores are seen; audited ones with too few have no p-value
-    and stay in the number of tests.
-    """
+    # A group is a cluster: a ``group``, else a document. Null groups with too few windows are left
+    # out, for their number is known before scores are seen; audited ones with too few have no
+    # p-value and stay in the number of tests.
 
     def __init__(self, sets: ComparisonSets, plan: VerdictPlan, odds: Odds | None = None) -> None:
         self.n_windows = windows_per_group(sets, plan)
@@ -329,11 +325,9 @@ def planned_power(targets: pl.LazyFrame, plan: VerdictPlan) -> Power | None:
 
 
 def power_findings(targets: pl.LazyFrame, plan: VerdictPlan) -> pl.DataFrame:
-    """Rows of check ``power`` about the planned level; none without targets or nulls.
-
-    With ``nulls_needed`` nulls ``n_named`` that beat all of them are reported, or a collection's
-    p-value can be 0.05.
-    """
+    """Rows of check ``power`` about the planned level; none without targets or nulls."""
+    # With ``nulls_needed`` nulls ``n_named`` that beat all of them are reported, or a collection's
+    # p-value can be 0.05.
     found = planned_power(targets, plan)
     if found is None:
         return finding_rows("power")
@@ -484,10 +478,8 @@ def weight_findings(
 
 
 def canary_p_value(published: float, controls: Floats) -> float:
-    """p-value of one set: (1 + controls that score as high) / (1 + controls); NaN if unscored.
-
-    The draw alone makes it valid. An unscored control (NaN) counts as higher.
-    """
+    """p-value of one set: (1 + controls that score as high) / (1 + controls); NaN if unscored."""
+    # The draw alone makes it valid. An unscored control (NaN) counts as higher.
     if np.isnan(published):
         return float("nan")
     return float((1 + np.count_nonzero(~(controls < published))) / (1 + controls.size))
@@ -518,13 +510,11 @@ def aligned_ranks(sets: Sequence[tuple[float, Floats]]) -> list[Floats]:
 
 
 def rank_sum_p_value(sets: Sequence[Floats]) -> float:
-    """p-value of all committed sets together: the sum of the published texts' ranks, exact.
-
-    Given which scores each set has, its published text is equally likely to have any of them,
-    whatever happens in other sets, so the distribution of the sum is the convolution of theirs.
-    This is the published texts' rank among all draws that could have been. Where there are too many
-    sums, ranks are made coarser, by the same steps for all texts.
-    """
+    """p-value of all committed sets together: the sum of the published texts' ranks, exact."""
+    # Given which scores each set has, its published text is equally likely to have any of them,
+    # whatever happens in other sets, so the distribution of the sum is the convolution of theirs.
+    # This is the published texts' rank among all draws that could have been. Where there are too
+    # many sums, ranks are made coarser, by the same steps for all texts.
     largest = 2 * sum(float(ranks.max()) for ranks in sets)
     step = max(1.0, largest / _MOST_SUMS)
     distribution, observed = np.ones(1), 0
@@ -601,13 +591,11 @@ def verdicts(
     blind_warns: bool = False,
     blind: pl.DataFrame | None = None,
 ) -> Iterator[pl.DataFrame]:
-    """Test every target, group, collection and set of canaries by every attack.
-
-    Yields, for each attack, the targets; where texts share groups or documents, or the plan is
-    about groups, the groups and the collection; the contamination rate; the canaries. At least one
-    frame comes; memory holds the keys of all rows and the scores of one attack. By ``blind`` scores
-    the nulls are weighted, and there is no contamination rate.
-    """
+    """Test every target, group, collection and set of canaries by every attack."""
+    # Yields, for each attack, the targets; where texts share groups or documents, or the plan is
+    # about groups, the groups and the collection; the contamination rate; the canaries. At least
+    # one frame comes; memory holds the keys of all rows and the scores of one attack. By ``blind``
+    # scores the nulls are weighted, and there is no contamination rate.
     if plan.primary not in attacks:
         raise SettingsError(
             f"the primary attack {plan.primary!r} is not computed; name one of {list(attacks)}"
@@ -626,12 +614,10 @@ def verdicts(
 def placebo_findings(
     scores: pl.LazyFrame, plan: VerdictPlan, reported: pl.DataFrame, blind: pl.DataFrame | None
 ) -> pl.DataFrame:
-    """Rows of check ``placebo``: what the planned test finds on the reference model's scores.
-
-    Verdict of ``n_reported``, or of ``collection`` where the plan is about it: ``as_many`` if at
-    least half as many are reported as ``reported`` says of the audited model, and any; or if p is
-    at most q.
-    """
+    """Rows of check ``placebo``: what the planned test finds on the reference model's scores."""
+    # Verdict of ``n_reported``, or of ``collection`` where the plan is about it: ``as_many`` if at
+    # least half as many are reported as ``reported`` says of the audited model, and any; or if p
+    # is at most q.
     name = f"placebo_of_{plan.primary}"
     if name not in scores.collect_schema():
         return finding_rows("placebo")

@@ -110,11 +110,9 @@ ONE_PASS_TAKEN = (
 
 
 def with_evidence(settings: Settings) -> Settings:
-    """Take one pass of log-probabilities where the model runs here and nothing else is asked for.
-
-    It tells more than samples, for less; the texts of highest scores are continued afterwards. Of
-    log-probabilities at points more are asked than of words.
-    """
+    """Take one pass of log-probabilities where the model runs here, if nothing else is wanted."""
+    # It tells more than samples, for less; the texts of highest scores are continued afterwards.
+    # Of log-probabilities at points more are asked than of words.
     if settings.evidence == "probe-logprobs" and "probes" not in settings.model_fields_set:
         return settings.model_copy(update={"probes": _POINTS})
     asked_for = settings.evidence, settings.attacks
@@ -243,10 +241,8 @@ def engine_abilities(attacks: Iterable[Attack]) -> frozenset[str]:
 
 
 def verdict_plan(settings: Settings, attacks: Sequence[str]) -> VerdictPlan:
-    """Say what the run is to decide and how: by the attack asked for, else the first likely one.
-
-    Of tuned models those for them tell most (``benches.finetuned``).
-    """
+    """Say what the run is to decide and how: by the attack asked for, else the first likely one."""
+    # Of tuned models those for them tell most (``benches.finetuned``).
     tuned = settings.preset == "spv" or settings.reference_kind == "base"
     likely = _PRIMARY_OF_TUNED + _PRIMARY if tuned else _PRIMARY
     primary = settings.primary or next((name for name in likely if name in attacks), attacks[0])
@@ -274,10 +270,8 @@ def with_reference(settings: Settings) -> Settings:
 
 
 def recorded_settings(settings: Settings, recording: Recording) -> Settings:
-    """Fill in what a recording decides where the request does not.
-
-    Without probes the length-matched family, and all of SaMIA where candidates count as whole.
-    """
+    """Fill in what a recording decides where the request does not."""
+    # Without probes the length-matched family, and all of SaMIA where candidates count as whole.
     filled: dict[str, object] = {}
     if "samples" not in settings.model_fields_set:
         filled["samples"] = recording.most_samples
@@ -300,12 +294,11 @@ _MODEL_SETTINGS = {
 
 @dataclass
 class Audit:
-    """One audit at work.
+    """One audit at work."""
 
-    ``among``: the ``target_id`` of texts that may be asked now; None = all. ``turn`` is held while
-    what all shards share is made or stored. ``kept`` is the engine of the run's own models, between
-    two of them. An audit that only looks at evidence has no ``plan``.
-    """
+    # ``among``: the ``target_id`` of texts that may be asked now; None = all. ``turn`` is held
+    # while what all shards share is made or stored. ``kept`` is the engine of the run's own
+    # models, between two of them. An audit that only looks at evidence has no ``plan``.
 
     settings: Settings
     observer: Observer
@@ -385,10 +378,8 @@ class Audit:
 
     @cached_property
     def placebo(self) -> Attack | None:
-        """The primary attack on the reference model, which cannot know the audited texts.
-
-        None where there is nothing to compare, or it reads what only the target is asked for.
-        """
+        """The primary attack on the reference model, which cannot know the audited texts."""
+        # None where there is nothing to compare, or it reads what only the target is asked for.
         given = self.settings.reference_model and self.settings.non_members and self.attacks
         if not given or self.recording is not None or self.plan.adjustment == "e-bh":
             return None

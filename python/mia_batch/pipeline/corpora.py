@@ -109,11 +109,9 @@ class Corpora:
         }
 
     def targets(self, settings: Settings) -> pl.LazyFrame:
-        """Cut all texts into targets: those of the input first, then role by role.
-
-        It is built anew, in batches, each time it is collected. Canaries are not cut into windows;
-        one window of each text of the yardstick is taken.
-        """
+        """Cut all texts into targets: those of the input first, then role by role."""
+        # It is built anew, in batches, each time it is collected. Canaries are not cut into
+        # windows; one window of each text of the yardstick is taken.
         plan = target_plan(settings)
         built = [build_targets(self.input.documents, plan)]
         if not self.reference_sets:

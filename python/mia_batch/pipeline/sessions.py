@@ -147,12 +147,10 @@ def open_session(
     at_points: bool = False,
     same: str | None = None,
 ) -> Iterator[Session]:
-    """Start an engine with one of the run's models, or probe the endpoint of the target model.
-
-    With ``at_points`` an endpoint is asked for log-probabilities of the next token alone. ``same``
-    names the engine that is to answer, of which attacks read nothing. Raises
-    `SettingsError` if model, tokenizer or engine is not what the run's evidence came from.
-    """
+    """Start an engine with one of the run's models, or probe the endpoint of the target model."""
+    # With ``at_points`` an endpoint is asked for log-probabilities of the next token alone.
+    # ``same`` names the engine that is to answer, of which attacks read nothing. Raises
+    # `SettingsError` if model, tokenizer or engine is not what the run's evidence came from.
     if is_remote(audit, model):
         opened = _open_endpoint(audit, kind, at_points=at_points)
     else:
@@ -180,10 +178,9 @@ def ask(
     on_answer: OnAnswer | None = None,
     on_block: Callable[[AnyTask, Block, Any], None] | None = None,
 ) -> None:
-    """Ask an open session about blocks, task by task: this loop alone hands work to an executor.
-
-    Each task comes with its blocks and what stores their rows; ``on_block`` sees what is returned.
-    """
+    """Ask an open session about blocks, task by task: this loop alone hands work to an executor."""
+    # Each task comes with its blocks and what stores their rows; ``on_block`` sees what is
+    # returned.
     listen, began, decoded = on_answer or audit.observer.answered, time.monotonic(), 0
 
     def count(label: str, texts: int, tokens: int, passes: int) -> None:

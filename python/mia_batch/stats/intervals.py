@@ -72,10 +72,8 @@ class Folds(NamedTuple):
 def deal_folds(
     label: Flags, cluster: Codes, *, n_folds: int, generator: np.random.Generator
 ) -> Folds:
-    """Deal shuffled clusters to the folds in turn: first all false, then mixed, then all true.
-
-    So two clusters of a class come to different folds, and labels may be permuted within folds.
-    """
+    """Deal shuffled clusters to the folds in turn: first all false, then mixed, then all true."""
+    # So two clusters of a class come to different folds, and labels may be permuted within folds.
     # scikit-learn's StratifiedGroupKFold looks at sizes and labels together, so that divisions are
     # not equally likely and permuted labels no null.
     share = np.bincount(cluster, label) / np.bincount(cluster)
@@ -86,11 +84,9 @@ def deal_folds(
 
 
 def permute_labels(label: Flags, folds: Folds, generator: np.random.Generator) -> Flags:
-    """Give each cluster the share of true labels of another one of its fold and kind.
-
-    Which of its texts are true is drawn anew. A share that gives no whole number of texts is
-    rounded at random, to at least one text of each class.
-    """
+    """Give each cluster the share of true labels of another one of its fold and kind."""
+    # Which of its texts are true is drawn anew. A share that gives no whole number of texts is
+    # rounded at random, to at least one text of each class.
     size = np.bincount(folds.cluster)
     share = np.bincount(folds.cluster, label) / size
     mixed = (share > 0) & (share < 1)
@@ -163,11 +159,9 @@ class RocCurve(NamedTuple):
         return OperatingPoint(threshold, fpr, tpr)
 
     def at_fpr(self, budget: float) -> OperatingPoint:
-        """Point of the largest TPR whose empirical FPR is **at most** the budget.
-
-        Neither interpolated nor nearest. Where no score can be flagged within the budget, the
-        threshold is infinite.
-        """
+        """Point of the largest TPR whose empirical FPR is **at most** the budget."""
+        # Neither interpolated nor nearest. Where no score can be flagged within the budget, the
+        # threshold is infinite.
         n = self.nonmembers.size
         spared = n - bisect_right(range(n + 1), budget, key=lambda flagged: flagged / n) + 1
         classes = (self.members, self.nonmembers)
@@ -553,10 +547,8 @@ def ratio_of_sums(sums: Floats, cluster: Codes) -> Ratio:
 
 
 def ratio_difference(one: Floats, other: Floats, cluster: Codes) -> Ratio:
-    """Subtract a ratio of sums over the same texts from another, with an interval of the pair.
-
-    It is symmetric, by Student's t, of the differences of what each text adds to either ratio.
-    """
+    """Subtract a ratio of sums over the same texts from another, with an interval of the pair."""
+    # It is symmetric, by Student's t, of the differences of what each text adds to either ratio.
     if not one[1].any() or not other[1].any():
         return Ratio(reason=_NOTHING)
     value = float(one[0].sum() / one[1].sum() - other[0].sum() / other[1].sum())

@@ -75,10 +75,9 @@ _MOST_TIME_COPYING = 0.05  # of the time that a run takes, because the event loo
 
 
 class Journal:
-    """A table of answers in an SQLite file, used by one thread of one process.
+    """A table of answers in an SQLite file, used by one thread of one process."""
 
-    Every method raises `EngineError` if the file cannot be used.
-    """
+    # Every method raises `EngineError` if the file cannot be used.
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -136,10 +135,8 @@ class Journal:
         return Tokens(*cast("tuple[int, int]", row))
 
     def answered(self) -> dict[str, Any]:
-        """Count the requests with answers, with the times of the first and last, and by version.
-
-        Those of older versions, which kept no times, are ``undated``.
-        """
+        """Count the requests with answers, with the times of the first and last, and by version."""
+        # Those of older versions, which kept no times, are ``undated``.
         each = "SELECT DISTINCT request, sent, system_fingerprint FROM answers"
         with self._explained():
             number, dated, first, last = self._database.execute(
@@ -207,12 +204,11 @@ class _Job:
 
 
 class Endpoint:
-    """A source that has probed its endpoint; made by :meth:`open`, used as a context manager.
+    """A source that has probed its endpoint; made by :meth:`open`, used as a context manager."""
 
-    One thread may submit while another reads results. All else happens in the event loop of a
-    thread of its own, which puts answers into the queue of results and, at most once and last, the
-    exception that ends the run.
-    """
+    # One thread may submit while another reads results. All else happens in the event loop of a
+    # thread of its own, which puts answers into the queue of results and, at most once and last,
+    # the exception that ends the run.
 
     capabilities: Capabilities  # what the endpoint was found to honour
     _runner: RequestRunner
@@ -246,15 +242,14 @@ class Endpoint:
         nudges: bool = False,
         rng: Random | None = None,
     ) -> Self:
-        """Connect to an endpoint and learn what it honours.
-
-        One client at a time holds the SQLite file ``journal``. With ``at_points`` log-probabilities
-        are those of the first token of each text alone, for which the prompt need not be echoed.
-        With ``nudges`` it is found out whether the endpoint raises the logit of a token.
-
-        Raises `SettingsError` if it takes no request with these settings or cannot give this kind
-        of evidence, `EngineError` if it cannot be reached or the journal cannot be used.
-        """
+        """Connect to an endpoint and learn what it honours."""
+        # One client at a time holds the SQLite file ``journal``. With ``at_points``
+        # log-probabilities are those of the first token of each text alone, for which the prompt
+        # need not be echoed. With ``nudges`` it is found out whether the endpoint raises the logit
+        # of a token.
+        #
+        # Raises `SettingsError` if it takes no request with these settings or cannot give this
+        # kind of evidence, `EngineError` if it cannot be reached or the journal cannot be used.
         if find_spec("httpx") is None:
             raise SettingsError("engine: openai needs httpx; install mia-batch[openai]")
         request_format = _request_format(settings, kind, tokenizer, at_points=at_points)
@@ -510,12 +505,10 @@ def embed_at(
     *,
     rng: Random | None = None,
 ) -> None:
-    """Ask for the embeddings of blocks of texts, a request a block, many at once.
-
-    ``take`` gets the number of a block, and for each of its texts a vector or the reason why it has
-    none. Texts of a block that is refused are asked for one by one. Raises `EngineError` if the
-    endpoint cannot be reached or takes no more requests.
-    """
+    """Ask for the embeddings of blocks of texts, a request a block, many at once."""
+    # ``take`` gets the number of a block, and for each of its texts a vector or the reason why it
+    # has none. Texts of a block that is refused are asked for one by one. Raises `EngineError` if
+    # the endpoint cannot be reached or takes no more requests.
 
     async def run() -> None:
         numbers = iter(range(len(blocks)))

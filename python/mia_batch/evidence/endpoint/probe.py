@@ -71,11 +71,9 @@ class Probe:
         return self._runner.request_format
 
     async def run(self) -> Capabilities:
-        """Ask all questions that the format allows.
-
-        Raises `SettingsError` if the endpoint takes no request of this format, or does not echo;
-        `EngineError` if it cannot be reached, or gives nothing that can be used.
-        """
+        """Ask all questions that the format allows."""
+        # Raises `SettingsError` if the endpoint takes no request of this format, or does not echo;
+        # `EngineError` if it cannot be reached, or gives nothing that can be used.
         wanted = self._format
         plain = Chat if self._settings.chat else RequestFormat
         self._runner.request_format = plain(self._settings)
@@ -98,11 +96,10 @@ class Probe:
     # How requests must be written.
 
     async def _agree(self, *, draws: bool) -> Choices:
-        """Find the fields that the endpoint takes: all of them, or as many as it takes together.
-
-        First without any, under each name of the limit, then with one more after the other; those
-        of which the user chose a value come first, and must be taken where answers are drawn.
-        """
+        """Find the fields that the endpoint takes: all of them, or as many as it takes together."""
+        # First without any, under each name of the limit, then with one more after the other;
+        # those of which the user chose a value come first, and must be taken where answers are
+        # drawn.
         try:
             return await self._ask({})
         except RefusedError as error:
@@ -187,10 +184,8 @@ class Probe:
         )
 
     async def _neutral(self, seed: Honour, greedy: Honour, *, varied: bool) -> dict[str, Honour]:
-        """Find whether the values act that keep the endpoint's own settings from acting.
-
-        Only an effect on answers that are the same otherwise shows it.
-        """
+        """Find whether the values act that keep the endpoint's own settings from acting."""
+        # Only an effect on answers that are the same otherwise shows it.
         asked, withdrawn = (*_PENALTIES, "min_p"), self._format.dialect.withdrawn
         found: dict[str, Honour] = {name: "refused" for name in asked if name in withdrawn}
         likely: dict[str, object] = {} if greedy == "refused" else {"temperature": 0.0}
@@ -367,11 +362,9 @@ def _is_of_field(error: RefusedError) -> bool:
 
 
 def _check_names(of: NextToken, listed: Listed, plain: Choices) -> None:
-    """Look whether most tokens that are named are the tokenizer's, which has the same texts.
-
-    Where they are named by text alone, the drawn token's own text must be among them: a name that
-    has lost its space, for one, is that of another token.
-    """
+    """Look whether most tokens that are named are the tokenizer's, which has the same texts."""
+    # Where they are named by text alone, the drawn token's own text must be among them: a name
+    # that has lost its space, for one, is that of another token.
     ids = named_ids(listed, of.tokenizer)
     known = {of.tokenizer.token_text(token) for token in ids if token is not None}
     names, others = ([name for name, _ in each] for each in (listed, of.listed(plain.text)))

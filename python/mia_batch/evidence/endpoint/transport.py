@@ -53,11 +53,10 @@ class UnansweredError(Exception):
 
 
 class RefusedError(Exception):
-    """A request has failed after all retries; the sentence is without the key.
+    """A request has failed after all retries; the sentence is without the key."""
 
-    ``status`` is the HTTP status, None where no answer came or, ``unusable``, none that can be
-    used. ``is_json``: the answer was JSON, so it is an API that gave it.
-    """
+    # ``status`` is the HTTP status, None where no answer came or, ``unusable``, none that can be
+    # used. ``is_json``: the answer was JSON, so it is an API that gave it.
 
     def __init__(
         self, status: int | None, sentence: str, *, is_json: bool = False, unusable: bool = False
@@ -87,10 +86,8 @@ class Transport:
         self.aclose = self._client.aclose
 
     async def send(self, path: str, payload: Mapping[str, object] | None = None) -> Reply:
-        """Post JSON to a path below the base address, or get it; a `Reply` whatever its status.
-
-        Raises `UnansweredError` if no answer came, or only a part of it.
-        """
+        """Post JSON to a path below the base address, or get it; a `Reply` whatever its status."""
+        # Raises `UnansweredError` if no answer came, or only a part of it.
         import httpx
 
         method = "GET" if payload is None else "POST"
@@ -111,10 +108,8 @@ class Transport:
 
 
 async def _read(response: httpx.Response) -> bytes:
-    """Read a body, and unpack no more of it than an honest answer has.
-
-    httpx would unpack whatever the header says, as often as it says, before any limit.
-    """
+    """Read a body, and unpack no more of it than an honest answer has."""
+    # httpx would unpack whatever the header says, as often as it says, before any limit.
     from httpx import DecodingError
 
     coding = response.headers.get("content-encoding", "identity").strip().lower()
@@ -136,11 +131,10 @@ _START = 8
 
 
 class Concurrency:
-    """A limit, from 1 to ``most``, that finds what the endpoint can take.
+    """A limit, from 1 to ``most``, that finds what the endpoint can take."""
 
-    It grows by one with each answer until the endpoint first refuses, then by one with each round
-    of answers; each round of refusals halves it.
-    """
+    # It grows by one with each answer until the endpoint first refuses, then by one with each
+    # round of answers; each round of refusals halves it.
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -163,12 +157,11 @@ class Concurrency:
 
 
 class TokenBucket:
-    """A bucket that refills evenly over the minute and never saves up for a burst.
+    """A bucket that refills evenly over the minute and never saves up for a burst."""
 
-    Whoever takes from it waits until everything taken before has been refilled. So the amounts
-    taken within any 60 seconds, but for the last, stay below the limit; with an amount of 1 the
-    last is within it as well. ``clock`` gives seconds that only grow.
-    """
+    # Whoever takes from it waits until everything taken before has been refilled. So the amounts
+    # taken within any 60 seconds, but for the last, stay below the limit; with an amount of 1 the
+    # last is within it as well. ``clock`` gives seconds that only grow.
 
     def __init__(self, per_minute: float | None, clock: Callable[[], float]) -> None:
         self._rate = inf if per_minute is None else per_minute / 60.0
@@ -200,11 +193,10 @@ _EXHAUSTED = {
 
 
 class Next(NamedTuple):
-    """What to do after a failure.
+    """What to do after a failure."""
 
-    ``give_up``: this request has failed; ``exhausted``: the account is empty; ``later``: the
-    endpoint asks for a longer wait than anyone should stand by for.
-    """
+    # ``give_up``: this request has failed; ``exhausted``: the account is empty; ``later``: the
+    # endpoint asks for a longer wait than anyone should stand by for.
 
     step: Literal["again", "give_up", "exhausted", "later"]
     wait: float | None = None  # seconds, as the endpoint asks of every request
@@ -247,10 +239,9 @@ _MOST_UNUSABLE = 2  # times that an unusable answer is repeated; each may have b
 
 
 class RequestRunner:
-    """Sends requests of one format to an endpoint within every limit.
+    """Sends requests of one format to an endpoint within every limit."""
 
-    While it is ``probing``, there is something to learn from every refusal.
-    """
+    # While it is ``probing``, there is something to learn from every refusal.
 
     def __init__(self, request_format: RequestFormat, journal: Journal, rng: Random) -> None:
         self.request_format = request_format
@@ -275,12 +266,10 @@ class RequestRunner:
         *,
         max_retries: int | None = None,
     ) -> Choices:
-        """Send a request, and what ``take`` wants to be asked after an answer; return the last.
-
-        A few answers that cannot be used are asked for again. Raises `RefusedError` if this has
-        failed, and `EngineError` if no request can succeed now: the account is empty, the limit of
-        cost is reached, the endpoint cannot be reached or asks for a long wait.
-        """
+        """Send a request, and what ``take`` wants to be asked after an answer; return the last."""
+        # A few answers that cannot be used are asked for again. Raises `RefusedError` if this has
+        # failed, and `EngineError` if no request can succeed now: the account is empty, the limit
+        # of cost is reached, the endpoint cannot be reached or asks for a long wait.
         most = self._settings.max_retries if max_retries is None else max_retries
         unusable = 0
         while True:

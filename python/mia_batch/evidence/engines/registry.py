@@ -214,12 +214,11 @@ def choose_engine(
     elsewhere: bool = False,
     gpus: int = 1,
 ) -> tuple[str, str]:
-    """Choose an engine that can run here, or ``elsewhere``, and do what is asked; say why.
-
-    ``auto`` takes vLLM where it can run, else transformers; for log-probabilities of a model that
-    takes one GPU (``gpus``), transformers first. Where the engine that was asked for cannot compute
-    a column, or run the ``model``, transformers does. Raises `SettingsError` if none can run.
-    """
+    """Choose an engine that can run here, or ``elsewhere``, and do what is asked; say why."""
+    # ``auto`` takes vLLM where it can run, else transformers; for log-probabilities of a model
+    # that takes one GPU (``gpus``), transformers first. Where the engine that was asked for cannot
+    # compute a column, or run the ``model``, transformers does. Raises `SettingsError` if none can
+    # run.
     known = engine_types()
     if name not in (*known, "auto"):
         raise SettingsError(f"engine= is {name!r}; known are auto, {', '.join(known)}")
@@ -310,10 +309,8 @@ def probes(vocab_size: int, room: int) -> list[list[int]]:
 def check_probes(
     model: str, revision: str | None, dtype: str, said: Sequence[NDArray[np.float32]]
 ) -> None:
-    """Check the log-probabilities of both texts' tokens but the first.
-
-    Raises `SettingsError` if one is not finite, or if another last token moves those before it.
-    """
+    """Check the log-probabilities of both texts' tokens but the first."""
+    # Raises `SettingsError` if one is not finite, or if another last token moves those before it.
     one, other = said
     if not np.isfinite(said).all():
         raise SettingsError(why_not_finite(model, revision, dtype))
@@ -382,11 +379,9 @@ def text_answer(request: Request, tokens: dict[str, NDArray[np.generic]]) -> Ans
 
 
 def end_token_ids(*declared: int | list[int] | None) -> frozenset[int]:
-    """Every token that ends a text, by any of the files of a checkpoint.
-
-    These are the end-of-text tokens of the tokenizer, of ``config.json`` and of
-    ``generation_config.json``: a number, a list of numbers, or nothing.
-    """
+    """Every token that ends a text, by any of the files of a checkpoint."""
+    # These are the end-of-text tokens of the tokenizer, of ``config.json`` and of
+    # ``generation_config.json``: a number, a list of numbers, or nothing.
     lists = (value if isinstance(value, list) else [value] for value in declared)
     return frozenset(end for each in lists for end in each if end is not None)
 

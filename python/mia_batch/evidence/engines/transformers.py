@@ -59,13 +59,12 @@ _DEFAULT_CONTEXT = 2048  # of models whose configuration names none
 
 
 class Pretrained:
-    """A model as a specification says, loaded and checked.
+    """A model as a specification says, loaded and checked."""
 
-    Of ``engine_args``, ``batch_size`` and ``max_model_len`` stay here, all others go to
-    ``AutoModelForCausalLM.from_pretrained``. The modules of an adapter are in ``model``, ``added``
-    is what peft makes of both. ``prompted`` puts its virtual tokens before every text, if it has
-    any; ``max_model_len`` does not count them.
-    """
+    # Of ``engine_args``, ``batch_size`` and ``max_model_len`` stay here, all others go to
+    # ``AutoModelForCausalLM.from_pretrained``. The modules of an adapter are in ``model``,
+    # ``added`` is what peft makes of both. ``prompted`` puts its virtual tokens before every text,
+    # if it has any; ``max_model_len`` does not count them.
 
     def __init__(self, spec: EngineSpec) -> None:
         if spec.tensor_parallel_size != 1:
@@ -182,11 +181,9 @@ def take_batch(
     fits: Callable[..., bool],
     padding: float = 1.0,
 ) -> list[Item]:
-    """Take the oldest and those most like it in length out of a queue, as many as fit together.
-
-    ``fits`` takes their number and the largest of each of their ``lengths``; one always fits.
-    ``padding`` is the largest share of a batch that may be padding. The queue is oldest first.
-    """
+    """Take the oldest and those most like it in length out of a queue, as many as fit together."""
+    # ``fits`` takes their number and the largest of each of their ``lengths``; one always fits.
+    # ``padding`` is the largest share of a batch that may be padding. The queue is oldest first.
     if not queue:
         return []
     oldest = largest = lengths(queue[0])
@@ -209,10 +206,9 @@ def take_batch(
 
 
 class _BatchEngine(Pretrained):
-    """An engine that answers one batch of items after the other.
+    """An engine that answers one batch of items after the other."""
 
-    ``batch_size`` of the ``engine_args`` is the most items at once, at first.
-    """
+    # ``batch_size`` of the ``engine_args`` is the most items at once, at first.
 
     one: str  # what a batch must at least have room for
     way_out: str  # where it has none
@@ -351,11 +347,9 @@ class SeededSampler:
 
 
 def keep_likeliest(logits: Tensor, top_k: int, top_p: float) -> Tensor:
-    """Put every token out of the running that top-k, then top-p, leaves out.
-
-    Of tokens that tie with the k-th likeliest all stay; top-p keeps the smallest set of likeliest
-    tokens with this mass. What is left out is minus infinity.
-    """
+    """Put every token out of the running that top-k, then top-p, leaves out."""
+    # Of tokens that tie with the k-th likeliest all stay; top-p keeps the smallest set of
+    # likeliest tokens with this mass. What is left out is minus infinity.
     if 0 < top_k < logits.shape[-1]:
         weakest = logits.topk(top_k, dim=-1).values[:, -1:]
         logits = logits.masked_fill(logits < weakest, -torch.inf)
@@ -471,11 +465,9 @@ class TransformersSamples(_BatchEngine):
     def _opening(
         self, prompts: list[list[int]]
     ) -> tuple[Callable[..., Tensor], dict[str, Tensor], int]:
-        """Give what generates, what it reads, and how many of the tokens it returns it has read.
-
-        Virtual tokens stand between padding and prompt, as embeddings; but those of prefix tuning
-        have none: peft puts them into the cache.
-        """
+        """Give what generates, what it reads, and how many of the tokens it returns it has read."""
+        # Virtual tokens stand between padding and prompt, as embeddings; but those of prefix
+        # tuning have none: peft puts them into the cache.
         prompted = self.prompted
         ids, mask = padded(prompts, self.device, left=True)
         if prompted is None or prompted.active_peft_config.peft_type == "PREFIX_TUNING":
@@ -510,11 +502,9 @@ class _Finished:
 
 
 def _numbers_per_token(config: PreTrainedConfig) -> int:
-    """Count the numbers that one token of a batch needs in memory, roughly.
-
-    Keys and values of every layer, twice, since they are copied as they grow, and what one layer
-    computes from the token.
-    """
+    """Count the numbers that one token of a batch needs in memory, roughly."""
+    # Keys and values of every layer, twice, since they are copied as they grow, and what one layer
+    # computes from the token.
     heads = getattr(config, "num_attention_heads", 1)
     kv_heads = getattr(config, "num_key_value_heads", None) or heads
     head_size = getattr(config, "head_dim", None) or config.hidden_size // heads
@@ -532,12 +522,10 @@ _LEAST = -200.0  # of a logit below the largest: exp is 0 there in float32
 def score_tokens(
     logits: Tensor, token_ids: Tensor, columns: frozenset[str], decoding: Decoding
 ) -> dict[str, Tensor]:
-    """Log-probabilities of tokens and further ``columns``, one entry a token.
-
-    ``logits`` are float32, tokens by vocabulary, and overwritten. Log-probabilities are differences
-    to the largest logit, and the variance is that of differences to the mean, so that float32 loses
-    nothing.
-    """
+    """Log-probabilities of tokens and further ``columns``, one entry a token."""
+    # ``logits`` are float32, tokens by vocabulary, and overwritten. Log-probabilities are
+    # differences to the largest logit, and the variance is that of differences to the mean, so
+    # that float32 loses nothing.
     own, on_cpu = logits.gather(1, token_ids[:, None]), logits.device.type == "cpu"
     top = logits.amax(1, keepdim=True)
     probabilities = logits.softmax(1)
@@ -578,16 +566,15 @@ _DIFFERENCE_OF_HALVES = 2e-2
 
 
 class ChunkedLogits:
-    """A causal language model whose logits come in chunks.
+    """A causal language model whose logits come in chunks."""
 
-    The body of the model runs once over a batch, its head over one chunk after the other, so that
-    the logits of a whole batch never exist. Whether a model can be taken apart so is tested on a
-    short text. No attention mask is given: a token looks only at those before it, and padding is on
-    the right.
-
-    ``prompted`` is the same model with virtual tokens before every text, whose logits are left out.
-    Raises `EngineError` if the model can only give all logits at once.
-    """
+    # The body of the model runs once over a batch, its head over one chunk after the other, so
+    # that the logits of a whole batch never exist. Whether a model can be taken apart so is tested
+    # on a short text. No attention mask is given: a token looks only at those before it, and
+    # padding is on the right.
+    #
+    # ``prompted`` is the same model with virtual tokens before every text, whose logits are left
+    # out. Raises `EngineError` if the model can only give all logits at once.
 
     def __init__(self, model: PreTrainedModel, prompted: PeftModel | None = None) -> None:
         self._model = model
@@ -611,11 +598,9 @@ class ChunkedLogits:
     def chunks(
         self, token_ids: Tensor, places: Tensor, most: int, embeddings: Tensor | None = None
     ) -> Iterator[Tensor]:
-        """Yield the logits (float32) of ``most`` positions of the flattened batch at a time.
-
-        ``embeddings`` are those of the tokens, in place of the model's own. A batch has one text
-        where ``may_batch`` is false. The caller may overwrite what it gets.
-        """
+        """Yield the logits (float32) of ``most`` positions of the flattened batch at a time."""
+        # ``embeddings`` are those of the tokens, in place of the model's own. A batch has one text
+        # where ``may_batch`` is false. The caller may overwrite what it gets.
         read = {"input_ids": token_ids} if embeddings is None else {"inputs_embeds": embeddings}
         if not self.may_batch:  # the body runs again for every chunk
             for chunk in torch.split(places, most):
@@ -742,12 +727,12 @@ _LARGEST_BLOCK = 31 << 20  # that glibc learns from; its limit is 32 MiB
 
 
 class TransformersLogprobs(_BatchEngine):
-    """Batches of right-padded texts of like length; the head works on chunks of their tokens.
+    """Batches of right-padded texts of like length; the head works on chunks of their tokens."""
 
-    How many tokens come together, and how large chunks are, follows the accelerator's memory. It
-    works on a batch while the answers of the one before are made. Texts with noise are in batches
-    of their own, see `NoisyEmbeddings`; their log-probabilities are those of the true tokens.
-    """
+    # How many tokens come together, and how large chunks are, follows the accelerator's memory. It
+    # works on a batch while the answers of the one before are made. Texts with noise are in
+    # batches of their own, see `NoisyEmbeddings`; their log-probabilities are those of the true
+    # tokens.
 
     one, way_out = "text", "a smaller logits_memory or"
 

@@ -134,10 +134,8 @@ def _configure(spec: EngineSpec, given: Mapping[str, Any]) -> VllmConfig:
 
 
 def _cache_bytes(config: VllmConfig) -> int:
-    """Room for as many sequences of usual length as run at once, within a share of memory.
-
-    Left to itself, vLLM would take nearly all of it.
-    """
+    """Room for as many sequences of usual length as run at once, within a share of memory."""
+    # Left to itself, vLLM would take nearly all of it.
     model, parallel = config.model_config, config.parallel_config
     values = model.get_num_layers(parallel) * model.get_num_kv_heads(parallel)
     token_bytes = 2 * values * model.get_head_size() * model.dtype.itemsize
@@ -167,14 +165,13 @@ _ENTRY_BYTES = 12  # of the logits: they, their log-probabilities, and what find
 
 
 class VllmEngine:
-    """vLLM's own loop, fed request by request.
+    """vLLM's own loop, fed request by request."""
 
-    All of ``engine_args`` goes to ``vllm.EngineArgs`` and wins over what is set here. Of texts
-    whose log-probabilities are asked for, no prefix is ever cached, because those of cached tokens
-    are not computed; they are prompts that ask for one token, which is thrown away, and are taken
-    in pieces, so that vLLM makes logits for no more tokens at once than ``logits_bytes`` has room
-    for.
-    """
+    # All of ``engine_args`` goes to ``vllm.EngineArgs`` and wins over what is set here. Of texts
+    # whose log-probabilities are asked for, no prefix is ever cached, because those of cached
+    # tokens are not computed; they are prompts that ask for one token, which is thrown away, and
+    # are taken in pieces, so that vLLM makes logits for no more tokens at once than
+    # ``logits_bytes`` has room for.
 
     def __init__(self, spec: EngineSpec) -> None:
         self._samples = spec.kind == "samples"

@@ -159,11 +159,9 @@ def _path(audit: Audit) -> Path:
 
 
 def _counted(audit: Audit) -> pl.Expr | None:
-    """Tell which targets are counted: those that others are compared with; None = all.
-
-    Were the others counted, too, a large group of them would lower the scores of all texts but its
-    own, and so its p-values. In rounds all are, by the windows of the first one.
-    """
+    """Tell which targets are counted: those that others are compared with; None = all."""
+    # Were the others counted, too, a large group of them would lower the scores of all texts but
+    # its own, and so its p-values. In rounds all are, by the windows of the first one.
     if audit.settings.rarity_from is not None:
         return pl.lit(value=False)
     if (test := audit.rounds()) is not None:  # later rounds would change the scores of earlier ones
@@ -186,11 +184,9 @@ def _groups(audit: Audit) -> pl.Series:
 
 
 def counted_groups(audit: Audit) -> pl.DataFrame:
-    """Return the ``target_id``, the number of the ``group`` and whether it is ``counted`` of each.
-
-    Each text is its own group where none is known to be outside, so that groups are not compared,
-    and where all are of one: a book alone has no elsewhere but its own other texts.
-    """
+    """Give the ``target_id``, number of the ``group`` and whether ``counted`` of each text."""
+    # Each text is its own group where none is known to be outside, so that groups are not
+    # compared, and where all are of one: a book alone has no elsewhere but its own other texts.
     targets = audit.run.scan("targets")
     counted = _counted(audit)
     names = targets.select(
@@ -287,10 +283,8 @@ class FeaturesStage(Stage):
         return [path for path in self.files() if path.name not in kept]
 
     def prepare(self) -> None:
-        """Decide which groups of features the run has: those of its attacks, and earlier ones.
-
-        Continuations are always searched for verbatim runs. Parts of other groups are removed.
-        """
+        """Decide which groups of features the run has: those of its attacks, and earlier ones."""
+        # Continuations are always searched for verbatim runs. Parts of other groups are removed.
         audit = self.audit
         reading = audit.reading("samples")
         columns = {column for attack in reading for column in attack.columns}

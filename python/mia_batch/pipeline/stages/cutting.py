@@ -170,10 +170,8 @@ def _refuse_two_roles(path: Path) -> None:
 
 
 def _changes(old: Path, new: Path) -> str:
-    """Say how many targets are new, and how many are gone; refuse what would mix samples.
-
-    Windows that repeat another's text have no prefix; which ones do depends on the whole corpus.
-    """
+    """Say how many targets are new, and how many are gone; refuse what would mix samples."""
+    # Windows that repeat another's text have no prefix; which ones do depends on the whole corpus.
     cut = pl.struct("prefix", "reference").hash()
     before, now = (  # by hashes, which take much less memory than names
         scan(path, Targets)

@@ -107,10 +107,9 @@ def _summary(walks: Walks, every: Sequence[Walks]) -> dict[str, Any]:
 
 
 class ExtractionStage(Stage):
-    """Follow the model through each document; what it says is kept as samples of views of walks.
+    """Follow the model through each document; what it says is kept as samples of views of walks."""
 
-    What is asked next depends on these samples alone, so that a run that was killed goes on.
-    """
+    # What is asked next depends on these samples alone, so that a run that was killed goes on.
 
     name = "extraction"
     doing = "following the model through the documents"
@@ -272,11 +271,10 @@ def _by_document(windows: pl.DataFrame, texts: Mapping[str, str | None]) -> dict
 
 
 class RecitalsStage(Stage):
-    """Ask for the likeliest continuation of the strongest texts: evidence that people can read.
+    """Ask for the likeliest continuation of the strongest texts: evidence that people can read."""
 
-    They are chosen by their scores alone, whether or not they are to compare with, so that what
-    comes out of both sides compares.
-    """
+    # They are chosen by their scores alone, whether or not they are to compare with, so that what
+    # comes out of both sides compares.
 
     name = "recitals"
     doing = "continuing the texts of highest scores"
@@ -346,13 +344,11 @@ class RecitalsStage(Stage):
 
 
 def passages_of(audit: Audit) -> pl.DataFrame:
-    """Find what came out: one row per target, in the targets' order.
-
-    ``target_id``, ``target_row``, ``owner`` (a hash of its group, else document), ``view`` that
-    asks for it as a control, ``text`` that is asked for, null where it is the target's own
-    reference, and ``passage``. Continuations come first; where only a walk came out, its first
-    words are the passage.
-    """
+    """Find what came out: one row per target, in the targets' order."""
+    # ``target_id``, ``target_row``, ``owner`` (a hash of its group, else document), ``view`` that
+    # asks for it as a control, ``text`` that is asked for, null where it is the target's own
+    # reference, and ``passage``. Continuations come first; where only a walk came out, its first
+    # words are the passage.
     continued, walked = _continued(audit), _walked(audit)
     own = (
         audit.run.scan("targets")
@@ -424,10 +420,9 @@ _RECORDED = "the samples are a recording: there is no model to ask"
 
 
 class ControlsStage(Stage):
-    """Ask for what came out after an unrelated prefix and by a reference model, and search for it.
+    """Ask for what came out after an unrelated prefix and by a reference model; search for it."""
 
-    Prompts that were made stay as they are, so that a run that was killed, or grows, goes on.
-    """
+    # Prompts that were made stay as they are, so that a run that was killed, or grows, goes on.
 
     name = "controls"
     doing = "looking for passages in other documents"
@@ -511,11 +506,9 @@ class ControlsStage(Stage):
 
     @cached_property
     def _lenders(self) -> tuple[OtherRows, OtherRows]:
-        """Targets whose prefix may stand before a passage; owners of passages are in the second.
-
-        A model goes on with what it recites after any prefix of it, so these give theirs only
-        where there are no others.
-        """
+        """Targets whose prefix may stand before a passage; owners of passages are in the second."""
+        # A model goes on with what it recites after any prefix of it, so these give theirs only
+        # where there are no others.
         targets = self.audit.run.scan("targets")
         size = targets.select(pl.len()).collect(engine="streaming").item()
         owners = read_numbers(targets, owner_of_targets().hash(), size, np.uint64)

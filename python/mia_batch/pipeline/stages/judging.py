@@ -114,10 +114,8 @@ def _chance(audit: Audit) -> Rows:
 
 
 def _held_back(audit: Audit) -> Rows:
-    """Rows of answers ``filtered`` or refused more often about one class.
-
-    Texts of unknown membership are compared with the non-members, as ``targets``.
-    """
+    """Rows of answers ``filtered`` or refused more often about one class."""
+    # Texts of unknown membership are compared with the non-members, as ``targets``.
     samples = audit.run.scan("samples").filter(pl.col("model") == "target")
     targets = audit.run.scan("targets").filter(pl.col("role").is_in(["target", "non_member"]))
     own, member = pl.col("role") == "target", pl.col("member")
@@ -141,10 +139,8 @@ def _held_back(audit: Audit) -> Rows:
 
 
 def _prompts(audit: Audit) -> Rows:
-    """Rows of words given to the target model, by kind of prompt, of the first 1,000 audited texts.
-
-    Of questions with the number of all answers, and of those that name no label or several.
-    """
+    """Rows of words given to the target model, by kind of prompt, of 1,000 audited texts."""
+    # Of questions with the number of all answers, and of those that name no label or several.
     run, settings = audit.run, audit.settings
     asked = run.scan("targets").filter(pl.col("reason").is_null(), role="target")
     some = asked.bottom_k(_MOST, by="target_id").collect(engine="streaming")
@@ -205,10 +201,8 @@ def set_answers(
     *,
     separable: bool,
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return verdicts and findings about the texts together; ``found`` are those before scores.
-
-    Sets that are ``separable`` without the model close dataset inference.
-    """
+    """Return verdicts and findings about the texts together; ``found`` are those before scores."""
+    # Sets that are ``separable`` without the model close dataset inference.
     names = {attack.name for attack in attacks}
     verdicts: list[pl.DataFrame] = [schemas.Verdicts.create_empty()]
     findings: list[pl.DataFrame] = [schemas.Findings.create_empty()]
@@ -559,10 +553,8 @@ class ScoresStage(Stage):
 
 
 def evidence_of(audit: Audit) -> dict[str, pl.LazyFrame]:
-    """Open what the attacks read; a run may have more than its settings ask for.
-
-    Where there is no sample the features have the columns that they would have.
-    """
+    """Open what the attacks read; a run may have more than its settings ask for."""
+    # Where there is no sample the features have the columns that they would have.
     features = audit.run.scan("features")
     if not any(audit.run.path("features").glob("*.parquet")):
         features = features.with_columns(
@@ -608,10 +600,8 @@ def _within(audit: Audit) -> pl.Expr:
 
 
 def _count_failures(audit: Audit) -> dict[str, Any]:
-    """Count the ``targets`` with a failed request, or with more answers of no use than of use.
-
-    ``of`` those that could be sampled; ``again``: those that another try may mend.
-    """
+    """Count the ``targets`` with a failed request, or with more answers of no use than of use."""
+    # ``of`` those that could be sampled; ``again``: those that another try may mend.
     asked = pl.col("n_bytes").is_not_null()
     failed = pl.col("reason").is_not_null()
     drawn = audit.run.scan("samples").filter(~pl.col("view").is_in(list(STAGE_VIEWS)))

@@ -258,10 +258,8 @@ def prompts_of(run: Run, view: View, targets: pl.DataFrame) -> pl.DataFrame:
 
 
 def answers_of(run: Run, targets: pl.DataFrame) -> pl.DataFrame:
-    """Open the samples of some targets with what was asked: ``cut``, ``context``, ``text``.
-
-    ``seed`` is null where the answer was recorded, or is the most likely one.
-    """
+    """Open the samples of some targets with what was asked: ``cut``, ``context``, ``text``."""
+    # ``seed`` is null where the answer was recorded, or is the most likely one.
     audit = resumed(run)
     own = pl.col("target_id").is_in(targets["target_id"].implode())
     samples = run.scan("samples").filter(own).collect(engine="streaming")
