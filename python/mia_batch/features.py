@@ -36,7 +36,6 @@ __all__ = ["OTHER_GROUPS", "build_features", "feature_fields", "groups_of", "inp
 
 # How alike two words are in meaning, by embeddings that come with the package wordllama.
 
-
 SIMILARITY_FIELDS = (pl.Field("similarity", pl.Float64()),)
 _PACKAGE = "wordllama"
 _SIZE = 256  # of an embedding
@@ -113,7 +112,6 @@ def _load() -> tuple[Tokenizer, NDArray[np.float16]]:
 
 
 # Samples to the features table: the one place where candidates meet the true texts.
-
 
 _KEYS = ("target_id", "model", "view", "view_index", "sample_index")
 

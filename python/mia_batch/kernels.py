@@ -33,7 +33,6 @@ __all__ = [
 
 # What the kernels are asked for: names of word rules and of groups, and checks of arguments.
 
-
 WordRule: TypeAlias = Literal["whitespace", "space", "rouge", "unicode", "script"]
 """How a text is cut into words; another name is a ``SettingsError`` wherever a rule is asked for.
 
@@ -385,7 +384,6 @@ def _of_lists(values: pl.Expr | str, kernel: Callable[..., _native.ArrowArray]) 
 
 # How much of a book comes out of a model: near-verbatim recall and coverage.
 
-
 PASSAGES: Final = pl.List(pl.Struct(dict.fromkeys(("start", "end", "words"), pl.UInt32)))
 """Passages of a book in their order: characters of the book before ``start`` and ``end``, so that
 ``book[start:end]`` is the passage, and its ``words`` that came out."""
@@ -501,7 +499,6 @@ def book_coverage(
 
 
 # Rarity: how often a model says each n-gram elsewhere, and shared n-grams weighed by it.
-
 
 RARITY_FIELDS = tuple(
     pl.Field(name, pl.Float64()) for name in ("rarity_leading", "rarity_1", "rarity_2", "rarity_3")

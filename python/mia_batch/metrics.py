@@ -38,7 +38,6 @@ __all__ = ["evaluate"]
 
 # Figures of a labelled run: each attack on each slice, with an interval or a reason for none.
 
-
 _Row = dict[str, Any]
 
 
@@ -462,7 +461,6 @@ def _rows(
 
 
 # A labelled run: attacks next to classifiers without the model, growth with samples, curves.
-
 
 _N_QUINTILES = 5
 

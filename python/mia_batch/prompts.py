@@ -24,7 +24,6 @@ from mia_batch.targets import from_text, target_id, text_digest
 
 # Views: each turns targets into prompts of one kind.
 
-
 SHADOW = "shadow"
 """The role of models of which each is tuned on another half of the texts."""
 _GIVEN = ("target", "reference", "masked")
@@ -582,7 +581,6 @@ def first_tokens(
 
 
 # Walks: a model is led through a document by its own words, as long as it keeps to the text.
-
 
 ROUND_WORDS = 64
 """Words that are asked for at once."""

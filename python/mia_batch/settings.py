@@ -584,7 +584,6 @@ RESOURCES = frozenset(
 )
 """Arguments of engines that decide how much memory they take, never what they sample."""
 
-
 _WHOLE_TEXTS = ("neighbours_column", "paraphrases_column")
 _ROUNDS = {"level": "group", "adjustment": "bh", "ties": "conservative"}
 """What e-BH in rounds is valid for."""

@@ -55,7 +55,6 @@ def _add(counts: NDArray[np.uint32], batch: pl.DataFrame, sign: int) -> None:
 
 # Evidence and attacks to scores, a chunk of targets at a time.
 
-
 _TARGETS_AT_ONCE = 1024
 _SAMPLES_AT_ONCE = 16384
 _TEXTS_AT_ONCE = 512  # each has numbers of every token

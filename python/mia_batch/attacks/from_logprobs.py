@@ -160,7 +160,6 @@ _LOSS_ATTACKS = (
 # The least likely tokens of a text: Min-K% and Min-K%++, of at least one token. One that the model
 # holds for the only one possible has no place in Min-K%++.
 
-
 _NO_VARIANCE = "no token of the text has a log-probability with variance over the vocabulary"
 
 

@@ -50,7 +50,6 @@ if sys.version_info >= (3, 14):
 else:
     from backports import zstd
 
-
 _LONGEST_LINE = 64 << 20  # a small file may unpack to one line without end
 
 

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 _TOLERANCE = 0.01  # of the logistic regression: a tighter one takes longer, moves no AUC by 0.001
 
-
 Classifier: TypeAlias = Callable[[Codes, Codes, Flags], Floats]
 """Scores the rows named second, once for each column of labels, the classes of the first rows."""
 

@@ -18,10 +18,8 @@ from mia_batch.targets import cluster_names
 
 # What the texts show before any model is asked: copies, undeclared books, blind classifiers.
 
-
 _Row = dict[str, object]
 _Hashes = NDArray[np.uint64]
-
 
 MAX_TEXTS_PER_SIDE = 10_000  # more are left out; so many of 128 words take about 50 MB
 # Runs of 13 words: Brown et al. (2020), arXiv:2005.14165, appendix C. 70 % of runs of 8 words:
@@ -420,7 +418,6 @@ def _powers(base: int, n: int) -> _Hashes:
 
 
 # Scores that one class misses more often than the other: what is left to measure is selected.
-
 
 _SIGNIFICANT = 0.01
 _WORTH_SAYING = 0.01  # a smaller difference moves no figure, however sure it is

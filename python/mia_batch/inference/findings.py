@@ -20,7 +20,6 @@ from mia_batch.stats import Floats, Ints
 
 Column = pl.Series | NDArray[np.generic] | Sequence[str | None] | Sequence[int] | float | None
 
-
 _SCHEMA = Findings.create_empty().schema
 
 

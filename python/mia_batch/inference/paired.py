@@ -25,7 +25,6 @@ from mia_batch.stats.intervals import (
 
 _Columns = dict[str, Any]
 
-
 _SETS = {"members": True, "non_members": False, "unknown": None}
 _TYPES = Comparisons.create_empty().schema | {"unit": pl.UInt64()}
 _EQUAL = "the difference is the same in every group of texts, so that its spread is unknown"

@@ -309,7 +309,6 @@ def _standard(scores: Floats, known: Floats) -> Floats:
 
 # What few books allow: so many of the highest at least, and all attacks together.
 
-
 FEW_BOOKS = ("top", "max_t")  # names of the checks
 
 _RANKS = (1, 2, 3, 5, 10, 20, 50, 100)

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from transformers import PreTrainedTokenizerBase
 
-
 NO_LIMIT = 2**62
 """A tokenizer's ``model_max_length`` where lengths are checked against the model's context."""
 
@@ -53,7 +52,6 @@ def why_of_another(tokenizer: PreTrainedTokenizerBase, config: Any) -> str | Non
 
 _CUT = "\N{REPLACEMENT CHARACTER}"
 """What the first bytes of a character decode to where the rest of them is missing."""
-
 
 _SHORT = 1024  # tokens of a text whose beginnings are all encoded at once
 _PLACES_AT_ONCE = 32

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-
 _LONGEST = 300  # characters of a foreign message, which may quote a whole file
 
 

@@ -13,7 +13,6 @@ from mia_batch.stats import Codes, Flags, Floats, Ints
 
 # Texts that depend on each other: what they are worth, dealt to folds and permuted together.
 
-
 _FEWEST = 4  # a smaller effective number tells too little of how clusters differ for any interval
 _ROUNDING = 1e-12
 
@@ -111,7 +110,6 @@ def _shuffled(key: NDArray[np.generic], generator: np.random.Generator) -> Codes
 #
 # Members are the positive class and a higher score means "more likely a member". Both classes must
 # be present and scores finite.
-
 
 CONFIDENCE = 0.95
 _AT_ONCE = 65_536  # scores whose placements are in memory together

@@ -259,7 +259,6 @@ _REASONING = ("reasoning_content", "reasoning", "thinking")
 _LONG_PROMPT = 32  # characters; a continuation may begin with the words of a shorter one
 _Count = Annotated[int, Field(ge=0, lt=2**40)]
 
-
 _ONLY_THOUGHTS = Continuation(
     answer="thinking", reason="the model spent its tokens on thoughts and gave no answer"
 )

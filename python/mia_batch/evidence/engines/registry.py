@@ -186,7 +186,6 @@ _REMOTE = (
 )
 """Not started here: an endpoint and a recording."""
 
-
 _FASTER = (
     "it reads texts faster than vLLM on a GPU: with 8 B weights on an H100 23,920 tokens a second, "
     "not 9,881"
