@@ -50,9 +50,8 @@ def why_no_similarity() -> str | None:
 
 def similarity(candidate: pl.Expr, reference: pl.Expr, *, words: WordRule) -> pl.Expr:
     """Cosine of the embeddings of the first words of candidate and reference."""
-    # A struct of Float64 in [-1, 1], 1 for equal words and 0 where one of the texts has no word;
-    # null where either is null. An embedding is the mean of those of a word's tokens in WordLlama
-    # 256.
+    # 1 for equal words and 0 where one of the texts has no word; the mean of its tokens'
+    # embeddings.
     return pl.map_batches(
         [_first_word(text, words) for text in (candidate, reference)],
         lambda columns: _cosines(*columns).alias("similarity").to_frame().to_struct("similarity"),

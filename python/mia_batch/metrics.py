@@ -177,8 +177,7 @@ def _tpr_at_fpr(classes: Classes, budget: float) -> Iterator[_Row]:
 
 def balanced_accuracy(classes: Classes, threshold: float | None) -> _Row:
     """Mean of TPR and true-negative rate at a threshold that was chosen on other texts."""
-    # It is the AUC of being flagged, and has that AUC's interval. Flagged if ``score >=
-    # threshold``.
+    # It is the AUC of being flagged, and has that AUC's interval.
     reason = "its threshold needs a calibration set with scored members and non-members"
     if classes.lack or threshold is None:
         return without("balanced_accuracy", None, classes.lack or reason)
@@ -220,9 +219,7 @@ _MOST_VALUES = 50
 
 def find_slices(labelled: pl.LazyFrame, slice_by: Sequence[str]) -> dict[str, Codes | slice]:
     """Find the rows of each slice: ``all``, each value of some columns, and length buckets."""
-    # Slices of values are called ``column=value``, nulls ``column=null``. Length buckets that hold
-    # members and non-members follow where there are at least two: a single one would repeat
-    # ``all``.
+    # Length buckets follow where there are at least two: a single one would repeat ``all``.
     names = labelled.collect_schema().names()
     found: dict[str, Codes | slice] = {ALL: slice(None)}
     for column in slice_by:
@@ -255,7 +252,6 @@ def find_clusters(
     scores: pl.LazyFrame, counts: pl.Expr, attacks: Sequence[str]
 ) -> NDArray[np.int32] | None:
     """Find the cluster of each target that counts, from 0, none left out."""
-    # None where no cluster has two of them that any attack scored.
     scored = pl.any_horizontal(pl.col(attacks).is_finite().fill_null(value=False))
     named = scores.with_columns(cluster=cluster_names(scores)).filter(counts)
     found = named.select("cluster", scored=scored)
@@ -309,7 +305,6 @@ class Labelled:
 
     def threshold(self, attack: str) -> float | None:
         """Choose the threshold of the widest gap between TPR and FPR on the calibration texts."""
-        # Flagged if ``score >= threshold``; None where calibration has no scored text of a class.
         if self._calibration is None or not self._taught.size:
             return None
         score = read_finite(self._calibration, attack, self._taught.size)
@@ -477,8 +472,6 @@ def measure(
     seed: int,
 ) -> pl.DataFrame:
     """Measure attacks, and classifiers that never see the model, on the same labels."""
-    # The metrics of attacks; then of blind classifiers, of each attack less the strongest of them
-    # (``versus``), and of each attack within quintiles of its score.
     counts = pl.col("role").is_in(["target", "non_member"]) & pl.col("member").is_not_null()
     if not scores.select(counts.any()).collect(engine="streaming").item():
         return Metrics.create_empty()
@@ -550,7 +543,6 @@ def growth(
     scores: pl.LazyFrame, evidence: Mapping[str, pl.LazyFrame], attacks: Sequence[Attack]
 ) -> Iterator[pl.DataFrame]:
     """AUC ``y`` over the first ``x`` samples or points of each text, for one attack of each."""
-    # It is the first of ``attacks`` that reads nothing else.
     own = pl.col("role").cast(pl.String).is_in(["target", "non_member"])
     known = scores.filter(own, pl.col("member").is_not_null()).select("target_id", "member")
     classes = [known.filter(member=member).bottom_k(_MOST, by="target_id") for member in (0, 1)]
@@ -617,11 +609,7 @@ def curves(
     evidence: Mapping[str, pl.LazyFrame],
 ) -> Iterator[pl.DataFrame]:
     """Yield the curves table, at least one frame."""
-    # ``targets`` and ``scores`` have their rows in one order. The ROC curve of each attack over
-    # the labelled texts, and what `growth` finds in the ``evidence``. Then, of the primary attack,
-    # the distribution of members, non-members and texts of unknown membership over 40 bins of
-    # equal width, and the strips of documents of role ``target`` with at least two windows.
-    # Memory: some 250 bytes a target.
+    # ``targets`` and ``scores`` have their rows in one order. Memory: some 250 bytes a target.
     yield Curves.create_empty()
     size = int(scores.select(pl.len()).collect(engine="streaming").item())
     role, member = pl.col("role").cast(pl.String), pl.col("member")
@@ -692,9 +680,7 @@ def _distributions(attack: str, sets: Mapping[str, Floats]) -> pl.DataFrame:
 
 def _strips(targets: pl.LazyFrame, attack: str, score: Floats, compared: Floats) -> pl.DataFrame:
     """Draw the mean share of compared texts that score lower over stretches of each document."""
-    # A stretch is one of 60 equal runs of the document's windows, or a window where there are
-    # fewer. Where windows were left out, a point without value begins at the end of the last one
-    # before.
+    # Where windows were left out, a point without value begins at the end of the last one before.
     size = score.size
     length = pl.col("target").str.len_chars()
     beaten = compared.searchsorted(score) / max(compared.size, 1)

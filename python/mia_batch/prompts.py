@@ -505,7 +505,6 @@ def choices(targets: pl.DataFrame, *, column: str, n: int) -> pl.DataFrame:
 
 def choice(candidate: pl.Expr) -> pl.Expr:
     """Read which label an answer names, as its place in `LABELS`."""
-    # A struct of UInt8; null where it names none, or several.
     named = candidate.str.replace(_ARTICLE, "").str.extract_all(_LABEL)
     labels = named.list.eval(pl.element().filter(pl.element().str.len_chars() == 1)).list.unique()
     one = pl.when(labels.list.len() == 1).then(labels.list.first())
@@ -563,9 +562,7 @@ def first_tokens(
     texts: pl.LazyFrame, *, n: int, n_tokens: int, tokenizer: Tokenizer | None
 ) -> pl.DataFrame:
     """Cut up to ``n`` different texts to their first tokens; without a tokenizer, words."""
-    # Which texts does not depend on their order: those of the lowest hash, so that more are added
-    # to the ones there are. Rows are ``target_id``, ``view_index``, ``context`` and an empty
-    # ``text``.
+    # They are those of the lowest hash, so that more are added to the ones there are.
     there = texts.filter(pl.col("text").str.contains(r"\S")).unique("text")
     found = there.collect(engine="streaming")["text"].to_list()
     named = {target_id(from_text(text_digest(text), 0), 0, text): text for text in found}
@@ -671,8 +668,6 @@ class Window:
 @dataclass
 class Walk:
     """A walk as far as it has come, from word ``first`` of the document on."""
-
-    # ``reached`` is the first word that did not come out yet.
 
     window: Window
     document: Text

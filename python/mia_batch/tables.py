@@ -243,7 +243,6 @@ _YOUNGER: dict[type[dy.Schema], tuple[str, ...]] = {
 
 def check(frame: pl.DataFrame | pl.LazyFrame, schema: type[dy.Schema], *, what: str) -> None:
     """Check that a table has the columns of a schema, without reading it."""
-    # Further columns are allowed, and so is any order. ``what`` names the table in the message.
     present = frame.lazy().collect_schema()
     wanted = _columns(schema)
     faults = [f"{name!r} is missing" for name in wanted if name not in present]
@@ -272,8 +271,6 @@ def _with_later_choices(frame: pl.LazyFrame, schema: type[dy.Schema]) -> pl.Lazy
 
 def scan(path: Path | Sequence[Path], schema: type[dy.Schema]) -> pl.LazyFrame:
     """Open a Parquet file, several, or a folder of parts in the order of their names, lazily."""
-    # No parts are an empty table. What is no Parquet file is a `DamagedTableError`, what the
-    # system refuses a `RunFolderError`.
     if isinstance(path, Sequence):
         source = list(path)
     else:
@@ -306,8 +303,7 @@ def generate(
     schema: pl.Schema, frames: Callable[[list[str] | None], Iterator[pl.DataFrame]]
 ) -> pl.LazyFrame:
     """Make a lazy table from a function that yields its rows in order."""
-    # Its argument names the columns that are needed; None stands for all, and it may yield more.
-    # It runs from its start each time the table is collected, and its exceptions reach the caller.
+    # It runs from its start each time the table is collected.
 
     def source(
         with_columns: list[str] | None,
@@ -336,7 +332,7 @@ class RowIndex:
 
     # It takes 12 bytes a row, also while it is built. Keys are known by 64 bits of their hash: of
     # a million foreign keys, the chance that one is taken for one of a million rows' is 5 in 100
-    # million. ``keys`` is one column of at most 2^32 rows; it is read twice.
+    # million.
 
     def __init__(self, keys: pl.LazyFrame) -> None:
         self.height = int(keys.select(pl.len()).collect(engine="streaming").item())
@@ -374,7 +370,6 @@ class RowIndex:
 
     def find(self, keys: pl.Series) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
         """Find every row of each key: indices into ``keys``, ascending, and the rows."""
-        # A key of several rows comes several times, one of none does not come.
         first, last = self._bounds(keys)
         counts = last - first
         which = np.repeat(np.arange(counts.size), counts)
@@ -406,8 +401,7 @@ _ROW_GROUP_ROWS = 8192
 
 def sink(frame: pl.LazyFrame | pl.DataFrame, path: Path, schema: type[dy.Schema]) -> None:
     """Write a table to Parquet, streamed and atomically."""
-    # The same rows give the same bytes. A reader finds the whole table under ``path``, or what was
-    # there before. A lazy table is never held whole in memory. The folder must exist.
+    # The same rows give the same bytes. A lazy table is never held whole in memory.
     sink_all({path: frame}, schema)
 
 
@@ -417,8 +411,7 @@ def sink_all(
     place: Callable[[Path, Path], object] = Path.replace,
 ) -> None:
     """Write several tables as `sink` does, in one query: of small ones, each costs a third less."""
-    # They are not replaced at one moment: a process that is killed in between leaves some of them.
-    # ``place`` is as in `replacing`.
+    # A process that is killed in between leaves some of them.
     for path, frame in frames.items():
         check(frame, schema, what=path.name)
     with ExitStack() as streams:
@@ -484,9 +477,9 @@ _MOST_AT_ONCE = 9  # each may hold parts of some 25 MB
 @contextmanager
 def in_background() -> Iterator[Callable[..., None]]:
     """Lend a function that runs calls in threads, 4 to 9 at once: half as many again as cores."""
-    # It takes a function and its arguments and waits where all threads are busy, so that no more
-    # arguments wait in memory than are worked on. It raises what an earlier call raised, as does
-    # the end of the block; where the block itself raises, calls that have not begun are dropped.
+    # It waits where all threads are busy, so that no more arguments wait than are worked on. It
+    # raises what an earlier call raised; where the block raises, calls that have not begun are
+    # dropped.
     at_once = min(max(2, pl.thread_pool_size()) * 3 // 2 + 1, _MOST_AT_ONCE)
     running: set[Future[object]] = set()
 

@@ -626,8 +626,6 @@ def cluster_name(columns: Collection[str]) -> pl.Expr:
 
 def cluster_names(table: pl.LazyFrame) -> pl.Expr:
     """Name the cluster of each text of a table, as `cluster_name` does."""
-    # The expression works row by row, so that it streams, where every text has a group or
-    # document; the table is read once.
     columns = table.collect_schema().names()
     named = [pl.col(name).is_not_null() for name in _LEVELS.values() if name in columns]
     everywhere = pl.any_horizontal(named).all() if named else pl.lit(value=False)
@@ -681,7 +679,6 @@ class TargetLookup:
 
     def of(self, names: pl.Series, places: Iterable[range]) -> pl.DataFrame:
         """Find targets, looking first at some rows of the table; several threads may ask."""
-        # Each target that is known comes, and others may come, too.
         named = names.rle().struct.field("value")
         found = self._rows(places)
         if named.is_in(found["target_id"].implode()).all():

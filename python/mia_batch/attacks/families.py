@@ -116,7 +116,6 @@ def members(family: Family, known: Collection[str]) -> list[str]:
 
 def meant(name: str, known: Collection[str]) -> tuple[str, ...]:
     """Return the names of attacks that a name stands for; empty where nobody knows it."""
-    # Names of attacks come first, then families and papers, then attacks without their version.
     if name in known:
         return (name,)
     if (family := _by_key().get(key := key_of(name))) is not None:

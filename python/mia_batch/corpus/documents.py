@@ -49,7 +49,6 @@ def check_rows(
     wrong: Callable[[int, str], None],
 ) -> int:
     """Read all rows once and count them; ``wrong`` takes a wrong one, and may raise."""
-    # Memory grows by a few bytes a row, and only where there is a ``document_id``.
     faults = _faults(columns)
     identifier = columns.expression("document_id")
     hashes, n_rows = [np.empty(0, np.uint64)], 0
@@ -220,7 +219,6 @@ def resolve(
     names: ColumnNames, raw: pl.Schema, *, where: str, reserved: Collection[str] = ()
 ) -> Columns:
     """Find the columns of a corpus, or refuse their types."""
-    # Further columns that have a name of ours, or a ``reserved`` one, get another.
     for name in raw:
         if name == "*" or (name.startswith("^") and name.endswith("$")):
             raise CorpusError(

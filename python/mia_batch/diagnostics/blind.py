@@ -63,7 +63,6 @@ def logistic(values: csr_array, train: Codes, test: Codes, labels: Flags) -> Flo
 
 def ridge(similarity: Floats, penalty: float, train: Codes, test: Codes, labels: Flags) -> Floats:
     """Predicted class less its mean, from a positive semi-definite similarity of texts."""
-    # The penalty is a share of the mean similarity of a text with itself.
     from sklearn.kernel_ridge import KernelRidge
 
     alpha = penalty * max(float(similarity.diagonal().mean()), 1.0)

@@ -49,8 +49,8 @@ def near_duplicates(
     texts: pl.LazyFrame, *, label: str = "member"
 ) -> tuple[SideDuplicates, SideDuplicates]:
     """Find texts of each class that are in the other, too: label true first, then label false."""
-    # Words are those of UAX #29, in lower case. Overlap is counted against all texts of the other
-    # side together; of too many texts the first by ``target_id`` (a hash) are compared.
+    # Words are those of UAX #29, in lower case; of too many texts the first by ``target_id``
+    # count.
     known = texts.filter(pl.col(label).is_not_null(), pl.col("target").is_not_null())
     counts = dict(known.group_by(label).len().collect(engine="streaming").iter_rows())
     first, second = (_read(known, side) for side in (pl.col(label), ~pl.col(label)))
@@ -62,7 +62,6 @@ def near_duplicates(
 
 def count_copies(texts: pl.LazyFrame) -> tuple[int, int]:
     """Count texts, and those that are in another cluster byte for byte (by 64-bit hashes)."""
-    # Null texts are left out. Each of two equal texts is a copy.
     clusters = texts.with_columns(cluster=cluster_names(texts))
     known = clusters.filter(pl.col("target").is_not_null())
     hashes = known.select(pl.col("target").hash(), pl.col("cluster").hash())
@@ -130,7 +129,6 @@ class Likeness(NamedTuple):
 
 def likeness(texts: Sequence[str]) -> Likeness | None:
     """Compare the cosine (sublinear tf-idf) of neighbouring rows with 999 orders of the rows."""
-    # None below 20 texts. Rows that were shuffled show nothing.
     from sklearn.feature_extraction.text import HashingVectorizer, TfidfTransformer
 
     if len(texts) < _LEAST_TEXTS:
@@ -156,7 +154,6 @@ def asked_texts(targets: pl.LazyFrame) -> pl.Expr:
 
 def with_undeclared(targets: pl.LazyFrame) -> pl.LazyFrame:
     """Give non-members without a group one group where they look like parts of one book."""
-    # A table without such is returned itself.
     found = _look(targets).get("non-members")
     if found is None or not found.of_one_book:
         return targets
@@ -166,7 +163,6 @@ def with_undeclared(targets: pl.LazyFrame) -> pl.LazyFrame:
 
 def undeclared_rows(targets: pl.LazyFrame) -> Iterator[_Row]:
     """Rows of check ``undeclared_books`` about non-members and targets without a group."""
-    # Verdict: ``one_group`` (they count as one), ``one_book`` (they look like one) or ``apart``.
     any_grouped = _has(targets, pl.col("group") == UNDECLARED)
     for subject, found in _look(targets).items():
         if found is not None:
@@ -205,8 +201,6 @@ _LABELLED = pl.col("role").is_in(["target", "non_member"]) & pl.col("member").is
 
 class Preflight(NamedTuple):
     """Findings, and the blind classifiers' scores and metrics of members and non-members."""
-
-    # Scores of targets and nulls are in columns that begin with ``targets_``.
 
     findings: pl.DataFrame
     blind_scores: pl.DataFrame  # empty without two sets to compare
@@ -289,10 +283,8 @@ _INVERSE = pow(_BASE, -1, 1 << 64)
 
 def find_elsewhere(passages: pl.DataFrame, documents: pl.LazyFrame) -> pl.DataFrame:
     """Find the first document of another owner that has 20 words in a row of a passage."""
-    # One row per passage: ``name`` of the document, ``longest_words`` that both have in a row, and
-    # ``common``, whether there is one; null with a ``reason`` where nothing can be said. Words are
-    # those of UAX #29, in lower case. Documents are read once, a batch at a time; runs are looked
-    # up by hashes of 64 bits and then compared. Memory: some 70 bytes per word of the passages.
+    # Documents are read once, a batch at a time; runs are looked up by hashes of 64 bits and then
+    # compared. Memory: some 70 bytes per word of the passages.
     texts, owners = passages["passage"].str.to_lowercase(), passages["owner"].to_numpy()
     hashes, rows = _index(texts)
     is_long = np.isin(np.arange(texts.len()), rows)
@@ -324,9 +316,6 @@ def find_elsewhere(passages: pl.DataFrame, documents: pl.LazyFrame) -> pl.DataFr
 
 def count_in(passages: pl.Series, documents: pl.LazyFrame) -> pl.DataFrame:
     """Count the documents, of ``text`` and ``name``, that hold each passage whole."""
-    # One row per passage: ``n_documents``, ``n_occurrences``, ``document``, the first of them, and
-    # ``n_near_documents``, those with 20 words in a row of it; null with a ``reason`` where it is
-    # too short. Words, reading and memory are those of `find_elsewhere`.
     texts = passages.str.to_lowercase()
     hashes, rows = _index(texts)
     is_long, found = {*rows.tolist()}, dict[int, dict[str, Any]]()
@@ -504,8 +493,7 @@ def find_uneven_scores(
     unscored: pl.LazyFrame | None = None,
 ) -> UnevenScores | None:
     """Find attacks that score one class less often than the other, beyond what chance does."""
-    # ``counts`` says which targets count. None where all shares differ by less than one in a
-    # hundred texts or have p above 0.01. Attacks that miss scores of the same texts are one test.
+    # Attacks that miss scores of the same texts are one test.
     labelled = scores.with_columns(cluster=cluster_names(scores)).filter(counts)
     lost = {attack: ~pl.col(attack).is_finite().fill_null(value=False) for attack in attacks}
     counted = labelled.select(pl.len(), *(lost[name].sum().alias(name) for name in lost))

@@ -165,8 +165,7 @@ class _Collector:
 
     def collect(self) -> Iterator[Found]:
         """Yield each block as soon as it is complete, with its rows."""
-        # Blocks are read only as far ahead as the source needs. Raises `EngineError` if the engine
-        # ends; `recover` decides how this can be called again.
+        # Blocks are read only as far ahead as the source needs.
         while True:
             while requests := [*islice(self._to_submit(), _AT_ONCE)]:
                 self._source.submit(*requests)
@@ -194,7 +193,6 @@ class _Collector:
 
     def recover(self, error: EngineError) -> Iterator[Found]:
         """Decide what is tried again, and yield a block that is complete without a refused text."""
-        # Raises the error where nothing was in hand, or the engine ends whatever it is asked.
         pieces = self._in_hand
         self._clear()
         if not pieces:

@@ -78,9 +78,8 @@ def scan_parts(
     folder: Path, schema: type[dy.Schema], reads: tuple[str, str] | None = None
 ) -> pl.LazyFrame:
     """Open the table of a folder of parts, less what a later attempt replaced."""
-    # ``reads`` names one model and view; by default all. Of a row that failed and was tried again
-    # those with a ``reason`` are left out where there is one without; among several with a
-    # ``reason`` the last stays. Rows come in the order of the parts' names.
+    # Of a row that failed and was tried again those with a ``reason`` are left out where there is
+    # one without; among several with a ``reason`` the last stays.
     source: Path | list[Path] = folder
     if reads is not None:
         model, view = reads
@@ -123,8 +122,6 @@ LOGPROB_BLOCK_TARGETS = 4 * BLOCK_TARGETS
 class Block:
     """Units of neighbouring targets that lack the same rows: ``first <= number < last``."""
 
-    # Of a long block it is one of the pieces.
-
     index: int  # of the block in the targets table
     first: int
     last: int
@@ -166,8 +163,6 @@ class Units(Protocol):
 @dataclass(frozen=True, slots=True)
 class FreshUnits:
     """Targets that have a text, or prompts of a view as they would be made of them."""
-
-    # Nothing is stored. ``columns`` of the corpus are read with those of the table.
 
     targets: pl.LazyFrame
     view: View | None = None
@@ -341,10 +336,9 @@ class Work:
 class Missing:
     """What the parts of a run lack: ``n_rows`` of each unit."""
 
-    # With ``retry_failed`` rows that have a reason count as missing. Of a ``shard`` only its own
-    # blocks are looked at. ``work`` estimates the work of a unit, in tokens; blocks of more than
-    # `PIECE_TOKENS` are cut into up to 10 pieces of about the same work. Where the cuts fall
-    # depends only on the texts, so that a resumed run cuts at the same places.
+    # With ``retry_failed`` rows that have a reason count as missing. Blocks of more than
+    # `PIECE_TOKENS` are cut into up to 10 pieces of about the same ``work``; where depends only on
+    # the texts, so that a resumed run cuts at the same places.
 
     def __init__(
         self,

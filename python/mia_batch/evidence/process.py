@@ -42,8 +42,7 @@ _SECONDS_TO_DIE = 5.0
 class EngineProcess:
     """A running engine; made by :meth:`start`, used as a context manager."""
 
-    # One thread may submit while another reads results. ``log`` is where the engine's libraries
-    # write; ``spec`` what it was started with, or turned to; ``info`` what it says of itself.
+    # One thread may submit while another reads results.
 
     def __init__(self, spec: EngineSpec, log: Path) -> None:
         self.spec = spec
@@ -53,8 +52,6 @@ class EngineProcess:
     @classmethod
     def start(cls, spec: EngineSpec, *, log: Path) -> Self:
         """Start an engine and wait until it is ready; ``log`` is appended to."""
-        # Raises `SettingsError` if a setting cannot be followed by the engine, `EngineError` if
-        # the engine cannot start.
         return cls(spec, log)
 
     def restart(self) -> None:
@@ -80,7 +77,6 @@ class EngineProcess:
 
     def turn_to(self, spec: EngineSpec) -> None:
         """Answer as another model, if that is one for which `can_turn` is true."""
-        # Nothing may be in flight. Raises `EngineError` if its weights cannot be loaded.
         self._introduce(spec.model)
         self.spec = spec
 
@@ -96,7 +92,6 @@ class EngineProcess:
 
     def results(self, timeout: float | None = None) -> list[Answer]:
         """Complete answers: at least one, except where the time (seconds) passed before."""
-        # Raises `EngineError` if the engine has stopped; what was finished before comes first.
         if self._failure is not None:
             raise self._failure
         results: list[Answer] = []

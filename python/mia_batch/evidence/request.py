@@ -249,7 +249,6 @@ class Budget:
 
     def next(self, prompt_tokens: int, tried: int, attempts: int) -> int | None:
         """Tokens to decode after ``attempts`` of which the last, of ``tried``, were too few."""
-        # None where there is no room for more, or no further attempt.
         room = self.room(prompt_tokens)
         return None if tried >= room or attempts == self.max_attempts else min(2 * tried, room)
 

@@ -213,7 +213,6 @@ def pooled_ranks(groups: Floats, nulls: Floats) -> Floats:
 
 def permuted_sums(ranks: Floats, n_groups: int, seed: int) -> tuple[Floats, str]:
     """Sum the first groups' ranks, a line per attack, in orders of `n_orders`; name the method."""
-    # Returns a line per order, the observed one first, and a column per attack.
     size = ranks.shape[1]
     orders = n_orders(n_groups, size - n_groups)
     exact = _n_ways(n_groups, size - n_groups) is not None

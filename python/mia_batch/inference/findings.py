@@ -62,8 +62,7 @@ def plan_findings(
     plan: VerdictPlan, preregistered: Mapping[str, Any], rests_on: Mapping[str, object]
 ) -> pl.DataFrame:
     """Rows of check ``plan``: verdict ``as_planned``, ``changed`` or ``late`` about the primary."""
-    # ``late``: there were scores before any plan. A row ``changed`` names each text file or number
-    # of samples or points that is another now.
+    # ``late``: there were scores before any plan.
     main = {"subject": preregistered["primary"], "statistic": "n_changed"}
     before = preregistered["rests_on"]
     if before is None:
@@ -80,10 +79,9 @@ def plan_findings(
 
 def gate_findings(before: pl.DataFrame, *, exploratory: bool) -> pl.DataFrame:
     """Row of check ``gate``: may targets be compared with non-members? None without both."""
-    # Verdict ``open`` where classifiers that never see the model cannot tell them apart;
-    # ``doubtful`` where that is undecided or unknown; where they can, ``weighted`` if check
-    # ``weights`` says so, or ``withheld``, or ``exploratory`` if the answers are wanted
-    # nevertheless. The reason is that for withholding what is not weighted.
+    # ``open`` where classifiers that never see the model cannot tell them apart, ``doubtful``
+    # where that is undecided or unknown; where they can, ``weighted``, ``withheld`` or
+    # ``exploratory``.
     blind = before.filter(check="blind_baseline", subject="targets")
     rows = blind.filter(statistic="roc_auc").select("value", "high", "p_value", "verdict", "reason")
     if rows.is_empty():
@@ -115,7 +113,6 @@ def why_withheld(findings: pl.DataFrame) -> str | None:
 
 def reported_findings(verdicts: pl.LazyFrame, plan: VerdictPlan) -> pl.DataFrame:
     """Rows of check ``reported``: what the primary attack shows at the planned level."""
-    # A document without a group is a group.
     levels = {"target": ["target"], "group": ["group", "document"]}.get(plan.level, [])
     of_level = (pl.col("level").cast(pl.String).is_in(levels)) & pl.col("estimate").is_null()
     counted = (
@@ -187,9 +184,7 @@ def preregister(
     plan: VerdictPlan, rests_on: Mapping[str, int | str] | None, attacks: Sequence[str]
 ) -> dict[str, Any]:
     """Return what is recorded before the first score; answers to anything else are exploratory."""
-    # ``rests_on`` are the SHA-256 of texts and the numbers of samples and points, for others may
-    # change any answer; None where there were scores before any plan. The plan's SHA-256 is not
-    # about the ``attacks``, which are tested together.
+    # The plan's SHA-256 is not about the ``attacks``, which are tested together.
     made = None if rests_on is None else dict(rests_on)
     return asdict(plan) | {"sha256": plan.digest(), "rests_on": made, "attacks": [*attacks]}
 

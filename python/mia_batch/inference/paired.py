@@ -39,13 +39,9 @@ def compare_scores(
     learnt: bool = False,
 ) -> pl.DataFrame:
     """Compare each run with the first; the last is that of the retrained model, if any."""
-    # Where there is a ``learnt`` one instead, it is that of a reference model that learnt the
-    # texts, and `agreement` is tested too.
-    #
-    # ``scores`` has a row per target: ``score_0``, ``score_1``, ... of the runs, null = unscored;
-    # ``member``; ``cluster``, ``document`` and ``group`` as numbers, and whether it is
-    # ``grouped``. Windows of a document count as independent unless they are ``overlapping``.
-    # Documents and groups have their number as ``unit``.
+    # ``scores`` has a row per target: ``score_0``, ``score_1``, ... of the runs; ``cluster``,
+    # ``document`` and ``group`` as numbers, and whether it is ``grouped``. Windows of a document
+    # count as independent unless they are ``overlapping``.
     columns = [f"score_{number}" for number in range(len(names))]
     scored = scores.filter(pl.all_horizontal(pl.col(columns).is_finite()))
     if scored.is_empty():

@@ -134,8 +134,7 @@ def count_passages(
     words: WordRule,
 ) -> pl.DataFrame:
     """Count the passages of each ``document`` that one answer gives in full."""
-    # ``windows`` have ``document``, ``target_id`` and ``longest_words``; the ``passages_...`` that
-    # walks found in ``documents`` are added.
+    # Passages that walks found in ``documents`` are added.
     spans = [pl.DataFrame(schema=_SPAN)]
     long = windows.filter(pl.col("longest_words") >= min(_WORDS))
     for part in long.iter_slices(_WINDOWS_AT_ONCE):
@@ -228,16 +227,11 @@ def rollup(
     all_continued: bool = True,
 ) -> pl.DataFrame:
     """Sum up the documents of role ``target`` by the primary attack, and groups of several."""
-    # ``targets`` and ``scores`` have their rows in one order; ``candidates`` is the samples table.
-    # Documents come in that order, none of them where each is one window; then groups, in the
-    # order of their first document; then documents of the non-members. The first ``samples``
-    # continuations count, those of passages that ``controls`` mark as common do not. Check
-    # ``gate`` of the ``findings`` says whether shares are withheld, and answers exploratory.
-    # Unless ``all_continued`` texts were chosen by their scores, and no share of them is said to
-    # come out.
-    #
-    # The interval of the mean takes windows as independent draws. Those of one document are not,
-    # so that it is rather too narrow. It is null where all scores are equal.
+    # ``targets`` and ``scores`` have their rows in one order. The first ``samples`` continuations
+    # count, those of passages that ``controls`` mark as common do not. Unless ``all_continued``
+    # texts were chosen by their scores, and no share of them is said to come out. The interval of
+    # the mean takes windows as independent draws; those of one document are not, so it is rather
+    # too narrow.
     sets = read_comparison_sets(scores, named=False)
     score = read_finite(scores, plan.primary, sets.target_id.len())
     chosen = _CHOSEN if plan.adjustment == "e-bh" else None

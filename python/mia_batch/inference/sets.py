@@ -136,7 +136,6 @@ def combine(scores: pl.LazyFrame, attacks: Sequence[str], *, seed: int) -> Float
 
 def combination_findings(scores: pl.LazyFrame) -> pl.DataFrame:
     """Rows of check ``combination``: from how many texts was learned, and which."""
-    # Verdict ``calibration``, ``all`` (known members against all others) or ``too_few``.
     sets = read_comparison_sets(scores)
     teachers = _find_teachers(scores, sets)
     counts = {"n_members": teachers.label.sum(), "n_others": (~teachers.label).sum()}
@@ -389,8 +388,7 @@ def few_books_findings(
     scores: pl.LazyFrame, attacks: Sequence[str], plan: VerdictPlan, planned: Collection[str] | None
 ) -> pl.DataFrame:
     """Rows of checks ``top``, by the primary attack, and ``max_t``, by all that have scores."""
-    # Units are groups where the plan is about them or texts share them, else texts. ``planned``
-    # are the attacks of a plan that holds; with others ``max_t`` is ``exploratory``.
+    # With other attacks than those ``planned`` ``max_t`` is ``exploratory``.
     sets = read_comparison_sets(scores, named=plan.level != "target")
     if not (sets.targets.size and sets.nulls.size):
         return Findings.create_empty()

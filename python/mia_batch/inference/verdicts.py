@@ -592,10 +592,8 @@ def verdicts(
     blind: pl.DataFrame | None = None,
 ) -> Iterator[pl.DataFrame]:
     """Test every target, group, collection and set of canaries by every attack."""
-    # Yields, for each attack, the targets; where texts share groups or documents, or the plan is
-    # about groups, the groups and the collection; the contamination rate; the canaries. At least
-    # one frame comes; memory holds the keys of all rows and the scores of one attack. By ``blind``
-    # scores the nulls are weighted, and there is no contamination rate.
+    # By ``blind`` scores the nulls are weighted, and there is no contamination rate. Memory holds
+    # the keys of all rows and the scores of one attack.
     if plan.primary not in attacks:
         raise SettingsError(
             f"the primary attack {plan.primary!r} is not computed; name one of {list(attacks)}"

@@ -102,10 +102,8 @@ _BEYOND_LORA = (
 class Adapter:
     """What was tuned in addition to a base model that stays as it is."""
 
-    # ``kind`` is peft's name of the method. ``virtual_tokens`` stand before every text, and take
-    # their place of the context. ``rank`` is the highest of any matrix, ``modules`` are last names
-    # of what has matrices, where the weights are in safetensors; ``extras`` are what a LoRA
-    # adapter has beyond its matrices, by peft's names.
+    # ``virtual_tokens`` stand before every text, and take their place of the context. ``rank`` is
+    # the highest of any matrix; ``extras`` are what a LoRA adapter has beyond its matrices.
 
     folder: str
     kind: str
@@ -125,7 +123,6 @@ def base_of(model: str) -> str | None:
 
 def read_adapter(model: str) -> Adapter | None:
     """Read what a folder says of its adapter; None where a model is no adapter."""
-    # Raises `SettingsError` if the folder is of no adapter that could be asked.
     path = Path(model, _CONFIG)
     if not path.is_file():
         return None
@@ -235,7 +232,6 @@ _META = {"device_map": {"": "meta"}, "ignore_mismatched_sizes": True, "output_lo
 
 def check_weights(model: str, revision: str | None = None, asked: str = "logprobs") -> None:
     """Check that a checkpoint, or the base of an adapter, can answer what is asked and is whole."""
-    # ``asked`` is a kind of evidence, or ``any`` of a model that is taken for what it says it is.
     # It must have every tensor of its architecture in the right shape, no other of its layers, and
     # no layer of noise. Files that a hub still has, and formats of vLLM's alone, are left out.
     model, revision = weights_source(model, revision)
@@ -459,8 +455,6 @@ _PARTS_OF_ADAPTER = {"adapter's weights": _FILES_OF_ADAPTER}
 
 def check_model(model: str, revision: str | None = None, asked: str = "logprobs") -> None:
     """Check that a model can be found and is a whole checkpoint, or an adapter that fits one."""
-    # No weights are loaded; for what is ``asked`` see `check_weights`. Raises `SettingsError` if a
-    # part of the model is missing or of another model, or the name cannot be resolved.
     adapter = read_adapter(model)
     if adapter is None:
         _check_checkpoint(model, revision, _PARTS, asked)
@@ -550,8 +544,7 @@ def identify_model(
     model: str, revision: str | None = None, asked: str = "logprobs"
 ) -> ModelIdentity:
     """Check that a model is there, and say which one it is; no weights are loaded."""
-    # For what is ``asked`` see `check_weights`. An adapter has a digest of itself and its base,
-    # and what its virtual tokens leave of the base's context.
+    # An adapter has a digest of itself and its base.
     check_model(model, revision, asked)
     adapter, (base, of_base) = read_adapter(model), weights_source(model, revision)
     config = config_of(base, of_base)

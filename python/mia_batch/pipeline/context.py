@@ -379,7 +379,6 @@ class Audit:
     @cached_property
     def placebo(self) -> Attack | None:
         """The primary attack on the reference model, which cannot know the audited texts."""
-        # None where there is nothing to compare, or it reads what only the target is asked for.
         given = self.settings.reference_model and self.settings.non_members and self.attacks
         if not given or self.recording is not None or self.plan.adjustment == "e-bh":
             return None

@@ -61,8 +61,7 @@ _SECONDS_OF_A_TICK = 2.0
 
 def made_from(settings: Settings) -> str | None:
     """Hash what decides how a run comes out; None where sizes and times of files cannot tell."""
-    # These are the settings, formulas of attacks, the programs, and the files of texts and models
-    # on this machine. What a hub or an endpoint has is not looked at.
+    # What a hub or an endpoint has is not looked at.
     if settings.shard is not None or settings.retry_failed or is_url(settings.out):
         return None
     try:
@@ -199,8 +198,6 @@ def _rewrite(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
 
 def verify(place: Path | str, elsewhere: Sequence[Path] = ()) -> Checked:
     """Compare every byte of a finished run and of its inputs with what was recorded."""
-    # Nothing is written. Inputs are looked for ``elsewhere`` first. Raises `RequestError` if there
-    # is no run, `RunFolderError` if it has no root, or a live run holds it.
     with settled(place), reading((run := Run(place)).folder):
         folder = run.folder
         if (fault := _manifest_fault(folder)) is not None:

@@ -75,9 +75,7 @@ def attacks_of(run: Run) -> pl.DataFrame:
 
 def table_of(runs: Sequence[Run], kind: str = "md") -> str:
     """Write the table of a paper: attacks by labelled runs, which name data set and model."""
-    # AUC with its 95 % interval, bold where that lies above all others of its column, and TPR at 1
-    # % and 0.1 % FPR, as ``md``, ``latex`` (with booktabs), ``csv`` or ``html``. Runs that differ
-    # in nothing but their seed are averaged.
+    # Runs that differ in nothing but their seed are averaged.
     return paper_table([_column(run) for run in runs], kind)
 
 
@@ -116,7 +114,6 @@ REPORT = "report.html"
 
 def report_of(run: Run, kind: Format = "html") -> str:
     """Render a finished run: a page, its answer and documents as text, or its attacks in LaTeX."""
-    # As ``json`` it is the answer, and what of the run speaks to clauses of law and standards.
     if kind == "latex":
         return table_of([run], kind)
     manifest, known = _finished(run), known_of(run)
@@ -419,8 +416,7 @@ def draw_again(
     **changed: Any,  # noqa: ANN401 - settings
 ) -> pl.DataFrame:
     """Draw samples of a run anew, each with its own seed; the run is not touched."""
-    # Returns the same rows with a column ``again``. ``changed`` are settings of how the model is
-    # asked: a run may be a stranger's, so what it stored sends no key and loads no code.
+    # A run may be a stranger's, so what it stored sends no key and loads no code.
     stored, engine = run.manifest.settings, run.manifest.evidence["engine"]
     if engine == "replay":
         raise SettingsError(

@@ -149,8 +149,7 @@ def open_session(
 ) -> Iterator[Session]:
     """Start an engine with one of the run's models, or probe the endpoint of the target model."""
     # With ``at_points`` an endpoint is asked for log-probabilities of the next token alone.
-    # ``same`` names the engine that is to answer, of which attacks read nothing. Raises
-    # `SettingsError` if model, tokenizer or engine is not what the run's evidence came from.
+    # ``same`` names the engine that is to answer, of which attacks read nothing.
     if is_remote(audit, model):
         opened = _open_endpoint(audit, kind, at_points=at_points)
     else:
@@ -179,8 +178,6 @@ def ask(
     on_block: Callable[[AnyTask, Block, Any], None] | None = None,
 ) -> None:
     """Ask an open session about blocks, task by task: this loop alone hands work to an executor."""
-    # Each task comes with its blocks and what stores their rows; ``on_block`` sees what is
-    # returned.
     listen, began, decoded = on_answer or audit.observer.answered, time.monotonic(), 0
 
     def count(label: str, texts: int, tokens: int, passes: int) -> None:

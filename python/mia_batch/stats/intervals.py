@@ -546,7 +546,6 @@ def ratio_of_sums(sums: Floats, cluster: Codes) -> Ratio:
 
 def ratio_difference(one: Floats, other: Floats, cluster: Codes) -> Ratio:
     """Subtract a ratio of sums over the same texts from another, with an interval of the pair."""
-    # It is symmetric, by Student's t, of the differences of what each text adds to either ratio.
     if not one[1].any() or not other[1].any():
         return Ratio(reason=_NOTHING)
     value = float(one[0].sum() / one[1].sum() - other[0].sum() / other[1].sum())

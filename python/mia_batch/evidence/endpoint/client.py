@@ -77,8 +77,6 @@ _MOST_TIME_COPYING = 0.05  # of the time that a run takes, because the event loo
 class Journal:
     """A table of answers in an SQLite file, used by one thread of one process."""
 
-    # Every method raises `EngineError` if the file cannot be used.
-
     def __init__(self, path: Path) -> None:
         self._path = path
         self._next_copy = time.monotonic() + _SECONDS_BETWEEN_COPIES
@@ -243,13 +241,8 @@ class Endpoint:
         rng: Random | None = None,
     ) -> Self:
         """Connect to an endpoint and learn what it honours."""
-        # One client at a time holds the SQLite file ``journal``. With ``at_points``
-        # log-probabilities are those of the first token of each text alone, for which the prompt
-        # need not be echoed. With ``nudges`` it is found out whether the endpoint raises the logit
-        # of a token.
-        #
-        # Raises `SettingsError` if it takes no request with these settings or cannot give this
-        # kind of evidence, `EngineError` if it cannot be reached or the journal cannot be used.
+        # With ``at_points`` the prompt need not be echoed; with ``nudges`` it is found out whether
+        # the logit of a token can be raised.
         if find_spec("httpx") is None:
             raise SettingsError("engine: openai needs httpx; install mia-batch[openai]")
         request_format = _request_format(settings, kind, tokenizer, at_points=at_points)
@@ -506,9 +499,7 @@ def embed_at(
     rng: Random | None = None,
 ) -> None:
     """Ask for the embeddings of blocks of texts, a request a block, many at once."""
-    # ``take`` gets the number of a block, and for each of its texts a vector or the reason why it
-    # has none. Texts of a block that is refused are asked for one by one. Raises `EngineError` if
-    # the endpoint cannot be reached or takes no more requests.
+    # Texts of a block that is refused are asked for one by one.
 
     async def run() -> None:
         numbers = iter(range(len(blocks)))

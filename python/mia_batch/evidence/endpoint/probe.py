@@ -72,8 +72,6 @@ class Probe:
 
     async def run(self) -> Capabilities:
         """Ask all questions that the format allows."""
-        # Raises `SettingsError` if the endpoint takes no request of this format, or does not echo;
-        # `EngineError` if it cannot be reached, or gives nothing that can be used.
         wanted = self._format
         plain = Chat if self._settings.chat else RequestFormat
         self._runner.request_format = plain(self._settings)

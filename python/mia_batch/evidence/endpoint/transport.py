@@ -55,8 +55,7 @@ class UnansweredError(Exception):
 class RefusedError(Exception):
     """A request has failed after all retries; the sentence is without the key."""
 
-    # ``status`` is the HTTP status, None where no answer came or, ``unusable``, none that can be
-    # used. ``is_json``: the answer was JSON, so it is an API that gave it.
+    # ``status`` is None where no answer came or, ``unusable``, none that can be used.
 
     def __init__(
         self, status: int | None, sentence: str, *, is_json: bool = False, unusable: bool = False
@@ -87,7 +86,6 @@ class Transport:
 
     async def send(self, path: str, payload: Mapping[str, object] | None = None) -> Reply:
         """Post JSON to a path below the base address, or get it; a `Reply` whatever its status."""
-        # Raises `UnansweredError` if no answer came, or only a part of it.
         import httpx
 
         method = "GET" if payload is None else "POST"
@@ -241,8 +239,6 @@ _MOST_UNUSABLE = 2  # times that an unusable answer is repeated; each may have b
 class RequestRunner:
     """Sends requests of one format to an endpoint within every limit."""
 
-    # While it is ``probing``, there is something to learn from every refusal.
-
     def __init__(self, request_format: RequestFormat, journal: Journal, rng: Random) -> None:
         self.request_format = request_format
         self.journal = journal
@@ -267,9 +263,7 @@ class RequestRunner:
         max_retries: int | None = None,
     ) -> Choices:
         """Send a request, and what ``take`` wants to be asked after an answer; return the last."""
-        # A few answers that cannot be used are asked for again. Raises `RefusedError` if this has
-        # failed, and `EngineError` if no request can succeed now: the account is empty, the limit
-        # of cost is reached, the endpoint cannot be reached or asks for a long wait.
+        # A few answers that cannot be used are asked for again.
         most = self._settings.max_retries if max_retries is None else max_retries
         unusable = 0
         while True:

@@ -611,9 +611,7 @@ def read_echo(
     tokens: object, logprobs: object, context: str, text: str, *, n_drawn: int | None
 ) -> tuple[bool, NDArray[np.float32]] | str:
     """Read whether a special token came first, and the log-probabilities of the text's tokens."""
-    # Nothing that does not fit the prompt is believed: then the reason is returned. ``tokens`` are
-    # the prompt's, perhaps a special one before, and at most one that was drawn after them;
-    # ``n_drawn`` is None where the endpoint does not say how many were.
+    # Nothing that does not fit the prompt is believed: then the reason is returned.
     if not (isinstance(tokens, list) and isinstance(logprobs, list)) or (
         len(tokens) != len(logprobs) or not all(isinstance(each, str) for each in tokens)
     ):

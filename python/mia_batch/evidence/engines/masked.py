@@ -351,16 +351,12 @@ class MaskedModel:
 
     def predict(self, texts: Sequence[Gaps]) -> list[npt.NDArray[np.float32]]:
         """Say how likely each word is in each gap, all gaps of a text hidden at once."""
-        # One array per text: float32, gaps by `words`, natural log of the probability. A text
-        # takes a forward pass, a long one several.
         return self._predict([self._hide(gaps) for gaps in texts], self._word_ids)
 
     def predict_tokens(
         self, text: TokenText, hidden: Sequence[Sequence[int]]
     ) -> list[npt.NDArray[np.float32]]:
         """Say how likely each token is in place of hidden ones, for several choices of these."""
-        # One array per choice: float32, hidden tokens by ids of the `vocabulary`, natural log of
-        # the probability.
         masked = []
         for places in hidden:
             ids = list(text.token_ids)

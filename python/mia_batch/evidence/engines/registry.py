@@ -215,9 +215,8 @@ def choose_engine(
 ) -> tuple[str, str]:
     """Choose an engine that can run here, or ``elsewhere``, and do what is asked; say why."""
     # ``auto`` takes vLLM where it can run, else transformers; for log-probabilities of a model
-    # that takes one GPU (``gpus``), transformers first. Where the engine that was asked for cannot
-    # compute a column, or run the ``model``, transformers does. Raises `SettingsError` if none can
-    # run.
+    # that takes one GPU, transformers first. Where the engine asked for cannot compute a column,
+    # or run the ``model``, transformers does.
     known = engine_types()
     if name not in (*known, "auto"):
         raise SettingsError(f"engine= is {name!r}; known are auto, {', '.join(known)}")
@@ -309,7 +308,6 @@ def check_probes(
     model: str, revision: str | None, dtype: str, said: Sequence[NDArray[np.float32]]
 ) -> None:
     """Check the log-probabilities of both texts' tokens but the first."""
-    # Raises `SettingsError` if one is not finite, or if another last token moves those before it.
     one, other = said
     if not np.isfinite(said).all():
         raise SettingsError(why_not_finite(model, revision, dtype))
@@ -379,8 +377,7 @@ def text_answer(request: Request, tokens: dict[str, NDArray[np.generic]]) -> Ans
 
 def end_token_ids(*declared: int | list[int] | None) -> frozenset[int]:
     """Every token that ends a text, by any of the files of a checkpoint."""
-    # These are the end-of-text tokens of the tokenizer, of ``config.json`` and of
-    # ``generation_config.json``: a number, a list of numbers, or nothing.
+    # Those of the tokenizer, of ``config.json`` and of ``generation_config.json``.
     lists = (value if isinstance(value, list) else [value] for value in declared)
     return frozenset(end for each in lists for end in each if end is not None)
 

@@ -182,8 +182,7 @@ def take_batch(
     padding: float = 1.0,
 ) -> list[Item]:
     """Take the oldest and those most like it in length out of a queue, as many as fit together."""
-    # ``fits`` takes their number and the largest of each of their ``lengths``; one always fits.
-    # ``padding`` is the largest share of a batch that may be padding. The queue is oldest first.
+    # ``padding`` is the largest share of a batch that may be padding; one item always fits.
     if not queue:
         return []
     oldest = largest = lengths(queue[0])
@@ -207,8 +206,6 @@ def take_batch(
 
 class _BatchEngine(Pretrained):
     """An engine that answers one batch of items after the other."""
-
-    # ``batch_size`` of the ``engine_args`` is the most items at once, at first.
 
     one: str  # what a batch must at least have room for
     way_out: str  # where it has none
@@ -348,8 +345,7 @@ class SeededSampler:
 
 def keep_likeliest(logits: Tensor, top_k: int, top_p: float) -> Tensor:
     """Put every token out of the running that top-k, then top-p, leaves out."""
-    # Of tokens that tie with the k-th likeliest all stay; top-p keeps the smallest set of
-    # likeliest tokens with this mass. What is left out is minus infinity.
+    # Of tokens that tie with the k-th likeliest all stay.
     if 0 < top_k < logits.shape[-1]:
         weakest = logits.topk(top_k, dim=-1).values[:, -1:]
         logits = logits.masked_fill(logits < weakest, -torch.inf)
@@ -523,9 +519,8 @@ def score_tokens(
     logits: Tensor, token_ids: Tensor, columns: frozenset[str], decoding: Decoding
 ) -> dict[str, Tensor]:
     """Log-probabilities of tokens and further ``columns``, one entry a token."""
-    # ``logits`` are float32, tokens by vocabulary, and overwritten. Log-probabilities are
-    # differences to the largest logit, and the variance is that of differences to the mean, so
-    # that float32 loses nothing.
+    # Log-probabilities are differences to the largest logit, and the variance is that of
+    # differences to the mean, so that float32 loses nothing.
     own, on_cpu = logits.gather(1, token_ids[:, None]), logits.device.type == "cpu"
     top = logits.amax(1, keepdim=True)
     probabilities = logits.softmax(1)
@@ -570,11 +565,7 @@ class ChunkedLogits:
 
     # The body of the model runs once over a batch, its head over one chunk after the other, so
     # that the logits of a whole batch never exist. Whether a model can be taken apart so is tested
-    # on a short text. No attention mask is given: a token looks only at those before it, and
-    # padding is on the right.
-    #
-    # ``prompted`` is the same model with virtual tokens before every text, whose logits are left
-    # out. Raises `EngineError` if the model can only give all logits at once.
+    # on a short text. No attention mask is given: a token looks only at those before it.
 
     def __init__(self, model: PreTrainedModel, prompted: PeftModel | None = None) -> None:
         self._model = model
@@ -599,8 +590,7 @@ class ChunkedLogits:
         self, token_ids: Tensor, places: Tensor, most: int, embeddings: Tensor | None = None
     ) -> Iterator[Tensor]:
         """Yield the logits (float32) of ``most`` positions of the flattened batch at a time."""
-        # ``embeddings`` are those of the tokens, in place of the model's own. A batch has one text
-        # where ``may_batch`` is false. The caller may overwrite what it gets.
+        # The caller may overwrite what it gets.
         read = {"input_ids": token_ids} if embeddings is None else {"inputs_embeds": embeddings}
         if not self.may_batch:  # the body runs again for every chunk
             for chunk in torch.split(places, most):
@@ -729,10 +719,8 @@ _LARGEST_BLOCK = 31 << 20  # that glibc learns from; its limit is 32 MiB
 class TransformersLogprobs(_BatchEngine):
     """Batches of right-padded texts of like length; the head works on chunks of their tokens."""
 
-    # How many tokens come together, and how large chunks are, follows the accelerator's memory. It
-    # works on a batch while the answers of the one before are made. Texts with noise are in
-    # batches of their own, see `NoisyEmbeddings`; their log-probabilities are those of the true
-    # tokens.
+    # It works on a batch while the answers of the one before are made. Texts with noise are in
+    # batches of their own, see `NoisyEmbeddings`.
 
     one, way_out = "text", "a smaller logits_memory or"
 

@@ -345,10 +345,8 @@ class RecitalsStage(Stage):
 
 def passages_of(audit: Audit) -> pl.DataFrame:
     """Find what came out: one row per target, in the targets' order."""
-    # ``target_id``, ``target_row``, ``owner`` (a hash of its group, else document), ``view`` that
-    # asks for it as a control, ``text`` that is asked for, null where it is the target's own
-    # reference, and ``passage``. Continuations come first; where only a walk came out, its first
-    # words are the passage.
+    # ``view`` asks for it as a control; ``text`` is what is asked for, null where it is the
+    # target's own reference. Where only a walk came out, its first words are the passage.
     continued, walked = _continued(audit), _walked(audit)
     own = (
         audit.run.scan("targets")

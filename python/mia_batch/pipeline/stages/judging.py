@@ -115,7 +115,6 @@ def _chance(audit: Audit) -> Rows:
 
 def _held_back(audit: Audit) -> Rows:
     """Rows of answers ``filtered`` or refused more often about one class."""
-    # Texts of unknown membership are compared with the non-members, as ``targets``.
     samples = audit.run.scan("samples").filter(pl.col("model") == "target")
     targets = audit.run.scan("targets").filter(pl.col("role").is_in(["target", "non_member"]))
     own, member = pl.col("role") == "target", pl.col("member")
@@ -140,7 +139,6 @@ def _held_back(audit: Audit) -> Rows:
 
 def _prompts(audit: Audit) -> Rows:
     """Rows of words given to the target model, by kind of prompt, of 1,000 audited texts."""
-    # Of questions with the number of all answers, and of those that name no label or several.
     run, settings = audit.run, audit.settings
     asked = run.scan("targets").filter(pl.col("reason").is_null(), role="target")
     some = asked.bottom_k(_MOST, by="target_id").collect(engine="streaming")
@@ -601,7 +599,6 @@ def _within(audit: Audit) -> pl.Expr:
 
 def _count_failures(audit: Audit) -> dict[str, Any]:
     """Count the ``targets`` with a failed request, or with more answers of no use than of use."""
-    # ``of`` those that could be sampled; ``again``: those that another try may mend.
     asked = pl.col("n_bytes").is_not_null()
     failed = pl.col("reason").is_not_null()
     drawn = audit.run.scan("samples").filter(~pl.col("view").is_in(list(STAGE_VIEWS)))
