@@ -61,7 +61,6 @@ def similarity(candidate: pl.Expr, reference: pl.Expr, *, words: WordRule) -> pl
 
 
 def _first_word(text: pl.Expr, words: WordRule) -> pl.Expr:
-    """Take the first word; "" of a text without words."""
     spans = word_spans(text, words=words).struct
     start = spans.field("starts").list.first()
     word = text.str.slice(start, spans.field("ends").list.first() - start)

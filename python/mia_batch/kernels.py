@@ -546,7 +546,6 @@ class RarityTable:
 
     @classmethod
     def stored(cls, rows: pl.DataFrame, *, counted: pl.Expr | None = None) -> RarityTable:
-        """Take up a table of rows of one view."""
         counts = pl.zeros(1 << _BITS, pl.UInt32, eager=True)
         counts = counts.scatter(rows["entry"], rows["count"])
         n_groups = rows["n_groups"].max() or 0
@@ -557,7 +556,6 @@ class RarityTable:
         return partial(RarityTable.stored, counted=self.counted), (self.rows("", ""),)
 
     def rows(self, model: str, view: str) -> pl.DataFrame:
-        """Give the entries that are not 0 as rows of the schema `Rarity`."""
         counts = pl.DataFrame({"count": pl.Series(self.native.counts())}).with_row_index("entry")
         return counts.filter(pl.col("count") > 0).select(
             model=pl.lit(model),

@@ -36,8 +36,6 @@ from mia_batch.targets import Preset, cluster_names, document_numbers
 __all__ = ["evaluate"]
 
 
-# Figures of a labelled run: each attack on each slice, with an interval or a reason for none.
-
 _Row = dict[str, Any]
 
 
@@ -95,13 +93,11 @@ class Classes:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Columns of the metrics table that come with every figure."""
         names = ("n_members", "n_nonmembers", "n_unscored")
         return dict(zip(names, (*self.sizes, self.n_unscored), strict=True))
 
     @property
     def lack(self) -> str | None:
-        """Why there is no ROC curve."""
         n_members, n_nonmembers = self.sizes
         if n_members == 0:
             return "there is no scored member"
@@ -285,7 +281,6 @@ class Labelled:
         self.slices = find_slices(self._scores, slice_by)
 
     def score(self, attack: str) -> Floats:
-        """Read an attack's scores; NaN where a target has no finite one."""
         return read_finite(self._scores, attack, self.member.size)
 
     def classes(self, score: Floats, slice_name: str) -> Classes:
@@ -438,7 +433,6 @@ def _rows(
     *,
     preset: Preset,
 ) -> Iterator[_Row]:
-    """Measure an attack on each slice, and add its areas to those that were tried."""
     score, threshold = labelled.score(attack), labelled.threshold(attack)
     buckets = []
     for name in labelled.slices:

@@ -22,8 +22,6 @@ from mia_batch.models.tokens import Tokenizer
 from mia_batch.schemas import Prompts
 from mia_batch.targets import from_text, target_id, text_digest
 
-# Views: each turns targets into prompts of one kind.
-
 SHADOW = "shadow"
 """The role of models of which each is tuned on another half of the texts."""
 _GIVEN = ("target", "reference", "masked")

@@ -140,7 +140,6 @@ def put_copy(path: Path, content: Path) -> None:
 
 
 def write_table(table: pl.DataFrame, path: Path) -> None:
-    """Write a table to Parquet, whole or not at all."""
     with replacing(path) as stream:
         table.write_parquet(stream)
 
@@ -153,7 +152,6 @@ def write_text(path: Path, text: str) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file of a run, where it is there."""
     if (follower := _follower_of(path)) is not None and path.exists():
         follower.remove(path)
     path.unlink(missing_ok=True)
@@ -207,7 +205,6 @@ def temporary_path(path: Path) -> Path:
 
 
 def sync_folder(folder: Path) -> None:
-    """Wait until the names in a folder are on the disk."""
     with system_errors(folder):
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -221,7 +218,6 @@ _ITEMS_IN_FLIGHT = 1024
 
 
 def digest(path: Path) -> str:
-    """Return the SHA-256 of a file: 64 hexadecimal digits."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 

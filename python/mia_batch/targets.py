@@ -329,18 +329,15 @@ def character_windows(words: Words, size: int, stride: int | None) -> Iterator[r
 
 
 def text_digest(text: str | None) -> bytes:
-    """Return 16 bytes that stand for a text, or for None."""
     content, kind = (b"", b"null") if text is None else (text.encode(), b"text")
     return blake2b(content, digest_size=16, person=kind).digest()
 
 
 def from_document_id(document_id: str) -> bytes:
-    """Return the identity of a document that has an identifier."""
     return b"document_id" + document_id.encode()
 
 
 def from_text(digest: bytes, ordinal: int) -> bytes:
-    """Return the identity of a document without one: the ``ordinal``-th, from 0, of its text."""
     return b"text" + digest + ordinal.to_bytes(8, "little")
 
 

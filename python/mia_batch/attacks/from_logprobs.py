@@ -45,7 +45,6 @@ def from_texts(
     reads: tuple[tuple[str, str], ...] = (TEXT,),
     settings: tuple[str, ...] = (),
 ) -> tuple[Attack, ...]:
-    """Make attacks from log-probabilities that read the same rows."""
     return tuple(
         Attack(
             name=f"{name}_v1",
@@ -62,7 +61,6 @@ def from_texts(
 
 
 def _first(column: str, view: tuple[str, str] = TEXT) -> pl.Expr:
-    """Take a number that a text has once, such as ``n_bytes``."""
     return pl.col(column).filter(is_of(view)).first()
 
 

@@ -206,7 +206,6 @@ def tidy(text: str) -> tuple[str, Counter[str]]:
 
 
 def _header(view: str) -> int:
-    """Return where the header ends; 0 without a header."""
     last = _LAST_LINE.search(view, 0, _HEADER_CHARS)
     limit = _HEADER_CHARS if last is None else last.start()
     starts = (
@@ -222,7 +221,6 @@ def _header(view: str) -> int:
 
 
 def _end(view: str, start: int) -> int:
-    """Return where the licence begins, or the note before it."""
     end = len(view)
     for mark in reversed([*_ENDS.finditer(view, max(start, end - _LICENCE_CHARS))]):
         is_near = not view[mark.end() + _LAST_CHARS : end].strip()
@@ -335,7 +333,6 @@ class BookError(Exception):
 
 
 def declared_encoding(start: bytes) -> str | None:
-    """Name the encoding that a byte-order mark declares."""
     return next((encoding for mark, encoding in _MARKS if start.startswith(mark)), None)
 
 
@@ -451,7 +448,6 @@ class Pages:
         return self._text.getvalue().strip("\n")
 
     def add(self, content: bytes, encoding: str | None = None) -> None:
-        """Add a page; `BookError` says what is wrong and what to do."""
         from lxml import etree
 
         if len(content) > MOST_PAGE_BYTES:
@@ -478,14 +474,12 @@ class Pages:
         parser.close()
 
     def close(self) -> None:
-        """End a page."""
         self._open: list[tuple[str, re.Pattern[str], int, int, int, int] | None] = []
         self._apart, self._closing = _MARKUP_PARAGRAPH, ""
         self._is_title = self._is_left_out = False
         self._n_preformatted = self._n_links = self._n_sups = 0
 
     def start(self, name: str, attributes: Mapping[str, str]) -> None:
-        """Begin an element."""
         tag, layout = _tag(name)
         self._n_elements += 1
         if len(self._open) == _MOST_DEEP or self._n_elements > _MOST_ELEMENTS:
@@ -511,7 +505,6 @@ class Pages:
         self._separate(tag, layout)
 
     def data(self, text: str) -> None:
-        """Add characters of an element."""
         if self._is_title and len(self.title) < _DECLARED_WITHIN:
             self.title += text
         text, self._closing = text.removeprefix(self._closing), ""
@@ -576,13 +569,11 @@ class Pages:
         self._text.write(text)
 
     def cut(self, length: int) -> None:
-        """Go back to the first characters of the text."""
         self.length = self._text.seek(length)
         self._text.truncate()
 
 
 def read_html(content: bytes, encoding: str | None = None) -> Book:
-    """Read a page; `BookError` says what is wrong and what to do."""
     pages = Pages()
     pages.add(content, encoding)
     title = " ".join(pages.title.split())

@@ -195,7 +195,6 @@ class Columns:
         return pl.col(self.further[name]).alias(name)
 
     def membership(self, part: str) -> pl.Expr:
-        """Return ``member`` or ``label`` as the user's column says it, Boolean."""
         return membership(self.parts[part], self.raw[self.parts[part]])
 
     def needed(self, names: Collection[str]) -> list[str]:
@@ -218,7 +217,6 @@ def membership(name: str, dtype: pl.DataType) -> pl.Expr:
 def resolve(
     names: ColumnNames, raw: pl.Schema, *, where: str, reserved: Collection[str] = ()
 ) -> Columns:
-    """Find the columns of a corpus, or refuse their types."""
     for name in raw:
         if name == "*" or (name.startswith("^") and name.endswith("$")):
             raise CorpusError(
@@ -535,7 +533,6 @@ class CanarySet:
 
 
 def commitment(name: str, texts: Sequence[str]) -> str:
-    """Return the SHA-256 that commits to a set, 64 hexadecimal digits."""
     content = {"set": name, "texts": list(texts)}
     compact = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
     return sha256(compact.encode()).hexdigest()

@@ -89,7 +89,6 @@ PACKED = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open, ".zst": zstd.ope
 
 @contextmanager
 def open_bytes(file: SourceFile) -> Iterator[io.BufferedReader]:
-    """Open a file for reading bytes, unpacked."""
     opened: Callable[[Path], Any] = PACKED.get(file.path.suffix.lower(), io.FileIO)
     try:
         with io.BufferedReader(opened(file.path)) as stream:
@@ -192,7 +191,6 @@ def find_files(path: Path | str) -> Source:
 
 
 def digest_each(files: Iterable[SourceFile]) -> dict[str, str]:
-    """Return the SHA-256 of each file by its name, in the order of the files."""
     files = tuple(files)
     try:
         digests = side_by_side(digest, (file.path for file in files))
@@ -320,7 +318,6 @@ def agreed_schema(schemas: Mapping[str, pl.Schema]) -> pl.Schema:
 
 
 def columnar_schema(files: Sequence[SourceFile], _reading: Reading) -> pl.Schema:
-    """Return the columns that all files share."""
     schemas = {}
     for file in files:
         with _refusing(file):
@@ -405,7 +402,6 @@ _BATCH_CHARS = 4 << 20
 
 
 def csv_schema(files: Sequence[SourceFile], reading: Reading) -> pl.Schema:
-    """Return the columns that all files share, each of type String."""
     schemas = {}
     for file in files:
         _, header = next(_csv_records(file, reading), ("", []))
@@ -652,7 +648,6 @@ _DECLARED = re.compile(
 
 
 def book_schema(_files: Sequence[SourceFile], _reading: Reading) -> pl.Schema:
-    """Return the columns, which are the same whatever the files are."""
     return _SCHEMA
 
 

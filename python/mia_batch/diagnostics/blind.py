@@ -173,7 +173,6 @@ def build_classifiers(seen: pl.DataFrame) -> Mapping[str, partial[Floats]]:
 
 
 def _counts(texts: pl.Series, **options: object) -> csr_array:
-    """Count words or n-grams of the lower-cased texts, one row per text."""
     from scipy.sparse import csr_array
     from sklearn.feature_extraction.text import CountVectorizer
 

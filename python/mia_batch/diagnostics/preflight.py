@@ -16,8 +16,6 @@ from mia_batch.stats import Codes, Flags, Ints
 from mia_batch.tables import read_numbers
 from mia_batch.targets import cluster_names
 
-# What the texts show before any model is asked: copies, undeclared books, blind classifiers.
-
 _Row = dict[str, object]
 _Hashes = NDArray[np.uint64]
 
@@ -153,7 +151,6 @@ def asked_texts(targets: pl.LazyFrame) -> pl.Expr:
 
 
 def with_undeclared(targets: pl.LazyFrame) -> pl.LazyFrame:
-    """Give non-members without a group one group where they look like parts of one book."""
     found = _look(targets).get("non-members")
     if found is None or not found.of_one_book:
         return targets
@@ -208,7 +205,6 @@ class Preflight(NamedTuple):
 
 
 def check_targets(targets: pl.LazyFrame, *, seed: int) -> Preflight:
-    """Compare members with non-members, targets with nulls, and texts with their copies."""
     scores = pl.DataFrame(schema={"target_id": pl.String})
     metrics: pl.DataFrame = Metrics.create_empty()
     rows: list[_Row] = []
@@ -240,7 +236,6 @@ def check_targets(targets: pl.LazyFrame, *, seed: int) -> Preflight:
 
 
 def _has(table: pl.LazyFrame, *kinds: pl.Expr) -> bool:
-    """Whether there is a row of each kind."""
     each = (which.any().alias(str(place)) for place, which in enumerate(kinds))
     return all(table.select(each).collect(engine="streaming").row(0))
 
@@ -373,7 +368,6 @@ def _index(texts: pl.Series) -> tuple[_Hashes, Ints]:
 
 
 def _places(ordered: _Hashes, wanted: _Hashes) -> Ints:
-    """Find where any of the wanted hashes stands among ordered ones."""
     wanted = np.unique(wanted)
     first, last = (np.searchsorted(ordered, wanted, side) for side in ("left", "right"))
     sizes = last - first
@@ -443,7 +437,6 @@ class UnevenScores(NamedTuple):
 
     @property
     def shares(self) -> tuple[float, float]:
-        """Shares of texts without a score."""
         return self.n_unscored[0] / self.n_texts[0], self.n_unscored[1] / self.n_texts[1]
 
     @property
@@ -472,7 +465,6 @@ def uneven_findings(
 def class_rows(
     found: UnevenScores, names: tuple[str, str] = ("members", "non-members")
 ) -> list[dict[str, object]]:
-    """Make rows of findings of what is missing of each class."""
     rows: list[dict[str, object]] = []
     for which, name in enumerate(names):
         figures = {

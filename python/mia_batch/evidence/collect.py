@@ -97,7 +97,6 @@ _MOST_IN_VAIN = 3  # texts in a row that end the engine: then it is not the text
 
 
 def refuse(task: Task, block: Block, reason: str = REFUSED) -> pl.DataFrame:
-    """Give the rows of a block that is not asked about, with the reason."""
     rows: list[Row] = []
     for each in task.ask(block):
         if isinstance(each, Asked):
@@ -258,7 +257,6 @@ class _Collector:
             yield request
 
     def _keep(self, piece: _Piece, found: Iterable[Asked | Row]) -> None:
-        """Keep rows, and put aside what is asked again."""
         pending, n_before = piece.pending, len(piece.pending)
         for each in found:
             if isinstance(each, Asked):
@@ -462,7 +460,6 @@ _COLUMNS = (*_FLOATS, "token_ids", "rank", FREQUENCY, "bos", "bounded", "reason"
 
 
 def abilities(views: Iterable[View]) -> set[str]:
-    """Say what an engine must be able to do for some views, columns aside."""
     return {NOISE for view in views if view.noise} | {QUESTION for view in views if view.question}
 
 

@@ -51,7 +51,6 @@ class EngineProcess:
 
     @classmethod
     def start(cls, spec: EngineSpec, *, log: Path) -> Self:
-        """Start an engine and wait until it is ready; ``log`` is appended to."""
         return cls(spec, log)
 
     def restart(self) -> None:
@@ -342,7 +341,6 @@ class LocalSource:
 
 
 def _joined(opened: _Open) -> Answer:
-    """Put the strides of one text together."""
     request, answers = opened.request, opened.done.values()
     passes = sum(each.error is None for each in answers)
     if (error := next((each.error for each in answers if each.error), None)) is not None:
@@ -402,7 +400,6 @@ _Answers: TypeAlias = "SimpleQueue[object]"
 
 
 def main(descriptor: int, parent: int, log: str) -> None:
-    """Serve one engine until the parent process closes this end of the pipe."""
     log_start = Path(log).stat().st_size
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     connection = Connection(descriptor)

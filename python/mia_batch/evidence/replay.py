@@ -151,7 +151,6 @@ def resolve(raw: pl.Schema, *, candidate: str, where: str) -> RecordedColumns:
 
 
 def _column(raw: pl.Schema, part: str) -> str | None:
-    """Find the column of a part by its name, else by another."""
     if part in raw and (part == "candidate" or raw[part] != pl.Null):
         return part
     return next((name for name in _ALSO.get(part, ()) if raw.get(name, pl.Null) != pl.Null), None)
@@ -206,7 +205,6 @@ def _frames(
 
 
 def check_rows(source: Source, columns: RecordedColumns) -> tuple[int, int, bool]:
-    """Check every row, texts aside."""
     reading, n_rows, most_samples, has_probes = Reading(), 0, 0, False
     for frame, rows in _frames(source, columns, reading, whole=False):
         for row, what in faulty_rows(frame, columns.faults):

@@ -33,7 +33,6 @@ class ComparisonSets:
     controls: Ints  # canaries that stayed unpublished
 
     def share_clusters(self, *sets: Ints) -> bool:
-        """Whether two rows of one of these sets belong to one cluster."""
         return any(np.unique(self.cluster[rows]).size < rows.size for rows in sets)
 
 

@@ -167,7 +167,6 @@ class RoundsTest:
         return self.asked(self.decisions(np.full(self._sets.cluster.size, np.nan), 0), number)
 
     def rows(self, found: AttackScores) -> Iterator[pl.DataFrame]:
-        """Yield verdicts on every group, by name, of the attack that decides who is asked."""
         if found.attack != self._plan.primary:
             return
         groups, n_windows = self._groups, self.rounds.ends[-1]

@@ -199,12 +199,10 @@ class AttackScores(NamedTuple):
     scores: Floats
 
     def planned(self, plan: VerdictPlan, level: PlanLevel | None = None) -> bool:
-        """Whether the plan names this attack, and the level if one is given."""
         return self.attack == plan.primary and level in (None, plan.level)
 
 
 def verdict_rows(height: int, **columns: Column) -> pl.DataFrame:
-    """Make rows of the verdicts table; by default versus non-members."""
     return typed_rows(_TYPES, height, {"versus": "non_members"} | columns)
 
 

@@ -70,7 +70,6 @@ def common_targets(controls: pl.LazyFrame) -> pl.Series:
 
 
 def counts_of(controls: pl.DataFrame) -> dict[str, Any]:
-    """Count passages and common ones; by control those looked at, and those that came again."""
     n_passages, n_common = controls["target_id"].n_unique(), common_targets(controls.lazy()).len()
     counts: dict[str, Any] = {"any": {"passages": n_passages, "common": n_common}}
     for (control,), rows in controls.sort("control").group_by("control", maintain_order=True):

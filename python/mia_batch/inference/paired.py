@@ -209,7 +209,6 @@ def _agreement_rows(rows: pl.DataFrame, names: Sequence[str]) -> Iterator[pl.Dat
 
 
 def _counted(table: pl.DataFrame, scores: pl.DataFrame) -> pl.DataFrame:
-    """Count the targets of each set that lack a score in some run."""
     sets = {name: pl.col("member").eq_missing(member) for name, member in _SETS.items()}
     sets["labelled"] = pl.col("member").is_not_null()
     total = scores.select(each.sum().alias(name) for name, each in sets.items()).row(0, named=True)
@@ -233,6 +232,5 @@ def _adjusted(table: pl.DataFrame) -> pl.DataFrame:
 
 
 def _codes(names: pl.Series) -> Codes:
-    """Give equal names the same number, from 0 in the order of values."""
     codes: Codes = np.unique(names.to_numpy(), return_inverse=True)[1]
     return codes

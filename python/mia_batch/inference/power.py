@@ -38,7 +38,6 @@ class Power:
 
 
 def power(n_tests: int, n_null: float, q: float, adjustment: Adjustment) -> Power:
-    """Say what m tests against n independent nulls can show at best."""
     return power_of(np.full(n_tests, least_p(n_null, q, adjustment)), n_null, q, adjustment)
 
 

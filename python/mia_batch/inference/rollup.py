@@ -133,7 +133,6 @@ def count_passages(
     samples: int,
     words: WordRule,
 ) -> pl.DataFrame:
-    """Count the passages of each ``document`` that one answer gives in full."""
     # Passages that walks found in ``documents`` are added.
     spans = [pl.DataFrame(schema=_SPAN)]
     long = windows.filter(pl.col("longest_words") >= min(_WORDS))
@@ -163,7 +162,6 @@ def _of_windows(
     samples: int,
     words: WordRule,
 ) -> Iterator[pl.DataFrame]:
-    """Yield what answers about some windows of a document repeat of any of these windows."""
     own = pl.col("target_id").is_in(windows["target_id"].implode())
     begin = pl.col("start").fill_null(0) + pl.col("prefix").str.len_chars()
     texts = targets.filter(own).select("target_id", pl.col("reference").fill_null(""), begin=begin)

@@ -530,7 +530,6 @@ def rank_sum_p_value(sets: Sequence[Floats]) -> float:
 
 
 def canary_test(sets: ComparisonSets, plan: VerdictPlan) -> _Test:
-    """Prepare the test of every committed set of canaries by any attack."""
     rows = np.concatenate([sets.published, sets.controls])
     names: list[str] = []
     places: list[tuple[int, Ints]] = []
@@ -549,7 +548,6 @@ def canary_test(sets: ComparisonSets, plan: VerdictPlan) -> _Test:
         places.append((int(published[0]), controls))
 
     def test(found: AttackScores) -> Iterator[pl.DataFrame]:
-        """Yield a verdict on each set, by name, and one on the collection of several."""
         scores = [(found.scores[one], found.scores[controls]) for one, controls in places]
         p = np.array([canary_p_value(*of_set) for of_set in scores])
         same: dict[str, Any] = {"attack": found.attack, "versus": "controls"}

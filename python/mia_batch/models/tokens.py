@@ -185,11 +185,9 @@ class Tokenizer:
                     yield ends[place], ends[place + 1]
 
     def count_tokens(self, texts: Sequence[str]) -> list[int]:
-        """Tokens of each text, special tokens not counted."""
         return [len(ids) for ids in self.encode(texts)]
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of texts, without special tokens."""
         return self._encode(texts, add_special_tokens=False)
 
     @property
@@ -198,7 +196,6 @@ class Tokenizer:
         return len(self._tokenizer)
 
     def token_text(self, token: int) -> str:
-        """Decode one token alone."""
         return self._decode([[token]], skip_special=False)[0]
 
     @cached_property

@@ -116,7 +116,6 @@ class Adapter:
 
 
 def base_of(model: str) -> str | None:
-    """Name the base model of an adapter; None where a model is no adapter."""
     adapter = read_adapter(model)
     return None if adapter is None else adapter.base
 
@@ -177,7 +176,6 @@ def _has_any(folder: str | Path, patterns: Iterable[str]) -> bool:
 
 
 def peft_missing() -> str | None:
-    """Say that peft is not installed."""
     if find_spec("peft") is None:
         return "adapters need the package peft (pip install 'mia-batch[finetune]')"
     return None

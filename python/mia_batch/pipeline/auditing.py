@@ -398,7 +398,6 @@ def _steps(audit: Audit, stages: Sequence[Stage]) -> Iterator[tuple[Stage, Calla
 
 
 def _rounds(audit: Audit) -> Iterator[None]:
-    """Let the texts of one round after another be asked, until all groups are decided."""
     if (test := audit.rounds()) is None:
         return
     for number in range(len(test.rounds.ends)):
@@ -508,7 +507,6 @@ def texts_of(audit: Audit) -> str:
 
 
 def windows_of(settings: Settings) -> str:
-    """Say how documents are cut; nothing where they are not."""
     if (window := target_plan(settings).window) is None:
         return ""
     unit = "words" if settings.window_characters is None else "characters"

@@ -224,7 +224,6 @@ def _view_obstacles(attack: Attack, settings: Settings) -> Iterator[str]:
 
 
 def reads_tokens(audit: Audit) -> bool:
-    """Whether an attack reads answers about next tokens."""
     return any(TOKEN in attack.reads_of("samples") for attack in audit.asking)
 
 
@@ -348,7 +347,6 @@ class Audit:
 
     @classmethod
     def finished(cls, run: Run, settings: Settings, observer: Observer) -> Audit:
-        """Take up a run that has its evidence; neither texts nor models are looked at."""
         audit = cls(settings, observer, chosen_attacks(settings), None, run, run.manifest)
         audit.plan = verdict_plan(settings, [attack.name for attack in audit.attacks])
         return audit
@@ -473,7 +471,6 @@ class Audit:
         return "whole" if whole else "matched"
 
     def budget(self, view: View, max_model_len: int, max_attempts: int | None = None) -> Budget:
-        """Return the rule for the tokens to decode in a model with this context."""
         how = view.decode
         attempts = [n for n in (max_attempts, how.max_attempts) if n is not None]
         return Budget(

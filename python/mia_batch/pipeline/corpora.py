@@ -187,7 +187,6 @@ def target_plan(settings: Settings) -> TargetPlan:
 
 
 def with_windows(settings: Settings) -> Settings:
-    """Fill in the windows of books where none are asked for."""
     whole = settings.window_words is None and settings.window_characters is None
     if whole and find_files(settings.input).kind == "books":
         filled = settings.text_length or _BOOK_WINDOW_WORDS

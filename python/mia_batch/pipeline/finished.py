@@ -43,7 +43,6 @@ from mia_batch.targets import cluster_names
 
 
 def answer_of(run: Run) -> str:
-    """Answer the question that a finished run was made for, in one sentence."""
     manifest, known = _finished(run), known_of(run)
     primary = known.plan.primary
     if not run.scan("scores").select(pl.col(primary).count()).collect(engine="streaming").item():
@@ -54,20 +53,17 @@ def answer_of(run: Run) -> str:
 
 
 def known_of(run: Run) -> Known:
-    """Read what the sentences about a finished run are made from."""
     manifest = run.manifest
     plan = verdict_plan(stored_settings(manifest.settings), manifest.made["scores"]["attacks"])
     return Known(run["metrics"], run.scan("verdicts"), run["findings"], plan)
 
 
 def books_of(run: Run) -> pl.DataFrame:
-    """Lay out what a finished run audited; see `audited_books`."""
     _finished(run)
     return audited_books(_tables(run))
 
 
 def attacks_of(run: Run) -> pl.DataFrame:
-    """Lay out the figures of a finished run's attacks; see `attack_rows`."""
     manifest = _finished(run)
     known = [get(name) for name in manifest.made["scores"]["attacks"] if name in names()]
     return attack_rows(_tables(run), known, manifest.times.get("seconds", {}))
@@ -168,7 +164,6 @@ _MOST_SHOWN = 10
 
 
 def first_screen(run: Run) -> str:
-    """Write what a notebook shows of a run: its answer, and its attacks or books, as safe HTML."""
     try:
         answered, attacks, books = answer_of(run), attacks_of(run), books_of(run)
     except MiaBatchError as error:

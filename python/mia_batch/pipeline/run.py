@@ -226,7 +226,6 @@ def reading(
 
 
 def others_at_work(folder: Path, shard: Shard | None = None) -> list[Shard]:
-    """Return the live shards of a run, less this one."""
     found = []
     for path in folder.glob(_SHARD_LOCKS):
         named = _NAMES.fullmatch(path.name)

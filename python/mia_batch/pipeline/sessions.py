@@ -48,7 +48,6 @@ Measuring: TypeAlias = Callable[[list[str], list[str]], list[Measure]]
 
 
 def findings(settings: Settings, found: Capabilities, *, drawn: bool) -> Iterator[str]:
-    """Say what the endpoint honours, how requests are written, and what follows for samples."""
     known, dialect = found.max_model_len, found.dialect
     context = f"context {known:,} tokens" if known else "context unknown"
     yield f"{settings.base_url} serves {settings.model}, {context}"
@@ -353,7 +352,6 @@ def cost_lines(settings: Settings, workload: Workload) -> Iterator[tuple[str, st
 
 
 def text_cost(audit: Audit, view: View, missing: Missing) -> Iterator[tuple[str, str]]:
-    """Price an endpoint's log-probabilities: a request for each text, and one token drawn."""
     if not is_remote(audit, view.model):
         return
     n_bytes = pl.col("context").str.len_bytes() + pl.col("text").str.len_bytes()

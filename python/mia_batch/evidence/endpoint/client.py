@@ -269,7 +269,6 @@ class Endpoint:
         return requests < 2 * self._settings.max_concurrency
 
     def submit(self, *requests: Request) -> None:
-        """Queue requests; raises `EngineError` if the client has been closed."""
         try:
             for sendable in map(self._prepare, requests):
                 if isinstance(sendable, Answer):

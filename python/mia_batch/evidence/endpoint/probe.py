@@ -71,7 +71,6 @@ class Probe:
         return self._runner.request_format
 
     async def run(self) -> Capabilities:
-        """Ask all questions that the format allows."""
         wanted = self._format
         plain = Chat if self._settings.chat else RequestFormat
         self._runner.request_format = plain(self._settings)
@@ -237,7 +236,6 @@ class Probe:
             )
 
     async def _next_token(self, of: NextToken) -> Capabilities:
-        """Ask for the most likely tokens, then for unlikely ones by name."""
         try:
             top, answer = await self._most_likely(of)
             listed = of.listed(answer.text)

@@ -185,7 +185,6 @@ def most_prompt_tokens(settings: ClientSettings, *, prompt_bytes: int, prompts: 
 
 
 def money(settings: ClientSettings, tokens: Tokens) -> float | None:
-    """Price tokens; None where a price is unknown."""
     if settings.price_in is None or settings.price_out is None:
         return None
     return (tokens.given * settings.price_in + tokens.drawn * settings.price_out) / _PRICED
@@ -327,7 +326,6 @@ def read_refusal(reply: Reply, settings: ClientSettings) -> Refusal:
 
 
 def decode_object(body: bytes) -> dict[str, object] | None:
-    """Parse a JSON object; None where it is anything else."""
     try:
         document = json.loads(body)
     except (ValueError, RecursionError):
@@ -584,7 +582,6 @@ class Echo(RequestFormat):
 
     @staticmethod
     def listed(text: str | None) -> tuple[object, object]:
-        """Read tokens and log-probabilities as `text` has written them."""
         tokens, logprobs = json.loads(text or "[null, null]")
         return tokens, logprobs
 
@@ -724,11 +721,9 @@ class NextToken(RequestFormat):
 
     @staticmethod
     def listed(text: str | None) -> Listed:
-        """Read what `text` has written."""
         return [(name, value) for name, value in json.loads(text or "[]")]
 
     def said(self, choice: dict[str, Any]) -> object:
-        """Find the text of the token that was drawn."""
         return super().text(choice)
 
     def answer(

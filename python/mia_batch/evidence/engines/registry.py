@@ -299,7 +299,6 @@ _DRIFT_OF_HALVES = 0.25  # one rounding can choose another expert
 
 
 def probes(vocab_size: int, room: int) -> list[list[int]]:
-    """Make two texts that differ in their last token alone."""
     *first, last = (i % vocab_size for i in range(5, 5 + 37 * min(_TOKENS, room), 37))
     return [[*first, last], [*first, (last + 1) % vocab_size]]
 

@@ -128,7 +128,6 @@ class FillsStage(Stage):
 
 
 def _prompted(audit: Audit) -> list[View]:
-    """Return the views whose prompts are made; models of the run's own share the target's."""
     asked = (
         replace(view, model="target") if RunModel.of(view.model).is_made else view
         for view in views_of(audit)
@@ -178,7 +177,6 @@ def columns_for(audit: Audit, view: View, targets: pl.LazyFrame) -> tuple[str, .
 
 
 def write_prompts(audit: Audit, view: View, missing: Missing | None = None) -> None:
-    """Store the prompts of a view that are missing: by default those of the targets."""
     if view.make is None:
         return
     missing = missing or prompts_missing(audit, view)

@@ -118,7 +118,6 @@ class ExtractionStage(Stage):
 
     @property
     def _views(self) -> tuple[View, View]:
-        """Greedy and drawn."""
         return view_of(self.audit, "target", "walk"), view_of(self.audit, "target", "drawn_walk")
 
     def left(self) -> Iterator[tuple[str, str]]:
@@ -492,7 +491,6 @@ class ControlsStage(Stage):
         audit.observer.stage(f"{common:,} of {n:,} passages that came out are common")
 
     def _missing(self, view: View) -> Missing:
-        """Write the prompts of a view, and find what was not asked."""
         audit, parts = self.audit, prompt_parts(self.audit, view)
         index = pl.lit(0, pl.UInt32)
         passages = self._passages.filter(view=view.name).with_columns(view_index=index)

@@ -254,7 +254,6 @@ def _yardstick_runs(audit: Audit) -> pl.DataFrame:
 def _verdicts(
     audit: Audit, found: pl.DataFrame, blind: pl.DataFrame | None
 ) -> Iterator[pl.DataFrame]:
-    """Yield the verdicts table, the primary attack's targets with their sampling error."""
     attacks, plan, run = audit.attacks, audit.plan, audit.run
     yield schemas.Verdicts.create_empty()
     roles = role_counts(found)
