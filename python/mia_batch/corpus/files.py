@@ -27,20 +27,7 @@ from typing import IO, Any, Literal, NamedTuple
 import polars as pl
 from pydantic_core import from_json, to_json
 
-from mia_batch.corpus.books import (
-    LEFT_OUT,
-    MOST_CHARS,
-    Book,
-    BookError,
-    Cut,
-    codec,
-    declared_encoding,
-    decode,
-    find_cut,
-    read_epub,
-    read_html,
-    tidy,
-)
+from mia_batch.corpus import books
 from mia_batch.errors import CorpusError
 from mia_batch.schemas import CHAPTERS
 from mia_batch.tables import READ_ERRORS, digest, in_batches, side_by_side
@@ -101,7 +88,7 @@ def open_bytes(file: SourceFile) -> Iterator[io.BufferedReader]:
 @contextmanager
 def open_text(file: SourceFile, reading: Reading, newline: str = "") -> Iterator[io.TextIOWrapper]:
     with open_bytes(file) as stream:
-        encoding = declared_encoding(stream.peek(4)[:4]) or reading.encoding or "utf-8"
+        encoding = books.declared_encoding(stream.peek(4)[:4]) or reading.encoding or "utf-8"
         try:
             yield io.TextIOWrapper(stream, encoding=encoding, newline=newline)
         except UnicodeDecodeError as error:
@@ -111,7 +98,7 @@ def open_text(file: SourceFile, reading: Reading, newline: str = "") -> Iterator
 def read_lines(file: SourceFile, reading: Reading) -> Iterator[bytes]:
     """Yield the lines of a text file in UTF-8, each with its end; what is UTF-8 is not checked."""
     with open_bytes(file) as stream:
-        declared = declared_encoding(stream.peek(4)[:4])
+        declared = books.declared_encoding(stream.peek(4)[:4])
         if (declared or reading.encoding or "utf-8").startswith("utf-8"):
             stream.read(len(codecs.BOM_UTF8) if declared else 0)
             yield from bounded(file, stream.readline)
@@ -632,7 +619,7 @@ def _read_batch(
 # Files that are whole documents: ``.txt``, ``.html`` and ``.epub``, one document each.
 
 _ROW_BYTES = 1 << 10  # what a row costs besides its text
-_NUMBERS = ("n_characters", "cut_start", "cut_inside", "cut_end", *LEFT_OUT)
+_NUMBERS = ("n_characters", "cut_start", "cut_inside", "cut_end", *books.LEFT_OUT)
 _SCHEMA = pl.Schema(
     {
         **dict.fromkeys(("document_id", "text", "title", "author", "isbn", "sha256"), pl.String()),
@@ -671,14 +658,14 @@ def _row(file: SourceFile, reading: Reading) -> dict[str, Any]:
         stream.seek(0)
         try:
             book = _read_book(file, stream, reading.encoding)
-        except BookError as error:
+        except books.BookError as error:
             what, _, way_out = str(error).rpartition("; ")
             if error.line is None:
                 raise BadInputError(file.path, what, way_out) from error
             raise EncodingError(f"{file.path}, line {error.line}", what, way_out) from error
-    text, left_out = tidy(book.text)
+    text, left_out = books.tidy(book.text)
     left_out.update(book.left_out)
-    cut = find_cut(text)
+    cut = books.find_cut(text)
     return {
         "document_id": file.name,
         "text": text[cut.start : cut.end],
@@ -690,12 +677,12 @@ def _row(file: SourceFile, reading: Reading) -> dict[str, Any]:
         "cut_start": cut.start,
         "cut_inside": left_out["characters"],
         "cut_end": len(text) - cut.end,
-        **{name: left_out[name] for name in LEFT_OUT},
+        **{name: left_out[name] for name in books.LEFT_OUT},
         "chapters": list(_chapters(book, len(text), cut)),
     }
 
 
-def _chapters(book: Book, n_tidied: int, cut: Cut) -> Iterator[dict[str, Any]]:
+def _chapters(book: books.Book, n_tidied: int, cut: books.Cut) -> Iterator[dict[str, Any]]:
     """Say where chapters begin in the text that is left, as if what was left out were spread."""
     for start, heading in book.chapters:
         place = start * n_tidied // max(1, len(book.text)) - cut.start
@@ -703,20 +690,22 @@ def _chapters(book: Book, n_tidied: int, cut: Cut) -> Iterator[dict[str, Any]]:
             yield {"start": max(0, place), "heading": heading}
 
 
-def _read_book(file: SourceFile, stream: IO[bytes], encoding: str | None) -> Book:
+def _read_book(file: SourceFile, stream: IO[bytes], encoding: str | None) -> books.Book:
     ending = file.path.suffix.lower()
     if ending == ".epub":
-        return read_epub(stream, encoding)
-    content = stream.read(MOST_CHARS + 1)
+        return books.read_epub(stream, encoding)
+    content = stream.read(books.MOST_CHARS + 1)
     if ending != ".txt":
-        return read_html(content, encoding)
-    if len(content) > MOST_CHARS:
-        raise BookError(f"is longer than {MOST_CHARS >> 20} MiB; split the book")
+        return books.read_html(content, encoding)
+    if len(content) > books.MOST_CHARS:
+        raise books.BookError(f"is longer than {books.MOST_CHARS >> 20} MiB; split the book")
     header = content[:_HEADER_BYTES].decode("ascii", "replace")
     found = _DECLARED.search(header) if "gutenberg" in header.lower() else None
     names = re.findall(r"[\w.-]+", found[1]) if found else []
-    return Book(
-        decode(content, declared=next(filter(codec, reversed(names)), None), given=encoding)
+    return books.Book(
+        books.decode(
+            content, declared=next(filter(books.codec, reversed(names)), None), given=encoding
+        )
     )
 
 

@@ -13,15 +13,7 @@ import polars as pl
 
 from mia_batch.kernels import count_words, zlib_size
 from mia_batch.schemas import Metrics
-from mia_batch.stats import Codes, Flags, Floats
-from mia_batch.stats.intervals import (
-    Folds,
-    Interval,
-    auc_interval,
-    deal_folds,
-    permute_labels,
-    roc_auc,
-)
+from mia_batch.stats import Codes, Flags, Floats, intervals
 from mia_batch.targets import cluster_names
 
 if TYPE_CHECKING:
@@ -197,7 +189,7 @@ class Outcome(NamedTuple):
     auc: float  # of the score
     permuted: Floats  # the same under each permutation of the labels, with everything learned anew
 
-    def interval(self, confidence: float = 0.95) -> Interval:
+    def interval(self, confidence: float = 0.95) -> intervals.Interval:
         """Interval of the AUC to expect of such a classifier, trained on as many texts.
 
         Learning adds to the error of an AUC, and so do clusters: the limits of `auc_interval` move
@@ -207,7 +199,7 @@ class Outcome(NamedTuple):
         cross-validation".
         """
         members, nonmembers = self.score[self.label], self.score[~self.label]
-        plain = auc_interval(members, nonmembers, confidence=confidence)
+        plain = intervals.auc_interval(members, nonmembers, confidence=confidence)
         spread = float(np.sqrt(np.mean((self.permuted - 0.5) ** 2)))
         # The deviation of a fixed score's AUC, members drawn at random; 0 if constant.
         n, n_members = self.score.size, members.size
@@ -217,13 +209,13 @@ class Outcome(NamedTuple):
         wider = max(1.0, spread / expected) if expected else 1.0
         low = max(0.0, self.auc - wider * (self.auc - plain.low))
         high = min(1.0, self.auc + wider * (plain.high - self.auc))
-        return Interval(low, high, confidence, f"{plain.method}_permuted")
+        return intervals.Interval(low, high, confidence, f"{plain.method}_permuted")
 
 
 def cross_validate(
     classifiers: Mapping[str, Classifier],
     label: Flags,
-    folds: Folds,
+    folds: intervals.Folds,
     *,
     n_permutations: int,
     generator: np.random.Generator,
@@ -232,7 +224,7 @@ def cross_validate(
     from sklearn import config_context
     from threadpoolctl import threadpool_limits
 
-    drawn = [permute_labels(label, folds, generator) for _ in range(n_permutations)]
+    drawn = [intervals.permute_labels(label, folds, generator) for _ in range(n_permutations)]
     labels = np.column_stack([label, *drawn])
     # One thread, because sums of several differ in the last bit, and because the matrices are
     # small; checks of a thousand small fits would take longer than the fits.
@@ -241,12 +233,12 @@ def cross_validate(
         for name, model in classifiers.items():
             pieces = np.array_split(labels, -(-labels.shape[1] // _SETS_AT_ONCE), axis=1)
             shares = np.hstack([_held_out(model, piece, folds) for piece in pieces])
-            auc, *permuted = map(roc_auc, labels.T, shares.T)
+            auc, *permuted = map(intervals.roc_auc, labels.T, shares.T)
             outcomes[name] = Outcome(label, shares[:, 0], auc, np.array(permuted))
         return outcomes
 
 
-def _held_out(classifier: Classifier, labels: Flags, folds: Folds) -> Floats:
+def _held_out(classifier: Classifier, labels: Flags, folds: intervals.Folds) -> Floats:
     from scipy.stats import rankdata
 
     shares, fold_of_text = np.empty(labels.shape), folds.fold_of_text
@@ -315,7 +307,9 @@ def blind_baseline(texts: pl.LazyFrame, *, label: str = "member", seed: int = 0)
         none = pl.DataFrame(schema=schema)
         return BlindBaseline(metrics=_metrics(chosen, lost), scores=none, reason=reason)
     generator = np.random.default_rng(seed)
-    folds = deal_folds(chosen.label, chosen.cluster, n_folds=_N_FOLDS, generator=generator)
+    folds = intervals.deal_folds(
+        chosen.label, chosen.cluster, n_folds=_N_FOLDS, generator=generator
+    )
     outcomes = cross_validate(
         build_classifiers(chosen.frame),
         chosen.label,

@@ -15,16 +15,9 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
+from mia_batch.inference import findings
 from mia_batch.inference.comparison import ComparisonSets, cut_units, summarise, windows_per_group
 from mia_batch.inference.conformal import q_values
-from mia_batch.inference.findings import (
-    AttackScores,
-    Statistic,
-    VerdictPlan,
-    finding_rows,
-    number_rows,
-    verdict_rows,
-)
 from mia_batch.stats import Flags, Floats, Ints
 from mia_batch.tables import read_finite
 
@@ -84,7 +77,7 @@ def decide(
     rounds: Rounds,
     q: float,
     *,
-    statistic: Statistic = "mean",
+    statistic: findings.Statistic = "mean",
     n_rounds: int | None = None,
 ) -> Decisions:
     r"""Decide after the first ``n_rounds`` rounds (None: all) from scores of windows.
@@ -134,7 +127,7 @@ class RoundsTest:
 
     # Audited groups with too few windows are never asked, and stay in the number of tests.
 
-    def __init__(self, sets: ComparisonSets, plan: VerdictPlan) -> None:
+    def __init__(self, sets: ComparisonSets, plan: findings.VerdictPlan) -> None:
         self._plan, self._sets = plan, sets
         n_windows = windows_per_group(sets, plan)
         self._groups = cut_units(sets, sets.targets, n_windows, plan.seed)
@@ -166,13 +159,13 @@ class RoundsTest:
         """Name the rows that may be asked in the first rounds if no group is decided before."""
         return self.asked(self.decisions(np.full(self._sets.cluster.size, np.nan), 0), number)
 
-    def rows(self, found: AttackScores) -> Iterator[pl.DataFrame]:
+    def rows(self, found: findings.AttackScores) -> Iterator[pl.DataFrame]:
         if found.attack != self._plan.primary:
             return
         groups, n_windows = self._groups, self.rounds.ends[-1]
         values = np.where(groups.enough, self.decisions(found.scores).values, np.nan)
         names = self._sets.clusters[groups.cluster]
-        yield verdict_rows(
+        yield findings.verdict_rows(
             values.size,
             attack=found.attack,
             level=names["level"].replace({"target": "document"}),
@@ -199,4 +192,4 @@ class RoundsTest:
             "n_planned": n_windows * (enough.sum() + self.n_null),
             "n_rounds": len(self.rounds.ends),
         }
-        return finding_rows("e_values", number_rows(counts))
+        return findings.finding_rows("e_values", findings.number_rows(counts))

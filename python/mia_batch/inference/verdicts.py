@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 
 from mia_batch.errors import RequestError, SettingsError
+from mia_batch.inference import conformal
 from mia_batch.inference.comparison import (
     ComparisonSets,
     collection_test,
@@ -19,17 +20,6 @@ from mia_batch.inference.comparison import (
     read_comparison_sets,
     tests_groups,
     windows_per_group,
-)
-from mia_batch.inference.conformal import (
-    NO_WEIGHT,
-    Adjustment,
-    TieDraws,
-    p_values,
-    q_values,
-    sensitivity_bound,
-    shared_weights,
-    tie_draws,
-    weighted_q_values,
 )
 from mia_batch.inference.e_values import RoundsTest
 from mia_batch.inference.estimates import contamination_test
@@ -78,10 +68,10 @@ def _length_buckets(
         targets = np.flatnonzero((which == bucket)[sets.targets] & ~unknown[sets.targets])
         nulls = np.flatnonzero((which == bucket)[sets.nulls] | unknown[sets.nulls])
         clusters = sets.cluster[sets.nulls][nulls]
-        weights = shared_weights(clusters) if shared else None
+        weights = conformal.shared_weights(clusters) if shared else None
         n_null = np.unique(clusters).size if shared else nulls.size
         if odds is not None:
-            weights = shared_weights(clusters) * odds[sets.nulls][nulls]
+            weights = conformal.shared_weights(clusters) * odds[sets.nulls][nulls]
             n_null = int(effective_number(np.bincount(clusters, weights))) if nulls.size else 0
         if targets.size:
             yield _Bucket(targets, nulls, weights, n_null)
@@ -107,7 +97,7 @@ class TargetTest:
     # q-values are Benjamini-Yekutieli's, whatever the plan says. With ``odds`` q-values are those
     # of `weighted_q_values` where these are proved to hold.
 
-    adjustment: Adjustment
+    adjustment: conformal.Adjustment
     n_null: int  # independent nulls of the bucket that has the most
 
     def __init__(self, sets: ComparisonSets, plan: VerdictPlan, odds: Odds | None = None) -> None:
@@ -116,7 +106,7 @@ class TargetTest:
         self._method = "conformal_groups" if sets.share_clusters(sets.nulls) else "conformal"
         self._own, self._lack, of_rows = np.ones(sets.targets.size), None, None
         if odds is not None:
-            of_rows, self._lack = odds.of_rows, odds.lack or NO_WEIGHT
+            of_rows, self._lack = odds.of_rows, odds.lack or conformal.NO_WEIGHT
             self._own = odds.own(sets.targets)
             sets = replace(sets, nulls=sets.nulls[~np.isnan(of_rows[sets.nulls])])
             self._method = f"weighted_{self._method}"
@@ -128,7 +118,7 @@ class TargetTest:
         self._total = sum(bucket.total for bucket in self._buckets)
         self.n_null = max((bucket.n_null for bucket in self._buckets), default=0)
         random = plan.ties == "random" and odds is None
-        self._draws = tie_draws(sets.target_id, plan.seed) if random else None
+        self._draws = conformal.tie_draws(sets.target_id, plan.seed) if random else None
 
     def rows(self, found: AttackScores) -> Iterator[pl.DataFrame]:
         """Yield verdicts on every target in the table's order, in parts, at least one frame."""
@@ -136,16 +126,18 @@ class TargetTest:
         scores, (p, n_null) = found.scores[rows], self.p_values(found.scores)
         if self._selects:
             names, plan = self._sets.target_id, self._plan
-            q = weighted_q_values(scores, p, self._own, self._total, plan.q, names, plan.seed)
+            q = conformal.weighted_q_values(
+                scores, p, self._own, self._total, plan.q, names, plan.seed
+            )
         else:
-            q = q_values(p, self.adjustment)
+            q = conformal.q_values(p, self.adjustment)
         columns: dict[str, pl.Series | Floats] = {
             "key": self._sets.target_id[rows],
             "score": scores,
             "n_null": n_null,
             "p_value": p,
             "q_value": q,
-            "sensitivity_bound": sensitivity_bound(p),
+            "sensitivity_bound": conformal.sensitivity_bound(p),
             "reason": self._reasons(scores, p),
         }
         for start in range(0, max(rows.size, 1), _ROWS_AT_ONCE):
@@ -166,12 +158,12 @@ class TargetTest:
         draws = self._draws
         for bucket in self._buckets:
             targets, nulls = self._sets.targets[bucket.targets], self._sets.nulls[bucket.nulls]
-            p[bucket.targets] = p_values(
+            p[bucket.targets] = conformal.p_values(
                 scores[targets],
                 scores[nulls],
                 weights=bucket.weights,
                 own=self._own[bucket.targets],
-                ties=None if draws is None else TieDraws(draws[targets], draws[nulls]),
+                ties=None if draws is None else conformal.TieDraws(draws[targets], draws[nulls]),
             )
             n_null[bucket.targets] = bucket.n_null
         return p, n_null
@@ -211,16 +203,18 @@ class GroupTest:
         if odds is not None:
             self._own[self.groups.enough] = odds.own(self.groups.chosen[:, 0])
             self._weights = np.nan_to_num(odds.of_rows[self.nulls.chosen[:, 0]])
-            self._lack, self._n_null = odds.lack or NO_WEIGHT, int(odds.n_effective)
+            self._lack, self._n_null = odds.lack or conformal.NO_WEIGHT, int(odds.n_effective)
             self._adjustment = "wcs" if plan.adjustment == "bh" else "by"
             self._method = f"weighted_{self._method}"
         self.ties = None
         if plan.ties == "random" and odds is None:
             nulls = sets.clusters[self.nulls.cluster[self.nulls.enough]]
             groups = self._names.filter(self.groups.enough)
-            self.ties = TieDraws(
+            self.ties = conformal.TieDraws(
                 *(
-                    tie_draws((f"{level} {key}" for level, key in names.iter_rows()), plan.seed)
+                    conformal.tie_draws(
+                        (f"{level} {key}" for level, key in names.iter_rows()), plan.seed
+                    )
                     for names in (groups, nulls)
                 )
             )
@@ -230,14 +224,14 @@ class GroupTest:
         scores = np.full(groups.sizes.size, np.nan)
         scores[groups.enough] = groups.statistics(found.scores, plan)
         nulls = self.nulls.statistics(found.scores, plan)
-        p = p_values(scores, nulls, weights=self._weights, own=self._own)
+        p = conformal.p_values(scores, nulls, weights=self._weights, own=self._own)
         if self.ties is not None:
-            p[groups.enough] = p_values(scores[groups.enough], nulls, ties=self.ties)
+            p[groups.enough] = conformal.p_values(scores[groups.enough], nulls, ties=self.ties)
         if self._weights is None or plan.adjustment == "by":
-            q = q_values(p, plan.adjustment)
+            q = conformal.q_values(p, plan.adjustment)
         else:
             total, names = float(self._weights.sum()), self._names["key"]
-            q = weighted_q_values(scores, p, self._own, total, plan.q, names, plan.seed)
+            q = conformal.weighted_q_values(scores, p, self._own, total, plan.q, names, plan.seed)
         yield verdict_rows(
             scores.size,
             attack=found.attack,
@@ -249,7 +243,7 @@ class GroupTest:
             p_value=p,
             q_value=q,
             adjustment=self._adjustment,
-            sensitivity_bound=sensitivity_bound(p),
+            sensitivity_bound=conformal.sensitivity_bound(p),
             method=self._method,
             reason=self._reasons(scores),
         )
@@ -404,7 +398,9 @@ def weigh(sets: ComparisonSets, blind: pl.DataFrame, plan: VerdictPlan, *, group
     weight = np.where(label, (~label).sum() / label.sum(), odds)
     again = _log_odds(np.hstack([seen, seen**2]), label, folds, weight)
     auc = float(roc_auc_score(label, again, sample_weight=weight))
-    of_nulls = np.bincount(cluster[~label], odds[~label] * shared_weights(cluster[~label]))
+    of_nulls = np.bincount(
+        cluster[~label], odds[~label] * conformal.shared_weights(cluster[~label])
+    )
     n_effective = effective_number(of_nulls)
     place = np.minimum(units.searchsorted(key), units.size - 1)
     of_rows = np.full(sets.target_id.len(), np.nan)

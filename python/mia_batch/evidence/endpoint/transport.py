@@ -15,15 +15,7 @@ from random import Random
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from mia_batch.errors import EngineError
-from mia_batch.evidence.endpoint.wire import (
-    Choices,
-    ClientSettings,
-    Ledger,
-    RequestFormat,
-    Tokens,
-    WireRequest,
-    read_refusal,
-)
+from mia_batch.evidence.endpoint import wire
 
 if TYPE_CHECKING:
     import httpx
@@ -69,7 +61,7 @@ class RefusedError(Exception):
 class Transport:
     """Connections to one endpoint; redirects are never followed, so the key goes nowhere else."""
 
-    def __init__(self, settings: ClientSettings) -> None:
+    def __init__(self, settings: wire.ClientSettings) -> None:
         import httpx  # here, because whoever has no endpoint does not need it
 
         self._settings = settings
@@ -239,14 +231,14 @@ _MOST_UNUSABLE = 2  # times that an unusable answer is repeated; each may have b
 class RequestRunner:
     """Sends requests of one format to an endpoint within every limit."""
 
-    def __init__(self, request_format: RequestFormat, journal: Journal, rng: Random) -> None:
+    def __init__(self, request_format: wire.RequestFormat, journal: Journal, rng: Random) -> None:
         self.request_format = request_format
         self.journal = journal
         self.probing = False
         self._settings = settings = request_format.settings
         self.transport = Transport(settings)
         self._rng = rng
-        self._ledger = Ledger(settings, journal.spent())
+        self._ledger = wire.Ledger(settings, journal.spent())
         self.concurrency = Concurrency(settings.max_concurrency)
         limits = (settings.requests_per_minute, settings.tokens_per_minute)
         self._requests, self._tokens = (TokenBucket(limit, time.monotonic) for limit in limits)
@@ -257,11 +249,11 @@ class RequestRunner:
 
     async def complete(
         self,
-        request: WireRequest,
-        take: Callable[[WireRequest, Choices], WireRequest | None],
+        request: wire.WireRequest,
+        take: Callable[[wire.WireRequest, wire.Choices], wire.WireRequest | None],
         *,
         max_retries: int | None = None,
-    ) -> Choices:
+    ) -> wire.Choices:
         """Send a request, and what ``take`` wants to be asked after an answer; return the last."""
         # A few answers that cannot be used are asked for again.
         most = self._settings.max_retries if max_retries is None else max_retries
@@ -279,7 +271,7 @@ class RequestRunner:
                 return choices
             request = following or request
 
-    async def _send(self, request: WireRequest, max_retries: int) -> Choices:
+    async def _send(self, request: wire.WireRequest, max_retries: int) -> wire.Choices:
         attempt, most = 0, sum(request.most)
         while True:
             async with self._slot():
@@ -290,7 +282,7 @@ class RequestRunner:
                     continue
                 await self._reserve(request)
                 found = await self._try(request, attempt, last=attempt >= max_retries)
-            if isinstance(found, Choices):
+            if isinstance(found, wire.Choices):
                 return found
             if found.wait is not None:
                 self._not_before = max(self._not_before, time.monotonic() + found.wait)
@@ -316,7 +308,7 @@ class RequestRunner:
             async with self._settled:
                 self._settled.notify_all()
 
-    async def _reserve(self, request: WireRequest) -> None:
+    async def _reserve(self, request: wire.WireRequest) -> None:
         ledger = self._ledger
         async with self._settled:
             await self._settled.wait_for(lambda: ledger.fits(request.most) or ledger.idle)
@@ -328,7 +320,9 @@ class RequestRunner:
                 )
             ledger.reserve(request.most)
 
-    async def _try(self, request: WireRequest, attempt: int, *, last: bool) -> Choices | Next:
+    async def _try(
+        self, request: wire.WireRequest, attempt: int, *, last: bool
+    ) -> wire.Choices | Next:
         sent_in_round = self.concurrency.round
         used = request.most  # of an answer that is lost on its way nobody knows the price
         sent = datetime.now(UTC).isoformat(timespec="milliseconds")
@@ -336,7 +330,7 @@ class RequestRunner:
             reply = await self.transport.send(self.request_format.path, request.payload)
             self._reached = True
             if not 200 <= reply.status < 300:
-                used = Tokens(0, 0)
+                used = wire.Tokens(0, 0)
                 if reply.status == 429:
                     self.concurrency.refused(sent_in_round)
                 return self._after_refusal(reply, attempt, last=last)
@@ -347,7 +341,7 @@ class RequestRunner:
             if error.sent:
                 self.journal.record(b"", {}, used)
             else:
-                used = Tokens(0, 0)
+                used = wire.Tokens(0, 0)
             said = _with_tries(str(error), attempt)
             if not error.sent and (last or not self._reached):
                 raise EngineError(
@@ -365,7 +359,7 @@ class RequestRunner:
             self._tokens.give_back(max(0, sum(request.most) - sum(used)))
 
     def _after_refusal(self, reply: Reply, attempt: int, *, last: bool) -> Next:
-        refusal = read_refusal(reply, self._settings)
+        refusal = wire.read_refusal(reply, self._settings)
         step = after_refusal(
             reply.status, reply.headers, refusal.codes, datetime.now(UTC), last=last
         )

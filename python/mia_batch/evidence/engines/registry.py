@@ -26,14 +26,7 @@ from mia_batch.evidence.request import (
     EvidenceKind,
     Request,
 )
-from mia_batch.models.weights import (
-    Adapter,
-    differ_in_weights,
-    read_adapter,
-    tensors_in,
-    weight_files,
-    weights_source,
-)
+from mia_batch.models import weights
 from mia_batch.plugins import every
 
 _ACCELERATORS = ("nvidia[0-9]*", "kfd", "dxg")  # device files: NVIDIA, AMD, either under WSL
@@ -131,7 +124,9 @@ class EngineType:
     start: str
     kinds: frozenset[EvidenceKind] = _SAMPLES
     columns: frozenset[str] = frozenset()
-    adapter_obstacle: Callable[[Adapter], str | None] = lambda _: None  # why it cannot run one
+    adapter_obstacle: Callable[[weights.Adapter], str | None] = lambda _: (
+        None
+    )  # why it cannot run one
     # Why it cannot run on this machine, or, given True, on others as far as this one can tell
     obstacle: Callable[[bool], str | None] = lambda _: None
     # Kinds for which it has ``turn_to(model)``, so that the base of several adapters is loaded once
@@ -139,7 +134,7 @@ class EngineType:
     on_cpu: Callable[[], bool] = has_no_accelerator  # whether it would run on this machine's CPU
 
 
-def _why_not_in_vllm(adapter: Adapter) -> str | None:
+def _why_not_in_vllm(adapter: weights.Adapter) -> str | None:
     name, heads = repr(adapter.folder), sorted(_HEADS.intersection(adapter.modules))
     reasons = (
         (adapter.kind != "LORA", f"runs adapters of kind LORA, and {name} is {adapter.kind}"),
@@ -250,7 +245,7 @@ def why_not(
     engine = engine_types()[name]
     if kind not in engine.kinds:
         return f"engine {name} gives no {kind}"
-    adapter = None if model is None else read_adapter(model)
+    adapter = None if model is None else weights.read_adapter(model)
     if adapter is not None and (obstacle := engine.adapter_obstacle(adapter)) is not None:
         return obstacle
     asked = [*(name for name in _NAMED if name in columns), *sorted(columns.difference(_NAMED))]
@@ -266,7 +261,7 @@ def can_turn(spec: EngineSpec, other: EngineSpec) -> bool:
     return (
         replace(spec, model=other.model) == other
         and spec.kind in engine_types()[spec.engine].turns
-        and differ_in_weights(spec.model, other.model)
+        and weights.differ_in_weights(spec.model, other.model)
     )
 
 
@@ -319,9 +314,9 @@ def check_probes(
 
 def why_not_finite(model: str, revision: str | None, dtype: str) -> str:
     """Name the first tensor of a model's files that is not finite, or the dtype to take."""
-    sources = dict.fromkeys([(model, revision), weights_source(model, revision)])
-    files = [file for source in sources for file in weight_files(*source)]
-    for name, tensor in tensors_in(files, "cpu"):
+    sources = dict.fromkeys([(model, revision), weights.weights_source(model, revision)])
+    files = [file for source in sources for file in weights.weight_files(*source)]
+    for name, tensor in weights.tensors_in(files, "cpu"):
         if tensor.itemsize > 1 and not tensor.isfinite().all():  # others are codes
             return (
                 f"the weights of {model!r} have values that are not finite numbers (NaN, infinity) "

@@ -23,16 +23,7 @@ from transformers import (
 )
 
 from mia_batch.errors import EngineError, SettingsError
-from mia_batch.evidence.engines.registry import (
-    available_memory,
-    check_probes,
-    cut_at_end,
-    end_token_ids,
-    logits_bytes,
-    probes,
-    text_answer,
-    why_impossible,
-)
+from mia_batch.evidence.engines import registry
 from mia_batch.evidence.request import (
     Answer,
     Continuation,
@@ -98,12 +89,12 @@ class Pretrained:
     def check(self, model: str, revision: str | None = None) -> None:
         """Check what has been loaded, see `check_probes`; texts are read one by one."""
         said = []
-        for text in probes(self.vocab_size, self.max_model_len):
+        for text in registry.probes(self.vocab_size, self.max_model_len):
             ids = torch.tensor([text], device=self.device)
             logits = (self.prompted or self.model)(ids, use_cache=False).logits[0, -len(text) : -1]
             found = logits.float().log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
             said.append(found.cpu().numpy())
-        check_probes(model, revision, str(self.model.dtype).removeprefix("torch."), said)
+        registry.check_probes(model, revision, str(self.model.dtype).removeprefix("torch."), said)
 
     def exchange(self, model: str) -> None:
         """Put the weights of an adapter in the place of those of another with the same settings."""
@@ -234,7 +225,9 @@ class _BatchEngine(Pretrained):
 
     def submit(self, request: Request) -> None:
         room, size = self.max_model_len, self.vocab_size
-        if (reason := why_impossible(request, max_model_len=room, vocab_size=size)) is not None:
+        if (
+            reason := registry.why_impossible(request, max_model_len=room, vocab_size=size)
+        ) is not None:
             self._refused.append(request.failed(reason))
         else:
             self._accept(request)
@@ -397,13 +390,13 @@ class TransformersSamples(_BatchEngine):
             source, revision=revision, trust_remote_code=False
         )
         config = self.model.config.get_text_config()
-        self._ends = end_token_ids(
+        self._ends = registry.end_token_ids(
             tokenizer.eos_token_id, config.eos_token_id, self.model.generation_config.eos_token_id
         )
         for model in filter(None, (self.model, self.prompted)):
             model.generation_config = GenerationConfig()  # nothing of the checkpoint's own acts
         self._token_bytes = _numbers_per_token(config) * self.model.dtype.itemsize
-        self._memory = int(available_memory() * _SHARE_OF_MEMORY)
+        self._memory = int(registry.available_memory() * _SHARE_OF_MEMORY)
         most = _SEQUENCES_ON_CPU if self.on_cpu else _SEQUENCES_ON_ACCELERATOR
         self._outputs: dict[int, dict[int, Continuation]] = defaultdict(dict)
         self._start(self.batch_size or most)
@@ -455,7 +448,8 @@ class TransformersSamples(_BatchEngine):
         )
         decoded = sequences[:, width:].tolist()
         return [
-            cut_at_end(ids, self._ends, most) for most, ids in zip(budgets, decoded, strict=True)
+            registry.cut_at_end(ids, self._ends, most)
+            for most, ids in zip(budgets, decoded, strict=True)
         ]
 
     def _opening(
@@ -737,7 +731,7 @@ class TransformersLogprobs(_BatchEngine):
         self._logits = ChunkedLogits(self.model, self.prompted)
         self._padding = _PADDING if self._logits.may_pad else 0.0
         free = None if self.on_cpu else torch.cuda.mem_get_info(self.device)[0]
-        self._logits_bytes = logits_bytes(spec, free and free // _SHARE_FOR_LOGITS)
+        self._logits_bytes = registry.logits_bytes(spec, free and free // _SHARE_FOR_LOGITS)
         self._tokens, texts = _TOKENS_ON_CPU, _TEXTS
         if free is not None:
             hidden: int = self.model.config.get_text_config().hidden_size
@@ -825,7 +819,7 @@ def _answered(
         tokens["rank"] = tokens["rank"].astype(np.uint32)
     ends = accumulate((len(request.text_ids or ()) for request in batch), initial=0)
     return [
-        text_answer(request, {name: values[start:end] for name, values in tokens.items()})
+        registry.text_answer(request, {name: values[start:end] for name, values in tokens.items()})
         for request, (start, end) in zip(batch, pairwise(ends), strict=True)
     ]
 

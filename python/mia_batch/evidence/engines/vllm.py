@@ -26,15 +26,7 @@ from vllm.v1.engine.core_client import SyncMPClient
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from mia_batch.errors import EngineError, SettingsError
-from mia_batch.evidence.engines.registry import (
-    available_memory,
-    check_probes,
-    end_token_ids,
-    logits_bytes,
-    probes,
-    text_answer,
-    why_impossible,
-)
+from mia_batch.evidence.engines import registry
 from mia_batch.evidence.request import (
     Answer,
     Continuation,
@@ -144,7 +136,7 @@ def _cache_bytes(config: VllmConfig) -> int:
     usual = config.scheduler_config.max_num_seqs * tokens
     longest = model.max_model_len + 2 * block
     wanted = int(max(usual, longest) * token_bytes)
-    return min(wanted, int(available_memory() * _SHARE_OF_MEMORY))
+    return min(wanted, int(registry.available_memory() * _SHARE_OF_MEMORY))
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
@@ -179,7 +171,7 @@ class VllmEngine:
             self._parameters = _sampling_arguments(spec.decoding)
             self._engine = _started(spec, {})
             model = self._engine.model_config
-            ends = end_token_ids(
+            ends = registry.end_token_ids(
                 self._engine.renderer.get_eos_token_id(),
                 getattr(model.hf_text_config, "eos_token_id", None),
                 model.try_get_generation_config().get("eos_token_id"),
@@ -224,7 +216,7 @@ class VllmEngine:
         self._check(model)
 
     def submit(self, request: Request) -> None:
-        reason = why_impossible(
+        reason = registry.why_impossible(
             request, max_model_len=self.info.max_model_len, vocab_size=self._vocab_size
         )
         if request.noise:
@@ -281,18 +273,18 @@ class VllmEngine:
                     "vLLM gave log-probabilities of other tokens than those of the text"
                 )
             logprob = found.logprobs[len(before) - 1 :]
-        return text_answer(request, {"logprob": np.array(logprob, dtype=np.float32)})
+        return registry.text_answer(request, {"logprob": np.array(logprob, dtype=np.float32)})
 
     def _check(self, model: str, revision: str | None = None) -> None:
         parameters = vllm.SamplingParams(**_TEXT_ARGUMENTS, max_tokens=1)
-        texts = probes(self._vocab_size, self.info.max_model_len - 1)
+        texts = registry.probes(self._vocab_size, self.info.max_model_len - 1)
         for number, text in enumerate(map(tokens_input, texts)):
             self._engine.add_request(str(number), text, parameters, lora_request=self._lora)
         said: dict[str, Any] = {}
         while len(said) < len(texts):
             said |= {each.request_id: each.prompt_logprobs for each in self._outputs()}
         found = [np.array(said[number].logprobs, dtype=np.float32) for number in sorted(said)]
-        check_probes(model, revision, self.info.dtype, found)
+        registry.check_probes(model, revision, self.info.dtype, found)
 
     def _add(self, request: Request) -> None:
         token_ids = [*(request.context_ids or ()), *(request.text_ids or ())]
@@ -340,7 +332,7 @@ def _in_pieces(spec: EngineSpec) -> dict[str, Any]:
         used = spec.engine_args.get("gpu_memory_utilization", _USED_SHARE)
         room = int((1 - used) / 2 * current_platform.get_device_total_memory())
     entry_bytes = config.get_text_config().vocab_size * _ENTRY_BYTES
-    most = logits_bytes(spec, room) // entry_bytes
+    most = registry.logits_bytes(spec, room) // entry_bytes
     texts = spec.engine_args.get("max_num_seqs", _TEXTS)
     return {
         "enable_chunked_prefill": True,

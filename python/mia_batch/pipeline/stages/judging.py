@@ -22,28 +22,16 @@ from mia_batch.attacks.attack import (
     among,
 )
 from mia_batch.attacks.from_samples import EXPECTED, with_expected
-from mia_batch.diagnostics.preflight import (
-    check_targets,
-    class_rows,
-    count_reasons,
-    find_uneven_scores,
-    uneven_findings,
-)
+from mia_batch.diagnostics import preflight
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.parts import scan_parts
 from mia_batch.features import feature_fields
 from mia_batch.inference import findings as checks
-from mia_batch.inference import sets
+from mia_batch.inference import memory, sets
 from mia_batch.inference.comparison import read_comparison_sets
 from mia_batch.inference.conformal import score_errors
 from mia_batch.inference.e_values import RoundsTest
 from mia_batch.inference.findings import VerdictPlan, finding_rows, role_counts
-from mia_batch.inference.memory import (
-    common_targets,
-    verbatim_findings,
-    verbatim_runs,
-    without_common,
-)
 from mia_batch.inference.rollup import perplexities, rollup
 from mia_batch.inference.verdicts import (
     placebo_findings,
@@ -131,10 +119,10 @@ def _held_back(audit: Audit) -> Rows:
             continue
         rows = labelled.join(held, on="target_id", how="left", maintain_order="left")
         rows = rows.with_columns(pl.when(pl.col("held").is_null()).then(0.0).alias(kind))
-        found = find_uneven_scores(rows, pl.lit(value=True), [kind])
+        found = preflight.find_uneven_scores(rows, pl.lit(value=True), [kind])
         if found is not None:
             of = {"statistic": kind, "value": found.difference, "p_value": found.p_value}
-            yield from (of | {"subject": name}, *class_rows(found, (name, "non-members")))
+            yield from (of | {"subject": name}, *preflight.class_rows(found, (name, "non-members")))
 
 
 def _prompts(audit: Audit) -> Rows:
@@ -247,7 +235,7 @@ def _yardstick_runs(audit: Audit) -> pl.DataFrame:
     texts = own.select("target_id", reference_words=n_words).collect()
     if texts.is_empty():
         return texts.with_columns(longest_words=pl.lit(None, pl.UInt32))
-    runs = verbatim_runs(own, run.scan("features"), settings.continuations)
+    runs = memory.verbatim_runs(own, run.scan("features"), settings.continuations)
     return texts.with_columns(runs["longest_words"])
 
 
@@ -341,7 +329,7 @@ class PreflightStage(Stage):
     def make(self) -> None:
         run, plan = self.audit.run, self.audit.plan
         targets = run.scan("targets")
-        checked = check_targets(targets, seed=self.audit.settings.seed)
+        checked = preflight.check_targets(targets, seed=self.audit.settings.seed)
         blind = _blind_of_targets(checked.blind_scores)
         weights = weight_findings(targets, blind, checked.findings, plan)
         rows = [checks.role_findings(targets), checked.findings, weights, plan_power(targets, plan)]
@@ -426,7 +414,10 @@ class VerdictsStage(Stage):
             of_sets, found_of_sets = set_answers(scores, attacks, plan, before, separable=separable)
             made = chain(made, [of_sets])
             primary_first = sorted(names, key=lambda name: name != plan.primary)
-            found += [uneven_findings(scores, primary_first, run.scan("unscored")), found_of_sets]
+            found += [
+                preflight.uneven_findings(scores, primary_first, run.scan("unscored")),
+                found_of_sets,
+            ]
             roles = role_counts(before)
             tested = bool(roles["n_unknown"] and roles["n_nulls"]) and withheld is None
             found.append(yardstick_findings(scores, plan, _yardstick_runs(audit), tested=tested))
@@ -616,7 +607,7 @@ def _count_failures(audit: Audit) -> dict[str, Any]:
         "targets": pl.concat([again, few]).n_unique(),
         "of": 2 * targets["total"] - sum(targets.values()),
         "again": again.len(),
-        "reasons": count_reasons(reasons.lazy()),
+        "reasons": preflight.count_reasons(reasons.lazy()),
     }
 
 
@@ -661,8 +652,8 @@ class SummaryStage(Stage):
             on="target_id",
             maintain_order="left",
         ).with_columns(n_words=count_words("passage", words=audit.settings.word_rule))
-        runs = verbatim_runs(targets, run.scan("features"), audit.settings.continuations)
-        verbatim = verbatim_findings(
+        runs = memory.verbatim_runs(targets, run.scan("features"), audit.settings.continuations)
+        verbatim = memory.verbatim_findings(
             runs,
             read_comparison_sets(scores, named=False),
             named.collect(),
@@ -692,8 +683,8 @@ class SummaryStage(Stage):
         if run.path("extracted_documents").exists():
             extracted = run.scan("extracted_documents")
         if controls is not None and run.path("extraction").exists():
-            common = common_targets(controls)
-            extracted = without_common(extracted, run.scan("extraction"), common)
+            common = memory.common_targets(controls)
+            extracted = memory.without_common(extracted, run.scan("extraction"), common)
         findings = run.scan("findings").collect()
         rows = rollup(
             asked_targets(audit),

@@ -10,13 +10,7 @@ import polars as pl
 
 from mia_batch import prompts as makers
 from mia_batch.errors import SettingsError
-from mia_batch.evidence.parts import (
-    BLOCK_TARGETS,
-    LOGPROB_BLOCK_TARGETS,
-    RECORDED_BLOCK_TARGETS,
-    TARGETS_AT_ONCE,
-    Parts,
-)
+from mia_batch.evidence import parts
 from mia_batch.evidence.request import EvidenceKind
 from mia_batch.observer import Observer
 from mia_batch.pipeline.context import Audit
@@ -196,36 +190,36 @@ def view_of(audit: Audit, model: str, name: str) -> View:
     return View(name=name, model=model, **made)
 
 
-def prompt_parts(audit: Audit, view: View) -> Parts:
+def prompt_parts(audit: Audit, view: View) -> parts.Parts:
     """Name the parts of a view's prompts, which models that the run makes share with the target."""
-    return Parts(
+    return parts.Parts(
         folder=audit.run.path("prompts"),
         schema=Prompts,
         model="target" if RunModel.of(view.model).is_made else view.model,
         view=view.name,
-        block_targets=LOGPROB_BLOCK_TARGETS if view.filled else TARGETS_AT_ONCE,
+        block_targets=parts.LOGPROB_BLOCK_TARGETS if view.filled else parts.TARGETS_AT_ONCE,
     )
 
 
-def sample_parts(audit: Audit, view: View) -> Parts:
+def sample_parts(audit: Audit, view: View) -> parts.Parts:
     """Name the parts of a view's samples; those of the features have the same names."""
     recorded = audit.settings.samples_from is not None
-    return Parts(
+    return parts.Parts(
         folder=audit.run.path("samples"),
         schema=Samples,
         model=view.model,
         view=view.name,
-        block_targets=RECORDED_BLOCK_TARGETS if recorded else BLOCK_TARGETS,
+        block_targets=parts.RECORDED_BLOCK_TARGETS if recorded else parts.BLOCK_TARGETS,
     )
 
 
-def logprob_parts(audit: Audit, view: View) -> Parts:
-    return Parts(
+def logprob_parts(audit: Audit, view: View) -> parts.Parts:
+    return parts.Parts(
         folder=audit.run.path("logprobs"),
         schema=LogProbs,
         model=view.model,
         view=view.name,
-        block_targets=LOGPROB_BLOCK_TARGETS,
+        block_targets=parts.LOGPROB_BLOCK_TARGETS,
     )
 
 

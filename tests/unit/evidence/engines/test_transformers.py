@@ -221,7 +221,7 @@ def test_every_item_is_taken_once_in_batches_that_fit(items, most, most_tokens, 
 
 
 def test_batches_keep_within_main_memory(checkpoint, monkeypatch):
-    monkeypatch.setattr(engine_module, "available_memory", lambda: 2**21)
+    monkeypatch.setattr(engine_module.registry, "available_memory", lambda: 2**21)
     engine = started(checkpoint)
     tried = out_of_memory(monkeypatch, engine, "_decode", most=10**6)
     answers(engine, [request(0, [0], n=30, max_tokens=31)])
