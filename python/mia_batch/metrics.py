@@ -1,7 +1,5 @@
 """Figures of a labelled run: each attack on each slice, with an interval or a reason for none."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property

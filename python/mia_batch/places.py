@@ -1,7 +1,5 @@
 """Where runs lie: in a folder, or at an address, of which a folder here is the working copy."""
 
-from __future__ import annotations
-
 import os
 import re
 from contextlib import AbstractContextManager, nullcontext

@@ -1,7 +1,5 @@
 """Views: each turns targets into prompts of one kind."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Tables and files of a run: read in bounded memory, checked, and written whole or not at all."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

@@ -1,7 +1,5 @@
 """From evidence to scores: attacks applied batch by batch, with all rows of a target together."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce

@@ -1,7 +1,5 @@
 """An attack: a named Polars expression over the evidence rows of one target."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass

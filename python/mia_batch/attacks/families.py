@@ -3,8 +3,6 @@
 ``min-k++``, ``Min-K%++`` and ``min_k_plus_plus_20`` all name ``min_k_plus_plus_20_v1``.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection
 from difflib import get_close_matches

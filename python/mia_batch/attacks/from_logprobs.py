@@ -5,8 +5,6 @@ and ``loss(view)`` the same of another text. A refused text has null instead of 
 that nothing precedes has null instead of a number; neither takes part in anything.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from functools import reduce
 from math import log

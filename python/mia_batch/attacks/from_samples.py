@@ -1,7 +1,5 @@
 """Attacks on what a model says: continuations, answers at points, choices among passages."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import polars as pl

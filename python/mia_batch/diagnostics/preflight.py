@@ -1,7 +1,5 @@
 """What the texts show before any model is asked: copies, undeclared books, blind classifiers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 

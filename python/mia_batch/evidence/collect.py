@@ -1,7 +1,5 @@
 """Ask a source about the units of blocks, and turn its answers into rows."""
 
-from __future__ import annotations
-
 import gc
 import re
 from collections import defaultdict, deque

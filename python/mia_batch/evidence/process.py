@@ -4,8 +4,6 @@ It works whatever the caller has imported before, from a script without a main g
 notebook, and reading, decoding and writing go on at the same time.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Which texts are compared with which, and the groups that they belong to."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations, islice

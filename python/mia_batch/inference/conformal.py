@@ -3,8 +3,6 @@
 In the arrays of this package NaN stands for a missing score; tables have null there.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from hashlib import blake2b
 from typing import Literal, NamedTuple

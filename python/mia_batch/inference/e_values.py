@@ -6,8 +6,6 @@ do. An audited group also stops when it is accepted, or when no further round ca
 list. Decisions are a function of the scores, so that a run that was killed decides as before.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from math import isqrt
 from typing import NamedTuple

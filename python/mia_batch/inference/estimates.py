@@ -1,7 +1,5 @@
 """How many of the targets were in the training data: a rate with interval, or a lower bound."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache, partial

@@ -1,7 +1,5 @@
 """Passages that came out word for word, and which of them are common, and so no evidence."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from typing import Any
 

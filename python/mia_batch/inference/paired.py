@@ -1,7 +1,5 @@
 """Scores of several runs on the same targets to rows of the comparisons table."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

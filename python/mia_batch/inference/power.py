@@ -1,7 +1,5 @@
 """What the planned test can show at best, and what a design finds on average."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import count, repeat
 from math import ceil

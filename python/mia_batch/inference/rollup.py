@@ -1,7 +1,5 @@
 """Whole documents and groups: what a report says of each, and of how sure models are of texts."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from math import log
 

@@ -1,7 +1,5 @@
 """What a set of texts shows as a whole: CoDeC, all scores combined, dataset inference."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple

@@ -1,7 +1,5 @@
 """Scores to verdicts where membership is unknown: p-values, lists and estimates, by attack."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import count

@@ -1,7 +1,5 @@
 """The texts of a run, each with its role."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace

@@ -1,7 +1,5 @@
 """Chain of custody: the root over a run's files, and stamps of it."""
 
-from __future__ import annotations
-
 import json
 import os
 import stat

@@ -1,7 +1,5 @@
 """What is done with finished runs: a report, a comparison, samples that are drawn anew."""
 
-from __future__ import annotations
-
 import json
 import random
 import shlex

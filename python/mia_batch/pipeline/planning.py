@@ -1,7 +1,5 @@
 """A dry run: what a run would do, ask and cost, and all that it would refuse; nothing is asked."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections import Counter

@@ -1,7 +1,5 @@
 """Several ROC AUCs: paired differences, bounds that hold all at once, adjusted p-values."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from statistics import NormalDist
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Intervals of areas, rates, means and ratios, and texts that depend on each other."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from statistics import NormalDist
 from typing import Any, NamedTuple, cast

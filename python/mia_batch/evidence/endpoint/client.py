@@ -1,7 +1,5 @@
 """The client of an endpoint; answers that were paid for are on disk before they count."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import queue

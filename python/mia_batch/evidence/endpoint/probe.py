@@ -1,7 +1,5 @@
 """Learn what an endpoint honours, by asking it; documentation and silence are not believed."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import isclose
 from typing import Any

@@ -1,7 +1,5 @@
 """Engines by name, what each can do and what this machine can run; none is imported here."""
 
-from __future__ import annotations
-
 import gc
 import sys
 from collections.abc import Callable, Sequence

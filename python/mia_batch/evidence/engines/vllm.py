@@ -1,7 +1,5 @@
 """vLLM: its start, its failures, and the engine that answers with it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import fields, replace

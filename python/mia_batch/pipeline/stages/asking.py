@@ -1,7 +1,5 @@
 """The stages that make prompts and ask models about them: fills, samples, log-probabilities."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections import Counter

@@ -1,7 +1,5 @@
 """Features of samples, and how often the model says each n-gram, by which some are weighed."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property

@@ -1,7 +1,5 @@
 """The stage that cuts the texts of a run into targets."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What comes out of the target model: walks through documents, and controls of passages."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace

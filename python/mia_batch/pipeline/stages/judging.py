@@ -1,7 +1,5 @@
 """The stages from evidence to answers: scores, what the texts show alone, verdicts, summaries."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from hashlib import sha256

@@ -1,7 +1,5 @@
 """The questions of a run: every view in one table, and what was answered to them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, TypeAlias
