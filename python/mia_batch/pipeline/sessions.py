@@ -302,7 +302,9 @@ def _open_endpoint(
         audit.manifest.engines[f"{'probe-' * at_points}{kind} of target"] = who
         audit.save()
         if kind == "samples" or at_points:
-            for sentence in findings(settings, found, drawn=kind == "samples" and _draws(audit)):
+            drawn = kind == "samples" and settings.temperature != 0
+            drawn = drawn and (settings.samples is not None or audit.continues)
+            for sentence in findings(settings, found, drawn=drawn):
                 audit.observer.stage(sentence)
         room = found.max_model_len or _UNSTATED_CONTEXT
         attempts = _MOST_ATTEMPTS if opened.repeats else 1
@@ -392,11 +394,6 @@ def spent_sentence(audit: Audit) -> str | None:
         return f"spent {spent.given:,} prompt tokens and {spent.drawn:,} output tokens ({more})"
     limit = "" if settings.max_cost is None else f" of at most {settings.max_cost:,.2f}"
     return f"spent {amount(settings, cost)}{limit} (prices as given; {more})"
-
-
-def _draws(audit: Audit) -> bool:
-    settings = audit.settings
-    return settings.temperature != 0 and (settings.samples is not None or audit.continues)
 
 
 # Where models are tuned: one after another in this process, or on the machines of a cluster.

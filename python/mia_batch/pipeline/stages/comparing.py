@@ -91,7 +91,7 @@ class RarityStage(Stage):
     def make(self) -> None:
         audit = self.audit
         if audit.settings.rarity_from is None:
-            groups = _groups(audit)
+            groups = counted_groups(audit).select(pl.when("counted").then("group")).to_series()
             index = RowIndex(audit.run.scan("targets").select("target_id"))
             counted = [_count(audit, view, index, groups) for view in weighed_views(audit)]
             sink(pl.concat(counted), audit.run.path("rarity"), Rarity)
@@ -174,11 +174,6 @@ def _counted(audit: Audit) -> pl.Expr | None:
     if given:
         return non_member
     return outside if asked else None
-
-
-def _groups(audit: Audit) -> pl.Series:
-    """Return the number of each target's group, null where it is not counted."""
-    return counted_groups(audit).select(pl.when("counted").then("group")).to_series()
 
 
 def counted_groups(audit: Audit) -> pl.DataFrame:

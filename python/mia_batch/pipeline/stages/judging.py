@@ -265,7 +265,6 @@ def _verdicts(
 
 
 def _blind_of_targets(blind: pl.DataFrame) -> pl.DataFrame:
-    """Keep the blind scores that tell targets from nulls."""
     return blind.select("target_id", pl.col("^targets_.*$")).drop_nulls()
 
 
@@ -439,17 +438,6 @@ class VerdictsStage(Stage):
         sink(rows, run.path("findings"), schemas.Findings)
 
 
-def record_plan(audit: Audit) -> None:
-    """Record the plan before the first score is made; what comes later is exploratory."""
-    if not audit.manifest.plan:
-        seen = audit.run.path("scores").exists()
-        names = [attack.name for attack in audit.attacks]
-        audit.manifest.plan = checks.preregister(
-            audit.plan, None if seen else _rests_on(audit), names
-        )
-        audit.save()
-
-
 def _rests_on(audit: Audit) -> dict[str, int | str]:
     texts, rarity = audit.manifest.made["targets"], audit.manifest.made.get("rarity", {})
     return {
@@ -502,7 +490,11 @@ class ScoresStage(Stage):
 
     def make(self) -> None:
         audit, run = self.audit, self.audit.run
-        record_plan(audit)
+        if not audit.manifest.plan:  # what comes after the first score is exploratory
+            rests_on = None if run.path("scores").exists() else _rests_on(audit)
+            names = [attack.name for attack in audit.attacks]
+            audit.manifest.plan = checks.preregister(audit.plan, rests_on, names)
+            audit.save()
         evidence = evidence_of(audit)
         logprobs = evidence.get("logprobs")
         targets = run.scan("targets")
