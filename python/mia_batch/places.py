@@ -12,7 +12,6 @@ from mia_batch.plugins import extra, plugins
 
 
 def is_url(place: object) -> TypeGuard[str]:
-    """Whether this is an address and not a path."""
     return isinstance(place, str) and re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", place) is not None
 
 

@@ -103,11 +103,9 @@ class View:
 
     @property
     def key(self) -> tuple[str, str]:
-        """Model and view, as an attack names what it reads."""
         return self.model, self.name
 
     def rows(self, made: pl.DataFrame) -> pl.DataFrame:
-        """Complete what was made to rows of the prompts table."""
         given = {"model": pl.lit(self.model), "view": pl.lit(self.name), "view_index": pl.lit(0)}
         columns = [
             (pl.col(name) if name in made.columns else given.get(name, pl.lit(None)))
@@ -222,7 +220,6 @@ def choose_shots(
 
 
 def text(targets: pl.DataFrame) -> pl.DataFrame:
-    """Take the target as it is."""
     return targets.select("target_id", cut=pl.lit(0))
 
 
@@ -413,7 +410,6 @@ class OtherRows:
 
 
 def given(targets: pl.DataFrame, *, column: str, n: int) -> pl.DataFrame:
-    """Take the first n texts of a column of lists."""
     rows = targets.select("target_id", column).iter_rows()
     made = [row for name, texts in rows for row in numbered(name, texts or (), range(n))]
     return pl.DataFrame(made, schema_overrides=_SCHEMA)
@@ -596,16 +592,13 @@ class Text:
         self.ends = spans.field("ends").explode(empty_as_null=False).to_numpy()
 
     def words(self, first: int = 0, last: int | None = None) -> list[str]:
-        """Return its words from the first up to the last."""
         places = zip(self.starts[first:last].tolist(), self.ends[first:last].tolist(), strict=True)
         return [self.text[start:end] for start, end in places]
 
     def head(self, n_words: int) -> str:
-        """Return it up to the end of a word."""
         return self.text[: self.ends[n_words - 1]] if 0 < n_words <= len(self.ends) else ""
 
     def between(self, first: int, last: int) -> str:
-        """Return its words from the first up to the last, with what stands before the first."""
         return self.head(min(last, len(self.ends)))[len(self.head(first)) :]
 
 
@@ -700,7 +693,6 @@ class Walk:
 
     @property
     def next_word(self) -> int:
-        """The word of the document that is asked for next."""
         return self.reached + len(Text(self._tail, self.document.rule).ends)
 
     def prompt(self) -> dict[str, object]:
@@ -776,7 +768,6 @@ class Walks:
 
     @property
     def n_tokens(self) -> int:
-        """Tokens that were decoded."""
         return sum(walk.n_tokens for walk in self.made)
 
     def _is_known(self, word: int) -> bool:

@@ -159,7 +159,6 @@ def shard_name(value: str) -> str:
 
 
 def engine_names() -> list[str]:
-    """Name the engines that answer for a model, and ``auto``."""
     from mia_batch.evidence.engines.registry import engine_types
 
     asked = {"samples", "logprobs"}
@@ -690,7 +689,6 @@ class Settings(
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        """Refuse settings that are each right and do not go together."""
         for fault in chain(self._engine_faults(), self._text_faults(), self._other_faults()):
             raise ValueError(fault)
         return self
@@ -761,13 +759,11 @@ class Settings(
 
     @property
     def columns(self) -> dict[str, Any]:
-        """The settings that name columns of the corpus."""
         names = [name for name in type(self).model_fields if name.endswith("_column")]
         return self.model_dump(include=set(names) - {"candidate_column", *_WHOLE_TEXTS})
 
     @property
     def continuations(self) -> int:
-        """Continuations sampled of each target's prefix."""
         return 10 if self.samples is None else self.samples
 
     @property
@@ -790,7 +786,6 @@ class Settings(
 
     @property
     def evidence_values(self) -> dict[str, Any]:
-        """The settings that change a sample, by name, as JSON values."""
         values = self.model_dump(mode="json", include=set(self.marked(Mark.EVIDENCE)))
         arguments = values["engine_arg"].items()
         kept = {name: value for name, value in arguments if name not in RESOURCES}
@@ -826,7 +821,6 @@ def endpoint_settings(settings: Settings) -> ClientSettings:
 
 
 def endpoint_tokenizer(settings: Settings) -> Tokenizer | None:
-    """Load the tokenizer that is named for the endpoint; None where none is."""
     if settings.tokenizer is None:
         return None
     from mia_batch.models.tokens import Tokenizer
@@ -1024,7 +1018,6 @@ _RULES = {
 
 
 def _sentence(detail: ErrorDetails, where: Mapping[str, Path | None]) -> str:
-    """One pydantic error as a sentence that names the setting."""
     name = str(detail["loc"][0]) if detail["loc"] else ""
     if detail["type"] == "extra_forbidden":
         in_file = f" in {where[name]}" if name in where else ""

@@ -175,12 +175,6 @@ def _has_any(folder: str | Path, patterns: Iterable[str]) -> bool:
     return any(any(Path(folder).glob(pattern)) for pattern in patterns)
 
 
-def peft_missing() -> str | None:
-    if find_spec("peft") is None:
-        return "adapters need the package peft (pip install 'mia-batch[finetune]')"
-    return None
-
-
 def _described(folder: str, config: dict[str, Any]) -> Adapter:
     if not config.get("base_model_name_or_path"):
         raise ValueError("it names no base_model_name_or_path")
@@ -278,8 +272,8 @@ def check_adapter(adapter: Adapter) -> None:
     """Check that an adapter has a tensor for each place that it tunes, and no other."""
     import torch
 
-    if (missing := peft_missing()) is not None:
-        _refuse(missing)
+    if find_spec("peft") is None:
+        _refuse("adapters need the package peft (pip install 'mia-batch[finetune]')")
     from peft import PeftConfig, get_peft_model, get_peft_model_state_dict
 
     config, architecture = _load_config(adapter.base, adapter.base_revision, "logprobs")

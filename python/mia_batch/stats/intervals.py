@@ -26,7 +26,6 @@ def is_enough(effective: Any) -> Any:  # noqa: ANN401 - one number or an array o
 
 
 def few(effective: float, where: str = "") -> str:
-    """Say that there are too few clusters for an interval."""
     return (
         f"an interval needs {_FEWEST} independent groups of texts of one size{where}, these are "
         f"worth {effective:.3g}"
@@ -276,7 +275,6 @@ class Interval(NamedTuple):
 def auc_interval(
     members: Floats, nonmembers: Floats, *, confidence: float = CONFIDENCE
 ) -> Interval:
-    """Interval of a ROC AUC for independent texts, as `estimate_interval` makes it."""
     score = np.concatenate([members, nonmembers])
     estimate, _ = estimate_auc(np.arange(score.size) < members.size, score)
     # Only of clusters there can be too few.

@@ -374,7 +374,6 @@ class VerdictsStage(Stage):
         }
 
     def make(self) -> None:
-        """Write metrics, verdicts, and findings anew: those of before, and what scores add."""
         audit, attacks, plan, run = self.audit, self.audit.attacks, self.audit.plan, self.audit.run
         settings = audit.settings
         preregistered, scores = audit.manifest.plan, run.scan("scores")
@@ -516,7 +515,6 @@ class ScoresStage(Stage):
         sink(run.scan("scores").with_columns(column), run.path("scores"), schemas.Scores)
 
     def _score_placebo(self, evidence: Mapping[str, pl.LazyFrame]) -> None:
-        """Add the scores that the primary attack gives the reference model."""
         audit, placebo = self.audit, self.audit.placebo
         if placebo is None:
             return
@@ -667,7 +665,6 @@ class SummaryStage(Stage):
             sink(table, run.path("perplexities"), schemas.Perplexities)
 
     def _roll_up(self, controls: pl.LazyFrame | None) -> pl.DataFrame:
-        """Write the table of documents and groups; return the findings that it rests on."""
         audit, run = self.audit, self.audit.run
         extracted: pl.LazyFrame = schemas.ExtractedDocuments.create_empty(lazy=True)
         if run.path("extracted_documents").exists():

@@ -234,14 +234,12 @@ def resumed(
     work: Run | None = None,
     **changed: Any,  # noqa: ANN401 - settings
 ) -> Audit:
-    """Take up a run to look at its evidence; what is written goes to ``work``."""
     manifest = run.manifest
     settings = stored_settings(manifest.settings, **changed)
     return Audit(settings, observer or Observer(), [], None, work or run, manifest)
 
 
 def prompts_of(run: Run, view: View, targets: pl.DataFrame) -> pl.DataFrame:
-    """Open the prompts of a view about some targets, with their ``context`` and ``text``."""
     of_view = (pl.col("model") == view.model) & (pl.col("view") == view.name)
     wanted = of_view & pl.col("target_id").is_in(targets["target_id"].implode())
     prompts = run.scan("prompts").filter(wanted, pl.col("reason").is_null())
