@@ -1,7 +1,7 @@
 """Features of samples, and how often the model says each n-gram, by which some are weighed."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 from itertools import accumulate
@@ -293,12 +293,11 @@ class FeaturesStage(Stage):
 
     def run(self) -> None:
         audit, made = self.audit, self.audit.manifest.made
-        folder, weighed = audit.run.path("features"), weighed_views(audit)
+        weighed = weighed_views(audit)
         keys = {view.key for view in weighed}  # views of one key need not be equal
         if weighed and made["features"].get("rarity") != made.get("rarity"):
             for view in weighed:  # by another table
-                parts = replace(sample_parts(audit, view), folder=folder, schema=Features)
-                self.remove(parts.paths())
+                self.remove(sample_parts(audit, view, "features").paths())
             made["features"]["rarity"] = made.get("rarity")
             audit.save()
         for view in views_of(audit, "samples"):

@@ -1,6 +1,7 @@
 """The questions of a run: every view in one table, and what was answered to them."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeAlias
 
@@ -12,9 +13,8 @@ from mia_batch.evidence import parts
 from mia_batch.evidence.request import EvidenceKind
 from mia_batch.observer import Observer
 from mia_batch.pipeline.context import Audit
-from mia_batch.pipeline.run import Run
+from mia_batch.pipeline.run import PARTS, Run
 from mia_batch.prompts import SHADOW, Decode, RunModel, View, sample_seed
-from mia_batch.schemas import LogProbs, Prompts, Samples
 from mia_batch.settings import Settings, stored_settings
 
 # What a run asks of its models: the views that its attacks read, and those that stages ask for.
@@ -188,37 +188,32 @@ def view_of(audit: Audit, model: str, name: str) -> View:
     return View(name=name, model=model, **made)
 
 
-def prompt_parts(audit: Audit, view: View) -> parts.Parts:
-    """Name the parts of a view's prompts, which models that the run makes share with the target."""
+def _parts(audit: Audit, table: str, view: View, block_targets: int) -> parts.Parts:
     return parts.Parts(
-        folder=audit.run.path("prompts"),
-        schema=Prompts,
-        model="target" if RunModel.of(view.model).is_made else view.model,
-        view=view.name,
-        block_targets=parts.LOGPROB_BLOCK_TARGETS if view.filled else parts.TARGETS_AT_ONCE,
-    )
-
-
-def sample_parts(audit: Audit, view: View) -> parts.Parts:
-    """Name the parts of a view's samples; those of the features have the same names."""
-    recorded = audit.settings.samples_from is not None
-    return parts.Parts(
-        folder=audit.run.path("samples"),
-        schema=Samples,
+        folder=audit.run.path(table),
+        schema=PARTS[table],
         model=view.model,
         view=view.name,
-        block_targets=parts.RECORDED_BLOCK_TARGETS if recorded else parts.BLOCK_TARGETS,
+        block_targets=block_targets,
     )
+
+
+def prompt_parts(audit: Audit, view: View) -> parts.Parts:
+    """Name the parts of a view's prompts, which models that the run makes share with the target."""
+    size = parts.LOGPROB_BLOCK_TARGETS if view.filled else parts.TARGETS_AT_ONCE
+    own = _parts(audit, "prompts", view, size)
+    return replace(own, model="target") if RunModel.of(view.model).is_made else own
+
+
+def sample_parts(audit: Audit, view: View, table: str = "samples") -> parts.Parts:
+    """Name the parts of a view's samples; those of the features have the same names."""
+    recorded = audit.settings.samples_from is not None
+    size = parts.RECORDED_BLOCK_TARGETS if recorded else parts.BLOCK_TARGETS
+    return _parts(audit, table, view, size)
 
 
 def logprob_parts(audit: Audit, view: View) -> parts.Parts:
-    return parts.Parts(
-        folder=audit.run.path("logprobs"),
-        schema=LogProbs,
-        model=view.model,
-        view=view.name,
-        block_targets=parts.LOGPROB_BLOCK_TARGETS,
-    )
+    return _parts(audit, "logprobs", view, parts.LOGPROB_BLOCK_TARGETS)
 
 
 # What a run's models answered about some targets, and what they were asked.
