@@ -302,9 +302,9 @@ def _open_endpoint(
         audit.manifest.engines[f"{'probe-' * at_points}{kind} of target"] = who
         audit.save()
         if kind == "samples" or at_points:
-            drawn = kind == "samples" and settings.temperature != 0
-            drawn = drawn and (settings.samples is not None or audit.continues)
-            for sentence in findings(settings, found, drawn=drawn):
+            draws = kind == "samples" and settings.temperature != 0
+            draws = draws and (settings.samples is not None or audit.continues)
+            for sentence in findings(settings, found, drawn=draws):
                 audit.observer.stage(sentence)
         room = found.max_model_len or _UNSTATED_CONTEXT
         attempts = _MOST_ATTEMPTS if opened.repeats else 1
