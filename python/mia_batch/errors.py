@@ -1,7 +1,5 @@
 """Every exception that the package raises on purpose."""
 
-from __future__ import annotations
-
 
 class MiaBatchError(Exception):
     """Base of every exception that the package raises on purpose."""

@@ -13,17 +13,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from mia_batch import kernels
 from mia_batch.errors import SettingsError
-from mia_batch.kernels import (
-    GROUPS,
-    RARITY_FIELDS,
-    Group,
-    RarityTable,
-    WordRule,
-    fields,
-    pair_features,
-    word_spans,
-)
 from mia_batch.prompts import CHOICE_FIELDS, choice
 from mia_batch.schemas import Features
 from mia_batch.targets import Preset
@@ -35,7 +26,6 @@ __all__ = ["OTHER_GROUPS", "build_features", "feature_fields", "groups_of", "inp
 
 
 # How alike two words are in meaning, by embeddings that come with the package wordllama.
-
 
 SIMILARITY_FIELDS = (pl.Field("similarity", pl.Float64()),)
 _PACKAGE = "wordllama"
@@ -49,12 +39,10 @@ def why_no_similarity() -> str | None:
     return None
 
 
-def similarity(candidate: pl.Expr, reference: pl.Expr, *, words: WordRule) -> pl.Expr:
-    """Cosine of the embeddings of the first words of candidate and reference.
-
-    A struct of Float64 in [-1, 1], 1 for equal words and 0 where one of the texts has no word; null
-    where either is null. An embedding is the mean of those of a word's tokens in WordLlama 256.
-    """
+def similarity(candidate: pl.Expr, reference: pl.Expr, *, words: kernels.WordRule) -> pl.Expr:
+    """Cosine of the embeddings of the first words of candidate and reference."""
+    # 1 for equal words and 0 where one of the texts has no word; the mean of its tokens'
+    # embeddings.
     return pl.map_batches(
         [_first_word(text, words) for text in (candidate, reference)],
         lambda columns: _cosines(*columns).alias("similarity").to_frame().to_struct("similarity"),
@@ -63,9 +51,8 @@ def similarity(candidate: pl.Expr, reference: pl.Expr, *, words: WordRule) -> pl
     ).alias("similarity")
 
 
-def _first_word(text: pl.Expr, words: WordRule) -> pl.Expr:
-    """Take the first word; "" of a text without words."""
-    spans = word_spans(text, words=words).struct
+def _first_word(text: pl.Expr, words: kernels.WordRule) -> pl.Expr:
+    spans = kernels.word_spans(text, words=words).struct
     start = spans.field("starts").list.first()
     word = text.str.slice(start, spans.field("ends").list.first() - start)
     return pl.when(text.is_not_null()).then(word.fill_null(""))
@@ -115,13 +102,12 @@ def _load() -> tuple[Tokenizer, NDArray[np.float16]]:
 
 # Samples to the features table: the one place where candidates meet the true texts.
 
-
 _KEYS = ("target_id", "model", "view", "view_index", "sample_index")
 
 TOKEN_FIELDS = (pl.Field("true_token", pl.UInt64()),)
 HIDDEN_FIELDS = (pl.Field("has_text", pl.Boolean()),)  # whether the candidate has the true text
 OTHER_GROUPS = {
-    "rarity": RARITY_FIELDS,
+    "rarity": kernels.RARITY_FIELDS,
     "similarity": SIMILARITY_FIELDS,
     "choice": CHOICE_FIELDS,
     "token": TOKEN_FIELDS,
@@ -149,25 +135,26 @@ def feature_fields(groups: Iterable[str]) -> list[pl.Field]:
     """Give the columns of these groups."""
     wanted = set(groups)
     others = [field for group, more in OTHER_GROUPS.items() if group in wanted for field in more]
-    return [*fields(_kernel_groups(wanted)).fields, *others]
+    return [*kernels.fields(_kernel_groups(wanted)).fields, *others]
 
 
-def _kernel_groups(groups: Iterable[str]) -> list[Group]:
+def _kernel_groups(groups: Iterable[str]) -> list[kernels.Group]:
     wanted = set(groups)
-    return [group for group in GROUPS if group in wanted]
+    return [group for group in kernels.GROUPS if group in wanted]
 
 
 def groups_of(columns: Iterable[str]) -> tuple[str, ...]:
     """Name the groups that have these columns, in their order."""
     wanted = set(columns)
     whole = {name.removesuffix("_matched") for name in wanted}
-    always = {field.name for field in fields([]).fields}
+    always = {field.name for field in kernels.fields([]).fields}
     columns_of = {
-        group: {field.name for field in fields([group]).fields} - always for group in GROUPS
+        group: {field.name for field in kernels.fields([group]).fields} - always
+        for group in kernels.GROUPS
     }
     found = [
         group
-        for group in GROUPS
+        for group in kernels.GROUPS
         if (whole != wanted if group == "matched" else whole & columns_of[group])
     ]
     others = [
@@ -189,11 +176,11 @@ def build_features(
     samples: pl.DataFrame,
     prompts: pl.DataFrame,
     *,
-    words: WordRule,
+    words: kernels.WordRule,
     preset: Preset,
     text_length: int | None,
     groups: Iterable[str],
-    rarity: RarityTable | None = None,
+    rarity: kernels.RarityTable | None = None,
 ) -> pl.DataFrame:
     """Compare each candidate with the text that follows its prompt.
 
@@ -244,7 +231,7 @@ def build_features(
     key = ["target_id", "view_index"]
     pairs = samples.lazy().join(parts, on=key, how="left", maintain_order="left")
     texts = candidate, pl.col("text")
-    numbers = pair_features(*texts, words=words, groups=_kernel_groups(groups))
+    numbers = kernels.pair_features(*texts, words=words, groups=_kernel_groups(groups))
     structs = [numbers]
     if "similarity" in groups:
         structs.append(similarity(*texts, words=words))
@@ -256,7 +243,9 @@ def build_features(
     if "token" in groups:
         structs.append(true_token(pl.col("text")))
     if "rarity" in groups:
-        nulls = pl.struct(pl.lit(None, field.dtype).alias(field.name) for field in RARITY_FIELDS)
+        nulls = pl.struct(
+            pl.lit(None, field.dtype).alias(field.name) for field in kernels.RARITY_FIELDS
+        )
         weighed = nulls if rarity is None else rarity.weigh(*texts, words=words)
         structs.append(weighed.alias("rarity"))
     return (

@@ -33,7 +33,6 @@ __all__ = [
 
 # What the kernels are asked for: names of word rules and of groups, and checks of arguments.
 
-
 WordRule: TypeAlias = Literal["whitespace", "space", "rouge", "unicode", "script"]
 """How a text is cut into words; another name is a ``SettingsError`` wherever a rule is asked for.
 
@@ -385,7 +384,6 @@ def _of_lists(values: pl.Expr | str, kernel: Callable[..., _native.ArrowArray]) 
 
 # How much of a book comes out of a model: near-verbatim recall and coverage.
 
-
 PASSAGES: Final = pl.List(pl.Struct(dict.fromkeys(("start", "end", "words"), pl.UInt32)))
 """Passages of a book in their order: characters of the book before ``start`` and ``end``, so that
 ``book[start:end]`` is the passage, and its ``words`` that came out."""
@@ -502,7 +500,6 @@ def book_coverage(
 
 # Rarity: how often a model says each n-gram elsewhere, and shared n-grams weighed by it.
 
-
 RARITY_FIELDS = tuple(
     pl.Field(name, pl.Float64()) for name in ("rarity_leading", "rarity_1", "rarity_2", "rarity_3")
 )
@@ -524,12 +521,11 @@ class Rarity(dy.Schema):
 
 @dataclass(frozen=True, slots=True)
 class RarityTable:
-    """In how many groups of texts a model says each n-gram of one to three words.
+    """In how many groups of texts a model says each n-gram of one to three words."""
 
-    The table has a fixed size, 2^22 entries: n-grams whose hashes begin alike share one, so that
-    with millions of different n-grams a count may be too large. A text without a group is one of
-    its own; ``counted`` tells which of the candidates that are weighed were counted (None: all).
-    """
+    # The table has a fixed size, 2^22 entries: n-grams whose hashes begin alike share one, so that
+    # with millions of different n-grams a count may be too large. A text without a group is one of
+    # its own; ``counted`` tells which of the candidates that are weighed were counted (None: all).
 
     native: _native.RarityTable
     n_groups: int
@@ -539,10 +535,8 @@ class RarityTable:
     def count(
         cls, batches: Iterable[pl.DataFrame], *, n_groups: int, words: WordRule
     ) -> RarityTable:
-        """Count the ``candidate`` of rows whose ``row`` numbers the group.
-
-        Rows of one group come one after the other; groups may come in any order.
-        """
+        """Count the ``candidate`` of rows whose ``row`` numbers the group."""
+        # Rows of one group come one after the other; groups may come in any order.
         _check(words)
         native = _native.RarityTable(_BITS)
         for batch in batches:
@@ -552,7 +546,6 @@ class RarityTable:
 
     @classmethod
     def stored(cls, rows: pl.DataFrame, *, counted: pl.Expr | None = None) -> RarityTable:
-        """Take up a table of rows of one view."""
         counts = pl.zeros(1 << _BITS, pl.UInt32, eager=True)
         counts = counts.scatter(rows["entry"], rows["count"])
         n_groups = rows["n_groups"].max() or 0
@@ -563,7 +556,6 @@ class RarityTable:
         return partial(RarityTable.stored, counted=self.counted), (self.rows("", ""),)
 
     def rows(self, model: str, view: str) -> pl.DataFrame:
-        """Give the entries that are not 0 as rows of the schema `Rarity`."""
         counts = pl.DataFrame({"count": pl.Series(self.native.counts())}).with_row_index("entry")
         return counts.filter(pl.col("count") > 0).select(
             model=pl.lit(model),

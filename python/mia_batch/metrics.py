@@ -1,7 +1,5 @@
 """Figures of a labelled run: each attack on each slice, with an interval or a reason for none."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -34,9 +32,6 @@ from mia_batch.tables import read_finite, read_numbers
 from mia_batch.targets import Preset, cluster_names, document_numbers
 
 __all__ = ["evaluate"]
-
-
-# Figures of a labelled run: each attack on each slice, with an interval or a reason for none.
 
 
 _Row = dict[str, Any]
@@ -96,13 +91,11 @@ class Classes:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Columns of the metrics table that come with every figure."""
         names = ("n_members", "n_nonmembers", "n_unscored")
         return dict(zip(names, (*self.sizes, self.n_unscored), strict=True))
 
     @property
     def lack(self) -> str | None:
-        """Why there is no ROC curve."""
         n_members, n_nonmembers = self.sizes
         if n_members == 0:
             return "there is no scored member"
@@ -177,10 +170,8 @@ def _tpr_at_fpr(classes: Classes, budget: float) -> Iterator[_Row]:
 
 
 def balanced_accuracy(classes: Classes, threshold: float | None) -> _Row:
-    """Mean of TPR and true-negative rate at a threshold that was chosen on other texts.
-
-    It is the AUC of being flagged, and has that AUC's interval. Flagged if ``score >= threshold``.
-    """
+    """Mean of TPR and true-negative rate at a threshold that was chosen on other texts."""
+    # It is the AUC of being flagged, and has that AUC's interval.
     reason = "its threshold needs a calibration set with scored members and non-members"
     if classes.lack or threshold is None:
         return without("balanced_accuracy", None, classes.lack or reason)
@@ -221,11 +212,8 @@ _MOST_VALUES = 50
 
 
 def find_slices(labelled: pl.LazyFrame, slice_by: Sequence[str]) -> dict[str, Codes | slice]:
-    """Find the rows of each slice: ``all``, each value of some columns, and length buckets.
-
-    Slices of values are called ``column=value``, nulls ``column=null``. Length buckets that hold
-    members and non-members follow where there are at least two: a single one would repeat ``all``.
-    """
+    """Find the rows of each slice: ``all``, each value of some columns, and length buckets."""
+    # Length buckets follow where there are at least two: a single one would repeat ``all``.
     names = labelled.collect_schema().names()
     found: dict[str, Codes | slice] = {ALL: slice(None)}
     for column in slice_by:
@@ -257,10 +245,7 @@ def find_slices(labelled: pl.LazyFrame, slice_by: Sequence[str]) -> dict[str, Co
 def find_clusters(
     scores: pl.LazyFrame, counts: pl.Expr, attacks: Sequence[str]
 ) -> NDArray[np.int32] | None:
-    """Find the cluster of each target that counts, from 0, none left out.
-
-    None where no cluster has two of them that any attack scored.
-    """
+    """Find the cluster of each target that counts, from 0, none left out."""
     scored = pl.any_horizontal(pl.col(attacks).is_finite().fill_null(value=False))
     named = scores.with_columns(cluster=cluster_names(scores)).filter(counts)
     found = named.select("cluster", scored=scored)
@@ -294,7 +279,6 @@ class Labelled:
         self.slices = find_slices(self._scores, slice_by)
 
     def score(self, attack: str) -> Floats:
-        """Read an attack's scores; NaN where a target has no finite one."""
         return read_finite(self._scores, attack, self.member.size)
 
     def classes(self, score: Floats, slice_name: str) -> Classes:
@@ -313,10 +297,7 @@ class Labelled:
         )
 
     def threshold(self, attack: str) -> float | None:
-        """Choose the threshold of the widest gap between TPR and FPR on the calibration texts.
-
-        Flagged if ``score >= threshold``; None where calibration has no scored text of a class.
-        """
+        """Choose the threshold of the widest gap between TPR and FPR on the calibration texts."""
         if self._calibration is None or not self._taught.size:
             return None
         score = read_finite(self._calibration, attack, self._taught.size)
@@ -450,7 +431,6 @@ def _rows(
     *,
     preset: Preset,
 ) -> Iterator[_Row]:
-    """Measure an attack on each slice, and add its areas to those that were tried."""
     score, threshold = labelled.score(attack), labelled.threshold(attack)
     buckets = []
     for name in labelled.slices:
@@ -469,7 +449,6 @@ def _rows(
 
 # A labelled run: attacks next to classifiers without the model, growth with samples, curves.
 
-
 _N_QUINTILES = 5
 
 
@@ -484,11 +463,7 @@ def measure(
     primary: str,
     seed: int,
 ) -> pl.DataFrame:
-    """Measure attacks, and classifiers that never see the model, on the same labels.
-
-    The metrics of attacks; then of blind classifiers, of each attack less the strongest of them
-    (``versus``), and of each attack within quintiles of its score.
-    """
+    """Measure attacks, and classifiers that never see the model, on the same labels."""
     counts = pl.col("role").is_in(["target", "non_member"]) & pl.col("member").is_not_null()
     if not scores.select(counts.any()).collect(engine="streaming").item():
         return Metrics.create_empty()
@@ -529,10 +504,8 @@ def _rows_versus_blind(
 def quintile_rows(
     member: Flags, score: Floats, blind: Floats, cluster: NDArray[np.int32] | None
 ) -> Iterator[dict[str, Any]]:
-    """Measure an attack within quintiles of the blind score; equal blind scores stay together.
-
-    Where an attack only repeats what the text alone tells, little is left within quintiles.
-    """
+    """Measure an attack within quintiles of the blind score; equal blind scores stay together."""
+    # Where an attack only repeats what the text alone tells, little is left within quintiles.
     limits = np.quantile(blind, np.arange(1, _N_QUINTILES) / _N_QUINTILES)
     quintile, scored = limits.searchsorted(blind, side="right"), ~np.isnan(score)
     for place in range(_N_QUINTILES):
@@ -561,10 +534,7 @@ _KEY = ["target_id", "model", "view", "view_index", "sample_index"]
 def growth(
     scores: pl.LazyFrame, evidence: Mapping[str, pl.LazyFrame], attacks: Sequence[Attack]
 ) -> Iterator[pl.DataFrame]:
-    """Yield AUC ``y`` over the first ``x`` samples or points of each text, for one attack of each.
-
-    It is the first of ``attacks`` that reads nothing else.
-    """
+    """AUC ``y`` over the first ``x`` samples or points of each text, for one attack of each."""
     own = pl.col("role").cast(pl.String).is_in(["target", "non_member"])
     known = scores.filter(own, pl.col("member").is_not_null()).select("target_id", "member")
     classes = [known.filter(member=member).bottom_k(_MOST, by="target_id") for member in (0, 1)]
@@ -630,14 +600,8 @@ def curves(
     primary: str,
     evidence: Mapping[str, pl.LazyFrame],
 ) -> Iterator[pl.DataFrame]:
-    """Yield the curves table, at least one frame.
-
-    ``targets`` and ``scores`` have their rows in one order. The ROC curve of each attack over the
-    labelled texts, and what `growth` finds in the ``evidence``. Then, of the primary attack, the
-    distribution of members, non-members and texts of unknown membership over 40 bins of equal
-    width, and the strips of documents of role ``target`` with at least two windows. Memory: some
-    250 bytes a target.
-    """
+    """Yield the curves table, at least one frame."""
+    # ``targets`` and ``scores`` have their rows in one order. Memory: some 250 bytes a target.
     yield Curves.create_empty()
     size = int(scores.select(pl.len()).collect(engine="streaming").item())
     role, member = pl.col("role").cast(pl.String), pl.col("member")
@@ -674,11 +638,9 @@ def _curve_rows(curve: str, points: pl.DataFrame, attack: str | None = None) -> 
 
 
 def _roc(attack: str, member: Flags, score: Floats) -> pl.DataFrame:
-    """Draw a ROC curve in at most 201 points.
-
-    Of more, points 1/100 apart along both axes together stand for all: no point of the curve is
-    further than 1/400 from the line between them, along either axis.
-    """
+    """Draw a ROC curve in at most 201 points."""
+    # Of more, points 1/100 apart along both axes together stand for all: no point of the curve is
+    # further than 1/400 from the line between them, along either axis.
     if member.all() or not member.any():
         return Curves.create_empty()
     curve = roc_curve(member, score)
@@ -709,11 +671,8 @@ def _distributions(attack: str, sets: Mapping[str, Floats]) -> pl.DataFrame:
 
 
 def _strips(targets: pl.LazyFrame, attack: str, score: Floats, compared: Floats) -> pl.DataFrame:
-    """Draw the mean share of compared texts that score lower over stretches of each document.
-
-    A stretch is one of 60 equal runs of the document's windows, or a window where there are fewer.
-    Where windows were left out, a point without value begins at the end of the last one before.
-    """
+    """Draw the mean share of compared texts that score lower over stretches of each document."""
+    # Where windows were left out, a point without value begins at the end of the last one before.
     size = score.size
     length = pl.col("target").str.len_chars()
     beaten = compared.searchsorted(score) / max(compared.size, 1)

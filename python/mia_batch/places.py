@@ -1,7 +1,5 @@
 """Where runs lie: in a folder, or at an address, of which a folder here is the working copy."""
 
-from __future__ import annotations
-
 import os
 import re
 from contextlib import AbstractContextManager, nullcontext
@@ -14,7 +12,6 @@ from mia_batch.plugins import extra, plugins
 
 
 def is_url(place: object) -> TypeGuard[str]:
-    """Whether this is an address and not a path."""
     return isinstance(place, str) and re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", place) is not None
 
 
@@ -24,10 +21,8 @@ def place_of(given: Path | str) -> Path | str:
 
 
 def check_url(url: str) -> None:
-    """Raise ValueError where this is no address of a folder in a bucket.
-
-    The message repeats nothing of an address that may hold a password.
-    """
+    """Raise ValueError where this is no address of a folder in a bucket."""
+    # The message repeats nothing of an address that may hold a password.
     parts = urlsplit(url)
     if parts.scheme not in plugins("places"):
         known = ", ".join(f"{scheme}://" for scheme in sorted(plugins("places")))
@@ -51,12 +46,10 @@ def copy_of(url: str) -> Path:
 
 
 def mirrored(place: Path | str) -> AbstractContextManager[Path]:
-    """Lend a folder to write a run in; of an address, its working copy, which the store follows.
-
-    At the end of the block the store has all of it. Messages of errors name the address. Raises
-    `RunFolderError` if the store refuses or a live run holds the folder, `SettingsError` if it is
-    no address or the library for it is not installed.
-    """
+    """Lend a folder to write a run in; of an address, its working copy, which the store follows."""
+    # At the end of the block the store has all of it. Messages of errors name the address. Raises
+    # `RunFolderError` if the store refuses or a live run holds the folder, `SettingsError` if it
+    # is no address or the library for it is not installed.
     if not is_url(place):
         return nullcontext(Path(place))
     folder: AbstractContextManager[Path] = _store_of(place).mirrored(place)

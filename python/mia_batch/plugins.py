@@ -5,8 +5,6 @@ that audits do without, makers of models, executors for many machines and places
 extras, which the core loads at use and never imports.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any

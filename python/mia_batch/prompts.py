@@ -1,7 +1,5 @@
 """Views: each turns targets into prompts of one kind."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -21,9 +19,6 @@ from mia_batch.kernels import WordRule, word_spans
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.schemas import Prompts
 from mia_batch.targets import from_text, target_id, text_digest
-
-# Views: each turns targets into prompts of one kind.
-
 
 SHADOW = "shadow"
 """The role of models of which each is tuned on another half of the texts."""
@@ -72,14 +67,14 @@ class Decode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """What one model of a run is asked about every target.
+    """What one model of a run is asked about every target."""
 
-    ``make`` turns rows of the targets table into prompts: ``target_id`` and those columns of
-    `Prompts` that are not null or 0 throughout. Where it is None, another stage makes them, or
-    the masked model does (``filled``). ``columns`` are those of the targets table that prompts are
-    cut from; ``column_setting`` names the setting of a column of the corpus that they need, too.
-    ``evidence`` are the settings that change prompts, and ``answers`` those that change samples.
-    """
+    # ``make`` turns rows of the targets table into prompts: ``target_id`` and those columns of
+    # `Prompts` that are not null or 0 throughout. Where it is None, another stage makes them, or
+    # the masked model does (``filled``). ``columns`` are those of the targets table that prompts
+    # are cut from; ``column_setting`` names the setting of a column of the corpus that they need,
+    # too. ``evidence`` are the settings that change prompts, and ``answers`` those that change
+    # samples.
 
     name: str
     model: str = "target"
@@ -108,11 +103,9 @@ class View:
 
     @property
     def key(self) -> tuple[str, str]:
-        """Model and view, as an attack names what it reads."""
         return self.model, self.name
 
     def rows(self, made: pl.DataFrame) -> pl.DataFrame:
-        """Complete what was made to rows of the prompts table."""
         given = {"model": pl.lit(self.model), "view": pl.lit(self.name), "view_index": pl.lit(0)}
         columns = [
             (pl.col(name) if name in made.columns else given.get(name, pl.lit(None)))
@@ -149,11 +142,9 @@ SAMPLES_PER_TARGET = 1 << _STRIDE_BITS
 def sample_seed(
     run_seed: int, target_id: str, view: str = "continuation", view_index: int = 0
 ) -> int:
-    """Seed of the first sample of a prompt; sample ``i`` is drawn with this plus ``i``.
-
-    At least 0 and below 2**62, a multiple of 65536, so that the seeds of two prompts never overlap
-    in part.
-    """
+    """Seed of the first sample of a prompt; sample ``i`` is drawn with this plus ``i``."""
+    # At least 0 and below 2**62, a multiple of 65536, so that the seeds of two prompts never
+    # overlap in part.
     first = view == "continuation" and view_index == 0
     key = f"{run_seed}:{target_id}" if first else f"{run_seed}:{target_id}:{view}:{view_index}"
     number = int.from_bytes(blake2b(key.encode(), digest_size=8, person=b"mia-batch").digest())
@@ -229,7 +220,6 @@ def choose_shots(
 
 
 def text(targets: pl.DataFrame) -> pl.DataFrame:
-    """Take the target as it is."""
     return targets.select("target_id", cut=pl.lit(0))
 
 
@@ -310,13 +300,11 @@ _NO_FURTHER = "the text has no further point"
 def probes(
     targets: pl.DataFrame, *, n: int, every: int, n_words: int, words: WordRule
 ) -> pl.DataFrame:
-    """Ask at up to ``n`` points, ``every`` so many words, for the next ``n_words``.
-
-    The points stand behind word 8, 8 + ``every``, ..., each before at least ``n_words``. They are
-    numbered so that the first k of them are spread over the text for every k, whatever ``n``: more
-    points later are added to those that are there. Where a target has fewer, its last row, numbered
-    ``n`` - 1, says so.
-    """
+    """Ask at up to ``n`` points, ``every`` so many words, for the next ``n_words``."""
+    # The points stand behind word 8, 8 + ``every``, ..., each before at least ``n_words``. They
+    # are numbered so that the first k of them are spread over the text for every k, whatever
+    # ``n``: more points later are added to those that are there. Where a target has fewer, its
+    # last row, numbered ``n`` - 1, says so.
     ends_of_words = word_spans("target", words=words).struct.field("ends")
     rows = targets.select("target_id", "target", ends=ends_of_words)
     counts = rows["ends"].list.len().to_numpy().astype(np.int64)
@@ -351,11 +339,9 @@ def _load(model: str, revision: str | None, setting: str) -> Tokenizer:
 def tokens(
     targets: pl.DataFrame, *, n: int, tokenizer: tuple[str, str | None, str]
 ) -> pl.DataFrame:
-    """Ask at up to ``n`` points for the next token alone, wherever a token of the text begins.
-
-    The points stand behind token 8 and later ones, numbered as those of `probes`. The tokenizer is
-    that of a model with this name and revision, which a setting gives.
-    """
+    """Ask at up to ``n`` points for the next token alone, wherever a token of the text begins."""
+    # The points stand behind token 8 and later ones, numbered as those of `probes`. The tokenizer
+    # is that of a model with this name and revision, which a setting gives.
     cut = _load(*tokenizer).steps
     made: list[tuple[str, int, int | None, str | None, str | None]] = []
     for name, target in targets.select("target_id", "target").iter_rows():
@@ -424,7 +410,6 @@ class OtherRows:
 
 
 def given(targets: pl.DataFrame, *, column: str, n: int) -> pl.DataFrame:
-    """Take the first n texts of a column of lists."""
     rows = targets.select("target_id", column).iter_rows()
     made = [row for name, texts in rows for row in numbered(name, texts or (), range(n))]
     return pl.DataFrame(made, schema_overrides=_SCHEMA)
@@ -511,10 +496,7 @@ def choices(targets: pl.DataFrame, *, column: str, n: int) -> pl.DataFrame:
 
 
 def choice(candidate: pl.Expr) -> pl.Expr:
-    """Read which label an answer names, as its place in `LABELS`.
-
-    A struct of UInt8; null where it names none, or several.
-    """
+    """Read which label an answer names, as its place in `LABELS`."""
     named = candidate.str.replace(_ARTICLE, "").str.extract_all(_LABEL)
     labels = named.list.eval(pl.element().filter(pl.element().str.len_chars() == 1)).list.unique()
     one = pl.when(labels.list.len() == 1).then(labels.list.first())
@@ -571,11 +553,8 @@ def _hidden(
 def first_tokens(
     texts: pl.LazyFrame, *, n: int, n_tokens: int, tokenizer: Tokenizer | None
 ) -> pl.DataFrame:
-    """Cut up to ``n`` different texts to their first tokens; without a tokenizer, words.
-
-    Which texts does not depend on their order: those of the lowest hash, so that more are added to
-    the ones there are. Rows are ``target_id``, ``view_index``, ``context`` and an empty ``text``.
-    """
+    """Cut up to ``n`` different texts to their first tokens; without a tokenizer, words."""
+    # They are those of the lowest hash, so that more are added to the ones there are.
     there = texts.filter(pl.col("text").str.contains(r"\S")).unique("text")
     found = there.collect(engine="streaming")["text"].to_list()
     named = {target_id(from_text(text_digest(text), 0), 0, text): text for text in found}
@@ -591,7 +570,6 @@ def first_tokens(
 
 
 # Walks: a model is led through a document by its own words, as long as it keeps to the text.
-
 
 ROUND_WORDS = 64
 """Words that are asked for at once."""
@@ -614,16 +592,13 @@ class Text:
         self.ends = spans.field("ends").explode(empty_as_null=False).to_numpy()
 
     def words(self, first: int = 0, last: int | None = None) -> list[str]:
-        """Return its words from the first up to the last."""
         places = zip(self.starts[first:last].tolist(), self.ends[first:last].tolist(), strict=True)
         return [self.text[start:end] for start, end in places]
 
     def head(self, n_words: int) -> str:
-        """Return it up to the end of a word."""
         return self.text[: self.ends[n_words - 1]] if 0 < n_words <= len(self.ends) else ""
 
     def between(self, first: int, last: int) -> str:
-        """Return its words from the first up to the last, with what stands before the first."""
         return self.head(min(last, len(self.ends)))[len(self.head(first)) :]
 
 
@@ -637,12 +612,10 @@ class Step(NamedTuple):
 
 
 def follow(said: Sequence[str], ahead: Sequence[str], before: NDArray[np.bool_]) -> Step:
-    """Say how far words keep to what a document goes on with.
-
-    Both are aligned by difflib's matching blocks, between which stand as many differences as the
-    longer side has words. They keep to it as long as of any 20 places in a row, those ``before``
-    included, at most 5 are differences.
-    """
+    """Say how far words keep to what a document goes on with."""
+    # Both are aligned by difflib's matching blocks, between which stand as many differences as the
+    # longer side has words. They keep to it as long as of any 20 places in a row, those ``before``
+    # included, at most 5 are differences.
     blocks = SequenceMatcher(None, ahead, said, autojunk=False).get_matching_blocks()
     agree, ends = list(before), [(0, 0)] * len(before)
     passed = spoken = 0
@@ -683,10 +656,7 @@ class Window:
 
 @dataclass
 class Walk:
-    """A walk as far as it has come, from word ``first`` of the document on.
-
-    ``reached`` is the first word that did not come out yet.
-    """
+    """A walk as far as it has come, from word ``first`` of the document on."""
 
     window: Window
     document: Text
@@ -704,10 +674,8 @@ class Walk:
         self.reached = self.first
 
     def take(self, candidate: str | None, finish_reason: str | None, n_tokens: int) -> None:
-        """Go on with what the model said in a round, at most as many words as were asked for.
-
-        The last word of an answer that was cut may be a part of one.
-        """
+        """Go on with what the model said in a round, at most as many words as were asked for."""
+        # The last word of an answer that was cut may be a part of one.
         answer = Text(candidate or "", self.document.rule)
         stops = finish_reason == "stop"
         said = answer.head(min(len(answer.ends) - (not stops), ROUND_WORDS))
@@ -725,7 +693,6 @@ class Walk:
 
     @property
     def next_word(self) -> int:
-        """The word of the document that is asked for next."""
         return self.reached + len(Text(self._tail, self.document.rule).ends)
 
     def prompt(self) -> dict[str, object]:
@@ -760,13 +727,12 @@ class Walk:
 
 @dataclass
 class Walks:
-    """The walks of one document, one after the other, from its strongest windows.
+    """The walks of one document, one after the other, from its strongest windows."""
 
-    Where something came out, the window before is next, and so on back to where nothing does. These
-    walks are greedy; from windows of which nothing came out ``draws`` others are drawn. After
-    ``budget`` tokens nothing further is asked. A walk ends where a stretch begins that came out
-    before, and none starts inside of one.
-    """
+    # Where something came out, the window before is next, and so on back to where nothing does.
+    # These walks are greedy; from windows of which nothing came out ``draws`` others are drawn.
+    # After ``budget`` tokens nothing further is asked. A walk ends where a stretch begins that
+    # came out before, and none starts inside of one.
 
     document_id: str
     document: Text
@@ -802,7 +768,6 @@ class Walks:
 
     @property
     def n_tokens(self) -> int:
-        """Tokens that were decoded."""
         return sum(walk.n_tokens for walk in self.made)
 
     def _is_known(self, word: int) -> bool:

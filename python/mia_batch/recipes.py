@@ -1,7 +1,5 @@
 """How models are fine-tuned: the settings of a training, their defaults, and who learns what."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
 from hashlib import blake2b

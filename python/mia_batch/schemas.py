@@ -4,8 +4,6 @@ A column's meaning is its description, or stands below it where that is longer t
 may carry further columns of the user's corpus (pass-through); they follow the named ones.
 """
 
-from __future__ import annotations
-
 import dataframely as dy
 import polars as pl
 

@@ -159,7 +159,6 @@ def shard_name(value: str) -> str:
 
 
 def engine_names() -> list[str]:
-    """Name the engines that answer for a model, and ``auto``."""
     from mia_batch.evidence.engines.registry import engine_types
 
     asked = {"samples", "logprobs"}
@@ -584,7 +583,6 @@ RESOURCES = frozenset(
 )
 """Arguments of engines that decide how much memory they take, never what they sample."""
 
-
 _WHOLE_TEXTS = ("neighbours_column", "paraphrases_column")
 _ROUNDS = {"level": "group", "adjustment": "bh", "ties": "conservative"}
 """What e-BH in rounds is valid for."""
@@ -691,7 +689,6 @@ class Settings(
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        """Refuse settings that are each right and do not go together."""
         for fault in chain(self._engine_faults(), self._text_faults(), self._other_faults()):
             raise ValueError(fault)
         return self
@@ -762,13 +759,11 @@ class Settings(
 
     @property
     def columns(self) -> dict[str, Any]:
-        """The settings that name columns of the corpus."""
         names = [name for name in type(self).model_fields if name.endswith("_column")]
         return self.model_dump(include=set(names) - {"candidate_column", *_WHOLE_TEXTS})
 
     @property
     def continuations(self) -> int:
-        """Continuations sampled of each target's prefix."""
         return 10 if self.samples is None else self.samples
 
     @property
@@ -778,10 +773,8 @@ class Settings(
 
     @property
     def folder(self) -> Path:
-        """The run folder: ``out``, or ``runs/<input>-<model>`` in the working directory.
-
-        Of an address, the folder that is its working copy.
-        """
+        """The run folder: ``out``, or ``runs/<input>-<model>`` in the working directory."""
+        # Of an address, the folder that is its working copy.
         if is_url(self.out):
             return copy_of(self.out)
         if self.out is not None:
@@ -791,7 +784,6 @@ class Settings(
 
     @property
     def evidence_values(self) -> dict[str, Any]:
-        """The settings that change a sample, by name, as JSON values."""
         values = self.model_dump(mode="json", include=set(self.marked(Mark.EVIDENCE)))
         arguments = values["engine_arg"].items()
         kept = {name: value for name, value in arguments if name not in RESOURCES}
@@ -827,7 +819,6 @@ def endpoint_settings(settings: Settings) -> ClientSettings:
 
 
 def endpoint_tokenizer(settings: Settings) -> Tokenizer | None:
-    """Load the tokenizer that is named for the endpoint; None where none is."""
     if settings.tokenizer is None:
         return None
     from mia_batch.models.tokens import Tokenizer
@@ -844,12 +835,10 @@ _HOMES = {name: part.table for part in PARTS for name in part.model_fields}
 
 
 def flattened(values: Mapping[str, object], where: str = "") -> dict[str, Any]:
-    """Take settings out of their tables; outside a table stands what has none.
-
-    A table is a mapping, or a part of the settings, of which what is set counts. ``engine``,
-    ``tuning``, ``extract`` and ``report`` are names of a table and of a setting in it: a value that
-    is no table is that setting. ``where`` follows the name of a setting in messages.
-    """
+    """Take settings out of their tables; outside a table stands what has none."""
+    # A table is a mapping, or a part of the settings, of which what is set counts. ``engine``,
+    # ``tuning``, ``extract`` and ``report`` are names of a table and of a setting in it: a value
+    # that is no table is that setting. ``where`` follows the name of a setting in messages.
     flat: dict[str, Any] = {}
     for key, value in values.items():
         name = key.replace("-", "_")
@@ -903,14 +892,13 @@ _SAFE_ARGUMENTS = RESOURCES | {
 
 
 def load_settings(options: Mapping[str, object], *, use_config: bool = True) -> Settings:
-    """Join options and the settings file, options first, and validate the whole.
-
-    Settings that are None count as missing. The file is the option ``config``, by default
-    ``mia-batch.toml`` in the working directory, where there is one; paths in it are relative to its
-    own folder, and it can name no code. Without ``use_config`` no file is read. The code that
-    ``attacks_from`` names runs last, after all else was found right and the input was found.
-    `SettingsError` has a line for each setting that is wrong: its name, what came, what is allowed.
-    """
+    """Join options and the settings file, options first, and validate the whole."""
+    # Settings that are None count as missing. The file is the option ``config``, by default
+    # ``mia-batch.toml`` in the working directory, where there is one; paths in it are relative to
+    # its own folder, and it can name no code. Without ``use_config`` no file is read. The code
+    # that ``attacks_from`` names runs last, after all else was found right and the input was
+    # found. `SettingsError` has a line for each setting that is wrong: its name, what came, what
+    # is allowed.
     given = {name: value for name, value in options.items() if value is not None}
     path, in_file = None, dict[str, Any]()
     default = CONFIG_NAME if Path(CONFIG_NAME).is_file() else None
@@ -937,11 +925,9 @@ def load_settings(options: Mapping[str, object], *, use_config: bool = True) -> 
 
 
 def stored_settings(stored: Mapping[str, object], **changed: object) -> Settings:
-    """Take up the settings that a run stored, and validate them together with what has changed.
-
-    A run may be a stranger's: no code that it names is loaded, and attacks that nobody here knows
-    stay names.
-    """
+    """Take up the settings that a run stored, and validate them together with what has changed."""
+    # A run may be a stranger's: no code that it names is loaded, and attacks that nobody here
+    # knows stay names.
     values = {name: value for name, value in stored.items() if value is not None}
     return _validated(values | changed, {}, stored=True)
 
@@ -968,10 +954,8 @@ _NAMED = re.compile(rf"(?<![^\s(])({_NAMES})=(?=[\s,.;:)]|$)|^({_NAMES})(?=:)", 
 
 
 def refuse_code(engine_arg: object, where: str, *, but: Iterable[str] = ()) -> None:
-    """Refuse arguments of engines that may load code, since a file may be a stranger's.
-
-    ``but`` names those that the user set as well.
-    """
+    """Refuse arguments of engines that may load code, since a file may be a stranger's."""
+    # ``but`` names those that the user set as well.
     pairs = engine_arg if isinstance(engine_arg, dict | list | tuple) else ()
     asked, allowed = (
         [str(each).partition("=")[0].replace("-", "_") for each in some] for some in (pairs, but)
@@ -1025,7 +1009,6 @@ _RULES = {
 
 
 def _sentence(detail: ErrorDetails, where: Mapping[str, Path | None]) -> str:
-    """One pydantic error as a sentence that names the setting."""
     name = str(detail["loc"][0]) if detail["loc"] else ""
     if detail["type"] == "extra_forbidden":
         in_file = f" in {where[name]}" if name in where else ""

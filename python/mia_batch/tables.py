@@ -1,7 +1,5 @@
 """Tables and files of a run: read in bounded memory, checked, and written whole or not at all."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re
@@ -30,11 +28,9 @@ _Result = TypeVar("_Result")
 
 
 def mapped_zeros(size: int, dtype: type[_Number]) -> NDArray[_Number]:
-    """Return a row of zeros whose memory the system has back as soon as it is freed.
-
-    Allocators keep what is freed, the more the larger it was (glibc raises its threshold for
-    mapping with every large block that is freed), so that a long run's memory grows.
-    """
+    """Return a row of zeros whose memory the system has back as soon as it is freed."""
+    # Allocators keep what is freed, the more the larger it was (glibc raises its threshold for
+    # mapping with every large block that is freed), so that a long run's memory grows.
     length = max(1, size * np.dtype(dtype).itemsize)  # nothing cannot be mapped
     return np.frombuffer(mmap(-1, length), dtype, size)
 
@@ -69,10 +65,8 @@ def system_errors(path: Path) -> Iterator[None]:
 
 
 def system_number(error: BaseException) -> int | None:
-    """Return the system's number of an error.
-
-    Polars passes the system's errors on in its own, with their number in the text.
-    """
+    """Return the system's number of an error."""
+    # Polars passes the system's errors on in its own, with their number in the text.
     number: int | None = getattr(error, "errno", None)
     if number is None and (found := re.search(r"\(os error (\d+)\)", str(error))):
         number = int(found[1])
@@ -95,11 +89,9 @@ def is_whole(path: Path) -> bool:
 
 
 def is_sound(path: Path) -> bool:
-    """Tell whether every row and column of a Parquet file can be decoded; costs one read of it.
-
-    Bytes that changed where any value is possible are not found: Polars writes no checksums. An
-    OSError says nothing of the file: the system refused to read it.
-    """
+    """Tell whether every row and column of a Parquet file can be decoded; costs one read of it."""
+    # Bytes that changed where any value is possible are not found: Polars writes no checksums. An
+    # OSError says nothing of the file: the system refused to read it.
     path.open("rb").close()
     try:
         frame = pl.scan_parquet(path, glob=False, hive_partitioning=False)
@@ -120,12 +112,10 @@ _followers: dict[Path, Any] = {}
 
 @contextmanager
 def followed(folder: Path, follower: Any) -> Iterator[None]:  # noqa: ANN401 - such as a store's copy
-    """Let a follower learn of each change below a folder before it is visible.
-
-    ``put(path, content)``: a file gets the content of another, which is never written again;
-    ``put_copy(path, content)``: what a file that is written in place holds now; ``remove(path)``: a
-    file goes. What it raises prevents the change.
-    """
+    """Let a follower learn of each change below a folder before it is visible."""
+    # ``put(path, content)``: a file gets the content of another, which is never written again;
+    # ``put_copy(path, content)``: what a file that is written in place holds now;
+    # ``remove(path)``: a file goes. What it raises prevents the change.
     _followers[folder] = follower
     try:
         yield
@@ -148,7 +138,6 @@ def put_copy(path: Path, content: Path) -> None:
 
 
 def write_table(table: pl.DataFrame, path: Path) -> None:
-    """Write a table to Parquet, whole or not at all."""
     with replacing(path) as stream:
         table.write_parquet(stream)
 
@@ -161,7 +150,6 @@ def write_text(path: Path, text: str) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file of a run, where it is there."""
     if (follower := _follower_of(path)) is not None and path.exists():
         follower.remove(path)
     path.unlink(missing_ok=True)
@@ -186,10 +174,8 @@ def remove_unfinished(folder: Path) -> None:
 def replacing(
     path: Path, place: Callable[[Path, Path], object] = Path.replace
 ) -> Iterator[IO[bytes]]:
-    """Open a temporary file next to ``path`` that replaces it at the end, or is ``place``d there.
-
-    It is passed on open: by name, Polars might create it again after a failure, from a thread.
-    """
+    """Open a temporary file next to ``path`` that replaces it, or is ``place``d there."""
+    # It is passed on open: by name, Polars might create it again after a failure, from a thread.
     temporary = temporary_path(path)
     with system_errors(path):
         try:
@@ -217,7 +203,6 @@ def temporary_path(path: Path) -> Path:
 
 
 def sync_folder(folder: Path) -> None:
-    """Wait until the names in a folder are on the disk."""
     with system_errors(folder):
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -231,7 +216,6 @@ _ITEMS_IN_FLIGHT = 1024
 
 
 def digest(path: Path) -> str:
-    """Return the SHA-256 of a file: 64 hexadecimal digits."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
@@ -252,10 +236,7 @@ _YOUNGER: dict[type[dy.Schema], tuple[str, ...]] = {
 
 
 def check(frame: pl.DataFrame | pl.LazyFrame, schema: type[dy.Schema], *, what: str) -> None:
-    """Check that a table has the columns of a schema, without reading it.
-
-    Further columns are allowed, and so is any order. ``what`` names the table in the message.
-    """
+    """Check that a table has the columns of a schema, without reading it."""
     present = frame.lazy().collect_schema()
     wanted = _columns(schema)
     faults = [f"{name!r} is missing" for name in wanted if name not in present]
@@ -283,11 +264,7 @@ def _with_later_choices(frame: pl.LazyFrame, schema: type[dy.Schema]) -> pl.Lazy
 
 
 def scan(path: Path | Sequence[Path], schema: type[dy.Schema]) -> pl.LazyFrame:
-    """Open a Parquet file, several, or a folder of parts in the order of their names, lazily.
-
-    No parts are an empty table. What is no Parquet file is a `DamagedTableError`, what the system
-    refuses a `RunFolderError`.
-    """
+    """Open a Parquet file, several, or a folder of parts in the order of their names, lazily."""
     if isinstance(path, Sequence):
         source = list(path)
     else:
@@ -319,11 +296,8 @@ def scan(path: Path | Sequence[Path], schema: type[dy.Schema]) -> pl.LazyFrame:
 def generate(
     schema: pl.Schema, frames: Callable[[list[str] | None], Iterator[pl.DataFrame]]
 ) -> pl.LazyFrame:
-    """Make a lazy table from a function that yields its rows in order.
-
-    Its argument names the columns that are needed; None stands for all, and it may yield more. It
-    runs from its start each time the table is collected, and its exceptions reach the caller.
-    """
+    """Make a lazy table from a function that yields its rows in order."""
+    # It runs from its start each time the table is collected.
 
     def source(
         with_columns: list[str] | None,
@@ -348,12 +322,11 @@ _BUCKET_SHIFT = 56  # the highest byte of a hash names its bucket
 
 
 class RowIndex:
-    """The rows of a table by the hash of a key, in their order; rows without key are left out.
+    """The rows of a table by the hash of a key, in their order; rows without key are left out."""
 
-    It takes 12 bytes a row, also while it is built. Keys are known by 64 bits of their hash: of a
-    million foreign keys, the chance that one is taken for one of a million rows' is 5 in 100
-    million. ``keys`` is one column of at most 2^32 rows; it is read twice.
-    """
+    # It takes 12 bytes a row, also while it is built. Keys are known by 64 bits of their hash: of
+    # a million foreign keys, the chance that one is taken for one of a million rows' is 5 in 100
+    # million.
 
     def __init__(self, keys: pl.LazyFrame) -> None:
         self.height = int(keys.select(pl.len()).collect(engine="streaming").item())
@@ -390,10 +363,7 @@ class RowIndex:
         return last - first
 
     def find(self, keys: pl.Series) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
-        """Find every row of each key: indices into ``keys``, ascending, and the rows.
-
-        A key of several rows comes several times, one of none does not come.
-        """
+        """Find every row of each key: indices into ``keys``, ascending, and the rows."""
         first, last = self._bounds(keys)
         counts = last - first
         which = np.repeat(np.arange(counts.size), counts)
@@ -424,11 +394,8 @@ _ROW_GROUP_ROWS = 8192
 
 
 def sink(frame: pl.LazyFrame | pl.DataFrame, path: Path, schema: type[dy.Schema]) -> None:
-    """Write a table to Parquet, streamed and atomically.
-
-    The same rows give the same bytes. A reader finds the whole table under ``path``, or what was
-    there before. A lazy table is never held whole in memory. The folder must exist.
-    """
+    """Write a table to Parquet, streamed and atomically."""
+    # The same rows give the same bytes. A lazy table is never held whole in memory.
     sink_all({path: frame}, schema)
 
 
@@ -437,11 +404,8 @@ def sink_all(
     schema: type[dy.Schema],
     place: Callable[[Path, Path], object] = Path.replace,
 ) -> None:
-    """Write several tables as `sink` does, in one query: of small ones, each costs a third less.
-
-    They are not replaced at one moment: a process that is killed in between leaves some of them.
-    ``place`` is as in `replacing`.
-    """
+    """Write several tables as `sink` does, in one query: of small ones, each costs a third less."""
+    # A process that is killed in between leaves some of them.
     for path, frame in frames.items():
         check(frame, schema, what=path.name)
     with ExitStack() as streams:
@@ -481,11 +445,9 @@ def sink_new(frame: pl.LazyFrame | pl.DataFrame, path: Path, schema: type[dy.Sch
 
 
 def sink_frames(frames: Iterable[pl.DataFrame], path: Path, schema: type[dy.Schema]) -> None:
-    """Write a table that is made of at least one frame to Parquet, atomically.
-
-    Rows go to parts in a temporary folder first, and from there to the table: so what makes the
-    frames and Polars' writer never need their memory at the same time.
-    """
+    """Write a table that is made of at least one frame to Parquet, atomically."""
+    # Rows go to parts in a temporary folder first, and from there to the table: so what makes the
+    # frames and Polars' writer never need their memory at the same time.
     parts = temporary_path(path)
     with system_errors(path):
         parts.mkdir()
@@ -508,12 +470,10 @@ _MOST_AT_ONCE = 9  # each may hold parts of some 25 MB
 
 @contextmanager
 def in_background() -> Iterator[Callable[..., None]]:
-    """Lend a function that runs calls in threads, 4 to 9 at once: half as many again as cores.
-
-    It takes a function and its arguments and waits where all threads are busy, so that no more
-    arguments wait in memory than are worked on. It raises what an earlier call raised, as does the
-    end of the block; where the block itself raises, calls that have not begun are dropped.
-    """
+    """Lend a function that runs calls in threads, 4 to 9 at once: half as many again as cores."""
+    # It waits where all threads are busy, so that no more arguments wait than are worked on. It
+    # raises what an earlier call raised; where the block raises, calls that have not begun are
+    # dropped.
     at_once = min(max(2, pl.thread_pool_size()) * 3 // 2 + 1, _MOST_AT_ONCE)
     running: set[Future[object]] = set()
 

@@ -49,10 +49,10 @@ def choose_windows(n_windows: int, most: int, seed: int, identity: bytes) -> fro
 
 
 class _Counts:
-    """How often each key came, in sorted runs.
+    """How often each key came, in sorted runs."""
 
-    A run is merged with its neighbour before it outgrows it, so that n keys cost O(n log n) time.
-    """
+    # A run is merged with its neighbour before it outgrows it, so that n keys cost O(n log n)
+    # time.
 
     def __init__(self, dtype: type[np.unsignedinteger[Any]]) -> None:
         self.runs: list[tuple[NDArray[np.uint64], NDArray[Any]]] = []
@@ -104,11 +104,10 @@ _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 
 
 class Passages:
-    """Tells texts of which at least 70 % of the runs of 8 words were in earlier ones together.
+    """Tells texts of which at least 70 % of the runs of 8 words were in earlier ones together."""
 
-    Words are what stands between punctuation and white space, in lower case. Runs of small hash
-    are compared, of half as small ones whenever more than 16 million are kept.
-    """
+    # Words are what stands between punctuation and white space, in lower case. Runs of small hash
+    # are compared, of half as small ones whenever more than 16 million are kept.
 
     def __init__(self) -> None:
         self._kept = _Counts(np.uint8)
@@ -191,10 +190,8 @@ class Split(NamedTuple):
 
 
 def split_at_word(target: str, words: Words, ratio: float) -> Split:
-    """Split after the first ``int(n_words * ratio)`` words, so that both parts join to the target.
-
-    What stands between the last word of the prefix and the next one belongs to the reference.
-    """
+    """Split after the first ``int(n_words * ratio)`` words; both parts join to the target."""
+    # What stands between the last word of the prefix and the next one belongs to the reference.
     n_words = len(words.ends)
     n_prefix = int(n_words * ratio)
     if not 0 < n_prefix < n_words:
@@ -299,10 +296,9 @@ def _cut(text: str, words: Words, plan: TargetPlan) -> Iterator[Split]:
 
 
 def windows(n_words: int, window_words: int | None, stride: int | None) -> Iterator[range]:
-    """Cut a document into full windows of words; a shorter one, and any with None, is one window.
-
-    They start every ``stride`` words (None: ``window_words``); words after the last are left out.
-    """
+    """Cut a document into full windows of words; a shorter one, or any with None, is one."""
+    # They start every ``stride`` words (None: ``window_words``); words after the last are left
+    # out.
     if window_words is None or n_words <= window_words:
         yield range(n_words)
         return
@@ -311,12 +307,10 @@ def windows(n_words: int, window_words: int | None, stride: int | None) -> Itera
 
 
 def character_windows(words: Words, size: int, stride: int | None) -> Iterator[range]:
-    """Cut a document into windows of whole words that have at most ``size`` characters.
-
-    A document of at most that many, its outer whitespace left out, is one window. In a longer one
-    room for a window begins every ``stride`` characters (None: with the next word) as long as it is
-    full; the window is all words inside, or the first alone where that is too long.
-    """
+    """Cut a document into windows of whole words that have at most ``size`` characters."""
+    # A document of at most that many, its outer whitespace left out, is one window. In a longer
+    # one room for a window begins every ``stride`` characters (None: with the next word) as long
+    # as it is full; the window is all words inside, or the first alone where that is too long.
     starts, ends, n_words = words.starts, words.ends, len(words.starts)
     if not n_words or ends[-1] - starts[0] <= size:
         yield range(n_words)
@@ -335,28 +329,23 @@ def character_windows(words: Words, size: int, stride: int | None) -> Iterator[r
 
 
 def text_digest(text: str | None) -> bytes:
-    """Return 16 bytes that stand for a text, or for None."""
     content, kind = (b"", b"null") if text is None else (text.encode(), b"text")
     return blake2b(content, digest_size=16, person=kind).digest()
 
 
 def from_document_id(document_id: str) -> bytes:
-    """Return the identity of a document that has an identifier."""
     return b"document_id" + document_id.encode()
 
 
 def from_text(digest: bytes, ordinal: int) -> bytes:
-    """Return the identity of a document without one: the ``ordinal``-th, from 0, of its text."""
     return b"text" + digest + ordinal.to_bytes(8, "little")
 
 
 def target_id(identity: bytes, window_index: int, target: str | None) -> str:
-    """Return the name of a target, 32 hexadecimal digits.
-
-    BLAKE2b of three little-endian unsigned 64-bit numbers (bytes of the identity, window index,
-    bytes of the text plus 1, or 0 for None), the identity and the text. The lengths come first so
-    that different parts never give the same bytes.
-    """
+    """Return the name of a target, 32 hexadecimal digits."""
+    # BLAKE2b of three little-endian unsigned 64-bit numbers (bytes of the identity, window index,
+    # bytes of the text plus 1, or 0 for None), the identity and the text. The lengths come first
+    # so that different parts never give the same bytes.
     content = b"" if target is None else target.encode()
     n_content = 0 if target is None else len(content) + 1
     head = pack("<QQQ", len(identity), window_index, n_content)
@@ -623,10 +612,8 @@ _LEVELS = {"group": "group", "document": "document_id"}
 
 
 def cluster_name(columns: Collection[str]) -> pl.Expr:
-    """Name the cluster of each text: its group, else its document, else the text itself.
-
-    A document without an identifier is the texts from one ``window_index`` of 0 to the next.
-    """
+    """Name the cluster of each text: its group, else its document, else the text itself."""
+    # A document without an identifier is the texts from one ``window_index`` of 0 to the next.
     text = pl.col("target_id") if "target_id" in columns else pl.int_range(pl.len())
     if "window_index" in columns:
         text = pl.coalesce(pl.when(pl.col("window_index") == 0).then(text).forward_fill(), text)
@@ -635,11 +622,7 @@ def cluster_name(columns: Collection[str]) -> pl.Expr:
 
 
 def cluster_names(table: pl.LazyFrame) -> pl.Expr:
-    """Name the cluster of each text of a table, as `cluster_name` does.
-
-    The expression works row by row, so that it streams, where every text has a group or document;
-    the table is read once.
-    """
+    """Name the cluster of each text of a table, as `cluster_name` does."""
     columns = table.collect_schema().names()
     named = [pl.col(name).is_not_null() for name in _LEVELS.values() if name in columns]
     everywhere = pl.any_horizontal(named).all() if named else pl.lit(value=False)
@@ -649,10 +632,8 @@ def cluster_names(table: pl.LazyFrame) -> pl.Expr:
 
 
 def document_numbers(targets: pl.LazyFrame) -> NDArray[np.int32]:
-    """Tell the document of every row by its number, from 0 in the table's order.
-
-    Texts of other roles are other documents, whatever their ``document_id``.
-    """
+    """Tell the document of every row by its number, from 0 in the table's order."""
+    # Texts of other roles are other documents, whatever their ``document_id``.
     keys = targets.select("role", "document_id", "window_index", "target_id")
     name = pl.format("{} {}", _ROLE, cluster_names(keys))
     size = int(keys.select(pl.len()).collect(engine="streaming").item())
@@ -667,10 +648,8 @@ def owner_of_targets() -> pl.Expr:
 
 
 def owner_of_documents(role: str | pl.Expr, place: str | pl.Expr = "place") -> pl.Expr:
-    """Name what a document belongs to: its group, else itself, by its name or its place.
-
-    Places are counted from 1 among the documents of a role.
-    """
+    """Name what a document belongs to: its group, else itself, by its name or its place."""
+    # Places are counted from 1 among the documents of a role.
     role = pl.lit(role) if isinstance(role, str) else role
     return pl.coalesce(
         pl.format("group {}", "group"),
@@ -684,10 +663,10 @@ _PIECES_HELD = 2  # a part of a run may reach over the end of one
 
 
 class TargetLookup:
-    """Looks targets up by name; those of parts that follow each other are read once.
+    """Looks targets up by name; those of parts that follow each other are read once."""
 
-    Only where a target is not where it is looked for, the names of all are read, 12 bytes a target.
-    """
+    # Only where a target is not where it is looked for, the names of all are read, 12 bytes a
+    # target.
 
     def __init__(self, targets: Path, columns: list[str]) -> None:
         self._targets = scan(targets, Targets)
@@ -696,10 +675,7 @@ class TargetLookup:
         self._reading = Lock()  # threads that follow each other need the same
 
     def of(self, names: pl.Series, places: Iterable[range]) -> pl.DataFrame:
-        """Find targets, looking first at some rows of the table; several threads may ask.
-
-        Each target that is known comes, and others may come, too.
-        """
+        """Find targets, looking first at some rows of the table; several threads may ask."""
         named = names.rle().struct.field("value")
         found = self._rows(places)
         if named.is_in(found["target_id"].implode()).all():

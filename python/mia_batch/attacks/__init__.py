@@ -3,8 +3,6 @@
 Those that come with the package, those of plug-ins, and the user's own are known by name.
 """
 
-from __future__ import annotations
-
 import runpy
 import traceback
 from collections.abc import Collection

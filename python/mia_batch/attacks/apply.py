@@ -1,7 +1,5 @@
 """From evidence to scores: attacks applied batch by batch, with all rows of a target together."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
@@ -35,12 +33,8 @@ def count_rows(batches: Iterable[pl.DataFrame], n_targets: int) -> NDArray[np.ui
 def whole_targets(
     batches: Iterable[pl.DataFrame], to_come: NDArray[np.uint32], number: tuple[str, ...]
 ) -> Iterator[pl.DataFrame]:
-    """Regroup batches of rows so that none splits a target, sorted by ``row`` and ``number``.
-
-    Rows of a target that is not complete yet wait in memory. ``to_come`` has the rows of each
-    target, as `count_rows` gives them, and is counted down to 0; the columns ``number`` tell a
-    target's rows apart.
-    """
+    """Regroup batches of rows so that none splits a target, sorted by ``row`` and ``number``."""
+    # Rows of a target that is not complete yet wait in memory; ``to_come`` is counted down to 0.
     waiting: list[pl.DataFrame] = []
     for batch in batches:
         _add(to_come, batch, -1)
@@ -56,7 +50,6 @@ def _add(counts: NDArray[np.uint32], batch: pl.DataFrame, sign: int) -> None:
 
 
 # Evidence and attacks to scores, a chunk of targets at a time.
-
 
 _TARGETS_AT_ONCE = 1024
 _SAMPLES_AT_ONCE = 16384
@@ -190,10 +183,7 @@ def score(
 
 
 def check_alone(attack: Attack) -> None:
-    """Refuse an attack that no evidence could feed, before any is asked for.
-
-    Raises `SettingsError`, which names the columns that there are.
-    """
+    """Refuse an attack that no evidence could feed, before any is asked for."""
     if attack.evidence == "scores":
         return
     columns: dict[str, Any] = {}
@@ -306,12 +296,8 @@ def find_unscored(
     *,
     logprobs: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame:
-    """Say of each missing score why it is missing, in the order of ``scores``.
-
-    The reason is that of the evidence which the attack reads, else the target's own, else the
-    attack's. ``scores`` and ``targets`` have the same order; of ``samples`` and ``logprobs`` only
-    keys and reasons are read; ``logprobs`` is None where no attack reads it.
-    """
+    """Say of each missing score why it is missing, in the order of ``scores``."""
+    # That of the evidence which the attack reads counts, else the target's own, else the attack's.
     read = {
         attack.name: tuple(frozenset(attack.reads_of(kind)) for kind in ("samples", "logprobs"))
         for attack in attacks
@@ -382,11 +368,7 @@ def _first_reasons(rows: pl.LazyFrame, *number: str) -> pl.LazyFrame:
 
 
 def score_by(features: pl.LazyFrame, attack: Attack, *key: str) -> pl.LazyFrame:
-    """Apply an attack to the rows of each key: the key and Float64 ``value``, in any order.
-
-    With ``target_id`` alone an attack on samples sees all rows of a target together; with
-    ``sample_index`` as well it sees each sample as if it were the only one.
-    """
+    """Apply an attack to the rows of each key: the key and Float64 ``value``, in any order."""
     value = pl.col("value").cast(pl.Float64)
     return (
         features.filter(pl.col("words_candidate").is_not_null(), among(attack.reads))

@@ -1,7 +1,5 @@
 """An attack: a named Polars expression over the evidence rows of one target."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -156,10 +154,7 @@ class Attack:
 
     @property
     def kind(self) -> str:
-        """Its evidence, as setting ``evidence`` asks for it.
-
-        Log-probabilities of next tokens alone are ``probe-logprobs``.
-        """
+        """Its evidence, as setting ``evidence`` asks for it."""
         at_points = self.evidence == "logprobs" and {*self.reads} <= {*NEXT_TOKEN}
         return "probe-logprobs" if at_points else self.evidence
 
@@ -218,13 +213,8 @@ def among(pairs: Iterable[tuple[str, str]]) -> pl.Expr:
 
 
 def mean(term: pl.Expr) -> pl.Expr:
-    """Mean of a term over candidates, tokens or texts, the same to the bit on every machine.
-
-    Nulls are left out; where nothing is left, the mean is null.
-
-    The sum of a list adds its items one by one in float64, in their order. Polars' ``mean()`` and
-    ``sum()`` add in an order that depends on threads and processor.
-    """
+    """Mean of a term over candidates, tokens or texts, the same to the bit on every machine."""
+    # Polars' ``mean()`` and ``sum()`` add in an order that depends on threads and processor.
     n = term.count()
     return pl.when(n > 0).then(total(term) / n)
 

@@ -3,8 +3,6 @@
 ``min-k++``, ``Min-K%++`` and ``min_k_plus_plus_20`` all name ``min_k_plus_plus_20_v1``.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection
 from difflib import get_close_matches
@@ -13,11 +11,10 @@ from typing import NamedTuple
 
 
 class Family(NamedTuple):
-    """Attacks of one idea: `papers` names them elsewhere, most usual first.
+    """Attacks of one idea: `papers` names them elsewhere, most usual first."""
 
-    ``stems`` are beginnings of its members' names; the longest stem of all families decides.
-    ``default`` are the members that the family's name stands for, by default ``<stem>_v1``.
-    """
+    # ``stems`` are beginnings of its members' names; the longest stem of all families decides.
+    # ``default`` are the members that the family's name stands for, by default ``<stem>_v1``.
 
     name: str
     papers: tuple[str, ...]
@@ -116,10 +113,7 @@ def members(family: Family, known: Collection[str]) -> list[str]:
 
 
 def meant(name: str, known: Collection[str]) -> tuple[str, ...]:
-    """Return the names of attacks that a name stands for; empty where nobody knows it.
-
-    Names of attacks come first, then families and papers, then attacks without their version.
-    """
+    """Return the names of attacks that a name stands for; empty where nobody knows it."""
     if name in known:
         return (name,)
     if (family := _by_key().get(key := key_of(name))) is not None:

@@ -5,8 +5,6 @@ and ``loss(view)`` the same of another text. A refused text has null instead of 
 that nothing precedes has null instead of a number; neither takes part in anything.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from functools import reduce
 from math import log
@@ -45,7 +43,6 @@ def from_texts(
     reads: tuple[tuple[str, str], ...] = (TEXT,),
     settings: tuple[str, ...] = (),
 ) -> tuple[Attack, ...]:
-    """Make attacks from log-probabilities that read the same rows."""
     return tuple(
         Attack(
             name=f"{name}_v1",
@@ -62,7 +59,6 @@ def from_texts(
 
 
 def _first(column: str, view: tuple[str, str] = TEXT) -> pl.Expr:
-    """Take a number that a text has once, such as ``n_bytes``."""
     return pl.col(column).filter(is_of(view)).first()
 
 
@@ -159,7 +155,6 @@ _LOSS_ATTACKS = (
 
 # The least likely tokens of a text: Min-K% and Min-K%++, of at least one token. One that the model
 # holds for the only one possible has no place in Min-K%++.
-
 
 _NO_VARIANCE = "no token of the text has a log-probability with variance over the vocabulary"
 
@@ -930,10 +925,8 @@ SERIES_COLUMNS = (*(f"complexity_{bins}" for bins in _BINS), "approximate_entrop
 
 
 def with_series(rows: pl.LazyFrame, attacks: Iterable[Attack]) -> pl.LazyFrame:
-    """Rows of evidence with those of `SERIES_COLUMNS` that attacks read, where they read them.
-
-    An attack calls no Python function, and these kernels are called by one.
-    """
+    """Rows of evidence with those of `SERIES_COLUMNS` that attacks read, where they read them."""
+    # An attack calls no Python function, and these kernels are called by one.
     reading = [each for each in attacks if set(each.columns).intersection(SERIES_COLUMNS)]
     used = {column for attack in reading for column in attack.columns}
     pairs = {pair for attack in reading for pair in attack.reads_of("logprobs")}

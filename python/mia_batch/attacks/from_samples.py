@@ -1,7 +1,5 @@
 """Attacks on what a model says: continuations, answers at points, choices among passages."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import polars as pl
@@ -214,22 +212,20 @@ TOKEN_ATTACKS = (
 
 
 def with_expected(rows: pl.LazyFrame, texts: pl.DataFrame) -> pl.LazyFrame:
-    """Rows of features with how often the model says their true tokens elsewhere: `EXPECTED`.
-
-    ``texts`` has the ``target_id`` of each text, the number of its ``group``, and whether it is
-    ``counted``. Groups are dealt into 16 folds. With n counted points of other folds that have this
-    true token, h of them hits, and a share r of hits at counted points of other folds whose true
-    tokens occur in the run as often, up to a factor of two, what is expected is (h + 30 r) / (n +
-    30). It is null where other folds have fewer than 100 answers.
-
-    Counted are the texts that others are compared with, as for rarity. A text that was never seen
-    and a non-member of the same fold are measured by the same answers, none of them their own, and
-    how often a token occurs is a matter of the texts, the same for all. So the two could change
-    places, and conformal p-values hold as for scores of texts alone; between folds, which leave out
-    other non-members, they do so nearly (the tests simulate it). With its own answers counted, or
-    those of other parts of its book, a non-member would be measured otherwise than a target, and a
-    book that is known whole would hide.
-    """
+    """Rows of features with how often the model says their true tokens elsewhere: `EXPECTED`."""
+    # ``texts`` has the ``target_id`` of each text, the number of its ``group``, and whether it is
+    # ``counted``. Groups are dealt into 16 folds. With n counted points of other folds that have
+    # this true token, h of them hits, and a share r of hits at counted points of other folds whose
+    # true tokens occur in the run as often, up to a factor of two, what is expected is (h + 30 r)
+    # / (n + 30). It is null where other folds have fewer than 100 answers.
+    #
+    # Counted are the texts that others are compared with, as for rarity. A text that was never
+    # seen and a non-member of the same fold are measured by the same answers, none of them their
+    # own, and how often a token occurs is a matter of the texts, the same for all. So the two
+    # could change places, and conformal p-values hold as for scores of texts alone; between folds,
+    # which leave out other non-members, they do so nearly (the tests simulate it). With its own
+    # answers counted, or those of other parts of its book, a non-member would be measured
+    # otherwise than a target, and a book that is known whole would hide.
     token = among([TOKEN]) & pl.col("words_candidate").is_not_null()
     fold = (pl.col("target_id").min().over("group").rank("dense") % _FOLDS).cast(pl.UInt8)
     dealt = texts.select("target_id", "counted", fold=fold).lazy()

@@ -1,7 +1,5 @@
 """The user's corpus, read and checked: the documents table."""
 
-from __future__ import annotations
-
 from mia_batch.corpus.documents import (
     CanarySet,
     ColumnNames,

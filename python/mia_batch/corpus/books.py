@@ -160,13 +160,11 @@ class Cut(NamedTuple):
 
 
 def find_cut(text: str) -> Cut:
-    """Find the book in a text.
-
-    Cut are Project Gutenberg's header, small print and licence, and those of its sisters, the names
-    of those who produced the file behind a header, a transcriber's note at either end, and a table
-    of contents whose lines come again as headings. A text without such marks is the book from its
-    first character to its last.
-    """
+    """Find the book in a text."""
+    # Cut are Project Gutenberg's header, small print and licence, and those of its sisters, the
+    # names of those who produced the file behind a header, a transcriber's note at either end, and
+    # a table of contents whose lines come again as headings. A text without such marks is the book
+    # from its first character to its last.
     view = text.replace("\r\n", " \n").replace("\r", "\n").replace("\f", "\n")  # as long as before
     header = _header(view)
     start, end = header, _end(view, header)
@@ -208,7 +206,6 @@ def tidy(text: str) -> tuple[str, Counter[str]]:
 
 
 def _header(view: str) -> int:
-    """Return where the header ends; 0 without a header."""
     last = _LAST_LINE.search(view, 0, _HEADER_CHARS)
     limit = _HEADER_CHARS if last is None else last.start()
     starts = (
@@ -224,7 +221,6 @@ def _header(view: str) -> int:
 
 
 def _end(view: str, start: int) -> int:
-    """Return where the licence begins, or the note before it."""
     end = len(view)
     for mark in reversed([*_ENDS.finditer(view, max(start, end - _LICENCE_CHARS))]):
         is_near = not view[mark.end() + _LAST_CHARS : end].strip()
@@ -239,11 +235,9 @@ def _end(view: str, start: int) -> int:
 
 
 def _contents_end(text: str, start: int, end: int) -> int | None:
-    """Return where the table of contents ends that stands behind a title page; None without.
-
-    It is one if its first entry comes again as a line or two, and of the lines between at least
-    three, and nine in ten, come again after that. Letters and digits count.
-    """
+    """Return where the table of contents ends that stands behind a title page; None without."""
+    # It is one if its first entry comes again as a line or two, and of the lines between at least
+    # three, and nine in ten, come again after that. Letters and digits count.
     heading = _CONTENTS.search(text, start, min(end, start + _CHARS_BEFORE))
     if heading is None or len(text[start : heading.start()].split()) > _WORDS_BEFORE:
         return None
@@ -339,7 +333,6 @@ class BookError(Exception):
 
 
 def declared_encoding(start: bytes) -> str | None:
-    """Name the encoding that a byte-order mark declares."""
     return next((encoding for mark, encoding in _MARKS if start.startswith(mark)), None)
 
 
@@ -353,11 +346,9 @@ def codec(name: str) -> str | None:
 
 
 def decode(content: bytes, *, declared: str | None = None, given: str | None = None) -> str:
-    """Decode by the byte-order mark, as UTF-8, as the content declares, or as the user says.
-
-    UTF-8 comes before what is declared: hardly a text of another encoding is valid UTF-8, but many
-    were saved as UTF-8 and declare what they were before.
-    """
+    """Decode by the byte-order mark, as UTF-8, as the content declares, or as the user says."""
+    # UTF-8 comes before what is declared: hardly a text of another encoding is valid UTF-8, but
+    # many were saved as UTF-8 and declare what they were before.
     marked = declared_encoding(content[:4])
     labels = [marked.removesuffix("-sig").upper()] if marked else [*filter(None, (declared, given))]
     content = content.removeprefix(codecs.BOM_UTF8)
@@ -457,7 +448,6 @@ class Pages:
         return self._text.getvalue().strip("\n")
 
     def add(self, content: bytes, encoding: str | None = None) -> None:
-        """Add a page; `BookError` says what is wrong and what to do."""
         from lxml import etree
 
         if len(content) > MOST_PAGE_BYTES:
@@ -484,14 +474,12 @@ class Pages:
         parser.close()
 
     def close(self) -> None:
-        """End a page."""
         self._open: list[tuple[str, re.Pattern[str], int, int, int, int] | None] = []
         self._apart, self._closing = _MARKUP_PARAGRAPH, ""
         self._is_title = self._is_left_out = False
         self._n_preformatted = self._n_links = self._n_sups = 0
 
     def start(self, name: str, attributes: Mapping[str, str]) -> None:
-        """Begin an element."""
         tag, layout = _tag(name)
         self._n_elements += 1
         if len(self._open) == _MOST_DEEP or self._n_elements > _MOST_ELEMENTS:
@@ -517,7 +505,6 @@ class Pages:
         self._separate(tag, layout)
 
     def data(self, text: str) -> None:
-        """Add characters of an element."""
         if self._is_title and len(self.title) < _DECLARED_WITHIN:
             self.title += text
         text, self._closing = text.removeprefix(self._closing), ""
@@ -582,13 +569,11 @@ class Pages:
         self._text.write(text)
 
     def cut(self, length: int) -> None:
-        """Go back to the first characters of the text."""
         self.length = self._text.seek(length)
         self._text.truncate()
 
 
 def read_html(content: bytes, encoding: str | None = None) -> Book:
-    """Read a page; `BookError` says what is wrong and what to do."""
     pages = Pages()
     pages.add(content, encoding)
     title = " ".join(pages.title.split())
@@ -648,10 +633,8 @@ _ISBN = re.compile(r"(?:urn:)?(?:isbn(?:-1[03])?[:\s]*)?([\d][\d\s-]{8,15}[\dx])
 
 
 def read_epub(file: IO[bytes], encoding: str | None = None) -> Book:
-    """Read a book; `BookError` says what is wrong and what to do.
-
-    Nothing is looked up but in the archive, and at most 64 MiB are unpacked.
-    """
+    """Read a book; `BookError` says what is wrong and what to do."""
+    # Nothing is looked up but in the archive, and at most 64 MiB are unpacked.
     try:
         with ZipFile(_sparing(file)) as archive:
             return _Epub(archive).read(encoding)

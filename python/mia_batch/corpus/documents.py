@@ -48,10 +48,7 @@ def check_rows(
     place_of: Callable[[int], str],
     wrong: Callable[[int, str], None],
 ) -> int:
-    """Read all rows once and count them; ``wrong`` takes a wrong one, and may raise.
-
-    Memory grows by a few bytes a row, and only where there is a ``document_id``.
-    """
+    """Read all rows once and count them; ``wrong`` takes a wrong one, and may raise."""
     faults = _faults(columns)
     identifier = columns.expression("document_id")
     hashes, n_rows = [np.empty(0, np.uint64)], 0
@@ -198,7 +195,6 @@ class Columns:
         return pl.col(self.further[name]).alias(name)
 
     def membership(self, part: str) -> pl.Expr:
-        """Return ``member`` or ``label`` as the user's column says it, Boolean."""
         return membership(self.parts[part], self.raw[self.parts[part]])
 
     def needed(self, names: Collection[str]) -> list[str]:
@@ -221,10 +217,6 @@ def membership(name: str, dtype: pl.DataType) -> pl.Expr:
 def resolve(
     names: ColumnNames, raw: pl.Schema, *, where: str, reserved: Collection[str] = ()
 ) -> Columns:
-    """Find the columns of a corpus, or refuse their types.
-
-    Further columns that have a name of ours, or a ``reserved`` one, get another.
-    """
     for name in raw:
         if name == "*" or (name.startswith("^") and name.endswith("$")):
             raise CorpusError(
@@ -541,7 +533,6 @@ class CanarySet:
 
 
 def commitment(name: str, texts: Sequence[str]) -> str:
-    """Return the SHA-256 that commits to a set, 64 hexadecimal digits."""
     content = {"set": name, "texts": list(texts)}
     compact = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
     return sha256(compact.encode()).hexdigest()

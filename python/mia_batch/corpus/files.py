@@ -27,20 +27,7 @@ from typing import IO, Any, Literal, NamedTuple
 import polars as pl
 from pydantic_core import from_json, to_json
 
-from mia_batch.corpus.books import (
-    LEFT_OUT,
-    MOST_CHARS,
-    Book,
-    BookError,
-    Cut,
-    codec,
-    declared_encoding,
-    decode,
-    find_cut,
-    read_epub,
-    read_html,
-    tidy,
-)
+from mia_batch.corpus import books
 from mia_batch.errors import CorpusError
 from mia_batch.schemas import CHAPTERS
 from mia_batch.tables import READ_ERRORS, digest, in_batches, side_by_side
@@ -49,7 +36,6 @@ if sys.version_info >= (3, 14):
     from compression import zstd
 else:
     from backports import zstd
-
 
 _LONGEST_LINE = 64 << 20  # a small file may unpack to one line without end
 
@@ -68,11 +54,10 @@ class EncodingError(BadInputError):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How files are read, and which of them and of their rows were set aside.
+    """How files are read, and which of them and of their rows were set aside."""
 
-    ``encoding`` is that of text files that declare none; None is UTF-8. ``rejected`` says where
-    what was set aside is, and why; None refuses the first that cannot be read.
-    """
+    # ``encoding`` is that of text files that declare none; None is UTF-8. ``rejected`` says where
+    # what was set aside is, and why; None refuses the first that cannot be read.
 
     encoding: str | None = None
     rejected: dict[str, str] | None = None
@@ -91,7 +76,6 @@ PACKED = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open, ".zst": zstd.ope
 
 @contextmanager
 def open_bytes(file: SourceFile) -> Iterator[io.BufferedReader]:
-    """Open a file for reading bytes, unpacked."""
     opened: Callable[[Path], Any] = PACKED.get(file.path.suffix.lower(), io.FileIO)
     try:
         with io.BufferedReader(opened(file.path)) as stream:
@@ -104,7 +88,7 @@ def open_bytes(file: SourceFile) -> Iterator[io.BufferedReader]:
 @contextmanager
 def open_text(file: SourceFile, reading: Reading, newline: str = "") -> Iterator[io.TextIOWrapper]:
     with open_bytes(file) as stream:
-        encoding = declared_encoding(stream.peek(4)[:4]) or reading.encoding or "utf-8"
+        encoding = books.declared_encoding(stream.peek(4)[:4]) or reading.encoding or "utf-8"
         try:
             yield io.TextIOWrapper(stream, encoding=encoding, newline=newline)
         except UnicodeDecodeError as error:
@@ -114,7 +98,7 @@ def open_text(file: SourceFile, reading: Reading, newline: str = "") -> Iterator
 def read_lines(file: SourceFile, reading: Reading) -> Iterator[bytes]:
     """Yield the lines of a text file in UTF-8, each with its end; what is UTF-8 is not checked."""
     with open_bytes(file) as stream:
-        declared = declared_encoding(stream.peek(4)[:4])
+        declared = books.declared_encoding(stream.peek(4)[:4])
         if (declared or reading.encoding or "utf-8").startswith("utf-8"):
             stream.read(len(codecs.BOM_UTF8) if declared else 0)
             yield from bounded(file, stream.readline)
@@ -178,12 +162,10 @@ class Source:
 
 
 def find_files(path: Path | str) -> Source:
-    """Find the files behind a path.
-
-    A folder is read with its subfolders, less hidden ones (names that begin with ``.`` or ``_``)
-    and run folders (they hold a ``run.json``). A path that does not exist is tried as a glob, in
-    which ``**`` stands for any folders.
-    """
+    """Find the files behind a path."""
+    # A folder is read with its subfolders, less hidden ones (names that begin with ``.`` or ``_``)
+    # and run folders (they hold a ``run.json``). A path that does not exist is tried as a glob, in
+    # which ``**`` stands for any folders.
     given = str(path)
     if not given or "\0" in given or not _is_unicode(given):
         raise CorpusError(f"{given!r} is not a path; give a file, a folder or a glob")
@@ -196,7 +178,6 @@ def find_files(path: Path | str) -> Source:
 
 
 def digest_each(files: Iterable[SourceFile]) -> dict[str, str]:
-    """Return the SHA-256 of each file by its name, in the order of the files."""
     files = tuple(files)
     try:
         digests = side_by_side(digest, (file.path for file in files))
@@ -324,7 +305,6 @@ def agreed_schema(schemas: Mapping[str, pl.Schema]) -> pl.Schema:
 
 
 def columnar_schema(files: Sequence[SourceFile], _reading: Reading) -> pl.Schema:
-    """Return the columns that all files share."""
     schemas = {}
     for file in files:
         with _refusing(file):
@@ -409,7 +389,6 @@ _BATCH_CHARS = 4 << 20
 
 
 def csv_schema(files: Sequence[SourceFile], reading: Reading) -> pl.Schema:
-    """Return the columns that all files share, each of type String."""
     schemas = {}
     for file in files:
         _, header = next(_csv_records(file, reading), ("", []))
@@ -640,7 +619,7 @@ def _read_batch(
 # Files that are whole documents: ``.txt``, ``.html`` and ``.epub``, one document each.
 
 _ROW_BYTES = 1 << 10  # what a row costs besides its text
-_NUMBERS = ("n_characters", "cut_start", "cut_inside", "cut_end", *LEFT_OUT)
+_NUMBERS = ("n_characters", "cut_start", "cut_inside", "cut_end", *books.LEFT_OUT)
 _SCHEMA = pl.Schema(
     {
         **dict.fromkeys(("document_id", "text", "title", "author", "isbn", "sha256"), pl.String()),
@@ -656,7 +635,6 @@ _DECLARED = re.compile(
 
 
 def book_schema(_files: Sequence[SourceFile], _reading: Reading) -> pl.Schema:
-    """Return the columns, which are the same whatever the files are."""
     return _SCHEMA
 
 
@@ -680,14 +658,14 @@ def _row(file: SourceFile, reading: Reading) -> dict[str, Any]:
         stream.seek(0)
         try:
             book = _read_book(file, stream, reading.encoding)
-        except BookError as error:
+        except books.BookError as error:
             what, _, way_out = str(error).rpartition("; ")
             if error.line is None:
                 raise BadInputError(file.path, what, way_out) from error
             raise EncodingError(f"{file.path}, line {error.line}", what, way_out) from error
-    text, left_out = tidy(book.text)
+    text, left_out = books.tidy(book.text)
     left_out.update(book.left_out)
-    cut = find_cut(text)
+    cut = books.find_cut(text)
     return {
         "document_id": file.name,
         "text": text[cut.start : cut.end],
@@ -699,12 +677,12 @@ def _row(file: SourceFile, reading: Reading) -> dict[str, Any]:
         "cut_start": cut.start,
         "cut_inside": left_out["characters"],
         "cut_end": len(text) - cut.end,
-        **{name: left_out[name] for name in LEFT_OUT},
+        **{name: left_out[name] for name in books.LEFT_OUT},
         "chapters": list(_chapters(book, len(text), cut)),
     }
 
 
-def _chapters(book: Book, n_tidied: int, cut: Cut) -> Iterator[dict[str, Any]]:
+def _chapters(book: books.Book, n_tidied: int, cut: books.Cut) -> Iterator[dict[str, Any]]:
     """Say where chapters begin in the text that is left, as if what was left out were spread."""
     for start, heading in book.chapters:
         place = start * n_tidied // max(1, len(book.text)) - cut.start
@@ -712,29 +690,30 @@ def _chapters(book: Book, n_tidied: int, cut: Cut) -> Iterator[dict[str, Any]]:
             yield {"start": max(0, place), "heading": heading}
 
 
-def _read_book(file: SourceFile, stream: IO[bytes], encoding: str | None) -> Book:
+def _read_book(file: SourceFile, stream: IO[bytes], encoding: str | None) -> books.Book:
     ending = file.path.suffix.lower()
     if ending == ".epub":
-        return read_epub(stream, encoding)
-    content = stream.read(MOST_CHARS + 1)
+        return books.read_epub(stream, encoding)
+    content = stream.read(books.MOST_CHARS + 1)
     if ending != ".txt":
-        return read_html(content, encoding)
-    if len(content) > MOST_CHARS:
-        raise BookError(f"is longer than {MOST_CHARS >> 20} MiB; split the book")
+        return books.read_html(content, encoding)
+    if len(content) > books.MOST_CHARS:
+        raise books.BookError(f"is longer than {books.MOST_CHARS >> 20} MiB; split the book")
     header = content[:_HEADER_BYTES].decode("ascii", "replace")
     found = _DECLARED.search(header) if "gutenberg" in header.lower() else None
     names = re.findall(r"[\w.-]+", found[1]) if found else []
-    return Book(
-        decode(content, declared=next(filter(codec, reversed(names)), None), given=encoding)
+    return books.Book(
+        books.decode(
+            content, declared=next(filter(books.codec, reversed(names)), None), given=encoding
+        )
     )
 
 
 class Format(NamedTuple):
-    """How one kind of file is read.
+    """How one kind of file is read."""
 
-    The type ``Object`` in a schema stands for JSON arrays and objects; rows hold them as JSON text.
-    ``places`` says of every row where it is, as a user counts.
-    """
+    # The type ``Object`` in a schema stands for JSON arrays and objects; rows hold them as JSON
+    # text. ``places`` says of every row where it is, as a user counts.
 
     read_schema: Callable[[Sequence[SourceFile], Reading], pl.Schema]
     read_rows: Callable[

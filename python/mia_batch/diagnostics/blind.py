@@ -13,15 +13,7 @@ import polars as pl
 
 from mia_batch.kernels import count_words, zlib_size
 from mia_batch.schemas import Metrics
-from mia_batch.stats import Codes, Flags, Floats
-from mia_batch.stats.intervals import (
-    Folds,
-    Interval,
-    auc_interval,
-    deal_folds,
-    permute_labels,
-    roc_auc,
-)
+from mia_batch.stats import Codes, Flags, Floats, intervals
 from mia_batch.targets import cluster_names
 
 if TYPE_CHECKING:
@@ -33,7 +25,6 @@ if TYPE_CHECKING:
 # likely a member".
 
 _TOLERANCE = 0.01  # of the logistic regression: a tighter one takes longer, moves no AUC by 0.001
-
 
 Classifier: TypeAlias = Callable[[Codes, Codes, Flags], Floats]
 """Scores the rows named second, once for each column of labels, the classes of the first rows."""
@@ -63,10 +54,7 @@ def logistic(values: csr_array, train: Codes, test: Codes, labels: Flags) -> Flo
 
 
 def ridge(similarity: Floats, penalty: float, train: Codes, test: Codes, labels: Flags) -> Floats:
-    """Predicted class less its mean, from a positive semi-definite similarity of texts.
-
-    The penalty is a share of the mean similarity of a text with itself.
-    """
+    """Predicted class less its mean, from a positive semi-definite similarity of texts."""
     from sklearn.kernel_ridge import KernelRidge
 
     alpha = penalty * max(float(similarity.diagonal().mean()), 1.0)
@@ -106,11 +94,9 @@ class BlindTexts(NamedTuple):
 
 
 def read_texts(texts: pl.LazyFrame, label: str) -> BlindTexts:
-    """Choose at most ``MAX_TEXTS_PER_CLASS`` texts of each class, and read them.
-
-    Of each cluster the first text by ``target_id`` (a hash, so an order that means nothing) is
-    taken, then of each the second, and so on: as many clusters as can be, as evenly as can be.
-    """
+    """Choose at most ``MAX_TEXTS_PER_CLASS`` texts of each class, and read them."""
+    # Of each cluster the first text by ``target_id`` (a hash, so an order that means nothing) is
+    # taken, then of each the second, and so on: as many clusters as can be, as evenly as can be.
     keys = texts.select(
         "target_id",
         label=pl.col(label),
@@ -179,7 +165,6 @@ def build_classifiers(seen: pl.DataFrame) -> Mapping[str, partial[Floats]]:
 
 
 def _counts(texts: pl.Series, **options: object) -> csr_array:
-    """Count words or n-grams of the lower-cased texts, one row per text."""
     from scipy.sparse import csr_array
     from sklearn.feature_extraction.text import CountVectorizer
 
@@ -204,7 +189,7 @@ class Outcome(NamedTuple):
     auc: float  # of the score
     permuted: Floats  # the same under each permutation of the labels, with everything learned anew
 
-    def interval(self, confidence: float = 0.95) -> Interval:
+    def interval(self, confidence: float = 0.95) -> intervals.Interval:
         """Interval of the AUC to expect of such a classifier, trained on as many texts.
 
         Learning adds to the error of an AUC, and so do clusters: the limits of `auc_interval` move
@@ -214,7 +199,7 @@ class Outcome(NamedTuple):
         cross-validation".
         """
         members, nonmembers = self.score[self.label], self.score[~self.label]
-        plain = auc_interval(members, nonmembers, confidence=confidence)
+        plain = intervals.auc_interval(members, nonmembers, confidence=confidence)
         spread = float(np.sqrt(np.mean((self.permuted - 0.5) ** 2)))
         # The deviation of a fixed score's AUC, members drawn at random; 0 if constant.
         n, n_members = self.score.size, members.size
@@ -224,13 +209,13 @@ class Outcome(NamedTuple):
         wider = max(1.0, spread / expected) if expected else 1.0
         low = max(0.0, self.auc - wider * (self.auc - plain.low))
         high = min(1.0, self.auc + wider * (plain.high - self.auc))
-        return Interval(low, high, confidence, f"{plain.method}_permuted")
+        return intervals.Interval(low, high, confidence, f"{plain.method}_permuted")
 
 
 def cross_validate(
     classifiers: Mapping[str, Classifier],
     label: Flags,
-    folds: Folds,
+    folds: intervals.Folds,
     *,
     n_permutations: int,
     generator: np.random.Generator,
@@ -239,7 +224,7 @@ def cross_validate(
     from sklearn import config_context
     from threadpoolctl import threadpool_limits
 
-    drawn = [permute_labels(label, folds, generator) for _ in range(n_permutations)]
+    drawn = [intervals.permute_labels(label, folds, generator) for _ in range(n_permutations)]
     labels = np.column_stack([label, *drawn])
     # One thread, because sums of several differ in the last bit, and because the matrices are
     # small; checks of a thousand small fits would take longer than the fits.
@@ -248,12 +233,12 @@ def cross_validate(
         for name, model in classifiers.items():
             pieces = np.array_split(labels, -(-labels.shape[1] // _SETS_AT_ONCE), axis=1)
             shares = np.hstack([_held_out(model, piece, folds) for piece in pieces])
-            auc, *permuted = map(roc_auc, labels.T, shares.T)
+            auc, *permuted = map(intervals.roc_auc, labels.T, shares.T)
             outcomes[name] = Outcome(label, shares[:, 0], auc, np.array(permuted))
         return outcomes
 
 
-def _held_out(classifier: Classifier, labels: Flags, folds: Folds) -> Floats:
+def _held_out(classifier: Classifier, labels: Flags, folds: intervals.Folds) -> Floats:
     from scipy.stats import rankdata
 
     shares, fold_of_text = np.empty(labels.shape), folds.fold_of_text
@@ -322,7 +307,9 @@ def blind_baseline(texts: pl.LazyFrame, *, label: str = "member", seed: int = 0)
         none = pl.DataFrame(schema=schema)
         return BlindBaseline(metrics=_metrics(chosen, lost), scores=none, reason=reason)
     generator = np.random.default_rng(seed)
-    folds = deal_folds(chosen.label, chosen.cluster, n_folds=_N_FOLDS, generator=generator)
+    folds = intervals.deal_folds(
+        chosen.label, chosen.cluster, n_folds=_N_FOLDS, generator=generator
+    )
     outcomes = cross_validate(
         build_classifiers(chosen.frame),
         chosen.label,

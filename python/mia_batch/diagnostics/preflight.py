@@ -1,7 +1,5 @@
 """What the texts show before any model is asked: copies, undeclared books, blind classifiers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -16,12 +14,8 @@ from mia_batch.stats import Codes, Flags, Ints
 from mia_batch.tables import read_numbers
 from mia_batch.targets import cluster_names
 
-# What the texts show before any model is asked: copies, undeclared books, blind classifiers.
-
-
 _Row = dict[str, object]
 _Hashes = NDArray[np.uint64]
-
 
 MAX_TEXTS_PER_SIDE = 10_000  # more are left out; so many of 128 words take about 50 MB
 # Runs of 13 words: Brown et al. (2020), arXiv:2005.14165, appendix C. 70 % of runs of 8 words:
@@ -50,11 +44,9 @@ class SideDuplicates(NamedTuple):
 def near_duplicates(
     texts: pl.LazyFrame, *, label: str = "member"
 ) -> tuple[SideDuplicates, SideDuplicates]:
-    """Find texts of each class that are in the other, too: label true first, then label false.
-
-    Words are those of UAX #29, in lower case. Overlap is counted against all texts of the other
-    side together; of too many texts the first by ``target_id`` (a hash) are compared.
-    """
+    """Find texts of each class that are in the other, too: label true first, then label false."""
+    # Words are those of UAX #29, in lower case; of too many texts the first by ``target_id``
+    # count.
     known = texts.filter(pl.col(label).is_not_null(), pl.col("target").is_not_null())
     counts = dict(known.group_by(label).len().collect(engine="streaming").iter_rows())
     first, second = (_read(known, side) for side in (pl.col(label), ~pl.col(label)))
@@ -65,10 +57,7 @@ def near_duplicates(
 
 
 def count_copies(texts: pl.LazyFrame) -> tuple[int, int]:
-    """Count texts, and those that are in another cluster byte for byte (by 64-bit hashes).
-
-    Null texts are left out. Each of two equal texts is a copy.
-    """
+    """Count texts, and those that are in another cluster byte for byte (by 64-bit hashes)."""
     clusters = texts.with_columns(cluster=cluster_names(texts))
     known = clusters.filter(pl.col("target").is_not_null())
     hashes = known.select(pl.col("target").hash(), pl.col("cluster").hash())
@@ -135,10 +124,7 @@ class Likeness(NamedTuple):
 
 
 def likeness(texts: Sequence[str]) -> Likeness | None:
-    """Compare the cosine (sublinear tf-idf) of neighbouring rows with 999 orders of the rows.
-
-    None below 20 texts. Rows that were shuffled show nothing.
-    """
+    """Compare the cosine (sublinear tf-idf) of neighbouring rows with 999 orders of the rows."""
     from sklearn.feature_extraction.text import HashingVectorizer, TfidfTransformer
 
     if len(texts) < _LEAST_TEXTS:
@@ -163,10 +149,6 @@ def asked_texts(targets: pl.LazyFrame) -> pl.Expr:
 
 
 def with_undeclared(targets: pl.LazyFrame) -> pl.LazyFrame:
-    """Give non-members without a group one group where they look like parts of one book.
-
-    A table without such is returned itself.
-    """
     found = _look(targets).get("non-members")
     if found is None or not found.of_one_book:
         return targets
@@ -175,10 +157,7 @@ def with_undeclared(targets: pl.LazyFrame) -> pl.LazyFrame:
 
 
 def undeclared_rows(targets: pl.LazyFrame) -> Iterator[_Row]:
-    """Rows of check ``undeclared_books`` about non-members and targets without a group.
-
-    Verdict: ``one_group`` (they count as one), ``one_book`` (they look like one) or ``apart``.
-    """
+    """Rows of check ``undeclared_books`` about non-members and targets without a group."""
     any_grouped = _has(targets, pl.col("group") == UNDECLARED)
     for subject, found in _look(targets).items():
         if found is not None:
@@ -216,10 +195,7 @@ _LABELLED = pl.col("role").is_in(["target", "non_member"]) & pl.col("member").is
 
 
 class Preflight(NamedTuple):
-    """Findings, and the blind classifiers' scores and metrics of members and non-members.
-
-    Scores of targets and nulls are in columns that begin with ``targets_``.
-    """
+    """Findings, and the blind classifiers' scores and metrics of members and non-members."""
 
     findings: pl.DataFrame
     blind_scores: pl.DataFrame  # empty without two sets to compare
@@ -227,7 +203,6 @@ class Preflight(NamedTuple):
 
 
 def check_targets(targets: pl.LazyFrame, *, seed: int) -> Preflight:
-    """Compare members with non-members, targets with nulls, and texts with their copies."""
     scores = pl.DataFrame(schema={"target_id": pl.String})
     metrics: pl.DataFrame = Metrics.create_empty()
     rows: list[_Row] = []
@@ -259,7 +234,6 @@ def check_targets(targets: pl.LazyFrame, *, seed: int) -> Preflight:
 
 
 def _has(table: pl.LazyFrame, *kinds: pl.Expr) -> bool:
-    """Whether there is a row of each kind."""
     each = (which.any().alias(str(place)) for place, which in enumerate(kinds))
     return all(table.select(each).collect(engine="streaming").row(0))
 
@@ -301,13 +275,9 @@ _INVERSE = pow(_BASE, -1, 1 << 64)
 
 
 def find_elsewhere(passages: pl.DataFrame, documents: pl.LazyFrame) -> pl.DataFrame:
-    """Find the first document of another owner that has 20 words in a row of a passage.
-
-    One row per passage: ``name`` of the document, ``longest_words`` that both have in a row, and
-    ``common``, whether there is one; null with a ``reason`` where nothing can be said. Words are
-    those of UAX #29, in lower case. Documents are read once, a batch at a time; runs are looked up
-    by hashes of 64 bits and then compared. Memory: some 70 bytes per word of the passages.
-    """
+    """Find the first document of another owner that has 20 words in a row of a passage."""
+    # Documents are read once, a batch at a time; runs are looked up by hashes of 64 bits and then
+    # compared. Memory: some 70 bytes per word of the passages.
     texts, owners = passages["passage"].str.to_lowercase(), passages["owner"].to_numpy()
     hashes, rows = _index(texts)
     is_long = np.isin(np.arange(texts.len()), rows)
@@ -338,12 +308,7 @@ def find_elsewhere(passages: pl.DataFrame, documents: pl.LazyFrame) -> pl.DataFr
 
 
 def count_in(passages: pl.Series, documents: pl.LazyFrame) -> pl.DataFrame:
-    """Count the documents, of ``text`` and ``name``, that hold each passage whole.
-
-    One row per passage: ``n_documents``, ``n_occurrences``, ``document``, the first of them, and
-    ``n_near_documents``, those with 20 words in a row of it; null with a ``reason`` where it is too
-    short. Words, reading and memory are those of `find_elsewhere`.
-    """
+    """Count the documents, of ``text`` and ``name``, that hold each passage whole."""
     texts = passages.str.to_lowercase()
     hashes, rows = _index(texts)
     is_long, found = {*rows.tolist()}, dict[int, dict[str, Any]]()
@@ -401,7 +366,6 @@ def _index(texts: pl.Series) -> tuple[_Hashes, Ints]:
 
 
 def _places(ordered: _Hashes, wanted: _Hashes) -> Ints:
-    """Find where any of the wanted hashes stands among ordered ones."""
     wanted = np.unique(wanted)
     first, last = (np.searchsorted(ordered, wanted, side) for side in ("left", "right"))
     sizes = last - first
@@ -436,16 +400,13 @@ def _powers(base: int, n: int) -> _Hashes:
 
 # Scores that one class misses more often than the other: what is left to measure is selected.
 
-
 _SIGNIFICANT = 0.01
 _WORTH_SAYING = 0.01  # a smaller difference moves no figure, however sure it is
 
 
 def count_reasons(rows: pl.LazyFrame) -> dict[str, int]:
-    """Count targets by ``reason``, the most frequent first.
-
-    Reasons that differ in their numbers alone count as one, without the numbers.
-    """
+    """Count targets by ``reason``, the most frequent first."""
+    # Reasons that differ in their numbers alone count as one, without the numbers.
     shape = pl.col("reason").str.replace_all(r"\d+(?:[,.]\d+)*", "…")
     several = pl.col("reason").n_unique() > 1
     return dict(
@@ -474,7 +435,6 @@ class UnevenScores(NamedTuple):
 
     @property
     def shares(self) -> tuple[float, float]:
-        """Shares of texts without a score."""
         return self.n_unscored[0] / self.n_texts[0], self.n_unscored[1] / self.n_texts[1]
 
     @property
@@ -503,7 +463,6 @@ def uneven_findings(
 def class_rows(
     found: UnevenScores, names: tuple[str, str] = ("members", "non-members")
 ) -> list[dict[str, object]]:
-    """Make rows of findings of what is missing of each class."""
     rows: list[dict[str, object]] = []
     for which, name in enumerate(names):
         figures = {
@@ -523,11 +482,8 @@ def find_uneven_scores(
     *,
     unscored: pl.LazyFrame | None = None,
 ) -> UnevenScores | None:
-    """Find attacks that score one class less often than the other, beyond what chance does.
-
-    ``counts`` says which targets count. None where all shares differ by less than one in a hundred
-    texts or have p above 0.01. Attacks that miss scores of the same texts are one test.
-    """
+    """Find attacks that score one class less often than the other, beyond what chance does."""
+    # Attacks that miss scores of the same texts are one test.
     labelled = scores.with_columns(cluster=cluster_names(scores)).filter(counts)
     lost = {attack: ~pl.col(attack).is_finite().fill_null(value=False) for attack in attacks}
     counted = labelled.select(pl.len(), *(lost[name].sum().alias(name) for name in lost))

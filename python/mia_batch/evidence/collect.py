@@ -1,7 +1,5 @@
 """Ask a source about the units of blocks, and turn its answers into rows."""
 
-from __future__ import annotations
-
 import gc
 import re
 from collections import defaultdict, deque
@@ -97,7 +95,6 @@ _MOST_IN_VAIN = 3  # texts in a row that end the engine: then it is not the text
 
 
 def refuse(task: Task, block: Block, reason: str = REFUSED) -> pl.DataFrame:
-    """Give the rows of a block that is not asked about, with the reason."""
     rows: list[Row] = []
     for each in task.ask(block):
         if isinstance(each, Asked):
@@ -138,11 +135,10 @@ class _Piece:
 
 
 class _Collector:
-    """Keeps a source busy with the requests of successive blocks, and outlives its engines.
+    """Keeps a source busy with the requests of successive blocks, and outlives its engines."""
 
-    Pieces in hand when an engine ends are suspect: each is tried alone, then in pieces of its own.
-    A single text that ends it twice is refused.
-    """
+    # Pieces in hand when an engine ends are suspect: each is tried alone, then in pieces of its
+    # own. A single text that ends it twice is refused.
 
     def __init__(
         self, source: AnswerSource, task: Task, blocks: Iterable[Block | None], seen: OnAnswer
@@ -165,11 +161,8 @@ class _Collector:
         self._again: deque[tuple[_Piece, Asked]] = deque()
 
     def collect(self) -> Iterator[Found]:
-        """Yield each block as soon as it is complete, with its rows.
-
-        Blocks are read only as far ahead as the source needs. Raises `EngineError` if the engine
-        ends; `recover` decides how this can be called again.
-        """
+        """Yield each block as soon as it is complete, with its rows."""
+        # Blocks are read only as far ahead as the source needs.
         while True:
             while requests := [*islice(self._to_submit(), _AT_ONCE)]:
                 self._source.submit(*requests)
@@ -196,10 +189,7 @@ class _Collector:
             self._keep(piece, self._task.read(piece.block, pairs))
 
     def recover(self, error: EngineError) -> Iterator[Found]:
-        """Decide what is tried again, and yield a block that is complete without a refused text.
-
-        Raises the error where nothing was in hand, or the engine ends whatever it is asked.
-        """
+        """Decide what is tried again, and yield a block that is complete without a refused text."""
         pieces = self._in_hand
         self._clear()
         if not pieces:
@@ -232,10 +222,8 @@ class _Collector:
             self._suspects.extend(again)
 
     def _next_requests(self) -> Iterator[tuple[_Piece, Asked] | None]:
-        """Yield requests; None while no block is there, or a suspect may not be asked about yet.
-
-        A suspect is asked about while nothing else is in hand, so that an end is its own.
-        """
+        """Yield requests; None while no block is there, or a suspect may not be asked about yet."""
+        # A suspect is asked about while nothing else is in hand, so that an end is its own.
         while True:
             piece = None
             if self._suspects or any(each.suspect for each in self._in_hand):
@@ -267,7 +255,6 @@ class _Collector:
             yield request
 
     def _keep(self, piece: _Piece, found: Iterable[Asked | Row]) -> None:
-        """Keep rows, and put aside what is asked again."""
         pending, n_before = piece.pending, len(piece.pending)
         for each in found:
             if isinstance(each, Asked):
@@ -295,11 +282,10 @@ class _Collector:
 
 @dataclass(frozen=True, slots=True)
 class LocalExecutor:
-    """Asks one source about all blocks.
+    """Asks one source about all blocks."""
 
-    With ``restart`` an engine that ends in the middle is started again, and ``say`` hears of it;
-    texts that end it are found, and their rows have the reason.
-    """
+    # With ``restart`` an engine that ends in the middle is started again, and ``say`` hears of it;
+    # texts that end it are found, and their rows have the reason.
 
     source: AnswerSource
     restart: Callable[[], None] | None = None
@@ -419,10 +405,8 @@ class SampleTask:
         return keys[[unit for unit, _ in rows]].with_columns(*made, **own).select(schema.names())
 
     def _further(self, asked: Asked, index: int, given: Continuation, missing: int) -> Asked | None:
-        """Decode a candidate again if its budget ended it within the words that count.
-
-        The last of those words counts as whole once something follows it.
-        """
+        """Decode a candidate again if its budget ended it within the words that count."""
+        # The last of those words counts as whole once something follows it.
         ended = given.finish_reason != "length" or given.reason is not None
         if self.budget.scope == "whole" or ended or missing < 0:
             return None
@@ -474,18 +458,16 @@ _COLUMNS = (*_FLOATS, "token_ids", "rank", FREQUENCY, "bos", "bounded", "reason"
 
 
 def abilities(views: Iterable[View]) -> set[str]:
-    """Say what an engine must be able to do for some views, columns aside."""
     return {NOISE for view in views if view.noise} | {QUESTION for view in views if view.question}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogprobTask:
-    """Ask for the log-probabilities of each prompt's text, and further columns.
+    """Ask for the log-probabilities of each prompt's text, and further columns."""
 
-    ``views`` are known by the labels of their blocks, each with its columns.
-    ``log_inverse_frequency`` is float32 by token id, of the reference corpus. ``trained`` says by
-    ``target_id`` whether the run tuned the model on it.
-    """
+    # ``views`` are known by the labels of their blocks, each with its columns.
+    # ``log_inverse_frequency`` is float32 by token id, of the reference corpus. ``trained`` says
+    # by ``target_id`` whether the run tuned the model on it.
 
     views: Mapping[str, tuple[View, frozenset[str]]]
     run_seed: int = 0

@@ -53,10 +53,8 @@ class Parts:
         return sorted(self.folder.glob(f"block-*.{self.label}-[0-9]*.parquet"))
 
     def targets_of(self, part: Path) -> range:
-        """Tell which rows of the targets table its targets were when the part was made.
-
-        A corpus that has grown since may have moved them.
-        """
+        """Tell which rows of the targets table its targets were when the part was made."""
+        # A corpus that has grown since may have moved them.
         index = int(part.name.partition(".")[0].removeprefix("block-"))
         return range(index * self.block_targets, (index + 1) * self.block_targets)
 
@@ -65,10 +63,8 @@ class Parts:
         return sink_new(rows, self.folder / block.part_name, self.schema)
 
     def scan(self, paths: Sequence[Path]) -> pl.LazyFrame:
-        """Open rows as ``target`` and ``key`` (UInt64), ``index`` (UInt32) and ``reason``.
-
-        The reason is null where asking again would bring the same answer.
-        """
+        """Open rows as ``target`` and ``key`` (UInt64), ``index`` (UInt32) and ``reason``."""
+        # The reason is null where asking again would bring the same answer.
         key, number = _NUMBERS[self.schema]
         rows = scan(paths, self.schema)
         reason = pl.col("reason")
@@ -81,12 +77,9 @@ class Parts:
 def scan_parts(
     folder: Path, schema: type[dy.Schema], reads: tuple[str, str] | None = None
 ) -> pl.LazyFrame:
-    """Open the table of a folder of parts, less what a later attempt replaced.
-
-    ``reads`` names one model and view; by default all. Of a row that failed and was tried again
-    those with a ``reason`` are left out where there is one without; among several with a
-    ``reason`` the last stays. Rows come in the order of the parts' names.
-    """
+    """Open the table of a folder of parts, less what a later attempt replaced."""
+    # Of a row that failed and was tried again those with a ``reason`` are left out where there is
+    # one without; among several with a ``reason`` the last stays.
     source: Path | list[Path] = folder
     if reads is not None:
         model, view = reads
@@ -127,10 +120,7 @@ LOGPROB_BLOCK_TARGETS = 4 * BLOCK_TARGETS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """Units of neighbouring targets that lack the same rows: ``first <= number < last``.
-
-    Of a long block it is one of the pieces.
-    """
+    """Units of neighbouring targets that lack the same rows: ``first <= number < last``."""
 
     index: int  # of the block in the targets table
     first: int
@@ -172,10 +162,7 @@ class Units(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FreshUnits:
-    """Targets that have a text, or prompts of a view as they would be made of them.
-
-    Nothing is stored. ``columns`` of the corpus are read with those of the table.
-    """
+    """Targets that have a text, or prompts of a view as they would be made of them."""
 
     targets: pl.LazyFrame
     view: View | None = None
@@ -284,12 +271,11 @@ def _rows_from(start: int) -> pl.Expr:
 
 
 class Held:
-    """The rows of the parts that exist by now, read for some targets at a time.
+    """The rows of the parts that exist by now, read for some targets at a time."""
 
-    Held in memory is where each target's rows lie, 16 bytes a target: in the parts that were made
-    of one slice of targets. A target that a grown corpus has moved, or that was asked for again,
-    may lie in several.
-    """
+    # Held in memory is where each target's rows lie, 16 bytes a target: in the parts that were
+    # made of one slice of targets. A target that a grown corpus has moved, or that was asked for
+    # again, may lie in several.
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
@@ -348,13 +334,11 @@ class Work:
 
 
 class Missing:
-    """What the parts of a run lack: ``n_rows`` of each unit.
+    """What the parts of a run lack: ``n_rows`` of each unit."""
 
-    With ``retry_failed`` rows that have a reason count as missing. Of a ``shard`` only its own
-    blocks are looked at. ``work`` estimates the work of a unit, in tokens; blocks of more than
-    `PIECE_TOKENS` are cut into up to 10 pieces of about the same work. Where the cuts fall depends
-    only on the texts, so that a resumed run cuts at the same places.
-    """
+    # With ``retry_failed`` rows that have a reason count as missing. Blocks of more than
+    # `PIECE_TOKENS` are cut into up to 10 pieces of about the same ``work``; where depends only on
+    # the texts, so that a resumed run cuts at the same places.
 
     def __init__(
         self,

@@ -4,8 +4,6 @@ It works whatever the caller has imported before, from a script without a main g
 notebook, and reading, decoding and writing go on at the same time.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -40,11 +38,9 @@ _SECONDS_TO_DIE = 5.0
 
 
 class EngineProcess:
-    """A running engine; made by :meth:`start`, used as a context manager.
+    """A running engine; made by :meth:`start`, used as a context manager."""
 
-    One thread may submit while another reads results. ``log`` is where the engine's libraries
-    write; ``spec`` what it was started with, or turned to; ``info`` what it says of itself.
-    """
+    # One thread may submit while another reads results.
 
     def __init__(self, spec: EngineSpec, log: Path) -> None:
         self.spec = spec
@@ -53,11 +49,6 @@ class EngineProcess:
 
     @classmethod
     def start(cls, spec: EngineSpec, *, log: Path) -> Self:
-        """Start an engine and wait until it is ready; ``log`` is appended to.
-
-        Raises `SettingsError` if a setting cannot be followed by the engine, `EngineError` if the
-        engine cannot start.
-        """
         return cls(spec, log)
 
     def restart(self) -> None:
@@ -82,10 +73,7 @@ class EngineProcess:
             raise
 
     def turn_to(self, spec: EngineSpec) -> None:
-        """Answer as another model, if that is one for which `can_turn` is true.
-
-        Nothing may be in flight. Raises `EngineError` if its weights cannot be loaded.
-        """
+        """Answer as another model, if that is one for which `can_turn` is true."""
         self._introduce(spec.model)
         self.spec = spec
 
@@ -100,10 +88,7 @@ class EngineProcess:
         self._send([_values(each) for each in requests])
 
     def results(self, timeout: float | None = None) -> list[Answer]:
-        """Answers that are complete: at least one, except where the time (seconds) passed before.
-
-        Raises `EngineError` if the engine has stopped; what was finished before comes first.
-        """
+        """Complete answers: at least one, except where the time (seconds) passed before."""
         if self._failure is not None:
             raise self._failure
         results: list[Answer] = []
@@ -184,10 +169,8 @@ class EngineProcess:
 
 
 def _spawn(connection: Connection, log: Path) -> subprocess.Popen[bytes]:
-    """Start a worker in a group of its own, which no Ctrl-C from the terminal reaches.
-
-    It has this process's module path, as with multiprocessing.
-    """
+    """Start a worker in a group of its own, which no Ctrl-C from the terminal reaches."""
+    # It has this process's module path, as with multiprocessing.
     code = (
         f"import sys; sys.path[:] = {sys.path!r}; from mia_batch.evidence.process import main; "
         f"main({connection.fileno()}, {os.getpid()}, {str(log)!r})"
@@ -235,11 +218,10 @@ class _Open:
 
 
 class LocalSource:
-    """A started engine and its model's tokenizer, which fills do without.
+    """A started engine and its model's tokenizer, which fills do without."""
 
-    With ``strides``, texts longer than the context are asked about in pieces of the context's
-    length, none of which sees another; else they are refused.
-    """
+    # With ``strides``, texts longer than the context are asked about in pieces of the context's
+    # length, none of which sees another; else they are refused.
 
     def __init__(
         self, engine: EngineProcess, tokenizer: Tokenizer | None, *, strides: bool = False
@@ -357,7 +339,6 @@ class LocalSource:
 
 
 def _joined(opened: _Open) -> Answer:
-    """Put the strides of one text together."""
     request, answers = opened.request, opened.done.values()
     passes = sum(each.error is None for each in answers)
     if (error := next((each.error for each in answers if each.error), None)) is not None:
@@ -417,7 +398,6 @@ _Answers: TypeAlias = "SimpleQueue[object]"
 
 
 def main(descriptor: int, parent: int, log: str) -> None:
-    """Serve one engine until the parent process closes this end of the pipe."""
     log_start = Path(log).stat().st_size
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     connection = Connection(descriptor)

@@ -151,18 +151,16 @@ def resolve(raw: pl.Schema, *, candidate: str, where: str) -> RecordedColumns:
 
 
 def _column(raw: pl.Schema, part: str) -> str | None:
-    """Find the column of a part by its name, else by another."""
     if part in raw and (part == "candidate" or raw[part] != pl.Null):
         return part
     return next((name for name in _ALSO.get(part, ()) if raw.get(name, pl.Null) != pl.Null), None)
 
 
 class TargetKeys:
-    """The rows of the targets table that a key names.
+    """The rows of the targets table that a key names."""
 
-    A ``prefix`` names what precedes a prompt of ``view``. Where a target has several prompts, what
-    precedes them is stored in ``partition`` meanwhile.
-    """
+    # A ``prefix`` names what precedes a prompt of ``view``. Where a target has several prompts,
+    # what precedes them is stored in ``partition`` meanwhile.
 
     def __init__(self, targets: Path, key: Key, view: View, partition: Partition) -> None:
         self.table = scan(targets, Targets).select(key)
@@ -207,10 +205,6 @@ def _frames(
 
 
 def check_rows(source: Source, columns: RecordedColumns) -> tuple[int, int, bool]:
-    """Check every row, texts aside.
-
-    Returns their number, `Recording.most_samples` and `Recording.has_probes`.
-    """
     reading, n_rows, most_samples, has_probes = Reading(), 0, 0, False
     for frame, rows in _frames(source, columns, reading, whole=False):
         for row, what in faulty_rows(frame, columns.faults):
@@ -247,11 +241,8 @@ MISSING = "the recording has no such sample"
 def answer(
     block: Block, rows: pl.DataFrame, *, view: View, key: Key, words: WordRule
 ) -> pl.DataFrame:
-    """Return a block's samples in the order of its targets and of ``sample_index``.
-
-    ``rows`` are what was recorded, each sample once, with the hash of ``key``; samples without a
-    row have `MISSING` for their reason. ``words`` counts words for ``short``.
-    """
+    """Return a block's samples in the order of its targets and of ``sample_index``."""
+    # Samples without a row have `MISSING` for their reason.
     indices = pl.int_range(block.first, block.last, dtype=pl.UInt32, eager=True)
     targets = block.units.select(
         "target_id",
@@ -384,15 +375,8 @@ class Recording:
 
     @classmethod
     def open(cls, source: str, *, candidate_column: str = "candidate") -> Recording:
-        """Open and check a recording: Parquet or JSON Lines, one file, a folder or a glob.
-
-        A row is a continuation. It names its target by ``target_id``, else ``document_id``, else
-        the exact ``prefix``, and may have ``view`` (``continuation`` or ``probe``), ``view_index``
-        or ``point`` (the number of the target's prompt), ``sample_index`` (else rows of a prompt
-        are numbered in their order), ``n_tokens``, ``finish_reason`` (``stop``, ``length`` or
-        null), ``prompt``, and ``reason`` (why there is no text). A run's folder of samples is such
-        a recording.
-        """
+        """Open and check a recording: Parquet or JSON Lines, one file, a folder or a glob."""
+        # docs/recordings.md names the columns; a run's folder of samples is such a recording.
         found = find_files(source)
         if found.kind not in ("columnar", "jsonl"):
             kind = found.files[0].path.suffix.lstrip(".")
@@ -428,14 +412,10 @@ class Recording:
     def collect(
         self, targets: Path, view: View, blocks: Iterable[Block], work: Path, words: WordRule
     ) -> Generator[tuple[Block, pl.DataFrame]]:
-        """Yield each block of a view and its samples; memory does not grow with the recording.
-
-        Rows follow the block's targets and ``sample_index``; what was not recorded has a
-        ``reason``. Blocks have ``RECORDED_BLOCK_TARGETS`` targets, in the order of the targets
-        table, and end with the same sample. Rows are stored in ``work/replay`` until closing.
-        ``words`` tells whether a candidate is shorter than its reference. SettingsError where
-        documents are named that are not one target each, or no row names a target.
-        """
+        """Yield each block of a view and its samples; memory does not grow with the recording."""
+        # Rows are stored in ``work/replay`` until closing, so that memory does not grow. Refused
+        # are documents that are not one target each, and a recording of which no row names a
+        # target.
         if self.key == "document_id":
             index = RowIndex(scan(targets, Targets).select("document_id"))
             if not (index.unique and index.n_keys):

@@ -37,10 +37,9 @@ AnswerKind: TypeAlias = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoding:
-    """How tokens are drawn; constant within a run but for requests that are greedy.
+    """How tokens are drawn; constant within a run but for requests that are greedy."""
 
-    ``temperature`` 0 takes the most likely token; ``top_k`` 0 and ``top_p`` 1.0 mean no limit.
-    """
+    # ``temperature`` 0 takes the most likely token; ``top_k`` 0 and ``top_p`` 1.0 mean no limit.
 
     temperature: float = 1.0
     top_k: int = 50
@@ -72,11 +71,10 @@ class EngineSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineInfo:
-    """What a started engine says of itself; recorded with the run.
+    """What a started engine says of itself; recorded with the run."""
 
-    ``max_model_len`` counts the tokens of context and text, or of prompt and output, together;
-    ``max_sequences`` is how many the engine works on at once.
-    """
+    # ``max_model_len`` counts the tokens of context and text, or of prompt and output, together;
+    # ``max_sequences`` is how many the engine works on at once.
 
     engine: str
     version: str
@@ -88,17 +86,16 @@ class EngineInfo:
 
 @dataclass(slots=True, kw_only=True)
 class Request:
-    """Ask a model one thing about one text.
+    """Ask a model one thing about one text."""
 
-    ``samples``: continue ``context`` ``n`` times; continuation i is drawn with ``seed`` + i.
-    ``logprobs``: the log-probability of each token of ``text`` after ``context``, both read as one
-    text; only tokens that start within ``text`` count. To a ``question`` each token of ``text`` is
-    an answer of its own, with the log-probability that it has right after ``context``. ``fills``:
-    ``n`` variants of ``text``, of the kind that ``view`` names.
-
-    Token ids may come with the texts, special tokens included in those of the context; an engine
-    reads token ids alone, unless it fills. Whoever sends a request numbers it.
-    """
+    # ``samples``: continue ``context`` ``n`` times; continuation i is drawn with ``seed`` + i.
+    # ``logprobs``: the log-probability of each token of ``text`` after ``context``, both read as
+    # one text; only tokens that start within ``text`` count. To a ``question`` each token of
+    # ``text`` is an answer of its own, with the log-probability that it has right after
+    # ``context``. ``fills``: ``n`` variants of ``text``, of the kind that ``view`` names.
+    #
+    # Token ids may come with the texts, special tokens included in those of the context; an engine
+    # reads token ids alone, unless it fills. Whoever sends a request numbers it.
 
     request_id: int  # unique among requests in flight
     kind: EvidenceKind
@@ -132,11 +129,10 @@ class Request:
 
 @dataclass(slots=True, kw_only=True)
 class Continuation:
-    """One text that a model gave; special tokens are removed from ``text``.
+    """One text that a model gave; special tokens are removed from ``text``."""
 
-    An engine gives ``token_ids`` (the end-of-text token included), a source of texts ``text``, or
-    the ``reason`` why there is none.
-    """
+    # An engine gives ``token_ids`` (the end-of-text token included), a source of texts ``text``,
+    # or the ``reason`` why there is none.
 
     text: str | None = None
     token_ids: list[int] | None = None
@@ -148,12 +144,11 @@ class Continuation:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Answer:
-    """The answer to one request.
+    """The answer to one request."""
 
-    ``tokens`` has arrays by column of the logprobs table, one entry a token: ``logprob`` float32,
-    ``token_ids`` uint32, ``rank`` uint32 with 0 = unscored, ...; NaN = nothing precedes the token,
-    or decoding leaves it out.
-    """
+    # ``tokens`` has arrays by column of the logprobs table, one entry a token: ``logprob``
+    # float32, ``token_ids`` uint32, ``rank`` uint32 with 0 = unscored, ...; NaN = nothing precedes
+    # the token, or decoding leaves it out.
 
     request_id: int
     continuations: list[Continuation] = field(default_factory=list)  # in the order of their seeds
@@ -210,14 +205,13 @@ _Tokens = TypeVar("_Tokens", int, pl.Expr)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """Rule for the tokens to decode.
+    """Rule for the tokens to decode."""
 
-    ``matched`` decodes as many tokens as the reference has, with a margin, and more where a
-    candidate stays short of the reference's words; ``whole`` decodes to ``max_length`` tokens of
-    prompt and output together (the SaMIA paper: 1024). ``max_attempts`` None is until the context
-    is full. ``spare`` is the least margin, in tokens; ``most_new`` the most tokens to decode,
-    however short the prompt is.
-    """
+    # ``matched`` decodes as many tokens as the reference has, with a margin, and more where a
+    # candidate stays short of the reference's words; ``whole`` decodes to ``max_length`` tokens of
+    # prompt and output together (the SaMIA paper: 1024). ``max_attempts`` None is until the
+    # context is full. ``spare`` is the least margin, in tokens; ``most_new`` the most tokens to
+    # decode, however short the prompt is.
 
     scope: DecodeScope
     max_length: int
@@ -232,11 +226,9 @@ class Budget:
         return min(self.max_model_len, self.max_length) if whole else self.max_model_len
 
     def _usual(self, reference_tokens: _Tokens) -> _Tokens:
-        """Give the tokens that most candidates take to reach the reference's number of words.
-
-        Words of sampled text vary in length, hence the margin of a quarter and ``spare`` tokens;
-        with a single attempt it is all twice as large.
-        """
+        """Give the tokens that most candidates take to reach the reference's number of words."""
+        # Words of sampled text vary in length, hence the margin of a quarter and ``spare`` tokens;
+        # with a single attempt it is all twice as large.
         usual = reference_tokens + reference_tokens // 4 + self.spare
         return usual * (2 if self.max_attempts == 1 else 1)
 
@@ -256,10 +248,7 @@ class Budget:
         return pl.min_horizontal(usual, room, self.most_new).clip(lower_bound=0)
 
     def next(self, prompt_tokens: int, tried: int, attempts: int) -> int | None:
-        """Tokens to decode after ``attempts`` of which the last, of ``tried``, were too few.
-
-        None where there is no room for more, or no further attempt.
-        """
+        """Tokens to decode after ``attempts`` of which the last, of ``tried``, were too few."""
         room = self.room(prompt_tokens)
         return None if tried >= room or attempts == self.max_attempts else min(2 * tried, room)
 
@@ -327,10 +316,8 @@ def forecast(
     measure: Callable[[list[str], list[str]], list[Measure]],
     budget: Budget | int,
 ) -> Workload:
-    """Add up what there is to decode: exactly for up to 2,048 prompts, else from some of them.
-
-    Texts that are only read have no budget, but must fit a context of so many tokens.
-    """
+    """Add up what there is to decode: exactly for up to 2,048 prompts, else from some of them."""
+    # Texts that are only read have no budget, but must fit a context of so many tokens.
     rows: list[tuple[str, str, str | None, int]] = []  # every ``step``-th of those seen
     step, seen, samples, prompt_bytes = 1, 0, 0, 0
     for block in blocks:

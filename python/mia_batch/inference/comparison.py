@@ -1,7 +1,5 @@
 """Which texts are compared with which, and the groups that they belong to."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations, islice
@@ -33,17 +31,14 @@ class ComparisonSets:
     controls: Ints  # canaries that stayed unpublished
 
     def share_clusters(self, *sets: Ints) -> bool:
-        """Whether two rows of one of these sets belong to one cluster."""
         return any(np.unique(self.cluster[rows]).size < rows.size for rows in sets)
 
 
 def read_comparison_sets(table: pl.LazyFrame, *, named: bool = True) -> ComparisonSets:
-    """Sort the rows of targets or scores by role; without ``role`` every row is a target.
-
-    The nulls are the rows of role ``non_member``; without any, the targets with ``member`` false,
-    which are not among the targets then. If not ``named``, clusters have names only where two rows
-    share one, or where there are canaries.
-    """
+    """Sort the rows of targets or scores by role; without ``role`` every row is a target."""
+    # The nulls are the rows of role ``non_member``; without any, the targets with ``member``
+    # false, which are not among the targets then. If not ``named``, clusters have names only where
+    # two rows share one, or where there are canaries.
     columns = table.collect_schema().names()
     role = pl.col("role") if "role" in columns else pl.lit("target")
     keys = table.select("target_id", "n_words", "member", role=role).collect(engine="streaming")
@@ -130,10 +125,9 @@ def windows_per_group(sets: ComparisonSets, plan: VerdictPlan) -> int:
 
 
 def window_pattern(size: int, n_windows: int, seed: int) -> Ints:
-    """Choose one window of each of ``n_windows`` stretches of a group; scores play no part.
-
-    The index within the stretch is drawn once per seed, so it is alike in every group, null or not.
-    """
+    """Choose one window of each of ``n_windows`` stretches of a group; scores play no part."""
+    # The index within the stretch is drawn once per seed, so it is alike in every group, null or
+    # not.
     edges = np.arange(n_windows + 1) * size // n_windows
     shares = np.random.default_rng(seed).random(n_windows)
     return edges[:-1] + (shares * np.diff(edges)).astype(np.int64)
@@ -215,10 +209,7 @@ def pooled_ranks(groups: Floats, nulls: Floats) -> Floats:
 
 
 def permuted_sums(ranks: Floats, n_groups: int, seed: int) -> tuple[Floats, str]:
-    """Sum the first groups' ranks, a line per attack, in all orders of `n_orders`; name the method.
-
-    Returns a line per order, the observed one first, and a column per attack.
-    """
+    """Sum the first groups' ranks, a line per attack, in orders of `n_orders`; name the method."""
     size = ranks.shape[1]
     orders = n_orders(n_groups, size - n_groups)
     exact = _n_ways(n_groups, size - n_groups) is not None

@@ -3,8 +3,6 @@
 In the arrays of this package NaN stands for a missing score; tables have null there.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from hashlib import blake2b
 from typing import Literal, NamedTuple
@@ -159,11 +157,9 @@ _SAME = 1e-9  # relative difference of a score and the mean of its samples' valu
 
 
 def score_errors(values: pl.DataFrame, scores: pl.DataFrame) -> pl.DataFrame:
-    """``target_id`` and ``standard_error`` of each ``score``, in its unit.
-
-    ``values`` has the attack's ``value`` on each sample alone. The error is null where fewer than
-    two samples have a value, or the score is not their mean.
-    """
+    """``target_id`` and ``standard_error`` of each ``score``, in its unit."""
+    # ``values`` has the attack's ``value`` on each sample alone. The error is null where fewer
+    # than two samples have a value, or the score is not their mean.
     found = values.join(scores.select("target_id", row=pl.int_range(pl.len())), on="target_id")
     samples = found["sample_index"].rank("dense").to_numpy().astype(np.int64) - 1
     matrix = np.full((scores.height, int(samples.max(initial=0)) + 1), np.nan)  # NaN = no sample

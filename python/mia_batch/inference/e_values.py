@@ -6,8 +6,6 @@ do. An audited group also stops when it is accepted, or when no further round ca
 list. Decisions are a function of the scores, so that a run that was killed decides as before.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from math import isqrt
 from typing import NamedTuple
@@ -15,16 +13,9 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
+from mia_batch.inference import findings
 from mia_batch.inference.comparison import ComparisonSets, cut_units, summarise, windows_per_group
 from mia_batch.inference.conformal import q_values
-from mia_batch.inference.findings import (
-    AttackScores,
-    Statistic,
-    VerdictPlan,
-    finding_rows,
-    number_rows,
-    verdict_rows,
-)
 from mia_batch.stats import Flags, Floats, Ints
 from mia_batch.tables import read_finite
 
@@ -44,13 +35,12 @@ class Rounds(NamedTuple):
 
 
 def plan_rounds(n_windows: int, n_null: int, q: float) -> Rounds:
-    """Plan rounds for groups of so many windows, against K null groups at level q.
-
-    Half of the null groups are left after each round. The e-value of rank r is (K + 1) h(r), h(r)
-    proportional to 1/r up to the square root of q (K + 1), the largest rank that can be listed.
-    Rounds before the last count as much as accepts a group of rank 1 where half of all are listed,
-    but together at most a half; where that accepts none before the end, the last counts alone.
-    """
+    """Plan rounds for groups of so many windows, against K null groups at level q."""
+    # Half of the null groups are left after each round. The e-value of rank r is (K + 1) h(r),
+    # h(r) proportional to 1/r up to the square root of q (K + 1), the largest rank that can be
+    # listed. Rounds before the last count as much as accepts a group of rank 1 where half of all
+    # are listed, but together at most a half; where that accepts none before the end, the last
+    # counts alone.
     ends = sorted({max(1, round(share * n_windows)) for share in _WINDOWS})
     n_ranks = max(1, isqrt(int(round(q * (n_null + 1), _DIGITS))))
     weights = 1 / np.arange(1, n_ranks + 1)
@@ -85,7 +75,7 @@ def decide(
     rounds: Rounds,
     q: float,
     *,
-    statistic: Statistic = "mean",
+    statistic: findings.Statistic = "mean",
     n_rounds: int | None = None,
 ) -> Decisions:
     r"""Decide after the first ``n_rounds`` rounds (None: all) from scores of windows.
@@ -131,12 +121,11 @@ def decide(
 
 
 class RoundsTest:
-    """The test of each group in rounds, prepared for tables of targets or scores.
+    """The test of each group in rounds, prepared for tables of targets or scores."""
 
-    Audited groups with too few windows are never asked, and stay in the number of tests.
-    """
+    # Audited groups with too few windows are never asked, and stay in the number of tests.
 
-    def __init__(self, sets: ComparisonSets, plan: VerdictPlan) -> None:
+    def __init__(self, sets: ComparisonSets, plan: findings.VerdictPlan) -> None:
         self._plan, self._sets = plan, sets
         n_windows = windows_per_group(sets, plan)
         self._groups = cut_units(sets, sets.targets, n_windows, plan.seed)
@@ -168,14 +157,13 @@ class RoundsTest:
         """Name the rows that may be asked in the first rounds if no group is decided before."""
         return self.asked(self.decisions(np.full(self._sets.cluster.size, np.nan), 0), number)
 
-    def rows(self, found: AttackScores) -> Iterator[pl.DataFrame]:
-        """Yield verdicts on every group, by name, of the attack that decides who is asked."""
+    def rows(self, found: findings.AttackScores) -> Iterator[pl.DataFrame]:
         if found.attack != self._plan.primary:
             return
         groups, n_windows = self._groups, self.rounds.ends[-1]
         values = np.where(groups.enough, self.decisions(found.scores).values, np.nan)
         names = self._sets.clusters[groups.cluster]
-        yield verdict_rows(
+        yield findings.verdict_rows(
             values.size,
             attack=found.attack,
             level=names["level"].replace({"target": "document"}),
@@ -202,4 +190,4 @@ class RoundsTest:
             "n_planned": n_windows * (enough.sum() + self.n_null),
             "n_rounds": len(self.rounds.ends),
         }
-        return finding_rows("e_values", number_rows(counts))
+        return findings.finding_rows("e_values", findings.number_rows(counts))

@@ -1,7 +1,5 @@
 """How many of the targets were in the training data: a rate with interval, or a lower bound."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache, partial
@@ -32,10 +30,9 @@ _ASSUMPTIONS = {
 
 
 class Flagged(NamedTuple):
-    """How many of ``total`` (at least 1) texts, or groups of texts, score above a threshold.
+    """How many of ``total`` (at least 1) texts, or groups of texts, score above a threshold."""
 
-    Not whole where texts depend on each other: so many independent ones would be as good.
-    """
+    # Not whole where texts depend on each other: so many independent ones would be as good.
 
     above: float
     total: float
@@ -161,11 +158,9 @@ def contamination_bound(targets: Flagged, *, n_null: int, rank: int) -> Contamin
 
 @lru_cache(4096)
 def fewest_members(targets: Flagged, *, n_null: int, rank: int, confidence: float) -> int:
-    """Return the M of `contamination_bound`: so many of the flagged targets at least are members.
-
-    It bounds the members A among the flagged, too. M > A needs that f - A others, of at most m - A,
-    are flagged, which the same law allows with probability 1 - confidence at most.
-    """
+    """M of `contamination_bound`: so many of the flagged targets at least are members."""
+    # It bounds the members A among the flagged, too. M > A needs that f - A others, of at most m -
+    # A, are flagged, which the same law allows with probability 1 - confidence at most.
     from scipy.stats import betabinom
 
     def allowed(members: int) -> bool:
@@ -202,11 +197,9 @@ def _too_few(sets: Iterable[tuple[str, int, bool]]) -> str | None:
 def contamination_test(
     sets: ComparisonSets, plan: VerdictPlan, *, blind_warns: bool
 ) -> Callable[[AttackScores], Iterator[pl.DataFrame]]:
-    """Prepare estimates of the contamination rate by any attack.
-
-    The units are clusters of texts, by their statistic over as many windows each; where no texts
-    share a cluster, they are texts. With fewer than 20 groups in a set nothing is estimated.
-    """
+    """Prepare estimates of the contamination rate by any attack."""
+    # The units are clusters of texts, by their statistic over as many windows each; where no texts
+    # share a cluster, they are texts. With fewer than 20 groups in a set nothing is estimated.
     rows, calibration = (
         [sets.targets, sets.nulls],
         (sets.calibration_nonmembers, sets.calibration_members),
@@ -221,11 +214,9 @@ def contamination_test(
         return _too_few((name, of_set.size, grouped) for name, of_set in named)
 
     def estimates(found: AttackScores) -> Iterator[pl.DataFrame]:
-        """Yield the lower bound and, where there are calibration data, both point estimates.
-
-        Unscored targets count as not flagged in the lower bound and are left out of the point
-        estimate, as unscored calibration units are.
-        """
+        """Yield the lower bound and, where there are calibration data, both point estimates."""
+        # Unscored targets count as not flagged in the lower bound and are left out of the point
+        # estimate, as unscored calibration units are.
         values = [of_set.statistics(found.scores, plan) for of_set in units]
         targets, nulls = values[:2]
         rank, threshold = null_threshold(nulls, plan.fpr)
@@ -259,11 +250,10 @@ def contamination_test(
 
 
 class WindowShare:
-    """Estimates of the share of windows, all with one threshold, as `contamination_test` makes.
+    """Estimates of the share of windows, all with one threshold, as `contamination_test` makes."""
 
-    Windows of a document depend on each other, so that counts are divided by the `design_effect` on
-    being flagged in the known texts, the larger one for the document.
-    """
+    # Windows of a document depend on each other, so that counts are divided by the `design_effect`
+    # on being flagged in the known texts, the larger one for the document.
 
     def __init__(
         self,

@@ -20,7 +20,6 @@ from mia_batch.stats import Floats, Ints
 
 Column = pl.Series | NDArray[np.generic] | Sequence[str | None] | Sequence[int] | float | None
 
-
 _SCHEMA = Findings.create_empty().schema
 
 
@@ -62,11 +61,8 @@ def earlier_findings(earlier: Mapping[str, Mapping[str, Any]]) -> pl.DataFrame:
 def plan_findings(
     plan: VerdictPlan, preregistered: Mapping[str, Any], rests_on: Mapping[str, object]
 ) -> pl.DataFrame:
-    """Rows of check ``plan``: verdict ``as_planned``, ``changed`` or ``late`` about the primary.
-
-    ``late``: there were scores before any plan. A row ``changed`` names each text file or number of
-    samples or points that is another now.
-    """
+    """Rows of check ``plan``: verdict ``as_planned``, ``changed`` or ``late`` about the primary."""
+    # ``late``: there were scores before any plan.
     main = {"subject": preregistered["primary"], "statistic": "n_changed"}
     before = preregistered["rests_on"]
     if before is None:
@@ -82,13 +78,10 @@ def plan_findings(
 
 
 def gate_findings(before: pl.DataFrame, *, exploratory: bool) -> pl.DataFrame:
-    """Row of check ``gate``: may targets be compared with non-members? None without both.
-
-    Verdict ``open`` where classifiers that never see the model cannot tell them apart;
-    ``doubtful`` where that is undecided or unknown; where they can, ``weighted`` if check
-    ``weights`` says so, or ``withheld``, or ``exploratory`` if the answers are wanted nevertheless.
-    The reason is that for withholding what is not weighted.
-    """
+    """Row of check ``gate``: may targets be compared with non-members? None without both."""
+    # ``open`` where classifiers that never see the model cannot tell them apart, ``doubtful``
+    # where that is undecided or unknown; where they can, ``weighted``, ``withheld`` or
+    # ``exploratory``.
     blind = before.filter(check="blind_baseline", subject="targets")
     rows = blind.filter(statistic="roc_auc").select("value", "high", "p_value", "verdict", "reason")
     if rows.is_empty():
@@ -119,10 +112,7 @@ def why_withheld(findings: pl.DataFrame) -> str | None:
 
 
 def reported_findings(verdicts: pl.LazyFrame, plan: VerdictPlan) -> pl.DataFrame:
-    """Rows of check ``reported``: what the primary attack shows at the planned level.
-
-    A document without a group is a group.
-    """
+    """Rows of check ``reported``: what the primary attack shows at the planned level."""
     levels = {"target": ["target"], "group": ["group", "document"]}.get(plan.level, [])
     of_level = (pl.col("level").cast(pl.String).is_in(levels)) & pl.col("estimate").is_null()
     counted = (
@@ -193,12 +183,8 @@ class VerdictPlan:
 def preregister(
     plan: VerdictPlan, rests_on: Mapping[str, int | str] | None, attacks: Sequence[str]
 ) -> dict[str, Any]:
-    """Return what is recorded before the first score; answers to anything else are exploratory.
-
-    ``rests_on`` are the SHA-256 of texts and the numbers of samples and points, for others may
-    change any answer; None where there were scores before any plan. The plan's SHA-256 is not about
-    the ``attacks``, which are tested together.
-    """
+    """Return what is recorded before the first score; answers to anything else are exploratory."""
+    # The plan's SHA-256 is not about the ``attacks``, which are tested together.
     made = None if rests_on is None else dict(rests_on)
     return asdict(plan) | {"sha256": plan.digest(), "rests_on": made, "attacks": [*attacks]}
 
@@ -213,12 +199,10 @@ class AttackScores(NamedTuple):
     scores: Floats
 
     def planned(self, plan: VerdictPlan, level: PlanLevel | None = None) -> bool:
-        """Whether the plan names this attack, and the level if one is given."""
         return self.attack == plan.primary and level in (None, plan.level)
 
 
 def verdict_rows(height: int, **columns: Column) -> pl.DataFrame:
-    """Make rows of the verdicts table; by default versus non-members."""
     return typed_rows(_TYPES, height, {"versus": "non_members"} | columns)
 
 

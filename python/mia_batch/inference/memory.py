@@ -1,7 +1,5 @@
 """Passages that came out word for word, and which of them are common, and so no evidence."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from typing import Any
 
@@ -36,11 +34,7 @@ def control_rows(
     models: Collection[str],
     without: str,
 ) -> pl.DataFrame:
-    """Lay out the controls table, passage by passage.
-
-    ``answers`` are of models by ``target_id``, ``model`` and ``view_index``; ``elsewhere`` of other
-    documents, row by row, with ``common``. ``without`` is the reason where a model was not asked.
-    """
+    """Lay out the controls table, passage by passage."""
     named = passages.select("target_id", "target_row")
     repeats = pl.col("longest_words") >= VERBATIM_WORDS
     nothing = pl.when(pl.col("longest_words").is_null())
@@ -74,7 +68,6 @@ def common_targets(controls: pl.LazyFrame) -> pl.Series:
 
 
 def counts_of(controls: pl.DataFrame) -> dict[str, Any]:
-    """Count passages and common ones; by control those looked at, and those that came again."""
     n_passages, n_common = controls["target_id"].n_unique(), common_targets(controls.lazy()).len()
     counts: dict[str, Any] = {"any": {"passages": n_passages, "common": n_common}}
     for (control,), rows in controls.sort("control").group_by("control", maintain_order=True):
@@ -115,12 +108,8 @@ _MOST_NAMED = 100  # documents of which passages came out
 
 
 def verbatim_runs(targets: pl.LazyFrame, features: pl.LazyFrame, samples: int) -> pl.DataFrame:
-    """Find the longest run over the first ``samples`` continuations of each target.
-
-    In the targets' order: ``longest_words`` and ``sample_index``, the first that has it, and
-    ``near_words``, the most that near-verbatim blocks of one hold. Null without a continuation, or
-    where the features have no runs. Memory: 24 bytes a target.
-    """
+    """Find the longest run over the first ``samples`` continuations of each target."""
+    # Null without a continuation, or where the features have no runs. Memory: 24 bytes a target.
     index = RowIndex(targets.select("target_id"))
     code, near = (mapped_zeros(index.height, dtype) for dtype in (np.uint64, np.uint32))
     if set(_READ) <= set(features.collect_schema()):
@@ -153,14 +142,10 @@ def verbatim_findings(
     *,
     all_continued: bool = True,
 ) -> pl.DataFrame:
-    """Rows of check ``verbatim``: what came out word for word, of targets and of non-members.
-
-    ``runs`` are those of `verbatim_runs`; ``passages`` those of targets with ``n_words``, of which
-    ``controls`` mark common ones. Units are groups, else documents. The p-value is Fisher's exact
-    one, of one side, about units with a passage. The longest passage is a row of its own, as are
-    the first hundred documents. Unless ``all_continued``, ``n_highest`` texts were: those of the
-    highest scores, whichever set they belong to.
-    """
+    """Rows of check ``verbatim``: what came out word for word, of targets and of non-members."""
+    # Units are groups, else documents. The p-value is Fisher's exact one, of one side, about units
+    # with a passage. Unless ``all_continued``, texts of the highest scores were, whichever set
+    # they belong to.
     from scipy.stats import fisher_exact
 
     common = common_targets((Controls.create_empty() if controls is None else controls).lazy())

@@ -1,7 +1,5 @@
 """Scores of several runs on the same targets to rows of the comparisons table."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -12,19 +10,10 @@ from mia_batch.errors import SettingsError
 from mia_batch.inference.conformal import q_values
 from mia_batch.inference.findings import typed_rows
 from mia_batch.schemas import Comparisons
-from mia_batch.stats import Codes, Floats
+from mia_batch.stats import Codes, Floats, intervals
 from mia_batch.stats.differences import auc_difference, holm
-from mia_batch.stats.intervals import (
-    CONFIDENCE,
-    cluster_means,
-    estimate_auc,
-    estimate_interval,
-    few,
-    removed_share,
-)
 
 _Columns = dict[str, Any]
-
 
 _SETS = {"members": True, "non_members": False, "unknown": None}
 _TYPES = Comparisons.create_empty().schema | {"unit": pl.UInt64()}
@@ -39,16 +28,10 @@ def compare_scores(
     overlapping: bool,
     learnt: bool = False,
 ) -> pl.DataFrame:
-    """Compare each run with the first; the last is that of the retrained model, where there is one.
-
-    Where there is a ``learnt`` one instead, it is that of a reference model that learnt the texts,
-    and `agreement` is tested too.
-
-    ``scores`` has a row per target: ``score_0``, ``score_1``, ... of the runs, null = unscored;
-    ``member``; ``cluster``, ``document`` and ``group`` as numbers, and whether it is ``grouped``.
-    Windows of a document count as independent unless they are ``overlapping``. Documents and groups
-    have their number as ``unit``.
-    """
+    """Compare each run with the first; the last is that of the retrained model, if any."""
+    # ``scores`` has a row per target: ``score_0``, ``score_1``, ... of the runs; ``cluster``,
+    # ``document`` and ``group`` as numbers, and whether it is ``grouped``. Windows of a document
+    # count as independent unless they are ``overlapping``.
     columns = [f"score_{number}" for number in range(len(names))]
     scored = scores.filter(pl.all_horizontal(pl.col(columns).is_finite()))
     if scored.is_empty():
@@ -84,10 +67,10 @@ def _area_rows(scored: pl.DataFrame, names: Sequence[str]) -> Iterator[pl.DataFr
     about |= {"n_targets": member.size, "n_clusters": n_clusters}
     score = [labelled[f"score_{number}"].to_numpy() for number in range(len(names))]
     for run, own in zip(names, score, strict=True):
-        area, _ = estimate_auc(member, own, cluster)
+        area, _ = intervals.estimate_auc(member, own, cluster)
         row: _Columns = {"statistic": "roc_auc", "run": run}
         row |= {"value": area.value, "reason": area.lack}
-        interval = estimate_interval(area)
+        interval = intervals.estimate_interval(area)
         yield typed_rows(_TYPES, 1, about | row | (interval._asdict() if interval else {}))
     for run, own in zip(names[1:], score[1:], strict=True):
         found = auc_difference(member, own, score[0], cluster=cluster)
@@ -112,7 +95,7 @@ def _mean_rows(
 ) -> Iterator[pl.DataFrame]:
     """Mean difference of each run to the first, by unit; then, of a set, what each has removed."""
     runs = [pl.col(f"score_{number}") - pl.col("score_0") for number in range(1, len(names))]
-    means = cluster_means(rows.select(runs).to_numpy(), _codes(rows["unit"]), cluster)
+    means = intervals.cluster_means(rows.select(runs).to_numpy(), _codes(rows["unit"]), cluster)
     half, p, size = means.half_widths(), means.p_values(), means.n.size
     about: _Columns = {
         "level": level,
@@ -125,12 +108,12 @@ def _mean_rows(
     for at, run in enumerate(names[1:]):
         value, varies = means.value[:, at], means.covariance[:, at, at] > 0
         reasons = [
-            few(effective) if not enough else None if differs else _EQUAL
+            intervals.few(effective) if not enough else None if differs else _EQUAL
             for (effective, enough), differs in zip(worth, varies, strict=True)
         ]
         found: _Columns = {"value": value, "low": value - half[:, at], "high": value + half[:, at]}
         row: _Columns = {"statistic": "mean_difference", "run": run, "p_value": p[:, at]}
-        row |= {"method": "cluster_t", "confidence": CONFIDENCE, "reason": reasons}
+        row |= {"method": "cluster_t", "confidence": intervals.CONFIDENCE, "reason": reasons}
         yield typed_rows(_TYPES, size, about | found | row).with_columns(
             pl.when(pl.col("low").is_not_null()).then(pl.col("method", "confidence"))
         )
@@ -138,7 +121,9 @@ def _mean_rows(
         for at, run in enumerate(names[1:-1]):
             pair = [at, means.value.shape[1] - 1]  # the last run is that of the retrained model
             covariance = means.covariance[0][np.ix_(pair, pair)]
-            share = removed_share(-means.value[0, pair], covariance, float(means.effective[0]))
+            share = intervals.removed_share(
+                -means.value[0, pair], covariance, float(means.effective[0])
+            )
             row = {"statistic": "removed_share", "run": run}
             row |= {"value": share.value, "reason": share.reason}
             limits = share.interval._asdict() if share.interval else {}
@@ -185,7 +170,10 @@ def agreement(scores: Floats, cluster: Codes) -> tuple[Floats, Floats, float | N
     for row in drawn:
         chosen = rng.integers(len(parts), size=len(parts))
         row[:] = correlations(scores[np.concatenate([parts[each] for each in chosen])])
-    gaps, sides = drawn[:, 0] - drawn[:, 1], [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2]
+    gaps, sides = (
+        drawn[:, 0] - drawn[:, 1],
+        [(1 - intervals.CONFIDENCE) / 2, (1 + intervals.CONFIDENCE) / 2],
+    )
     limits = np.asarray(np.nanquantile(gaps, sides), np.float64)
     if not np.nanquantile(drawn[:, 0], sides[0]) > 0:
         return correlations(scores), limits, None
@@ -210,13 +198,12 @@ def _agreement_rows(rows: pl.DataFrame, names: Sequence[str]) -> Iterator[pl.Dat
         yield typed_rows(_TYPES, 1, about | row)
     row = {"statistic": "rank_correlation_difference", "run": names[1], "versus": names[2]}
     row |= {"value": found[0] - found[1], "low": limits[0], "high": limits[1], "p_value": p_value}
-    row |= {"method": "cluster_bootstrap", "confidence": CONFIDENCE}
+    row |= {"method": "cluster_bootstrap", "confidence": intervals.CONFIDENCE}
     row |= {"reason": _NO_AGREEMENT} if p_value is None else {}
     yield typed_rows(_TYPES, 1, about | row)
 
 
 def _counted(table: pl.DataFrame, scores: pl.DataFrame) -> pl.DataFrame:
-    """Count the targets of each set that lack a score in some run."""
     sets = {name: pl.col("member").eq_missing(member) for name, member in _SETS.items()}
     sets["labelled"] = pl.col("member").is_not_null()
     total = scores.select(each.sum().alias(name) for name, each in sets.items()).row(0, named=True)
@@ -240,6 +227,5 @@ def _adjusted(table: pl.DataFrame) -> pl.DataFrame:
 
 
 def _codes(names: pl.Series) -> Codes:
-    """Give equal names the same number, from 0 in the order of values."""
     codes: Codes = np.unique(names.to_numpy(), return_inverse=True)[1]
     return codes

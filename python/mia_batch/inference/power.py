@@ -1,7 +1,5 @@
 """What the planned test can show at best, and what a design finds on average."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import count, repeat
 from math import ceil
@@ -38,16 +36,13 @@ class Power:
 
 
 def power(n_tests: int, n_null: float, q: float, adjustment: Adjustment) -> Power:
-    """Say what m tests against n independent nulls can show at best."""
     return power_of(np.full(n_tests, least_p(n_null, q, adjustment)), n_null, q, adjustment)
 
 
 def power_of(smallest: Floats, n_null: float, q: float, adjustment: Adjustment) -> Power:
-    """Say what tests can show whose smallest possible p-values are these (NaN = none).
-
-    Under Benjamini-Hochberg r of m targets are reported where each p-value is at most r q / m, and
-    none is below 1 / (n + 1): so r is at least ceil(m / (q (n + 1))).
-    """
+    """Say what tests can show whose smallest possible p-values are these (NaN = none)."""
+    # Under Benjamini-Hochberg r of m targets are reported where each p-value is at most r q / m,
+    # and none is below 1 / (n + 1): so r is at least ceil(m / (q (n + 1))).
     ordered, ranks = np.sort(smallest), np.arange(1, smallest.size + 1)  # NaN is last
     wanted = np.round(ordered * smallest.size / _share(q, adjustment, smallest.size), 9)
     enough = np.flatnonzero(wanted <= ranks)
@@ -97,10 +92,9 @@ class AuditOutcome(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Design:
-    """So many units (texts, or groups of them) are asked about, and some are members.
+    """So many units (texts, or groups of them) are asked about, and some are members."""
 
-    Scores of units are normal with standard deviation 1, those of members ``effect`` higher.
-    """
+    # Scores of units are normal with standard deviation 1, those of members ``effect`` higher.
 
     asked: int
     members: int

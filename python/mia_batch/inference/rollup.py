@@ -1,7 +1,5 @@
 """Whole documents and groups: what a report says of each, and of how sure models are of texts."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from math import log
 
@@ -98,12 +96,11 @@ def with_answer(
 
 
 def with_claim(rows: pl.DataFrame, plan: VerdictPlan) -> pl.DataFrame:
-    """Claim a share above 0 of those on the list alone; others keep the bound of one row alone.
-
-    A bound holds for a row that was named before: among fifty rows of which none was trained on,
-    some bound is above 0 more often than not, while a list at level q names any in at most a share
-    q of audits. To widen an interval downwards is safe, so its estimate and upper end stay.
-    """
+    """Claim a share above 0 of those on the list alone; others keep the bound of one row alone."""
+    # A bound holds for a row that was named before: among fifty rows of which none was trained on,
+    # some bound is above 0 more often than not, while a list at level q names any in at most a
+    # share q of audits. To widen an interval downwards is safe, so its estimate and upper end
+    # stay.
     listed, low = pl.col("q_value") <= plan.q, pl.col("contamination_low")
     claimed = pl.when(low.is_not_null()).then(pl.when(listed).then(low).otherwise(0.0))
     bound_alone = low.is_not_null() & pl.col("contamination").is_null() & ~listed.fill_null(False)
@@ -134,11 +131,7 @@ def count_passages(
     samples: int,
     words: WordRule,
 ) -> pl.DataFrame:
-    """Count the passages of each ``document`` that one answer gives in full.
-
-    ``windows`` have ``document``, ``target_id`` and ``longest_words``; the ``passages_...`` that
-    walks found in ``documents`` are added.
-    """
+    # Passages that walks found in ``documents`` are added.
     spans = [pl.DataFrame(schema=_SPAN)]
     long = windows.filter(pl.col("longest_words") >= min(_WORDS))
     for part in long.iter_slices(_WINDOWS_AT_ONCE):
@@ -167,7 +160,6 @@ def _of_windows(
     samples: int,
     words: WordRule,
 ) -> Iterator[pl.DataFrame]:
-    """Yield what answers about some windows of a document repeat of any of these windows."""
     own = pl.col("target_id").is_in(windows["target_id"].implode())
     begin = pl.col("start").fill_null(0) + pl.col("prefix").str.len_chars()
     texts = targets.filter(own).select("target_id", pl.col("reference").fill_null(""), begin=begin)
@@ -230,18 +222,12 @@ def rollup(
     controls: pl.LazyFrame | None = None,
     all_continued: bool = True,
 ) -> pl.DataFrame:
-    """Sum up the documents of role ``target`` by the primary attack, and groups of several.
-
-    ``targets`` and ``scores`` have their rows in one order; ``candidates`` is the samples table.
-    Documents come in that order, none of them where each is one window; then groups, in the order
-    of their first document; then documents of the non-members. The first ``samples`` continuations
-    count, those of passages that ``controls`` mark as common do not. Check ``gate`` of the
-    ``findings`` says whether shares are withheld, and answers exploratory. Unless ``all_continued``
-    texts were chosen by their scores, and no share of them is said to come out.
-
-    The interval of the mean takes windows as independent draws. Those of one document are not, so
-    that it is rather too narrow. It is null where all scores are equal.
-    """
+    """Sum up the documents of role ``target`` by the primary attack, and groups of several."""
+    # ``targets`` and ``scores`` have their rows in one order. The first ``samples`` continuations
+    # count, those of passages that ``controls`` mark as common do not. Unless ``all_continued``
+    # texts were chosen by their scores, and no share of them is said to come out. The interval of
+    # the mean takes windows as independent draws; those of one document are not, so it is rather
+    # too narrow.
     sets = read_comparison_sets(scores, named=False)
     score = read_finite(scores, plan.primary, sets.target_id.len())
     chosen = _CHOSEN if plan.adjustment == "e-bh" else None

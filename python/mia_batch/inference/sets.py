@@ -1,7 +1,5 @@
 """What a set of texts shows as a whole: CoDeC, all scores combined, dataset inference."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
@@ -10,19 +8,7 @@ import numpy as np
 import polars as pl
 
 from mia_batch.attacks.attack import CODEC
-from mia_batch.inference.comparison import (
-    CollectionTest,
-    ComparedUnits,
-    ComparisonSets,
-    collection_test,
-    cut_units,
-    permuted_sums,
-    pooled_ranks,
-    read_comparison_sets,
-    summarise,
-    tests_groups,
-    windows_per_group,
-)
+from mia_batch.inference import comparison
 from mia_batch.inference.conformal import tie_draws
 from mia_batch.inference.estimates import Flagged, fewest_members
 from mia_batch.inference.findings import (
@@ -55,7 +41,7 @@ def codec_findings(scores: pl.LazyFrame) -> pl.DataFrame:
     Zawalski et al. (2025), arXiv:2510.27055, the CoDeC score of a data set; with Clopper and
     Pearson's interval, where texts share groups of their `independent_number`.
     """
-    sets = read_comparison_sets(scores)
+    sets = comparison.read_comparison_sets(scores)
     falls = read_finite(scores, CODEC, sets.target_id.len())
 
     def share(rows: Ints) -> Row:
@@ -105,7 +91,7 @@ def combine(scores: pl.LazyFrame, attacks: Sequence[str], *, seed: int) -> Float
     """
     from threadpoolctl import threadpool_limits
 
-    sets = read_comparison_sets(scores)
+    sets = comparison.read_comparison_sets(scores)
     combined = np.full(sets.target_id.len(), np.nan)
     teachers = _find_teachers(scores, sets)
     if teachers.source == "too_few":
@@ -135,17 +121,14 @@ def combine(scores: pl.LazyFrame, attacks: Sequence[str], *, seed: int) -> Float
 
 
 def combination_findings(scores: pl.LazyFrame) -> pl.DataFrame:
-    """Rows of check ``combination``: from how many texts was learned, and which.
-
-    Verdict ``calibration``, ``all`` (known members against all others) or ``too_few``.
-    """
-    sets = read_comparison_sets(scores)
+    """Rows of check ``combination``: from how many texts was learned, and which."""
+    sets = comparison.read_comparison_sets(scores)
     teachers = _find_teachers(scores, sets)
     counts = {"n_members": teachers.label.sum(), "n_others": (~teachers.label).sum()}
     return finding_rows("combination", number_rows(counts, verdict=teachers.source))
 
 
-def _find_teachers(scores: pl.LazyFrame, sets: ComparisonSets) -> _Teachers:
+def _find_teachers(scores: pl.LazyFrame, sets: comparison.ComparisonSets) -> _Teachers:
     classes = [sets.calibration_nonmembers, sets.calibration_members]
     calibrated = all(rows.size for rows in classes)
     if not calibrated:
@@ -210,7 +193,7 @@ class DatasetInference:
 
     n_learned: int  # groups of both sets
     n_tested: tuple[int, int] = (0, 0)  # groups of targets, and of non-members
-    test: CollectionTest | None = None
+    test: comparison.CollectionTest | None = None
     paper_p_value: float | None = None
     weights: dict[str, float] = field(default_factory=dict)
     reason: str | None = None
@@ -256,7 +239,7 @@ def infer_dataset(
     from scipy.stats import ttest_ind
     from sklearn.linear_model import LogisticRegression, Ridge
 
-    halves = _halves(read_comparison_sets(scores), plan)
+    halves = _halves(comparison.read_comparison_sets(scores), plan)
     sizes = [[len(half) for half in of_set] for of_set in halves]
     n_learned, n_tested = sizes[0][0] + sizes[1][0], (sizes[0][1], sizes[1][1])
     fewest = min(min(of_set) for of_set in sizes)
@@ -272,7 +255,7 @@ def infer_dataset(
     known, asked = _standard(known, known), _standard(asked, known)
     weights: Floats = Ridge(alpha=_PENALTY, positive=True).fit(known, label).coef_
     n_windows = tested[0].shape[1]
-    statistics = summarise((asked @ weights).reshape(-1, n_windows), plan.statistic)
+    statistics = comparison.summarise((asked @ weights).reshape(-1, n_windows), plan.statistic)
     targets, nulls = np.split(statistics, [n_tested[0]])
     # The paper's own: Welch's one-sided test over windows, by weights of either sign.
     odds = LogisticRegression(max_iter=1000).fit(known, label).decision_function(asked)
@@ -280,20 +263,20 @@ def infer_dataset(
     return DatasetInference(
         n_learned=n_learned,
         n_tested=n_tested,
-        test=collection_test(targets, nulls, plan.seed),
+        test=comparison.collection_test(targets, nulls, plan.seed),
         paper_p_value=float(ttest_ind(*sides, equal_var=False, alternative="greater").pvalue),
         weights=dict(zip(attacks, weights.tolist(), strict=True)),
     )
 
 
-def _halves(sets: ComparisonSets, plan: VerdictPlan) -> list[tuple[Ints, Ints]]:
+def _halves(sets: comparison.ComparisonSets, plan: VerdictPlan) -> list[tuple[Ints, Ints]]:
     """Return of targets and of non-members the windows of both halves, a line per group."""
     names = (f"half {level} {key}" for level, key in sets.clusters.iter_rows())
     first = tie_draws(names, plan.seed) < 1 / 2
-    n_windows = windows_per_group(sets, plan)
+    n_windows = comparison.windows_per_group(sets, plan)
     halves = []
     for rows in (sets.targets, sets.nulls):
-        units = cut_units(sets, rows, n_windows, plan.seed)
+        units = comparison.cut_units(sets, rows, n_windows, plan.seed)
         learns = first[units.cluster[units.enough]]
         halves.append((units.chosen[learns][:_MOST], units.chosen[~learns][:_MOST]))
     return halves
@@ -310,7 +293,6 @@ def _standard(scores: Floats, known: Floats) -> Floats:
 
 
 # What few books allow: so many of the highest at least, and all attacks together.
-
 
 FEW_BOOKS = ("top", "max_t")  # names of the checks
 
@@ -337,12 +319,10 @@ class MaxT(NamedTuple):
 
 
 def top_bound(targets: Floats, n_targets: int, nulls: Floats) -> Top:
-    """Bound from below how many of the highest units are members, for some numbers of highest.
-
-    For each rank k of `_ranks`, F of the ``n_targets`` lie above the k-th largest null, and M of
-    these are members at least, by `fewest_members` with the error of 5 % shared equally. All hold
-    at once; returned is the largest M, of equal ones that with the smallest F.
-    """
+    """Bound from below how many of the highest units are members, for some numbers of highest."""
+    # For each rank k of `_ranks`, F of the ``n_targets`` lie above the k-th largest null, and M of
+    # these are members at least, by `fewest_members` with the error of 5 % shared equally. All
+    # hold at once; returned is the largest M, of equal ones that with the smallest F.
     ranks = _ranks(nulls.size)
     highest = np.sort(np.nan_to_num(nulls, nan=np.inf))[::-1]
     confidence = 1 - (1 - CONFIDENCE) / len(ranks)
@@ -378,9 +358,11 @@ def max_t(groups: Floats, nulls: Floats, seed: int) -> MaxT:
     with the ranks' variance \(s_r^2\); 0 where all are equal. P-values are those of the step-down
     maxT: Westfall and Young (1993), "Resampling-Based Multiple Testing", algorithm 4.1.
     """
-    ranks = np.array([pooled_ranks(*attack) for attack in zip(groups, nulls, strict=True)])
+    ranks = np.array(
+        [comparison.pooled_ranks(*attack) for attack in zip(groups, nulls, strict=True)]
+    )
     (n_groups, n_null), size = (groups.shape[1], nulls.shape[1]), ranks.shape[1]
-    sums, _ = permuted_sums(ranks, n_groups, seed)
+    sums, _ = comparison.permuted_sums(ranks, n_groups, seed)
     spread = np.sqrt(ranks.var(axis=1, ddof=1) * n_groups * n_null / size)
     t = (sums - n_groups * (size + 1) / 2) / np.where(spread > 0, spread, 1)
     order = np.argsort(-t[0], kind="stable")
@@ -393,17 +375,17 @@ def max_t(groups: Floats, nulls: Floats, seed: int) -> MaxT:
 def few_books_findings(
     scores: pl.LazyFrame, attacks: Sequence[str], plan: VerdictPlan, planned: Collection[str] | None
 ) -> pl.DataFrame:
-    """Rows of checks ``top``, by the primary attack, and ``max_t``, by all that have scores.
-
-    Units are groups where the plan is about them or texts share them, else texts. ``planned`` are
-    the attacks of a plan that holds; with others ``max_t`` is ``exploratory``.
-    """
-    sets = read_comparison_sets(scores, named=plan.level != "target")
+    """Rows of checks ``top``, by the primary attack, and ``max_t``, by all that have scores."""
+    # With other attacks than those ``planned`` ``max_t`` is ``exploratory``.
+    sets = comparison.read_comparison_sets(scores, named=plan.level != "target")
     if not (sets.targets.size and sets.nulls.size):
         return Findings.create_empty()
-    grouped = tests_groups(sets, plan)
-    n_windows = windows_per_group(sets, plan) if grouped else 1
-    units = [cut_units(sets, rows, n_windows, plan.seed) for rows in (sets.targets, sets.nulls)]
+    grouped = comparison.tests_groups(sets, plan)
+    n_windows = comparison.windows_per_group(sets, plan) if grouped else 1
+    units = [
+        comparison.cut_units(sets, rows, n_windows, plan.seed)
+        for rows in (sets.targets, sets.nulls)
+    ]
     levels = sets.clusters[units[0].cluster]["level"] if grouped else ["text"]
     noun = next((level for level in ("group", "text") if level in levels), "document")
     score = read_finite(scores, plan.primary, sets.target_id.len())
@@ -429,7 +411,7 @@ def _max_t_findings(
     attacks: Sequence[str],
     plan: VerdictPlan,
     planned: Collection[str] | None,
-    units: Sequence[ComparedUnits],
+    units: Sequence[comparison.ComparedUnits],
     noun: str,
 ) -> pl.DataFrame:
     rng = np.random.default_rng(plan.seed)
@@ -439,7 +421,7 @@ def _max_t_findings(
     ]
     read = read_rows(scores, attacks, np.concatenate([lines.ravel() for lines in chosen]))
     windows = read.T.reshape(len(attacks), -1, chosen[0].shape[1])
-    values = summarise(windows, plan.statistic)
+    values = comparison.summarise(windows, plan.statistic)
     scored = np.asarray(~np.isnan(values).all(axis=1))
     names = [name for name, there in zip(attacks, scored, strict=True) if there]
     if len(names) < 2:

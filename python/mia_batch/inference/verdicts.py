@@ -1,7 +1,5 @@
 """Scores to verdicts where membership is unknown: p-values, lists and estimates, by attack."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import count
@@ -11,6 +9,7 @@ import numpy as np
 import polars as pl
 
 from mia_batch.errors import RequestError, SettingsError
+from mia_batch.inference import conformal
 from mia_batch.inference.comparison import (
     ComparisonSets,
     collection_test,
@@ -19,17 +18,6 @@ from mia_batch.inference.comparison import (
     read_comparison_sets,
     tests_groups,
     windows_per_group,
-)
-from mia_batch.inference.conformal import (
-    NO_WEIGHT,
-    Adjustment,
-    TieDraws,
-    p_values,
-    q_values,
-    sensitivity_bound,
-    shared_weights,
-    tie_draws,
-    weighted_q_values,
 )
 from mia_batch.inference.e_values import RoundsTest
 from mia_batch.inference.estimates import contamination_test
@@ -67,11 +55,9 @@ class _Bucket(NamedTuple):
 def _length_buckets(
     sets: ComparisonSets, edges: tuple[int, ...], odds: Floats | None
 ) -> Iterator[_Bucket]:
-    """Sort targets and nulls by length; yield buckets that have targets.
-
-    A target of unknown length is in none; a null of unknown length, which counts as higher than
-    everything, is in all.
-    """
+    """Sort targets and nulls by length; yield buckets that have targets."""
+    # A target of unknown length is in none; a null of unknown length, which counts as higher than
+    # everything, is in all.
     lengths = sets.n_words.cast(pl.Float64).to_numpy()
     which = np.searchsorted(edges, lengths, side="right")
     unknown = np.isnan(lengths) if edges else np.zeros(lengths.size, np.bool_)
@@ -80,10 +66,10 @@ def _length_buckets(
         targets = np.flatnonzero((which == bucket)[sets.targets] & ~unknown[sets.targets])
         nulls = np.flatnonzero((which == bucket)[sets.nulls] | unknown[sets.nulls])
         clusters = sets.cluster[sets.nulls][nulls]
-        weights = shared_weights(clusters) if shared else None
+        weights = conformal.shared_weights(clusters) if shared else None
         n_null = np.unique(clusters).size if shared else nulls.size
         if odds is not None:
-            weights = shared_weights(clusters) * odds[sets.nulls][nulls]
+            weights = conformal.shared_weights(clusters) * odds[sets.nulls][nulls]
             n_null = int(effective_number(np.bincount(clusters, weights))) if nulls.size else 0
         if targets.size:
             yield _Bucket(targets, nulls, weights, n_null)
@@ -103,14 +89,13 @@ class Odds(NamedTuple):
 
 
 class TargetTest:
-    """Tests of each target, prepared once for all attacks.
+    """Tests of each target, prepared once for all attacks."""
 
-    Where texts share a cluster, their p-values depend on each other in unknown ways, and q-values
-    are Benjamini-Yekutieli's, whatever the plan says. With ``odds`` q-values are those of
-    `weighted_q_values` where these are proved to hold.
-    """
+    # Where texts share a cluster, their p-values depend on each other in unknown ways, and
+    # q-values are Benjamini-Yekutieli's, whatever the plan says. With ``odds`` q-values are those
+    # of `weighted_q_values` where these are proved to hold.
 
-    adjustment: Adjustment
+    adjustment: conformal.Adjustment
     n_null: int  # independent nulls of the bucket that has the most
 
     def __init__(self, sets: ComparisonSets, plan: VerdictPlan, odds: Odds | None = None) -> None:
@@ -119,7 +104,7 @@ class TargetTest:
         self._method = "conformal_groups" if sets.share_clusters(sets.nulls) else "conformal"
         self._own, self._lack, of_rows = np.ones(sets.targets.size), None, None
         if odds is not None:
-            of_rows, self._lack = odds.of_rows, odds.lack or NO_WEIGHT
+            of_rows, self._lack = odds.of_rows, odds.lack or conformal.NO_WEIGHT
             self._own = odds.own(sets.targets)
             sets = replace(sets, nulls=sets.nulls[~np.isnan(of_rows[sets.nulls])])
             self._method = f"weighted_{self._method}"
@@ -131,7 +116,7 @@ class TargetTest:
         self._total = sum(bucket.total for bucket in self._buckets)
         self.n_null = max((bucket.n_null for bucket in self._buckets), default=0)
         random = plan.ties == "random" and odds is None
-        self._draws = tie_draws(sets.target_id, plan.seed) if random else None
+        self._draws = conformal.tie_draws(sets.target_id, plan.seed) if random else None
 
     def rows(self, found: AttackScores) -> Iterator[pl.DataFrame]:
         """Yield verdicts on every target in the table's order, in parts, at least one frame."""
@@ -139,16 +124,18 @@ class TargetTest:
         scores, (p, n_null) = found.scores[rows], self.p_values(found.scores)
         if self._selects:
             names, plan = self._sets.target_id, self._plan
-            q = weighted_q_values(scores, p, self._own, self._total, plan.q, names, plan.seed)
+            q = conformal.weighted_q_values(
+                scores, p, self._own, self._total, plan.q, names, plan.seed
+            )
         else:
-            q = q_values(p, self.adjustment)
+            q = conformal.q_values(p, self.adjustment)
         columns: dict[str, pl.Series | Floats] = {
             "key": self._sets.target_id[rows],
             "score": scores,
             "n_null": n_null,
             "p_value": p,
             "q_value": q,
-            "sensitivity_bound": sensitivity_bound(p),
+            "sensitivity_bound": conformal.sensitivity_bound(p),
             "reason": self._reasons(scores, p),
         }
         for start in range(0, max(rows.size, 1), _ROWS_AT_ONCE):
@@ -169,12 +156,12 @@ class TargetTest:
         draws = self._draws
         for bucket in self._buckets:
             targets, nulls = self._sets.targets[bucket.targets], self._sets.nulls[bucket.nulls]
-            p[bucket.targets] = p_values(
+            p[bucket.targets] = conformal.p_values(
                 scores[targets],
                 scores[nulls],
                 weights=bucket.weights,
                 own=self._own[bucket.targets],
-                ties=None if draws is None else TieDraws(draws[targets], draws[nulls]),
+                ties=None if draws is None else conformal.TieDraws(draws[targets], draws[nulls]),
             )
             n_null[bucket.targets] = bucket.n_null
         return p, n_null
@@ -194,12 +181,11 @@ class TargetTest:
 
 
 class GroupTest:
-    """Tests of each group and of the collection, prepared once for all attacks.
+    """Tests of each group and of the collection, prepared once for all attacks."""
 
-    A group is a cluster: a ``group``, else a document. Null groups with too few windows are left
-    out, for their number is known before scores are seen; audited ones with too few have no p-value
-    and stay in the number of tests.
-    """
+    # A group is a cluster: a ``group``, else a document. Null groups with too few windows are left
+    # out, for their number is known before scores are seen; audited ones with too few have no
+    # p-value and stay in the number of tests.
 
     def __init__(self, sets: ComparisonSets, plan: VerdictPlan, odds: Odds | None = None) -> None:
         self.n_windows = windows_per_group(sets, plan)
@@ -215,16 +201,18 @@ class GroupTest:
         if odds is not None:
             self._own[self.groups.enough] = odds.own(self.groups.chosen[:, 0])
             self._weights = np.nan_to_num(odds.of_rows[self.nulls.chosen[:, 0]])
-            self._lack, self._n_null = odds.lack or NO_WEIGHT, int(odds.n_effective)
+            self._lack, self._n_null = odds.lack or conformal.NO_WEIGHT, int(odds.n_effective)
             self._adjustment = "wcs" if plan.adjustment == "bh" else "by"
             self._method = f"weighted_{self._method}"
         self.ties = None
         if plan.ties == "random" and odds is None:
             nulls = sets.clusters[self.nulls.cluster[self.nulls.enough]]
             groups = self._names.filter(self.groups.enough)
-            self.ties = TieDraws(
+            self.ties = conformal.TieDraws(
                 *(
-                    tie_draws((f"{level} {key}" for level, key in names.iter_rows()), plan.seed)
+                    conformal.tie_draws(
+                        (f"{level} {key}" for level, key in names.iter_rows()), plan.seed
+                    )
                     for names in (groups, nulls)
                 )
             )
@@ -234,14 +222,14 @@ class GroupTest:
         scores = np.full(groups.sizes.size, np.nan)
         scores[groups.enough] = groups.statistics(found.scores, plan)
         nulls = self.nulls.statistics(found.scores, plan)
-        p = p_values(scores, nulls, weights=self._weights, own=self._own)
+        p = conformal.p_values(scores, nulls, weights=self._weights, own=self._own)
         if self.ties is not None:
-            p[groups.enough] = p_values(scores[groups.enough], nulls, ties=self.ties)
+            p[groups.enough] = conformal.p_values(scores[groups.enough], nulls, ties=self.ties)
         if self._weights is None or plan.adjustment == "by":
-            q = q_values(p, plan.adjustment)
+            q = conformal.q_values(p, plan.adjustment)
         else:
             total, names = float(self._weights.sum()), self._names["key"]
-            q = weighted_q_values(scores, p, self._own, total, plan.q, names, plan.seed)
+            q = conformal.weighted_q_values(scores, p, self._own, total, plan.q, names, plan.seed)
         yield verdict_rows(
             scores.size,
             attack=found.attack,
@@ -253,7 +241,7 @@ class GroupTest:
             p_value=p,
             q_value=q,
             adjustment=self._adjustment,
-            sensitivity_bound=sensitivity_bound(p),
+            sensitivity_bound=conformal.sensitivity_bound(p),
             method=self._method,
             reason=self._reasons(scores),
         )
@@ -329,11 +317,9 @@ def planned_power(targets: pl.LazyFrame, plan: VerdictPlan) -> Power | None:
 
 
 def power_findings(targets: pl.LazyFrame, plan: VerdictPlan) -> pl.DataFrame:
-    """Rows of check ``power`` about the planned level; none without targets or nulls.
-
-    With ``nulls_needed`` nulls ``n_named`` that beat all of them are reported, or a collection's
-    p-value can be 0.05.
-    """
+    """Rows of check ``power`` about the planned level; none without targets or nulls."""
+    # With ``nulls_needed`` nulls ``n_named`` that beat all of them are reported, or a collection's
+    # p-value can be 0.05.
     found = planned_power(targets, plan)
     if found is None:
         return finding_rows("power")
@@ -410,7 +396,9 @@ def weigh(sets: ComparisonSets, blind: pl.DataFrame, plan: VerdictPlan, *, group
     weight = np.where(label, (~label).sum() / label.sum(), odds)
     again = _log_odds(np.hstack([seen, seen**2]), label, folds, weight)
     auc = float(roc_auc_score(label, again, sample_weight=weight))
-    of_nulls = np.bincount(cluster[~label], odds[~label] * shared_weights(cluster[~label]))
+    of_nulls = np.bincount(
+        cluster[~label], odds[~label] * conformal.shared_weights(cluster[~label])
+    )
     n_effective = effective_number(of_nulls)
     place = np.minimum(units.searchsorted(key), units.size - 1)
     of_rows = np.full(sets.target_id.len(), np.nan)
@@ -484,10 +472,8 @@ def weight_findings(
 
 
 def canary_p_value(published: float, controls: Floats) -> float:
-    """p-value of one set: (1 + controls that score as high) / (1 + controls); NaN if unscored.
-
-    The draw alone makes it valid. An unscored control (NaN) counts as higher.
-    """
+    """p-value of one set: (1 + controls that score as high) / (1 + controls); NaN if unscored."""
+    # The draw alone makes it valid. An unscored control (NaN) counts as higher.
     if np.isnan(published):
         return float("nan")
     return float((1 + np.count_nonzero(~(controls < published))) / (1 + controls.size))
@@ -518,13 +504,11 @@ def aligned_ranks(sets: Sequence[tuple[float, Floats]]) -> list[Floats]:
 
 
 def rank_sum_p_value(sets: Sequence[Floats]) -> float:
-    """p-value of all committed sets together: the sum of the published texts' ranks, exact.
-
-    Given which scores each set has, its published text is equally likely to have any of them,
-    whatever happens in other sets, so the distribution of the sum is the convolution of theirs.
-    This is the published texts' rank among all draws that could have been. Where there are too many
-    sums, ranks are made coarser, by the same steps for all texts.
-    """
+    """p-value of all committed sets together: the sum of the published texts' ranks, exact."""
+    # Given which scores each set has, its published text is equally likely to have any of them,
+    # whatever happens in other sets, so the distribution of the sum is the convolution of theirs.
+    # This is the published texts' rank among all draws that could have been. Where there are too
+    # many sums, ranks are made coarser, by the same steps for all texts.
     largest = 2 * sum(float(ranks.max()) for ranks in sets)
     step = max(1.0, largest / _MOST_SUMS)
     distribution, observed = np.ones(1), 0
@@ -540,7 +524,6 @@ def rank_sum_p_value(sets: Sequence[Floats]) -> float:
 
 
 def canary_test(sets: ComparisonSets, plan: VerdictPlan) -> _Test:
-    """Prepare the test of every committed set of canaries by any attack."""
     rows = np.concatenate([sets.published, sets.controls])
     names: list[str] = []
     places: list[tuple[int, Ints]] = []
@@ -559,7 +542,6 @@ def canary_test(sets: ComparisonSets, plan: VerdictPlan) -> _Test:
         places.append((int(published[0]), controls))
 
     def test(found: AttackScores) -> Iterator[pl.DataFrame]:
-        """Yield a verdict on each set, by name, and one on the collection of several."""
         scores = [(found.scores[one], found.scores[controls]) for one, controls in places]
         p = np.array([canary_p_value(*of_set) for of_set in scores])
         same: dict[str, Any] = {"attack": found.attack, "versus": "controls"}
@@ -601,13 +583,9 @@ def verdicts(
     blind_warns: bool = False,
     blind: pl.DataFrame | None = None,
 ) -> Iterator[pl.DataFrame]:
-    """Test every target, group, collection and set of canaries by every attack.
-
-    Yields, for each attack, the targets; where texts share groups or documents, or the plan is
-    about groups, the groups and the collection; the contamination rate; the canaries. At least one
-    frame comes; memory holds the keys of all rows and the scores of one attack. By ``blind`` scores
-    the nulls are weighted, and there is no contamination rate.
-    """
+    """Test every target, group, collection and set of canaries by every attack."""
+    # By ``blind`` scores the nulls are weighted, and there is no contamination rate. Memory holds
+    # the keys of all rows and the scores of one attack.
     if plan.primary not in attacks:
         raise SettingsError(
             f"the primary attack {plan.primary!r} is not computed; name one of {list(attacks)}"
@@ -626,12 +604,10 @@ def verdicts(
 def placebo_findings(
     scores: pl.LazyFrame, plan: VerdictPlan, reported: pl.DataFrame, blind: pl.DataFrame | None
 ) -> pl.DataFrame:
-    """Rows of check ``placebo``: what the planned test finds on the reference model's scores.
-
-    Verdict of ``n_reported``, or of ``collection`` where the plan is about it: ``as_many`` if at
-    least half as many are reported as ``reported`` says of the audited model, and any; or if p is
-    at most q.
-    """
+    """Rows of check ``placebo``: what the planned test finds on the reference model's scores."""
+    # Verdict of ``n_reported``, or of ``collection`` where the plan is about it: ``as_many`` if at
+    # least half as many are reported as ``reported`` says of the audited model, and any; or if p
+    # is at most q.
     name = f"placebo_of_{plan.primary}"
     if name not in scores.collect_schema():
         return finding_rows("placebo")

@@ -18,16 +18,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from transformers import PreTrainedTokenizerBase
 
-
 NO_LIMIT = 2**62
 """A tokenizer's ``model_max_length`` where lengths are checked against the model's context."""
 
 
 def find_specials(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
-    """Find the special tokens that a tokenizer puts before and after a text by itself.
-
-    All are taken to stand before where a text is cut in another way between them than without.
-    """
+    """Find the special tokens that a tokenizer puts before and after a text by itself."""
+    # All are taken to stand before where a text is cut in another way between them than without.
     whole: list[int] = tokenizer("a")["input_ids"]
     bare: list[int] = tokenizer("a", add_special_tokens=False)["input_ids"]
     extra = len(whole) - len(bare)
@@ -37,11 +34,9 @@ def find_specials(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[i
 
 
 def why_of_another(tokenizer: PreTrainedTokenizerBase, config: Any) -> str | None:  # noqa: ANN401 - a configuration of any model
-    """Say what shows that a tokenizer is of another model than a configuration, if something does.
-
-    Tokens that were added to a tokenizer can be more than the model has, which no text of a corpus
-    has. An end of texts that is the default of its architecture may never have been set.
-    """
+    """Say what shows that a tokenizer is of another model than a configuration, if any."""
+    # Tokens that were added to a tokenizer can be more than the model has, which no text of a
+    # corpus has. An end of texts that is the default of its architecture may never have been set.
     text_config, added = config.get_text_config(), set(tokenizer.added_tokens_decoder)
     size, own = text_config.vocab_size, tokenizer.eos_token_id
     highest = max(set(tokenizer.get_vocab().values()) - added, default=0)
@@ -57,7 +52,6 @@ def why_of_another(tokenizer: PreTrainedTokenizerBase, config: Any) -> str | Non
 
 _CUT = "\N{REPLACEMENT CHARACTER}"
 """What the first bytes of a character decode to where the rest of them is missing."""
-
 
 _SHORT = 1024  # tokens of a text whose beginnings are all encoded at once
 _PLACES_AT_ONCE = 32
@@ -107,11 +101,9 @@ class Tokenizer:
         return cls(loaded)
 
     def encode_prompts(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of prompts, with the special tokens that the tokenizer puts before a text.
-
-        Tokens that it puts after a text (an end-of-text token) are left out, because the model
-        shall go on.
-        """
+        """Token ids of prompts, with the special tokens that the tokenizer puts before a text."""
+        # Tokens that it puts after a text (an end-of-text token) are left out, because the model
+        # shall go on.
         whole, begins = "", dict[str, str]()  # of a text that another goes on from, the longest
         for text in sorted({*texts}, reverse=True):  # what begins a text comes behind it
             if _ends_word(text, whole):
@@ -138,11 +130,9 @@ class Tokenizer:
         return {end: n for n, end in ends} if b"".join(found) == text.encode() else {}
 
     def encode_after(self, context: str, text: str) -> tuple[list[int], list[int], list[int]]:
-        """Token ids of a text that follows another: special tokens, the context's, the text's.
-
-        Both texts are cut as one: a token that reaches from one into the other is the context's.
-        Tokenizers written in Python cannot tell, and cut them one by one.
-        """
+        """Token ids of a text that follows another: special tokens, the context's, the text's."""
+        # Both texts are cut as one: a token that reaches from one into the other is the context's.
+        # Tokenizers written in Python cannot tell, and cut them one by one.
         if not context or not self._tokenizer.is_fast:
             before, after = self.encode([context, text])
             return self._prepended, before, after
@@ -175,11 +165,9 @@ class Tokenizer:
     def steps(
         self, text: str, first: int, order: Callable[[int], NDArray[np.int64]]
     ) -> Iterator[tuple[int, int]]:
-        """Yield where tokens of a text begin and end, in characters, from number ``first`` on.
-
-        ``order`` orders so many. Only those up to which, and with which, the text alone is cut as
-        the whole is. Of tokenizers written in Python nobody knows.
-        """
+        """Yield where tokens of a text begin and end, in characters, from number ``first`` on."""
+        # ``order`` orders so many. Only those up to which, and with which, the text alone is cut
+        # as the whole is. Of tokenizers written in Python nobody knows.
         if not self._tokenizer.is_fast:
             return
         encoded = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
@@ -197,11 +185,9 @@ class Tokenizer:
                     yield ends[place], ends[place + 1]
 
     def count_tokens(self, texts: Sequence[str]) -> list[int]:
-        """Tokens of each text, special tokens not counted."""
         return [len(ids) for ids in self.encode(texts)]
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of texts, without special tokens."""
         return self._encode(texts, add_special_tokens=False)
 
     @property
@@ -210,7 +196,6 @@ class Tokenizer:
         return len(self._tokenizer)
 
     def token_text(self, token: int) -> str:
-        """Decode one token alone."""
         return self._decode([[token]], skip_special=False)[0]
 
     @cached_property
@@ -232,13 +217,11 @@ class Tokenizer:
     def decode_candidates(
         self, prompt_ids: Sequence[int], outputs: Sequence[Sequence[int]]
     ) -> tuple[str, list[str]]:
-        """Decode a prompt and sampled continuations of it, special tokens removed from both.
-
-        A continuation alone can decode to another text than it does after its prompt (a first
-        space is lost, for one), so both are decoded together and the prompt's text is taken off,
-        unless tokens are bytes. Where the last character is cut within its bytes, the tokens that
-        begin it are left out, as servers do it.
-        """
+        """Decode a prompt and sampled continuations of it, special tokens removed from both."""
+        # A continuation alone can decode to another text than it does after its prompt (a first
+        # space is lost, for one), so both are decoded together and the prompt's text is taken off,
+        # unless tokens are bytes. Where the last character is cut within its bytes, the tokens
+        # that begin it are left out, as servers do it.
         prompt = self._text(prompt_ids)
         alone = self._bytes and not prompt.endswith(_CUT)
         before = () if alone else prompt_ids

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-
 _LONGEST = 300  # characters of a foreign message, which may quote a whole file
 
 
@@ -65,11 +64,9 @@ _SHAPE = ("model_type", "vocab_size", "hidden_size", "num_hidden_layers")
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Let transformers tell neither of its progress nor of weights that are not wanted.
-
-    One thread at a time: while transformers loads a model, the whole process ties no weights, and
-    of two loads that overlap the later end would leave it so.
-    """
+    """Let transformers tell neither of its progress nor of weights that are not wanted."""
+    # One thread at a time: while transformers loads a model, the whole process ties no weights,
+    # and of two loads that overlap the later end would leave it so.
     from transformers.utils import logging
 
     with _LOADING:
@@ -103,13 +100,10 @@ _BEYOND_LORA = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adapter:
-    """What was tuned in addition to a base model that stays as it is.
+    """What was tuned in addition to a base model that stays as it is."""
 
-    ``kind`` is peft's name of the method. ``virtual_tokens`` stand before every text, and take
-    their place of the context. ``rank`` is the highest of any matrix, ``modules`` are last names of
-    what has matrices, where the weights are in safetensors; ``extras`` are what a LoRA adapter has
-    beyond its matrices, by peft's names.
-    """
+    # ``virtual_tokens`` stand before every text, and take their place of the context. ``rank`` is
+    # the highest of any matrix; ``extras`` are what a LoRA adapter has beyond its matrices.
 
     folder: str
     kind: str
@@ -122,16 +116,12 @@ class Adapter:
 
 
 def base_of(model: str) -> str | None:
-    """Name the base model of an adapter; None where a model is no adapter."""
     adapter = read_adapter(model)
     return None if adapter is None else adapter.base
 
 
 def read_adapter(model: str) -> Adapter | None:
-    """Read what a folder says of its adapter; None where a model is no adapter.
-
-    Raises `SettingsError` if the folder is of no adapter that could be asked.
-    """
+    """Read what a folder says of its adapter; None where a model is no adapter."""
     path = Path(model, _CONFIG)
     if not path.is_file():
         return None
@@ -185,13 +175,6 @@ def _has_any(folder: str | Path, patterns: Iterable[str]) -> bool:
     return any(any(Path(folder).glob(pattern)) for pattern in patterns)
 
 
-def peft_missing() -> str | None:
-    """Say that peft is not installed."""
-    if find_spec("peft") is None:
-        return "adapters need the package peft (pip install 'mia-batch[finetune]')"
-    return None
-
-
 def _described(folder: str, config: dict[str, Any]) -> Adapter:
     if not config.get("base_model_name_or_path"):
         raise ValueError("it names no base_model_name_or_path")
@@ -240,12 +223,9 @@ _META = {"device_map": {"": "meta"}, "ignore_mismatched_sizes": True, "output_lo
 
 
 def check_weights(model: str, revision: str | None = None, asked: str = "logprobs") -> None:
-    """Check that a checkpoint, or the base of an adapter, can answer what is asked and is whole.
-
-    ``asked`` is a kind of evidence, or ``any`` of a model that is taken for what it says it is. It
-    must have every tensor of its architecture in the right shape, no other of its layers, and no
-    layer of noise. Files that a hub still has, and formats of vLLM's alone, are left out.
-    """
+    """Check that a checkpoint, or the base of an adapter, can answer what is asked and is whole."""
+    # It must have every tensor of its architecture in the right shape, no other of its layers, and
+    # no layer of noise. Files that a hub still has, and formats of vLLM's alone, are left out.
     model, revision = weights_source(model, revision)
     config, architecture = _load_config(model, revision, asked)
     files = weight_files(model, revision)
@@ -292,8 +272,8 @@ def check_adapter(adapter: Adapter) -> None:
     """Check that an adapter has a tensor for each place that it tunes, and no other."""
     import torch
 
-    if (missing := peft_missing()) is not None:
-        _refuse(missing)
+    if find_spec("peft") is None:
+        _refuse("adapters need the package peft (pip install 'mia-batch[finetune]')")
     from peft import PeftConfig, get_peft_model, get_peft_model_state_dict
 
     config, architecture = _load_config(adapter.base, adapter.base_revision, "logprobs")
@@ -401,10 +381,8 @@ def _parts(architecture: Any, config: Any) -> set[str]:  # noqa: ANN401 - transf
 
 
 def _is_of_layer(name: str, tensors: Mapping[str, Tensor], model: Any) -> bool:  # noqa: ANN401 - a module of torch
-    """Whether a tensor without a place is a weight of a layer, which old files' masks are not.
-
-    Layers of other names are heads of other tasks; further layers may predict later tokens.
-    """
+    """Whether a tensor without a place is a weight of a layer, which old files' masks are not."""
+    # Layers of other names are heads of other tasks; further layers may predict later tokens.
     found = re.fullmatch(r"(.+?)\.(\d+)\..*(weight|bias)", name)
     if found is None or (name in tensors and tensors[name].dim() not in (1, 2)):
         return False
@@ -417,12 +395,10 @@ def _is_of_layer(name: str, tensors: Mapping[str, Tensor], model: Any) -> bool: 
 
 
 def _find_noise(files: Iterable[Path]) -> str | None:
-    """Find a layer that is as random as before training, where most others are not.
-
-    The largest singular value of n x m independent numbers of standard deviation s is close to
-    s(sqrt(n) + sqrt(m)); training raises it (Martin and Mahoney, JMLR 22, 2021). A layer is noise
-    where no matrix of it exceeds this in its first rows.
-    """
+    """Find a layer that is as random as before training, where most others are not."""
+    # The largest singular value of n x m independent numbers of standard deviation s is close to
+    # s(sqrt(n) + sqrt(m)); training raises it (Martin and Mahoney, JMLR 22, 2021). A layer is
+    # noise where no matrix of it exceeds this in its first rows.
     import torch
     from safetensors import safe_open
 
@@ -470,11 +446,7 @@ _PARTS_OF_ADAPTER = {"adapter's weights": _FILES_OF_ADAPTER}
 
 
 def check_model(model: str, revision: str | None = None, asked: str = "logprobs") -> None:
-    """Check that a model can be found and is a whole checkpoint, or an adapter that fits one.
-
-    No weights are loaded; for what is ``asked`` see `check_weights`. Raises `SettingsError` if a
-    part of the model is missing or of another model, or the name cannot be resolved.
-    """
+    """Check that a model can be found and is a whole checkpoint, or an adapter that fits one."""
     adapter = read_adapter(model)
     if adapter is None:
         _check_checkpoint(model, revision, _PARTS, asked)
@@ -563,11 +535,8 @@ class ModelIdentity(NamedTuple):
 def identify_model(
     model: str, revision: str | None = None, asked: str = "logprobs"
 ) -> ModelIdentity:
-    """Check that a model is there, and say which one it is; no weights are loaded.
-
-    For what is ``asked`` see `check_weights`. An adapter has a digest of itself and its base, and
-    what its virtual tokens leave of the base's context.
-    """
+    """Check that a model is there, and say which one it is; no weights are loaded."""
+    # An adapter has a digest of itself and its base.
     check_model(model, revision, asked)
     adapter, (base, of_base) = read_adapter(model), weights_source(model, revision)
     config = config_of(base, of_base)
@@ -580,10 +549,8 @@ def identify_model(
 
 
 def digest_folder(model: str) -> str | None:
-    """SHA-256 of names, sizes and the first and last mebibyte of each file of a checkpoint.
-
-    Any training changes these. None where there is no such folder.
-    """
+    """SHA-256 of names, sizes and the first and last mebibyte of each file of a checkpoint."""
+    # Any training changes these. None where there is no such folder.
     folder = Path(model)
     if not folder.is_dir():
         return None

@@ -1,7 +1,5 @@
 """Whole audits: the stages in order, a run folder that can be gone on with, and scoring anew."""
 
-from __future__ import annotations
-
 from mia_batch.pipeline.auditing import audit, rescore, run_audit
 from mia_batch.pipeline.finished import compare
 from mia_batch.pipeline.planning import plan

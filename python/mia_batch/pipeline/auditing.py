@@ -64,11 +64,10 @@ def take_up(audit: Audit, stages: Sequence[Stage]) -> None:
 
 
 def run_shard(audit: Audit, shard: Shard, stages: Sequence[Stage]) -> None:
-    """Collect the evidence of a shard's blocks, and stop before what needs those of all.
-
-    What all shards need is made by one while the others wait for their turn. Nothing that another
-    may read is removed while it is at work, and each save takes in what the others have stored.
-    """
+    """Collect the evidence of a shard's blocks, and stop before what needs those of all."""
+    # What all shards need is made by one while the others wait for their turn. Nothing that
+    # another may read is removed while it is at work, and each save takes in what the others have
+    # stored.
 
     def take(steps: list[tuple[Stage, Callable[[], None]]]) -> None:
         run_timed(audit, steps)
@@ -114,10 +113,8 @@ def earlier_runs(audit: Audit, texts: str) -> dict[str, dict[str, Any]]:
 
 
 def neighbours(audit: Audit) -> Iterator[tuple[str, object]]:
-    """Yield the name and record of each run of this model that lies next to this one.
-
-    Links are not followed, and a ``run.json`` that is large or broken is passed over.
-    """
+    """Yield the name and record of each run of this model that lies next to this one."""
+    # Links are not followed, and a ``run.json`` that is large or broken is passed over.
     if is_url(audit.settings.place):
         return
     own = audit.run.folder.absolute()
@@ -134,10 +131,8 @@ def neighbours(audit: Audit) -> Iterator[tuple[str, object]]:
 
 
 def known_speeds(audit: Audit) -> tuple[dict[str, float], str]:
-    """Return tokens a second by kind of evidence and model, as a run of this model measured them.
-
-    With them comes where: this run comes first, then those next to it that had the same engine.
-    """
+    """Tokens a second by kind of evidence and model, as a run of this model measured them."""
+    # With them comes where: this run comes first, then those next to it that had the same engine.
     engine = audit.manifest.evidence["engine"]
     own = (str(audit.run.folder), asdict(audit.manifest))
     for name, stored in chain([own], neighbours(audit)):
@@ -403,7 +398,6 @@ def _steps(audit: Audit, stages: Sequence[Stage]) -> Iterator[tuple[Stage, Calla
 
 
 def _rounds(audit: Audit) -> Iterator[None]:
-    """Let the texts of one round after another be asked, until all groups are decided."""
     if (test := audit.rounds()) is None:
         return
     for number in range(len(test.rounds.ends)):
@@ -423,10 +417,8 @@ def _rounds(audit: Audit) -> Iterator[None]:
 
 
 def _finish(audit: Audit) -> None:
-    """Seal the run, and write its report, which carries the root; one of before is outdated.
-
-    A run that was finished and came out as it was is left as it is.
-    """
+    """Seal the run, and write its report, which carries the root; one of before is outdated."""
+    # A run that was finished and came out as it was is left as it is.
     run, say = audit.run, audit.observer
     if audit.settings.plan_lodged is not None:
         audit.manifest.plan["lodged"] = audit.settings.plan_lodged
@@ -515,7 +507,6 @@ def texts_of(audit: Audit) -> str:
 
 
 def windows_of(settings: Settings) -> str:
-    """Say how documents are cut; nothing where they are not."""
     if (window := target_plan(settings).window) is None:
         return ""
     unit = "words" if settings.window_characters is None else "characters"

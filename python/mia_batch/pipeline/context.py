@@ -110,11 +110,9 @@ ONE_PASS_TAKEN = (
 
 
 def with_evidence(settings: Settings) -> Settings:
-    """Take one pass of log-probabilities where the model runs here and nothing else is asked for.
-
-    It tells more than samples, for less; the texts of highest scores are continued afterwards. Of
-    log-probabilities at points more are asked than of words.
-    """
+    """Take one pass of log-probabilities where the model runs here, if nothing else is wanted."""
+    # It tells more than samples, for less; the texts of highest scores are continued afterwards.
+    # Of log-probabilities at points more are asked than of words.
     if settings.evidence == "probe-logprobs" and "probes" not in settings.model_fields_set:
         return settings.model_copy(update={"probes": _POINTS})
     asked_for = settings.evidence, settings.attacks
@@ -226,7 +224,6 @@ def _view_obstacles(attack: Attack, settings: Settings) -> Iterator[str]:
 
 
 def reads_tokens(audit: Audit) -> bool:
-    """Whether an attack reads answers about next tokens."""
     return any(TOKEN in attack.reads_of("samples") for attack in audit.asking)
 
 
@@ -243,10 +240,8 @@ def engine_abilities(attacks: Iterable[Attack]) -> frozenset[str]:
 
 
 def verdict_plan(settings: Settings, attacks: Sequence[str]) -> VerdictPlan:
-    """Say what the run is to decide and how: by the attack asked for, else the first likely one.
-
-    Of tuned models those for them tell most (``benches.finetuned``).
-    """
+    """Say what the run is to decide and how: by the attack asked for, else the first likely one."""
+    # Of tuned models those for them tell most (``benches.finetuned``).
     tuned = settings.preset == "spv" or settings.reference_kind == "base"
     likely = _PRIMARY_OF_TUNED + _PRIMARY if tuned else _PRIMARY
     primary = settings.primary or next((name for name in likely if name in attacks), attacks[0])
@@ -274,10 +269,8 @@ def with_reference(settings: Settings) -> Settings:
 
 
 def recorded_settings(settings: Settings, recording: Recording) -> Settings:
-    """Fill in what a recording decides where the request does not.
-
-    Without probes the length-matched family, and all of SaMIA where candidates count as whole.
-    """
+    """Fill in what a recording decides where the request does not."""
+    # Without probes the length-matched family, and all of SaMIA where candidates count as whole.
     filled: dict[str, object] = {}
     if "samples" not in settings.model_fields_set:
         filled["samples"] = recording.most_samples
@@ -300,12 +293,11 @@ _MODEL_SETTINGS = {
 
 @dataclass
 class Audit:
-    """One audit at work.
+    """One audit at work."""
 
-    ``among``: the ``target_id`` of texts that may be asked now; None = all. ``turn`` is held while
-    what all shards share is made or stored. ``kept`` is the engine of the run's own models, between
-    two of them. An audit that only looks at evidence has no ``plan``.
-    """
+    # ``among``: the ``target_id`` of texts that may be asked now; None = all. ``turn`` is held
+    # while what all shards share is made or stored. ``kept`` is the engine of the run's own
+    # models, between two of them. An audit that only looks at evidence has no ``plan``.
 
     settings: Settings
     observer: Observer
@@ -359,7 +351,6 @@ class Audit:
 
     @classmethod
     def finished(cls, run: Run, settings: Settings, observer: Observer) -> Audit:
-        """Take up a run that has its evidence; neither texts nor models are looked at."""
         audit = cls(settings, observer, chosen_attacks(settings), None, run, run.manifest)
         audit.plan = verdict_plan(settings, [attack.name for attack in audit.attacks])
         return audit
@@ -389,10 +380,7 @@ class Audit:
 
     @cached_property
     def placebo(self) -> Attack | None:
-        """The primary attack on the reference model, which cannot know the audited texts.
-
-        None where there is nothing to compare, or it reads what only the target is asked for.
-        """
+        """The primary attack on the reference model, which cannot know the audited texts."""
         given = self.settings.reference_model and self.settings.non_members and self.attacks
         if not given or self.recording is not None or self.plan.adjustment == "e-bh":
             return None
@@ -487,7 +475,6 @@ class Audit:
         return "whole" if whole else "matched"
 
     def budget(self, view: View, max_model_len: int, max_attempts: int | None = None) -> Budget:
-        """Return the rule for the tokens to decode in a model with this context."""
         how = view.decode
         attempts = [n for n in (max_attempts, how.max_attempts) if n is not None]
         return Budget(

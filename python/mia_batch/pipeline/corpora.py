@@ -1,7 +1,5 @@
 """The texts of a run, each with its role."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
@@ -108,11 +106,9 @@ class Corpora:
         }
 
     def targets(self, settings: Settings) -> pl.LazyFrame:
-        """Cut all texts into targets: those of the input first, then role by role.
-
-        It is built anew, in batches, each time it is collected. Canaries are not cut into windows;
-        one window of each text of the yardstick is taken.
-        """
+        """Cut all texts into targets: those of the input first, then role by role."""
+        # It is built anew, in batches, each time it is collected. Canaries are not cut into
+        # windows; one window of each text of the yardstick is taken.
         plan = target_plan(settings)
         built = [build_targets(self.input.documents, plan)]
         if not self.reference_sets:
@@ -190,7 +186,6 @@ def target_plan(settings: Settings) -> TargetPlan:
 
 
 def with_windows(settings: Settings) -> Settings:
-    """Fill in the windows of books where none are asked for."""
     whole = settings.window_words is None and settings.window_characters is None
     if whole and find_files(settings.input).kind == "books":
         filled = settings.text_length or _BOOK_WINDOW_WORDS

@@ -1,7 +1,5 @@
 """Chain of custody: the root over a run's files, and stamps of it."""
 
-from __future__ import annotations
-
 import json
 import os
 import stat
@@ -60,11 +58,8 @@ _SECONDS_OF_A_TICK = 2.0
 
 
 def made_from(settings: Settings) -> str | None:
-    """Hash what decides how a run comes out; None where sizes and times of files cannot tell.
-
-    These are the settings, formulas of attacks, the programs, and the files of texts and models on
-    this machine. What a hub or an endpoint has is not looked at.
-    """
+    """Hash what decides how a run comes out; None where sizes and times of files cannot tell."""
+    # What a hub or an endpoint has is not looked at.
     if settings.shard is not None or settings.retry_failed or is_url(settings.out):
         return None
     try:
@@ -130,10 +125,9 @@ def _sources(settings: Settings) -> Iterator[Path]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """What a check of every byte found.
+    """What a check of every byte found."""
 
-    A fault is a file and what is wrong: ``changed``, ``missing``, ``added``, or a sentence.
-    """
+    # A fault is a file and what is wrong: ``changed``, ``missing``, ``added``, or a sentence.
 
     root: str
     n_files: int  # whose bytes were compared
@@ -185,10 +179,8 @@ def seal(audit: Audit) -> None:
 
 
 def record_file(run: Run, name: str) -> None:
-    """Record the hash of a file that was made from a finished run, such as its report.
-
-    The root stays as it is; a run without root keeps none.
-    """
+    """Record the hash of a file that was made from a finished run, such as its report."""
+    # The root stays as it is; a run without root keeps none.
     own = {name: digest(run.folder / name)}
     _rewrite(run.folder, lambda stored: stored["custody"]["files"].update(own))
 
@@ -203,11 +195,7 @@ def _rewrite(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
 
 
 def verify(place: Path | str, elsewhere: Sequence[Path] = ()) -> Checked:
-    """Compare every byte of a finished run and of its inputs with what was recorded.
-
-    Nothing is written. Inputs are looked for ``elsewhere`` first. Raises `RequestError` if there is
-    no run, `RunFolderError` if it has no root, or a live run holds it.
-    """
+    """Compare every byte of a finished run and of its inputs with what was recorded."""
     with settled(place), reading((run := Run(place)).folder):
         folder = run.folder
         if (fault := _manifest_fault(folder)) is not None:
@@ -267,10 +255,8 @@ def _manifest_fault(folder: Path) -> str | None:
 
 
 def files_of(run: Run) -> Iterator[str]:
-    """Yield the names of all that is hashed in a run's folder; links to folders are not followed.
-
-    Those in place of a folder of parts are: the parts may lie on another disk.
-    """
+    """Names of all that is hashed in a run's folder; links to folders are not followed."""
+    # Those in place of a folder of parts are: the parts may lie on another disk.
 
     def stop(error: OSError) -> None:
         raise RunFolderError(

@@ -1,7 +1,5 @@
 """What is done with finished runs: a report, a comparison, samples that are drawn anew."""
 
-from __future__ import annotations
-
 import json
 import random
 import shlex
@@ -43,7 +41,6 @@ from mia_batch.targets import cluster_names
 
 
 def answer_of(run: Run) -> str:
-    """Answer the question that a finished run was made for, in one sentence."""
     manifest, known = _finished(run), known_of(run)
     primary = known.plan.primary
     if not run.scan("scores").select(pl.col(primary).count()).collect(engine="streaming").item():
@@ -54,32 +51,25 @@ def answer_of(run: Run) -> str:
 
 
 def known_of(run: Run) -> Known:
-    """Read what the sentences about a finished run are made from."""
     manifest = run.manifest
     plan = verdict_plan(stored_settings(manifest.settings), manifest.made["scores"]["attacks"])
     return Known(run["metrics"], run.scan("verdicts"), run["findings"], plan)
 
 
 def books_of(run: Run) -> pl.DataFrame:
-    """Lay out what a finished run audited; see `audited_books`."""
     _finished(run)
     return audited_books(_tables(run))
 
 
 def attacks_of(run: Run) -> pl.DataFrame:
-    """Lay out the figures of a finished run's attacks; see `attack_rows`."""
     manifest = _finished(run)
     known = [get(name) for name in manifest.made["scores"]["attacks"] if name in names()]
     return attack_rows(_tables(run), known, manifest.times.get("seconds", {}))
 
 
 def table_of(runs: Sequence[Run], kind: str = "md") -> str:
-    """Write the table of a paper: attacks by labelled runs, which name data set and model.
-
-    AUC with its 95 % interval, bold where that lies above all others of its column, and TPR at 1 %
-    and 0.1 % FPR, as ``md``, ``latex`` (with booktabs), ``csv`` or ``html``. Runs that differ in
-    nothing but their seed are averaged.
-    """
+    """Write the table of a paper: attacks by labelled runs, which name data set and model."""
+    # Runs that differ in nothing but their seed are averaged.
     return paper_table([_column(run) for run in runs], kind)
 
 
@@ -117,10 +107,7 @@ REPORT = "report.html"
 
 
 def report_of(run: Run, kind: Format = "html") -> str:
-    """Render a finished run: a page, its answer and documents as text, or its attacks in LaTeX.
-
-    As ``json`` it is the answer, and what of the run speaks to clauses of law and standards.
-    """
+    """Render a finished run: a page, its answer and documents as text, or its attacks in LaTeX."""
     if kind == "latex":
         return table_of([run], kind)
     manifest, known = _finished(run), known_of(run)
@@ -175,7 +162,6 @@ _MOST_SHOWN = 10
 
 
 def first_screen(run: Run) -> str:
-    """Write what a notebook shows of a run: its answer, and its attacks or books, as safe HTML."""
     try:
         answered, attacks, books = answer_of(run), attacks_of(run), books_of(run)
     except MiaBatchError as error:
@@ -422,11 +408,8 @@ def draw_again(
     observer: Observer,
     **changed: Any,  # noqa: ANN401 - settings
 ) -> pl.DataFrame:
-    """Draw samples of a run anew, each with its own seed; the run is not touched.
-
-    Returns the same rows with a column ``again``. ``changed`` are settings of how the model is
-    asked: a run may be a stranger's, so what it stored sends no key and loads no code.
-    """
+    """Draw samples of a run anew, each with its own seed; the run is not touched."""
+    # A run may be a stranger's, so what it stored sends no key and loads no code.
     stored, engine = run.manifest.settings, run.manifest.evidence["engine"]
     if engine == "replay":
         raise SettingsError(

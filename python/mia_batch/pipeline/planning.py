@@ -1,7 +1,5 @@
 """A dry run: what a run would do, ask and cost, and all that it would refuse; nothing is asked."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections import Counter
@@ -56,12 +54,9 @@ class _Notes(Observer):
 def plan(
     settings: Settings, *, speed: float | None = None, observer: Observer | None = None
 ) -> Iterator[tuple[str, str]]:
-    """Say what is left to do for these settings, as name and text; the run is not changed.
-
-    What a run looks at and makes before it asks is made as it makes it, in a folder of its own. So
-    all that it would refuse is raised here, too. Minutes are told from a ``speed`` in tokens a
-    second, by default that of a run of this model.
-    """
+    """Say what is left to do for these settings, as name and text; the run is not changed."""
+    # What a run makes before it asks is made as it makes it, in a folder of its own, so that all
+    # that it would refuse is raised here, too.
     notes = _Notes(observer or Observer())
     notes.step("looking at the texts and the model")
     fetched(settings.place)

@@ -106,11 +106,9 @@ class Manifest:
         return signed_text(content | {"versions": versions()})
 
     def take_in(self, folder: Path) -> None:
-        """Take in what other shards have stored since this manifest was read or stored.
-
-        What only one side has changed stays changed. Of what both have changed, numbers that count
-        add up, the first beginning and the last end stay, and else this side's value.
-        """
+        """Take in what other shards have stored since this manifest was read or stored."""
+        # What only one side has changed stays changed. Of what both have changed, numbers that
+        # count add up, the first beginning and the last end stay, and else this side's value.
         theirs = Manifest.of(folder) if self._stored else None
         if theirs is None or theirs._stored == self._stored:
             return
@@ -228,7 +226,6 @@ def reading(
 
 
 def others_at_work(folder: Path, shard: Shard | None = None) -> list[Shard]:
-    """Return the live shards of a run, less this one."""
     found = []
     for path in folder.glob(_SHARD_LOCKS):
         named = _NAMES.fullmatch(path.name)
@@ -360,11 +357,10 @@ class Run:
         return found
 
     def __getitem__(self, name: str) -> pl.DataFrame:
-        """Read a table whole, such as ``run["scores"]``.
-
-        The findings end with those about earlier runs, which stand in ``run.json``: what lies
-        next to a run changes none of its tables. ``set_aside`` is empty where all files were read.
-        """
+        """Read a table whole, such as ``run["scores"]``."""
+        # The findings end with those about earlier runs, which stand in ``run.json``: what lies
+        # next to a run changes none of its tables. ``set_aside`` is empty where all files were
+        # read.
         if name == "set_aside" and not self.path(name).exists():
             return schemas.SetAside.create_empty()
         table = self.scan(name).collect()

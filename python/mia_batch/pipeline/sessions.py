@@ -14,20 +14,13 @@ import polars as pl
 
 from mia_batch.attacks.attack import TOKEN
 from mia_batch.errors import SettingsError
+from mia_batch.evidence import request
 from mia_batch.evidence.collect import Executor, LocalExecutor, OnAnswer, SampleTask, Task
 from mia_batch.evidence.endpoint import Capabilities, ClientSettings, Endpoint
 from mia_batch.evidence.endpoint.client import Journal
 from mia_batch.evidence.endpoint.wire import Tokens, money, most_prompt_tokens
 from mia_batch.evidence.parts import Block, Missing, Work
 from mia_batch.evidence.process import LocalSource
-from mia_batch.evidence.request import (
-    Budget,
-    EngineInfo,
-    EngineSpec,
-    EvidenceKind,
-    Workload,
-    work_of,
-)
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.models.weights import Measure, estimate_tokens
 from mia_batch.pipeline.context import Audit, reads_tokens
@@ -48,7 +41,6 @@ Measuring: TypeAlias = Callable[[list[str], list[str]], list[Measure]]
 
 
 def findings(settings: Settings, found: Capabilities, *, drawn: bool) -> Iterator[str]:
-    """Say what the endpoint honours, how requests are written, and what follows for samples."""
     known, dialect = found.max_model_len, found.dialect
     context = f"context {known:,} tokens" if known else "context unknown"
     yield f"{settings.base_url} serves {settings.model}, {context}"
@@ -110,8 +102,8 @@ def spread(audit: Audit) -> AbstractContextManager[Callable[..., None]]:
 
 @contextmanager
 def _here(
-    audit: Audit, model: str, spec: EngineSpec, tokenizer: Tokenizer | None
-) -> Iterator[tuple[Executor, EngineInfo]]:
+    audit: Audit, model: str, spec: request.EngineSpec, tokenizer: Tokenizer | None
+) -> Iterator[tuple[Executor, request.EngineInfo]]:
     with audit.kept.borrowed(spec, audit.run.engine_log, keep=RunModel.of(model).is_made) as engine:
         source = LocalSource(engine, tokenizer, strides=audit.settings.long_texts == "stride")
         yield LocalExecutor(source, source.restart, audit.observer.stage), engine.info
@@ -141,18 +133,15 @@ class Session:
 def open_session(
     audit: Audit,
     model: str,
-    kind: EvidenceKind,
+    kind: request.EvidenceKind,
     columns: frozenset[str] = frozenset(),
     *,
     at_points: bool = False,
     same: str | None = None,
 ) -> Iterator[Session]:
-    """Start an engine with one of the run's models, or probe the endpoint of the target model.
-
-    With ``at_points`` an endpoint is asked for log-probabilities of the next token alone. ``same``
-    names the engine that is to answer, of which attacks read nothing. Raises
-    `SettingsError` if model, tokenizer or engine is not what the run's evidence came from.
-    """
+    """Start an engine with one of the run's models, or probe the endpoint of the target model."""
+    # With ``at_points`` an endpoint is asked for log-probabilities of the next token alone.
+    # ``same`` names the engine that is to answer, of which attacks read nothing.
     if is_remote(audit, model):
         opened = _open_endpoint(audit, kind, at_points=at_points)
     else:
@@ -180,10 +169,7 @@ def ask(
     on_answer: OnAnswer | None = None,
     on_block: Callable[[AnyTask, Block, Any], None] | None = None,
 ) -> None:
-    """Ask an open session about blocks, task by task: this loop alone hands work to an executor.
-
-    Each task comes with its blocks and what stores their rows; ``on_block`` sees what is returned.
-    """
+    """Ask an open session about blocks, task by task: this loop alone hands work to an executor."""
     listen, began, decoded = on_answer or audit.observer.answered, time.monotonic(), 0
 
     def count(label: str, texts: int, tokens: int, passes: int) -> None:
@@ -209,10 +195,10 @@ def is_remote(audit: Audit, model: str) -> bool:
 def chosen_engine(
     audit: Audit,
     model: str,
-    kind: EvidenceKind,
+    kind: request.EvidenceKind,
     columns: frozenset[str] = frozenset(),
     same: str | None = None,
-) -> tuple[EngineSpec, str, Tokenizer | None]:
+) -> tuple[request.EngineSpec, str, Tokenizer | None]:
     """Say what is to be started, why this engine, and its tokenizer; nothing starts."""
     audit.agree({"source": audit.source(model)}, model)
     spec, why = audit.spec(model, kind, columns, same)
@@ -224,7 +210,9 @@ def chosen_engine(
     return spec, why, tokenizer
 
 
-def chosen_endpoint(audit: Audit, kind: EvidenceKind) -> tuple[ClientSettings, Tokenizer | None]:
+def chosen_endpoint(
+    audit: Audit, kind: request.EvidenceKind
+) -> tuple[ClientSettings, Tokenizer | None]:
     settings = audit.settings
     if kind == "logprobs" and settings.long_texts == "stride":
         raise SettingsError(
@@ -236,7 +224,7 @@ def chosen_endpoint(audit: Audit, kind: EvidenceKind) -> tuple[ClientSettings, T
 
 
 def foresee(
-    audit: Audit, model: str, kind: EvidenceKind, columns: frozenset[str] = frozenset()
+    audit: Audit, model: str, kind: request.EvidenceKind, columns: frozenset[str] = frozenset()
 ) -> None:
     """Refuse what opening a session would refuse before anything starts or is asked."""
     if not is_remote(audit, model):
@@ -249,7 +237,7 @@ def foresee(
 
 @contextmanager
 def _open_engine(
-    audit: Audit, model: str, kind: EvidenceKind, columns: frozenset[str], same: str | None
+    audit: Audit, model: str, kind: request.EvidenceKind, columns: frozenset[str], same: str | None
 ) -> Iterator[Session]:
     spec, why, tokenizer = chosen_engine(audit, model, kind, columns, same)
     turns = audit.kept.serves(spec)
@@ -271,7 +259,9 @@ def _open_engine(
 
 
 @contextmanager
-def _open_endpoint(audit: Audit, kind: EvidenceKind, *, at_points: bool) -> Iterator[Session]:
+def _open_endpoint(
+    audit: Audit, kind: request.EvidenceKind, *, at_points: bool
+) -> Iterator[Session]:
     settings = audit.settings
     endpoint, tokenizer = chosen_endpoint(audit, kind)
     what = " for log-probabilities" if kind == "logprobs" else ""
@@ -312,7 +302,9 @@ def _open_endpoint(audit: Audit, kind: EvidenceKind, *, at_points: bool) -> Iter
         audit.manifest.engines[f"{'probe-' * at_points}{kind} of target"] = who
         audit.save()
         if kind == "samples" or at_points:
-            for sentence in findings(settings, found, drawn=kind == "samples" and _draws(audit)):
+            draws = kind == "samples" and settings.temperature != 0
+            draws = draws and (settings.samples is not None or audit.continues)
+            for sentence in findings(settings, found, drawn=draws):
                 audit.observer.stage(sentence)
         room = found.max_model_len or _UNSTATED_CONTEXT
         attempts = _MOST_ATTEMPTS if opened.repeats else 1
@@ -323,7 +315,7 @@ def _measure(tokenizer: Tokenizer | None) -> Measuring:
     return tokenizer.measure if tokenizer else estimate_tokens
 
 
-def expected(audit: Audit, model: str) -> tuple[Measuring, Callable[[View], Budget]]:
+def expected(audit: Audit, model: str) -> tuple[Measuring, Callable[[View], request.Budget]]:
     """Say how a model will count tokens, and how far it will decode, before it is open."""
     settings = audit.settings
     if is_remote(audit, model):
@@ -339,10 +331,10 @@ def expected(audit: Audit, model: str) -> tuple[Measuring, Callable[[View], Budg
 
 def expected_work(audit: Audit, view: View) -> pl.Expr:
     """Estimate the work of a view's prompts, whatever model and context they meet."""
-    return work_of(audit.budget(view, _UNSTATED_CONTEXT), view.samples)
+    return request.work_of(audit.budget(view, _UNSTATED_CONTEXT), view.samples)
 
 
-def cost_lines(settings: Settings, workload: Workload) -> Iterator[tuple[str, str]]:
+def cost_lines(settings: Settings, workload: request.Workload) -> Iterator[tuple[str, str]]:
     """Say what an endpoint's work may cost at most, as name and text."""
     if not workload.prompts:
         return
@@ -359,7 +351,6 @@ def cost_lines(settings: Settings, workload: Workload) -> Iterator[tuple[str, st
 
 
 def text_cost(audit: Audit, view: View, missing: Missing) -> Iterator[tuple[str, str]]:
-    """Price an endpoint's log-probabilities: a request for each text, and one token drawn."""
     if not is_remote(audit, view.model):
         return
     n_bytes = pl.col("context").str.len_bytes() + pl.col("text").str.len_bytes()
@@ -367,11 +358,11 @@ def text_cost(audit: Audit, view: View, missing: Missing) -> Iterator[tuple[str,
     sizes = [each.units.filter(asked).select(n_bytes).to_series() for each in missing.blocks()]
     if n := sum(map(len, sizes)):
         size = sum(int(each.sum()) for each in sizes)
-        cost = _cost(audit.settings, Workload(prompts=n, samples=n, prompt_bytes=size), n)
+        cost = _cost(audit.settings, request.Workload(prompts=n, samples=n, prompt_bytes=size), n)
         yield f"{view.model} {view.name}, at most", f"{n:,} requests, {cost}"
 
 
-def _cost(settings: Settings, workload: Workload, tokens: int, times: int = 1) -> str:
+def _cost(settings: Settings, workload: request.Workload, tokens: int, times: int = 1) -> str:
     """Price a request for each sample, so that the prompt is paid for with each."""
     endpoint, times = endpoint_settings(settings), times * -(-workload.samples // workload.prompts)
     n, n_bytes = times * workload.prompts, times * workload.prompt_bytes
@@ -403,11 +394,6 @@ def spent_sentence(audit: Audit) -> str | None:
         return f"spent {spent.given:,} prompt tokens and {spent.drawn:,} output tokens ({more})"
     limit = "" if settings.max_cost is None else f" of at most {settings.max_cost:,.2f}"
     return f"spent {amount(settings, cost)}{limit} (prices as given; {more})"
-
-
-def _draws(audit: Audit) -> bool:
-    settings = audit.settings
-    return settings.temperature != 0 and (settings.samples is not None or audit.continues)
 
 
 # Where models are tuned: one after another in this process, or on the machines of a cluster.

@@ -1,7 +1,5 @@
 """Statistics of two samples of scores: ROC, intervals, influence, rates; knows no table."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -1,7 +1,5 @@
 """Several ROC AUCs: paired differences, bounds that hold all at once, adjusted p-values."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from statistics import NormalDist
 from typing import Any, NamedTuple
@@ -9,15 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mia_batch.stats import Flags, Floats
-from mia_batch.stats.intervals import (
-    CONFIDENCE,
-    AucEstimate,
-    Interval,
-    auc_limits,
-    estimate_auc,
-    is_middling,
-)
+from mia_batch.stats import Flags, Floats, intervals
 
 # Normal quantiles between which p-values are looked for: beyond, p is 1, or taken as 1e-15.
 _NEAREST, _FARTHEST = 0.01, 8.0
@@ -29,7 +19,7 @@ class Difference(NamedTuple):
     n_members: int  # that have both scores
     n_nonmembers: int
     value: float | None = None  # in [-1, 1]; None where a class has no text
-    interval: Interval | None = None  # None where the data cannot support one
+    interval: intervals.Interval | None = None  # None where the data cannot support one
     # two-sided, of equal areas: above 1 - confidence where the interval holds 0
     p_value: float | None = None
     reason: str | None = None  # why value or interval is None
@@ -52,7 +42,7 @@ def auc_difference(
     second: Floats,
     *,
     cluster: NDArray[np.int32] | None = None,
-    confidence: float = CONFIDENCE,
+    confidence: float = intervals.CONFIDENCE,
 ) -> Difference:
     """Compare two scores of the same texts by their ROC AUC; texts without both are left out.
 
@@ -67,8 +57,8 @@ def auc_difference(
     sizes = int(member.sum()), int(np.count_nonzero(~member))
     if 0 in sizes:
         return Difference(*sizes, reason="a class has no text that has both scores")
-    area_1, influence_1 = estimate_auc(member, first, cluster)
-    area_2, influence_2 = estimate_auc(member, second, cluster)
+    area_1, influence_1 = intervals.estimate_auc(member, first, cluster)
+    area_2, influence_2 = intervals.estimate_auc(member, second, cluster)
     gaps, value = influence_1 - influence_2, area_1.value - area_2.value
     if area_1.lack:
         return Difference(*sizes, value=value, reason=area_1.lack)
@@ -76,11 +66,11 @@ def auc_difference(
     low, high, method = _limits(
         area_1, area_2, variance, NormalDist().inv_cdf((1 + confidence) / 2)
     )
-    interval = Interval(max(-1.0, low), min(1.0, high), confidence, method)
+    interval = intervals.Interval(max(-1.0, low), min(1.0, high), confidence, method)
     return Difference(*sizes, value, interval, _p_value(area_1, area_2, variance))
 
 
-def _p_value(first: AucEstimate, second: AucEstimate, variance: float) -> float:
+def _p_value(first: intervals.AucEstimate, second: intervals.AucEstimate, variance: float) -> float:
     """Two-sided p-value: the level at which a limit of the interval is 0."""
     from scipy.optimize import brentq
 
@@ -96,17 +86,18 @@ def _p_value(first: AucEstimate, second: AucEstimate, variance: float) -> float:
 
 
 def _limits(
-    first: AucEstimate, second: AucEstimate, variance: float, z: float
+    first: intervals.AucEstimate, second: intervals.AucEstimate, variance: float, z: float
 ) -> tuple[float, float, str]:
     """Limits at a normal quantile, and how they were made; they may lie beyond -1 and 1."""
     quantile = first.quantile(z)
     value = first.value - second.value
-    if variance > 0 and is_middling(first.value) and is_middling(second.value):
+    if variance > 0 and intervals.is_middling(first.value) and intervals.is_middling(second.value):
         half = quantile * variance**0.5
         method = "delong_paired" if first.n_groups is None else "cluster_paired_t"
         return value - half, value + half, method
     (low_1, high_1), (low_2, high_2) = (
-        auc_limits(area.value, area.variance, area.sizes, quantile)[:2] for area in (first, second)
+        intervals.auc_limits(area.value, area.variance, area.sizes, quantile)[:2]
+        for area in (first, second)
     )
     below = np.hypot(first.value - low_1, high_2 - second.value)
     above = np.hypot(high_1 - first.value, second.value - low_2)
@@ -123,7 +114,7 @@ _N_DRAWN, _AT_ONCE = 5_000, 1_000
 class AucResult(NamedTuple):
     """One area of many, an attack's on a slice."""
 
-    estimate: AucEstimate
+    estimate: intervals.AucEstimate
     # influences of the texts or clusters, in sums over blocks of them that are the same for all
     errors: Floats
     counts: dict[str, int]  # numbers of targets, columns of the metrics table
@@ -131,7 +122,7 @@ class AucResult(NamedTuple):
 
 def simultaneous_bounds(
     tried: Mapping[tuple[str, str], AucResult], *, seed: int = 0
-) -> dict[tuple[str, str], Interval | None]:
+) -> dict[tuple[str, str], intervals.Interval | None]:
     """Bound areas from below so that all bounds hold together; None below 4 groups of a class.
 
     The quantile of the largest studentised error over all areas (max-t), by a multiplier bootstrap
@@ -141,18 +132,20 @@ def simultaneous_bounds(
     """
     quantile = _quantile([one for one in tried.values() if not one.estimate.lack], len(tried), seed)
     method = f"max_t over {len(tried)}"
-    bounds: dict[tuple[str, str], Interval | None] = dict.fromkeys(tried)
+    bounds: dict[tuple[str, str], intervals.Interval | None] = dict.fromkeys(tried)
     for key, one in tried.items():
         area = one.estimate
         if not area.lack:
-            limits = auc_limits(area.value, area.variance, area.sizes, area.quantile(quantile))
-            bounds[key] = Interval(limits[0], 1.0, CONFIDENCE, method)
+            limits = intervals.auc_limits(
+                area.value, area.variance, area.sizes, area.quantile(quantile)
+            )
+            bounds[key] = intervals.Interval(limits[0], 1.0, intervals.CONFIDENCE, method)
     return bounds
 
 
 def _quantile(tried: Sequence[AucResult], n_tried: int, seed: int) -> float:
     """Find how many standard errors the largest error of all areas keeps within."""
-    bonferroni = NormalDist().inv_cdf(1 - (1 - CONFIDENCE) / max(n_tried, 1))
+    bonferroni = NormalDist().inv_cdf(1 - (1 - intervals.CONFIDENCE) / max(n_tried, 1))
     varied = [one.errors for one in tried if one.estimate.variance > 0 and one.errors.any()]
     if not varied:
         return bonferroni
@@ -164,7 +157,7 @@ def _quantile(tried: Sequence[AucResult], n_tried: int, seed: int) -> float:
         (errors @ rng.normal(size=(errors.shape[1], _AT_ONCE))).max(axis=0)
         for _ in range(_N_DRAWN // _AT_ONCE)
     ]
-    quantile = round(float(np.quantile(np.concatenate(largest), CONFIDENCE)), 3)
+    quantile = round(float(np.quantile(np.concatenate(largest), intervals.CONFIDENCE)), 3)
     return quantile if len(varied) == len(tried) else max(quantile, bonferroni)
 
 

@@ -1,7 +1,5 @@
 """Intervals of areas, rates, means and ratios, and texts that depend on each other."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from statistics import NormalDist
 from typing import Any, NamedTuple, cast
@@ -12,7 +10,6 @@ from numpy.typing import NDArray
 from mia_batch.stats import Codes, Flags, Floats, Ints
 
 # Texts that depend on each other: what they are worth, dealt to folds and permuted together.
-
 
 _FEWEST = 4  # a smaller effective number tells too little of how clusters differ for any interval
 _ROUNDING = 1e-12
@@ -29,7 +26,6 @@ def is_enough(effective: Any) -> Any:  # noqa: ANN401 - one number or an array o
 
 
 def few(effective: float, where: str = "") -> str:
-    """Say that there are too few clusters for an interval."""
     return (
         f"an interval needs {_FEWEST} independent groups of texts of one size{where}, these are "
         f"worth {effective:.3g}"
@@ -72,10 +68,8 @@ class Folds(NamedTuple):
 def deal_folds(
     label: Flags, cluster: Codes, *, n_folds: int, generator: np.random.Generator
 ) -> Folds:
-    """Deal shuffled clusters to the folds in turn: first all false, then mixed, then all true.
-
-    So two clusters of a class come to different folds, and labels may be permuted within folds.
-    """
+    """Deal shuffled clusters to the folds in turn: first all false, then mixed, then all true."""
+    # So two clusters of a class come to different folds, and labels may be permuted within folds.
     # scikit-learn's StratifiedGroupKFold looks at sizes and labels together, so that divisions are
     # not equally likely and permuted labels no null.
     share = np.bincount(cluster, label) / np.bincount(cluster)
@@ -86,11 +80,9 @@ def deal_folds(
 
 
 def permute_labels(label: Flags, folds: Folds, generator: np.random.Generator) -> Flags:
-    """Give each cluster the share of true labels of another one of its fold and kind.
-
-    Which of its texts are true is drawn anew. A share that gives no whole number of texts is
-    rounded at random, to at least one text of each class.
-    """
+    """Give each cluster the share of true labels of another one of its fold and kind."""
+    # Which of its texts are true is drawn anew. A share that gives no whole number of texts is
+    # rounded at random, to at least one text of each class.
     size = np.bincount(folds.cluster)
     share = np.bincount(folds.cluster, label) / size
     mixed = (share > 0) & (share < 1)
@@ -115,7 +107,6 @@ def _shuffled(key: NDArray[np.generic], generator: np.random.Generator) -> Codes
 #
 # Members are the positive class and a higher score means "more likely a member". Both classes must
 # be present and scores finite.
-
 
 CONFIDENCE = 0.95
 _AT_ONCE = 65_536  # scores whose placements are in memory together
@@ -163,11 +154,9 @@ class RocCurve(NamedTuple):
         return OperatingPoint(threshold, fpr, tpr)
 
     def at_fpr(self, budget: float) -> OperatingPoint:
-        """Point of the largest TPR whose empirical FPR is **at most** the budget.
-
-        Neither interpolated nor nearest. Where no score can be flagged within the budget, the
-        threshold is infinite.
-        """
+        """Point of the largest TPR whose empirical FPR is **at most** the budget."""
+        # Neither interpolated nor nearest. Where no score can be flagged within the budget, the
+        # threshold is infinite.
         n = self.nonmembers.size
         spared = n - bisect_right(range(n + 1), budget, key=lambda flagged: flagged / n) + 1
         classes = (self.members, self.nonmembers)
@@ -286,7 +275,6 @@ class Interval(NamedTuple):
 def auc_interval(
     members: Floats, nonmembers: Floats, *, confidence: float = CONFIDENCE
 ) -> Interval:
-    """Interval of a ROC AUC for independent texts, as `estimate_interval` makes it."""
     score = np.concatenate([members, nonmembers])
     estimate, _ = estimate_auc(np.arange(score.size) < members.size, score)
     # Only of clusters there can be too few.
@@ -553,10 +541,7 @@ def ratio_of_sums(sums: Floats, cluster: Codes) -> Ratio:
 
 
 def ratio_difference(one: Floats, other: Floats, cluster: Codes) -> Ratio:
-    """Subtract a ratio of sums over the same texts from another, with an interval of the pair.
-
-    It is symmetric, by Student's t, of the differences of what each text adds to either ratio.
-    """
+    """Subtract a ratio of sums over the same texts from another, with an interval of the pair."""
     if not one[1].any() or not other[1].any():
         return Ratio(reason=_NOTHING)
     value = float(one[0].sum() / one[1].sum() - other[0].sum() / other[1].sum())

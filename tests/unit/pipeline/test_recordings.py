@@ -17,7 +17,7 @@ from mia_batch.pipeline import Run
 from mia_batch.pipeline.auditing import stages_of
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.run import Manifest
-from mia_batch.pipeline.stages import comparing, questions
+from mia_batch.pipeline.stages import comparing
 from mia_batch.pipeline.stages.comparing import FeaturesStage
 from mia_batch.schemas import Prompts, Samples, Targets
 from mia_batch.settings import load_settings
@@ -145,7 +145,7 @@ def test_the_parts_of_a_recording_by_prefix_do_not_matter(
 ):
     monkeypatch.setattr(recording, "_PORTION_BYTES", 1)
     monkeypatch.setattr(recording, "RECORDED_BLOCK_TARGETS", 2)
-    monkeypatch.setattr(questions, "RECORDED_BLOCK_TARGETS", 2)
+    monkeypatch.setattr("mia_batch.evidence.parts.RECORDED_BLOCK_TARGETS", 2)
     answered.write_parquet(tmp_path / "answers.parquet")
     run = replayed(tmp_path / "answers.parquet", attacks="probe_first_word_v1")
     assert len(list(run.path("samples").glob("*.parquet"))) == 3
@@ -166,7 +166,7 @@ def test_other_attacks_have_their_features_made_and_nothing_else_changes(
         raise AssertionError
 
     with monkeypatch.context() as patch:  # the texts are the same
-        patch.setattr("mia_batch.pipeline.stages.judging.check_targets", check_targets)
+        patch.setattr("mia_batch.diagnostics.preflight.check_targets", check_targets)
         more = replayed(run.path("samples"), attacks="longest_block_v1,samia_matched_v1")
     assert more.manifest.made["features"]["groups"] == groups
     assert runs.tables_of(more.path("samples")) == parts

@@ -1,7 +1,5 @@
 """Endpoints that speak OpenAI's protocol: text goes out, text comes back, every answer is kept."""
 
-from __future__ import annotations
-
 from mia_batch.evidence.endpoint.client import Endpoint
 from mia_batch.evidence.endpoint.wire import CHAT_INSTRUCTION, Capabilities, ClientSettings
 

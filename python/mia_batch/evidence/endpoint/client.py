@@ -1,7 +1,5 @@
 """The client of an endpoint; answers that were paid for are on disk before they count."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import queue
@@ -24,22 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mia_batch.errors import EngineError, MiaBatchError, SettingsError
+from mia_batch.evidence.endpoint import wire
 from mia_batch.evidence.endpoint.transport import RefusedError, RequestRunner
-from mia_batch.evidence.endpoint.wire import (
-    Capabilities,
-    Chat,
-    Choices,
-    ClientSettings,
-    Echo,
-    NextChatToken,
-    NextToken,
-    RequestFormat,
-    Tokens,
-    WireRequest,
-    decode_object,
-    most_prompt_tokens,
-    read_usage,
-)
 from mia_batch.evidence.request import Answer, Continuation, EvidenceKind, Request
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.models.weights import cause_of
@@ -75,10 +59,7 @@ _MOST_TIME_COPYING = 0.05  # of the time that a run takes, because the event loo
 
 
 class Journal:
-    """A table of answers in an SQLite file, used by one thread of one process.
-
-    Every method raises `EngineError` if the file cannot be used.
-    """
+    """A table of answers in an SQLite file, used by one thread of one process."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -112,7 +93,7 @@ class Journal:
         self,
         request: bytes,
         found: Mapping[int, Continuation],
-        used: Tokens,
+        used: wire.Tokens,
         *,
         sent: str | None = None,
         system_fingerprint: str | None = None,
@@ -130,16 +111,14 @@ class Journal:
         if time.monotonic() >= self._next_copy and is_followed(self._path):
             self._hand_on()
 
-    def spent(self) -> Tokens:
+    def spent(self) -> wire.Tokens:
         with self._explained():
             row = self._database.execute("SELECT tokens_in, tokens_out FROM spent").fetchone()
-        return Tokens(*cast("tuple[int, int]", row))
+        return wire.Tokens(*cast("tuple[int, int]", row))
 
     def answered(self) -> dict[str, Any]:
-        """Count the requests with answers, with the times of the first and last, and by version.
-
-        Those of older versions, which kept no times, are ``undated``.
-        """
+        """Count the requests with answers, with the times of the first and last, and by version."""
+        # Those of older versions, which kept no times, are ``undated``.
         each = "SELECT DISTINCT request, sent, system_fingerprint FROM answers"
         with self._explained():
             number, dated, first, last = self._database.execute(
@@ -207,19 +186,18 @@ class _Job:
 
 
 class Endpoint:
-    """A source that has probed its endpoint; made by :meth:`open`, used as a context manager.
+    """A source that has probed its endpoint; made by :meth:`open`, used as a context manager."""
 
-    One thread may submit while another reads results. All else happens in the event loop of a
-    thread of its own, which puts answers into the queue of results and, at most once and last, the
-    exception that ends the run.
-    """
+    # One thread may submit while another reads results. All else happens in the event loop of a
+    # thread of its own, which puts answers into the queue of results and, at most once and last,
+    # the exception that ends the run.
 
-    capabilities: Capabilities  # what the endpoint was found to honour
+    capabilities: wire.Capabilities  # what the endpoint was found to honour
     _runner: RequestRunner
     _identity: dict[str, object]
 
     def __init__(
-        self, request_format: RequestFormat, kind: EvidenceKind, tokenizer: Tokenizer | None
+        self, request_format: wire.RequestFormat, kind: EvidenceKind, tokenizer: Tokenizer | None
     ) -> None:
         self._format = request_format
         self._settings = request_format.settings
@@ -237,7 +215,7 @@ class Endpoint:
     @classmethod
     def open(
         cls,
-        settings: ClientSettings,
+        settings: wire.ClientSettings,
         *,
         kind: EvidenceKind = "samples",
         journal: Path,
@@ -246,15 +224,9 @@ class Endpoint:
         nudges: bool = False,
         rng: Random | None = None,
     ) -> Self:
-        """Connect to an endpoint and learn what it honours.
-
-        One client at a time holds the SQLite file ``journal``. With ``at_points`` log-probabilities
-        are those of the first token of each text alone, for which the prompt need not be echoed.
-        With ``nudges`` it is found out whether the endpoint raises the logit of a token.
-
-        Raises `SettingsError` if it takes no request with these settings or cannot give this kind
-        of evidence, `EngineError` if it cannot be reached or the journal cannot be used.
-        """
+        """Connect to an endpoint and learn what it honours."""
+        # With ``at_points`` the prompt need not be echoed; with ``nudges`` it is found out whether
+        # the logit of a token can be raised.
         if find_spec("httpx") is None:
             raise SettingsError("engine: openai needs httpx; install mia-batch[openai]")
         request_format = _request_format(settings, kind, tokenizer, at_points=at_points)
@@ -281,7 +253,6 @@ class Endpoint:
         return requests < 2 * self._settings.max_concurrency
 
     def submit(self, *requests: Request) -> None:
-        """Queue requests; raises `EngineError` if the client has been closed."""
         try:
             for sendable in map(self._prepare, requests):
                 if isinstance(sendable, Answer):
@@ -323,7 +294,7 @@ class Endpoint:
             error = f"the endpoint was opened for {self._kind}, not for {request.kind}"
         elif self._kind == "logprobs" and not request.text:
             error = "the text has no token"
-        elif isinstance(self._format, NextToken):
+        elif isinstance(self._format, wire.NextToken):
             return self._format.prepare(request)
         elif request.context_tokens is None or not request.context:
             return request
@@ -410,7 +381,7 @@ class Endpoint:
         else:
             self._put_answer(job)
 
-    def _request(self, job: _Job) -> WireRequest:
+    def _request(self, job: _Job) -> wire.WireRequest:
         missing, request = job.missing, job.request
         first, n = missing[0], 1
         if self.capabilities.n == "honoured":
@@ -424,7 +395,9 @@ class Endpoint:
         prompt = self._format.prompt(request)
         return self._format.write(prompt, fields, n=n, max_tokens=request.max_tokens, first=first)
 
-    def _take(self, job: _Job, sent: WireRequest, choices: Choices) -> WireRequest | None:
+    def _take(
+        self, job: _Job, sent: wire.WireRequest, choices: wire.Choices
+    ) -> wire.WireRequest | None:
         found = {sent.first + index: each for index, each in choices.found.items()}
         self._runner.journal.record(
             job.identity,
@@ -442,8 +415,12 @@ class Endpoint:
 
 
 def _request_format(
-    settings: ClientSettings, kind: EvidenceKind, tokenizer: Tokenizer | None, *, at_points: bool
-) -> RequestFormat:
+    settings: wire.ClientSettings,
+    kind: EvidenceKind,
+    tokenizer: Tokenizer | None,
+    *,
+    at_points: bool,
+) -> wire.RequestFormat:
     if at_points and tokenizer is None:
         raise SettingsError(
             "tokenizer= is missing: log-probabilities at points need the true token's id"
@@ -451,9 +428,9 @@ def _request_format(
     if at_points and tokenizer is not None:
         # The most likely token is drawn: any other would be listed in addition to those.
         drawn = replace(settings, temperature=0.0, top_k=0, top_p=1.0)
-        return (NextChatToken if settings.chat else NextToken)(drawn, tokenizer)
+        return (wire.NextChatToken if settings.chat else wire.NextToken)(drawn, tokenizer)
     if kind == "samples":
-        return Chat(settings) if settings.chat else RequestFormat(settings)
+        return wire.Chat(settings) if settings.chat else wire.RequestFormat(settings)
     if kind != "logprobs":
         raise SettingsError(f"engine: openai gives samples and logprobs, but no {kind}")
     if settings.chat:
@@ -462,32 +439,34 @@ def _request_format(
             "completions endpoint that echoes, or engine transformers or vllm"
         )
     # How tokens are drawn plays no part.
-    return Echo(replace(settings, temperature=1.0, top_k=0, top_p=1.0))
+    return wire.Echo(replace(settings, temperature=1.0, top_k=0, top_p=1.0))
 
 
 # Embeddings of texts from an endpoint's ``/embeddings``, within every limit of its client.
 
 
-class _Embeddings(RequestFormat):
+class _Embeddings(wire.RequestFormat):
     """Texts go out together, and each comes back as one vector."""
 
     path = "/embeddings"
 
-    def ask(self, texts: Sequence[str]) -> WireRequest:
+    def ask(self, texts: Sequence[str]) -> wire.WireRequest:
         payload: dict[str, object] = {
             "model": self.settings.model,
             "input": list(texts),
             "encoding_format": "float",
         }
         n_bytes = sum(len(text.encode()) for text in texts)
-        most = most_prompt_tokens(self.settings, prompt_bytes=n_bytes, prompts=len(texts))
-        return WireRequest(payload, len(texts), 0, Tokens(most, 0))
+        most = wire.most_prompt_tokens(self.settings, prompt_bytes=n_bytes, prompts=len(texts))
+        return wire.WireRequest(payload, len(texts), 0, wire.Tokens(most, 0))
 
-    def read(self, body: bytes, request: WireRequest) -> Choices:
-        document: dict[str, Any] = decode_object(body) or {}
+    def read(self, body: bytes, request: wire.WireRequest) -> wire.Choices:
+        document: dict[str, Any] = wire.decode_object(body) or {}
         found = vectors_of(document, request.n)
         problem = found if isinstance(found, str) else None
-        return Choices(found={}, used=read_usage(document), problem=problem, document=document)
+        return wire.Choices(
+            found={}, used=wire.read_usage(document), problem=problem, document=document
+        )
 
 
 def vectors_of(document: dict[str, Any], n: int) -> NDArray[np.float32] | str:
@@ -503,19 +482,15 @@ def vectors_of(document: dict[str, Any], n: int) -> NDArray[np.float32] | str:
 
 
 def embed_at(
-    settings: ClientSettings,
+    settings: wire.ClientSettings,
     blocks: Sequence[Sequence[str]],
     journal: Path,
     take: Callable[[int, list[NDArray[np.float32] | str]], None],
     *,
     rng: Random | None = None,
 ) -> None:
-    """Ask for the embeddings of blocks of texts, a request a block, many at once.
-
-    ``take`` gets the number of a block, and for each of its texts a vector or the reason why it has
-    none. Texts of a block that is refused are asked for one by one. Raises `EngineError` if the
-    endpoint cannot be reached or takes no more requests.
-    """
+    """Ask for the embeddings of blocks of texts, a request a block, many at once."""
+    # Texts of a block that is refused are asked for one by one.
 
     async def run() -> None:
         numbers = iter(range(len(blocks)))
@@ -541,7 +516,7 @@ def embed_at(
 async def _embed(runner: RequestRunner, texts: Sequence[str]) -> list[NDArray[np.float32] | str]:
     """Ask for some texts at once, and for each alone where the endpoint refuses them so."""
 
-    def take(request: WireRequest, choices: Choices) -> None:
+    def take(request: wire.WireRequest, choices: wire.Choices) -> None:
         runner.journal.record(b"", {}, choices.used or request.most)
 
     try:

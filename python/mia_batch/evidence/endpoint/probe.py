@@ -1,31 +1,12 @@
 """Learn what an endpoint honours, by asking it; documentation and silence are not believed."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import isclose
 from typing import Any
 
 from mia_batch.errors import EngineError, SettingsError
+from mia_batch.evidence.endpoint import wire
 from mia_batch.evidence.endpoint.transport import RefusedError, RequestRunner, UnansweredError
-from mia_batch.evidence.endpoint.wire import (
-    NEUTRAL,
-    Capabilities,
-    Chat,
-    Choices,
-    ClientSettings,
-    Echo,
-    Honour,
-    Listed,
-    NextToken,
-    RequestFormat,
-    decode_object,
-    is_id,
-    named_ids,
-    read_echo,
-    read_next_token,
-    shorten,
-)
 from mia_batch.evidence.request import AnswerKind
 from mia_batch.models.tokens import Tokenizer
 
@@ -67,24 +48,19 @@ class Probe:
         self._settings = runner.request_format.settings
 
     @property
-    def _format(self) -> RequestFormat:
+    def _format(self) -> wire.RequestFormat:
         return self._runner.request_format
 
-    async def run(self) -> Capabilities:
-        """Ask all questions that the format allows.
-
-        Raises `SettingsError` if the endpoint takes no request of this format, or does not echo;
-        `EngineError` if it cannot be reached, or gives nothing that can be used.
-        """
+    async def run(self) -> wire.Capabilities:
         wanted = self._format
-        plain = Chat if self._settings.chat else RequestFormat
+        plain = wire.Chat if self._settings.chat else wire.RequestFormat
         self._runner.request_format = plain(self._settings)
-        answer = await self._agree(draws=type(wanted) in {RequestFormat, Chat})
+        answer = await self._agree(draws=type(wanted) in {wire.RequestFormat, wire.Chat})
         self._runner.request_format = replace(wanted, dialect=self._format.dialect)
-        if isinstance(wanted, Echo):
+        if isinstance(wanted, wire.Echo):
             await self._check_echo()
-            found = Capabilities()  # what was not asked counts as refused, so it is not sent
-        elif isinstance(wanted, NextToken):
+            found = wire.Capabilities()  # what was not asked counts as refused, so it is not sent
+        elif isinstance(wanted, wire.NextToken):
             found = await self._next_token(wanted)
         else:
             found = await self._samples(answer)
@@ -97,12 +73,11 @@ class Probe:
 
     # How requests must be written.
 
-    async def _agree(self, *, draws: bool) -> Choices:
-        """Find the fields that the endpoint takes: all of them, or as many as it takes together.
-
-        First without any, under each name of the limit, then with one more after the other; those
-        of which the user chose a value come first, and must be taken where answers are drawn.
-        """
+    async def _agree(self, *, draws: bool) -> wire.Choices:
+        """Find the fields that the endpoint takes: all of them, or as many as it takes together."""
+        # First without any, under each name of the limit, then with one more after the other;
+        # those of which the user chose a value come first, and must be taken where answers are
+        # drawn.
         try:
             return await self._ask({})
         except RefusedError as error:
@@ -110,7 +85,7 @@ class Probe:
                 raise _first_refusal(error, self._settings) from None
             first = error
         chosen = {"temperature": self._settings.temperature, "top_p": self._settings.top_p}
-        optional = [*sorted(chosen, key=lambda name: chosen[name] == 1), *NEUTRAL]
+        optional = [*sorted(chosen, key=lambda name: chosen[name] == 1), *wire.NEUTRAL]
         for limit in _LIMITS:
             self._speak(limit=limit, withdrawn=tuple(optional))
             answer = await self._try()
@@ -132,7 +107,7 @@ class Probe:
                 )
         return answer
 
-    async def _look_for_thoughts(self, answer: Choices) -> None:
+    async def _look_for_thoughts(self, answer: wire.Choices) -> None:
         if _kind(answer) != "thinking":
             return
         for added in _UNTHINKING:
@@ -149,17 +124,17 @@ class Probe:
 
     # Samples.
 
-    async def _samples(self, answer: Choices) -> Capabilities:
+    async def _samples(self, answer: wire.Choices) -> wire.Capabilities:
         await self._look_for_thoughts(answer)
         self._speak(repeats_prompt=_kind(answer) == "prompt_repeated")
-        seed: Honour = "refused"
+        seed: wire.Honour = "refused"
         texts = await self._texts(*({"seed": each} for each in (_SEED, _SEED, _SEED + 1)))
         if texts is not None:
             seed = "honoured" if texts[0] == texts[1] else "ignored"
         else:
             texts = [_text(await self._try()) for _ in range(2)]
         varied = len(set(texts)) > 1
-        greedy: Honour = "honoured"
+        greedy: wire.Honour = "honoured"
         if self._settings.temperature > 0:
             twice = await self._texts(*[{"temperature": 0.0}] * 2)
             greedy = _shown(twice is not None and twice[0] == twice[1], twice)
@@ -175,7 +150,7 @@ class Probe:
         copies = [] if two is None else [found.text for found in two.found.values()]
         several = len(copies) == 2 and not (varied and copies[0] == copies[1])
         with_ids = await self._try(return_token_ids=True)
-        return Capabilities(
+        return wire.Capabilities(
             greedy=greedy,
             neutral=neutral,
             n=_shown(several, two),
@@ -186,13 +161,13 @@ class Probe:
             and with_ids.document["choices"][0].get("token_ids") is not None,
         )
 
-    async def _neutral(self, seed: Honour, greedy: Honour, *, varied: bool) -> dict[str, Honour]:
-        """Find whether the values act that keep the endpoint's own settings from acting.
-
-        Only an effect on answers that are the same otherwise shows it.
-        """
+    async def _neutral(
+        self, seed: wire.Honour, greedy: wire.Honour, *, varied: bool
+    ) -> dict[str, wire.Honour]:
+        """Find whether the values act that keep the endpoint's own settings from acting."""
+        # Only an effect on answers that are the same otherwise shows it.
         asked, withdrawn = (*_PENALTIES, "min_p"), self._format.dialect.withdrawn
-        found: dict[str, Honour] = {name: "refused" for name in asked if name in withdrawn}
+        found: dict[str, wire.Honour] = {name: "refused" for name in asked if name in withdrawn}
         likely: dict[str, object] = {} if greedy == "refused" else {"temperature": 0.0}
         likely |= _seeded(seed)
         plain = await self._try(prompt=_REPETITIVE, **likely)
@@ -208,7 +183,7 @@ class Probe:
             found["min_p"] = "honoured" if same else "ignored"
         return {name: found[name] for name in asked}
 
-    async def nudge(self, tokenizer: Tokenizer) -> Honour:
+    async def nudge(self, tokenizer: Tokenizer) -> wire.Honour:
         """Raise the logits of unlikely words, of which each must then be said, space and all."""
         size, (before,) = tokenizer.vocabulary, tokenizer.encode_prompts([PROBE_PROMPT])
         spread = [size * i // _TRIED for i in range(1, _TRIED)]
@@ -234,7 +209,7 @@ class Probe:
     async def _check_echo(self) -> None:
         try:
             choices = await self._ask({}, max_tokens=1)
-            found = read_echo(*Echo.listed(choices.text), "", PROBE_PROMPT, n_drawn=None)
+            found = wire.read_echo(*wire.Echo.listed(choices.text), "", PROBE_PROMPT, n_drawn=None)
         except RefusedError as error:
             found = str(error)
         if isinstance(found, str):
@@ -243,20 +218,19 @@ class Probe:
                 f"prompts ({found}); take another endpoint, or engine transformers or vllm"
             )
 
-    async def _next_token(self, of: NextToken) -> Capabilities:
-        """Ask for the most likely tokens, then for unlikely ones by name."""
+    async def _next_token(self, of: wire.NextToken) -> wire.Capabilities:
         try:
             top, answer = await self._most_likely(of)
             listed = of.listed(answer.text)
-            by_id = all(is_id(name) for name, _ in listed)
+            by_id = all(wire.is_id(name) for name, _ in listed)
             plain = await self._ask(of.listing(top), max_tokens=1) if by_id else answer
             _check_names(of, listed, plain)
             named = await self._named_token(of, listed, by_id=by_id)
         except RefusedError as error:
             raise _first_refusal(error, self._settings) from None
-        return Capabilities(named_token=named, top_logprobs=top, token_id_names=by_id)
+        return wire.Capabilities(named_token=named, top_logprobs=top, token_id_names=by_id)
 
-    async def _most_likely(self, of: NextToken) -> tuple[int, Choices]:
+    async def _most_likely(self, of: wire.NextToken) -> tuple[int, wire.Choices]:
         refusals = []
         for n, by_id in ((n, by_id) for n in _TOP for by_id in (True, False)):
             try:
@@ -271,10 +245,12 @@ class Probe:
             "evidence 'samples'"
         )
 
-    async def _named_token(self, of: NextToken, listed: Listed, *, by_id: bool) -> Honour:
+    async def _named_token(
+        self, of: wire.NextToken, listed: wire.Listed, *, by_id: bool
+    ) -> wire.Honour:
         """Name unlikely tokens: each has a value of its own, twice the same, below all listed."""
         tokenizer = of.tokenizer
-        likely = named_ids(listed, tokenizer)
+        likely = wire.named_ids(listed, tokenizer)
         spread = dict.fromkeys(tokenizer.vocabulary * i // _TRIED for i in range(1, _TRIED))
         unlikely = [
             token
@@ -290,7 +266,7 @@ class Probe:
                 if not _is_of_field(error):
                     raise
                 return "refused"
-            found = read_next_token(of.listed(answer.text), token, tokenizer, exact=True)
+            found = wire.read_next_token(of.listed(answer.text), token, tokenizer, exact=True)
             if isinstance(found, str):
                 return "ignored"
             values.append(found[0])
@@ -306,7 +282,7 @@ class Probe:
             reply = await self._runner.transport.send("/models")
         except UnansweredError:
             return None
-        models = (decode_object(reply.body) or {}).get("data") if reply.status == 200 else None
+        models = (wire.decode_object(reply.body) or {}).get("data") if reply.status == 200 else None
         for model in models if isinstance(models, list) else []:
             if isinstance(model, dict) and model.get("id") == self._settings.model:
                 stated = (model.get(name) for name in _CONTEXT_NAMES)
@@ -324,7 +300,7 @@ class Probe:
 
     async def _try(
         self, n: int = 1, /, prompt: str = PROBE_PROMPT, **fields: object
-    ) -> Choices | None:
+    ) -> wire.Choices | None:
         """Ask with a field more; None where the endpoint refuses it."""
         try:
             return await self._ask(fields, prompt=prompt, n=n, max_retries=_RETRIES)
@@ -339,26 +315,26 @@ class Probe:
         n: int = 1,
         max_tokens: int = _MAX_TOKENS,
         max_retries: int | None = None,
-    ) -> Choices:
+    ) -> wire.Choices:
         """Ask until the answer can be used, with the patience that every later request has."""
         request = self._format.write(prompt, fields, n=n, max_tokens=max_tokens)
         return await self._runner.complete(request, lambda *_: None, max_retries=max_retries)
 
 
-def _shown(effect: bool, answers: object) -> Honour:  # noqa: FBT001 - what is asked
+def _shown(effect: bool, answers: object) -> wire.Honour:  # noqa: FBT001 - what is asked
     """Say what an effect on answers shows, which are None where the field was refused."""
     return "refused" if answers is None else "honoured" if effect else "ignored"
 
 
-def _seeded(seed: Honour, number: int = 0) -> dict[str, Any]:
+def _seeded(seed: wire.Honour, number: int = 0) -> dict[str, Any]:
     return {} if seed == "refused" else {"seed": _SEED + number}
 
 
-def _text(answer: Choices | None) -> str:
+def _text(answer: wire.Choices | None) -> str:
     return "" if answer is None else answer.text
 
 
-def _kind(answer: Choices | None) -> AnswerKind | None:
+def _kind(answer: wire.Choices | None) -> AnswerKind | None:
     return answer.found[0].answer if answer is not None and 0 in answer.found else None
 
 
@@ -366,17 +342,15 @@ def _is_of_field(error: RefusedError) -> bool:
     return error.unusable or error.status in _UNKNOWN_FIELD
 
 
-def _check_names(of: NextToken, listed: Listed, plain: Choices) -> None:
-    """Look whether most tokens that are named are the tokenizer's, which has the same texts.
-
-    Where they are named by text alone, the drawn token's own text must be among them: a name that
-    has lost its space, for one, is that of another token.
-    """
-    ids = named_ids(listed, of.tokenizer)
+def _check_names(of: wire.NextToken, listed: wire.Listed, plain: wire.Choices) -> None:
+    """Look whether most tokens that are named are the tokenizer's, which has the same texts."""
+    # Where they are named by text alone, the drawn token's own text must be among them: a name
+    # that has lost its space, for one, is that of another token.
+    ids = wire.named_ids(listed, of.tokenizer)
     known = {of.tokenizer.token_text(token) for token in ids if token is not None}
     names, others = ([name for name, _ in each] for each in (listed, of.listed(plain.text)))
     said = str(of.said(plain.document["choices"][0]) or "")
-    if all(map(is_id, others)):
+    if all(map(wire.is_id, others)):
         right = said.strip() in {"", *map(str.strip, known)}
     else:
         right = 2 * len(known.intersection(others)) >= len(set(others))
@@ -394,10 +368,12 @@ def _other_name(said: object, asked: str) -> str | None:
     if not isinstance(said, str) or not said.strip():
         return None
     one, other = (name.casefold().rstrip("/").rpartition("/")[2] for name in (said, asked))
-    return None if one in other or other in one else shorten(said)
+    return None if one in other or other in one else wire.shorten(said)
 
 
-def _first_refusal(error: RefusedError, settings: ClientSettings) -> SettingsError | EngineError:
+def _first_refusal(
+    error: RefusedError, settings: wire.ClientSettings
+) -> SettingsError | EngineError:
     if error.unusable:
         way_out = "its replies are not of the form that OpenAI's API has"
         if not error.is_json:

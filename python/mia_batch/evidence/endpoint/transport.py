@@ -15,15 +15,7 @@ from random import Random
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from mia_batch.errors import EngineError
-from mia_batch.evidence.endpoint.wire import (
-    Choices,
-    ClientSettings,
-    Ledger,
-    RequestFormat,
-    Tokens,
-    WireRequest,
-    read_refusal,
-)
+from mia_batch.evidence.endpoint import wire
 
 if TYPE_CHECKING:
     import httpx
@@ -53,11 +45,9 @@ class UnansweredError(Exception):
 
 
 class RefusedError(Exception):
-    """A request has failed after all retries; the sentence is without the key.
+    """A request has failed after all retries; the sentence is without the key."""
 
-    ``status`` is the HTTP status, None where no answer came or, ``unusable``, none that can be
-    used. ``is_json``: the answer was JSON, so it is an API that gave it.
-    """
+    # ``status`` is None where no answer came or, ``unusable``, none that can be used.
 
     def __init__(
         self, status: int | None, sentence: str, *, is_json: bool = False, unusable: bool = False
@@ -71,7 +61,7 @@ class RefusedError(Exception):
 class Transport:
     """Connections to one endpoint; redirects are never followed, so the key goes nowhere else."""
 
-    def __init__(self, settings: ClientSettings) -> None:
+    def __init__(self, settings: wire.ClientSettings) -> None:
         import httpx  # here, because whoever has no endpoint does not need it
 
         self._settings = settings
@@ -87,10 +77,7 @@ class Transport:
         self.aclose = self._client.aclose
 
     async def send(self, path: str, payload: Mapping[str, object] | None = None) -> Reply:
-        """Post JSON to a path below the base address, or get it; a `Reply` whatever its status.
-
-        Raises `UnansweredError` if no answer came, or only a part of it.
-        """
+        """Post JSON to a path below the base address, or get it; a `Reply` whatever its status."""
         import httpx
 
         method = "GET" if payload is None else "POST"
@@ -111,10 +98,8 @@ class Transport:
 
 
 async def _read(response: httpx.Response) -> bytes:
-    """Read a body, and unpack no more of it than an honest answer has.
-
-    httpx would unpack whatever the header says, as often as it says, before any limit.
-    """
+    """Read a body, and unpack no more of it than an honest answer has."""
+    # httpx would unpack whatever the header says, as often as it says, before any limit.
     from httpx import DecodingError
 
     coding = response.headers.get("content-encoding", "identity").strip().lower()
@@ -136,11 +121,10 @@ _START = 8
 
 
 class Concurrency:
-    """A limit, from 1 to ``most``, that finds what the endpoint can take.
+    """A limit, from 1 to ``most``, that finds what the endpoint can take."""
 
-    It grows by one with each answer until the endpoint first refuses, then by one with each round
-    of answers; each round of refusals halves it.
-    """
+    # It grows by one with each answer until the endpoint first refuses, then by one with each
+    # round of answers; each round of refusals halves it.
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -163,12 +147,11 @@ class Concurrency:
 
 
 class TokenBucket:
-    """A bucket that refills evenly over the minute and never saves up for a burst.
+    """A bucket that refills evenly over the minute and never saves up for a burst."""
 
-    Whoever takes from it waits until everything taken before has been refilled. So the amounts
-    taken within any 60 seconds, but for the last, stay below the limit; with an amount of 1 the
-    last is within it as well. ``clock`` gives seconds that only grow.
-    """
+    # Whoever takes from it waits until everything taken before has been refilled. So the amounts
+    # taken within any 60 seconds, but for the last, stay below the limit; with an amount of 1 the
+    # last is within it as well. ``clock`` gives seconds that only grow.
 
     def __init__(self, per_minute: float | None, clock: Callable[[], float]) -> None:
         self._rate = inf if per_minute is None else per_minute / 60.0
@@ -200,11 +183,10 @@ _EXHAUSTED = {
 
 
 class Next(NamedTuple):
-    """What to do after a failure.
+    """What to do after a failure."""
 
-    ``give_up``: this request has failed; ``exhausted``: the account is empty; ``later``: the
-    endpoint asks for a longer wait than anyone should stand by for.
-    """
+    # ``give_up``: this request has failed; ``exhausted``: the account is empty; ``later``: the
+    # endpoint asks for a longer wait than anyone should stand by for.
 
     step: Literal["again", "give_up", "exhausted", "later"]
     wait: float | None = None  # seconds, as the endpoint asks of every request
@@ -247,19 +229,16 @@ _MOST_UNUSABLE = 2  # times that an unusable answer is repeated; each may have b
 
 
 class RequestRunner:
-    """Sends requests of one format to an endpoint within every limit.
+    """Sends requests of one format to an endpoint within every limit."""
 
-    While it is ``probing``, there is something to learn from every refusal.
-    """
-
-    def __init__(self, request_format: RequestFormat, journal: Journal, rng: Random) -> None:
+    def __init__(self, request_format: wire.RequestFormat, journal: Journal, rng: Random) -> None:
         self.request_format = request_format
         self.journal = journal
         self.probing = False
         self._settings = settings = request_format.settings
         self.transport = Transport(settings)
         self._rng = rng
-        self._ledger = Ledger(settings, journal.spent())
+        self._ledger = wire.Ledger(settings, journal.spent())
         self.concurrency = Concurrency(settings.max_concurrency)
         limits = (settings.requests_per_minute, settings.tokens_per_minute)
         self._requests, self._tokens = (TokenBucket(limit, time.monotonic) for limit in limits)
@@ -270,17 +249,13 @@ class RequestRunner:
 
     async def complete(
         self,
-        request: WireRequest,
-        take: Callable[[WireRequest, Choices], WireRequest | None],
+        request: wire.WireRequest,
+        take: Callable[[wire.WireRequest, wire.Choices], wire.WireRequest | None],
         *,
         max_retries: int | None = None,
-    ) -> Choices:
-        """Send a request, and what ``take`` wants to be asked after an answer; return the last.
-
-        A few answers that cannot be used are asked for again. Raises `RefusedError` if this has
-        failed, and `EngineError` if no request can succeed now: the account is empty, the limit of
-        cost is reached, the endpoint cannot be reached or asks for a long wait.
-        """
+    ) -> wire.Choices:
+        """Send a request, and what ``take`` wants to be asked after an answer; return the last."""
+        # A few answers that cannot be used are asked for again.
         most = self._settings.max_retries if max_retries is None else max_retries
         unusable = 0
         while True:
@@ -296,7 +271,7 @@ class RequestRunner:
                 return choices
             request = following or request
 
-    async def _send(self, request: WireRequest, max_retries: int) -> Choices:
+    async def _send(self, request: wire.WireRequest, max_retries: int) -> wire.Choices:
         attempt, most = 0, sum(request.most)
         while True:
             async with self._slot():
@@ -307,7 +282,7 @@ class RequestRunner:
                     continue
                 await self._reserve(request)
                 found = await self._try(request, attempt, last=attempt >= max_retries)
-            if isinstance(found, Choices):
+            if isinstance(found, wire.Choices):
                 return found
             if found.wait is not None:
                 self._not_before = max(self._not_before, time.monotonic() + found.wait)
@@ -333,7 +308,7 @@ class RequestRunner:
             async with self._settled:
                 self._settled.notify_all()
 
-    async def _reserve(self, request: WireRequest) -> None:
+    async def _reserve(self, request: wire.WireRequest) -> None:
         ledger = self._ledger
         async with self._settled:
             await self._settled.wait_for(lambda: ledger.fits(request.most) or ledger.idle)
@@ -345,7 +320,9 @@ class RequestRunner:
                 )
             ledger.reserve(request.most)
 
-    async def _try(self, request: WireRequest, attempt: int, *, last: bool) -> Choices | Next:
+    async def _try(
+        self, request: wire.WireRequest, attempt: int, *, last: bool
+    ) -> wire.Choices | Next:
         sent_in_round = self.concurrency.round
         used = request.most  # of an answer that is lost on its way nobody knows the price
         sent = datetime.now(UTC).isoformat(timespec="milliseconds")
@@ -353,7 +330,7 @@ class RequestRunner:
             reply = await self.transport.send(self.request_format.path, request.payload)
             self._reached = True
             if not 200 <= reply.status < 300:
-                used = Tokens(0, 0)
+                used = wire.Tokens(0, 0)
                 if reply.status == 429:
                     self.concurrency.refused(sent_in_round)
                 return self._after_refusal(reply, attempt, last=last)
@@ -364,7 +341,7 @@ class RequestRunner:
             if error.sent:
                 self.journal.record(b"", {}, used)
             else:
-                used = Tokens(0, 0)
+                used = wire.Tokens(0, 0)
             said = _with_tries(str(error), attempt)
             if not error.sent and (last or not self._reached):
                 raise EngineError(
@@ -382,7 +359,7 @@ class RequestRunner:
             self._tokens.give_back(max(0, sum(request.most) - sum(used)))
 
     def _after_refusal(self, reply: Reply, attempt: int, *, last: bool) -> Next:
-        refusal = read_refusal(reply, self._settings)
+        refusal = wire.read_refusal(reply, self._settings)
         step = after_refusal(
             reply.status, reply.headers, refusal.codes, datetime.now(UTC), last=last
         )

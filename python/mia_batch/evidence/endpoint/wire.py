@@ -69,10 +69,8 @@ class ClientSettings:
         return text.replace(key, "[key]") if len(key) >= _SHORTEST_SECRET else text
 
     def sample_identity(self, found: Capabilities) -> dict[str, object]:
-        """Describe what changes a sample, as JSON values; only equal ones may share answers.
-
-        The key is no part of it.
-        """
+        """Describe what changes a sample, as JSON values; only equal ones may share answers."""
+        # The key is no part of it.
         dialect = found.dialect
         return {
             "base_url": self.base_url.rstrip("/"),
@@ -179,17 +177,14 @@ class Tokens(NamedTuple):
 
 
 def most_prompt_tokens(settings: ClientSettings, *, prompt_bytes: int, prompts: int = 1) -> int:
-    """Bound the tokens of prompts with so many bytes in UTF-8, whatever the tokenizer.
-
-    No usual tokenizer makes more tokens than a text has bytes; special tokens come on top. English
-    prose has about a quarter as many.
-    """
+    """Bound the tokens of prompts with so many bytes in UTF-8, whatever the tokenizer."""
+    # No usual tokenizer makes more tokens than a text has bytes; special tokens come on top.
+    # English prose has about a quarter as many.
     instruction = len(settings.chat_instruction.encode()) if settings.chat else 0
     return prompt_bytes + prompts * (instruction + _SPECIAL_TOKENS)
 
 
 def money(settings: ClientSettings, tokens: Tokens) -> float | None:
-    """Price tokens; None where a price is unknown."""
     if settings.price_in is None or settings.price_out is None:
         return None
     return (tokens.given * settings.price_in + tokens.drawn * settings.price_out) / _PRICED
@@ -263,7 +258,6 @@ _REASONING = ("reasoning_content", "reasoning", "thinking")
 _LONG_PROMPT = 32  # characters; a continuation may begin with the words of a shorter one
 _Count = Annotated[int, Field(ge=0, lt=2**40)]
 
-
 _ONLY_THOUGHTS = Continuation(
     answer="thinking", reason="the model spent its tokens on thoughts and gave no answer"
 )
@@ -332,7 +326,6 @@ def read_refusal(reply: Reply, settings: ClientSettings) -> Refusal:
 
 
 def decode_object(body: bytes) -> dict[str, object] | None:
-    """Parse a JSON object; None where it is anything else."""
     try:
         document = json.loads(body)
     except (ValueError, RecursionError):
@@ -464,10 +457,8 @@ class RequestFormat:
         return Answer(request_id=request.request_id, continuations=continuations)
 
     def read(self, body: bytes, request: WireRequest) -> Choices:
-        """Read a reply of up to ``n`` choices; one that is not what was asked for has nothing.
-
-        What the reply says of the key is taken out before anything is kept.
-        """
+        """Read a reply of up to ``n`` choices; one that is not what was asked for has nothing."""
+        # What the reply says of the key is taken out before anything is kept.
         decoded = decode_object(body)
         if decoded is None:
             quoted = shorten(self.settings.redact(body.decode(errors="replace"))) or "nothing"
@@ -544,10 +535,9 @@ class RequestFormat:
 
 
 class Chat(RequestFormat):
-    """Instruction and prompt go as one user message; the reply is the continuation.
+    """Instruction and prompt go as one user message; the reply is the continuation."""
 
-    One message, because the templates of some models take no system message.
-    """
+    # One message, because the templates of some models take no system message.
 
     path = "/chat/completions"
     converses = True
@@ -576,11 +566,10 @@ _BYTES = re.compile(r"bytes:((?:\\x[0-9a-f]{2})+)")  # how OpenAI writes a part 
 
 
 class Echo(RequestFormat):
-    """The format of a request for log-probabilities of a prompt.
+    """The format of a request for log-probabilities of a prompt."""
 
-    One token is drawn and thrown away, because not every endpoint takes a request for none. The
-    journal keeps tokens and log-probabilities as JSON, in its column of texts.
-    """
+    # One token is drawn and thrown away, because not every endpoint takes a request for none. The
+    # journal keeps tokens and log-probabilities as JSON, in its column of texts.
 
     def prompt_fields(self, prompt: str) -> dict[str, object]:
         return {"prompt": prompt, "echo": True, "logprobs": 1}
@@ -593,7 +582,6 @@ class Echo(RequestFormat):
 
     @staticmethod
     def listed(text: str | None) -> tuple[object, object]:
-        """Read tokens and log-probabilities as `text` has written them."""
         tokens, logprobs = json.loads(text or "[null, null]")
         return tokens, logprobs
 
@@ -619,12 +607,8 @@ class Echo(RequestFormat):
 def read_echo(
     tokens: object, logprobs: object, context: str, text: str, *, n_drawn: int | None
 ) -> tuple[bool, NDArray[np.float32]] | str:
-    """Read whether a special token came first, and the log-probabilities of the text's tokens.
-
-    Nothing that does not fit the prompt is believed: then the reason is returned. ``tokens`` are
-    the prompt's, perhaps a special one before, and at most one that was drawn after them;
-    ``n_drawn`` is None where the endpoint does not say how many were.
-    """
+    """Read whether a special token came first, and the log-probabilities of the text's tokens."""
+    # Nothing that does not fit the prompt is believed: then the reason is returned.
     if not (isinstance(tokens, list) and isinstance(logprobs, list)) or (
         len(tokens) != len(logprobs) or not all(isinstance(each, str) for each in tokens)
     ):
@@ -670,20 +654,17 @@ Listed = list[tuple[str, float]]
 
 @dataclass(frozen=True)
 class NextToken(RequestFormat):
-    """The format of a request about the first token of a text after its context.
+    """The format of a request about the first token of a text after its context."""
 
-    The token that is drawn is the most likely one, and always thrown away. The journal keeps the
-    tokens that are listed as JSON, in its column of texts.
-    """
+    # The token that is drawn is the most likely one, and always thrown away. The journal keeps the
+    # tokens that are listed as JSON, in its column of texts.
 
     tokenizer: Tokenizer
     converses: ClassVar[bool] = False
 
     def prepare(self, request: Request) -> Request | Answer:
-        """Find the ids of the true token, or of all answers, and the prompt before them.
-
-        The endpoint must cut that as it is cut here. A chat reply starts anew, without a space.
-        """
+        """Find the ids of the true token, or of all answers, and the prompt before them."""
+        # The endpoint must cut that as it is cut here. A chat reply starts anew, without a space.
         if self.settings.chat:
             prompt: str | None = request.context
             texts = request.text.split() if request.question else [request.text.lstrip()]
@@ -740,11 +721,9 @@ class NextToken(RequestFormat):
 
     @staticmethod
     def listed(text: str | None) -> Listed:
-        """Read what `text` has written."""
         return [(name, value) for name, value in json.loads(text or "[]")]
 
     def said(self, choice: dict[str, Any]) -> object:
-        """Find the text of the token that was drawn."""
         return super().text(choice)
 
     def answer(
@@ -783,11 +762,9 @@ class NextChatToken(NextToken, Chat):
 
 
 def most_mean(values: list[float], *, exact: bool) -> float:
-    """Bound the mean log-probability over the vocabulary from above, by those that are listed.
-
-    A token that is not listed is less likely than the likeliest; where none is asked for by name,
-    than all that are listed. Together they have what those leave.
-    """
+    """Bound the mean log-probability over the vocabulary from above, by those that are listed."""
+    # A token that is not listed is less likely than the likeliest; where none is asked for by
+    # name, than all that are listed. Together they have what those leave.
     left = max(1 - math.fsum(map(math.exp, values)), 0.0)
     most = min((max if exact else min)(values), math.log(max(left, _LEAST_LEFT)))
     return math.fsum(math.exp(value) * value for value in values) + left * most
@@ -808,11 +785,9 @@ def named_ids(listed: Listed, tokenizer: Tokenizer) -> list[int | None]:
 def read_next_token(
     listed: Listed, token: int, tokenizer: Tokenizer, *, exact: bool
 ) -> tuple[float, bool] | str:
-    """Read a token's log-probability, and whether it is only an upper bound; or why it is missing.
-
-    A token that is not listed is less likely than all that are, and has no more than they leave.
-    Where it was asked for by name, ``exact``, it must be there.
-    """
+    """Read a token's log-probability, and whether it is an upper bound; or why it is missing."""
+    # A token that is not listed is less likely than all that are, and has no more than they leave.
+    # Where it was asked for by name, ``exact``, it must be there.
     values, ids = [value for _, value in listed], named_ids(listed, tokenizer)
     own = {value for value, known in zip(values, ids, strict=True) if known == token}
     if not all(map(is_logprob, own if exact else values)):

@@ -197,11 +197,9 @@ class TokenText(NamedTuple):
     places: list[int]  # tokens that can be replaced: of whole characters, not of whitespace
 
     def replace(self, pieces: Sequence[tuple[int, str, bool | None]]) -> str:
-        """Put other texts for some tokens, ascending; all else stays, character by character.
-
-        Each is a token's place, its new text, and whether a space is to precede it: None for
-        whatever precedes it now.
-        """
+        """Put other texts for some tokens, ascending; all else stays, character by character."""
+        # Each is a token's place, its new text, and whether a space is to precede it: None for
+        # whatever precedes it now.
         parts, done = [], 0
         for place, new, spaced in pieces:
             start, end = self.spans[place]
@@ -249,10 +247,8 @@ class Vocabulary:
         return TokenText(text, ids, spans, places)
 
     def replace(self, cut: TokenText, places: Sequence[int], tokens: Sequence[int]) -> str:
-        """Write a text with other tokens in some places; those that are the same stay as written.
-
-        A space before one changes only where one of both begins a word and the other goes on.
-        """
+        """Write a text with other tokens in some places; equal ones stay as written."""
+        # A space before one changes only where one of both begins a word and the other goes on.
         pieces: list[tuple[int, str, bool | None]] = []
         for place, token in zip(places, tokens, strict=True):
             new, old = self._decoded[token], self._decoded[cut.token_ids[place]]
@@ -263,11 +259,9 @@ class Vocabulary:
         return cut.replace(pieces)
 
     def mirror(self, token_ids: Sequence[int], others: Sequence[int]) -> list[int]:
-        """Find the token nearest to where each other one lies, on the opposite side of a token.
-
-        Euclidean distance to 2 E(t) - E(t+), in the matrix of the model's input embeddings; of two
-        that are as near, the one with the smaller id.
-        """
+        """Find the token nearest to where each other one lies, on the opposite side of a token."""
+        # Euclidean distance to 2 E(t) - E(t+), in the matrix of the model's input embeddings; of
+        # two that are as near, the one with the smaller id.
         matrix: Tensor = self._model.get_input_embeddings().weight.detach()
         points = 2 * matrix[list(token_ids)] - matrix[list(others)]
         usable, half_squares = self._usable
@@ -299,12 +293,11 @@ _UNUSED_POSITIONS = 2  # models of RoBERTa's kind number positions from 2
 
 
 class MaskedModel:
-    """A model of BERT's kind.
+    """A model of BERT's kind."""
 
-    ``words`` are what it can put into a gap: those of one token. A text longer than the model's
-    context is read in consecutive pieces of that length. The tokenizer must be of the fast kind,
-    with a mask token.
-    """
+    # ``words`` are what it can put into a gap: those of one token. A text longer than the model's
+    # context is read in consecutive pieces of that length. The tokenizer must be of the fast kind,
+    # with a mask token.
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> None:
         if tokenizer.mask_token is None or not tokenizer.is_fast:
@@ -357,21 +350,13 @@ class MaskedModel:
         return cls(loaded.to(device), tokenizer)
 
     def predict(self, texts: Sequence[Gaps]) -> list[npt.NDArray[np.float32]]:
-        """Say how likely each word is in each gap, all gaps of a text hidden at once.
-
-        One array per text: float32, gaps by `words`, natural log of the probability. A text takes a
-        forward pass, a long one several.
-        """
+        """Say how likely each word is in each gap, all gaps of a text hidden at once."""
         return self._predict([self._hide(gaps) for gaps in texts], self._word_ids)
 
     def predict_tokens(
         self, text: TokenText, hidden: Sequence[Sequence[int]]
     ) -> list[npt.NDArray[np.float32]]:
-        """Say how likely each token is in place of hidden ones, for several choices of these.
-
-        One array per choice: float32, hidden tokens by ids of the `vocabulary`, natural log of the
-        probability.
-        """
+        """Say how likely each token is in place of hidden ones, for several choices of these."""
         masked = []
         for places in hidden:
             ids = list(text.token_ids)

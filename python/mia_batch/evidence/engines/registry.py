@@ -1,7 +1,5 @@
 """Engines by name, what each can do and what this machine can run; none is imported here."""
 
-from __future__ import annotations
-
 import gc
 import sys
 from collections.abc import Callable, Sequence
@@ -26,14 +24,7 @@ from mia_batch.evidence.request import (
     EvidenceKind,
     Request,
 )
-from mia_batch.models.weights import (
-    Adapter,
-    differ_in_weights,
-    read_adapter,
-    tensors_in,
-    weight_files,
-    weights_source,
-)
+from mia_batch.models import weights
 from mia_batch.plugins import every
 
 _ACCELERATORS = ("nvidia[0-9]*", "kfd", "dxg")  # device files: NVIDIA, AMD, either under WSL
@@ -131,7 +122,9 @@ class EngineType:
     start: str
     kinds: frozenset[EvidenceKind] = _SAMPLES
     columns: frozenset[str] = frozenset()
-    adapter_obstacle: Callable[[Adapter], str | None] = lambda _: None  # why it cannot run one
+    adapter_obstacle: Callable[[weights.Adapter], str | None] = lambda _: (
+        None
+    )  # why it cannot run one
     # Why it cannot run on this machine, or, given True, on others as far as this one can tell
     obstacle: Callable[[bool], str | None] = lambda _: None
     # Kinds for which it has ``turn_to(model)``, so that the base of several adapters is loaded once
@@ -139,7 +132,7 @@ class EngineType:
     on_cpu: Callable[[], bool] = has_no_accelerator  # whether it would run on this machine's CPU
 
 
-def _why_not_in_vllm(adapter: Adapter) -> str | None:
+def _why_not_in_vllm(adapter: weights.Adapter) -> str | None:
     name, heads = repr(adapter.folder), sorted(_HEADS.intersection(adapter.modules))
     reasons = (
         (adapter.kind != "LORA", f"runs adapters of kind LORA, and {name} is {adapter.kind}"),
@@ -186,7 +179,6 @@ _REMOTE = (
 )
 """Not started here: an endpoint and a recording."""
 
-
 _FASTER = (
     "it reads texts faster than vLLM on a GPU: with 8 B weights on an H100 23,920 tokens a second, "
     "not 9,881"
@@ -214,12 +206,10 @@ def choose_engine(
     elsewhere: bool = False,
     gpus: int = 1,
 ) -> tuple[str, str]:
-    """Choose an engine that can run here, or ``elsewhere``, and do what is asked; say why.
-
-    ``auto`` takes vLLM where it can run, else transformers; for log-probabilities of a model that
-    takes one GPU (``gpus``), transformers first. Where the engine that was asked for cannot compute
-    a column, or run the ``model``, transformers does. Raises `SettingsError` if none can run.
-    """
+    """Choose an engine that can run here, or ``elsewhere``, and do what is asked; say why."""
+    # ``auto`` takes vLLM where it can run, else transformers; for log-probabilities of a model
+    # that takes one GPU, transformers first. Where the engine asked for cannot compute a column,
+    # or run the ``model``, transformers does.
     known = engine_types()
     if name not in (*known, "auto"):
         raise SettingsError(f"engine= is {name!r}; known are auto, {', '.join(known)}")
@@ -253,7 +243,7 @@ def why_not(
     engine = engine_types()[name]
     if kind not in engine.kinds:
         return f"engine {name} gives no {kind}"
-    adapter = None if model is None else read_adapter(model)
+    adapter = None if model is None else weights.read_adapter(model)
     if adapter is not None and (obstacle := engine.adapter_obstacle(adapter)) is not None:
         return obstacle
     asked = [*(name for name in _NAMED if name in columns), *sorted(columns.difference(_NAMED))]
@@ -269,7 +259,7 @@ def can_turn(spec: EngineSpec, other: EngineSpec) -> bool:
     return (
         replace(spec, model=other.model) == other
         and spec.kind in engine_types()[spec.engine].turns
-        and differ_in_weights(spec.model, other.model)
+        and weights.differ_in_weights(spec.model, other.model)
     )
 
 
@@ -302,7 +292,6 @@ _DRIFT_OF_HALVES = 0.25  # one rounding can choose another expert
 
 
 def probes(vocab_size: int, room: int) -> list[list[int]]:
-    """Make two texts that differ in their last token alone."""
     *first, last = (i % vocab_size for i in range(5, 5 + 37 * min(_TOKENS, room), 37))
     return [[*first, last], [*first, (last + 1) % vocab_size]]
 
@@ -310,10 +299,7 @@ def probes(vocab_size: int, room: int) -> list[list[int]]:
 def check_probes(
     model: str, revision: str | None, dtype: str, said: Sequence[NDArray[np.float32]]
 ) -> None:
-    """Check the log-probabilities of both texts' tokens but the first.
-
-    Raises `SettingsError` if one is not finite, or if another last token moves those before it.
-    """
+    """Check the log-probabilities of both texts' tokens but the first."""
     one, other = said
     if not np.isfinite(said).all():
         raise SettingsError(why_not_finite(model, revision, dtype))
@@ -326,9 +312,9 @@ def check_probes(
 
 def why_not_finite(model: str, revision: str | None, dtype: str) -> str:
     """Name the first tensor of a model's files that is not finite, or the dtype to take."""
-    sources = dict.fromkeys([(model, revision), weights_source(model, revision)])
-    files = [file for source in sources for file in weight_files(*source)]
-    for name, tensor in tensors_in(files, "cpu"):
+    sources = dict.fromkeys([(model, revision), weights.weights_source(model, revision)])
+    files = [file for source in sources for file in weights.weight_files(*source)]
+    for name, tensor in weights.tensors_in(files, "cpu"):
         if tensor.itemsize > 1 and not tensor.isfinite().all():  # others are codes
             return (
                 f"the weights of {model!r} have values that are not finite numbers (NaN, infinity) "
@@ -382,11 +368,8 @@ def text_answer(request: Request, tokens: dict[str, NDArray[np.generic]]) -> Ans
 
 
 def end_token_ids(*declared: int | list[int] | None) -> frozenset[int]:
-    """Every token that ends a text, by any of the files of a checkpoint.
-
-    These are the end-of-text tokens of the tokenizer, of ``config.json`` and of
-    ``generation_config.json``: a number, a list of numbers, or nothing.
-    """
+    """Every token that ends a text, by any of the files of a checkpoint."""
+    # Those of the tokenizer, of ``config.json`` and of ``generation_config.json``.
     lists = (value if isinstance(value, list) else [value] for value in declared)
     return frozenset(end for each in lists for end in each if end is not None)
 

@@ -23,16 +23,7 @@ from transformers import (
 )
 
 from mia_batch.errors import EngineError, SettingsError
-from mia_batch.evidence.engines.registry import (
-    available_memory,
-    check_probes,
-    cut_at_end,
-    end_token_ids,
-    logits_bytes,
-    probes,
-    text_answer,
-    why_impossible,
-)
+from mia_batch.evidence.engines import registry
 from mia_batch.evidence.request import (
     Answer,
     Continuation,
@@ -59,13 +50,12 @@ _DEFAULT_CONTEXT = 2048  # of models whose configuration names none
 
 
 class Pretrained:
-    """A model as a specification says, loaded and checked.
+    """A model as a specification says, loaded and checked."""
 
-    Of ``engine_args``, ``batch_size`` and ``max_model_len`` stay here, all others go to
-    ``AutoModelForCausalLM.from_pretrained``. The modules of an adapter are in ``model``, ``added``
-    is what peft makes of both. ``prompted`` puts its virtual tokens before every text, if it has
-    any; ``max_model_len`` does not count them.
-    """
+    # Of ``engine_args``, ``batch_size`` and ``max_model_len`` stay here, all others go to
+    # ``AutoModelForCausalLM.from_pretrained``. The modules of an adapter are in ``model``,
+    # ``added`` is what peft makes of both. ``prompted`` puts its virtual tokens before every text,
+    # if it has any; ``max_model_len`` does not count them.
 
     def __init__(self, spec: EngineSpec) -> None:
         if spec.tensor_parallel_size != 1:
@@ -99,12 +89,12 @@ class Pretrained:
     def check(self, model: str, revision: str | None = None) -> None:
         """Check what has been loaded, see `check_probes`; texts are read one by one."""
         said = []
-        for text in probes(self.vocab_size, self.max_model_len):
+        for text in registry.probes(self.vocab_size, self.max_model_len):
             ids = torch.tensor([text], device=self.device)
             logits = (self.prompted or self.model)(ids, use_cache=False).logits[0, -len(text) : -1]
             found = logits.float().log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
             said.append(found.cpu().numpy())
-        check_probes(model, revision, str(self.model.dtype).removeprefix("torch."), said)
+        registry.check_probes(model, revision, str(self.model.dtype).removeprefix("torch."), said)
 
     def exchange(self, model: str) -> None:
         """Put the weights of an adapter in the place of those of another with the same settings."""
@@ -182,11 +172,8 @@ def take_batch(
     fits: Callable[..., bool],
     padding: float = 1.0,
 ) -> list[Item]:
-    """Take the oldest and those most like it in length out of a queue, as many as fit together.
-
-    ``fits`` takes their number and the largest of each of their ``lengths``; one always fits.
-    ``padding`` is the largest share of a batch that may be padding. The queue is oldest first.
-    """
+    """Take the oldest and those most like it in length out of a queue, as many as fit together."""
+    # ``padding`` is the largest share of a batch that may be padding; one item always fits.
     if not queue:
         return []
     oldest = largest = lengths(queue[0])
@@ -209,10 +196,7 @@ def take_batch(
 
 
 class _BatchEngine(Pretrained):
-    """An engine that answers one batch of items after the other.
-
-    ``batch_size`` of the ``engine_args`` is the most items at once, at first.
-    """
+    """An engine that answers one batch of items after the other."""
 
     one: str  # what a batch must at least have room for
     way_out: str  # where it has none
@@ -241,7 +225,9 @@ class _BatchEngine(Pretrained):
 
     def submit(self, request: Request) -> None:
         room, size = self.max_model_len, self.vocab_size
-        if (reason := why_impossible(request, max_model_len=room, vocab_size=size)) is not None:
+        if (
+            reason := registry.why_impossible(request, max_model_len=room, vocab_size=size)
+        ) is not None:
             self._refused.append(request.failed(reason))
         else:
             self._accept(request)
@@ -351,11 +337,8 @@ class SeededSampler:
 
 
 def keep_likeliest(logits: Tensor, top_k: int, top_p: float) -> Tensor:
-    """Put every token out of the running that top-k, then top-p, leaves out.
-
-    Of tokens that tie with the k-th likeliest all stay; top-p keeps the smallest set of likeliest
-    tokens with this mass. What is left out is minus infinity.
-    """
+    """Put every token out of the running that top-k, then top-p, leaves out."""
+    # Of tokens that tie with the k-th likeliest all stay.
     if 0 < top_k < logits.shape[-1]:
         weakest = logits.topk(top_k, dim=-1).values[:, -1:]
         logits = logits.masked_fill(logits < weakest, -torch.inf)
@@ -407,13 +390,13 @@ class TransformersSamples(_BatchEngine):
             source, revision=revision, trust_remote_code=False
         )
         config = self.model.config.get_text_config()
-        self._ends = end_token_ids(
+        self._ends = registry.end_token_ids(
             tokenizer.eos_token_id, config.eos_token_id, self.model.generation_config.eos_token_id
         )
         for model in filter(None, (self.model, self.prompted)):
             model.generation_config = GenerationConfig()  # nothing of the checkpoint's own acts
         self._token_bytes = _numbers_per_token(config) * self.model.dtype.itemsize
-        self._memory = int(available_memory() * _SHARE_OF_MEMORY)
+        self._memory = int(registry.available_memory() * _SHARE_OF_MEMORY)
         most = _SEQUENCES_ON_CPU if self.on_cpu else _SEQUENCES_ON_ACCELERATOR
         self._outputs: dict[int, dict[int, Continuation]] = defaultdict(dict)
         self._start(self.batch_size or most)
@@ -465,17 +448,16 @@ class TransformersSamples(_BatchEngine):
         )
         decoded = sequences[:, width:].tolist()
         return [
-            cut_at_end(ids, self._ends, most) for most, ids in zip(budgets, decoded, strict=True)
+            registry.cut_at_end(ids, self._ends, most)
+            for most, ids in zip(budgets, decoded, strict=True)
         ]
 
     def _opening(
         self, prompts: list[list[int]]
     ) -> tuple[Callable[..., Tensor], dict[str, Tensor], int]:
-        """Give what generates, what it reads, and how many of the tokens it returns it has read.
-
-        Virtual tokens stand between padding and prompt, as embeddings; but those of prefix tuning
-        have none: peft puts them into the cache.
-        """
+        """Give what generates, what it reads, and how many of the tokens it returns it has read."""
+        # Virtual tokens stand between padding and prompt, as embeddings; but those of prefix
+        # tuning have none: peft puts them into the cache.
         prompted = self.prompted
         ids, mask = padded(prompts, self.device, left=True)
         if prompted is None or prompted.active_peft_config.peft_type == "PREFIX_TUNING":
@@ -510,11 +492,9 @@ class _Finished:
 
 
 def _numbers_per_token(config: PreTrainedConfig) -> int:
-    """Count the numbers that one token of a batch needs in memory, roughly.
-
-    Keys and values of every layer, twice, since they are copied as they grow, and what one layer
-    computes from the token.
-    """
+    """Count the numbers that one token of a batch needs in memory, roughly."""
+    # Keys and values of every layer, twice, since they are copied as they grow, and what one layer
+    # computes from the token.
     heads = getattr(config, "num_attention_heads", 1)
     kv_heads = getattr(config, "num_key_value_heads", None) or heads
     head_size = getattr(config, "head_dim", None) or config.hidden_size // heads
@@ -532,12 +512,9 @@ _LEAST = -200.0  # of a logit below the largest: exp is 0 there in float32
 def score_tokens(
     logits: Tensor, token_ids: Tensor, columns: frozenset[str], decoding: Decoding
 ) -> dict[str, Tensor]:
-    """Log-probabilities of tokens and further ``columns``, one entry a token.
-
-    ``logits`` are float32, tokens by vocabulary, and overwritten. Log-probabilities are differences
-    to the largest logit, and the variance is that of differences to the mean, so that float32 loses
-    nothing.
-    """
+    """Log-probabilities of tokens and further ``columns``, one entry a token."""
+    # Log-probabilities are differences to the largest logit, and the variance is that of
+    # differences to the mean, so that float32 loses nothing.
     own, on_cpu = logits.gather(1, token_ids[:, None]), logits.device.type == "cpu"
     top = logits.amax(1, keepdim=True)
     probabilities = logits.softmax(1)
@@ -578,16 +555,11 @@ _DIFFERENCE_OF_HALVES = 2e-2
 
 
 class ChunkedLogits:
-    """A causal language model whose logits come in chunks.
+    """A causal language model whose logits come in chunks."""
 
-    The body of the model runs once over a batch, its head over one chunk after the other, so that
-    the logits of a whole batch never exist. Whether a model can be taken apart so is tested on a
-    short text. No attention mask is given: a token looks only at those before it, and padding is on
-    the right.
-
-    ``prompted`` is the same model with virtual tokens before every text, whose logits are left out.
-    Raises `EngineError` if the model can only give all logits at once.
-    """
+    # The body of the model runs once over a batch, its head over one chunk after the other, so
+    # that the logits of a whole batch never exist. Whether a model can be taken apart so is tested
+    # on a short text. No attention mask is given: a token looks only at those before it.
 
     def __init__(self, model: PreTrainedModel, prompted: PeftModel | None = None) -> None:
         self._model = model
@@ -611,11 +583,8 @@ class ChunkedLogits:
     def chunks(
         self, token_ids: Tensor, places: Tensor, most: int, embeddings: Tensor | None = None
     ) -> Iterator[Tensor]:
-        """Yield the logits (float32) of ``most`` positions of the flattened batch at a time.
-
-        ``embeddings`` are those of the tokens, in place of the model's own. A batch has one text
-        where ``may_batch`` is false. The caller may overwrite what it gets.
-        """
+        """Yield the logits (float32) of ``most`` positions of the flattened batch at a time."""
+        # The caller may overwrite what it gets.
         read = {"input_ids": token_ids} if embeddings is None else {"inputs_embeds": embeddings}
         if not self.may_batch:  # the body runs again for every chunk
             for chunk in torch.split(places, most):
@@ -742,12 +711,10 @@ _LARGEST_BLOCK = 31 << 20  # that glibc learns from; its limit is 32 MiB
 
 
 class TransformersLogprobs(_BatchEngine):
-    """Batches of right-padded texts of like length; the head works on chunks of their tokens.
+    """Batches of right-padded texts of like length; the head works on chunks of their tokens."""
 
-    How many tokens come together, and how large chunks are, follows the accelerator's memory. It
-    works on a batch while the answers of the one before are made. Texts with noise are in batches
-    of their own, see `NoisyEmbeddings`; their log-probabilities are those of the true tokens.
-    """
+    # It works on a batch while the answers of the one before are made. Texts with noise are in
+    # batches of their own, see `NoisyEmbeddings`.
 
     one, way_out = "text", "a smaller logits_memory or"
 
@@ -764,7 +731,7 @@ class TransformersLogprobs(_BatchEngine):
         self._logits = ChunkedLogits(self.model, self.prompted)
         self._padding = _PADDING if self._logits.may_pad else 0.0
         free = None if self.on_cpu else torch.cuda.mem_get_info(self.device)[0]
-        self._logits_bytes = logits_bytes(spec, free and free // _SHARE_FOR_LOGITS)
+        self._logits_bytes = registry.logits_bytes(spec, free and free // _SHARE_FOR_LOGITS)
         self._tokens, texts = _TOKENS_ON_CPU, _TEXTS
         if free is not None:
             hidden: int = self.model.config.get_text_config().hidden_size
@@ -852,7 +819,7 @@ def _answered(
         tokens["rank"] = tokens["rank"].astype(np.uint32)
     ends = accumulate((len(request.text_ids or ()) for request in batch), initial=0)
     return [
-        text_answer(request, {name: values[start:end] for name, values in tokens.items()})
+        registry.text_answer(request, {name: values[start:end] for name, values in tokens.items()})
         for request, (start, end) in zip(batch, pairwise(ends), strict=True)
     ]
 

@@ -1,7 +1,5 @@
 """vLLM: its start, its failures, and the engine that answers with it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import fields, replace
@@ -26,15 +24,7 @@ from vllm.v1.engine.core_client import SyncMPClient
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from mia_batch.errors import EngineError, SettingsError
-from mia_batch.evidence.engines.registry import (
-    available_memory,
-    check_probes,
-    end_token_ids,
-    logits_bytes,
-    probes,
-    text_answer,
-    why_impossible,
-)
+from mia_batch.evidence.engines import registry
 from mia_batch.evidence.request import (
     Answer,
     Continuation,
@@ -134,10 +124,8 @@ def _configure(spec: EngineSpec, given: Mapping[str, Any]) -> VllmConfig:
 
 
 def _cache_bytes(config: VllmConfig) -> int:
-    """Room for as many sequences of usual length as run at once, within a share of memory.
-
-    Left to itself, vLLM would take nearly all of it.
-    """
+    """Room for as many sequences of usual length as run at once, within a share of memory."""
+    # Left to itself, vLLM would take nearly all of it.
     model, parallel = config.model_config, config.parallel_config
     values = model.get_num_layers(parallel) * model.get_num_kv_heads(parallel)
     token_bytes = 2 * values * model.get_head_size() * model.dtype.itemsize
@@ -146,7 +134,7 @@ def _cache_bytes(config: VllmConfig) -> int:
     usual = config.scheduler_config.max_num_seqs * tokens
     longest = model.max_model_len + 2 * block
     wanted = int(max(usual, longest) * token_bytes)
-    return min(wanted, int(available_memory() * _SHARE_OF_MEMORY))
+    return min(wanted, int(registry.available_memory() * _SHARE_OF_MEMORY))
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
@@ -167,14 +155,13 @@ _ENTRY_BYTES = 12  # of the logits: they, their log-probabilities, and what find
 
 
 class VllmEngine:
-    """vLLM's own loop, fed request by request.
+    """vLLM's own loop, fed request by request."""
 
-    All of ``engine_args`` goes to ``vllm.EngineArgs`` and wins over what is set here. Of texts
-    whose log-probabilities are asked for, no prefix is ever cached, because those of cached tokens
-    are not computed; they are prompts that ask for one token, which is thrown away, and are taken
-    in pieces, so that vLLM makes logits for no more tokens at once than ``logits_bytes`` has room
-    for.
-    """
+    # All of ``engine_args`` goes to ``vllm.EngineArgs`` and wins over what is set here. Of texts
+    # whose log-probabilities are asked for, no prefix is ever cached, because those of cached
+    # tokens are not computed; they are prompts that ask for one token, which is thrown away, and
+    # are taken in pieces, so that vLLM makes logits for no more tokens at once than
+    # ``logits_bytes`` has room for.
 
     def __init__(self, spec: EngineSpec) -> None:
         self._samples = spec.kind == "samples"
@@ -182,7 +169,7 @@ class VllmEngine:
             self._parameters = _sampling_arguments(spec.decoding)
             self._engine = _started(spec, {})
             model = self._engine.model_config
-            ends = end_token_ids(
+            ends = registry.end_token_ids(
                 self._engine.renderer.get_eos_token_id(),
                 getattr(model.hf_text_config, "eos_token_id", None),
                 model.try_get_generation_config().get("eos_token_id"),
@@ -227,7 +214,7 @@ class VllmEngine:
         self._check(model)
 
     def submit(self, request: Request) -> None:
-        reason = why_impossible(
+        reason = registry.why_impossible(
             request, max_model_len=self.info.max_model_len, vocab_size=self._vocab_size
         )
         if request.noise:
@@ -284,18 +271,18 @@ class VllmEngine:
                     "vLLM gave log-probabilities of other tokens than those of the text"
                 )
             logprob = found.logprobs[len(before) - 1 :]
-        return text_answer(request, {"logprob": np.array(logprob, dtype=np.float32)})
+        return registry.text_answer(request, {"logprob": np.array(logprob, dtype=np.float32)})
 
     def _check(self, model: str, revision: str | None = None) -> None:
         parameters = vllm.SamplingParams(**_TEXT_ARGUMENTS, max_tokens=1)
-        texts = probes(self._vocab_size, self.info.max_model_len - 1)
+        texts = registry.probes(self._vocab_size, self.info.max_model_len - 1)
         for number, text in enumerate(map(tokens_input, texts)):
             self._engine.add_request(str(number), text, parameters, lora_request=self._lora)
         said: dict[str, Any] = {}
         while len(said) < len(texts):
             said |= {each.request_id: each.prompt_logprobs for each in self._outputs()}
         found = [np.array(said[number].logprobs, dtype=np.float32) for number in sorted(said)]
-        check_probes(model, revision, self.info.dtype, found)
+        registry.check_probes(model, revision, self.info.dtype, found)
 
     def _add(self, request: Request) -> None:
         token_ids = [*(request.context_ids or ()), *(request.text_ids or ())]
@@ -343,7 +330,7 @@ def _in_pieces(spec: EngineSpec) -> dict[str, Any]:
         used = spec.engine_args.get("gpu_memory_utilization", _USED_SHARE)
         room = int((1 - used) / 2 * current_platform.get_device_total_memory())
     entry_bytes = config.get_text_config().vocab_size * _ENTRY_BYTES
-    most = logits_bytes(spec, room) // entry_bytes
+    most = registry.logits_bytes(spec, room) // entry_bytes
     texts = spec.engine_args.get("max_num_seqs", _TEXTS)
     return {
         "enable_chunked_prefill": True,

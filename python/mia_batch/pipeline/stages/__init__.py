@@ -1,7 +1,5 @@
 """What a stage of an audit is: audit, dry run and repair walk the same list, see `auditing`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path

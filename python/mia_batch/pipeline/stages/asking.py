@@ -1,7 +1,5 @@
 """The stages that make prompts and ask models about them: fills, samples, log-probabilities."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections import Counter
@@ -128,7 +126,6 @@ class FillsStage(Stage):
 
 
 def _prompted(audit: Audit) -> list[View]:
-    """Return the views whose prompts are made; models of the run's own share the target's."""
     asked = (
         replace(view, model="target") if RunModel.of(view.model).is_made else view
         for view in views_of(audit)
@@ -137,10 +134,8 @@ def _prompted(audit: Audit) -> list[View]:
 
 
 def make_shots(audit: Audit, tokenizer: Tokenizer | None, context: int) -> None:
-    """Make the prompts that put shots before the targets, as many as fit the model's context.
-
-    A run that has chosen before keeps its number.
-    """
+    """Make the prompts that put shots before the targets, as many as fit the model's context."""
+    # A run that has chosen before keeps its number.
     for view in (view for view in views_of(audit) if view.name in _SHOTS):
         setting = view.name
         if tokenizer is None:
@@ -180,7 +175,6 @@ def columns_for(audit: Audit, view: View, targets: pl.LazyFrame) -> tuple[str, .
 
 
 def write_prompts(audit: Audit, view: View, missing: Missing | None = None) -> None:
-    """Store the prompts of a view that are missing: by default those of the targets."""
     if view.make is None:
         return
     missing = missing or prompts_missing(audit, view)
@@ -488,12 +482,10 @@ LEARNT = ("target", "non_member", "calibration")
 
 
 def halves(audit: Audit, model: str) -> pl.DataFrame:
-    """Deal out the texts: windows of a document go together, and so do texts that are the same.
-
-    Others, such as canaries, are ``learnt`` by no model, so that each is new to all of them unless
-    it is the same as a text that is. A window that several documents have is learnt where one of
-    them is: it may be in more than half of the models.
-    """
+    """Deal out the texts: windows of a document go together, and so do texts that are the same."""
+    # Others, such as canaries, are ``learnt`` by no model, so that each is new to all of them
+    # unless it is the same as a text that is. A window that several documents have is learnt where
+    # one of them is: it may be in more than half of the models.
     document = pl.format("document {}", cluster_name(["target_id", "window_index", "document_id"]))
     name = pl.when(pl.col("n_windows") > 1).then(document).otherwise(pl.format("{}", "target"))
     rows = (
@@ -638,10 +630,8 @@ class LogprobsStage(EvidenceStage):
             self.audit.manifest.passes.pop(f"{self.model} {view.name}", None)
 
     def _columns(self, view: View) -> frozenset[str]:
-        """Decide what is computed with log-probabilities: what was before, and what is needed.
-
-        Where that is more than the parts have, they are removed, to be made again.
-        """
+        """Decide what is computed with log-probabilities: what was before, and what is needed."""
+        # Where that is more than the parts have, they are removed, to be made again.
         audit, needed = self.audit, self._read(view)
         made = audit.manifest.made.setdefault(self.name, {})
         before = made.get(view.name, [])

@@ -1,9 +1,7 @@
 """Features of samples, and how often the model says each n-gram, by which some are weighed."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 from itertools import accumulate
@@ -93,7 +91,7 @@ class RarityStage(Stage):
     def make(self) -> None:
         audit = self.audit
         if audit.settings.rarity_from is None:
-            groups = _groups(audit)
+            groups = counted_groups(audit).select(pl.when("counted").then("group")).to_series()
             index = RowIndex(audit.run.scan("targets").select("target_id"))
             counted = [_count(audit, view, index, groups) for view in weighed_views(audit)]
             sink(pl.concat(counted), audit.run.path("rarity"), Rarity)
@@ -159,11 +157,9 @@ def _path(audit: Audit) -> Path:
 
 
 def _counted(audit: Audit) -> pl.Expr | None:
-    """Tell which targets are counted: those that others are compared with; None = all.
-
-    Were the others counted, too, a large group of them would lower the scores of all texts but its
-    own, and so its p-values. In rounds all are, by the windows of the first one.
-    """
+    """Tell which targets are counted: those that others are compared with; None = all."""
+    # Were the others counted, too, a large group of them would lower the scores of all texts but
+    # its own, and so its p-values. In rounds all are, by the windows of the first one.
     if audit.settings.rarity_from is not None:
         return pl.lit(value=False)
     if (test := audit.rounds()) is not None:  # later rounds would change the scores of earlier ones
@@ -180,17 +176,10 @@ def _counted(audit: Audit) -> pl.Expr | None:
     return outside if asked else None
 
 
-def _groups(audit: Audit) -> pl.Series:
-    """Return the number of each target's group, null where it is not counted."""
-    return counted_groups(audit).select(pl.when("counted").then("group")).to_series()
-
-
 def counted_groups(audit: Audit) -> pl.DataFrame:
-    """Return the ``target_id``, the number of the ``group`` and whether it is ``counted`` of each.
-
-    Each text is its own group where none is known to be outside, so that groups are not compared,
-    and where all are of one: a book alone has no elsewhere but its own other texts.
-    """
+    """Give the ``target_id``, number of the ``group`` and whether ``counted`` of each text."""
+    # Each text is its own group where none is known to be outside, so that groups are not
+    # compared, and where all are of one: a book alone has no elsewhere but its own other texts.
     targets = audit.run.scan("targets")
     counted = _counted(audit)
     names = targets.select(
@@ -287,10 +276,8 @@ class FeaturesStage(Stage):
         return [path for path in self.files() if path.name not in kept]
 
     def prepare(self) -> None:
-        """Decide which groups of features the run has: those of its attacks, and earlier ones.
-
-        Continuations are always searched for verbatim runs. Parts of other groups are removed.
-        """
+        """Decide which groups of features the run has: those of its attacks, and earlier ones."""
+        # Continuations are always searched for verbatim runs. Parts of other groups are removed.
         audit = self.audit
         reading = audit.reading("samples")
         columns = {column for attack in reading for column in attack.columns}
@@ -306,12 +293,11 @@ class FeaturesStage(Stage):
 
     def run(self) -> None:
         audit, made = self.audit, self.audit.manifest.made
-        folder, weighed = audit.run.path("features"), weighed_views(audit)
+        weighed = weighed_views(audit)
         keys = {view.key for view in weighed}  # views of one key need not be equal
         if weighed and made["features"].get("rarity") != made.get("rarity"):
             for view in weighed:  # by another table
-                parts = replace(sample_parts(audit, view), folder=folder, schema=Features)
-                self.remove(parts.paths())
+                self.remove(sample_parts(audit, view, "features").paths())
             made["features"]["rarity"] = made.get("rarity")
             audit.save()
         for view in views_of(audit, "samples"):

@@ -1,7 +1,5 @@
 """The stage that cuts the texts of a run into targets."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -170,10 +168,8 @@ def _refuse_two_roles(path: Path) -> None:
 
 
 def _changes(old: Path, new: Path) -> str:
-    """Say how many targets are new, and how many are gone; refuse what would mix samples.
-
-    Windows that repeat another's text have no prefix; which ones do depends on the whole corpus.
-    """
+    """Say how many targets are new, and how many are gone; refuse what would mix samples."""
+    # Windows that repeat another's text have no prefix; which ones do depends on the whole corpus.
     cut = pl.struct("prefix", "reference").hash()
     before, now = (  # by hashes, which take much less memory than names
         scan(path, Targets)

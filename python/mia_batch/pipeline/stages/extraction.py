@@ -1,7 +1,5 @@
 """What comes out of the target model: walks through documents, and controls of passages."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -13,18 +11,13 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from mia_batch import prompts as views
 from mia_batch.attacks.attack import RECITAL, among
 from mia_batch.diagnostics.preflight import find_elsewhere
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.engines.registry import engine_types, why_not
 from mia_batch.evidence.parts import Block, FreshUnits, Missing, PromptUnits, Work, scan_parts
-from mia_batch.inference.memory import (
-    CONTINUED,
-    VERBATIM_WORDS,
-    control_rows,
-    counts_of,
-    verbatim_runs,
-)
+from mia_batch.inference import memory
 from mia_batch.kernels import book_coverage, near_verbatim_recall, pair_features, word_spans
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.sessions import Session, ask, open_session, sample_task
@@ -32,17 +25,6 @@ from mia_batch.pipeline.stages import Stage
 from mia_batch.pipeline.stages.asking import RowUnits, ask_samples, write_prompts
 from mia_batch.pipeline.stages.comparing import make_features, parts_digest
 from mia_batch.pipeline.stages.questions import prompt_parts, sample_parts, view_of
-from mia_batch.prompts import (
-    LAST_WORDS,
-    MOST_ROUNDS,
-    NOTHING_UNRELATED,
-    ROUND_WORDS,
-    OtherRows,
-    Text,
-    View,
-    Walks,
-    Window,
-)
 from mia_batch.schemas import Controls, ExtractedDocuments, Extraction, Prompts, Samples
 from mia_batch.tables import read_numbers, sink
 from mia_batch.targets import owner_of_documents, owner_of_targets
@@ -55,7 +37,7 @@ _WINDOW = ("target_id", "target_row", "start", "prefix", "n_words")
 _TABLES = {"extraction": Extraction, "extracted_documents": ExtractedDocuments}
 
 
-def _stretches(walks: Walks) -> Iterator[dict[str, Any]]:
+def _stretches(walks: views.Walks) -> Iterator[dict[str, Any]]:
     for number, walk in enumerate(walks.made):
         yield {
             "document_id": walks.document_id,
@@ -71,7 +53,7 @@ def _stretches(walks: Walks) -> Iterator[dict[str, Any]]:
         }
 
 
-def _summary(walks: Walks, every: Sequence[Walks]) -> dict[str, Any]:
+def _summary(walks: views.Walks, every: Sequence[views.Walks]) -> dict[str, Any]:
     document, rule = walks.document, walks.document.rule
     said = pl.Series([walk.said for walk in walks.made], dtype=pl.String)
     given = pl.Series([walk.window.prefix for walk in walks.made], dtype=pl.String)
@@ -107,10 +89,9 @@ def _summary(walks: Walks, every: Sequence[Walks]) -> dict[str, Any]:
 
 
 class ExtractionStage(Stage):
-    """Follow the model through each document; what it says is kept as samples of views of walks.
+    """Follow the model through each document; what it says is kept as samples of views of walks."""
 
-    What is asked next depends on these samples alone, so that a run that was killed goes on.
-    """
+    # What is asked next depends on these samples alone, so that a run that was killed goes on.
 
     name = "extraction"
     doing = "following the model through the documents"
@@ -118,8 +99,7 @@ class ExtractionStage(Stage):
     reads_parts = (".target-walk-", ".target-drawn_walk-")
 
     @property
-    def _views(self) -> tuple[View, View]:
-        """Greedy and drawn."""
+    def _views(self) -> tuple[views.View, views.View]:
         return view_of(self.audit, "target", "walk"), view_of(self.audit, "target", "drawn_walk")
 
     def left(self) -> Iterator[tuple[str, str]]:
@@ -165,9 +145,9 @@ class ExtractionStage(Stage):
             fault = "extract= needs documents with names; add a column document_id"
         if fault is not None:
             raise SettingsError(fault)
-        audit.agree({"walk_words": ROUND_WORDS})
+        audit.agree({"walk_words": views.ROUND_WORDS})
 
-    def _batches(self) -> Iterator[list[Walks]]:
+    def _batches(self) -> Iterator[list[views.Walks]]:
         """Open the documents that have windows with a score, some at a time."""
         audit, settings = self.audit, self.audit.settings
         every = (
@@ -187,9 +167,9 @@ class ExtractionStage(Stage):
             texts = dict(documents.filter(of_batch).collect(engine="streaming").iter_rows())
             windows = _by_document(every.filter(of_batch).collect(engine="streaming"), texts)
             yield [
-                Walks(
+                views.Walks(
                     document_id=name,
-                    document=Text(texts[name], settings.word_rule),
+                    document=views.Text(texts[name], settings.word_rule),
                     windows=chosen,
                     every=windows[name],
                     budget=settings.extract_tokens,
@@ -217,7 +197,7 @@ class ExtractionStage(Stage):
             .collect(engine="streaming")
         )
 
-    def _take(self, walks: Sequence[Walks]) -> None:
+    def _take(self, walks: Sequence[views.Walks]) -> None:
         folder = self.audit.run.path("samples")
         stored = pl.concat(scan_parts(folder, Samples, view.key) for view in self._views)
         columns = ("target_id", "view_index", "candidate", "finish_reason", "n_tokens")
@@ -235,7 +215,7 @@ class ExtractionStage(Stage):
     def _ask(self, session: Session, asked: pl.DataFrame) -> None:
         audit, wanted = self.audit, []
         ordered = asked.sort("target_row").cast({"view_index": pl.UInt32, "target_row": pl.UInt32})
-        drawn = pl.col("view_index") >= MOST_ROUNDS
+        drawn = pl.col("view_index") >= views.MOST_ROUNDS
         for view, own in zip(self._views, (~drawn, drawn), strict=True):
             parts = sample_parts(audit, view)
             blocks = list(Missing(RowUnits(ordered.filter(own)), parts).blocks())
@@ -243,7 +223,7 @@ class ExtractionStage(Stage):
             wanted.append((sample_task(audit, session, view), blocks, parts.store))
         ask(audit, session, "walking", Work(left=asked.height), wanted)
 
-    def _keep(self, view: View, blocks: list[Block]) -> None:
+    def _keep(self, view: views.View, blocks: list[Block]) -> None:
         """Store prompts that are not there; a run may have lost its samples only."""
         folder = self.audit.run.path("prompts")
         keys = ("target_id", "view_index")
@@ -256,15 +236,17 @@ class ExtractionStage(Stage):
                 sink(new, path, Prompts)
 
 
-def _by_document(windows: pl.DataFrame, texts: Mapping[str, str | None]) -> dict[str, list[Window]]:
+def _by_document(
+    windows: pl.DataFrame, texts: Mapping[str, str | None]
+) -> dict[str, list[views.Window]]:
     """Sort windows by document; those whose prefix does not stand there as given are left out."""
-    found: dict[str, list[Window]] = {}
+    found: dict[str, list[views.Window]] = {}
     for row in windows.to_dicts():
         name = row.pop("document_id")
         if (text := texts.get(name)) is not None:
             of_document = found.setdefault(name, [])
             if text.startswith(row["prefix"], row["start"]):
-                of_document.append(Window(**row))
+                of_document.append(views.Window(**row))
     return found
 
 
@@ -272,11 +254,10 @@ def _by_document(windows: pl.DataFrame, texts: Mapping[str, str | None]) -> dict
 
 
 class RecitalsStage(Stage):
-    """Ask for the likeliest continuation of the strongest texts: evidence that people can read.
+    """Ask for the likeliest continuation of the strongest texts: evidence that people can read."""
 
-    They are chosen by their scores alone, whether or not they are to compare with, so that what
-    comes out of both sides compares.
-    """
+    # They are chosen by their scores alone, whether or not they are to compare with, so that what
+    # comes out of both sides compares.
 
     name = "recitals"
     doing = "continuing the texts of highest scores"
@@ -299,7 +280,7 @@ class RecitalsStage(Stage):
             )
 
     @property
-    def _view(self) -> View:
+    def _view(self) -> views.View:
         return view_of(self.audit, *RECITAL)
 
     def run(self) -> None:
@@ -346,13 +327,9 @@ class RecitalsStage(Stage):
 
 
 def passages_of(audit: Audit) -> pl.DataFrame:
-    """Find what came out: one row per target, in the targets' order.
-
-    ``target_id``, ``target_row``, ``owner`` (a hash of its group, else document), ``view`` that
-    asks for it as a control, ``text`` that is asked for, null where it is the target's own
-    reference, and ``passage``. Continuations come first; where only a walk came out, its first
-    words are the passage.
-    """
+    """Find what came out: one row per target, in the targets' order."""
+    # ``view`` asks for it as a control; ``text`` is what is asked for, null where it is the
+    # target's own reference. Where only a walk came out, its first words are the passage.
     continued, walked = _continued(audit), _walked(audit)
     own = (
         audit.run.scan("targets")
@@ -369,8 +346,8 @@ def passages_of(audit: Audit) -> pl.DataFrame:
 def _continued(audit: Audit) -> pl.DataFrame:
     """Find the longest run of the best continuation of each target, where it is long enough."""
     targets, features = audit.run.scan("targets"), audit.run.scan("features")
-    found = verbatim_runs(targets, features, audit.settings.continuations)
-    best = found.with_row_index("row").filter(pl.col("longest_words") >= VERBATIM_WORDS)
+    found = memory.verbatim_runs(targets, features, audit.settings.continuations)
+    best = found.with_row_index("row").filter(pl.col("longest_words") >= memory.VERBATIM_WORDS)
     if best.is_empty():
         return _PASSAGES.clear()
     named = (
@@ -382,7 +359,7 @@ def _continued(audit: Audit) -> pl.DataFrame:
     first, n_words = pl.col("longest_block_start"), pl.col("longest_block_words")
     recited = pl.when(pl.col("view") == RECITAL[1])  # greedy, as walks are
     asked_as = recited.then(pl.lit("walk_control")).otherwise(pl.lit("control")).alias("asked_as")
-    places = features.filter(among(CONTINUED)).select(*key, first, n_words, asked_as)
+    places = features.filter(among(memory.CONTINUED)).select(*key, first, n_words, asked_as)
     places = places.unique(key, keep="first", maintain_order=True)
     spans = word_spans("reference", words=audit.settings.word_rule).struct
     start = spans.field("starts").list.get(first)
@@ -400,7 +377,7 @@ def _walked(audit: Audit) -> pl.DataFrame:
     if not run.path("extraction").exists():
         return _PASSAGES.clear()
     length = pl.col("end") - pl.col("start")
-    long = run.scan("extraction").filter(pl.col("n_words") >= VERBATIM_WORDS)
+    long = run.scan("extraction").filter(pl.col("n_words") >= memory.VERBATIM_WORDS)
     long = long.sort("n_words", descending=True).unique("target_id", keep="first")
     asked = scan_parts(run.path("prompts"), Prompts, ("target", "walk")).filter(view_index=0)
     starts = word_spans("text", words=audit.settings.word_rule).struct.field("starts")
@@ -424,10 +401,9 @@ _RECORDED = "the samples are a recording: there is no model to ask"
 
 
 class ControlsStage(Stage):
-    """Ask for what came out after an unrelated prefix and by a reference model, and search for it.
+    """Ask for what came out after an unrelated prefix and by a reference model; search for it."""
 
-    Prompts that were made stay as they are, so that a run that was killed, or grows, goes on.
-    """
+    # Prompts that were made stay as they are, so that a run that was killed, or grows, goes on.
 
     name = "controls"
     doing = "looking for passages in other documents"
@@ -471,14 +447,14 @@ class ControlsStage(Stage):
         }
 
     @property
-    def _views(self) -> list[View]:
+    def _views(self) -> list[views.View]:
         return [view_of(self.audit, model, name) for model in self._models for name in _VIEWS]
 
     def run(self) -> None:
         audit = self.audit
         if not audit.settings.controls:
             return
-        audit.agree({"control_words": LAST_WORDS})
+        audit.agree({"control_words": views.LAST_WORDS})
         for model in self._models:
             missing = {view: self._missing(view) for view in self._views if view.model == model}
             ask_samples(audit, model, "asking for controls", missing)
@@ -486,20 +462,19 @@ class ControlsStage(Stage):
 
     def make(self) -> None:
         audit, passages = self.audit, self._passages
-        rows = control_rows(
+        rows = memory.control_rows(
             passages,
             pl.concat([pl.DataFrame(schema=_ANSWER), *map(self._answers, self._views)]),
             _other_documents(audit, passages),
             models=self._models or ["target"],
-            without=NOTHING_UNRELATED if self._models else _RECORDED,
+            without=views.NOTHING_UNRELATED if self._models else _RECORDED,
         )
         sink(rows, audit.run.path("controls"), Controls)
-        audit.manifest.controls = counts_of(rows)
+        audit.manifest.controls = memory.counts_of(rows)
         n, common = (audit.manifest.controls["any"][name] for name in ("passages", "common"))
         audit.observer.stage(f"{common:,} of {n:,} passages that came out are common")
 
-    def _missing(self, view: View) -> Missing:
-        """Write the prompts of a view, and find what was not asked."""
+    def _missing(self, view: views.View) -> Missing:
         audit, parts = self.audit, prompt_parts(self.audit, view)
         index = pl.lit(0, pl.UInt32)
         passages = self._passages.filter(view=view.name).with_columns(view_index=index)
@@ -510,19 +485,17 @@ class ControlsStage(Stage):
         return Missing(prompts, sample_parts(audit, view), view.samples, retry_failed=retry)
 
     @cached_property
-    def _lenders(self) -> tuple[OtherRows, OtherRows]:
-        """Targets whose prefix may stand before a passage; owners of passages are in the second.
-
-        A model goes on with what it recites after any prefix of it, so these give theirs only
-        where there are no others.
-        """
+    def _lenders(self) -> tuple[views.OtherRows, views.OtherRows]:
+        """Targets whose prefix may stand before a passage; owners of passages are in the second."""
+        # A model goes on with what it recites after any prefix of it, so these give theirs only
+        # where there are no others.
         targets = self.audit.run.scan("targets")
         size = targets.select(pl.len()).collect(engine="streaming").item()
         owners = read_numbers(targets, owner_of_targets().hash(), size, np.uint64)
         has_prefix = pl.col("prefix").str.contains(r"\S").fill_null(value=False)
         may_stand = read_numbers(targets, has_prefix, size, np.bool_)
         recited = np.isin(owners, self._passages["owner"].to_numpy())
-        return OtherRows(owners, may_stand & ~recited), OtherRows(owners, may_stand)
+        return views.OtherRows(owners, may_stand & ~recited), views.OtherRows(owners, may_stand)
 
     def _with_prefixes(self, rows: pl.DataFrame, *, alone: bool) -> pl.DataFrame:
         """Join the own ``prefix``, which may stand ``alone``, and an ``unrelated`` one."""
@@ -539,7 +512,7 @@ class ControlsStage(Stage):
             units = units.join(found, on=row, how="left", maintain_order="left")
         return units.filter(pl.col("unrelated").is_not_null() | alone)
 
-    def _answers(self, view: View) -> pl.DataFrame:
+    def _answers(self, view: views.View) -> pl.DataFrame:
         """Compare what was said after each prompt with the passage; name whose prefix was given."""
         run, words = self.audit.run, self.audit.settings.word_rule
         asked = scan_parts(run.path("prompts"), Prompts, view.key).filter(view_index=0)

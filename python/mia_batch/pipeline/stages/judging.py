@@ -1,7 +1,5 @@
 """The stages from evidence to answers: scores, what the texts show alone, verdicts, summaries."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from hashlib import sha256
@@ -22,28 +20,16 @@ from mia_batch.attacks.attack import (
     among,
 )
 from mia_batch.attacks.from_samples import EXPECTED, with_expected
-from mia_batch.diagnostics.preflight import (
-    check_targets,
-    class_rows,
-    count_reasons,
-    find_uneven_scores,
-    uneven_findings,
-)
+from mia_batch.diagnostics import preflight
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.parts import scan_parts
 from mia_batch.features import feature_fields
 from mia_batch.inference import findings as checks
-from mia_batch.inference import sets
+from mia_batch.inference import memory, sets
 from mia_batch.inference.comparison import read_comparison_sets
 from mia_batch.inference.conformal import score_errors
 from mia_batch.inference.e_values import RoundsTest
 from mia_batch.inference.findings import VerdictPlan, finding_rows, role_counts
-from mia_batch.inference.memory import (
-    common_targets,
-    verbatim_findings,
-    verbatim_runs,
-    without_common,
-)
 from mia_batch.inference.rollup import perplexities, rollup
 from mia_batch.inference.verdicts import (
     placebo_findings,
@@ -114,10 +100,7 @@ def _chance(audit: Audit) -> Rows:
 
 
 def _held_back(audit: Audit) -> Rows:
-    """Rows of answers ``filtered`` or refused more often about one class.
-
-    Texts of unknown membership are compared with the non-members, as ``targets``.
-    """
+    """Rows of answers ``filtered`` or refused more often about one class."""
     samples = audit.run.scan("samples").filter(pl.col("model") == "target")
     targets = audit.run.scan("targets").filter(pl.col("role").is_in(["target", "non_member"]))
     own, member = pl.col("role") == "target", pl.col("member")
@@ -134,17 +117,14 @@ def _held_back(audit: Audit) -> Rows:
             continue
         rows = labelled.join(held, on="target_id", how="left", maintain_order="left")
         rows = rows.with_columns(pl.when(pl.col("held").is_null()).then(0.0).alias(kind))
-        found = find_uneven_scores(rows, pl.lit(value=True), [kind])
+        found = preflight.find_uneven_scores(rows, pl.lit(value=True), [kind])
         if found is not None:
             of = {"statistic": kind, "value": found.difference, "p_value": found.p_value}
-            yield from (of | {"subject": name}, *class_rows(found, (name, "non-members")))
+            yield from (of | {"subject": name}, *preflight.class_rows(found, (name, "non-members")))
 
 
 def _prompts(audit: Audit) -> Rows:
-    """Rows of words given to the target model, by kind of prompt, of the first 1,000 audited texts.
-
-    Of questions with the number of all answers, and of those that name no label or several.
-    """
+    """Rows of words given to the target model, by kind of prompt, of 1,000 audited texts."""
     run, settings = audit.run, audit.settings
     asked = run.scan("targets").filter(pl.col("reason").is_null(), role="target")
     some = asked.bottom_k(_MOST, by="target_id").collect(engine="streaming")
@@ -205,10 +185,8 @@ def set_answers(
     *,
     separable: bool,
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return verdicts and findings about the texts together; ``found`` are those before scores.
-
-    Sets that are ``separable`` without the model close dataset inference.
-    """
+    """Return verdicts and findings about the texts together; ``found`` are those before scores."""
+    # Sets that are ``separable`` without the model close dataset inference.
     names = {attack.name for attack in attacks}
     verdicts: list[pl.DataFrame] = [schemas.Verdicts.create_empty()]
     findings: list[pl.DataFrame] = [schemas.Findings.create_empty()]
@@ -255,14 +233,13 @@ def _yardstick_runs(audit: Audit) -> pl.DataFrame:
     texts = own.select("target_id", reference_words=n_words).collect()
     if texts.is_empty():
         return texts.with_columns(longest_words=pl.lit(None, pl.UInt32))
-    runs = verbatim_runs(own, run.scan("features"), settings.continuations)
+    runs = memory.verbatim_runs(own, run.scan("features"), settings.continuations)
     return texts.with_columns(runs["longest_words"])
 
 
 def _verdicts(
     audit: Audit, found: pl.DataFrame, blind: pl.DataFrame | None
 ) -> Iterator[pl.DataFrame]:
-    """Yield the verdicts table, the primary attack's targets with their sampling error."""
     attacks, plan, run = audit.attacks, audit.plan, audit.run
     yield schemas.Verdicts.create_empty()
     roles = role_counts(found)
@@ -288,7 +265,6 @@ def _verdicts(
 
 
 def _blind_of_targets(blind: pl.DataFrame) -> pl.DataFrame:
-    """Keep the blind scores that tell targets from nulls."""
     return blind.select("target_id", pl.col("^targets_.*$")).drop_nulls()
 
 
@@ -350,7 +326,7 @@ class PreflightStage(Stage):
     def make(self) -> None:
         run, plan = self.audit.run, self.audit.plan
         targets = run.scan("targets")
-        checked = check_targets(targets, seed=self.audit.settings.seed)
+        checked = preflight.check_targets(targets, seed=self.audit.settings.seed)
         blind = _blind_of_targets(checked.blind_scores)
         weights = weight_findings(targets, blind, checked.findings, plan)
         rows = [checks.role_findings(targets), checked.findings, weights, plan_power(targets, plan)]
@@ -398,7 +374,6 @@ class VerdictsStage(Stage):
         }
 
     def make(self) -> None:
-        """Write metrics, verdicts, and findings anew: those of before, and what scores add."""
         audit, attacks, plan, run = self.audit, self.audit.attacks, self.audit.plan, self.audit.run
         settings = audit.settings
         preregistered, scores = audit.manifest.plan, run.scan("scores")
@@ -435,7 +410,10 @@ class VerdictsStage(Stage):
             of_sets, found_of_sets = set_answers(scores, attacks, plan, before, separable=separable)
             made = chain(made, [of_sets])
             primary_first = sorted(names, key=lambda name: name != plan.primary)
-            found += [uneven_findings(scores, primary_first, run.scan("unscored")), found_of_sets]
+            found += [
+                preflight.uneven_findings(scores, primary_first, run.scan("unscored")),
+                found_of_sets,
+            ]
             roles = role_counts(before)
             tested = bool(roles["n_unknown"] and roles["n_nulls"]) and withheld is None
             found.append(yardstick_findings(scores, plan, _yardstick_runs(audit), tested=tested))
@@ -457,17 +435,6 @@ class VerdictsStage(Stage):
             found.append(null_audit_findings(scores, plan))
         rows = pl.concat([before, *given, planned, gate, *found])
         sink(rows, run.path("findings"), schemas.Findings)
-
-
-def record_plan(audit: Audit) -> None:
-    """Record the plan before the first score is made; what comes later is exploratory."""
-    if not audit.manifest.plan:
-        seen = audit.run.path("scores").exists()
-        names = [attack.name for attack in audit.attacks]
-        audit.manifest.plan = checks.preregister(
-            audit.plan, None if seen else _rests_on(audit), names
-        )
-        audit.save()
 
 
 def _rests_on(audit: Audit) -> dict[str, int | str]:
@@ -522,7 +489,11 @@ class ScoresStage(Stage):
 
     def make(self) -> None:
         audit, run = self.audit, self.audit.run
-        record_plan(audit)
+        if not audit.manifest.plan:  # what comes after the first score is exploratory
+            rests_on = None if run.path("scores").exists() else _rests_on(audit)
+            names = [attack.name for attack in audit.attacks]
+            audit.manifest.plan = checks.preregister(audit.plan, rests_on, names)
+            audit.save()
         evidence = evidence_of(audit)
         logprobs = evidence.get("logprobs")
         targets = run.scan("targets")
@@ -544,7 +515,6 @@ class ScoresStage(Stage):
         sink(run.scan("scores").with_columns(column), run.path("scores"), schemas.Scores)
 
     def _score_placebo(self, evidence: Mapping[str, pl.LazyFrame]) -> None:
-        """Add the scores that the primary attack gives the reference model."""
         audit, placebo = self.audit, self.audit.placebo
         if placebo is None:
             return
@@ -559,10 +529,8 @@ class ScoresStage(Stage):
 
 
 def evidence_of(audit: Audit) -> dict[str, pl.LazyFrame]:
-    """Open what the attacks read; a run may have more than its settings ask for.
-
-    Where there is no sample the features have the columns that they would have.
-    """
+    """Open what the attacks read; a run may have more than its settings ask for."""
+    # Where there is no sample the features have the columns that they would have.
     features = audit.run.scan("features")
     if not any(audit.run.path("features").glob("*.parquet")):
         features = features.with_columns(
@@ -608,10 +576,7 @@ def _within(audit: Audit) -> pl.Expr:
 
 
 def _count_failures(audit: Audit) -> dict[str, Any]:
-    """Count the ``targets`` with a failed request, or with more answers of no use than of use.
-
-    ``of`` those that could be sampled; ``again``: those that another try may mend.
-    """
+    """Count the ``targets`` with a failed request, or with more answers of no use than of use."""
     asked = pl.col("n_bytes").is_not_null()
     failed = pl.col("reason").is_not_null()
     drawn = audit.run.scan("samples").filter(~pl.col("view").is_in(list(STAGE_VIEWS)))
@@ -630,7 +595,7 @@ def _count_failures(audit: Audit) -> dict[str, Any]:
         "targets": pl.concat([again, few]).n_unique(),
         "of": 2 * targets["total"] - sum(targets.values()),
         "again": again.len(),
-        "reasons": count_reasons(reasons.lazy()),
+        "reasons": preflight.count_reasons(reasons.lazy()),
     }
 
 
@@ -675,8 +640,8 @@ class SummaryStage(Stage):
             on="target_id",
             maintain_order="left",
         ).with_columns(n_words=count_words("passage", words=audit.settings.word_rule))
-        runs = verbatim_runs(targets, run.scan("features"), audit.settings.continuations)
-        verbatim = verbatim_findings(
+        runs = memory.verbatim_runs(targets, run.scan("features"), audit.settings.continuations)
+        verbatim = memory.verbatim_findings(
             runs,
             read_comparison_sets(scores, named=False),
             named.collect(),
@@ -700,14 +665,13 @@ class SummaryStage(Stage):
             sink(table, run.path("perplexities"), schemas.Perplexities)
 
     def _roll_up(self, controls: pl.LazyFrame | None) -> pl.DataFrame:
-        """Write the table of documents and groups; return the findings that it rests on."""
         audit, run = self.audit, self.audit.run
         extracted: pl.LazyFrame = schemas.ExtractedDocuments.create_empty(lazy=True)
         if run.path("extracted_documents").exists():
             extracted = run.scan("extracted_documents")
         if controls is not None and run.path("extraction").exists():
-            common = common_targets(controls)
-            extracted = without_common(extracted, run.scan("extraction"), common)
+            common = memory.common_targets(controls)
+            extracted = memory.without_common(extracted, run.scan("extraction"), common)
         findings = run.scan("findings").collect()
         rows = rollup(
             asked_targets(audit),

@@ -1,8 +1,7 @@
 """The questions of a run: every view in one table, and what was answered to them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeAlias
 
@@ -10,19 +9,12 @@ import polars as pl
 
 from mia_batch import prompts as makers
 from mia_batch.errors import SettingsError
-from mia_batch.evidence.parts import (
-    BLOCK_TARGETS,
-    LOGPROB_BLOCK_TARGETS,
-    RECORDED_BLOCK_TARGETS,
-    TARGETS_AT_ONCE,
-    Parts,
-)
+from mia_batch.evidence import parts
 from mia_batch.evidence.request import EvidenceKind
 from mia_batch.observer import Observer
 from mia_batch.pipeline.context import Audit
-from mia_batch.pipeline.run import Run
+from mia_batch.pipeline.run import PARTS, Run
 from mia_batch.prompts import SHADOW, Decode, RunModel, View, sample_seed
-from mia_batch.schemas import LogProbs, Prompts, Samples
 from mia_batch.settings import Settings, stored_settings
 
 # What a run asks of its models: the views that its attacks read, and those that stages ask for.
@@ -196,37 +188,32 @@ def view_of(audit: Audit, model: str, name: str) -> View:
     return View(name=name, model=model, **made)
 
 
-def prompt_parts(audit: Audit, view: View) -> Parts:
-    """Name the parts of a view's prompts, which models that the run makes share with the target."""
-    return Parts(
-        folder=audit.run.path("prompts"),
-        schema=Prompts,
-        model="target" if RunModel.of(view.model).is_made else view.model,
+def _parts(audit: Audit, table: str, view: View, block_targets: int) -> parts.Parts:
+    return parts.Parts(
+        folder=audit.run.path(table),
+        schema=PARTS[table],
+        model=view.model,
         view=view.name,
-        block_targets=LOGPROB_BLOCK_TARGETS if view.filled else TARGETS_AT_ONCE,
+        block_targets=block_targets,
     )
 
 
-def sample_parts(audit: Audit, view: View) -> Parts:
+def prompt_parts(audit: Audit, view: View) -> parts.Parts:
+    """Name the parts of a view's prompts, which models that the run makes share with the target."""
+    size = parts.LOGPROB_BLOCK_TARGETS if view.filled else parts.TARGETS_AT_ONCE
+    own = _parts(audit, "prompts", view, size)
+    return replace(own, model="target") if RunModel.of(view.model).is_made else own
+
+
+def sample_parts(audit: Audit, view: View, table: str = "samples") -> parts.Parts:
     """Name the parts of a view's samples; those of the features have the same names."""
     recorded = audit.settings.samples_from is not None
-    return Parts(
-        folder=audit.run.path("samples"),
-        schema=Samples,
-        model=view.model,
-        view=view.name,
-        block_targets=RECORDED_BLOCK_TARGETS if recorded else BLOCK_TARGETS,
-    )
+    size = parts.RECORDED_BLOCK_TARGETS if recorded else parts.BLOCK_TARGETS
+    return _parts(audit, table, view, size)
 
 
-def logprob_parts(audit: Audit, view: View) -> Parts:
-    return Parts(
-        folder=audit.run.path("logprobs"),
-        schema=LogProbs,
-        model=view.model,
-        view=view.name,
-        block_targets=LOGPROB_BLOCK_TARGETS,
-    )
+def logprob_parts(audit: Audit, view: View) -> parts.Parts:
+    return _parts(audit, "logprobs", view, parts.LOGPROB_BLOCK_TARGETS)
 
 
 # What a run's models answered about some targets, and what they were asked.
@@ -242,14 +229,12 @@ def resumed(
     work: Run | None = None,
     **changed: Any,  # noqa: ANN401 - settings
 ) -> Audit:
-    """Take up a run to look at its evidence; what is written goes to ``work``."""
     manifest = run.manifest
     settings = stored_settings(manifest.settings, **changed)
     return Audit(settings, observer or Observer(), [], None, work or run, manifest)
 
 
 def prompts_of(run: Run, view: View, targets: pl.DataFrame) -> pl.DataFrame:
-    """Open the prompts of a view about some targets, with their ``context`` and ``text``."""
     of_view = (pl.col("model") == view.model) & (pl.col("view") == view.name)
     wanted = of_view & pl.col("target_id").is_in(targets["target_id"].implode())
     prompts = run.scan("prompts").filter(wanted, pl.col("reason").is_null())
@@ -258,10 +243,8 @@ def prompts_of(run: Run, view: View, targets: pl.DataFrame) -> pl.DataFrame:
 
 
 def answers_of(run: Run, targets: pl.DataFrame) -> pl.DataFrame:
-    """Open the samples of some targets with what was asked: ``cut``, ``context``, ``text``.
-
-    ``seed`` is null where the answer was recorded, or is the most likely one.
-    """
+    """Open the samples of some targets with what was asked: ``cut``, ``context``, ``text``."""
+    # ``seed`` is null where the answer was recorded, or is the most likely one.
     audit = resumed(run)
     own = pl.col("target_id").is_in(targets["target_id"].implode())
     samples = run.scan("samples").filter(own).collect(engine="streaming")

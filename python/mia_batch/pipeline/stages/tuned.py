@@ -20,16 +20,7 @@ from mia_batch.models.tokens import Tokenizer
 from mia_batch.models.weights import identify_model, weights_source
 from mia_batch.pipeline import sessions
 from mia_batch.pipeline.context import Audit
-from mia_batch.pipeline.stages import Stage
-from mia_batch.pipeline.stages.asking import (
-    LEARNT,
-    LogprobsStage,
-    RowUnits,
-    ask_samples,
-    halves,
-    texts_for,
-    texts_of,
-)
+from mia_batch.pipeline.stages import Stage, asking
 from mia_batch.pipeline.stages.questions import models_of, prompt_parts, sample_parts, view_of
 from mia_batch.plugins import extra
 from mia_batch.prompts import SHADOW, RunModel, View, first_tokens
@@ -58,7 +49,7 @@ class GenerationsStage(Stage):
     def check(self) -> None:
         audit, settings = self.audit, self.audit.settings
         if self._is_wanted:
-            files = texts_for(audit, "prompts_from").files
+            files = asking.texts_for(audit, "prompts_from").files
             described = {
                 "prompts_from": audit.digest_input("prompts_from", files),
                 "prompt_tokens": settings.prompt_tokens,
@@ -75,7 +66,7 @@ class GenerationsStage(Stage):
         if not self._is_wanted:
             return
         view = self._view
-        for block in Missing(RowUnits(self._prompts), prompt_parts(audit, view)).blocks():
+        for block in Missing(asking.RowUnits(self._prompts), prompt_parts(audit, view)).blocks():
             sink(view.rows(block.units), audit.run.path("prompts") / block.part_name, Prompts)
         missing = self._missing()
         if not missing.count().left:
@@ -91,7 +82,7 @@ class GenerationsStage(Stage):
             )
         for name, text in self._cost(missing):
             audit.observer.stage(f"{name}: {text}")
-        ask_samples(audit, "target", "generating", {view: missing})
+        asking.ask_samples(audit, "target", "generating", {view: missing})
 
     def left(self) -> Iterator[tuple[str, str]]:
         settings = self.audit.settings
@@ -122,7 +113,7 @@ class GenerationsStage(Stage):
     def _missing(self) -> Missing:
         audit, view = self.audit, self._view
         return Missing(
-            RowUnits(self._prompts),
+            asking.RowUnits(self._prompts),
             sample_parts(audit, view),
             view.samples,
             retry_failed=audit.settings.retry_failed,
@@ -141,7 +132,7 @@ class GenerationsStage(Stage):
             tokenizer = endpoint_tokenizer(settings)
         else:
             tokenizer = Tokenizer.load(settings.model, settings.revision)
-        texts = texts_for(audit, "prompts_from").documents.select("text")
+        texts = asking.texts_for(audit, "prompts_from").documents.select("text")
         found = first_tokens(
             texts, n=settings.generations, n_tokens=settings.prompt_tokens, tokenizer=tokenizer
         )
@@ -178,7 +169,7 @@ class TunedModel:
         self.model = model
         self._named = RunModel.of(model)
         self._is_shadow = self._named.role == SHADOW
-        self._asked = LogprobsStage(audit, model)
+        self._asked = asking.LogprobsStage(audit, model)
 
     def prepare(self) -> None:
         """Refuse another way of making a model that the run has; what failed may be changed."""
@@ -197,7 +188,7 @@ class TunedModel:
             raise SettingsError(f"reference_model: {said}") from error
         self._agree(base={"name": base, "revision": revision, "digest": digest})
         if self.model == _CANDIDATE:
-            files = texts_for(audit, "candidate_from").files
+            files = asking.texts_for(audit, "candidate_from").files
             self._agree(texts=audit.digest_input("candidate_from", files))
         if self._known:
             return
@@ -305,8 +296,8 @@ class TunedModel:
         if self.model == SELF_PROMPT:
             return generations_of(self.audit)
         if self.model == _CANDIDATE:
-            return texts_of(texts_for(self.audit, "candidate_from"))
-        return halves(self.audit, self.model).filter("learnt", "trained")["target"].to_list()
+            return asking.texts_of(asking.texts_for(self.audit, "candidate_from"))
+        return asking.halves(self.audit, self.model).filter("learnt", "trained")["target"].to_list()
 
     @property
     def n_texts(self) -> int:
@@ -314,7 +305,7 @@ class TunedModel:
             return self.audit.settings.generations
         if self.model == _CANDIDATE:
             return len(self._texts)
-        table = self.audit.target_table().filter(pl.col("role").is_in(LEARNT))
+        table = self.audit.target_table().filter(pl.col("role").is_in(asking.LEARNT))
         return int(table.select(pl.col("target").count() // 2).collect().item())
 
     def _check_tokens(self) -> None:

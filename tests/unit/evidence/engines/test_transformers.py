@@ -29,7 +29,6 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from mia_batch.errors import EngineError, SettingsError
-from mia_batch.evidence.engines import transformers as engine_module
 from mia_batch.evidence.engines.registry import can_turn, load_engine
 from mia_batch.evidence.engines.transformers import (
     VOCABULARY,
@@ -221,7 +220,7 @@ def test_every_item_is_taken_once_in_batches_that_fit(items, most, most_tokens, 
 
 
 def test_batches_keep_within_main_memory(checkpoint, monkeypatch):
-    monkeypatch.setattr(engine_module, "available_memory", lambda: 2**21)
+    monkeypatch.setattr("mia_batch.evidence.engines.registry.available_memory", lambda: 2**21)
     engine = started(checkpoint)
     tried = out_of_memory(monkeypatch, engine, "_decode", most=10**6)
     answers(engine, [request(0, [0], n=30, max_tokens=31)])
