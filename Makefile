@@ -34,8 +34,8 @@ demo: $(if $(shell command -v cargo),setup,$(if $(WHEEL),.venv/.wheel,setup))
 test: setup chromium
 	@$(MAKE) --no-print-directory --jobs=3 checks
 
-# The tests often wait for a process to start or to end; lints and types use that time.
-checks: lint types rust-checks pages python-tests
+# The longest first. Tests often wait for a process to start or to end; lints and types use that time.
+checks: python-tests lint types rust-checks pages
 
 docs: setup
 	@$(MAKE) --no-print-directory pages

@@ -22,6 +22,20 @@ settings.register_profile("slow", settings.get_profile("fast"), max_examples=200
 settings.load_profile("fast")  # pytest --hypothesis-profile=slow searches longer
 
 
+def pytest_configure_node(node):
+    """Workers of pytest-xdist fork engines from one process, which loads all libraries once."""
+    from tests.forked import start_parent
+
+    node.workerinput["parent"] = start_parent()
+
+
+def pytest_configure(config):
+    if hasattr(config, "workerinput"):
+        from tests.forked import use_parent
+
+        use_parent(config.workerinput["parent"])
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """Folder of real text that lies next to the repository, where it does."""
