@@ -1,16 +1,12 @@
 """What all tests share: hypothesis profiles, real text, models, torch in one thread."""
 
-from __future__ import annotations
-
+import gc
 import os
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 REPOSITORY = Path(__file__).parents[1]
 
@@ -34,6 +30,11 @@ def pytest_configure(config):
         from tests.forked import use_parent
 
         use_parent(config.workerinput["parent"])
+
+
+def pytest_collection_finish():
+    gc.collect()
+    gc.freeze()  # else each full collection goes through all libraries and tests again
 
 
 @pytest.fixture(scope="session")

@@ -1,23 +1,18 @@
 """Processes forked from one that has loaded all libraries: they start in a moment."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from contextlib import chdir
 from multiprocessing import forkserver
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import pytest
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from multiprocessing.connection import Connection
-
 
 _REPOSITORY = Path(__file__).parents[1]
 _CONTEXT = multiprocessing.get_context("forkserver")

@@ -1,7 +1,5 @@
 """What every engine loads or makes when it starts, done once before processes are forked."""
 
-from __future__ import annotations
-
 import gc
 from importlib import import_module
 from importlib.util import find_spec

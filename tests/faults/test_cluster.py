@@ -1,13 +1,11 @@
 """Engines on a Ray cluster, whose processes are killed while they work."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
 import sys
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -23,9 +21,6 @@ from tests.cluster import Cluster, actors
 from tests.counting import counting_engine
 from tests.faults.test_kills import WORDS, arguments, contents, parts, run_undisturbed, write_corpus
 from tests.processes import COMMAND, HANGS, children, listening, wait_until
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 N_BLOCKS = 10
 IN_HAND = 2  # blocks of a worker

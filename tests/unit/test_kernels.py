@@ -1,7 +1,5 @@
 """The kernels' face: engines, literals, nulls, refusals; numbers by hand where no law says them."""
 
-from __future__ import annotations
-
 import math
 import os
 import re

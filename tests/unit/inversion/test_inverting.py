@@ -1,7 +1,5 @@
 """Real fragments, embedded by a tiny model and given back: what is shown, kept and refused."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace

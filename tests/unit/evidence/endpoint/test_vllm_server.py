@@ -1,7 +1,5 @@
 """A real peer: vLLM's own API server, against the same model run in-process."""
 
-from __future__ import annotations
-
 import os
 import runpy
 import signal
@@ -11,8 +9,9 @@ import urllib.error
 import urllib.request
 from dataclasses import replace
 from importlib.util import find_spec
+from pathlib import Path
 from time import monotonic, sleep
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -30,10 +29,6 @@ from tests.forked import Forked, redirect
 from tests.processes import HANGS
 from tests.runs import audit
 from tests.unit.evidence.endpoint.asking import results
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")
 Sample = tuple[str | None, int | None, str | None]

@@ -1,7 +1,5 @@
 """Which engine is chosen, what is asked of each model first, and what comes in one batch."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

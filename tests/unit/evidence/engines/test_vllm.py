@@ -1,7 +1,5 @@
 """The vLLM engine, and LoRA adapters in it."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from importlib.util import find_spec
