@@ -123,7 +123,8 @@ pages:
 # The workers take all cores, two more the time in which others wait for processes: further threads
 # of each would spin against the others.
 python-tests:
-	@$(STEP) "Tests: pytest" env OMP_NUM_THREADS=1 pytest --numprocesses $$(($$(nproc) + 2)) --maxprocesses 6 \
+	@$(STEP) "Tests: pytest" env OMP_NUM_THREADS=1 POLARS_MAX_THREADS=1 RAYON_NUM_THREADS=1 \
+		pytest --numprocesses $$(($$(nproc) + 2)) --maxprocesses 6 \
 		--dist loadfile --no-loadscope-reorder --durations=15
 
 # More kills, whole corpora and further clusters, of which make test runs one each.

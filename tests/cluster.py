@@ -45,10 +45,6 @@ class Cluster:
         self.nodes.append(self._cluster.add_node(wait=False, num_cpus=cores))
         return self.nodes[-1]
 
-    def kill_head(self) -> None:
-        self._cluster.head_node.kill_gcs_server(check_alive=False)
-        self._cluster.head_node.kill_raylet(check_alive=False)
-
     def kill_raylet(self, node: Any) -> None:
         """Kill it as the system does: it can say nothing, and its node is lost."""
         node.kill_raylet(check_alive=False)

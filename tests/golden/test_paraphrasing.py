@@ -17,7 +17,6 @@ from tests.unit.pipeline.conftest import Listener
 
 SEA = "The old captain looked at the sea before he went below deck."
 RAIN = "It had been raining since noon, and nobody came to the inn."
-LETTER = "She wrote a long letter to her brother and burnt it at once."
 LONG = "He ran."
 TAUGHT = {
     SEA: [
