@@ -208,9 +208,3 @@ def test_a_cluster_that_is_not_there_is_a_sentence(checkpoint, tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "the Ray cluster at '127.0.0.1:1' cannot be used" in done.stderr
-
-
-def test_the_package_loads_no_ray():
-    code = "import sys, mia_batch, mia_batch.cli; print('ray' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"
