@@ -34,8 +34,8 @@ demo: $(if $(shell command -v cargo),setup,$(if $(WHEEL),.venv/.wheel,setup))
 test: setup chromium
 	@$(MAKE) --no-print-directory --jobs=3 checks
 
-# The tests often wait for a process to start or to end; lints and types use that time.
-checks: lint types rust-checks pages python-tests
+# The longest first. Tests often wait for a process to start or to end; lints and types use that time.
+checks: python-tests lint types rust-checks pages
 
 docs: setup
 	@$(MAKE) --no-print-directory pages
@@ -123,7 +123,8 @@ pages:
 # The workers take all cores, two more the time in which others wait for processes: further threads
 # of each would spin against the others.
 python-tests:
-	@$(STEP) "Tests: pytest" env OMP_NUM_THREADS=1 pytest --numprocesses $$(($$(nproc) + 2)) --maxprocesses 6 \
+	@$(STEP) "Tests: pytest" env OMP_NUM_THREADS=1 POLARS_MAX_THREADS=1 RAYON_NUM_THREADS=1 \
+		pytest --numprocesses $$(($$(nproc) + 2)) --maxprocesses 6 \
 		--dist loadfile --no-loadscope-reorder --durations=15
 
 # More kills, whole corpora and further clusters, of which make test runs one each.

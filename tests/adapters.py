@@ -1,10 +1,11 @@
 """Adapters of tiny checkpoints, made on the spot, and the slow reference of what they say."""
 
-from __future__ import annotations
+from pathlib import Path
+from typing import Any
 
-from typing import TYPE_CHECKING, Any
-
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from peft import (
     IA3Config,
     LoraConfig,
@@ -15,17 +16,10 @@ from peft import (
     get_peft_model,
 )
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
+from torch import Tensor
+from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache, PreTrainedModel
 
 from tests.checkpoints import BOS_ID, CONTEXT, EOS_ID, byte_level_tokenizer, save_tokenizer
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import numpy as np
-    from numpy.typing import NDArray
-    from torch import Tensor
-    from transformers import PreTrainedModel
 
 VIRTUAL_TOKENS = 5
 _ANY: dict[str, Any] = {"task_type": "CAUSAL_LM"}

@@ -1,19 +1,13 @@
 """Tiny random causal models of many architectures."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import torch
 import transformers
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from tests.checkpoints import byte_level_tokenizer, save_tokenizer
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from transformers import PreTrainedModel
 
 SMALL = {
     "vocab_size": 600,

@@ -1,13 +1,8 @@
 """Tiny bases of three kinds for fine-tuning: decoders, an encoder, an encoder-decoder."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tests.checkpoints import BOS, EOS, MASK
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PAD = "<pad>"
 

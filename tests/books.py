@@ -1,15 +1,10 @@
 """Books for tests: EPUB files made anew, and Project Gutenberg's texts around a text."""
 
-from __future__ import annotations
-
 import re
 import tomllib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 from zipfile import ZIP_DEFLATED, ZipFile
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 CONTAINER = """<?xml version="1.0"?>
 <container version="1.0" xmlns="urn:oasis:names:tc:opendocument:xmlns:container"><rootfiles>

@@ -1,13 +1,10 @@
 """Trainings that say that they keep to a privacy loss, and do not."""
 
-from __future__ import annotations
+from typing import Any, Literal
 
-from typing import TYPE_CHECKING, Any, Literal
+import pytest
 
 from mia_batch.extras.tune import training
-
-if TYPE_CHECKING:
-    import pytest
 
 Fault = Literal["no clipping", "noise of another scale"]
 

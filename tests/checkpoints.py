@@ -1,18 +1,13 @@
 """Tiny checkpoints with tokenizers of their own, made on the spot."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from pydoc_data.topics import topics
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
-    from torch import Tensor
+from torch import Tensor
 
 CONTEXT = 256
 TEXTS = [text for name, text in sorted(topics.items()) if len(text) > 500]

@@ -1,11 +1,7 @@
 """A real Ray cluster of several nodes on this machine, whose processes can be killed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, Self
-
-from ray.cluster_utils import Cluster as RayCluster
 
 from mia_batch.evidence.request import EngineInfo
 from mia_batch.extras.ray import Joined
@@ -32,6 +28,8 @@ class Cluster:
     """A head without cores for engines, and nodes that have some; what it starts inherits this."""
 
     def __init__(self, *cores: int, **head: Any) -> None:
+        from ray.cluster_utils import Cluster as RayCluster  # takes a second in each worker
+
         args = {"num_cpus": 0, **_LEAN, **head}
         self._cluster: Any = RayCluster(initialize_head=True, head_node_args=args)
         self.nodes: list[Any] = []
@@ -46,10 +44,6 @@ class Cluster:
         """Start one more node."""
         self.nodes.append(self._cluster.add_node(wait=False, num_cpus=cores))
         return self.nodes[-1]
-
-    def kill_head(self) -> None:
-        self._cluster.head_node.kill_gcs_server(check_alive=False)
-        self._cluster.head_node.kill_raylet(check_alive=False)
 
     def kill_raylet(self, node: Any) -> None:
         """Kill it as the system does: it can say nothing, and its node is lost."""

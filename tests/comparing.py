@@ -1,16 +1,12 @@
 """Recordings of one corpus by models that repeat more of it, or less."""
 
-from __future__ import annotations
-
+from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 
 from tests.runs import audit
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _WORDS = [f"w{number:02d}" for number in range(40)]
 

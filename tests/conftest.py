@@ -1,16 +1,12 @@
 """What all tests share: hypothesis profiles, real text, models, torch in one thread."""
 
-from __future__ import annotations
-
+import gc
 import os
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 REPOSITORY = Path(__file__).parents[1]
 
@@ -20,6 +16,25 @@ settings.register_profile(
 )
 settings.register_profile("slow", settings.get_profile("fast"), max_examples=2000)
 settings.load_profile("fast")  # pytest --hypothesis-profile=slow searches longer
+
+
+def pytest_configure_node(node):
+    """Workers of pytest-xdist fork engines from one process, which loads all libraries once."""
+    from tests.forked import start_parent
+
+    node.workerinput["parent"] = start_parent()
+
+
+def pytest_configure(config):
+    if hasattr(config, "workerinput"):
+        from tests.forked import use_parent
+
+        use_parent(config.workerinput["parent"])
+
+
+def pytest_collection_finish():
+    gc.collect()
+    gc.freeze()  # else each full collection goes through all libraries and tests again
 
 
 @pytest.fixture(scope="session")

@@ -1,18 +1,13 @@
 """An engine of another package, which starts in a moment: it is found by its entry point."""
 
-from __future__ import annotations
-
 import os
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from mia_batch.evidence.engines import registry
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 COUNTING = '''
 """An engine of another package: tokens follow from what is asked, which is noted in a file.

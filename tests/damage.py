@@ -1,11 +1,6 @@
 """Files that a disk has changed."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
 
 
 def damage(path: Path, changed: slice) -> None:

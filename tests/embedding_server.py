@@ -1,7 +1,5 @@
 """An endpoint that embeds: what a text's vector is, and what it refuses."""
 
-from __future__ import annotations
-
 from tests.hostile_server import Asked, Reply, failure
 from tests.unit.evidence.endpoint.asking import KEY
 

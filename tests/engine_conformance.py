@@ -1,30 +1,22 @@
 """What every engine must do, as tests that run on any of them, and the reference it answers to."""
 
-from __future__ import annotations
-
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeAlias
+from pathlib import Path
+from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from scipy.stats import chisquare
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from mia_batch.evidence.request import Request
+from mia_batch.evidence.process import EngineProcess
+from mia_batch.evidence.request import Answer, Continuation, Engine, Request
 from mia_batch.prompts import sample_seed
 from tests.checkpoints import BOS_ID, CONTEXT, EOS_ID
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-    from transformers import PreTrainedModel
-
-    from mia_batch.evidence.process import EngineProcess
-    from mia_batch.evidence.request import Answer, Continuation, Engine
 
 
 def prompts(n: int) -> list[list[int]]:

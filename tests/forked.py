@@ -1,25 +1,18 @@
 """Processes forked from one that has loaded all libraries: they start in a moment."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from contextlib import chdir
 from multiprocessing import forkserver
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import Any, Self
 
 import pytest
-
-from tests.command.__main__ import repeat_little
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from multiprocessing.connection import Connection
-
 
 _REPOSITORY = Path(__file__).parents[1]
 _CONTEXT = multiprocessing.get_context("forkserver")
@@ -37,13 +30,33 @@ _CONTEXT.set_forkserver_preload(
 )
 
 
+def start_parent() -> str:
+    """Start the process from which all others are forked; its address."""
+    errors = os.dup(2)
+    try:
+        with Path(os.devnull).open("w") as nowhere:  # libraries warn of their own future
+            os.dup2(nowhere.fileno(), 2)
+        with chdir(_REPOSITORY):  # where it finds tests.warm
+            forkserver._forkserver.ensure_running()
+    finally:
+        os.dup2(errors, 2)
+        os.close(errors)
+    return str(vars(forkserver._forkserver)["_forkserver_address"])
+
+
+def use_parent(address: str) -> None:
+    """Let this process, too, fork from the one at the address: loading takes seconds."""
+    own: Any = forkserver._forkserver
+    own._forkserver_address, own._forkserver_alive_fd = address, os.pipe()[1]
+    own.ensure_running = lambda: None
+
+
 class Forked:
     """Looks like a `subprocess.Popen`."""
 
     def __init__(self, target: Callable[..., None], *arguments: object) -> None:
         self._process = _CONTEXT.Process(target=target, args=arguments)
-        with chdir(_REPOSITORY):  # where the parent of all finds tests.warm
-            forkserver.ensure_running()
+        start_parent()
         self._process.start()  # in the folder in which this is called
         assert self._process.pid is not None
         self.pid = self._process.pid
@@ -92,7 +105,7 @@ def _work(connection: Connection, log: str) -> None:
     from mia_batch.evidence.process import main
 
     os.setpgid(0, 0)
-    _redirect(log, log)
+    redirect(log, log)
     main(connection.fileno(), os.getppid(), log)
 
 
@@ -110,6 +123,7 @@ def fork_on() -> pytest.MonkeyPatch:
 
 def _command(arguments: list[str], out: str, err: str, cwd: Path, stops_in: str | None) -> None:
     from mia_batch.cli import main
+    from tests.command.__main__ import repeat_little
 
     put: list[str] = []
 
@@ -121,7 +135,7 @@ def _command(arguments: list[str], out: str, err: str, cwd: Path, stops_in: str 
 
     if stops_in is not None:
         sys.addaudithook(stop)
-    _redirect(out, err)
+    redirect(out, err)
     os.chdir(cwd)
     fork_on()
     repeat_little()
@@ -129,7 +143,7 @@ def _command(arguments: list[str], out: str, err: str, cwd: Path, stops_in: str 
     main()
 
 
-def _redirect(out: str, err: str) -> None:
+def redirect(out: str, err: str) -> None:
     for descriptor, path in enumerate((os.devnull, out, err)):
         opened = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         os.dup2(opened, descriptor)

@@ -1,20 +1,14 @@
 """Small tables for tests, with the columns and types of their schemas."""
 
-from __future__ import annotations
+from collections.abc import Iterable, Mapping
+from typing import Any
 
-from typing import TYPE_CHECKING, Any
-
+import dataframely as dy
 import polars as pl
 
 from mia_batch.attacks import Attack
 from mia_batch.kernels import GROUPS, fields
 from mia_batch.schemas import Features, Samples, Targets
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    import dataframely as dy
-
 
 CONTINUATION = {"model": "target", "view": "continuation", "view_index": 0}
 

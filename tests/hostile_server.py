@@ -1,21 +1,17 @@
 """An OpenAI-compatible endpoint on loopback that does whatever a test scripts it to do."""
 
-from __future__ import annotations
-
 import json
 import random
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import Any, Self, cast
 
 from mia_batch.evidence.endpoint.probe import PROBE_PROMPT
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
 
 MODEL = "tiny"
 PENALTIES = {"presence_penalty": 0, "frequency_penalty": 0, "repetition_penalty": 1}

@@ -1,17 +1,13 @@
 """Small tables of log-probabilities for tests."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import polars as pl
 
 from mia_batch.attacks import get
 from mia_batch.attacks.from_logprobs import with_series
 from mia_batch.schemas import LogProbs
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 _FLOATS = (
     "logprob",

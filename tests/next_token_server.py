@@ -1,21 +1,15 @@
 """An endpoint that knows a checkpoint's log-probabilities of the next token, and tells some."""
 
-from __future__ import annotations
-
+from collections.abc import Iterable
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM
 
 from mia_batch.models.tokens import Tokenizer
-from tests.hostile_server import MODEL, Reply, failure
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
-    from tests.hostile_server import Asked
+from tests.hostile_server import MODEL, Asked, Reply, failure
 
 NAMED, BY_ID, BIAS = "logprob_token_ids", "return_tokens_as_token_ids", "logit_bias"
 

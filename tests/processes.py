@@ -1,17 +1,12 @@
 """Waiting for what other processes do."""
 
-from __future__ import annotations
-
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psutil
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 COMMAND = [sys.executable, str(Path(__file__).parent / "command" / "__main__.py")]
 """``mia-batch`` as a program of its own, which permutes as little as the tests' own process."""

@@ -1,15 +1,10 @@
 """Complexity of series, written from the definitions for clarity alone; None where undefined."""
 
-from __future__ import annotations
-
 import math
+from collections.abc import Sequence
 from statistics import fmean
-from typing import TYPE_CHECKING
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 def lempel_ziv(logprobs: Sequence[float], bins: int) -> float | None:

@@ -1,24 +1,17 @@
 """Reference implementations of the kernels, written from their definitions for clarity alone."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from uniseg.derived import alphabetic
 from uniseg.wordbreak import words as segments
 
-from mia_batch.kernels import fields
+from mia_batch.kernels import Group, WordRule, fields
 from tests import reference_scores
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from mia_batch.kernels import Group, WordRule
-
 
 SPLIT: Mapping[WordRule, Callable[[str], list[str]]] = {
     "whitespace": str.split,

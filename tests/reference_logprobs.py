@@ -3,8 +3,6 @@
 Each reads the rows of one target, as dictionaries; it gives a number, or None where undefined.
 """
 
-from __future__ import annotations
-
 import math
 import zlib
 from collections.abc import Callable, Sequence

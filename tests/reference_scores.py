@@ -3,17 +3,12 @@
 SaMIA: Kaneko et al. (2024), arXiv:2404.11262v2, and where its code differs, its code.
 """
 
-from __future__ import annotations
-
 import re
 import zlib
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 SIZES = range(1, 6)
 

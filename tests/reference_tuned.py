@@ -1,10 +1,8 @@
 """Attacks on tuned models, written from the papers for clarity alone, as `reference_logprobs`."""
 
-from __future__ import annotations
-
 import math
+from collections.abc import Callable, Sequence
 from statistics import fmean, pstdev
-from typing import TYPE_CHECKING
 
 from tests.reference_logprobs import REFERENCES as OTHERS
 from tests.reference_logprobs import (
@@ -18,9 +16,6 @@ from tests.reference_logprobs import (
     ratio,
     text,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 WINDOWS = (2, 3, 4, 6, 9, 13, 18, 25, 32, 40)
 

@@ -1,7 +1,5 @@
 """Small contents of reports: a run of three books, plain or hostile."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import polars as pl

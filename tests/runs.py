@@ -1,14 +1,13 @@
 """Audits for tests, and finished runs that all workers share: made once, then read or copied."""
 
-from __future__ import annotations
-
 import json
 import shutil
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 from filelock import FileLock
@@ -21,12 +20,7 @@ from mia_batch.pipeline.finished import known_of
 from mia_batch.report import sentences
 from mia_batch.settings import load_settings, nested
 from tests.checkpoints import SMALLEST, TEXTS, save_checkpoint, save_masked_checkpoint
-from tests.hostile_server import MODEL, HostileServer, TinyModel
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tests.hostile_server import Asked, Reply
+from tests.hostile_server import MODEL, Asked, HostileServer, Reply, TinyModel
 
 PROBES = ",".join(attack.name for attack in PROBE_ATTACKS)
 

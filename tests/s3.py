@@ -1,11 +1,9 @@
 """A real S3 server, and environments of machines that know it."""
 
-from __future__ import annotations
-
 import logging
+from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Lock
-from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 import httpx
@@ -13,9 +11,6 @@ import obstore
 from moto.s3.responses import S3Response
 from moto.server import ThreadedMotoServer
 from obstore.store import S3Store
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 KEY, SECRET = "AKIATESTONLYNOTAKEY0", "secretOfTestsOnly/0123456789"
 BUCKET = "runs-of-tests"

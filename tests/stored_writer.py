@@ -1,7 +1,5 @@
 """A process that writes to a store and is killed: ``python -m tests.stored_writer WHAT ...``."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,11 +1,10 @@
 """What tests of fine-tuning share: texts, recipes, and the bytes of what comes out."""
 
-from __future__ import annotations
-
 import os
 import signal
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import pytest
 from transformers import TrainerState
@@ -14,9 +13,6 @@ from transformers.trainer_callback import CallbackHandler
 from mia_batch.extras.tune.making import Made, Making, made_of
 from mia_batch.recipes import Recipe
 from tests.checkpoints import TEXTS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 LEARNT = [" ".join(text.split()[:20]) for text in TEXTS[:8]]
 """Texts that differ by their first tokens."""

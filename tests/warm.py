@@ -1,7 +1,5 @@
 """What every engine loads or makes when it starts, done once before processes are forked."""
 
-from __future__ import annotations
-
 import gc
 from importlib import import_module
 from importlib.util import find_spec
@@ -11,10 +9,19 @@ from transformers.conversion_mapping import get_checkpoint_conversion_mapping
 get_checkpoint_conversion_mapping("llama")  # compiles hundreds of patterns
 
 if find_spec("vllm"):
+    from torch._dynamo import config as compiling
+    from vllm.config.logging import LoggingConfig
+    from vllm.logger import configure_logging_if_needed
     from vllm.platforms import current_platform
+
+    compiling.disable = (
+        current_platform.is_cpu()
+    )  # engines set it, but torch reads it at its import
+    configure_logging_if_needed(LoggingConfig())  # goes through all loggers that there are
 
     for name in (
         "mia_batch.evidence.engines.vllm",
+        "vllm.model_executor.layers.quantization.online.base",
         "vllm.model_executor.models.llama",
         "vllm.v1.core.sched.scheduler",
         "vllm.v1.engine.llm_engine",

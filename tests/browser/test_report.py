@@ -1,7 +1,5 @@
 """The report in a real browser: it opens, sorts, filters, obeys no text, and can be read by all."""
 
-from __future__ import annotations
-
 import shutil
 
 import pytest

@@ -3,8 +3,6 @@
 Run by its path, from any folder: ``python tests/command/__main__.py ARGUMENTS``.
 """
 
-from __future__ import annotations
-
 from mia_batch.cli import main
 from mia_batch.diagnostics import blind
 from mia_batch.inference import yardstick

@@ -3,16 +3,15 @@
 A block marked ``<!-- not run: REASON -->`` does not run, but its commands are still parsed.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections import Counter
 from itertools import chain
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+import click
 import polars as pl
 import pytest
 from click.testing import CliRunner
@@ -20,9 +19,6 @@ from click.testing import CliRunner
 from mia_batch import attacks
 from mia_batch.cli.main import command
 from tests.checkpoints import TEXTS
-
-if TYPE_CHECKING:
-    import click
 
 REPOSITORY = Path(__file__).parents[2]
 _BLOCK = re.compile(

@@ -1,7 +1,5 @@
 """The notebooks run as they stand, and print what stands in them."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

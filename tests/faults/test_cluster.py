@@ -1,13 +1,11 @@
 """Engines on a Ray cluster, whose processes are killed while they work."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
 import sys
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -23,9 +21,6 @@ from tests.cluster import Cluster, actors
 from tests.counting import counting_engine
 from tests.faults.test_kills import WORDS, arguments, contents, parts, run_undisturbed, write_corpus
 from tests.processes import COMMAND, HANGS, children, listening, wait_until
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 N_BLOCKS = 10
 IN_HAND = 2  # blocks of a worker
@@ -213,9 +208,3 @@ def test_a_cluster_that_is_not_there_is_a_sentence(checkpoint, tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "the Ray cluster at '127.0.0.1:1' cannot be used" in done.stderr
-
-
-def test_the_package_loads_no_ray():
-    code = "import sys, mia_batch, mia_batch.cli; print('ray' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"

@@ -1,14 +1,10 @@
 """A Ray cluster whose object store is full while the rows of an audit go through it."""
 
-from __future__ import annotations
-
 from contextlib import contextmanager
 
 import numpy as np
 import pytest
-import ray
 from click.testing import CliRunner
-from ray.exceptions import OutOfDiskError
 
 from mia_batch.cli.main import command
 from mia_batch.errors import EngineError
@@ -43,6 +39,9 @@ def unseen(folder):
 
 @pytest.mark.long
 def test_an_audit_goes_on_where_the_store_spills(undisturbed, tmp_path, monkeypatch):
+    import ray
+    from ray.exceptions import OutOfDiskError
+
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("RAY_worker_niceness", "0")
     monkeypatch.setenv("RAY_local_fs_capacity_threshold", "1")  # a disk that is nearly full will do

@@ -1,7 +1,5 @@
 """Models tuned on a Ray cluster, one of whose machines loses a training."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Fine-tunings that are killed, damaged, disturbed, or asked for what cannot be."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

@@ -1,7 +1,5 @@
 """Inversions that are killed go on, and end as those that were not."""
 
-from __future__ import annotations
-
 import signal
 
 import polars as pl

@@ -1,7 +1,5 @@
 """Runs killed at random moments and started again end like a run that nothing disturbed."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

@@ -1,7 +1,5 @@
 """Runs in a store whose process is killed."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

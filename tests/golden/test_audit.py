@@ -1,7 +1,5 @@
 """Whole audits of the demo's model: the truth is known, so the numbers can be judged."""
 
-from __future__ import annotations
-
 import shutil
 from importlib.util import find_spec
 

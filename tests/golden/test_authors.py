@@ -1,7 +1,5 @@
 """The authors' procedure on real text, held against a reference implementation to the last bit."""
 
-from __future__ import annotations
-
 import json
 from importlib.util import find_spec
 

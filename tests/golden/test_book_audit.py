@@ -1,7 +1,5 @@
 """A small version of the bench of book audits: two books, of which a model saw some passages."""
 
-from __future__ import annotations
-
 import pytest
 from benches import book_splits
 from benches.book_audit import measure, prepare

@@ -7,17 +7,17 @@ nothing: there, each of the four variants is a text once. Every answer to a ques
 of these texts, so that their mean score is 0.25 for any model, however floats are rounded.
 """
 
-from __future__ import annotations
-
 import shutil
+from pathlib import Path
 from random import Random
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
+from transformers import LlamaForCausalLM
 
 from mia_batch.attacks.from_samples import CHOICE_ATTACK, CHOICE_LOGPROB_ATTACKS
 from mia_batch.prompts import LABELS, MOST_ORDERS, choices
@@ -25,11 +25,6 @@ from tests.checkpoints import BOS_ID, EOS_ID, byte_level_tokenizer, save_tokeniz
 from tests.hostile_server import MODEL, HostileServer
 from tests.next_token_server import NextTokenModel
 from tests.runs import audit, planned
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from transformers import LlamaForCausalLM
 
 NAMES = [attack.name for attack in (CHOICE_ATTACK, *CHOICE_LOGPROB_ATTACKS)]
 CHANCE = pytest.approx(0.25, abs=0.05)

@@ -1,24 +1,17 @@
 """Two engines, one distribution: vLLM's float64 sampler and ours draw the same tokens."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from importlib.util import find_spec
+from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING
 
 import pytest
 
 from mia_batch.evidence.engines.transformers import TransformersSamples
 from mia_batch.evidence.process import EngineProcess
-from mia_batch.evidence.request import Decoding, EngineSpec
+from mia_batch.evidence.request import Continuation, Decoding, EngineSpec, Request
 from tests.checkpoints import HOSTILE, save_checkpoint
 from tests.engine_conformance import outputs, prompts, request
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from mia_batch.evidence.request import Continuation, Request
 
 pytestmark = [
     pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed"),

@@ -1,8 +1,8 @@
 """Paraphrases by a model that was taught some, on their way from texts to an audit with DE-COP."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -15,13 +15,8 @@ from tests.hostile_server import MODEL, Asked, HostileServer, Reply, TinyModel
 from tests.runs import audit, paraphrase, plan_paraphrasing
 from tests.unit.pipeline.conftest import Listener
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
 SEA = "The old captain looked at the sea before he went below deck."
 RAIN = "It had been raining since noon, and nobody came to the inn."
-LETTER = "She wrote a long letter to her brother and burnt it at once."
 LONG = "He ran."
 TAUGHT = {
     SEA: [

@@ -1,7 +1,5 @@
 """Audits of privacy from texts to the page, of models of each kind."""
 
-from __future__ import annotations
-
 import random
 import signal
 from dataclasses import replace

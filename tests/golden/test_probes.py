@@ -1,7 +1,5 @@
 """Probes of the demo's model: how strong, for how many tokens, and what their weights rest on."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 
 import polars as pl

@@ -1,7 +1,5 @@
 """Books cut into windows, their continuations recorded: what a report shows of each book."""
 
-from __future__ import annotations
-
 import numpy as np
 import polars as pl
 import pytest

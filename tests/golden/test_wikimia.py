@@ -1,7 +1,5 @@
 """WikiMIA itself: its flaw is found, and a repair that fools itself is seen through."""
 
-from __future__ import annotations
-
 import pytest
 
 from mia_batch.corpus import ColumnNames

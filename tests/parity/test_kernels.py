@@ -4,8 +4,6 @@ uniseg knows Unicode 16 and ours Unicode 17, which made the cedilla, U+00B8, a l
 of words, and no longer takes some symbols for pictographs.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import re

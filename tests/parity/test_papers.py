@@ -1,10 +1,8 @@
 """The SaMIA authors' procedure on real text equals its reference implementation to the last bit."""
 
-from __future__ import annotations
-
 import json
 import random
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -14,9 +12,6 @@ from mia_batch.features import build_features
 from mia_batch.schemas import Documents
 from mia_batch.targets import TargetPlan, build_targets
 from tests import frames, reference_scores
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ATTACKS = [
     name for name in defaults("samia") if reference_scores.CLASSIC_ZLIB or "zlib" not in name

@@ -1,7 +1,5 @@
 """ROC curves against scikit-learn: ties, classes, what is no number, and sizes."""
 
-from __future__ import annotations
-
 import numpy as np
 import polars as pl
 import pytest

@@ -1,7 +1,5 @@
 """The kernels against slow references, on random texts and series in random Arrow layouts."""
 
-from __future__ import annotations
-
 import random
 import sys
 from itertools import pairwise

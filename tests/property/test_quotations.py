@@ -1,7 +1,5 @@
 """The search for passages in other documents against one that compares all words."""
 
-from __future__ import annotations
-
 import re
 
 import polars as pl

@@ -1,7 +1,5 @@
 """P-values of scores weighed by rarity are exact, whichever texts the weights rest on."""
 
-from __future__ import annotations
-
 import numpy as np
 import polars as pl
 import pytest

@@ -1,7 +1,5 @@
 """At the end of a run all workers are busy until less than two blocks' time is left."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,17 +8,21 @@ from unittest.mock import patch
 import polars as pl
 from hypothesis import given
 from hypothesis import strategies as st
-from ray.exceptions import RayActorError
 
 from mia_batch.evidence.parts import Block
 from mia_batch.extras import ray as executor
 from mia_batch.extras.ray import Answered, InHand, Worker
 from tests.cluster import JOINED
 
-DEAD = RayActorError()
 TASK: Any = None  # nobody looks at it
 NO_UNITS = pl.DataFrame({"target_id": []})
 SECONDS_TO_LOOK = 1.0
+
+
+def dead():
+    from ray.exceptions import RayActorError  # takes a second in each worker of pytest
+
+    return RayActorError()
 
 
 @dataclass
@@ -65,7 +67,7 @@ class SimulatedPool:
             del self.left[asked]
             asked.worker.in_hand -= 1
             self.busy_until[asked.worker.name] = self.now
-            yield asked, DEAD if asked.block.index == self.deadly else Answered(None, [], [])
+            yield asked, dead() if asked.block.index == self.deadly else Answered(None, [], [])
 
     def speeds(self):
         found: dict[InHand, float] = {}

@@ -1,7 +1,5 @@
 """Laws of the tables that a report shows: shares, counts, intervals and strips."""
 
-from __future__ import annotations
-
 import polars as pl
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """A user with no rights; a store, and machines that know it."""
 
-from __future__ import annotations
-
 import os
 from contextlib import contextmanager
 

@@ -1,7 +1,5 @@
 """Features of samples and their references: numbers, similarity, rarity."""
 
-from __future__ import annotations
-
 from collections import Counter
 from itertools import pairwise
 from math import log

@@ -1,7 +1,5 @@
 """The kernels' face: engines, literals, nulls, refusals; numbers by hand where no law says them."""
 
-from __future__ import annotations
-
 import math
 import os
 import re
@@ -164,7 +162,8 @@ print(table.rows("m", "v").hash_rows().sum())
 """
     digests = {
         subprocess.check_output(
-            [sys.executable, "-c", program], env=os.environ | {"RAYON_NUM_THREADS": threads}
+            [sys.executable, "-c", program],
+            env=os.environ | {"RAYON_NUM_THREADS": threads, "POLARS_MAX_THREADS": threads},
         )
         for threads in ("1", "5")
     }
@@ -188,9 +187,6 @@ def test_calls_at_the_same_time_give_what_each_gives_alone():
         found = [frame for frames in pool.map(call, range(n_calls)) for frame in frames]
     assert len(found) == 5 * n_calls
     assert all(frame.equals(alone) for frame in found)
-
-
-# Words and runs of them.
 
 
 # Complexity of series.

@@ -1,7 +1,5 @@
 """Data sets and models by name: their records, the content of a set, and what they say of a run."""
 
-from __future__ import annotations
-
 import json
 from datetime import date
 from hashlib import sha256

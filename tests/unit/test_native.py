@@ -1,11 +1,9 @@
 """The compiled module itself: every layout of text columns, and what it refuses."""
 
-from __future__ import annotations
-
 import ctypes
 import struct
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 import polars as pl
 import pytest
@@ -15,9 +13,6 @@ from mia_batch import _native
 from mia_batch.kernels import GROUPS, WORD_RULES
 from tests import arrow
 from tests.arrow import ArrowColumn, ChunkedColumn
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 LETTERS = ctypes.create_string_buffer(b"twenty-eight letters of text", 28)
 NOT_VALID = "is not a valid Arrow column: .*; make it again"

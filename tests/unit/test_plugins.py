@@ -1,7 +1,5 @@
 """What is found by entry points."""
 
-from __future__ import annotations
-
 from importlib.metadata import EntryPoint
 
 import click

@@ -1,7 +1,5 @@
 """Settings: options over file over defaults, and one sentence for each thing that is wrong."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Tables: checked, written whole or not at all, read in bounded memory."""
 
-from __future__ import annotations
-
 import os
 import re
 import resource

@@ -1,7 +1,5 @@
 """Documents to targets: words, splits, windows, names, copies, lookup."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The list of words that say too little."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """Attacks applied to evidence, and what an attack must be."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Attacks on tuned models: SPV-MIA, base models token by token, shadow models."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

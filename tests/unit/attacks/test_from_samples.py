@@ -1,7 +1,5 @@
 """Attacks on what a model says: by hand, and against references."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from math import log

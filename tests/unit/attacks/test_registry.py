@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from importlib.metadata import EntryPoint
 
 import polars as pl

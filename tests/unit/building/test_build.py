@@ -1,7 +1,5 @@
 """Evaluation sets: who is in, what is thrown away, what is said."""
 
-from __future__ import annotations
-
 import json
 from datetime import date, timedelta
 from typing import Any

@@ -1,7 +1,5 @@
 """Marked books: where forms may change, what a draw publishes, and what is refused."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from random import Random

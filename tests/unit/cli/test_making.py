@@ -1,7 +1,5 @@
 """Commands that plan, build sets, and tune with privacy: what they print and what they refuse."""
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

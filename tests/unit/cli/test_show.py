@@ -1,7 +1,5 @@
 """What is shown fits its terminal, nothing that is needed is cut, and workers have their lines."""
 
-from __future__ import annotations
-
 import io
 
 import polars as pl

@@ -1,7 +1,5 @@
 """Signals, sent to the real command while it works."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil

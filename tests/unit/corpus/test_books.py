@@ -1,7 +1,5 @@
 """What of a file is the book: licences, encodings, pages, marks."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import pytest

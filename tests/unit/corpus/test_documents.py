@@ -1,7 +1,5 @@
 """A corpus, read into the documents table: columns are found, and every row is checked."""
 
-from __future__ import annotations
-
 import bz2
 import codecs
 import gzip

@@ -1,7 +1,5 @@
 """EPUB files, and files that unpack, expand or are laid out to gigabytes, in little memory."""
 
-from __future__ import annotations
-
 import io
 import json
 import random

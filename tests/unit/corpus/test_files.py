@@ -1,7 +1,5 @@
 """The files of a corpus: which they are, and how each kind is read."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """The demo's folder through its life: the real training runs, on few passages and steps."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """From the documentation of a library to a corpus half of which are members."""
 
-from __future__ import annotations
-
 import random
 import sys
 from collections import Counter

@@ -1,7 +1,5 @@
 """An engine that runs the tiny checkpoint, shared by the tests of this stage."""
 
-from __future__ import annotations
-
 import pytest
 
 from mia_batch.evidence.process import EngineProcess

@@ -1,7 +1,5 @@
 """Requests and answers, the rows made from them, and how many tokens to decode."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Which rows are missing, from what the parts hold, and what a later attempt replaces."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import polars as pl

@@ -1,7 +1,5 @@
 """An engine in its own process, and texts in, numbers of their tokens out."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

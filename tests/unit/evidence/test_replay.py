@@ -1,7 +1,5 @@
 """Continuations that were recorded elsewhere."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Iterator

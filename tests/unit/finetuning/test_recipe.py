@@ -1,7 +1,5 @@
 """Recipes, and who learns which texts."""
 
-from __future__ import annotations
-
 from math import ceil
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Tiny models, really trained: what comes out is what was learnt."""
 
-from __future__ import annotations
-
 import random
 from functools import cache
 from typing import Any, get_args

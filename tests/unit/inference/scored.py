@@ -1,16 +1,12 @@
 """Small tables of scores with roles, for tests of verdicts."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
 import polars as pl
 
 from mia_batch.inference.findings import VerdictPlan
 from mia_batch.schemas import Role
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 TYPES: dict[str, pl.DataType | type[pl.DataType]] = {
     "target_id": pl.String,

@@ -1,7 +1,5 @@
 """E-values of groups asked in rounds: by hand, under every rule to stop, and in null audits."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Scores of several runs to rows: which texts count, and what belongs together."""
 
-from __future__ import annotations
-
 import numpy as np
 import polars as pl
 import pytest

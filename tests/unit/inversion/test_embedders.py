@@ -1,7 +1,5 @@
 """Embeddings held against those made one by one, without any padding."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Who is auxiliary, and what is counted as recovered: by hand and from the papers."""
 
-from __future__ import annotations
-
 from itertools import product
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Real fragments, embedded by a tiny model and given back: what is shown, kept and refused."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace
@@ -37,7 +35,7 @@ STRANGE = [None, " ", "word after word " * 20]
 @pytest.fixture(scope="module")
 def fragments(shared_data):
     """Runs of the commonest words of English books, 20 a group."""
-    return texts_of_books("fragments", 4000, shared_data)
+    return texts_of_books("fragments", 2500, shared_data)
 
 
 @pytest.fixture(scope="module")

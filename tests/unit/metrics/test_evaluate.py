@@ -1,8 +1,3 @@
-from __future__ import annotations
-
-import subprocess
-import sys
-
 import numpy as np
 import polars as pl
 import pytest
@@ -112,14 +107,6 @@ def test_a_corpus_without_labels_has_no_metrics():
     table = evaluate(scores([], [], unknown=[1, 2]).lazy(), ["a_v1"], preset="default")
     assert table.is_empty()
     Metrics.validate(table)
-
-
-def test_importing_the_package_loads_no_heavy_library():
-    code = "import sys, mia_batch.metrics; print({'sklearn', 'scipy'} & set(sys.modules))"
-    loaded = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
-    assert loaded.stdout.strip() == "set()"
 
 
 def labelled(n, **columns):

@@ -1,7 +1,5 @@
 """Checkpoints and adapters that are incomplete, or of another kind, before anything starts."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

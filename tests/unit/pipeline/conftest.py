@@ -1,7 +1,5 @@
 """Finished runs of each kind, only to be read; copies of them, which a test may change."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Whole audits of a tiny model: tables, what is left to do, refusals, samples drawn again."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Clauses of law and standards: what of a finished run speaks to them."""
 
-from __future__ import annotations
-
 import inspect
 import json
 

@@ -1,7 +1,5 @@
 """Runs of one corpus compared, from recordings."""
 
-from __future__ import annotations
-
 import json
 
 import polars as pl

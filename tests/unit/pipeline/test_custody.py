@@ -1,7 +1,5 @@
 """Every byte of a finished run counts, two honest runs have one root, and earlier runs."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,25 +1,20 @@
 """A perfect memoriser behind every dialect of endpoints: scores as behind a plain one."""
 
-from __future__ import annotations
-
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 import pytest
 
+from mia_batch import Run
 from mia_batch.errors import EngineError, SettingsError
 from tests import runs
 from tests.hostile_server import EVERYTHING, MODEL, Asked, HostileServer, Reply, TinyModel, failure
 from tests.runs import found, said_of
 from tests.unit.pipeline.conftest import Listener
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from mia_batch import Run
 
 _dice = random.Random(1)
 TEXTS = [" ".join(f"w{_dice.randrange(500)}" for _ in range(60)) for _ in range(24)]

@@ -1,7 +1,5 @@
 """Long extraction from an endpoint that recites a part of a book, and controls of it."""
 
-from __future__ import annotations
-
 from contextlib import contextmanager
 
 import polars as pl

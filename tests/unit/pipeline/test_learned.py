@@ -1,7 +1,5 @@
 """Attacks that learn or are left out, all texts together, texts of known exposure."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from random import Random

@@ -1,7 +1,5 @@
 """Audits from log-probabilities of models here: tables, reasons, refusals, adapters, a placebo."""
 
-from __future__ import annotations
-
 import math
 import shutil
 from typing import Any

@@ -1,9 +1,7 @@
 """Audits at points: what is asked and added, rarity, the true token's log-probability."""
 
-from __future__ import annotations
-
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 import pytest
@@ -19,14 +17,11 @@ from mia_batch.pipeline.context import chosen_attacks
 from mia_batch.settings import load_settings
 from tests import runs
 from tests.checkpoints import save_checkpoint
-from tests.hostile_server import MODEL, HostileServer
+from tests.hostile_server import MODEL, Asked, HostileServer, Reply
 from tests.next_token_server import BIAS, BY_ID, NAMED, NextTokenModel
 from tests.runs import PROBES, planned, rescore, written
 from tests.unit.evidence.endpoint.test_logprobs import echo
 from tests.unit.pipeline.conftest import Listener
-
-if TYPE_CHECKING:
-    from tests.hostile_server import Asked, Reply
 
 ASKED = {"attacks": PROBES, "probes": 4, "report": False}
 

@@ -1,7 +1,5 @@
 """What cannot be done is refused before anything starts or is asked, and changes nothing."""
 
-from __future__ import annotations
-
 import re
 import shutil
 

@@ -1,7 +1,5 @@
 """Laws of all stages, on finished runs of each kind: asked again, lost, damaged, killed, grown."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Runs whose folder lies in an object store."""
 
-from __future__ import annotations
-
 import json
 from itertools import count
 from typing import Any

@@ -1,7 +1,5 @@
 """Reference models that a run makes: whole audits with preset spv, and all that may go wrong."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Whole runs of recorded continuations, from texts to what may be concluded."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

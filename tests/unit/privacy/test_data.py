@@ -1,7 +1,5 @@
 """Texts that are tuned on, tasks of GLUE, canaries, and what is refused of them."""
 
-from __future__ import annotations
-
 import json
 import re
 

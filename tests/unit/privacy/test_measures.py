@@ -1,7 +1,5 @@
 """Bounds of epsilon, exposure and utility: by hand, by slow forms, and on known mechanisms."""
 
-from __future__ import annotations
-
 from math import comb, exp, log
 from typing import Any
 

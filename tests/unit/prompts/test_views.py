@@ -1,7 +1,5 @@
 """Prompts of each view: wording, places, order, what cannot be asked, and seeds of samples."""
 
-from __future__ import annotations
-
 from functools import partial
 from hashlib import blake2b
 from itertools import pairwise, permutations

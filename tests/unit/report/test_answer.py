@@ -1,7 +1,5 @@
 """The answer of a run, its table of books, its table of attacks, and the table of a paper."""
 
-from __future__ import annotations
-
 import io
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """All combinations of what a run may know: no sentence contradicts a number or a sentence."""
 
-from __future__ import annotations
-
 import re
 from functools import cache
 from itertools import product

@@ -1,7 +1,5 @@
 """Sentences, from findings as checks make them and from rows of tables."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import polars as pl

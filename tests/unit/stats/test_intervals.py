@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from itertools import product
 from math import comb, exp, log
 from statistics import NormalDist, variance

@@ -1,7 +1,5 @@
 """What a store is asked, one writer at a time, and the sentences where it refuses."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 

@@ -1,23 +1,16 @@
 """What the tests of the client share: requests, settings, and a client that never dawdles."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mia_batch.errors import EngineError
 from mia_batch.evidence.endpoint import ClientSettings, Endpoint
-from mia_batch.evidence.request import Request
-from tests.hostile_server import MODEL, HostileServer
+from mia_batch.evidence.request import Answer, AnswerSource, Request
+from tests.hostile_server import MODEL, Asked, HostileServer, Reply
 from tests.processes import HANGS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from pathlib import Path
-
-    from mia_batch.evidence.request import Answer, AnswerSource
-    from tests.hostile_server import Asked, Reply
 
 KEY = "sk-never-to-be-seen"
 

@@ -1,7 +1,5 @@
 """Requests, journal and endpoint together: killed, started again, silent about the key."""
 
-from __future__ import annotations
-
 import json
 import logging
 import resource

@@ -1,7 +1,5 @@
 """Log-probabilities of an endpoint: of an echoed prompt, and of the next token."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

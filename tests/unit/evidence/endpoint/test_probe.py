@@ -1,9 +1,9 @@
 """What the probe finds at endpoints that honour more or less."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,10 +21,6 @@ from tests.hostile_server import (
     failure,
 )
 from tests.unit.evidence.endpoint.asking import KEY, opened
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 BEST = Capabilities(
     n="honoured",

@@ -1,7 +1,5 @@
 """Where the key goes, limits, and which failures are tried again and when."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import subprocess

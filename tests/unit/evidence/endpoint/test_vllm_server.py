@@ -1,18 +1,17 @@
 """A real peer: vLLM's own API server, against the same model run in-process."""
 
-from __future__ import annotations
-
 import os
+import runpy
 import signal
 import socket
-import subprocess
 import sys
 import urllib.error
 import urllib.request
 from dataclasses import replace
 from importlib.util import find_spec
+from pathlib import Path
 from time import monotonic, sleep
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -26,13 +25,10 @@ from mia_batch.models.tokens import Tokenizer
 from mia_batch.prompts import sample_seed
 from tests.checkpoints import CONTEXT, TEXTS
 from tests.engine_conformance import ids, outputs, request
+from tests.forked import Forked, redirect
 from tests.processes import HANGS
 from tests.runs import audit
 from tests.unit.evidence.endpoint.asking import results
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")
 Sample = tuple[str | None, int | None, str | None]
@@ -60,16 +56,8 @@ def server(checkpoint, tmp_path_factory):
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     log = tmp_path_factory.mktemp("server") / "server.log"
-    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
-    command += ["--model", str(checkpoint), "--port", str(port), *FLAGS.split()]
-    with log.open("wb") as file:
-        process = subprocess.Popen(
-            command,
-            env=os.environ | ENVIRONMENT,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+    options = ["--model", str(checkpoint), "--port", str(port), *FLAGS.split()]
+    process = Forked(serve, options, str(log))
     try:
         url = f"http://127.0.0.1:{port}"
         wait_until_ready(url, process, log)
@@ -79,7 +67,16 @@ def server(checkpoint, tmp_path_factory):
         process.wait()
 
 
-def wait_until_ready(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+def serve(options: list[str], log: str) -> None:
+    """Be vLLM's server."""
+    os.setpgid(0, 0)
+    redirect(log, log)
+    os.environ |= ENVIRONMENT
+    sys.argv = ["api_server", *options]
+    runpy.run_module("vllm.entrypoints.openai.api_server", run_name="__main__")
+
+
+def wait_until_ready(url: str, process: Forked, log: Path) -> None:
     deadline = monotonic() + HANGS
     while process.poll() is None and monotonic() < deadline:
         try:

@@ -1,7 +1,5 @@
 """Bodies of replies, sound and broken; settings, and the most that a run can cost."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace

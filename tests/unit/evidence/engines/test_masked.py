@@ -1,7 +1,5 @@
 """Variants of texts that a masked language model makes."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from copy import deepcopy

@@ -1,12 +1,6 @@
 """The vLLM engine, and LoRA adapters in it."""
 
-from __future__ import annotations
-
-import json
-import os
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
@@ -14,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mia_batch.errors import EngineError
+from mia_batch.errors import EngineError, MiaBatchError, SettingsError
 from mia_batch.evidence.process import EngineProcess
 from mia_batch.evidence.request import Decoding, EngineSpec
 from tests.adapters import save_adapter, save_merged
@@ -88,100 +82,63 @@ class TestLogprobs(LogprobsConformance):
 
 FINITE = "not finite numbers (NaN, infinity) in"
 LARGE = " computes values too large for float16"
-HALF = {"engine_args": SMALL, "dtype": "float16"}
-SETTINGS, ENGINE = "SettingsError", "EngineError"
-# Specifications (``changed``: the weights are, by a factor), and what is said of each.
-WRONG: list[tuple[dict[str, Any], str, list[str]]] = [
+WRONG: list[tuple[dict[str, Any], type[MiaBatchError], list[str]]] = [
     (
         {"engine_args": {"max_model_length": 9}},
-        SETTINGS,
+        SettingsError,
         ["engine_arg", "did you mean 'max_model_len'?"],
     ),
-    ({"engine_args": {**SMALL, "max_model_len": 10**6}}, ENGINE, ["max_model_len (1000000)"]),
+    ({"engine_args": {**SMALL, "max_model_len": 10**6}}, EngineError, ["max_model_len (1000000)"]),
     (
         {"engine_args": {**SMALL, "kv_cache_memory_bytes": 1}},
-        ENGINE,
+        EngineError,
         ["memory", "set a smaller max_model_len"],
     ),
-    ({"decoding": {"temperature": 3.0}}, SETTINGS, ["temperature must be in [0, 2]"]),
-    ({"decoding": {"temperature": 0.001}}, SETTINGS, ["temperature", "raise 0.001 to 0.01"]),
+    ({"decoding": Decoding(temperature=3.0)}, SettingsError, ["temperature must be in [0, 2]"]),
+    ({"decoding": Decoding(temperature=0.001)}, SettingsError, ["temperature", "raise 0.001 to 0"]),
     (
-        {"kind": "logprobs", "columns": ["vocabulary_mean"]},
-        SETTINGS,
+        {"kind": "logprobs", "columns": frozenset({"vocabulary_mean"})},
+        SettingsError,
         ["mean and variance", "; take engine transformers"],
     ),
     (
-        {"engine_args": SMALL, "changed": (NAN, "1.mlp.up_proj")},
-        SETTINGS,
+        {"changed": (NAN, "1.mlp.up_proj")},
+        SettingsError,
         [f"{FINITE} model.layers.1.mlp.up_proj.weight; give anoth"],
     ),
     (
-        {"engine_args": SMALL, "kind": "logprobs", "changed": (NAN, "lm_head")},
-        SETTINGS,
+        {"kind": "logprobs", "changed": (NAN, "lm_head")},
+        SettingsError,
         [f"{FINITE} lm_head.weight; give another checkpoint"],
     ),
     (
-        {**HALF, "changed": (1e6, "1.mlp.up_proj")},
-        SETTINGS,
+        {"dtype": "float16", "changed": (1e6, "1.mlp.up_proj")},
+        SettingsError,
         ["dtype: ", f"{LARGE}; take bfloat16 or f"],
     ),
     (
-        {**HALF, "kind": "logprobs", "changed": (3e4, "0.mlp.up", "0.mlp.down")},
-        SETTINGS,
+        {"dtype": "float16", "kind": "logprobs", "changed": (3e4, "0.mlp.up", "0.mlp.down")},
+        SettingsError,
         ["dtype: ", LARGE],
     ),
 ]
-REFUSALS = """
-import json, sys
-from pathlib import Path
-from mia_batch.errors import MiaBatchError
-from mia_batch.evidence.engines.registry import load_engine
-from mia_batch.evidence.request import Decoding, EngineSpec
-
-said = []
-for changes in json.loads(sys.argv[1]):
-    changes["decoding"] = Decoding(**changes.pop("decoding", {}))
-    changes["columns"] = frozenset(changes.pop("columns", ()))
-    try:
-        load_engine(EngineSpec(engine="vllm", **({"kind": "samples"} | changes)))
-    except MiaBatchError as error:
-        said.append((type(error).__name__, str(error)))
-Path(sys.argv[2]).write_text(json.dumps(said))
-"""
-"""Starts vLLM with one wrong specification after the other, in one process."""
+"""Specifications (``changed``: the weights are, by a factor), and what is said of each."""
 
 
-@pytest.fixture(scope="module")
-def said(checkpoint, tmp_path_factory):
-    """What vLLM's engine says to each wrong specification."""
-    answer = tmp_path_factory.mktemp("refusals") / "said.json"
-    specifications = []
-    for number, (wrong, *_) in enumerate(WRONG):
-        model = shutil.copytree(checkpoint, answer.with_name(f"model {number}"))
-        if "changed" in wrong:
-            change(model, times(*wrong["changed"]))
-        given = {name: value for name, value in wrong.items() if name != "changed"}
-        specifications.append({"model": str(model), **given})
-    subprocess.run(
-        [sys.executable, "-c", REFUSALS, json.dumps(specifications), answer],
-        check=True,
-        capture_output=True,
-        env={
-            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-            "OMP_NUM_THREADS": "1",
-            "TORCH_COMPILE_DISABLE": "1",
-            "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
-        },
-    )
-    return json.loads(answer.read_text())
-
-
-@pytest.mark.parametrize("number", range(len(WRONG)))
-def test_a_wrong_specification_gets_one_sentence_with_its_cause(said, number):
-    _, kind, words = WRONG[number]
-    assert said[number][0] == kind
-    assert "\n" not in said[number][1]
-    assert [word for word in words if word not in said[number][1]] == []
+@pytest.mark.parametrize(("wrong", "kind", "words"), WRONG)
+def test_a_wrong_specification_gets_one_sentence_with_its_cause(
+    wrong, kind, words, checkpoint, tmp_path
+):
+    model = shutil.copytree(checkpoint, tmp_path / "model")
+    given = {"kind": "samples", "model": str(model), "engine_args": SMALL} | wrong
+    if changed := given.pop("changed", None):
+        change(model, times(*changed))
+    spec = EngineSpec(engine="vllm", **given)
+    with pytest.raises(kind) as error, EngineProcess.start(spec, log=tmp_path / "engine.log"):
+        pass
+    assert type(error.value) is kind
+    assert "\n" not in str(error.value)
+    assert [word for word in words if word not in str(error.value)] == []
 
 
 def test_beginnings_of_a_text_get_the_same_answers_with_and_without_a_cache(

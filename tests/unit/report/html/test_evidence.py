@@ -1,7 +1,5 @@
 """Evidence: which windows are shown, what of them is marked, controls and perplexities."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The page: every field of the checklist has its place, and what is not there says so."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import polars as pl

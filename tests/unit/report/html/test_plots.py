@@ -1,7 +1,5 @@
 """Pictures: where values stand, what is written next to them, and what a file of one holds."""
 
-from __future__ import annotations
-
 import base64
 import xml.etree.ElementTree as ET
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Foreign text and numbers as a page, Markdown and CSV show them."""
 
-from __future__ import annotations
-
 import io
 import unicodedata
 from dataclasses import replace
