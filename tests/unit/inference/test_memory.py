@@ -96,7 +96,7 @@ def test_what_came_out_is_said_with_its_passage_and_what_chance_gives():
         f'about. The longest passage, of book.txt, has 25 words: "{PASSAGE}"'
     )
     assert second == (
-        "To compare: 0 of 40 texts to compare with come out so; 0 of 2 passages come after an "
+        "For comparison: 0 of 40 texts to compare with come out so; 0 of 2 passages come after an "
         "unrelated prefix, too (Fisher's exact test: p = 0.037)."
     )
     (_, as_many) = verbatim_sentences(found([25] + [0] * 9, [30] * 4 + [0] * 36))
