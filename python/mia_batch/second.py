@@ -393,8 +393,8 @@ class Attacks(Text):
 
     def rate(self, of: str = "target") -> float:
         """Nats per byte; a token without a number counts as the mean of the others."""
-        n_tokens, n_bytes = len(self.every("logprob", of=of)), len(self.target["target"].encode())
-        return self.average(of=of) * n_tokens / n_bytes
+        nats = self.average(of=of) * len(self.every("logprob", of=of))
+        return nats / len(self.target["target"].encode())
 
     def difference(self, of: str) -> float:
         """Loss under another model that has the same tokens, less the target's."""

@@ -603,7 +603,8 @@ def _top(findings: pl.DataFrame, verdicts: pl.LazyFrame, plan: VerdictPlan) -> I
     what = f"The highest-scoring {noun}" if of_top == 1 else f"{what}highest-scoring {noun}s"
     named = "" if noun == "text" else f": {_highest(verdicts, of_top)}"
     if fewest < of_top:
-        named += f". The bound does not say which {fewest:,} they are"
+        which = "which one it is" if fewest == 1 else f"which {fewest:,} they are"
+        named += f". The bound does not say {which}"
     yield (
         f"{what} {'stands' if fewest == 1 else 'stand'} out beyond chance from {n_null:,} "
         f"{noun}s outside the training data ({100 * rows['confidence']['value']:g} % confidence, "
@@ -726,7 +727,7 @@ def verbatim_sentences(findings: pl.DataFrame) -> Iterator[str]:
     if len(passage) > _MOST_CHARACTERS:
         passage = f"{passage[:_MOST_CHARACTERS]}..."
     chosen = "n_highest" in own
-    said = [_share(own, "of highest scores" if chosen else "asked about")] if n else []
+    said = [_share(own, "texts of highest scores" if chosen else "texts asked about")] if n else []
     named = rows.filter(statistic="document")["subject"].to_list()
     if said and own["n_units"] < own["n_texts"]:
         said[0] += f" ({listed(named, _MOST_NAMED)})"
@@ -744,10 +745,10 @@ def known_sentence(row: Mapping[str, Any]) -> str:
     """Say where a passage stands in the known corpus, from its row of the table ``known``."""
     n, documents, near = (row[f"n_{name}"] for name in _PLACES)
     if row["reason"] is not None:
-        return f"Where its passage stands in the known corpus is unknown: {row['reason']}."
+        return f"It is unknown where its passage stands in the known corpus: {row['reason']}."
     if not n:
-        some = f"; documents with {VERBATIM_WORDS} words in a row of it: {near:,}" if near else ""
-        return f"Its passage stands nowhere whole in the known corpus{some}."
+        some = f"; {near:,} documents have {VERBATIM_WORDS} words of it in a row" if near else ""
+        return f"No document of the known corpus has its whole passage{some}."
     held = (
         "documents, which were not all counted" if documents is None else f"{documents:,} documents"
     )
@@ -757,7 +758,7 @@ def known_sentence(row: Mapping[str, Any]) -> str:
 
 
 def _share(counts: dict[str, float], what: str) -> str:
-    texts = f"{counts['n_verbatim']:,.0f} of {counts['n_texts']:,.0f} texts {what}"
+    texts = f"{counts['n_verbatim']:,.0f} of {counts['n_texts']:,.0f} {what}"
     if counts["n_units"] == counts["n_texts"]:
         return texts
     return f"{texts}, in {counts['n_units_verbatim']:,.0f} of {counts['n_units']:,.0f} documents"
@@ -767,10 +768,8 @@ def _by_chance(counts: dict[str, dict[str, float]], fisher: pl.Series) -> str:
     """Say how often as much comes out where there is nothing to remember."""
     said = []
     if (others := counts.get("non_members", {})).get("n_texts"):
-        what = "to compare with"
-        if "n_highest" in counts["targets"]:
-            what = "to compare with among those of highest scores"
-        said.append(f"{_share(others, what)} come out so")
+        chosen = " of highest scores" if "n_highest" in counts["targets"] else ""
+        said.append(_share(others, f"comparison texts{chosen} come out"))
     for control, name in _CONTROLS.items():
         n = counts.get(control, {})
         if n.get("passages"):
