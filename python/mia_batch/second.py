@@ -233,7 +233,10 @@ def shared(one: list[str], other: list[str], n: int) -> int:
 
 
 def groups_counted(run: Run) -> tuple[dict[str, object], int]:
-    """Name the group of each text whose answers count; 1 if some texts' do not: not the nulls'."""
+    """Name the group of each text whose answers count, and give 1 if only nulls' do, else 0.
+
+    Only nulls' count where they are compared with texts of unknown membership.
+    """
     if run.settings["rarity_from"] is not None or run.settings["stop_when_decided"]:
         raise UnknownError("answers that were counted in another run, or in rounds")
     asked, nulls = run.compared()
@@ -268,7 +271,7 @@ def next_tokens(run: Run) -> tuple[dict[str, int], list[tuple[str, str, bool]]]:
     said = [
         (row["target_id"], token, row["candidate"] == token)
         for row in run.evidence("samples", model="target", view="token")
-        if (token := true[row["target_id"], row["view_index"]]) and row["candidate"] is not None
+        if None not in (token := true[row["target_id"], row["view_index"]], row["candidate"])
     ]
     return {target_id: place[first[of]] % 16 for target_id, of in group.items()}, said
 
@@ -333,16 +336,16 @@ class Attacks(Text):
         n, hits = Counter[Any](), Counter[Any]()
         for target_id, token, is_hit in said:
             if target_id in counted and fold[target_id] != fold[self.id]:
-                n.update(keys := (token, times[token].bit_length(), ""))
+                n.update(keys := (token, times[token].bit_length(), None))
                 hits.update(keys * is_hit)
 
         def expected(token: str) -> float:
             alike = times[token].bit_length()
-            prior = (hits[alike] + hits[""] / n[""]) / (n[alike] + 1)
+            prior = (hits[alike] + hits[None] / n[None]) / (n[alike] + 1)
             return (hits[token] + 30 * prior) / (n[token] + 30)
 
         own = [(a.text == a.truth, a.truth) for a in self.answers("token")]
-        return mean(is_hit - expected(token) for is_hit, token in own if n[""] >= 100)
+        return mean(is_hit - expected(token) for is_hit, token in own if n[None] >= 100)
 
     def petal(self) -> float:
         """He et al. 2025: likeness of words as log-probability, by a line from the other model.
