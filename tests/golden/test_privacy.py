@@ -92,8 +92,8 @@ def test_a_decoder_with_and_without_privacy(bases, data, tmp_path):
     assert "full-epsilon-1" in page
     assert "<svg" in page
     said = [*conclusions(found.summary)]
-    assert said[0].startswith("full: members are told from others (AUC ")
-    assert "its accountant says epsilon 1.00, attacks show at least" in said[1]
+    assert said[0].startswith("full: the attack finds members (AUC ")
+    assert "its accountant gives epsilon 1.00; attacks show at least" in said[1]
 
 
 def test_the_same_request_makes_nothing_and_another_is_refused(bases, data, tmp_path):
@@ -218,8 +218,10 @@ def test_a_privacy_that_is_not_kept_is_said_first(bases, data, tmp_path, monkeyp
     assert row["is_contradicted"]
     assert row["epsilon"] < row["epsilon_bound"] <= row["epsilon_ceiling"]
     first, *_ = conclusions(found.summary)
-    assert "the training says epsilon 0.50, and an attack shows at least" in first
-    assert first.endswith("it does not keep the privacy that it says.")
+    assert (
+        "the accountant of the training gives epsilon 0.50, but an attack shows at least" in first
+    )
+    assert first.endswith("the training does not keep what it promises.")
 
 
 PRIVATE: dict[str, Any] = {"method": "lora", "epsilon": 4.0, "epochs": 3}

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 ANSWERS = {
     "comes_out": "comes out word for word",
     "known_better": "stands out",
-    "above_all": "above all, but too few to compare with",
+    "above_all": "above all comparison texts, which are too few",
     "nothing_found": "nothing found",
     "cannot_tell": "cannot be judged",
 }
@@ -80,8 +80,8 @@ def _labelled(known: Known) -> str:
     if lead.get("low") is None:
         reason = lead.get("reason") or blind.get("reason") or "there are too few texts"
         return (
-            f"{_capital(reached)}; whether that is memory is unknown, because nobody could compare "
-            f"it with classifiers that never see the model ({reason})."
+            f"{_capital(reached)}; it is unknown whether that is memory, because it could not be "
+            f"compared with classifiers that never see the model ({reason})."
         )
     than = "the best classifier that never sees the model"
     more = f"{_interval(lead)} more than {than}"
@@ -190,7 +190,7 @@ def _unnamed(units: pl.DataFrame, n: Mapping[str, int], noun: str, *, found: boo
     one, parts = f"the {noun}" if units.height == 1 else None, []
     if above := n.get("above_all", 0):
         who = f"{one or f'{above:,}'} {_verb('score', above)}"
-        parts.append(f"{who} above every comparison {noun}, which are too few to say so")
+        parts.append(f"{who} above every comparison {noun}, but these are too few")
     if unknown := n.get("cannot_tell", 0):
         reasons = units.filter(verdict="cannot_tell")["reason"].drop_nulls().mode().sort()
         reason = f": {reasons[0][:_SHORT_REASON]}" if len(reasons) else ""

@@ -72,36 +72,35 @@ def listed(names: Sequence[str], most: int = _NAMES_SHOWN) -> str:
 _GATES = {
     "withheld": (
         "No answer: the audited texts and the comparison texts can be told apart without the model "
-        "({found}), so a high score may come from what else they differ in. p-values, lists, "
-        "bounds and estimates are withheld. Give comparison texts of the same kind and time "
-        "(mia-batch build-set matches them), or --exploratory to print the numbers, marked as such."
+        "({found}), so a high score may come from another difference between them. p-values, "
+        "lists, bounds and estimates are withheld. Give comparison texts of the same kind and time "
+        "(mia-batch build-set matches them), or --exploratory to print the numbers as exploratory."
     ),
     "weighted": (
         "The answer rests on weights: the audited texts and the comparison texts can be told apart "
-        "without the model ({found}). Bounds and estimates, which would not be weighted, are "
-        "withheld."
+        "without the model ({found}). Bounds and estimates cannot be weighted and are withheld."
     ),
     "exploratory": (
         "Exploratory: the audited texts and the comparison texts can be told apart without the "
-        "model ({found}), so what follows may come from what else they differ in, and is no "
+        "model ({found}). What follows may come from another difference between them, so it is no "
         "evidence of training."
     ),
     "not checked": (
-        "Nobody checked whether the audited texts and the comparison texts differ ({reason}): what "
-        "follows holds only if they differ in nothing but training."
+        "It was not checked whether the audited texts differ from the comparison texts ({reason}). "
+        "What follows holds only if training is their only difference."
     ),
     "doubtful": (
         "Whether the audited texts and the comparison texts can be told apart without the model is "
-        "undecided (an AUC up to {high:.2f} is not excluded): what follows holds only if they "
-        "differ in nothing but training."
+        "undecided (an AUC up to {high:.2f} is not excluded). What follows holds only if training "
+        "is their only difference."
     ),
 }
 """Why comparisons with non-members are withheld, or in doubt, by the verdict of the gate."""
 
 _LABELS = {
     None: (
-        "Nobody could check whether members and non-members differ without the model ({reason}): "
-        "attack figures alone are no evidence of memory."
+        "It could not be checked whether members and non-members differ without the model "
+        "({reason}): attack figures alone are no evidence of memory."
     ),
     "separable": (
         "Members and non-members differ without the model ({found}): attack figures are no "
@@ -109,8 +108,8 @@ _LABELS = {
     ),
     "undecided": (
         "Members and non-members may differ without the model (an AUC up to {high:.2f} is not "
-        "excluded): what an attack is worth is its lead over {strongest}, which never sees the "
-        "model."
+        "excluded). Judge an attack by how far its AUC is above that of {strongest}, which never "
+        "sees the model."
     ),
     "not separable": (
         "Members and non-members look alike to classifiers that never see the model ({excluded})."
@@ -177,8 +176,8 @@ def duplicates_sentence(findings: pl.DataFrame, subject: str) -> Iterator[str]:
     if any_concerned:
         example = found.filter(subject=subject, statistic="example")["reason"][0]
         yield (
-            "Near-duplicates (a run of 13 words or 70% of the runs of 8 words are in the other "
-            f"set): {', '.join(said)}; {example}."
+            "Near-duplicates (a run of 13 words, or 70% of the runs of 8 words, stands in the "
+            f"other set): {', '.join(said)}; {example}."
         )
 
 
@@ -217,8 +216,8 @@ def earlier_sentences(findings: pl.DataFrame) -> Iterator[str]:
     n, (runs, are) = len(rows), ("run", "is") if len(rows) == 1 else ("runs", "are")
     yield (
         f"{n:,} other {runs} of these texts and this model {are} next to this one: "
-        f"{listed(names)}. Each was another try, and p-values and q-values count none of them: "
-        f"multiplied by {n + 1:,} (Bonferroni) they do."
+        f"{listed(names)}. p-values and q-values do not count these attempts: multiply them by "
+        f"{n + 1:,} (Bonferroni) to count them."
     )
 
 
@@ -237,8 +236,8 @@ def answers_sentences(findings: pl.DataFrame) -> Iterator[str]:
     unsure = findings.filter(*acting, check="endpoint")["subject"]
     if len(unsure):
         yield (
-            f"The endpoint takes no neutral value of {', '.join(unsure)}: what it sets itself may "
-            "change every answer, and a model asked elsewhere may answer otherwise."
+            f"The endpoint accepts no neutral value of {', '.join(unsure)}. Its own value may "
+            "change every answer, and the same model may answer otherwise elsewhere."
         )
     for view, rows in findings.filter(check="answers").group_by("subject", maintain_order=True):
         counts = dict(rows.select("statistic", "value").iter_rows())
@@ -252,8 +251,8 @@ def answers_sentences(findings: pl.DataFrame) -> Iterator[str]:
         for row in found.iter_rows(named=True):
             yield (
                 f"{verb} answers about {row['subject']} and non-members unequally often: shares "
-                f"differ by {row['value']:.1%} (p = {row['p_value']:.3g}). What is held back is "
-                "evidence by itself, and scores are those of what was let through."
+                f"differ by {row['value']:.1%} (p = {row['p_value']:.3g}). That difference is "
+                "evidence by itself. Scores rest on the other answers alone."
             )
 
 
@@ -277,7 +276,7 @@ def uneven_sentence(findings: pl.DataFrame) -> Iterator[str]:
         mostly = f"; mostly: {missing['reason']}" if missing["reason"] else ""
         parts.append(f"{missing['value']:,.0f} of {n:,.0f} {name} ({share:.1%}{mostly})")
     yield (
-        f"Members and non-members do not lack scores alike: no score by {listed(most)} for "
+        f"Scores by {listed(most)} are missing more often in one class: for "
         f"{' and '.join(parts)}.{too} AUC and other metrics then describe a selected subset, and "
         f"may show how it was selected instead of memory. {again} such texts out of both classes "
         "by a rule that does not ask the model, or rest the answer on an attack that scores both."
@@ -375,7 +374,7 @@ def power_sentences(findings: pl.DataFrame) -> Iterator[str]:
     compared, q = _counted(value["n_null"], f"comparison {unit}"), f"q = {value.get('q', 0):g}"
     more = f"give at least {wanted or 0:,.0f}"
     if wanted is None:
-        yield f"None of your {asked} can be compared: too few windows, or of unknown length."
+        yield f"None of your {asked} can be compared: windows are too few, or lengths unknown."
         return
     if _subject(of) == "collection":
         least = f"p-value of your {asked} together can be {value['together']:.2g} at best"
@@ -404,13 +403,13 @@ def power_sentences(findings: pl.DataFrame) -> Iterator[str]:
     if needed is not None:
         yield (
             f"A {unit} stands out where it scores higher than every comparison {unit}: its p-value "
-            f"is then {value['smallest_p']:.2g}. Those named are a list at {q} "
+            f"is then {value['smallest_p']:.2g}. The named ones form a list at {q} "
             f"({_ADJUSTMENTS[of['q']['verdict']]})."
         )
     if value["for_bound"] is not None:
         yield (
-            f"That at least one of your {asked} is in the training data can be shown if "
-            f"{value['for_bound']:,.0f} of them score higher than every comparison {unit}."
+            f"If {value['for_bound']:,.0f} of your {asked} score higher than every comparison "
+            f"{unit}, that shows that at least one of them is in the training data."
         )
 
 
@@ -446,11 +445,12 @@ def null_audit_sentence(findings: pl.DataFrame) -> Iterator[str]:
     n, noun = {name: row["value"] for name, row in of.items()}, _noun(findings, _subject(of))
     more = ": more than was promised" if found["verdict"] == "too_often" else ""
     yield (
-        f"Of {n['n_audits']:,.0f} audits of non-members, {n['n_tests']:,.0f} drawn at random "
-        f"against {n['n_null']:,.0f} others, {found['value']:.1%} report any {noun} "
-        f"({found['low']:.1%} to {found['high']:.1%}; at most {n['q']:.1%} are promised){more}; "
-        f"{n['share_below_fpr']:.1%} of their p-values are at most {n['fpr']:g}. That checks the "
-        "procedure on these scores, not whether the audited texts are like the non-members."
+        f"Non-members were audited {n['n_audits']:,.0f} times, {n['n_tests']:,.0f} drawn at random "
+        f"against {n['n_null']:,.0f} others. {found['value']:.1%} of these audits report any "
+        f"{noun} ({found['low']:.1%} to {found['high']:.1%}; at most {n['q']:.1%} are promised)"
+        f"{more}; {n['share_below_fpr']:.1%} of their p-values are at most {n['fpr']:g}. That "
+        "checks the procedure on these scores, not whether the audited texts are like the "
+        "non-members."
     )
 
 
@@ -460,10 +460,10 @@ def weights_sentence(findings: pl.DataFrame) -> Iterator[str]:
     main = of.get("n_effective", {})
     if main.get("verdict") == "used":
         yield (
-            "Comparison texts count the more, the more they are like the audited ones: "
+            "Comparison texts are weighted by how much they are like the audited ones: "
             f"{of['n_null']['value']:,.0f} of them count as {main['value']:.1f}. p-values then "
-            "hold if the two sets differ in nothing but training and what the blind classifiers "
-            "have learned to see."
+            "hold if the two sets differ only in training and in what the blind classifiers have "
+            "learned to see."
         )
     elif main.get("verdict") == "no_overlap":
         yield f"Weights do not help: {main['reason']}."
@@ -557,7 +557,7 @@ def _reported(findings: pl.DataFrame, verdicts: pl.LazyFrame, plan: VerdictPlan)
     if n["n_reported"]:
         yield (
             f"{n['n_reported']:,.0f} of {n['n_tests']:,.0f} {kind} are reported at q = "
-            f"{q:g} ({how}): lists made like this are on average at most {100 * q:g} % false."
+            f"{q:g} ({how}). On average at most {100 * q:g} % of such a list are false."
         )
         if level == "group":
             yield f"Reported: {_highest(verdicts, int(n['n_reported']))}."
@@ -569,9 +569,13 @@ def _reported(findings: pl.DataFrame, verdicts: pl.LazyFrame, plan: VerdictPlan)
         )
     if lost := n["n_without_p"]:
         reason = rows["n_without_p"]["reason"]
-        yield f"Without a p-value: {lost:,.0f} {kind} (mostly: {reason})."
+        yield f"{_have(lost, kind)} no p-value, mostly because {reason}."
     if alone := n["n_without_null"]:
-        yield f"Nothing to compare with, so never reported: {alone:,.0f} {kind}."
+        yield f"{_have(alone, kind)} nothing to be compared with and cannot be reported."
+
+
+def _have(n: float, kind: str) -> str:
+    return f"{n:,.0f} {kind} have" if n != 1 else f"1 {kind.removesuffix('s')} has"
 
 
 def _noun(findings: pl.DataFrame, level: str) -> str:
@@ -599,7 +603,8 @@ def _top(findings: pl.DataFrame, verdicts: pl.LazyFrame, plan: VerdictPlan) -> I
     what = f"The highest-scoring {noun}" if of_top == 1 else f"{what}highest-scoring {noun}s"
     named = "" if noun == "text" else f": {_highest(verdicts, of_top)}"
     if fewest < of_top:
-        named += f". The bound does not say which {fewest:,} they are"
+        which = "which one it is" if fewest == 1 else f"which {fewest:,} they are"
+        named += f". The bound does not say {which}"
     yield (
         f"{what} {'stands' if fewest == 1 else 'stand'} out beyond chance from {n_null:,} "
         f"{noun}s outside the training data ({100 * rows['confidence']['value']:g} % confidence, "
@@ -630,11 +635,12 @@ def _stopping(findings: pl.DataFrame) -> Iterator[str]:
     spared = (n["n_planned"] - n["n_asked"]) / n["n_planned"]
     yield (
         f"{spared:.0%} of the {n['n_planned']:,.0f} planned windows were not asked: each {noun} "
-        f"was asked, in at most {n['n_rounds']:,.0f} rounds, until it was reported or could no "
-        "longer be. The rate of false ones holds wherever the rounds are stopped."
+        f"was asked, in at most {n['n_rounds']:,.0f} rounds, until it was reported or no longer "
+        "could be. The promised rate of false reports holds wherever the rounds are stopped."
     )
     if undecided := n["n_undecided"]:
-        yield f"Not decided yet: {undecided:,.0f} {noun}s, which further windows can still decide."
+        kind = f"{noun}s"
+        yield f"{_have(undecided, kind)} no answer yet; further windows can still give one."
 
 
 # The yardstick, and what came out word for word.
@@ -670,15 +676,15 @@ def absence_sentences(findings: pl.DataFrame, plan: VerdictPlan) -> Iterator[str
     say = "{subject}: {value:.2f} ({low:.2f} to {high:.2f})".format_map
     if found := [*map(say, rows.drop_nulls("value").iter_rows(named=True))]:
         yield (
-            f"Had one more {what} been learnt as well as the passages of a level of the yardstick, "
-            f"this audit would have reported it with probability (95 % interval): "
-            f"{'; '.join(found)}. That holds if the passages of a level are alike, and like the "
-            "audited texts but for what was learnt."
+            f"This audit would have reported one more {what} with the following probability (95 % "
+            "interval), if it had been learnt as well as the yardstick's passages of that level: "
+            f"{'; '.join(found)}. That holds if these passages are like each other, and like the "
+            "audited texts in all but what was learnt."
         )
     for row in rows.filter(pl.col("value").is_null()).iter_rows(named=True):
         yield (
-            f"How likely a {what} learnt as well as {row['subject']} is to be reported is unknown: "
-            f"{row['reason']}."
+            f"It is unknown how likely this audit reports a {what} that was learnt as well as "
+            f"{row['subject']}: {row['reason']}."
         )
 
 
@@ -686,11 +692,11 @@ def dose_sentences(findings: pl.DataFrame, plan: VerdictPlan) -> Iterator[str]:
     """Say about how often groups were learnt, or of how many texts more than never can be said."""
     rows = findings.filter(check="dose")
     for reason in rows.filter(pl.col("subject").is_null())["reason"].to_list():
-        yield f"How often the texts were learnt is not said: {reason!s}."
+        yield f"It is unknown how often the texts were learnt: {reason!s}."
     found = rows.drop_nulls("value").sort("value", "subject", descending=[True, False])
     if found.is_empty():
         return
-    said = f"{found['low'].count():,} of {found.height:,} texts, more often than not at all"
+    said = f"{found['low'].count():,} of {found.height:,} texts more than 0 times"
     if plan.level != "target":
         each = []
         for subject, value, *limits in found.select("subject", "value", "low", "high").iter_rows():
@@ -699,9 +705,9 @@ def dose_sentences(findings: pl.DataFrame, plan: VerdictPlan) -> Iterator[str]:
             each.append(f"{subject} about {value:,.0f} times ({given or 'without limits'})")
         said = "; ".join(each[:_MOST_NAMED])
     yield (
-        f"Learnt, by the ladder of the yardstick and {plan.primary}: {said}. The limits hold for "
-        "each by itself with 95 %, if scores rise with copies, and the ladder's texts are alike, "
-        "and like the audited ones but for the copies."
+        f"How often texts were learnt, by the ladder of the yardstick and {plan.primary}: {said}. "
+        "The limits hold with 95 % confidence for each text or group by itself, if scores rise "
+        "with copies, and if the ladder's texts differ from the audited ones in copies alone."
     )
 
 
@@ -721,7 +727,7 @@ def verbatim_sentences(findings: pl.DataFrame) -> Iterator[str]:
     if len(passage) > _MOST_CHARACTERS:
         passage = f"{passage[:_MOST_CHARACTERS]}..."
     chosen = "n_highest" in own
-    said = [_share(own, "of highest scores" if chosen else "asked about")] if n else []
+    said = [_share(own, "texts of highest scores" if chosen else "texts asked about")] if n else []
     named = rows.filter(statistic="document")["subject"].to_list()
     if said and own["n_units"] < own["n_texts"]:
         said[0] += f" ({listed(named, _MOST_NAMED)})"
@@ -739,10 +745,10 @@ def known_sentence(row: Mapping[str, Any]) -> str:
     """Say where a passage stands in the known corpus, from its row of the table ``known``."""
     n, documents, near = (row[f"n_{name}"] for name in _PLACES)
     if row["reason"] is not None:
-        return f"Where its passage stands in the known corpus is unknown: {row['reason']}."
+        return f"It is unknown where its passage stands in the known corpus: {row['reason']}."
     if not n:
-        some = f"; documents with {VERBATIM_WORDS} words in a row of it: {near:,}" if near else ""
-        return f"Its passage stands nowhere whole in the known corpus{some}."
+        some = f"; {near:,} documents have {VERBATIM_WORDS} words of it in a row" if near else ""
+        return f"No document of the known corpus has its whole passage{some}."
     held = (
         "documents, which were not all counted" if documents is None else f"{documents:,} documents"
     )
@@ -752,7 +758,7 @@ def known_sentence(row: Mapping[str, Any]) -> str:
 
 
 def _share(counts: dict[str, float], what: str) -> str:
-    texts = f"{counts['n_verbatim']:,.0f} of {counts['n_texts']:,.0f} texts {what}"
+    texts = f"{counts['n_verbatim']:,.0f} of {counts['n_texts']:,.0f} {what}"
     if counts["n_units"] == counts["n_texts"]:
         return texts
     return f"{texts}, in {counts['n_units_verbatim']:,.0f} of {counts['n_units']:,.0f} documents"
@@ -762,10 +768,8 @@ def _by_chance(counts: dict[str, dict[str, float]], fisher: pl.Series) -> str:
     """Say how often as much comes out where there is nothing to remember."""
     said = []
     if (others := counts.get("non_members", {})).get("n_texts"):
-        what = "to compare with"
-        if "n_highest" in counts["targets"]:
-            what = "to compare with among those of highest scores"
-        said.append(f"{_share(others, what)} come out so")
+        chosen = " of highest scores" if "n_highest" in counts["targets"] else ""
+        said.append(_share(others, f"comparison texts{chosen} come out"))
     for control, name in _CONTROLS.items():
         n = counts.get(control, {})
         if n.get("passages"):
@@ -778,7 +782,7 @@ def _by_chance(counts: dict[str, dict[str, float]], fisher: pl.Series) -> str:
         more = f" (Fisher's exact test: p = {fisher[0]:.2g})"
         if fisher[0] > _LEVEL:
             more += ", so these counts alone do not tell the two apart"
-    return f"To compare: {'; '.join(said)}{more}."
+    return f"For comparison: {'; '.join(said)}{more}."
 
 
 # What may be concluded from a run.

@@ -94,7 +94,7 @@ def test_what_came_out_is_said_with_its_passage_and_what_chance_gives():
         f'about. The longest passage, of book.txt, has 25 words: "{PASSAGE}"'
     )
     assert second == (
-        "To compare: 0 of 40 texts to compare with come out so; 0 of 2 passages come after an "
+        "For comparison: 0 of 40 comparison texts come out; 0 of 2 passages come after an "
         "unrelated prefix, too (Fisher's exact test: p = 0.037)."
     )
     (_, as_many) = verbatim_sentences(found([25] + [0] * 9, [30] * 4 + [0] * 36))
@@ -105,7 +105,7 @@ def test_what_came_out_is_said_with_its_passage_and_what_chance_gives():
     assert unknown.startswith("How often chance gives as much was not measured")
     (chosen, by_chance) = verbatim_sentences(found([25, 0, None], [0, None], all_continued=False))
     assert "gives back 1 of 2 texts of highest scores." in chosen
-    assert "0 of 1 texts to compare with among those of highest scores come out so" in by_chance
+    assert "0 of 1 comparison texts of highest scores come out" in by_chance
     long = found([25]).with_columns(
         reason=pl.when(statistic="longest").then(pl.lit("so " * 200)).otherwise("reason")
     )

@@ -173,8 +173,9 @@ def test_the_share_is_that_of_the_audits_and_its_interval_theirs(monkeypatch):
     assert (share["low"], share["high"]) == pytest.approx(tuple(binomtest(30, 200).proportion_ci()))
     (sentence,) = null_audit_sentence(yardstick.audit_rows(plan(), 3, 9, [(True, 0.5)] * 200))
     assert sentence.startswith(
-        "Of 200 audits of non-members, 3 drawn at random against 9 others, 100.0% report any "
-        "target (98.2% to 100.0%; at most 5.0% are promised): more than was promised; 50.0% of"
+        "Non-members were audited 200 times, 3 drawn at random against 9 others. 100.0% of these "
+        "audits report any target (98.2% to 100.0%; at most 5.0% are promised): more than was "
+        "promised; 50.0% of"
     )
 
 
@@ -262,7 +263,7 @@ def test_groups_have_their_dose_and_texts_are_counted():
     (said,) = dose_sentences(made, by_group)
     assert "book 8 about 8 times (more than 2); book 0 about 0 times (less than 2)" in said
     (said,) = dose_sentences(found(scores, plan(), tested=False), plan())
-    assert ": 3 of 6 texts, more often than not at all." in said
+    assert " 3 of 6 texts more than 0 times." in said
     nulls = table(*books, *ladder, rows("non_member", [1.0] * 9))
     assert found(nulls, plan(), tested=False).filter(check="dose").is_empty()  # a gate is closed
     highest = plan(level="group", statistic="maximum")

@@ -121,7 +121,9 @@ def test_scores_that_members_lack_are_warned_of_before_any_figure(run, monkeypat
     planned = VerdictPlan(primary="b_v1", level="target", null_set="written later")
     known = Known(metrics, Verdicts.create_empty().lazy(), findings, planned)
     lines = list(sentences(known))
-    warning = next(n for n, line in enumerate(lines) if "do not lack scores alike" in line)
+    warning = next(
+        n for n, line in enumerate(lines) if "are missing more often in one class" in line
+    )
     assert lines[warning + 1].startswith("b_v1: AUC ")
 
 

@@ -329,8 +329,8 @@ def test_tries_are_said_first_and_recorded_and_change_no_table(first, tmp_path):
     run = audit_books(folder, inputs, observer=said, report=False, **again)
     sentence = (
         "1 other run of these texts and this model is next to this one: first (primary samia_v1, "
-        "target). Each was another try, and p-values and q-values count none of them: multiplied "
-        "by 2 (Bonferroni) they do."
+        "target). p-values and q-values do not count these attempts: multiply them by 2 "
+        "(Bonferroni) to count them."
     )
     assert said.sentences[1] == sentence
     assert list(run.manifest.earlier) == ["first"]

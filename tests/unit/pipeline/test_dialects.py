@@ -332,7 +332,7 @@ def test_what_cannot_be_neutralised_and_another_model_that_answers_are_said(audi
         "its answers say that a-model-loaded-before wrote them: check model=",
     ):
         assert line in listener.sentences
-    unsure = "The endpoint takes no neutral value of repetition_penalty, min_p: what it sets"
+    unsure = "The endpoint accepts no neutral value of repetition_penalty, min_p. Its own value"
     assert any(line.startswith(unsure) for line in said_of(run))
 
 

@@ -81,7 +81,7 @@ def test_a_hit_is_verified_in_a_folder_of_texts(tmp_path):
     assert known_sentence(rows[0]).endswith(said)
     page = (tmp_path / "run" / "report.html").read_text("utf-8")
     assert said in page
-    assert "stands nowhere whole in the known corpus." in page
+    assert "No document of the known corpus has its whole passage." in page
     assert set(run.manifest.inputs["known_corpus"]) == {"b.txt", "c.txt"}
     (known / "c.txt").unlink()
     again = audit_books(tmp_path / "run", tmp_path, known_corpus=str(known))

@@ -10,9 +10,12 @@ import polars as pl
 import pytest
 from click.testing import CliRunner
 
+from mia_batch import second
 from mia_batch.cli.main import command
-from mia_batch.second import compare, q_value
-from tests.unit.pipeline.test_verdicts import KNOWN, Library
+from mia_batch.second import Answer, Attacks, Run, compare, distance, p_value, q_value
+from tests.checkpoints import TEXTS, save_checkpoint
+from tests.runs import Finished, documents, finished, written
+from tests.unit.pipeline.test_verdicts import ATTACK, KNOWN, Library
 
 N = 20
 KINDS = (
@@ -23,6 +26,7 @@ KINDS = (
     "controls",  # passages at an endpoint
     "tuned",  # models that the run made
     "books",  # a recording, nothing known
+    "named",  # attacks that are no defaults
 )
 
 
@@ -58,12 +62,66 @@ def of_non_members(folder):
     )
 
 
+def of_weights(folder, **level):
+    """Texts that have one word more, not equally often in both sets; none is remembered."""
+    library = Library(folder)
+
+    def put(name, n, share):
+        texts = []
+        for also in np.random.default_rng(1).permutation(n) < n * share:
+            words = library.text(remembered=False).split()
+            if also:
+                words.insert(1, "also")
+                library.record(words, 0.2)
+            texts.append(" ".join(words))
+        books = {"group": [f"{name}{number // 2}" for number in range(n)]} if level else {}
+        return library.put(name, texts, **books)
+
+    asked, outside = put("asked", 80, 0.8), put("outside", 160, 0.4)
+    return library.audit(input=asked, non_members=outside, attacks=ATTACK, **KNOWN, **level)
+
+
+def of_weighted_groups(folder):
+    return of_weights(folder, level="group", windows_per_group=2)
+
+
+NAMED = ("pac_v1", "aeca_v1", "petal_v1", "decop_v1", "masked_hits_v1", "codec_v1")
+
+
+def of_named(folder, checkpoint):
+    """Attacks that are no defaults: swapped words, paraphrases to choose from, hidden words."""
+    three = [[" ".join(TEXTS[30 + at].split()[:40]) for at in (n, n + 1, n + 2)] for n in range(6)]
+    corpus = documents(6).with_columns(paraphrases=pl.Series(three))
+    shots = pl.DataFrame({"text": [" ".join(text.split()[:9]) for text in TEXTS[20:24]]})
+    return {
+        "input": written(folder, corpus),
+        "model": str(checkpoint),
+        "reference_model": str(save_checkpoint(folder / "reference", seed=1)),
+        "frequencies_from": written(folder, documents(), "frequencies"),
+        "nonmember_shots": written(folder, shots, "shots"),
+        "shots": 1,
+        "paraphrases_column": "paraphrases",
+        "attacks": ",".join(NAMED),
+        "engine": "transformers",
+        "probes": 4,
+        "choice_orders": 4,
+        "report": False,
+    }
+
+
+@pytest.fixture(scope="session")
+def named(checkpoint, shared_folder) -> Finished:
+    return finished(shared_folder, "named", lambda at: of_named(at, checkpoint))
+
+
 @pytest.fixture(scope="module")
 def groups(tmp_path_factory):
     return of_groups(tmp_path_factory.mktemp("groups"))
 
 
-@pytest.fixture(scope="module", params=[None, of_labels, of_non_members])
+@pytest.fixture(
+    scope="module", params=[None, of_labels, of_non_members, of_weights, of_weighted_groups]
+)
 def made(request, groups, tmp_path_factory):
     return request.param(tmp_path_factory.mktemp("second")) if request.param else groups
 
@@ -85,8 +143,8 @@ def test_drawn_numbers_of_finished_runs_are_recomputed(kind, request):
 
 
 def test_p_and_q_values_of_recordings_are_recomputed(made):
-    levels = {"target", "group"} & set(made["verdicts"].drop_nulls("q_value")["level"])
-    assert levels
+    tested = made["verdicts"].filter(pl.col("estimate").is_null()).drop_nulls("p_value")
+    assert {"target", "group"} & {*tested["level"]}
     assert agreed(made.folder) == N
     lines, _ = compare(made.folder, 10_000)  # all there is
     assert not [line for line in lines if " here" in line]
@@ -114,6 +172,88 @@ def test_a_changed_number_is_named_with_both_values(groups, tmp_path, table, col
     assert "the root is ANOTHER" in lines
     said = "score" if level is None else column
     assert any(f"{said} is {before + 1e-6} in the run, {before}"[:-6] in line for line in lines)
+
+
+def test_changed_figures_and_what_only_weights_change_are_named(texts, tmp_path, monkeypatch):
+    folder = shutil.copytree(texts.run.folder, tmp_path / "run")
+    path, column = folder / "metrics.parquet", pl.col("value")
+    rows = pl.read_parquet(path)
+    is_area = (pl.col("metric") == "roc_auc") & (pl.col("slice") == "all")
+    rows.with_columns(pl.when(is_area).then(column + 1e-6).otherwise(column)).write_parquet(path)
+    lines, is_equal = compare(folder, 10_000)
+    assert not is_equal
+    assert len([line for line in lines if "of roc_auc labelled texts: value is" in line]) >= 15
+    (tmp_path / "weights").mkdir()
+    run = of_weights(tmp_path / "weights")
+    monkeypatch.setattr(second, "fitted", lambda x, label, asked: np.ones(len(asked)))
+    second.odds.cache_clear()
+    lines, is_equal = compare(run.folder, 400)
+    assert not is_equal
+    assert len([line for line in lines if "p_value is" in line]) > 70
+
+
+@pytest.mark.parametrize(
+    ("kind", "attack", "name", "wrong"),
+    [
+        ("named", "pac", "polarized", lambda logprobs: second.lowest(30, logprobs)),
+        ("named", "aeca", "pairwise", lambda values: zip(values, values, strict=True)),
+        ("named", "petal", "log", lambda value: value),
+        ("tuned", "lira_online_fixed", "phi", lambda logprob: logprob),
+        ("tuned", "lira_offline_fixed", "mean", max),
+        ("tuned", "rmia", "mean", max),
+        ("tuned", "wbc", "stretches", lambda n, values: [values[at:] for at in range(n)]),
+        ("tuned", "ez_mia", "differ", lambda gains: [max(gain, 0.1) for gain in gains]),
+        ("tuned", "informia", "expm1", lambda value: value),
+        ("views", "min_k_20", "lowest", lambda percent, values: min(values)),
+        ("views", "gap_k_20", "stretches", lambda n, values: [values]),
+        ("texts", "samia_matched", "shared", lambda one, other, n: len(one)),
+    ],
+)
+def test_a_wrong_formula_is_found(kind, attack, name, wrong, request, monkeypatch):
+    run, attack = Run(request.getfixturevalue(kind).run.folder), f"{attack}_v1"
+    known = [(key, value) for key, value in run.scores(attack).items() if value is not None]
+
+    def far():
+        found = [(second.score(run, attack, {"key": key})["score"], value) for key, value in known]
+        return [distance(*each) for each in found[:6]]
+
+    assert max(far()) < 1e-9
+    monkeypatch.setattr(second, name, wrong)
+    assert max(far()) > 1e-6
+
+
+def test_choices_shadow_models_and_weights_by_hand(monkeypatch):
+    class Answered(Attacks):
+        def __init__(self, *said):
+            self.said = said
+
+        def answers(self, view="continuation", of="target"):
+            del view, of
+            return [Answer(at, text, "", [], []) for at, text in enumerate(self.said)]
+
+    right = Answered("A.", "B", "A dog is C", "D'Artagnan: D", "B")
+    assert right.decop() == (1 / 2 + 1 + 1 + 1) / 4
+    with pytest.raises(ZeroDivisionError):
+        Answered("A", "B or C", "C", "D").decop()
+
+    class Shadowed(Attacks):
+        def __init__(self):
+            pass
+
+        def averages(self, view, of="target", *, trained):
+            del view, of
+            return [1.0, 3.0] if trained else [-2.0, 2.0]
+
+        def average(self, view="text", of="target"):
+            del view, of
+            return 3.0
+
+    monkeypatch.setattr(second, "phi", lambda logprob: logprob)
+    # in: mean 2, variance 1; out: mean 0, variance 4
+    assert Shadowed().lira("online") == pytest.approx(9 / 8 - 1 / 2 + np.log(2))
+    assert Shadowed().lira("offline") == 3 / 2
+    nulls = [(0.1, 0.5), (0.9, 0.25), (None, 2.0)]
+    assert p_value(0.9, nulls, 0.75) == (0.75 + 2.25) / (0.75 + 2.75)
 
 
 def test_what_is_not_known_is_said_and_no_agreement(books, tmp_path):

@@ -91,8 +91,8 @@ THAN = "more than the best classifier that never sees the model"
         (
             (None,),
             "not separable",
-            f"{REACHED}; whether that is memory is unknown, because nobody could compare it with "
-            "classifiers that never see the model (few).",
+            f"{REACHED}; it is unknown whether that is memory, because it could not be compared "
+            "with classifiers that never see the model (few).",
         ),
     ],
 )
@@ -193,7 +193,7 @@ STAND = "out from 25 comparison books, in a list of which at most 5 % are false 
             {"above_all": 2, "nothing_found": 10},
             [top(2, 5)],
             "Of 12 books, at least 2 of the 5 highest-scoring books stand out beyond chance (95 % "
-            "confidence); 2 score above every comparison book, which are too few to say so; "
+            "confidence); 2 score above every comparison book, but these are too few; "
             "nothing was found on 10.",
         ),
         (
@@ -293,7 +293,7 @@ def test_books_stand_by_strength_with_24_places_and_comparison_documents_last():
     assert found["key"].to_list() == ["b3.txt", "b2.txt", "b1.txt", "b0.txt", "b0.txt"]
     assert found["answer"].to_list() == [
         *("comes out word for word",) * 2,
-        *("above all, but too few to compare with", "nothing found", None),
+        *("above all comparison texts, which are too few", "nothing found", None),
     ]
     assert found["strip"][1].to_list() == [0.25] * 12 + [None] * 6 + [1.0] * 6
     assert shaded(found["strip"].to_list()[1]) == "▃" * 12 + "·" * 6 + "█" * 6

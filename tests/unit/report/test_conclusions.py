@@ -34,7 +34,7 @@ BLIND = {
 }
 
 VERBATIM = {"none": (0, 0), "some": (3, 0), "as many": (3, 30)}
-DOUBT = re.compile(r"^(Whether the audited|Nobody checked|Exploratory:)")
+DOUBT = re.compile(r"^(Whether the audited|It was not checked|Exploratory:)")
 LIST = re.compile(r"(are|is) reported at q")
 NUMBERS = re.compile(
     r"reported at q|stands? out beyond chance|Share of members|together|audits of non-members"
@@ -172,7 +172,7 @@ def test_no_sentence_contradicts_another_or_a_number(labels, alike):
             assert alone == (verbatim == "as many")
         # Labels that differ without the model take the figures' meaning, and only these do.
         assert ("figures are no evidence of memory" in everything) == (labels == "separable")
-        assert ("what an attack is worth is its lead" in everything) == (labels == "undecided")
+        assert ("Judge an attack by how far" in everything) == (labels == "undecided")
         # What the answer is compared with is named where there is a comparison.
         assert ("The null: written later" in everything) == bool(places)
         assert ("add --non-members FOLDER" in everything) == (not nulls)

@@ -66,9 +66,9 @@ DUPLICATES = [
             DUPLICATES,
             "members",
             [
-                "Near-duplicates (a run of 13 words or 70% of the runs of 8 words are in the other "
-                "set): 2 of 3 members, 66.7%, 1 of 2 non-members, 50.0%; for example 0 has words "
-                "of 3."
+                "Near-duplicates (a run of 13 words, or 70% of the runs of 8 words, stands in the "
+                "other set): 2 of 3 members, 66.7%, 1 of 2 non-members, 50.0%; for example 0 has "
+                "words of 3."
             ],
         ),
         (DUPLICATES, "targets", []),
@@ -117,7 +117,7 @@ def uneven(n, unscored, reason=None, kind=None):
 
 def test_uneven_scores_name_classes_and_their_reason():
     assert (
-        "no score by a_v1 for 70 of 1,000 members (7.0%; mostly: the reference has no words) and "
+        "in one class: for 70 of 1,000 members (7.0%; mostly: the reference has no words) and "
         "0 of 1,000 non-members (0.0%). AUC and other metrics then describe a selected subset"
     ) in uneven(1000, {"a_v1": 70}, "the reference has no words")
     # Answers that would be the same again are not offered for another try.
@@ -125,7 +125,8 @@ def test_uneven_scores_name_classes_and_their_reason():
     assert "memory. Ask again for what failed" in uneven(1000, {"a_v1": 70}, kind="failed")
     unscored = dict.fromkeys(("a_v1", "b_v1", "c_v1", "d_v1", "e_v1"), 20)
     said = uneven(20, unscored | {"f_v1": 18, "g_v1": 18})
-    assert "no score by a_v1, b_v1, c_v1 and 2 more for 20 of 20 members (100.0%) and" in said
+    assert said.startswith("Scores by a_v1, b_v1, c_v1 and 2 more are missing more often in one")
+    assert "one class: for 20 of 20 members (100.0%) and" in said
     assert " Uneven, too: f_v1, g_v1. AUC " in said
 
 
@@ -138,7 +139,7 @@ SEPARABLE = {"value": 0.99, "p_value": 0.005, "high": 1.0, "verdict": "separable
 UNDECIDED = {"value": 0.5, "p_value": 0.7, "high": 0.71, "verdict": "undecided"}
 ALIKE = {"value": 0.5, "p_value": 0.7, "high": 0.56, "verdict": "not separable"}
 UNKNOWN = {"reason": "each class needs texts of 5 clusters"}
-HOLDS = "what follows holds only if they differ in nothing but training."
+HOLDS = "What follows holds only if training is their only difference."
 
 
 def blind(row, subject):
@@ -155,8 +156,8 @@ def blind(row, subject):
             "withheld",
             "(AUC 0.99 by blind_year_v1, p = 0.005), so a high score",
         ),
-        (UNDECIDED, "doubtful", f"undecided (an AUC up to 0.71 is not excluded): {HOLDS}"),
-        (UNKNOWN, "doubtful", f"differ (each class needs texts of 5 clusters): {HOLDS}"),
+        (UNDECIDED, "doubtful", f"undecided (an AUC up to 0.71 is not excluded). {HOLDS}"),
+        (UNKNOWN, "doubtful", f"texts (each class needs texts of 5 clusters). {HOLDS}"),
         (ALIKE, "open", None),
     ],
 )
@@ -182,7 +183,7 @@ def test_of_alike_sets_it_is_said_what_is_excluded():
         (SEPARABLE, "by blind_year_v1, p = 0.005): attack figures are no evidence of memory."),
         (
             UNDECIDED,
-            "up to 0.71 is not excluded): what an attack is worth is its lead over",
+            "up to 0.71 is not excluded). Judge an attack by how far its AUC is above that of",
         ),
         (
             UNKNOWN,
@@ -268,7 +269,7 @@ TOGETHER = "All groups together, by a_v1: "
             {
                 0: "None of 1 groups is reported at q = 0.05 (a_v1, Benjamini-Hochberg, against 0 "
                 "independent units outside the training data)",
-                1: "Without a p-value: 1 groups (mostly: the group has 2 of 3 windows).",
+                1: "1 group has no p-value, mostly because the group has 2 of 3 windows.",
             },
         ),
         (
@@ -293,14 +294,14 @@ TOGETHER = "All groups together, by a_v1: "
             [rows("target", [0.9], n_words=5), rows("target", [None, 0.2]), NULLS],
             {"length_edges": (50,)},
             {
-                1: "Without a p-value: 1 targets (mostly: the target has no score).",
-                2: "Nothing to compare with, so never reported: 1 targets.",
+                1: "1 target has no p-value, mostly because the target has no score.",
+                2: "1 target has nothing to be compared with and cannot be reported.",
             },
         ),
         (
             [rows("target", [5.0]), rows("non_member", [0.0] * 999)],
             {"q": 0.001},
-            {0: ": lists made like this are on average at most 0.1 % false."},
+            {0: ". On average at most 0.1 % of such a list are false."},
         ),
     ],
 )
@@ -359,8 +360,10 @@ def test_what_can_be_shown_at_best_is_said_first(asked, changes, said):
 
 def test_what_standing_out_means_and_what_a_bound_needs_is_said_next():
     _, stands, bound = power(27, 25, ".txt", level="group")
-    assert "its p-value is then 0.038. Those named are a list at q = 0.05 (Benjamini-Ho" in stands
-    assert "one of your 27 books is in the training data can be shown if 6 of them score" in bound
+    assert (
+        "its p-value is then 0.038. The named ones form a list at q = 0.05 (Benjamini-Ho" in stands
+    )
+    assert bound.startswith("If 6 of your 27 books score higher than every comparison book, that")
     assert power(1, 0) == []
 
 
@@ -476,7 +479,7 @@ def test_a_placebo_without_scores_is_not_made():
                 {"statistic": "n_effective", "value": 31.25, "verdict": "used"},
                 {"statistic": "n_null", "value": 100},
             ],
-            "100 of them count as 31.2. p-values then hold if the two sets differ in nothing but ",
+            "100 of them count as 31.2. p-values then hold if the two sets differ only in training",
         ),
         (
             [{"statistic": "n_effective", "verdict": "no_overlap", "reason": "too few are alike"}],

@@ -321,8 +321,9 @@ def conclusions(summary: pl.DataFrame) -> Iterator[str]:
         if row["is_contradicted"]:
             shown = max(row["epsilon_bound"] or 0, row["epsilon_bound_by_rates"] or 0)
             yield (
-                f"{row['variant']}: the training says epsilon {row['epsilon']:.2f}, and an attack "
-                f"shows at least {shown:.2f}: it does not keep the privacy that it says."
+                f"{row['variant']}: the accountant of the training gives epsilon "
+                f"{row['epsilon']:.2f}, but an attack shows at least {shown:.2f}: the training "
+                "does not keep what it promises."
             )
     for row in rows:
         yield f"{row['variant']}: {'; '.join(_parts(row))}."
@@ -330,12 +331,12 @@ def conclusions(summary: pl.DataFrame) -> Iterator[str]:
 
 def _parts(row: dict[str, Any]) -> Iterator[str]:
     if row["auc"] is None:
-        yield "how well members are told from others cannot be said from so few texts"
+        yield "there are too few texts to say how well an attack finds members"
     else:
-        are = "are" if (row["auc_low"] or 0) > _GUESSING else "are not shown to be"
+        finds = "finds" if (row["auc_low"] or 0) > _GUESSING else "is not shown to find"
         limits = [row["auc_low"], row["auc_high"]]
         low, high = (NO_VALUE if each is None else f"{each:.3f}" for each in limits)
-        yield f"members {are} told from others (AUC {row['auc']:.3f}, {low} to {high})"
+        yield f"the attack {finds} members (AUC {row['auc']:.3f}, {low} to {high})"
     if row["mean_exposure"] is not None:
         yield (
             f"canaries have a mean exposure of {row['mean_exposure']:.2f} bits, "
@@ -345,8 +346,8 @@ def _parts(row: dict[str, Any]) -> Iterator[str]:
         yield f"no epsilon is given: {row['epsilon_reason']}"
     elif row["epsilon"] is not None and row["epsilon_bound"] is not None:
         yield (
-            f"its accountant says epsilon {row['epsilon']:.2f}, attacks show at least "
-            f"{row['epsilon_bound']:.2f} and could have shown {row['epsilon_ceiling']:.2f} at most"
+            f"its accountant gives epsilon {row['epsilon']:.2f}; attacks show at least "
+            f"{row['epsilon_bound']:.2f}, and could have shown at most {row['epsilon_ceiling']:.2f}"
         )
 
 
