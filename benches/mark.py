@@ -78,9 +78,17 @@ def signed_rank(books: Floats) -> Floats:
     return np.asarray(sums / books.shape[1] ** 0.5, np.float64)
 
 
+def windows_of_parts() -> Iterator[dict[str, Any]]:
+    """Cut the parts that were learnt 4 or 16 times, of which there are few windows, into more."""
+    for row in rows_of("parts"):
+        words = row["text"].split(" ")
+        for at in range(0, len(words), 128) if row["copies"] in {4, 16} else ():
+            yield {**row, "id": f"{row['id']} {at}", "text": " ".join(words[at : at + 128])}
+
+
 def manuals(folder: Path) -> None:
     texts = []
-    for row in rows_of("windows"):
+    for row in [*rows_of("windows"), *windows_of_parts()]:
         if places := marking.places(row["text"], "en"):
             other = marking.edition(row["text"], 0, len(row["text"]), places, [True] * len(places))
             texts += [
@@ -113,7 +121,8 @@ def manuals(folder: Path) -> None:
         added = by[copies].mean() - never.mean()
         error = (by[copies].var() / by[copies].size + never.var() / never.size) ** 0.5
         row = {"windows": by[copies].size, "added": added / never.std(), "se": error / never.std()}
-        found[str(copies)] = row | simulated(never, added, rng)
+        least = simulated(never, max(added - 1.96 * error, 0.0), rng)["effect"]
+        found[str(copies)] = row | simulated(never, added, rng) | {"least_effect": least}
     append_results("mark", {"model": "manuals-47m", "copies": rounded(found)})
     append_results("mark", {"dose": rounded({**dose_of(pairs), **dose_simulated()})})
 
