@@ -3,7 +3,7 @@
 `tables`: 1,000 passages of small tables of next tokens, in which the exact probability can be added
 up: how often it lies outside the bounds. `demo`: the likeliest passages of the texts that the
 demo's model learnt (made by `mia-batch demo`), and `manuals`: recited passages of
-../shared/models/manuals-47m, both next to 100,000 samples each. These are real samples, drawn token
+../shared/models/manuals-47m, next to 100,000 samples each, and 20,000. These are real, drawn token
 by token; those with equal beginnings are read once, and one that cannot come near is drawn no
 further. `rounding`: what float32 adds to a probability, by the same model in float64.
 
@@ -33,7 +33,7 @@ from mia_batch.models.weights import quiet
 from mia_batch.stats.intervals import clopper_pearson
 from tests.unit.pipeline.test_bounds import exact_in, passage_of
 
-_SAMPLES = 100_000
+_SAMPLES = {"demo": 100_000, "manuals-47m": 20_000}
 _PLAIN = Decoding(top_k=0)
 _AT_ONCE = 256  # texts of a pass
 _RANGES = 0.1, 0.01, 0.001
@@ -92,11 +92,13 @@ def ordered(passages: Iterable[Passage]) -> list[Passage]:
 
 
 @torch.inference_mode()
-def sampled(model: Pretrained, passage: Passage, rng: np.random.Generator) -> tuple[int, int]:
+def sampled(
+    model: Pretrained, passage: Passage, n_samples: int, rng: np.random.Generator
+) -> tuple[int, int]:
     """Draw samples, and count those that are near, and the tokens that were read for them."""
     near, hits, asked = passage.near, 0, 0
     said = model.model(torch.tensor([passage.prompt]), use_cache=True)
-    todo = [(said.past_key_values, said.logits[:, -1], near.first, np.array([_SAMPLES]), 0)]
+    todo = [(said.past_key_values, said.logits[:, -1], near.first, np.array([n_samples]), 0)]
     while todo:
         cache, logits, rows, counts, n = todo.pop()
         p = logits.double().softmax(-1).numpy()
@@ -120,16 +122,16 @@ def sampled(model: Pretrained, passage: Passage, rng: np.random.Generator) -> tu
     return hits, asked
 
 
-def on_samples(model: Pretrained, passages: list[Passage]) -> list[dict[str, Any]]:
-    """Bound passages at the cost of 20 samples, next to 100,000."""
+def on_samples(model: Pretrained, passages: list[Passage], n: int) -> list[dict[str, Any]]:
+    """Bound passages at the cost of 20 samples, next to many."""
     rng, rows = np.random.default_rng(0), []
     for passage in passages:
-        hits, asked = sampled(model, passage, rng)
-        limits = clopper_pearson(hits, _SAMPLES)
+        hits, asked = sampled(model, passage, n, rng)
+        limits = clopper_pearson(hits, n)
         found = bound(reader(model, _PLAIN, passage.prompt), passage.near, width=10, draws=10)
         row: dict[str, float] = {
             "verbatim": passage.verbatim,
-            "sampled": hits / _SAMPLES,
+            "sampled": hits / n,
             "read": asked,
         }
         row |= {"low": limits.low, "high": limits.high, **found._asdict()}
@@ -175,10 +177,10 @@ def demo(folder: Path) -> Iterator[dict[str, Any]]:
     name = folder / "model"
     texts = pl.read_parquet(folder / "corpus.parquet").filter("member")["text"].to_list()
     model = loaded(name)
-    for n, within, every in ((10, 1, 2), (20, 2, 3)):
+    for n, within, every in ((10, 1, 2), (20, 2, 10)):
         passages = ordered(likeliest(model, name, texts, n, within, 200))[::every]
-        rows = on_samples(model, passages)
-        how = {"model": "demo", "tokens": n, "within": within, "samples": _SAMPLES}
+        rows = on_samples(model, passages, _SAMPLES["demo"])
+        how = {"model": "demo", "tokens": n, "within": within, "samples": _SAMPLES["demo"]}
         error = {"float32": rounding(model, passages), "allowed": ROUNDING}
         yield how | {"by_probability": summary(rows), "rounding": error}
 
@@ -186,12 +188,12 @@ def demo(folder: Path) -> Iterator[dict[str, Any]]:
 def manuals() -> Iterator[dict[str, Any]]:
     lines = (MODEL / "documents.jsonl").read_text("utf-8").splitlines()
     texts = [row["text"] for row in map(json.loads, lines) if row["copies"] >= 4][:60]
-    model = loaded(MODEL)
+    model, most = loaded(MODEL), _SAMPLES["manuals-47m"]
     every = ordered(likeliest(model, MODEL, texts, 20, 2, 50))
     likely = {round(each.verbatim, 1): each for each in every[::-1] if each.verbatim < 0.95}
-    rows = on_samples(model, [*likely.values()][::-1][:6])  # many are one licence
+    rows = on_samples(model, [*likely.values()][::-1][:4], most)  # many are one licence
     error = {"float32": rounding(model, every[:20]), "allowed": ROUNDING}
-    how = {"model": "manuals-47m", "tokens": 20, "within": 2, "samples": _SAMPLES}
+    how = {"model": "manuals-47m", "tokens": 20, "within": 2, "samples": most}
     yield how | {"passages": rows, "rounding": error}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil, inf, log1p
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -210,19 +210,18 @@ def reader(model: Pretrained, decoding: Decoding, prompt: list[int]) -> NextToke
 
     cache: Any = None
 
+    @torch.inference_mode()
     def read(parents: Ints | None, tokens: Ints | None, /) -> Floats:
         nonlocal cache
-        ids = np.array([prompt]) if tokens is None else tokens[:, None]
+        ids = torch.tensor([prompt]) if tokens is None else torch.from_numpy(tokens)[:, None]
         if parents is not None:
             if not hasattr(cache, "reorder_cache"):
                 raise SettingsError("model: it keeps no cache of texts that bounds can branch")
             cache.reorder_cache(torch.from_numpy(parents).to(model.device))
-        with torch.inference_mode():
-            given = torch.from_numpy(ids).to(model.device)
-            said = model.model(given, past_key_values=cache, use_cache=True)
-            cache, logits = said.past_key_values, said.logits[:, -1].float()
-            kept = keep_likeliest(logits / decoding.temperature, decoding.top_k, decoding.top_p)
-            probabilities: Floats = kept.double().softmax(-1).cpu().numpy()
+        said = model.model(ids.to(model.device), past_key_values=cache, use_cache=True)
+        cache, logits = said.past_key_values, said.logits[:, -1].float()
+        kept = keep_likeliest(logits / decoding.temperature, decoding.top_k, decoding.top_p)
+        probabilities: Floats = kept.double().softmax(-1).cpu().numpy()
         return probabilities
 
     return read
@@ -239,12 +238,9 @@ def _load(audit: Audit) -> Pretrained:
             f"bounds need the model of {run.folder} as it was, on this machine: the run's is "
             f"{recorded['name']!r} with digest {recorded['digest']}, here is {source['digest']}"
         )
-    name, revision = str(source["name"]), source["revision"]
-    spec = EngineSpec(
-        engine="transformers", kind="logprobs", model=name, revision=revision, dtype="float32"
-    )
+    name, of = str(source["name"]), {"revision": source["revision"], "dtype": "float32"}
     with quiet():
-        model = Pretrained(spec)
+        model = Pretrained(EngineSpec(engine="transformers", kind="logprobs", model=name, **of))
     if model.prompted is not None:
         raise SettingsError(f"model: {name!r} has virtual tokens; bounds need a model without")
     return model
@@ -262,51 +258,41 @@ def bound_run(
 ) -> pl.DataFrame:
     """Bound the strongest passages of a run; the table ``bounds`` in its folder keeps it."""
     audit = resumed(run, observer, **changed)
-    settings, model = audit.settings, _load(audit)
+    settings = audit.settings
     if not settings.temperature:
         raise SettingsError("temperature= is 0, at which one sample is as all; give one above 0")
-    tokenizer, own = Tokenizer.load(settings.model, settings.revision), model.model
+    model, tokenizer = _load(audit), Tokenizer.load(settings.model, settings.revision)
     of_decoding = {each: getattr(settings, each) for each in ("temperature", "top_k", "top_p")}
     n, most = settings.extraction_tokens, settings.extraction_prefix_tokens
-    ends = end_token_ids(
-        tokenizer.end,
-        own.config.get_text_config().eos_token_id,
-        own.generation_config and own.generation_config.eos_token_id,
-    )
-    asked = Nearness(
-        truth=np.zeros(n, np.int64),
-        within=within,
-        edits=distance == "levenshtein",
-        ends=tuple(end for end in sorted(ends) if end < model.vocab_size),
-    )
+    configs = model.model.config.get_text_config(), model.model.generation_config
+    ends = end_token_ids(tokenizer.end, *(each and each.eos_token_id for each in configs))
+    possible = tuple(end for end in sorted(ends) if end < model.vocab_size)
     how = {**of_decoding, "distance": distance, "within": within, "n_tokens": n}
-    texts, rows = _texts(run, passages), list[dict[str, Any]]()
+    # The strongest passages: what stands before their true continuation, and this.
+    found = strongest(run, passages).select("target_id")
+    own = pl.col("target_id").is_in(found["target_id"].implode())
+    targets = run.scan("targets").filter(own).collect(engine="streaming")
+    texts = targets.select(
+        "target_id", "prefix", text=extraction(targets)["text"].fill_null(targets["reference"])
+    )
+    texts, rows = found.join(texts, on="target_id", maintain_order="left"), list[dict[str, Any]]()
     for number, (target_id, prefix, text) in enumerate(texts.iter_rows(), start=1):
         observer.step(f"bounding passage {number} of {texts.height}")
         special, before, after = tokenizer.encode_after(prefix or "", text or "")
-        prompt, found = special + before[-most:], dict[str, Any]()
+        prompt, row = special + before[-most:], {"target_id": target_id, **how}
         if len(after) < n or not prompt or len(prompt) + n > model.max_model_len:
-            found["reason"] = (
+            row["reason"] = (
                 f"its prompt has {len(prompt)} tokens and its true text {len(after)}; bounds need "
                 f"at least 1 and {n}, together at most {model.max_model_len}"
             )
         else:
-            near = replace(asked, truth=np.array(after[:n]))
-            read = reader(model, Decoding(**of_decoding), prompt)
-            found |= bound(read, near, width=width, draws=width, seed=settings.seed)._asdict()
-        rows.append({"target_id": target_id, **how, **found})
+            truth, read = np.array(after[:n]), reader(model, Decoding(**of_decoding), prompt)
+            is_edits = distance == "levenshtein"
+            near = Nearness(truth=truth, within=within, edits=is_edits, ends=possible)
+            row |= bound(read, near, width=width, draws=width, seed=settings.seed)._asdict()
+        rows.append(row)
     table = pl.DataFrame(rows, schema=Bounds.create_empty().schema)
     with run.held():
         sink(table, run.path("bounds"), Bounds)
         record_file(run, "bounds.parquet")
     return table
-
-
-def _texts(run: Run, n: int) -> pl.DataFrame:
-    """Read the strongest passages: what stands before their true continuation, and this."""
-    found = strongest(run, n).select("target_id")
-    own = pl.col("target_id").is_in(found["target_id"].implode())
-    targets = run.scan("targets").filter(own).collect(engine="streaming")
-    texts = extraction(targets)["text"].fill_null(targets["reference"])
-    named = targets.select("target_id", "prefix", text=texts)
-    return found.join(named, on="target_id", how="left", maintain_order="left")
