@@ -3,11 +3,11 @@
 `tables`: 1,000 passages of small tables of next tokens, in which the exact probability can be added
 up: how often it lies outside the bounds. `demo`: the likeliest passages of the texts that the
 demo's model learnt (made by `mia-batch demo`), and `manuals`: recited passages of
-../shared/models/manuals-47m, next to 100,000 samples each, and 20,000. These are real, drawn token
+../shared/models/manuals-47m, next to 100,000 samples each, and 10,000. These are real, drawn token
 by token; those with equal beginnings are read once, and one that cannot come near is drawn no
 further. `rounding`: what float32 adds to a probability, by the same model in float64.
 
-    python -m benches.bounds [tables] [demo] [manuals] [--demo FOLDER]
+    python -m benches.bounds [tables] [demo] [manuals] [--demo FOLDER] [--tokens N ...]
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from mia_batch.models.weights import quiet
 from mia_batch.stats.intervals import clopper_pearson
 from tests.unit.pipeline.test_bounds import exact_in, passage_of
 
-_SAMPLES = {"demo": 100_000, "manuals-47m": 20_000}
+_SAMPLES = {"demo": 100_000, "manuals-47m": 10_000}
 _PLAIN = Decoding(top_k=0)
 _AT_ONCE = 256  # texts of a pass
 _RANGES = 0.1, 0.01, 0.001
@@ -173,11 +173,11 @@ def rounding(model: Pretrained, passages: list[Passage]) -> float:
     return worst
 
 
-def demo(folder: Path) -> Iterator[dict[str, Any]]:
+def demo(folder: Path, tokens: list[int]) -> Iterator[dict[str, Any]]:
     name = folder / "model"
     texts = pl.read_parquet(folder / "corpus.parquet").filter("member")["text"].to_list()
     model = loaded(name)
-    for n, within, every in ((10, 1, 2), (20, 2, 10)):
+    for n, within, every in ((n, n // 10, 2 if n <= 10 else 16) for n in tokens):
         passages = ordered(likeliest(model, name, texts, n, within, 200))[::every]
         rows = on_samples(model, passages, _SAMPLES["demo"])
         how = {"model": "demo", "tokens": n, "within": within, "samples": _SAMPLES["demo"]}
@@ -201,6 +201,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("parts", nargs="*", default=["tables", "demo", "manuals"])
     parser.add_argument("--demo", type=Path, default=Path("demo"), help="made by mia-batch demo")
+    parser.add_argument("--tokens", type=int, nargs="+", default=[10, 20], help="of the demo's")
     given = parser.parse_args()
     torch.set_num_threads(1)
     for part in given.parts:
@@ -209,7 +210,7 @@ def main() -> None:
         elif not (given.demo if part == "demo" else MODEL).is_dir():
             print(f"{part} is skipped: its model is not here")
         else:
-            for figures in demo(given.demo) if part == "demo" else manuals():
+            for figures in demo(given.demo, given.tokens) if part == "demo" else manuals():
                 append_results("bounds", figures)
 
 
