@@ -186,7 +186,8 @@ def _choose(mass: Floats, rng: np.random.Generator, n: int) -> Ints:
     if not n or not sums[-1]:
         return np.zeros(n, np.int64)
     chosen = sums.searchsorted(rng.random(n) * sums[-1], side="right")
-    return np.minimum(chosen, sums.searchsorted(sums[-1]))  # where rounding goes beyond
+    within: Ints = np.minimum(chosen, sums.searchsorted(sums[-1]))  # where rounding goes beyond
+    return within
 
 
 def samples_needed(probability: float, p: float) -> float:
@@ -238,9 +239,12 @@ def _load(audit: Audit) -> Pretrained:
             f"bounds need the model of {run.folder} as it was, on this machine: the run's is "
             f"{recorded['name']!r} with digest {recorded['digest']}, here is {source['digest']}"
         )
-    name, of = str(source["name"]), {"revision": source["revision"], "dtype": "float32"}
+    name, revision = str(source["name"]), source["revision"]
+    spec = EngineSpec(
+        engine="transformers", kind="logprobs", model=name, revision=revision, dtype="float32"
+    )
     with quiet():
-        model = Pretrained(EngineSpec(engine="transformers", kind="logprobs", model=name, **of))
+        model = Pretrained(spec)
     if model.prompted is not None:
         raise SettingsError(f"model: {name!r} has virtual tokens; bounds need a model without")
     return model
