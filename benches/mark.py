@@ -81,17 +81,9 @@ def signed_rank(books: Floats) -> Floats:
     return np.asarray(sums / books.shape[1] ** 0.5, np.float64)
 
 
-def windows_of_parts() -> Iterator[dict[str, Any]]:
-    """Cut the parts that were learnt 4 or 16 times, of which there are few windows, into more."""
-    for row in rows_of("parts"):
-        words = row["text"].split(" ")
-        for at in range(0, len(words), 128) if row["copies"] in {4, 16} else ():
-            yield {**row, "id": f"{row['id']} {at}", "text": " ".join(words[at : at + 128])}
-
-
 def manuals(folder: Path) -> None:
     texts = []
-    for row in [*rows_of("windows"), *windows_of_parts()]:
+    for row in rows_of("windows"):
         if places := marking.places(row["text"], "en"):
             other = marking.edition(row["text"], 0, len(row["text"]), places, [True] * len(places))
             texts += [
