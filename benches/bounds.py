@@ -1,44 +1,57 @@
 """How tight the bounds of near-verbatim extraction are, what they cost, and whether they hold.
 
-First 1,000 passages of small tables of next tokens, in which the exact probability can be added up:
-how often it lies outside the bounds. Then the recited passages of ../shared/models/manuals-47m
-(50 tokens of documents after 50 others, the likeliest place of each): bounds at the cost of 20
-samples next to a wide search, whose estimate stands for many samples.
+`tables`: 1,000 passages of small tables of next tokens, in which the exact probability can be added
+up: how often it lies outside the bounds. `demo`: the likeliest passages of the texts that the
+demo's model learnt (made by `mia-batch demo`), and `manuals`: recited passages of
+../shared/models/manuals-47m, next to 100,000 samples each, and 10,000. These are real, drawn token
+by token; those with equal beginnings are read once, and one that cannot come near is drawn no
+further. `rounding`: what float32 adds to a probability, by the same model in float64.
 
-    python -m benches.bounds [--passages N]
+    python -m benches.bounds [tables] [demo] [manuals] [--demo FOLDER] [--tokens N ...]
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import json
-import time
-from typing import Any
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
+import polars as pl
 import torch
 from benches.manuals import MODEL
 from benches.results import append_results
 
 from mia_batch.evidence.engines.transformers import Pretrained
 from mia_batch.evidence.request import Decoding, EngineSpec
-from mia_batch.extras.bounds import Nearness, bound, reader
+from mia_batch.extras.bounds import ROUNDING, Nearness, bound, reader
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.models.weights import quiet
+from mia_batch.stats.intervals import clopper_pearson
 from tests.unit.pipeline.test_bounds import exact_in, passage_of
 
-_TOKENS, _WITHIN = 50, 5
+_SAMPLES = {"demo": 100_000, "manuals-47m": 10_000}
 _PLAIN = Decoding(top_k=0)
-_WIDE = {"width": 30, "draws": 200}
+_AT_ONCE = 256  # texts of a pass
+_RANGES = 0.1, 0.01, 0.001
+
+
+class Passage(NamedTuple):
+    verbatim: float
+    prompt: list[int]
+    near: Nearness
 
 
 def on_tables(n: int = 1000) -> dict[str, Any]:
     """Bound passages of small tables, and count those whose exact probability lies outside."""
     outside, beyond, gaps = 0, 0, []
     for passage in range(n):
-        table, near, width = passage_of(passage)  # type: ignore[no-untyped-call]
+        table, near, width = passage_of(passage)
         found = bound(table, near, width=width, draws=10, seed=passage)
-        exact = exact_in(table, near)  # type: ignore[no-untyped-call]
+        exact = exact_in(table, near)
         outside += not found.lower <= exact <= found.upper
         beyond += exact > found.likely_upper
         gaps.append(found.upper - found.lower)
@@ -47,59 +60,158 @@ def on_tables(n: int = 1000) -> dict[str, Any]:
     return {"passages": n, **counts, "gap": widths}
 
 
-def recited(model: Pretrained, n: int) -> list[tuple[float, list[int], list[int]]]:
-    """Take the likeliest tokens of documents, with what stands before them, the likeliest first."""
-    tokenizer, found = Tokenizer.load(str(MODEL)), []
-    for line in (MODEL / "documents.jsonl").read_text("utf-8").splitlines():
-        row = json.loads(line)
-        ids = tokenizer.encode([row["text"]])[0][:260]
-        if row["copies"] < 4 or len(ids) < 2 * _TOKENS + 20:
+def loaded(folder: Path) -> Pretrained:
+    spec = EngineSpec(engine="transformers", kind="logprobs", model=str(folder), dtype="float32")
+    with quiet():
+        return Pretrained(spec)
+
+
+def likeliest(
+    model: Pretrained, folder: Path, texts: list[str], n: int, within: int, most: int
+) -> Iterator[Passage]:
+    """Take the likeliest ``n`` tokens of each text, at most ``most`` before them."""
+    tokenizer = Tokenizer.load(str(folder))
+    for text in texts:
+        ids = tokenizer.encode([text])[0][:260]
+        if len(ids) < n + 40:
             continue
         with torch.inference_mode():
             said = model.model(torch.tensor([ids])).logits[0].double().log_softmax(-1)
         own = said[:-1].gather(1, torch.tensor(ids[1:])[:, None])[:, 0].numpy()
-        sums = np.convolve(own, np.ones(_TOKENS), "valid")
+        sums = np.convolve(own, np.ones(n), "valid")
         start = int(sums[20:].argmax()) + 21
-        verbatim = float(np.exp(sums[start - 1]))
-        found.append((verbatim, ids[max(0, start - 50) : start], ids[start : start + _TOKENS]))
-        if len(found) == 40:
-            break
-    likely = sorted(each for each in found if 1e-3 < each[0] < 0.95)
-    different = {round(each[0], 1): each for each in likely}  # many are one licence
-    return sorted(different.values(), reverse=True)[:n]
+        ends = (int(model.model.config.eos_token_id),)
+        near = Nearness(
+            truth=np.array(ids[start : start + n]), within=within, edits=True, ends=ends
+        )
+        yield Passage(float(np.exp(sums[start - 1])), ids[max(0, start - most) : start], near)
 
 
-def on_manuals(n: int) -> list[dict[str, Any]]:
-    """Bound recited passages by a narrow and a wide search."""
-    spec = EngineSpec(engine="transformers", kind="logprobs", model=str(MODEL), dtype="float32")
-    with quiet():
-        model = Pretrained(spec)
-    rows = []
-    for verbatim, prompt, truth in recited(model, n):
-        near = Nearness(truth=np.array(truth), within=_WITHIN, edits=True, ends=(0,))
-        row: dict[str, Any] = {"verbatim": round(verbatim, 4)}
-        for name, how in (("cost_of_20", {"width": 10, "draws": 10}), ("wide", _WIDE)):
-            began = time.process_time()
-            found = bound(reader(model, _PLAIN, prompt), near, **how)
-            figures = {key: round(float(value), 4) for key, value in found._asdict().items()}
-            row[name] = figures | {"cpu_seconds": round(time.process_time() - began, 1)}
-        best = row["wide"]["estimate"]
-        row["off"] = {
-            key: round(float(row["cost_of_20"][key] / best - 1), 3) for key in ("lower", "estimate")
+def ordered(passages: Iterable[Passage]) -> list[Passage]:
+    return sorted(passages, key=lambda each: -each.verbatim)
+
+
+@torch.inference_mode()
+def sampled(
+    model: Pretrained, passage: Passage, n_samples: int, rng: np.random.Generator
+) -> tuple[int, int]:
+    """Draw samples, and count those that are near, and the tokens that were read for them."""
+    near, hits, asked = passage.near, 0, 0
+    said = model.model(torch.tensor([passage.prompt]), use_cache=True)
+    todo = [(said.past_key_values, said.logits[:, -1], near.first, np.array([n_samples]), 0)]
+    while todo:
+        cache, logits, rows, counts, n = todo.pop()
+        p = logits.double().softmax(-1).numpy()
+        drawn = rng.multinomial(counts, p / p.sum(1, keepdims=True))
+        is_near = (rows + np.arange(rows.shape[1])[::-1]).min(1) <= near.within
+        hits += int((drawn[:, list(near.ends)].sum(1) * is_near).sum())
+        drawn[:, list(near.ends)] = 0
+        parents, tokens = np.nonzero(drawn)
+        counts, rows = drawn[parents, tokens], near.after(rows[parents], tokens)
+        on = np.flatnonzero(near.can_come(rows, n + 1))
+        if n + 1 == near.truth.size:
+            hits += int(counts[on].sum())
+            continue
+        asked += on.size
+        for part in np.split(on, range(_AT_ONCE, on.size, _AT_ONCE)) if on.size else []:
+            own = copy.deepcopy(cache)
+            own.reorder_cache(torch.from_numpy(parents[part]))
+            ids = torch.from_numpy(tokens[part][:, None])
+            said = model.model(ids, past_key_values=own, use_cache=True)
+            todo.append((own, said.logits[:, -1], rows[part], counts[part], n + 1))
+    return hits, asked
+
+
+def on_samples(model: Pretrained, passages: list[Passage], n: int) -> list[dict[str, Any]]:
+    """Bound passages at the cost of 20 samples, next to many."""
+    rng, rows = np.random.default_rng(0), []
+    for passage in passages:
+        hits, asked = sampled(model, passage, n, rng)
+        limits = clopper_pearson(hits, n)
+        found = bound(reader(model, _PLAIN, passage.prompt), passage.near, width=10, draws=10)
+        row: dict[str, float] = {
+            "verbatim": passage.verbatim,
+            "sampled": hits / n,
+            "read": asked,
         }
-        print(row, flush=True)
-        rows.append(row)
+        row |= {"low": limits.low, "high": limits.high, **found._asdict()}
+        rows.append({name: round(float(value), 5) for name, value in row.items()})
+        print(rows[-1], flush=True)
     return rows
+
+
+def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """By the probability: how many bounds fail, and how far the estimate and the lower one are."""
+    found, table = {}, pl.DataFrame(rows)
+    for least, most in zip(_RANGES, (1.0, *_RANGES), strict=False):
+        of = table.filter(pl.col("sampled").is_between(least, min(most, 0.9), closed="left"))
+        off = {name: (of[name] / of["sampled"] - 1).to_numpy() for name in ("lower", "estimate")}
+        outside = (of["lower"] > of["high"]) | (of["upper"] < of["low"])
+        row: dict[str, Any] = {"passages": of.height, "outside": int(outside.sum())}
+        row["above_likely_upper"] = int((of["likely_upper"] < of["low"]).sum())
+        row["tokens"] = of["tokens_asked"].mean()
+        for name, each in off.items():
+            if each.size:
+                row[f"{name}_off"] = round(float(np.median(each)), 3)
+                row[f"{name}_within_10"] = int((abs(each) <= 0.1).sum())
+        found[f"{least:g} to {most:g}"] = row
+    return found
+
+
+@torch.inference_mode()
+def rounding(model: Pretrained, passages: list[Passage]) -> float:
+    """Give the largest relative error of a true token's probability in float32."""
+    exact, worst = copy.deepcopy(model.model).double(), 0.0
+    for prompt, truth in ((each.prompt, each.near.truth.tolist()) for each in passages):
+        ids, own = torch.tensor([prompt + truth]), slice(len(prompt) - 1, -1)
+        wanted = torch.tensor(truth)[:, None]
+        one, other = (
+            of(ids).logits[0, own].double().log_softmax(-1).gather(1, wanted)
+            for of in (model.model, exact)
+        )
+        worst = max(worst, float((one - other).expm1().abs().max()))
+    return worst
+
+
+def demo(folder: Path, tokens: list[int]) -> Iterator[dict[str, Any]]:
+    name = folder / "model"
+    texts = pl.read_parquet(folder / "corpus.parquet").filter("member")["text"].to_list()
+    model = loaded(name)
+    for n, within, every in ((n, n // 10, 2 if n <= 10 else 16) for n in tokens):
+        passages = ordered(likeliest(model, name, texts, n, within, 200))[::every]
+        rows = on_samples(model, passages, _SAMPLES["demo"])
+        how = {"model": "demo", "tokens": n, "within": within, "samples": _SAMPLES["demo"]}
+        error = {"float32": rounding(model, passages), "allowed": ROUNDING}
+        yield how | {"by_probability": summary(rows), "rounding": error}
+
+
+def manuals() -> Iterator[dict[str, Any]]:
+    lines = (MODEL / "documents.jsonl").read_text("utf-8").splitlines()
+    texts = [row["text"] for row in map(json.loads, lines) if row["copies"] >= 4][:60]
+    model, most = loaded(MODEL), _SAMPLES["manuals-47m"]
+    every = ordered(likeliest(model, MODEL, texts, 20, 2, 50))
+    likely = {round(each.verbatim, 1): each for each in every[::-1] if each.verbatim < 0.95}
+    rows = on_samples(model, [*likely.values()][::-1][:4], most)  # many are one licence
+    error = {"float32": rounding(model, every[:20]), "allowed": ROUNDING}
+    how = {"model": "manuals-47m", "tokens": 20, "within": 2, "samples": most}
+    yield how | {"passages": rows, "rounding": error}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--passages", type=int, default=6)
+    parser.add_argument("parts", nargs="*", default=["tables", "demo", "manuals"])
+    parser.add_argument("--demo", type=Path, default=Path("demo"), help="made by mia-batch demo")
+    parser.add_argument("--tokens", type=int, nargs="+", default=[10, 20], help="of the demo's")
+    given = parser.parse_args()
     torch.set_num_threads(1)
-    passages = parser.parse_args().passages
-    figures = {"tables": on_tables(), "manuals": on_manuals(passages)}
-    how = {"tokens": _TOKENS, "within": _WITHIN, "distance": "levenshtein", "wide": _WIDE}
-    append_results("bounds", how | figures)
+    for part in given.parts:
+        if part == "tables":
+            append_results("bounds", {"tables": on_tables()})
+        elif not (given.demo if part == "demo" else MODEL).is_dir():
+            print(f"{part} is skipped: its model is not here")
+        else:
+            for figures in demo(given.demo, given.tokens) if part == "demo" else manuals():
+                append_results("bounds", figures)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,9 @@ difference of a window never seen, its sign drawn, and that addition.
 `trained`: a small model is trained here on marked books, each a known number of times among other
 texts, and tested by one audit with all keys. Those that it never saw are drawn anew 1,000 times.
 
-    python -m benches.mark [manuals] [trained] [--keep FOLDER]
+`dose`: simulates ladders of texts of known copies, and the limits of doses by them.
+
+    python -m benches.mark [manuals] [trained] [dose] [--keep FOLDER]
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -25,7 +28,7 @@ import numpy as np
 import polars as pl
 from benches.manuals import MODEL
 from benches.results import append_results
-from scipy.stats import kstest
+from scipy.stats import kstest, norm
 
 import mia_batch
 from mia_batch.corpus import draw
@@ -113,9 +116,10 @@ def manuals(folder: Path) -> None:
         added = by[copies].mean() - never.mean()
         error = (by[copies].var() / by[copies].size + never.var() / never.size) ** 0.5
         row = {"windows": by[copies].size, "added": added / never.std(), "se": error / never.std()}
-        found[str(copies)] = row | simulated(never, added, rng)
+        least = simulated(never, max(added - 1.96 * error, 0.0), rng)["effect"]
+        found[str(copies)] = row | simulated(never, added, rng) | {"least_effect": least}
     append_results("mark", {"model": "manuals-47m", "copies": rounded(found)})
-    append_results("mark", {"dose": rounded({**dose_of(pairs), **dose_simulated()})})
+    append_results("mark", {"dose": rounded(dose_of(pairs))})
 
 
 def dose_of(pairs: pl.DataFrame) -> dict[str, Any]:
@@ -142,29 +146,76 @@ def dose_of(pairs: pl.DataFrame) -> dict[str, Any]:
 
 
 def dose_simulated() -> dict[str, Any]:
-    """Share of limits that hold, also of doses between levels and beyond, by the ladder's sizes."""
+    """Share of limits that hold, also of doses between levels and beyond, by the ladder's sizes.
+
+    Of a group the mean of eight windows, which share a part of their noise, is compared with
+    ladders of single windows, as an audit does at level group.
+    """
     levels, rng = np.array([0.0, 1, 2, 4, 8, 16, 32, 64]), np.random.default_rng(0)
+    unequal = np.array([300, 80, 20, 45, 10, 60, 5, 40])
     ladders = {
-        "60 a level": np.full(8, 60),
-        "unequal": np.array([300, 80, 20, 45, 10, 60, 5, 40]),
-        "20 a level": np.full(8, 20),
+        "60 a level": (np.full(8, 60), 1),
+        "unequal": (unequal, 1),
+        "20 a level": (np.full(8, 20), 1),
+        "groups, 60 a level": (np.full(8, 60), 8),
+        "groups, unequal": (unequal, 8),
     }
-
-    def scores(copies: Floats) -> Floats:
-        return np.log1p(copies) + rng.standard_t(4, copies.size) * (1 + 0.2 * np.log1p(copies))
-
+    true = np.repeat([0.0, 1, 3, 8, 10, 30, 64, 100], 20)
     found = {}
-    for name, sizes in ladders.items():
-        held: dict[str, list[float]] = {}
+    for name, (sizes, windows) in ladders.items():
+        copies, held = np.repeat(levels, sizes), []
         for _ in range(400):
-            copies = np.repeat(levels, sizes)
-            of = scores(copies)
-            for true in (0.0, 1, 3, 8, 10, 30, 64, 100):
-                _, low, high = dose(scores(np.full(20, true)), copies, of)
-                covers = float(np.mean(~(low > true) & ~(high < true)))
-                held.setdefault(f"{true:g}", []).append(covers)
-        found[name] = {true: np.mean(each) for true, each in held.items()}
+            _, low, high = dose(scores(true, windows, rng), copies, scores(copies, 1, rng))
+            held.append(~(low > true) & ~(high < true))
+        by = np.mean(held, axis=0).reshape(-1, 20).mean(axis=1)
+        found[name] = {f"{level:g}": each for level, each in zip(true[::20], by, strict=True)}
     return found
+
+
+def scores(copies: Floats, windows: int, rng: np.random.Generator) -> Floats:
+    """Draw the mean score of windows of a text, a third of whose variance is the text's own."""
+    own, each = rng.standard_t(4, copies.size), rng.standard_t(4, (windows, copies.size))
+    noise = own * 3**-0.5 + each.mean(axis=0) * (2 / 3) ** 0.5
+    return np.asarray(np.log1p(copies) + noise * (1 + 0.2 * np.log1p(copies)), np.float64)
+
+
+_AUCS = {0: 0.5, 1: 0.5, 2: 0.56, 4: 0.61, 8: 0.70, 16: 0.92, 32: 0.99, 64: 0.999}
+"""Of the loss of windows of manuals-47m, see its README."""
+
+
+def dose_ranges() -> dict[str, Any]:
+    """How often the limits of a dose lie within a factor of 3, as texts and windows grow.
+
+    Levels are 3 ** 0.5 apart, scores normal and as far apart as the loss on manuals-47m; both the
+    texts of the ladder and those asked about have so many windows, independent or with a tenth of
+    their variance in common.
+    """
+    known, rng = np.array([*_AUCS]), np.random.default_rng(0)
+    shifts = 2**0.5 * norm.ppf([*_AUCS.values()])
+    levels, found = np.array([0, *3 ** (np.arange(9) / 2)]), dict[str, Any]()
+    for windows, common, n in product((1, 8, 32, 128), (0.0, 0.1), (40, 80, 160)):
+        error = (common + (1 - common) / windows) ** 0.5
+        copies, row = np.repeat(levels, n), {}
+        for true in (3.0, 9.0, 27.0):
+            of, asked = (
+                np.interp(np.log1p(each), np.log1p(known), shifts)
+                for each in (copies, np.full(100, true))
+            )
+            within, held = [], []
+            for _ in range(40):
+                _, low, high = dose(
+                    asked + rng.normal(0, error, 100), copies, of + rng.normal(0, error, of.size)
+                )
+                within.append((high < 3.01 * low).mean())  # null is not within
+                held.append((~(low > true) & ~(high < true)).mean())
+            row[f"{true:g}"] = {"within 3": np.mean(within), "held": np.mean(held)}
+        found[f"{windows} windows, {common:g} in common, {n} texts a level"] = row
+    return found
+
+
+def dosed(_folder: Path) -> None:
+    append_results("mark", {"dose_simulated": rounded(dose_simulated())})
+    append_results("mark", {"dose_ranges": rounded(dose_ranges())})
 
 
 def rounded(value: Any) -> Any:  # noqa: ANN401 - figures of any shape
@@ -270,7 +321,7 @@ def drawn_anew(key: Path, pairs: pl.DataFrame, n: int) -> Iterator[float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("parts", nargs="*", default=["manuals", "trained"])
+    parser.add_argument("parts", nargs="*", default=["manuals", "trained", "dose"])
     parser.add_argument("--keep", type=Path, help="folder for texts, model and runs")
     given = parser.parse_args()
     if not MODEL.is_dir():
@@ -279,7 +330,7 @@ def main() -> None:
     with TemporaryDirectory() as scratch:
         for name in given.parts:
             (folder := given.keep or Path(scratch, name)).mkdir(exist_ok=True)
-            {"manuals": manuals, "trained": trained}[name](folder)
+            {"manuals": manuals, "trained": trained, "dose": dosed}[name](folder)
 
 
 if __name__ == "__main__":

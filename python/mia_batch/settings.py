@@ -470,7 +470,7 @@ class ExtractionSettings(Part, topic="Extraction", table="extract"):
     """Texts of a corpus that is known: each passage that comes out is looked for in them."""
     known_index: Text | None = None
     """The same in an index of infini-gram: ADDRESS#INDEX of its API, to which the passages are
-    sent."""
+    sent, or FOLDER#TOKENIZER on this machine, of which nothing is sent."""
 
 
 class ReportSettings(Part, topic="Report", table="report"):

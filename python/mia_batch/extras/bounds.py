@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil, inf, log1p
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -62,9 +62,7 @@ class Nearness:
     @property
     def first(self) -> Floats:
         places = np.arange(self.truth.size + 1, dtype=np.float64)[None]
-        if not self.edits:
-            places[0, 1:] = inf
-        return places
+        return places if self.edits else np.where(places, inf, 0.0)
 
     def after(self, rows: Floats, tokens: Ints) -> Floats:
         """Rows of texts with one token more; -1 is a token that ``truth`` does not have."""
@@ -84,22 +82,24 @@ class Nearness:
         near: Flags = (rows + least).min(1) <= self.within
         return near
 
-    def is_near(self, rows: Floats) -> Flags:
-        """Which texts are near if they end here."""
-        near: Flags = (rows + np.arange(rows.shape[1])[::-1]).min(1) <= self.within
-        return near
+    def split(
+        self, rows: Floats, n: int, mass: Floats, next_tokens: Floats
+    ) -> tuple[Floats, Floats]:
+        """Split the probability of texts of ``n`` tokens by their next token.
 
-    def children(self, rows: Floats, n: int, mass: Floats, next_tokens: Floats) -> Floats:
-        """Probability of each text of ``n`` tokens with each token, 0 where it cannot come near."""
-        unlike = np.full(len(rows), -1)
+        Returns that of each text with each token, 0 where it cannot come near, and that of each
+        text that ends here and is near.
+        """
+        unlike, ends = np.full(len(rows), -1), list(self.ends)
         other = self.can_come(self.after(rows, unlike), n + 1)
         found: Floats = (mass * other)[:, None] * next_tokens
         reach = self.within if self.edits else 0
         for token in np.unique(self.truth[max(0, n - reach) : n + reach + 1]):
             can_come = self.can_come(self.after(rows, unlike * 0 + token), n + 1)
             found[:, token] = mass * can_come * next_tokens[:, token]
-        found[:, list(self.ends)] = 0.0
-        return found
+        found[:, ends] = 0.0
+        is_near = (rows + np.arange(rows.shape[1])[::-1]).min(1) <= self.within
+        return found, mass * is_near * next_tokens[:, ends].sum(1)
 
 
 class Found(NamedTuple):
@@ -116,98 +116,78 @@ class Found(NamedTuple):
     tokens_asked: int
 
 
-class _Draws:
-    """Draws of what the search left out, each continued at random until it ends or comes too far.
-
-    A draw is of all that was left out so far: it begins anew with the share of what is new.
-    """
-
-    def __init__(self, near: Nearness, n: int, seed: int) -> None:
-        self._near, self._rng = near, np.random.default_rng(seed)
-        self.left_out = 0.0
-        self.hits = np.zeros(n, bool)
-        self.rows = np.zeros((0, near.truth.size + 1))  # of those on their way
-        self._number = self.parents = self.tokens = np.zeros(0, np.int64)
-
-    def go_on(self, next_tokens: Floats, n: int, first: int) -> None:
-        """Add a token to texts of ``n``, which begin at place ``first`` of the model's answer."""
-        sums = next_tokens.cumsum(1)
-        wanted = self._rng.random((len(sums), 1)) * sums[:, -1:]
-        drawn = np.minimum((sums <= wanted).sum(1), next_tokens.shape[1] - 1)
-        ended = np.isin(drawn, self._near.ends)
-        self.hits[self._number[ended & self._near.is_near(self.rows)]] = True
-        rows = self._near.after(self.rows, drawn)
-        goes_on = ~ended & self._near.can_come(rows, n + 1)
-        self.parents, self.tokens = first + np.flatnonzero(goes_on), drawn[goes_on]
-        self.rows, self._number = rows[goes_on], self._number[goes_on]
-
-    def leave_out(self, mass: Floats, rows: Floats) -> None:
-        """Choose among texts that are left out: those of ``rows`` with one token more."""
-        sums = mass.ravel().cumsum()
-        pruned = sums[-1] if sums.size else 0.0
-        self.left_out += pruned
-        anew = np.flatnonzero(self._rng.random(self.hits.size) * self.left_out < pruned)
-        chosen = np.searchsorted(sums, self._rng.random(anew.size) * pruned, side="right")
-        chosen = np.minimum(chosen, np.searchsorted(sums, pruned))  # where rounding goes beyond
-        parents, tokens = np.divmod(chosen, mass.shape[1])
-        stays = ~np.isin(self._number, anew)
-        self.hits[anew] = False
-        self.rows = np.concatenate([self.rows[stays], self._near.after(rows[parents], tokens)])
-        self._number = np.concatenate([self._number[stays], anew])
-        self.parents = np.concatenate([self.parents[stays], parents])
-        self.tokens = np.concatenate([self.tokens[stays], tokens])
-
-    def end(self) -> None:
-        self.hits[self._number] = True
-
-
 def bound(model: NextTokens, near: Nearness, *, width: int, draws: int, seed: int = 0) -> Found:
     """Search the texts that can come near, the likeliest ``width`` of each length.
 
     The lower bound adds up those that came near, the upper one adds all that was left out though
-    some continuation of it may. ``draws`` of what was left out are continued at random: how many
-    come near bounds its share (Clopper and Pearson 1934).
+    some continuation of it may. ``draws`` of what was left out are continued at random among the
+    texts that can come near; the probability of keeping to these is a draw's weight. So nothing is
+    left to chance that is known (Rao 1945, Blackwell 1947), and the mean weight estimates the share
+    that comes near. A draw that counts with the probability of its weight is a plain sample: how
+    many count bounds the share (Clopper and Pearson 1934).
 
     Cooper et al. (2026), arXiv:2603.24917, give lower bounds by beams under the constraints of
     decoding; frontiers that bound from above are those of Suresh et al. (2025), arXiv:2512.05439.
     Their texts were read in part: the table of edits, texts that end before, the draws and the
     rounding are ours.
     """
-    drawn, ends = _Draws(near, draws, seed), list(near.ends)
-    rows, mass, lower, asked = near.first, np.ones(1), 0.0, 0
+    rng, size = np.random.default_rng(seed), near.truth.size
+    rows, mass, lower, left_out, asked = near.first, np.ones(1), 0.0, 0.0, -1
+    drawn, weight, came = np.zeros((draws, size + 1)), np.zeros(draws), np.zeros(draws)
+    parent, token = np.zeros((2, draws), np.int64)
     parents: Ints | None = None
     tokens: Ints | None = None
-    for n in range(near.truth.size):
-        said = model(parents, tokens)
-        asked += len(said) if n else 0
-        beams = said[: len(rows)]
-        lower += float((mass * near.is_near(rows)) @ beams[:, ends].sum(1))
-        drawn.go_on(said[len(rows) :], n, len(rows))
-        found = near.children(rows, n, mass, beams)
-        if n == near.truth.size - 1:
+    for n in range(size):
+        said, on = model(parents, tokens), np.flatnonzero(weight)
+        asked += len(said)
+        found, ended = near.split(rows, n, mass, said[: len(rows)])
+        lower += float(ended.sum())
+        further, ended = near.split(drawn[on], n, weight[on], said[len(rows) :])
+        came[on] += ended
+        weight[on] = further.sum(1)
+        if n == size - 1:
             lower += float(found.sum())
-            drawn.end()
             break
+        parent[on] = len(rows) + np.arange(on.size)
+        token[on] = [_choose(each, rng, 1)[0] for each in further]
+        drawn[on] = near.after(drawn[on], token[on])
         flat = found.ravel()
-        most = min(width, int(np.count_nonzero(flat)))
-        kept = np.argpartition(-flat, most - 1)[:most] if most else np.zeros(0, np.int64)
+        least = np.partition(np.append(flat, np.zeros(width)), -width)[-width]
+        kept = np.flatnonzero((flat > 0) & (flat >= least))[:width]
         mass, flat[kept] = flat[kept], 0.0
-        drawn.leave_out(found, rows)
+        # A draw is of all that was left out so far: it begins anew with the share of what is new.
+        left_out += (pruned := float(flat.sum()))
+        anew = np.flatnonzero(rng.random(draws) * left_out < pruned)
+        parent[anew], token[anew] = np.divmod(_choose(flat, rng, anew.size), found.shape[1])
+        drawn[anew], weight[anew], came[anew] = near.after(rows[parent[anew]], token[anew]), 1, 0
         parents, tokens = np.divmod(kept, found.shape[1])
         rows = near.after(rows[parents], tokens)
-        parents = np.concatenate([parents, drawn.parents])
-        tokens = np.concatenate([tokens, drawn.tokens])
+        parents, tokens = (
+            np.append(own, each[weight > 0]) for own, each in ((parents, parent), (tokens, token))
+        )
         if not parents.size:
             break
-    share = clopper_pearson(int(drawn.hits.sum()), draws).high if draws else 1.0
-    down, up = (1 - ROUNDING) ** near.truth.size, (1 + ROUNDING) ** near.truth.size
+    came += weight
+    n_hits = int((rng.random(draws) < came).sum())
+    share = clopper_pearson(n_hits, draws).high if draws else 1.0
+    down, up = (1 - ROUNDING) ** size, (1 + ROUNDING) ** size
     return Found(
         lower=lower * down,
-        upper=min((lower + drawn.left_out) * up, 1.0),
-        likely_upper=min((lower + share * drawn.left_out) * up, 1.0),
-        estimate=lower + (drawn.hits.mean() if draws else 0.0) * drawn.left_out,
+        upper=min((lower + left_out) * up, 1.0),
+        likely_upper=min((lower + share * left_out) * up, 1.0),
+        estimate=lower + (came.mean() if draws else 0.0) * left_out,
         tokens_asked=asked,
     )
+
+
+def _choose(mass: Floats, rng: np.random.Generator, n: int) -> Ints:
+    """Draw ``n`` places by their mass."""
+    sums = mass.cumsum()
+    if not n or not sums[-1]:
+        return np.zeros(n, np.int64)
+    chosen = sums.searchsorted(rng.random(n) * sums[-1], side="right")
+    within: Ints = np.minimum(chosen, sums.searchsorted(sums[-1]))  # where rounding goes beyond
+    return within
 
 
 def samples_needed(probability: float, p: float) -> float:
@@ -231,19 +211,18 @@ def reader(model: Pretrained, decoding: Decoding, prompt: list[int]) -> NextToke
 
     cache: Any = None
 
+    @torch.inference_mode()
     def read(parents: Ints | None, tokens: Ints | None, /) -> Floats:
         nonlocal cache
-        ids = np.array([prompt]) if tokens is None else tokens[:, None]
+        ids = torch.tensor([prompt]) if tokens is None else torch.from_numpy(tokens)[:, None]
         if parents is not None:
             if not hasattr(cache, "reorder_cache"):
                 raise SettingsError("model: it keeps no cache of texts that bounds can branch")
             cache.reorder_cache(torch.from_numpy(parents).to(model.device))
-        with torch.inference_mode():
-            given = torch.from_numpy(ids).to(model.device)
-            said = model.model(given, past_key_values=cache, use_cache=True)
-            cache, logits = said.past_key_values, said.logits[:, -1].float()
-            kept = keep_likeliest(logits / decoding.temperature, decoding.top_k, decoding.top_p)
-            probabilities: Floats = kept.double().softmax(-1).cpu().numpy()
+        said = model.model(ids.to(model.device), past_key_values=cache, use_cache=True)
+        cache, logits = said.past_key_values, said.logits[:, -1].float()
+        kept = keep_likeliest(logits / decoding.temperature, decoding.top_k, decoding.top_p)
+        probabilities: Floats = kept.double().softmax(-1).cpu().numpy()
         return probabilities
 
     return read
@@ -283,51 +262,41 @@ def bound_run(
 ) -> pl.DataFrame:
     """Bound the strongest passages of a run; the table ``bounds`` in its folder keeps it."""
     audit = resumed(run, observer, **changed)
-    settings, model = audit.settings, _load(audit)
+    settings = audit.settings
     if not settings.temperature:
         raise SettingsError("temperature= is 0, at which one sample is as all; give one above 0")
-    tokenizer, own = Tokenizer.load(settings.model, settings.revision), model.model
+    model, tokenizer = _load(audit), Tokenizer.load(settings.model, settings.revision)
     of_decoding = {each: getattr(settings, each) for each in ("temperature", "top_k", "top_p")}
     n, most = settings.extraction_tokens, settings.extraction_prefix_tokens
-    ends = end_token_ids(
-        tokenizer.end,
-        own.config.get_text_config().eos_token_id,
-        own.generation_config and own.generation_config.eos_token_id,
-    )
-    asked = Nearness(
-        truth=np.zeros(n, np.int64),
-        within=within,
-        edits=distance == "levenshtein",
-        ends=tuple(end for end in sorted(ends) if end < model.vocab_size),
-    )
+    configs = model.model.config.get_text_config(), model.model.generation_config
+    ends = end_token_ids(tokenizer.end, *(each and each.eos_token_id for each in configs))
+    possible = tuple(end for end in sorted(ends) if end < model.vocab_size)
     how = {**of_decoding, "distance": distance, "within": within, "n_tokens": n}
-    texts, rows = _texts(run, passages), list[dict[str, Any]]()
+    # The strongest passages: what stands before their true continuation, and this.
+    found = strongest(run, passages).select("target_id")
+    own = pl.col("target_id").is_in(found["target_id"].implode())
+    targets = run.scan("targets").filter(own).collect(engine="streaming")
+    texts = targets.select(
+        "target_id", "prefix", text=extraction(targets)["text"].fill_null(targets["reference"])
+    )
+    texts, rows = found.join(texts, on="target_id", maintain_order="left"), list[dict[str, Any]]()
     for number, (target_id, prefix, text) in enumerate(texts.iter_rows(), start=1):
         observer.step(f"bounding passage {number} of {texts.height}")
         special, before, after = tokenizer.encode_after(prefix or "", text or "")
-        prompt, found = special + before[-most:], dict[str, Any]()
+        prompt, row = special + before[-most:], {"target_id": target_id, **how}
         if len(after) < n or not prompt or len(prompt) + n > model.max_model_len:
-            found["reason"] = (
+            row["reason"] = (
                 f"its prompt has {len(prompt)} tokens and its true text {len(after)}; bounds need "
                 f"at least 1 and {n}, together at most {model.max_model_len}"
             )
         else:
-            near = replace(asked, truth=np.array(after[:n]))
-            read = reader(model, Decoding(**of_decoding), prompt)
-            found |= bound(read, near, width=width, draws=width, seed=settings.seed)._asdict()
-        rows.append({"target_id": target_id, **how, **found})
+            truth, read = np.array(after[:n]), reader(model, Decoding(**of_decoding), prompt)
+            is_edits = distance == "levenshtein"
+            near = Nearness(truth=truth, within=within, edits=is_edits, ends=possible)
+            row |= bound(read, near, width=width, draws=width, seed=settings.seed)._asdict()
+        rows.append(row)
     table = pl.DataFrame(rows, schema=Bounds.create_empty().schema)
     with run.held():
         sink(table, run.path("bounds"), Bounds)
         record_file(run, "bounds.parquet")
     return table
-
-
-def _texts(run: Run, n: int) -> pl.DataFrame:
-    """Read the strongest passages: what stands before their true continuation, and this."""
-    found = strongest(run, n).select("target_id")
-    own = pl.col("target_id").is_in(found["target_id"].implode())
-    targets = run.scan("targets").filter(own).collect(engine="streaming")
-    texts = extraction(targets)["text"].fill_null(targets["reference"])
-    named = targets.select("target_id", "prefix", text=texts)
-    return found.join(named, on="target_id", how="left", maintain_order="left")

@@ -56,7 +56,7 @@ def edits_between(one, other, *, moved):
     return min(rest, *(1 + n for n in fewer))
 
 
-def passage_of(number):
+def passage_of(number: int) -> tuple[Table, Nearness, int]:
     """A table with what is near on it, and how wide it is searched: all drawn from a number."""
     rng = np.random.default_rng(number)
     table = Table(number, sharpness=rng.choice([0.5, 2.0, 5.0]))
@@ -74,7 +74,7 @@ def is_near(text, truth, within, edits):
     return edits_between(text, truth, moved=edits) <= within
 
 
-def exact_in(table, near):
+def exact_in(table: Table, near: Nearness) -> float:
     """Add up the probabilities of all samples that are near."""
     truth, total = tuple(near.truth.tolist()), 0.0
     for every in product(range(VOCABULARY), repeat=LENGTH):

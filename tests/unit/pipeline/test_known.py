@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from bisect import bisect_left, bisect_right
+from importlib.util import find_spec
+from math import ceil, log2
+from pathlib import Path
 from random import Random
+from types import ModuleType, SimpleNamespace
 
+import numpy as np
 import polars as pl
 import pytest
 
@@ -114,20 +121,81 @@ def test_an_index_is_asked_by_its_api(tmp_path):
     )
 
 
+def write_index(folder, documents):
+    """An index of infini-gram, over bytes: all of its files, as its documentation has them."""
+    text = b"".join(b"\xff" + document.encode() for document in documents)
+    starts = np.cumsum([0, *(1 + len(document.encode()) for document in documents[:-1])])
+    places = np.array(sorted(range(len(text)), key=lambda at: text[at:]), "<u8")
+    folder.mkdir()
+    (folder / "tokenized.0").write_bytes(text)
+    (folder / "offset.0").write_bytes(starts.astype("<u8").tobytes())
+    width = ceil(log2(len(text)) / 8)
+    (folder / "table.0").write_bytes(places.view("u1").reshape(-1, 8)[:, :width].tobytes())
+    return f"{folder}#bytes"
+
+
+class Engine:
+    """The engine of the package, where it is not installed: the same of the same files."""
+
+    def __init__(self, folder, _eos, *, vocab_size, token_dtype):
+        assert (vocab_size, token_dtype) == (255, "u8")
+        files = (Path(folder, f"{name}.0").read_bytes() for name in ("tokenized", "offset"))
+        self.text, self.starts = next(files), np.frombuffer(next(files), "<u8")
+        self.places = sorted(range(len(self.text)), key=lambda at: self.text[at:])
+
+    def find(self, ids):
+        starts = [self.text[at : at + len(ids)] for at in self.places]
+        ends = bisect_left(starts, bytes(ids)), bisect_right(starts, bytes(ids))
+        return {"cnt": ends[1] - ends[0], "segment_by_shard": [ends]}
+
+    def get_doc_by_rank(self, s, rank, max_disp_len):
+        assert (s, max_disp_len) == (0, 1)
+        return {"doc_ix": int(np.searchsorted(self.starts, self.places[rank], "right")) - 1}
+
+
+def test_an_index_on_this_machine_is_asked_by_its_package(tmp_path, monkeypatch):
+    if find_spec("infini_gram") is None:
+        monkeypatch.setitem(sys.modules, "infini_gram", ModuleType("infini_gram"))
+        package = SimpleNamespace(InfiniGramEngine=Engine)
+        monkeypatch.setitem(sys.modules, "infini_gram.engine", package)
+    first, _ = write_books(tmp_path)
+    known = write_index(tmp_path / "index", ["other words", f"{first} and {first}", f"so {first}"])
+    run = audit_books(tmp_path / "run", tmp_path, known_index=known)
+    rows = run["known"].join(run["targets"], on="target_id").sort("document_id").to_dicts()
+    asked = ("n_occurrences", "n_documents", "document", "reason")
+    assert [[row[name] for name in asked] for row in rows] == [
+        [3, 2, "document 1", None],  # a space before it is no further occurrence
+        [0, 0, None, None],
+    ]
+    (tmp_path / "index" / "table.0").write_bytes(b"cut")
+    for named, said in (
+        (known, "no whole index of infini-gram"),
+        (known.replace("bytes", "gpt2"), "no whole index"),
+        (f"{tmp_path}#bytes", "no whole index"),
+    ):
+        with pytest.raises(SettingsError, match=said):
+            audit_books(tmp_path / "again", tmp_path, known_index=named)
+
+
 def test_an_index_without_an_answer_gives_no_count(tmp_path):
     replies = [
         Reply(status=500, content=b"<html>"),
+        Reply(status=302, headers={"location": "http://127.0.0.1:1/"}),
         Reply(content={"error": "no such index"}),
         Reply(content={"cnt": 1, "segment_by_shard": [[0, "9"]], "token_ids": [1]}),
         Reply(content={"cnt": 9, "segment_by_shard": [[0, 1 << 70]], "token_ids": [1]}),
         Reply(content=["cnt"]),
+        *[Reply(content=b"{     ", cut_after=2)] * 3,
     ]
-    write_books(tmp_path, len(replies))
+    write_books(tmp_path, len(replies) + 2)
     left = iter(replies)
     with HostileServer(lambda _: next(left)) as server:
         run = audit_books(tmp_path / "run", tmp_path, known_index=f"{server.url}#some_index")
-    assert run["known"]["n_occurrences"].null_count() == run["known"].height == len(replies)
-    assert run["known"]["reason"].str.starts_with("the index gives no count: ").all()
+    assert run["known"]["n_occurrences"].null_count() == run["known"].height == len(replies) + 2
+    reasons = run["known"]["reason"].to_list()
+    assert all(reason.startswith("the index gives no count: ") for reason in reasons[:-2])
+    assert "it answers with status 302" in reasons[1]
+    assert reasons[-2:] == ["not asked: 3 passages before had no answer"] * 2
 
 
 def test_a_known_corpus_is_one_place(tmp_path):

@@ -1,21 +1,13 @@
 """Books marked before publication: windows in two editions each, of which a draw publishes one.
 
-At each place one of two equivalent forms may stand. Each window has two editions, which differ at
-all of its places: the forms of the one are drawn, the other has the other forms. Both are committed
-to; a seed that is drawn later publishes one of each window, as of a set of canaries. So the key is
-a file of canaries, and an audit with it the test: for each window the difference between two whole
-texts, which is the same whatever the draw, and whose sign the draw alone decides if the model knows
-nothing of the published book. The published draw is ranked among all that could have been, and that
-is exact whatever the model prefers, how forms become tokens and how they bear on each other: no
-context holds another window. It needs a draw that nobody could choose, and every window.
+The editions of a window differ at all of its places: the forms of the one are drawn, the other has
+the other forms. Both are committed to, and a seed that is drawn later publishes one of each, as of
+a set of canaries: so the key is a file of canaries, and an audit with it the test. docs/mark.md
+says why its p-value is exact, and what breaks it: to leave out windows whose forms an editor made
+alike would, for a model may prefer what the editor prefers.
 
-An editor who makes forms alike takes the mark away, never its validity: a window counts as it was
-drawn. To leave out what did not survive would break it, for what survives is what the editor
-prefers, and perhaps the model, too.
-
-Related: random strings and look-alike letters, tested against strings that were not drawn (Wei et
-al. 2024, arXiv:2402.10892); traps that are repeated in a book (Meeus et al. 2024,
-arXiv:2402.09363); paraphrases of which one is published (Rastogi et al. 2025, arXiv:2504.13416).
+Related: arXiv:2402.10892 (Wei et al. 2024), 2402.09363 (Meeus et al. 2024), 2504.13416 (Rastogi et
+al. 2025).
 """
 
 from __future__ import annotations
@@ -23,12 +15,16 @@ from __future__ import annotations
 import json
 import re
 import tomllib
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from functools import cache
 from hashlib import sha256
+from itertools import chain
 from pathlib import Path
 from random import Random, SystemRandom
 from typing import Any, NamedTuple
+
+import polars as pl
 
 from mia_batch.corpus import commitment, draw, read_canaries
 from mia_batch.errors import CorpusError, SettingsError
@@ -36,13 +32,11 @@ from mia_batch.observer import Observer
 from mia_batch.settings import Settings, load_settings
 from mia_batch.tables import write_text
 
-__all__ = ["audit_of", "forecast_sentence", "places", "prepare", "publish", "read_sets", "survival"]
-
 _WINDOW = 128  # words of a window
 _FEWEST = 10  # windows: of fewer no p-value is below 0.001
 _LARGEST = 64 << 20  # bytes of a book, which is held in memory several times
 _AROUND = 20  # letters on each side, by which a place is found again
-_NO_KEY = "is no key; give the file that mia-batch mark wrote"
+_NAME = re.compile(r"[0-9a-f]{16} [a-z]+ \d+-\d+")  # of a window: its book, language and place
 _LEVEL, _POWER = 0.001, 0.9
 _MOSTLY = 0.9
 _CURLY = "\N{RIGHT SINGLE QUOTATION MARK}"
@@ -70,7 +64,7 @@ class Place(NamedTuple):
 @cache
 def _rules(language: str) -> list[tuple[re.Pattern[str], dict[str, str]]]:
     """Read the pairs of a language, each as a pattern, and the other form of each form."""
-    tables = tomllib.loads((Path(__file__).parent / "variants.toml").read_text("utf-8"))
+    tables = tomllib.loads(Path(__file__).with_name("variants.toml").read_text("utf-8"))
     if language not in tables:
         raise SettingsError(f"--language is {language!r}; give one of {', '.join(tables)}")
     table, rules = tables[language], []
@@ -81,45 +75,38 @@ def _rules(language: str) -> list[tuple[re.Pattern[str], dict[str, str]]]:
     ]
     for before, *forms, after in [*words, *table["rules"]]:
         others = dict(zip(forms, forms[::-1], strict=True))
-        if all(others):
-            others |= {_upper(form): _upper(other) for form, other in others.items()}
+        if all(forms):
+            others |= {k[0].upper() + k[1:]: v[0].upper() + v[1:] for k, v in others.items()}
         found = "|".join(re.escape(form).replace("'", f"['{_CURLY}]") for form in others)
         edge = r"\b" if forms[0][0].isalpha() else ""
         rules.append((re.compile(rf"{before}{edge}(?P<form>{found})(?={after})"), others))
     return rules
 
 
-def _upper(form: str) -> str:
-    return form[:1].upper() + form[1:]
-
-
 def places(text: str, language: str) -> list[Place]:
     """Find where either of two forms may stand: not in quotations, code or headings."""
     hidden = _PROTECTED.sub(lambda found: "\0" * len(found[0]), text.replace("\r", " "))
     apostrophe = _CURLY if text.count(_CURLY) > text.count("'") else "'"
-    found = sorted(
-        Place(*match.span("form"), others[match["form"].replace(_CURLY, "'")])
+    kept = list[Place]()
+    for start, end, other in sorted(
+        (*match.span("form"), others[match["form"].replace(_CURLY, "'")])
         for rule, others in _rules(language)
         for match in rule.finditer(hidden)
-    )
-    kept, end = list[Place](), -1
-    for place in found:
-        if place.start > end:
-            kept.append(place._replace(other=place.other.replace("'", apostrophe)))
-            end = place.end
+    ):
+        if not kept or start > kept[-1].end:
+            kept.append(Place(start, end, other.replace("'", apostrophe)))
     return kept
 
 
 def _windows(text: str, language: str) -> Iterator[tuple[int, int, list[Place]]]:
     """Cut a text into windows of 128 words; those without a place are left out."""
-    left = places(text, language)[::-1]
+    found = places(text, language)
+    starts = [place.start for place in found]
     words = [word.span() for word in re.finditer(r"\S+", text)]
     for at in range(0, len(words), _WINDOW):
         start, end = words[at][0], words[at : at + _WINDOW][-1][1]
-        own = list[Place]()
-        while left and left[-1].end <= end:
-            own.append(left.pop())
-        if own := [place for place in own if place.start >= start]:
+        own = found[bisect_left(starts, start) : bisect_left(starts, end)]
+        if own := [place for place in own if place.end <= end]:
             yield start, end, own
 
 
@@ -129,10 +116,8 @@ def edition(
     """Write a window with the other form at some of its places."""
     parts = list[str]()
     for place, other in zip(places, others, strict=True):
-        parts += [
-            text[start : place.start],
-            place.other if other else text[place.start : place.end],
-        ]
+        form = place.other if other else text[place.start : place.end]
+        parts += [text[start : place.start], form]
         start = place.end
     return "".join([*parts, text[start:end]])
 
@@ -161,8 +146,8 @@ def prepare(book: Path, key: Path, language: str = "en", random: Random | None =
         raise SettingsError(f"{key} exists; give --seed to publish by it, or name another file")
     sets = []
     for start, end, of in _windows(text, language):
-        drawn = [random.random() < 0.5 for _ in of]
-        patterns = drawn, [not other for other in drawn]
+        first = [random.random() < 0.5 for _ in of]
+        patterns = first, [not other for other in first]
         texts = [edition(text, start, end, of, each) for each in patterns]
         name = f"{digest} {language} {start}-{end}"
         sets.append({"set": name, "texts": texts, "commitment": commitment(name, texts)})
@@ -184,11 +169,12 @@ def read_sets(key: Path) -> list[dict[str, Any]]:
     """Read the sets of a key, drawn or not."""
     try:
         sets = [json.loads(line) for line in key.read_text("utf-8").removesuffix("\n").split("\n")]
-        if all({"set", "texts", "commitment"} <= each.keys() for each in sets):
+        if all(_NAME.fullmatch(each["set"]) and len(each["texts"]) == 2 for each in sets):
+            [each["commitment"].encode() for each in sets]
             return sets
-    except (OSError, ValueError, AttributeError) as error:
-        raise CorpusError(f"{key} cannot be read as a key: {error}") from error
-    raise CorpusError(f"{key} {_NO_KEY}")
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise CorpusError(f"{key} cannot be read as a key: {error!r}") from error
+    raise CorpusError(f"{key} is no key; give the file that mia-batch mark wrote")
 
 
 def lodged(key: Path) -> str:
@@ -199,12 +185,14 @@ def lodged(key: Path) -> str:
 def publish(book: Path, key: Path, seed: int, out: Path) -> int:
     """Draw the edition of each window, write the marked book, and note the draw in the key."""
     (text, digest), sets = _read(book), read_sets(key)
-    if sets[0]["set"].split()[0] != digest:
+    if out.resolve() in {book.resolve(), key.resolve()}:
+        raise SettingsError(f"--out is {out}, which is not to be overwritten; name another file")
+    if {each["set"].split()[0] for each in sets} != {digest}:
         raise CorpusError(f"{key} does not fit {book}: it was made of another text; give that one")
-    if sets[0].get("seed", seed) != seed:
+    if (drawn := sets[0].get("seed", seed)) != seed:
         raise SettingsError(
-            f"{key} was drawn with the seed {sets[0]['seed']}, and a second draw would make the "
-            "test worthless; publish that one"
+            f"{key} was drawn with the seed {drawn}, and a second draw would make the test "
+            "worthless; publish that one"
         )
     parts, at = list[str](), 0
     for each in sets:
@@ -222,25 +210,26 @@ def survival(book: Path, key: Path) -> dict[str, int]:
 
     A place is looked for with 20 letters before and after it.
     """
-    content = " ".join(_read(book)[0].split())
-    counts = dict.fromkeys(("drawn", "other", "lost"), 0)
+    read_sets(key)  # refuses other canaries
+    pairs = list[list[str]]()
     for each in read_canaries(key):
-        text, (_, *language) = each.texts[each.published], each.name.split()
-        if len(language) != 2:
-            raise CorpusError(f"{key} {_NO_KEY}")
-        for start, end, other in places(text, language[0]):
+        text = each.texts[each.published]
+        for start, end, other in places(text, each.name.split()[1]):
             before, after = text[max(0, start - _AROUND) : start], text[end : end + _AROUND]
-            drawn, changed = (
-                " ".join(f"{before}{form}{after}".split()) in content
-                for form in (text[start:end], other)
-            )
-            counts["drawn" if drawn else "other" if changed else "lost"] += 1
+            forms = text[start:end], other
+            pairs.append([" ".join(f"{before}{form}{after}".split()) for form in forms])
+    content = pl.Series([" ".join(_read(book)[0].split())])
+    every = pl.Series([[*chain.from_iterable(pairs)]])
+    stand = {*content.str.extract_many(every, overlapping=True)[0]}
+    counts = dict.fromkeys(("drawn", "other", "lost"), 0)
+    for drawn, changed in pairs:
+        counts["drawn" if drawn in stand else "other" if changed in stand else "lost"] += 1
     return counts
 
 
 # Mean standardised signed rank of a window by how often it was learnt, and its lower 95 % limit, as
 # measured on manuals-47m by loss_v1 (benches/mark.py).
-_EFFECTS = {8: (0.31, 0.0), 16: (0.47, 0.24), 32: (0.69, 0.43), 64: (0.84, 0.79)}
+_EFFECTS = {8: (0.24, 0.0), 16: (0.43, 0.18), 32: (0.67, 0.40), 64: (0.82, 0.74)}
 
 
 def forecast_sentence(n_windows: int) -> str:

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
+from importlib.util import find_spec
 from itertools import islice
+from math import ceil, log2
+from pathlib import Path
 from typing import Any
 
 import polars as pl
 
 from mia_batch.diagnostics.preflight import count_in
 from mia_batch.errors import SettingsError
-from mia_batch.evidence.endpoint.transport import Transport, UnansweredError
+from mia_batch.evidence.endpoint.transport import Reply, Transport, UnansweredError
 from mia_batch.evidence.endpoint.wire import ClientSettings
-from mia_batch.evidence.engines.registry import why_not
+from mia_batch.models.tokens import Tokenizer
 from mia_batch.models.weights import cause_of
 from mia_batch.pipeline.stages import Stage
 from mia_batch.pipeline.stages.asking import texts_for
@@ -35,7 +38,7 @@ class KnownStage(Stage):
     def left(self) -> Iterator[tuple[str, str]]:
         settings = self.audit.settings
         if (place := settings.known_corpus or settings.known_index) is not None:
-            sent = "" if settings.known_corpus else ", to which they are sent"
+            sent = ", to which they are sent" if "://" in str(settings.known_index) else ""
             yield "known corpus", f"passages that come out are looked for in {place}{sent}"
 
     def check(self) -> None:
@@ -65,7 +68,8 @@ class KnownStage(Stage):
         audit, passages = self.audit, self._passages
         if audit.settings.known_index is not None:
             index = _Index(audit.settings.known_index)
-            audit.observer.stage(f"{passages.height:,} passages are sent to {index.address}")
+            how = "sent to" if "://" in index.place else "looked for in"
+            audit.observer.stage(f"{passages.height:,} passages are {how} {index.place}")
             schema = Known.create_empty().drop("target_id").schema
             counts = pl.DataFrame([*map(index.count, passages["passage"])], schema=schema)
         else:
@@ -79,33 +83,33 @@ class KnownStage(Stage):
 
 
 _MOST_LOOKED_AT = 20  # occurrences whose documents are asked for
+_MOST_UNANSWERED = 3  # in a row, after which nothing more is asked
+_DTYPES = {1: "u8", 2: "u16", 4: "u32"}  # by the bytes of a token
 
 
 class _Index:
-    """An index of infini-gram (Liu et al. 2024, arXiv:2401.17377), asked by its API.
+    """An index of infini-gram (Liu et al. 2024, arXiv:2401.17377), asked by its API or package.
 
     Queries and answers are those of infini-gram.readthedocs.io: ``find``, ``get_doc_by_rank``.
     """
 
     def __init__(self, named: str) -> None:
-        self.address, _, self._name = named.partition("#")
-        if not self._name:
-            raise SettingsError(f"known_index= is {named!r}; give ADDRESS#INDEX")
-        if (reason := why_not("openai", "samples", frozenset())) is not None:
-            raise SettingsError(f"known_index= is asked over the net: {reason}")
-        try:
-            self._client = ClientSettings(base_url=self.address, model=self._name, timeout=60.0)
-        except SettingsError as error:
-            raise SettingsError(str(error).replace("base_url", "known_index")) from error
+        self.place, _, name = named.partition("#")
+        if not name:
+            raise SettingsError(f"known_index= is {named!r}; give ADDRESS#INDEX, FOLDER#TOKENIZER")
+        self._ask = (_by_api if "://" in self.place else _by_package)(self.place, name)
+        self._unanswered = 0
 
     def count(self, passage: str) -> dict[str, Any]:
-        """Count a passage with and without a space before it, where these are other tokens."""
-        seen, n, looked_at = list[object](), 0, list[tuple[int, int]]()
+        """Count a passage with and without a space before it, where none is part of the other."""
+        if self._unanswered == _MOST_UNANSWERED:
+            return {"reason": f"not asked: {self._unanswered} passages before had no answer"}
+        first, n, looked_at = list[object](), 0, list[tuple[int, int]]()
         try:
             for text in (passage, f" {passage}"):
                 found = self._ask("find", query=text)
-                if found["token_ids"] not in seen:
-                    seen.append(found["token_ids"])
+                if not first or found["token_ids"][-len(first) :] != first:
+                    first = [*found["token_ids"]]
                     n += _whole(found["cnt"])
                     shards = enumerate(found["segment_by_shard"])
                     ranks = ((s, rank) for s, ends in shards for rank in range(*map(_whole, ends)))
@@ -115,27 +119,81 @@ class _Index:
                 for s, rank in looked_at
             }
         except (LookupError, TypeError, ValueError, RecursionError, UnansweredError) as error:
+            self._unanswered += isinstance(error, UnansweredError)
             return {"reason": f"the index gives no count: {cause_of(error)}"}
+        self._unanswered = 0
         return {
             "n_occurrences": n,
             "n_documents": len(documents) if len(looked_at) == n else None,
             "document": f"document {min(documents)}" if documents else None,
         }
 
-    def _ask(self, query_type: str, **given: object) -> dict[str, Any]:
-        async def send() -> bytes:
-            transport = Transport(self._client)
-            try:
-                asked = {"index": self._name, "query_type": query_type, **given}
-                return (await transport.send("", asked)).body
-            finally:
-                await transport.aclose()
 
+def _by_api(address: str, index: str) -> Callable[..., dict[str, Any]]:
+    if find_spec("httpx") is None:
+        raise SettingsError("known_index= is asked over the net; install mia-batch[openai]")
+    try:
+        client = ClientSettings(base_url=address, model=index, timeout=60.0)
+    except SettingsError as error:
+        raise SettingsError(str(error).replace("base_url", "known_index")) from error
+
+    async def send(asked: dict[str, object]) -> Reply:
+        transport = Transport(client)
+        try:
+            return await transport.send("", asked)
+        finally:
+            await transport.aclose()
+
+    def ask(query_type: str, **given: object) -> dict[str, Any]:
+        asked = {"index": index, "query_type": query_type, **given}
         with ThreadPoolExecutor(1) as thread:  # a notebook's own has a loop that runs
-            found = json.loads(thread.submit(lambda: asyncio.run(send())).result())
+            reply = thread.submit(lambda: asyncio.run(send(asked))).result()
+        found = json.loads(reply.body) if reply.status == 200 else reply.body
         if not isinstance(found, dict) or "error" in found:
-            raise ValueError(f"it answers {str(found)[:200]}")
+            raise ValueError(f"it answers with status {reply.status}: {str(found)[:200]}")
         return found
+
+    return ask
+
+
+def _by_package(folder: str, tokenizer: str) -> Callable[..., dict[str, Any]]:
+    """Open an index on this machine, once it is whole: its engine would end the process."""
+    try:
+        from infini_gram.engine import InfiniGramEngine
+
+        (width,) = {_width(path) for path in Path(folder).glob("tokenized.*")}
+    except ImportError as error:
+        raise SettingsError("known_index= is a folder: install mia-batch[index]") from error
+    except (OSError, ValueError, ArithmeticError) as error:
+        raise SettingsError(f"known_index= is {folder}, no whole index of infini-gram") from error
+    if (tokenizer == "bytes") != (width == 1):
+        raise SettingsError(
+            f"known_index= names {tokenizer}, but tokens of {folder} have {width} bytes; give "
+            f"{'FOLDER#bytes' if width == 1 else 'the tokenizer that the index was made with'}"
+        )
+    words = None if width == 1 else Tokenizer.load(tokenizer, setting="tokenizer")
+    engine = InfiniGramEngine(folder, 0, vocab_size=255, token_dtype=_DTYPES[width])
+
+    def ask(query_type: str, query: str = "", **place: int) -> dict[str, Any]:
+        ids = [*query.encode()] if words is None else words.encode([query])[0]
+        asked = engine.find(ids) if query_type == "find" else engine.get_doc_by_rank(**place)
+        if "error" in asked:
+            raise ValueError(asked["error"])
+        return {"token_ids": ids, **asked}
+
+    return ask
+
+
+def _width(path: Path) -> int:
+    """Bytes of a token of a shard, whose table has a place of the fewest bytes for each."""
+    size, table, _ = (
+        path.with_name(f"{name}{path.suffix}").stat().st_size
+        for name in ("tokenized", "table", "offset")
+    )
+    width, rest = divmod(size * ceil(log2(size) / 8), table)
+    if rest or width not in _DTYPES:
+        raise ValueError
+    return width
 
 
 def _whole(value: object) -> int:
