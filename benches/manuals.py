@@ -53,7 +53,7 @@ ONE_PASS = tuple(
     if attack.evidence == "logprobs" and {*attack.reads} == {TEXT} and not attack.settings
 )
 _SOME = {0: 100, 4: 40, 8: 40, 16: 40, 32: 40, 64: 40}
-_SIX_TIMES = {0: 60, 8: 20, 16: 20, 32: 20, 64: 20}
+_SIX_TIMES = {0: 120, 4: 40, 8: 40, 16: 40, 32: 30, 64: 30}
 _FEW = {0: 40, 16: 20, 32: 20, 64: 20}  # ten continuations of each: some 900 tokens a text
 _TEXTS_BY_FILE = {
     "parts": {0: 50, 4: 30, 16: 30, 64: 6},
