@@ -4,7 +4,8 @@ The model ../shared/models/manuals-47m (see its README) saw windows and parts of
 of documents and sentences with a number a known number of times. Each is asked about in the ways of
 `WAYS`, as an audit asks: in one pass all windows, at points or for continuations random subsets.
 The score of a part is the mean over four of its windows. Every attack is measured at every number
-of copies against the texts that the model never saw.
+of copies against the texts that the model never saw. The reference model is trained here, on parts
+of the same books that neither model saw: they hold none of the windows.
 
     python -m benches.manuals [--ways NAME ...] [--texts NAME ...] [--most N] [--keep FOLDER]
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -25,6 +27,7 @@ from benches.results import append_results
 import mia_batch
 from mia_batch.attacks import families
 from mia_batch.attacks.attack import TEXT
+from mia_batch.extras.sets.demo import DemoSettings, train
 from mia_batch.settings import nested
 from mia_batch.stats.intervals import RocCurve, auc_interval
 
@@ -52,6 +55,9 @@ ONE_PASS = tuple(
     for attack in family
     if attack.evidence == "logprobs" and {*attack.reads} == {TEXT} and not attack.settings
 )
+ALONE = ("loss_v1", "min_k_plus_plus_20_v1")  # beside those that have a reference model
+REFERENCE, REFERENCE_SETTING = "reference", "reference_model"
+_ROW = 256  # tokens of a row that the reference model learns
 _SOME = {0: 100, 4: 40, 8: 40, 16: 40, 32: 40, 64: 40}
 _SIX_TIMES = {0: 120, 4: 40, 8: 40, 16: 40, 32: 30, 64: 30}
 _FEW = {0: 40, 16: 20, 32: 20, 64: 20}  # ten continuations of each: some 900 tokens a text
@@ -65,6 +71,11 @@ WAYS = {
         (*ONE_PASS, *_of("Token frequencies")),
         {"evidence": "logprobs", "engine": "transformers"}
         | {"frequencies_from": str(MODEL / "documents.jsonl")},
+    ),
+    "reference model": Way(
+        ("windows",),
+        (*_of("Reference models", "Base models, token by token"), *ALONE),
+        {"evidence": "logprobs", "engine": "transformers", REFERENCE_SETTING: None},
     ),
     "swapped words": Way(
         ("windows",),
@@ -92,12 +103,46 @@ def texts(name: str, each: dict[int, int] | None) -> pl.DataFrame:
     """Texts of one file with their copies, or a random subset of them."""
     lines = (MODEL / f"{name}.jsonl").read_text("utf-8").splitlines()
     found = pl.DataFrame([json.loads(line) for line in lines]).rename({"id": "document_id"})
-    each = _TEXTS_BY_FILE.get(name, each)
-    if each is not None:
+    if (each := each or _TEXTS_BY_FILE.get(name)) is not None:
         mixed = found.sample(fraction=1, shuffle=True, seed=0)
         some = pl.concat([mixed.filter(copies=n).head(most) for n, most in each.items()])
         found = found.join(some, on="document_id", how="semi", maintain_order="left")
     return found.with_columns(member=pl.col("copies") > 0)
+
+
+def reference(folder: Path) -> Path:
+    """Train a small model with the same tokenizer on parts of the books that nobody has seen."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    if not (path := folder / REFERENCE).exists():
+        sizes = {"hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 2}
+        sizes |= {"num_attention_heads": 2, "num_key_value_heads": 2}
+        own = {"initializer_range": 0.1, "dtype": "float32"}
+        torch.manual_seed(0)
+        model = LlamaForCausalLM(LlamaConfig.from_pretrained(MODEL, **sizes, **own))
+        learn(model, path, texts("parts", {0: 1000})["text"].to_list(), 1, DemoSettings(seed=0))
+    return path
+
+
+def learn(model: Any, path: Path, seen: list[str], epochs: int, how: DemoSettings) -> None:  # noqa: ANN401 - transformers is untyped
+    """Have a model learn texts, in rows of so many tokens, and save it."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(MODEL)
+    ids = [tokenizer(text)["input_ids"] for text in seen]
+    rows = [each[at : at + _ROW] for each in ids for at in range(0, len(each) - 1, _ROW)]
+    print(f"{path.name} learns {sum(map(len, rows)):,} tokens, {epochs} times", flush=True)
+    train(model, rows, how, epochs, None, partial(print, flush=True))
+    model.save_pretrained(path)
+    tokenizer.save_pretrained(path)
+
+
+def with_reference(way: Way, folder: Path) -> Way:
+    """Name the reference model of a way that has one, which is trained if it is not there."""
+    if REFERENCE_SETTING not in way.settings:
+        return way
+    return way._replace(settings=way.settings | {REFERENCE_SETTING: str(reference(folder))})
 
 
 def by_copies(scores: pl.DataFrame, attack: str) -> dict[str, dict[str, float | None]]:
@@ -119,13 +164,12 @@ def by_copies(scores: pl.DataFrame, attack: str) -> dict[str, dict[str, float | 
     return rows
 
 
-def measure(folder: Path, name: str, way: Way) -> list[dict[str, Any]]:
-    """Audit the texts of one file in one way; one row an attack."""
+def audited(folder: Path, name: str, way: Way) -> mia_batch.Run:
+    """Audit the texts of one file in one way."""
     folder.mkdir(parents=True, exist_ok=True)
-    asked = texts(name, way.each)
-    asked.write_parquet(folder / "texts.parquet")
+    texts(name, way.each).write_parquet(folder / "texts.parquet")
     windows = {"window_words": 128, "max_windows_per_document": 4} if name == "parts" else {}
-    run = mia_batch.audit(
+    return mia_batch.audit(
         **nested(
             {
                 "input": str(folder / "texts.parquet"),
@@ -138,7 +182,13 @@ def measure(folder: Path, name: str, way: Way) -> list[dict[str, Any]]:
             }
         )
     )
-    scores = run["scores"].join(asked.select("document_id", "copies"), on="document_id")
+
+
+def measure(folder: Path, name: str, way: Way) -> list[dict[str, Any]]:
+    """Audit the texts of one file in one way; one row an attack."""
+    run = audited(folder, name, way)
+    copies = texts(name, way.each).select("document_id", "copies")
+    scores = run["scores"].join(copies, on="document_id")
     scores = scores.group_by("document_id", "copies").agg(pl.col(way.attacks).mean())
     costs = run.attacks.select("attack", "tokens", "seconds").rows_by_key("attack", named=True)
     return [
@@ -164,7 +214,9 @@ def main() -> None:
             if way.each and given.most:
                 each = {n: min(some, given.most * (2 - (n > 0))) for n, some in way.each.items()}
                 way = way._replace(each=each)
-            folder = (given.keep or Path(scratch)) / name.replace(" ", "-")
+            base = given.keep or Path(scratch)
+            folder = base / name.replace(" ", "-")
+            way = with_reference(way, base)
             files = [file for file in way.files if file in (given.texts or way.files)]
             rows = [row for file in files for row in measure(folder / file, file, way)]
             append_results("manuals", {"way": name, "rows": rows})
