@@ -168,7 +168,7 @@ def _told(read: pl.DataFrame, asked: pl.DataFrame) -> pl.DataFrame:
     whole = words["target"].to_list()
     ends = [
         tokenizer.count_tokens(
-            [text.encode()[:cut].decode().rstrip() for text, cut in zip(whole, cuts, strict=True)]
+            [text.encode()[:cut].decode().rstrip(" ") for text, cut in zip(whole, cuts, strict=True)]
         )
         for cuts in (words["start"], words["end"])
     ]
