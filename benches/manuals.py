@@ -76,6 +76,7 @@ WAYS = {
         ("windows",),
         (*_of("Reference models", "Base models, token by token"), *ALONE),
         {"evidence": "logprobs", "engine": "transformers", REFERENCE_SETTING: None},
+        {0: 200, 4: 80, 8: 80, 16: 100, 32: 50, 64: 50},
     ),
     "swapped words": Way(
         ("windows",),
@@ -121,7 +122,7 @@ def reference(folder: Path) -> Path:
         own = {"initializer_range": 0.1, "dtype": "float32"}
         torch.manual_seed(0)
         model = LlamaForCausalLM(LlamaConfig.from_pretrained(MODEL, **sizes, **own))
-        learn(model, path, texts("parts", {0: 1000})["text"].to_list(), 1, DemoSettings(seed=0))
+        learn(model, path, texts("parts", {0: 150})["text"].to_list(), 1, DemoSettings(seed=0))
     return path
 
 

@@ -43,8 +43,8 @@ ATTACK = "min_k_plus_plus_20_v1"
 SIZE = 40  # windows of a set whose share is asked for, or which is to be certified
 CALIBRATION, NULLS, FPR = 50, 100, 0.05
 SHARES = (0.0, 0.25, 0.5, 1.0)
-LEARNT = {0: 60, 4: 60, 16: 60, 64: 50}  # windows that the reference model learns for PRISM
-EPOCHS, RATE = (5,), 5e-4
+LEARNT = {0: 50, 16: 50, 64: 50}  # windows that the reference model learns for PRISM
+EPOCHS, RATE = (4,), 5e-4
 MASKED = {0: 60, 16: 30, 32: 30, 64: 30}  # windows whose hidden words are asked for
 SIZES = (5, 10, 20, 30)
 
@@ -53,12 +53,9 @@ Figure = dict[str, Any]
 
 def one_pass(folder: Path) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Scores of all windows with their copies, and what was read of each token."""
-    run = audited(
-        folder / "reference-model" / "windows",
-        "windows",
-        with_reference(WAYS["reference model"], folder),
-    )
-    copies = texts("windows", None).select("document_id", "copies", "text")
+    way = with_reference(WAYS["reference model"], folder)
+    run = audited(folder / "reference-model" / "windows", "windows", way)
+    copies = texts("windows", way.each).select("document_id", "copies", "text")
     scores = run["scores"].join(copies, on="document_id")
     return scores, run["logprobs"].filter(model="target", view="text")
 
@@ -168,7 +165,10 @@ def _told(read: pl.DataFrame, asked: pl.DataFrame) -> pl.DataFrame:
     whole = words["target"].to_list()
     ends = [
         tokenizer.count_tokens(
-            [text.encode()[:cut].decode().rstrip(" ") for text, cut in zip(whole, cuts, strict=True)]
+            [
+                text.encode()[:cut].decode().rstrip(" ")
+                for text, cut in zip(whole, cuts, strict=True)
+            ]
         )
         for cuts in (words["start"], words["end"])
     ]
