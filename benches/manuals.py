@@ -37,12 +37,16 @@ LEAST = 100
 
 
 class Way(NamedTuple):
-    """How texts are asked about: ``each`` is how many of each number of copies, None: all."""
+    """How texts are asked about: ``each`` is how many of each number of copies, None: all.
+
+    Attacks of ``beside`` are measured on the same texts, to compare; they have their own way.
+    """
 
     files: tuple[str, ...]
     attacks: tuple[str, ...]
     settings: dict[str, Any]
     each: dict[int, int] | None = None
+    beside: tuple[str, ...] = ()
 
 
 def _of(*titles: str) -> tuple[str, ...]:
@@ -55,7 +59,6 @@ ONE_PASS = tuple(
     for attack in family
     if attack.evidence == "logprobs" and {*attack.reads} == {TEXT} and not attack.settings
 )
-ALONE = ("loss_v1", "min_k_plus_plus_20_v1")  # beside those that have a reference model
 REFERENCE, REFERENCE_SETTING = "reference", "reference_model"
 _ROW = 256  # tokens of a row that the reference model learns
 _SOME = {0: 100, 4: 40, 8: 40, 16: 40, 32: 40, 64: 40}
@@ -74,15 +77,17 @@ WAYS = {
     ),
     "reference model": Way(
         ("windows",),
-        (*_of("Reference models", "Base models, token by token"), *ALONE),
+        _of("Reference models", "Base models, token by token"),
         {"evidence": "logprobs", "engine": "transformers", REFERENCE_SETTING: None},
         {0: 200, 4: 80, 8: 80, 16: 100, 32: 50, 64: 50},
+        ("loss_v1", "min_k_plus_plus_20_v1"),
     ),
     "swapped words": Way(
         ("windows",),
         _of("Swapped words"),
         {"evidence": "logprobs", "engine": "transformers"},
         _SIX_TIMES,
+        ("loss_v1",),
     ),
     "next words": Way(
         ("windows",),
@@ -176,7 +181,7 @@ def audited(folder: Path, name: str, way: Way) -> mia_batch.Run:
                 "input": str(folder / "texts.parquet"),
                 "model": str(MODEL),
                 "out": str(folder / "run"),
-                "attacks": ",".join(way.attacks),
+                "attacks": ",".join((*way.attacks, *way.beside)),
                 "report": False,
                 **way.settings,
                 **windows,
@@ -190,11 +195,13 @@ def measure(folder: Path, name: str, way: Way) -> list[dict[str, Any]]:
     run = audited(folder, name, way)
     copies = texts(name, way.each).select("document_id", "copies")
     scores = run["scores"].join(copies, on="document_id")
-    scores = scores.group_by("document_id", "copies").agg(pl.col(way.attacks).mean())
+    attacks = {attack: name for attack in way.attacks}
+    attacks |= {attack: f"{name}, beside" for attack in way.beside}
+    scores = scores.group_by("document_id", "copies").agg(pl.col([*attacks]).mean())
     costs = run.attacks.select("attack", "tokens", "seconds").rows_by_key("attack", named=True)
     return [
-        {"texts": name, "attack": attack, "copies": by_copies(scores, attack)} | costs[attack][0]
-        for attack in way.attacks
+        {"texts": of, "attack": attack, "copies": by_copies(scores, attack)} | costs[attack][0]
+        for attack, of in attacks.items()
         if scores[attack].count() > 0
     ]
 
