@@ -195,8 +195,8 @@ def measure(folder: Path, name: str, way: Way) -> list[dict[str, Any]]:
     run = audited(folder, name, way)
     copies = texts(name, way.each).select("document_id", "copies")
     scores = run["scores"].join(copies, on="document_id")
-    attacks = {attack: name for attack in way.attacks}
-    attacks |= {attack: f"{name}, beside" for attack in way.beside}
+    attacks = dict.fromkeys(way.attacks, name)
+    attacks |= dict.fromkeys(way.beside, f"{name}, beside")
     scores = scores.group_by("document_id", "copies").agg(pl.col([*attacks]).mean())
     costs = run.attacks.select("attack", "tokens", "seconds").rows_by_key("attack", named=True)
     return [
