@@ -4,8 +4,7 @@ The model ../shared/models/manuals-47m (see its README) saw windows and parts of
 of documents and sentences with a number a known number of times. Each is asked about in the ways of
 `WAYS`, as an audit asks: in one pass all windows, at points or for continuations random subsets.
 The score of a part is the mean over four of its windows. Every attack is measured at every number
-of copies against the texts that the model never saw. The reference model is trained here, on parts
-of the same books that neither model saw: they hold none of the windows.
+of copies against the texts that the model never saw.
 
     python -m benches.manuals [--ways NAME ...] [--texts NAME ...] [--most N] [--keep FOLDER]
 """
@@ -14,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -27,7 +25,6 @@ from benches.results import append_results
 import mia_batch
 from mia_batch.attacks import families
 from mia_batch.attacks.attack import TEXT
-from mia_batch.extras.sets.demo import DemoSettings, train
 from mia_batch.settings import nested
 from mia_batch.stats.intervals import RocCurve, auc_interval
 
@@ -37,16 +34,12 @@ LEAST = 100
 
 
 class Way(NamedTuple):
-    """How texts are asked about: ``each`` is how many of each number of copies, None: all.
-
-    Attacks of ``beside`` are measured on the same texts, to compare; they have their own way.
-    """
+    """How texts are asked about: ``each`` is how many of each number of copies, None: all."""
 
     files: tuple[str, ...]
     attacks: tuple[str, ...]
     settings: dict[str, Any]
     each: dict[int, int] | None = None
-    beside: tuple[str, ...] = ()
 
 
 def _of(*titles: str) -> tuple[str, ...]:
@@ -59,8 +52,6 @@ ONE_PASS = tuple(
     for attack in family
     if attack.evidence == "logprobs" and {*attack.reads} == {TEXT} and not attack.settings
 )
-REFERENCE, REFERENCE_SETTING = "reference", "reference_model"
-_ROW = 256  # tokens of a row that the reference model learns
 _SOME = {0: 100, 4: 40, 8: 40, 16: 40, 32: 40, 64: 40}
 _SIX_TIMES = {0: 120, 4: 40, 8: 40, 16: 40, 32: 30, 64: 30}
 _FEW = {0: 40, 16: 20, 32: 20, 64: 20}  # ten continuations of each: some 900 tokens a text
@@ -75,19 +66,11 @@ WAYS = {
         {"evidence": "logprobs", "engine": "transformers"}
         | {"frequencies_from": str(MODEL / "documents.jsonl")},
     ),
-    "reference model": Way(
-        ("windows",),
-        _of("Reference models", "Base models, token by token"),
-        {"evidence": "logprobs", "engine": "transformers", REFERENCE_SETTING: None},
-        {0: 200, 4: 80, 8: 80, 16: 100, 32: 50, 64: 50},
-        ("loss_v1", "min_k_plus_plus_20_v1"),
-    ),
     "swapped words": Way(
         ("windows",),
         _of("Swapped words"),
         {"evidence": "logprobs", "engine": "transformers"},
         _SIX_TIMES,
-        ("loss_v1",),
     ),
     "next words": Way(
         ("windows",),
@@ -114,41 +97,6 @@ def texts(name: str, each: dict[int, int] | None) -> pl.DataFrame:
         some = pl.concat([mixed.filter(copies=n).head(most) for n, most in each.items()])
         found = found.join(some, on="document_id", how="semi", maintain_order="left")
     return found.with_columns(member=pl.col("copies") > 0)
-
-
-def reference(folder: Path) -> Path:
-    """Train a small model with the same tokenizer on parts of the books that nobody has seen."""
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    if not (path := folder / REFERENCE).exists():
-        sizes = {"hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 2}
-        sizes |= {"num_attention_heads": 2, "num_key_value_heads": 2}
-        own = {"initializer_range": 0.1, "dtype": "float32"}
-        torch.manual_seed(0)
-        model = LlamaForCausalLM(LlamaConfig.from_pretrained(MODEL, **sizes, **own))
-        learn(model, path, texts("parts", {0: 150})["text"].to_list(), 1, DemoSettings(seed=0))
-    return path
-
-
-def learn(model: Any, path: Path, seen: list[str], epochs: int, how: DemoSettings) -> None:  # noqa: ANN401 - transformers is untyped
-    """Have a model learn texts, in rows of so many tokens, and save it."""
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(MODEL)
-    ids = [tokenizer(text)["input_ids"] for text in seen]
-    rows = [each[at : at + _ROW] for each in ids for at in range(0, len(each) - 1, _ROW)]
-    print(f"{path.name} learns {sum(map(len, rows)):,} tokens, {epochs} times", flush=True)
-    train(model, rows, how, epochs, None, partial(print, flush=True))
-    model.save_pretrained(path)
-    tokenizer.save_pretrained(path)
-
-
-def with_reference(way: Way, folder: Path) -> Way:
-    """Name the reference model of a way that has one, which is trained if it is not there."""
-    if REFERENCE_SETTING not in way.settings:
-        return way
-    return way._replace(settings=way.settings | {REFERENCE_SETTING: str(reference(folder))})
 
 
 def by_copies(scores: pl.DataFrame, attack: str) -> dict[str, dict[str, float | None]]:
@@ -181,7 +129,7 @@ def audited(folder: Path, name: str, way: Way) -> mia_batch.Run:
                 "input": str(folder / "texts.parquet"),
                 "model": str(MODEL),
                 "out": str(folder / "run"),
-                "attacks": ",".join((*way.attacks, *way.beside)),
+                "attacks": ",".join(way.attacks),
                 "report": False,
                 **way.settings,
                 **windows,
@@ -195,13 +143,11 @@ def measure(folder: Path, name: str, way: Way) -> list[dict[str, Any]]:
     run = audited(folder, name, way)
     copies = texts(name, way.each).select("document_id", "copies")
     scores = run["scores"].join(copies, on="document_id")
-    attacks = dict.fromkeys(way.attacks, name)
-    attacks |= dict.fromkeys(way.beside, f"{name}, beside")
-    scores = scores.group_by("document_id", "copies").agg(pl.col([*attacks]).mean())
+    scores = scores.group_by("document_id", "copies").agg(pl.col(way.attacks).mean())
     costs = run.attacks.select("attack", "tokens", "seconds").rows_by_key("attack", named=True)
     return [
-        {"texts": of, "attack": attack, "copies": by_copies(scores, attack)} | costs[attack][0]
-        for attack, of in attacks.items()
+        {"texts": name, "attack": attack, "copies": by_copies(scores, attack)} | costs[attack][0]
+        for attack in way.attacks
         if scores[attack].count() > 0
     ]
 
@@ -222,9 +168,7 @@ def main() -> None:
             if way.each and given.most:
                 each = {n: min(some, given.most * (2 - (n > 0))) for n, some in way.each.items()}
                 way = way._replace(each=each)
-            base = given.keep or Path(scratch)
-            folder = base / name.replace(" ", "-")
-            way = with_reference(way, base)
+            folder = (given.keep or Path(scratch)) / name.replace(" ", "-")
             files = [file for file in way.files if file in (given.texts or way.files)]
             rows = [row for file in files for row in measure(folder / file, file, way)]
             append_results("manuals", {"way": name, "rows": rows})
