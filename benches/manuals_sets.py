@@ -168,6 +168,8 @@ def with_reference(given: Given) -> Iterator[Figure]:
 
 def _lead(scores: pl.DataFrame, attack: str, copies: int) -> list[float] | None:
     """AUC less that of Min-K%++ on the same windows, with its 95 % interval."""
+    if attack == ATTACK:
+        return None
     some = scores.filter(pl.col("copies").is_in([0, copies])).drop_nulls([attack, ATTACK])
     found = auc_difference(
         (some["copies"] > 0).to_numpy(), *some.select(attack, ATTACK).to_numpy().T
