@@ -59,9 +59,7 @@ WITH_REFERENCE = tuple(
 )
 ASKED = {0: 200, 4: 80, 8: 80, 16: 100, 32: 50, 64: 50}  # windows that both models read
 CHECKED = {0: 8, 16: 8, 64: 8}  # windows that an audit reads, for its seconds
-ROW = 256  # tokens of a row that a reference model learns
-SEEN = {"parts": {0: 150}, "documents": {0: 152, 1: 153}}
-"""What a reference model learns: texts of the same books, or of another kind."""
+ROW, PARTS = 256, 150  # tokens of a row that the reference model learns, and parts
 SIZE = 40  # windows of a set whose share is asked for, or which is to be certified
 CALIBRATION, NULLS, FPR = 50, 100, 0.05
 SHARES = (0.0, 0.25, 0.5, 1.0)
@@ -90,15 +88,16 @@ def learn(model: Any, path: Path, seen: list[str], epochs: int, how: DemoSetting
     tokenizer.save_pretrained(path)
 
 
-def reference(folder: Path, of: str = "parts") -> Path:
-    """Train a small model with the same tokenizer on texts that hold none of the windows."""
-    if not (path := folder / f"reference-{of}").exists():
+def reference(folder: Path) -> Path:
+    """Train a small model with the same tokenizer on parts of the books that nobody has seen."""
+    if not (path := folder / "reference").exists():
         sizes = {"hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 2}
         sizes |= {"num_attention_heads": 2, "num_key_value_heads": 2}
         own = {"initializer_range": 0.1, "dtype": "float32"}
         torch.manual_seed(0)
         model = LlamaForCausalLM(LlamaConfig.from_pretrained(MODEL, **sizes, **own))
-        learn(model, path, texts(of, SEEN[of])["text"].to_list(), 1, DemoSettings(seed=0))
+        unseen = texts("parts", {0: PARTS})["text"].to_list()
+        learn(model, path, unseen, 1, DemoSettings(seed=0))
     return path
 
 
@@ -146,24 +145,19 @@ def windows_by_target(given: Given) -> tuple[pl.DataFrame, pl.DataFrame]:
 def with_reference(given: Given) -> Iterator[Figure]:
     """AUC by copies, and what an audit of a few of the windows takes and says."""
     attacks = (*WITH_REFERENCE, *ALONE)
-    own = windows_by_target(given)[1]
+    others, own = windows_by_target(given)
+    others = others.select(own.columns).with_columns(model=pl.lit("reference"))
+    scores = scored(pl.concat([own, others]), attacks)
     settings = GREY | {"reference_model": str(reference(given.folder))}
     run = audited(given.folder / "checked", "windows", Way((), attacks, settings, CHECKED))
     costs = run.attacks.select("attack", "tokens", "seconds").rows_by_key("attack", named=True)
-    for of in SEEN:
-        others = read_by(given, reference(given.folder, of), ASKED).select(own.columns)
-        scores = scored(pl.concat([own, others.with_columns(model=pl.lit("reference"))]), attacks)
-        joined = run["scores"].join(scores, on="document_id", suffix="_here")
-        for attack in attacks if of == "parts" else WITH_REFERENCE:
-            row: Figure = {"texts": "windows", "attack": attack}
-            if of != "parts" or attack in ALONE:
-                row["texts"] += f", reference of {of}"
-            row |= {"copies": by_copies(scores, attack)} | costs[attack][0]
-            row |= {"leads": {copies: _lead(scores, attack, copies) for copies in (4, 8, 16)}}
-            if of == "parts":
-                apart = (pl.col(attack) - pl.col(f"{attack}_here")).abs().max()
-                row["apart_from_audit"] = joined.select(apart).item()
-            yield row
+    joined = run["scores"].join(scores, on="document_id", suffix="_here")
+    for attack in attacks:
+        apart = (pl.col(attack) - pl.col(f"{attack}_here")).abs().max()
+        row: Figure = {"texts": "windows", "attack": attack, "copies": by_copies(scores, attack)}
+        row["texts"] += ", beside" if attack in ALONE else ""
+        row["leads"] = {copies: _lead(scores, attack, copies) for copies in (4, 8, 16)}
+        yield row | costs[attack][0] | {"apart_from_audit": joined.select(apart).item()}
 
 
 def _lead(scores: pl.DataFrame, attack: str, copies: int) -> list[float] | None:
