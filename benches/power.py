@@ -253,6 +253,7 @@ def main() -> None:
     if TABLE.exists():  # what is not measured anew stays
         before = pl.read_parquet(TABLE)
         if given.grey:
+            tables = [each.select(before.columns).cast(dict(before.schema)) for each in tables]
             same = ["model", "attack", *DEFAULT_WAY]
             before = before.join(pl.concat(tables), on=same, how="anti", nulls_equal=True)
         else:
