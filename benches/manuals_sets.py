@@ -168,9 +168,9 @@ def _lead(scores: pl.DataFrame, attack: str, copies: int) -> list[float] | None:
     found = auc_difference(
         (some["copies"] > 0).to_numpy(), *some.select(attack, ATTACK).to_numpy().T
     )
-    if found.interval is None:
+    if found.value is None or found.interval is None:
         return None
-    return [round(float(x), 3) for x in (found.value, found.interval.low, found.interval.high)]
+    return [round(x, 3) for x in (found.value, found.interval.low, found.interval.high)]
 
 
 def usage(given: Given) -> Iterator[Figure]:
@@ -199,7 +199,7 @@ def usage(given: Given) -> Iterator[Figure]:
                     contamination_rate(*flagged, blind_warns=False),
                     usage_share(asked, outside, members, seed=seed, blind_warns=False),
                 ):
-                    if one.value is not None:
+                    if one.value is not None and one.low is not None and one.high is not None:
                         found[one.method].append((one.value, one.low, one.high))
             for method, rows in found.items():
                 case = {"case": f"usage, {method}", "calibration": known, "share": share}

@@ -212,7 +212,10 @@ def audits(folder: Path, corpus: pl.DataFrame, *, grey: bool) -> pl.DataFrame:
             if probes <= most:
                 run = rescore(run.folder, **nested({"probes": probes, "samples": k}))
                 add(run, PROBES, probes=probes, probe_words=words, samples=k)
-    sampled = (("matched", MATCHED, {}), ("whole", WHOLE, {"max_length": MOST_TOKENS}))
+    sampled: tuple[tuple[str, list[str], dict[str, Any]], ...] = (
+        ("matched", MATCHED, {}),
+        ("whole", WHOLE, {"max_length": MOST_TOKENS}),
+    )
     for name, attacks, changed in () if grey else sampled:
         run = audit(folder, name, attacks, samples=SAMPLES, **changed)
         for k in (1, 2, SAMPLES):
@@ -253,7 +256,7 @@ def main() -> None:
     if TABLE.exists():  # what is not measured anew stays
         before = pl.read_parquet(TABLE)
         if given.grey:
-            tables = [each.select(before.columns).cast(dict(before.schema)) for each in tables]
+            tables = [each.select(before.columns).cast(before.schema) for each in tables]
             same = ["model", "attack", *DEFAULT_WAY]
             before = before.join(pl.concat(tables), on=same, how="anti", nulls_equal=True)
         else:
