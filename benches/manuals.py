@@ -53,7 +53,7 @@ ONE_PASS = tuple(
     if attack.evidence == "logprobs" and {*attack.reads} == {TEXT} and not attack.settings
 )
 _SOME = {0: 100, 4: 40, 8: 40, 16: 40, 32: 40, 64: 40}
-_SIX_TIMES = {0: 60, 8: 20, 16: 20, 32: 20, 64: 20}
+_SIX_TIMES = {0: 120, 4: 40, 8: 40, 16: 40, 32: 30, 64: 30}
 _FEW = {0: 40, 16: 20, 32: 20, 64: 20}  # ten continuations of each: some 900 tokens a text
 _TEXTS_BY_FILE = {
     "parts": {0: 50, 4: 30, 16: 30, 64: 6},
@@ -92,8 +92,7 @@ def texts(name: str, each: dict[int, int] | None) -> pl.DataFrame:
     """Texts of one file with their copies, or a random subset of them."""
     lines = (MODEL / f"{name}.jsonl").read_text("utf-8").splitlines()
     found = pl.DataFrame([json.loads(line) for line in lines]).rename({"id": "document_id"})
-    each = _TEXTS_BY_FILE.get(name, each)
-    if each is not None:
+    if (each := each or _TEXTS_BY_FILE.get(name)) is not None:
         mixed = found.sample(fraction=1, shuffle=True, seed=0)
         some = pl.concat([mixed.filter(copies=n).head(most) for n, most in each.items()])
         found = found.join(some, on="document_id", how="semi", maintain_order="left")
@@ -119,13 +118,12 @@ def by_copies(scores: pl.DataFrame, attack: str) -> dict[str, dict[str, float | 
     return rows
 
 
-def measure(folder: Path, name: str, way: Way) -> list[dict[str, Any]]:
-    """Audit the texts of one file in one way; one row an attack."""
+def audited(folder: Path, name: str, way: Way) -> mia_batch.Run:
+    """Audit the texts of one file in one way."""
     folder.mkdir(parents=True, exist_ok=True)
-    asked = texts(name, way.each)
-    asked.write_parquet(folder / "texts.parquet")
+    texts(name, way.each).write_parquet(folder / "texts.parquet")
     windows = {"window_words": 128, "max_windows_per_document": 4} if name == "parts" else {}
-    run = mia_batch.audit(
+    return mia_batch.audit(
         **nested(
             {
                 "input": str(folder / "texts.parquet"),
@@ -138,7 +136,13 @@ def measure(folder: Path, name: str, way: Way) -> list[dict[str, Any]]:
             }
         )
     )
-    scores = run["scores"].join(asked.select("document_id", "copies"), on="document_id")
+
+
+def measure(folder: Path, name: str, way: Way) -> list[dict[str, Any]]:
+    """Audit the texts of one file in one way; one row an attack."""
+    run = audited(folder, name, way)
+    copies = texts(name, way.each).select("document_id", "copies")
+    scores = run["scores"].join(copies, on="document_id")
     scores = scores.group_by("document_id", "copies").agg(pl.col(way.attacks).mean())
     costs = run.attacks.select("attack", "tokens", "seconds").rows_by_key("attack", named=True)
     return [

@@ -4,8 +4,9 @@ Windows of books are put into a model's training text 0, 1, 2, 4, ... 32 times b
 that are seen once. Then the model is audited in several ways. Every attack is measured at every
 number of times seen, against the windows that were never seen, and beside the default on the same
 texts. The default was chosen on the models of seed 0; those named ``held_out`` confirm it.
+With ``--grey`` only the default and the attacks on log-probabilities are measured anew.
 
-    python -m benches.power [--models NAME ...] [--keep FOLDER]
+    python -m benches.power [--models NAME ...] [--keep FOLDER] [--grey]
 
 ``benches.power_report`` prints and draws the stored table.
 """
@@ -54,7 +55,10 @@ MATCHED = [
     *("samia_matched_v1", "samia_matched_n2_v1", "samia_matched_n3_v1"),
 ]
 WHOLE = ["samia_v1", "rouge_1_v1", "rouge_l_v1", "ngram_coverage_v1"]
-GREY = ["loss_v1", "min_k_20_v1"]
+GREY = [
+    *("loss_v1", "min_k_20_v1", "min_k_plus_plus_20_v1", "gap_k_20_v1"),
+    *("pdr_loss_v1", "pdr_min_k_20_v1", "pdr_min_k_plus_plus_20_v1", "aeca_v1", "pac_v1"),
+]
 SAMPLES, MOST_TOKENS = 5, 256  # of whole candidates, instead of the paper's 10 of 1,024
 Asked = tuple[tuple[int, int | None, int], ...]  # words, samples (None: greedy), most points
 ASKED: Asked = ((1, None, 120), (3, None, 16), (1, SAMPLES, 16))
@@ -183,8 +187,8 @@ def measured(scores: pl.DataFrame, attacks: list[str], **how: object) -> list[di
     return rows
 
 
-def audits(folder: Path, corpus: pl.DataFrame) -> pl.DataFrame:
-    """Audit one model in every way."""
+def audits(folder: Path, corpus: pl.DataFrame, *, grey: bool) -> pl.DataFrame:
+    """Audit one model in every way, or by default and by log-probabilities alone."""
     tokenizer = Tokenizer.load(str(folder / "model"))
     times = corpus.select(pl.col("document_id").cast(pl.String), "times")
     rows: list[dict[str, Any]] = []
@@ -199,7 +203,7 @@ def audits(folder: Path, corpus: pl.DataFrame) -> pl.DataFrame:
         scores = scores.join(default, on="document_id")
         rows.extend(measured(scores, attacks, **how, **tokens(run, tokenizer, **within)))
 
-    for words, samples, most in ASKED if folder.name in GRID_OF else ASKED_ELSEWHERE:
+    for words, samples, most in ASKED if folder.name in GRID_OF and not grey else ASKED_ELSEWHERE:
         name = f"probes-{words}-{samples or 'greedy'}"
         points = {"probes": most, "probe_words": words, "samples": samples}
         run = audit(folder, name, PROBES, **points)
@@ -208,10 +212,11 @@ def audits(folder: Path, corpus: pl.DataFrame) -> pl.DataFrame:
             if probes <= most:
                 run = rescore(run.folder, **nested({"probes": probes, "samples": k}))
                 add(run, PROBES, probes=probes, probe_words=words, samples=k)
-    for name, attacks, changed in (
+    sampled: tuple[tuple[str, list[str], dict[str, Any]], ...] = (
         ("matched", MATCHED, {}),
         ("whole", WHOLE, {"max_length": MOST_TOKENS}),
-    ):
+    )
+    for name, attacks, changed in () if grey else sampled:
         run = audit(folder, name, attacks, samples=SAMPLES, **changed)
         for k in (1, 2, SAMPLES):
             add(
@@ -221,8 +226,9 @@ def audits(folder: Path, corpus: pl.DataFrame) -> pl.DataFrame:
                 probe_words=None,
                 samples=k,
             )
-    grey = audit(folder, "grey", GREY, evidence="logprobs", engine="transformers")
-    add(grey, GREY, probes=None, probe_words=None, samples=None)
+    own = {"engine": "transformers", "frequencies_from": str(folder / "others.parquet")}
+    run = audit(folder, "grey", GREY, evidence="logprobs", **own)
+    add(run, GREY, probes=None, probe_words=None, samples=None)
     return pl.DataFrame(rows, infer_schema_length=None)
 
 
@@ -230,6 +236,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", nargs="+", default=[*MODELS], choices=MODELS)
     parser.add_argument("--keep", type=Path, help="folder for corpus, models, runs and tables")
+    parser.add_argument("--grey", action="store_true", help="the default and log-probabilities")
     given = parser.parse_args()
     if not DATA.is_dir():
         print("skipped: no real text in ../shared/data")
@@ -243,11 +250,18 @@ def main() -> None:
             if not (folder / "model").exists():
                 train_models(folder, corpus, name)
             if not (folder / "table.parquet").exists():
-                audits(folder, corpus).write_parquet(folder / "table.parquet")
+                audits(folder, corpus, grey=given.grey).write_parquet(folder / "table.parquet")
             table = pl.read_parquet(folder / "table.parquet")
             tables.append(table.with_columns(model=pl.lit(name)))
-    if TABLE.exists():  # models that are not measured anew stay
-        tables.append(pl.read_parquet(TABLE).filter(~pl.col("model").is_in(given.models)))
+    if TABLE.exists():  # what is not measured anew stays
+        before = pl.read_parquet(TABLE)
+        if given.grey:
+            tables = [each.select(before.columns).cast(before.schema) for each in tables]
+            same = ["model", "attack", *DEFAULT_WAY]
+            before = before.join(pl.concat(tables), on=same, how="anti", nulls_equal=True)
+        else:
+            before = before.filter(~pl.col("model").is_in(given.models))
+        tables.append(before)
     table = pl.concat(tables).sort(
         pl.col("model").replace_strict([*MODELS], range(len(MODELS))), maintain_order=True
     )

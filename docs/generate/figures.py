@@ -32,6 +32,7 @@ _WEIGHTED = ("equal", "known", "weighted")
 _PLANTED = (1, 2, 4, 8, 16, 32, 64)
 _ACCESS = {
     "one pass": ("all log-probabilities of the text, one pass", "min_k_plus_plus_20_v1"),
+    "reference model": ("the text under it and a reference model, two passes", "ez_mia_v1"),
     "swapped words": ("the text and five with swapped words, six passes", "pac_v1"),
     "next words": ("the next word's log-probability, at 128 points", "probe_centred_v1"),
     "probes": ("the next word alone, at 32 points", "probe_leading_rarity_v1"),
@@ -41,7 +42,10 @@ _TEXT_ALONE = {
     "next tokens, nudge 5, less expected": "next tokens, where `logit_bias` is honoured",
     "next tokens, nudge 0, less expected": "next tokens, text alone",
 }
-_SHOWN = (*power_report.DRAWN, "samia_matched_rarity_v1", "petal_v1")
+_SHOWN = (
+    *(*power_report.DRAWN, "samia_matched_rarity_v1", "petal_v1", "min_k_plus_plus_20_v1"),
+    *("gap_k_20_v1", "pdr_min_k_plus_plus_20_v1", "aeca_v1", "pac_v1"),
+)
 
 
 def power_picture() -> str:
