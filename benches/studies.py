@@ -130,7 +130,7 @@ def outliers(at: Place) -> None:
     for kind, texts in kinds.items():
         copies = pl.col("member").cast(pl.Int64).alias("k")
         chosen = at.table(kind, halves(texts, 400).with_columns(copies))
-        how = {"input": chosen, "copies": "k", "into": into, "base": at.model}
+        how: dict[str, object] = {"input": chosen, "copies": "k", "into": into, "base": at.model}
         how |= {"over": ["size=100,500,2500", "learning-rate=1e-3"], "attacks": "min-k,loss"}
         found = study("contamination", at.keep / f"inserted-{kind}", max_tokens=128, **how)
         whole = found.filter(pl.col("copies").is_null())
@@ -223,9 +223,9 @@ def unlearning(at: Place) -> None:
 
 
 def spv(at: Place) -> None:
-    """Attack a model of 200 of 400 passages, one thing changed at a time from `usual`."""
+    """Attack a model of 150 of 300 passages, one or two things changed at a time from `fixed`."""
     texts = new_passages(at.demo).select("text")
-    asked = at.table("private", halves(texts, 400))
+    asked = at.table("private", halves(texts, 300))
     sources = {
         "identical": texts.slice(400, 1000),
         "domain": windows("sherlock_holmes").head(1000),
@@ -243,13 +243,13 @@ def spv(at: Place) -> None:
     }
     model = {name: tuned(at, name, asked, **way) for name, way in ways.items()}
     usual: dict[str, object] = {"input": asked, "reference_model": at.model, "preset": "spv"}
-    usual |= {"attacks": "loss,self_prompt_difference_v1,spv_embedding_v1", "paraphrases": 5}
+    usual |= {"attacks": "loss,self_prompt_difference_v1,spv_embedding_v1", "paraphrases": 3}
     usual |= {"tuning_rate": 2e-3, "tuning_rank": 16, "primary": "spv_embedding_v1"}
     fixed = {"model": model["lora"], "prompts_from": path["identical"], "generations": 250}
     of_sources = f"prompts-from={','.join(map(str, path.values()))}"
     sweeps = {
         "adapters": ["model=" + ",".join(map(str, model.values()))],
-        "number": [of_sources, "generations=100,500"],
+        "number": [of_sources, "generations=60,250"],
         "length": [of_sources, "prompt-tokens=4,32"],
         "noise": ["noise=0.02,0.1,0.5"],
     }

@@ -13,8 +13,10 @@ from click.testing import CliRunner
 from mia_batch.cli.main import command
 from mia_batch.corpus import ColumnNames
 from mia_batch.errors import SettingsError
-from mia_batch.extras.study import books, frame
+from mia_batch.extras.study import frame
+from mia_batch.extras.study.books import _thresholded, _worth
 from mia_batch.extras.tune.making import inserted_texts, with_inserted
+from mia_batch.pipeline import run_audit
 from mia_batch.recipes import Recipe
 from tests import runs
 from tests.bases import save_bases
@@ -165,18 +167,18 @@ def test_a_contamination_study_that_is_stopped_goes_on_and_trains_nothing_twice(
     asked += ["--into", tmp_path / "into.parquet", "--engine", "transformers", "--out", out]
     asked += ["--over", "learning-rate=1e-5,3e-3", "--epochs", 2, "--batch-size", 8]
     asked += ["--attacks", "loss_v1", "--max-tokens", 64]
-    audited, n_audits = frame.audited, []
+    n_audits = []
 
-    def stopped(folder, *given):
-        n_audits.append(folder)
+    def stopped(settings, observer):
+        n_audits.append(settings.out)
         if len(n_audits) == 3:
             raise KeyboardInterrupt
-        return audited(folder, *given)
+        return run_audit(settings, observer)
 
-    monkeypatch.setattr(frame, "audited", stopped)
+    monkeypatch.setattr(frame, "run_audit", stopped)
     done = CliRunner().invoke(command, [*map(str, asked)])
     assert done.exit_code != 0
-    monkeypatch.setattr(frame, "audited", audited)
+    monkeypatch.setattr(frame, "run_audit", run_audit)
     assert not (out / "study.parquet").exists()
     record = out / "learning_rate=0.003" / "model" / "training.json"
     before = record.stat().st_mtime_ns
@@ -203,7 +205,7 @@ def test_known_books_have_no_say_in_their_own_threshold():
         orient="row",
     ).with_columns(member=pl.col("kind") == "learnt")
     known = windows.filter(pl.col("kind") != "asked")
-    found = {key: (at, share) for _, key, at, share in books._thresholded(windows, known)}
+    found = {key: (at, share) for _, key, at, share in _thresholded(windows, known)}
     # Of all known windows 3 of 4 and 0 of 4 are at least 4. Without A those of B decide: at 5 the
     # rates are 1/2 and 0, at 1 they are 1 and 3/4.
     assert found["X"] == (4, 0.5)
@@ -238,7 +240,7 @@ def test_a_threshold_that_means_nothing_gives_no_share(sides, gap, exploratory, 
     known = pl.DataFrame(rows, schema_overrides={"group": pl.String})
     manifest = SimpleNamespace(settings={"seed": 0, "exploratory": exploratory})
     run: Any = SimpleNamespace(scan=lambda _: known.lazy(), manifest=manifest)
-    sentences, reason = books._worth(run, known)
+    sentences, reason = _worth(run, known)
     assert sentences[0].startswith("Known windows are told apart with AUC")
     assert (reason or "").startswith(said) if said else reason is None
 

@@ -22,7 +22,6 @@ from mia_batch.errors import SettingsError
 from mia_batch.extras.study import frame
 from mia_batch.inference.estimates import FEWEST_GROUPS
 from mia_batch.metrics import evaluate
-from mia_batch.observer import Observer
 from mia_batch.pipeline import Run
 from mia_batch.report.html.plots import Lane, draw_lanes, round_axis
 from mia_batch.stats.intervals import roc_curve
@@ -40,9 +39,9 @@ _TOP = 20
 @cli.option("known", cli.PATH, "PATH", "Whole books with a column that says which are members.")
 @cli.option("known-members", cli.PATH, "PATH", "Or books known to be in the training data,")
 @cli.option("known-others", cli.PATH, "PATH", "and books known not to be.")
-@frame.study_out
+@frame.study_options
 @cli.settings_options(without=("out", "shard", "non_members", "calibration", "level"))
-def books(*, out: Path, **options: Any) -> None:  # noqa: ANN401 - settings
+def books(*, out: Path, dry_run: bool, **options: Any) -> None:  # noqa: ANN401 - settings
     """Give the share of each book's windows above a threshold that known books chose.
 
     Of a book at most 100 windows of 512 words are asked about. Say how it is known that the others
@@ -51,27 +50,26 @@ def books(*, out: Path, **options: Any) -> None:  # noqa: ANN401 - settings
     known = [options.pop(name) for name in ("known", "known_members", "known_others")]
     if [each is None for each in known] not in ([False, True, True], [True, False, False]):
         raise click.UsageError("give --known, or both --known-members and --known-others")
-    frame.check_folder(out)
-    with cli.observing() as observer:
-        sets = _written(out, observer, *known)
-        settings = _PAPER | cli.given(options) | {"level": "group"} | sets
-        run = frame.audited(out / "run", settings, observer)
-    table, said = _shares(run)
-    console, names = cli.console_of(stderr=False), [name.replace("_", " ") for name in _SHOWN]
-    top = table.filter(kind="asked").head(_TOP).select(_SHOWN).rows()
-    rows = (["-" if cell is None else frame.written(cell) for cell in row] for row in top)
-    console.print(cli.table_of(*names, right=names[1:-1], rows=rows))
-    for sentence in said:
-        console.print(cli.plain(sentence))
-    lanes = [
-        Lane(f"{kind}: {rows.height:,} books", rows["share"].to_list(), hollow=kind != "asked")
-        for (kind,), rows in table.drop_nulls("share").group_by("kind", maintain_order=True)
-    ]
-    axis = round_axis("share of windows above the threshold", [0, 1])
-    frame.write_study(out, table, draw_lanes(axis, lanes) if lanes else None)
+    with frame.opened(out, "books", dry_run=dry_run) as study:
+        settings = _PAPER | cli.given(options) | {"level": "group"} | _written(study, *known)
+        if (run := study.audited("run", settings)) is None:
+            return
+        table, said = _shares(run)
+        names = [name.replace("_", " ") for name in _SHOWN]
+        top = table.filter(kind="asked").head(_TOP).select(_SHOWN).rows()
+        rows = (["-" if cell is None else frame.written(cell) for cell in row] for row in top)
+        shown = cli.table_of(*names, right=names[1:-1], rows=rows)
+        cli.console_of(stderr=False).print(shown)
+        frame.say(*said)
+        lanes = [
+            Lane(f"{kind}: {rows.height:,} books", rows["share"].to_list(), hollow=kind != "asked")
+            for (kind,), rows in table.drop_nulls("share").group_by("kind", maintain_order=True)
+        ]
+        axis = round_axis("share of windows above the threshold", [0, 1])
+        frame.write_study(out, table, draw_lanes(axis, lanes) if lanes else None)
 
 
-def _written(out: Path, observer: Observer, known: Path | None, *each: Path | None) -> Values:
+def _written(study: frame.Study, known: Path | None, *each: Path | None) -> Values:
     """Write known books as the audit takes them: members calibrate, others are compared."""
     paths: Values = {}
     for setting, path in zip(("calibration", "non_members"), each, strict=True):
@@ -81,8 +79,8 @@ def _written(out: Path, observer: Observer, known: Path | None, *each: Path | No
         if books.is_empty():
             raise SettingsError(f"no known book has member = {member}; some of both are needed")
         for place, reason in (corpus.ignored | corpus.set_aside).items():
-            observer.stage(f"left out of {path or known}: {place}: {reason}")
-        paths[setting] = out / f"known-{setting}.parquet"
+            study.observer.stage(f"left out of {path or known}: {place}: {reason}")
+        paths[setting] = study.folder / f"known-{setting}.parquet"
         there = [column.name for column in books if column.null_count() < books.height]
         write_table(books[there], paths[setting])
     return paths

@@ -6,8 +6,10 @@ under two models, and completed; questions about them are answered.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import click
 import numpy as np
@@ -15,9 +17,11 @@ import polars as pl
 
 from mia_batch.cli import options as cli
 from mia_batch.cli.help import TopicCommand
-from mia_batch.extras.study.frame import audited, check_folder, study_out, write_study
+from mia_batch.extras.privacy.data import rows_of
+from mia_batch.extras.study import frame
 from mia_batch.features import embed_words, why_no_similarity
 from mia_batch.kernels import pair_features
+from mia_batch.pipeline import Run
 from mia_batch.pipeline.finished import attack_of
 from mia_batch.stats.intervals import (
     clopper_pearson,
@@ -28,13 +32,6 @@ from mia_batch.stats.intervals import (
 )
 from mia_batch.tables import write_table
 from mia_batch.targets import cluster_names
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from mia_batch.observer import Observer
-    from mia_batch.pipeline import Run
 
 _SCREEN, _NEAREST = "min_k_20_v1", 1.15
 """The attack whose ratio screens texts, and the largest ratio that is as before (section 7.2.1)."""
@@ -69,13 +66,15 @@ _FIGURES |= dict.fromkeys(("n", "n_unscored"), pl.UInt32)
 @cli.option(
     "embedder", str, "MODEL", "What embeds completions, as in `invert`.  [default: WordLlama]"
 )
-@study_out
+@frame.study_options
 @cli.settings_options(without=("out", "shard", *_FIXED))
 def unlearning(
     before: str,
     retrained: str | None,
     embedder: str | None,
     out: Path,
+    *,
+    dry_run: bool,
     **options: Any,  # noqa: ANN401 - settings
 ) -> None:
     """Say how many texts an unlearned model still remembers as it did before.
@@ -91,52 +90,53 @@ def unlearning(
     if "model" not in settings:
         raise click.UsageError("--model is missing: the model after unlearning")
     models = cli.given({"before": before, "after": settings["model"], "retrained": retrained})
-    check_folder(out)
-    with cli.observing() as observer:
-        embed = _embedder(embedder, out / "embeddings", observer)
+    with frame.opened(out, "unlearning", dry_run=dry_run) as study:
+        embed = _embedder(embedder, study)
         parts = {"texts": settings}
         if None not in columns:
-            parts["questions"] = _of_questions(out / "asked.parquet", settings, columns)
+            parts["questions"] = _of_questions(study.folder / "asked.parquet", settings, columns)
         found = dict[str, pl.DataFrame]()
         for part, how in parts.items():
             asked = {**how, "attacks": (_SCREEN, _PARTS[part])}
-            runs = {
-                name: audited(out / f"{part}-{name}", asked | {"model": model}, observer)
+            each = {
+                name: study.audited(f"{part}-{name}", asked | {"model": model})
                 for name, model in models.items()
             }
-            found[part] = _paired(runs, part, embed)
-    figures = figures_of(found, [*models])
-    for sentence in conclusions(figures):
-        cli.console_of(stderr=False).print(cli.plain(sentence), soft_wrap=True)
-    _show(figures, [*models])
-    for part, some in found.items():
-        write_table(some.drop("cluster"), out / f"{part}.parquet")
-    write_study(out, figures, None)
+            if runs := {name: run for name, run in each.items() if run is not None}:
+                found[part] = _paired(runs, part, embed)
+        if not found:
+            return
+        figures = figures_of(found, [*models])
+        frame.say(*conclusions(figures))
+        _show(figures, [*models])
+        for part, some in found.items():
+            write_table(some.drop("cluster"), out / f"{part}.parquet")
+        frame.write_study(out, figures, None)
 
 
 def _of_questions(
     path: Path, settings: Mapping[str, Any], columns: Sequence[str]
 ) -> dict[str, Any]:
     """Write questions and answers as prefixes and references, and say how they are audited."""
-    from mia_batch.extras.privacy.data import rows_of
-
     question, answer = columns
     rows = rows_of(settings["input"], columns).drop_nulls()
-    asked = rows.select(text=question, prefix=question, reference=pl.format(" {}", answer))
-    write_table(asked, path)
-    kept = {name for name in settings if not name.endswith("_column")} - _TEXT_SETTINGS
-    own = {name: each for name, each in settings.items() if name in kept}
+    write_table(
+        rows.select(text=question, prefix=question, reference=pl.format(" {}", answer)), path
+    )
+    own = {name: each for name, each in settings.items() if not name.endswith("_column")}
+    own = {name: each for name, each in own.items() if name not in _TEXT_SETTINGS}
     return {"max_length": _QUESTION_TOKENS} | own | {"input": str(path)}
 
 
-def _embedder(model: str | None, folder: Path, observer: Observer) -> Any:  # noqa: ANN401 - a call
-    """Open what embeds texts: a model, or WordLlama's mean of tokens; None where there is none."""
+def _embedder(model: str | None, study: frame.Study) -> Any:  # noqa: ANN401 - a call
+    """Open what embeds texts: a model, or WordLlama's mean of tokens; None if that is missing."""
     if model is not None:
         from mia_batch.extras.privacy.inversion.models import embed_all, open_embedder
 
-        return partial(embed_all, embedder=open_embedder(model), folder=folder, observer=observer)
+        where: dict[str, Any] = {"folder": study.folder / "embeddings", "observer": study.observer}
+        return partial(embed_all, embedder=open_embedder(model), **where)
     if (reason := why_no_similarity()) is not None:
-        observer.stage(f"completions are not compared by embeddings: {reason}")
+        study.observer.stage(f"completions are not compared by embeddings: {reason}")
         return None
     return embed_words
 
@@ -258,30 +258,29 @@ def conclusions(figures: pl.DataFrame) -> Iterator[str]:
         key = (part, "all", "as_before")
         one, other = (rows.get((*key, run, None, "mean")) for run in ("after", "retrained"))
         if one is None or one["value"] is None:
-            yield f"Of {part} nothing can be said: {one['reason'] if one else 'there are none'}."
+            reason = one["reason"] if one else "the study has none"
+            yield f"Nothing can be said of {part}: {reason}."
             continue
-        n = one["n"]
+        n, unscored = one["n"], one["n_unscored"]
         near = f"{one['value'] * n:.0f} of {n:,} {part} are scored as before unlearning"
-        near += f" ({one['n_unscored']:,} have no score)" if one["n_unscored"] else ""
+        near += f" ({unscored:,} have no score)" if unscored else ""
         if other is None:
             yield (
                 f"{near}. Whether they are still remembered cannot be said without --retrained, a "
                 "model that was trained alike without them: it may score them as before, too."
             )
             continue
-        gone = {
-            _MEASURES[each]: rows.get((part, "all", each, "after", "before", "removed_share"))
+        gone = [
+            (_MEASURES[each], rows[part, "all", each, "after", "before", "removed_share"])
             for each in ("min_k", "rouge_l", "similarity")
-        }
-        said = [(measure, share) for measure, share in gone.items() if share is not None]
-        gap = rows[*key, "after", "retrained", "difference"]
-        verdict = _verdict(gap, part, next((share for _, share in said), {}))
-        alike = round(other["value"] * n)
+            if (part, "all", each, "after", "before", "removed_share") in rows
+        ]
+        gap, alike = rows[*key, "after", "retrained", "difference"], round(other["value"] * n)
         yield (
-            f"{verdict}: {near}, and {alike:,} by the retrained model, so that no more than "
-            f"{n - alike:,} can be shown."
+            f"{_verdict(gap, part, gone[0][1] if gone else {})}: {near}, and {alike:,} by the "
+            f"retrained model, so that no more than {n - alike:,} can be shown."
         )
-        yield from (f"{part}, {measure}: {_removed(share)}." for measure, share in said)
+        yield from (f"{part}, {measure}: {_removed(share)}." for measure, share in gone)
 
 
 def _verdict(gap: Mapping[str, Any], part: str, gone: Mapping[str, Any]) -> str:
@@ -291,9 +290,8 @@ def _verdict(gap: Mapping[str, Any], part: str, gone: Mapping[str, Any]) -> str:
         return f"Whether {part} are still remembered cannot be said ({gap['reason']})"
     if low > 0:
         ends = f"{low * n:.0f} to {min(1, high) * n:.0f}"
-        return (
-            f"{gap['value'] * n:.0f} of {n:,} {part} are still remembered as before (95 %: {ends})"
-        )
+        still = f"{gap['value'] * n:.0f} of {n:,} {part} are still remembered as before"
+        return f"{still} (95 %: {ends})"
     if (gone.get("high") or 1) < 1:
         return f"{part.capitalize()} are still remembered, if less than before"
     if (gone.get("low") or 1) > 1:

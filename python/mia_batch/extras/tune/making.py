@@ -34,24 +34,13 @@ from mia_batch.tables import digest, put_copy, sync_folder, system_errors, write
 # The entry point ``tuned`` of ``mia_batch.models`` is this module: the core asks it for these.
 __all__ = ["Made", "Making", "check_base", "finetune", "made_of", "sizes", "why_no_finetuning"]
 
-_SEQUENCE = "AutoModelForSequenceClassification"
 FORMS: dict[Form, tuple[str, str, str | None, str]] = {
-    "causal": ("AutoModelForCausalLM", "CAUSAL_LM", "CAUSAL_LM", "a causal language model"),
-    "classifier": (
-        _SEQUENCE,
-        "SEQUENCE_CLASSIFICATION",
-        "SEQ_CLS",
-        "a model that classifies texts",
-    ),
-    "infilling": ("AutoModelForMaskedLM", "MASKED_LM", None, "a masked model"),
-    "seq2seq": (
-        "AutoModelForSeq2SeqLM",
-        "SEQ_TO_SEQ_CAUSAL_LM",
-        "SEQ_2_SEQ_LM",
-        "an encoder-decoder",
-    ),
+    "causal": ("CausalLM", "CAUSAL_LM", "CAUSAL_LM", "a causal language model"),
+    "classifier": ("SequenceClassification", "SEQUENCE_CLASSIFICATION", "SEQ_CLS", "a classifier"),
+    "infilling": ("MaskedLM", "MASKED_LM", None, "a masked model"),
+    "seq2seq": ("Seq2SeqLM", "SEQ_TO_SEQ_CAUSAL_LM", "SEQ_2_SEQ_LM", "an encoder-decoder"),
 }
-"""Of each form the class and the mapping of transformers, peft's name, and ours."""
+"""Of each form the class after ``AutoModelFor``, transformers' mapping, peft's name, and ours."""
 
 _VIRTUAL = ("prefix", "p-tuning", "prompt")
 _SHORTEST = 2  # of fewer tokens nothing can be learnt: the first is not predicted
@@ -62,9 +51,8 @@ def check_base(base: str, revision: str | None, recipe: Recipe) -> None:
     import transformers
 
     _, mapping, _, name = FORMS[recipe.form]
-    config = transformers.AutoConfig.from_pretrained(
-        base, revision=revision, trust_remote_code=False
-    )
+    where: dict[str, Any] = {"revision": revision, "trust_remote_code": False}
+    config = transformers.AutoConfig.from_pretrained(base, **where)
     if type(config) not in getattr(transformers, f"MODEL_FOR_{mapping}_MAPPING"):
         raise SettingsError(
             f"{base!r} is of the kind {config.model_type!r}, which is not {name}; give one that is"
@@ -94,9 +82,9 @@ def adapted(model: Any, recipe: Recipe) -> Any:  # noqa: ANN401 - models are of 
         return model
     import peft
 
-    lora = {"r": recipe.rank, "lora_alpha": _ALPHA, "lora_dropout": _DROPOUT}
     virtual: dict[str, Any] = {"num_virtual_tokens": recipe.rank}
     encoder = {"encoder_hidden_size": getattr(model.config.get_text_config(), "hidden_size", None)}
+    lora = {"r": recipe.rank, "lora_alpha": _ALPHA, "lora_dropout": _DROPOUT}
     kinds: dict[Method, tuple[Any, dict[str, Any]]] = {
         "lora": (peft.LoraConfig, lora | {"target_modules": "all-linear"}),
         "ia3": (peft.IA3Config, {}),
@@ -279,16 +267,13 @@ def _recorded(making: Making, path: Path) -> Made:
     if signature != _signature(record):
         raise RunFolderError(f"{path / _RECORD} was changed after it was made; {anew}")
     if known != making.digest:
-        differing = [
-            name for name, value in making.made_from.items() if record["made_from"][name] != value
-        ]
+        before, wanted = record["made_from"], making.made_from
+        other = " and ".join(name for name in wanted if before[name] != wanted[name])
         raise RunFolderError(
-            f"{path} holds a model made of another {' and '.join(differing)}; choose another name, "
-            "or delete it"
+            f"{path} holds a model made of another {other}; choose another name, or delete it"
         )
-    for name, wanted in files.items():
-        file = path / name
-        if not file.is_file() or digest(file) != wanted:
+    for file, expected in ((path / name, each) for name, each in files.items()):
+        if not file.is_file() or digest(file) != expected:
             what = "was changed after it was made" if file.exists() else "is missing"
             raise RunFolderError(f"{file} {what}; {anew}")
     _follow(path)  # a run that was killed may not have come to it
@@ -302,15 +287,12 @@ def _signature(record: dict[str, Any]) -> str:
 @contextmanager
 def locked(lock: Path, seconds: float, busy: str) -> Iterator[None]:
     """Hold a lock; raise `RunFolderError` if another process has it for so long."""
-    held = FileLock(lock, timeout=seconds)
     try:
-        held.acquire()
+        held = FileLock(lock).acquire(timeout=seconds)
     except Timeout:
         raise RunFolderError(busy) from None
-    try:
+    with held:
         yield
-    finally:
-        held.release()
 
 
 @contextmanager
@@ -331,8 +313,8 @@ def _place(making: Making, made: Path, path: Path, done: dict[str, Any]) -> Made
     record: dict[str, Any] = {"digest": making.digest, "made_from": making.made_from}
     record |= {"base": making.base, "revision": making.revision, "n_texts": len(making.texts)}
     record |= {**done, "files": files}
-    signed = record | {"sha256": _signature(record)}
-    (made / _RECORD).write_text(json.dumps(signed, indent=2), "utf-8")
+    record["sha256"] = _signature(record)
+    (made / _RECORD).write_text(json.dumps(record, indent=2), "utf-8")
     for file in made.iterdir():
         with file.open("rb") as stream:
             os.fsync(stream.fileno())
