@@ -20,7 +20,7 @@ import argparse
 from functools import cache
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import polars as pl
 from benches.pairs import DATA
@@ -131,7 +131,12 @@ def outliers(at: Place) -> None:
         copies = pl.col("member").cast(pl.Int64).alias("k")
         chosen = at.table(kind, halves(texts, 400).with_columns(copies))
         how: dict[str, object] = {"input": chosen, "copies": "k", "into": into, "base": at.model}
-        how |= {"over": ["size=100,500,2500", "learning-rate=1e-3"], "attacks": "min-k,loss"}
+        how |= {
+            "over": ["size=100,500,2500"],
+            "learning_rate": 1e-3,
+            "engine": "transformers",
+            "attacks": "min-k,loss",
+        }
         found = study("contamination", at.keep / f"inserted-{kind}", max_tokens=128, **how)
         whole = found.filter(pl.col("copies").is_null())
         store("outliers", whole, "model", *FIGURES, inserted=kind)
@@ -142,7 +147,11 @@ def books(at: Place) -> None:
     sides = [demo.filter(member=side).drop("group").head(N_KNOWN + N_ASKED) for side in (1, 0)]
     labelled = at.table("known", pl.concat(side.head(N_KNOWN) for side in sides))
     unknown = pl.concat(side.tail(N_ASKED) for side in sides).rename({"member": "truth"})
-    how = {"known": labelled, "input": at.table("asked", unknown), "model": at.model}
+    how: dict[str, object] = {
+        "known": labelled,
+        "input": at.table("asked", unknown),
+        "model": at.model,
+    }
     how |= {"window_words": 32, "primary": "min_k_20_v1", "non_members_known": "drawn by lot"}
     found = study("books", at.keep / "books", **how)
     truth = unknown.select(pl.col("document_id").alias("key"), "truth")
@@ -150,15 +159,21 @@ def books(at: Place) -> None:
     store("books", found, "kind", "truth", "share", "p_value", "verdict")
 
 
-def tuned(at: Place, name: str, data: Path, **recipe: object) -> Path:
-    """Tune the demo's model as a user does."""
+def tuned(at: Place, name: str, data: Path, base: Path | None = None, **recipe: object) -> Path:
+    """Tune the base of this bench, or another model, as a user does."""
     out = at.keep / "models" / name
-    usual = {"method": "full", "held_out": 0, "learning_rate": 1e-3, "epochs": 6}
-    invoke("finetune", base=at.model, data=data, out=out, **(usual | recipe))
+    usual = {"method": "full", "held_out": 0, "learning_rate": 1e-3}
+    invoke("finetune", base=base or based(at), data=data, out=out, **(usual | recipe))
     return out
 
 
-def ascended(start: Path, texts: pl.Series, out: Path, *, steps: int, rate: float) -> Path:
+def based(at: Place) -> Path:
+    """Let the demo's model learn passages that no other model here learns: what is tuned below."""
+    rest = at.table("rest", new_passages(at.demo).slice(1300).select("text"))
+    return tuned(at, "base", rest, at.model, epochs=3)
+
+
+def ascended(start: Path, texts: pl.Series, out: Path, steps: int, rate: float) -> Path:
     """Unlearn by gradient ascent on the texts' loss, a batch of 20 a step (plain SGD)."""
     if out.exists():
         return out
@@ -188,38 +203,31 @@ def ascended(start: Path, texts: pl.Series, out: Path, *, steps: int, rate: floa
 
 
 def unlearning(at: Place) -> None:
-    """Forget 60 of 180 texts that were learnt in part; 60 others were never learnt."""
-    texts = new_passages(at.demo).select("text")
+    """Forget 60 of 180 texts that were learnt in part; 40 others were never learnt."""
+    texts, epochs = new_passages(at.demo).select("text"), 5
     forgotten, kept, others, never = (
-        texts.slice(60 * n, 60 * (1 + (n == 1))) for n in (0, 1, 3, 4)
+        texts.slice(start, n) for start, n in ((0, 60), (60, 120), (180, 60), (240, 40))
     )
-    label = [pl.lit(value).alias("member") for value in (True, False)]
-    asked = at.table(
-        "forgotten", pl.concat([forgotten.with_columns(label[0]), never.with_columns(label[1])])
-    )
-    kept_at = at.table("kept", kept)
-    for epochs in (4, 12):
-        how: dict[str, Any] = {"epochs": epochs}
-        before = tuned(
-            at, f"before-{epochs}", at.table("both", pl.concat([forgotten, kept])), **how
-        )
-        retrained = tuned(at, f"retrained-{epochs}", kept_at, **how)
-        other_seed = tuned(at, f"other-seed-{epochs}", kept_at, seed=1, **how)
-        forgetting = at.table("other", others)
-        on_others = at.keep / "models" / f"on-others-{epochs}"
-        invoke("finetune", base=before, data=forgetting, out=on_others, method="full",
-               held_out=0, learning_rate=1e-3, epochs=3)  # fmt: skip
-        ascents = {f"ascent, {n} steps of {rate}": ascended(
-            before, forgotten["text"], at.keep / "models" / f"ascent-{epochs}-{n}-{rate}",
-            steps=n, rate=rate) for n, rate in ((3, 0.05), (12, 0.1))}  # fmt: skip
-        after = {"nothing": before, "tuned on others": on_others, **ascents}
-        for name, model in (after | {"retrained, another seed": other_seed}).items():
-            out = at.keep / "unlearning" / f"{epochs}-{model.name}"
-            out.parent.mkdir(exist_ok=True)
-            how = {"input": asked, "before": before, "model": model, "retrained": retrained}
-            found = study("unlearning", out, samples=4, **how)
-            columns = ("set", "measure", "run", "versus", "statistic", "n", "value", "low", "high")
-            store("unlearning", found, *columns, after=name, epochs=epochs)
+    sides = [
+        each.with_columns(member=pl.lit(value))
+        for each, value in ((forgotten, True), (never, False))
+    ]
+    asked, kept_at = at.table("forgotten", pl.concat(sides)), at.table("kept", kept)
+    before = tuned(at, "before", at.table("both", pl.concat([forgotten, kept])), epochs=epochs)
+    retrained = tuned(at, "retrained", kept_at, epochs=epochs)
+    models = at.keep / "models"
+    ways = {
+        "nothing": before,
+        "tuned on others": tuned(at, "on-others", at.table("others", others), before, epochs=5),
+        "gradient ascent": ascended(before, forgotten["text"], models / "ascent", 6, 0.3),
+        "retrained, another seed": tuned(at, "other-seed", kept_at, epochs=epochs, seed=1),
+    }
+    columns = ("set", "measure", "run", "versus", "statistic", "n", "value", "low", "high")
+    for name, model in ways.items():
+        out = at.keep / f"unlearning-{model.name}"
+        how = {"input": asked, "before": before, "model": model, "retrained": retrained}
+        found = study("unlearning", out, samples=2, engine="transformers", **how)
+        store("unlearning", found, *columns, after=name)
 
 
 def spv(at: Place) -> None:
@@ -235,23 +243,22 @@ def spv(at: Place) -> None:
     lora = {"method": "lora", "rank": 16, "learning_rate": 2e-3, "epochs": 8}
     ways: dict[str, dict[str, object]] = {
         "lora": lora,
-        "full": lora | {"method": "full", "learning_rate": 5e-4},
-        "prefix": lora | {"method": "prefix", "learning_rate": 1e-2},
-        "ia3": lora | {"method": "ia3", "learning_rate": 1e-2},
+        "full": lora | {"method": "full", "learning_rate": 1e-3},
+        "ia3": lora | {"method": "ia3", "learning_rate": 2e-2},
         "epsilon-15": lora | {"epsilon": 15},
-        "epsilon-60": lora | {"epsilon": 60},
     }
-    model = {name: tuned(at, name, asked, **way) for name, way in ways.items()}
-    usual: dict[str, object] = {"input": asked, "reference_model": at.model, "preset": "spv"}
+    model = {name: tuned(at, name, asked, None, **way) for name, way in ways.items()}
+    usual: dict[str, object] = {"input": asked, "reference_model": based(at), "preset": "spv"}
     usual |= {"attacks": "loss,self_prompt_difference_v1,spv_embedding_v1", "paraphrases": 3}
     usual |= {"tuning_rate": 2e-3, "tuning_rank": 16, "primary": "spv_embedding_v1"}
-    fixed = {"model": model["lora"], "prompts_from": path["identical"], "generations": 250}
+    usual |= {"engine": "transformers", "generation_tokens": 96}
+    fixed = {"model": model["lora"], "prompts_from": path["identical"], "generations": 200}
     of_sources = f"prompts-from={','.join(map(str, path.values()))}"
     sweeps = {
         "adapters": ["model=" + ",".join(map(str, model.values()))],
-        "number": [of_sources, "generations=60,250"],
-        "length": [of_sources, "prompt-tokens=4,32"],
-        "noise": ["noise=0.02,0.1,0.5"],
+        "number": [of_sources, "generations=50,200"],
+        "length": [of_sources, "prompt-tokens=4,48"],
+        "noise": ["noise=0.02,0.5"],
     }
     for name, over in sweeps.items():
         changed = [each.partition("=")[0].replace("-", "_") for each in over]
@@ -292,9 +299,9 @@ def main() -> None:
     if unknown := {*asked.names} - {*names}:
         parser.error(f"{', '.join(sorted(unknown))}: choose from {', '.join(names)}")
     asked.keep.mkdir(parents=True, exist_ok=True)
-    for part in PARTS:
-        if not asked.names or part.__name__ in asked.names:
-            part(Place(asked.demo, asked.keep))
+    parts = {part.__name__: part for part in PARTS}
+    for name in asked.names or names:
+        parts[name](Place(asked.demo, asked.keep))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from mia_batch.cli.main import command
 from mia_batch.corpus import ColumnNames
-from mia_batch.errors import SettingsError
+from mia_batch.errors import RunFolderError, SettingsError
 from mia_batch.extras.study import frame
 from mia_batch.extras.study.books import _thresholded, _worth
 from mia_batch.extras.tune.making import inserted_texts, with_inserted
@@ -42,6 +42,13 @@ def test_more_samples_extend_one_run_and_what_is_refused_has_its_reason(checkpoi
     asked += ["--preset", "matched"]
     out, alone = tmp_path / "study", tmp_path / "alone"
     over = ["--over", "samples=1,3", "--over", "prefix-ratio=0.5,2", "--out", out]
+    foreseen, said = invoke("study", "sweep", *asked, *over, "--dry-run")
+    assert not out.exists()
+    rows = [line.split(maxsplit=1) for line in foreseen.splitlines()]
+    assert [row[1].strip() for row in rows if row[0] in ("run", "samples", "shares")] == [
+        *("prefix_ratio=0.5", "24", "samples=1-prefix_ratio=0.5 scores the first of those")
+    ]
+    assert said.count("prefix_ratio=2 is refused: --prefix-ratio must be below 1.0") == 2
     printed, said = invoke("study", "sweep", *asked, *over)
     assert said.count("samples to draw: ") == 1
     assert {folder.name for folder in out.iterdir() if folder.is_dir()} == {"prefix_ratio=0.5"}
@@ -175,6 +182,13 @@ def test_a_contamination_study_that_is_stopped_goes_on_and_trains_nothing_twice(
             raise KeyboardInterrupt
         return run_audit(settings, observer)
 
+    foreseen, said = invoke(*asked, "--dry-run")
+    assert not out.exists()
+    names = ("base", "learning_rate=1e-05/run", "learning_rate=0.003/run")
+    assert [line.split()[1] for line in foreseen.splitlines() if line.startswith("run ")] == [
+        *names
+    ]
+    assert "learning_rate=0.003: 52 texts, 14 steps, " in " ".join(said.split())
     monkeypatch.setattr(frame, "run_audit", stopped)
     done = CliRunner().invoke(command, [*map(str, asked)])
     assert done.exit_code != 0
@@ -264,9 +278,38 @@ def test_too_few_known_books_choose_no_threshold(checkpoint, tmp_path):
     assert not (out / "study.svg").exists()
 
 
+def test_a_folder_is_of_one_study_and_one_process(tmp_path):
+    mine, others = tmp_path / "mine", tmp_path / "others"
+    with frame.opened(mine, "sweep", dry_run=False) as study:
+        assert study.folder == mine
+        with (
+            pytest.raises(RunFolderError, match="is held by another study"),
+            frame.opened(mine, "sweep", dry_run=False),
+        ):
+            pytest.fail("two write to one folder")
+        (mine / "run").mkdir()
+    with (
+        pytest.raises(RunFolderError, match="holds another study, sweep"),
+        frame.opened(mine, "books", dry_run=True),
+    ):
+        pytest.fail("its table would be lost")
+    with frame.opened(mine, "sweep", dry_run=True) as study:
+        assert study.folder != mine
+        assert (study.folder / "run").samefile(mine / "run")
+    others.mkdir()
+    (others / "letter.txt").write_text("not of a study")
+    with (
+        pytest.raises(RunFolderError, match="others holds other files; give this study another"),
+        frame.opened(others, "sweep", dry_run=False),
+    ):
+        pytest.fail("it is another's folder")
+    assert [each.name for each in others.iterdir()] == ["letter.txt"]
+
+
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
+        (["sweep", "--over", "samples=1,,2"], "does not read NAME=VALUE,VALUE"),
         (["sweep", "--over", "samples"], "does not read NAME=VALUE,VALUE"),
         (["sweep", "--over", "q=1", "--over", "q=2"], "each name once"),
         (["sweep", "--over", "fpr=0.1"], "changes no figure"),

@@ -119,6 +119,11 @@ def test_a_whole_study(folder, tmp_path):
     half = run.invoke(study, ["unlearning", *map(str, given)])
     assert "--question-column and --answer-column belong together" in half.output
     given += ["--answer-column", "answer"]
+    foreseen = run.invoke(study, ["unlearning", *map(str, given), "--dry-run"])
+    assert [line.split()[1] for line in foreseen.output.splitlines() if line[:4] == "run "] == [
+        *("texts-before", "texts-after", "questions-before", "questions-after")
+    ]
+    assert not out.exists()
     done = run.invoke(study, ["unlearning", *map(str, given)], catch_exceptions=False)
     assert done.exit_code == 0
     assert "cannot be said without --retrained" in done.output

@@ -66,8 +66,9 @@ class Study:
             rows.extend(plan(own, observer=self.observer))
         finally:  # of a refusal, what is known by then comes before it
             rows[1:] = [("shares", shares)] if shares else [*dict.fromkeys(rows[1:])]
-            shown = cli.table_of(rows=[row for row in rows if row not in self._said])
-            cli.console_of(stderr=False).print(shown)
+            new = [row for row in rows if row not in self._said]
+            new += [("asks", "as much as a run above")] if new == rows[:1] else []
+            cli.console_of(stderr=False).print(cli.table_of(rows=new))
             self._said.update(rows)
         return None
 
@@ -77,7 +78,8 @@ def opened(out: Path, kind: str, *, dry_run: bool) -> Iterator[Study]:
     """Hold the folder of a study of a kind alone; a dry run works on links to what is there."""
     if is_url(str(out).replace(":/", "://", 1)):
         raise SettingsError(f"--out {out}: a study is made on a disk only; copy it from there")
-    there = [each for each in out.iterdir() if each.name != _LOCK] if out.is_dir() else []
+    own = (_KIND, _LOCK)
+    there = [each for each in out.iterdir() if each.name not in own] if out.is_dir() else []
     known = (out / _KIND).read_text("utf-8") if (out / _KIND).is_file() else None
     if there and known != kind:
         what = "other files" if known is None else f"another study, {known}"
@@ -178,17 +180,16 @@ def write_study(out: Path, table: pl.DataFrame, picture: Markup | None) -> None:
 
 
 def _print_figures(table: pl.DataFrame, values: Sequence[str]) -> None:
-    lines, reasons = list[list[str]](), list[str]()
+    lines, reasons, empty = list[list[str]](), list[str](), "-"
     for key, rows in table.group_by([*values, "attack"], maintain_order=True):
         area = rows.row(by_predicate=pl.col("metric") == "roc_auc", named=True)
-        budget = (pl.col("fpr") - 0.01).abs() < 1e-6
-        rate = rows.filter(budget, metric="tpr_at_fpr")["value"].to_list() or [None]
+        rate = rows.filter((pl.col("fpr") - 0.01).abs() < 1e-6, metric="tpr_at_fpr")["value"]
+        named = [*map(written, key[:-1])]
+        found = (cli.figure(area["value"]), cli.limits(area), cli.figure(next(iter(rate), None)))
         counts = f"{area['n_members'] or 0:,} + {area['n_nonmembers'] or 0:,}"
-        found = (cli.figure(area["value"]), cli.limits(area), cli.figure(rate[0]), counts)
-        lines.append([*map(written, key[:-1]), str(key[-1] or "-"), *found])
+        lines.append([*named, str(key[-1] or empty), *found, counts])
         if area["value"] is None:
-            named = ", ".join(lines[-1][: len(values)])
-            reasons.append(cli.as_typed(f"{named}: {area['reason']}"))
+            reasons.append(cli.as_typed(f"{', '.join(named)}: {area['reason']}"))
     numbers = ("AUC", "95 % interval", "TPR@1%", "members + others")
     headings = [*(name.replace("_", "-") for name in values), "attack", *numbers]
     shown = cli.table_of(*headings, right=numbers, rows=lines[:_MOST_SHOWN])
@@ -196,7 +197,7 @@ def _print_figures(table: pl.DataFrame, values: Sequence[str]) -> None:
     if (more := len(lines) - _MOST_SHOWN) > 0:
         say(f"and {more:,} more in study.parquet")
     say(*reasons[:_MOST_SHOWN])
-    if any("-" in line for line in lines):
+    if any(empty in line for line in lines):
         say("-: the texts cannot support the figure; study.parquet has the reasons")
 
 

@@ -74,21 +74,24 @@ def _swept(
     study: frame.Study, base: Mapping[str, Any], points: Sequence[Values]
 ) -> pl.DataFrame | None:
     """Audit at each point, and lay out the figures; raise if every one is refused."""
-    found, refused, runs = dict[int, pl.DataFrame](), dict[int, str](), dict[str, list[Values]]()
+    found, refused = dict[int, pl.DataFrame](), dict[int, str]()
+    runs, begun = dict[str, list[Values]](), set[str]()
     for values in points:
         own = {name: value for name, value in values.items() if name not in _EXTENDED}
         runs.setdefault(frame.folder_name(own), []).append(values)
-    for folder, values, is_first in (
-        (folder, *each) for folder, of in runs.items() for each in _in_order(of)
-    ):
-        at, name = points.index(values), frame.folder_name(values)
-        shares = "" if is_first else f"{name} scores the first of what is asked for here"
-        try:
-            run = study.audited(folder, {**base, **values}, shares)
-            found[at] = pl.DataFrame() if run is None else frame.figures_of(run)
-        except RequestError as error:
-            refused[at] = " ".join(str(error).split())
-            study.observer.stage(f"{name} is refused: {error}")
+    for folder, of in runs.items():
+        for values in _in_order(of)[: len(of) if study.dry_run else None]:
+            if (at := points.index(values)) in refused:
+                continue
+            name = frame.folder_name(values)
+            first = f"{name} scores the first of those"
+            try:
+                run = study.audited(folder, {**base, **values}, first if folder in begun else "")
+                found[at] = pl.DataFrame() if run is None else frame.figures_of(run)
+            except RequestError as error:
+                refused[at] = " ".join(str(error).split())
+                study.observer.stage(f"{name} is refused: {error}")
+            begun.add(folder)
     if not found:
         raise SettingsError(f"no value can be audited: {next(iter(refused.values()))}")
     if study.dry_run:
@@ -100,19 +103,16 @@ def _swept(
     return table.with_columns(each for each in numbers if not each.null_count())
 
 
-def _in_order(points: Sequence[Values]) -> Iterator[tuple[Values, bool]]:
-    """Yield the points of one run: the largest first, which asks for everything, and again last.
+def _in_order(points: Sequence[Values]) -> list[Values]:
+    """Order the points of one run: the largest first, which asks for everything, and again last.
 
     So the run is left as their audit leaves it.
     """
-
     # By the digits of whole numbers; an audit refuses other values.
-    def digits(values: Values) -> list[str]:
-        return [values.get(name, "").zfill(20) for name in _EXTENDED]
-
-    *smaller, largest = sorted(points, key=digits)
-    yield largest, True
-    yield from ((each, False) for each in [*smaller, *([largest] if smaller else [])])
+    *smaller, largest = sorted(
+        points, key=lambda of: [of.get(name, "").zfill(20) for name in _EXTENDED]
+    )
+    return [largest, *smaller, largest] if smaller else [largest]
 
 
 def _named(rows: pl.DataFrame, values: Values) -> pl.DataFrame:

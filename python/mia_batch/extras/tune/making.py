@@ -54,9 +54,8 @@ def check_base(base: str, revision: str | None, recipe: Recipe) -> None:
     where: dict[str, Any] = {"revision": revision, "trust_remote_code": False}
     config = transformers.AutoConfig.from_pretrained(base, **where)
     if type(config) not in getattr(transformers, f"MODEL_FOR_{mapping}_MAPPING"):
-        raise SettingsError(
-            f"{base!r} is of the kind {config.model_type!r}, which is not {name}; give one that is"
-        )
+        kind = f"{base!r} is of the kind {config.model_type!r}"
+        raise SettingsError(f"{kind}, which is not {name}; give one that is")
     check_weights(base, revision, "logprobs" if recipe.form == "causal" else "any")
     if longest_text(config, recipe) < _SHORTEST:
         raise SettingsError(
@@ -142,8 +141,7 @@ def sizes(base: str, revision: str | None, recipe: Recipe) -> str:
 
 
 def _gib(n_bytes: int) -> str:
-    gib = n_bytes / 2**30
-    return f"{gib:.1f} GiB" if gib >= 1 else f"{gib * 1024:.0f} MiB"
+    return f"{n_bytes / 2**30:.1f} GiB" if n_bytes >= 2**30 else f"{n_bytes / 2**20:.0f} MiB"
 
 
 # A model is made once: what it is made of names it, and a killed making goes on.
@@ -213,10 +211,8 @@ def made_of(making: Making, path: Path, say: Callable[[str], None]) -> Made:
             with suppress(RunFolderError), _work_folder(path):
                 pass
         return made
-    if len(making.texts) < 2:
-        raise SettingsError(
-            f"there are {len(making.texts)} texts to tune a model on; give at least 2"
-        )
+    if (n := len(making.texts)) < 2:
+        raise SettingsError(f"there are {n} texts to tune a model on; give at least 2")
     started = making.digest
     check_base(making.base, making.revision, making.recipe)
     with _work_folder(path) as work:
@@ -365,25 +361,22 @@ def finetune(
     if (reason := why_no_finetuning(with_privacy=recipe.epsilon is not None)) is not None:
         raise SettingsError(reason)
     if is_url(out):
-        raise SettingsError(
-            f"out= is {str(out)!r}: a model can be made on a disk only; copy it from there"
-        )
+        raise SettingsError(f"out= is {out!r}: a model can be made on a disk only; copy it there")
     observer = observer or Observer()
     given = {"text": text_column, "member": member_column}
     names = ColumnNames(**{part: name for part, name in given.items() if name is not None})
     texts, what = learnt_texts(data, names)
-    if recipe.n_held_out(texts.len()):
-        what += f", {recipe.n_held_out(texts.len()):,} of them held out"
     content = texts.to_list()
+    if n := recipe.n_held_out(len(content)):
+        what += f", {n:,} of them held out"
     if insert is None and (copies, copies_mean) != (None, None):
         raise SettingsError("--copies and --copies-mean are about the texts of --insert; give them")
     if insert is not None:
         chosen = inserted_texts(insert, names, copies, copies_mean, recipe)
         content = with_inserted(content, chosen)
         what += f" and {len(content) - texts.len():,} copies of {chosen.height:,} more texts"
-        known = Path(f"{out}-inserted.parquet")
-        write_table(chosen, known)
-        observer.stage(f"how often each of them is learnt in an epoch: {known}")
+        write_table(chosen, Path(f"{out}-inserted.parquet"))
+        observer.stage(f"how often each is learnt in an epoch: {out}-inserted.parquet")
     start, start_revision = weights_source(base, revision)
     named = start if start == base else f"{start}, the base of the adapter {base},"
     observer.stage(f"tuning {named} on {what}: {recipe.steps(len(content)):,} steps")
@@ -439,12 +432,11 @@ def inserted_texts(
 
 
 def _drawn(texts: pl.DataFrame, mean: float, seed: int) -> pl.Series:
-    key = str(seed).encode()[:64]
-    hashes = (blake2b(text.encode(), key=key).digest() for text in texts["text"])
-    counts = [int(default_rng([*each]).poisson(mean)) for each in hashes]
-    inserted = texts["member"].fill_null(value=False)
+    key, inserted = str(seed).encode()[:64], texts["member"].fill_null(value=False)
     if texts["member"].is_null().all():
         inserted = pl.Series(in_half(texts["text"].to_list(), 0, seed))
+    hashes = (blake2b(text.encode(), key=key).digest() for text in texts["text"])
+    counts = [int(default_rng([*each]).poisson(mean)) for each in hashes]
     return pl.Series(counts, dtype=pl.Int64) * inserted.cast(pl.Int64)
 
 
@@ -462,9 +454,7 @@ def with_inserted(texts: Sequence[str], chosen: pl.DataFrame) -> list[str]:
 def why_no_finetuning(*, with_privacy: bool = False) -> str | None:
     """Say which package is missing; None where models can be tuned, and with privacy if asked."""
     needed = (*_NEEDED, "dp_accounting") if with_privacy else _NEEDED
-    if not (missing := [name for name in needed if find_spec(name) is None]):
-        return None
-    return (
-        f"tuning a model needs {' and '.join(missing)}: install it with "
-        f"pip install 'mia-batch[{'privacy' if with_privacy else 'finetune'}]'"
-    )
+    missing = [name for name in needed if find_spec(name) is None]
+    how = f"pip install 'mia-batch[{'privacy' if with_privacy else 'finetune'}]'"
+    said = f"tuning a model needs {' and '.join(missing)}: install it with {how}"
+    return said if missing else None
