@@ -255,7 +255,7 @@ def test_a_threshold_that_means_nothing_gives_no_share(sides, gap, exploratory, 
     manifest = SimpleNamespace(settings={"seed": 0, "exploratory": exploratory})
     run: Any = SimpleNamespace(scan=lambda _: known.lazy(), manifest=manifest)
     sentences, reason = _worth(run, known)
-    assert sentences[0].startswith("Known windows are told apart with AUC")
+    assert sentences[0].startswith("The scores separate known windows with AUC")
     assert (reason or "").startswith(said) if said else reason is None
 
 
@@ -278,32 +278,29 @@ def test_too_few_known_books_choose_no_threshold(checkpoint, tmp_path):
     assert not (out / "study.svg").exists()
 
 
+def opened(out, kind, *, dry_run=False):
+    return frame.opened(out, kind, {"dry_run": dry_run, "tokens_per_second": None})
+
+
 def test_a_folder_is_of_one_study_and_one_process(tmp_path):
     mine, others = tmp_path / "mine", tmp_path / "others"
-    with frame.opened(mine, "sweep", dry_run=False) as study:
+    with opened(mine, "sweep") as study:
         assert study.folder == mine
-        with (
-            pytest.raises(RunFolderError, match="is held by another study"),
-            frame.opened(mine, "sweep", dry_run=False),
-        ):
-            pytest.fail("two write to one folder")
+        with pytest.raises(RunFolderError, match="is held by another study"):
+            opened(mine, "sweep").__enter__()
         (mine / "run").mkdir()
-    with (
-        pytest.raises(RunFolderError, match="holds another study, sweep"),
-        frame.opened(mine, "books", dry_run=True),
-    ):
-        pytest.fail("its table would be lost")
-    with frame.opened(mine, "sweep", dry_run=True) as study:
+    with pytest.raises(RunFolderError, match="holds another study, sweep"):
+        opened(mine, "books", dry_run=True).__enter__()
+    with opened(mine, "sweep", dry_run=True) as study:
         assert study.folder != mine
         assert (study.folder / "run").samefile(mine / "run")
     others.mkdir()
     (others / "letter.txt").write_text("not of a study")
-    with (
-        pytest.raises(RunFolderError, match="others holds other files; give this study another"),
-        frame.opened(others, "sweep", dry_run=False),
-    ):
-        pytest.fail("it is another's folder")
+    with pytest.raises(RunFolderError, match="others holds other files; give this study another"):
+        opened(others, "sweep").__enter__()
     assert [each.name for each in others.iterdir()] == ["letter.txt"]
+    with pytest.raises(RunFolderError, match=r"letter.txt cannot be made or written"):
+        opened(others / "letter.txt", "sweep", dry_run=True).__enter__()
 
 
 @pytest.mark.parametrize(

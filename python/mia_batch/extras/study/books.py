@@ -41,7 +41,7 @@ _TOP = 20
 @cli.option("known-others", cli.PATH, "PATH", "and books known not to be.")
 @frame.study_options
 @cli.settings_options(without=("out", "shard", "non_members", "calibration", "level"))
-def books(*, out: Path, dry_run: bool, **options: Any) -> None:  # noqa: ANN401 - settings
+def books(*, out: Path, **options: Any) -> None:  # noqa: ANN401 - settings
     """Give the share of each book's windows above a threshold that known books chose.
 
     Of a book at most 100 windows of 512 words are asked about. Say how it is known that the others
@@ -50,7 +50,7 @@ def books(*, out: Path, dry_run: bool, **options: Any) -> None:  # noqa: ANN401 
     known = [options.pop(name) for name in ("known", "known_members", "known_others")]
     if [each is None for each in known] not in ([False, True, True], [True, False, False]):
         raise click.UsageError("give --known, or both --known-members and --known-others")
-    with frame.opened(out, "books", dry_run=dry_run) as study:
+    with frame.opened(out, "books", options) as study:
         settings = _PAPER | cli.given(options) | {"level": "group"} | _written(study, *known)
         if (run := study.audited("run", settings)) is None:
             return
@@ -131,14 +131,14 @@ def _shares(run: Run) -> tuple[pl.DataFrame, list[str]]:
 
 
 def _worth(run: Run, known: pl.DataFrame) -> tuple[list[str], str | None]:
-    """Say how well scores tell known windows apart, and why a threshold would mean nothing."""
+    """Say how well scores separate known windows, and why a threshold would mean nothing."""
     n_in, n_out = (known.filter(kind=kind)["key"].n_unique() for kind in ("learnt", "not learnt"))
     if min(n_in, n_out) < FEWEST_GROUPS:
         few = f"{n_in:,} books known as learnt and {n_out:,} known as not learnt are too few"
         return [], f"{few} to choose a threshold, {FEWEST_GROUPS} of each are needed"
     rows = evaluate(known.lazy(), ["score"], preset="default").filter(slice="all", metric="roc_auc")
     area, settings = rows.row(0, named=True), run.manifest.settings
-    said = [f"Known windows are told apart with AUC {area['value']:.3f} ({cli.limits(area)})."]
+    said = [f"The scores separate known windows with AUC {area['value']:.3f} ({cli.limits(area)})."]
     if area["low"] is None or area["low"] <= 0.5:
         return said, f"that is no better than chance ({area['reason'] or 'by its interval'})"
     labels = known.lazy().select("target_id", "member")

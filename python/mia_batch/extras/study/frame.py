@@ -6,6 +6,7 @@ has their figures, and `publish` writes ``study.parquet``, ``study.csv`` and ``s
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -38,9 +39,15 @@ _KIND, _LOCK = ".study", ".lock"
 
 def study_options(command: Any) -> Any:  # noqa: ANN401 - of click
     """Add the options of every study."""
+    speed = cli.NumberRange(min=0, min_open=True)
     dry = "Say which runs would be made and what each would ask; ask nothing."
-    command = click.option("--dry-run", is_flag=True, help=dry)(command)
-    return cli.path_option("out", "Folder of the study: its runs, its table, its picture.")(command)
+    for add in (
+        cli.option("tokens-per-second", speed, "X", "Speed from which --dry-run tells the time."),
+        click.option("--dry-run", is_flag=True, help=dry),
+        cli.path_option("out", "Folder of the study: its runs, its table, its picture."),
+    ):
+        command = add(command)
+    return command
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +57,7 @@ class Study:
     folder: Path
     observer: Observer
     dry_run: bool
+    speed: float | None
     _said: set[tuple[str, str]] = field(default_factory=set)
 
     def audited(self, name: str, settings: Mapping[str, Any], shares: str = "") -> Run | None:
@@ -63,7 +71,7 @@ class Study:
             return run_audit(own, self.observer)
         rows = [("run", name)]
         try:
-            rows.extend(plan(own, observer=self.observer))
+            rows.extend(plan(own, speed=self.speed, observer=self.observer))
         finally:  # of a refusal, what is known by then comes before it
             rows[1:] = [("shares", shares)] if shares else [*dict.fromkeys(rows[1:])]
             new = [row for row in rows if row not in self._said]
@@ -74,10 +82,19 @@ class Study:
 
 
 @contextmanager
-def opened(out: Path, kind: str, *, dry_run: bool) -> Iterator[Study]:
-    """Hold the folder of a study of a kind alone; a dry run works on links to what is there."""
+def opened(out: Path, kind: str, options: dict[str, Any]) -> Iterator[Study]:
+    """Hold the folder of a study of a kind alone; a dry run works on links to what is there.
+
+    What `study_options` added is taken out of the options.
+    """
+    dry_run, speed = options.pop("dry_run"), options.pop("tokens_per_second")
+    if speed is not None and not dry_run:
+        raise click.UsageError("--tokens-per-second is about --dry-run; give that, too")
     if is_url(str(out).replace(":/", "://", 1)):
         raise SettingsError(f"--out {out}: a study is made on a disk only; copy it from there")
+    place = next(each for each in (out, *out.absolute().parents) if each.exists())
+    if not (place.is_dir() and os.access(place, os.W_OK | os.X_OK)):
+        raise RunFolderError(f"{out} cannot be made or written; give the study another --out")
     own = (_KIND, _LOCK)
     there = [each for each in out.iterdir() if each.name not in own] if out.is_dir() else []
     known = (out / _KIND).read_text("utf-8") if (out / _KIND).is_file() else None
@@ -97,7 +114,7 @@ def opened(out: Path, kind: str, *, dry_run: bool) -> Iterator[Study]:
                 write_text(out / _KIND, kind)
             try:
                 folder = Path(links) if dry_run else out
-                yield Study(folder=folder, observer=observer, dry_run=dry_run)
+                yield Study(folder=folder, observer=observer, dry_run=dry_run, speed=speed)
             except MiaBatchError as error:
                 if links not in str(error):
                     raise

@@ -55,16 +55,17 @@ def _points(_: click.Context, _option: click.Parameter, given: Sequence[str]) ->
 @_over_option("A setting and its values, such as prefix-ratio=0.25,0.5,0.75", required=True)
 @frame.study_options
 @cli.settings_options(without=("out", "shard"))
-def sweep(*, points: list[Values], out: Path, dry_run: bool, **options: object) -> None:
+def sweep(*, points: list[Values], out: Path, **options: Any) -> None:  # noqa: ANN401 - settings
     """Audit a labelled corpus with each value of a setting, or of two, and compare the AUC.
 
     Of --over samples=1,2,5,10 the largest number is asked for once, and the first ones of it are
     scored. A value that an audit refuses is a row with the reason.
     """
-    base, names = cli.given(options), [*points[0]]
-    if both := [name.replace("_", "-") for name in names if name in base]:
+    names = [*points[0]]
+    if both := [name.replace("_", "-") for name in names if name in cli.given(options)]:
         raise click.UsageError(f"--{both[0]} is in --over, too; give it once")
-    with frame.opened(out, "sweep", dry_run=dry_run) as study:
+    with frame.opened(out, "sweep", options) as study:
+        base = cli.given(options)
         if (table := _swept(study, base, points)) is not None:
             x, *by = sorted(names, key=lambda name: -table[name].n_unique())
             frame.publish(out, table, names, x=x, by=by, every="attacks" in base)
@@ -123,20 +124,17 @@ def _named(rows: pl.DataFrame, values: Values) -> pl.DataFrame:
 # copies of each, a model learns all of them, and the AUC is measured by k, by the number of the
 # others and by the learning rate.
 
-_TRAINING = (
-    *("method", "epochs", "learning_rate", "batch_size", "max_tokens", "rank"),
-    *("epsilon", "delta", "clip"),
-)
+_PRIVATE = ("epsilon", "delta", "clip")
+_TRAINING = ("method", "epochs", "learning_rate", "batch_size", "max_tokens", "rank", *_PRIVATE)
 _AUDIT = ("attacks", "engine", "engine_arg", "dtype")
 _BASE = "base"
-_drawn = "Without --copies, the mean of Poisson draws of how often."
-_copies_mean = cli.option("copies-mean", cli.NumberRange(0, 1e6), "X", _drawn, default=4.0)
+_MEAN = "Without --copies, the mean of Poisson draws of how often."
 
 
 @click.command("contamination")
 @cli.path_option("input", "Texts to insert; labels, or else a lot, say which are controls.")
 @cli.option("copies", str, "COLUMN", "Column that says how often each is learnt; 0: a control.")
-@_copies_mean
+@cli.option("copies-mean", cli.NumberRange(0, 1e6), "X", _MEAN, default=4.0)
 @cli.path_option("into", "Texts among which they are learnt.")
 @cli.column_options("text")
 @click.option("--base", required=True, metavar="MODEL", help="Model to go on with.")
@@ -147,24 +145,16 @@ _copies_mean = cli.option("copies-mean", cli.NumberRange(0, 1e6), "X", _drawn, d
 @cli.seed_option
 @cli.settings_options(*_AUDIT)
 @click.pass_context
-def contamination(
-    context: click.Context,
-    /,
-    *,
-    out: Path,
-    dry_run: bool,
-    seed: int,
-    **options: Any,  # noqa: ANN401 - of the study, the recipe and the audit
-) -> None:
+def contamination(context: click.Context, /, *, out: Path, **options: Any) -> None:  # noqa: ANN401 - of the study, the recipe and the audit
     """Train a model on texts of known copies, audit it, and give the AUC by copies.
 
     A model is trained for each value of --over. The base is audited, too: it learnt none of the
     texts here, so that its AUC should be one half.
     """
-    recipe = replace(RECIPES["contamination"], seed=seed, **cli.take(options, _TRAINING))
-    audit = {**cli.take(options, _AUDIT), "seed": seed}
+    recipe = replace(RECIPES["contamination"], **cli.take(options, (*_TRAINING, "seed")))
+    audit = {**cli.take(options, _AUDIT), "seed": recipe.seed}
     points = [_typed(context, values) for values in options.pop("points")]
-    with frame.opened(out, "contamination", dry_run=dry_run) as study:
+    with frame.opened(out, "contamination", options) as study:
         if not (parts := [*_contaminated(study, recipe, points, audit, **options)]):
             return
         table = pl.concat(parts, how="diagonal_relaxed")
@@ -181,13 +171,14 @@ def contamination(
 
 def _typed(context: click.Context, values: Values) -> Values:
     """Read values of ``--over`` as the flags of these names do."""
-    kinds = {each.name: each.type for each in context.command.params}
-    kinds = {"size": click.IntRange(1)} | {name: kinds[name] for name in _TRAINING}
-    if unknown := [name for name in values if name not in kinds]:
-        known = ", ".join(kinds).replace("_", "-")
-        raise click.UsageError(f"--over {unknown[0].replace('_', '-')}: choose from {known}")
+    known = {each.name: each for each in context.command.params}
+    flags: dict[str, click.Parameter] = {"size": click.Option(["--size"], type=click.IntRange(1))}
+    flags |= {name: known[name] for name in _TRAINING}
+    if unknown := [name for name in values if name not in flags]:
+        names = ", ".join(flags).replace("_", "-")
+        raise click.UsageError(f"--over {unknown[0].replace('_', '-')}: choose from {names}")
     return {
-        name: None if value == "none" else kinds[name].convert(value, None, context)
+        name: None if value == "none" else flags[name].type.convert(value, flags[name], context)
         for name, value in values.items()
     }
 

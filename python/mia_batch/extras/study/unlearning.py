@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +18,14 @@ import polars as pl
 
 from mia_batch.cli import options as cli
 from mia_batch.cli.help import TopicCommand
+from mia_batch.errors import RequestError
 from mia_batch.extras.privacy.data import rows_of
 from mia_batch.extras.study import frame
 from mia_batch.features import embed_words, why_no_similarity
 from mia_batch.kernels import pair_features
 from mia_batch.pipeline import Run
 from mia_batch.pipeline.finished import attack_of
-from mia_batch.stats.intervals import (
-    clopper_pearson,
-    cluster_means,
-    few,
-    independent_number,
-    removed_share,
-)
+from mia_batch.stats import intervals
 from mia_batch.tables import write_table
 from mia_batch.targets import cluster_names
 
@@ -56,27 +52,15 @@ _FIGURES |= dict.fromkeys(("n", "n_unscored"), pl.UInt32)
 
 @click.command("unlearning", cls=TopicCommand)
 @cli.option(
-    "before", str, "MODEL", "Model before unlearning; --model is the one after.", required=True
+    "before", str, "MODEL", "Model before unlearning, where --model is after.", required=True
 )
-@cli.option(
-    "retrained", str, "MODEL", "One that was trained alike without the texts: the yardstick."
-)
+@cli.option("retrained", str, "MODEL", "One that was trained in the same way without the texts.")
 @cli.option("question-column", str, "COLUMN", "Column of questions about the texts.")
 @cli.option("answer-column", str, "COLUMN", "Column of their answers.")
-@cli.option(
-    "embedder", str, "MODEL", "What embeds completions, as in `invert`.  [default: WordLlama]"
-)
+@cli.option("embedder", str, "MODEL", "What embeds completions.  [default: WordLlama]")
 @frame.study_options
 @cli.settings_options(without=("out", "shard", *_FIXED))
-def unlearning(
-    before: str,
-    retrained: str | None,
-    embedder: str | None,
-    out: Path,
-    *,
-    dry_run: bool,
-    **options: Any,  # noqa: ANN401 - settings
-) -> None:
+def unlearning(*, out: Path, **options: Any) -> None:  # noqa: ANN401 - settings
     """Say how many texts an unlearned model still remembers as it did before.
 
     Texts are cut with --window-words; half of a window is completed, so that 400 gives completions
@@ -86,11 +70,13 @@ def unlearning(
     columns = [options.pop("question_column"), options.pop("answer_column")]
     if columns.count(None) == 1:
         raise click.UsageError("--question-column and --answer-column belong together")
-    settings = _DEFAULTS | cli.given(options)
-    if "model" not in settings:
+    if (after := options["model"]) is None:
         raise click.UsageError("--model is missing: the model after unlearning")
-    models = cli.given({"before": before, "after": settings["model"], "retrained": retrained})
-    with frame.opened(out, "unlearning", dry_run=dry_run) as study:
+    embedder, before = options.pop("embedder"), options.pop("before")
+    models = {"before": before, "after": after, "retrained": options.pop("retrained")}
+    models = cli.given(models)
+    with frame.opened(out, "unlearning", options) as study:
+        settings = _DEFAULTS | cli.given(options)
         embed = _embedder(embedder, study)
         parts = {"texts": settings}
         if None not in columns:
@@ -98,11 +84,14 @@ def unlearning(
         found = dict[str, pl.DataFrame]()
         for part, how in parts.items():
             asked = {**how, "attacks": (_SCREEN, _PARTS[part])}
-            each = {
-                name: study.audited(f"{part}-{name}", asked | {"model": model})
-                for name, model in models.items()
-            }
-            if runs := {name: run for name, run in each.items() if run is not None}:
+            runs = dict[str, Run]()
+            for name, model in models.items():
+                try:
+                    run = study.audited(f"{part}-{name}", asked | {"model": model})
+                except RequestError as error:
+                    raise type(error)(f"the model {name}: {error}") from error
+                runs |= {} if run is None else {name: run}
+            if runs:
                 found[part] = _paired(runs, part, embed)
         if not found:
             return
@@ -123,8 +112,8 @@ def _of_questions(
     write_table(
         rows.select(text=question, prefix=question, reference=pl.format(" {}", answer)), path
     )
-    own = {name: each for name, each in settings.items() if not name.endswith("_column")}
-    own = {name: each for name, each in own.items() if name not in _TEXT_SETTINGS}
+    kept = {name for name in settings if not name.endswith("_column")} - _TEXT_SETTINGS
+    own = {name: settings[name] for name in kept}
     return {"max_length": _QUESTION_TOKENS} | own | {"input": str(path)}
 
 
@@ -194,21 +183,24 @@ def figures_of(found: Mapping[str, pl.DataFrame], names: Sequence[str]) -> pl.Da
 
 
 def _sets(found: pl.DataFrame, names: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Yield figures of the texts, of those scored as before and of the others; of non-members."""
+    """Yield figures of the texts, of those scored as before and of the others; of controls."""
     learnt, near = pl.col("member").ne_missing(other=False), pl.col("as_before_after")
     sets = {"all": learnt, "as before": learnt & (near == 1), "others": learnt & (near == 0)}
-    for name, of in (sets | {"controls": ~learnt}).items():
-        some = found.filter(of)
-        for measure in _MEASURES if some.height else ():
-            is_share = measure == "as_before"  # which is of no use where it chose the texts
-            columns = {each: f"{measure}_{each}" for each in (names[1:] if is_share else names)}
-            if columns["after"] in found.columns and not (is_share and name in [*sets][1:]):
-                there = some.select("cluster", *columns.values()).drop_nulls()
-                about = {"set": name, "measure": measure, "n": there.height}
-                about["n_unscored"] = some.height - there.height
-                score = {each: there[column].to_numpy() for each, column in columns.items()}
-                cluster = there["cluster"].to_numpy()
-                yield from (about | fact for fact in _facts(score, cluster, is_share=is_share))
+    for (name, of), measure in product((sets | {"controls": ~learnt}).items(), _MEASURES):
+        is_share, some = measure == "as_before", found.filter(of)
+        columns = {each: f"{measure}_{each}" for each in names[is_share:]}
+        if (
+            some.is_empty()
+            or columns["after"] not in some.columns
+            or (is_share and name in ("as before", "others"))  # which it chose
+        ):
+            continue
+        there = some.select("cluster", *columns.values()).drop_nulls()
+        about = {"set": name, "measure": measure, "n": there.height}
+        about["n_unscored"] = some.height - there.height
+        score = {each: there[column].to_numpy() for each, column in columns.items()}
+        cluster = there["cluster"].to_numpy()
+        yield from (about | fact for fact in _facts(score, cluster, is_share=is_share))
 
 
 def _facts(
@@ -227,25 +219,27 @@ def _facts(
         return
     values = [score[run] - (score[versus] if versus else 0) for run, versus in wanted]
     codes = np.unique(cluster, return_inverse=True)[1]
-    means = cluster_means(np.stack(values, axis=1), np.zeros(codes.size, np.intp), codes)
+    means = intervals.cluster_means(np.stack(values, axis=1), np.zeros(codes.size, np.intp), codes)
     value, half, worth = means.value[0], means.half_widths()[0], float(means.effective[0])
     low, high = value - half, value + half
     if is_share and means.enough[0]:
-        sizes = [independent_number(each == 1, codes) for each in score.values()]
-        exact = [clopper_pearson(p * n, n) for p, n in zip(value, sizes, strict=False)]
+        sizes = [intervals.independent_number(each == 1, codes) for each in score.values()]
+        exact = [intervals.clopper_pearson(p * n, n) for p, n in zip(value, sizes, strict=False)]
         low, high = (np.array([getattr(each, end) for each in exact]) for end in ("low", "high"))
         if len(exact) > 1:
             below, above = value[:2] - low, high - value[:2]
             low = np.append(low, value[2] - np.hypot(below[0], above[1]))
             high = np.append(high, value[2] + np.hypot(above[0], below[1]))
-    lack = _EQUAL if means.enough[0] else few(worth)
+    lack = _EQUAL if means.enough[0] else intervals.few(worth)
     for at, (run, versus) in enumerate(wanted):
         fact = {"run": run, "versus": versus, "statistic": "difference" if versus else "mean"}
         ends = {"low": low[at], "high": high[at]} if np.isfinite(low[at]) else {"reason": lack}
         yield fact | {"value": value[at]} | ends
     if len(score) > 2:
         both = [wanted.index(pair) for pair in pairs[:2]]
-        share = removed_share(-value[both], means.covariance[0][np.ix_(both, both)], worth)
+        share = intervals.removed_share(
+            -value[both], means.covariance[0][np.ix_(both, both)], worth
+        )
         fact = {"run": "after", "versus": "before", "statistic": "removed_share"}
         fact |= share.interval._asdict() if share.interval else {}
         yield fact | {"value": share.value, "reason": share.reason}
@@ -267,7 +261,7 @@ def conclusions(figures: pl.DataFrame) -> Iterator[str]:
         if other is None:
             yield (
                 f"{near}. Whether they are still remembered cannot be said without --retrained, a "
-                "model that was trained alike without them: it may score them as before, too."
+                "model trained in the same way without them: it may score them as before, too."
             )
             continue
         gone = [
