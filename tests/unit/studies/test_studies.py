@@ -12,9 +12,11 @@ from click.testing import CliRunner
 
 from mia_batch.cli.main import command
 from mia_batch.corpus import ColumnNames
-from mia_batch.errors import SettingsError
-from mia_batch.extras.study import books, frame
+from mia_batch.errors import RunFolderError, SettingsError
+from mia_batch.extras.study import frame
+from mia_batch.extras.study.books import _thresholded, _worth
 from mia_batch.extras.tune.making import inserted_texts, with_inserted
+from mia_batch.pipeline import run_audit
 from mia_batch.recipes import Recipe
 from tests import runs
 from tests.bases import save_bases
@@ -40,6 +42,13 @@ def test_more_samples_extend_one_run_and_what_is_refused_has_its_reason(checkpoi
     asked += ["--preset", "matched"]
     out, alone = tmp_path / "study", tmp_path / "alone"
     over = ["--over", "samples=1,3", "--over", "prefix-ratio=0.5,2", "--out", out]
+    foreseen, said = invoke("study", "sweep", *asked, *over, "--dry-run")
+    assert not out.exists()
+    rows = [line.split(maxsplit=1) for line in foreseen.splitlines()]
+    assert [row[1].strip() for row in rows if row[0] in ("run", "samples", "shares")] == [
+        *("prefix_ratio=0.5", "24", "samples=1-prefix_ratio=0.5 scores the first of those")
+    ]
+    assert said.count("prefix_ratio=2 is refused: --prefix-ratio must be below 1.0") == 2
     printed, said = invoke("study", "sweep", *asked, *over)
     assert said.count("samples to draw: ") == 1
     assert {folder.name for folder in out.iterdir() if folder.is_dir()} == {"prefix_ratio=0.5"}
@@ -165,18 +174,25 @@ def test_a_contamination_study_that_is_stopped_goes_on_and_trains_nothing_twice(
     asked += ["--into", tmp_path / "into.parquet", "--engine", "transformers", "--out", out]
     asked += ["--over", "learning-rate=1e-5,3e-3", "--epochs", 2, "--batch-size", 8]
     asked += ["--attacks", "loss_v1", "--max-tokens", 64]
-    audited, n_audits = frame.audited, []
+    n_audits = []
 
-    def stopped(folder, *given):
-        n_audits.append(folder)
+    def stopped(settings, observer):
+        n_audits.append(settings.out)
         if len(n_audits) == 3:
             raise KeyboardInterrupt
-        return audited(folder, *given)
+        return run_audit(settings, observer)
 
-    monkeypatch.setattr(frame, "audited", stopped)
+    foreseen, said = invoke(*asked, "--dry-run")
+    assert not out.exists()
+    names = ("base", "learning_rate=1e-05/run", "learning_rate=0.003/run")
+    assert [line.split()[1] for line in foreseen.splitlines() if line.startswith("run ")] == [
+        *names
+    ]
+    assert "learning_rate=0.003: 52 texts, 14 steps, " in " ".join(said.split())
+    monkeypatch.setattr(frame, "run_audit", stopped)
     done = CliRunner().invoke(command, [*map(str, asked)])
     assert done.exit_code != 0
-    monkeypatch.setattr(frame, "audited", audited)
+    monkeypatch.setattr(frame, "run_audit", run_audit)
     assert not (out / "study.parquet").exists()
     record = out / "learning_rate=0.003" / "model" / "training.json"
     before = record.stat().st_mtime_ns
@@ -203,7 +219,7 @@ def test_known_books_have_no_say_in_their_own_threshold():
         orient="row",
     ).with_columns(member=pl.col("kind") == "learnt")
     known = windows.filter(pl.col("kind") != "asked")
-    found = {key: (at, share) for _, key, at, share in books._thresholded(windows, known)}
+    found = {key: (at, share) for _, key, at, share in _thresholded(windows, known)}
     # Of all known windows 3 of 4 and 0 of 4 are at least 4. Without A those of B decide: at 5 the
     # rates are 1/2 and 0, at 1 they are 1 and 3/4.
     assert found["X"] == (4, 0.5)
@@ -238,8 +254,8 @@ def test_a_threshold_that_means_nothing_gives_no_share(sides, gap, exploratory, 
     known = pl.DataFrame(rows, schema_overrides={"group": pl.String})
     manifest = SimpleNamespace(settings={"seed": 0, "exploratory": exploratory})
     run: Any = SimpleNamespace(scan=lambda _: known.lazy(), manifest=manifest)
-    sentences, reason = books._worth(run, known)
-    assert sentences[0].startswith("Known windows are told apart with AUC")
+    sentences, reason = _worth(run, known)
+    assert sentences[0].startswith("The scores separate known windows with AUC")
     assert (reason or "").startswith(said) if said else reason is None
 
 
@@ -262,9 +278,35 @@ def test_too_few_known_books_choose_no_threshold(checkpoint, tmp_path):
     assert not (out / "study.svg").exists()
 
 
+def opened(out, kind, *, dry_run=False):
+    return frame.opened(out, kind, {"dry_run": dry_run, "tokens_per_second": None})
+
+
+def test_a_folder_is_of_one_study_and_one_process(tmp_path):
+    mine, others = tmp_path / "mine", tmp_path / "others"
+    with opened(mine, "sweep") as study:
+        assert study.folder == mine
+        with pytest.raises(RunFolderError, match="is held by another study"):
+            opened(mine, "sweep").__enter__()
+        (mine / "run").mkdir()
+    with pytest.raises(RunFolderError, match="holds another study, sweep"):
+        opened(mine, "books", dry_run=True).__enter__()
+    with opened(mine, "sweep", dry_run=True) as study:
+        assert study.folder != mine
+        assert (study.folder / "run").samefile(mine / "run")
+    others.mkdir()
+    (others / "letter.txt").write_text("not of a study")
+    with pytest.raises(RunFolderError, match="others holds other files; give this study another"):
+        opened(others, "sweep").__enter__()
+    assert [each.name for each in others.iterdir()] == ["letter.txt"]
+    with pytest.raises(RunFolderError, match=r"letter.txt cannot be made or written"):
+        opened(others / "letter.txt", "sweep", dry_run=True).__enter__()
+
+
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
+        (["sweep", "--over", "samples=1,,2"], "does not read NAME=VALUE,VALUE"),
         (["sweep", "--over", "samples"], "does not read NAME=VALUE,VALUE"),
         (["sweep", "--over", "q=1", "--over", "q=2"], "each name once"),
         (["sweep", "--over", "fpr=0.1"], "changes no figure"),

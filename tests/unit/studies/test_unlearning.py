@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 from click.testing import CliRunner
 
-from mia_batch.extras.study.frame import study
+from mia_batch.extras.study import study
 from mia_batch.extras.study.unlearning import conclusions, figures_of
 from mia_batch.features import why_no_similarity
 from tests.checkpoints import SMALLEST, TEXTS, save_checkpoint
@@ -73,7 +73,7 @@ def test_without_a_retrained_model_a_score_as_before_is_no_memory():
 def test_what_cannot_be_measured_has_a_reason():
     nothing = figures(measured([None] * 3, [None] * 3))
     assert [*conclusions(nothing)] == [
-        "Of texts nothing can be said: no text is measured under every model."
+        "Nothing can be said of texts: no text is measured under every model."
     ]
     one_book = figures(measured([1] * 9, [0] * 9, ["one book"] * 9))
     (said,) = conclusions(one_book)
@@ -119,6 +119,11 @@ def test_a_whole_study(folder, tmp_path):
     half = run.invoke(study, ["unlearning", *map(str, given)])
     assert "--question-column and --answer-column belong together" in half.output
     given += ["--answer-column", "answer"]
+    foreseen = run.invoke(study, ["unlearning", *map(str, given), "--dry-run"])
+    assert [line.split()[1] for line in foreseen.output.splitlines() if line[:4] == "run "] == [
+        *("texts-before", "texts-after", "questions-before", "questions-after")
+    ]
+    assert not out.exists()
     done = run.invoke(study, ["unlearning", *map(str, given)], catch_exceptions=False)
     assert done.exit_code == 0
     assert "cannot be said without --retrained" in done.output

@@ -22,7 +22,6 @@ from mia_batch.errors import SettingsError
 from mia_batch.extras.study import frame
 from mia_batch.inference.estimates import FEWEST_GROUPS
 from mia_batch.metrics import evaluate
-from mia_batch.observer import Observer
 from mia_batch.pipeline import Run
 from mia_batch.report.html.plots import Lane, draw_lanes, round_axis
 from mia_batch.stats.intervals import roc_curve
@@ -40,7 +39,7 @@ _TOP = 20
 @cli.option("known", cli.PATH, "PATH", "Whole books with a column that says which are members.")
 @cli.option("known-members", cli.PATH, "PATH", "Or books known to be in the training data,")
 @cli.option("known-others", cli.PATH, "PATH", "and books known not to be.")
-@frame.study_out
+@frame.study_options
 @cli.settings_options(without=("out", "shard", "non_members", "calibration", "level"))
 def books(*, out: Path, **options: Any) -> None:  # noqa: ANN401 - settings
     """Give the share of each book's windows above a threshold that known books chose.
@@ -51,27 +50,26 @@ def books(*, out: Path, **options: Any) -> None:  # noqa: ANN401 - settings
     known = [options.pop(name) for name in ("known", "known_members", "known_others")]
     if [each is None for each in known] not in ([False, True, True], [True, False, False]):
         raise click.UsageError("give --known, or both --known-members and --known-others")
-    frame.check_folder(out)
-    with cli.observing() as observer:
-        sets = _written(out, observer, *known)
-        settings = _PAPER | cli.given(options) | {"level": "group"} | sets
-        run = frame.audited(out / "run", settings, observer)
-    table, said = _shares(run)
-    console, names = cli.console_of(stderr=False), [name.replace("_", " ") for name in _SHOWN]
-    top = table.filter(kind="asked").head(_TOP).select(_SHOWN).rows()
-    rows = (["-" if cell is None else frame.written(cell) for cell in row] for row in top)
-    console.print(cli.table_of(*names, right=names[1:-1], rows=rows))
-    for sentence in said:
-        console.print(cli.plain(sentence))
-    lanes = [
-        Lane(f"{kind}: {rows.height:,} books", rows["share"].to_list(), hollow=kind != "asked")
-        for (kind,), rows in table.drop_nulls("share").group_by("kind", maintain_order=True)
-    ]
-    axis = round_axis("share of windows above the threshold", [0, 1])
-    frame.write_study(out, table, draw_lanes(axis, lanes) if lanes else None)
+    with frame.opened(out, "books", options) as study:
+        settings = _PAPER | cli.given(options) | {"level": "group"} | _written(study, *known)
+        if (run := study.audited("run", settings)) is None:
+            return
+        table, said = _shares(run)
+        names = [name.replace("_", " ") for name in _SHOWN]
+        top = table.filter(kind="asked").head(_TOP).select(_SHOWN).rows()
+        rows = (["-" if cell is None else frame.written(cell) for cell in row] for row in top)
+        shown = cli.table_of(*names, right=names[1:-1], rows=rows)
+        cli.console_of(stderr=False).print(shown)
+        frame.say(*said)
+        lanes = [
+            Lane(f"{kind}: {rows.height:,} books", rows["share"].to_list(), hollow=kind != "asked")
+            for (kind,), rows in table.drop_nulls("share").group_by("kind", maintain_order=True)
+        ]
+        axis = round_axis("share of windows above the threshold", [0, 1])
+        frame.write_study(out, table, draw_lanes(axis, lanes) if lanes else None)
 
 
-def _written(out: Path, observer: Observer, known: Path | None, *each: Path | None) -> Values:
+def _written(study: frame.Study, known: Path | None, *each: Path | None) -> Values:
     """Write known books as the audit takes them: members calibrate, others are compared."""
     paths: Values = {}
     for setting, path in zip(("calibration", "non_members"), each, strict=True):
@@ -81,8 +79,8 @@ def _written(out: Path, observer: Observer, known: Path | None, *each: Path | No
         if books.is_empty():
             raise SettingsError(f"no known book has member = {member}; some of both are needed")
         for place, reason in (corpus.ignored | corpus.set_aside).items():
-            observer.stage(f"left out of {path or known}: {place}: {reason}")
-        paths[setting] = out / f"known-{setting}.parquet"
+            study.observer.stage(f"left out of {path or known}: {place}: {reason}")
+        paths[setting] = study.folder / f"known-{setting}.parquet"
         there = [column.name for column in books if column.null_count() < books.height]
         write_table(books[there], paths[setting])
     return paths
@@ -133,14 +131,14 @@ def _shares(run: Run) -> tuple[pl.DataFrame, list[str]]:
 
 
 def _worth(run: Run, known: pl.DataFrame) -> tuple[list[str], str | None]:
-    """Say how well scores tell known windows apart, and why a threshold would mean nothing."""
+    """Say how well scores separate known windows, and why a threshold would mean nothing."""
     n_in, n_out = (known.filter(kind=kind)["key"].n_unique() for kind in ("learnt", "not learnt"))
     if min(n_in, n_out) < FEWEST_GROUPS:
         few = f"{n_in:,} books known as learnt and {n_out:,} known as not learnt are too few"
         return [], f"{few} to choose a threshold, {FEWEST_GROUPS} of each are needed"
     rows = evaluate(known.lazy(), ["score"], preset="default").filter(slice="all", metric="roc_auc")
     area, settings = rows.row(0, named=True), run.manifest.settings
-    said = [f"Known windows are told apart with AUC {area['value']:.3f} ({cli.limits(area)})."]
+    said = [f"The scores separate known windows with AUC {area['value']:.3f} ({cli.limits(area)})."]
     if area["low"] is None or area["low"] <= 0.5:
         return said, f"that is no better than chance ({area['reason'] or 'by its interval'})"
     labels = known.lazy().select("target_id", "member")

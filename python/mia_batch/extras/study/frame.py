@@ -1,77 +1,124 @@
-"""The frame of ``mia-batch study``: its commands, and what every study ends with.
+"""What the studies of ``mia-batch study`` share: their folder, their runs, their table and picture.
 
-A line of `STUDIES` says where the click command of a study is, whose module is loaded when it is
-named. A study makes ordinary runs below ``--out`` (`audited`), so that one that was killed goes on
-where its runs do. It lays their figures out as one long table: columns of its own that say what
-differs, then those of `figures_of`. `publish` writes ``study.parquet``, ``study.csv`` and
-``study.svg`` to ``--out``, and prints a line for each value and attack. `sweep` is the plainest.
+A study opens its folder (`opened`) and makes ordinary runs there (`Study.audited`); `figures_of`
+has their figures, and `publish` writes ``study.parquet``, ``study.csv`` and ``study.svg``.
 """
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
 from hashlib import sha256
-from importlib import import_module
 from math import floor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import click
 import polars as pl
+import polars.selectors as cs
+from markupsafe import Markup
 
 from mia_batch.cli import options as cli
-from mia_batch.errors import RunFolderError, SettingsError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from click import Command, Context
-    from markupsafe import Markup
-
-    from mia_batch.observer import Observer
-    from mia_batch.pipeline import Run
-    from mia_batch.report.html.plots import Axis
-
-STUDIES = {
-    "books": "mia_batch.extras.study.books:books",
-    "contamination": "mia_batch.extras.study.sweeps:contamination",
-    "sweep": "mia_batch.extras.study.sweeps:sweep",
-    "unlearning": "mia_batch.extras.study.unlearning:unlearning",
-}
-"""Where the command of each study is."""
+from mia_batch.errors import MiaBatchError, RunFolderError, SettingsError
+from mia_batch.extras.tune.making import locked
+from mia_batch.observer import Observer
+from mia_batch.pipeline import Run, plan, run_audit
+from mia_batch.places import is_url
+from mia_batch.report.html.plots import MOST_CURVES, Axis, Curve, draw, round_axis, saved
+from mia_batch.report.paper import FOR_SPREADSHEETS
+from mia_batch.settings import load_settings
+from mia_batch.tables import system_errors, write_table, write_text
 
 _MOST_SHOWN = 60  # lines of the table in the terminal
-
-study_out = cli.path_option("out", "Folder of the study: its runs, its table, its picture.")
-
-
-class _Studies(click.Group):
-    """The studies of the table, each loaded when it is named."""
-
-    def list_commands(self, ctx: Context) -> list[str]:  # noqa: ARG002 - of click
-        return sorted(STUDIES)
-
-    def get_command(self, ctx: Context, cmd_name: str) -> Command | None:  # noqa: ARG002 - of click
-        if cmd_name not in STUDIES:
-            return None
-        module, _, name = STUDIES[cmd_name].partition(":")
-        return cast("Command", getattr(import_module(module), name))
+_KIND, _LOCK = ".study", ".lock"
 
 
-@click.group("study", cls=_Studies)
-def study() -> None:
-    """Do the study of a paper: audits set side by side, with one table and one picture.
+def study_options(command: Any) -> Any:  # noqa: ANN401 - of click
+    """Add the options of every study."""
+    speed = cli.NumberRange(min=0, min_open=True)
+    dry = "Say which runs would be made and what each would ask; ask nothing."
+    for add in (
+        cli.option("tokens-per-second", speed, "X", "Speed from which --dry-run tells the time."),
+        click.option("--dry-run", is_flag=True, help=dry),
+        cli.path_option("out", "Folder of the study: its runs, its table, its picture."),
+    ):
+        command = add(command)
+    return command
 
-    The same command again goes on where it stopped, and asks nothing twice.
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """An open study: where its runs are made, or what a dry run would make there."""
+
+    folder: Path
+    observer: Observer
+    dry_run: bool
+    speed: float | None
+    _said: set[tuple[str, str]] = field(default_factory=set)
+
+    def audited(self, name: str, settings: Mapping[str, Any], shares: str = "") -> Run | None:
+        """Audit in a folder of the study, or go on there; ``settings`` are flat, by name.
+
+        A dry run returns None: it says what the audit would ask, as far as that was not said of a
+        run before, or what it ``shares``, and raises what the audit would refuse.
+        """
+        own = load_settings({**cli.given(dict(settings)), "out": self.folder / name})
+        if not self.dry_run:
+            return run_audit(own, self.observer)
+        rows = [("run", name)]
+        try:
+            rows.extend(plan(own, speed=self.speed, observer=self.observer))
+        finally:  # of a refusal, what is known by then comes before it
+            rows[1:] = [("shares", shares)] if shares else [*dict.fromkeys(rows[1:])]
+            new = [row for row in rows if row not in self._said]
+            new += [("asks", "as much as a run above")] if new == rows[:1] else []
+            cli.console_of(stderr=False).print(cli.table_of(rows=new))
+            self._said.update(rows)
+        return None
+
+
+@contextmanager
+def opened(out: Path, kind: str, options: dict[str, Any]) -> Iterator[Study]:
+    """Hold the folder of a study of a kind alone; a dry run works on links to what is there.
+
+    What `study_options` added is taken out of the options.
     """
-
-
-def audited(folder: Path, settings: Mapping[str, Any], observer: Observer) -> Run:
-    """Audit in a folder, or go on there; ``settings`` are those of an audit, flat, by name."""
-    from mia_batch.pipeline import run_audit
-    from mia_batch.settings import load_settings
-
-    return run_audit(load_settings({**cli.given(dict(settings)), "out": folder}), observer)
+    dry_run, speed = options.pop("dry_run"), options.pop("tokens_per_second")
+    if speed is not None and not dry_run:
+        raise click.UsageError("--tokens-per-second is about --dry-run; give that, too")
+    if is_url(str(out).replace(":/", "://", 1)):
+        raise SettingsError(f"--out {out}: a study is made on a disk only; copy it from there")
+    place = next(each for each in (out, *out.absolute().parents) if each.exists())
+    if not (place.is_dir() and os.access(place, os.W_OK | os.X_OK)):
+        raise RunFolderError(f"{out} cannot be made or written; give the study another --out")
+    own = (_KIND, _LOCK)
+    there = [each for each in out.iterdir() if each.name not in own] if out.is_dir() else []
+    known = (out / _KIND).read_text("utf-8") if (out / _KIND).is_file() else None
+    if there and known != kind:
+        what = "other files" if known is None else f"another study, {known}"
+        raise RunFolderError(f"{out} holds {what}; give this study another --out")
+    with cli.observing() as observer, TemporaryDirectory(prefix="mia-batch-") as links:
+        if dry_run:
+            for each in filter(Path.is_dir, there):
+                (Path(links) / each.name).symlink_to(each.absolute())
+        else:
+            with system_errors(out):
+                out.mkdir(parents=True, exist_ok=True)
+        busy = f"{out} is held by another study; wait for it, or give another --out"
+        with nullcontext() if dry_run else locked(out / _LOCK, 0, busy):
+            if not dry_run:
+                write_text(out / _KIND, kind)
+            try:
+                folder = Path(links) if dry_run else out
+                yield Study(folder=folder, observer=observer, dry_run=dry_run, speed=speed)
+            except MiaBatchError as error:
+                if links not in str(error):
+                    raise
+                raise type(error)(str(error).replace(links, str(out))) from error
 
 
 def folder_name(values: Mapping[str, object]) -> str:
@@ -88,9 +135,8 @@ def figures_of(run: Run, metrics: pl.DataFrame | None = None) -> pl.DataFrame:
     classifier that never sees the model tells members from non-members: where it is ``separable``,
     figures are no evidence of memory.
     """
-    own = pl.col("attack").is_in(run.manifest.made["scores"]["attacks"])
     rows = (run["metrics"] if metrics is None else metrics).filter(
-        own,
+        pl.col("attack").is_in(run.manifest.made["scores"]["attacks"]),
         pl.col("versus").is_null(),
         pl.col("metric").is_in(["roc_auc", "tpr_at_fpr"]),
         slice="all",
@@ -126,7 +172,7 @@ def publish(
     shown = table if every else table.filter(pl.col("is_primary").fill_null(value=True))
     _print_figures(shown, values)
     if n := table.filter(blind="separable")["run"].n_unique():
-        cli.console_of(stderr=False).print(
+        say(
             f"In {n:,} of {table['run'].drop_nulls().n_unique():,} runs a classifier that never "
             "sees the model tells members from non-members: their figures are no evidence of "
             "memory."
@@ -134,44 +180,42 @@ def publish(
     write_study(out, table, _curves(shown, x, by))
 
 
+def say(*sentences: str) -> None:
+    for sentence in sentences:
+        cli.console_of(stderr=False).print(cli.plain(sentence), soft_wrap=True)
+
+
 def write_study(out: Path, table: pl.DataFrame, picture: Markup | None) -> None:
     """Write ``study.parquet``, ``study.csv`` and, where there is a picture, ``study.svg``."""
-    import polars.selectors as cs
-
-    from mia_batch.report.html.plots import saved
-    from mia_batch.report.paper import FOR_SPREADSHEETS
-    from mia_batch.tables import write_table, write_text
-
     write_table(table, out / "study.parquet")
     flat = table.select(~cs.nested()).with_columns(FOR_SPREADSHEETS)
     write_text(out / "study.csv", flat.write_csv())
     (out / "study.svg").unlink(missing_ok=True)  # of values that there were before
     if picture is not None:
         write_text(out / "study.svg", saved(picture))
-    made = ", ".join(map(str, sorted(out.glob("study.*"))))
-    cli.console_of(stderr=False).print(cli.plain(f"the study is in {made}"), soft_wrap=True)
+    say(f"the study is in {', '.join(map(str, sorted(out.glob('study.*'))))}")
 
 
 def _print_figures(table: pl.DataFrame, values: Sequence[str]) -> None:
-    console, lines, reasons = cli.console_of(stderr=False), list[list[str]](), list[str]()
+    lines, reasons, empty = list[list[str]](), list[str](), "-"
     for key, rows in table.group_by([*values, "attack"], maintain_order=True):
         area = rows.row(by_predicate=pl.col("metric") == "roc_auc", named=True)
-        budget = (pl.col("fpr") - 0.01).abs() < 1e-6
-        rate = rows.filter(budget, metric="tpr_at_fpr")["value"].to_list() or [None]
+        rate = rows.filter((pl.col("fpr") - 0.01).abs() < 1e-6, metric="tpr_at_fpr")["value"]
+        named = [*map(written, key[:-1])]
+        found = (cli.figure(area["value"]), cli.limits(area), cli.figure(next(iter(rate), None)))
         counts = f"{area['n_members'] or 0:,} + {area['n_nonmembers'] or 0:,}"
-        found = (cli.figure(area["value"]), cli.limits(area), cli.figure(rate[0]), counts)
-        lines.append([*map(written, key[:-1]), str(key[-1] or "-"), *found])
+        lines.append([*named, str(key[-1] or empty), *found, counts])
         if area["value"] is None:
-            reasons.append(f"{', '.join(lines[-1][: len(values)])}: {area['reason']}")
+            reasons.append(cli.as_typed(f"{', '.join(named)}: {area['reason']}"))
     numbers = ("AUC", "95 % interval", "TPR@1%", "members + others")
     headings = [*(name.replace("_", "-") for name in values), "attack", *numbers]
-    console.print(cli.table_of(*headings, right=numbers, rows=lines[:_MOST_SHOWN]))
+    shown = cli.table_of(*headings, right=numbers, rows=lines[:_MOST_SHOWN])
+    cli.console_of(stderr=False).print(shown)
     if (more := len(lines) - _MOST_SHOWN) > 0:
-        console.print(f"and {more:,} more in study.parquet")
-    for reason in reasons[:_MOST_SHOWN]:
-        console.print(cli.plain(cli.as_typed(reason)))
-    if any("-" in line for line in lines):
-        console.print("-: the texts cannot support the figure; study.parquet has the reasons")
+        say(f"and {more:,} more in study.parquet")
+    say(*reasons[:_MOST_SHOWN])
+    if any(empty in line for line in lines):
+        say("-: the texts cannot support the figure; study.parquet has the reasons")
 
 
 def written(value: object) -> str:
@@ -186,44 +230,27 @@ def _curves(table: pl.DataFrame, x: str, by: Sequence[str] = ()) -> Markup | Non
     None where fewer than two values of ``x`` have an AUC. Values that are no numbers stand side by
     side in their order.
     """
-    from mia_batch.report.html.plots import MOST_CURVES, Curve, draw, round_axis
-
     known = table.filter(pl.col("value", x).is_not_null(), metric="roc_auc")
     names = [*by, *(["attack"] if known["attack"].n_unique() > 1 or not by else [])]
-    axis, at = _axis_of(known[x], x)
-    if len(at) < 2:
+    values, title = known[x].unique(maintain_order=True), x.replace("_", " ")
+    if len(values) < 2:
         return None
+    at, last = dict(zip(values, range(len(values)), strict=True)), len(values) - 1
+    axis = Axis(title, 0, last, range(last + 1), lambda place: str(values[int(place)]))
+    if values.dtype.is_numeric():
+        axis, at = round_axis(title, values), {each: each for each in values}
     shown = []
     for key, rows in known.group_by(names, maintain_order=True):
         places = rows[x].replace_strict(at, return_dtype=pl.Float64).alias("at")
         points = rows.select(places, "value", "low", "high").sort("at")
-        band = [*points.drop("value").drop_nulls().iter_rows()]
         said = (
             written(value) if name == "attack" else f"{name.replace('_', ' ')} {written(value)}"
             for name, value in zip(names, key, strict=True)
         )
+        band = [*points.drop("value").drop_nulls().iter_rows()]
         shown.append(Curve(", ".join(said), [*points["at", "value"].iter_rows()], band))
     if len(shown) > MOST_CURVES:
-        cli.console_of(stderr=False).print(f"drawn: {MOST_CURVES} of {len(shown):,} curves")
+        say(f"drawn: {MOST_CURVES} of {len(shown):,} curves")
     ends = known.select(pl.concat_list("value", "low").explode().drop_nulls()).to_series()
     y = round_axis("AUC", [floor(10 * min(0.4, *ends)) / 10, 1])
     return draw(axis, y, shown[:MOST_CURVES], [(axis.low, 0.5), (axis.high, 0.5)])
-
-
-def _axis_of(values: pl.Series, name: str) -> tuple[Axis, dict[Any, float]]:
-    """Return an axis, and where each value stands along it."""
-    from mia_batch.report.html.plots import Axis, round_axis
-
-    distinct, title = values.unique(maintain_order=True), name.replace("_", " ")
-    if distinct.dtype.is_numeric() and distinct.len():
-        return round_axis(title, distinct), {each: float(each) for each in distinct}
-    ticks, last = range(distinct.len()), max(1, distinct.len() - 1)
-    axis = Axis(title, 0, last, ticks, lambda place: str(distinct[int(place)]))
-    return axis, dict(zip(distinct, map(float, ticks), strict=True))
-
-
-def check_folder(out: Path) -> None:
-    """Make the folder of a study; refuse one that holds an audit's run itself."""
-    if (out / "run.json").exists():
-        raise RunFolderError(f"{out} is the folder of a run; give the study another --out")
-    out.mkdir(parents=True, exist_ok=True)

@@ -19,7 +19,6 @@ from mia_batch.extras.study import frame
 from mia_batch.extras.tune import making
 from mia_batch.metrics import evaluate
 from mia_batch.models.weights import weights_source
-from mia_batch.observer import Observer
 from mia_batch.pipeline import Run
 from mia_batch.recipes import RECIPES, Recipe
 from mia_batch.tables import write_table
@@ -41,8 +40,8 @@ def _points(_: click.Context, _option: click.Parameter, given: Sequence[str]) ->
     for each in given:
         flag, _equals, listed = each.partition("=")
         name = flag.strip().lstrip("-").replace("-", "_")
-        values = list(dict.fromkeys(value.strip() for value in listed.split(",") if value.strip()))
-        if not name or not values or name in found:
+        values = [*dict.fromkeys(value.strip() for value in listed.split(","))]
+        if not name or not all(values) or name in found:
             raise click.BadParameter(f"{each!r} does not read NAME=VALUE,VALUE, each name once")
         if name in ("fpr", "out", "shard"):
             raise click.BadParameter(f"{name} changes no figure of a study; leave it out")
@@ -54,43 +53,52 @@ def _points(_: click.Context, _option: click.Parameter, given: Sequence[str]) ->
 
 @click.command("sweep", cls=TopicCommand)
 @_over_option("A setting and its values, such as prefix-ratio=0.25,0.5,0.75", required=True)
-@frame.study_out
+@frame.study_options
 @cli.settings_options(without=("out", "shard"))
-def sweep(*, points: list[Values], out: Path, **options: object) -> None:
+def sweep(*, points: list[Values], out: Path, **options: Any) -> None:  # noqa: ANN401 - settings
     """Audit a labelled corpus with each value of a setting, or of two, and compare the AUC.
 
     Of --over samples=1,2,5,10 the largest number is asked for once, and the first ones of it are
     scored. A value that an audit refuses is a row with the reason.
     """
-    base, names = cli.given(options), [*points[0]]
-    if both := [name.replace("_", "-") for name in names if name in base]:
+    names = [*points[0]]
+    if both := [name.replace("_", "-") for name in names if name in cli.given(options)]:
         raise click.UsageError(f"--{both[0]} is in --over, too; give it once")
-    frame.check_folder(out)
-    with cli.observing() as observer:
-        table = _swept(out, base, points, observer)
-    x, *by = sorted(names, key=lambda name: -table[name].n_unique())
-    frame.publish(out, table, names, x=x, by=by, every="attacks" in base)
+    with frame.opened(out, "sweep", options) as study:
+        base = cli.given(options)
+        if (table := _swept(study, base, points)) is not None:
+            x, *by = sorted(names, key=lambda name: -table[name].n_unique())
+            frame.publish(out, table, names, x=x, by=by, every="attacks" in base)
 
 
 def _swept(
-    out: Path, base: Mapping[str, Any], points: Sequence[Values], observer: Observer
-) -> pl.DataFrame:
+    study: frame.Study, base: Mapping[str, Any], points: Sequence[Values]
+) -> pl.DataFrame | None:
     """Audit at each point, and lay out the figures; raise if every one is refused."""
-    rows, refused, runs = dict[int, pl.DataFrame](), dict[int, str](), dict[str, list[Values]]()
+    found, refused = dict[int, pl.DataFrame](), dict[int, str]()
+    runs, begun = dict[str, list[Values]](), set[str]()
     for values in points:
         own = {name: value for name, value in values.items() if name not in _EXTENDED}
         runs.setdefault(frame.folder_name(own), []).append(values)
-    for values, folder in ((values, run) for run, of in runs.items() for values in _in_order(of)):
-        at = points.index(values)
-        try:
-            rows[at] = frame.figures_of(frame.audited(out / folder, {**base, **values}, observer))
-        except RequestError as error:
-            refused[at] = " ".join(str(error).split())
-            observer.stage(f"{frame.folder_name(values)} is refused: {error}")
-    if not rows:
+    for folder, of in runs.items():
+        for values in _in_order(of)[: len(of) if study.dry_run else None]:
+            if (at := points.index(values)) in refused:
+                continue
+            name = frame.folder_name(values)
+            first = f"{name} scores the first of those"
+            try:
+                run = study.audited(folder, {**base, **values}, first if folder in begun else "")
+                found[at] = pl.DataFrame() if run is None else frame.figures_of(run)
+            except RequestError as error:
+                refused[at] = " ".join(str(error).split())
+                study.observer.stage(f"{name} is refused: {error}")
+            begun.add(folder)
+    if not found:
         raise SettingsError(f"no value can be audited: {next(iter(refused.values()))}")
+    if study.dry_run:
+        return None
     none = {at: pl.DataFrame({"metric": "roc_auc", "reason": why}) for at, why in refused.items()}
-    parts = (_named(part, points[at]) for at, part in sorted((none | rows).items()))
+    parts = (_named(part, points[at]) for at, part in sorted((none | found).items()))
     table = pl.concat(parts, how="diagonal_relaxed")
     numbers = table.select(pl.col(*points[0]).cast(pl.Float64, strict=False))
     return table.with_columns(each for each in numbers if not each.null_count())
@@ -101,13 +109,11 @@ def _in_order(points: Sequence[Values]) -> list[Values]:
 
     So the run is left as their audit leaves it.
     """
-
     # By the digits of whole numbers; an audit refuses other values.
-    def digits(values: Values) -> list[str]:
-        return [values.get(name, "").zfill(20) for name in _EXTENDED]
-
-    rising = sorted(points, key=digits)
-    return [*rising[1:][-1:], *rising]
+    *smaller, largest = sorted(
+        points, key=lambda of: [of.get(name, "").zfill(20) for name in _EXTENDED]
+    )
+    return [largest, *smaller, largest] if smaller else [largest]
 
 
 def _named(rows: pl.DataFrame, values: Values) -> pl.DataFrame:
@@ -118,50 +124,46 @@ def _named(rows: pl.DataFrame, values: Values) -> pl.DataFrame:
 # copies of each, a model learns all of them, and the AUC is measured by k, by the number of the
 # others and by the learning rate.
 
-_TRAINING = (
-    *("method", "epochs", "learning_rate", "batch_size", "max_tokens", "rank"),
-    *("epsilon", "delta", "clip"),
-)
+_PRIVATE = ("epsilon", "delta", "clip")
+_TRAINING = ("method", "epochs", "learning_rate", "batch_size", "max_tokens", "rank", *_PRIVATE)
 _AUDIT = ("attacks", "engine", "engine_arg", "dtype")
 _BASE = "base"
-_drawn = "Without --copies, the mean of Poisson draws of how often."
-_copies_mean = cli.option("copies-mean", cli.NumberRange(0, 1e6), "X", _drawn, default=4.0)
+_MEAN = "Without --copies, the mean of Poisson draws of how often."
 
 
 @click.command("contamination")
 @cli.path_option("input", "Texts to insert; labels, or else a lot, say which are controls.")
 @cli.option("copies", str, "COLUMN", "Column that says how often each is learnt; 0: a control.")
-@_copies_mean
+@cli.option("copies-mean", cli.NumberRange(0, 1e6), "X", _MEAN, default=4.0)
 @cli.path_option("into", "Texts among which they are learnt.")
 @cli.column_options("text")
 @click.option("--base", required=True, metavar="MODEL", help="Model to go on with.")
 @click.option("--revision", metavar="NAME", help="Hub revision of the base.")
 @_over_option("size (of --into), or a flag such as learning-rate=1e-5,1e-4", required=False)
-@frame.study_out
+@frame.study_options
 @cli.recipe_options("contamination", *_TRAINING)
 @cli.seed_option
 @cli.settings_options(*_AUDIT)
 @click.pass_context
-def contamination(context: click.Context, /, *, out: Path, seed: int, **options: Any) -> None:  # noqa: ANN401 - of the study, the recipe and the audit
+def contamination(context: click.Context, /, *, out: Path, **options: Any) -> None:  # noqa: ANN401 - of the study, the recipe and the audit
     """Train a model on texts of known copies, audit it, and give the AUC by copies.
 
     A model is trained for each value of --over. The base is audited, too: it learnt none of the
     texts here, so that its AUC should be one half.
     """
-    recipe = replace(RECIPES["contamination"], seed=seed, **cli.take(options, _TRAINING))
-    audit = {**cli.take(options, _AUDIT), "seed": seed}
+    recipe = replace(RECIPES["contamination"], **cli.take(options, (*_TRAINING, "seed")))
+    audit = {**cli.take(options, _AUDIT), "seed": recipe.seed}
     points = [_typed(context, values) for values in options.pop("points")]
-    frame.check_folder(out)
-    with cli.observing() as observer:
-        table = pl.concat(
-            _contaminated(out, recipe, points, audit, observer, **options), how="diagonal_relaxed"
-        )
-    x, by = ("copies", ["model"]) if table["copies"].n_unique() > 2 else ("model", [])
-    frame.publish(out, table, ["model", "copies"], x=x, by=by, every="attacks" in audit)
+    with frame.opened(out, "contamination", options) as study:
+        if not (parts := [*_contaminated(study, recipe, points, audit, **options)]):
+            return
+        table = pl.concat(parts, how="diagonal_relaxed")
+        x, by = ("copies", ["model"]) if table["copies"].n_unique() > 2 else ("model", [])
+        frame.publish(out, table, ["model", "copies"], x=x, by=by, every="attacks" in audit)
     whole = table.filter(pl.col("copies").is_null(), pl.col("is_primary"), metric="roc_auc")
     area = whole.filter(model=_BASE).row(0, named=True)
     if area["low"] is not None and not area["low"] <= 0.5 <= area["high"]:
-        cli.console_of(stderr=False).print(
+        frame.say(
             f"The base, which learnt none of them here, has an AUC of {cli.limits(area)}: inserted "
             "texts and controls differ without this training, which moves all figures above."
         )
@@ -169,23 +171,23 @@ def contamination(context: click.Context, /, *, out: Path, seed: int, **options:
 
 def _typed(context: click.Context, values: Values) -> Values:
     """Read values of ``--over`` as the flags of these names do."""
-    kinds = {each.name: each.type for each in context.command.params}
-    kinds = {"size": click.IntRange(1)} | {name: kinds[name] for name in _TRAINING}
-    if unknown := [name for name in values if name not in kinds]:
-        known = ", ".join(kinds).replace("_", "-")
-        raise click.UsageError(f"--over {unknown[0].replace('_', '-')}: choose from {known}")
+    known = {each.name: each for each in context.command.params}
+    flags: dict[str, click.Parameter] = {"size": click.Option(["--size"], type=click.IntRange(1))}
+    flags |= {name: known[name] for name in _TRAINING}
+    if unknown := [name for name in values if name not in flags]:
+        names = ", ".join(flags).replace("_", "-")
+        raise click.UsageError(f"--over {unknown[0].replace('_', '-')}: choose from {names}")
     return {
-        name: None if value == "none" else kinds[name].convert(value, None, context)
+        name: None if value == "none" else flags[name].type.convert(value, flags[name], context)
         for name, value in values.items()
     }
 
 
 def _contaminated(
-    out: Path,
+    study: frame.Study,
     recipe: Recipe,
     points: Sequence[Values],
     audit: Mapping[str, Any],
-    observer: Observer,
     **options: Any,  # noqa: ANN401 - of the command
 ) -> Iterator[pl.DataFrame]:
     """Yield the figures of the base, then those of each model that is trained."""
@@ -202,20 +204,27 @@ def _contaminated(
     sizes = [values.get("size") or order.len() for values in points]
     if max(sizes) > order.len():
         raise SettingsError(f"size {max(sizes):,} is above what --into has: {what}")
-    of_audit = {**audit, "input": out / "chosen.parquet", "text_column": "text"}
+    base, revision = options["base"], options["revision"]
+    of_audit = {**audit, "input": study.folder / "chosen.parquet", "text_column": "text"}
     write_table(chosen, of_audit["input"])
-    where = {"model": options["base"], "revision": options["revision"]}
-    yield _by_copies(frame.audited(out / _BASE, of_audit | where, observer), {"model": _BASE})
-    base, revision = weights_source(*where.values())
+    of_base = of_audit | {"model": base, "revision": revision}
+    if (run := study.audited(_BASE, of_base)) is not None:
+        yield _by_copies(run, {"model": _BASE})
+    start, start_revision = weights_source(base, revision)
     for values, own, size in zip(points, recipes, sizes, strict=True):
         name = frame.folder_name(values)
         content = making.with_inserted(order.head(size).to_list(), chosen)
-        observer.stage(f"{name}: {len(content):,} texts, {own.steps(len(content)):,} steps")
-        wanted = making.Making(base=base, revision=revision, texts=content, recipe=own)
-        frame.check_folder(out / name)
-        made = making.made_of(wanted, (out / name / "model").absolute(), observer.stage)
-        run = frame.audited(out / name / "run", of_audit | {"model": str(made.path)}, observer)
-        yield _by_copies(run, {"model": name, **values})
+        said = f"{name}: {len(content):,} texts, {own.steps(len(content)):,} steps"
+        wanted = making.Making(base=start, revision=start_revision, texts=content, recipe=own)
+        path, model = (study.folder / name / "model").absolute(), of_base
+        if study.dry_run and not path.exists():  # what it is asked is forecast with the base
+            said += f", {making.sizes(start, start_revision, own)}"
+        study.observer.stage(said)
+        if path.exists() or not study.dry_run:
+            made = making.made_of(wanted, path, study.observer.stage)
+            model = of_audit | {"model": str(made.path)}
+        if (run := study.audited(f"{name}/run", model)) is not None:
+            yield _by_copies(run, {"model": name, **values})
 
 
 def _by_copies(run: Run, values: Values) -> pl.DataFrame:

@@ -6,8 +6,11 @@ under two models, and completed; questions about them are answered.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from itertools import product
+from pathlib import Path
+from typing import Any
 
 import click
 import numpy as np
@@ -15,26 +18,16 @@ import polars as pl
 
 from mia_batch.cli import options as cli
 from mia_batch.cli.help import TopicCommand
-from mia_batch.extras.study.frame import audited, check_folder, study_out, write_study
+from mia_batch.errors import RequestError
+from mia_batch.extras.privacy.data import rows_of
+from mia_batch.extras.study import frame
 from mia_batch.features import embed_words, why_no_similarity
 from mia_batch.kernels import pair_features
+from mia_batch.pipeline import Run
 from mia_batch.pipeline.finished import attack_of
-from mia_batch.stats.intervals import (
-    clopper_pearson,
-    cluster_means,
-    few,
-    independent_number,
-    removed_share,
-)
+from mia_batch.stats import intervals
 from mia_batch.tables import write_table
 from mia_batch.targets import cluster_names
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from mia_batch.observer import Observer
-    from mia_batch.pipeline import Run
 
 _SCREEN, _NEAREST = "min_k_20_v1", 1.15
 """The attack whose ratio screens texts, and the largest ratio that is as before (section 7.2.1)."""
@@ -59,25 +52,15 @@ _FIGURES |= dict.fromkeys(("n", "n_unscored"), pl.UInt32)
 
 @click.command("unlearning", cls=TopicCommand)
 @cli.option(
-    "before", str, "MODEL", "Model before unlearning; --model is the one after.", required=True
+    "before", str, "MODEL", "Model before unlearning, where --model is after.", required=True
 )
-@cli.option(
-    "retrained", str, "MODEL", "One that was trained alike without the texts: the yardstick."
-)
+@cli.option("retrained", str, "MODEL", "One that was trained in the same way without the texts.")
 @cli.option("question-column", str, "COLUMN", "Column of questions about the texts.")
 @cli.option("answer-column", str, "COLUMN", "Column of their answers.")
-@cli.option(
-    "embedder", str, "MODEL", "What embeds completions, as in `invert`.  [default: WordLlama]"
-)
-@study_out
+@cli.option("embedder", str, "MODEL", "What embeds completions.  [default: WordLlama]")
+@frame.study_options
 @cli.settings_options(without=("out", "shard", *_FIXED))
-def unlearning(
-    before: str,
-    retrained: str | None,
-    embedder: str | None,
-    out: Path,
-    **options: Any,  # noqa: ANN401 - settings
-) -> None:
+def unlearning(*, out: Path, **options: Any) -> None:  # noqa: ANN401 - settings
     """Say how many texts an unlearned model still remembers as it did before.
 
     Texts are cut with --window-words; half of a window is completed, so that 400 gives completions
@@ -87,56 +70,62 @@ def unlearning(
     columns = [options.pop("question_column"), options.pop("answer_column")]
     if columns.count(None) == 1:
         raise click.UsageError("--question-column and --answer-column belong together")
-    settings = _DEFAULTS | cli.given(options)
-    if "model" not in settings:
+    if (after := options["model"]) is None:
         raise click.UsageError("--model is missing: the model after unlearning")
-    models = cli.given({"before": before, "after": settings["model"], "retrained": retrained})
-    check_folder(out)
-    with cli.observing() as observer:
-        embed = _embedder(embedder, out / "embeddings", observer)
+    embedder, before = options.pop("embedder"), options.pop("before")
+    models = {"before": before, "after": after, "retrained": options.pop("retrained")}
+    models = cli.given(models)
+    with frame.opened(out, "unlearning", options) as study:
+        settings = _DEFAULTS | cli.given(options)
+        embed = _embedder(embedder, study)
         parts = {"texts": settings}
         if None not in columns:
-            parts["questions"] = _of_questions(out / "asked.parquet", settings, columns)
+            parts["questions"] = _of_questions(study.folder / "asked.parquet", settings, columns)
         found = dict[str, pl.DataFrame]()
         for part, how in parts.items():
             asked = {**how, "attacks": (_SCREEN, _PARTS[part])}
-            runs = {
-                name: audited(out / f"{part}-{name}", asked | {"model": model}, observer)
-                for name, model in models.items()
-            }
-            found[part] = _paired(runs, part, embed)
-    figures = figures_of(found, [*models])
-    for sentence in conclusions(figures):
-        cli.console_of(stderr=False).print(cli.plain(sentence), soft_wrap=True)
-    _show(figures, [*models])
-    for part, some in found.items():
-        write_table(some.drop("cluster"), out / f"{part}.parquet")
-    write_study(out, figures, None)
+            runs = dict[str, Run]()
+            for name, model in models.items():
+                try:
+                    run = study.audited(f"{part}-{name}", asked | {"model": model})
+                except RequestError as error:
+                    raise type(error)(f"the model {name}: {error}") from error
+                runs |= {} if run is None else {name: run}
+            if runs:
+                found[part] = _paired(runs, part, embed)
+        if not found:
+            return
+        figures = figures_of(found, [*models])
+        frame.say(*conclusions(figures))
+        _show(figures, [*models])
+        for part, some in found.items():
+            write_table(some.drop("cluster"), out / f"{part}.parquet")
+        frame.write_study(out, figures, None)
 
 
 def _of_questions(
     path: Path, settings: Mapping[str, Any], columns: Sequence[str]
 ) -> dict[str, Any]:
     """Write questions and answers as prefixes and references, and say how they are audited."""
-    from mia_batch.extras.privacy.data import rows_of
-
     question, answer = columns
     rows = rows_of(settings["input"], columns).drop_nulls()
-    asked = rows.select(text=question, prefix=question, reference=pl.format(" {}", answer))
-    write_table(asked, path)
+    write_table(
+        rows.select(text=question, prefix=question, reference=pl.format(" {}", answer)), path
+    )
     kept = {name for name in settings if not name.endswith("_column")} - _TEXT_SETTINGS
-    own = {name: each for name, each in settings.items() if name in kept}
+    own = {name: settings[name] for name in kept}
     return {"max_length": _QUESTION_TOKENS} | own | {"input": str(path)}
 
 
-def _embedder(model: str | None, folder: Path, observer: Observer) -> Any:  # noqa: ANN401 - a call
-    """Open what embeds texts: a model, or WordLlama's mean of tokens; None where there is none."""
+def _embedder(model: str | None, study: frame.Study) -> Any:  # noqa: ANN401 - a call
+    """Open what embeds texts: a model, or WordLlama's mean of tokens; None if that is missing."""
     if model is not None:
         from mia_batch.extras.privacy.inversion.models import embed_all, open_embedder
 
-        return partial(embed_all, embedder=open_embedder(model), folder=folder, observer=observer)
+        where: dict[str, Any] = {"folder": study.folder / "embeddings", "observer": study.observer}
+        return partial(embed_all, embedder=open_embedder(model), **where)
     if (reason := why_no_similarity()) is not None:
-        observer.stage(f"completions are not compared by embeddings: {reason}")
+        study.observer.stage(f"completions are not compared by embeddings: {reason}")
         return None
     return embed_words
 
@@ -194,21 +183,24 @@ def figures_of(found: Mapping[str, pl.DataFrame], names: Sequence[str]) -> pl.Da
 
 
 def _sets(found: pl.DataFrame, names: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Yield figures of the texts, of those scored as before and of the others; of non-members."""
+    """Yield figures of the texts, of those scored as before and of the others; of controls."""
     learnt, near = pl.col("member").ne_missing(other=False), pl.col("as_before_after")
     sets = {"all": learnt, "as before": learnt & (near == 1), "others": learnt & (near == 0)}
-    for name, of in (sets | {"controls": ~learnt}).items():
-        some = found.filter(of)
-        for measure in _MEASURES if some.height else ():
-            is_share = measure == "as_before"  # which is of no use where it chose the texts
-            columns = {each: f"{measure}_{each}" for each in (names[1:] if is_share else names)}
-            if columns["after"] in found.columns and not (is_share and name in [*sets][1:]):
-                there = some.select("cluster", *columns.values()).drop_nulls()
-                about = {"set": name, "measure": measure, "n": there.height}
-                about["n_unscored"] = some.height - there.height
-                score = {each: there[column].to_numpy() for each, column in columns.items()}
-                cluster = there["cluster"].to_numpy()
-                yield from (about | fact for fact in _facts(score, cluster, is_share=is_share))
+    for (name, of), measure in product((sets | {"controls": ~learnt}).items(), _MEASURES):
+        is_share, some = measure == "as_before", found.filter(of)
+        columns = {each: f"{measure}_{each}" for each in names[is_share:]}
+        if (
+            some.is_empty()
+            or columns["after"] not in some.columns
+            or (is_share and name in ("as before", "others"))  # which it chose
+        ):
+            continue
+        there = some.select("cluster", *columns.values()).drop_nulls()
+        about = {"set": name, "measure": measure, "n": there.height}
+        about["n_unscored"] = some.height - there.height
+        score = {each: there[column].to_numpy() for each, column in columns.items()}
+        cluster = there["cluster"].to_numpy()
+        yield from (about | fact for fact in _facts(score, cluster, is_share=is_share))
 
 
 def _facts(
@@ -227,25 +219,27 @@ def _facts(
         return
     values = [score[run] - (score[versus] if versus else 0) for run, versus in wanted]
     codes = np.unique(cluster, return_inverse=True)[1]
-    means = cluster_means(np.stack(values, axis=1), np.zeros(codes.size, np.intp), codes)
+    means = intervals.cluster_means(np.stack(values, axis=1), np.zeros(codes.size, np.intp), codes)
     value, half, worth = means.value[0], means.half_widths()[0], float(means.effective[0])
     low, high = value - half, value + half
     if is_share and means.enough[0]:
-        sizes = [independent_number(each == 1, codes) for each in score.values()]
-        exact = [clopper_pearson(p * n, n) for p, n in zip(value, sizes, strict=False)]
+        sizes = [intervals.independent_number(each == 1, codes) for each in score.values()]
+        exact = [intervals.clopper_pearson(p * n, n) for p, n in zip(value, sizes, strict=False)]
         low, high = (np.array([getattr(each, end) for each in exact]) for end in ("low", "high"))
         if len(exact) > 1:
             below, above = value[:2] - low, high - value[:2]
             low = np.append(low, value[2] - np.hypot(below[0], above[1]))
             high = np.append(high, value[2] + np.hypot(above[0], below[1]))
-    lack = _EQUAL if means.enough[0] else few(worth)
+    lack = _EQUAL if means.enough[0] else intervals.few(worth)
     for at, (run, versus) in enumerate(wanted):
         fact = {"run": run, "versus": versus, "statistic": "difference" if versus else "mean"}
         ends = {"low": low[at], "high": high[at]} if np.isfinite(low[at]) else {"reason": lack}
         yield fact | {"value": value[at]} | ends
     if len(score) > 2:
         both = [wanted.index(pair) for pair in pairs[:2]]
-        share = removed_share(-value[both], means.covariance[0][np.ix_(both, both)], worth)
+        share = intervals.removed_share(
+            -value[both], means.covariance[0][np.ix_(both, both)], worth
+        )
         fact = {"run": "after", "versus": "before", "statistic": "removed_share"}
         fact |= share.interval._asdict() if share.interval else {}
         yield fact | {"value": share.value, "reason": share.reason}
@@ -258,30 +252,29 @@ def conclusions(figures: pl.DataFrame) -> Iterator[str]:
         key = (part, "all", "as_before")
         one, other = (rows.get((*key, run, None, "mean")) for run in ("after", "retrained"))
         if one is None or one["value"] is None:
-            yield f"Of {part} nothing can be said: {one['reason'] if one else 'there are none'}."
+            reason = one["reason"] if one else "the study has none"
+            yield f"Nothing can be said of {part}: {reason}."
             continue
-        n = one["n"]
+        n, unscored = one["n"], one["n_unscored"]
         near = f"{one['value'] * n:.0f} of {n:,} {part} are scored as before unlearning"
-        near += f" ({one['n_unscored']:,} have no score)" if one["n_unscored"] else ""
+        near += f" ({unscored:,} have no score)" if unscored else ""
         if other is None:
             yield (
                 f"{near}. Whether they are still remembered cannot be said without --retrained, a "
-                "model that was trained alike without them: it may score them as before, too."
+                "model trained in the same way without them: it may score them as before, too."
             )
             continue
-        gone = {
-            _MEASURES[each]: rows.get((part, "all", each, "after", "before", "removed_share"))
+        gone = [
+            (_MEASURES[each], rows[part, "all", each, "after", "before", "removed_share"])
             for each in ("min_k", "rouge_l", "similarity")
-        }
-        said = [(measure, share) for measure, share in gone.items() if share is not None]
-        gap = rows[*key, "after", "retrained", "difference"]
-        verdict = _verdict(gap, part, next((share for _, share in said), {}))
-        alike = round(other["value"] * n)
+            if (part, "all", each, "after", "before", "removed_share") in rows
+        ]
+        gap, alike = rows[*key, "after", "retrained", "difference"], round(other["value"] * n)
         yield (
-            f"{verdict}: {near}, and {alike:,} by the retrained model, so that no more than "
-            f"{n - alike:,} can be shown."
+            f"{_verdict(gap, part, gone[0][1] if gone else {})}: {near}, and {alike:,} by the "
+            f"retrained model, so that no more than {n - alike:,} can be shown."
         )
-        yield from (f"{part}, {measure}: {_removed(share)}." for measure, share in said)
+        yield from (f"{part}, {measure}: {_removed(share)}." for measure, share in gone)
 
 
 def _verdict(gap: Mapping[str, Any], part: str, gone: Mapping[str, Any]) -> str:
@@ -291,9 +284,8 @@ def _verdict(gap: Mapping[str, Any], part: str, gone: Mapping[str, Any]) -> str:
         return f"Whether {part} are still remembered cannot be said ({gap['reason']})"
     if low > 0:
         ends = f"{low * n:.0f} to {min(1, high) * n:.0f}"
-        return (
-            f"{gap['value'] * n:.0f} of {n:,} {part} are still remembered as before (95 %: {ends})"
-        )
+        still = f"{gap['value'] * n:.0f} of {n:,} {part} are still remembered as before"
+        return f"{still} (95 %: {ends})"
     if (gone.get("high") or 1) < 1:
         return f"{part.capitalize()} are still remembered, if less than before"
     if (gone.get("low") or 1) > 1:

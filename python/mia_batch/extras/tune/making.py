@@ -34,24 +34,13 @@ from mia_batch.tables import digest, put_copy, sync_folder, system_errors, write
 # The entry point ``tuned`` of ``mia_batch.models`` is this module: the core asks it for these.
 __all__ = ["Made", "Making", "check_base", "finetune", "made_of", "sizes", "why_no_finetuning"]
 
-_SEQUENCE = "AutoModelForSequenceClassification"
 FORMS: dict[Form, tuple[str, str, str | None, str]] = {
-    "causal": ("AutoModelForCausalLM", "CAUSAL_LM", "CAUSAL_LM", "a causal language model"),
-    "classifier": (
-        _SEQUENCE,
-        "SEQUENCE_CLASSIFICATION",
-        "SEQ_CLS",
-        "a model that classifies texts",
-    ),
-    "infilling": ("AutoModelForMaskedLM", "MASKED_LM", None, "a masked model"),
-    "seq2seq": (
-        "AutoModelForSeq2SeqLM",
-        "SEQ_TO_SEQ_CAUSAL_LM",
-        "SEQ_2_SEQ_LM",
-        "an encoder-decoder",
-    ),
+    "causal": ("CausalLM", "CAUSAL_LM", "CAUSAL_LM", "a causal language model"),
+    "classifier": ("SequenceClassification", "SEQUENCE_CLASSIFICATION", "SEQ_CLS", "a classifier"),
+    "infilling": ("MaskedLM", "MASKED_LM", None, "a masked model"),
+    "seq2seq": ("Seq2SeqLM", "SEQ_TO_SEQ_CAUSAL_LM", "SEQ_2_SEQ_LM", "an encoder-decoder"),
 }
-"""Of each form the class and the mapping of transformers, peft's name, and ours."""
+"""Of each form the class after ``AutoModelFor``, transformers' mapping, peft's name, and ours."""
 
 _VIRTUAL = ("prefix", "p-tuning", "prompt")
 _SHORTEST = 2  # of fewer tokens nothing can be learnt: the first is not predicted
@@ -62,13 +51,11 @@ def check_base(base: str, revision: str | None, recipe: Recipe) -> None:
     import transformers
 
     _, mapping, _, name = FORMS[recipe.form]
-    config = transformers.AutoConfig.from_pretrained(
-        base, revision=revision, trust_remote_code=False
-    )
+    where: dict[str, Any] = {"revision": revision, "trust_remote_code": False}
+    config = transformers.AutoConfig.from_pretrained(base, **where)
     if type(config) not in getattr(transformers, f"MODEL_FOR_{mapping}_MAPPING"):
-        raise SettingsError(
-            f"{base!r} is of the kind {config.model_type!r}, which is not {name}; give one that is"
-        )
+        kind = f"{base!r} is of the kind {config.model_type!r}"
+        raise SettingsError(f"{kind}, which is not {name}; give one that is")
     check_weights(base, revision, "logprobs" if recipe.form == "causal" else "any")
     if longest_text(config, recipe) < _SHORTEST:
         raise SettingsError(
@@ -94,9 +81,9 @@ def adapted(model: Any, recipe: Recipe) -> Any:  # noqa: ANN401 - models are of 
         return model
     import peft
 
-    lora = {"r": recipe.rank, "lora_alpha": _ALPHA, "lora_dropout": _DROPOUT}
     virtual: dict[str, Any] = {"num_virtual_tokens": recipe.rank}
     encoder = {"encoder_hidden_size": getattr(model.config.get_text_config(), "hidden_size", None)}
+    lora = {"r": recipe.rank, "lora_alpha": _ALPHA, "lora_dropout": _DROPOUT}
     kinds: dict[Method, tuple[Any, dict[str, Any]]] = {
         "lora": (peft.LoraConfig, lora | {"target_modules": "all-linear"}),
         "ia3": (peft.IA3Config, {}),
@@ -154,8 +141,7 @@ def sizes(base: str, revision: str | None, recipe: Recipe) -> str:
 
 
 def _gib(n_bytes: int) -> str:
-    gib = n_bytes / 2**30
-    return f"{gib:.1f} GiB" if gib >= 1 else f"{gib * 1024:.0f} MiB"
+    return f"{n_bytes / 2**30:.1f} GiB" if n_bytes >= 2**30 else f"{n_bytes / 2**20:.0f} MiB"
 
 
 # A model is made once: what it is made of names it, and a killed making goes on.
@@ -225,10 +211,8 @@ def made_of(making: Making, path: Path, say: Callable[[str], None]) -> Made:
             with suppress(RunFolderError), _work_folder(path):
                 pass
         return made
-    if len(making.texts) < 2:
-        raise SettingsError(
-            f"there are {len(making.texts)} texts to tune a model on; give at least 2"
-        )
+    if (n := len(making.texts)) < 2:
+        raise SettingsError(f"there are {n} texts to tune a model on; give at least 2")
     started = making.digest
     check_base(making.base, making.revision, making.recipe)
     with _work_folder(path) as work:
@@ -279,16 +263,13 @@ def _recorded(making: Making, path: Path) -> Made:
     if signature != _signature(record):
         raise RunFolderError(f"{path / _RECORD} was changed after it was made; {anew}")
     if known != making.digest:
-        differing = [
-            name for name, value in making.made_from.items() if record["made_from"][name] != value
-        ]
+        before, wanted = record["made_from"], making.made_from
+        other = " and ".join(name for name in wanted if before[name] != wanted[name])
         raise RunFolderError(
-            f"{path} holds a model made of another {' and '.join(differing)}; choose another name, "
-            "or delete it"
+            f"{path} holds a model made of another {other}; choose another name, or delete it"
         )
-    for name, wanted in files.items():
-        file = path / name
-        if not file.is_file() or digest(file) != wanted:
+    for file, expected in ((path / name, each) for name, each in files.items()):
+        if not file.is_file() or digest(file) != expected:
             what = "was changed after it was made" if file.exists() else "is missing"
             raise RunFolderError(f"{file} {what}; {anew}")
     _follow(path)  # a run that was killed may not have come to it
@@ -302,15 +283,12 @@ def _signature(record: dict[str, Any]) -> str:
 @contextmanager
 def locked(lock: Path, seconds: float, busy: str) -> Iterator[None]:
     """Hold a lock; raise `RunFolderError` if another process has it for so long."""
-    held = FileLock(lock, timeout=seconds)
     try:
-        held.acquire()
+        held = FileLock(lock).acquire(timeout=seconds)
     except Timeout:
         raise RunFolderError(busy) from None
-    try:
+    with held:
         yield
-    finally:
-        held.release()
 
 
 @contextmanager
@@ -331,8 +309,8 @@ def _place(making: Making, made: Path, path: Path, done: dict[str, Any]) -> Made
     record: dict[str, Any] = {"digest": making.digest, "made_from": making.made_from}
     record |= {"base": making.base, "revision": making.revision, "n_texts": len(making.texts)}
     record |= {**done, "files": files}
-    signed = record | {"sha256": _signature(record)}
-    (made / _RECORD).write_text(json.dumps(signed, indent=2), "utf-8")
+    record["sha256"] = _signature(record)
+    (made / _RECORD).write_text(json.dumps(record, indent=2), "utf-8")
     for file in made.iterdir():
         with file.open("rb") as stream:
             os.fsync(stream.fileno())
@@ -383,25 +361,22 @@ def finetune(
     if (reason := why_no_finetuning(with_privacy=recipe.epsilon is not None)) is not None:
         raise SettingsError(reason)
     if is_url(out):
-        raise SettingsError(
-            f"out= is {str(out)!r}: a model can be made on a disk only; copy it from there"
-        )
+        raise SettingsError(f"out= is {out!r}: a model can be made on a disk only; copy it there")
     observer = observer or Observer()
     given = {"text": text_column, "member": member_column}
     names = ColumnNames(**{part: name for part, name in given.items() if name is not None})
     texts, what = learnt_texts(data, names)
-    if recipe.n_held_out(texts.len()):
-        what += f", {recipe.n_held_out(texts.len()):,} of them held out"
     content = texts.to_list()
+    if n := recipe.n_held_out(len(content)):
+        what += f", {n:,} of them held out"
     if insert is None and (copies, copies_mean) != (None, None):
         raise SettingsError("--copies and --copies-mean are about the texts of --insert; give them")
     if insert is not None:
         chosen = inserted_texts(insert, names, copies, copies_mean, recipe)
         content = with_inserted(content, chosen)
         what += f" and {len(content) - texts.len():,} copies of {chosen.height:,} more texts"
-        known = Path(f"{out}-inserted.parquet")
-        write_table(chosen, known)
-        observer.stage(f"how often each of them is learnt in an epoch: {known}")
+        write_table(chosen, Path(f"{out}-inserted.parquet"))
+        observer.stage(f"how often each is learnt in an epoch: {out}-inserted.parquet")
     start, start_revision = weights_source(base, revision)
     named = start if start == base else f"{start}, the base of the adapter {base},"
     observer.stage(f"tuning {named} on {what}: {recipe.steps(len(content)):,} steps")
@@ -457,12 +432,11 @@ def inserted_texts(
 
 
 def _drawn(texts: pl.DataFrame, mean: float, seed: int) -> pl.Series:
-    key = str(seed).encode()[:64]
-    hashes = (blake2b(text.encode(), key=key).digest() for text in texts["text"])
-    counts = [int(default_rng([*each]).poisson(mean)) for each in hashes]
-    inserted = texts["member"].fill_null(value=False)
+    key, inserted = str(seed).encode()[:64], texts["member"].fill_null(value=False)
     if texts["member"].is_null().all():
         inserted = pl.Series(in_half(texts["text"].to_list(), 0, seed))
+    hashes = (blake2b(text.encode(), key=key).digest() for text in texts["text"])
+    counts = [int(default_rng([*each]).poisson(mean)) for each in hashes]
     return pl.Series(counts, dtype=pl.Int64) * inserted.cast(pl.Int64)
 
 
@@ -480,9 +454,7 @@ def with_inserted(texts: Sequence[str], chosen: pl.DataFrame) -> list[str]:
 def why_no_finetuning(*, with_privacy: bool = False) -> str | None:
     """Say which package is missing; None where models can be tuned, and with privacy if asked."""
     needed = (*_NEEDED, "dp_accounting") if with_privacy else _NEEDED
-    if not (missing := [name for name in needed if find_spec(name) is None]):
-        return None
-    return (
-        f"tuning a model needs {' and '.join(missing)}: install it with "
-        f"pip install 'mia-batch[{'privacy' if with_privacy else 'finetune'}]'"
-    )
+    missing = [name for name in needed if find_spec(name) is None]
+    how = f"pip install 'mia-batch[{'privacy' if with_privacy else 'finetune'}]'"
+    said = f"tuning a model needs {' and '.join(missing)}: install it with {how}"
+    return said if missing else None

@@ -45,7 +45,7 @@ BETWEEN = " The label is"  # between a text and its target
 
 
 def model_class(form: Form) -> Any:  # noqa: ANN401 - transformers is untyped
-    return getattr(transformers, FORMS[form][0])
+    return getattr(transformers, f"AutoModelFor{FORMS[form][0]}")
 
 
 def encoder(
