@@ -635,8 +635,8 @@ def curves(
     ``targets`` and ``scores`` have their rows in one order. The ROC curve of each attack over the
     labelled texts, and what `growth` finds in the ``evidence``. Then, of the primary attack, the
     distribution of members, non-members and texts of unknown membership over 40 bins of equal
-    width, and the strips of documents of role ``target`` with at least two windows. Memory: some
-    250 bytes a target.
+    width, and the strips of documents of role ``target`` or ``non_member`` with at least two
+    windows. Memory: some 250 bytes a target.
     """
     yield Curves.create_empty()
     size = int(scores.select(pl.len()).collect(engine="streaming").item())
@@ -662,8 +662,7 @@ def curves(
         "targets": is_asked & np.isnan(label),
     }
     yield _distributions(primary, {name: score[rows & scored] for name, rows in sets.items()})
-    compared = score[scored & (outside if (outside & scored).any() else is_asked)]
-    yield _strips(targets, primary, score, np.sort(compared))
+    yield _strips(targets, primary, score, counts, outside & scored)
 
 
 def _curve_rows(curve: str, points: pl.DataFrame, attack: str | None = None) -> pl.DataFrame:
@@ -708,28 +707,37 @@ def _distributions(attack: str, sets: Mapping[str, Floats]) -> pl.DataFrame:
     return _curve_rows("distribution", pl.concat(drawn), attack)
 
 
-def _strips(targets: pl.LazyFrame, attack: str, score: Floats, compared: Floats) -> pl.DataFrame:
-    """Draw the mean share of compared texts that score lower over stretches of each document.
+def _strips(
+    targets: pl.LazyFrame, attack: str, score: Floats, drawn: Flags, outside: Flags
+) -> pl.DataFrame:
+    """Draw the mean share of texts outside that score lower over stretches of each document.
 
-    A stretch is one of 60 equal runs of the document's windows, or a window where there are fewer.
-    Where windows were left out, a point without value begins at the end of the last one before.
+    A document outside is compared with others alone, and without any all are compared. A stretch is
+    one of 60 equal runs of the document's windows, or a window where there are fewer. Where windows
+    were left out, a point without value begins at the end of the last one before.
     """
     size = score.size
     length = pl.col("target").str.len_chars()
-    beaten = compared.searchsorted(score) / max(compared.size, 1)
+    compared = np.sort(score[outside if outside.any() else drawn & ~np.isnan(score)])
     start = read_numbers(targets, pl.col("start").cast(pl.Float64), size, np.float64)
     windows = pl.DataFrame(
         {
             "document": document_numbers(targets),
-            "is_asked": read_numbers(targets, pl.col("role") == "target", size, np.bool_),
+            "drawn": drawn,
+            "outside": outside,
+            "n_lower": compared.searchsorted(score),
             "window": read_numbers(targets, pl.col("window_index"), size, np.uint32),
             "n_windows": read_numbers(targets, pl.col("n_windows"), size, np.uint32),
             "start": start,
             "end": start + read_numbers(targets, length.cast(pl.Float64), size, np.float64),
-            "y": pl.Series(np.where(np.isnan(score), np.nan, beaten), nan_to_null=True),
+            "y": pl.Series(score, nan_to_null=True),
         }
     ).with_row_index("row")
-    several = windows.lazy().filter("is_asked", pl.col("n_windows") > 1)
+    own = pl.when("outside").then("y")
+    n_lower = pl.col("n_lower") - (own.rank("min").over("document") - 1).fill_null(0)
+    n_others = compared.size - own.count().over("document")
+    share = pl.when(pl.col("y").is_not_null(), n_others > 0).then(n_lower / n_others)
+    several = windows.lazy().filter("drawn", pl.col("n_windows") > 1).with_columns(y=share)
     n = pl.min_horizontal("n_windows", _STRETCHES).cast(pl.UInt64)
     stretches = several.group_by(
         "document", stretch=pl.col("window") * n // pl.col("n_windows"), maintain_order=True
