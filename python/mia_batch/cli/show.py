@@ -336,7 +336,12 @@ def _excerpt(row: dict[str, Any], column: str) -> str:
 
 
 def show_passages(run: Run, console: Console) -> None:
-    _print_whole(passage_table(run, max(console.width, _LEAST_WIDTH)), console)
+    table = passage_table(run, max(console.width, _LEAST_WIDTH))
+    _print_whole(table, console)
+    if isinstance(table, str):
+        return
+    if not run.manifest.custody:
+        console.print("The run was stopped before its end; the audit's command again goes on.")
     more = 'so does a document with its window, such as "moby_dick window 12".'
     shows = f"mia-batch show {run.folder} NUMBER shows one next to the true text"
     console.print(plain(f"{shows}; {more}"), soft_wrap=True)

@@ -44,7 +44,7 @@ from mia_batch.evidence.request import Budget, EngineSpec, Request
 from mia_batch.extras.sets.demo import DemoSettings, build_corpus, new_model, save, train_tokenizer
 from mia_batch.kernels import pair_features
 from mia_batch.models.tokens import Tokenizer
-from mia_batch.models.weights import cause_of, config_of, quiet, weights_source
+from mia_batch.models.weights import cause_of, check_model, config_of, quiet, weights_source
 from mia_batch.observer import Observer
 from mia_batch.pipeline import run_audit
 from mia_batch.pipeline.corpora import open_corpora, target_plan, with_windows
@@ -391,6 +391,8 @@ def bench(
     observer: Observer,
 ) -> Iterator[Row]:
     """Measure part by part; a row has one figure, or a reason, and what it was measured on."""
+    if model is not None and missing("transformers", "torch", "transformers") is None:
+        check_model(model)
     with TemporaryDirectory(prefix="mia-batch-bench-") as folder:
         n_texts, labelled = _write_texts(Path(folder), input)
         why_none = None

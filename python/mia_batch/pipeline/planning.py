@@ -109,7 +109,7 @@ def _left(audit: Audit, stages: Sequence[Stage], notes: _Notes) -> Iterator[tupl
             if named == "note":
                 raise
             refusal = error
-        known = (stage.doing, f"{audit.manifest.targets['total']:,} targets")  # follows below
+        known = (stage.doing, f"{audit.manifest.targets['total']:,} target")  # follows below
         said = (sentence for sentence in notes.taken() if not sentence.startswith(known))
         yield from ((named, sentence) for sentence in said)
     notes.step("looking at what is to be asked")
