@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from mia_batch.inference.power import AuditOutcome, Design, Power
     from mia_batch.pipeline import Run
     from mia_batch.pipeline.finished import Format
+    from mia_batch.pipeline.planning import Speed
 
 
 # SIGINT and SIGTERM: an orderly end within seconds, whatever the main thread is doing.
@@ -194,18 +195,26 @@ def _fail(message: str, status: int) -> NoReturn:
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True}
 
 
+def _speed(context: click.Context, option: click.Parameter, value: str | None) -> Speed:
+    if value is None or value == "probe":
+        return value
+    return NumberRange(min=0, min_open=True).convert(value, option, context)
+
+
 @click.group(cls=TopicGroup, invoke_without_command=True, context_settings=_CONTEXT)
 @settings_options()
 @click.option("--dry-run", is_flag=True, help="Say what would be asked, and ask nothing.")
 @option(
-    *("tokens-per-second", NumberRange(min=0, min_open=True), "X"),
-    "Speed of the model, from which --dry-run tells how long it takes.",
+    *("tokens-per-second", str, "X|probe"),
+    "Speed of the model, from which --dry-run tells how long it takes; `probe` measures it with a "
+    "few texts.",
+    callback=_speed,
 )
 @short_help_option
 @click.version_option(package_name="mia-batch")
 @click.pass_context
 def command(
-    context: click.Context, /, *, dry_run: bool, tokens_per_second: float | None, **options: object
+    context: click.Context, /, *, dry_run: bool, tokens_per_second: Speed, **options: object
 ) -> None:
     """Say which texts a language model remembers; the same command again goes on.
 
@@ -222,7 +231,7 @@ def command(
     _audit(chosen, dry_run=dry_run, speed=tokens_per_second)
 
 
-def _audit(chosen: dict[str, Any], *, dry_run: bool, speed: float | None) -> None:
+def _audit(chosen: dict[str, Any], *, dry_run: bool, speed: Speed) -> None:
     if speed is not None and not dry_run:
         raise click.UsageError("--tokens-per-second is about --dry-run; give that, too")
     settings = load_settings(chosen)
@@ -249,7 +258,7 @@ _params = [
 
 @command.command("audit", cls=TopicCommand, params=_params)
 def audit(
-    *, texts: tuple[str, ...], dry_run: bool, tokens_per_second: float | None, **options: object
+    *, texts: tuple[str, ...], dry_run: bool, tokens_per_second: Speed, **options: object
 ) -> None:
     """Ask a model about the texts of INPUT, and say which ones it remembers.
 

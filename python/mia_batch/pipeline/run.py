@@ -271,7 +271,7 @@ def _named(shards: list[Shard]) -> str:
 
 
 def no_run(folder: Path) -> str:
-    """Say that a folder holds no run, and name the run in it or in ``runs`` that is most like it."""
+    """Say that a folder holds no run, and name the run in it or in ``runs`` most like it."""
     places = (each.glob("*/run.json") for each in (folder, Path("runs")))
     near = {str(path.parent) for path in islice(chain(*places), _MOST_NEAR)}
     such = "".join(f", such as {each}" for each in get_close_matches(str(folder), near, 1, 0))
