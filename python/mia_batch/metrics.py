@@ -708,7 +708,7 @@ def _distributions(attack: str, sets: Mapping[str, Floats]) -> pl.DataFrame:
 
 
 def _strips(
-    targets: pl.LazyFrame, attack: str, score: Floats, drawn: Flags, outside: Flags
+    targets: pl.LazyFrame, attack: str, score: Floats, asked: Flags, outside: Flags
 ) -> pl.DataFrame:
     """Draw the mean share of texts outside that score lower over stretches of each document.
 
@@ -718,12 +718,12 @@ def _strips(
     """
     size = score.size
     length = pl.col("target").str.len_chars()
-    compared = np.sort(score[outside if outside.any() else drawn & ~np.isnan(score)])
+    compared = np.sort(score[outside if outside.any() else asked & ~np.isnan(score)])
     start = read_numbers(targets, pl.col("start").cast(pl.Float64), size, np.float64)
     windows = pl.DataFrame(
         {
             "document": document_numbers(targets),
-            "drawn": drawn,
+            "asked": asked,
             "outside": outside,
             "n_lower": compared.searchsorted(score),
             "window": read_numbers(targets, pl.col("window_index"), size, np.uint32),
@@ -733,11 +733,11 @@ def _strips(
             "y": pl.Series(score, nan_to_null=True),
         }
     ).with_row_index("row")
-    own = pl.when("outside").then("y")
-    n_lower = pl.col("n_lower") - (own.rank("min").over("document") - 1).fill_null(0)
-    n_others = compared.size - own.count().over("document")
+    mine = pl.when("outside").then("y")
+    n_lower = pl.col("n_lower") - (mine.rank("min").over("document") - 1).fill_null(0)
+    n_others = compared.size - mine.count().over("document")
     share = pl.when(pl.col("y").is_not_null(), n_others > 0).then(n_lower / n_others)
-    several = windows.lazy().filter("drawn", pl.col("n_windows") > 1).with_columns(y=share)
+    several = windows.lazy().filter("asked", pl.col("n_windows") > 1).with_columns(y=share)
     n = pl.min_horizontal("n_windows", _STRETCHES).cast(pl.UInt64)
     stretches = several.group_by(
         "document", stretch=pl.col("window") * n // pl.col("n_windows"), maintain_order=True

@@ -141,6 +141,9 @@ def main() -> None:
     with Stopping(goes_on).listening():
         try:
             status = command.main(standalone_mode=False, obj=goes_on)
+        except click.exceptions.NoArgsIsHelpError as error:
+            error.show()
+            sys.exit(2)
         except click.ClickException as error:
             _fail(_usage_sentence(error), 2)
         except MiaBatchError as error:
@@ -197,8 +200,9 @@ _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100, "sh
 
 def _speed(context: click.Context, option: click.Parameter, value: str | None) -> Speed:
     if value is None or value == "probe":
-        return value
-    return NumberRange(min=0, min_open=True).convert(value, option, context)
+        return "probe" if value else None
+    number: Any = NumberRange(min=0, min_open=True)
+    return float(number.convert(value, option, context))
 
 
 @click.group(cls=TopicGroup, invoke_without_command=True, context_settings=_CONTEXT)

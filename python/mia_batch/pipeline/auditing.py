@@ -84,7 +84,8 @@ def run_shard(audit: Audit, shard: Shard, stages: Sequence[Stage]) -> None:
         asked = [stage for stage in stages if stage.part in ("fills", "evidence")]
         take([(stage, stage.run) for stage in asked])
         work = reduce(add, (stage.answered() for stage in asked))
-        own = (stage.missing(view).count() for stage in asked for view in stage.views)
+        evidence = (stage for stage in asked if isinstance(stage, LogprobsStage | SamplesStage))
+        own = (stage.missing(view).count() for stage in evidence for view in stage.views)
         said = "has nothing to ask, because there are fewer blocks of texts than shards"
         if reduce(add, own, Work()) != Work():
             said = "is complete"

@@ -18,16 +18,7 @@ from mia_batch.corpus import base_of, find_files
 from mia_batch.errors import MiaBatchError, RequestError, RunFolderError
 from mia_batch.models.weights import weights_source
 from mia_batch.pipeline.context import Audit
-from mia_batch.pipeline.run import (
-    PARTS,
-    Manifest,
-    Run,
-    is_lock,
-    no_run,
-    reading,
-    signed_text,
-    versions,
-)
+from mia_batch.pipeline.run import PARTS, Manifest, Run, is_lock, reading, signed_text, versions
 from mia_batch.places import is_url, settled
 from mia_batch.settings import CLASSICS, NO_YARDSTICK, Mark, Settings
 from mia_batch.tables import digest, side_by_side, write_text
@@ -256,7 +247,7 @@ def _manifest_fault(folder: Path) -> str | None:
     """Say what is wrong with ``run.json``: its text must be what stands for its contents."""
     path = folder / "run.json"
     if not os.path.lexists(path):
-        raise RequestError(no_run(folder))
+        raise RequestError(Run(folder).why_none)
     if (fault := _fault_of(path)) is not None:
         return fault
     try:

@@ -270,14 +270,6 @@ def _named(shards: list[Shard]) -> str:
     return f"shard{'s' * (len(shards) > 1)} {', '.join(map(str, shards))}"
 
 
-def no_run(folder: Path) -> str:
-    """Say that a folder holds no run, and name the run in it or in ``runs`` most like it."""
-    places = (each.glob("*/run.json") for each in (folder, Path("runs")))
-    near = {str(path.parent) for path in islice(chain(*places), _MOST_NEAR)}
-    such = "".join(f", such as {each}" for each in get_close_matches(str(folder), near, 1, 0))
-    return f"{folder} holds no run: there is no run.json in it; give the folder of a run{such}"
-
-
 # The folder and its tables.
 
 TABLES: dict[str, type[dy.Schema]] = {
@@ -366,8 +358,19 @@ class Run:
         Raises `RunFolderError` if there is no run here, or ``run.json`` cannot be read.
         """
         if (found := Manifest.of(self.folder)) is None:
-            raise RunFolderError(no_run(self.folder))
+            raise RunFolderError(self.why_none)
         return found
+
+    @property
+    def why_none(self) -> str:
+        """Say that no run is here, and name the run in the folder or in ``runs`` most like it."""
+        places = (each.glob("*/run.json") for each in (self.folder, Path("runs")))
+        near = {str(path.parent) for path in islice(chain(*places), _MOST_NEAR)}
+        such = (
+            f", such as {each}" for each in get_close_matches(str(self.folder), sorted(near), 1, 0)
+        )
+        why = "holds no run: there is no run.json in it; give the folder of a run"
+        return f"{self.folder} {why}{''.join(such)}"
 
     def __getitem__(self, name: str) -> pl.DataFrame:
         """Read a table whole, such as ``run["scores"]``.
