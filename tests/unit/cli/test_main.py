@@ -268,7 +268,7 @@ DAMAGED = "--input {corpus} --model {damaged}"
         ("attacks samia_v", "no attack 'samia_v'; did you mean samia_v1"),
         ("attacks min_kk", "did you mean the family min-k (min_k_5_v1 ... min_k_60_v1)?"),
         ("{corpus}", "did you mean `mia-batch audit {corpus}`?"),
-        ("--nonsense", "there is no option --nonsense; `mia-batch -h` says what it takes"),
+        ("--xyzzy", "there is no option --xyzzy; `mia-batch -h` says what it takes"),
         ("audit --modle m", "there is no option --modle; did you mean --model?"),
         ("--samples", "Option '--samples' requires an argument; `mia-batch -h` says"),
         ("show", "Missing argument 'RUN'; `mia-batch show -h` says what it takes"),
