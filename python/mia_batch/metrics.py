@@ -626,8 +626,7 @@ def curves(
         "targets": is_asked & np.isnan(label),
     }
     yield _distributions(primary, {name: score[rows & scored] for name, rows in sets.items()})
-    compared = score[scored & (outside if (outside & scored).any() else is_asked)]
-    yield _strips(targets, primary, score, np.sort(compared))
+    yield _strips(targets, primary, score, counts, outside & scored)
 
 
 def _curve_rows(curve: str, points: pl.DataFrame, attack: str | None = None) -> pl.DataFrame:
@@ -670,25 +669,35 @@ def _distributions(attack: str, sets: Mapping[str, Floats]) -> pl.DataFrame:
     return _curve_rows("distribution", pl.concat(drawn), attack)
 
 
-def _strips(targets: pl.LazyFrame, attack: str, score: Floats, compared: Floats) -> pl.DataFrame:
-    """Draw the mean share of compared texts that score lower over stretches of each document."""
-    # Where windows were left out, a point without value begins at the end of the last one before.
+def _strips(
+    targets: pl.LazyFrame, attack: str, score: Floats, asked: Flags, outside: Flags
+) -> pl.DataFrame:
+    """Draw the mean share of texts outside that score lower over stretches of each document."""
+    # A document outside is compared with the others alone: its own windows would flatter it. Where
+    # nothing is outside, all are compared. Where windows were left out, a point without value
+    # begins at the end of the last one before.
     size = score.size
     length = pl.col("target").str.len_chars()
-    beaten = compared.searchsorted(score) / max(compared.size, 1)
+    compared = np.sort(score[outside if outside.any() else asked & ~np.isnan(score)])
     start = read_numbers(targets, pl.col("start").cast(pl.Float64), size, np.float64)
     windows = pl.DataFrame(
         {
             "document": document_numbers(targets),
-            "is_asked": read_numbers(targets, pl.col("role") == "target", size, np.bool_),
+            "asked": asked,
+            "outside": outside,
+            "n_lower": compared.searchsorted(score),
             "window": read_numbers(targets, pl.col("window_index"), size, np.uint32),
             "n_windows": read_numbers(targets, pl.col("n_windows"), size, np.uint32),
             "start": start,
             "end": start + read_numbers(targets, length.cast(pl.Float64), size, np.float64),
-            "y": pl.Series(np.where(np.isnan(score), np.nan, beaten), nan_to_null=True),
+            "y": pl.Series(score, nan_to_null=True),
         }
     ).with_row_index("row")
-    several = windows.lazy().filter("is_asked", pl.col("n_windows") > 1)
+    mine = pl.when("outside").then("y")
+    n_lower = pl.col("n_lower") - (mine.rank("min").over("document") - 1).fill_null(0)
+    n_others = compared.size - mine.count().over("document")
+    share = pl.when(pl.col("y").is_not_null(), n_others > 0).then(n_lower / n_others)
+    several = windows.lazy().filter("asked", pl.col("n_windows") > 1).with_columns(y=share)
     n = pl.min_horizontal("n_windows", _STRETCHES).cast(pl.UInt64)
     stretches = several.group_by(
         "document", stretch=pl.col("window") * n // pl.col("n_windows"), maintain_order=True

@@ -55,6 +55,23 @@ class Observer:
             self.work_ended()
 
 
+class Clock(Observer):
+    """Adds up how long engines worked, without their start, and at how many tokens."""
+
+    seconds, tokens = 0.0, 0
+
+    def working(self, what: str, *, done: int, total: int) -> None:
+        del what, done, total
+        self.seconds -= time.monotonic()
+
+    def worked(self, texts: int, tokens: int) -> None:
+        del texts
+        self.tokens += tokens
+
+    def work_ended(self) -> None:
+        self.seconds += time.monotonic()
+
+
 _SECONDS_BETWEEN_UPDATES = 0.5
 
 

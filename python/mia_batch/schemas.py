@@ -579,8 +579,8 @@ class Curves(dy.Schema):
     window's end, in [0, 1)."""
     y = dy.Float64(nullable=True)
     """Of a strip the mean, over the stretch's windows, of the share of texts known to be outside
-    the training data (without any: of all texts) that score lower, in [0, 1]; null without a score.
-    """
+    the training data (of others than the document itself; without any: of all texts) that score
+    lower, in [0, 1]; null without a score."""
     n = dy.UInt32()
     """Texts that the point rests on; 0 where a gap in a strip begins: no window was asked about
     from there to the next point."""

@@ -169,7 +169,9 @@ def _runs(texts: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
 
 NULL_TEXT: Final = "the text is null"
 EMPTY_TEXT: Final = "the text has no words"
-TOO_SHORT: Final = "the text is too short to split: its prefix or its reference would have no word"
+TOO_SHORT: Final = (
+    "the text has too few words to split: its prefix or its reference would have none"
+)
 WORDLESS_PART: Final = "the given prefix or reference has no word"
 NO_REFERENCE: Final = (
     "the text is shorter than the cut of the samia preset: nothing is left to compare"

@@ -100,7 +100,12 @@ def test_three_at_once_one_killed_others_of_another_number_then_merged(checkpoin
         third.kill()
         third.wait()
     said = log.read_text()
-    assert said.count(f"of {N_BLOCKS * BLOCK_TARGETS:,} prompts; the command without --shard") == 2
+    assert (
+        said.count(
+            f"of {N_BLOCKS * BLOCK_TARGETS:,} prompts are answered; the command without --shard"
+        )
+        == 2
+    )
     audit(**settings, shard="2/2")
     assert blocks(run.path("samples")) >= {1, 3, 5}
     assert "scores" not in run.manifest.made

@@ -148,7 +148,7 @@ def test_numbers_without_a_meaning_are_refused(asked, wrong):
 def test_texts_that_cannot_be_cut_are_refused(asked, tmp_path):
     (tmp_path / "short.jsonl").write_text('{"text": "one"}\n')
     with pytest.raises(CorpusError, match=r"no text of .*short.jsonl can be cut in two"):
-        run("--model", "m", "--input", tmp_path / "short.jsonl")
+        run("--input", tmp_path / "short.jsonl")
 
 
 def test_a_way_that_takes_too_long_or_fails_is_a_reason(tmp_path):

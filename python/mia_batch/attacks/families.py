@@ -9,6 +9,8 @@ from difflib import get_close_matches
 from functools import cache
 from typing import NamedTuple
 
+_LEAST_ALIKE = 0.7  # of names, for a question whether one was meant
+
 
 class Family(NamedTuple):
     """Attacks of one idea: `papers` names them elsewhere, most usual first."""
@@ -126,7 +128,7 @@ def meant(name: str, known: Collection[str]) -> tuple[str, ...]:
 def suggestion(name: str, known: Collection[str]) -> str:
     """Ask which attacks or family may have been meant; "" if nothing is near."""
     attacks = {key_of(each): each for each in known}
-    near = get_close_matches(key_of(name), [*_by_key(), *attacks], n=1)
+    near = get_close_matches(key_of(name), [*_by_key(), *attacks], n=1, cutoff=_LEAST_ALIKE)
     if not near:
         return ""
     if (family := _by_key().get(near[0])) is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 from textwrap import wrap
@@ -186,10 +187,14 @@ class TopicGroup(TopicCommand, click.Group):
             return text
         flags = (str(each.name).replace("_", "-") for each in settings)
         known = [*self.list_commands(root), *TOPICS, *flags]
-        near = get_close_matches(lower.lstrip("-"), known, n=1)
+        near = get_close_matches(lower.lstrip("-"), known, n=1, cutoff=0.65)
         hint = "`mia-batch help` lists them"
         if near:
             hint = f"did you mean `mia-batch help {near[0]}`?"
+        from mia_batch.attacks import resolve
+
+        with suppress(SettingsError):
+            hint = f"`mia-batch attacks {resolve(name)[0]}` describes the attack"
         raise click.UsageError(f"there is no command, topic or setting {name!r}; {hint}")
 
     def _contents(self, root: Context) -> str:

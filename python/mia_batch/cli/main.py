@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from difflib import get_close_matches
 from io import TextIOWrapper
 from pathlib import Path
 from select import select
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from mia_batch.inference.power import AuditOutcome, Design, Power
     from mia_batch.pipeline import Run
     from mia_batch.pipeline.finished import Format
+    from mia_batch.pipeline.planning import Speed
 
 
 # SIGINT and SIGTERM: an orderly end within seconds, whatever the main thread is doing.
@@ -139,9 +141,11 @@ def main() -> None:
     with Stopping(goes_on).listening():
         try:
             status = command.main(standalone_mode=False, obj=goes_on)
-        except click.ClickException as error:
+        except click.exceptions.NoArgsIsHelpError as error:
             error.show()
             sys.exit(2)
+        except click.ClickException as error:
+            _fail(_usage_sentence(error), 2)
         except MiaBatchError as error:
             message = str(error)
             for address in filter(is_url, sys.argv):  # as it was given, not its working copy
@@ -163,6 +167,18 @@ def _prepare_streams() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
+def _usage_sentence(error: click.ClickException) -> str:
+    """Say what is wrong with what was typed and, where that names no way out, what describes it."""
+    what, context = error.format_message().rstrip("."), getattr(error, "ctx", None)
+    if isinstance(error, click.NoSuchOption):
+        near = get_close_matches(error.option_name, error.possibilities or (), 1, 0.7)
+        what = f"there is no option {error.option_name}"
+        what += "".join(f"; did you mean {each}?" for each in near)
+    if ";" in what or "?" in what:
+        return what
+    return f"{what}; `{context.command_path if context else 'mia-batch'} -h` says what it takes"
+
+
 def _system_sentence(error: OSError) -> str:
     """Say what the system refused: of files the stages speak themselves, so it is mostly output."""
     try:
@@ -182,18 +198,27 @@ def _fail(message: str, status: int) -> NoReturn:
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True}
 
 
+def _speed(context: click.Context, option: click.Parameter, value: str | None) -> Speed:
+    if value is None or value == "probe":
+        return "probe" if value else None
+    number: Any = NumberRange(min=0, min_open=True)
+    return float(number.convert(value, option, context))
+
+
 @click.group(cls=TopicGroup, invoke_without_command=True, context_settings=_CONTEXT)
 @settings_options()
 @click.option("--dry-run", is_flag=True, help="Say what would be asked, and ask nothing.")
 @option(
-    *("tokens-per-second", NumberRange(min=0, min_open=True), "X"),
-    "Speed of the model, from which --dry-run tells how long it takes.",
+    *("tokens-per-second", str, "X|probe"),
+    "Speed of the model, from which --dry-run tells how long it takes; `probe` measures it with a "
+    "few texts.",
+    callback=_speed,
 )
 @short_help_option
 @click.version_option(package_name="mia-batch")
 @click.pass_context
 def command(
-    context: click.Context, /, *, dry_run: bool, tokens_per_second: float | None, **options: object
+    context: click.Context, /, *, dry_run: bool, tokens_per_second: Speed, **options: object
 ) -> None:
     """Say which texts a language model remembers; the same command again goes on.
 
@@ -210,7 +235,7 @@ def command(
     _audit(chosen, dry_run=dry_run, speed=tokens_per_second)
 
 
-def _audit(chosen: dict[str, Any], *, dry_run: bool, speed: float | None) -> None:
+def _audit(chosen: dict[str, Any], *, dry_run: bool, speed: Speed) -> None:
     if speed is not None and not dry_run:
         raise click.UsageError("--tokens-per-second is about --dry-run; give that, too")
     settings = load_settings(chosen)
@@ -230,23 +255,25 @@ def _audit(chosen: dict[str, Any], *, dry_run: bool, speed: float | None) -> Non
 
 
 _params = [
-    click.Argument(["texts"], metavar="[INPUT]", required=False, type=PATH),
+    click.Argument(["texts"], metavar="[INPUT]", nargs=-1, type=PATH),
     *(each for each in command.params if each.name != "version"),
 ]
 
 
 @command.command("audit", cls=TopicCommand, params=_params)
 def audit(
-    *, texts: str | None, dry_run: bool, tokens_per_second: float | None, **options: object
+    *, texts: tuple[str, ...], dry_run: bool, tokens_per_second: Speed, **options: object
 ) -> None:
     """Ask a model about the texts of INPUT, and say which ones it remembers.
 
     INPUT is a file, a folder or a glob of texts. The same command again goes on where it stopped.
     """
     chosen = given(options)
-    if texts is not None and "input" in chosen:
-        raise click.UsageError("give INPUT or --input INPUT, not both")
-    _audit(chosen | given({"input": texts}), dry_run=dry_run, speed=tokens_per_second)
+    if len(texts) + ("input" in chosen) > 1:
+        raise click.UsageError("give one INPUT; of several files their folder, or a glob in quotes")
+    _audit(
+        chosen | given({"input": next(iter(texts), None)}), dry_run=dry_run, speed=tokens_per_second
+    )
 
 
 @command.command("help", context_settings={"ignore_unknown_options": True})
@@ -275,7 +302,8 @@ def audit_and_show(settings: Settings) -> None:
         what = f"{set_aside:,} of {n:,} files or rows of the input could not be read"
         where = "reasons above and in the table set_aside"
         _fail(f"{what} and were set aside ({where}), {more}", 1)
-    if not failed["of"]:
+    scored = (run["scores"][name].count() for name in run.manifest.made["scores"]["attacks"])
+    if not failed["of"] and not any(scored):
         _fail("no text of the input could be asked about (reasons above)", 1)
     if failed["targets"] > most * failed["of"]:
         again = "asking again would bring the same answers"

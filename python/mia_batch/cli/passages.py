@@ -71,7 +71,7 @@ def passage_table(run: Run, width: int) -> Table | str:
     """Lay the strongest passages out by number; the text takes what is left of the width."""
     found = strongest(run, SHOWN)
     if found.is_empty():
-        return "no text has a score"
+        return "No passage can be listed: no text has a score."
     name = pl.coalesce("document_id", "group", pl.col("target_id").str.head(_NAME_SHOWN))
     columns: dict[str, list[object]] = {
         "": [str(number + 1) for number in range(found.height)],

@@ -237,21 +237,26 @@ def _attack_table(attacks: pl.DataFrame, width: int) -> Table:
     )
     numbers = ("TPR@1%", "TPR@0.1%", "lead", *costs)
     headings, right = ("attack", "AUC", "95 % interval", *numbers), ("AUC", *numbers)
-    return table_of(*headings, right=right, rows=lines, **_more(own, "metrics.parquet"))
+    more = _more("metrics.parquet", {"attacks": own.height - _MOST_ROWS})
+    return table_of(*headings, right=right, rows=lines, **more)
 
 
-def _more(rows: pl.DataFrame, table: str) -> dict[str, Any]:
-    more = rows.height - _MOST_ROWS
-    caption = f"and {more:,} more in {table}" if more > 0 else None
-    return {"caption": caption, "caption_justify": "left"}
+def _more(table: str, not_shown: Mapping[str, int]) -> dict[str, Any]:
+    more = " and ".join(f"{n:,} more {what}" for what, n in not_shown.items() if n > 0)
+    return {"caption": f"{more} in {table}" if more else None, "caption_justify": "left"}
 
 
 _VERDICT_STYLES = {"comes_out": "red", "known_better": "magenta", "above_all": "yellow"}
+_MOST_COMPARED = 3
 
 
 def _book_table(books: pl.DataFrame, width: int) -> Table:
-    """One row per book, the strongest evidence first; the title takes what is left of the width."""
+    """One row per book, strongest evidence first, then the highest comparison; titles are cut."""
     own = books.filter(pl.col("level") != "outside")
+    others = books.filter(pl.col("strip").is_not_null(), level="outside")
+    compared = others.head(_MOST_COMPARED).with_columns(answer=pl.lit("comparison"))
+    shown = pl.concat([own.head(_MOST_ROWS), compared])
+    rest = {"audited": own.height - _MOST_ROWS, "for comparison": others.height - _MOST_COMPARED}
     rows = [
         {
             "title": row["title"],
@@ -262,12 +267,12 @@ def _book_table(books: pl.DataFrame, width: int) -> Table:
             "p": _in_form(row["p_value"]),
             "q": _in_form(row["q_value"]),
         }
-        for row in own.head(_MOST_ROWS).iter_rows(named=True)
+        for row in shown.iter_rows(named=True)
     ]
     columns = {name: [row[name] for row in rows] for name in rows[0]}
     kept = {name: cells for name, cells in columns.items() if not {*cells} <= {"", "-"}}
-    how = {"right": ("longest run", "p", "q"), **_more(own, "rollup.parquet")}
-    styles = [_VERDICT_STYLES.get(verdict, "") for verdict in own["verdict"]]
+    how = {"right": ("longest run", "p", "q"), **_more("rollup.parquet", rest)}
+    styles = [_VERDICT_STYLES.get(verdict, "") for verdict in shown["verdict"]]
     return fitted_table(kept, next(iter(kept)), width, styles, **how)
 
 
@@ -331,7 +336,12 @@ def _excerpt(row: dict[str, Any], column: str) -> str:
 
 
 def show_passages(run: Run, console: Console) -> None:
-    _print_whole(passage_table(run, max(console.width, _LEAST_WIDTH)), console)
+    table = passage_table(run, max(console.width, _LEAST_WIDTH))
+    _print_whole(table, console)
+    if isinstance(table, str):
+        return
+    if not run.manifest.custody:
+        console.print("The run was stopped before its end; the audit's command again goes on.")
     more = 'so does a document with its window, such as "moby_dick window 12".'
     shows = f"mia-batch show {run.folder} NUMBER shows one next to the true text"
     console.print(plain(f"{shows}; {more}"), soft_wrap=True)

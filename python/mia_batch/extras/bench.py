@@ -44,8 +44,8 @@ from mia_batch.evidence.request import Budget, EngineSpec, Request
 from mia_batch.extras.sets.demo import DemoSettings, build_corpus, new_model, save, train_tokenizer
 from mia_batch.kernels import pair_features
 from mia_batch.models.tokens import Tokenizer
-from mia_batch.models.weights import cause_of, config_of, quiet, weights_source
-from mia_batch.observer import Observer
+from mia_batch.models.weights import cause_of, check_model, config_of, quiet, weights_source
+from mia_batch.observer import Clock, Observer
 from mia_batch.pipeline import run_audit
 from mia_batch.pipeline.corpora import open_corpora, target_plan, with_windows
 from mia_batch.prompts import View, continuation
@@ -293,22 +293,9 @@ def compare(folder: str, model: str, other: str | None = None) -> Row:
     return {"pairs": few, "seconds": min(repeat(lambda: do(*some), **how)), "ours": ours}
 
 
-class _Clock(Observer):
-    """Notes how long engines worked, without their start."""
-
-    seconds = 0.0
-
-    def working(self, what: str, *, done: int, total: int) -> None:
-        del what, done, total
-        self.seconds -= time.monotonic()
-
-    def work_ended(self) -> None:
-        self.seconds += time.monotonic()
-
-
 def small_audit(folder: str, model: str, n: int, *, labelled: bool) -> Row:
     """Audit the first texts; of labelled ones log-probabilities are asked for, too."""
-    clock, place, began = _Clock(), Path(folder), time.monotonic()
+    clock, place, began = Clock(), Path(folder), time.monotonic()
     pl.read_parquet(place / "texts.parquet").head(n).write_parquet(place / "audited.parquet")
     asked = {"input": place / "audited.parquet", "model": model, "out": place / "run"}
     more = {"evidence": "both"} if labelled else {}
@@ -391,6 +378,8 @@ def bench(
     observer: Observer,
 ) -> Iterator[Row]:
     """Measure part by part; a row has one figure, or a reason, and what it was measured on."""
+    if model is not None and missing("transformers", "torch", "transformers") is None:
+        check_model(model)
     with TemporaryDirectory(prefix="mia-batch-bench-") as folder:
         n_texts, labelled = _write_texts(Path(folder), input)
         why_none = None

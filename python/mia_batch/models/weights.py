@@ -492,9 +492,10 @@ def _check_checkpoint(
 def _check_folder(folder: str, parts: Mapping[str, Sequence[str]]) -> None:
     for part, patterns in parts.items():
         if not _has_any(folder, patterns):
+            files = "" if part in patterns else f" ({', '.join(patterns)})"
             _refuse(
-                f"the folder {folder!r} has no {part} ({', '.join(patterns)}); give a folder that "
-                "save_pretrained has written, model and tokenizer"
+                f"the folder {folder!r} has no {part}{files}; give a folder that save_pretrained "
+                "has written, model and tokenizer"
             )
 
 

@@ -23,7 +23,7 @@ from mia_batch.attacks import names
 from mia_batch.attacks.families import meant
 from mia_batch.corpus import digest_each, digest_of
 from mia_batch.errors import SettingsError
-from mia_batch.evidence.parts import Shard
+from mia_batch.evidence.parts import Shard, Work
 from mia_batch.inference.findings import earlier_findings
 from mia_batch.observer import Observer, usual_observer
 from mia_batch.pipeline import custody
@@ -83,9 +83,14 @@ def run_shard(audit: Audit, shard: Shard, stages: Sequence[Stage]) -> None:
         asked = [stage for stage in stages if stage.part in ("fills", "evidence")]
         take([(stage, stage.run) for stage in asked])
         work = reduce(add, (stage.answered() for stage in asked))
+        evidence = (stage for stage in asked if isinstance(stage, LogprobsStage | SamplesStage))
+        own = (stage.missing(view).count() for stage in evidence for view in stage.views)
+        said = "has nothing to ask, because there are fewer blocks of texts than shards"
+        if reduce(add, own, Work()) != Work():
+            said = "is complete"
         audit.observer.stage(
-            f"shard {shard} is complete, and of all shards {work.done:,} of "
-            f"{work.done + work.left:,} prompts; the command without --shard merges and scores"
+            f"shard {shard} {said}; of all shards {work.done:,} of {work.done + work.left:,} "
+            "prompts are answered; the command without --shard merges and scores"
         )
 
 

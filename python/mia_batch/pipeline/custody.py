@@ -235,9 +235,7 @@ def _manifest_fault(folder: Path) -> str | None:
     """Say what is wrong with ``run.json``: its text must be what stands for its contents."""
     path = folder / "run.json"
     if not os.path.lexists(path):
-        raise RequestError(
-            f"{folder} holds no run: there is no run.json in it; give the folder of a run"
-        )
+        raise RequestError(Run(folder).why_none)
     if (fault := _fault_of(path)) is not None:
         return fault
     try:

@@ -4,17 +4,19 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from errno import EACCES, ENOTDIR
 from math import ceil
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Literal, TypeAlias
 
 import polars as pl
 
 from mia_batch.errors import MiaBatchError, RunFolderError, SettingsError
+from mia_batch.evidence.request import Workload
 from mia_batch.inference.findings import earlier_findings
-from mia_batch.observer import Observer
+from mia_batch.observer import Clock, Observer
 from mia_batch.pipeline import auditing
 from mia_batch.pipeline.context import Audit, engine_columns
 from mia_batch.pipeline.custody import files_of
@@ -28,6 +30,8 @@ from mia_batch.settings import Settings
 
 _MOST_BOOKS, _MOST_NAMED = 12, 6
 _MANY_MINUTES = 180
+_PROBED = 32  # texts
+Speed: TypeAlias = float | Literal["probe"] | None
 _LOGITS_MEMORY = (
     "128 MiB on a CPU; on a GPU an eighth of what the weights leave free, at most 4 GiB"
 )
@@ -52,11 +56,12 @@ class _Notes(Observer):
 
 
 def plan(
-    settings: Settings, *, speed: float | None = None, observer: Observer | None = None
+    settings: Settings, *, speed: Speed = None, observer: Observer | None = None
 ) -> Iterator[tuple[str, str]]:
     """Say what is left to do for these settings, as name and text; the run is not changed."""
     # What a run makes before it asks is made as it makes it, in a folder of its own, so that all
     # that it would refuse is raised here, too.
+    # Minutes come from a ``speed`` in tokens a second, by default that of a run of this model.
     notes = _Notes(observer or Observer())
     notes.step("looking at the texts and the model")
     fetched(settings.place)
@@ -83,10 +88,17 @@ def plan(
     speeds, where = auditing.known_speeds(audit)
     with _copied(audit) as stages:
         yield from _left(audit, stages, notes)
-    asked = [stage for stage in stages if isinstance(stage, EvidenceStage)]
-    if speed is not None:
-        speeds, where = {stage.name: speed for stage in asked}, "as given"
-    yield from _minutes(asked, speeds, where)
+        asked = [stage for stage in stages if isinstance(stage, EvidenceStage)]
+        foreseen = {stage.name: stage.foreseen for stage in asked}
+        if speed == "probe":
+            if remote or audit.recording is not None:
+                raise SettingsError("--tokens-per-second probe needs a model that runs here")
+            notes.step(f"asking about {_PROBED} texts")
+            speeds |= _probed(audit, stages[2], asked)
+            where = f"measured on {_PROBED} texts"
+    if isinstance(speed, float):
+        speeds, where = dict.fromkeys(foreseen, speed), "as given"
+    yield from _minutes(foreseen, speeds, where)
 
 
 def _left(audit: Audit, stages: Sequence[Stage], notes: _Notes) -> Iterator[tuple[str, str]]:
@@ -104,7 +116,7 @@ def _left(audit: Audit, stages: Sequence[Stage], notes: _Notes) -> Iterator[tupl
             if named == "note":
                 raise
             refusal = error
-        known = (stage.doing, f"{audit.manifest.targets['total']:,} targets")  # follows below
+        known = (stage.doing, f"{audit.manifest.targets['total']:,} target")  # follows below
         said = (sentence for sentence in notes.taken() if not sentence.startswith(known))
         yield from ((named, sentence) for sentence in said)
     notes.step("looking at what is to be asked")
@@ -182,16 +194,30 @@ def _books(audit: Audit, stages: Sequence[Stage]) -> Iterator[tuple[str, str]]:
         yield f"{rest.height:,} more", f"{n_asked:,} of {n_windows:,} windows asked"
 
 
+def _probed(audit: Audit, prompts: Stage, asked: Sequence[EvidenceStage]) -> dict[str, float]:
+    """Ask about a few texts as the run would, in a folder that goes; nobody sees the answers."""
+    texts = audit.target_table().filter(pl.col("reason").is_null(), role="target").head(_PROBED)
+    audit.among = texts.select("target_id").collect(engine="streaming").to_series()
+    speeds = {}
+    with closing(audit.kept):
+        prompts.run()
+        for stage in asked:
+            audit.observer = clock = Clock()
+            stage.run()
+            if clock.tokens:
+                speeds[stage.name] = clock.tokens / clock.seconds
+    return speeds
+
+
 def _minutes(
-    stages: Sequence[EvidenceStage], speeds: dict[str, float], where: str
+    foreseen: dict[str, Workload], speeds: dict[str, float], where: str
 ) -> Iterator[tuple[str, str]]:
     """Say how long it takes to ask, at speeds that are known; else what would tell it."""
-    foreseen = {each.name: each.foreseen for each in stages}
     work = {name: n for name, of in foreseen.items() if (n := of.first_tokens or of.read_tokens)}
     if not work:
         return
     if unknown := [name for name in work if name not in speeds]:
-        how = "give --tokens-per-second X, or keep a run of this model in a folder next to this one"
+        how = "give --tokens-per-second X, or `probe` for X, which asks a model that runs here"
         yield "time", f"unknown for {', '.join(unknown)}: {how}"
         return
     minutes = ceil(sum(n / speeds[name] for name, n in work.items()) / 60)

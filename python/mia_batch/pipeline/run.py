@@ -12,9 +12,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from functools import cache
 from hashlib import sha256
 from importlib import metadata
+from itertools import chain, islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -72,7 +74,7 @@ class Manifest:
         try:
             text = path.read_text("utf-8")
             stored = json.loads(text)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError) as error:
             cause = getattr(error, "strerror", None) or error
@@ -205,6 +207,7 @@ _NAMES = re.compile(r"\.lock|\.shard-(\d+)-of-(\d+)\.lock")
 HELD = "{} is held by another live run; wait for it, or choose another --out"
 UNWRITABLE = "{} cannot be written ({}); choose another --out"
 _SECONDS_OF_A_LOOK = 1.0
+_MOST_NEAR = 1000
 """For which a lock is held by who only stores a manifest, or looks who is at work."""
 
 
@@ -255,7 +258,8 @@ def _wait_for(turn: FileLock, folder: Path, say: Callable[[str], None]) -> None:
             if not (others := others_at_work(folder)):
                 raise RunFolderError(HELD.format(folder)) from None
             if not said:
-                say(f"waiting for what all shards need, which {_named(others)} makes")
+                one = f"{'one of ' * (len(others) > 1)}{_named(others)}"
+                say(f"waiting for what all shards need, which {one} makes")
             said = True
 
 
@@ -351,10 +355,19 @@ class Run:
         Raises `RunFolderError` if there is no run here, or ``run.json`` cannot be read.
         """
         if (found := Manifest.of(self.folder)) is None:
-            raise RunFolderError(
-                f"{self.folder} holds no run: there is no run.json in it; give the folder of a run"
-            )
+            raise RunFolderError(self.why_none)
         return found
+
+    @property
+    def why_none(self) -> str:
+        """Say that no run is here, and name the run in the folder or in ``runs`` most like it."""
+        places = (each.glob("*/run.json") for each in (self.folder, Path("runs")))
+        near = {str(path.parent) for path in islice(chain(*places), _MOST_NEAR)}
+        such = (
+            f", such as {each}" for each in get_close_matches(str(self.folder), sorted(near), 1, 0)
+        )
+        why = "holds no run: there is no run.json in it; give the folder of a run"
+        return f"{self.folder} {why}{''.join(such)}"
 
     def __getitem__(self, name: str) -> pl.DataFrame:
         """Read a table whole, such as ``run["scores"]``."""

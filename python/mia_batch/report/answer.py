@@ -271,12 +271,12 @@ def audited_books(tables: Mapping[str, pl.LazyFrame]) -> pl.DataFrame:
 
     A row for each group, and each document that is in none, else each document: ``level``
     (``outside`` for comparison documents), ``key``, ``title``, ``n_asked`` and ``n_windows``,
-    ``strip`` (24 numbers in [0, 1] from first to last page: the share of comparison texts that
-    score lower; null where nothing was asked), ``verdict`` and ``answer``, why there is no p-value
-    (``reason``), ``p_value``, ``q_value``, ``share``, ``share_low`` and ``share_high`` (of windows
-    that the model was trained on, 95 %), ``share_verbatim``, ``longest_words`` and
-    ``longest_target_id`` (the longest run that an answer repeats). Null means not measured. Empty
-    where no document has two windows.
+    ``strip`` (24 numbers in [0, 1] from first to last page: the share of other documents'
+    comparison texts that score lower; null where nothing was asked), ``verdict`` and ``answer``,
+    why there is no p-value (``reason``), ``p_value``, ``q_value``, ``share``, ``share_low`` and
+    ``share_high`` (of windows that the model was trained on, 95 %), ``share_verbatim``,
+    ``longest_words`` and ``longest_target_id`` (the longest run that an answer repeats). Null means
+    not measured. Empty where no document has two windows.
     """
     rollup = tables["rollup"].collect(engine="streaming") if "rollup" in tables else pl.DataFrame()
     if rollup.is_empty():
@@ -284,7 +284,7 @@ def audited_books(tables: Mapping[str, pl.LazyFrame]) -> pl.DataFrame:
     units = _by_strength(_units(rollup))
     rows = pl.concat([units, _by_strength(rollup.filter(level="outside"))])
     strips = _strips(tables["curves"]) if "curves" in tables else {}
-    documents = rows.select(pl.when(pl.col("level") == "document").then("key")).to_series()
+    documents = rows.select(pl.when(pl.col("level") != "group").then("key")).to_series()
     rows = rows.with_columns(
         title=pl.Series(_titles(rows), dtype=pl.String),
         strip=pl.Series([strips.get(key) for key in documents], dtype=_BOOKS["strip"]),

@@ -276,6 +276,7 @@ REFUSED = [
     (["show", "{run}", "--again"], click.UsageError, "--again needs a PASSAGE"),
     (["show", "{run}", "{target}", "--again"], RequestError, "came from a recording"),
     (["show", "{empty}", "a"], RunFolderError, "holds no run"),
+    (["show", "{books}/.."], RunFolderError, "give the folder of a run, such as "),
     (["report", "{empty}"], RunFolderError, "holds no run"),
     (["report", "{unfinished}"], RunFolderError, "is not finished"),
     (["verify", "{empty}"], RequestError, "holds no run"),

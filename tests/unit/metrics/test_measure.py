@@ -233,10 +233,20 @@ def test_a_gap_begins_where_the_window_before_it_ends():
     assert points(drawn(*asked, *nulls, curve="strip")) == expected
 
 
+def test_a_comparison_text_is_compared_with_the_others_alone():
+    known = {"role": "non_member", "member": False}
+    first, second = (book(*each, **known) for each in (("b", [0.2, 0.4, 0.4]), ("c", [0.1, 0.3])))
+    found = drawn(*book("a", [0.15, 0.9]), *first, *second, curve="strip")
+    shares = dict(found.group_by("subject", maintain_order=True).agg("y").iter_rows())
+    assert shares == {"a": [0.2, 1.0], "b": [0.5, 1.0, 1.0], "c": [0.0, 1 / 3]}
+    alone = drawn(*book("a", [0.15, 0.9]), *first, curve="strip")
+    assert alone.filter(subject="b")["y"].to_list() == [None] * 3
+
+
 def test_documents_of_other_roles_and_without_text():
-    helpers = book("a", [0.9, 0.9], role="non_member"), book("a", [0.9, 0.9], role="calibration")
+    helpers = book("a", [0.9, 0.9], role="calibration")
     blank = texts([None, None], target=None, start=None, document_id="b")
-    assert drawn(*helpers[0], *helpers[1], *blank, curve="strip").is_empty()
+    assert drawn(*helpers, *blank, curve="strip").is_empty()
 
 
 def test_without_a_score_there_is_nothing_but_strips():

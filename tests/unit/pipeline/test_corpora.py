@@ -291,7 +291,7 @@ def test_books_are_cut_into_windows_and_counted_once_and_the_report_says_so(book
     assert run.manifest.settings["window_words"] == 128
     assert listener.sentences[:3] == [
         f"{books['input']}: 3 documents, cut into windows of 128 words",
-        "17 targets (cannot be sampled: 5 the same passage as in earlier windows)",
+        "17 targets; 5 cannot be sampled: the same passage as in earlier windows",
         f"headers, licences, notes and tables of contents cut from 1 of 3 books: {len(HEADER)} "
         "characters before the text, 0 after it; left out within the text: note marks (2), "
         "page numbers (1), missing pages (1)",

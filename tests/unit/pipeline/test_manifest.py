@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import nullcontext
 from copy import deepcopy
 from threading import Thread
@@ -13,8 +14,8 @@ import pytest
 
 from mia_batch.errors import RunFolderError, SettingsError
 from mia_batch.evidence.parts import Shard
-from mia_batch.observer import Observer
-from mia_batch.pipeline import Run, plan
+from mia_batch.observer import Clock, Observer
+from mia_batch.pipeline import Run, plan, planning
 from mia_batch.pipeline import run as times
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.run import Manifest, others_at_work
@@ -135,7 +136,7 @@ def test_endpoints_and_recordings_are_not_sharded(given, why):
         Audit.begin(load(shard="1/2", **given), Observer())
 
 
-def test_a_dry_run_speaks_of_the_share(checkpoint, tmp_path):
+def test_a_dry_run_speaks_of_the_share_and_measures_its_speed(checkpoint, tmp_path, monkeypatch):
     texts = [f"{number} one two three four five six seven" for number in range(3 * 64 + 10)]
     pl.DataFrame({"text": texts}).write_parquet(tmp_path / "corpus.parquet")
     settings = {
@@ -148,6 +149,16 @@ def test_a_dry_run_speaks_of_the_share(checkpoint, tmp_path):
     prompts = [dict(plan(load(**settings, shard=f"{n}/4")))["prompts"] for n in (1, 2, 3, 4)]
     assert prompts == ["64", "64", "64", "10"]
     assert dict(plan(load(**settings)))["prompts"] == "202"
+
+    class Slow(Clock):
+        def work_ended(self) -> None:
+            self.seconds = 1000.0
+
+    monkeypatch.setattr(planning, "Clock", Slow)
+    time = dict(plan(load(**settings), speed="probe"))["time"]
+    minutes = re.fullmatch(r"about (\d+) minutes at \d+ tokens/s \(measured on 32 texts\)", time)
+    assert minutes is not None, time
+    assert int(minutes[1]) > 202 / 32 * 1000 / 60
     assert not (tmp_path / "run").exists()
 
 

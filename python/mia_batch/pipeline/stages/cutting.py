@@ -58,9 +58,10 @@ class TargetsStage(Stage):
         if not self.is_fresh:
             self.make()
         table, counts = scan(audit.run.path("targets"), Targets), audit.manifest.targets
-        refused = "; ".join(f"{n:,} {why}" for why, n in counts.items() if why != "total")
-        refused = f" (cannot be sampled: {refused})" if refused else ""
-        say(f"{counts['total']:,} targets{self._share(table)}{refused}")
+        refused = (f"{n:,} cannot be sampled: {why}" for why, n in counts.items() if why != "total")
+        left_out = "".join(f"; {each}" for each in refused)
+        targets = "target" if counts["total"] == 1 else "targets"
+        say(f"{counts['total']:,} {targets}{self._share(table)}{left_out}")
         unspaced = audit.manifest.input.get("without_spaces")
         if audit.settings.word_rule == "script" and unspaced:
             more = ", ..." if len(unspaced) > _NAMES_SHOWN else ""
