@@ -187,8 +187,7 @@ def audited(rows: pl.DataFrame, n: int, nudge: float) -> dict[str, Any]:
         given = {"input": str(corpus), "model": str(MODEL), "out": str(out), "nudge": nudge}
         run = mia_batch.audit(**nested(given | {"evidence": "samples", "report": False}))
         said = run["scores"].select(*ATTACKS, target_id="document_id")
-        decoded = run["samples"]["n_tokens"].sum() / some.height
-        seconds = sum(run.manifest.seconds.values()) / some.height
+        costs = run.attacks.filter(attack=ATTACKS[0]).select("tokens", "seconds")
     hits = rows.filter(pl.col("token") < POINTS).group_by("target_id")
     read = expected(rows.join(some, on="target_id", how="semi"), nudge, texts=some)
     read = hits.agg(token_hits_v1=(pl.col("rival") - pl.col("logprob") < nudge).mean()).join(
@@ -199,8 +198,7 @@ def audited(rows: pl.DataFrame, n: int, nudge: float) -> dict[str, Any]:
     return {
         "nudge": nudge,
         "windows": dict(some["copies"].value_counts().sort("copies").iter_rows()),
-        "decoded": decoded,
-        "seconds": round(seconds, 2),
+        **costs.row(0, named=True),
         "largest_difference": both.select(each.max() for each in apart.values()).row(0, named=True),
         "equal": both.select((each < EQUAL).sum() for each in apart.values()).row(0, named=True),
         "auc": [measured(both, name + of) for name in ATTACKS for of in ("", ONE_PASS)],
