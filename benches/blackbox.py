@@ -221,14 +221,15 @@ def main() -> None:
         if given.keep:
             rows.write_parquet(given.keep)
     if given.audit:
-        found = {"audit": audited(rows, given.audit, given.nudge)}
+        found = audited(rows, given.audit, given.nudge)
         print(found)
-    else:
-        table = scores(rows)
-        found = {"ways": [measured(table, name) for name in (*ways(), *EXPECTED)]}
-        for line in found["ways"]:
-            print(f"{line['way']:48}", *(f"{line[str(rung)]:.3f}" for rung in RUNGS))
-    append_results("blackbox", found)
+        append_results("blackbox", {"audit": found})
+        return
+    table = scores(rows)
+    lines = [measured(table, name) for name in (*ways(), *EXPECTED)]
+    for line in lines:
+        print(f"{line['way']:48}", *(f"{line[str(rung)]:.3f}" for rung in RUNGS))
+    append_results("blackbox", {"ways": lines})
 
 
 if __name__ == "__main__":

@@ -790,8 +790,8 @@ class TransformersLogprobs(_BatchEngine):
         self._queues[columns, request.noise != 0].append([request])
 
     def step(self) -> list[Answer]:
-        for (_, has_noise), queue in self._queues.items():
-            if self._logits.may_pad and not has_noise:
+        for queue in self._queues.values():
+            if self._logits.may_pad and queue and not queue[0][0].noise:
                 queue[:] = _with_beginnings(queue)
         return super().step()
 

@@ -345,7 +345,7 @@ def test_points_of_a_text_are_read_in_one_row(
 
     A row gives at most 256 numbers: 98 points of both, 49 + 200 of one; 91 are left, and 249.
     """
-    engine = started_logprobs(checkpoint)
+    engine: Any = started_logprobs(checkpoint)
     engine._logits = SimpleNamespace(may_pad=may_pad, chunks=engine._logits.chunks)
     tried = out_of_memory(monkeypatch, engine, "_answers", most=999)
     first = texts(7)[-1][:100]
