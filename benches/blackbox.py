@@ -2,10 +2,10 @@
 
 The model under ``../shared/models/manuals-47m`` reads each window once; from that one pass follows
 what it would say to any request at any token, and so what each way of asking would find. With
-``--audit N`` the program itself asks N windows of each number of copies, and their scores are
-compared with those.
+``--audit N`` the program itself asks N windows each of 0, 8 and 16 copies, and their scores are
+compared with those of the one pass over the same windows.
 
-    python -m benches.blackbox [--keep FILE] [--audit N]
+    python -m benches.blackbox [--keep FILE] [--audit N [--nudge NATS]]
 """
 
 from __future__ import annotations
@@ -33,6 +33,12 @@ MODEL = DATA.parent / "models" / "manuals-47m"
 NUDGE = Settings.model_fields["nudge"].default
 RUNGS = (4, 8, 16, 32, 64)
 LISTED = 20
+POINTS = Settings.model_fields["token_points"].default
+ASKED = (0, 8, 16)
+"""Copies of the windows that the program itself asks."""
+ATTACKS = ("token_hits_v1", "token_hits_less_expected_v1")
+ONE_PASS = " from one pass"
+EQUAL = 1e-9  # less than any single answer makes
 EXPECTED = {
     "next tokens, nudge 0, less expected": (0, False),
     f"next tokens, nudge {NUDGE:g}, less expected": (NUDGE, False),
@@ -101,7 +107,7 @@ def centred(listed: int, *, named: bool = False) -> pl.Expr:
 def ways() -> dict[str, tuple[pl.Expr, pl.Expr]]:
     """Ways of asking: which tokens, and the score of each, of which a text's is the mean."""
     own, behind = pl.col("logprob"), pl.col("rival") - pl.col("logprob")
-    usual = pl.col("token") < Settings.model_fields["token_points"].default
+    usual = pl.col("token") < POINTS
     found = {"loss_v1 (one pass)": (pl.lit(value=True), own)}
     for nudge in (0, 1, 2, 3, 4, NUDGE, 6, 8):
         found[f"next tokens, nudge {nudge:g}"] = (usual, (behind < nudge).cast(pl.Float64))
@@ -121,12 +127,14 @@ def ways() -> dict[str, tuple[pl.Expr, pl.Expr]]:
     return found
 
 
-def expected(rows: pl.DataFrame, nudge: float, *, apart: bool = False) -> pl.DataFrame:
+def expected(
+    rows: pl.DataFrame, nudge: float, *, texts: pl.DataFrame | None = None, apart: bool = False
+) -> pl.DataFrame:
     """Score by `token_hits_less_expected_v1`, books as groups, or each text as one (``apart``)."""
-    texts = windows().with_columns(text=pl.int_range(pl.len()))
+    texts = (windows() if texts is None else texts).with_columns(text=pl.int_range(pl.len()))
     group = "text" if apart else pl.col("group").rank("dense")
     texts = texts.select("target_id", group=group, counted=pl.lit(value=True))
-    said = rows.filter(pl.col("token") < Settings.model_fields["token_points"].default)
+    said = rows.filter(pl.col("token") < POINTS)
     answers = said.lazy().select(
         "target_id",
         model=pl.lit("target"),
@@ -168,32 +176,40 @@ def measured(table: pl.DataFrame, name: str) -> dict[str, Any]:
     return found
 
 
-def audited(table: pl.DataFrame, n: int) -> dict[str, Any]:
+def audited(rows: pl.DataFrame, n: int, nudge: float) -> dict[str, Any]:
     """Have the program ask some windows, and compare their scores with those of one pass."""
-    some = windows().filter(pl.col("copies").is_in([0, 8, 16]))
-    some = some.filter(pl.int_range(pl.len()).over("copies") < n)
+    mixed = windows().filter(pl.col("copies").is_in(ASKED)).sample(fraction=1, shuffle=True, seed=0)
+    some = mixed.filter(pl.int_range(pl.len()).over("copies") < n)
     with tempfile.TemporaryDirectory() as scratch:
         corpus, out = Path(scratch) / "corpus.parquet", Path(scratch) / "run"
-        some = some.rename({"target_id": "document_id", "target": "text"})
-        some.with_columns(member=pl.col("copies") > 0).write_parquet(corpus)
-        given = {"input": str(corpus), "model": str(MODEL), "out": str(out)}
+        renamed = some.rename({"target_id": "document_id", "target": "text"})
+        renamed.with_columns(member=pl.col("copies") > 0).write_parquet(corpus)
+        given = {"input": str(corpus), "model": str(MODEL), "out": str(out), "nudge": nudge}
         run = mia_batch.audit(**nested(given | {"evidence": "samples", "report": False}))
-        name = f"next tokens, nudge {NUDGE:g}"
-        both = (
-            run["scores"]
-            .select("token_hits_less_expected_v1", target_id="document_id", audit="token_hits_v1")
-            .join(table, on="target_id")
-        )
-        apart = both.select((pl.col("audit") - pl.col(name)).abs().max()).item()
-        decoded = run["samples"]["n_tokens"].sum() / both.height
-    found = [measured(both, name) for name in ("audit", "token_hits_less_expected_v1")]
-    return {"windows": both.height, "largest_difference": apart, "decoded": decoded, "auc": found}
+        said = run["scores"].select(*ATTACKS, target_id="document_id")
+        costs = run.attacks.filter(attack=ATTACKS[0]).select("tokens", "seconds")
+    hits = rows.filter(pl.col("token") < POINTS).group_by("target_id")
+    read = expected(rows.join(some, on="target_id", how="semi"), nudge, texts=some)
+    read = hits.agg(token_hits_v1=(pl.col("rival") - pl.col("logprob") < nudge).mean()).join(
+        read.rename({"score": "token_hits_less_expected_v1"}), on="target_id"
+    )
+    both = said.join(read, on="target_id", suffix=ONE_PASS).join(some, on="target_id")
+    apart = {name: (pl.col(name) - pl.col(name + ONE_PASS)).abs() for name in ATTACKS}
+    return {
+        "nudge": nudge,
+        "windows": dict(some["copies"].value_counts().sort("copies").iter_rows()),
+        **costs.row(0, named=True),
+        "largest_difference": both.select(each.max() for each in apart.values()).row(0, named=True),
+        "equal": both.select((each < EQUAL).sum() for each in apart.values()).row(0, named=True),
+        "auc": [measured(both, name + of) for name in ATTACKS for of in ("", ONE_PASS)],
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--keep", type=Path, help="file for what the model gives each token")
-    parser.add_argument("--audit", type=int, default=0, help="windows of a kind for the program")
+    parser.add_argument("--audit", type=int, help="only: windows of a kind for the program to ask")
+    parser.add_argument("--nudge", type=float, default=NUDGE, help="of --audit, in nats")
     given = parser.parse_args()
     if not MODEL.is_dir():
         print("skipped: no model in ../shared/models")
@@ -204,13 +220,16 @@ def main() -> None:
         rows = read(windows())
         if given.keep:
             rows.write_parquet(given.keep)
+    if given.audit:
+        found = audited(rows, given.audit, given.nudge)
+        print(found)
+        append_results("blackbox", {"audit": found})
+        return
     table = scores(rows)
     lines = [measured(table, name) for name in (*ways(), *EXPECTED)]
     for line in lines:
         print(f"{line['way']:48}", *(f"{line[str(rung)]:.3f}" for rung in RUNGS))
-    found = {"ways": lines, "audit": audited(table, given.audit) if given.audit else None}
-    print(found["audit"] or "")
-    append_results("blackbox", found)
+    append_results("blackbox", {"ways": lines})
 
 
 if __name__ == "__main__":

@@ -54,7 +54,6 @@ ONE_PASS = tuple(
 )
 _SOME = {0: 100, 4: 40, 8: 40, 16: 40, 32: 40, 64: 40}
 _SIX_TIMES = {0: 120, 4: 40, 8: 40, 16: 40, 32: 30, 64: 30}
-_FEW = {0: 40, 16: 20, 32: 20, 64: 20}  # ten continuations of each: some 900 tokens a text
 _TEXTS_BY_FILE = {
     "parts": {0: 50, 4: 30, 16: 30, 64: 6},
     "documents": {0: 152, 2: 156, 4: 146},
@@ -76,14 +75,13 @@ WAYS = {
         ("windows",),
         _of("Log-probabilities at points"),
         {"evidence": "probe-logprobs", "engine": "transformers"},
-        _SOME,
     ),
     "probes": Way(("windows",), _of("Probes"), {"evidence": "samples", "engine": "vllm"}, _SOME),
     "continuations": Way(
         ("windows",),
         ("samia_matched_v1", "samia_matched_n2_v1", *_of("SaMIA, weighed by rarity")),
         {"evidence": "samples", "engine": "vllm"},
-        _FEW,
+        _SOME,  # ten continuations of each: some 900 tokens a text
     ),
 }
 

@@ -88,9 +88,9 @@ def _on_manuals() -> dict[str, list[dict[str, Any]]]:
 def manuals() -> str:
     """Say how strong every attack is on windows of the model whose training text is known."""
     rows = [row for found in _on_manuals().values() for row in found if row["texts"] == "windows"]
-    lines = sorted(map(_planted, rows), key=lambda cells: cells[5], reverse=True)
+    lines = sorted(map(_planted, rows), key=lambda cells: cells[6], reverse=True)
     heads = (*map(str, _PLANTED), "TPR at 1 %, 16 copies", "tokens", "seconds")
-    return table(("attack", *heads), lines)
+    return table(("attack", "windows", *heads), lines)
 
 
 def _planted(row: dict[str, Any]) -> tuple[str, ...]:
@@ -99,9 +99,11 @@ def _planted(row: dict[str, Any]) -> tuple[str, ...]:
         each and f"{each['auc']:.2f} ({each['low']:.2f} to {each['high']:.2f})" for each in found
     )
     tpr, tokens = row["copies"]["16"]["tpr_1"], row["tokens"]
+    windows = sum(at["members"] for at in row["copies"].values()) + row["copies"]["16"]["others"]
     costs = ("" if tokens is None else f"{tokens:.0f}", f"{row['seconds']:.2f}")
     return (
         code(row["attack"]),
+        f"{windows:,}",
         *(each or "" for each in aucs),
         *("" if tpr is None else f"{tpr:.2f}", *costs),
     )
@@ -119,7 +121,7 @@ def copies() -> str:
             orient="row",
         )
         lines.append((access, code(attack), *_needed(curve)))
-    for line in _latest("blackbox")["ways"]:
+    for line in _latest("blackbox", "ways")["ways"]:
         if line["way"] in _TEXT_ALONE:
             aucs = [(int(name), auc) for name, auc in line.items() if name.isdecimal()]
             curve = pl.DataFrame(aucs, {"times": pl.Int64, "auc": pl.Float64}, orient="row")
@@ -223,7 +225,7 @@ def strips() -> str:
     return f"```text\n{lines}\n```"
 
 
-def _latest(bench: str) -> dict[str, Any]:
+def _latest(bench: str, figure: str = "taken") -> dict[str, Any]:
     lines = (_RESULTS / f"{bench}.jsonl").read_text(encoding="utf-8").splitlines()
-    latest: dict[str, Any] = json.loads(lines[-1])
-    return latest
+    found: list[dict[str, Any]] = [each for each in map(json.loads, lines) if figure in each]
+    return found[-1]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import accumulate, pairwise
 from math import sqrt
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -705,6 +706,7 @@ _TOKENS_OF_SHORT_TEXTS = 32
 _NUMBERS_OF_A_LAYER = 24  # that it computes from a token, in units of the hidden size
 _SHARE_FOR_LOGITS, _SHARE_FOR_TOKENS = 8, 4  # of what weights leave free: one part in so many
 _PADDING = 0.02  # what packing without any could save at most, for masks that cost more
+_NUMBERS_OF_A_ROW = 256  # that it may always give
 _CHUNK_ON_CPU = 256  # positions whose logits are computed together
 _ROWS_ON_CPU = 32  # of these, whose logits a processor's caches hold with all that is made of them
 _LARGEST_BLOCK = 31 << 20  # that glibc learns from; its limit is 32 MiB
@@ -715,6 +717,7 @@ class TransformersLogprobs(_BatchEngine):
 
     # It works on a batch while the answers of the one before are made. Texts with noise are in
     # batches of their own, see `NoisyEmbeddings`.
+    # An item of a batch is what one row answers: a text, after others that are its beginnings.
 
     one, way_out = "text", "a smaller logits_memory or"
 
@@ -751,15 +754,21 @@ class TransformersLogprobs(_BatchEngine):
 
     def _accept(self, request: Request) -> None:
         columns = self._columns & _whole(request.columns)
-        self._queues[columns, request.noise != 0].append(request)
+        self._queues[columns, request.noise != 0].append([request])
 
-    def _lengths(self, item: Request) -> tuple[int]:
-        return (len(item.context_ids or ()) + len(item.text_ids or ()),)
+    def step(self) -> list[Answer]:
+        for queue in self._queues.values():
+            if self._logits.may_pad and queue and not queue[0][0].noise:
+                queue[:] = _with_beginnings(queue)
+        return super().step()
+
+    def _lengths(self, item: list[Request]) -> tuple[int]:
+        return (len(item[-1].context_ids or ()) + len(item[-1].text_ids or ()),)
 
     def _fits(self, n_items: int, *largest: int) -> bool:
         return n_items <= self._most and n_items * sum(largest) <= self._tokens
 
-    def _answers(self, batch: list[Request]) -> list[Answer]:
+    def _answers(self, batch: list[list[Request]]) -> list[Answer]:
         answers = self._read(batch)
         if not self.on_cpu:  # which has nothing to do meanwhile
             answers, self._late = self._late, answers
@@ -770,26 +779,27 @@ class TransformersLogprobs(_BatchEngine):
         return answers()
 
     @torch.inference_mode()
-    def _read(self, batch: list[Request]) -> Callable[[], list[Answer]]:
+    def _read(self, batch: list[list[Request]]) -> Callable[[], list[Answer]]:
         """Give the device a batch to work on; what is returned waits for it."""
-        columns = self._columns & _whole(batch[0].columns)
-        texts = [[*(each.context_ids or ()), *(each.text_ids or ())] for each in batch]
-        token_ids, _ = padded(texts, self.device)
+        rows = [(row, request) for row, item in enumerate(batch) for request in item]
+        asked = [request for _, request in rows]
+        columns = self._columns & _whole(asked[0].columns)
+        token_ids, _ = padded([_token_ids(item) for item in batch], self.device)
         width = token_ids.shape[1]
-        wanted = np.concatenate([request.text_ids or [] for request in batch])
+        wanted = np.concatenate([request.text_ids or [] for request in asked])
         starts = []  # the token whose logits give the probability of one that is wanted
-        for row, request in enumerate(batch):
+        for row, request in rows:
             n_tokens, first = len(request.text_ids or ()), len(request.context_ids or ())
             places = np.zeros(n_tokens, np.int64) if request.question else np.arange(n_tokens)
             starts.append(row * width + first - 1 + places)
         most = self._logits_bytes // (self.vocab_size * entry_bytes(columns, self._decoding))
         most = max(1, min(most, _CHUNK_ON_CPU) if self.on_cpu else most)
-        rows = min(most, _ROWS_ON_CPU) if self.on_cpu else most
+        at_once = min(most, _ROWS_ON_CPU) if self.on_cpu else most
         chunks = self._logits.chunks(
             token_ids,
             sent(torch.from_numpy(np.concatenate(starts)), self.device),
             most,
-            self._noisy(token_ids, batch) if batch[0].noise else None,
+            self._noisy(token_ids, asked) if asked[0].noise else None,
         )
         parts = [
             score_tokens(logits, chunk.to(logits.device), columns, self._decoding)
@@ -797,7 +807,7 @@ class TransformersLogprobs(_BatchEngine):
                 chunks, torch.split(sent(torch.from_numpy(wanted), self.device), most), strict=True
             )
             for logits, chunk in zip(
-                torch.split(all_logits, rows), torch.split(all_ids, rows), strict=True
+                torch.split(all_logits, at_once), torch.split(all_ids, at_once), strict=True
             )
         ]
         found = {
@@ -805,7 +815,31 @@ class TransformersLogprobs(_BatchEngine):
             for name in parts[0]
         }
         done = None if self.device.type == "cpu" else torch.cuda.current_stream().record_event()
-        return partial(_answered, batch, found, done)
+        return partial(_answered, asked, found, done)
+
+
+def _token_ids(item: list[Request]) -> list[int]:
+    """Tokens of an item's last text, the longest."""
+    return [*(item[-1].context_ids or ()), *(item[-1].text_ids or ())]
+
+
+def _with_beginnings(items: list[list[Request]]) -> list[list[Request]]:
+    """Let a text that another one begins with be read in its row, the oldest item first.
+
+    A token looks only at those before it. A row gives few numbers more than it has tokens, so that
+    memory for a batch stays what it is; copies of a long text therefore have rows of their own.
+    """
+    found: list[list[Request]] = []
+    before: list[int] = []
+    for ids, item in sorted(((_token_ids(each), each) for each in items), key=itemgetter(0)):
+        both = [*found[-1], *item] if found and ids[: len(before)] == before else item
+        wanted = sum(len(request.text_ids or ()) for request in both)
+        if both is not item and wanted <= max(len(ids), _NUMBERS_OF_A_ROW):
+            found[-1] = both
+        else:
+            found.append(item)
+        before = ids
+    return sorted(found, key=lambda item: min(request.request_id for request in item))
 
 
 def _answered(

@@ -115,7 +115,8 @@ def _configure(spec: EngineSpec, given: Mapping[str, Any]) -> VllmConfig:
         }
     if on_cpu:
         # CPU generators have no offset, so a seeded request prefilled in pieces ends the engine.
-        arguments |= {"enforce_eager": True, "enable_chunked_prefill": False}
+        # Cached prefixes are shared by whole blocks, of 128 tokens if left to vLLM.
+        arguments |= {"enforce_eager": True, "enable_chunked_prefill": False, "block_size": 32}
     engine_args = vllm.EngineArgs(**(arguments | dict(given) | spec.engine_args))
     config = engine_args.create_engine_config(UsageContext.LLM_CLASS)
     if on_cpu and config.cache_config.kv_cache_memory_bytes is None:

@@ -168,7 +168,9 @@ def test_memory_that_does_not_suffice_for_one_ends_the_engine(
     monkeypatch.setattr(engine, method, fail)
     why = "[enforce fail] DefaultCPUAllocator: can't allocate memory"
     for i in range(1 if asked else 2):
-        engine.submit(request(i, [0, 5], **asked) if asked else text_request(i, [BOS_ID, 50, 51]))
+        engine.submit(
+            request(i, [0, 5], **asked) if asked else text_request(i, [BOS_ID, 50, 51 + i])
+        )
     assert engine.step() == []
     with pytest.raises(EngineError, match=words):
         engine.step()
@@ -329,6 +331,35 @@ def test_on_an_accelerator_answers_come_one_batch_late(
     for answer in chain.from_iterable(said):
         for name, values in (answer.tokens or {}).items():
             assert_near(values, expected[answer.request_id][name])
+
+
+@pytest.mark.parametrize(
+    ("may_pad", "noise", "copies", "rows"),
+    [(True, 0.0, 1, 2), (False, 0.0, 1, 198), (True, 0.1, 1, 198), (True, 0.0, 200, 3)],
+)
+def test_points_of_a_text_are_read_in_one_row(
+    checkpoint, monkeypatch, may_pad, noise, copies, rows
+):
+    """Two texts of 100 tokens, half of them in common; the last point of each comes often.
+
+    A row gives at most 256 numbers: 98 points of both, 49 + 200 of one; 91 are left, and 249.
+    """
+    engine: Any = started_logprobs(checkpoint)
+    engine._logits = SimpleNamespace(may_pad=may_pad, chunks=engine._logits.chunks)
+    tried = out_of_memory(monkeypatch, engine, "_answers", most=999)
+    first = texts(7)[-1][:100]
+    both = [first, [*first[:50], *first[:50]]]
+    points = [(each, n) for each in (0, 1) for n in [*range(1, 99), *[99] * copies]]
+    asked = [
+        text_request(i, both[each][: n + 1], n, noise=noise, is_absolute=True)
+        for i, (each, n) in sorted(enumerate(points), key=lambda one: one[0] * 37 % len(points))
+    ]
+    found = said(engine, asked)
+    assert sum(tried) == rows
+    if not noise:
+        exact = [exact_logprobs(checkpoint, each) for each in both]
+        expected = [exact[each][n - 1, both[each][n]] for each, n in points]
+        assert_near([each[0] for each in found.values()], expected)
 
 
 def test_each_text_gets_the_numbers_it_wants_and_no_others(checkpoint):
