@@ -240,9 +240,9 @@ def test_choices_shadow_models_and_weights_by_hand(monkeypatch):
         def __init__(self):
             pass
 
-        def averages(self, view, of="target", *, trained):
+        def averages(self, view, of="target", **equal):
             del view, of
-            return [1.0, 3.0] if trained else [-2.0, 2.0]
+            return [1.0, 3.0] if equal["trained"] else [-2.0, 2.0]
 
         def average(self, view="text", of="target"):
             del view, of
