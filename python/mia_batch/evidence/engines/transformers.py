@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import accumulate, pairwise
 from math import sqrt
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -754,13 +753,19 @@ class TransformersLogprobs(_BatchEngine):
 
     def _accept(self, request: Request) -> None:
         columns = self._columns & _whole(request.columns)
-        self._queues[columns, request.noise != 0].append([request])
-
-    def step(self) -> list[Answer]:
-        for queue in self._queues.values():
-            if self._logits.may_pad and queue and not queue[0][0].noise:
-                queue[:] = _with_beginnings(queue)
-        return super().step()
+        queue = self._queues[columns, request.noise != 0]
+        # Points of a text come one after the other: a text that another begins with is read in its
+        # row, because a token looks only at those before it.
+        if queue and self._logits.may_pad and not request.noise:
+            last, ids = _token_ids(queue[-1]), _token_ids([request])
+            short, long = (last, ids) if len(last) < len(ids) else (ids, last)
+            # A row gives few numbers more than it has tokens, so that memory for a batch stays what
+            # it is; copies of a long text therefore have rows of their own.
+            wanted = sum(len(each.text_ids or ()) for each in (*queue[-1], request))
+            if long[: len(short)] == short and wanted <= max(len(long), _NUMBERS_OF_A_ROW):
+                queue[-1].insert(len(queue[-1]) if long is ids else 0, request)
+                return
+        queue.append([request])
 
     def _lengths(self, item: list[Request]) -> tuple[int]:
         return (len(item[-1].context_ids or ()) + len(item[-1].text_ids or ()),)
@@ -821,25 +826,6 @@ class TransformersLogprobs(_BatchEngine):
 def _token_ids(item: list[Request]) -> list[int]:
     """Tokens of an item's last text, the longest."""
     return [*(item[-1].context_ids or ()), *(item[-1].text_ids or ())]
-
-
-def _with_beginnings(items: list[list[Request]]) -> list[list[Request]]:
-    """Let a text that another one begins with be read in its row, the oldest item first.
-
-    A token looks only at those before it. A row gives few numbers more than it has tokens, so that
-    memory for a batch stays what it is; copies of a long text therefore have rows of their own.
-    """
-    found: list[list[Request]] = []
-    before: list[int] = []
-    for ids, item in sorted(((_token_ids(each), each) for each in items), key=itemgetter(0)):
-        both = [*found[-1], *item] if found and ids[: len(before)] == before else item
-        wanted = sum(len(request.text_ids or ()) for request in both)
-        if both is not item and wanted <= max(len(ids), _NUMBERS_OF_A_ROW):
-            found[-1] = both
-        else:
-            found.append(item)
-        before = ids
-    return sorted(found, key=lambda item: min(request.request_id for request in item))
 
 
 def _answered(
