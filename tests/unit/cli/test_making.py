@@ -86,7 +86,7 @@ def test_one_way_to_tune_from_texts_to_the_page(texts, tmp_path):
     printed, shown = invoke("privacy", *asked, *little)
     assert "to tune full: a target each; epochs: 1" in shown
     said, report = printed.splitlines()
-    assert said.startswith("full: members are")
+    assert said.startswith("full: the attack ")
     assert report == f"report: {out / 'privacy.html'}"
     assert (out / "privacy.html").read_text("utf-8").startswith("<!DOCTYPE html>")
     assert pl.read_parquet(out / "summary.parquet").height == 1

@@ -131,7 +131,9 @@ def test_a_file_is_named_without_its_ending(recorded_books):
 
 def test_a_target_without_answers_says_why(run, target_ids):
     _, lines = invoke("show", run.folder, target_ids[1])
-    assert any(line.startswith("not sampled       the text is too short") for line in lines)
+    assert any(
+        line.startswith("not sampled       the text has too few words to split") for line in lines
+    )
     assert any(line.startswith("longest_block_v1  no score: ") for line in lines)
     assert lines[-1] == "no samples were drawn of it"
 

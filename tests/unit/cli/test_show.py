@@ -60,9 +60,11 @@ def shown(run, width):
 
 
 def passages(out):
-    """The lines of the list of passages, the heading first."""
+    """The lines of the list of passages, the heading first; these runs have no end."""
     _, _, listed = out.partition("strongest passages by ")
-    return listed.partition("\nmia-batch show ")[0].splitlines()[1:]
+    listed, stopped, _ = listed.partition("\nThe run was stopped before its end; ")
+    assert stopped
+    return listed.splitlines()[1:]
 
 
 @pytest.mark.parametrize("width", [30, 80, 99, 100, 200])
@@ -108,7 +110,7 @@ def test_texts_that_help_to_answer_are_no_findings(run):
     change(run.path("scores"), role=pl.Series(["target", "calibration"], dtype=Role))
     assert len(passages(shown(run, 100))) == 2
     change(run.path("scores"), samia_v1=pl.lit(None, pl.Float64))
-    assert "\nno text has a score\n" in shown(run, 100)
+    assert "\nNo passage can be listed: no text has a score" in shown(run, 100)
 
 
 def test_lists_of_numbers_are_shown_among_the_settings():

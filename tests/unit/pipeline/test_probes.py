@@ -429,7 +429,9 @@ def test_what_is_expected_of_next_tokens_is_recomputed(here):
     files = second.Run(run.folder)
     assert len(scores) > 1
     for target_id, score in scores.items():
-        assert second.score(files, name, target_id) == pytest.approx(score, rel=1e-9)
+        assert second.score(files, name, {"key": target_id}) == {
+            "score": pytest.approx(score, rel=1e-9)
+        }
 
 
 def test_an_endpoint_that_does_not_raise_logits_is_refused_or_asked_without(there, checkpoint):

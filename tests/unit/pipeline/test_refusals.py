@@ -199,7 +199,7 @@ NAMELESS = {"input": "other.parquet", "window_words": 128}
         ({"extract": True}, "extract= needs a model to ask; a recording answers nothing further"),
         ({"slice_by": "shelf"}, "the input has no column 'shelf'"),
         (FOREIGN, "none of the 1 rows of .* names a target"),
-        ({"out": "in the way"}, r"file/run/run.json cannot be read \(Not a directory\)"),
+        ({"out": "in the way"}, r"file/run cannot be written \(Not a directory\)"),
         ({}, "was made by another version of mia-batch"),
     ],
 )

@@ -154,7 +154,7 @@ def _refuse_two_roles(path: Path) -> None:
     others = named.filter(pl.col("role") != "target").collect(engine="streaming")
     twice = others.filter(pl.col("target_id").is_duplicated())
     asked = named.filter(role="target").join(
-        others.lazy().select("target_id", other="role"), on="target_id"
+        others.lazy().select("target_id", other="role"), on="target_id", maintain_order="left"
     )
     if twice.is_empty() and (both := asked.head(1).collect(engine="streaming")).is_empty():
         return
