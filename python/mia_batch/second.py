@@ -472,7 +472,7 @@ SAMIA: dict[str, Callable[[int, Answer], float]] = {
 
 
 def over(term: _Term, view: str = "continuation", least: int = 0) -> Callable[[Any], float]:
-    """Take the mean over answers; there is none where the truth has fewer words."""
+    """Take the mean over answers; an error where the truth has fewer words."""
     return lambda t: mean(term(a) for a in t.answers(view) if len(a.true) >= least)
 
 

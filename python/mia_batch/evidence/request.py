@@ -132,7 +132,7 @@ class Continuation:
     """One text that a model gave; special tokens are removed from ``text``."""
 
     # An engine gives ``token_ids`` (the end-of-text token included), a source of texts ``text``,
-    # or the ``reason`` why there is none.
+    # or the ``reason`` why it is missing.
 
     text: str | None = None
     token_ids: list[int] | None = None
