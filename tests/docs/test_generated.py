@@ -1,7 +1,5 @@
 """Generated parts of the pages hold what the program holds, all of it."""
 
-from __future__ import annotations
-
 import ast
 import re
 import tomllib
