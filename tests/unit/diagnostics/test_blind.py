@@ -32,12 +32,16 @@ def frame(*rows):
     return pl.LazyFrame(numbered, SCHEMA, orient="row")
 
 
-def test_what_is_left_out_is_counted():
+def test_what_is_left_out_is_counted_and_the_order_of_rows_means_nothing():
     found = blind.read_texts(
         frame(("a", True, None, None), (None, False, None, None), ("b", None, None, None)), "member"
     )
     assert found.frame["target_id"].to_list() == ["00"]
     assert found.n_labelled == 2
+    rows = frame(*[(f"text {place}", place % 3 == 0, None, f"d{place}") for place in range(30)])
+    found, turned = blind.read_texts(rows, "member"), blind.read_texts(rows.reverse(), "member")
+    assert_frame_equal(found.frame, turned.frame)
+    assert found.cluster.tolist() == turned.cluster.tolist()
 
 
 def test_of_many_texts_clusters_give_as_evenly_as_they_can(monkeypatch):
@@ -48,13 +52,6 @@ def test_of_many_texts_clusters_give_as_evenly_as_they_can(monkeypatch):
     # The first of a, b and c, the second of a and b; and all texts of the other class.
     assert found.frame["target_id"].to_list() == ["00", "01", "06", "07", "08", "09", "10", "11"]
     assert found.n_labelled == 12
-
-
-def test_the_order_of_rows_means_nothing():
-    rows = frame(*[(f"text {place}", place % 3 == 0, None, f"d{place}") for place in range(30)])
-    found, turned = blind.read_texts(rows, "member"), blind.read_texts(rows.reverse(), "member")
-    assert_frame_equal(found.frame, turned.frame)
-    assert found.cluster.tolist() == turned.cluster.tolist()
 
 
 def test_what_classifiers_see_of_a_text():
@@ -119,15 +116,12 @@ TRAIN, TEST = np.arange(0, 40, 2), np.arange(1, 40, 2)
 LABELS = GENERATOR.permuted(np.tile(np.arange(20)[:, None] < 8, 3), axis=0)
 
 
-def test_naive_bayes_is_that_of_scikit_learn_less_the_prior():
+def test_naive_bayes_and_logistic_regression_are_near_the_exact_ones():
     found = blind.naive_bayes(csr_array(COUNTS), TRAIN, TEST, LABELS)
     for column, label in enumerate(LABELS.T):
         joint = MultinomialNB().fit(COUNTS[TRAIN], label).predict_joint_log_proba(COUNTS[TEST])
         prior = np.log(8 / 12)
         assert found[:, column] == pytest.approx(joint[:, 1] - joint[:, 0] - prior)
-
-
-def test_logistic_regression_is_near_the_exact_one():
     found = blind.logistic(csr_array(COUNTS), TRAIN, TEST, LABELS)
     for column, label in enumerate(LABELS.T):
         # liblinear penalises the intercept, as if it were one more number of each text.
@@ -229,7 +223,7 @@ def test_limits_move_away_by_the_ratio_of_deviations():
     assert (narrow.low, narrow.high) == pytest.approx((plain.low, plain.high))
 
 
-def test_ties_are_less_variable():
+def test_limits_of_ties_and_at_either_end():
     """Two values, half of the texts each: deviation as of a difference of two shares, halved."""
     label, score = np.repeat([True, False], 4), np.tile([0.25, 0.75], 4)
     # Var of the members' share among 8 texts, 4 high, is 1/4 x 1/4 x 4/7; AUC - 1/2 is that share
@@ -237,9 +231,6 @@ def test_ties_are_less_variable():
     found = outcome(score, label, np.array([0.5 + 2 * (1 / 28) ** 0.5])).interval()
     plain = auc_interval(score[label], score[~label])
     assert found.high == pytest.approx(min(1.0, 0.5 + 2 * (plain.high - 0.5)))
-
-
-def test_limits_stay_within_0_and_1_and_apart():
     label = np.repeat([True, False], 5)
     constant = outcome(np.full(10, 0.5), label, np.full(9, 0.5)).interval()
     assert constant.low < 0.5 < constant.high
