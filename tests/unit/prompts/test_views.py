@@ -228,16 +228,13 @@ def contexts(whole, found):
     return [whole.encode()[:cut].decode() for cut in found["cut"].drop_nulls()]
 
 
-def test_points_of_one_text_by_hand():
+def test_points_of_one_text_by_hand_and_the_last_row_says_that_there_are_no_more():
     whole = " ".join(f"é{number}" for number in range(30))  # points behind word 8, 12, .., 28
     found = points(whole, n_words=2)
     assert found["view_index"].to_list() == [0, 1, 2, 3]
     assert found["text"].to_list() == [" é8 é9", " é24 é25", " é16 é17", " é12 é13"]
     assert [each.split()[-1] for each in contexts(whole, found)] == ["é7", "é23", "é15", "é11"]
     assert found["reason"].to_list() == [None] * 4
-
-
-def test_the_last_row_says_that_there_are_no_further_points():
     found = points("a " * prompts.LEAST_CONTEXT + "b", "too short", "")
     assert found["target_id"].to_list() == [frames.target_id(number) for number in (0, 0, 1, 2)]
     assert found["view_index"].to_list() == [0, 3, 3, 3]
