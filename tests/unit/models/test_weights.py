@@ -18,7 +18,6 @@ from transformers import AutoConfig, PreTrainedModel
 
 from mia_batch.errors import SettingsError
 from mia_batch.models import weights
-from mia_batch.models import weights as adapters
 from mia_batch.models.tokens import Tokenizer
 from tests.adapters import KINDS, VIRTUAL_TOKENS, save_adapter, save_gpt2
 from tests.architectures import made, saved
@@ -54,7 +53,6 @@ def refuses(folder, words, check=weights.check_model):
 
 @pytest.fixture
 def folder(checkpoint, tmp_path):
-    """A copy, to be damaged."""
     return shutil.copytree(checkpoint, tmp_path / "model")
 
 
@@ -267,7 +265,7 @@ def test_an_adapter_that_does_not_fit_its_base_is_named(checkpoint, tmp_path):
 
 def test_without_peft_an_adapter_is_refused_with_the_way_out(checkpoint, tmp_path, monkeypatch):
     adapter = save_adapter(tmp_path, checkpoint)
-    monkeypatch.setattr(adapters, "find_spec", lambda _: None)
+    monkeypatch.setattr(weights, "find_spec", lambda _: None)
     refuses(adapter, r"adapters need the package peft \(pip install")
 
 
@@ -398,7 +396,6 @@ def test_what_the_hub_answers_becomes_one_sentence(error, words, monkeypatch):
 
 @pytest.fixture
 def base(checkpoint, tmp_path):
-    """A copy, to be damaged."""
     return shutil.copytree(checkpoint, tmp_path / "base")
 
 
