@@ -25,7 +25,7 @@ def numbered(n, each=1):
     return [f"text {number // each}" for number in range(n)]
 
 
-def test_groups_stay_together_and_a_coin_decides(tmp_path):
+def test_groups_and_equal_texts_stay_together_and_a_coin_decides(tmp_path):
     texts = pl.DataFrame({"text": numbered(3000), "who": numbered(3000, 3)})
     found = read(tmp_path, texts, group="who")
     for column in ("part", "member"):
@@ -34,6 +34,11 @@ def test_groups_stay_together_and_a_coin_decides(tmp_path):
     assert audited["group"].n_unique() == 600
     assert audited["member"].mean() == pytest.approx(0.5, abs=3 * (0.25 / 600) ** 0.5)
     assert found.filter(part="auxiliary")["member"].null_count() == found.height - audited.height
+    texts = pl.DataFrame({"text": numbered(200, 2), "who": [None, *range(1, 200)]})
+    found = read(tmp_path, texts.with_columns(pl.col("who").cast(pl.String)), group="who")
+    for column in ("group", "part", "member"):
+        assert found.group_by("text").agg(pl.col(column).n_unique())[column].max() == 1
+    assert found["group"].n_unique() == 100
 
 
 def test_each_text_is_learnt_by_one_shadow_model_of_a_pair(tmp_path):
@@ -45,14 +50,6 @@ def test_each_text_is_learnt_by_one_shadow_model_of_a_pair(tmp_path):
     assert target == set(found.filter("member")["id"])
     # The target's half is drawn apart from theirs.
     assert len(one & target) == pytest.approx(len(audited) / 4, abs=3 * (240 * 3 / 16) ** 0.5)
-
-
-def test_equal_texts_are_one_group_whatever_groups_are_given(tmp_path):
-    texts = pl.DataFrame({"text": numbered(200, 2), "who": [None, *range(1, 200)]})
-    found = read(tmp_path, texts.with_columns(pl.col("who").cast(pl.String)), group="who")
-    for column in ("group", "part", "member"):
-        assert found.group_by("text").agg(pl.col(column).n_unique())[column].max() == 1
-    assert found["group"].n_unique() == 100
 
 
 @pytest.mark.parametrize(
