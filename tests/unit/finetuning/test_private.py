@@ -91,14 +91,11 @@ def test_each_text_is_cut_by_itself(bases, base, form, method):
             assert torch.allclose(each, wanted[name], atol=1e-4 * largest), name
 
 
-def test_no_batch_is_no_gradient(bases):
+def test_no_batch_is_no_gradient_and_one_that_is_no_number_ends_the_training(bases):
     model, _ = opened(bases, "llama", "causal", "lora")
     found, loss = training.clipped_sums(model, "causal", training.padded([]), 1.0, at_once=2)
     assert not any(bool(each.any()) for each in found.values())
     assert float(loss) == 0
-
-
-def test_a_gradient_that_is_no_number_ends_the_training(bases):
     model, batch = opened(bases, "llama", "causal", "full")
     with torch.no_grad():
         next(model.parameters())[0, 0] = torch.nan
@@ -121,16 +118,13 @@ def test_each_row_comes_by_a_coin_of_its_own():
     assert [*batches] != drawn
 
 
-def test_the_accountant_agrees_with_another():
+def test_the_accountant_agrees_with_another_and_its_noise_is_the_least():
     from opacus.accountants import PRVAccountant
 
     other = PRVAccountant()
     other.history = [(1.2, 0.05, 60)]
     found = training.epsilon_of(1.2, 1e-5, 0.05, 60)
     assert found == pytest.approx(other.get_epsilon(1e-5), abs=0.03)
-
-
-def test_the_noise_keeps_to_epsilon_and_is_the_least():
     noise = training.noise_of(2.0, 1e-5, 0.1, 40)
     assert 1.98 < training.epsilon_of(noise, 1e-5, 0.1, 40) <= 2.0 + 1e-2
     assert training.epsilon_of(0.97 * noise, 1e-5, 0.1, 40) > 2.0
