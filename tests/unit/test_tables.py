@@ -39,7 +39,7 @@ def test_check_lists_what_is_missing_and_what_is_wrong():
     )
 
 
-def test_a_table_is_written_over_an_older_one_to_the_same_bytes(tmp_path):
+def test_a_table_is_written_over_an_older_one_and_in_every_way_to_the_same_bytes(tmp_path):
     folder = tmp_path / "a=1[x]*"  # taken literally
     folder.mkdir()
     path = folder / "numbers.parquet"
@@ -51,6 +51,21 @@ def test_a_table_is_written_over_an_older_one_to_the_same_bytes(tmp_path):
         assert tables.scan(path, Numbers).collect().equals(frame.collect())
         assert [*folder.iterdir()] == [path]
     assert written[0] == written[2]
+    folder = tmp_path / "run[1] *"  # which is no pattern
+    folder.mkdir()
+    whole = pl.DataFrame({"name": [f"row {n}" for n in range(20_000)], "value": range(20_000)})
+    parts: dict[str, pl.DataFrame | pl.LazyFrame]
+    parts = {"a": whole, "b": FRAME.clear(), "c": whole[3:7].lazy()}
+    tables.sink_all({folder / name: part for name, part in parts.items()}, Numbers)
+    for name, part in parts.items():
+        tables.sink(part, folder / "alone", Numbers)
+        assert (folder / name).read_bytes() == (folder / "alone").read_bytes()
+        pieces = (
+            part.lazy().collect().iter_slices(1000) if part is whole else [part.lazy().collect()]
+        )
+        tables.sink_frames(pieces, folder / "pieces", Numbers)
+        assert (folder / name).read_bytes() == (folder / "pieces").read_bytes()
+    assert len(list(folder.iterdir())) == 5
 
 
 def test_another_table_is_refused_and_nothing_written(tmp_path):
@@ -67,32 +82,6 @@ def test_another_table_is_refused_and_nothing_written(tmp_path):
     with pytest.raises(pl.exceptions.PolarsError, match="strict integer parsing"):
         tables.sink_frames(broken, path, Numbers)
     assert not list(tmp_path.iterdir())
-
-
-def test_every_way_to_write_gives_the_same_bytes(tmp_path):
-    folder = tmp_path / "run[1] *"  # which is no pattern
-    folder.mkdir()
-    long = pl.DataFrame({"name": [f"row {n}" for n in range(20_000)], "value": range(20_000)})
-    parts: dict[str, pl.DataFrame | pl.LazyFrame]
-    parts = {"a": long, "b": FRAME.clear(), "c": long[3:7].lazy()}
-    tables.sink_all({folder / name: part for name, part in parts.items()}, Numbers)
-    for name, part in parts.items():
-        tables.sink(part, folder / "alone", Numbers)
-        assert (folder / name).read_bytes() == (folder / "alone").read_bytes()
-        pieces = (
-            part.lazy().collect().iter_slices(1000) if part is long else [part.lazy().collect()]
-        )
-        tables.sink_frames(pieces, folder / "pieces", Numbers)
-        assert (folder / name).read_bytes() == (folder / "pieces").read_bytes()
-    assert len(list(folder.iterdir())) == 5
-
-
-@pytest.fixture
-def limit_files():
-    """Lets no file of this process grow beyond a size, as on a full disk."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_sink_says_when_the_disk_is_full_wherever_the_room_ends(tmp_path, limit_files):
@@ -193,7 +182,7 @@ def three_frames(names: list[str] | None):
         yield frame if names is None else frame.select([*names] or ["a"])
 
 
-def test_generate_answers_every_kind_of_question():
+def test_generate_answers_every_kind_of_question_and_reads_only_a_little_ahead():
     frame = tables.generate(pl.Schema({"a": pl.Int64(), "b": pl.String()}), three_frames)
     assert frame.collect()["a"].to_list() == list(range(30))
     assert frame.select("b").collect().shape == (30, 1)
@@ -204,9 +193,6 @@ def test_generate_answers_every_kind_of_question():
     assert frame.tail(1).collect()["a"].to_list() == [29]
     assert frame.head(12).filter(pl.col("a") >= 5).collect()["a"].to_list() == [*range(5, 12)]
     assert frame.filter(pl.col("a") >= 5).head(12).collect()["a"].to_list() == [*range(5, 17)]
-
-
-def test_generate_reads_only_a_little_ahead():
     made = 0
 
     def frames(_names):

@@ -297,7 +297,7 @@ def build(frame, **plan):
     return found
 
 
-def test_columns_are_ours_first_then_the_users():
+def test_columns_are_ours_first_then_the_users_and_windows_follow_their_document():
     found = build(
         documents(
             text=["a b c"], document_id=["d"], member=[True], group=["g"], year=[1999], meta=[[1]]
@@ -308,9 +308,6 @@ def test_columns_are_ours_first_then_the_users():
         *("target", "d", "g", True, 0, 1, 0, "a b c", "a", " b c", 3, None),
         *(1999, [1]),
     )
-
-
-def test_windows_follow_their_document():
     frame = documents(text=["a b c d e", None, "f g"], document_id=["x", "y", "z"], n=[1, 2, 3])
     found = build(frame, window_words=2)
     assert found.select("document_id", "window_index", "target", "n").rows() == [
@@ -386,12 +383,15 @@ def copies(built):
     return found.select("document_id", "window_index", "start").rows()
 
 
-def test_few_windows_keep_their_places():
+def test_few_windows_keep_their_places_and_copies_are_those_of_all():
     every = build_windows({"x": NUMBERED, "y": "a b", "z": None})
     few = build_windows({"x": NUMBERED, "y": "a b", "z": None}, max_windows_per_document=5)
     assert few.equals(every.filter(pl.col("target_id").is_in(few["target_id"].implode())))
     assert few["document_id"].to_list() == ["x"] * 5 + ["y", "z"]
     assert few["n_windows"].to_list() == [50] * 5 + [1, 1]
+    texts = {"x": NUMBERED, "y": NUMBERED}
+    few = build_windows(texts, max_windows_per_document=5)
+    assert [row[0] for row in copies(few)] == ["y"] * 5
 
 
 def test_the_choice_of_a_document_depends_on_no_other():
@@ -413,12 +413,6 @@ def test_a_passage_counts_once_however_it_is_spaced():
     assert found["target"].to_list() == ["a b", "c d", None, "e f", None, None, "g h", "a b"]
     alone = build_windows({"y": texts["y"]})
     assert found.filter(document_id="y")["target_id"].equals(alone["target_id"])
-
-
-def test_copies_are_those_of_all_windows_not_only_of_the_chosen():
-    texts = {"x": NUMBERED, "y": NUMBERED}
-    few = build_windows(texts, max_windows_per_document=5)
-    assert [row[0] for row in copies(few)] == ["y"] * 5
 
 
 def test_a_passage_is_found_where_windows_begin_elsewhere():

@@ -31,7 +31,7 @@ def continuation(text: str, n_tokens: int | None = None, finish: Any = None) -> 
     return Continuation(text=text, n_tokens=n_tokens, finish_reason=finish)
 
 
-def test_choices_are_put_in_the_order_of_their_index():
+def test_choices_are_in_the_order_of_their_index_and_the_usage_tells_the_tokens_of_one():
     answer = read(
         choices(
             {"index": 1, "text": " b", "finish_reason": "stop", "token_ids": [7]},
@@ -41,9 +41,6 @@ def test_choices_are_put_in_the_order_of_their_index():
     )
     assert answer.found == {0: continuation(" a", 2, "length"), 1: continuation(" b", 1, "stop")}
     assert (answer.used, answer.problem) == (wire.Tokens(3, 3), None)
-
-
-def test_of_a_single_choice_the_usage_tells_the_tokens():
     usage = {"prompt_tokens": 3, "completion_tokens": 9, "total_tokens": 12}
     answer = read(choices({"text": "a", "finish_reason": "eos_token"}, usage=usage))
     assert answer.found == {0: continuation("a", 9, "stop")}
@@ -326,21 +323,15 @@ def priced(**changed: Any) -> ClientSettings:
     return ClientSettings(base_url="http://host/v1", model="m", **given)
 
 
-def test_a_cost_by_hand():
+def test_a_cost_by_hand_and_without_prices():
     assert wire.money(priced(), wire.Tokens(1048, 4000)) == pytest.approx(
         (1048 * 2 + 4000 * 10) / 1e6
     )
-
-
-def test_without_prices_there_are_tokens_but_no_money():
     settings = priced(price_out=None)
     assert wire.money(settings, wire.Tokens(1, 1)) is None
     ledger = wire.Ledger(settings, wire.Tokens(10, 10))
     assert ledger.spent is None
     assert ledger.fits(wire.Tokens(10**9, 10**9))
-
-
-def test_a_chat_instruction_is_part_of_every_prompt():
     settings = ClientSettings(
         base_url="http://host/v1", model="m", chat=True, chat_instruction="Go on: é"
     )

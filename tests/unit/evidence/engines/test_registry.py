@@ -27,7 +27,6 @@ def choose(name: str) -> tuple[str, str]:
 
 @pytest.fixture
 def installed(monkeypatch):
-    """Packages that are found; tests take some out."""
     names = {"vllm", "torch", "transformers"}
     monkeypatch.setattr(registry, "find_spec", lambda name: name if name in names else None)
     return names
@@ -232,8 +231,6 @@ class Point:
 
 @pytest.fixture
 def plug_in(monkeypatch):
-    """Let another package add an engine; what was found is forgotten before and after."""
-
     def add(loaded):
         registry.engine_types.cache_clear()
         monkeypatch.setattr(plugins, "entry_points", lambda group: [Point(loaded)])

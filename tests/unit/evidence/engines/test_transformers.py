@@ -598,7 +598,7 @@ def test_a_model_that_cannot_be_taken_apart_runs_whole_and_stays_as_it_was(monke
     torch.testing.assert_close(found, own_logits(model, text(30))[4:], rtol=1e-4, atol=1e-4)
 
 
-def test_a_head_that_gives_other_logits_is_not_used(monkeypatch):
+def test_heads_of_other_logits_are_not_used_and_models_of_all_logits_at_once_refused(monkeypatch):
     model = made("Llama")
     whole = model.forward
 
@@ -610,9 +610,6 @@ def test_a_head_that_gives_other_logits_is_not_used(monkeypatch):
 
     monkeypatch.setattr(model, "forward", forward)
     assert not transformers.ChunkedLogits(model).may_batch
-
-
-def test_a_model_that_only_gives_all_logits_at_once_is_an_error(monkeypatch):
     model = made("Llama")
     whole = model.forward
     monkeypatch.setattr(model, "get_decoder", lambda: model.model.layers[0])
@@ -642,7 +639,6 @@ def gpt2(tmp_path_factory):
 
 
 def said(engine: Started, requests: Iterable[Request]) -> dict[int, Any]:
-    """Give the log-probabilities of each text, by the number of its request."""
     return {number: each["logprob"] for number, each in token_values(engine, requests).items()}
 
 
@@ -789,19 +785,6 @@ def test_noise_of_a_case_by_hand():
         np.testing.assert_allclose(found, [expected], atol=2e-7)
 
 
-def test_noise_depends_on_the_request_alone(checkpoint):
-    asked = noisy(12)
-    together = said(load_engine(spec(checkpoint)), asked)
-    engine = load_engine(spec(checkpoint, engine_args={"batch_size": 2}))
-    turned = said(engine, asked[::-1])
-    for each in asked:
-        alone = said(engine, [each])[each.request_id]
-        for other in (together, turned):
-            np.testing.assert_allclose(other[each.request_id], alone, rtol=1e-5, atol=1e-5)
-    again = said(engine, [replace(asked[5], seed=7)])[asked[5].request_id]
-    assert np.abs(again - together[asked[5].request_id]).max() > 1e-3
-
-
 def test_texts_without_noise_get_the_same_bits_next_to_texts_with_it(checkpoint):
     plain = noisy(12, 0.0)
     others = [replace(each, request_id=100 + each.request_id) for each in noisy(12)]
@@ -922,7 +905,6 @@ def test_answers_are_those_of_an_engine_each_to_the_bit(engine, kind, checkpoint
 
 @pytest.fixture
 def pair(checkpoint, tmp_path):
-    """Specifications of two adapters of one base."""
     folders = [save_adapter(tmp_path / str(seed), checkpoint, seed=seed) for seed in (1, 2)]
     return [one_by_one(folder) for folder in folders]
 
