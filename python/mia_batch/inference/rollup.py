@@ -236,6 +236,9 @@ def rollup(
     parts = [_windows(targets, scores, score, sets, controls), runs]
     windows = pl.concat(parts, how="horizontal").with_row_index("row")
     windows = windows.filter(pl.any_horizontal("is_target", "is_non_member"))
+    if not windows.select(_ANY_WINDOWS).item():  # texts alone: only groups are summed up
+        grouped = read_numbers(targets, pl.col("group").is_not_null(), score.size, np.bool_)
+        windows = windows.filter(pl.Series(grouped[windows["row"].to_numpy()]))
     documents = _documents(windows, share.threshold)
     documents = documents.sort("is_target", descending=True, maintain_order=True)
     documents = documents.join(_said(targets, documents["row"]), on="row", maintain_order="left")
