@@ -20,8 +20,7 @@ from mia_batch.models.tokens import Tokenizer
 from mia_batch.schemas import Prompts
 from mia_batch.targets import from_text, target_id, text_digest
 
-SHADOW = "shadow"
-"""The role of models of which each is tuned on another half of the texts."""
+SHADOW = "shadow"  # the role of models of which each is tuned on another half of the texts
 _GIVEN = ("target", "reference", "masked")
 
 _SCHEMA = Prompts.create_empty().schema
@@ -135,8 +134,7 @@ class View:
 _SEED_BITS = 62  # vLLM keeps seeds as signed 64-bit integers on a GPU
 _STRIDE_BITS = 16
 
-SAMPLES_PER_TARGET = 1 << _STRIDE_BITS
-"""Most samples of one prompt that have seeds of their own."""
+SAMPLES_PER_TARGET = 1 << _STRIDE_BITS  # most samples of one prompt that have seeds of their own
 
 
 def sample_seed(
@@ -153,8 +151,7 @@ def sample_seed(
 
 # Prompts that put texts of known membership before the target.
 
-BETWEEN = "\n\n"
-"""What stands between a text and what is before it."""
+BETWEEN = "\n\n"  # what stands between a text and what is before it
 _IS_SHOT = "the text is one of those that are put before others"
 
 
@@ -234,8 +231,7 @@ def lowercase(targets: pl.DataFrame) -> pl.DataFrame:
     return targets.select("target_id", context=pl.lit(""), text=lower)
 
 
-SWAPPED = 5
-"""Texts with swapped words of each target, as the authors of PAC take them."""
+SWAPPED = 5  # texts with swapped words of each target, as the authors of PAC take them
 _SWAPPED_SHARE = 0.3  # swaps, of the words
 _ONE_WORD = "the text has fewer than two words to swap"
 
@@ -290,8 +286,7 @@ def rewriting(targets: pl.DataFrame) -> pl.DataFrame:
     return targets.select("target_id", context=pl.format(_TASK, "target"), cut=pl.lit(0, pl.UInt32))
 
 
-LEAST_CONTEXT = 8
-"""Words before the first point."""
+LEAST_CONTEXT = 8  # words before the first point
 
 _NONE = np.zeros(0, dtype=np.int64)
 _NO_FURTHER = "the text has no further point"
@@ -432,10 +427,8 @@ def numbered(
 
 LABELS = ("A", "B", "C", "D")
 """Of the passages, as they are shown; in order k the verbatim one has label k modulo 4."""
-N_PARAPHRASES = len(LABELS) - 1
-"""That a text needs."""
-CHOICE_FIELDS = (pl.Field("choice", pl.UInt8()),)
-"""What `choice` gives."""
+N_PARAPHRASES = len(LABELS) - 1  # that a text needs
+CHOICE_FIELDS = (pl.Field("choice", pl.UInt8()),)  # what `choice` gives
 
 _ORDERS = tuple(
     (*others[:place], 0, *others[place:])
@@ -571,8 +564,7 @@ def first_tokens(
 
 # Walks: a model is led through a document by its own words, as long as it keeps to the text.
 
-ROUND_WORDS = 64
-"""Words that are asked for at once."""
+ROUND_WORDS = 64  # words that are asked for at once
 MOST_ROUNDS = 1 << 16
 """Rounds of one walk; ``view_index`` is that of the draw times this many, and the round."""
 

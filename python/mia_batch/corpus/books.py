@@ -375,8 +375,7 @@ def decode(content: bytes, *, declared: str | None = None, given: str | None = N
 
 # HTML and XHTML to text, without layout, network, or a tree, so that memory is bounded.
 
-MOST_PAGE_BYTES = 10 << 20
-"""A page may cost forty times its size in memory: attributes do."""
+MOST_PAGE_BYTES = 10 << 20  # a page may cost forty times its size in memory: attributes do
 
 _MOST_DEEP = 512  # as in browsers
 _MOST_ELEMENTS = 2_000_000  # of a book; each takes some microseconds

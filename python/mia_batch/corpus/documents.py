@@ -122,8 +122,7 @@ _ALSO = {
 }
 """Further names by which a column is known to play a part."""
 _PAIR_ID = {"document_id": "pair_id"}
-PAIR = ("member", "nonmember")
-"""Columns of texts in pairs, as benchmarks of membership write them."""
+PAIR = ("member", "nonmember")  # columns of texts in pairs, as benchmarks of membership write them
 _WORDS = {"0": False, "0.0": False, "false": False, "1": True, "1.0": True, "true": True}
 
 

@@ -110,10 +110,8 @@ def scan_parts(
     return kept.drop("row")
 
 
-BLOCK_TARGETS = 64
-"""Targets in a block: few enough that little is lost with an unfinished one."""
-RECORDED_BLOCK_TARGETS = 8 * BLOCK_TARGETS
-"""The same where samples are only read from a recording."""
+BLOCK_TARGETS = 64  # targets in a block: few enough that little is lost with an unfinished one
+RECORDED_BLOCK_TARGETS = 8 * BLOCK_TARGETS  # the same where samples are only read from a recording
 LOGPROB_BLOCK_TARGETS = 4 * BLOCK_TARGETS
 """The same of log-probabilities: one forward pass a text, not one a token."""
 
@@ -141,8 +139,7 @@ def part_stem(index: int, label: str, first: int, last: int) -> str:
 
 # What rows are wanted of: targets, or prompts about them, a slice of targets at a time.
 
-TARGETS_AT_ONCE = 4096
-"""Targets of a slice; whole blocks of every size, and one block of prompts."""
+TARGETS_AT_ONCE = 4096  # targets of a slice; whole blocks of every size, and one block of prompts
 
 _KEYS_AT_ONCE = 65536
 _KEY = pl.col("target") + pl.col("index")
