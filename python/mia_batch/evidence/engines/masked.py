@@ -200,7 +200,7 @@ class TokenText(NamedTuple):
         """Put other texts for some tokens, ascending; all else stays, character by character."""
         # Each is a token's place, its new text, and whether a space is to precede it: None for
         # whatever precedes it now.
-        parts, done = [], 0
+        made, done = "", 0
         for place, new, spaced in pieces:
             start, end = self.spans[place]
             before = self.text[done:start]
@@ -208,9 +208,8 @@ class TokenText(NamedTuple):
                 before += " "
             elif spaced is False:
                 before = before.removesuffix(" ")
-            parts += [before, new]
-            done = end
-        return "".join([*parts, self.text[done:]])
+            made, done = made + before + new, end
+        return made + self.text[done:]
 
 
 class Vocabulary:
@@ -219,15 +218,15 @@ class Vocabulary:
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> None:
         self._model = model
         self._tokenizer = tokenizer
-        self._decoded = self._after_another()
-        special = set(tokenizer.all_special_ids)
-        self.ids = np.array(
-            [
-                token
-                for token, text in enumerate(self._decoded)
-                if token not in special and text.strip() and _CUT not in text
-            ]
-        )
+        # Each token is decoded as within a text: with its space, without marks of its place.
+        anchor = tokenizer.encode("a", add_special_tokens=False)[-1:]
+        pairs = [[*anchor, token] for token in range(min(len(tokenizer), model.config.vocab_size))]
+        options = {"clean_up_tokenization_spaces": False}
+        first, *both = tokenizer.batch_decode([anchor, *pairs], **options)
+        self._decoded = [text.removeprefix(first) for text in both]
+        special, texts = set(tokenizer.all_special_ids), enumerate(self._decoded)
+        usable = ((token, text) for token, text in texts if text.strip() and _CUT not in text)
+        self.ids = np.array([token for token, _ in usable if token not in special])
 
     def cut(self, text: str) -> TokenText:
         encoded = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
@@ -277,15 +276,6 @@ class Vocabulary:
         usable: Tensor = matrix[self.ids.tolist()]
         return usable, usable.square().sum(1) / 2
 
-    def _after_another(self) -> list[str]:
-        """Decode each token as within a text: with its space, without marks of its place."""
-        known = min(len(self._tokenizer), self._model.config.vocab_size)
-        anchor = self._tokenizer.encode("a", add_special_tokens=False)[-1:]
-        options = {"clean_up_tokenization_spaces": False}
-        (first,) = self._tokenizer.batch_decode([anchor], **options)
-        both = self._tokenizer.batch_decode([[*anchor, i] for i in range(known)], **options)
-        return [text.removeprefix(first) for text in both]
-
 
 _LOGIT_BYTES = 1 << 28
 _TEST_TOKENS = 16  # in fewer, some processors' attention hides what is not finite
@@ -307,18 +297,14 @@ class MaskedModel:
             )
         self._model = model.eval()
         self._tokenizer = tokenizer
-        known = min(len(tokenizer), model.config.vocab_size)
-        decoded = tokenizer.batch_decode([[i] for i in range(known)])
+        known = range(min(len(tokenizer), model.config.vocab_size))
+        texts = [text.strip() for text in tokenizer.batch_decode([[i] for i in known])]
         special = set(tokenizer.all_special_ids)
-        words = [
-            (i, text.strip())
-            for i, text in enumerate(decoded)
-            if i not in special and word_spans(text.strip()) == [(0, len(text.strip()))]
-        ]
-        if not words:
+        is_word = [word_spans(text) == [(0, len(text))] for text in texts]
+        self._word_ids = [i for i in known if is_word[i] and i not in special]
+        if not self._word_ids:
             raise SettingsError("masked_model: no token of it is a word; give another masked model")
-        self._word_ids = [i for i, _ in words]
-        self.words: list[str] = [word for _, word in words]
+        self.words: list[str] = [texts[i] for i in self._word_ids]
         self._before, self._after = find_specials(tokenizer)
         positions = getattr(model.config, "max_position_embeddings", None)
         length: int = tokenizer.model_max_length
@@ -399,9 +385,9 @@ class MaskedModel:
     def _hide(self, gaps: Gaps) -> tuple[list[int], list[int]]:
         """Tokenize a text with a mask in each gap; say where the masks are."""
         masked, starts = gaps.fill([self._tokenizer.mask_token] * len(gaps.spans))
-        encoded = self._tokenizer([masked], add_special_tokens=False)
-        ids = encoded["input_ids"][0]
-        places = [encoded.char_to_token(0, start) for start in starts]
+        encoded = self._tokenizer(masked, add_special_tokens=False)
+        ids = encoded["input_ids"]
+        places = [encoded.char_to_token(start) for start in starts]
         if any(place is None or ids[place] != self._tokenizer.mask_token_id for place in places):
             raise EngineError(
                 "the masked model's tokenizer does not keep its mask token; give another model"
