@@ -7,8 +7,8 @@ from typing import Any
 from mia_batch.errors import EngineError, SettingsError
 from mia_batch.evidence.endpoint import wire
 from mia_batch.evidence.endpoint.transport import RefusedError, RequestRunner, UnansweredError
-from mia_batch.evidence.request import AnswerKind
 from mia_batch.models.tokens import Tokenizer
+from mia_batch.schemas import AnswerKind
 
 PROBE_PROMPT = "On the first day of spring, the people of the town"
 """Open enough that two samples of it hardly ever agree."""
