@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from functools import cache
 from hashlib import blake2b
-from itertools import islice, permutations
+from itertools import accumulate, islice, permutations
 from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
@@ -106,13 +106,9 @@ class View:
 
     def rows(self, made: pl.DataFrame) -> pl.DataFrame:
         given = {"model": pl.lit(self.model), "view": pl.lit(self.name), "view_index": pl.lit(0)}
-        columns = [
-            (pl.col(name) if name in made.columns else given.get(name, pl.lit(None)))
-            .cast(dtype)
-            .alias(name)
-            for name, dtype in _SCHEMA.items()
-        ]
-        return made.select(columns)
+        found = {name: given.get(name, pl.lit(None)) for name in _SCHEMA}
+        found |= {name: pl.col(name) for name in made.columns}
+        return made.select(found[name].cast(of).alias(name) for name, of in _SCHEMA.items())
 
     def resolve(
         self,
@@ -121,9 +117,8 @@ class View:
         whole: Collection[str] = ("context", "text"),
     ) -> pl.DataFrame:
         """Join prompts to their targets, in the targets' order; what ``whole`` names is whole."""
-        joined = targets.join(
-            prompts.drop("model", "view"), on="target_id", maintain_order="left_right"
-        )
+        own = prompts.drop("model", "view")
+        joined = targets.join(own, on="target_id", maintain_order="left_right")
         return joined.with_columns(
             pl.when(pl.col("reason").is_null()).then(pl.coalesce(name, cut)).alias(name)
             for name, cut in _CUTS[self.columns].items()
@@ -155,8 +150,7 @@ BETWEEN = "\n\n"  # what stands between a text and what is before it
 _IS_SHOT = "the text is one of those that are put before others"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shots:
+class Shots(NamedTuple):
     """What stands before every target of a run: the shots, an empty line after each."""
 
     context: str
@@ -191,26 +185,23 @@ def choose_shots(
 
     Raises `SettingsError`, which names ``setting``, if there is no shot or not even the first fits.
     """
-    found = None
-    context, n_tokens = "", 0
+    found: list[Shots] = []
     there = [text for text in texts if text.strip()]
-    for n_shots, text in enumerate(there, start=1):
-        context += text + BETWEEN
-        (n_tokens,) = count_tokens([context])
-        if n_tokens > room:
-            break
-        found = Shots(
-            context=context, texts=frozenset(there[:n_shots]), n_shots=n_shots, n_tokens=n_tokens
-        )
-    if found is not None:
-        return found
-    if not context:
+    if not there:
         raise SettingsError(f"{setting}: there is no text in it; give at least one")
-    raise SettingsError(
-        f"{setting}: the first text has {n_tokens:,} tokens, but the model's context "
-        f"leaves room for {max(room, 0):,} before the longest target; give shorter texts or "
-        "shorter targets"
-    )
+    for n_shots, context in enumerate(accumulate(text + BETWEEN for text in there), start=1):
+        (n_tokens,) = count_tokens([context])
+        if n_tokens <= room:
+            found.append(Shots(context, frozenset(there[:n_shots]), n_shots, n_tokens))
+        elif found:
+            break
+        else:
+            raise SettingsError(
+                f"{setting}: the first text has {n_tokens:,} tokens, but the model's context "
+                f"leaves room for {max(room, 0):,} before the longest target; give shorter texts "
+                "or shorter targets"
+            )
+    return found[-1]
 
 
 # Prompts that are about the whole target.
@@ -469,23 +460,15 @@ def choices(targets: pl.DataFrame, *, column: str, n: int) -> pl.DataFrame:
     )
 
     shown = [pl.col("passages").list.get(place, null_on_oob=True) for place in range(len(LABELS))]
-
-    def options(order: tuple[int, ...]) -> Iterator[pl.Expr]:
-        for label, passage in zip(LABELS, order, strict=True):
-            yield pl.format(f"{label}. {{}}", shown[passage])
-
-    return pl.concat(
-        asked.select(
-            "target_id",
-            view_index=pl.lit(index, pl.UInt32),
-            context=pl.when(pl.col("reason").is_null()).then(
-                pl.concat_str("question", *options(order), pl.lit("\nAnswer:"), separator="\n")
-            ),
-            text=pl.when(pl.col("reason").is_null()).then(pl.lit(_ANSWERS)),
-            reason="reason",
-        )
-        for index, order in enumerate(_ORDERS[:n])
-    )
+    can_ask, made = pl.when(pl.col("reason").is_null()), []
+    for index, order in enumerate(_ORDERS[:n]):
+        labelled = zip(LABELS, order, strict=True)
+        options = [pl.format(f"{label}. {{}}", shown[passage]) for label, passage in labelled]
+        question = pl.concat_str("question", *options, pl.lit("\nAnswer:"), separator="\n")
+        prompts = {"context": can_ask.then(question), "text": can_ask.then(pl.lit(_ANSWERS))}
+        number = pl.lit(index, pl.UInt32).alias("view_index")
+        made.append(asked.select("target_id", number, reason="reason", **prompts))
+    return pl.concat(made)
 
 
 def choice(candidate: pl.Expr) -> pl.Expr:
@@ -552,12 +535,9 @@ def first_tokens(
     found = there.collect(engine="streaming")["text"].to_list()
     named = {target_id(from_text(text_digest(text), 0), 0, text): text for text in found}
     chosen = sorted(named)[:n]
-    cut = [
-        tokenizer.keep_first(named[name], n_tokens)
-        if tokenizer is not None
-        else " ".join(named[name].split()[:n_tokens])
-        for name in chosen
-    ]
+    cut = [" ".join(named[name].split()[:n_tokens]) for name in chosen]
+    if tokenizer is not None:
+        cut = [tokenizer.keep_first(named[name], n_tokens) for name in chosen]
     made = pl.DataFrame({"target_id": chosen, "context": cut}, schema_overrides=_SCHEMA)
     return made.with_columns(view_index=pl.lit(0, pl.UInt32), text=pl.lit(""))
 

@@ -104,9 +104,8 @@ def scan_parts(
     )
     if replaced.is_empty():
         return table
-    kept = table.with_row_index("row").join(
-        replaced.lazy(), on="row", how="anti", maintain_order="left"
-    )
+    numbered = table.with_row_index("row")
+    kept = numbered.join(replaced.lazy(), on="row", how="anti", maintain_order="left")
     return kept.drop("row")
 
 
@@ -275,15 +274,13 @@ class Held:
     # again, may lie in several.
 
     def __init__(self, parts: Parts) -> None:
+        def slice_of(path: Path) -> int:
+            return parts.targets_of(path).start // TARGETS_AT_ONCE
+
         self._parts = parts
-        slices = groupby(
-            parts.paths(), key=lambda path: parts.targets_of(path).start // TARGETS_AT_ONCE
-        )
-        self._slices = [list(paths) for _, paths in slices]
-        there = [
-            parts.scan(paths).select(pl.col("target").unique()).collect(engine="streaming")
-            for paths in self._slices
-        ]
+        self._slices = [list(paths) for _, paths in groupby(parts.paths(), key=slice_of)]
+        names = (parts.scan(paths).select(pl.col("target").unique()) for paths in self._slices)
+        there = [targets.collect(engine="streaming") for targets in names]
         heights = [targets.height for targets in there]
         self._slice_of = np.repeat(np.arange(len(there), dtype=np.uint32), heights)
         targets = pl.concat([pl.DataFrame(schema={"target": pl.UInt64}), *there])
@@ -405,8 +402,7 @@ class Missing:
             chosen = units[missing["position"]].drop("unit_key", "target_row")
             index, piece, last_piece, first, last = (int(str(number)) for number in numbers)
             label = self._parts.label
-            stem = part_stem(index, label, first, last)
-            attempt = piece
+            stem, attempt = part_stem(index, label, first, last), piece
             if not last_piece or f"{stem}.attempt-{piece}.parquet" in self._names:
                 attempt += max(self._attempts[stem], last_piece + 1 if last_piece else 0)
             yield Block(
