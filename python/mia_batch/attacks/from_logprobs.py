@@ -440,12 +440,12 @@ def _spv(*names: str, calibrated: bool) -> Iterator[Attack]:
             score += _variation("self_prompt", view)
             formula += ", less the same of the self-prompt model"
             why += " under one of the two models"
-            source, models = f"{_FU}, equations {paper}", ("target", "self_prompt")
-            settings = ("prompts_from", *settings)
+            source, settings = f"{_FU}, equations {paper}", ("prompts_from", *settings)
         else:
-            name, models = f"{name}_uncalibrated", ("target",)  # noqa: PLW2901
+            name += "_uncalibrated"  # noqa: PLW2901
             source = f"{_FU}, equation {paper.removeprefix('5 and ')}, table 6 (without difficulty "
             source += "calibration)"
+        models = ("target", "self_prompt") if calibrated else ("target",)
         reads = tuple((model, each) for model in models for each in ("text", view))
         formulas: dict[str, Formula] = {f"spv_{name}": (score, formula, source)}
         yield from from_texts(formulas, why, reads=reads, settings=settings)
