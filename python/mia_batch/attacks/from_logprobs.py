@@ -186,16 +186,12 @@ def _early(term: pl.Expr, percent: int, *columns: str) -> pl.Expr:
     return mean((term * weight).filter(term.rank("ordinal") <= _n_lowest(term, percent)))
 
 
-def _smooth(term: pl.Expr, length: int) -> pl.Expr:
-    """Means of so many numbers in a row; the numbers themselves, where they are fewer."""
-    means = reduce(add, (term.shift(place) for place in range(length))) / length
-    return pl.when(term.count() >= length).then(means).otherwise(term)
-
-
-def _gap() -> pl.Expr:
-    """Log-probability less that of the likeliest token, in standard deviations."""
+def _gap(length: int) -> pl.Expr:
+    """Log-probability less the likeliest token's, in standard deviations: means of so many."""
     logprob, top, variance = _tokens("logprob", "top_logprob", "vocabulary_variance")
-    return ((logprob - top) / pl.when(variance > 0).then(variance.sqrt())).drop_nulls()
+    gap = ((logprob - top) / pl.when(variance > 0).then(variance.sqrt())).drop_nulls()
+    means = reduce(add, (gap.shift(place) for place in range(length))) / length
+    return pl.when(gap.count() >= length).then(means).otherwise(gap)
 
 
 _EARLY_ATTACKS = from_texts(
@@ -221,7 +217,7 @@ _EARLY_ATTACKS = from_texts(
 _GAP_ATTACKS = from_texts(
     {
         name: (
-            mean(lowest(_smooth(_gap(), window), 20)),
+            mean(lowest(_gap(window), 20)),
             f"mean of the lowest 20 % of means of {window} tokens in a row of (logprob - "
             "top_logprob) / sqrt(vocabulary_variance)",
             f"{_KWAK}, window of {window}{of}",

@@ -38,21 +38,17 @@ _SECONDS_TO_DIE = 5.0
 
 
 class EngineProcess:
-    """A running engine; made by :meth:`start`, used as a context manager."""
+    """A running engine, used as a context manager."""
 
     # One thread may submit while another reads results.
 
-    def __init__(self, spec: EngineSpec, log: Path) -> None:
+    def __init__(self, spec: EngineSpec, *, log: Path) -> None:
         self.spec = spec
         self._log = log
         self._start()
 
-    @classmethod
-    def start(cls, spec: EngineSpec, *, log: Path) -> Self:
-        return cls(spec, log)
-
     def restart(self) -> None:
-        """Start again an engine that has ended; what was in flight is lost. Raises as `start`."""
+        """Start again an engine that has ended; what was in flight is lost."""
         if not self._connection.closed:
             self._end()
         self._start()
@@ -364,7 +360,7 @@ class KeptEngine:
                 engine, self._engine = self._engine, None
         if engine is None:
             self.close()
-            engine = EngineProcess.start(spec, log=log)
+            engine = EngineProcess(spec, log=log)
         with ExitStack() as ends:
             yield ends.enter_context(engine)
             if keep:

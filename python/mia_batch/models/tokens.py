@@ -65,8 +65,11 @@ class Tokenizer:
 
         self._tokenizer = tokenizer
         self._tokenizer.model_max_length = NO_LIMIT
-        self.digest = _digest(tokenizer)
-        """SHA-256 of everything that decides how text is cut into tokens, in hexadecimal."""
+        if (backend := getattr(tokenizer, "backend_tokenizer", None)) is not None:
+            content = backend.to_str()
+        else:  # a tokenizer written in Python
+            content = repr((type(tokenizer).__name__, sorted(tokenizer.get_vocab().items())))
+        self.digest = sha256(content.encode()).hexdigest()  # of all that decides how text is cut
         self._prepended, appended = find_specials(tokenizer)
         self._n_appended = len(appended)
         self.end: int | None = tokenizer.eos_token_id
@@ -279,11 +282,3 @@ def _after(prompt: str, text: str) -> str:
     if text.startswith(prompt):
         return text[len(prompt) :]
     return text[sum(takewhile(bool, map(eq, prompt, text))) :]
-
-
-def _digest(tokenizer: PreTrainedTokenizerBase) -> str:
-    if (backend := getattr(tokenizer, "backend_tokenizer", None)) is not None:
-        content = backend.to_str()
-    else:  # a tokenizer written in Python
-        content = repr((type(tokenizer).__name__, sorted(tokenizer.get_vocab().items())))
-    return sha256(content.encode()).hexdigest()

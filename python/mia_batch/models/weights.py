@@ -582,8 +582,6 @@ def estimated_tokens(column: str) -> pl.Expr:
 
 def estimate_tokens(prefixes: Sequence[str], references: Sequence[str]) -> list[Measure]:
     """Estimate lengths where no tokenizer is at hand: a token for every four bytes of UTF-8."""
-    prompts, followed = (
-        [-(-len(text.encode()) // _BYTES_PER_TOKEN) for text in texts]
-        for texts in (prefixes, references)
-    )
-    return [Measure(None, *lengths) for lengths in zip(prompts, followed, strict=True)]
+    columns = (pl.Series(texts, dtype=pl.String) for texts in (prefixes, references))
+    lengths = pl.DataFrame([*columns]).select(map(estimated_tokens, ("column_0", "column_1")))
+    return [Measure(None, *row) for row in lengths.iter_rows()]

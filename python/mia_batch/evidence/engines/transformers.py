@@ -67,15 +67,13 @@ class Pretrained:
         max_model_len = _take_positive(arguments, "max_model_len")
         adapter = read_adapter(spec.model)
         self.model = _load(spec, arguments)
-        self.added = self.prompted = None
-        if adapter is not None:
-            self.added = _add_adapter(self.model, adapter)
-            self.model = self.added.get_base_model()
-            self.prompted = self.added if adapter.virtual_tokens else None
+        self.added = None if adapter is None else _add_adapter(self.model, adapter)
+        self.prompted = self.added if adapter and adapter.virtual_tokens else None
+        self.model = self.model if self.added is None else self.added.get_base_model()
         self.dtype = str(self.model.dtype).removeprefix("torch.")
         config = self.model.config.get_text_config()
         self.vocab_size: int = config.vocab_size
-        context = _context(config) - (adapter.virtual_tokens if adapter is not None else 0)
+        context = _context(config) - (adapter.virtual_tokens if adapter else 0)
         if max_model_len is not None and max_model_len > context:
             raise SettingsError(
                 f"engine_arg: max_model_len is above the model's context of {context}"

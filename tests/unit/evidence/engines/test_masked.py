@@ -398,7 +398,7 @@ def test_the_worker_gives_what_the_model_gives_here(masked_model, tmp_path, one_
     spec = EngineSpec(
         engine="masked", kind="fills", model=str(save_masked_checkpoint(tmp_path / "masked"))
     )
-    with EngineProcess.start(spec, log=tmp_path / "engine.log") as engine:
+    with EngineProcess(spec, log=tmp_path / "engine.log") as engine:
         assert engine.info.device == "cpu"
         found = answers(engine, [*asked, shared])
     for each in asked:
