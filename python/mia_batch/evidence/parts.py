@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Self, TypeAlias
 
 import dataframely as dy
 import numpy as np
@@ -136,7 +136,7 @@ def part_stem(index: int, label: str, first: int, last: int) -> str:
     return f"block-{index:08d}.{label}-{first:05d}-{last:05d}"
 
 
-# What rows are wanted of: targets, or prompts about them, a slice of targets at a time.
+# What rows are wanted of (``Units``): targets, or prompts about them, a slice of targets at a time.
 
 TARGETS_AT_ONCE = 4096  # targets of a slice; whole blocks of every size, and one block of prompts
 
@@ -144,16 +144,6 @@ _KEYS_AT_ONCE = 65536
 _KEY = pl.col("target") + pl.col("index")
 _HAS_TEXT = pl.col("target").is_not_null()
 _UNITS_NAMES = ("target_id", "document_id", "n_words")
-
-
-class Units(Protocol):
-    """Targets or prompts that rows are wanted of."""
-
-    def keys(self) -> Iterator[pl.DataFrame]:
-        """Yield the ``key``, the ``target``'s key and its ``target_row`` of each, in any order."""
-
-    def slices(self) -> Iterator[pl.DataFrame]:
-        """Yield them in the targets' order: ``unit_key``, ``target_row``, and what is asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +156,7 @@ class FreshUnits:
     among: pl.Series | None = None  # ``target_id`` of those that may be asked; None = all
 
     def keys(self) -> Iterator[pl.DataFrame]:
-        """Yield the keys and ``target_row`` of each, those that cannot be asked included."""
+        """Yield the ``key`` of each, and its ``target``'s key and row, whether asked or not."""
         n = 1 if self.view is None else self.view.n
         index = pl.lit(list(range(n)), dtype=pl.List(pl.UInt32))
         there = self.targets.with_row_index("target_row").filter(_HAS_TEXT, _is_among(self.among))
@@ -175,6 +165,7 @@ class FreshUnits:
         yield from rows.collect_batches(chunk_size=_KEYS_AT_ONCE)
 
     def slices(self) -> Iterator[pl.DataFrame]:
+        """Yield them in the targets' order: ``unit_key``, ``target_row``, and what is asked."""
         start, view = 0, self.view
         table = self.targets.select(*Targets.column_names(), *self.columns)
         for batch in table.collect_batches(chunk_size=TARGETS_AT_ONCE, maintain_order=True):
@@ -256,6 +247,9 @@ class PromptUnits:
     @cached_property
     def _held(self) -> Held:
         return Held(self.parts)
+
+
+Units: TypeAlias = FreshUnits | PromptUnits
 
 
 def _is_among(names: pl.Series | None) -> pl.Expr:
