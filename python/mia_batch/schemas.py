@@ -34,8 +34,7 @@ CHAPTERS = pl.List(pl.Struct({"start": pl.UInt32, "heading": pl.String}))
 class Documents(dy.Schema):
     """One row per text of the user's corpus, whole, in the corpus' order."""
 
-    document_id = dy.String(nullable=True)
-    """The user's identifier, unique; null throughout where the corpus has none."""
+    document_id = maybe(dy.String, "The user's identifier, unique; all null where there is none.")
     text = maybe(dy.String, "The text as it was read; null texts are kept and end up unscored.")
     member = maybe(dy.Bool, "Whether the text was in the training data; null = unknown.")
     group = dy.String(nullable=True)
@@ -47,10 +46,8 @@ class Documents(dy.Schema):
 class SetAside(dy.Schema):
     """One row per file or row that was not read, the audit going on without it."""
 
-    setting = dy.String()
-    """The setting that names the texts: ``input``, ``non_members`` ..."""
-    place = dy.String()
-    """The file, or the file and its line, item or row, counted from 1."""
+    setting = dy.String(description="The setting that names the texts, such as ``non_members``.")
+    place = dy.String(description="The file, or the file and its line, item or row, from 1.")
     reason = dy.String(description="Why it was not read.")
 
 
@@ -67,16 +64,13 @@ class Targets(dy.Schema):
     book."""
     member = maybe(dy.Bool, "As in the corpus.")
     window_index = dy.UInt32(description="Position of the window in its document, from 0.")
-    n_windows = dy.UInt32()
-    """Windows that the document has, whether they are asked about or not."""
-    start = dy.UInt32(nullable=True)
-    """Characters of the document before the target; null where the text is null."""
+    n_windows = dy.UInt32(description="Windows of the document, whether asked about or not.")
+    start = maybe(dy.UInt32, "Characters of the document before the target; null of a null text.")
     target = dy.String(nullable=True)
     """The text asked about; null where the document's is, or the window repeats an earlier one."""
     prefix = maybe(dy.String, "The part given to the model; null where the target cannot be split.")
     reference = maybe(dy.String, "The true continuation; null where the target cannot be split.")
-    n_words = dy.UInt32(nullable=True)
-    """Words of the target under the run's word rule; null where the target is null."""
+    n_words = maybe(dy.UInt32, "Words of the target under the run's word rule; null if it is null.")
     reason = maybe(dy.String, "Why the target cannot be sampled; null where it can.")
 
 
@@ -112,12 +106,9 @@ class Prompts(_OfPrompt):
     start; without, they are the target's own prefix and reference.
     """
 
-    cut = dy.UInt32(nullable=True)
-    """Bytes of the target that stand before the text; null where there is no such cut."""
-    context = dy.String(nullable=True)
-    """What stands before the text; null where it follows from the target."""
-    text = dy.String(nullable=True)
-    """What is scored or compared with; null where it follows from the target."""
+    cut = maybe(dy.UInt32, "Bytes of the target before the text; null where there is no such cut.")
+    context = maybe(dy.String, "What stands before the text; null where the target says it.")
+    text = maybe(dy.String, "What is scored or compared with; null where the target says it.")
     reason = maybe(dy.String, "Why it cannot be asked; null where it can.")
 
 
@@ -127,13 +118,11 @@ class Samples(_OfPrompt):
     sample_index = dy.UInt32(primary_key=True, description="Counts the samples of a prompt from 0.")
     candidate = dy.String(nullable=True)
     """The decoded prompt and output, less the decoded prompt, without special tokens."""
-    prompt = dy.String(nullable=True)
-    """The decoded prompt where it differs from the target's prefix, else null."""
+    prompt = maybe(dy.String, "The decoded prompt, where it differs from the target's prefix.")
     n_tokens = maybe(dy.UInt32, "Tokens decoded, the end-of-text token included.")
     finish_reason = dy.String(nullable=True)
     """``stop`` (the model ended the text) or ``length`` (the budget or the context ended it)."""
-    short = dy.Bool(nullable=True)
-    """True where the candidate ended by length with fewer words than its reference."""
+    short = maybe(dy.Bool, "Whether it ended by length with fewer words than its reference.")
     answer = dy.Enum([*get_args(AnswerKind), "not_asked"], nullable=True)
     """What came back: ``text``; text less the model's thoughts (``thought_removed``) or the prompt
     (``prompt_removed``) before it; no text, because the answer was ``empty``, all ``thinking``, a
@@ -149,16 +138,14 @@ class LogProbs(_OfPrompt):
     Lists have one entry per token, null where nothing precedes it; what no attack needed is null.
     """
 
-    n_bytes = dy.UInt32(nullable=True)
-    """Bytes of the text in UTF-8; null where there is no text of this view to ask about."""
+    n_bytes = maybe(dy.UInt32, "Bytes of the text in UTF-8; null where this view has no text.")
     zlib_size = maybe(dy.UInt32, "Bytes of the text after zlib at level 6; null likewise.")
     bos = maybe(dy.Bool, "Whether the tokenizer put a special token before the text by itself.")
     token_ids = dy.List(dy.UInt32(), nullable=True)
     """The text's tokens; null where only the endpoint knows them."""
     logprob = dy.List(dy.Float32(nullable=True), nullable=True)
     """Log-probability of each token given those before it, natural."""
-    trained = dy.Bool(nullable=True)
-    """Whether the run tuned this model on the target; null where nobody knows."""
+    trained = maybe(dy.Bool, "Whether the run tuned this model on the target; null: unknown.")
     bounded = dy.Bool(nullable=True)
     """Whether ``logprob`` is only an upper bound: an endpoint does not list the token."""
     vocabulary_mean = dy.List(dy.Float32(nullable=True), nullable=True)
@@ -264,8 +251,7 @@ class Findings(dy.Schema):
     unevenly), ``chance`` (whether models predict the texts better), ``earlier_runs`` (of the same
     texts and model, in folders next to the run's)."""
     subject = maybe(dy.String, "What it is about: a set of texts, a level, an attack.")
-    statistic = dy.String()
-    """Name of the number, such as ``roc_auc``, ``share`` or ``n_texts``."""
+    statistic = dy.String(description="Name of the number, such as ``roc_auc`` or ``n_texts``.")
     value = maybe(dy.Float64, "The number; null where it could not be computed.")
     low = maybe(dy.Float64, "Lower end of its interval.")
     high = maybe(dy.Float64, "Upper end of its interval.")
@@ -291,8 +277,7 @@ class Verdicts(dy.Schema):
     A row has a p-value, or an ``estimate`` with its interval, or a reason why there is neither.
     """
 
-    attack = dy.String()
-    """The attack that the answer rests on; ``dataset_inference_v1`` rests on all."""
+    attack = dy.String(description="The attack behind the answer; ``dataset_inference_v1``: all.")
     level = dy.Enum(["target", "document", "group", "collection"])
     """What the answer is about; ``collection``: all audited texts together."""
     key = dy.String(nullable=True)
@@ -307,10 +292,8 @@ class Verdicts(dy.Schema):
     e-value, whose p-value is 1 / e."""
     standard_error = dy.Float64(nullable=True)
     """Monte-Carlo error of the score over its samples, where the attack takes their mean."""
-    n_null = dy.UInt32(nullable=True)
-    """Independent units that it is compared with: texts, or groups of texts."""
-    p_value = dy.Float64(nullable=True)
-    """Share of units outside the training data, this one included, that score as high."""
+    n_null = maybe(dy.UInt32, "Independent units that it is compared with: texts or groups.")
+    p_value = maybe(dy.Float64, "Share of outside units, this one included, that score as high.")
     q_value = dy.Float64(nullable=True)
     """Adjusted p-value: report all up to q, and at most a share q of them are false on average."""
     adjustment = dy.String(nullable=True)
@@ -326,8 +309,7 @@ class Verdicts(dy.Schema):
     high = maybe(dy.Float64, "Upper end of its interval.")
     confidence = maybe(dy.Float64, "Share of such intervals that cover the true number.")
     method = maybe(dy.String, "How p-value or interval was made.")
-    assumption = dy.String(nullable=True)
-    """What must hold for the estimate, as a sentence; null with a p-value."""
+    assumption = maybe(dy.String, "What must hold for the estimate, in words; null with a p-value.")
     reason = maybe(dy.String, "Why p-value, q-value or value is null.")
 
 
@@ -347,8 +329,7 @@ class Extraction(dy.Schema):
     walk = dy.UInt32(primary_key=True)
     """Counts the walks of a document from 0, that of the strongest window first."""
     target_id = dy.String(description="The window whose prefix was given.")
-    draw = dy.UInt32()
-    """0: of all words the most likely one was said; else the number of the draw."""
+    draw = dy.UInt32(description="0: the most likely words were said; else the number of the draw.")
     start = dy.UInt32(description="Characters of the document before the stretch that came out.")
     end = dy.UInt32()
     """Characters of the document before what follows it: ``start`` where nothing came out."""
@@ -366,8 +347,7 @@ class ExtractedDocuments(dy.Schema):
     n_walks = dy.UInt32(description="Walks through it.")
     n_tokens = dy.UInt32(description="Tokens decoded in all of them.")
     coverage = maybe(dy.Float64, "Share of the words in some stretch.")
-    longest_words = dy.UInt32()
-    """Words of the longest stretch, or of several without a gap."""
+    longest_words = dy.UInt32(description="Words of the longest stretch, or several without a gap.")
     near_verbatim_recall = dy.Float64(nullable=True)
     """`mia_batch.kernels.near_verbatim_recall` of all that was said, in the document's order."""
     bmc_5 = dy.Float64(nullable=True)
@@ -426,10 +406,8 @@ class Known(dy.Schema):
     )
     n_documents = dy.UInt64(nullable=True)
     """Documents that hold it whole; null where an index has more than were looked at."""
-    document = dy.String(nullable=True)
-    """The first of them; of an index the lowest number that was looked at."""
-    n_near_documents = dy.UInt64(nullable=True)
-    """Documents with at least 20 words in a row of it; null of an index."""
+    document = maybe(dy.String, "The first of them; of an index the lowest number looked at.")
+    n_near_documents = maybe(dy.UInt64, "Documents with 20 words in a row of it; null of an index.")
     reason = maybe(dy.String, "Why there are no counts.")
 
 
@@ -448,8 +426,7 @@ class Rollup(dy.Schema):
     level = dy.Enum(["document", "group", "outside"])
     """What the row is about: an audited document or group, or for comparison, on the same scale, a
     document of the non-members, whose ``member`` is false."""
-    key = dy.String()
-    """``document_id`` (without one, the first ``target_id``) or ``group``."""
+    key = dy.String(description="``document_id``, else the first ``target_id``, or ``group``.")
     attack = dy.String(description="The primary attack.")
     n_windows = dy.UInt32(description="Windows that there are.")
     n_asked = dy.UInt32(description="Windows that were asked about.")
@@ -500,8 +477,7 @@ class Rollup(dy.Schema):
     """Share of the document's words in such stretches; null likewise, and of groups."""
     bmc_5 = dy.Float64(nullable=True)
     """Share of its words in spans of 5 that extraction gave, whichever document was followed."""
-    bmc_5_others = dy.Float64(nullable=True)
-    """The mean of the same over other documents: the level of chance."""
+    bmc_5_others = maybe(dy.Float64, "The mean of the same over others: the level of chance.")
     verdict = dy.Enum(["comes_out", "known_better", "cannot_tell", "above_all", "nothing_found"])
     """A verbatim run or extracted stretch of 20 words; else reported at the run's q; else no
     p-value; else above every comparison text, which are too few to report it; else neither."""
@@ -512,8 +488,7 @@ class Perplexities(dy.Schema):
     """One row per text with log-probabilities: how sure the models are of it, token by token."""
 
     target_id = dy.String(primary_key=True, description="The text, as in ``targets``.")
-    perplexity = dy.Float64(nullable=True)
-    """Of the whole text under the target model: exp of its loss per token, at least 1."""
+    perplexity = maybe(dy.Float64, "Of the text under the target model: exp of its loss per token.")
     entropy = dy.Float64(nullable=True)
     """Mean entropy of the target model's predictions at its tokens, in nats: how open it held what
     follows."""
@@ -582,8 +557,7 @@ class Comparisons(dy.Schema):
     """
 
     attack = dy.String(description="The attack whose scores are compared.")
-    run = dy.String()
-    """Name of the run's folder; a second of that name has ``(2)`` behind it."""
+    run = dy.String(description="Name of the run's folder; a second one has ``(2)`` behind it.")
     versus = maybe(dy.String, "The run that it is compared with; null for ``roc_auc``.")
     statistic = dy.Enum(
         [
@@ -633,8 +607,7 @@ class BuiltTexts(dy.Schema):
     """The document's identifier, then setting and length: unique over all files of a set."""
     text = dy.String()
     """The text: as many words of the document as ``length`` says, as they stand there."""
-    member = dy.Bool()
-    """Whether it is a member, by its date or by the label that was given."""
+    member = dy.Bool(description="Whether it is a member, by its date or the label given.")
     group = dy.String()
     """Texts whose errors move together: the group that was given, else its pair."""
     pair = dy.UInt32(nullable=True)
@@ -663,8 +636,7 @@ class BuiltTests(dy.Schema):
     learnt_from = dy.Enum(["the set", "held out"])
     """``the set``: cross-validated within it. ``held out``: trained on documents, drawn at
     random, that had no part in the matching."""
-    classifier = dy.String()
-    """Name of the classifier; the matching uses all but ``blind_forest_v1``."""
+    classifier = dy.String(description="Its name; the matching uses all but ``blind_forest_v1``.")
     roc_auc = maybe(dy.Float64, "Its AUC; higher than 1/2: members score higher.")
     low = maybe(dy.Float64, "Lower end of its interval, confidence 0.95.")
     high = maybe(dy.Float64, "Upper end of its interval, confidence 0.95.")
@@ -679,8 +651,7 @@ class ThrownAway(dy.Schema):
     Written by ``mia-batch build-set``.
     """
 
-    document_id = dy.String()
-    """The document: its identifier, or its row in the input, counted from 1."""
+    document_id = dy.String(description="Its identifier, or its row in the input, counted from 1.")
     member = maybe(dy.Bool, "Whether it is a member; null where nobody knows.")
     length = maybe(dy.UInt32, "The length that it is missing from; null for all of them.")
     setting = dy.Enum(["original", "paraphrased", "concatenated"], nullable=True)
@@ -701,8 +672,7 @@ class ThrownAway(dy.Schema):
         ]
     )
     """Why."""
-    other_document = dy.String(nullable=True)
-    """Of a copy: a document that has most of its words; null for other reasons."""
+    other_document = maybe(dy.String, "Of a copy: a document with most of its words; else null.")
 
 
 class Paraphrases(dy.Schema):
@@ -715,8 +685,7 @@ class Paraphrases(dy.Schema):
     text = dy.String(nullable=True)
     """The text that was paraphrased; null where the corpus' is, or a window repeats another."""
     member = maybe(dy.Bool, "As in the corpus.")
-    group = dy.String(nullable=True)
-    """As in the corpus; of a window, its document where the corpus has no groups."""
+    group = maybe(dy.String, "As in the corpus; of a window without one, its document.")
     paraphrases = dy.List(dy.String(), nullable=True)
     """All that differ from the text and each other, in the order drawn; null where none does."""
     paraphrases_reason = dy.String(nullable=True)
@@ -745,10 +714,8 @@ class InversionTexts(dy.Schema):
     recovered = maybe(dy.String, "What it says that the text was; null where nobody was asked.")
     true_tokens = maybe(dy.UInt32, "Tokens of the text.")
     recovered_tokens = maybe(dy.UInt32, "Tokens of what was given back.")
-    shared_tokens = dy.UInt32(nullable=True)
-    """Tokens that both have, each as often as the one that has it less often."""
-    precision = dy.Float64(nullable=True)
-    """Share of the recovered tokens that are shared; null where there is none."""
+    shared_tokens = maybe(dy.UInt32, "Tokens that both have, each as often as both have it.")
+    precision = maybe(dy.Float64, "Share of the recovered tokens that are shared; null of none.")
     recall = maybe(dy.Float64, "Share of the true tokens that are shared.")
     f1 = maybe(dy.Float64, "Harmonic mean of both.")
     exact = maybe(dy.Bool, "Whether the tokens are the same, in the same order.")
