@@ -196,21 +196,6 @@ class TokenText(NamedTuple):
     spans: list[tuple[int, int]]  # of each token, less whitespace
     places: list[int]  # tokens that can be replaced: of whole characters, not of whitespace
 
-    def replace(self, pieces: Sequence[tuple[int, str, bool | None]]) -> str:
-        """Put other texts for some tokens, ascending; all else stays, character by character."""
-        # Each is a token's place, its new text, and whether a space is to precede it: None for
-        # whatever precedes it now.
-        made, done = "", 0
-        for place, new, spaced in pieces:
-            start, end = self.spans[place]
-            before = self.text[done:start]
-            if spaced and start and not before[-1:].isspace():
-                before += " "
-            elif spaced is False:
-                before = before.removesuffix(" ")
-            made, done = made + before + new, end
-        return made + self.text[done:]
-
 
 class Vocabulary:
     """Tokens that a masked model can put for others: text, none of them special; ``ids`` ascend."""
@@ -246,16 +231,19 @@ class Vocabulary:
         return TokenText(text, ids, spans, places)
 
     def replace(self, cut: TokenText, places: Sequence[int], tokens: Sequence[int]) -> str:
-        """Write a text with other tokens in some places; equal ones stay as written."""
+        """Put other tokens in some places, ascending; all else stays, character by character."""
         # A space before one changes only where one of both begins a word and the other goes on.
-        pieces: list[tuple[int, str, bool | None]] = []
+        made, done = "", 0
         for place, token in zip(places, tokens, strict=True):
-            new, old = self._decoded[token], self._decoded[cut.token_ids[place]]
-            if token != cut.token_ids[place]:
-                spaced = new[:1].isspace()
-                same = spaced == old[:1].isspace()
-                pieces.append((place, new.strip(), None if same else spaced))
-        return cut.replace(pieces)
+            if token == cut.token_ids[place]:
+                continue
+            (start, end), new = cut.spans[place], self._decoded[token]
+            before, spaced = cut.text[done:start], new[:1].isspace()
+            if spaced != self._decoded[cut.token_ids[place]][:1].isspace():
+                gap = " " if spaced and start and not before[-1:].isspace() else ""
+                before = before + gap if spaced else before.removesuffix(" ")
+            made, done = made + before + new.strip(), end
+        return made + cut.text[done:]
 
     def mirror(self, token_ids: Sequence[int], others: Sequence[int]) -> list[int]:
         """Find the token nearest to where each other one lies, on the opposite side of a token."""
