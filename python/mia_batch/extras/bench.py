@@ -87,7 +87,7 @@ def sample(folder: str, model: str, engine: str = "vllm", seconds: float | None 
     units = FreshUnits(tables.scan(place / "targets.parquet", Targets), view)
     n_block, most = (BLOCK_TARGETS, None) if seconds is None else (_FEWEST_AUDITED, _MOST_NEW)
     spec, log = EngineSpec(engine=engine, kind="samples", model=model), place / "engine.log"
-    with TemporaryDirectory(dir=folder) as store, EngineProcess.start(spec, log=log) as process:
+    with TemporaryDirectory(dir=folder) as store, EngineProcess(spec, log=log) as process:
         most_tokens: Row = {"max_length": 1024, "max_model_len": process.info.max_model_len}
         budget = Budget(scope="matched", **most_tokens, most_new=most)
         how: Row = {"measure": tokenizer.measure, "words": "whitespace", "run_seed": 0}

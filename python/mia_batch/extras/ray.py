@@ -281,7 +281,7 @@ class EngineWorker:
                     f"{spec.model} on {node} is another model than the run's: its digest differs"
                 )
         log = Path(tempfile.gettempdir(), f"{self._name.replace(' ', '-')}-{os.getpid()}.log")
-        engine = EngineProcess.start(spec, log=log)
+        engine = EngineProcess(spec, log=log)
         source = LocalSource(engine, start.tokenizer, strides=start.strides)
         Thread(target=self._work, args=(source,), daemon=True).start()
         return Joined(info=engine.info, node=node, shared=start.mark.exists())
