@@ -66,22 +66,15 @@ def take_up(audit: Audit, stages: Sequence[Stage]) -> None:
 def run_shard(audit: Audit, shard: Shard, stages: Sequence[Stage]) -> None:
     """Collect the evidence of a shard's blocks, and stop before what needs those of all."""
     # What all shards need is made by one while the others wait for their turn. Nothing that
-    # another may read is removed while it is at work, and each save takes in what the others have
-    # stored.
-
-    def take(steps: list[tuple[Stage, Callable[[], None]]]) -> None:
-        run_timed(audit, steps)
-        if not audit.manifest.custody:
-            audit.save()
-
+    # another may read is removed while it is at work.
     with audit.run.shared(shard, audit.observer.stage) as turn, damage_set_aside(stages):
         audit.turn = turn
         take_up(audit, stages)
-        take([(stage, stage.prepare) for stage in stages])
-        take([(stage, stage.run) for stage in stages if stage.part == "texts"])
+        run_timed(audit, [(stage, stage.prepare) for stage in stages])
+        run_timed(audit, [(stage, stage.run) for stage in stages if stage.part == "texts"])
         turn.release()
         asked = [stage for stage in stages if stage.part in ("fills", "evidence")]
-        take([(stage, stage.run) for stage in asked])
+        run_timed(audit, [(stage, stage.run) for stage in asked])
         work = reduce(add, (stage.answered() for stage in asked))
         evidence = (stage for stage in asked if isinstance(stage, LogprobsStage | SamplesStage))
         own = (stage.missing(view).count() for stage in evidence for view in stage.views)

@@ -412,10 +412,14 @@ class Audit:
 
     @contextmanager
     def settling(self) -> Iterator[None]:
-        """Take turns with other shards, and know what they have stored."""
+        """Change the manifest: shards do so in turns, and each from what all have stored."""
         with self.turn:
-            self.manifest.take_in(self.run.folder)
+            stored = Manifest.of(self.run.folder) if self.shard is not None else None
+            if stored is not None and stored.stored != self.manifest.stored:
+                self.manifest = stored
             yield
+            if self.shard is not None and not self.manifest.custody:
+                self.save()
 
     @property
     def has_others(self) -> bool:

@@ -184,8 +184,9 @@ def ask(
                     on_block(task, block, kept)
     took = time.monotonic() - began
     if doing in _TIMED and took >= _SECONDS_TO_TELL_SPEED:
-        speeds = audit.manifest.times.setdefault("tokens_per_second", {})
-        speeds[session.key] = round(decoded / took, 1)
+        with audit.settling():
+            speeds = audit.manifest.times.setdefault("tokens_per_second", {})
+            speeds[session.key] = round(decoded / took, 1)
 
 
 def is_remote(audit: Audit, model: str) -> bool:
@@ -200,14 +201,15 @@ def chosen_engine(
     same: str | None = None,
 ) -> tuple[request.EngineSpec, str, Tokenizer | None]:
     """Say what is to be started, why this engine, and its tokenizer; nothing starts."""
-    audit.agree({"source": audit.source(model)}, model)
-    spec, why = audit.spec(model, kind, columns, same)
-    if kind == "fills":
-        return spec, why, None
-    tokenizer = Tokenizer.load(spec.model, spec.revision)
-    own = {} if same else {f"{kind} engine": spec.engine}
-    audit.agree({"tokenizer": tokenizer.digest} | own, model)
-    return spec, why, tokenizer
+    with audit.settling():
+        audit.agree({"source": audit.source(model)}, model)
+        spec, why = audit.spec(model, kind, columns, same)
+        if kind == "fills":
+            return spec, why, None
+        tokenizer = Tokenizer.load(spec.model, spec.revision)
+        own = {} if same else {f"{kind} engine": spec.engine}
+        audit.agree({"tokenizer": tokenizer.digest} | own, model)
+        return spec, why, tokenizer
 
 
 def chosen_endpoint(
@@ -248,9 +250,10 @@ def _open_engine(
     start = _here if name is None else extra("executors", name).engines
     with start(audit, model, spec, tokenizer) as (executor, info):
         if same is None:
-            audit.agree({f"{kind} engine": spec.engine, f"{kind} dtype": info.dtype}, model)
-            audit.manifest.engines[f"{kind} of {model}"] = asdict(info)
-            audit.save()
+            with audit.settling():
+                audit.agree({f"{kind} engine": spec.engine, f"{kind} dtype": info.dtype}, model)
+                audit.manifest.engines[f"{kind} of {model}"] = asdict(info)
+                audit.save()
         audit.observer.stage(
             f"{info.engine} {info.version} runs {spec.model} in {info.dtype} on {info.device}, "
             f"context {info.max_model_len:,} tokens"

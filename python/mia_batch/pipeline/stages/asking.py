@@ -515,7 +515,7 @@ class LogprobsStage(EvidenceStage):
         audit, views = self.audit, self.views
         with audit.settling():
             columns = {view.name: self._columns(view) for view in views}
-        self._agree_frequencies(columns.values())
+            self._agree_frequencies(columns.values())
         groups = [views]
         if sessions.is_remote(audit, self.model):  # which is asked in another way at points
             points = [view for view in views if view.key in NEXT_TOKEN]
@@ -544,8 +544,7 @@ class LogprobsStage(EvidenceStage):
             self.audit.digest_input("frequencies_from", files, "frequencies_from")
 
     def _ask(self, views: list[View], columns: dict[str, frozenset[str]]) -> None:
-        audit, manifest = self.audit, self.audit.manifest
-        wanted = frozenset().union(*columns.values())
+        audit, wanted = self.audit, frozenset[str]().union(*columns.values())
         for view in views:
             for name, text in sessions.text_cost(audit, view, self.missing(view)):
                 audit.observer.stage(f"{name}: {text}")
@@ -556,17 +555,17 @@ class LogprobsStage(EvidenceStage):
             audit, self.model, "logprobs", needed, at_points=at_points
         ) as session:
             frequencies = trained = None
-            if self.model == "target":
-                with audit.settling():
+            with audit.settling():
+                if self.model == "target":
                     make_shots(audit, session.tokenizer, session.max_model_len)
                     audit.save()
                     if FREQUENCY in wanted and session.tokenizer is not None:
                         texts = texts_for(audit, "frequencies_from").documents
                         path = audit.run.folder / "frequencies.parquet"
                         frequencies = collect.stored_frequencies(path, texts, session.tokenizer)
-            if session.tokenizer is not None and not at_points:
-                engine = manifest.engines[f"logprobs of {self.model}"]
-                engine["chance"] = log(session.tokenizer.vocabulary)  # nats
+                if session.tokenizer is not None and not at_points:
+                    engine = audit.manifest.engines[f"logprobs of {self.model}"]
+                    engine["chance"] = log(session.tokenizer.vocabulary)  # nats
             if RunModel.of(self.model).role == SHADOW:
                 trained = halves(audit, self.model).select("target_id", "trained")
             by_label = {self.parts(view).label: (view, columns[view.name]) for view in views}
@@ -586,10 +585,11 @@ class LogprobsStage(EvidenceStage):
                 asked = [(task, blocks, self.parts(views[0]).store)]
                 sessions.ask(audit, session, "log-probabilities", work, asked, on_answer=on_answer)
             finally:
-                for name, n in passes.items():
-                    key = f"{self.model} {name}"
-                    manifest.passes[key] = manifest.passes.get(key, 0) + n
-                audit.save()
+                with audit.settling():
+                    counts = audit.manifest.passes
+                    for key, n in ((f"{self.model} {name}", n) for name, n in passes.items()):
+                        counts[key] = counts.get(key, 0) + n
+                    audit.save()
         each = ", ".join(f"{name} {n:,}" for name, n in passes.items() if n)
         total = sum(passes.values())
         audit.observer.stage(f"forward passes of the {self.model} model: {total:,} ({each})")
