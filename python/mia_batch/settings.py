@@ -673,7 +673,6 @@ class Settings(
     def _known_attacks(
         cls, value: tuple[str, ...] | str | None, info: ValidationInfo
     ) -> tuple[str, ...] | str | None:
-        """Look attacks up, unless the context says that their code has not been loaded."""
         from mia_batch.attacks import names, resolve
         from mia_batch.attacks.families import meant
 

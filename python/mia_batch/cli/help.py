@@ -101,7 +101,6 @@ class TopicCommand(click.Command):
     """A command of many settings: ``-h`` describes the usual ones, ``--help`` names all."""
 
     def format_options(self, ctx: Context, formatter: HelpFormatter) -> None:
-        """Describe the usual options, and name the others topic by topic."""
         usual = (each for each in self.get_params(ctx) if getattr(each, "usual", True))
         with formatter.section("Usual options"):
             formatter.write_dl(_records(usual, ctx))
@@ -148,7 +147,6 @@ class TopicGroup(TopicCommand, click.Group):
     def resolve_command(
         self, ctx: Context, args: list[str]
     ) -> tuple[str | None, Command | None, list[str]]:
-        """Say what may have been meant by a name that is no command."""
         name = args[0]
         if name in self.list_commands(ctx) or name.startswith("-") or ctx.resilient_parsing:
             return super().resolve_command(ctx, args)
@@ -210,7 +208,6 @@ class TopicGroup(TopicCommand, click.Group):
 
 
 def short_help_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add ``-h``, which says less than ``--help``."""
     how: dict[str, Any] = {"is_flag": True, "is_eager": True, "hidden": True}
     add = click.option("-h", "short_help", expose_value=False, callback=_show_short_help, **how)
     return add(command)

@@ -469,7 +469,6 @@ def report(place: Path | str, kind: Format, out: Path | None) -> None:
 
 
 def _give(what: str, text: str, out: Path | None) -> None:
-    """Write a text to a file, or print it where none is named."""
     from mia_batch.tables import write_text
 
     if out is not None:
@@ -621,7 +620,6 @@ def plan(
 
 
 def _power_of_files(settings: Settings) -> Power:
-    """Count the units of files as an audit does."""
     from mia_batch.inference.verdicts import planned_power
     from mia_batch.pipeline.context import verdict_plan
     from mia_batch.pipeline.corpora import open_corpora, with_windows
@@ -643,7 +641,6 @@ def _is_enough(found: AuditOutcome, design: Design, level: str) -> bool:
 
 
 def _show_power(found: Sequence[AuditOutcome], design: Design, unit: str, level: str) -> None:
-    """Print what each number would find, and how many are needed, if one of them is enough."""
     from mia_batch.inference.power import area_of
 
     console, members, nulls = console_of(stderr=False), design.members, f"comparison {unit}s"

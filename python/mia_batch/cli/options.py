@@ -73,7 +73,6 @@ def column_options(*usual: str, **columns: str | None) -> Decorator:
 
 
 def _all_of(options: Iterable[Decorator]) -> Decorator:
-    """Add several options, which the help lists in this order."""
     return lambda command: reduce(lambda made, add: add(made), [*options][::-1], command)
 
 
@@ -87,7 +86,6 @@ def given(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def take(options: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """Take options away, and return those of them that are given."""
     return given({name: options.pop(name) for name in names if name in options})
 
 
@@ -402,8 +400,6 @@ def observing() -> Iterator[ConsoleObserver]:
 
 
 class _Bar(Progress):
-    """A progress bar, and below it a table of workers."""
-
     workers: Sequence[WorkerState] = ()
 
     def get_renderables(self) -> Iterable[RenderableType]:

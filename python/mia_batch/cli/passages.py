@@ -29,7 +29,6 @@ _WINDOW = re.compile(r"(?P<name>.+?)[\s,:]+window\s+(?P<number>[1-9][\d,]*)", re
 
 
 def attack_of(run: Run) -> str:
-    """Name the attack by which a run ranks its texts."""
     if "scores" not in run.manifest.made:
         again = "give the audit's command again, which goes on"
         raise RunFolderError(f"{run.folder} has no scores yet; {again}")
@@ -68,7 +67,6 @@ def strongest(run: Run, n: int) -> pl.DataFrame:
 
 
 def passage_table(run: Run, width: int) -> Table | str:
-    """Lay the strongest passages out by number; the text takes what is left of the width."""
     found = strongest(run, SHOWN)
     if found.is_empty():
         return "No passage can be listed: no text has a score."

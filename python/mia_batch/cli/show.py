@@ -60,7 +60,6 @@ _UNITS = {
 
 
 def show_attacks(names: Iterable[str], console: Console) -> None:
-    """List families of attacks, and what came from elsewhere attack by attack."""
     names = [*names]
     rows = [("family", "in papers", "asks a text", "stands for", "needs")]
     for family in FAMILIES:
@@ -98,7 +97,6 @@ def _cost(attack: Attack) -> tuple[str, str]:
 
 
 def show_sets(sets: Iterable[NamedSet], console: Console) -> None:
-    """List data sets, those of one family below its title."""
     for title, family in groupby(sets, lambda each: each.title):
         console.print(plain(title), style="bold", soft_wrap=True)
         console.print(Padding(plain(", ".join(each.name for each in family)), (0, 0, 0, 2)))
@@ -106,7 +104,6 @@ def show_sets(sets: Iterable[NamedSet], console: Console) -> None:
 
 
 def show_set(named: NamedSet, console: Console) -> None:
-    """Show the record of a data set, and why what is missing there is missing."""
     facts = {name: each for name, each in asdict(named).items() if name != "unknown" and each}
     facts |= {name: f"unknown: {why}" for name, why in named.unknown.items() if name not in facts}
     for name, each in facts.items():
@@ -168,7 +165,6 @@ def needs(attack: Attack) -> str:
 
 
 def show_plan(plan: Iterable[tuple[str, str]], settings: Settings, console: Console) -> None:
-    """Show what is left to do, then the settings that are not the defaults."""
     given = [(name, " ".join(values) or "yes") for name, values in changed_settings(settings)]
     if settings.out is None:
         given.append(("--out", str(settings.place)))
@@ -177,7 +173,6 @@ def show_plan(plan: Iterable[tuple[str, str]], settings: Settings, console: Cons
 
 
 def show_run(run: Run, console: Console) -> None:
-    """Show the answer, what it is about, what limits it, what failed, and where the files are."""
     manifest = run.manifest
     settings = stored_settings(manifest.settings)
     console.print(plain(answer_of(run)), style="bold")
@@ -306,7 +301,6 @@ def show_checked(checked: Checked, console: Console) -> None:
 
 
 def show_agreement(drawn: pl.DataFrame, console: Console) -> bool:
-    """Say how many samples came out the same again; show the first that did not."""
     differing = drawn.filter(pl.col("candidate").ne_missing(pl.col("again")))
     n_same = drawn.height - differing.height
     console.print(f"drawn again: {n_same:,} of {drawn.height:,} samples agree")
@@ -480,7 +474,6 @@ _FIGURES = {
 
 
 def show_comparisons(table: pl.DataFrame, console: Console) -> None:
-    """Print the figures of sets, then the documents and groups that differ most."""
     first = table["versus"].drop_nulls()[0]
     console.print(plain(f"{table['attack'][0]}: differences are each run less {first}"))
     sets = table.filter(level="set")

@@ -186,7 +186,6 @@ def _pretrained(model: str) -> Any:  # noqa: ANN401 - of any architecture
 def scorer(
     model: str, *, engine: str = "transformers", columns: frozenset[str] = frozenset()
 ) -> Callable[[list[Text]], None]:
-    """Load an engine of this package in this process."""
     loaded = load_engine(EngineSpec(engine=engine, kind="logprobs", model=model, columns=columns))
 
     def run(texts: list[Text]) -> None:
@@ -454,7 +453,6 @@ def _row(
 
 
 def _of_audit(found: Row, n: int, texts: int, price: float | None) -> Iterator[Row]:
-    """Make rows of the small audit, of its attacks, and of ``texts`` texts at the same speed."""
     audited, forecast = ("audit", f"{n} texts, end to end"), ("forecast", f"{texts:,} texts")
     if not found.get("asking", 1):
         found = {"reason": "the model could be asked about no text"}
@@ -517,7 +515,6 @@ def _write_texts(folder: Path, given: str | None) -> tuple[int, bool]:
 
 
 def _toy(folder: Path) -> str:
-    """Save a tiny model with random weights, and a tokenizer of the texts."""
     if (reason := missing("demo", "tokenizers", "torch", "transformers")) is not None:
         raise SettingsError(f"no model can be made here, because {reason}")
     settings, texts = DemoSettings(), pl.read_parquet(folder / "texts.parquet")["text"]

@@ -148,7 +148,6 @@ def _joined(address: str | None, n_cpus: int | None) -> Iterator[None]:
 
 @contextmanager
 def _environment(wanted: dict[str, str]) -> Iterator[None]:
-    """Set variables that nobody has set, and take them away again."""
     new = {name: value for name, value in wanted.items() if name not in os.environ}
     os.environ.update(new)
     before = os.environ.get("RAY_AUTH_MODE")
@@ -267,7 +266,6 @@ class EngineWorker:
         return self._name
 
     def start(self, start: Start) -> Joined:
-        """Start the engine, if package and model are those of the run."""
         node, spec = platform.node(), start.spec
         if (own := package_version()) != start.version:
             raise EngineError(
@@ -327,7 +325,6 @@ class EngineWorker:
             yield order.block
 
     def _count(self, label: str, _: int, tokens: int, passes: int) -> None:
-        """Add up; units count with their block."""
         self._tokens[label] += tokens
         self._passes[label] += passes
 
@@ -400,7 +397,6 @@ def on_machines(
 def _called(
     mark: Path, version: str, function: Callable[..., object], arguments: tuple[object, ...]
 ) -> Iterator[tuple[str, bool, str | None]]:
-    """Yield what a call says, whether it is done, and why it could not be."""
     node, reason = platform.node(), None
     if not mark.exists():
         reason = f"{node} does not see the run's folder"
@@ -531,7 +527,6 @@ class Pool:
         self.workers: list[Worker] = []
 
     def first(self) -> Joined:
-        """Wait for the first engine that is ready."""
         waited = time.monotonic()
         while (info := self._info) is None:
             deque(self.events(), maxlen=0)
@@ -713,7 +708,6 @@ class RayExecutor:
 
 
 def _raise_unless_lost(asked: InHand, error: Exception) -> None:
-    """Raise what is no fault of the worker's."""
     if is_lost(error):
         return
     cause = origin(error)
@@ -733,7 +727,6 @@ def _rows(_: Block, rows: pl.DataFrame) -> pl.DataFrame:
 def engines(
     audit: Audit, model: str, spec: EngineSpec, tokenizer: Tokenizer | None
 ) -> Iterator[tuple[Executor, EngineInfo]]:
-    """Start engines on the cluster, with one of the run's models."""
     settings, say = audit.settings, audit.observer.stage
     wanted = None if settings.workers in (None, "auto") else int(str(settings.workers))
     cores = _cores(wanted, spec.tensor_parallel_size)

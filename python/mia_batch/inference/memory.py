@@ -34,7 +34,6 @@ def control_rows(
     models: Collection[str],
     without: str,
 ) -> pl.DataFrame:
-    """Lay out the controls table, passage by passage."""
     named = passages.select("target_id", "target_row")
     repeats = pl.col("longest_words") >= VERBATIM_WORDS
     nothing = pl.when(pl.col("longest_words").is_null())

@@ -92,7 +92,6 @@ def _levels(rows: pl.DataFrame, *, overlapping: bool) -> Iterator[tuple[str, pl.
 def _mean_rows(
     rows: pl.DataFrame, cluster: Codes, names: Sequence[str], *, level: str, retrained: bool
 ) -> Iterator[pl.DataFrame]:
-    """Mean difference of each run to the first, by unit; then, of a set, what each has removed."""
     runs = [pl.col(f"score_{number}") - pl.col("score_0") for number in range(1, len(names))]
     means = intervals.cluster_means(rows.select(runs).to_numpy(), _codes(rows["unit"]), cluster)
     half, p, size = means.half_widths(), means.p_values(), means.n.size
@@ -213,7 +212,6 @@ def _counted(table: pl.DataFrame, scores: pl.DataFrame) -> pl.DataFrame:
 
 
 def _adjusted(table: pl.DataFrame) -> pl.DataFrame:
-    """Adjust the p-values of each kind of difference, at each level."""
     tested = table["statistic"].cast(pl.String).str.ends_with("_difference")
     adjusted = np.full(table.height, np.nan)
     for kind, rows in table.with_row_index().filter(tested).group_by("statistic", "level"):

@@ -127,7 +127,6 @@ def area_of(effect: float) -> float:
 
 
 def simulate(design: Design, n_null: int, *, seed: int = 0) -> AuditOutcome:
-    """Audit 1,000 sets of scores by the tests of `verdicts`; fewer of large designs."""
     asked, members = design.asked, design.members
     n_audits = min(_DRAWN, max(100, _MOST_SCORES // (asked + n_null)))
     rng = np.random.default_rng(seed)

@@ -422,8 +422,6 @@ _NO_REFERENCE = "no reference model was asked for log-probabilities of the text"
 
 
 def perplexities(own: pl.LazyFrame, reference: pl.LazyFrame) -> pl.LazyFrame:
-    """Lay out the perplexities table from log-probabilities of the target model and another."""
-
     def mean(column: str) -> pl.Expr:
         """Mean over the tokens that have a number; null without any."""
         numbers = pl.col(column).cast(pl.List(pl.Float64)).list

@@ -204,7 +204,6 @@ def with_yardstick(settings: Settings, attacks: Iterable[Attack]) -> Settings:
 
 
 def check_paths(settings: Settings) -> None:
-    """Check that the texts are where the settings say; none is read (canaries are, later)."""
     own = settings.yardstick if settings.has_yardstick else None
     for path in (settings.input, settings.non_members, settings.calibration, own):
         if path not in (None, CLASSICS):

@@ -323,7 +323,6 @@ def _bounds(scores: pl.DataFrame, attack: str, plan: Plan) -> dict[str, Any]:
 
 
 def _extraction(exposures: pl.DataFrame | None) -> dict[str, Any]:
-    """Sum exposures up; null where there are none."""
     names = ["exposure_rate", "mean_exposure", "unlearnt_exposure"]
     names += ["exposure_trend", "exposure_trend_p"]
     if exposures is None or (there := exposures.drop_nulls("exposure")).is_empty():
@@ -335,7 +334,6 @@ def _extraction(exposures: pl.DataFrame | None) -> dict[str, Any]:
 
 
 def _inversion(figures: pl.DataFrame | None) -> dict[str, Any]:
-    """Take what comes back from embeddings; null where it was not asked."""
     rows = (
         []
         if figures is None

@@ -112,7 +112,6 @@ class DemoFolder(NamedTuple):
 
     @classmethod
     def at(cls, folder: Path) -> DemoFolder:
-        """Name the files of the demo in ``folder``, there or not."""
         tables = (f"{name}.parquet" for name in ("corpus", "nonmember-shots", "member-shots"))
         names = *tables, "model", "reference", "masked", "mia-batch.toml"
         return cls(*map(folder.joinpath, names))
@@ -157,7 +156,6 @@ def _docstrings(node: ast.AST) -> Iterator[str]:
 
 
 def cut_passages(text: str, n_words: int) -> Iterator[tuple[int, str]]:
-    """Cut a text into numbered passages of so many words; a shorter rest is left out."""
     words = list(re.finditer(r"\S+", text))
     for index in range(len(words) // n_words):
         first, last = words[index * n_words], words[(index + 1) * n_words - 1]
@@ -213,14 +211,12 @@ def build_corpus(settings: DemoSettings, library: Path | None = None) -> pl.Data
 
 
 def build_shots(settings: DemoSettings, corpus: pl.DataFrame) -> pl.DataFrame:
-    """Choose non-members outside the corpus; fewer than asked for where the library has no more."""
     rest = passages_of(None, settings.n_words).join(corpus, on="document_id", how="anti")
     shots = hash_order(rest, "shots", settings.seed).head(settings.n_shots)
     return shots.with_columns(member=pl.lit(False)).select(_COLUMNS)
 
 
 def read_record(folder: Path) -> dict[str, Any] | None:
-    """Read what made the demo in a folder, and its files; None where there is no demo."""
     try:
         record = json.loads((folder / _NAME).read_bytes())
     except (FileNotFoundError, ValueError):
@@ -230,7 +226,6 @@ def read_record(folder: Path) -> dict[str, Any] | None:
 
 
 def _write_record(folder: Path, recipe: str, files: dict[str, str]) -> None:
-    """Say what made a demo; ``files`` are their SHA-256, none while they are replaced."""
     record = {
         "recipe": recipe,
         "files": files,
@@ -283,7 +278,6 @@ def prepare(
 
 
 def _is_kept(folder: Path, settings: DemoSettings, notify: Callable[[str], None]) -> bool:
-    """Whether the demo in a folder is the one that is wanted, finished and unchanged."""
     record = read_record(folder)
     if record is None:
         return False
@@ -343,7 +337,6 @@ def _make(folder: Path, settings: DemoSettings, notify: Callable[[str], None]) -
 
 
 def _write_config(folder: Path) -> None:
-    """Write the audit's settings; another corpus or model gets another run folder."""
     files = json.dumps((read_record(folder) or {"files": {}})["files"], sort_keys=True)
     of_files = hashlib.sha256(files.encode()).hexdigest()[:8]
     write_text(DemoFolder.at(folder).config, _CONFIG.format(digest=of_files))
@@ -359,7 +352,6 @@ _REPORTS = 6  # lines about the training, roughly
 def make_models(
     corpus: pl.DataFrame, folder: Path, settings: DemoSettings, notify: Callable[[str], None]
 ) -> None:
-    """Train the tokenizer on all texts, ``model`` on the members, two helpers on all texts."""
     import torch
     from transformers import BertConfig, BertForMaskedLM
 
@@ -481,7 +473,6 @@ def train(
 
 
 def _gaps(row: list[int], mask: int, random: Random) -> tuple[list[int], list[int]]:
-    """Replace some tokens with the mask; only these have labels."""
     hidden = [random.random() < _MASKED_SHARE for _ in row]
     if not any(hidden):
         hidden[random.randrange(len(row))] = True

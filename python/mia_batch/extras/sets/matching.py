@@ -41,7 +41,6 @@ _THROWN = ThrownAway.create_empty()
 
 
 def thrown(documents: pl.DataFrame, reason: str, **more: pl.Series | pl.Expr) -> pl.DataFrame:
-    """Make rows of what is thrown away, for one reason."""
     rows = documents.select("document_id", "member", reason=pl.lit(reason)).with_columns(**more)
     typed = rows.cast({name: _THROWN.schema[name] for name in rows.columns})
     return pl.concat([_THROWN, typed], how="diagonal")
@@ -342,7 +341,6 @@ class Tested(NamedTuple):
 
 
 def ask_within(texts: pl.DataFrame, seed: int) -> Tested:
-    """Run the blind baseline; ``texts`` has its columns."""
     found = blind_baseline(texts.lazy(), seed=seed)
     names = {"attack": "classifier", "value": "roc_auc"}
     kept = ["attack", "value", "low", "high", "n_members", "n_nonmembers", "reason"]
@@ -473,7 +471,6 @@ def build_length(
 
 
 def _is_held_out(documents: pl.DataFrame, seed: int) -> pl.Expr:
-    """Draw documents at random, groups whole, a share of each class."""
     of = documents.select("document_id", "member", cluster=cluster_name(documents.columns))
     clusters = of.unique("cluster", maintain_order=True).sample(fraction=1, shuffle=True, seed=seed)
     place = pl.int_range(pl.len()).over("member")
@@ -503,7 +500,6 @@ def _build(
     held_out: pl.DataFrame,
     seed: int,
 ) -> None:
-    """Make the texts of a setting, and test them."""
     was_matched = held_out.height > 0
     if setting == "paraphrased":
         chosen, held_out = (_paraphrased(each, length) for each in (chosen, held_out))

@@ -100,7 +100,6 @@ class _Copy:
 
     @classmethod
     def of(cls, url: str) -> Self:
-        """Find or make the working copy of an address."""
         try:
             check_url(url)
         except ValueError as error:
@@ -168,7 +167,6 @@ class _Mirror:
     lease: Lease
 
     def put(self, path: Path, content: Path) -> None:
-        """Store what ``path`` is about to hold."""
         with self._allowed():
             _set_mark(content, self.copy.store.put(self._name(path), content))
 
@@ -178,7 +176,6 @@ class _Mirror:
         self.put(path, content)
 
     def remove(self, path: Path) -> None:
-        """Remove a file from the store that is about to go."""
         with self._allowed():
             self.copy.store.remove(self._name(path))
 
@@ -311,7 +308,6 @@ def is_live(store: Store, found: StoredObject | None) -> bool:
 
 
 def lease_of(store: Store) -> StoredObject | None:
-    """Read the lease of a folder."""
     return store.read(_NAME)
 
 
@@ -411,7 +407,6 @@ class Store:
             self.store.delete(name)
 
     def read(self, name: str) -> StoredObject | None:
-        """Read a small object; None where it does not exist."""
         with suppress(FileNotFoundError), _explained(self.url):
             got = self.impatient.get(name)
             meta = got.meta

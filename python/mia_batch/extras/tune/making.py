@@ -47,7 +47,6 @@ _SHORTEST = 2  # of fewer tokens nothing can be learnt: the first is not predict
 
 
 def check_base(base: str, revision: str | None, recipe: Recipe) -> None:
-    """Raise `SettingsError` if a model cannot be tuned so; no weights are loaded."""
     import transformers
 
     _, mapping, _, name = FORMS[recipe.form]
@@ -76,7 +75,6 @@ _ALPHA, _DROPOUT = 16, 0.1  # of LoRA, as in the code of SPV-MIA
 
 
 def adapted(model: Any, recipe: Recipe) -> Any:  # noqa: ANN401 - models are of many types
-    """Put new adapters into a model, which alone are trained; with ``full`` return it as it is."""
     if recipe.method == "full":
         return model
     import peft
@@ -115,7 +113,6 @@ _FROZEN_BYTES = {True: 2, False: 4}  # on an accelerator, on a CPU
 
 
 def sizes(base: str, revision: str | None, recipe: Recipe) -> str:
-    """Say how many weights are trained, what they take in memory, and on the disk."""
     # Activations come on top; nobody knows them before.
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
@@ -388,7 +385,6 @@ def finetune(
 
 
 def learnt_texts(data: Path | str, names: ColumnNames) -> tuple[pl.Series, str]:
-    """Read the texts of a training, of labelled ones the members, and say what they are."""
     documents = read_documents(str(data), names).documents
     there = documents.filter(pl.col("text").str.contains(r"\S"))
     texts = there.select("text", "member").collect(engine="streaming")

@@ -252,7 +252,6 @@ class PoissonBatches(Sampler[list[int]]):
 
 class _Loader(DataLoader[Any]):
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch whose batches come; the trainer calls it."""
         self.batch_sampler.epoch = epoch  # type: ignore[union-attr]
 
 
@@ -274,7 +273,6 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]
         return _Loader(self.train_dataset, batch_sampler=batches, collate_fn=self.data_collator)
 
     def training_step(self, model: Any, inputs: Batch, *_: Any, **__: Any) -> Any:  # noqa: ANN401 - of torch and transformers
-        """Set the gradients of one step; return the mean loss of its texts."""
         model.train()
         sums, loss = self._sums(model, inputs)
         spread, expected = self._noise * self._recipe.clip, self._rate * len(self.train_dataset)
@@ -290,7 +288,6 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]
             return clipped_sums(model, recipe.form, batch, recipe.clip, self._at_once)
 
     def privacy(self) -> dict[str, Any]:
-        """Return what the training comes to: its privacy loss, and what that is made of."""
         # Noise alone moves weights, too: a model that learns nothing says nothing of privacy.
         first = self.data_collator(self.train_dataset[: self._at_once])
         sums, _ = self._sums(self.model, first)
@@ -406,7 +403,6 @@ def train(making: Making, work: Path, say: Callable[[str], None]) -> dict[str, A
 
 
 def opened(base: str, revision: str | None, recipe: Recipe, **how: Any) -> tuple[Any, Any, Any]:  # noqa: ANN401 - of torch and transformers
-    """Open a model, its tokenizer, and what makes rows of texts for the two, as `encoder` does."""
     where = {"revision": revision, "trust_remote_code": False}
     tokenizer = AutoTokenizer.from_pretrained(base, **where)
     if recipe.form == "classifier":

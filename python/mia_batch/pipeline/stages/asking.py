@@ -426,7 +426,6 @@ class SamplesStage(EvidenceStage):
         audit.observer.stage(f"decoded {decoded:,} tokens, {each:,.0f} a text")
 
     def _store(self, view: View) -> Callable[[Block, pl.DataFrame], pl.DataFrame]:
-        """Return what stores samples, and their features unless those need all samples first."""
         audit = self.audit
         at_once = "features" in audit.manifest.made and not weighed_views(audit)
         writer = FeatureWriter.of(audit, view) if at_once else None

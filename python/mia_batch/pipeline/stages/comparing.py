@@ -98,7 +98,6 @@ class RarityStage(Stage):
 
 
 def parts_digest(parts: Iterable[Path]) -> str:
-    """Hash the names of parts: a part that exists never changes."""
     return sha256("\n".join(part.name for part in parts).encode()).hexdigest()
 
 
@@ -305,7 +304,6 @@ class FeaturesStage(Stage):
 
 
 def make_features(audit: Audit, view: View, *, weighed: bool = False) -> None:
-    """Make the features of those parts of a view's samples that have none."""
     parts, folder = sample_parts(audit, view), audit.run.path("features")
     missing = [part for part in parts.paths() if not (folder / part.name).exists()]
     if not missing:

@@ -106,7 +106,6 @@ _SVG = Markup(
 
 
 def strips(contents: Contents) -> dict[str, Markup]:
-    """Draw the strip of each document that has one, of the primary attack."""
     points = contents.frame("curves", curve="strip", attack=contents.primary)
     if points.is_empty():
         return {}
@@ -336,12 +335,10 @@ def _longest(row: Row) -> str:
 
 
 def text_column(heading: str, name: str, write: Callable[[Any], str] = _short) -> Column:
-    """Show one column of text."""
     return Column(heading, (name,), lambda row: NO_VALUE if row[name] is None else write(row[name]))
 
 
 def number_column(heading: str, name: str, write: Callable[[Any], str] = number) -> Column:
-    """Show one column of numbers, and sort by it."""
     return Column(heading, (name,), lambda row: write(row[name]), name)
 
 
@@ -392,7 +389,6 @@ def _not_recorded(columns: list[Column]) -> str:
 
 
 def _texts(contents: Contents) -> Iterator[Table]:
-    """Yield the texts with the highest scores."""
     attack = contents.primary
     if not contents.has("scores", attack):
         return
@@ -491,7 +487,6 @@ def perplexity_table(contents: Contents, shown: Collection[str]) -> Table | None
 
 
 def _with_windows(contents: Contents, rows: pl.DataFrame) -> list[Row]:
-    """Say of each row which document and window it is about."""
     ids = pl.col("target_id").is_in(rows["target_id"].implode())
     window = pl.col("window_index") + 1  # as people count, and `mia-batch show` takes it
     named = contents.frame("targets", ids).select("target_id", "document_id", window)

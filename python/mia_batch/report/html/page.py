@@ -327,7 +327,6 @@ def _failures(contents: Contents) -> Iterator[tuple[str, int | None, str, str]]:
 
 
 def _not_run(contents: Contents) -> Iterator[tuple[str, str, str]]:
-    """Yield the attacks that the run did not compute, with their needs and sources."""
     from mia_batch.attacks import get, names
 
     for attack in map(get, (name for name in names() if name not in contents.attacks)):
@@ -336,7 +335,6 @@ def _not_run(contents: Contents) -> Iterator[tuple[str, str, str]]:
 
 
 def _sources(contents: Contents) -> Iterator[tuple[str, int, str, list[str]]]:
-    """Yield name, number of rows, meaning and columns of each table."""
     for name, table in contents.tables.items():
         n_rows = table.select(pl.len()).collect(engine="streaming").item()
         yield name, n_rows, contents.meanings.get(name, ""), table.collect_schema().names()
@@ -452,7 +450,6 @@ def _as_high(score: float | None, outside: np.ndarray[Any, Any]) -> dict[str, in
 
 
 def _longest(contents: Contents) -> dict[str, dict[str, Any]]:
-    """Find the windows of the longest runs, one for each document, and the sample of each."""
     if not contents.has("rollup", "longest_target_id"):
         return {}
     own = pl.col("level") != "outside"

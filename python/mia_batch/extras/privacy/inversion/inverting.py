@@ -65,7 +65,6 @@ def decoder_tokenizer(model: str, revision: str | None = None) -> PreTrainedToke
 
 
 def check_context(decoder: str, recipe: Recipe) -> None:
-    """Raise `SettingsError` if a decoder's context is too short for what it is to say."""
     from transformers import AutoConfig
 
     check_model(decoder)
@@ -235,16 +234,8 @@ def invert(
             "an endpoint has no tokenizer that a decoder could be made with; name a 'decoder'"
         )
     encode = Tokenizer(tokenizer).encode
-    given = {"text": text_column, "group": group_column}
-    names = ColumnNames(**{part: name for part, name in given.items() if name is not None})
-    documents = read_documents(str(data), names).documents
-    columns = [pl.col("document_id"), pl.col("group"), pl.col("text")]
-    if attribute_column is not None:
-        if attribute_column not in documents.collect_schema().names():
-            raise CorpusError(f"{data} has no column {attribute_column!r} of an attribute")
-        columns.append(pl.col(attribute_column).cast(pl.String).alias("attribute"))
-    read = documents.select(columns).collect(engine="streaming")
-    texts = figures.deal(read.with_row_index("row"), share, seed, encode, recipe.max_tokens)
+    read = _read(data, {"text": text_column, "group": group_column}, attribute_column)
+    texts = figures.deal(read, share, seed, encode, recipe.max_tokens)
     with system_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     if decoder is None:
@@ -262,8 +253,8 @@ def invert(
         recipe=recipe,
         embeddings=np.stack([found[text] for text in auxiliary["text"]]),
     )
-    n_steps = recipe.steps(auxiliary.height)
-    observer.stage(f"training on {auxiliary.height:,} auxiliary texts: at most {n_steps:,} steps")
+    n_texts, n_steps = auxiliary.height, recipe.steps(auxiliary.height)
+    observer.stage(f"training on {n_texts:,} auxiliary texts: at most {n_steps:,} steps")
     made = made_of(making, folder / "inverter", observer.stage)
     observer.stage(f"attacking {asked.height:,} texts")
     under_attack = np.stack([found[text] for text in asked["text"]])
@@ -276,6 +267,17 @@ def invert(
     inverted = _written(folder, attacked, recovered, inferred, encode, making, made)
     observer.stage(inverted.sentence)
     return inverted
+
+
+def _read(data: Path | str, given: Mapping[str, str | None], attribute: str | None) -> pl.DataFrame:
+    names = ColumnNames(**{part: name for part, name in given.items() if name is not None})
+    documents = read_documents(str(data), names).documents
+    columns = [pl.col("document_id"), pl.col("group"), pl.col("text")]
+    if attribute is not None:
+        if attribute not in documents.collect_schema():
+            raise CorpusError(f"{data} has no column {attribute!r} of an attribute")
+        columns.append(pl.col(attribute).cast(pl.String).alias("attribute"))
+    return documents.select(columns).collect(engine="streaming").with_row_index("row")
 
 
 def _embedded(
@@ -303,7 +305,6 @@ def _written(
     making: InverterMaking,
     made: Made,
 ) -> Inverted:
-    """Count what was recovered, and write the results."""
     asked = attacked.filter(pl.col("reason").is_null())
     true, n_auxiliary = asked["text"].to_list(), len(making.texts)
     counts = {method: figures.overlaps(true, said, encode) for method, said in recovered.items()}

@@ -56,7 +56,6 @@ class Embedder:
     means: Callable[[list[str], list[list[int]]], Sequence[NDArray[np.float32]]]
 
     def embed(self, texts: Sequence[str]) -> list[Found]:
-        """Embed texts of at least one character that is no space."""
         rows = self.tokenizer(list(texts), truncation=False, verbose=False)["input_ids"]
         empty = "the embedder's tokenizer finds no token in the text"
         long = f"the text has {{:,}} tokens, more than the {self.longest:,} that the embedder reads"
@@ -70,7 +69,6 @@ class Embedder:
 
 @quiet()
 def open_embedder(model: str, revision: str | None = None) -> Embedder:
-    """Load what sentence-transformers saved by it, any other checkpoint by transformers."""
     saved = Path(model, "modules.json").is_file()
     return _sentences(model, revision) if saved else _hidden_states(model, revision)
 
@@ -264,7 +262,6 @@ class Projection(nn.Module):
 
 
 def attach(decoder: Any, size: int) -> Projection:  # noqa: ANN401 - models are of many types
-    """Make a projection a part of a decoder, which is then saved and loaded with it."""
     projection = Projection(size, decoder.get_input_embeddings().embedding_dim)
     setattr(decoder, _NAME, projection.to(decoder.device))
     return projection
@@ -399,12 +396,10 @@ def of_others(cluster: NDArray[np.intp], seed: int) -> NDArray[np.intp]:
 
 class _InverterTrainer(Trainer):  # type: ignore[misc]
     def compute_loss(self, model: Any, inputs: dict[str, torch.Tensor], **how: Any) -> Any:  # noqa: ANN401 - of torch and transformers
-        """Compute the language-modelling loss of texts after their embeddings."""
         return super().compute_loss(model, prepared(model, inputs), **how)
 
 
 def train(making: InverterMaking, work: Path, say: Callable[[str], None]) -> dict[str, Any]:
-    """Train a decoder to say the texts whose embeddings it is given, and return what `fit` does."""
     set_seed(making.recipe.seed)
     how = {"revision": making.revision, "trust_remote_code": False}
     tokenizer = AutoTokenizer.from_pretrained(making.base, **how)
