@@ -18,14 +18,7 @@ from mia_batch.cli.passages import passage_table
 from mia_batch.diagnostics.preflight import count_reasons
 from mia_batch.evidence.request import Budget, DecodeScope
 from mia_batch.kernels import pair_features
-from mia_batch.pipeline.finished import (
-    REPORT,
-    answer_of,
-    attacks_of,
-    books_of,
-    changed_settings,
-    known_of,
-)
+from mia_batch.pipeline import finished
 from mia_batch.pipeline.stages.questions import VIEWS
 from mia_batch.places import is_url
 from mia_batch.prompts import SHADOW
@@ -165,7 +158,9 @@ def needs(attack: Attack) -> str:
 
 
 def show_plan(plan: Iterable[tuple[str, str]], settings: Settings, console: Console) -> None:
-    given = [(name, " ".join(values) or "yes") for name, values in changed_settings(settings)]
+    given = [
+        (name, " ".join(values) or "yes") for name, values in finished.changed_settings(settings)
+    ]
     if settings.out is None:
         given.append(("--out", str(settings.place)))
     last = ("", "All other settings have their defaults; run.json will name them.")
@@ -175,10 +170,10 @@ def show_plan(plan: Iterable[tuple[str, str]], settings: Settings, console: Cons
 def show_run(run: Run, console: Console) -> None:
     manifest = run.manifest
     settings = stored_settings(manifest.settings)
-    console.print(plain(answer_of(run)), style="bold")
+    console.print(plain(finished.answer_of(run)), style="bold")
     console.print()
     width = max(console.width, _LEAST_WIDTH)
-    books, attacks = books_of(run), attacks_of(run)
+    books, attacks = finished.books_of(run), finished.attacks_of(run)
     if attacks.height:
         _print_whole(_attack_table(attacks, width), console)
         counts = run["metrics"].row(0, named=True)
@@ -192,14 +187,14 @@ def show_run(run: Run, console: Console) -> None:
     else:
         show_passages(run, console)
     console.print()
-    lines = [*sentences(known_of(run)), *_missing(run)]
+    lines = [*sentences(finished.known_of(run)), *_missing(run)]
     if root := manifest.custody.get("root"):
         lines.append(f"root of inputs and tables: {root}")
     where = f"{settings.out}, copied to {run.folder}" if is_url(settings.out) else run.folder
     for line in (*lines, f"scores, metrics and evidence: {where}"):
         console.print(plain(line))
     if settings.report:
-        console.print(plain(f"report: {run.folder / REPORT}"), soft_wrap=True)
+        console.print(plain(f"report: {run.folder / finished.REPORT}"), soft_wrap=True)
 
 
 def _missing(run: Run) -> Iterator[str]:

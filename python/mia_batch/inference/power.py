@@ -9,9 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mia_batch.errors import SettingsError
-from mia_batch.inference.comparison import (
-    permuted_sums,
-)
+from mia_batch.inference.comparison import permuted_sums
 from mia_batch.inference.conformal import Adjustment, p_values, q_values
 from mia_batch.inference.e_values import plan_rounds
 from mia_batch.inference.sets import top_bound

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import gammaln
 from scipy.stats import beta, binom, kstest, skewnorm, spearmanr
 
 from mia_batch.extras.privacy.plan import Plan, Task, Variant
 from mia_batch.extras.tune.making import Made
+from mia_batch.stats import Flags, Floats
 from mia_batch.stats.intervals import cluster_means, ratio_of_sums
 
 if TYPE_CHECKING:
@@ -42,8 +42,8 @@ class Bound(NamedTuple):
 
 
 def clopper_pearson_bound(
-    member: NDArray[np.bool_],
-    score: NDArray[np.float64],
+    member: Flags,
+    score: Floats,
     *,
     delta: float,
     seed: int,
@@ -72,9 +72,7 @@ def clopper_pearson_bound(
     return Bound(value=value, ceiling=ceiling)
 
 
-def _rates(
-    member: NDArray[np.bool_], said: NDArray[np.bool_], confidence: float
-) -> NDArray[np.float64]:
+def _rates(member: Flags, said: Flags, confidence: float) -> Floats:
     """Limits of rules that say who is a member, a row each: of the rates of both classes."""
     share = (1 - confidence) / 4  # two rates and two ways to tell, one side of each
     found = []
@@ -99,8 +97,8 @@ def _by_rates(low: float, high: float, *, delta: float, texts: int) -> float:
 
 
 def one_run_bound(
-    member: NDArray[np.bool_],
-    score: NDArray[np.float64],
+    member: Flags,
+    score: Floats,
     *,
     delta: float,
     seed: int,
@@ -115,7 +113,7 @@ def one_run_bound(
     """
     first = _half(member.size, seed)
 
-    def bound(places: NDArray[np.bool_], share: float, *, is_ideal: bool = False) -> float:
+    def bound(places: Flags, share: float, *, is_ideal: bool = False) -> float:
         is_in, by = member[places], score[places]
         order = np.argsort(by, kind="stable")
         n_each = max(1, int(share * is_in.size / 2))
@@ -162,7 +160,7 @@ def _p_of_guesses(
     return min(1.0, tail + 2 * n_texts * delta * slope)
 
 
-def _half(n: int, seed: int) -> NDArray[np.bool_]:
+def _half(n: int, seed: int) -> Flags:
     return np.random.default_rng(seed).random(n) < 0.5
 
 
@@ -171,9 +169,7 @@ _FEWEST = 30  # of them
 _REFUSED = 0.01  # p of a fit that is not believed
 
 
-def exposures(
-    learnt: NDArray[np.float64], others: Iterable[NDArray[np.float64]], size: int
-) -> pl.DataFrame:
+def exposures(learnt: Floats, others: Iterable[Floats], size: int) -> pl.DataFrame:
     """Rank each canary that was learnt among those that were not: a row for each.
 
     ``rank``: 1 + those of lower loss, equal ones half (Li et al. 2024, definitions 2 and 3).
@@ -203,16 +199,14 @@ def exposures(
     )
 
 
-def _extrapolated(
-    learnt: NDArray[np.float64], others: NDArray[np.float64], size: int
-) -> NDArray[np.float64]:
+def _extrapolated(learnt: Floats, others: Floats, size: int) -> Floats:
     """Exposure among all canaries of a format, if the losses of some follow a skew normal."""
     if others.size < _FEWEST or np.ptp(others) == 0:
         return np.full(learnt.size, np.nan)
     fitted = skewnorm(*skewnorm.fit(others))
     if kstest(others, fitted.cdf).pvalue < _REFUSED:
         return np.full(learnt.size, np.nan)
-    beyond: NDArray[np.float64] = -fitted.logcdf(learnt) / np.log(2)
+    beyond: Floats = -fitted.logcdf(learnt) / np.log(2)
     return np.clip(beyond, 0, np.log2(size))
 
 

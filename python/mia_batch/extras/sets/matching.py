@@ -10,7 +10,6 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from mia_batch.corpus import ColumnNames, read_documents
 from mia_batch.diagnostics.blind import (
@@ -24,6 +23,7 @@ from mia_batch.diagnostics.blind import (
 from mia_batch.errors import CorpusError, SettingsError
 from mia_batch.kernels import count_words, shared_runs
 from mia_batch.schemas import BuiltTexts, ThrownAway
+from mia_batch.stats import Codes, Flags, Floats
 from mia_batch.stats.intervals import auc_interval, deal_folds, roc_auc
 from mia_batch.targets import (
     Passages,
@@ -200,14 +200,14 @@ _FORBIDDEN = 1e3
 class Candidates(NamedTuple):
     """Texts to choose from; arrays have an entry per text."""
 
-    label: NDArray[np.bool_]
-    document: NDArray[np.intp]
-    cluster: NDArray[np.intp]  # texts of one are never on both sides of a fold
-    source: NDArray[np.intp]  # a pair is of one source
+    label: Flags
+    document: Codes
+    cluster: Codes  # texts of one are never on both sides of a fold
+    source: Codes  # a pair is of one source
     seen: pl.DataFrame  # the columns of `seen_of_texts`
 
 
-def match(texts: Candidates, generator: np.random.Generator) -> NDArray[np.intp]:
+def match(texts: Candidates, generator: np.random.Generator) -> Codes:
     """Pair members with non-members; rows of the result are pairs of row numbers, members first.
 
     The first round compares cross-fitted scores: of each text by classifiers that were trained on
@@ -245,7 +245,7 @@ def match(texts: Candidates, generator: np.random.Generator) -> NDArray[np.intp]
 
 def _cross_fitted(
     classifiers: Mapping[str, Classifier], texts: Candidates, generator: np.random.Generator
-) -> NDArray[np.float64]:
+) -> Floats:
     """Place each text by words, year and surface, as a share of all texts."""
     total = np.zeros((texts.label.size, len(classifiers)))
     for _ in range(_N_DEALS):
@@ -261,10 +261,10 @@ def _cross_fitted(
 
 def _scores(
     classifiers: Mapping[str, Classifier],
-    label: NDArray[np.bool_],
-    train: NDArray[np.intp],
-    test: NDArray[np.intp],
-) -> NDArray[np.float64]:
+    label: Flags,
+    train: Codes,
+    test: Codes,
+) -> Floats:
     """Score texts by every classifier, a column each, of mean 0 and deviation 1."""
     learnt = label[train][:, None]
     scores = np.hstack([each(train, test, learnt) for each in classifiers.values()])
@@ -272,22 +272,18 @@ def _scores(
     return np.asarray((scores - scores.mean(axis=0)) / np.where(deviation > 0, deviation, 1))
 
 
-def _mean_of_words(
-    scores: NDArray[np.float64], classifiers: Mapping[str, Classifier]
-) -> NDArray[np.float64]:
+def _mean_of_words(scores: Floats, classifiers: Mapping[str, Classifier]) -> Floats:
     return np.asarray(scores[:, [name in _WORDS for name in classifiers]].mean(axis=1))
 
 
-def _shares(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def _shares(values: Floats) -> Floats:
     """Share of the texts that score lower, ties one half."""
     from scipy.stats import rankdata
 
     return np.asarray((rankdata(values.round(9)) - 0.5) / values.size)
 
 
-def _pair(
-    position: NDArray[np.float64], rows: NDArray[np.intp], texts: Candidates
-) -> NDArray[np.intp]:
+def _pair(position: Floats, rows: Codes, texts: Candidates) -> Codes:
     """Pair as many documents as can be within a distance of 1, and of such choices the nearest."""
     from scipy.optimize import linear_sum_assignment
     from scipy.spatial.distance import cdist

@@ -17,16 +17,6 @@ import transformers
 from torch.func import functional_call, grad_and_value, vmap
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, Sampler
-from transformers import (
-    AutoTokenizer,
-    EarlyStoppingCallback,
-    PrinterCallback,
-    Trainer,
-    TrainerCallback,
-    TrainingArguments,
-    masking_utils,
-    set_seed,
-)
 from transformers.trainer_utils import get_last_checkpoint
 
 from mia_batch.errors import EngineError, SettingsError
@@ -180,12 +170,12 @@ def clipped_sums(
 @contextmanager
 def _no_look_at_values() -> Iterator[None]:
     """Let transformers build masks as when it is traced, whatever stands in them."""
-    usual = masking_utils.is_tracing
-    masking_utils.is_tracing = lambda _=None: True
+    usual = transformers.masking_utils.is_tracing
+    transformers.masking_utils.is_tracing = lambda _=None: True
     try:
         yield
     finally:
-        masking_utils.is_tracing = usual
+        transformers.masking_utils.is_tracing = usual
 
 
 # Training with differential privacy: DP-SGD (Abadi et al. 2016, arXiv:1607.00133, algorithm 1).
@@ -255,7 +245,7 @@ class _Loader(DataLoader[Any]):
         self.batch_sampler.epoch = epoch  # type: ignore[union-attr]
 
 
-class PrivateTrainer(Trainer):  # type: ignore[misc]
+class PrivateTrainer(transformers.Trainer):  # type: ignore[misc]
     """A trainer whose steps are those of DP-SGD; those of an epoch would take each row once."""
 
     def __init__(self, *, recipe: Recipe, at_once: int, **how: Any) -> None:  # noqa: ANN401 - of torch and transformers
@@ -311,7 +301,7 @@ _TRAINED = "trained.pt"
 _TRAINERS_OWN = {"optimizer.pt", "scheduler.pt", "rng_state.pth", "training_args.bin"}
 
 
-class TrainedWeights(TrainerCallback):  # type: ignore[misc]
+class TrainedWeights(transformers.TrainerCallback):  # type: ignore[misc]
     """Adds the trained weights to checkpoints of P-tuning, of which peft keeps the output alone."""
 
     def __init__(self, last: Path | None) -> None:
@@ -383,7 +373,7 @@ _LARGE = 1_000_000_000  # weights, from which activations are computed again, no
 
 def train(making: Making, work: Path, say: Callable[[str], None]) -> dict[str, Any]:
     recipe = making.recipe
-    set_seed(recipe.seed)
+    transformers.set_seed(recipe.seed)
     on_gpu = torch.cuda.is_available()
     dtype = torch.bfloat16 if on_gpu and recipe.method != "full" else torch.float32
     how: dict[str, Any] = {"dtype": dtype}
@@ -404,7 +394,7 @@ def train(making: Making, work: Path, say: Callable[[str], None]) -> dict[str, A
 
 def opened(base: str, revision: str | None, recipe: Recipe, **how: Any) -> tuple[Any, Any, Any]:  # noqa: ANN401 - of torch and transformers
     where = {"revision": revision, "trust_remote_code": False}
-    tokenizer = AutoTokenizer.from_pretrained(base, **where)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(base, **where)
     if recipe.form == "classifier":
         how["num_labels"] = len(recipe.labels)
     model = model_class(recipe.form).from_pretrained(base, **where, **how)
@@ -419,7 +409,7 @@ def fit(
     recipe: Recipe,
     work: Path,
     say: Callable[[str], None],
-    kind: type[Trainer] = Trainer,
+    kind: type[transformers.Trainer] = transformers.Trainer,
 ) -> dict[str, Any]:
     """Train a model on rows, from the last checkpoint on; return ``losses`` and ``privacy``."""
     random.Random(recipe.seed).shuffle(rows)
@@ -434,18 +424,18 @@ def fit(
     last, stopped = last_whole(work / "checkpoints", adds_weights=adds_weights)
     more = {"output_dir": str(work / "checkpoints"), "num_train_epochs": stopped or recipe.epochs}
     arguments = _arguments(model, recipe, at_once, evaluates=bool(held_out), **more)
-    callbacks: list[TrainerCallback] = [
+    callbacks: list[transformers.TrainerCallback] = [
         _Teller(recipe.epochs, "eval_loss" if held_out else "loss", say)
     ]
     if adds_weights:
         callbacks.append(TrainedWeights(last))
     if held_out:
-        callbacks.append(EarlyStoppingCallback(recipe.patience))
+        callbacks.append(transformers.EarlyStoppingCallback(recipe.patience))
     how: dict[str, Any] = {"model": model, "args": arguments, "data_collator": collate}
     how |= {"train_dataset": learnt, "eval_dataset": held_out or None, "callbacks": callbacks}
     is_private = recipe.epsilon is not None
     trainer = PrivateTrainer(recipe=recipe, at_once=at_once, **how) if is_private else kind(**how)
-    trainer.remove_callback(PrinterCallback)
+    trainer.remove_callback(transformers.PrinterCallback)
     before = trained_sums(trainer.model)
     trainer.train(resume_from_checkpoint=str(last) if last else None)
     if trained_sums(trainer.model) == before:
@@ -482,11 +472,11 @@ def _arguments(
     *,
     evaluates: bool,
     **more: Any,  # noqa: ANN401 - as transformers has them
-) -> TrainingArguments:
+) -> transformers.TrainingArguments:
     is_private, on_gpu = recipe.epsilon is not None, torch.cuda.is_available()
     each_epoch = dict.fromkeys(("save_strategy", "logging_strategy"), "epoch")
     is_large = model.num_parameters() > _LARGE and recipe.method != "prefix"
-    arguments = TrainingArguments(
+    arguments = transformers.TrainingArguments(
         **more,
         **each_epoch,
         learning_rate=recipe.learning_rate,
@@ -512,7 +502,7 @@ def _arguments(
     return arguments
 
 
-class _Teller(TrainerCallback):  # type: ignore[misc]
+class _Teller(transformers.TrainerCallback):  # type: ignore[misc]
     """Tells of each epoch once its losses are known, of which ``last`` comes last."""
 
     def __init__(self, epochs: int, last: str, say: Callable[[str], None]) -> None:

@@ -31,12 +31,7 @@ from mia_batch.inference.conformal import score_errors
 from mia_batch.inference.e_values import RoundsTest
 from mia_batch.inference.findings import VerdictPlan, finding_rows, role_counts
 from mia_batch.inference.rollup import perplexities, rollup
-from mia_batch.inference.verdicts import (
-    placebo_findings,
-    power_findings,
-    verdicts,
-    weight_findings,
-)
+from mia_batch.inference.verdicts import placebo_findings, power_findings, verdicts, weight_findings
 from mia_batch.inference.yardstick import YARDSTICK_CHECKS, null_audit_findings, yardstick_findings
 from mia_batch.kernels import count_words
 from mia_batch.metrics import curves, measure
