@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import click
+from click import Command, Context, HelpFormatter, Parameter
 from click.shell_completion import CompletionItem
 
 from mia_batch.errors import SettingsError
 from mia_batch.plugins import extra, plugins
-from mia_batch.settings import PARTS, engine_names
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from click import Command, Context, HelpFormatter, Parameter
-
-    from mia_batch.settings import Part
+from mia_batch.settings import PARTS, Part, engine_names
 
 OVERVIEW = """\
 Which texts does a language model remember? mia-batch asks the model about your texts and says

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from datetime import timedelta
@@ -11,9 +12,12 @@ from itertools import repeat
 from math import isnan
 from pathlib import Path
 from threading import Event, RLock, Thread
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args, get_origin
+from typing import Any, Literal, TypeAlias, get_args, get_origin
 
 import click
+from click import Context, Parameter
+from pydantic.fields import FieldInfo
+from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.spinner import Spinner
@@ -21,21 +25,10 @@ from rich.table import Table
 from rich.text import Text
 
 from mia_batch.cli.help import SettingOption
-from mia_batch.observer import Observer
+from mia_batch.observer import Observer, WorkerState
 from mia_batch.places import place_of
 from mia_batch.recipes import recipe_field
-from mia_batch.settings import NO_YARDSTICK, PARTS, Mark, Settings, spelled
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-
-    from click import Context, Parameter
-    from pydantic.fields import FieldInfo
-    from rich.console import Console, RenderableType
-
-    from mia_batch.observer import WorkerState
-    from mia_batch.settings import Part
-
+from mia_batch.settings import NO_YARDSTICK, PARTS, Mark, Part, Settings, spelled
 
 Decorator: TypeAlias = "Callable[[Callable[..., Any]], Callable[..., Any]]"
 
@@ -192,8 +185,6 @@ def _help(field: FieldInfo) -> str:
 
 def console_of(*, stderr: bool) -> Console:
     """Open standard output or error; 120 characters wide where it is no terminal."""
-    from rich.console import Console
-
     console = Console(stderr=stderr, highlight=False)
     if not console.is_terminal:
         console.width = 120

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
 
 import polars as pl
+from rich.table import Table
 
 from mia_batch.cli.options import cut, figure, fitted_table
 from mia_batch.errors import RunFolderError, SettingsError
 from mia_batch.inference.memory import VERBATIM_WORDS, verbatim_runs
+from mia_batch.pipeline import Run
 from mia_batch.settings import stored_settings
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from rich.table import Table
-
-    from mia_batch.pipeline import Run
 
 SHOWN = 10
 _NAME_SHOWN = 24

@@ -6,38 +6,32 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
+from rich.console import Console
 from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
 
-from mia_batch.attacks import get, names
+from mia_batch.attacks import Attack, get, names
 from mia_batch.attacks.families import FAMILIES, family_of, members
 from mia_batch.cli.options import figure, fitted_table, limits, plain, table_of
 from mia_batch.cli.passages import passage_table
 from mia_batch.diagnostics.preflight import count_reasons
 from mia_batch.evidence.request import Budget, DecodeScope
 from mia_batch.kernels import pair_features
-from mia_batch.pipeline import finished
+from mia_batch.known import NamedSet
+from mia_batch.pipeline import Run, finished
+from mia_batch.pipeline.context import engine_columns
+from mia_batch.pipeline.custody import Checked
 from mia_batch.pipeline.stages.questions import VIEWS
 from mia_batch.places import is_url
 from mia_batch.prompts import SHADOW
 from mia_batch.report import sentences
 from mia_batch.report.answer import shaded
 from mia_batch.report.sentences import known_sentence
-from mia_batch.settings import load_settings, stored_settings
-
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    from mia_batch.attacks import Attack
-    from mia_batch.known import NamedSet
-    from mia_batch.pipeline import Run
-    from mia_batch.pipeline.custody import Checked
-    from mia_batch.settings import Settings
-
+from mia_batch.settings import Settings, load_settings, stored_settings
 
 _MOST_ROWS = 20
 _WIDTH_OF_COSTS = 100
@@ -153,8 +147,7 @@ def needs(attack: Attack) -> str:
     if attack.evidence == "samples":
         named = "whole samples" if attack.whole_candidates else "samples"
         return f"{named} and log-probabilities" if attack.logprobs else named
-    full = {"vocabulary_mean", "vocabulary_variance", "top_logprob", "rank", "support_mass"}
-    return "full distribution" if full.intersection(attack.columns) else "log-probabilities"
+    return "full distribution" if engine_columns([attack]) else "log-probabilities"
 
 
 def show_plan(plan: Iterable[tuple[str, str]], settings: Settings, console: Console) -> None:

@@ -27,7 +27,7 @@ from itertools import count
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 import polars as pl
 
@@ -207,8 +207,7 @@ def package_version() -> str:
 # Engines of the cluster, each an actor with a process of its own for the engine.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
+class Start(NamedTuple):
     """What every worker starts with: the model's ``digest``, a ``mark`` in the run's folder."""
 
     spec: EngineSpec
@@ -219,8 +218,7 @@ class Start:
     mark: Path
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Joined:
+class Joined(NamedTuple):
     """What a started worker says of itself; ``shared``: it sees the run's folder."""
 
     info: EngineInfo
@@ -498,8 +496,7 @@ class Worker:
         return self.joined is not None and self.joined.shared
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class InHand:
+class InHand(NamedTuple):
     """A block of a job at a worker; ``lost``: how many workers it has lost before."""
 
     worker: Worker

@@ -186,10 +186,8 @@ def verbatim_findings(
         for control, counts in counts_of(controls).items():
             rows += number_rows(counts, subject=control) if control != "any" else ()
     named = own.unique("name", keep="first", maintain_order=True)["name"]
-    rows += [
-        {"subject": name, "statistic": "document", "verdict": "comes_out"}
-        for name in named.head(_MOST_NAMED)
-    ]
+    of_document = {"statistic": "document", "verdict": "comes_out"}
+    rows += [of_document | {"subject": name} for name in named.head(_MOST_NAMED)]
     if own.height:
         longest = own.row(int(own["n_words"].arg_max() or 0), named=True)
         of = {"subject": longest["name"], "reason": longest["passage"]}

@@ -14,12 +14,13 @@ from itertools import chain
 from math import inf
 from operator import add
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
+import polars as pl
 
 from mia_batch import settings as rooms
-from mia_batch.attacks import names
+from mia_batch.attacks import Attack, names
 from mia_batch.attacks.families import meant
 from mia_batch.corpus import digest_each, digest_of
 from mia_batch.errors import SettingsError
@@ -46,11 +47,6 @@ from mia_batch.report import earlier_sentences
 from mia_batch.settings import Settings, flattened, load_settings
 from mia_batch.settings import names as split_names
 from mia_batch.tables import read_finite, remove
-
-if TYPE_CHECKING:
-    import polars as pl
-
-    from mia_batch.attacks import Attack
 
 # Shards: processes, on one machine or many, that each work on some blocks of one run.
 

@@ -456,12 +456,6 @@ class Audit:
             self.agree({agreed: digest})
         return digest
 
-    def ask_without_nudge(self) -> None:
-        """Go on without a nudge, which the endpoint does not honour and nobody asked for."""
-        self.settings = self.settings.model_copy(update={"nudge": 0.0})
-        self.manifest.evidence["nudge"] = self.manifest.settings["nudge"] = 0.0
-        self.save()
-
     def request(self) -> None:
         """Take in this request, if the run's evidence was made with the same settings."""
         wanted = dict(self.settings.evidence_values)
@@ -529,14 +523,10 @@ class Audit:
         if follows and why_not(str(own), kind, frozenset(columns)) is None:
             return str(own), "as the target, so that their answers compare"
         asked = "auto" if name in _REMOTE else name  # an endpoint gives those of its own model only
-        place, elsewhere = self._place(model), self.settings.executor is not None
+        place, gpus = self._place(model), self.settings.tensor_parallel_size
+        elsewhere = self.settings.executor is not None
         return choose_engine(
-            asked,
-            kind,
-            frozenset(columns),
-            model=place,
-            elsewhere=elsewhere,
-            gpus=self.settings.tensor_parallel_size,
+            asked, kind, frozenset(columns), model=place, elsewhere=elsewhere, gpus=gpus
         )
 
     def spec(

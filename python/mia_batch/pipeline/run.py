@@ -140,13 +140,12 @@ def _same(old: object, new: object) -> bool:
 
 @cache  # they took most of the time of writing a small manifest
 def versions() -> dict[str, str | None]:
-    versions: dict[str, str | None] = {"python": platform.python_version()}
+    found: dict[str, str | None] = {"python": platform.python_version()}
     for package in _PACKAGES:
-        try:
-            versions[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            versions[package] = None
-    return versions
+        found[package] = None
+        with suppress(metadata.PackageNotFoundError):
+            found[package] = metadata.version(package)
+    return found
 
 
 # Who may use a run's folder: one run, readers, or the shards of a run.

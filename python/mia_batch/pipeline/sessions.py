@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 import polars as pl
 
@@ -118,8 +118,7 @@ _SECONDS_TO_TELL_SPEED = 10.0  # less is mostly the beginning and the end
 _MOST_ATTEMPTS = 3  # at a candidate of an endpoint; each is paid for
 
 
-@dataclass(frozen=True, slots=True)
-class Session:
+class Session(NamedTuple):
     """What works on blocks, and what is known of its model now that it is open."""
 
     key: str  # kind of evidence and model, as the run's record names them
@@ -288,7 +287,8 @@ def _open_endpoint(
                 raise SettingsError(
                     f"{fault}; give nudge= 0 to ask without, or attacks= probe to ask for words"
                 )
-            audit.ask_without_nudge()
+            audit.settings = settings.model_copy(update={"nudge": 0.0})
+            audit.manifest.evidence["nudge"] = audit.manifest.settings["nudge"] = 0.0
             audit.observer.stage(f"{fault}: next tokens are asked without, which finds less")
         identity: dict[str, object] = {"logprobs engine": "openai"}
         identity["logprobs base_url"] = endpoint.base_url

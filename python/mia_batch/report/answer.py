@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import polars as pl
 
+from mia_batch.attacks import Attack
 from mia_batch.inference.findings import gate_verdict
 from mia_batch.inference.memory import VERBATIM_WORDS
 from mia_batch.report.sentences import Known, blind_row, facts, listed
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from mia_batch.attacks import Attack
 
 ANSWERS = {
     "comes_out": "comes out word for word",

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from html import escape
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 import polars.selectors as cs
@@ -23,8 +22,7 @@ FOR_SPREADSHEETS = (
 _FIGURES = ("AUC (95 % CI)", "TPR@1 %", "TPR@0.1 %")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PaperColumn:
+class PaperColumn(NamedTuple):
     """A run in the table of a paper: what it was about, and the rows of `attack_rows`."""
 
     data: str

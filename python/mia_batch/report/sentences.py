@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import polars as pl
 
-from mia_batch.inference.findings import gate_verdict, role_counts
+from mia_batch.inference.findings import VerdictPlan, gate_verdict, role_counts
 from mia_batch.inference.memory import VERBATIM_WORDS
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from mia_batch.inference.findings import VerdictPlan
-
-    Say = Callable[["Known"], Iterable[str]]
-
-
+Say = Callable[["Known"], Iterable[str]]
 _NAMES_SHOWN = 3
 _MOST_NAMED = 12
 _LEVEL = 0.05

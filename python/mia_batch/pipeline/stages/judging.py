@@ -370,12 +370,10 @@ class VerdictsStage(Stage):
 
     def make(self) -> None:
         audit, attacks, plan, run = self.audit, self.audit.attacks, self.audit.plan, self.audit.run
-        settings = audit.settings
-        preregistered, scores = audit.manifest.plan, run.scan("scores")
+        settings, scores, preregistered = audit.settings, run.scan("scores"), audit.manifest.plan
         names = [attack.name for attack in attacks]
         given = [finding_rows(name, check(audit)) for name, check in _CHECKS.items()]
-        before = run.scan("findings").collect()
-        before = before.filter(~pl.col("check").is_in(_FROM_SCORES))
+        before = run.scan("findings").filter(~pl.col("check").is_in(_FROM_SCORES)).collect()
         planned = checks.plan_findings(plan, preregistered, _rests_on(audit))
         gate = checks.gate_findings(before, exploratory=settings.exploratory)
         withheld, blind = checks.why_withheld(gate), None
@@ -396,8 +394,8 @@ class VerdictsStage(Stage):
                 seed=settings.seed,
             )
         sink(metrics, run.path("metrics"), schemas.Metrics)
-        as_planned = planned["verdict"].item(0) == "as_planned"
-        as_planned &= checks.gate_verdict(gate) != "exploratory"
+        is_exploratory = checks.gate_verdict(gate) == "exploratory"
+        as_planned = planned["verdict"].item(0) == "as_planned" and not is_exploratory
         made = _verdicts(audit, before, blind)
         found = [plan_power(scores, plan)]
         if not in_rounds:
@@ -405,10 +403,8 @@ class VerdictsStage(Stage):
             of_sets, found_of_sets = set_answers(scores, attacks, plan, before, separable=separable)
             made = chain(made, [of_sets])
             primary_first = sorted(names, key=lambda name: name != plan.primary)
-            found += [
-                preflight.uneven_findings(scores, primary_first, run.scan("unscored")),
-                found_of_sets,
-            ]
+            uneven = preflight.uneven_findings(scores, primary_first, run.scan("unscored"))
+            found += [uneven, found_of_sets]
             roles = role_counts(before)
             tested = bool(roles["n_unknown"] and roles["n_nulls"]) and withheld is None
             found.append(yardstick_findings(scores, plan, _yardstick_runs(audit), tested=tested))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from functools import cache
@@ -20,16 +21,20 @@ from mia_batch.attacks.attack import PROBE
 from mia_batch.inference.memory import CONTINUED
 from mia_batch.report.answer import ANSWERS, audited_books
 from mia_batch.report.html import columns
-from mia_batch.report.html.columns import cut, document_tables, interval, number, plain, share
+from mia_batch.report.html.columns import (
+    Table,
+    cut,
+    document_tables,
+    interval,
+    number,
+    plain,
+    share,
+)
 from mia_batch.report.html.plots import compared_books, plots
 from mia_batch.report.paper import FOR_SPREADSHEETS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
     from jinja2 import Environment
-
-    from mia_batch.report.html.columns import Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,8 +89,7 @@ READERS = {"Editor": range(1, 6), "Lawyer": range(6, 18), "Engineer": range(18, 
 """Whom the numbered entries of the list are for."""
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(NamedTuple):
     """One field: the number of its entry, its name, and where it stands, as ``_LIST`` says."""
 
     entry: int

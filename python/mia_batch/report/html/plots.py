@@ -9,9 +9,8 @@ from __future__ import annotations
 import re
 from base64 import b64encode
 from collections import Counter
-from dataclasses import dataclass
 from math import ceil, floor, log10
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import polars as pl
 from markupsafe import Markup
@@ -36,8 +35,7 @@ _NAME = 60  # characters of a name that are written
 _HALO = {"paint_order": "stroke", "stroke": _GROUND, "stroke_width": 4}
 
 
-@dataclass(frozen=True, slots=True)
-class Axis:
+class Axis(NamedTuple):
     """Where values stand along an axis, and what is written next to it."""
 
     title: str
@@ -66,8 +64,7 @@ def round_axis(title: str, values: Iterable[float], most: int = 6) -> Axis:
     return Axis(title, ticks[0], ticks[-1], ticks)
 
 
-@dataclass(frozen=True, slots=True)
-class Curve:
+class Curve(NamedTuple):
     """A named line, with a band of low and high limits where these are known."""
 
     name: str
@@ -75,8 +72,7 @@ class Curve:
     band: Sequence[tuple[float, float, float]] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Lane:
+class Lane(NamedTuple):
     """Values of one kind on a line of their own, or one value with its limits."""
 
     name: str
