@@ -518,8 +518,7 @@ class FinetuningSettings(Part, topic="Fine-tuned references", table="tuning"):
     matrix, or none: the number itself, as the SPV-MIA paper gives it."""
 
 
-CLASSICS, NO_YARDSTICK = "default", "none"
-"""Yardsticks that are no file."""
+CLASSICS, NO_YARDSTICK = "default", "none"  # yardsticks that are no file
 
 
 class VerdictSettings(Part, topic="Reference sets and answers", table="verdict"):
@@ -882,12 +881,11 @@ def nested(flat: Mapping[str, object]) -> dict[str, Any]:
     return values
 
 
-_SAFE_ARGUMENTS = RESOURCES | {
+_SAFE_ARGUMENTS = RESOURCES | {  # arguments of engines that can load no code, whatever their value
     *("block_size", "device_map", "enable_chunked_prefill", "enable_prefix_caching"),
     *("enforce_eager", "kv_cache_dtype", "max_model_len", "pipeline_parallel_size"),
     *("quantization", "seed"),
 }
-"""Arguments of engines that can load no code, whatever their value."""
 
 
 def load_settings(options: Mapping[str, object], *, use_config: bool = True) -> Settings:

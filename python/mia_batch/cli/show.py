@@ -36,14 +36,13 @@ from mia_batch.settings import Settings, load_settings, stored_settings
 _MOST_ROWS = 20
 _WIDTH_OF_COSTS = 100
 _LEAST_WIDTH = 80  # tables are made for; a narrower terminal breaks their lines
-_UNITS = {
+_UNITS = {  # what an answer is; log-probabilities of any view take a pass
     "token": "tokens",
     "probe": "words",
     "choice": "answers",
     "cloze": "answers",
     "continuation": "samples",
 }
-"""What an answer is; log-probabilities of any view take a pass."""
 
 
 def show_attacks(names: Iterable[str], console: Console) -> None:

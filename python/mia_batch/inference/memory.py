@@ -12,8 +12,7 @@ from mia_batch.inference.findings import finding_rows, number_rows
 from mia_batch.schemas import Controls
 from mia_batch.tables import RowIndex, mapped_zeros
 
-CONTINUED = (CONTINUATION, RECITAL)
-"""Views whose answers continue a text."""
+CONTINUED = (CONTINUATION, RECITAL)  # views whose answers continue a text
 VERBATIM_WORDS = 20  # words in a row from which on a passage counts as repeated
 
 _SCHEMA = Controls.create_empty().schema

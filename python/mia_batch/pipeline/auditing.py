@@ -205,8 +205,7 @@ def stages_of(audit: Audit) -> list[Stage]:
     ]
 
 
-Table: TypeAlias = Mapping[str, Any]
-"""Settings of a table by name."""
+Table: TypeAlias = Mapping[str, Any]  # settings of a table by name
 
 
 class ArrowTable(Protocol):
@@ -216,11 +215,10 @@ class ArrowTable(Protocol):
         """Export the table as Arrow's C stream."""
 
 
-Texts: TypeAlias = (
+Texts: TypeAlias = (  # a path or a glob, a list of texts or of records, columns by name, or a table
     "str | os.PathLike[str] | Sequence[str] | Sequence[Mapping[str, Any]] | "
     "Mapping[str, Sequence[Any]] | pl.DataFrame | pl.LazyFrame | ArrowTable"
 )
-"""A path or a glob, a list of texts or of records, columns by name, or a table."""
 
 
 def audit(

@@ -45,11 +45,10 @@ from mia_batch.settings import RESOURCES, Settings, endpoint_settings, endpoint_
 
 # Which attacks a run computes, what prevents others, and what is decided by them.
 
-_PRIMARY = (
+_PRIMARY = (  # the first that is computed is decided by: the order in which they find most
     *("min_k_plus_plus_20_v1", "token_hits_less_expected_v1", "token_hits_v1"),
     *("probe_leading_rarity_v1", "samia_matched_v1"),
 )
-"""The first that is computed is decided by: the order in which they find most."""
 _PRIMARY_OF_TUNED = ("wbc_v1", "self_prompt_difference_v1", "reference_token_difference_v1")
 _REMOTE = ("openai", "replay")
 _WORD_SETTINGS = {"samples", "probes", "probe_every", "probe_words", "rarity_from"}
@@ -283,12 +282,11 @@ def recorded_settings(settings: Settings, recording: Recording) -> Settings:
 
 # What the stages share.
 
-_MODEL_SETTINGS = {
+_MODEL_SETTINGS = {  # names of models that settings give, and the settings of source and revision
     "target": ("model", "revision"),
     "reference": ("reference_model", "reference_revision"),
     "masked": ("masked_model", None),
 }
-"""Names of models that settings give, and the settings of source and revision."""
 
 
 @dataclass

@@ -161,8 +161,7 @@ _NAMES = re.compile(r"\.lock|\.shard-(\d+)-of-(\d+)\.lock")
 HELD = "{} is held by another live run; wait for it, or choose another --out"
 UNWRITABLE = "{} cannot be written ({}); choose another --out"
 _SECONDS_OF_A_LOOK = 1.0
-_MOST_NEAR = 1000
-"""For which a lock is held by who only stores a manifest, or looks who is at work."""
+_MOST_NEAR = 1000  # for which a lock is held by who only stores a manifest, or looks who is at work
 
 
 def is_lock(name: str) -> bool:
@@ -223,7 +222,7 @@ def _named(shards: list[Shard]) -> str:
 
 # The folder and its tables.
 
-TABLES: dict[str, type[dy.Schema]] = {
+TABLES: dict[str, type[dy.Schema]] = {  # tables that are one file each
     "targets": schemas.Targets,
     "set_aside": schemas.SetAside,
     "findings": schemas.Findings,
@@ -243,15 +242,13 @@ TABLES: dict[str, type[dy.Schema]] = {
     "perplexities": schemas.Perplexities,
     "bounds": schemas.Bounds,
 }
-"""Tables that are one file each."""
 
-PARTS: dict[str, type[dy.Schema]] = {
+PARTS: dict[str, type[dy.Schema]] = {  # tables that are folders of parts
     "prompts": schemas.Prompts,
     "samples": schemas.Samples,
     "features": schemas.Features,
     "logprobs": schemas.LogProbs,
 }
-"""Tables that are folders of parts."""
 
 
 @dataclass(frozen=True, slots=True, init=False)

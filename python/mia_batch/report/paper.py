@@ -31,8 +31,7 @@ class PaperColumn(NamedTuple):
     rows: pl.DataFrame
 
 
-Cell = tuple[str, bool]
-"""A figure as text, and whether it is the best of its column."""
+Cell = tuple[str, bool]  # a figure as text, and whether it is the best of its column
 
 
 def paper_table(columns: Sequence[PaperColumn], kind: str = "md") -> str:

@@ -63,7 +63,7 @@ def listed(names: Sequence[str], most: int = _NAMES_SHOWN) -> str:
 
 # Whether texts give themselves away without the model.
 
-_GATES = {
+_GATES = {  # why comparisons with non-members are withheld, or in doubt, by the verdict of the gate
     "withheld": (
         "No answer: the audited texts and the comparison texts can be told apart without the model "
         "({found}), so a high score may come from another difference between them. p-values, "
@@ -89,9 +89,8 @@ _GATES = {
         "is their only difference."
     ),
 }
-"""Why comparisons with non-members are withheld, or in doubt, by the verdict of the gate."""
 
-_LABELS = {
+_LABELS = {  # what the blind baseline makes of labels, by its verdict
     None: (
         "It could not be checked whether members and non-members differ without the model "
         "({reason}): attack figures alone are no evidence of memory."
@@ -109,7 +108,6 @@ _LABELS = {
         "Members and non-members look alike to classifiers that never see the model ({excluded})."
     ),
 }
-"""What the blind baseline makes of labels, by its verdict."""
 
 
 def blind_row(findings: pl.DataFrame, subject: str) -> dict[str, Any] | None:

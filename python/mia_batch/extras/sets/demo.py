@@ -41,8 +41,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import LlamaForCausalLM, PreTrainedModel
 
-SHARED_RUN = 13
-"""No two passages share so many words in a row: members would leak into non-members."""
+SHARED_RUN = 13  # no two passages share so many words in a row: members would leak into non-members
 
 _CHARACTERS_PER_WORD = 9  # at most; tables and drawings have more, prose about 6
 _NOT_DOCUMENTATION = frozenset(

@@ -139,8 +139,7 @@ def _without_copies(rows: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
 MOST_DOCUMENTS = 1000
 """Of a class, that are compared at one length: more cost time and show no smaller differences."""
 
-_MOST_WINDOWS = 4
-"""Of a document, that are compared."""
+_MOST_WINDOWS = 4  # of a document, that are compared
 
 
 def cut(documents: pl.DataFrame, length: int, seed: int) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -185,8 +184,7 @@ def words_of(text: str | None, start: int, length: int) -> str | None:
 # Pairs of members and non-members that classifiers do not tell apart.
 
 _N_FOLDS = 5
-_N_DEALS = 3
-"""Divisions into folds whose scores are averaged."""
+_N_DEALS = 3  # divisions into folds whose scores are averaged
 
 _MOST_ROUNDS = 8
 _WORDS = ("blind_naive_bayes_v1", "blind_logistic_v1", "blind_ngrams_v1")
@@ -395,8 +393,7 @@ def _outside_scores(
     return scores | {"blind_forest_v1": trees}
 
 
-_HELD_OUT = 1 / 3
-"""Share of the documents that tests a set that was matched, and is never in it."""
+_HELD_OUT = 1 / 3  # share of the documents that tests a set that was matched, and is never in it
 
 _COLUMNS = BuiltTexts.create_empty().schema
 

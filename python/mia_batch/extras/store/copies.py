@@ -218,8 +218,7 @@ def _set_mark(path: Path, tag: str) -> None:
 
 _HELD = "{} is held by another live run; wait for it, or choose another --out"
 _NAME = ".lock"
-_SECONDS = 90.0
-"""After which a lease that was not written again is over."""
+_SECONDS = 90.0  # after which a lease that was not written again is over
 _SECONDS_OF_TRUST = 60.0
 """After which who holds it no longer writes to the store, a machine's sleep included."""
 _SECONDS_BETWEEN = 15.0

@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from dp_accounting import DpEvent
     from transformers import PreTrainedTokenizerBase
 
-Row = dict[str, list[int]]
-"""``input_ids`` and ``labels`` of one text."""
+Row = dict[str, list[int]]  # `input_ids` and `labels` of one text
 
 _IGNORED = -100  # label of what is not learnt
 BETWEEN = " The label is"  # between a text and its target

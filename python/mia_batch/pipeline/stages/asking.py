@@ -38,8 +38,7 @@ from mia_batch.targets import cluster_name
 
 # Prompts: those that need no model, those with shots, those that a masked model fills.
 
-_SHOTS = ("nonmember_shots", "member_shots")
-"""Views, and the settings that give their texts."""
+_SHOTS = ("nonmember_shots", "member_shots")  # views, and the settings that give their texts
 _NO_TOKENIZER = "{}= needs tokenizer=, to see how many texts fit"
 _PROMPT_KEY = TARGET_KEY + pl.col("view_index")
 _LONGEST_LOOKED_AT = 1000  # texts, by their bytes, for the one of most tokens
@@ -476,8 +475,7 @@ def ask_samples(
 
 # The stage that asks a model for log-probabilities, and the texts that shadow models learn.
 
-LEARNT = ("target", "non_member", "calibration")
-"""Roles of the texts that shadow models may learn."""
+LEARNT = ("target", "non_member", "calibration")  # roles of the texts that shadow models may learn
 
 
 def halves(audit: Audit, model: str) -> pl.DataFrame:

@@ -168,8 +168,7 @@ _CHECKS: Final[dict[str, Callable[[Audit], Rows]]] = {
 
 # What is found about all attacks together, and about all texts together.
 
-SET_CHECKS = ("combination", "codec", "dataset_inference")
-"""Names of the checks."""
+SET_CHECKS = ("combination", "codec", "dataset_inference")  # names of the checks
 
 
 def set_answers(

@@ -34,8 +34,7 @@ if TYPE_CHECKING:
 
 # The stage that lets the target speak: on what it says, a reference model is tuned.
 
-SELF_PROMPT = "self_prompt"
-"""The model that is tuned on what the target says."""
+SELF_PROMPT = "self_prompt"  # the model that is tuned on what the target says
 
 
 class GenerationsStage(Stage):

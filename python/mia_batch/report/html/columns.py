@@ -23,11 +23,10 @@ if TYPE_CHECKING:
 
 
 _MOST = 1_500
-_HIDDEN = re.compile(
+_HIDDEN = re.compile(  # controls, marks that turn the direction of text, and signs without width
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u180e\u200b\u200e\u200f\u2028-\u202e"
     r"\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
 )
-"""Controls, marks that turn the direction of text, and signs without width."""
 _CODE = Markup('<span class="code">{}</span>')
 _CUT = Markup(' <span class="cut">{:,} more characters</span>')
 _DIGITS = 3
@@ -96,8 +95,7 @@ def interval(value: float | None, low: float | None, high: float | None) -> str:
     return f"{value:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
 
 
-LEVELS = 8
-"""Shades of a strip; a point's is that of the eighth of [0, 1] in which it lies."""
+LEVELS = 8  # shades of a strip; a point's is that of the eighth of [0, 1] in which it lies
 _WIDTH = 1000
 _SVG = Markup(
     '<svg class="strip" role="img" aria-label="{}" viewBox="0 0 {} 1" preserveAspectRatio="none">'
@@ -424,13 +422,12 @@ _TEXT_COLUMNS = (
 )
 
 
-_CONTROLS = {
+_CONTROLS = {  # where a passage was asked for, or looked for
     "unrelated_prefix": "after the prefix of another document",
     "unrelated_prefix_16_words": "after that and the last 16 words of its own prefix",
     "reference_model": "from the reference model, after its own prefix",
     "other_document": "in another document",
 }
-"""Where a passage was asked for, or looked for."""
 _COMMON = {True: "common", False: "no", None: NO_VALUE}
 _MOST_ROWS = 400
 _SHOWN_METRICS = ("roc_auc", "tpr_at_fpr")

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 _TOKENS_AT_ONCE = 8192
 _NO_LIMIT = 10**9
 
-Found: TypeAlias = NDArray[np.float32] | str
-"""An embedding, or why the text has no embedding."""
+Found: TypeAlias = NDArray[np.float32] | str  # an embedding, or why the text has no embedding
 
 
 @dataclass(frozen=True, slots=True)
