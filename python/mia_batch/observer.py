@@ -1,7 +1,5 @@
 """What a run tells while it works; who listens decides how it is shown."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """The help: the first screen, settings by topic, and what a shell completes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from difflib import get_close_matches

@@ -1,7 +1,5 @@
 """Options made from settings, numbers of the command line, and the console."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress

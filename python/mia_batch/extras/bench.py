@@ -4,8 +4,6 @@ Each way is measured in a process of its own, one after the other; starts are no
 cannot be measured is a row with the reason.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import platform

@@ -1,7 +1,5 @@
 """The answer of a run: one sentence, its books by strength of evidence, its attacks, best first."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The table of a paper: attacks by data sets and models, in the formats that papers take."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
 from itertools import product

@@ -1,7 +1,5 @@
 """Sentences of a run, rendered from rows of metrics, verdicts and findings."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice

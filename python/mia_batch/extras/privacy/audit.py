@@ -1,7 +1,5 @@
 """An audit of privacy: tunes a model in several ways, attacks each, and sets them side by side."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

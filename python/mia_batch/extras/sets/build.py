@@ -1,7 +1,5 @@
 """Builds evaluation sets, and says whether they can carry any conclusion."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -10,8 +10,6 @@ Related: arXiv:2402.10892 (Wei et al. 2024), 2402.09363 (Meeus et al. 2024), 250
 al. 2025).
 """
 
-from __future__ import annotations
-
 import json
 import re
 import tomllib

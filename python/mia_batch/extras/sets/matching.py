@@ -1,7 +1,5 @@
 """Documents with a membership, and their sets of one length: tested, matched, tested again."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, timedelta

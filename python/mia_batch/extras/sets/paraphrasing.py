@@ -1,7 +1,5 @@
 """Paraphrases by a model: what DE-COP needs of every text that it asks about."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Models that are tuned here: whether a base can be, its size, and the making of each, once."""
 
-from __future__ import annotations
-
 import gc
 import json
 import logging

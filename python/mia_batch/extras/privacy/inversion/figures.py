@@ -1,7 +1,5 @@
 """Which texts an inversion attacks, what is shared with what it gives back, and their tables."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
