@@ -1,7 +1,5 @@
 """The strongest passages of a run, numbered, and the one that a reader names."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from difflib import get_close_matches

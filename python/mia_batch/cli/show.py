@@ -1,7 +1,5 @@
 """What is shown to people: attacks, a plan, a run, what it rests on, targets, comparisons."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
