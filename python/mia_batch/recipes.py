@@ -1,7 +1,7 @@
 """How models are fine-tuned: the settings of a training, their defaults, and who learns what."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from hashlib import blake2b
 from math import ceil
 from typing import Any, Literal, TypeAlias, get_type_hints
@@ -63,9 +63,6 @@ class Recipe:
             raise SettingsError(
                 "early stopping looks at held-out texts, which epsilon does not protect; take 0"
             )
-
-    def described(self) -> dict[str, Any]:
-        return asdict(self)
 
     def n_held_out(self, n_texts: int) -> int:
         """Count the texts that are not learnt; at least one where any are, and one is left."""

@@ -601,6 +601,16 @@ _NEEDED = (  # a setting, those of which it needs one, and what for
 )
 
 
+_FOLLOWING = (  # a setting, a value of it, and the default that another has then
+    ("preset", "samia", "word_rule", "space"),
+    ("preset", "min-k", "evidence", "logprobs"),
+    ("preset", "spv", "evidence", "logprobs"),
+    ("preset", "spv", "top_k", 0),  # generations are to be the target's own distribution
+    ("noise_scale", "absolute", "noise", 0.05),  # of the SPV-MIA paper
+    *(("temperature", zero, "samples", 1) for zero in (0, "0", "0.0")),
+)
+
+
 class Settings(
     ColumnSettings,
     ReportSettings,
@@ -630,16 +640,9 @@ class Settings(
         values = dict(values)
         if values.get("dataset") is not None:
             values.setdefault("input", values["dataset"])  # until its files are located
-        if values.get("preset") == "samia":
-            values.setdefault("word_rule", "space")
-        if values.get("preset") in ("min-k", "spv"):
-            values.setdefault("evidence", "logprobs")
-        if values.get("preset") == "spv":
-            values.setdefault("top_k", 0)  # generations are to be the target's own distribution
-        if values.get("noise_scale") == "absolute":
-            values.setdefault("noise", 0.05)  # of the SPV-MIA paper
-        if values.get("temperature") in (0, "0", "0.0"):
-            values.setdefault("samples", 1)
+        for setting, value, other, default in _FOLLOWING:
+            if values.get(setting) == value:
+                values.setdefault(other, default)
         if values.get("engine", "auto") == "auto":
             for setting, engine in _KEYS.items():
                 if values.get(setting) is not None:

@@ -53,14 +53,13 @@ def path_option(name: str, text: str, *, is_place: bool = False) -> Decorator:
 
 def column_options(*usual: str, **columns: str | None) -> Decorator:
     """Add options for the names of columns, with their help; ``usual`` ones are their defaults."""
-
-    def of_column(name: str, text: str | None) -> Decorator:
-        said = text or f"Column of the {name.replace('_', ' ')}."
-        return option(
-            f"{name}_column", str, "COLUMN", said, default=name if name in usual else None
-        )
-
-    return _all_of(of_column(*each) for each in (dict.fromkeys(usual) | columns).items())
+    said = {name: f"Column of the {name.replace('_', ' ')}." for name in (*usual, *columns)}
+    said |= {name: text for name, text in columns.items() if text}
+    defaults = dict(zip(usual, usual, strict=True))
+    return _all_of(
+        option(f"{name}_column", str, "COLUMN", text, default=defaults.get(name))
+        for name, text in said.items()
+    )
 
 
 def _all_of(options: Iterable[Decorator]) -> Decorator:

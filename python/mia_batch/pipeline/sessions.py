@@ -151,8 +151,8 @@ def open_session(
 
 def sample_task(audit: Audit, session: Session, view: View) -> SampleTask:
     budget = audit.budget(view, session.max_model_len, session.max_attempts)
-    measure, settings = _measure(session.tokenizer), audit.settings
-    words, seed = settings.word_rule, settings.seed
+    measure = session.tokenizer.measure if session.tokenizer else estimate_tokens
+    settings, words, seed = audit.settings, audit.settings.word_rule, audit.settings.seed
     if not settings.nudge:  # which the endpoint may have decided after the view was made
         view = replace(view, nudge=0.0)
     return SampleTask(view=view, measure=measure, budget=budget, words=words, run_seed=seed)
@@ -314,16 +314,13 @@ def _open_endpoint(
         yield Session(f"{kind} of target", LocalExecutor(opened), tokenizer, room, attempts)
 
 
-def _measure(tokenizer: Tokenizer | None) -> Measuring:
-    return tokenizer.measure if tokenizer else estimate_tokens
-
-
 def expected(audit: Audit, model: str) -> tuple[Measuring, Callable[[View], request.Budget]]:
     """Say how a model will count tokens, and how far it will decode, before it is open."""
     settings = audit.settings
     if is_remote(audit, model):
         most = partial(audit.budget, max_model_len=_UNSTATED_CONTEXT, max_attempts=_MOST_ATTEMPTS)
-        return _measure(endpoint_tokenizer(settings)), most
+        tokenizer = endpoint_tokenizer(settings)
+        return (tokenizer.measure if tokenizer else estimate_tokens), most
     source = audit.source(model)
     name, revision = str(source["name"]), source["revision"]
     own = settings.engine_arg if model == "target" else {}

@@ -328,25 +328,17 @@ def _extraction(exposures: pl.DataFrame | None) -> dict[str, Any]:
 
 
 def _inversion(figures: pl.DataFrame | None) -> dict[str, Any]:
-    rows = (
-        []
-        if figures is None
-        else figures.filter(pl.col("versus").is_null(), unit="tokens").rows(named=True)
-    )
-    own = {(row["method"], row["metric"]): row for row in rows}
-    f1 = own.get(("inverter", "f1"), {})
-    values = {
-        name: own.get(("inverter", name), {}).get("value") for name in ("precision", "recall")
-    }
-    values |= {"f1": f1.get("value"), "f1_low": f1.get("low"), "f1_high": f1.get("high")}
-    nearest = own.get(("nearest", "f1"), {}).get("value")
-    inferred = (
-        [] if figures is None else figures.filter(unit="attribute", metric="exact").to_dicts()
-    )
-    right = {row["method"]: row for row in inferred if row["versus"] is None}
-    values |= {
-        f"attribute{end and '_'}{end}": right.get("inverter", {}).get(end or "value")
-        for end in _ENDS
-    }
-    values["attribute_usual"] = right.get("unconditional", {}).get("value")
-    return {f"inversion_{name}": value for name, value in values.items()} | {"nearest_f1": nearest}
+    rows = () if figures is None else figures.filter(pl.col("versus").is_null()).rows(named=True)
+    of = {(row["unit"], row["metric"], row["method"]): row for row in rows}
+
+    def found(
+        metric: str, end: str = "", *, method: str = "inverter", unit: str = "tokens"
+    ) -> float | None:  # null where it was not asked
+        return of.get((unit, metric, method), {}).get(end or "value")
+
+    values = {name: found(name) for name in ("precision", "recall")}
+    for name, metric, unit in (("f1", "f1", "tokens"), ("attribute", "exact", "attribute")):
+        values |= {f"{name}{end and '_'}{end}": found(metric, end, unit=unit) for end in _ENDS}
+    values["attribute_usual"] = found("exact", method="unconditional", unit="attribute")
+    named = {f"inversion_{name}": value for name, value in values.items()}
+    return named | {"nearest_f1": found("f1", method="nearest")}

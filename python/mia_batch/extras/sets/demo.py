@@ -257,17 +257,15 @@ def prepare(
         folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(folder / _LOCK)
         try:
-            lock.acquire(blocking=False)
+            held = lock.acquire(blocking=False)
         except Timeout:
             notify(f"waiting for another mia-batch demo that works in {folder}")
-            lock.acquire()
-        try:
+            held = lock.acquire()
+        with held:
             if fresh or not _is_kept(folder, settings, notify):
                 _make(folder, settings, notify)
             elif not DemoFolder.at(folder).config.exists():
                 _write_config(folder)
-        finally:
-            lock.release()
     except OSError as error:
         why = error.strerror or error
         raise RunFolderError(

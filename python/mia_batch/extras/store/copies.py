@@ -74,7 +74,7 @@ def fetched(place: str) -> Path:
     """As `mia_batch.places.fetched`."""
     copy = _Copy.of(place)
     with copy.lock("looking"), suppress(Timeout), copy.lock("writing", 0):
-        copy.follow(holder(copy.store, lease_of(copy.store)))
+        copy.follow(holder(copy.store, copy.store.read(_NAME)))
     return copy.folder
 
 
@@ -82,12 +82,12 @@ def fetched(place: str) -> Path:
 def settled(place: str) -> Iterator[None]:
     """As `mia_batch.places.settled`."""
     copy = _Copy.of(place)
-    before = lease_of(copy.store)
+    before = copy.store.read(_NAME)
     held = RunFolderError(f"{place} is held by a live run, so it has no root; wait for it")
     if holder(copy.store, before) != copy.name and is_live(copy.store, before):
         raise held
     yield
-    if lease_of(copy.store) != before:
+    if copy.store.read(_NAME) != before:
         raise held
 
 
@@ -304,10 +304,6 @@ def is_live(store: Store, found: StoredObject | None) -> bool:
     now = store.read(name)
     store.remove(name)
     return now is not None and (now.written - found.written).total_seconds() < _SECONDS
-
-
-def lease_of(store: Store) -> StoredObject | None:
-    return store.read(_NAME)
 
 
 def _content(store: Store, found: StoredObject) -> dict[str, str]:

@@ -8,7 +8,7 @@ import shutil
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from errno import ENOSPC
 from functools import cached_property
 from hashlib import blake2b, sha256
@@ -169,7 +169,7 @@ class Making:
         return {
             "base": identify_model(self.base, self.revision, "any").digest,
             "texts": texts.hexdigest(),
-            "recipe": self.recipe.described(),
+            "recipe": asdict(self.recipe),
         }
 
     @cached_property

@@ -7,7 +7,7 @@ import random
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from math import ceil, inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -198,9 +198,7 @@ def noise_of(epsilon: float, delta: float, rate: float, steps: int) -> float:
     from dp_accounting.pld import PLDAccountant
     from dp_accounting.rdp import RdpAccountant
 
-    def event(noise: float) -> DpEvent:
-        return _event(noise, rate, steps)
-
+    event = partial(_event, rate=rate, steps=steps)
     # Renyi divergences are fast, and say too much noise, never too little.
     most = calibrate_dp_mechanism(RdpAccountant, event, epsilon, delta, tol=_TOLERANCE)
     near = ExplicitBracketInterval(most / 2, most)
@@ -413,7 +411,10 @@ def fit(
     """Train a model on rows, from the last checkpoint on; return ``losses`` and ``privacy``."""
     random.Random(recipe.seed).shuffle(rows)
     n = recipe.n_held_out(len(rows))
-    held_out, learnt = ([*filter(_is_learnable, some)] for some in (rows[:n], rows[n:]))
+    held_out, learnt = (
+        [row for row in some if any(label != _IGNORED for label in row["labels"])]
+        for some in (rows[:n], rows[n:])
+    )
     if not learnt:
         raise SettingsError(
             "each text is one token, of which nothing can be learnt; give longer texts"
@@ -449,10 +450,6 @@ def fit(
         kept = min(losses, key=lambda each: each.get("held_out_loss", inf))["epoch"]
         say(f"epoch {kept:.0f} is kept, whose loss on held-out texts is the lowest")
     return {"losses": losses, "privacy": trainer.privacy() if is_private else None}
-
-
-def _is_learnable(row: Row) -> bool:
-    return any(label != _IGNORED for label in row["labels"])
 
 
 def _at_once(model: Any, rows: list[Row], recipe: Recipe) -> int:  # noqa: ANN401 - of many types

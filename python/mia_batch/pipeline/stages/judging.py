@@ -245,7 +245,7 @@ def _verdicts(
     alone = primary.evidence == "samples" and not primary.logprobs
     if roles["n_nulls"] and alone and sampled:
         errors = _sampling_errors(audit, primary)
-    names, warns = [attack.name for attack in attacks], blind_warns(found)
+    names, warns = [attack.name for attack in attacks], _separable(found, "calibration")
     for rows in verdicts(run.scan("scores"), names, plan, blind_warns=warns, blind=blind):
         # Frames are of one attack each.
         if errors is not None and not rows.is_empty() and rows["attack"][0] == plan.primary:
@@ -260,11 +260,6 @@ def _verdicts(
 
 def _blind_of_targets(blind: pl.DataFrame) -> pl.DataFrame:
     return blind.select("target_id", pl.col("^targets_.*$")).drop_nulls()
-
-
-def blind_warns(findings: pl.DataFrame) -> bool:
-    """Whether the calibration labels can be told apart without the model."""
-    return _separable(findings, "calibration")
 
 
 def _separable(findings: pl.DataFrame, subject: str) -> bool:
@@ -599,17 +594,12 @@ class SummaryStage(Stage):
     doing = "summing up documents and groups"
 
     def fingerprint(self) -> dict[str, Any]:
-        made, found = self.audit.manifest.made, {}
-        for name in ("extracted_documents", "controls"):
-            path = self.audit.run.path(name)
-            found[name] = digest(path) if path.exists() else None
+        made, path = self.audit.manifest.made, self.audit.run.path
+        tables = {"extracted": path("extracted_documents"), "controls": path("controls")}
         return {
             "form": 4,  # of both tables
-            "verdicts": made.get("verdicts"),
-            "features": made.get("features"),
-            "recitals": made.get("recitals"),
-            "extracted": found["extracted_documents"],
-            "controls": found["controls"],
+            **{name: made.get(name) for name in ("verdicts", "features", "recitals")},
+            **{name: digest(each) if each.exists() else None for name, each in tables.items()},
         }
 
     @property
@@ -673,7 +663,7 @@ class SummaryStage(Stage):
             candidates=run.scan("samples"),
             samples=audit.settings.continuations,
             words=audit.settings.word_rule,
-            blind_warns=blind_warns(findings),
+            blind_warns=_separable(findings, "calibration"),
             findings=findings,
             controls=controls,
             all_continued=audit.continues,

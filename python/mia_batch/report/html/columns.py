@@ -116,7 +116,8 @@ def _strip(starts: list[float], values: list[float | None]) -> Markup:
     """One path for each shade: stretches of the same shade that touch are one rectangle."""
     ends = [*starts[1:], 1.0]
     paths: dict[int, str] = {}
-    stretches = zip(starts, ends, map(_level, values), strict=True)
+    levels = (None if y is None else min(int(y * LEVELS), LEVELS - 1) for y in values)
+    stretches = zip(starts, ends, levels, strict=True)
     for level, run in groupby(stretches, key=lambda stretch: stretch[2]):
         if level is not None:
             first, *_, last = [*run] * 2
@@ -124,10 +125,6 @@ def _strip(starts: list[float], values: list[float | None]) -> Markup:
             paths[level] = f"{paths.get(level, '')}M{left} 0H{right}V1H{left}z"
     drawn = (Markup('<path class="h{}" d="{}"/>').format(*each) for each in sorted(paths.items()))
     return _SVG.format(_in_words(starts, values), _WIDTH, Markup().join(drawn))
-
-
-def _level(value: float | None) -> int | None:
-    return None if value is None else min(int(value * LEVELS), LEVELS - 1)
 
 
 def _in_words(starts: list[float], values: list[float | None]) -> str:

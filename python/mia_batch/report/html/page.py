@@ -351,6 +351,7 @@ MOST_WINDOWS = 20
 _MOST_CHARACTERS = 1_500
 _MOST_OF_PREFIX = 800
 _CONTINUED = [view for _, view in CONTINUED]
+_ATTEMPTS = [PROBE[1], *_CONTINUED]
 _HEADING = (
     r"^[ \t]*(?:CHAPTER|Chapter|CHAPITRE|Chapitre|CAP[IÍ]TULO|Cap[ií]tulo|KAPITEL|Kapitel|BOOK|Book"
     r"|PART|Part|LETTER|Letter)[ \t]+(?:[0-9]{1,3}|[IVXLCDM]{1,8})\b[^\n]{0,60}$"
@@ -381,17 +382,13 @@ def evidence(contents: Contents) -> list[dict[str, Any]]:
         targets[key]
         | {"longest_words": None, "common": common.get(key, []), "known": known.get(key)}
         | {
-            "attempts": sum(_is_attempt(row) for row in samples.get(key, [])),
+            "attempts": sum(row["view"] in _ATTEMPTS for row in samples.get(key, [])),
             **_as_high(targets[key]["score"], by_chance),
         }
         | _texts(targets[key], samples.get(key, []), chosen[key])
         for key in chosen
         if key in targets
     ]
-
-
-def _is_attempt(sample: Mapping[str, Any]) -> bool:
-    return sample["view"] == PROBE[1] or sample["view"] in _CONTINUED
 
 
 def _by_document(contents: Contents, windows: list[dict[str, Any]]) -> list[dict[str, Any]]:

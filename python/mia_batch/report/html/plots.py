@@ -197,11 +197,6 @@ def saved(svg: Markup) -> str:
     return coloured.replace(">", '><rect width="100%" height="100%" fill="#fff"></rect>', 1)
 
 
-def link_to(svg: Markup) -> str:
-    """Return an address that holds the picture itself, to save it without a script."""
-    return f"data:image/svg+xml;base64,{b64encode(saved(svg).encode()).decode()}"
-
-
 # The pictures of a run.
 
 _BUDGETS = (0.001, 0.01, 0.1)  # false-positive rates of the table below a ROC
@@ -222,7 +217,9 @@ def picture(
     name: str, svg: Markup, head: Sequence[str], rows: Sequence[Sequence[str]], **words: str
 ) -> dict[str, Any]:
     """Return a picture with its ``title``, ``note`` and ``source``, its numbers and its link."""
-    return {"name": name, "svg": svg, "link": link_to(svg), "head": head, "rows": rows, **words}
+    # The link's address holds the picture itself, to save it without a script.
+    link = f"data:image/svg+xml;base64,{b64encode(saved(svg).encode()).decode()}"
+    return {"name": name, "svg": svg, "link": link, "head": head, "rows": rows, **words}
 
 
 def _by(points: pl.DataFrame, name: str) -> dict[str, list[tuple[float, float]]]:
