@@ -15,36 +15,8 @@ from mia_batch.errors import SettingsError
 from mia_batch.plugins import extra, plugins
 from mia_batch.settings import PARTS, Part, engine_names
 
-OVERVIEW = """\
-Which texts does a language model remember? mia-batch asks the model about your texts and says
-which come out word for word, which it knows better than comparable texts, and how sure that is.
-
-Commands
-  audit INPUT --model MODEL  Ask a model about texts, and write a report.
-  show RUN [PASSAGE]         List a run's strongest passages, or show one next to the true text.
-  report RUN                 Write the report of a run again, as a page, Markdown or CSV.
-  compare RUN RUN            Compare models, or one before and after unlearning.
-  plan                       Say how many comparison texts an answer needs.
-  attacks [NAME]             List the attacks: what each asks and needs.
-  {others}
-
-Examples
-  mia-batch demo
-  mia-batch audit books/ --model MODEL --max-windows-per-document 50
-  mia-batch audit corpus.parquet --model MODEL --attacks min-k++,recall --dry-run
-
-mia-batch help lists commands and topics of settings, mia-batch --help all settings.
-"""
 _MORE = "--help names all settings by topic; mia-batch help TOPIC describes them."
 _BY_TOPIC = "All settings by topic (mia-batch help TOPIC describes them):"
-_COMPLETION = """\
-To complete commands, options, attacks and choices with the Tab key, put one line into the start-up
-file of your shell:
-
-bash  eval "$(_MIA_BATCH_COMPLETE=bash_source mia-batch)"
-zsh   eval "$(_MIA_BATCH_COMPLETE=zsh_source mia-batch)"
-fish  _MIA_BATCH_COMPLETE=fish_source mia-batch | source
-"""
 _SHORT = "mia_batch.short_help"
 _FILES = {"PATH": "file", "FOLDER": "dir", "MODEL": "dir"}
 TOPICS: dict[str, type[Part]] = {part.table or "main": part for part in PARTS}
@@ -157,7 +129,7 @@ class TopicGroup(TopicCommand, click.Group):
     def about(self, root: Context, name: str) -> str:
         """Describe a command, a topic, a setting, or all that is so called; or list them."""
         if name in ("", "completion"):
-            return _COMPLETION if name else self._contents(root)
+            return _text("completion") if name else self._contents(root)
         formatter = root.make_formatter()
         if (command := self.get_command(root, name)) is not None:
             with click.Context(command, info_name=name, parent=root) as own:
@@ -217,9 +189,14 @@ def _show_short_help(context: Context, _option: Parameter, value: bool) -> None:
 
 def overview(context: Context) -> str:
     """Fill the first screen, which describes six commands and names the others."""
-    others = [name for name in _commands(context) if f"\n  {name} " not in OVERVIEW]
+    text = _text("overview")
+    others = [name for name in _commands(context) if f"\n  {name} " not in text]
     lines = wrap(", ".join(others), 96, break_on_hyphens=False)
-    return OVERVIEW.format(others="\n  ".join(lines))
+    return text.format(others="\n  ".join(lines))
+
+
+def _text(name: str) -> str:
+    return Path(__file__).with_name(f"{name}.txt").read_text("utf-8")
 
 
 def _commands(context: Context) -> list[str]:

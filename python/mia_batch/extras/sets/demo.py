@@ -53,24 +53,6 @@ _NAME, _LOCK, _STAGING = "demo.json", ".demo.lock", ".making-"
 _MADE_BY = "mia-batch demo"
 _COLUMNS = ("document_id", "text", "member", "group")
 _RECIPE = 4  # increase it when the same settings come to mean another demo
-_CONFIG = """\
-# What `mia-batch demo` audits: mia-batch --config mia-batch.toml
-# With --reference-model reference, attacks that compare two models are computed, too.
-input = "corpus.parquet"
-model = "model"
-seed = 0
-out = "run-{digest}"
-
-[engine]
-dtype = "float32"
-
-[logprobs]
-masked_model = "masked"
-neighbours = 5
-nonmember_shots = "nonmember-shots.parquet"
-member_shots = "member-shots.parquet"
-frequencies_from = "corpus.parquet"
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -336,7 +318,8 @@ def _make(folder: Path, settings: DemoSettings, notify: Callable[[str], None]) -
 def _write_config(folder: Path) -> None:
     files = json.dumps((read_record(folder) or {"files": {}})["files"], sort_keys=True)
     of_files = hashlib.sha256(files.encode()).hexdigest()[:8]
-    write_text(DemoFolder.at(folder).config, _CONFIG.format(digest=of_files))
+    text = Path(__file__).with_name("demo.toml").read_text("utf-8")
+    write_text(DemoFolder.at(folder).config, text.format(digest=of_files))
 
 
 # The training of the models; torch is loaded only here.
