@@ -16,16 +16,19 @@ from mia_batch.attacks.from_logprobs import with_series
 from mia_batch.errors import RequestError
 from mia_batch.schemas import Curves, Metrics, Scores
 from mia_batch.stats import Codes, Flags, Floats
-from mia_batch.stats.differences import N_BLOCKS, AucResult, auc_difference, simultaneous_bounds
 from mia_batch.stats.intervals import (
     CONFIDENCE,
+    N_BLOCKS,
+    AucResult,
     Interval,
     RocCurve,
+    auc_difference,
     clopper_pearson,
     estimate_auc,
     estimate_interval,
     independent_number,
     roc_curve,
+    simultaneous_bounds,
     threshold_fpr_interval,
     tpr_interval,
 )

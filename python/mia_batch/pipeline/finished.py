@@ -68,7 +68,6 @@ def attacks_of(run: Run) -> pl.DataFrame:
 
 
 def table_of(runs: Sequence[Run], kind: str = "md") -> str:
-    """Write the table of a paper: attacks by labelled runs, which name data set and model."""
     # Runs that differ in nothing but their seed are averaged.
     return paper_table([_column(run) for run in runs], kind)
 
@@ -107,7 +106,6 @@ REPORT = "report.html"
 
 
 def report_of(run: Run, kind: Format = "html") -> str:
-    """Render a finished run: a page, its answer and documents as text, or its attacks in LaTeX."""
     if kind == "latex":
         return table_of([run], kind)
     manifest, known = _finished(run), known_of(run)
@@ -345,7 +343,6 @@ def compare(
 
 
 def _scores(runs: Sequence[Run], attack: str) -> pl.DataFrame:
-    """Join the scores of all runs by target; names are hashed, which take much less memory."""
     scores = runs[0].scan("scores").filter(pl.col("role").is_in(["target", "non_member"]))
     keys = pl.col("target_id", "cluster", "document", "group").hash()
     document = cluster_names(scores.drop("group"))

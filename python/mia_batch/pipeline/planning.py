@@ -102,7 +102,6 @@ def plan(
 
 
 def _left(audit: Audit, stages: Sequence[Stage], notes: _Notes) -> Iterator[tuple[str, str]]:
-    """Say what each stage has left to do, after all that it would refuse."""
     refusal = None
     auditing.take_up(audit, stages)
     for stage in stages:
