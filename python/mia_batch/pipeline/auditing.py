@@ -93,7 +93,8 @@ def earlier_runs(audit: Audit, texts: str) -> dict[str, dict[str, Any]]:
     """Find the runs of these ``texts`` (SHA-256 of the input) and this model next to this one."""
     found = dict[str, dict[str, Any]]()
     for name, stored in neighbours(audit):
-        if _of(stored, "made", "targets", "input") == texts:
+        asked = any(_of(stored, part) for part in ("requests", "plan", "custody"))  # else no try
+        if asked and _of(stored, "made", "targets", "input") == texts:
             attacks = _of(stored, "settings", "attacks")
             found[name] = {
                 "begin": _shown(_of(stored, "times", "begin")),

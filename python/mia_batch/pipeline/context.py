@@ -516,15 +516,23 @@ class Audit:
                 return name, "asked for"
             if name == "auto" and (known := self.manifest.evidence.get("engine")):
                 return known, self.manifest.engine_choice
-        own = self.manifest.models.get("target", {}).get(f"{kind} engine")
-        follows = name == "auto" and model != "target" and own in engine_types()
-        if follows and why_not(str(own), kind, frozenset(columns)) is None:
-            return str(own), "as the target, so that their answers compare"
+        own = engine_types().get(self.manifest.models.get("target", {}).get(f"{kind} engine"))
+        place, elsewhere = self._place(model), self.settings.executor is not None
+        if name == "auto" and own and why_not(own.name, kind, frozenset(columns)) is None:
+            if model != "target":
+                return own.name, "as the target, so that their answers compare"
+            if own.start and own.obstacle(elsewhere) is None:
+                return own.name, "as before"
         asked = "auto" if name in _REMOTE else name  # an endpoint gives those of its own model only
-        place, gpus = self._place(model), self.settings.tensor_parallel_size
-        elsewhere = self.settings.executor is not None
+        points = kind == "logprobs" and any(PROBE in each.reads_of(kind) for each in self.attacks)
         return choose_engine(
-            asked, kind, frozenset(columns), model=place, elsewhere=elsewhere, gpus=gpus
+            asked,
+            kind,
+            frozenset(columns),
+            model=place,
+            elsewhere=elsewhere,
+            gpus=self.settings.tensor_parallel_size,
+            at_points=points,
         )
 
     def spec(

@@ -81,13 +81,18 @@ def _column(run: Run) -> PaperColumn:
         )
     settings, manifest = stored_settings(run.manifest.settings), run.manifest
     name = manifest.models["target"]["source"]["name"] if manifest.models else "recorded"
-    data = settings.dataset or Path(next(iter(manifest.input.get("files") or ["texts"]))).stem
-    return PaperColumn(data=data, model=Path(name).name, seed=settings.seed, rows=rows)
+    file = Path(next(iter(manifest.input.get("files") or ["texts"])))
+    folder = run.folder.resolve()  # which holds texts that were no file
+    data = settings.dataset or (folder.name if file.parent.resolve() == folder else file.stem)
+    of = {"data": data, "model": Path(name).name, "seed": settings.seed}
+    said = answer_of(run)
+    return PaperColumn(**of, rows=rows, caveat=said if said.startswith("No answer") else "")
 
 
 def _finished(run: Run, *, sealed: bool = False) -> Manifest:
     manifest = run.manifest
-    if not (manifest.custody if sealed else "verdicts" in manifest.made):
+    judged = "verdicts" in manifest.made and run.path("rollup").exists()  # the last of its tables
+    if not (manifest.custody if sealed else judged):
         raise RunFolderError(
             f"{run.folder} is not finished; give the audit's command again, which goes on"
         )

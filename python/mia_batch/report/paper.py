@@ -27,6 +27,7 @@ class PaperColumn(NamedTuple):
     model: str
     seed: int
     rows: pl.DataFrame
+    caveat: str = ""  # why its figures mean nothing
 
 
 Cell = tuple[str, bool]  # a figure as text, and whether it is the best of its column
@@ -55,6 +56,7 @@ def paper_table(columns: Sequence[PaperColumn], kind: str = "md") -> str:
     notes = []
     for (data, model), own in seeds.items():
         notes.append(f"{data}, {model}: seed{'s' * (len(own) > 1)} {', '.join(map(str, own))}")
+        notes += dict.fromkeys(each.caveat[:-1] for each in of[data, model] if each.caveat)
     return "\n".join(KINDS[kind]([*of], rows, "; ".join(notes))) + "\n"
 
 

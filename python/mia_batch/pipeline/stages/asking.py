@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import polars as pl
 
-from mia_batch.attacks.attack import NEXT_TOKEN
+from mia_batch.attacks.attack import NEXT_TOKEN, PROBE
 from mia_batch.corpus import ColumnNames, Corpus, read_documents
 from mia_batch.errors import EngineError, SettingsError
 from mia_batch.evidence import collect, parts
@@ -599,6 +599,8 @@ class LogprobsStage(EvidenceStage):
             if view.make is not None:  # fewer than units: some texts have no further point
                 left = sum(block.units.height for block in missing.blocks())
             named = f"{left:,} forward pass" if left == 1 else f"{left:,} forward passes"
+            if view.key == PROBE and left and not sessions.is_remote(self.audit, self.model):
+                named = f"at most {named}, for points of a text may share one"
             yield f"{self.model} {view.name}", named + self._sizes(view, missing)
             yield from sessions.text_cost(self.audit, view, missing)
 
