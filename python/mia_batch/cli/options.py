@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from mia_batch.observer import WorkerState
+    from mia_batch.pipeline.planning import Speed
     from mia_batch.settings import Part
 
 
@@ -99,6 +100,20 @@ class NumberRange(click.FloatRange):
         if isnan(number):
             self.fail(f"{value} is no number", param, ctx)
         return number
+
+
+def _speed(context: Context, option: Parameter, value: str | None) -> Speed:
+    if value is None or value == "probe":
+        return "probe" if value else None
+    return float(NumberRange(min=0, min_open=True).convert(value, option, context))  # type: ignore[arg-type]
+
+
+speed_option = option(
+    *("tokens-per-second", str, "X|probe"),
+    "Speed of the model, from which --dry-run tells how long it takes; `probe` measures it with a "
+    "few texts.",
+    callback=_speed,
+)
 
 
 def whole_numbers(_context: Context, _option: Parameter, value: str | None) -> list[int] | None:
