@@ -33,6 +33,7 @@ from mia_batch.cli.options import (
     observing,
     option,
     settings_options,
+    speed_option,
     table_of,
     whole_numbers,
 )
@@ -190,22 +191,10 @@ def _fail(message: str, status: int) -> NoReturn:
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True}
 
 
-def _speed(context: click.Context, option: click.Parameter, value: str | None) -> Speed:
-    if value is None or value == "probe":
-        return "probe" if value else None
-    number: Any = NumberRange(min=0, min_open=True)
-    return float(number.convert(value, option, context))
-
-
 @click.group(cls=helping.TopicGroup, invoke_without_command=True, context_settings=_CONTEXT)
 @settings_options()
 @click.option("--dry-run", is_flag=True, help="Say what would be asked, and ask nothing.")
-@option(
-    *("tokens-per-second", str, "X|probe"),
-    "Speed of the model, from which --dry-run tells how long it takes; `probe` measures it with a "
-    "few texts.",
-    callback=_speed,
-)
+@speed_option
 @helping.short_help_option
 @click.version_option(package_name="mia-batch")
 @click.pass_context

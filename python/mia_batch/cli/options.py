@@ -89,6 +89,20 @@ class NumberRange(click.FloatRange):
         return number
 
 
+def _speed(context: Context, option: Parameter, value: str | None) -> float | Literal["probe"] | None:
+    if value is None or value == "probe":
+        return "probe" if value else None
+    return float(NumberRange(min=0, min_open=True).convert(value, option, context))  # type: ignore[arg-type]
+
+
+speed_option = option(
+    *("tokens-per-second", str, "X|probe"),
+    "Speed of the model, from which --dry-run tells how long it takes; `probe` measures it with a "
+    "few texts.",
+    callback=_speed,
+)
+
+
 def whole_numbers(_context: Context, _option: Parameter, value: str | None) -> list[int] | None:
     if value is None:
         return None
