@@ -89,7 +89,7 @@ class NumberRange(click.FloatRange):
         return number
 
 
-def _speed(context: Context, option: Parameter, value: str | None) -> float | Literal["probe"] | None:
+def _speed(context: Context, option: Parameter, value: str | None) -> float | str | None:
     if value is None or value == "probe":
         return "probe" if value else None
     return float(NumberRange(min=0, min_open=True).convert(value, option, context))  # type: ignore[arg-type]
