@@ -401,10 +401,8 @@ def build_targets(
     most = plan.max_windows_per_document
 
     def is_chosen(identity: bytes, row: _Row) -> bool:
-        _, window_index, _, split = row
-        return most is None or window_index in choose_windows(
-            split.n_windows, most, plan.seed, identity
-        )
+        n_windows = row[3].n_windows
+        return most is None or row[1] in choose_windows(n_windows, most, plan.seed, identity)
 
     def frames(_names: list[str] | None) -> Iterator[pl.DataFrame]:
         ordinals, copies = Ordinals(), _Copies(plan)
@@ -448,17 +446,12 @@ def _pieces(batch: pl.DataFrame) -> Iterator[pl.DataFrame]:
 
 def _identities(piece: pl.DataFrame, ordinals: Ordinals) -> list[bytes]:
     """Return the identity of each document; those without an identifier are counted."""
-    identified = piece["document_id"].to_list()
-    digests = [
-        text_digest(text)
-        for text, document_id in zip(piece["text"], identified, strict=True)
-        if document_id is None
-    ]
+    digests = [text_digest(text) for text in piece.filter(pl.col("document_id").is_null())["text"]]
     keys = np.frombuffer(b"".join(digest[:8] for digest in digests), "<u8")
     anonymous = map(from_text, digests, ordinals.number(keys).tolist())
     return [
         next(anonymous) if document_id is None else from_document_id(document_id)
-        for document_id in identified
+        for document_id in piece["document_id"]
     ]
 
 
@@ -490,19 +483,16 @@ class _Copies:
         if self._alike is not None:
             is_copy |= self._alike.are_copies(texts)
         for place in np.array(windows, np.int64)[is_copy].tolist():
-            document, window_index, name, split = rows[place]
+            *named, split = rows[place]
             # Its place is left: what it says is asked elsewhere.
             copy = Split(None, reason=COPY, start=split.start, n_windows=split.n_windows)
-            rows[place] = (document, window_index, name, copy)
+            rows[place] = (*named, copy)
 
 
 def _frame(rows: list[_Row], piece: pl.DataFrame, schema: pl.Schema, role: str) -> pl.DataFrame:
     documents, window_indices, names, splits = zip(*rows, strict=True)
-    ours = {
-        "target_id": names,
-        "window_index": window_indices,
-        **dict(zip(Split._fields, zip(*splits, strict=True), strict=True)),
-    }
+    ours = dict(zip(Split._fields, zip(*splits, strict=True), strict=True))
+    ours |= {"target_id": names, "window_index": window_indices}
     built = pl.DataFrame(ours, schema_overrides=schema)
     kept = piece.drop("text", "prefix", "reference")[list(documents)]
     if "chapters" not in schema and "chapters" in piece.columns:
@@ -511,9 +501,8 @@ def _frame(rows: list[_Row], piece: pl.DataFrame, schema: pl.Schema, role: str) 
         kept = kept.with_columns(window_chapter=pl.Series(named, dtype=pl.String))
     is_copy = pl.col("reason").eq_missing(pl.lit(COPY))
     roles = pl.when(is_copy).then(pl.lit("copy")).otherwise(pl.lit(role)).cast(schema["role"])
-    return (
-        pl.concat([built, kept], how="horizontal").with_columns(role=roles).select(schema.names())
-    )
+    made = pl.concat([built, kept], how="horizontal")
+    return made.with_columns(role=roles).select(schema.names())
 
 
 def _chapter(chapters: Sequence[Mapping[str, Any]] | None, window: Split) -> str | None:
@@ -585,12 +574,13 @@ class TargetPlan:
         words, characters, length = self.window_words, self.window_characters, self.text_length
         if not 0 < self.prefix_ratio < 1:
             yield f"prefix_ratio is {self.prefix_ratio}; it must lie between 0 and 1"
-        for name in _COUNTS:
-            if (value := getattr(self, name)) is not None and value < 1:
+        given = {name: value for name in _COUNTS if (value := getattr(self, name)) is not None}
+        for name, value in given.items():
+            if value < 1:
                 yield f"{name} is {value}; it must be at least 1"
         for name in ("stride", "max_windows_per_document"):
-            if (value := getattr(self, name)) is not None and self.window is None:
-                yield f"{name} is {value} without window_words; set window_words too"
+            if name in given and self.window is None:
+                yield f"{name} is {given[name]} without window_words; set window_words too"
         if words is not None and characters is not None:
             yield (
                 f"window_words is {words} and window_characters is {characters}; "

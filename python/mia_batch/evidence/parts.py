@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Self, TypeAlias
 
 import dataframely as dy
 import numpy as np
@@ -104,16 +104,13 @@ def scan_parts(
     )
     if replaced.is_empty():
         return table
-    kept = table.with_row_index("row").join(
-        replaced.lazy(), on="row", how="anti", maintain_order="left"
-    )
+    numbered = table.with_row_index("row")
+    kept = numbered.join(replaced.lazy(), on="row", how="anti", maintain_order="left")
     return kept.drop("row")
 
 
-BLOCK_TARGETS = 64
-"""Targets in a block: few enough that little is lost with an unfinished one."""
-RECORDED_BLOCK_TARGETS = 8 * BLOCK_TARGETS
-"""The same where samples are only read from a recording."""
+BLOCK_TARGETS = 64  # targets in a block: few enough that little is lost with an unfinished one
+RECORDED_BLOCK_TARGETS = 8 * BLOCK_TARGETS  # the same where samples are only read from a recording
 LOGPROB_BLOCK_TARGETS = 4 * BLOCK_TARGETS
 """The same of log-probabilities: one forward pass a text, not one a token."""
 
@@ -139,25 +136,14 @@ def part_stem(index: int, label: str, first: int, last: int) -> str:
     return f"block-{index:08d}.{label}-{first:05d}-{last:05d}"
 
 
-# What rows are wanted of: targets, or prompts about them, a slice of targets at a time.
+# What rows are wanted of (``Units``): targets, or prompts about them, a slice of targets at a time.
 
-TARGETS_AT_ONCE = 4096
-"""Targets of a slice; whole blocks of every size, and one block of prompts."""
+TARGETS_AT_ONCE = 4096  # targets of a slice; whole blocks of every size, and one block of prompts
 
 _KEYS_AT_ONCE = 65536
 _KEY = pl.col("target") + pl.col("index")
 _HAS_TEXT = pl.col("target").is_not_null()
 _UNITS_NAMES = ("target_id", "document_id", "n_words")
-
-
-class Units(Protocol):
-    """Targets or prompts that rows are wanted of."""
-
-    def keys(self) -> Iterator[pl.DataFrame]:
-        """Yield the ``key``, the ``target``'s key and its ``target_row`` of each, in any order."""
-
-    def slices(self) -> Iterator[pl.DataFrame]:
-        """Yield them in the targets' order: ``unit_key``, ``target_row``, and what is asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +156,7 @@ class FreshUnits:
     among: pl.Series | None = None  # ``target_id`` of those that may be asked; None = all
 
     def keys(self) -> Iterator[pl.DataFrame]:
-        """Yield the keys and ``target_row`` of each, those that cannot be asked included."""
+        """Yield the ``key`` of each, and its ``target``'s key and row, whether asked or not."""
         n = 1 if self.view is None else self.view.n
         index = pl.lit(list(range(n)), dtype=pl.List(pl.UInt32))
         there = self.targets.with_row_index("target_row").filter(_HAS_TEXT, _is_among(self.among))
@@ -179,6 +165,7 @@ class FreshUnits:
         yield from rows.collect_batches(chunk_size=_KEYS_AT_ONCE)
 
     def slices(self) -> Iterator[pl.DataFrame]:
+        """Yield them in the targets' order: ``unit_key``, ``target_row``, and what is asked."""
         start, view = 0, self.view
         table = self.targets.select(*Targets.column_names(), *self.columns)
         for batch in table.collect_batches(chunk_size=TARGETS_AT_ONCE, maintain_order=True):
@@ -262,6 +249,9 @@ class PromptUnits:
         return Held(self.parts)
 
 
+Units: TypeAlias = FreshUnits | PromptUnits
+
+
 def _is_among(names: pl.Series | None) -> pl.Expr:
     return pl.lit(value=True) if names is None else pl.col("target_id").is_in(names.implode())
 
@@ -278,15 +268,13 @@ class Held:
     # again, may lie in several.
 
     def __init__(self, parts: Parts) -> None:
+        def slice_of(path: Path) -> int:
+            return parts.targets_of(path).start // TARGETS_AT_ONCE
+
         self._parts = parts
-        slices = groupby(
-            parts.paths(), key=lambda path: parts.targets_of(path).start // TARGETS_AT_ONCE
-        )
-        self._slices = [list(paths) for _, paths in slices]
-        there = [
-            parts.scan(paths).select(pl.col("target").unique()).collect(engine="streaming")
-            for paths in self._slices
-        ]
+        self._slices = [list(paths) for _, paths in groupby(parts.paths(), key=slice_of)]
+        names = (parts.scan(paths).select(pl.col("target").unique()) for paths in self._slices)
+        there = [targets.collect(engine="streaming") for targets in names]
         heights = [targets.height for targets in there]
         self._slice_of = np.repeat(np.arange(len(there), dtype=np.uint32), heights)
         targets = pl.concat([pl.DataFrame(schema={"target": pl.UInt64}), *there])
@@ -408,8 +396,7 @@ class Missing:
             chosen = units[missing["position"]].drop("unit_key", "target_row")
             index, piece, last_piece, first, last = (int(str(number)) for number in numbers)
             label = self._parts.label
-            stem = part_stem(index, label, first, last)
-            attempt = piece
+            stem, attempt = part_stem(index, label, first, last), piece
             if not last_piece or f"{stem}.attempt-{piece}.parquet" in self._names:
                 attempt += max(self._attempts[stem], last_piece + 1 if last_piece else 0)
             yield Block(

@@ -44,7 +44,7 @@ def first_error_in(log: str) -> str:
 
 def _shorten(line: str) -> str:
     text = line.strip().rstrip(".")
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ..."
+    return text[:_LONGEST] + " ..." * (len(text) > _LONGEST)
 
 
 def _refuse(reason: str) -> NoReturn:
@@ -147,10 +147,8 @@ def read_adapter(model: str) -> Adapter | None:
 
 def differ_in_weights(model: str, other: str) -> bool:
     """Whether two models are adapters of one base whose settings are the same."""
-    configs = [Path(each, _CONFIG) for each in (model, other)]
-    if not all(config.is_file() for config in configs):
-        return False
-    return configs[0].read_bytes() == configs[1].read_bytes()
+    one, two = (Path(each, _CONFIG) for each in (model, other))
+    return one.is_file() and two.is_file() and one.read_bytes() == two.read_bytes()
 
 
 def weights_source(model: str, revision: str | None) -> tuple[str, str | None]:
@@ -247,12 +245,9 @@ def check_weights(model: str, revision: str | None = None, asked: str = "logprob
         missing, shapes, strange = (info[f"{key}_keys"] for key in _KEYS)
         missing = {each for each in missing if asked != "any" or "pooler." not in each}
         if quantised:  # its tensors have other names and shapes, in the same modules
-            inside = {each: f"{each.rpartition('.')[0]}." for each in missing}
-            missing = {
-                each
-                for each in missing - empty.all_tied_weights_keys.keys()
-                if not any(other.startswith(inside[each]) for other in strange)
-            }
+            there = {name[: at.start()] for name in strange for at in re.finditer(r"\.", name)}
+            missing -= empty.all_tied_weights_keys.keys()
+            missing = {each for each in missing if each.rpartition(".")[0] not in there}
             shapes = strange = ()
         if any(name not in tensors for name, *_ in shapes):  # it is made of several
             missing |= _parts(architecture, config) - tensors.keys()
@@ -549,15 +544,15 @@ def identify_model(
     return ModelIdentity(digest=digest, max_model_len=context)
 
 
-def digest_folder(model: str) -> str | None:
+def digest_folder(model: str, suffixes: frozenset[str] | None = _SUFFIXES) -> str | None:
     """SHA-256 of names, sizes and the first and last mebibyte of each file of a checkpoint."""
-    # Any training changes these. None where there is no such folder.
+    # Any training changes these. None where there is no such folder; suffixes None: all files.
     folder = Path(model)
     if not folder.is_dir():
         return None
     digest = sha256()
     for path in sorted(folder.iterdir()):
-        if path.suffix in _SUFFIXES and path.is_file():
+        if (suffixes is None or path.suffix in suffixes) and path.is_file():
             size = path.stat().st_size
             digest.update(f"{path.name}\0{size}\0".encode())
             with path.open("rb") as file:
@@ -570,7 +565,7 @@ def digest_folder(model: str) -> str | None:
 _BYTES_PER_TOKEN = 4  # of English prose; other text has fewer
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Measure:
     """Lengths of a prompt and its reference; ids are None where lengths are estimated."""
 
@@ -587,11 +582,6 @@ def estimated_tokens(column: str) -> pl.Expr:
 
 def estimate_tokens(prefixes: Sequence[str], references: Sequence[str]) -> list[Measure]:
     """Estimate lengths where no tokenizer is at hand: a token for every four bytes of UTF-8."""
-    lengths = (
-        [-(-len(text.encode()) // _BYTES_PER_TOKEN) for text in pair]
-        for pair in zip(prefixes, references, strict=True)
-    )
-    return [
-        Measure(prompt_token_ids=None, prompt_tokens=prompt, reference_tokens=reference)
-        for prompt, reference in lengths
-    ]
+    columns = (pl.Series(texts, dtype=pl.String) for texts in (prefixes, references))
+    lengths = pl.DataFrame([*columns]).select(map(estimated_tokens, ("column_0", "column_1")))
+    return [Measure(None, *row) for row in lengths.iter_rows()]

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from errno import EACCES, ENOTDIR
-from math import ceil
+from math import ceil, inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal, TypeAlias
@@ -96,13 +96,14 @@ def plan(
             notes.step(f"asking about {_PROBED} texts")
             speeds |= _probed(audit, stages[2], asked)
             where = f"measured on {_PROBED} texts"
-    if isinstance(speed, float):
+    if speed is not None and speed != "probe":
+        if isinstance(speed, str) or not 0 < speed < inf:
+            raise SettingsError(f"speed= is {speed!r}; give tokens a second, or 'probe'")
         speeds, where = dict.fromkeys(foreseen, speed), "as given"
     yield from _minutes(foreseen, speeds, where)
 
 
 def _left(audit: Audit, stages: Sequence[Stage], notes: _Notes) -> Iterator[tuple[str, str]]:
-    """Say what each stage has left to do, after all that it would refuse."""
     refusal = None
     auditing.take_up(audit, stages)
     for stage in stages:

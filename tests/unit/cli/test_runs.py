@@ -276,6 +276,7 @@ REFUSED = [
     (["show", "{books}/.."], RunFolderError, "give the folder of a run, such as "),
     (["report", "{empty}"], RunFolderError, "holds no run"),
     (["report", "{unfinished}"], RunFolderError, "is not finished"),
+    (["report", "{not_summed}"], RunFolderError, "not finished; give the audit's command again"),
     (["verify", "{empty}"], RequestError, "holds no run"),
     (["verify", "{books}", "--again", "2"], RequestError, "no model can draw them again"),
     (["compare", "{before}"], RequestError, "a comparison needs at least two runs"),
@@ -292,11 +293,12 @@ REFUSED = [
 def test_what_cannot_be_done_is_said(
     run, target_ids, recorded_books, compared, tmp_path, asked, kind, said
 ):
-    for name in ("empty", "unfinished"):
+    for name in ("empty", "unfinished", "not_summed"):
         (tmp_path / name).mkdir()
     manifest = (run.folder / "run.json").read_text("utf-8").replace('"verdicts"', '"unfinished"')
     (tmp_path / "unfinished" / "run.json").write_text(manifest, "utf-8")
-    places = {name: tmp_path / name for name in ("empty", "unfinished")}
+    shutil.copy(run.folder / "run.json", tmp_path / "not_summed")
+    places = {name: tmp_path / name for name in ("empty", "unfinished", "not_summed")}
     places |= {"run": run.folder, "books": recorded_books / "run", "before": compared / "before"}
     with pytest.raises(kind, match=said):
         invoke(*(each.format(target=target_ids[0], **places) for each in asked))

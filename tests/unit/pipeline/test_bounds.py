@@ -134,7 +134,7 @@ def kept(logits, top_k):
 
 
 def test_passages_of_a_run_are_bounded_with_its_model_unless_that_is_elsewhere(
-    copied_of, texts, controls
+    copied_of, texts, controls, monkeypatch
 ):
     settings, run, _ = copied_of(texts)
     model = AutoModelForCausalLM.from_pretrained(settings["model"], dtype="float32")
@@ -164,6 +164,10 @@ def test_passages_of_a_run_are_bounded_with_its_model_unless_that_is_elsewhere(
     again = bound_run(run, Observer(), SHORT | {"extraction_tokens": 500}, passages=1)
     assert again["lower"].to_list() == [None]
     assert "bounds need at least 1 and 500" in again["reason"][0]
+    monkeypatch.setattr("mia_batch.extras.bounds.available_memory", lambda: 1 << 20)
+    with pytest.raises(SettingsError, match=r"--width 99 may take 0\.\d GiB .*; give at most \d+$"):
+        bound_run(run, Observer(), SHORT, width=99)
+    monkeypatch.undo()
     (row,) = bound_run(run, Observer(), SHORT, passages=1, within=1).to_dicts()
     done = CliRunner().invoke(command, ["show", str(run.folder), "1"])
     said = f"within 1 of 3 tokens (levenshtein): {row['lower']:.3g} to {row['upper']:.3g}"

@@ -249,7 +249,9 @@ def nearby(first, tmp_path):
 
     def lay(name, *keys, value=None):
         content = deepcopy(stored)
-        if keys:
+        if keys[:1] == ("requests",):
+            content |= dict.fromkeys(keys, value)
+        elif keys:
             reduce(getitem, keys[:-1], content)[keys[-1]] = value
         (tmp_path / name).mkdir()
         (tmp_path / name / "run.json").write_text(json.dumps(content), "utf-8")
@@ -274,6 +276,7 @@ def test_an_earlier_run_is_named_with_its_plan(first, nearby):
         (("made", "targets", "input"), "0" * 64, None),
         (("models", "target", "source", "name"), "another", None),
         (("evidence", "recording"), "0" * 64, None),
+        (("requests", "plan", "custody"), {}, None),  # it ended before anything was asked
         (("made",), [], None),
         (("models",), 3, None),
         (("plan",), {}, {"primary": "unknown", "finished": True}),

@@ -101,9 +101,9 @@ def test_the_cost_is_said_before_the_first_request(request_for):
     assert foreseen["time"].startswith("unknown for samples of target: give --tokens-per-second X,")
     with pytest.raises(SettingsError, match="probe needs a model that runs here"):
         dict(plan(load_settings(settings | {"out": None}), speed="probe"))
-    assert dict(plan(load_settings(settings | {"out": None}), speed=1.0))["time"].startswith(
-        "about "
-    )
+    assert dict(plan(load_settings(settings | {"out": None}), speed=1))["time"].startswith("about ")
+    with pytest.raises(SettingsError, match="speed= is 0; give tokens a second, or 'probe'"):
+        dict(plan(load_settings(settings | {"out": None}), speed=0))
     assert said["prompts"] == "6"
     assert foreseen["requests"] == "6 to 54"
     assert (left["prompts"], left["samples"]) == ("0", "0")

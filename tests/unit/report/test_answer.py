@@ -1,7 +1,6 @@
 """The answer of a run, its table of books, its table of attacks, and the table of a paper."""
 
 import io
-from dataclasses import replace
 
 import polars as pl
 import pytest
@@ -361,7 +360,7 @@ def test_attacks_stand_best_first_with_their_lead_and_what_they_cost():
 
 def column(**of):
     rows = attack_rows(attack_tables(), [get("samia_v1")])
-    return replace(PaperColumn(data="wiki_64", model="m|x", seed=1, rows=rows), **of)
+    return PaperColumn(data="wiki_64", model="m|x", seed=1, rows=rows)._replace(**of)
 
 
 def test_the_table_of_a_paper_marks_what_is_best_beyond_its_interval():
@@ -372,6 +371,8 @@ def test_the_table_of_a_paper_marks_what_is_best_beyond_its_interval():
         "",
         "wiki_64, m|x: seed 1.",
     ]
+    noted = paper_table([column(caveat="No answer: x."), column(model="b")]).splitlines()[-1]
+    assert noted == "wiki_64, m|x: seed 1; No answer: x; wiki_64, b: seed 1."
     latex = paper_table([column(), column(model="<b>")], "latex").splitlines()
     assert latex[3:7] == [
         r" & \multicolumn{3}{c}{wiki\_64, m|x} & \multicolumn{3}{c}{wiki\_64, <b>} \\",

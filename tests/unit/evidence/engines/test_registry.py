@@ -137,6 +137,7 @@ def test_what_the_engine_cannot_compute_transformers_does():
 @pytest.mark.parametrize(
     ("build", "kind", "gpus", "chosen", "why"),
     [
+        ("cpu", "points", 1, "transformers", "all points of a text at once"),
         ("gpu", "logprobs", 1, "transformers", "reads texts faster than vLLM on a GPU: .* 23,920"),
         ("gpu", "logprobs", 2, "vllm", "GPU build"),
         ("gpu", "samples", 1, "vllm", "GPU build"),
@@ -149,7 +150,9 @@ def test_on_a_gpu_transformers_reads_and_vllm_writes(
 ):
     request.getfixturevalue(f"{build}_build")
     show_gpu(monkeypatch, there=True)
-    engine, reason = registry.choose_engine("auto", kind, frozenset(), gpus=gpus)
+    points = kind == "points"
+    kind = "logprobs" if points else kind
+    engine, reason = registry.choose_engine("auto", kind, frozenset(), gpus=gpus, at_points=points)
     assert engine == chosen
     assert re.search(why, reason)
     assert registry.choose_engine("vllm", kind, frozenset(), gpus=gpus) == ("vllm", "asked for")

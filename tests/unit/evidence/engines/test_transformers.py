@@ -266,7 +266,7 @@ def transformers_logprobs(checkpoint, tmp_path_factory):
         logits_bytes=2 << 20,
         engine_args={"batch_size": 16},
     )
-    with EngineProcess.start(asked, log=tmp_path_factory.mktemp("log") / "engine.log") as engine:
+    with EngineProcess(asked, log=tmp_path_factory.mktemp("log") / "engine.log") as engine:
         yield engine
 
 
@@ -340,12 +340,12 @@ def test_points_of_a_text_are_read_in_one_row(
             enumerate(points), key=lambda one: (one[1][0], one[0] * 37 % len(points))
         )
     ]
-    found = said(engine, asked)
-    assert sum(tried) == rows
+    given = answers(engine, asked)
+    assert sum(tried) == sum(each.passes for each in given.values()) == rows
     if not noise:
         exact = [exact_logprobs(checkpoint, each) for each in both]
         expected = [exact[each][n - 1, both[each][n]] for each, n in points]
-        assert_near([each[0] for each in found.values()], expected)
+        assert_near([(given[i].tokens or {})["logprob"][0] for i in sorted(given)], expected)
 
 
 def test_each_text_gets_the_numbers_it_wants_and_no_others(checkpoint):
@@ -819,7 +819,7 @@ def test_adapters_hear_the_noise_too(checkpoint, tmp_path, kind):
 def test_texts_reach_the_engine_with_their_noise_and_pieces_have_their_own(checkpoint, tmp_path):
     tokenizer = Tokenizer.load(str(checkpoint))
     long = " ".join(" ".join(TEXTS).split()[:250])
-    with EngineProcess.start(spec(checkpoint), log=tmp_path / "engine.log") as engine:
+    with EngineProcess(spec(checkpoint), log=tmp_path / "engine.log") as engine:
         source = LocalSource(engine, tokenizer, strides=True)
         source.submit(Request(request_id=0, kind="logprobs", text=long, noise=SIGMA, seed=65536))
         (answer,) = source.results()
@@ -858,7 +858,7 @@ def all_said(engine: EngineProcess) -> list[Any]:
 
 
 def alone(given: EngineSpec, log: Path) -> list[Any]:
-    with EngineProcess.start(given, log=log) as engine:
+    with EngineProcess(given, log=log) as engine:
         return all_said(engine)
 
 
