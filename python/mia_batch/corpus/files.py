@@ -1,7 +1,5 @@
 """The files of a corpus: which they are, and how each kind is read in batches that fit memory."""
 
-from __future__ import annotations
-
 import _csv
 import bz2
 import codecs
@@ -69,6 +67,28 @@ class Reading:
         self.rejected.setdefault(error.place, error.what)
 
 
+Kind = Literal["columnar", "jsonl", "csv", "books"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceFile:
+    """One file of a corpus."""
+
+    path: Path
+    name: str  # path below the folder that was asked for, with forward slashes
+    size: int  # bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """The files of a corpus, at least one, all of one kind."""
+
+    given: str  # the path as the user gave it
+    kind: Kind
+    files: tuple[SourceFile, ...]  # sorted by name
+    ignored: tuple[Path, ...]  # files below the folder that are of no known kind
+
+
 PACKED: dict[str, Callable[[Path], Any]]
 PACKED = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open, ".zst": zstd.open}
 """How files are unpacked, by the ending of their name."""
@@ -130,8 +150,6 @@ def _not_decodable(file: SourceFile, encoding: str) -> EncodingError:
     return EncodingError(file.path, f"ends within a character of {known}", way_out)
 
 
-Kind = Literal["columnar", "jsonl", "csv", "books"]
-
 KINDS: dict[str, Kind] = {
     **dict.fromkeys((".parquet", ".arrow", ".feather", ".ipc"), "columnar"),
     **dict.fromkeys((".jsonl", ".ndjson", ".json"), "jsonl"),
@@ -140,25 +158,6 @@ KINDS: dict[str, Kind] = {
 }
 _PACKABLE = ("jsonl", "csv")
 _KNOWN = f"one of {', '.join(KINDS)}; JSON, CSV and TSV also with {', '.join(PACKED)}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceFile:
-    """One file of a corpus."""
-
-    path: Path
-    name: str  # path below the folder that was asked for, with forward slashes
-    size: int  # bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """The files of a corpus, at least one, all of one kind."""
-
-    given: str  # the path as the user gave it
-    kind: Kind
-    files: tuple[SourceFile, ...]  # sorted by name
-    ignored: tuple[Path, ...]  # files below the folder that are of no known kind
 
 
 def find_files(path: Path | str) -> Source:
