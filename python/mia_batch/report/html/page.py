@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import polars as pl
-from markupsafe import Markup
 
 from mia_batch.attacks.attack import PROBE
 from mia_batch.inference.memory import CONTINUED
@@ -252,7 +251,7 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    filters = interval, number, plain, share, columns.split_repeats, columns.visible
+    filters = escaped, interval, number, plain, share, columns.split_repeats, columns.visible
     environment.filters |= {each.__name__: each for each in filters}
     return environment
 
@@ -568,16 +567,8 @@ _MARKUP = re.compile(r"([\\`*_{}\[\]()#+!|<>~&$-])")
 
 def as_markdown(contents: Contents) -> str:
     """Write the answer, conclusions as a list, and tables of documents; all text is escaped."""
-    lines = [f"**{_escaped(contents.answer)}**", ""]
-    lines += [f"* {_escaped(sentence)}" for sentence in contents.conclusions]
-    for table in document_tables(contents, ()):
-        lines += ["", f"## {_escaped(table.title)}", ""]
-        lines.append(_line([_escaped(column.heading) for column in table.columns]))
-        lines.append(_line(["---"] * len(table.columns)))
-        for row in table.rows:
-            cells = (Markup(column.write(row)).striptags() for column in table.columns)
-            lines.append(_line([_escaped(cell) for cell in cells]))
-    return "\n".join(lines) + "\n"
+    template = environment().get_template("report.md.jinja")
+    return template.render(contents=contents, tables=document_tables(contents, ()))
 
 
 def as_json(contents: Contents) -> str:
@@ -601,9 +592,5 @@ def as_csv(contents: Contents) -> str:
     return rows.with_columns(FOR_SPREADSHEETS).write_csv()
 
 
-def _line(cells: list[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
     return _MARKUP.sub(r"\\\1", " ".join(plain(text).split()))
