@@ -304,7 +304,6 @@ def _name(row: dict[str, Any]) -> str:
 
 
 def _excerpt(row: dict[str, Any], column: str) -> str:
-    """Quote a text around the first character in which both differ."""
     if row[column] is None:
         return "none"
     one, other = row["candidate"] or "", row["again"] or ""
@@ -393,7 +392,6 @@ def show_answers(answers: pl.DataFrame, target: pl.DataFrame, run: Run, console:
 
 
 def _show_probes(rows: pl.DataFrame, target: dict[str, Any], console: Console) -> None:
-    """One line a point, in the order of the text."""
     table = table_of("character", "true word", "model's word", "hit", "sample", "how")
     for row in rows.sort("cut", "sample_index").iter_rows(named=True):
         at = target["start"] + len(target["target"].encode()[: row["cut"] or 0].decode())
@@ -404,7 +402,6 @@ def _show_probes(rows: pl.DataFrame, target: dict[str, Any], console: Console) -
 
 
 def _show_continuations(rows: pl.DataFrame, console: Console) -> None:
-    """Each answer next to the true continuation; what both share is marked."""
     prefix = ""
     for row in rows.iter_rows(named=True):
         if row["context"] != prefix:

@@ -255,7 +255,6 @@ def verdict_plan(settings: Settings, attacks: Sequence[str]) -> VerdictPlan:
 
 
 def with_reference(settings: Settings) -> Settings:
-    """Find out whether the reference model may be the base of the model."""
     given = settings.reference_model is not None and settings.reference_kind is None
     if not given or settings.engine in _REMOTE:
         return settings
@@ -358,7 +357,6 @@ class Audit:
         return corpora.open_corpora(self.settings)
 
     def target_table(self) -> pl.LazyFrame:
-        """Open the targets: the run's table where it is of these texts, else as it would be."""
         made = self.manifest.made.get("targets")
         if made is not None and made == self.corpora.fingerprint(self.settings):
             return self.run.scan("targets")
@@ -401,7 +399,6 @@ class Audit:
 
     @property
     def continues(self) -> bool:
-        """Whether an attack asks for continuations, those of all texts."""
         return any(CONTINUATION in attack.reads for attack in self.reading("samples"))
 
     @cached_property

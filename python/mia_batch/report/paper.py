@@ -112,7 +112,6 @@ def _cells(rows: pl.DataFrame) -> dict[str, list[Cell]]:
 
 
 def _csv(averaged: Mapping[tuple[str, str], pl.DataFrame]) -> str:
-    """Write a row for each attack of each column, figures as numbers."""
     parts = []
     for (data, model), rows in averaged.items():
         names = pl.lit(data).alias("data"), pl.lit(model).alias("model"), pl.col("attack")

@@ -422,7 +422,6 @@ def build_length(
     repair: bool,
     seed: int,
 ) -> None:
-    """Add the sets of one length, or why none could be made."""
     texts, too_short = cut(documents, length, seed)
     made.away.append(too_short)
     texts = texts.with_columns(group_given=pl.col("group"), cluster=cluster_name(texts.columns))

@@ -58,7 +58,6 @@ class Contents:
 
     @property
     def attacks(self) -> list[str]:
-        """Attacks that the run computed."""
         return list(self.recorded("made.scores.attacks") or [])
 
     def recorded(self, path: str, without: object = None) -> Any:  # noqa: ANN401 - of run.json
@@ -71,7 +70,6 @@ class Contents:
         return found
 
     def has(self, table: str, *columns: str) -> bool:
-        """Whether a table has these columns."""
         there = self.tables.get(table)
         return there is not None and set(columns) <= set(there.collect_schema().names())
 
@@ -165,7 +163,6 @@ class Clause(NamedTuple):
     rows: list[str]
 
     def answers(self, contents: Contents) -> dict[str, str]:
-        """Say what each of its rows says, of those that the run has."""
         found = {source: _said(contents, source) for source in self.rows}
         return {source: said for source, said in found.items() if said}
 
@@ -312,7 +309,6 @@ def _brief(contents: Contents) -> Iterator[tuple[str, str, str]]:
 
 
 def _failures(contents: Contents) -> Iterator[tuple[str, int | None, str, str]]:
-    """Yield what failed, was set aside or has no score, with how many, why and from where."""
     failed, aside = contents.recorded("failed"), contents.recorded("targets") or {}
     counts = {NOT_RECORDED: None}
     if failed is not None:
@@ -391,7 +387,6 @@ def evidence(contents: Contents) -> list[dict[str, Any]]:
 
 
 def _by_document(contents: Contents, windows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Put the windows of a document together, with its row of the roll-up and its strip."""
     rows = contents.frame("rollup", pl.col("level") != "group").iter_rows(named=True)
     known, drawn = {row["key"]: row for row in rows}, columns.strips(contents)
     chapters = _chapters(contents, {window["document_id"] for window in windows} & drawn.keys())
