@@ -1,7 +1,5 @@
 """`mia-batch bench`: its rows, its refusals, and each way on a few texts and a tiny model."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Commands about finished runs: show, report, verify, compare."""
 
-from __future__ import annotations
-
 import io
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Bounds of extraction against the exact probability, on small models that can be enumerated."""
 
-from __future__ import annotations
-
 from functools import cache
 from itertools import product
 from math import inf
