@@ -605,8 +605,7 @@ def _of_document(run: Run, name: str) -> pl.DataFrame | None:
         keys = rollup.filter(title == asked, level="document").select("key").collect()
         titled = own.is_in(keys["key"].implode())
     windows = run.scan("targets").filter(alike | titled).select("target_id", "document_id")
-    found = windows.collect(engine="streaming")
-    documents = found["document_id"].unique().sort().to_list()
+    documents = windows.collect(engine="streaming")["document_id"].unique().sort().to_list()
     exact = [each for each in documents if each == name] or documents
     if len(exact) > 1:
         raise SettingsError(f"{name!r} may be {_listed(exact)}; name one of them whole")

@@ -36,9 +36,8 @@ def _sentence_of(made: MadeSets, length: int) -> str:
     if length not in made.refused:
         return " ".join(_sentence(row) for row in made.sets if row["length"] == length)
     before = made.before.get(length)
-    return made.refused[length] + (
-        f"; before, the blind AUC is {_figure(before)}" if before else ""
-    )
+    figure = f"; before, the blind AUC is {_figure(before)}" if before else ""
+    return made.refused[length] + figure
 
 
 def _sentence(row: dict[str, Any]) -> str:

@@ -68,8 +68,7 @@ def number(value: float | None, digits: int = _DIGITS) -> str:
         return NO_VALUE
     if isinstance(value, int):
         return f"{value:,}"
-    small = 0 < abs(value) < 10.0**-digits
-    return f"{value:.2g}" if small else f"{value:.{digits}f}"
+    return f"{value:.2g}" if 0 < abs(value) < 10.0**-digits else f"{value:.{digits}f}"
 
 
 def share(value: float | None) -> str:
