@@ -1,7 +1,5 @@
 """Shards of one run, in real processes: at once, stopped and killed, by two paths."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from pathlib import Path

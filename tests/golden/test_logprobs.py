@@ -1,7 +1,5 @@
 """Audits of the demo's model from log-probabilities: its members, and a paper's procedure."""
 
-from __future__ import annotations
-
 import shutil
 
 import polars as pl

@@ -398,8 +398,7 @@ def show(place: Path | str, passage: str | None, *, again: bool, **options: obje
     PASSAGE is a number of that list, a document and a window ("moby_dick window 12"), or the
     beginning of a target_id.
     """
-    from mia_batch.cli.passages import find_target
-    from mia_batch.cli.show import show_answers, show_passages, show_target
+    from mia_batch.cli.show import find_target, show_answers, show_passages, show_target
     from mia_batch.pipeline import Run
     from mia_batch.pipeline.stages.questions import answers_of
 

@@ -371,7 +371,6 @@ def _scores(runs: Sequence[Run], attack: str) -> pl.DataFrame:
 
 
 def _with_keys(made: pl.DataFrame, run: Run) -> pl.DataFrame:
-    """Name the documents and groups of which rows know the number."""
     scores = run.scan("scores")
     names = {"document": pl.col("document").str.splitn(" ", 2).struct[1], "group": pl.col("group")}
     numbers = made["unit"].drop_nulls().unique().implode()

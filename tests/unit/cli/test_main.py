@@ -1,7 +1,5 @@
 """The command as a user runs it: exit codes, what is printed where, what is loaded."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

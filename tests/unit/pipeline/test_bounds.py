@@ -1,7 +1,5 @@
 """Bounds of extraction against the exact probability, on small models that can be enumerated."""
 
-from __future__ import annotations
-
 from functools import cache
 from itertools import product
 from math import inf
@@ -14,7 +12,7 @@ from click.testing import CliRunner
 from transformers import AutoModelForCausalLM
 
 from mia_batch.cli.main import command
-from mia_batch.cli.passages import strongest
+from mia_batch.cli.show import strongest
 from mia_batch.errors import SettingsError
 from mia_batch.extras.bounds import Nearness, bound, bound_run, samples_needed
 from mia_batch.models.tokens import Tokenizer

@@ -1,7 +1,5 @@
 """The second implementation agrees with finished runs of every kind, and finds a changed number."""
 
-from __future__ import annotations
-
 import re
 import shutil
 
