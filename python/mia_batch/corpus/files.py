@@ -140,6 +140,7 @@ KINDS: dict[str, Kind] = {
 }
 _PACKABLE = ("jsonl", "csv")
 _KNOWN = f"one of {', '.join(KINDS)}; JSON, CSV and TSV also with {', '.join(PACKED)}"
+_KNOWN += "; save PDF and word processors' files as one of these"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

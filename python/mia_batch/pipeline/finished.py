@@ -83,9 +83,10 @@ def _column(run: Run) -> PaperColumn:
     settings, manifest = stored_settings(run.manifest.settings), run.manifest
     name = manifest.models["target"]["source"]["name"] if manifest.models else "recorded"
     file = Path(next(iter(manifest.input.get("files") or ["texts"])))
-    folder = run.folder.resolve()  # which holds texts that were no file
-    data = settings.dataset or (folder.name if file.parent.resolve() == folder else file.stem)
-    of = {"data": data, "model": Path(name).name, "seed": settings.seed}
+    model, folder = Path(name).name, run.folder.resolve()
+    in_run = file.parent.resolve() == folder  # texts that were no file
+    data = settings.dataset or (folder.name.removesuffix(f"-{model}") if in_run else file.stem)
+    of = {"data": data, "model": model, "seed": settings.seed}
     said = answer_of(run)
     return PaperColumn(**of, rows=rows, caveat=said if said.startswith("No answer") else "")
 

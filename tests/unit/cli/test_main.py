@@ -155,7 +155,9 @@ def test_an_audit_is_asked_for_by_its_name_or_without(checkpoint, tmp_path, monk
         ("--input", "c.parquet"),
         ("d.parquet", "e.parquet"),
     ):  # as a shell fills a glob in
-        assert "give one INPUT; of several" in screen("audit", "c.parquet", *twice, *more)
+        assert "give one INPUT, and the model with --model; of several" in screen(
+            "audit", "c.parquet", *twice, *more
+        )
 
 
 def test_attacks_lists_every_family_with_what_it_asks_and_needs():
