@@ -471,7 +471,9 @@ def _read(
         documents=_documents(read_rows, found, pl.Series(sorted(bad_rows), dtype=pl.Int64)),
         files=files,
         ignored={
-            str(path): f"files of kind {path.suffix or path.name} are not read"
+            str(path): "files whose names begin with _ are not read"
+            if path.name.startswith("_")
+            else f"files of kind {path.suffix or path.name} are not read"
             for path in source.ignored
         },
         n_documents=n_rows - len(bad_rows),

@@ -159,7 +159,7 @@ class Source:
     given: str  # the path as the user gave it
     kind: Kind
     files: tuple[SourceFile, ...]  # sorted by name
-    ignored: tuple[Path, ...]  # files below the folder that are of no known kind
+    ignored: tuple[Path, ...]  # files below the folder that are not read
 
 
 def find_files(path: Path | str) -> Source:
@@ -227,14 +227,21 @@ def _walk(folder: Path) -> Iterator[Path]:
             folders.clear()
             continue
         folders[:] = [name for name in folders if not name.startswith((".", "_"))]
-        yield from (Path(root, name) for name in names if not name.startswith((".", "_")))
+        paths = (Path(root, name) for name in names if not name.startswith("."))
+        yield from (path for path in paths if not _is_marked(path) or _kind(path) is not None)
+
+
+def _is_marked(path: Path) -> bool:
+    """Whether a file of a folder is not read, as ``_SUCCESS`` and ``_metadata`` of other tools."""
+    return path.name.startswith("_")
 
 
 def _source(given: str, base: Path, found: list[Path]) -> Source:
     kinds: dict[Kind, list[Path]] = {}
     ignored: list[Path] = []
+    in_folder = Path(given).expanduser().is_dir()
     for path in found:
-        kind = _kind(path)
+        kind = None if in_folder and _is_marked(path) else _kind(path)
         (ignored if kind is None else kinds.setdefault(kind, [])).append(path)
     if not kinds:
         raise CorpusError(

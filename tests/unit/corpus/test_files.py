@@ -57,6 +57,8 @@ RUN = ("runs/x/run.json", "runs/x/samples/part.parquet", "runs/x/targets.parquet
             ["a/b/c.txt", "a/z.txt", "a-1.txt", "b.txt"],
             ["README.md"],
         ),
+        (("_a.txt", "b.txt", "_SUCCESS"), ".", ["b.txt"], ["_a.txt"]),
+        (("_a.txt", "b.txt"), "*.txt", ["_a.txt", "b.txt"], []),
         (("a.txt", ".git/c.txt", *RUN), ".", ["a.txt"], []),
         (
             ("x/2/b.txt", "x/10/a.txt", "y/1/c.txt", "x/1.txt/d.txt"),
