@@ -165,6 +165,8 @@ def _as_table(name: str, value: Any) -> pl.DataFrame:  # noqa: ANN401 - whatever
     given = f"{name}= is a {type(value).__name__}"
     try:
         table = value.collect() if isinstance(value, pl.LazyFrame) else pl.DataFrame(value)
+        if table.columns == ["column_0"]:  # as Polars names what has no name: [1, 2]
+            raise TypeError
     except ImportError as error:
         raise SettingsError(
             f"{given}, which this Python cannot read ({error}); run `pip install pyarrow`, or "

@@ -321,6 +321,7 @@ def compare(
     ...
     mia_batch.errors.SettingsError: a comparison needs at least two runs, each of a folder of its...
     """
+    folders = [folders] if isinstance(folders, str | Path) else folders
     if learnt is not None and (retrained is not None or len(folders) != 2):
         raise SettingsError(
             "learnt= takes two runs, of the audited model and of the reference model, and no "
