@@ -165,8 +165,6 @@ def _as_table(name: str, value: Any) -> pl.DataFrame:  # noqa: ANN401 - whatever
     given = f"{name}= is a {type(value).__name__}"
     try:
         table = value.collect() if isinstance(value, pl.LazyFrame) else pl.DataFrame(value)
-        if table.columns == ["column_0"]:  # as Polars names what has no name: [1, 2]
-            raise TypeError
     except ImportError as error:
         raise SettingsError(
             f"{given}, which this Python cannot read ({error}); run `pip install pyarrow`, or "
@@ -177,6 +175,8 @@ def _as_table(name: str, value: Any) -> pl.DataFrame:  # noqa: ANN401 - whatever
             f"{given}, which is no table of texts; give a path, a list of texts, or a table with a "
             "column of texts"
         ) from error
+    if table.columns == ["column_0"]:  # as Polars names what has no name: [1, 2]
+        raise SettingsError(f"{given}, which is no table of texts; give a list of texts")
     if table.is_empty():
         raise CorpusError(f"{name}= has no rows; give at least one text")
     return table
