@@ -589,7 +589,9 @@ _ONE_PROCESS = {
     "openai": "an endpoint is asked by one process; raise --max-concurrency",
     "replay": "a recording is read by one process",
 }
-_HOW_KNOWN = ": say how it is known that these texts are not in the training data"
+_HOW_KNOWN = (
+    ": say how it is known that these texts are not in the training data, such as 'written in 2026'"
+)
 _NEEDED = (  # a setting, those of which it needs one, and what for
     ("max_cost", ("price_in",), ""),
     ("max_cost", ("price_out",), ""),

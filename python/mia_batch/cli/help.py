@@ -114,6 +114,11 @@ class TopicGroup(TopicCommand, click.Group):
         name = args[0]
         if name in self.list_commands(ctx) or name.startswith("-") or ctx.resilient_parsing:
             return super().resolve_command(ctx, args)
+        for option, given in ctx.params.items():  # such as that of a variable which is empty
+            value = str(next(iter(given), "") if isinstance(given, tuple) else given)
+            if value.startswith("--"):
+                flag = f"--{option.replace('_', '-')}"
+                raise click.UsageError(f"{flag} has no value, for {value} follows; give it one")
         near = get_close_matches(name, self.list_commands(ctx), n=1)
         meant = f"mia-batch {near[0]}" if near else "mia-batch help"
         if Path(name).exists():

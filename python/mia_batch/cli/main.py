@@ -251,7 +251,10 @@ def audit(
     """
     chosen = given(options)
     if len(texts) + ("input" in chosen) > 1:
-        raise click.UsageError("give one INPUT; of several files their folder, or a glob in quotes")
+        raise click.UsageError(
+            "give one INPUT, and the model with --model; of several files their folder, or a glob "
+            "in quotes"
+        )
     _audit(
         chosen | given({"input": next(iter(texts), None)}), dry_run=dry_run, speed=tokens_per_second
     )

@@ -804,6 +804,18 @@ class Known:
         }
 
 
+def one_sided_sentence(known: Known) -> Iterator[str]:
+    """Say that all texts are labelled members, which are then compared with nothing."""
+    roles, of = role_counts(known.findings), {"metric": "roc_auc", "attack": known.plan.primary}
+    alone = known.metrics.filter(pl.col("n_members") > 0, slice="all", n_nonmembers=0, **of)
+    if alone.height and not (roles["n_unknown"] or roles["n_nulls"]):
+        yield (
+            "All texts are labelled as members, so that there is nothing to compare them with: add "
+            "texts that are labelled as non-members, or leave the labels out and give "
+            "--non-members FOLDER."
+        )
+
+
 def _of(say: Callable[..., Iterable[str]], *more: object) -> Say:
     return lambda known: say(known.findings, *more)
 
@@ -821,6 +833,7 @@ CONCLUSIONS: Final[tuple[tuple[str, Say], ...]] = (
     ("always", _of(placebo_sentence, "as_many")),
     ("always", _of(undeclared_sentences)),
     ("always", _of(earlier_sentences)),
+    ("always", one_sided_sentence),
     ("labels", _of(label_sentence)),
     ("always", _of(plan_sentence)),
     ("always", _of(answers_sentences)),
