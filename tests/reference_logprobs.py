@@ -232,8 +232,8 @@ def by_second(name: str) -> Reference:
     return reference
 
 
-_OF_BYTES = {"loss_zlib_v1", "reference_difference_v1", "reference_ratio_v1"}  # of a run's text
-_BOTH = {*names()} & {f"{name}_v1" for name in second.SCORES} - _OF_BYTES
+_BY_SIZE = {"loss_zlib_v1", "reference_difference_v1", "reference_ratio_v1"}  # of a run's text
+_BOTH = {*names()} & {f"{name}_v1" for name in second.SCORES} - _BY_SIZE
 
 REFERENCES: dict[str, Reference] = {
     **{name: by_second(name) for name in _BOTH if get(name).evidence == "logprobs"},

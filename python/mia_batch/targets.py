@@ -1,7 +1,5 @@
 """Targets: documents are cut into windows, each into prefix and reference, and named by hashes."""
 
-from __future__ import annotations
-
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -13,7 +11,7 @@ from operator import itemgetter
 from pathlib import Path
 from struct import pack
 from threading import Lock
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, Self
 from zlib import crc32
 
 import numpy as np
@@ -165,6 +163,93 @@ def _runs(texts: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
     return first[first == last], hashes[first == last]
 
 
+Preset = Literal["default", "matched", "samia", "min-k", "spv"]
+
+_COUNTS = ("window_words", "window_characters", "stride", "max_windows_per_document", "text_length")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetPlan:
+    """How documents are cut into targets.
+
+    Attributes
+    ----------
+    prefix_ratio
+        Share of the words that the prefix gets, between 0 and 1: ``int(n_words * prefix_ratio)``.
+    words
+        What a word is: a word rule of `mia_batch.kernels`. The preset ``samia`` counts and cuts
+        by ``whitespace`` whatever stands here.
+    window_words
+        Words of a window; None = the whole document is one target.
+    window_characters
+        The same in characters: as many whole words as it has room for.
+    stride
+        Words or characters from the start of a window to the start of the next; None = a window's.
+    max_windows_per_document
+        Most windows of a document that are targets: an evenly spread choice, which a larger number
+        adds to; None = all.
+    seed
+        Decides the choice, together with the document and nothing else.
+    preset
+        ``default`` cuts so that prefix and reference join to the target; ``samia`` cuts as the
+        authors' code does.
+    text_length
+        Nominal number of words of a text, for ``samia`` only; None = each text's own.
+
+    Raises
+    ------
+    SettingsError
+        If a value is out of range or two contradict each other.
+    """
+
+    prefix_ratio: float = 0.5
+    words: WordRule = "whitespace"
+    window_words: int | None = None
+    window_characters: int | None = None
+    stride: int | None = None
+    max_windows_per_document: int | None = None
+    seed: int = 0
+    preset: Preset = "default"
+    text_length: int | None = None
+
+    def __post_init__(self) -> None:
+        if (fault := next(self._faults(), None)) is not None:
+            raise SettingsError(fault)
+
+    @property
+    def window(self) -> int | None:
+        """Words or characters of a window."""
+        return self.window_characters if self.window_words is None else self.window_words
+
+    def _faults(self) -> Iterator[str]:
+        words, characters, length = self.window_words, self.window_characters, self.text_length
+        if not 0 < self.prefix_ratio < 1:
+            yield f"prefix_ratio is {self.prefix_ratio}; it must lie between 0 and 1"
+        given = {name: value for name in _COUNTS if (value := getattr(self, name)) is not None}
+        for name, value in given.items():
+            if value < 1:
+                yield f"{name} is {value}; it must be at least 1"
+        for name in ("stride", "max_windows_per_document"):
+            if name in given and self.window is None:
+                yield f"{name} is {given[name]} without window_words; set window_words too"
+        if words is not None and characters is not None:
+            yield (
+                f"window_words is {words} and window_characters is {characters}; "
+                "leave out one of them"
+            )
+        if words is not None and not 0 < int(words * self.prefix_ratio) < words:
+            yield (
+                f"window_words is {words}, too few to split with prefix_ratio "
+                f"{self.prefix_ratio}; make windows longer"
+            )
+        if length is not None and self.preset != "samia":
+            yield f"text_length is {length} without preset samia; leave it out"
+        if length is not None and words not in (None, length):
+            yield f"text_length is {length} but window_words is {words}; make them equal"
+        if length is not None and characters is not None:
+            yield "text_length is in words; set window_words instead of window_characters"
+
+
 # Why a target cannot be sampled.
 
 NULL_TEXT: Final = "the text is null"
@@ -189,6 +274,18 @@ class Split(NamedTuple):
     reason: str | None = None
     start: int | None = 0
     n_windows: int = 1
+
+
+class Words(NamedTuple):
+    """The words of one text: their first characters, and those after their last ones."""
+
+    starts: NDArray[np.uint32]
+    ends: NDArray[np.uint32]
+
+    def part(self, words: range) -> Self:
+        """Return some consecutive words, at least one, of the text that begins with the first."""
+        starts = self.starts[words.start : words.stop]
+        return type(self)(starts - starts[0], self.ends[words.start : words.stop] - starts[0])
 
 
 def split_at_word(target: str, words: Words, ratio: float) -> Split:
@@ -231,18 +328,6 @@ def split_as_given(prefix: str, reference: str, words: Words) -> Split:
     if words.starts[0] >= cut or words.ends[-1] <= cut:
         return Split(target, n_words=n_words, reason=WORDLESS_PART)
     return Split(target, prefix, reference, n_words)
-
-
-class Words(NamedTuple):
-    """The words of one text: their first characters, and those after their last ones."""
-
-    starts: NDArray[np.uint32]
-    ends: NDArray[np.uint32]
-
-    def part(self, words: range) -> Words:
-        """Return some consecutive words, at least one, of the text that begins with the first."""
-        starts = self.starts[words.start : words.stop]
-        return Words(starts - starts[0], self.ends[words.start : words.stop] - starts[0])
 
 
 def find_words(texts: Sequence[str], rule: WordRule) -> Iterator[Words]:
@@ -510,93 +595,6 @@ def _chapter(chapters: Sequence[Mapping[str, Any]] | None, window: Split) -> str
     middle = (window.start or 0) + len(window.target or "") // 2
     begun = bisect_right(chapters or [], middle, key=itemgetter("start"))
     return chapters[begun - 1]["heading"] if chapters and begun else None
-
-
-Preset = Literal["default", "matched", "samia", "min-k", "spv"]
-
-_COUNTS = ("window_words", "window_characters", "stride", "max_windows_per_document", "text_length")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TargetPlan:
-    """How documents are cut into targets.
-
-    Attributes
-    ----------
-    prefix_ratio
-        Share of the words that the prefix gets, between 0 and 1: ``int(n_words * prefix_ratio)``.
-    words
-        What a word is: a word rule of `mia_batch.kernels`. The preset ``samia`` counts and cuts
-        by ``whitespace`` whatever stands here.
-    window_words
-        Words of a window; None = the whole document is one target.
-    window_characters
-        The same in characters: as many whole words as it has room for.
-    stride
-        Words or characters from the start of a window to the start of the next; None = a window's.
-    max_windows_per_document
-        Most windows of a document that are targets: an evenly spread choice, which a larger number
-        adds to; None = all.
-    seed
-        Decides the choice, together with the document and nothing else.
-    preset
-        ``default`` cuts so that prefix and reference join to the target; ``samia`` cuts as the
-        authors' code does.
-    text_length
-        Nominal number of words of a text, for ``samia`` only; None = each text's own.
-
-    Raises
-    ------
-    SettingsError
-        If a value is out of range or two contradict each other.
-    """
-
-    prefix_ratio: float = 0.5
-    words: WordRule = "whitespace"
-    window_words: int | None = None
-    window_characters: int | None = None
-    stride: int | None = None
-    max_windows_per_document: int | None = None
-    seed: int = 0
-    preset: Preset = "default"
-    text_length: int | None = None
-
-    def __post_init__(self) -> None:
-        if (fault := next(self._faults(), None)) is not None:
-            raise SettingsError(fault)
-
-    @property
-    def window(self) -> int | None:
-        """Words or characters of a window."""
-        return self.window_characters if self.window_words is None else self.window_words
-
-    def _faults(self) -> Iterator[str]:
-        words, characters, length = self.window_words, self.window_characters, self.text_length
-        if not 0 < self.prefix_ratio < 1:
-            yield f"prefix_ratio is {self.prefix_ratio}; it must lie between 0 and 1"
-        given = {name: value for name in _COUNTS if (value := getattr(self, name)) is not None}
-        for name, value in given.items():
-            if value < 1:
-                yield f"{name} is {value}; it must be at least 1"
-        for name in ("stride", "max_windows_per_document"):
-            if name in given and self.window is None:
-                yield f"{name} is {given[name]} without window_words; set window_words too"
-        if words is not None and characters is not None:
-            yield (
-                f"window_words is {words} and window_characters is {characters}; "
-                "leave out one of them"
-            )
-        if words is not None and not 0 < int(words * self.prefix_ratio) < words:
-            yield (
-                f"window_words is {words}, too few to split with prefix_ratio "
-                f"{self.prefix_ratio}; make windows longer"
-            )
-        if length is not None and self.preset != "samia":
-            yield f"text_length is {length} without preset samia; leave it out"
-        if length is not None and words not in (None, length):
-            yield f"text_length is {length} but window_words is {words}; make them equal"
-        if length is not None and characters is not None:
-            yield "text_length is in words; set window_words instead of window_characters"
 
 
 _ROLE = pl.col("role").cast(pl.String).replace("copy", "target")  # windows of one document

@@ -52,33 +52,24 @@ def _ending(n: int) -> str:
 _SAMIA = "Kaneko et al. 2024 (arXiv:2404.11262v2)"
 _KINDS = {"": "equations 1 and 5", "_precision": "equation 9", "_zlib": "equation 7"}
 """Mean recall and precision lie in [0, 1]; with compressed sizes in bytes a score is 0 or more."""
+_PLUS_ZLIB = ("_plus_zlib", "appendix D, table 11", 1)
 
 
-def _samia(kind: str, n: int, *, matched: bool) -> Attack:
+def _samia(*, matched: bool) -> Iterator[tuple[str, Formula]]:
     cut = "_matched" if matched else ""
-    side = f"words_candidate{cut}" if kind == "_precision" else "words_reference"
-    overlap, zlib = f"overlap_{n}{cut}", f"zlib_candidate{cut}"
-    term = _share(overlap, _ngrams(side, n) if matched else pl.col(side))
-    formula = f"{overlap} / ({side} - {n - 1})" if matched and n > 1 else f"{overlap} / {side}"
-    if kind == "_zlib":
-        term, formula = term * pl.col(zlib), f"{formula} * {zlib}"
-    if kind == "_plus_zlib":
-        term, formula = term + pl.col(zlib), f"{formula} + {zlib}"
-    expr, undefined = mean(term), "there is no candidate"
-    if matched:
-        expr, undefined = _where_long(expr, n)
-    return Attack(
-        name=f"samia{cut}{kind}{_ending(n)}_v1",
-        expr=expr,
-        formula=f"mean over candidates of {formula}",
-        source=f"{_SAMIA}, {_KINDS.get(kind, 'appendix D, table 11')}, N = {n}",
-        undefined=undefined,
-        whole_candidates=not matched,
-    )
-
-
-def _samia_family(*, matched: bool) -> tuple[Attack, ...]:
-    return tuple(_samia(kind, n, matched=matched) for kind in _KINDS for n in range(1, 6))
+    asked = [(kind, place, n) for kind, place in _KINDS.items() for n in range(1, 6)]
+    for kind, place, n in asked if matched else [*asked, _PLUS_ZLIB]:
+        side = f"words_candidate{cut}" if kind == "_precision" else "words_reference"
+        overlap, zlib = f"overlap_{n}{cut}", f"zlib_candidate{cut}"
+        term = _share(overlap, _ngrams(side, n) if matched else pl.col(side))
+        formula = f"{overlap} / ({side} - {n - 1})" if matched and n > 1 else f"{overlap} / {side}"
+        if kind == "_zlib":
+            term, formula = term * pl.col(zlib), f"{formula} * {zlib}"
+        if kind == "_plus_zlib":
+            term, formula = term + pl.col(zlib), f"{formula} + {zlib}"
+        expr, why = _where_long(mean(term), n) if matched else (mean(term), "there is no candidate")
+        said, source = f"mean over candidates of {formula}", f"{_SAMIA}, {place}, N = {n}"
+        yield f"samia{cut}{kind}{_ending(n)}", (expr, said, source, why)
 
 
 # ROUGE between whole candidates and the reference, under the run's word rule, in [0, 1]. With the
@@ -523,8 +514,8 @@ CLOZE_ATTACK = Attack(
 )
 
 FAMILIES: dict[str, tuple[Attack, ...]] = {
-    "SaMIA, length-matched": _samia_family(matched=True),
-    "SaMIA": (*_samia_family(matched=False), _samia("_plus_zlib", 1, matched=False)),
+    "SaMIA, length-matched": attacks_of(dict(_samia(matched=True)), ""),
+    "SaMIA": attacks_of(dict(_samia(matched=False)), "", whole_candidates=True),
     "ROUGE": attacks_of(dict(_rouge()), "", whole_candidates=True),
     "Next tokens": TOKEN_ATTACKS,
     "Probes": PROBE_ATTACKS,

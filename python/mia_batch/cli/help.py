@@ -45,7 +45,6 @@ def _beginning(known: Iterable[str], incomplete: str, before: str = "") -> list[
 
 
 def complete_attacks(_: Context, _option: Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete the last of several names of families and attacks."""
     from mia_batch.attacks import names
     from mia_batch.attacks.families import FAMILIES
 
@@ -115,6 +114,11 @@ class TopicGroup(TopicCommand, click.Group):
         name = args[0]
         if name in self.list_commands(ctx) or name.startswith("-") or ctx.resilient_parsing:
             return super().resolve_command(ctx, args)
+        for option, given in ctx.params.items():  # such as that of a variable which is empty
+            value = str(next(iter(given), "") if isinstance(given, tuple) else given)
+            if value.startswith("--"):
+                flag = f"--{option.replace('_', '-')}"
+                raise click.UsageError(f"{flag} has no value, for {value} follows; give it one")
         near = get_close_matches(name, self.list_commands(ctx), n=1)
         meant = f"mia-batch {near[0]}" if near else "mia-batch help"
         if Path(name).exists():
@@ -188,7 +192,6 @@ def _show_short_help(context: Context, _option: Parameter, value: bool) -> None:
 
 
 def overview(context: Context) -> str:
-    """Fill the first screen, which describes six commands and names the others."""
     text = _text("overview")
     others = [name for name in _commands(context) if f"\n  {name} " not in text]
     lines = wrap(", ".join(others), 96, break_on_hyphens=False)

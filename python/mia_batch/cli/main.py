@@ -251,7 +251,10 @@ def audit(
     """
     chosen = given(options)
     if len(texts) + ("input" in chosen) > 1:
-        raise click.UsageError("give one INPUT; of several files their folder, or a glob in quotes")
+        raise click.UsageError(
+            "give one INPUT, and the model with --model; of several files their folder, or a glob "
+            "in quotes"
+        )
     _audit(
         chosen | given({"input": next(iter(texts), None)}), dry_run=dry_run, speed=tokens_per_second
     )
@@ -398,8 +401,7 @@ def show(place: Path | str, passage: str | None, *, again: bool, **options: obje
     PASSAGE is a number of that list, a document and a window ("moby_dick window 12"), or the
     beginning of a target_id.
     """
-    from mia_batch.cli.passages import find_target
-    from mia_batch.cli.show import show_answers, show_passages, show_target
+    from mia_batch.cli.show import find_target, show_answers, show_passages, show_target
     from mia_batch.pipeline import Run
     from mia_batch.pipeline.stages.questions import answers_of
 

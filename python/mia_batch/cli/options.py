@@ -203,11 +203,14 @@ def console_of(*, stderr: bool) -> Console:
 
 
 def figure(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
+    """Write a figure with three decimals, or so that what is not 0 does not look like it."""
+    if value is None:
+        return "-"
+    return f"{value:.1g}" if 0 < abs(value) < 0.0005 else f"{value:.3f}"
 
 
 def limits(row: Mapping[str, Any]) -> str:
-    return "-" if row["low"] is None else f"{row['low']:.3f} to {row['high']:.3f}"
+    return "-" if row["low"] is None else f"{figure(row['low'])} to {figure(row['high'])}"
 
 
 def plain(value: object) -> Text:

@@ -1,7 +1,5 @@
 """A corpus, read into the documents table: columns are found, and every row is checked first."""
 
-from __future__ import annotations
-
 import json
 import re
 import reprlib
@@ -31,77 +29,6 @@ from mia_batch.corpus.files import (
 from mia_batch.errors import CorpusError
 from mia_batch.schemas import Documents, LogProbs, Prompts, Samples, Scores, Targets
 from mia_batch.tables import generate
-
-
-class Fault(NamedTuple):
-    """What makes a row wrong."""
-
-    wrong: pl.Expr  # true in rows that are refused
-    name: str  # the column whose value the message shows
-    rest: str  # what the message says after the value
-
-
-def check_rows(
-    frames: Callable[[list[str]], Iterator[pl.DataFrame]],
-    columns: Columns,
-    *,
-    place_of: Callable[[int], str],
-    wrong: Callable[[int, str], None],
-) -> int:
-    """Read all rows once and count them; ``wrong`` takes a wrong one, and may raise."""
-    faults = [*_faults(columns)]
-    identifier = columns.expression("document_id")
-    hashes, n_rows = [np.empty(0, np.uint64)], 0
-    for frame in frames(columns.raw.names()):
-        for row, what in faulty_rows(frame, faults):
-            wrong(n_rows + row, what)
-        n_rows += frame.height
-        if "document_id" in columns.parts:
-            hashes.append(frame.select(identifier.hash()).to_series().to_numpy())
-    ordered = np.sort(np.concatenate(hashes))
-    repeated = pl.Series(np.unique(ordered[1:][ordered[1:] == ordered[:-1]]))
-    if repeated.is_empty():
-        return n_rows
-    # Different identifiers may share a hash, so those that do are compared in full.
-    first: dict[str, int] = {}
-    start = 0
-    for frame in frames(columns.needed(["document_id"])):
-        names = frame.select(identifier).to_series()
-        for place in names.hash().is_in(repeated.implode()).arg_true():
-            row, name = start + place, names[place]
-            if (before := first.setdefault(name, row)) != row:
-                also = f"is also in {place_of(before)}; identifiers must be unique"
-                wrong(row, f"document_id {name!r} {also}")
-        start += frame.height
-    return n_rows
-
-
-def _faults(columns: Columns) -> Iterator[Fault]:
-    parts = columns.parts
-    answers = {part: columns.membership(part) for part in ("member", "label") if part in parts}
-    for part, answer in answers.items():
-        wrong = pl.col(parts[part]).is_not_null() & answer.is_null()
-        yield Fault(wrong, parts[part], ", neither 0 nor 1; use 0, 1 or null")
-    if len(answers) == 2:
-        differ = answers["member"].ne(answers["label"]).fill_null(value=False)
-        rest = f" but {parts['label']!r} says the opposite; make them agree"
-        yield Fault(differ, parts["member"], rest)
-    if (name := parts.get("document_id")) is not None:
-        yield Fault(pl.col(name).is_null(), name, "; give every document an identifier or none")
-    if "prefix" in parts:
-        for part, other in (("reference", "prefix"), ("prefix", "reference")):
-            alone = pl.col(parts[other]).is_not_null() & pl.col(parts[part]).is_null()
-            yield Fault(alone, parts[part], f" but {parts[other]!r} is not; give both or neither")
-
-
-def faulty_rows(frame: pl.DataFrame, faults: list[Fault]) -> Iterator[tuple[int, str]]:
-    """Yield each wrong row of a frame, with what is wrong and what to do."""
-    for fault in faults:
-        for row in frame.select(fault.wrong.arg_true()).to_series():
-            value = frame[fault.name][row]
-            shown = "null" if value is None else reprlib.repr(value)
-            yield row, f"column {fault.name!r} is {shown}{fault.rest}"
-
 
 _WRITTEN = {  # a further column of one of these names would be mixed up with our own
     name
@@ -301,6 +228,76 @@ def _option(part: str) -> str:
     return f"--{part.replace('_', '-')}-column"
 
 
+class Fault(NamedTuple):
+    """What makes a row wrong."""
+
+    wrong: pl.Expr  # true in rows that are refused
+    name: str  # the column whose value the message shows
+    rest: str  # what the message says after the value
+
+
+def check_rows(
+    frames: Callable[[list[str]], Iterator[pl.DataFrame]],
+    columns: Columns,
+    *,
+    place_of: Callable[[int], str],
+    wrong: Callable[[int, str], None],
+) -> int:
+    """Read all rows once and count them; ``wrong`` takes a wrong one, and may raise."""
+    faults = [*_faults(columns)]
+    identifier = columns.expression("document_id")
+    hashes, n_rows = [np.empty(0, np.uint64)], 0
+    for frame in frames(columns.raw.names()):
+        for row, what in faulty_rows(frame, faults):
+            wrong(n_rows + row, what)
+        n_rows += frame.height
+        if "document_id" in columns.parts:
+            hashes.append(frame.select(identifier.hash()).to_series().to_numpy())
+    ordered = np.sort(np.concatenate(hashes))
+    repeated = pl.Series(np.unique(ordered[1:][ordered[1:] == ordered[:-1]]))
+    if repeated.is_empty():
+        return n_rows
+    # Different identifiers may share a hash, so those that do are compared in full.
+    first: dict[str, int] = {}
+    start = 0
+    for frame in frames(columns.needed(["document_id"])):
+        names = frame.select(identifier).to_series()
+        for place in names.hash().is_in(repeated.implode()).arg_true():
+            row, name = start + place, names[place]
+            if (before := first.setdefault(name, row)) != row:
+                also = f"is also in {place_of(before)}; identifiers must be unique"
+                wrong(row, f"document_id {name!r} {also}")
+        start += frame.height
+    return n_rows
+
+
+def _faults(columns: Columns) -> Iterator[Fault]:
+    parts = columns.parts
+    answers = {part: columns.membership(part) for part in ("member", "label") if part in parts}
+    for part, answer in answers.items():
+        wrong = pl.col(parts[part]).is_not_null() & answer.is_null()
+        yield Fault(wrong, parts[part], ", neither 0 nor 1; use 0, 1 or null")
+    if len(answers) == 2:
+        differ = answers["member"].ne(answers["label"]).fill_null(value=False)
+        rest = f" but {parts['label']!r} says the opposite; make them agree"
+        yield Fault(differ, parts["member"], rest)
+    if (name := parts.get("document_id")) is not None:
+        yield Fault(pl.col(name).is_null(), name, "; give every document an identifier or none")
+    if "prefix" in parts:
+        for part, other in (("reference", "prefix"), ("prefix", "reference")):
+            alone = pl.col(parts[other]).is_not_null() & pl.col(parts[part]).is_null()
+            yield Fault(alone, parts[part], f" but {parts[other]!r} is not; give both or neither")
+
+
+def faulty_rows(frame: pl.DataFrame, faults: list[Fault]) -> Iterator[tuple[int, str]]:
+    """Yield each wrong row of a frame, with what is wrong and what to do."""
+    for fault in faults:
+        for row in frame.select(fault.wrong.arg_true()).to_series():
+            value = frame[fault.name][row]
+            shown = "null" if value is None else reprlib.repr(value)
+            yield row, f"column {fault.name!r} is {shown}{fault.rest}"
+
+
 BadInput = Literal["refuse", "set-aside"]
 """What becomes of a file or a row that cannot be read."""
 
@@ -463,11 +460,15 @@ def _read(
     notes = [*found.notes()]
     if pair is not None:
         notes.insert(0, f"each row is two texts: a member in {pair[0]!r}, another in {pair[1]!r}")
-    unread = "files of kind {} are not read".format
     return Corpus(
         documents=_documents(read_rows, found, pl.Series(sorted(bad_rows), dtype=pl.Int64)),
         files=files,
-        ignored={str(path): unread(path.suffix or path.name) for path in source.ignored},
+        ignored={
+            str(path): "files whose names begin with _ are not read"
+            if path.name.startswith("_")
+            else f"files of kind {path.suffix or path.name} are not read"
+            for path in source.ignored
+        },
         n_documents=n_rows - len(bad_rows),
         are_books=source.kind == "books",
         set_aside=rejected,

@@ -1,7 +1,5 @@
 """The files of a corpus: which they are, and how each kind is read in batches that fit memory."""
 
-from __future__ import annotations
-
 import _csv
 import bz2
 import codecs
@@ -69,6 +67,28 @@ class Reading:
         self.rejected.setdefault(error.place, error.what)
 
 
+Kind = Literal["columnar", "jsonl", "csv", "books"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceFile:
+    """One file of a corpus."""
+
+    path: Path
+    name: str  # path below the folder that was asked for, with forward slashes
+    size: int  # bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """The files of a corpus, at least one, all of one kind."""
+
+    given: str  # the path as the user gave it
+    kind: Kind
+    files: tuple[SourceFile, ...]  # sorted by name
+    ignored: tuple[Path, ...]  # files below the folder that are of no known kind
+
+
 PACKED: dict[str, Callable[[Path], Any]]
 PACKED = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open, ".zst": zstd.open}
 """How files are unpacked, by the ending of their name."""
@@ -130,8 +150,6 @@ def _not_decodable(file: SourceFile, encoding: str) -> EncodingError:
     return EncodingError(file.path, f"ends within a character of {known}", way_out)
 
 
-Kind = Literal["columnar", "jsonl", "csv", "books"]
-
 KINDS: dict[str, Kind] = {
     **dict.fromkeys((".parquet", ".arrow", ".feather", ".ipc"), "columnar"),
     **dict.fromkeys((".jsonl", ".ndjson", ".json"), "jsonl"),
@@ -140,25 +158,7 @@ KINDS: dict[str, Kind] = {
 }
 _PACKABLE = ("jsonl", "csv")
 _KNOWN = f"one of {', '.join(KINDS)}; JSON, CSV and TSV also with {', '.join(PACKED)}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceFile:
-    """One file of a corpus."""
-
-    path: Path
-    name: str  # path below the folder that was asked for, with forward slashes
-    size: int  # bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """The files of a corpus, at least one, all of one kind."""
-
-    given: str  # the path as the user gave it
-    kind: Kind
-    files: tuple[SourceFile, ...]  # sorted by name
-    ignored: tuple[Path, ...]  # files below the folder that are of no known kind
+_KNOWN += "; save PDF and word processors' files as one of these"
 
 
 def find_files(path: Path | str) -> Source:
@@ -225,13 +225,21 @@ def _walk(folder: Path) -> Iterator[Path]:
             folders.clear()
             continue
         folders[:] = [name for name in folders if not name.startswith((".", "_"))]
-        yield from (Path(root, name) for name in names if not name.startswith((".", "_")))
+        paths = (Path(root, name) for name in names if not name.startswith("."))
+        yield from (path for path in paths if not _is_marked(path) or _kind(path) is not None)
+
+
+def _is_marked(path: Path) -> bool:
+    """Whether a file of a folder is not read, as ``_SUCCESS`` and ``_metadata`` of other tools."""
+    return path.name.startswith("_")
 
 
 def _source(given: str, base: Path, found: list[Path]) -> Source:
     kinds: dict[Kind | None, list[Path]] = {}
+    in_folder = Path(given).expanduser().is_dir()
     for path in found:
-        kinds.setdefault(_kind(path), []).append(path)
+        kind = None if in_folder and _is_marked(path) else _kind(path)
+        kinds.setdefault(kind, []).append(path)
     ignored = tuple(kinds.pop(None, ()))
     if not kinds:
         raise CorpusError(

@@ -3,8 +3,6 @@
 A part that exists is complete; what no part holds is missing. That is the whole resume logic.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -33,6 +31,33 @@ _NUMBERS: dict[type[dy.Schema], tuple[pl.Expr, pl.Expr]] = {
 }
 """Of each table the key of what a row belongs to, and what numbers the rows of one key from 0."""
 _NAMES = ("target_id", "model", "view", "view_index", "sample_index")
+
+
+BLOCK_TARGETS = 64  # targets in a block: few enough that little is lost with an unfinished one
+RECORDED_BLOCK_TARGETS = 8 * BLOCK_TARGETS  # the same where samples are only read from a recording
+LOGPROB_BLOCK_TARGETS = 4 * BLOCK_TARGETS
+"""The same of log-probabilities: one forward pass a text, not one a token."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """Units of neighbouring targets that lack the same rows: ``first <= number < last``."""
+
+    index: int  # of the block in the targets table
+    first: int
+    last: int
+    attempt: int  # the piece; where its part exists already, a number that no part has
+    label: str
+    units: pl.DataFrame  # in the targets' order
+
+    @property
+    def part_name(self) -> str:
+        stem = part_stem(self.index, self.label, self.first, self.last)
+        return f"{stem}.attempt-{self.attempt}.parquet"
+
+
+def part_stem(index: int, label: str, first: int, last: int) -> str:
+    return f"block-{index:08d}.{label}-{first:05d}-{last:05d}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,31 +134,46 @@ def scan_parts(
     return kept.drop("row")
 
 
-BLOCK_TARGETS = 64  # targets in a block: few enough that little is lost with an unfinished one
-RECORDED_BLOCK_TARGETS = 8 * BLOCK_TARGETS  # the same where samples are only read from a recording
-LOGPROB_BLOCK_TARGETS = 4 * BLOCK_TARGETS
-"""The same of log-probabilities: one forward pass a text, not one a token."""
+class Held:
+    """The rows of the parts that exist by now, read for some targets at a time."""
 
+    # Held in memory is where each target's rows lie, 16 bytes a target: in the parts that were
+    # made of one slice of targets. A target that a grown corpus has moved, or that was asked for
+    # again, may lie in several.
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
-    """Units of neighbouring targets that lack the same rows: ``first <= number < last``."""
+    def __init__(self, parts: Parts) -> None:
+        def slice_of(path: Path) -> int:
+            return parts.targets_of(path).start // TARGETS_AT_ONCE
 
-    index: int  # of the block in the targets table
-    first: int
-    last: int
-    attempt: int  # the piece; where its part exists already, a number that no part has
-    label: str
-    units: pl.DataFrame  # in the targets' order
+        self._parts = parts
+        self._slices = [list(paths) for _, paths in groupby(parts.paths(), key=slice_of)]
+        names = (parts.scan(paths).select(pl.col("target").unique()) for paths in self._slices)
+        there = [targets.collect(engine="streaming") for targets in names]
+        heights = [targets.height for targets in there]
+        self._slice_of = np.repeat(np.arange(len(there), dtype=np.uint32), heights)
+        targets = pl.concat([pl.DataFrame(schema={"target": pl.UInt64}), *there])
+        self._index = RowIndex(targets.lazy())
 
-    @property
-    def part_name(self) -> str:
-        stem = part_stem(self.index, self.label, self.first, self.last)
-        return f"{stem}.attempt-{self.attempt}.parquet"
+    def paths(self, targets: pl.Series) -> list[Path]:
+        """List the parts that have rows of some targets, by their keys."""
+        numbers = np.unique(self._slice_of[self._index.find(targets)[1]])
+        return [path for number in numbers for path in self._slices[number]]
 
+    def done(self, targets: pl.Series) -> pl.DataFrame:
+        """Count the rows of each unit of these targets: ``key`` (UInt64), ``done`` (UInt32)."""
+        counted = self._rows(targets).group_by("key").agg(done=pl.col("index").max() + 1)
+        return counted.collect(engine="streaming")  # a part holds whole ranges
 
-def part_stem(index: int, label: str, first: int, last: int) -> str:
-    return f"block-{index:08d}.{label}-{first:05d}-{last:05d}"
+    def failed(self, targets: pl.Series) -> pl.DataFrame:
+        """Find rows with a reason in every part that has them: ``key``, ``index``."""
+        rows, has_failed = self._rows(targets), pl.col("reason").is_not_null()
+        failed = rows.filter(has_failed).drop("reason").unique()
+        good = rows.filter(~has_failed)
+        return failed.join(good, on=["key", "index"], how="anti").collect(engine="streaming")
+
+    def _rows(self, targets: pl.Series) -> pl.LazyFrame:
+        own = pl.col("target").is_in(targets.unique().implode())
+        return self._parts.scan(self.paths(targets)).filter(own).drop("target")
 
 
 # What rows are wanted of (``Units``): targets, or prompts about them, a slice of targets at a time.
@@ -260,48 +300,6 @@ def _rows_from(start: int) -> pl.Expr:
     return pl.int_range(start, start + pl.len(), dtype=pl.UInt32)
 
 
-class Held:
-    """The rows of the parts that exist by now, read for some targets at a time."""
-
-    # Held in memory is where each target's rows lie, 16 bytes a target: in the parts that were
-    # made of one slice of targets. A target that a grown corpus has moved, or that was asked for
-    # again, may lie in several.
-
-    def __init__(self, parts: Parts) -> None:
-        def slice_of(path: Path) -> int:
-            return parts.targets_of(path).start // TARGETS_AT_ONCE
-
-        self._parts = parts
-        self._slices = [list(paths) for _, paths in groupby(parts.paths(), key=slice_of)]
-        names = (parts.scan(paths).select(pl.col("target").unique()) for paths in self._slices)
-        there = [targets.collect(engine="streaming") for targets in names]
-        heights = [targets.height for targets in there]
-        self._slice_of = np.repeat(np.arange(len(there), dtype=np.uint32), heights)
-        targets = pl.concat([pl.DataFrame(schema={"target": pl.UInt64}), *there])
-        self._index = RowIndex(targets.lazy())
-
-    def paths(self, targets: pl.Series) -> list[Path]:
-        """List the parts that have rows of some targets, by their keys."""
-        numbers = np.unique(self._slice_of[self._index.find(targets)[1]])
-        return [path for number in numbers for path in self._slices[number]]
-
-    def done(self, targets: pl.Series) -> pl.DataFrame:
-        """Count the rows of each unit of these targets: ``key`` (UInt64), ``done`` (UInt32)."""
-        counted = self._rows(targets).group_by("key").agg(done=pl.col("index").max() + 1)
-        return counted.collect(engine="streaming")  # a part holds whole ranges
-
-    def failed(self, targets: pl.Series) -> pl.DataFrame:
-        """Find rows with a reason in every part that has them: ``key``, ``index``."""
-        rows, has_failed = self._rows(targets), pl.col("reason").is_not_null()
-        failed = rows.filter(has_failed).drop("reason").unique()
-        good = rows.filter(~has_failed)
-        return failed.join(good, on=["key", "index"], how="anti").collect(engine="streaming")
-
-    def _rows(self, targets: pl.Series) -> pl.LazyFrame:
-        own = pl.col("target").is_in(targets.unique().implode())
-        return self._parts.scan(self.paths(targets)).filter(own).drop("target")
-
-
 # What the parts of a run lack, block by block.
 
 PIECE_TOKENS = 1 << 18
@@ -317,8 +315,30 @@ class Work:
     left: int = 0
     done: int = 0
 
-    def __add__(self, other: Work) -> Work:
-        return Work(left=self.left + other.left, done=self.done + other.done)
+    def __add__(self, other: Self) -> Self:
+        return type(self)(left=self.left + other.left, done=self.done + other.done)
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """Number ``number`` of ``of``, from 1; block b belongs to number ``b % of + 1``."""
+
+    number: int
+    of: int
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read ``"3/8"``; raises `ValueError` if that is no shard."""
+        read = re.fullmatch(r"0*([1-9][0-9]{0,5})/0*([1-9][0-9]{0,5})", text, re.ASCII)
+        if read is None or int(read[1]) > int(read[2]):
+            raise ValueError("write I/N with I from 1 to N, such as 3/8 for the third of eight")
+        return cls(int(read[1]), int(read[2]))
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.of}"
+
+    def has(self, block: pl.Expr) -> pl.Expr:
+        return block % self.of == self.number - 1
 
 
 class Missing:
@@ -422,25 +442,3 @@ def _ranges(failed: pl.DataFrame) -> pl.DataFrame:
         .agg(first=pl.col("index").min(), last=pl.col("index").max() + 1)
         .drop("run")
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Shard:
-    """Number ``number`` of ``of``, from 1; block b belongs to number ``b % of + 1``."""
-
-    number: int
-    of: int
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Read ``"3/8"``; raises `ValueError` if that is no shard."""
-        read = re.fullmatch(r"0*([1-9][0-9]{0,5})/0*([1-9][0-9]{0,5})", text, re.ASCII)
-        if read is None or int(read[1]) > int(read[2]):
-            raise ValueError("write I/N with I from 1 to N, such as 3/8 for the third of eight")
-        return cls(int(read[1]), int(read[2]))
-
-    def __str__(self) -> str:
-        return f"{self.number}/{self.of}"
-
-    def has(self, block: pl.Expr) -> pl.Expr:
-        return block % self.of == self.number - 1

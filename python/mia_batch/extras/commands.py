@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import ExitStack
 from dataclasses import fields, replace
 from itertools import chain, groupby, repeat
@@ -32,6 +33,7 @@ from mia_batch.cli.options import (
     take,
     whole_numbers,
 )
+from mia_batch.errors import SettingsError
 from mia_batch.extras.privacy.plan import RECIPE_FIELDS, TUNINGS, Plan
 from mia_batch.places import mirrored, place_of
 from mia_batch.recipes import RECIPES, Recipe
@@ -77,7 +79,10 @@ def finetune(**options: Any) -> None:  # noqa: ANN401 - of `make`, and of the re
         changed.setdefault("held_out", 0.0)
     with observing() as observer:
         recipe = replace(RECIPES["finetune"], **changed)
-        made = make(recipe=recipe, observer=observer, **options)
+        try:
+            made = make(recipe=recipe, observer=observer, **options)
+        except SettingsError as error:
+            raise SettingsError(re.sub("^model: ", "--base: ", str(error))) from error
         if (kept := made.privacy) is not None:
             observer.stage(f"epsilon {kept['epsilon']:.3f} at delta {kept['delta']:g}, of one text")
 

@@ -115,11 +115,6 @@ class Adapter:
     extras: tuple[str, ...] = ()
 
 
-def base_of(model: str) -> str | None:
-    adapter = read_adapter(model)
-    return None if adapter is None else adapter.base
-
-
 def read_adapter(model: str) -> Adapter | None:
     """Read what a folder says of its adapter; None where a model is no adapter."""
     path = Path(model, _CONFIG)

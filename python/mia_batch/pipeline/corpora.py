@@ -172,6 +172,8 @@ def _as_table(name: str, value: Any) -> pl.DataFrame:  # noqa: ANN401 - whatever
             f"{given}, which is no table of texts; give a path, a list of texts, or a table with a "
             "column of texts"
         ) from error
+    if table.columns == ["column_0"]:  # as Polars names what has no name: [1, 2]
+        raise SettingsError(f"{given}, which is no table of texts; give a list of texts")
     if table.is_empty():
         raise CorpusError(f"{name}= has no rows; give at least one text")
     return table

@@ -82,9 +82,10 @@ def _column(run: Run) -> PaperColumn:
     settings, manifest = stored_settings(run.manifest.settings), run.manifest
     name = manifest.models["target"]["source"]["name"] if manifest.models else "recorded"
     file = Path(next(iter(manifest.input.get("files") or ["texts"])))
-    folder = run.folder.resolve()  # which holds texts that were no file
-    data = settings.dataset or (folder.name if file.parent.resolve() == folder else file.stem)
-    of = {"data": data, "model": Path(name).name, "seed": settings.seed}
+    model, folder = Path(name).name, run.folder.resolve()
+    in_run = file.parent.resolve() == folder  # texts that were no file
+    data = settings.dataset or (folder.name.removesuffix(f"-{model}") if in_run else file.stem)
+    of = {"data": data, "model": model, "seed": settings.seed}
     said = answer_of(run)
     return PaperColumn(**of, rows=rows, caveat=said if said.startswith("No answer") else "")
 
@@ -318,6 +319,7 @@ def compare(
     ...
     mia_batch.errors.SettingsError: a comparison needs at least two runs, each of a folder of its...
     """
+    folders = [folders] if isinstance(folders, str | Path) else folders
     if learnt is not None and (retrained is not None or len(folders) != 2):
         raise SettingsError(
             "learnt= takes two runs, of the audited model and of the reference model, and no "
@@ -371,7 +373,6 @@ def _scores(runs: Sequence[Run], attack: str) -> pl.DataFrame:
 
 
 def _with_keys(made: pl.DataFrame, run: Run) -> pl.DataFrame:
-    """Name the documents and groups of which rows know the number."""
     scores = run.scan("scores")
     names = {"document": pl.col("document").str.splitn(" ", 2).struct[1], "group": pl.col("group")}
     numbers = made["unit"].drop_nulls().unique().implode()

@@ -100,7 +100,7 @@ def plan(
         if isinstance(speed, str) or not 0 < speed < inf:
             raise SettingsError(f"speed= is {speed!r}; give tokens a second, or 'probe'")
         speeds, where = dict.fromkeys(foreseen, speed), "as given"
-    yield from _minutes(foreseen, speeds, where)
+    yield from _minutes(foreseen, speeds, where, probes=not remote and audit.recording is None)
 
 
 def _left(audit: Audit, stages: Sequence[Stage], notes: _Notes) -> Iterator[tuple[str, str]]:
@@ -211,14 +211,15 @@ def _probed(audit: Audit, prompts: Stage, asked: Sequence[EvidenceStage]) -> dic
 
 
 def _minutes(
-    foreseen: dict[str, Workload], speeds: dict[str, float], where: str
+    foreseen: dict[str, Workload], speeds: dict[str, float], where: str, *, probes: bool
 ) -> Iterator[tuple[str, str]]:
     """Say how long it takes to ask, at speeds that are known; else what would tell it."""
     work = {name: n for name, of in foreseen.items() if (n := of.first_tokens or of.read_tokens)}
     if not work:
         return
     if unknown := [name for name in work if name not in speeds]:
-        how = "give --tokens-per-second X, or `probe` for X, which asks a model that runs here"
+        how = "give --tokens-per-second X"
+        how += ", or `probe` for X, which asks a model that runs here" if probes else ""
         yield "time", f"unknown for {', '.join(unknown)}: {how}"
         return
     minutes = ceil(sum(n / speeds[name] for name, n in work.items()) / 60)

@@ -344,7 +344,10 @@ class Run:
 
     @property
     def books(self) -> pl.DataFrame:
-        """What was audited, strongest evidence first; see `mia_batch.report.answer`."""
+        """What was audited, strongest evidence first; see `mia_batch.report.answer`.
+
+        Empty for texts that belong to no document: each is a row of ``run["scores"]``.
+        """
         from mia_batch.pipeline.finished import books_of
 
         return books_of(self)

@@ -13,8 +13,7 @@ from rich.console import Console
 
 import mia_batch
 from mia_batch.cli.main import command
-from mia_batch.cli.passages import find_target
-from mia_batch.cli.show import show_agreement
+from mia_batch.cli.show import find_target, show_agreement
 from mia_batch.errors import RequestError, RunFolderError
 from mia_batch.pipeline import Run
 from mia_batch.pipeline.finished import report_of

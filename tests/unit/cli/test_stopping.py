@@ -200,6 +200,19 @@ with Stopping(["a", "b c"]).listening():
 """
 
 
+def test_who_is_stopped_while_it_is_imported_says_so_in_one_line():
+    code = (
+        "import sys\n"
+        "class Stop:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'mia_batch.cli.help': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Stop())\n"
+        "import mia_batch.cli"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (1, b"mia-batch: stopped before it began\n")
+
+
 @pytest.mark.parametrize("signals", [[signal.SIGTERM], [signal.SIGTERM, signal.SIGINT]])
 def test_a_main_thread_that_cannot_be_interrupted_stops_nobody(tmp_path, signals):
     with running([sys.executable, "-c", STUCK], tmp_path) as process:

@@ -58,6 +58,8 @@ RUN = ("runs/x/run.json", "runs/x/samples/part.parquet", "runs/x/targets.parquet
             ["a/b/c.txt", "a/z.txt", "a-1.txt", "b.txt"],
             ["README.md"],
         ),
+        (("_a.txt", "b.txt", "_SUCCESS"), ".", ["b.txt"], ["_a.txt"]),
+        (("_a.txt", "b.txt"), "*.txt", ["_a.txt", "b.txt"], []),
         (("a.txt", ".git/c.txt", *RUN), ".", ["a.txt"], []),
         (
             ("x/2/b.txt", "x/10/a.txt", "y/1/c.txt", "x/1.txt/d.txt"),
@@ -86,6 +88,11 @@ def test_folders_and_globs_are_sorted_by_name(tmp_path, made, asked, found, igno
         ([], "~nobody-of-this-name/a.csv", "cannot be read: Could not determine home directory"),
         ([], "x" * 300, "cannot be read: File name too long"),
         (["corpus.xlsx"], "corpus.xlsx", r"corpus\.xlsx has an unknown extension; .* one of \.par"),
+        (
+            ["b.pdf"],
+            ".",
+            r"\. holds no file .* save PDF and word processors' files as one of these",
+        ),
         (["corpus.xlsx"], ".", "holds no file that can be read as a corpus"),
         (["a.txt", "b.csv"], ".", r"mixes kinds of files, such as .*a\.txt and .*b\.csv; "),
         (["pipe.csv"], "pipe.csv", r"pipe\.csv is not a regular file"),  # without waiting for it

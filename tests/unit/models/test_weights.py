@@ -410,10 +410,9 @@ def describe(folder, **changes):
 
 
 def test_an_adapter_names_its_base_and_what_it_tunes(base, lora):
-    assert weights.base_of(str(base)) is None
-    assert weights.base_of("some/model") is None
-    assert weights.base_of(str(lora)) == str(base)
+    assert weights.read_adapter(str(base)) is weights.read_adapter("some/model") is None
     found = described(lora)
+    assert found.base == str(base)
     assert (found.kind, found.rank, found.virtual_tokens, found.extras) == ("LORA", 4, 0, ())
     assert found.modules == ("down_proj", "q_proj", "v_proj")
     describe(lora, rank_pattern={"q_proj": 32}, use_dora=True, revision="v1")

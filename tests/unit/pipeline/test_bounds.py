@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from transformers import AutoModelForCausalLM
 
 from mia_batch.cli.main import command
-from mia_batch.cli.passages import strongest
+from mia_batch.cli.show import strongest
 from mia_batch.errors import SettingsError
 from mia_batch.extras.bounds import Nearness, bound, bound_run, samples_needed
 from mia_batch.models.tokens import Tokenizer

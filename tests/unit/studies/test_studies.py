@@ -136,6 +136,9 @@ def test_a_model_is_tuned_with_inserted_texts_and_their_truth_lies_next_to_it(tm
     insert = texts_of(tmp_path, text=SHORT[:6], k=[3, 0, 1, 0, 2, 0])
     pl.DataFrame({"text": SHORT[6:10]}).write_parquet(tmp_path / "data.parquet")
     asked = ["--base", base, "--data", tmp_path / "data.parquet", "--insert", insert]
+    nowhere = ["--base", tmp_path / "none", *asked[2:], "--copies", "k", "--out", out]
+    with pytest.raises(SettingsError, match=r"^--base: .*none' does not exist; give a checkpoint"):
+        invoke("finetune", *nowhere)
     _, said = invoke("finetune", *asked, "--copies", "k", "--epochs", 1, "--out", out)
     assert "4 texts and 6 copies of 6 more texts: 1 steps" in " ".join(said.split())
     record = json.loads((out / "training.json").read_text())

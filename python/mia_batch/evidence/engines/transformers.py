@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -272,13 +273,9 @@ def padded(
     rows: Sequence[Sequence[int]], device: torch.device, *, left: bool = False, padding: int = 0
 ) -> tuple[Tensor, Tensor]:
     """Put token ids into one tensor; the other has 1 where they are, 0 elsewhere."""
-    width = max(map(len, rows))
-    ids = torch.full((len(rows), width), padding, dtype=torch.long)
-    mask = torch.zeros_like(ids)
-    for number, row in enumerate(rows):
-        places = slice(width - len(row), width) if left else slice(len(row))
-        ids[number, places] = torch.tensor(row)
-        mask[number, places] = 1
+    pad = partial(pad_sequence, batch_first=True, padding_side="left" if left else "right")
+    given = [torch.tensor(row, dtype=torch.long) for row in rows]
+    ids, mask = pad(given, padding_value=padding), pad([torch.ones_like(row) for row in given])
     return sent(ids, device), sent(mask, device)
 
 

@@ -223,7 +223,6 @@ def picture(
 
 
 def _by(points: pl.DataFrame, name: str) -> dict[str, list[tuple[float, float]]]:
-    """Collect the points of each curve."""
     parts = points.partition_by(name, as_dict=True, maintain_order=True).items()
     return {str(key[0]): [*part.select("x", "y").iter_rows()] for key, part in parts}
 
@@ -239,7 +238,7 @@ def _roc(contents: Contents, points: pl.DataFrame) -> Iterator[dict[str, Any]]:
     area = dict(figures.filter(metric="roc_auc").select("attack", "value").iter_rows())
     of = _by(points, "attack")
     best = sorted(of, key=lambda name: (name != contents.primary, -area.get(name, 0), name))
-    low = 10.0 ** floor(log10(min(rates)))
+    low = min(10.0 ** floor(log10(min(rates))), 0.1)  # all rates are 1 where scores are equal
     ticks = [low * 10**power for power in range(round(-log10(low)) + 1)]
     at = pl.col("fpr") >= low, pl.col("low").is_not_null(), pl.col("high").is_not_null()
     limits = figures.filter(*at, metric="tpr_at_fpr", attack=contents.primary)

@@ -76,6 +76,12 @@ def test_axes_are_named_and_that_of_areas_begins_at_chance_or_at_0():
     assert "begins at 0;" in pictures(replace(contents(), tables=worse))["growth"]["note"]
 
 
+def test_scores_that_are_all_equal_have_a_roc():
+    equal = [{"curve": "roc", "attack": ATTACK, "x": x, "y": x} for x in (0.0, 1.0)]
+    roc = pictures(replace(contents(), tables={"curves": table(Curves, equal, n=2).lazy()}))["roc"]
+    assert (roc["head"], roc["rows"]) == (["Attack", "TPR at 10 % FPR"], [[ATTACK, "0 %"]])
+
+
 def test_curves_that_are_too_many_are_named_and_stand_in_the_table():
     names = [f"attack_{number}" for number in range(MOST_CURVES + 2)]
     points = [{"curve": "roc", "attack": n, "x": x, "y": x} for n in names for x in (0.1, 1.0)]
