@@ -213,7 +213,7 @@ def series_entropy(rows: Sequence[Row]) -> float:
     return defined(reference_complexity.entropy(losses(rows)[:200], 8, 0.8))
 
 
-class OfRows(second.Attacks):
+class GivenText(second.Attacks):
     """A text whose numbers are these rows, not a run's."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
@@ -224,7 +224,7 @@ class OfRows(second.Attacks):
 def by_second(name: str) -> Reference:
     def reference(rows: Sequence[Row]) -> float:
         try:
-            value = float(second.SCORES[name.removesuffix("_v1")](OfRows(rows)))
+            value = float(second.SCORES[name.removesuffix("_v1")](GivenText(rows)))
         except (ArithmeticError, ValueError) as error:
             raise Undefined from error
         return defined(value if math.isfinite(value) else None)
