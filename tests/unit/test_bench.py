@@ -35,7 +35,6 @@ ATTACK |= {"tokens": None, "seconds": 0.25}
 
 @pytest.fixture
 def texts(tmp_path):
-    """Sixteen labelled texts of forty words."""
     rows = [
         {"document_id": str(n), "text": " ".join(text.split()[:40]), "member": n < 8}
         for n, text in enumerate(TEXTS[:16])

@@ -513,9 +513,8 @@ class Audit:
             if own.start and own.obstacle(elsewhere) is None:
                 return own.name, "as before"
         asked = "auto" if name in _REMOTE else name  # an endpoint gives those of its own model only
-        points = kind == "logprobs" and any(
-            views.PROBE in each.reads_of(kind) for each in self.attacks
-        )
+        reads = {view for each in self.attacks for view in each.reads_of(kind)}
+        points = kind == "logprobs" and views.PROBE in reads
         return choose_engine(
             asked,
             kind,
