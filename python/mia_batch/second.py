@@ -1098,7 +1098,8 @@ def compare(folder: Path | str, n: int, seed: int = 0) -> tuple[list[str], bool]
     attacks = run.asked["attacks"]
     unknown = [name for name in attacks if name.removesuffix("_v1") not in SCORES]
     lines = [f"not recomputed: {name} ({WHY_NOT.get(name, WHY_NOT['own'])})" for name in unknown]
-    lines.append(f"not recomputed: {WHY_NOT['others']}")
+    notes = ["similarity", "others"] if any("petal" in name for name in attacks) else ["others"]
+    lines += [f"not recomputed: {WHY_NOT[note]}" for note in notes]
     kinds = [
         (name, of, rows)
         for name in [*attacks, "dataset_inference_v1"]
