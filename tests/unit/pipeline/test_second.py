@@ -141,8 +141,10 @@ def of_rounds(folder):
     )
 
 
-MADE = (of_labels, of_non_members, of_weights, of_weighted_groups)
-MADE += (of_lots, of_lengths, of_canaries, of_rounds)
+MADE = [
+    *(of_labels, of_non_members, of_weights, of_weighted_groups),
+    *(of_lots, of_lengths, of_canaries, of_rounds),
+]
 FAMILIES = (
     *("Next tokens", "Probes, drawn answers", "SaMIA, weighed by rarity", "PETAL", "DE-COP"),
     *("Masked words", "N-gram coverage", "Verbatim blocks", "ROUGE", "Log-probabilities at points"),
