@@ -505,7 +505,7 @@ class Audit:
                 return name, "asked for"
             if name == "auto" and (known := self.manifest.evidence.get("engine")):
                 return known, self.manifest.engine_choice
-        own = engine_types().get(self.manifest.models.get("target", {}).get(f"{kind} engine"))
+        own = engine_types().get(self.manifest.models.get("target", {}).get(f"{kind} engine", ""))
         place, elsewhere = self._place(model), self.settings.executor is not None
         if name == "auto" and own and why_not(own.name, kind, frozenset(columns)) is None:
             if model != "target":
