@@ -244,9 +244,8 @@ def test_memory_is_a_few_bytes_a_key():
 def test_known_names():
     """These never change: a run folder is continued by them."""
     assert target_id(from_document_id("book 1"), 3, "né à") == "68a61df3a9a450ada303d223a5c8c52c"
-    assert target_id(from_text(text_digest("a b"), 0), 0, "a b") == (
-        "186ae4a3a13881352bfa1bb3a3a41354"
-    )
+    anonymous = from_text(text_digest("a b"), 0)
+    assert target_id(anonymous, 0, "a b") == "186ae4a3a13881352bfa1bb3a3a41354"
     assert target_id(from_text(text_digest(None), 2), 0, None) == "dc86c223eb22298ad3dd144266d1033b"
 
 
@@ -262,11 +261,10 @@ LONG = {"window_words": 5}
         ),
         *(
             (LONG | {name: value}, f"{name} is {value}; it must be at least 1")
-            for name, value in {"window_words": 0, "stride": -1, "text_length": 0}.items()
-        ),
-        (
-            LONG | {"max_windows_per_document": 0},
-            "max_windows_per_document is 0; it must be at least 1",
+            for name, value in (
+                *(("window_words", 0), ("stride", -1), ("text_length", 0)),
+                ("max_windows_per_document", 0),
+            )
         ),
         *(
             ({name: 5}, f"{name} is 5 without window_words; set window_words too")
@@ -307,11 +305,8 @@ def build(frame, **plan):
 
 
 def test_columns_are_ours_first_then_the_users():
-    found = build(
-        documents(
-            text=["a b c"], document_id=["d"], member=[True], group=["g"], year=[1999], meta=[[1]]
-        )
-    )
+    own = {"text": ["a b c"], "document_id": ["d"], "member": [True], "group": ["g"]}
+    found = build(documents(**own, year=[1999], meta=[[1]]))
     assert found.columns == [*Targets.column_names(), "year", "meta"]
     assert found.drop("target_id").row(0) == (
         *("target", "d", "g", True, 0, 1, 0, "a b c", "a", " b c", 3, None),
@@ -334,11 +329,7 @@ def test_names_do_not_depend_on_batches():
     texts = ["long " * 100_000, "a b", "long " * 100_000, "a b"] * 5
     alone = build(documents(text=texts))
     frames = [documents(text=[text]).collect() for text in texts]
-
-    def one_by_one(_names):
-        yield from frames
-
-    streamed = build(tables.generate(frames[0].schema, one_by_one))
+    streamed = build(tables.generate(frames[0].schema, lambda _: iter(frames)))
     assert streamed["target_id"].to_list() == alone["target_id"].to_list()
 
 
@@ -386,10 +377,8 @@ def build_windows(texts, *, role="target", **plan):
 def copies(built):
     found = built.filter(reason=targets.COPY)
     assert found.equals(built.filter(role="copy"))
-    assert (
-        found.select("target", "prefix", "reference", "n_words").null_count().row(0)
-        == (found.height,) * 4
-    )
+    missing = found.select("target", "prefix", "reference", "n_words").null_count().row(0)
+    assert missing == (found.height,) * 4
     return found.select("document_id", "window_index", "start").rows()
 
 
@@ -403,9 +392,8 @@ def test_few_windows_keep_their_places():
 
 def test_the_choice_of_a_document_depends_on_no_other():
     alone = build_windows({"x": NUMBERED}, max_windows_per_document=5, seed=3)
-    among = build_windows(
-        {"w": "c d " + NUMBERED, "x": NUMBERED}, max_windows_per_document=5, seed=3
-    )
+    texts = {"w": "c d " + NUMBERED, "x": NUMBERED}
+    among = build_windows(texts, max_windows_per_document=5, seed=3)
     places = among.filter(document_id="x")["window_index"]
     assert places.to_list() == alone["window_index"].to_list()
     other = build_windows({"x": NUMBERED}, max_windows_per_document=5, seed=4)
@@ -468,6 +456,9 @@ def found(tmp_path, monkeypatch):
     return TargetLookup(tmp_path / "targets.parquet", COLUMNS)
 
 
+MANY = [7, 7, 0, 4, 3, 0]
+
+
 def names_of(*numbers: int) -> pl.Series:
     return pl.Series(map(frames.target_id, numbers))
 
@@ -483,10 +474,7 @@ def test_targets_are_taken_from_where_they_are_looked_for(found):
     ("numbers", "places", "rows"),
     [
         ([7, 6], [range(6, 12)], [6, 7]),  # beyond the table
-        *(
-            ([7, 7, 0, 4, 3, 0], p, [0, 3, 4, 7])
-            for p in ([], [range(3)], [range(3, 6), range(20, 30)])
-        ),
+        *((MANY, p, [0, 3, 4, 7]) for p in ([], [range(3)], [range(3, 6), range(20, 30)])),
         ([5, 3, 2], [], [2, 3, 4, 5]),  # what is between may come, too
         ([9], [], []),
         ([], [], []),
