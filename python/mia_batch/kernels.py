@@ -520,8 +520,9 @@ class RarityTable:
     """In how many groups of texts a model says each n-gram of one to three words."""
 
     # The table has a fixed size, 2^22 entries: n-grams whose hashes begin alike share one. Of N
-    # different n-grams a share of about N / 2^22 has too large a count, at 30,000 one in 140. A text
-    # without a group is one of its own; ``counted`` tells which of the candidates that are weighed were counted (None: all).
+    # different n-grams about N / 2^22 have too large a count: at 30,000 one in 140. A text without
+    # a group is one of its own; ``counted`` tells which of the candidates that are weighed were
+    # counted (None: all).
 
     native: _native.RarityTable
     n_groups: int
