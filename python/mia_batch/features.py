@@ -75,9 +75,8 @@ def embed_words(said: list[str]) -> NDArray[np.float32]:
     """Make unit vectors of words, a row each; zeros of the empty one."""
     tokenizer, table = _load()
     means: NDArray[np.float32] = np.zeros((len(said), _SIZE), np.float32)
-    for row, encoded in zip(
-        means, tokenizer.encode_batch(said, add_special_tokens=False), strict=True
-    ):
+    cut = tokenizer.encode_batch(said, add_special_tokens=False)
+    for row, encoded in zip(means, cut, strict=True):
         if encoded.ids:
             row[:] = table[encoded.ids].mean(0, dtype=np.float32)
     lengths = np.linalg.norm(means, axis=1, keepdims=True).astype(np.float32)
@@ -105,13 +104,12 @@ def _load() -> tuple[Tokenizer, NDArray[np.float16]]:
 _KEYS = ("target_id", "model", "view", "view_index", "sample_index")
 
 TOKEN_FIELDS = (pl.Field("true_token", pl.UInt64()),)
-HIDDEN_FIELDS = (pl.Field("has_text", pl.Boolean()),)  # whether the candidate has the true text
 OTHER_GROUPS = {
     "rarity": kernels.RARITY_FIELDS,
     "similarity": SIMILARITY_FIELDS,
     "choice": CHOICE_FIELDS,
     "token": TOKEN_FIELDS,
-    "hidden": HIDDEN_FIELDS,
+    "hidden": (pl.Field("has_text", pl.Boolean()),),  # whether the candidate has the true text
 }
 """Groups of a run's features that `kernels.pair_features` does not know, with their columns."""
 
@@ -147,20 +145,12 @@ def groups_of(columns: Iterable[str]) -> tuple[str, ...]:
     """Name the groups that have these columns, in their order."""
     wanted = set(columns)
     whole = {name.removesuffix("_matched") for name in wanted}
-    always = {field.name for field in kernels.fields([]).fields}
-    columns_of = {
-        group: {field.name for field in kernels.fields([group]).fields} - always
-        for group in kernels.GROUPS
-    }
-    found = [
-        group
-        for group in kernels.GROUPS
-        if (whole != wanted if group == "matched" else whole & columns_of[group])
-    ]
-    others = [
-        group for group, more in OTHER_GROUPS.items() if wanted & {field.name for field in more}
-    ]
-    return (*found, *others)
+    always = len(kernels.fields([]).fields)  # which come first
+    fields = {group: kernels.fields([group]).fields[always:] for group in kernels.GROUPS}
+    others = {group: [*more] for group, more in OTHER_GROUPS.items()}
+    names = {group: {each.name for each in more} for group, more in (fields | others).items()}
+    names["matched"] = wanted - whole
+    return tuple(group for group, own in names.items() if own & (wanted | whole))
 
 
 def inputs_of(preset: Preset) -> tuple[list[str], list[str]]:
@@ -243,9 +233,7 @@ def build_features(
     if "token" in groups:
         structs.append(true_token(pl.col("text")))
     if "rarity" in groups:
-        nulls = pl.struct(
-            pl.lit(None, field.dtype).alias(field.name) for field in kernels.RARITY_FIELDS
-        )
+        nulls = pl.lit(None, pl.Struct(list(kernels.RARITY_FIELDS)))
         weighed = nulls if rarity is None else rarity.weigh(*texts, words=words)
         structs.append(weighed.alias("rarity"))
     return (

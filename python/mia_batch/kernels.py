@@ -186,11 +186,11 @@ def _of_pairs(
     pair: Mapping[str, pl.Expr | str], kernel: Callable[..., _native.ArrowArray], dtype: pl.DataType
 ) -> pl.Expr:
     columns = pl.struct(_column(name, column).alias(name) for name, column in pair.items())
-    return columns.map_batches(
-        lambda pairs: apply_kernel(kernel, *pairs.struct.unnest()),
-        return_dtype=dtype,
-        is_elementwise=True,
-    )
+
+    def call(pairs: pl.Series) -> pl.Series:
+        return apply_kernel(kernel, *pairs.struct.unnest())
+
+    return columns.map_batches(call, return_dtype=dtype, is_elementwise=True)
 
 
 def fields(groups: Iterable[Group] = _DEFAULT_GROUPS) -> pl.Struct:
@@ -377,9 +377,8 @@ def _of_lists(values: pl.Expr | str, kernel: Callable[..., _native.ArrowArray]) 
             )
         return apply_kernel(kernel, column.cast(pl.List(pl.Float64)))
 
-    return _column("values", values).map_batches(
-        call, return_dtype=pl.Float64(), is_elementwise=True
-    )
+    column = _column("values", values)
+    return column.map_batches(call, return_dtype=pl.Float64(), is_elementwise=True)
 
 
 # How much of a book comes out of a model: near-verbatim recall and coverage.
@@ -388,9 +387,8 @@ PASSAGES: Final = pl.List(pl.Struct(dict.fromkeys(("start", "end", "words"), pl.
 """Passages of a book in their order: characters of the book before ``start`` and ``end``, so that
 ``book[start:end]`` is the passage, and its ``words`` that came out."""
 
-_RECALL: Final = pl.Struct(
-    {"words_book": pl.UInt32, "words_generation": pl.UInt32, "passages": PASSAGES}
-)
+_COUNTS = dict.fromkeys(("words_book", "words_generation"), pl.UInt32)
+_RECALL: Final = pl.Struct({**_COUNTS, "passages": PASSAGES})
 
 
 def near_verbatim_recall(
@@ -431,12 +429,10 @@ def near_verbatim_recall(
         missing=n_words - pl.field("verbatim"),
         additional=pl.field("words_generation") - pl.field("verbatim"),
     )
-    fields = [
-        counts.struct.field(name)
-        for name in ("recall", "verbatim", "missing", "additional", "passages")
-    ]
+    names = ("recall", "verbatim", "missing", "additional", "passages")
     there = counts.struct.field("words_book").is_not_null()
-    return pl.when(there).then(pl.struct(fields)).alias("near_verbatim")
+    found = pl.struct(counts.struct.field(name) for name in names)
+    return pl.when(there).then(found).alias("near_verbatim")
 
 
 def book_coverage(
@@ -557,13 +553,9 @@ class RarityTable:
 
     def rows(self, model: str, view: str) -> pl.DataFrame:
         counts = pl.DataFrame({"count": pl.Series(self.native.counts())}).with_row_index("entry")
-        return counts.filter(pl.col("count") > 0).select(
-            model=pl.lit(model),
-            view=pl.lit(view),
-            entry="entry",
-            count="count",
-            n_groups=pl.lit(self.n_groups, pl.UInt32),
-        )
+        key = (pl.lit(model).alias("model"), pl.lit(view).alias("view"))
+        n_groups = pl.lit(self.n_groups, pl.UInt32)
+        return counts.filter(pl.col("count") > 0).select(*key, "entry", "count", n_groups=n_groups)
 
     def weigh(
         self, candidate: pl.Expr | str, reference: pl.Expr | str, *, words: WordRule

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -15,16 +16,19 @@ from mia_batch.attacks.from_logprobs import with_series
 from mia_batch.errors import RequestError
 from mia_batch.schemas import Curves, Metrics, Scores
 from mia_batch.stats import Codes, Flags, Floats
-from mia_batch.stats.differences import N_BLOCKS, AucResult, auc_difference, simultaneous_bounds
 from mia_batch.stats.intervals import (
     CONFIDENCE,
+    N_BLOCKS,
+    AucResult,
     Interval,
     RocCurve,
+    auc_difference,
     clopper_pearson,
     estimate_auc,
     estimate_interval,
     independent_number,
     roc_curve,
+    simultaneous_bounds,
     threshold_fpr_interval,
     tpr_interval,
 )
@@ -91,8 +95,9 @@ class Classes:
 
     @property
     def counts(self) -> dict[str, int]:
-        names = ("n_members", "n_nonmembers", "n_unscored")
-        return dict(zip(names, (*self.sizes, self.n_unscored), strict=True))
+        n_members, n_nonmembers = self.sizes
+        unscored = {"n_unscored": self.n_unscored}
+        return {"n_members": n_members, "n_nonmembers": n_nonmembers} | unscored
 
     @property
     def lack(self) -> str | None:
@@ -125,21 +130,22 @@ class Classes:
 
 
 def figure(
-    metric: str, fpr: float | None, value: float, interval: Interval | None, lack: str | None = None
+    metric: str,
+    fpr: float | None,
+    value: float | None,
+    interval: Interval | None = None,
+    lack: str | None = None,
 ) -> _Row:
-    """One row of the metrics table; without an interval it has the reason."""
+    """One row of the metrics table; without a value or an interval it has the reason."""
     limits = interval._asdict() if interval else {}
     return {"metric": metric, "fpr": fpr, "value": value, "reason": lack, **limits}
 
 
-def without(metric: str, fpr: float | None, reason: str) -> _Row:
-    return {"metric": metric, "fpr": fpr, "value": None, "reason": reason}
-
-
 def metric_rows(classes: Classes) -> Iterator[_Row]:
     if classes.lack:
-        yield without("roc_auc", None, classes.lack)
-        yield from (without("tpr_at_fpr", budget, classes.lack) for budget in FPR_BUDGETS)
+        yield figure("roc_auc", None, None, lack=classes.lack)
+        for budget in FPR_BUDGETS:
+            yield figure("tpr_at_fpr", budget, None, lack=classes.lack)
         return
     area = classes.area.estimate
     yield figure("roc_auc", None, area.value, estimate_interval(area), area.lack)
@@ -151,7 +157,7 @@ def _tpr_at_fpr(classes: Classes, budget: float) -> Iterator[_Row]:
     needed, n = round(1 / budget), classes.sizes[1]
     if n < needed:
         reason = f"a rate of {budget:g} needs {needed} non-members, scored are {n}"
-        yield without("tpr_at_fpr", budget, reason)
+        yield figure("tpr_at_fpr", budget, None, lack=reason)
         return
     curve, area = classes.curve, classes.area.estimate
     point, interval = curve.at_fpr(budget), None
@@ -174,7 +180,7 @@ def balanced_accuracy(classes: Classes, threshold: float | None) -> _Row:
     # It is the AUC of being flagged, and has that AUC's interval.
     reason = "its threshold needs a calibration set with scored members and non-members"
     if classes.lack or threshold is None:
-        return without("balanced_accuracy", None, classes.lack or reason)
+        return figure("balanced_accuracy", None, None, lack=classes.lack or reason)
     flagged = classes.score >= threshold
     area, _ = estimate_auc(classes.member, flagged.astype(np.float64), classes.cluster)
     return figure("balanced_accuracy", None, area.value, estimate_interval(area), area.lack)
@@ -183,8 +189,8 @@ def balanced_accuracy(classes: Classes, threshold: float | None) -> _Row:
 def authors_rows(classes: Classes) -> Iterator[_Row]:
     """Measure what the SaMIA authors report, on independent targets with intervals."""
     if classes.lack:
-        yield without("tpr_nearest_fpr", _AUTHORS_FPR, classes.lack)
-        yield without("accuracy_5_fold", None, classes.lack)
+        yield figure("tpr_nearest_fpr", _AUTHORS_FPR, None, lack=classes.lack)
+        yield figure("accuracy_5_fold", None, None, lack=classes.lack)
         return
     lack, curve, sizes = None, classes.curve, classes.sizes
     if classes.cluster is not None:
@@ -197,7 +203,7 @@ def authors_rows(classes: Classes) -> Iterator[_Row]:
     yield figure("tpr_nearest_fpr", _AUTHORS_FPR, value, interval, lack)
     if min(sizes) < N_FOLDS:
         reason = f"{N_FOLDS} folds need {N_FOLDS} scored members and as many non-members"
-        yield without("accuracy_5_fold", None, reason)
+        yield figure("accuracy_5_fold", None, None, lack=reason)
         return
     value = accuracy_5_fold(classes.member, classes.score)
     right = None if lack else clopper_pearson(round(value * sum(sizes)), sum(sizes))
@@ -327,11 +333,9 @@ def macro_averages(
             (counts, row)
             for counts, rows in buckets
             for row in rows
-            if (row["metric"], row["fpr"]) == metric
-            and metric[0] != "fpr_at_threshold"  # it is said of a figure, and none itself
-            and row["value"] is not None
+            if (row["metric"], row["fpr"]) == metric and row["value"] is not None
         ]
-        if there:
+        if there and metric[0] != "fpr_at_threshold":  # it is said of a figure, and none itself
             counts = {name: sum(one[name] for one, _ in there) for name in there[0][0]}
             yield counts, _average([row for _, row in there], clustered=clustered)
 
@@ -410,7 +414,7 @@ def evaluate(
     rows: list[_Row] = []
     tried: dict[tuple[str, str], AucResult] = {}
     for attack in attacks:
-        rows += _rows(labelled, attack, tried, preset=preset)
+        rows += _rows(labelled, attack, tried, preset)
     if primary is not None:
         first, cluster = labelled.score(primary), labelled.cluster
         for other in (attack for attack in attacks if attack != primary):
@@ -425,11 +429,7 @@ def evaluate(
 
 
 def _rows(
-    labelled: Labelled,
-    attack: str,
-    tried: dict[tuple[str, str], AucResult],
-    *,
-    preset: Preset,
+    labelled: Labelled, attack: str, tried: dict[tuple[str, str], AucResult], preset: Preset
 ) -> Iterator[_Row]:
     score, threshold = labelled.score(attack), labelled.threshold(attack)
     buckets = []
@@ -495,7 +495,7 @@ def _rows_versus_blind(
     for attack in attacks:
         score = both[attack].fill_null(float("nan")).to_numpy()
         made = auc_difference(member, score, blind, cluster=cluster)
-        compared = {"attack": attack, "versus": strongest, "slice": "all"}
+        compared = {"attack": attack, "versus": strongest, "slice": ALL}
         yield compared | made.row(both.height)
         for row in quintile_rows(member, score, blind, cluster):
             yield {"attack": attack, **row}
@@ -541,15 +541,10 @@ def growth(
     labels = pl.concat(classes).collect(engine="streaming")
     if labels["member"].n_unique() < 2:
         return
+    alone = [each for each in attacks if each.evidence in evidence and not each.logprobs]
     for kind, (view, index) in _KINDS.items():
-        reading = [
-            attack
-            for attack in attacks
-            if not attack.logprobs
-            and {of for _, of in attack.reads} == {view}
-            and attack.evidence in evidence
-        ]
-        for attack in reading[:1]:
+        reading = (each for each in alone if {of for _, of in each.reads} == {view})
+        for attack in islice(reading, 1):
             rows = _measure_rows(with_series(evidence[attack.evidence], [attack]), attack, labels)
             points = [*_points(rows, attack, index)]
             made = pl.DataFrame(points, schema=["x", "y", "n"], orient="row")
@@ -656,16 +651,10 @@ def _distributions(attack: str, sets: Mapping[str, Floats]) -> pl.DataFrame:
     if not present:
         return Curves.create_empty()
     edges = np.histogram_bin_edges(np.concatenate([*present.values()]), _BINS)
-    drawn = [
-        pl.DataFrame(
-            {
-                "x": (edges[:-1] + edges[1:]) / 2,
-                "y": np.histogram(scores, edges)[0] / scores.size,
-                "n": np.full(_BINS, scores.size),
-            }
-        ).with_columns(subject=pl.lit(name))
-        for name, scores in present.items()
-    ]
+    middle, drawn = (edges[:-1] + edges[1:]) / 2, []
+    for name, scores in present.items():
+        share = np.histogram(scores, edges)[0] / scores.size
+        drawn.append(pl.DataFrame({"x": middle, "y": share, "n": scores.size, "subject": name}))
     return _curve_rows("distribution", pl.concat(drawn), attack)
 
 
@@ -677,6 +666,9 @@ def _strips(
     # nothing is outside, all are compared. Where windows were left out, a point without value
     # begins at the end of the last one before.
     size = score.size
+    n_windows = read_numbers(targets, pl.col("n_windows"), size, np.uint32)
+    if not (asked & (n_windows > 1)).any():
+        return Curves.create_empty()
     length = pl.col("target").str.len_chars()
     compared = np.sort(score[outside if outside.any() else asked & ~np.isnan(score)])
     start = read_numbers(targets, pl.col("start").cast(pl.Float64), size, np.float64)
@@ -687,7 +679,7 @@ def _strips(
             "outside": outside,
             "n_lower": compared.searchsorted(score),
             "window": read_numbers(targets, pl.col("window_index"), size, np.uint32),
-            "n_windows": read_numbers(targets, pl.col("n_windows"), size, np.uint32),
+            "n_windows": n_windows,
             "start": start,
             "end": start + read_numbers(targets, length.cast(pl.Float64), size, np.float64),
             "y": pl.Series(score, nan_to_null=True),
@@ -699,13 +691,10 @@ def _strips(
     share = pl.when(pl.col("y").is_not_null(), n_others > 0).then(n_lower / n_others)
     several = windows.lazy().filter("asked", pl.col("n_windows") > 1).with_columns(y=share)
     n = pl.min_horizontal("n_windows", _STRETCHES).cast(pl.UInt64)
-    stretches = several.group_by(
-        "document", stretch=pl.col("window") * n // pl.col("n_windows"), maintain_order=True
-    ).agg(
-        pl.col("row", "start").first(),
-        pl.col("end").max(),
-        y=pl.col("y").mean(),
-        n=pl.col("y").count(),
+    stretch = (pl.col("window") * n // pl.col("n_windows")).alias("stretch")
+    starts, y = pl.col("row", "start").first(), pl.col("y")
+    stretches = several.group_by("document", stretch, maintain_order=True).agg(
+        starts, pl.col("end").max(), y=y.mean(), n=y.count()
     )
     following = pl.col("stretch", "start").shift(-1).over("document").name.prefix("next_")
     points = stretches.with_columns(
@@ -716,11 +705,8 @@ def _strips(
     gaps = points.filter(
         pl.col("next_stretch") > pl.col("stretch") + 1, pl.col("end") < pl.col("next_start")
     ).with_columns(start="end", y=pl.lit(None, pl.Float64), n=pl.lit(0, points.schema["n"]))
-    drawn = (
-        pl.concat([points, gaps])
-        .sort("document", "start")
-        .with_columns(x=pl.col("start") / pl.col("whole"))
-    )
+    ordered = pl.concat([points, gaps]).sort("document", "start")
+    drawn = ordered.with_columns(x=pl.col("start") / pl.col("whole"))
     subject = targets.select(subject=pl.coalesce("document_id", "target_id"))
     own = pl.col("first").is_in(drawn["first"].unique().implode())
     names = subject.with_row_index("first").filter(own).collect(engine="streaming")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from functools import cache
 from hashlib import blake2b
-from itertools import islice, permutations
+from itertools import accumulate, islice, permutations
 from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
@@ -20,8 +20,7 @@ from mia_batch.models.tokens import Tokenizer
 from mia_batch.schemas import Prompts
 from mia_batch.targets import from_text, target_id, text_digest
 
-SHADOW = "shadow"
-"""The role of models of which each is tuned on another half of the texts."""
+SHADOW = "shadow"  # the role of models of which each is tuned on another half of the texts
 _GIVEN = ("target", "reference", "masked")
 
 _SCHEMA = Prompts.create_empty().schema
@@ -107,13 +106,9 @@ class View:
 
     def rows(self, made: pl.DataFrame) -> pl.DataFrame:
         given = {"model": pl.lit(self.model), "view": pl.lit(self.name), "view_index": pl.lit(0)}
-        columns = [
-            (pl.col(name) if name in made.columns else given.get(name, pl.lit(None)))
-            .cast(dtype)
-            .alias(name)
-            for name, dtype in _SCHEMA.items()
-        ]
-        return made.select(columns)
+        found = {name: given.get(name, pl.lit(None)) for name in _SCHEMA}
+        found |= {name: pl.col(name) for name in made.columns}
+        return made.select(found[name].cast(of).alias(name) for name, of in _SCHEMA.items())
 
     def resolve(
         self,
@@ -122,9 +117,8 @@ class View:
         whole: Collection[str] = ("context", "text"),
     ) -> pl.DataFrame:
         """Join prompts to their targets, in the targets' order; what ``whole`` names is whole."""
-        joined = targets.join(
-            prompts.drop("model", "view"), on="target_id", maintain_order="left_right"
-        )
+        own = prompts.drop("model", "view")
+        joined = targets.join(own, on="target_id", maintain_order="left_right")
         return joined.with_columns(
             pl.when(pl.col("reason").is_null()).then(pl.coalesce(name, cut)).alias(name)
             for name, cut in _CUTS[self.columns].items()
@@ -135,8 +129,7 @@ class View:
 _SEED_BITS = 62  # vLLM keeps seeds as signed 64-bit integers on a GPU
 _STRIDE_BITS = 16
 
-SAMPLES_PER_TARGET = 1 << _STRIDE_BITS
-"""Most samples of one prompt that have seeds of their own."""
+SAMPLES_PER_TARGET = 1 << _STRIDE_BITS  # most samples of one prompt that have seeds of their own
 
 
 def sample_seed(
@@ -153,13 +146,11 @@ def sample_seed(
 
 # Prompts that put texts of known membership before the target.
 
-BETWEEN = "\n\n"
-"""What stands between a text and what is before it."""
+BETWEEN = "\n\n"  # what stands between a text and what is before it
 _IS_SHOT = "the text is one of those that are put before others"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shots:
+class Shots(NamedTuple):
     """What stands before every target of a run: the shots, an empty line after each."""
 
     context: str
@@ -194,26 +185,23 @@ def choose_shots(
 
     Raises `SettingsError`, which names ``setting``, if there is no shot or not even the first fits.
     """
-    found = None
-    context, n_tokens = "", 0
+    found: list[Shots] = []
     there = [text for text in texts if text.strip()]
-    for n_shots, text in enumerate(there, start=1):
-        context += text + BETWEEN
-        (n_tokens,) = count_tokens([context])
-        if n_tokens > room:
-            break
-        found = Shots(
-            context=context, texts=frozenset(there[:n_shots]), n_shots=n_shots, n_tokens=n_tokens
-        )
-    if found is not None:
-        return found
-    if not context:
+    if not there:
         raise SettingsError(f"{setting}: there is no text in it; give at least one")
-    raise SettingsError(
-        f"{setting}: the first text has {n_tokens:,} tokens, but the model's context "
-        f"leaves room for {max(room, 0):,} before the longest target; give shorter texts or "
-        "shorter targets"
-    )
+    for n_shots, context in enumerate(accumulate(text + BETWEEN for text in there), start=1):
+        (n_tokens,) = count_tokens([context])
+        if n_tokens <= room:
+            found.append(Shots(context, frozenset(there[:n_shots]), n_shots, n_tokens))
+        elif found:
+            break
+        else:
+            raise SettingsError(
+                f"{setting}: the first text has {n_tokens:,} tokens, but the model's context "
+                f"leaves room for {max(room, 0):,} before the longest target; give shorter texts "
+                "or shorter targets"
+            )
+    return found[-1]
 
 
 # Prompts that are about the whole target.
@@ -234,8 +222,7 @@ def lowercase(targets: pl.DataFrame) -> pl.DataFrame:
     return targets.select("target_id", context=pl.lit(""), text=lower)
 
 
-SWAPPED = 5
-"""Texts with swapped words of each target, as the authors of PAC take them."""
+SWAPPED = 5  # texts with swapped words of each target, as the authors of PAC take them
 _SWAPPED_SHARE = 0.3  # swaps, of the words
 _ONE_WORD = "the text has fewer than two words to swap"
 
@@ -290,8 +277,7 @@ def rewriting(targets: pl.DataFrame) -> pl.DataFrame:
     return targets.select("target_id", context=pl.format(_TASK, "target"), cut=pl.lit(0, pl.UInt32))
 
 
-LEAST_CONTEXT = 8
-"""Words before the first point."""
+LEAST_CONTEXT = 8  # words before the first point
 
 _NONE = np.zeros(0, dtype=np.int64)
 _NO_FURTHER = "the text has no further point"
@@ -432,10 +418,8 @@ def numbered(
 
 LABELS = ("A", "B", "C", "D")
 """Of the passages, as they are shown; in order k the verbatim one has label k modulo 4."""
-N_PARAPHRASES = len(LABELS) - 1
-"""That a text needs."""
-CHOICE_FIELDS = (pl.Field("choice", pl.UInt8()),)
-"""What `choice` gives."""
+N_PARAPHRASES = len(LABELS) - 1  # that a text needs
+CHOICE_FIELDS = (pl.Field("choice", pl.UInt8()),)  # what `choice` gives
 
 _ORDERS = tuple(
     (*others[:place], 0, *others[place:])
@@ -476,23 +460,15 @@ def choices(targets: pl.DataFrame, *, column: str, n: int) -> pl.DataFrame:
     )
 
     shown = [pl.col("passages").list.get(place, null_on_oob=True) for place in range(len(LABELS))]
-
-    def options(order: tuple[int, ...]) -> Iterator[pl.Expr]:
-        for label, passage in zip(LABELS, order, strict=True):
-            yield pl.format(f"{label}. {{}}", shown[passage])
-
-    return pl.concat(
-        asked.select(
-            "target_id",
-            view_index=pl.lit(index, pl.UInt32),
-            context=pl.when(pl.col("reason").is_null()).then(
-                pl.concat_str("question", *options(order), pl.lit("\nAnswer:"), separator="\n")
-            ),
-            text=pl.when(pl.col("reason").is_null()).then(pl.lit(_ANSWERS)),
-            reason="reason",
-        )
-        for index, order in enumerate(_ORDERS[:n])
-    )
+    can_ask, made = pl.when(pl.col("reason").is_null()), []
+    for index, order in enumerate(_ORDERS[:n]):
+        labelled = zip(LABELS, order, strict=True)
+        options = [pl.format(f"{label}. {{}}", shown[passage]) for label, passage in labelled]
+        question = pl.concat_str("question", *options, pl.lit("\nAnswer:"), separator="\n")
+        prompts = {"context": can_ask.then(question), "text": can_ask.then(pl.lit(_ANSWERS))}
+        number = pl.lit(index, pl.UInt32).alias("view_index")
+        made.append(asked.select("target_id", number, reason="reason", **prompts))
+    return pl.concat(made)
 
 
 def choice(candidate: pl.Expr) -> pl.Expr:
@@ -559,20 +535,16 @@ def first_tokens(
     found = there.collect(engine="streaming")["text"].to_list()
     named = {target_id(from_text(text_digest(text), 0), 0, text): text for text in found}
     chosen = sorted(named)[:n]
-    cut = [
-        tokenizer.keep_first(named[name], n_tokens)
-        if tokenizer is not None
-        else " ".join(named[name].split()[:n_tokens])
-        for name in chosen
-    ]
+    cut = [" ".join(named[name].split()[:n_tokens]) for name in chosen]
+    if tokenizer is not None:
+        cut = [tokenizer.keep_first(named[name], n_tokens) for name in chosen]
     made = pl.DataFrame({"target_id": chosen, "context": cut}, schema_overrides=_SCHEMA)
     return made.with_columns(view_index=pl.lit(0, pl.UInt32), text=pl.lit(""))
 
 
 # Walks: a model is led through a document by its own words, as long as it keeps to the text.
 
-ROUND_WORDS = 64
-"""Words that are asked for at once."""
+ROUND_WORDS = 64  # words that are asked for at once
 MOST_ROUNDS = 1 << 16
 """Rounds of one walk; ``view_index`` is that of the draw times this many, and the round."""
 

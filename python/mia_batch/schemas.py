@@ -4,8 +4,19 @@ A column's meaning is its description, or stands below it where that is longer t
 may carry further columns of the user's corpus (pass-through); they follow the named ones.
 """
 
+from collections.abc import Callable
+from typing import Literal, TypeAlias, TypeVar, get_args
+
 import dataframely as dy
 import polars as pl
+
+_Column = TypeVar("_Column", bound=dy.Column)
+
+
+def maybe(kind: Callable[..., _Column], meaning: str) -> _Column:
+    """Make a column that may be null."""
+    return kind(nullable=True, description=meaning)
+
 
 # Tables of texts: what is audited.
 
@@ -23,27 +34,20 @@ CHAPTERS = pl.List(pl.Struct({"start": pl.UInt32, "heading": pl.String}))
 class Documents(dy.Schema):
     """One row per text of the user's corpus, whole, in the corpus' order."""
 
-    document_id = dy.String(nullable=True)
-    """The user's identifier, unique; null throughout where the corpus has none."""
-    text = dy.String(nullable=True)
-    """The text as it was read; null texts are kept and end up unscored."""
-    member = dy.Bool(nullable=True)
-    """Whether the text was in the training data; null = unknown."""
+    document_id = maybe(dy.String, "The user's identifier, unique; all null where there is none.")
+    text = maybe(dy.String, "The text as it was read; null texts are kept and end up unscored.")
+    member = maybe(dy.Bool, "Whether the text was in the training data; null = unknown.")
     group = dy.String(nullable=True)
     """Documents whose errors move together (book, author, site); null = a group of its own."""
-    prefix = dy.String(nullable=True)
-    """The user's own prefix; null = cut from the text."""
-    reference = dy.String(nullable=True)
-    """The user's own reference; null = cut from the text."""
+    prefix = maybe(dy.String, "The user's own prefix; null = cut from the text.")
+    reference = maybe(dy.String, "The user's own reference; null = cut from the text.")
 
 
 class SetAside(dy.Schema):
     """One row per file or row that was not read, the audit going on without it."""
 
-    setting = dy.String()
-    """The setting that names the texts: ``input``, ``non_members`` ..."""
-    place = dy.String()
-    """The file, or the file and its line, item or row, counted from 1."""
+    setting = dy.String(description="The setting that names the texts, such as ``non_members``.")
+    place = dy.String(description="The file, or the file and its line, item or row, from 1.")
     reason = dy.String(description="Why it was not read.")
 
 
@@ -54,30 +58,35 @@ class Targets(dy.Schema):
     """Hash of the document's identity, the window and the text; the same on every machine."""
     role = dy.Enum(Role.categories.to_list())
     """Why it is here: ``target`` asks about it, the others help to answer."""
-    document_id = dy.String(nullable=True)
-    """The document that it was cut from, as in the corpus."""
+    document_id = maybe(dy.String, "The document that it was cut from, as in the corpus.")
     group = dy.String(nullable=True)
     """As in the corpus; ``undeclared book`` for non-members without one that look like parts of one
     book."""
-    member = dy.Bool(nullable=True, description="As in the corpus.")
+    member = maybe(dy.Bool, "As in the corpus.")
     window_index = dy.UInt32(description="Position of the window in its document, from 0.")
-    n_windows = dy.UInt32()
-    """Windows that the document has, whether they are asked about or not."""
-    start = dy.UInt32(nullable=True)
-    """Characters of the document before the target; null where the text is null."""
+    n_windows = dy.UInt32(description="Windows of the document, whether asked about or not.")
+    start = maybe(dy.UInt32, "Characters of the document before the target; null of a null text.")
     target = dy.String(nullable=True)
     """The text asked about; null where the document's is, or the window repeats an earlier one."""
-    prefix = dy.String(nullable=True)
-    """The part given to the model; null where the target cannot be split."""
-    reference = dy.String(nullable=True)
-    """The true continuation; null where the target cannot be split."""
-    n_words = dy.UInt32(nullable=True)
-    """Words of the target under the run's word rule; null where the target is null."""
-    reason = dy.String(nullable=True)
-    """Why the target cannot be sampled; null where it can."""
+    prefix = maybe(dy.String, "The part given to the model; null where the target cannot be split.")
+    reference = maybe(dy.String, "The true continuation; null where the target cannot be split.")
+    n_words = maybe(dy.UInt32, "Words of the target under the run's word rule; null if it is null.")
+    reason = maybe(dy.String, "Why the target cannot be sampled; null where it can.")
 
 
 # Tables of evidence: what models were asked, and what they answered.
+
+
+AnswerKind: TypeAlias = Literal[
+    "text",
+    "thought_removed",
+    "prompt_removed",
+    "prompt_repeated",
+    "empty",
+    "thinking",
+    "refusal",
+    "filtered",
+]
 
 
 class _OfPrompt(dy.Schema):
@@ -97,13 +106,10 @@ class Prompts(_OfPrompt):
     start; without, they are the target's own prefix and reference.
     """
 
-    cut = dy.UInt32(nullable=True)
-    """Bytes of the target that stand before the text; null where there is no such cut."""
-    context = dy.String(nullable=True)
-    """What stands before the text; null where it follows from the target."""
-    text = dy.String(nullable=True)
-    """What is scored or compared with; null where it follows from the target."""
-    reason = dy.String(nullable=True, description="Why it cannot be asked; null where it can.")
+    cut = maybe(dy.UInt32, "Bytes of the target before the text; null where there is no such cut.")
+    context = maybe(dy.String, "What stands before the text; null where the target says it.")
+    text = maybe(dy.String, "What is scored or compared with; null where the target says it.")
+    reason = maybe(dy.String, "Why it cannot be asked; null where it can.")
 
 
 class Samples(_OfPrompt):
@@ -112,34 +118,18 @@ class Samples(_OfPrompt):
     sample_index = dy.UInt32(primary_key=True, description="Counts the samples of a prompt from 0.")
     candidate = dy.String(nullable=True)
     """The decoded prompt and output, less the decoded prompt, without special tokens."""
-    prompt = dy.String(nullable=True)
-    """The decoded prompt where it differs from the target's prefix, else null."""
-    n_tokens = dy.UInt32(nullable=True)
-    """Tokens decoded, the end-of-text token included."""
+    prompt = maybe(dy.String, "The decoded prompt, where it differs from the target's prefix.")
+    n_tokens = maybe(dy.UInt32, "Tokens decoded, the end-of-text token included.")
     finish_reason = dy.String(nullable=True)
     """``stop`` (the model ended the text) or ``length`` (the budget or the context ended it)."""
-    short = dy.Bool(nullable=True)
-    """True where the candidate ended by length with fewer words than its reference."""
-    answer = dy.Enum(
-        [
-            "text",
-            "thought_removed",
-            "prompt_removed",
-            "prompt_repeated",
-            "empty",
-            "thinking",
-            "refusal",
-            "filtered",
-            "not_asked",
-        ],
-        nullable=True,
-    )
+    short = maybe(dy.Bool, "Whether it ended by length with fewer words than its reference.")
+    answer = dy.Enum([*get_args(AnswerKind), "not_asked"], nullable=True)
     """What came back: ``text``; text less the model's thoughts (``thought_removed``) or the prompt
     (``prompt_removed``) before it; no text, because the answer was ``empty``, all ``thinking``, a
     ``refusal``, ``filtered`` by the provider, or began with the prompt (``prompt_repeated``) where
     others do not; ``not_asked`` where there was no room. Null where nothing came back, and of
     recordings."""
-    reason = dy.String(nullable=True, description="Why there is no candidate; null where there is.")
+    reason = maybe(dy.String, "Why there is no candidate; null where there is.")
 
 
 class LogProbs(_OfPrompt):
@@ -148,18 +138,14 @@ class LogProbs(_OfPrompt):
     Lists have one entry per token, null where nothing precedes it; what no attack needed is null.
     """
 
-    n_bytes = dy.UInt32(nullable=True)
-    """Bytes of the text in UTF-8; null where there is no text of this view to ask about."""
-    zlib_size = dy.UInt32(nullable=True)
-    """Bytes of the text after zlib at level 6; null likewise."""
-    bos = dy.Bool(nullable=True)
-    """Whether the tokenizer put a special token before the text by itself."""
+    n_bytes = maybe(dy.UInt32, "Bytes of the text in UTF-8; null where this view has no text.")
+    zlib_size = maybe(dy.UInt32, "Bytes of the text after zlib at level 6; null likewise.")
+    bos = maybe(dy.Bool, "Whether the tokenizer put a special token before the text by itself.")
     token_ids = dy.List(dy.UInt32(), nullable=True)
     """The text's tokens; null where only the endpoint knows them."""
     logprob = dy.List(dy.Float32(nullable=True), nullable=True)
     """Log-probability of each token given those before it, natural."""
-    trained = dy.Bool(nullable=True)
-    """Whether the run tuned this model on the target; null where nobody knows."""
+    trained = maybe(dy.Bool, "Whether the run tuned this model on the target; null: unknown.")
     bounded = dy.Bool(nullable=True)
     """Whether ``logprob`` is only an upper bound: an endpoint does not list the token."""
     vocabulary_mean = dy.List(dy.Float32(nullable=True), nullable=True)
@@ -174,7 +160,7 @@ class LogProbs(_OfPrompt):
     """Log of the probability mass that the run's decoding keeps; null where it leaves the token."""
     log_inverse_frequency = dy.List(dy.Float32(), nullable=True)
     """Log of 1 / frequency of each token in the reference corpus."""
-    reason = dy.String(nullable=True, description="Why there are no numbers; null where there are.")
+    reason = maybe(dy.String, "Why there are no numbers; null where there are.")
 
 
 class Features(_OfPrompt):
@@ -185,19 +171,13 @@ class Features(_OfPrompt):
     """
 
     sample_index = dy.UInt32(primary_key=True, description="Counts the samples of a prompt from 0.")
-    words_candidate = dy.UInt32(nullable=True)
-    """Words of the candidate under the run's word rule."""
-    words_reference = dy.UInt32(nullable=True, description="Words of the reference, likewise.")
-    n_tokens = dy.UInt32(nullable=True, description="Tokens decoded, as in ``samples``.")
-    short = dy.Bool(nullable=True)
-    """Whether the candidate ended short, as in ``samples``."""
+    words_candidate = maybe(dy.UInt32, "Words of the candidate under the run's word rule.")
+    words_reference = maybe(dy.UInt32, "Words of the reference, likewise.")
+    n_tokens = maybe(dy.UInt32, "Tokens decoded, as in ``samples``.")
+    short = maybe(dy.Bool, "Whether the candidate ended short, as in ``samples``.")
 
 
 # Tables of answers: scores, what they show, and what may be concluded.
-
-
-VerdictLevel = pl.Enum(["target", "document", "group", "collection"])
-"""What a verdict is about; ``collection``: all audited texts together."""
 
 
 class Scores(dy.Schema):
@@ -209,11 +189,11 @@ class Scores(dy.Schema):
 
     target_id = dy.String(primary_key=True, description="The target, as in ``targets``.")
     role = dy.Enum(Role.categories.to_list(), description="As in ``targets``.")
-    document_id = dy.String(nullable=True, description="The document that the target was cut from.")
-    group = dy.String(nullable=True, description="The document's group.")
-    member = dy.Bool(nullable=True, description="Known membership; null = unknown.")
+    document_id = maybe(dy.String, "The document that the target was cut from.")
+    group = maybe(dy.String, "The document's group.")
+    member = maybe(dy.Bool, "Known membership; null = unknown.")
     window_index = dy.UInt32(description="Position of the window in its document, from 0.")
-    n_words = dy.UInt32(nullable=True, description="Words of the target.")
+    n_words = maybe(dy.UInt32, "Words of the target.")
     n_samples = dy.UInt32(description="Samples that the scores rest on, of all views.")
     n_short = dy.UInt32(description="Samples that ended short of the reference's length.")
 
@@ -236,20 +216,18 @@ class Metrics(dy.Schema):
 
     attack = dy.String()
     """Its name, or that of a classifier that never sees the model (``blind_year_v1``)."""
-    versus = dy.String(nullable=True, description="The other one, in comparisons.")
+    versus = maybe(dy.String, "The other one, in comparisons.")
     slice = dy.String()
     """Which targets: ``all``, ``column=value``, ``about 64 words``, ``macro``, the average over
     such lengths, or ``blind quintile 1``, least like members to the blind classifier, to 5."""
     metric = dy.String(description="Name of the figure; see above.")
-    fpr = dy.Float64(nullable=True, description="The budget of a TPR@FPR; null for other metrics.")
-    value = dy.Float64(nullable=True, description="Null where the data cannot support the figure.")
-    low = dy.Float64(nullable=True, description="Lower end of the interval.")
-    high = dy.Float64(nullable=True, description="Upper end of the interval.")
-    confidence = dy.Float64(nullable=True)
-    """Share of such intervals that cover the true figure."""
-    method = dy.String(nullable=True, description="How the interval was made.")
-    reason = dy.String(nullable=True)
-    """Why value or its limits are null, or what makes them unstable."""
+    fpr = maybe(dy.Float64, "The budget of a TPR@FPR; null for other metrics.")
+    value = maybe(dy.Float64, "Null where the data cannot support the figure.")
+    low = maybe(dy.Float64, "Lower end of the interval.")
+    high = maybe(dy.Float64, "Upper end of the interval.")
+    confidence = maybe(dy.Float64, "Share of such intervals that cover the true figure.")
+    method = maybe(dy.String, "How the interval was made.")
+    reason = maybe(dy.String, "Why value or its limits are null, or what makes them unstable.")
     n_members = dy.UInt32(description="Scored members.")
     n_nonmembers = dy.UInt32(description="Scored non-members.")
     n_unscored = dy.UInt32(description="Labelled targets without a score.")
@@ -272,19 +250,14 @@ class Findings(dy.Schema):
     that it honours), ``answers`` (kinds that came back), ``held_back`` (``filtered`` or refused
     unevenly), ``chance`` (whether models predict the texts better), ``earlier_runs`` (of the same
     texts and model, in folders next to the run's)."""
-    subject = dy.String(nullable=True)
-    """What it is about: a set of texts, a level, an attack."""
-    statistic = dy.String()
-    """Name of the number, such as ``roc_auc``, ``share`` or ``n_texts``."""
-    value = dy.Float64(nullable=True)
-    """The number; null where it could not be computed."""
-    low = dy.Float64(nullable=True, description="Lower end of its interval.")
-    high = dy.Float64(nullable=True, description="Upper end of its interval.")
-    p_value = dy.Float64(nullable=True, description="Of the check's own test.")
-    verdict = dy.String(nullable=True)
-    """What follows from it, as one word of the check's own list."""
-    reason = dy.String(nullable=True)
-    """Why value, limits or verdict are null; or what an example is."""
+    subject = maybe(dy.String, "What it is about: a set of texts, a level, an attack.")
+    statistic = dy.String(description="Name of the number, such as ``roc_auc`` or ``n_texts``.")
+    value = maybe(dy.Float64, "The number; null where it could not be computed.")
+    low = maybe(dy.Float64, "Lower end of its interval.")
+    high = maybe(dy.Float64, "Upper end of its interval.")
+    p_value = maybe(dy.Float64, "Of the check's own test.")
+    verdict = maybe(dy.String, "What follows from it, as one word of the check's own list.")
+    reason = maybe(dy.String, "Why value, limits or verdict are null; or what an example is.")
 
 
 class Blind(dy.Schema):
@@ -304,9 +277,9 @@ class Verdicts(dy.Schema):
     A row has a p-value, or an ``estimate`` with its interval, or a reason why there is neither.
     """
 
-    attack = dy.String()
-    """The attack that the answer rests on; ``dataset_inference_v1`` rests on all."""
-    level = dy.Enum(VerdictLevel.categories.to_list(), description="What the answer is about.")
+    attack = dy.String(description="The attack behind the answer; ``dataset_inference_v1``: all.")
+    level = dy.Enum(["target", "document", "group", "collection"])
+    """What the answer is about; ``collection``: all audited texts together."""
     key = dy.String(nullable=True)
     """``target_id``, ``document_id`` (without one, its first ``target_id``), or ``group``; null for
     the collection. Of canaries the name of their set, at level ``group``."""
@@ -319,10 +292,8 @@ class Verdicts(dy.Schema):
     e-value, whose p-value is 1 / e."""
     standard_error = dy.Float64(nullable=True)
     """Monte-Carlo error of the score over its samples, where the attack takes their mean."""
-    n_null = dy.UInt32(nullable=True)
-    """Independent units that it is compared with: texts, or groups of texts."""
-    p_value = dy.Float64(nullable=True)
-    """Share of units outside the training data, this one included, that score as high."""
+    n_null = maybe(dy.UInt32, "Independent units that it is compared with: texts or groups.")
+    p_value = maybe(dy.Float64, "Share of outside units, this one included, that score as high.")
     q_value = dy.Float64(nullable=True)
     """Adjusted p-value: report all up to q, and at most a share q of them are false on average."""
     adjustment = dy.String(nullable=True)
@@ -333,15 +304,13 @@ class Verdicts(dy.Schema):
     p-value above 0.05."""
     estimate = dy.String(nullable=True)
     """Name of the estimated number, such as ``contamination_rate``; null with a p-value."""
-    value = dy.Float64(nullable=True, description="The estimated number.")
-    low = dy.Float64(nullable=True, description="Lower end of its interval, or a lower bound.")
-    high = dy.Float64(nullable=True, description="Upper end of its interval.")
-    confidence = dy.Float64(nullable=True)
-    """Share of such intervals that cover the true number."""
-    method = dy.String(nullable=True, description="How p-value or interval was made.")
-    assumption = dy.String(nullable=True)
-    """What must hold for the estimate, as a sentence; null with a p-value."""
-    reason = dy.String(nullable=True, description="Why p-value, q-value or value is null.")
+    value = maybe(dy.Float64, "The estimated number.")
+    low = maybe(dy.Float64, "Lower end of its interval, or a lower bound.")
+    high = maybe(dy.Float64, "Upper end of its interval.")
+    confidence = maybe(dy.Float64, "Share of such intervals that cover the true number.")
+    method = maybe(dy.String, "How p-value or interval was made.")
+    assumption = maybe(dy.String, "What must hold for the estimate, in words; null with a p-value.")
+    reason = maybe(dy.String, "Why p-value, q-value or value is null.")
 
 
 # Tables of long extraction: how far a model was followed through documents, and what came out.
@@ -360,8 +329,7 @@ class Extraction(dy.Schema):
     walk = dy.UInt32(primary_key=True)
     """Counts the walks of a document from 0, that of the strongest window first."""
     target_id = dy.String(description="The window whose prefix was given.")
-    draw = dy.UInt32()
-    """0: of all words the most likely one was said; else the number of the draw."""
+    draw = dy.UInt32(description="0: the most likely words were said; else the number of the draw.")
     start = dy.UInt32(description="Characters of the document before the stretch that came out.")
     end = dy.UInt32()
     """Characters of the document before what follows it: ``start`` where nothing came out."""
@@ -378,9 +346,8 @@ class ExtractedDocuments(dy.Schema):
     words_document = dy.UInt32(description="Its words.")
     n_walks = dy.UInt32(description="Walks through it.")
     n_tokens = dy.UInt32(description="Tokens decoded in all of them.")
-    coverage = dy.Float64(nullable=True, description="Share of the words in some stretch.")
-    longest_words = dy.UInt32()
-    """Words of the longest stretch, or of several without a gap."""
+    coverage = maybe(dy.Float64, "Share of the words in some stretch.")
+    longest_words = dy.UInt32(description="Words of the longest stretch, or several without a gap.")
     near_verbatim_recall = dy.Float64(nullable=True)
     """`mia_batch.kernels.near_verbatim_recall` of all that was said, in the document's order."""
     bmc_5 = dy.Float64(nullable=True)
@@ -416,16 +383,14 @@ class Controls(dy.Schema):
     shows how few words suffice and marks nothing; ``reference_model``: the reference model
     continued the own prefix; ``other_document``: no model, all documents of other groups were
     searched."""
-    n_samples = dy.UInt32(nullable=True)
-    """Continuations that were compared; null where no model is asked."""
+    n_samples = maybe(dy.UInt32, "Continuations that were compared; null where no model is asked.")
     longest_words = dy.UInt32(nullable=True)
     """Words in a row of the passage in the best of them, or in the other document."""
-    common = dy.Bool(nullable=True)
-    """Whether these are at least 20; null where it cannot be said."""
+    common = maybe(dy.Bool, "Whether these are at least 20; null where it cannot be said.")
     other_document = dy.String(nullable=True)
     """The document whose prefix was given, or that has the passage, too; without a name, the
     ``target_id`` of the window that the prefix is of, or the document's number in its file."""
-    reason = dy.String(nullable=True, description="Why ``longest_words`` is null.")
+    reason = maybe(dy.String, "Why ``longest_words`` is null.")
 
 
 class Known(dy.Schema):
@@ -441,11 +406,9 @@ class Known(dy.Schema):
     )
     n_documents = dy.UInt64(nullable=True)
     """Documents that hold it whole; null where an index has more than were looked at."""
-    document = dy.String(nullable=True)
-    """The first of them; of an index the lowest number that was looked at."""
-    n_near_documents = dy.UInt64(nullable=True)
-    """Documents with at least 20 words in a row of it; null of an index."""
-    reason = dy.String(nullable=True, description="Why there are no counts.")
+    document = maybe(dy.String, "The first of them; of an index the lowest number looked at.")
+    n_near_documents = maybe(dy.UInt64, "Documents with 20 words in a row of it; null of an index.")
+    reason = maybe(dy.String, "Why there are no counts.")
 
 
 # Tables that a report shows as they are.
@@ -463,8 +426,7 @@ class Rollup(dy.Schema):
     level = dy.Enum(["document", "group", "outside"])
     """What the row is about: an audited document or group, or for comparison, on the same scale, a
     document of the non-members, whose ``member`` is false."""
-    key = dy.String()
-    """``document_id`` (without one, the first ``target_id``) or ``group``."""
+    key = dy.String(description="``document_id``, else the first ``target_id``, or ``group``.")
     attack = dy.String(description="The primary attack.")
     n_windows = dy.UInt32(description="Windows that there are.")
     n_asked = dy.UInt32(description="Windows that were asked about.")
@@ -472,10 +434,10 @@ class Rollup(dy.Schema):
     mean = dy.Float64(nullable=True)
     """Mean score, with its 95 % interval; null where fewer than two windows have a score. The
     interval is null where all scores are equal."""
-    mean_low = dy.Float64(nullable=True, description="Lower end of the mean's interval.")
-    mean_high = dy.Float64(nullable=True, description="Upper end of the mean's interval.")
-    p_value = dy.Float64(nullable=True, description="Of the verdict at this level.")
-    q_value = dy.Float64(nullable=True, description="Likewise.")
+    mean_low = maybe(dy.Float64, "Lower end of the mean's interval.")
+    mean_high = maybe(dy.Float64, "Upper end of the mean's interval.")
+    p_value = maybe(dy.Float64, "Of the verdict at this level.")
+    q_value = maybe(dy.Float64, "Likewise.")
     contamination = dy.Float64(nullable=True)
     """Share of windows that the model was trained on, with its 95 % interval; null where there is
     a lower bound alone."""
@@ -485,9 +447,8 @@ class Rollup(dy.Schema):
     contamination_low_alone = dy.Float64(nullable=True)
     """Lower end that holds for this row had it been the only one looked at, not for all rows at
     once."""
-    contamination_high = dy.Float64(nullable=True, description="Upper end of its interval.")
-    contamination_reason = dy.String(nullable=True)
-    """Why the share or its interval is null."""
+    contamination_high = maybe(dy.Float64, "Upper end of its interval.")
+    contamination_reason = maybe(dy.String, "Why the share or its interval is null.")
     n_common = dy.UInt32(nullable=True)
     """Windows whose passage came out and is common, as ``controls`` says. Neither they nor
     stretches that start with them count in shares, runs and the verdict. Null without controls."""
@@ -501,14 +462,13 @@ class Rollup(dy.Schema):
     reference (its first ``extraction_tokens``); null without scores of ``extraction_v1``."""
     share_extractable = dy.Float64(nullable=True)
     """Share of the windows with such a score of which it is at least 0.001; null likewise."""
-    longest_words = dy.UInt32(nullable=True)
-    """Words of the longest run that a sample repeats."""
-    longest_target_id = dy.String(nullable=True, description="The window of which it is repeated.")
-    longest_sample_index = dy.UInt32(nullable=True, description="The sample that repeats it.")
+    longest_words = maybe(dy.UInt32, "Words of the longest run that a sample repeats.")
+    longest_target_id = maybe(dy.String, "The window of which it is repeated.")
+    longest_sample_index = maybe(dy.UInt32, "The sample that repeats it.")
     n_passages_20 = dy.UInt32(nullable=True)
     """Passages of at least 20 words that one answer repeats word for word. Those that overlap in
     the document count once; of a group they are added up. Null without such answers."""
-    n_passages_50 = dy.UInt32(nullable=True, description="Likewise of at least 50 words.")
+    n_passages_50 = maybe(dy.UInt32, "Likewise of at least 50 words.")
     passages_from = dy.Enum(["samples", "walks", "samples and walks"], nullable=True)
     """Which answers were looked at: continuations of windows, walks of extraction, or both."""
     extracted_words = dy.UInt32(nullable=True)
@@ -517,29 +477,26 @@ class Rollup(dy.Schema):
     """Share of the document's words in such stretches; null likewise, and of groups."""
     bmc_5 = dy.Float64(nullable=True)
     """Share of its words in spans of 5 that extraction gave, whichever document was followed."""
-    bmc_5_others = dy.Float64(nullable=True)
-    """The mean of the same over other documents: the level of chance."""
+    bmc_5_others = maybe(dy.Float64, "The mean of the same over others: the level of chance.")
     verdict = dy.Enum(["comes_out", "known_better", "cannot_tell", "above_all", "nothing_found"])
     """A verbatim run or extracted stretch of 20 words; else reported at the run's q; else no
     p-value; else above every comparison text, which are too few to report it; else neither."""
-    reason = dy.String(nullable=True, description="Why there is no p-value.")
+    reason = maybe(dy.String, "Why there is no p-value.")
 
 
 class Perplexities(dy.Schema):
     """One row per text with log-probabilities: how sure the models are of it, token by token."""
 
     target_id = dy.String(primary_key=True, description="The text, as in ``targets``.")
-    perplexity = dy.Float64(nullable=True)
-    """Of the whole text under the target model: exp of its loss per token, at least 1."""
+    perplexity = maybe(dy.Float64, "Of the text under the target model: exp of its loss per token.")
     entropy = dy.Float64(nullable=True)
     """Mean entropy of the target model's predictions at its tokens, in nats: how open it held what
     follows."""
     reference_perplexity = dy.Float64(nullable=True)
     """Its perplexity under the reference model, the control, by that model's own tokens."""
-    reason = dy.String(nullable=True, description="Why there is no ``perplexity``.")
-    entropy_reason = dy.String(nullable=True, description="Why there is no ``entropy``.")
-    reference_reason = dy.String(nullable=True)
-    """Why there is no ``reference_perplexity``."""
+    reason = maybe(dy.String, "Why there is no ``perplexity``.")
+    entropy_reason = maybe(dy.String, "Why there is no ``entropy``.")
+    reference_reason = maybe(dy.String, "Why there is no ``reference_perplexity``.")
 
 
 class Bounds(dy.Schema):
@@ -553,13 +510,13 @@ class Bounds(dy.Schema):
     temperature = dy.Float64(description="Of the decoding that is bounded.")
     top_k = dy.UInt32(description="Tokens that it draws from; 0: all.")
     top_p = dy.Float64(description="Probability that it draws from.")
-    lower = dy.Float64(nullable=True, description="Least probability of a near sample.")
-    upper = dy.Float64(nullable=True, description="Most probability of a near sample.")
+    lower = maybe(dy.Float64, "Least probability of a near sample.")
+    upper = maybe(dy.Float64, "Most probability of a near sample.")
     likely_upper = dy.Float64(nullable=True)
     """The same with confidence 97.5 %: what was left out is bounded by draws from it."""
-    estimate = dy.Float64(nullable=True, description="The probability, right on average.")
-    tokens_asked = dy.UInt32(nullable=True, description="Tokens read beyond the prompt.")
-    reason = dy.String(nullable=True, description="Why there are no bounds.")
+    estimate = maybe(dy.Float64, "The probability, right on average.")
+    tokens_asked = maybe(dy.UInt32, "Tokens read beyond the prompt.")
+    reason = maybe(dy.String, "Why there are no bounds.")
 
 
 class Curves(dy.Schema):
@@ -600,10 +557,8 @@ class Comparisons(dy.Schema):
     """
 
     attack = dy.String(description="The attack whose scores are compared.")
-    run = dy.String()
-    """Name of the run's folder; a second of that name has ``(2)`` behind it."""
-    versus = dy.String(nullable=True)
-    """The run that it is compared with; null for ``roc_auc``."""
+    run = dy.String(description="Name of the run's folder; a second one has ``(2)`` behind it.")
+    versus = maybe(dy.String, "The run that it is compared with; null for ``roc_auc``.")
     statistic = dy.Enum(
         [
             *("roc_auc", "roc_auc_difference", "mean_difference", "removed_share"),
@@ -619,11 +574,10 @@ class Comparisons(dy.Schema):
     """``document_id`` (without one, its first ``target_id``) or ``group``; null for sets."""
     value = dy.Float64(nullable=True)
     """The figure: an area, a difference of areas or of scores, a share that may leave [0, 1]."""
-    low = dy.Float64(nullable=True, description="Lower end of its interval.")
-    high = dy.Float64(nullable=True, description="Upper end of its interval.")
-    confidence = dy.Float64(nullable=True)
-    """Share of such intervals that cover the true figure."""
-    method = dy.String(nullable=True, description="How the interval was made.")
+    low = maybe(dy.Float64, "Lower end of its interval.")
+    high = maybe(dy.Float64, "Upper end of its interval.")
+    confidence = maybe(dy.Float64, "Share of such intervals that cover the true figure.")
+    method = maybe(dy.String, "How the interval was made.")
     p_value = dy.Float64(nullable=True)
     """Two-sided, of no difference; one-sided for ``rank_correlation_difference``: not above 0."""
     adjusted_p = dy.Float64(nullable=True)
@@ -637,7 +591,7 @@ class Comparisons(dy.Schema):
     n_unscored = dy.UInt32(nullable=True)
     """Targets of the set that all runs have, but not all have scored; null for documents and
     groups."""
-    reason = dy.String(nullable=True, description="Why value, limits or p-value are null.")
+    reason = maybe(dy.String, "Why value, limits or p-value are null.")
 
 
 # Tables of what was built to be audited: evaluation sets with their tests, paraphrases.
@@ -653,8 +607,7 @@ class BuiltTexts(dy.Schema):
     """The document's identifier, then setting and length: unique over all files of a set."""
     text = dy.String()
     """The text: as many words of the document as ``length`` says, as they stand there."""
-    member = dy.Bool()
-    """Whether it is a member, by its date or by the label that was given."""
+    member = dy.Bool(description="Whether it is a member, by its date or the label given.")
     group = dy.String()
     """Texts whose errors move together: the group that was given, else its pair."""
     pair = dy.UInt32(nullable=True)
@@ -665,10 +618,8 @@ class BuiltTexts(dy.Schema):
     """What was done to the text."""
     from_document = dy.String(description="The document that it is of.")
     from_word = dy.UInt32(description="Words of the document before it.")
-    date = dy.Date(nullable=True)
-    """Date of the document; null where labels were given instead."""
-    source = dy.String(nullable=True)
-    """Source of the document; null where none was given."""
+    date = maybe(dy.Date, "Date of the document; null where labels were given instead.")
+    source = maybe(dy.String, "Source of the document; null where none was given.")
 
 
 class BuiltTests(dy.Schema):
@@ -685,15 +636,13 @@ class BuiltTests(dy.Schema):
     learnt_from = dy.Enum(["the set", "held out"])
     """``the set``: cross-validated within it. ``held out``: trained on documents, drawn at
     random, that had no part in the matching."""
-    classifier = dy.String()
-    """Name of the classifier; the matching uses all but ``blind_forest_v1``."""
-    roc_auc = dy.Float64(nullable=True)
-    """Its AUC; higher than 1/2: members score higher."""
-    low = dy.Float64(nullable=True, description="Lower end of its interval, confidence 0.95.")
-    high = dy.Float64(nullable=True, description="Upper end of its interval, confidence 0.95.")
+    classifier = dy.String(description="Its name; the matching uses all but ``blind_forest_v1``.")
+    roc_auc = maybe(dy.Float64, "Its AUC; higher than 1/2: members score higher.")
+    low = maybe(dy.Float64, "Lower end of its interval, confidence 0.95.")
+    high = maybe(dy.Float64, "Upper end of its interval, confidence 0.95.")
     n_members = dy.UInt32(description="Members tested.")
     n_nonmembers = dy.UInt32(description="Non-members tested.")
-    reason = dy.String(nullable=True, description="Why the figures are null.")
+    reason = maybe(dy.String, "Why the figures are null.")
 
 
 class ThrownAway(dy.Schema):
@@ -702,11 +651,9 @@ class ThrownAway(dy.Schema):
     Written by ``mia-batch build-set``.
     """
 
-    document_id = dy.String()
-    """The document: its identifier, or its row in the input, counted from 1."""
-    member = dy.Bool(nullable=True, description="Whether it is a member; null where nobody knows.")
-    length = dy.UInt32(nullable=True)
-    """The length that it is missing from; null for all of them."""
+    document_id = dy.String(description="Its identifier, or its row in the input, counted from 1.")
+    member = maybe(dy.Bool, "Whether it is a member; null where nobody knows.")
+    length = maybe(dy.UInt32, "The length that it is missing from; null for all of them.")
     setting = dy.Enum(["original", "paraphrased", "concatenated"], nullable=True)
     """The setting that it is missing from; null for all of them."""
     reason = dy.Enum(
@@ -725,8 +672,7 @@ class ThrownAway(dy.Schema):
         ]
     )
     """Why."""
-    other_document = dy.String(nullable=True)
-    """Of a copy: a document that has most of its words; null for other reasons."""
+    other_document = maybe(dy.String, "Of a copy: a document with most of its words; else null.")
 
 
 class Paraphrases(dy.Schema):
@@ -735,13 +681,11 @@ class Paraphrases(dy.Schema):
     Written by ``mia-batch paraphrase``.
     """
 
-    document_id = dy.String(nullable=True)
-    """As in the corpus; of a window, with its number after ``#``."""
+    document_id = maybe(dy.String, "As in the corpus; of a window, with its number after ``#``.")
     text = dy.String(nullable=True)
     """The text that was paraphrased; null where the corpus' is, or a window repeats another."""
-    member = dy.Bool(nullable=True, description="As in the corpus.")
-    group = dy.String(nullable=True)
-    """As in the corpus; of a window, its document where the corpus has no groups."""
+    member = maybe(dy.Bool, "As in the corpus.")
+    group = maybe(dy.String, "As in the corpus; of a window without one, its document.")
     paraphrases = dy.List(dy.String(), nullable=True)
     """All that differ from the text and each other, in the order drawn; null where none does."""
     paraphrases_reason = dy.String(nullable=True)
@@ -760,27 +704,22 @@ class InversionTexts(dy.Schema):
     Written by ``mia-batch invert``; a run's folder has none.
     """
 
-    document_id = dy.String(nullable=True, description="As in the corpus.")
-    group = dy.String(nullable=True, description="As in the corpus.")
+    document_id = maybe(dy.String, "As in the corpus.")
+    group = maybe(dy.String, "As in the corpus.")
     cluster = dy.Int64(nullable=True)
     """Texts of one number hang together, by group or by being equal, and none of them is auxiliary;
     null where there is no text."""
-    text = dy.String(nullable=True, description="The text that was embedded.")
+    text = maybe(dy.String, "The text that was embedded.")
     method = dy.Enum(METHODS, description="Who answers: see the table ``inversion``.")
-    recovered = dy.String(nullable=True)
-    """What it says that the text was; null where nobody was asked."""
-    true_tokens = dy.UInt32(nullable=True, description="Tokens of the text.")
-    recovered_tokens = dy.UInt32(nullable=True, description="Tokens of what was given back.")
-    shared_tokens = dy.UInt32(nullable=True)
-    """Tokens that both have, each as often as the one that has it less often."""
-    precision = dy.Float64(nullable=True)
-    """Share of the recovered tokens that are shared; null where there is none."""
-    recall = dy.Float64(nullable=True, description="Share of the true tokens that are shared.")
-    f1 = dy.Float64(nullable=True, description="Harmonic mean of both.")
-    exact = dy.Bool(nullable=True)
-    """Whether the tokens are the same, in the same order."""
-    reason = dy.String(nullable=True)
-    """Why nobody was asked: there is no text, or it is too long."""
+    recovered = maybe(dy.String, "What it says that the text was; null where nobody was asked.")
+    true_tokens = maybe(dy.UInt32, "Tokens of the text.")
+    recovered_tokens = maybe(dy.UInt32, "Tokens of what was given back.")
+    shared_tokens = maybe(dy.UInt32, "Tokens that both have, each as often as both have it.")
+    precision = maybe(dy.Float64, "Share of the recovered tokens that are shared; null of none.")
+    recall = maybe(dy.Float64, "Share of the true tokens that are shared.")
+    f1 = maybe(dy.Float64, "Harmonic mean of both.")
+    exact = maybe(dy.Bool, "Whether the tokens are the same, in the same order.")
+    reason = maybe(dy.String, "Why nobody was asked: there is no text, or it is too long.")
 
 
 class Inversion(dy.Schema):
@@ -800,15 +739,14 @@ class Inversion(dy.Schema):
     is right; ``unconditional`` is then the most frequent one."""
     metric = dy.Enum(["precision", "recall", "f1", "exact"])
     """Micro figures, over all texts together; ``exact``: share of texts that come back whole."""
-    value = dy.Float64(nullable=True, description="The figure, in [0, 1], or a difference of two.")
-    low = dy.Float64(nullable=True, description="Lower end of its interval.")
-    high = dy.Float64(nullable=True, description="Upper end of its interval.")
-    confidence = dy.Float64(nullable=True)
-    """Share of such intervals that cover the true figure."""
-    method_of_interval = dy.String(nullable=True, description="How the interval was made.")
+    value = maybe(dy.Float64, "The figure, in [0, 1], or a difference of two.")
+    low = maybe(dy.Float64, "Lower end of its interval.")
+    high = maybe(dy.Float64, "Upper end of its interval.")
+    confidence = maybe(dy.Float64, "Share of such intervals that cover the true figure.")
+    method_of_interval = maybe(dy.String, "How the interval was made.")
     n_texts = dy.UInt32()
     """Texts that it rests on: those that have such a unit, in the text or in what was recovered; of
     exact matches and of recall in the text."""
     n_clusters = dy.UInt32(description="Independent units among them.")
     n_unscored = dy.UInt32(description="Texts under attack that nobody was asked about.")
-    reason = dy.String(nullable=True, description="Why value or limits are null.")
+    reason = maybe(dy.String, "Why value or limits are null.")

@@ -240,10 +240,9 @@ def check(frame: pl.DataFrame | pl.LazyFrame, schema: type[dy.Schema], *, what: 
     present = frame.lazy().collect_schema()
     wanted = _columns(schema)
     faults = [f"{name!r} is missing" for name in wanted if name not in present]
-    other = {
-        name: present[name] for name in wanted if present.get(name, wanted[name]) != wanted[name]
-    }
-    faults += [f"{name!r} is {found} instead of {wanted[name]}" for name, found in other.items()]
+    for name, dtype in wanted.items():
+        if (found := present.get(name, dtype)) != dtype:
+            faults.append(f"{name!r} is {found} instead of {dtype}")
     if faults:
         raise SchemaMismatchError(f"{what} is not a {schema.__name__} table: {', '.join(faults)}")
 
@@ -265,23 +264,18 @@ def _with_later_choices(frame: pl.LazyFrame, schema: type[dy.Schema]) -> pl.Lazy
 
 def scan(path: Path | Sequence[Path], schema: type[dy.Schema]) -> pl.LazyFrame:
     """Open a Parquet file, several, or a folder of parts in the order of their names, lazily."""
-    if isinstance(path, Sequence):
-        source = list(path)
-    else:
-        source = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
-    if not source:
+    files = path if isinstance(path, Sequence) else [path]
+    if isinstance(path, Path) and path.is_dir():
+        files = sorted(path.glob("*.parquet"))
+    if not files:
         return schema.create_empty().lazy()
-    where = source[0].parent if isinstance(path, Sequence) else path
-    frame = pl.scan_parquet(source, glob=False, hive_partitioning=False)
+    where = files[0].parent if isinstance(path, Sequence) else path
+    opened = partial(pl.scan_parquet, [*files], glob=False, hive_partitioning=False)
+    frame = opened()
     try:
         if younger := {name: _columns(schema)[name] for name in _YOUNGER.get(schema, ())}:
-            frame = pl.scan_parquet(
-                source,
-                schema={**frame.collect_schema(), **younger},
-                missing_columns="insert",
-                glob=False,
-                hive_partitioning=False,
-            )
+            whole = {**frame.collect_schema(), **younger}
+            frame = opened(schema=whole, missing_columns="insert")
         frame = _with_later_choices(frame, schema)
         check(frame, schema, what=str(where))
     except (OSError, pl.exceptions.PolarsError) as error:

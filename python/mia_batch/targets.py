@@ -1,7 +1,5 @@
 """Targets: documents are cut into windows, each into prefix and reference, and named by hashes."""
 
-from __future__ import annotations
-
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -13,7 +11,7 @@ from operator import itemgetter
 from pathlib import Path
 from struct import pack
 from threading import Lock
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, Self
 from zlib import crc32
 
 import numpy as np
@@ -165,6 +163,93 @@ def _runs(texts: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
     return first[first == last], hashes[first == last]
 
 
+Preset = Literal["default", "matched", "samia", "min-k", "spv"]
+
+_COUNTS = ("window_words", "window_characters", "stride", "max_windows_per_document", "text_length")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetPlan:
+    """How documents are cut into targets.
+
+    Attributes
+    ----------
+    prefix_ratio
+        Share of the words that the prefix gets, between 0 and 1: ``int(n_words * prefix_ratio)``.
+    words
+        What a word is: a word rule of `mia_batch.kernels`. The preset ``samia`` counts and cuts
+        by ``whitespace`` whatever stands here.
+    window_words
+        Words of a window; None = the whole document is one target.
+    window_characters
+        The same in characters: as many whole words as it has room for.
+    stride
+        Words or characters from the start of a window to the start of the next; None = a window's.
+    max_windows_per_document
+        Most windows of a document that are targets: an evenly spread choice, which a larger number
+        adds to; None = all.
+    seed
+        Decides the choice, together with the document and nothing else.
+    preset
+        ``default`` cuts so that prefix and reference join to the target; ``samia`` cuts as the
+        authors' code does.
+    text_length
+        Nominal number of words of a text, for ``samia`` only; None = each text's own.
+
+    Raises
+    ------
+    SettingsError
+        If a value is out of range or two contradict each other.
+    """
+
+    prefix_ratio: float = 0.5
+    words: WordRule = "whitespace"
+    window_words: int | None = None
+    window_characters: int | None = None
+    stride: int | None = None
+    max_windows_per_document: int | None = None
+    seed: int = 0
+    preset: Preset = "default"
+    text_length: int | None = None
+
+    def __post_init__(self) -> None:
+        if (fault := next(self._faults(), None)) is not None:
+            raise SettingsError(fault)
+
+    @property
+    def window(self) -> int | None:
+        """Words or characters of a window."""
+        return self.window_characters if self.window_words is None else self.window_words
+
+    def _faults(self) -> Iterator[str]:
+        words, characters, length = self.window_words, self.window_characters, self.text_length
+        if not 0 < self.prefix_ratio < 1:
+            yield f"prefix_ratio is {self.prefix_ratio}; it must lie between 0 and 1"
+        given = {name: value for name in _COUNTS if (value := getattr(self, name)) is not None}
+        for name, value in given.items():
+            if value < 1:
+                yield f"{name} is {value}; it must be at least 1"
+        for name in ("stride", "max_windows_per_document"):
+            if name in given and self.window is None:
+                yield f"{name} is {given[name]} without window_words; set window_words too"
+        if words is not None and characters is not None:
+            yield (
+                f"window_words is {words} and window_characters is {characters}; "
+                "leave out one of them"
+            )
+        if words is not None and not 0 < int(words * self.prefix_ratio) < words:
+            yield (
+                f"window_words is {words}, too few to split with prefix_ratio "
+                f"{self.prefix_ratio}; make windows longer"
+            )
+        if length is not None and self.preset != "samia":
+            yield f"text_length is {length} without preset samia; leave it out"
+        if length is not None and words not in (None, length):
+            yield f"text_length is {length} but window_words is {words}; make them equal"
+        if length is not None and characters is not None:
+            yield "text_length is in words; set window_words instead of window_characters"
+
+
 # Why a target cannot be sampled.
 
 NULL_TEXT: Final = "the text is null"
@@ -189,6 +274,18 @@ class Split(NamedTuple):
     reason: str | None = None
     start: int | None = 0
     n_windows: int = 1
+
+
+class Words(NamedTuple):
+    """The words of one text: their first characters, and those after their last ones."""
+
+    starts: NDArray[np.uint32]
+    ends: NDArray[np.uint32]
+
+    def part(self, words: range) -> Self:
+        """Return some consecutive words, at least one, of the text that begins with the first."""
+        starts = self.starts[words.start : words.stop]
+        return type(self)(starts - starts[0], self.ends[words.start : words.stop] - starts[0])
 
 
 def split_at_word(target: str, words: Words, ratio: float) -> Split:
@@ -231,18 +328,6 @@ def split_as_given(prefix: str, reference: str, words: Words) -> Split:
     if words.starts[0] >= cut or words.ends[-1] <= cut:
         return Split(target, n_words=n_words, reason=WORDLESS_PART)
     return Split(target, prefix, reference, n_words)
-
-
-class Words(NamedTuple):
-    """The words of one text: their first characters, and those after their last ones."""
-
-    starts: NDArray[np.uint32]
-    ends: NDArray[np.uint32]
-
-    def part(self, words: range) -> Words:
-        """Return some consecutive words, at least one, of the text that begins with the first."""
-        starts = self.starts[words.start : words.stop]
-        return Words(starts - starts[0], self.ends[words.start : words.stop] - starts[0])
 
 
 def find_words(texts: Sequence[str], rule: WordRule) -> Iterator[Words]:
@@ -401,10 +486,8 @@ def build_targets(
     most = plan.max_windows_per_document
 
     def is_chosen(identity: bytes, row: _Row) -> bool:
-        _, window_index, _, split = row
-        return most is None or window_index in choose_windows(
-            split.n_windows, most, plan.seed, identity
-        )
+        n_windows = row[3].n_windows
+        return most is None or row[1] in choose_windows(n_windows, most, plan.seed, identity)
 
     def frames(_names: list[str] | None) -> Iterator[pl.DataFrame]:
         ordinals, copies = Ordinals(), _Copies(plan)
@@ -448,17 +531,12 @@ def _pieces(batch: pl.DataFrame) -> Iterator[pl.DataFrame]:
 
 def _identities(piece: pl.DataFrame, ordinals: Ordinals) -> list[bytes]:
     """Return the identity of each document; those without an identifier are counted."""
-    identified = piece["document_id"].to_list()
-    digests = [
-        text_digest(text)
-        for text, document_id in zip(piece["text"], identified, strict=True)
-        if document_id is None
-    ]
+    digests = [text_digest(text) for text in piece.filter(pl.col("document_id").is_null())["text"]]
     keys = np.frombuffer(b"".join(digest[:8] for digest in digests), "<u8")
     anonymous = map(from_text, digests, ordinals.number(keys).tolist())
     return [
         next(anonymous) if document_id is None else from_document_id(document_id)
-        for document_id in identified
+        for document_id in piece["document_id"]
     ]
 
 
@@ -490,19 +568,16 @@ class _Copies:
         if self._alike is not None:
             is_copy |= self._alike.are_copies(texts)
         for place in np.array(windows, np.int64)[is_copy].tolist():
-            document, window_index, name, split = rows[place]
+            *named, split = rows[place]
             # Its place is left: what it says is asked elsewhere.
             copy = Split(None, reason=COPY, start=split.start, n_windows=split.n_windows)
-            rows[place] = (document, window_index, name, copy)
+            rows[place] = (*named, copy)
 
 
 def _frame(rows: list[_Row], piece: pl.DataFrame, schema: pl.Schema, role: str) -> pl.DataFrame:
     documents, window_indices, names, splits = zip(*rows, strict=True)
-    ours = {
-        "target_id": names,
-        "window_index": window_indices,
-        **dict(zip(Split._fields, zip(*splits, strict=True), strict=True)),
-    }
+    ours = dict(zip(Split._fields, zip(*splits, strict=True), strict=True))
+    ours |= {"target_id": names, "window_index": window_indices}
     built = pl.DataFrame(ours, schema_overrides=schema)
     kept = piece.drop("text", "prefix", "reference")[list(documents)]
     if "chapters" not in schema and "chapters" in piece.columns:
@@ -511,9 +586,8 @@ def _frame(rows: list[_Row], piece: pl.DataFrame, schema: pl.Schema, role: str) 
         kept = kept.with_columns(window_chapter=pl.Series(named, dtype=pl.String))
     is_copy = pl.col("reason").eq_missing(pl.lit(COPY))
     roles = pl.when(is_copy).then(pl.lit("copy")).otherwise(pl.lit(role)).cast(schema["role"])
-    return (
-        pl.concat([built, kept], how="horizontal").with_columns(role=roles).select(schema.names())
-    )
+    made = pl.concat([built, kept], how="horizontal")
+    return made.with_columns(role=roles).select(schema.names())
 
 
 def _chapter(chapters: Sequence[Mapping[str, Any]] | None, window: Split) -> str | None:
@@ -521,92 +595,6 @@ def _chapter(chapters: Sequence[Mapping[str, Any]] | None, window: Split) -> str
     middle = (window.start or 0) + len(window.target or "") // 2
     begun = bisect_right(chapters or [], middle, key=itemgetter("start"))
     return chapters[begun - 1]["heading"] if chapters and begun else None
-
-
-Preset = Literal["default", "matched", "samia", "min-k", "spv"]
-
-_COUNTS = ("window_words", "window_characters", "stride", "max_windows_per_document", "text_length")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TargetPlan:
-    """How documents are cut into targets.
-
-    Attributes
-    ----------
-    prefix_ratio
-        Share of the words that the prefix gets, between 0 and 1: ``int(n_words * prefix_ratio)``.
-    words
-        What a word is: a word rule of `mia_batch.kernels`. The preset ``samia`` counts and cuts
-        by ``whitespace`` whatever stands here.
-    window_words
-        Words of a window; None = the whole document is one target.
-    window_characters
-        The same in characters: as many whole words as it has room for.
-    stride
-        Words or characters from the start of a window to the start of the next; None = a window's.
-    max_windows_per_document
-        Most windows of a document that are targets: an evenly spread choice, which a larger number
-        adds to; None = all.
-    seed
-        Decides the choice, together with the document and nothing else.
-    preset
-        ``default`` cuts so that prefix and reference join to the target; ``samia`` cuts as the
-        authors' code does.
-    text_length
-        Nominal number of words of a text, for ``samia`` only; None = each text's own.
-
-    Raises
-    ------
-    SettingsError
-        If a value is out of range or two contradict each other.
-    """
-
-    prefix_ratio: float = 0.5
-    words: WordRule = "whitespace"
-    window_words: int | None = None
-    window_characters: int | None = None
-    stride: int | None = None
-    max_windows_per_document: int | None = None
-    seed: int = 0
-    preset: Preset = "default"
-    text_length: int | None = None
-
-    def __post_init__(self) -> None:
-        if (fault := next(self._faults(), None)) is not None:
-            raise SettingsError(fault)
-
-    @property
-    def window(self) -> int | None:
-        """Words or characters of a window."""
-        return self.window_characters if self.window_words is None else self.window_words
-
-    def _faults(self) -> Iterator[str]:
-        words, characters, length = self.window_words, self.window_characters, self.text_length
-        if not 0 < self.prefix_ratio < 1:
-            yield f"prefix_ratio is {self.prefix_ratio}; it must lie between 0 and 1"
-        for name in _COUNTS:
-            if (value := getattr(self, name)) is not None and value < 1:
-                yield f"{name} is {value}; it must be at least 1"
-        for name in ("stride", "max_windows_per_document"):
-            if (value := getattr(self, name)) is not None and self.window is None:
-                yield f"{name} is {value} without window_words; set window_words too"
-        if words is not None and characters is not None:
-            yield (
-                f"window_words is {words} and window_characters is {characters}; "
-                "leave out one of them"
-            )
-        if words is not None and not 0 < int(words * self.prefix_ratio) < words:
-            yield (
-                f"window_words is {words}, too few to split with prefix_ratio "
-                f"{self.prefix_ratio}; make windows longer"
-            )
-        if length is not None and self.preset != "samia":
-            yield f"text_length is {length} without preset samia; leave it out"
-        if length is not None and words not in (None, length):
-            yield f"text_length is {length} but window_words is {words}; make them equal"
-        if length is not None and characters is not None:
-            yield "text_length is in words; set window_words instead of window_characters"
 
 
 _ROLE = pl.col("role").cast(pl.String).replace("copy", "target")  # windows of one document

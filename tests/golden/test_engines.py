@@ -40,7 +40,7 @@ def by_vllm(
         decoding=decoding,
         engine_args=arguments,
     )
-    with EngineProcess.start(spec, log=log) as engine:
+    with EngineProcess(spec, log=log) as engine:
         return outputs(engine, requests or asked(n))
 
 

@@ -219,20 +219,16 @@ def _numbers(
             try:
                 held = pl.concat([held, _aggregate(batch, evidence)])
             except pl.exceptions.PolarsError:
-                _blame(batch, evidence)
+                for attack in attacks:  # which of them it is
+                    try:
+                        _aggregate(batch, replace(evidence, attacks=[attack]))
+                    except pl.exceptions.PolarsError as error:
+                        raise attack.fault(error) from error
                 raise
         rows = pl.select(row=pl.int_range(start, end, dtype=pl.UInt32))
         found = rows.join(held, on="row", how="left", maintain_order="left").drop("row")
         yield found.with_columns(pl.col(name).fill_null(0) for name in evidence.counts)
         held = held.filter(pl.col("row") >= end)
-
-
-def _blame(batch: pl.DataFrame, evidence: _Evidence) -> None:
-    for attack in evidence.attacks:
-        try:
-            _aggregate(batch, replace(evidence, attacks=[attack]))
-        except pl.exceptions.PolarsError as error:
-            raise attack.fault(error) from error
 
 
 def _aggregate(rows: pl.DataFrame, evidence: _Evidence) -> pl.DataFrame:

@@ -1,21 +1,19 @@
 """An attack: a named Polars expression over the evidence rows of one target."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Literal
+from typing import Any, Literal
 
 import polars as pl
 
 from mia_batch.errors import SchemaMismatchError, SettingsError
 
-CONTINUATION = ("target", "continuation")
-"""What attacks read that say nothing else."""
+CONTINUATION = ("target", "continuation")  # what attacks read that say nothing else
 RECITAL = ("target", "recital")
 """The likeliest continuation of the texts of highest scores; no attack reads it."""
-PROBE = ("target", "probe")
-"""Points of a text: the words before each, and the next few."""
+PROBE = ("target", "probe")  # points of a text: the words before each, and the next few
 TOKEN = ("target", "token")
 """Points of a text where the next token alone is asked, with a nudge towards the true one."""
 REFERENCE_PROBE = ("reference", "probe")
@@ -24,12 +22,9 @@ LOWERCASE = ("target", "lowercase")
 REFERENCE_TEXT = ("reference", "text")
 CHOICE = ("target", "choice")
 """Questions which of four passages is verbatim, and the labels that can be answered."""
-CLOZE = ("target", "cloze")
-"""Questions which word of a passage is hidden."""
-PLAIN = (TEXT, LOWERCASE, PROBE)
-"""Views that any model can be asked for without more."""
-NEXT_TOKEN = (PROBE, CHOICE)
-"""Of which log-probabilities of the next token suffice."""
+CLOZE = ("target", "cloze")  # questions which word of a passage is hidden
+PLAIN = (TEXT, LOWERCASE, PROBE)  # views that any model can be asked for without more
+NEXT_TOKEN = (PROBE, CHOICE)  # of which log-probabilities of the next token suffice
 CODEC = "codec_v1"
 COMBINATION = "combination_v1"
 _MOST_SAID = 400  # letters of an error of Polars
@@ -198,6 +193,29 @@ class Attack:
 
     def __str__(self) -> str:
         return f"attack {self.name!r}" + (f" ({self.defined})" if self.defined else "")
+
+
+Formula = tuple[pl.Expr, str, str] | tuple[pl.Expr, str, str, str]
+"""Expression, the same for people, where it is from, and why it can be null if not as others."""
+
+
+def attacks_of(
+    formulas: Mapping[str, Formula],
+    undefined: str,
+    **shared: Any,  # noqa: ANN401 - fields of an attack
+) -> tuple[Attack, ...]:
+    """Make attacks, by their names without a version, that share all but their formulas."""
+    return tuple(
+        Attack(
+            name=f"{name}_v1",
+            expr=expr,
+            formula=formula,
+            source=source,
+            undefined=why[0] if why else undefined,
+            **shared,
+        )
+        for name, (expr, formula, source, *why) in formulas.items()
+    )
 
 
 # What the formulas of attacks have in common.

@@ -5,10 +5,11 @@ and ``loss(view)`` the same of another text. A refused text has null instead of 
 that nothing precedes has null instead of a number; neither takes part in anything.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import reduce
 from math import log
-from operator import add
+from operator import add, sub
+from typing import Any
 
 import polars as pl
 
@@ -18,7 +19,9 @@ from mia_batch.attacks.attack import (
     REFERENCE_TEXT,
     TEXT,
     Attack,
+    Formula,
     among,
+    attacks_of,
     is_of,
     mean,
     total,
@@ -32,30 +35,13 @@ _SWAPPED = ("target", "swapped")
 _SHADOW_TEXT = ("shadow", "text")
 _UNSCORED = "no token of the text has a log-probability"
 
-_Formula = tuple[pl.Expr, str, str] | tuple[pl.Expr, str, str, str]
-"""Expression, the same for people, where it is from, and why it can be null if not as others."""
-
 
 def from_texts(
-    formulas: Mapping[str, _Formula],
+    formulas: Mapping[str, Formula],
     undefined: str = _UNSCORED,
-    *,
-    reads: tuple[tuple[str, str], ...] = (TEXT,),
-    settings: tuple[str, ...] = (),
+    **shared: Any,  # noqa: ANN401 - as of `attacks_of`
 ) -> tuple[Attack, ...]:
-    return tuple(
-        Attack(
-            name=f"{name}_v1",
-            expr=expr,
-            formula=formula,
-            source=source,
-            undefined=why[0] if why else undefined,
-            evidence="logprobs",
-            reads=reads,
-            settings=settings,
-        )
-        for name, (expr, formula, source, *why) in formulas.items()
-    )
+    return attacks_of(formulas, undefined, evidence="logprobs", **shared)
 
 
 def _first(column: str, view: tuple[str, str] = TEXT) -> pl.Expr:
@@ -165,31 +151,22 @@ def _standardised() -> pl.Expr:
     return (logprob - expected) / pl.when(variance > 0).then(variance.sqrt())
 
 
-def _min_k(name: str, term: pl.Expr, of: str, source: str, undefined: str) -> tuple[Attack, ...]:
-    return from_texts(
-        {
-            f"{name}_{k}": (
-                mean(lowest(term, k)),
-                f"mean of the lowest {k} % of {of}",
-                f"{source}, k = {k}",
-            )
-            for k in (5, 10, 20, 30, 40, 50, 60)
-        },
-        undefined,
-    )
-
-
-_MIN_K_ATTACKS = (
-    *_min_k(
-        "min_k", logprobs(), "logprob", "Shi et al. 2024 (arXiv:2310.16789), equation 1", _UNSCORED
-    ),
-    *_min_k(
-        "min_k_plus_plus",
-        _standardised(),
-        "(logprob - vocabulary_mean) / sqrt(vocabulary_variance)",
-        "Zhang et al. 2025 (arXiv:2404.02936), the Min-K%++ score",
-        _NO_VARIANCE,
-    ),
+_Z = "(logprob - vocabulary_mean) / sqrt(vocabulary_variance)"
+_SHI, _ZHANG = "Shi et al. 2024 (arXiv:2310.16789)", "Zhang et al. 2025 (arXiv:2404.02936)"
+_MIN_K_ATTACKS = from_texts(
+    {
+        f"{name}_{k}": (
+            mean(lowest(term, k)),
+            f"mean of the lowest {k} % of {of}",
+            f"{source}, k = {k}",
+            undefined,
+        )
+        for name, term, of, source, undefined in (
+            ("min_k", logprobs(), "logprob", f"{_SHI}, equation 1", _UNSCORED),
+            ("min_k_plus_plus", _standardised(), _Z, f"{_ZHANG}, the Min-K%++ score", _NO_VARIANCE),
+        )
+        for k in (5, 10, 20, 30, 40, 50, 60)
+    }
 )
 
 
@@ -209,16 +186,12 @@ def _early(term: pl.Expr, percent: int, *columns: str) -> pl.Expr:
     return mean((term * weight).filter(term.rank("ordinal") <= _n_lowest(term, percent)))
 
 
-def _smooth(term: pl.Expr, length: int) -> pl.Expr:
-    """Means of so many numbers in a row; the numbers themselves, where they are fewer."""
-    means = reduce(add, (term.shift(place) for place in range(length))) / length
-    return pl.when(term.count() >= length).then(means).otherwise(term)
-
-
-def _gap() -> pl.Expr:
-    """Log-probability less that of the likeliest token, in standard deviations."""
+def _gap(length: int) -> pl.Expr:
+    """Log-probability less the likeliest token's, in standard deviations: means of so many."""
     logprob, top, variance = _tokens("logprob", "top_logprob", "vocabulary_variance")
-    return ((logprob - top) / pl.when(variance > 0).then(variance.sqrt())).drop_nulls()
+    gap = ((logprob - top) / pl.when(variance > 0).then(variance.sqrt())).drop_nulls()
+    means = reduce(add, (gap.shift(place) for place in range(length))) / length
+    return pl.when(gap.count() >= length).then(means).otherwise(gap)
 
 
 _EARLY_ATTACKS = from_texts(
@@ -235,8 +208,7 @@ _EARLY_ATTACKS = from_texts(
         ),
         "pdr_min_k_plus_plus_20": (
             _early(_standardised(), 20, "vocabulary_mean", "vocabulary_variance"),
-            "mean of w * z over the lowest 20 % of z = (logprob - vocabulary_mean) / "
-            "sqrt(vocabulary_variance), w = 1 - (place - 1) / tokens",
+            f"mean of w * z over the lowest 20 % of z = {_Z}, w = 1 - (place - 1) / tokens",
             f"{_LIU}; over Min-K%++",
             _NO_VARIANCE,
         ),
@@ -245,7 +217,7 @@ _EARLY_ATTACKS = from_texts(
 _GAP_ATTACKS = from_texts(
     {
         name: (
-            mean(lowest(_smooth(_gap(), window), 20)),
+            mean(lowest(_gap(window), 20)),
             f"mean of the lowest 20 % of means of {window} tokens in a row of (logprob - "
             "top_logprob) / sqrt(vocabulary_variance)",
             f"{_KWAK}, window of {window}{of}",
@@ -306,8 +278,7 @@ _RATE_ATTACKS = from_texts(
 _TOKEN_DIFFERENCE = _difference(
     "reference_token_difference",
     "reference",
-    "Shi et al. 2024 (arXiv:2310.16789), section 4.2 (Smaller Ref); LiRA-Base where the other "
-    "is the base model",
+    f"{_SHI}, section 4.2 (Smaller Ref); LiRA-Base where the other is the base model",
     "reference_model",
 )
 _FU = "Fu et al. 2024 (arXiv:2311.06062)"
@@ -428,10 +399,12 @@ _BASE_MODEL_ATTACKS = from_texts(
 # equation 1 is 0 in floating point for all but short texts. Negated, so that members score high.
 
 _NEIGHBOURS = ("masked_model|neighbours_column",)
+_RELEASED = "5 and 11 as in the authors' code: unpaired texts perturbed as in DetectGPT"
 _SPV_VIEWS = {
     "semantic": ("paraphrase", "5 and 10, algorithm 2", ("masked_model",)),
     "embedding": ("noise", "5 and 10, algorithm 1", ()),
     "neighbour": ("neighbour", "5 and 11", _NEIGHBOURS),
+    "released": ("perturbation", _RELEASED, ("masked_model",)),
 }
 _CALLED = {"neighbour": "any neighbour", "perturbation": "any perturbed text"}
 """Texts around a text; those of other views are asked about in pairs."""
@@ -452,52 +425,26 @@ def _variation(model: str, view: str) -> pl.Expr:
     return p - average((model, "text")).exp()
 
 
-def _spv(
-    name: str, view: str, source: str, settings: tuple[str, ...], *, calibrated: bool
-) -> tuple[Attack, ...]:
-    """Make an attack on the target alone, or less the same of the self-prompt model."""
-    score, formula = -_variation("target", view), f"p(text) - mean of p({view})"
-    around = _CALLED.get(view, "both texts of any pair")
-    why = f"no token of the text, or of {around}, has a log-probability"
-    models: tuple[str, ...] = ("target",)
-    if calibrated:
-        score += _variation("self_prompt", view)
-        formula += ", less the same of the self-prompt model"
-        why += " under one of the two models"
-        models, settings = ("target", "self_prompt"), ("prompts_from", *settings)
-    reads = tuple((model, each) for model in models for each in ("text", view))
-    return from_texts(
-        {name: (score, formula, f"{_FU}, {source}")}, why, reads=reads, settings=settings
-    )
-
-
-_SPV_ATTACKS = tuple(
-    attack
-    for name, view, source, settings in (
-        *(
-            (domain, view, f"equations {paper}", settings)
-            for domain, (view, paper, settings) in _SPV_VIEWS.items()
-        ),
-        (
-            "released",
-            "perturbation",
-            "equations 5 and 11 as in the authors' code: unpaired texts perturbed as in DetectGPT",
-            ("masked_model",),
-        ),
-    )
-    for attack in _spv(f"spv_{name}", view, source, settings, calibrated=True)
-)
-_UNCALIBRATED_ATTACKS = tuple(
-    attack
-    for domain, (view, paper, settings) in _SPV_VIEWS.items()
-    for attack in _spv(
-        f"spv_{domain}_uncalibrated",
-        view,
-        f"equation {paper.removeprefix('5 and ')}, table 6 (without difficulty calibration)",
-        settings,
-        calibrated=False,
-    )
-)
+def _spv(*names: str, calibrated: bool) -> Iterator[Attack]:
+    """Make attacks on the target alone, or less the same of the self-prompt model."""
+    for name in names:
+        view, paper, settings = _SPV_VIEWS[name]
+        around = _CALLED.get(view, "both texts of any pair")
+        why = f"no token of the text, or of {around}, has a log-probability"
+        score, formula = -_variation("target", view), f"p(text) - mean of p({view})"
+        if calibrated:
+            score += _variation("self_prompt", view)
+            formula += ", less the same of the self-prompt model"
+            why += " under one of the two models"
+            source, settings = f"{_FU}, equations {paper}", ("prompts_from", *settings)
+        else:
+            name += "_uncalibrated"  # noqa: PLW2901
+            source = f"{_FU}, equation {paper.removeprefix('5 and ')}, table 6 (without difficulty "
+            source += "calibration)"
+        models = ("target", "self_prompt") if calibrated else ("target",)
+        reads = tuple((model, each) for model in models for each in ("text", view))
+        formulas: dict[str, Formula] = {f"spv_{name}": (score, formula, source)}
+        yield from from_texts(formulas, why, reads=reads, settings=settings)
 
 
 # A text under the target and under shadow models, half of them tuned on it.
@@ -780,12 +727,6 @@ def _sum(term: pl.Expr) -> pl.Expr:
     return _whole(term, term.implode().list.sum())
 
 
-def _log_p_kept() -> pl.Expr:
-    """Log of p_z among the tokens that the run's decoding keeps."""
-    logprob, support_mass = _tokens("logprob", "support_mass", view=_EXTRACTION)
-    return _sum(logprob - support_mass).clip(upper_bound=0.0)  # rounding may exceed certainty
-
-
 def _log_samples(log_p: pl.Expr, p: float) -> pl.Expr:
     """Log of the samples needed to have the reference among them with probability p; 0 or more."""
     hazard = pl.when(log_p < _UNLIKELY).then(log_p).otherwise((-(-log_p.exp()).log1p()).log())
@@ -800,27 +741,20 @@ def _longest(hit: pl.Expr) -> pl.Expr:
     return pl.when(known).then((hits - until_miss).max())
 
 
-def _likeliest(n: int) -> pl.Expr:
-    """Largest sum of the log-probabilities of so many tokens in a row."""
-    return logprobs().rolling_sum(n).max().clip(upper_bound=0.0)  # rounding may exceed certainty
-
-
 def _extraction(
     name: str, log_p: pl.Expr, formula: str, scheme: str, undefined: str
 ) -> tuple[Attack, ...]:
-    needed: dict[str, _Formula] = {
-        f"{name}_n_{p * 100:.0f}": (
+    found: dict[str, Formula] = {name: (log_p, formula, f"{_HAYES}, log p_z {scheme}")}
+    for p in (0.5, 0.9, 0.99):
+        found[f"{name}_n_{p * 100:.0f}"] = (
             -_log_samples(log_p, p),
             f"-log(max(1, log(1 - {p}) / log(1 - exp({formula}))))",
             f"{_HAYES}, minus the log of n of (n, {p})-discoverable extraction {scheme}",
         )
-        for p in (0.5, 0.9, 0.99)
-    }
-    found: dict[str, _Formula] = {name: (log_p, formula, f"{_HAYES}, log p_z {scheme}")}
-    return from_texts(found | needed, undefined, reads=(_EXTRACTION,))
+    return from_texts(found, undefined, reads=(_EXTRACTION,))
 
 
-_EXTRACTION_ATTACKS = (
+_EXTRACTION_ATTACKS = (  # sums are clipped at 0, since rounding may exceed certainty
     *_extraction(
         "extraction",
         _sum(logprobs(_EXTRACTION)),
@@ -830,7 +764,7 @@ _EXTRACTION_ATTACKS = (
     ),
     *_extraction(
         "extraction_top_k",
-        _log_p_kept(),
+        _sum(sub(*_tokens("logprob", "support_mass", view=_EXTRACTION))).clip(upper_bound=0.0),
         "sum of (logprob - support_mass)",
         "under the run's decoding",
         f"{_NOT_EVERY_TOKEN}, or decoding leaves one of them out",
@@ -855,7 +789,7 @@ _EXTRACTION_ATTACKS = (
                 "is extractable with all of the text before it",
             ),
             f"extraction_best_{_SPAN}": (
-                _likeliest(_SPAN),
+                logprobs().rolling_sum(_SPAN).max().clip(upper_bound=0.0),
                 f"largest sum of logprob of {_SPAN} tokens in a row",
                 f"{_HAYES}, log p_z from the whole vocabulary, after all of the text before; over "
                 "a whole text as in Cooper et al. 2025 (arXiv:2505.12546)",
@@ -1052,8 +986,10 @@ FAMILIES = {
     "Reference models": (_RATE_ATTACKS[0], *_TOKEN_DIFFERENCE, _RATE_ATTACKS[1]),
     "Base models, token by token": _BASE_MODEL_ATTACKS,
     "Tuned reference models": _TUNED_ATTACKS,
-    "SPV-MIA": _SPV_ATTACKS,
-    "SPV-MIA without a reference model": _UNCALIBRATED_ATTACKS,
+    "SPV-MIA": (*_spv(*_SPV_VIEWS, calibrated=True),),
+    "SPV-MIA without a reference model": (
+        *_spv("semantic", "embedding", "neighbour", calibrated=False),
+    ),
     "Shadow models: LiRA and RMIA": _shadow_attacks(),
     "Shots before the text": _SHOT_ATTACKS,
     "Neighbours": _NEIGHBOUR_ATTACKS,

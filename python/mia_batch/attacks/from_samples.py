@@ -12,7 +12,9 @@ from mia_batch.attacks.attack import (
     TEXT,
     TOKEN,
     Attack,
+    Formula,
     among,
+    attacks_of,
     mean,
 )
 from mia_batch.attacks.from_logprobs import average, from_texts, logprobs, lowest
@@ -50,68 +52,52 @@ def _ending(n: int) -> str:
 _SAMIA = "Kaneko et al. 2024 (arXiv:2404.11262v2)"
 _KINDS = {"": "equations 1 and 5", "_precision": "equation 9", "_zlib": "equation 7"}
 """Mean recall and precision lie in [0, 1]; with compressed sizes in bytes a score is 0 or more."""
+_PLUS_ZLIB = ("_plus_zlib", "appendix D, table 11", 1)
 
 
-def _samia(kind: str, n: int, *, matched: bool) -> Attack:
+def _samia(*, matched: bool) -> Iterator[tuple[str, Formula]]:
     cut = "_matched" if matched else ""
-    side = f"words_candidate{cut}" if kind == "_precision" else "words_reference"
-    overlap, zlib = f"overlap_{n}{cut}", f"zlib_candidate{cut}"
-    term = _share(overlap, _ngrams(side, n) if matched else pl.col(side))
-    formula = f"{overlap} / ({side} - {n - 1})" if matched and n > 1 else f"{overlap} / {side}"
-    if kind == "_zlib":
-        term, formula = term * pl.col(zlib), f"{formula} * {zlib}"
-    if kind == "_plus_zlib":
-        term, formula = term + pl.col(zlib), f"{formula} + {zlib}"
-    expr, undefined = mean(term), "there is no candidate"
-    if matched:
-        expr, undefined = _where_long(expr, n)
-    return Attack(
-        name=f"samia{cut}{kind}{_ending(n)}_v1",
-        expr=expr,
-        formula=f"mean over candidates of {formula}",
-        source=f"{_SAMIA}, {_KINDS.get(kind, 'appendix D, table 11')}, N = {n}",
-        undefined=undefined,
-        whole_candidates=not matched,
-    )
-
-
-def _samia_family(*, matched: bool) -> tuple[Attack, ...]:
-    return tuple(_samia(kind, n, matched=matched) for kind in _KINDS for n in range(1, 6))
+    asked = [(kind, place, n) for kind, place in _KINDS.items() for n in range(1, 6)]
+    for kind, place, n in asked if matched else [*asked, _PLUS_ZLIB]:
+        side = f"words_candidate{cut}" if kind == "_precision" else "words_reference"
+        overlap, zlib = f"overlap_{n}{cut}", f"zlib_candidate{cut}"
+        term = _share(overlap, _ngrams(side, n) if matched else pl.col(side))
+        formula = f"{overlap} / ({side} - {n - 1})" if matched and n > 1 else f"{overlap} / {side}"
+        if kind == "_zlib":
+            term, formula = term * pl.col(zlib), f"{formula} * {zlib}"
+        if kind == "_plus_zlib":
+            term, formula = term + pl.col(zlib), f"{formula} + {zlib}"
+        expr, why = _where_long(mean(term), n) if matched else (mean(term), "there is no candidate")
+        said, source = f"mean over candidates of {formula}", f"{_SAMIA}, {place}, N = {n}"
+        yield f"samia{cut}{kind}{_ending(n)}", (expr, said, source, why)
 
 
 # ROUGE between whole candidates and the reference, under the run's word rule, in [0, 1]. With the
 # word rule ``rouge`` the counts are those of the ``rouge-score`` package without stemming.
 
 
-def _rouge(kind: str, n: int, shared: str, section: str) -> Iterator[Attack]:
-    """Recall, precision and F1 of one kind; a side without n-grams gives 0."""
-    recall = _share(shared, _ngrams("words_reference", n))
-    precision = _share(shared, _ngrams("words_candidate", n))
-    f1 = 2 * recall * precision / (recall + precision)
-    f1 = pl.when(recall + precision == 0).then(0.0).otherwise(f1)  # null stays null
-    there, here = "words_reference", "words_candidate"
-    if n > 1:
-        there, here = (f"({words} - {n - 1})" for words in (there, here))
-    for ending, term, formula in (
-        ("", recall, f"{shared} / {there}"),
-        ("_precision", precision, f"{shared} / {here}"),
-        ("_f1", f1, f"2 {shared} / ({there} + {here})"),
-    ):
-        expr, undefined = _where_long(mean(term), n)
-        yield Attack(
-            name=f"rouge_{kind}{ending}_v1",
-            expr=expr,
-            formula=f"mean over candidates of {formula}",
-            source=f"Lin 2004, {section}",
-            undefined=undefined,
-            whole_candidates=True,
-        )
+_ROUGE_L = ("l", 1, "lcs_words", "section 3.1 (ROUGE-L)")
 
 
-def _rouge_family() -> Iterator[Attack]:
-    for n in range(1, 6):
-        yield from _rouge(str(n), n, f"overlap_{n}", f"section 2 (ROUGE-N), N = {n}")
-    yield from _rouge("l", 1, "lcs_words", "section 3.1 (ROUGE-L)")
+def _rouge() -> Iterator[tuple[str, Formula]]:
+    """Recall, precision and F1 of each kind; a side without n-grams gives 0."""
+    ngrams = ((f"{n}", n, f"overlap_{n}", f"section 2 (ROUGE-N), N = {n}") for n in range(1, 6))
+    for kind, n, shared, section in (*ngrams, _ROUGE_L):
+        recall = _share(shared, _ngrams("words_reference", n))
+        precision = _share(shared, _ngrams("words_candidate", n))
+        f1 = 2 * recall * precision / (recall + precision)
+        f1 = pl.when(recall + precision == 0).then(0.0).otherwise(f1)  # null stays null
+        there, here = "words_reference", "words_candidate"
+        if n > 1:
+            there, here = (f"({words} - {n - 1})" for words in (there, here))
+        for ending, term, formula in (
+            ("", recall, f"{shared} / {there}"),
+            ("_precision", precision, f"{shared} / {here}"),
+            ("_f1", f1, f"2 {shared} / ({there} + {here})"),
+        ):
+            expr, why = _where_long(mean(term), n)
+            said = f"mean over candidates of {formula}"
+            yield f"rouge_{kind}{ending}", (expr, said, f"Lin 2004, {section}", why)
 
 
 # Probes: whether the model goes on with the true next words at many points of a text.
@@ -142,72 +128,53 @@ def _log_hit_rate() -> pl.Expr:
     return ((first[0] + 0.5) / (first[1] + 1)).log()
 
 
-PROBE_ATTACKS = tuple(
-    Attack(
-        name=f"probe_{name}_v1",
-        expr=mean(term.cast(pl.Float64)),
-        formula=f"mean over the answers at all points of {formula}",
-        source=source,
-        undefined=_TOO_SHORT,
-        reads=(PROBE,),
-    )
-    for name, term, formula, source in (
-        (
-            "leading_rarity",
-            _of_words("rarity_leading"),
-            f"the sum of {_WEIGHT} over the leading words that agree / words asked",
-            f"{_PETAL}; {_WEIGHED}",
-        ),
-        ("first_word", pl.col("leading_words") >= 1, "1 where the first word is right", _PETAL),
-        (
-            "leading",
-            _share("leading_words", "words_reference"),
-            "leading words that agree / words asked",
-            _PETAL,
-        ),
-        (
-            "recall_rarity",
-            _of_words("rarity_1"),
-            f"the sum of {_WEIGHT} over shared words / words asked",
-            f"{_PETAL}; {_WEIGHED}",
-        ),
-    )
+_LEADING, _SUM_OF = "leading words that agree / words asked", f"the sum of {_WEIGHT} over"
+PROBE_ATTACKS = attacks_of(
+    {
+        f"probe_{name}": (
+            mean(term.cast(pl.Float64)),
+            f"mean over the answers at all points of {formula}",
+            f"{_PETAL}; {_WEIGHED}" if "rarity" in name else _PETAL,
+        )
+        for name, term, formula in (
+            ("leading_rarity", _of_words("rarity_leading"), f"{_SUM_OF} the {_LEADING}"),
+            ("first_word", pl.col("leading_words") >= 1, "1 where the first word is right"),
+            ("leading", _share("leading_words", "words_reference"), _LEADING),
+            ("recall_rarity", _of_words("rarity_1"), f"{_SUM_OF} shared words / words asked"),
+        )
+    },
+    _TOO_SHORT,
+    reads=(PROBE,),
 )
 _IS_TRUE = pl.col("leading_characters") == pl.max_horizontal(
     "characters_candidate", "characters_reference"
 )
-EXPECTED = "expected_hits"
-"""Column of `with_expected`."""
+EXPECTED = "expected_hits"  # column of `with_expected`
 _RAISED = "a raised logit: Carlini et al. 2024 (arXiv:2403.06634), section 5"
 _PRIOR = 30  # answers that the mean over equally frequent tokens counts as
 _LEAST = 100  # answers about other groups
 _FOLDS = 16
-TOKEN_ATTACKS = (
-    Attack(
-        name="token_hits_less_expected_v1",
-        expr=mean(
-            pl.when(pl.col("true_token").is_not_null()).then(
-                _IS_TRUE.cast(pl.Float64) - pl.col(EXPECTED)
-            )
+_HIT = _IS_TRUE.cast(pl.Float64)
+_LIKELIEST = "the likeliest token, nudge added to the logit of the true one, is the true one"
+TOKEN_ATTACKS = attacks_of(
+    {
+        "token_hits_less_expected": (
+            mean(pl.when(pl.col("true_token").is_not_null()).then(_HIT - pl.col(EXPECTED))),
+            f"mean over points of 1 where {_LIKELIEST}, less (h + {_PRIOR} r) / (n + {_PRIOR}): of "
+            "the n points in texts of other groups that have this true token h are right, and a "
+            "share r where true tokens are about as frequent",
+            f"{_PETAL}; {_RAISED}; shrunk shares: Efron and Morris 1975; its own baseline, chosen "
+            "by benches.blackbox",
+            f"{_TOO_SHORT}, or there are fewer than {_LEAST} answers about other groups",
         ),
-        formula="mean over points of 1 where the likeliest token, nudge added to the logit of the "
-        f"true one, is the true one, less (h + {_PRIOR} r) / (n + {_PRIOR}): of the n points in "
-        "texts of other groups that have this true token h are right, and a share r where true "
-        "tokens are about as frequent",
-        source=f"{_PETAL}; {_RAISED}; shrunk shares: Efron and Morris 1975; its own baseline, "
-        "chosen by benches.blackbox",
-        undefined=f"{_TOO_SHORT}, or there are fewer than {_LEAST} answers about other groups",
-        reads=(TOKEN,),
-    ),
-    Attack(
-        name="token_hits_v1",
-        expr=mean(_IS_TRUE.cast(pl.Float64)),
-        formula="share of points at which the likeliest token, nudge added to the logit of the "
-        "true one, is the true one",
-        source=f"{_PETAL}; {_RAISED}",
-        undefined=_TOO_SHORT,
-        reads=(TOKEN,),
-    ),
+        "token_hits": (
+            mean(_HIT),
+            f"share of points at which {_LIKELIEST}",
+            f"{_PETAL}; {_RAISED}",
+        ),
+    },
+    _TOO_SHORT,
+    reads=(TOKEN,),
 )
 
 
@@ -308,20 +275,16 @@ PROBE_LOGPROB_ATTACKS = from_texts(
 )
 
 
-def _matched_rarity(n: int) -> Attack:
+def _matched_rarity(n: int) -> Formula:
     term = pl.col(f"rarity_{n}") / _ngrams("words_reference", n).clip(lower_bound=1)
-    expr, undefined = _where_long(mean(term), n)
-    return Attack(
-        name=f"samia_matched_rarity{_ending(n)}_v1",
-        expr=expr,
-        formula=f"mean over candidates of the sum of {_WEIGHT} over shared {n}-grams "
-        f"/ {n}-grams of the reference",
-        source=f"{_SAMIA}, N = {n}; {_WEIGHED}",
-        undefined=undefined,
-    )
+    expr, why = _where_long(mean(term), n)
+    formula = f"mean over candidates of {_SUM_OF} shared {n}-grams / {n}-grams of the reference"
+    return expr, formula, f"{_SAMIA}, N = {n}; {_WEIGHED}", why
 
 
-MATCHED_RARITY_ATTACKS = (_matched_rarity(1), _matched_rarity(2))
+MATCHED_RARITY_ATTACKS = attacks_of(
+    {f"samia_matched_rarity{_ending(n)}": _matched_rarity(n) for n in (1, 2)}, ""
+)
 
 
 # Words of a candidate in spans that the reference has, too; and the longest such spans.
@@ -346,18 +309,16 @@ _AGGREGATES: dict[str, Callable[[pl.Expr], pl.Expr]] = {
 
 def _aggregated(terms: dict[str, tuple[pl.Expr, str, str]]) -> tuple[Attack, ...]:
     """Mean, maximum, median and minimum of terms over candidates."""
-    return tuple(
-        Attack(
-            name=f"{name}{ending}_v1",
-            expr=aggregate(term.cast(pl.Float64)),
-            formula=f"{ending.removeprefix('_') or 'mean'} over candidates of {formula}",
-            source=source,
-            undefined="there is no candidate",
-            whole_candidates=True,
+    formulas: dict[str, Formula] = {
+        f"{name}{ending}": (
+            aggregate(term.cast(pl.Float64)),
+            f"{ending.removeprefix('_') or 'mean'} over candidates of {formula}",
+            source,
         )
         for name, (term, formula, source) in terms.items()
         for ending, aggregate in _AGGREGATES.items()
-    )
+    }
+    return attacks_of(formulas, "there is no candidate", whole_candidates=True)
 
 
 _CREATIVITY = [_share(f"covered_{length}", _CANDIDATE) for length in range(2, 13)]
@@ -553,9 +514,9 @@ CLOZE_ATTACK = Attack(
 )
 
 FAMILIES: dict[str, tuple[Attack, ...]] = {
-    "SaMIA, length-matched": _samia_family(matched=True),
-    "SaMIA": (*_samia_family(matched=False), _samia("_plus_zlib", 1, matched=False)),
-    "ROUGE": (*_rouge_family(),),
+    "SaMIA, length-matched": attacks_of(dict(_samia(matched=True)), ""),
+    "SaMIA": attacks_of(dict(_samia(matched=False)), "", whole_candidates=True),
+    "ROUGE": attacks_of(dict(_rouge()), "", whole_candidates=True),
     "Next tokens": TOKEN_ATTACKS,
     "Probes": PROBE_ATTACKS,
     "Probes of two models": (_DIFFERENCE,),

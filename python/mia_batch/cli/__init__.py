@@ -1,7 +1,5 @@
 """The command line."""
 
-from __future__ import annotations
-
 try:
     from mia_batch.cli.main import main
 except KeyboardInterrupt:  # Ctrl-C in the first moments, before there is anything to end in order

@@ -1,24 +1,17 @@
 """The strongest passages of a run, numbered, and the one that a reader names."""
 
-from __future__ import annotations
-
 import re
+from collections.abc import Sequence
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
 
 import polars as pl
+from rich.table import Table
 
 from mia_batch.cli.options import cut, figure, fitted_table
 from mia_batch.errors import RunFolderError, SettingsError
 from mia_batch.inference.memory import VERBATIM_WORDS, verbatim_runs
+from mia_batch.pipeline import Run
 from mia_batch.settings import stored_settings
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from rich.table import Table
-
-    from mia_batch.pipeline import Run
 
 SHOWN = 10
 _NAME_SHOWN = 24
@@ -29,7 +22,6 @@ _WINDOW = re.compile(r"(?P<name>.+?)[\s,:]+window\s+(?P<number>[1-9][\d,]*)", re
 
 
 def attack_of(run: Run) -> str:
-    """Name the attack by which a run ranks its texts."""
     if "scores" not in run.manifest.made:
         again = "give the audit's command again, which goes on"
         raise RunFolderError(f"{run.folder} has no scores yet; {again}")
@@ -68,7 +60,6 @@ def strongest(run: Run, n: int) -> pl.DataFrame:
 
 
 def passage_table(run: Run, width: int) -> Table | str:
-    """Lay the strongest passages out by number; the text takes what is left of the width."""
     found = strongest(run, SHOWN)
     if found.is_empty():
         return "No passage can be listed: no text has a score."

@@ -1,66 +1,49 @@
 """What is shown to people: attacks, a plan, a run, what it rests on, targets, comparisons."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
+from rich.console import Console
 from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
 
-from mia_batch.attacks import get, names
+from mia_batch.attacks import Attack, get, names
 from mia_batch.attacks.families import FAMILIES, family_of, members
 from mia_batch.cli.options import figure, fitted_table, limits, plain, table_of
 from mia_batch.cli.passages import passage_table
 from mia_batch.diagnostics.preflight import count_reasons
 from mia_batch.evidence.request import Budget, DecodeScope
 from mia_batch.kernels import pair_features
-from mia_batch.pipeline.finished import (
-    REPORT,
-    answer_of,
-    attacks_of,
-    books_of,
-    changed_settings,
-    known_of,
-)
+from mia_batch.known import NamedSet
+from mia_batch.pipeline import Run, finished
+from mia_batch.pipeline.context import engine_columns
+from mia_batch.pipeline.custody import Checked
 from mia_batch.pipeline.stages.questions import VIEWS
 from mia_batch.places import is_url
 from mia_batch.prompts import SHADOW
 from mia_batch.report import sentences
 from mia_batch.report.answer import shaded
 from mia_batch.report.sentences import known_sentence
-from mia_batch.settings import load_settings, stored_settings
-
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    from mia_batch.attacks import Attack
-    from mia_batch.known import NamedSet
-    from mia_batch.pipeline import Run
-    from mia_batch.pipeline.custody import Checked
-    from mia_batch.settings import Settings
-
+from mia_batch.settings import Settings, load_settings, stored_settings
 
 _MOST_ROWS = 20
 _WIDTH_OF_COSTS = 100
 _LEAST_WIDTH = 80  # tables are made for; a narrower terminal breaks their lines
-_UNITS = {
+_UNITS = {  # what an answer is; log-probabilities of any view take a pass
     "token": "tokens",
     "probe": "words",
     "choice": "answers",
     "cloze": "answers",
     "continuation": "samples",
 }
-"""What an answer is; log-probabilities of any view take a pass."""
 
 
 def show_attacks(names: Iterable[str], console: Console) -> None:
-    """List families of attacks, and what came from elsewhere attack by attack."""
     names = [*names]
     rows = [("family", "in papers", "asks a text", "stands for", "needs")]
     for family in FAMILIES:
@@ -98,7 +81,6 @@ def _cost(attack: Attack) -> tuple[str, str]:
 
 
 def show_sets(sets: Iterable[NamedSet], console: Console) -> None:
-    """List data sets, those of one family below its title."""
     for title, family in groupby(sets, lambda each: each.title):
         console.print(plain(title), style="bold", soft_wrap=True)
         console.print(Padding(plain(", ".join(each.name for each in family)), (0, 0, 0, 2)))
@@ -106,7 +88,6 @@ def show_sets(sets: Iterable[NamedSet], console: Console) -> None:
 
 
 def show_set(named: NamedSet, console: Console) -> None:
-    """Show the record of a data set, and why what is missing there is missing."""
     facts = {name: each for name, each in asdict(named).items() if name != "unknown" and each}
     facts |= {name: f"unknown: {why}" for name, why in named.unknown.items() if name not in facts}
     for name, each in facts.items():
@@ -163,13 +144,13 @@ def needs(attack: Attack) -> str:
     if attack.evidence == "samples":
         named = "whole samples" if attack.whole_candidates else "samples"
         return f"{named} and log-probabilities" if attack.logprobs else named
-    full = {"vocabulary_mean", "vocabulary_variance", "top_logprob", "rank", "support_mass"}
-    return "full distribution" if full.intersection(attack.columns) else "log-probabilities"
+    return "full distribution" if engine_columns([attack]) else "log-probabilities"
 
 
 def show_plan(plan: Iterable[tuple[str, str]], settings: Settings, console: Console) -> None:
-    """Show what is left to do, then the settings that are not the defaults."""
-    given = [(name, " ".join(values) or "yes") for name, values in changed_settings(settings)]
+    given = [
+        (name, " ".join(values) or "yes") for name, values in finished.changed_settings(settings)
+    ]
     if settings.out is None:
         given.append(("--out", str(settings.place)))
     last = ("", "All other settings have their defaults; run.json will name them.")
@@ -177,13 +158,12 @@ def show_plan(plan: Iterable[tuple[str, str]], settings: Settings, console: Cons
 
 
 def show_run(run: Run, console: Console) -> None:
-    """Show the answer, what it is about, what limits it, what failed, and where the files are."""
     manifest = run.manifest
     settings = stored_settings(manifest.settings)
-    console.print(plain(answer_of(run)), style="bold")
+    console.print(plain(finished.answer_of(run)), style="bold")
     console.print()
     width = max(console.width, _LEAST_WIDTH)
-    books, attacks = books_of(run), attacks_of(run)
+    books, attacks = finished.books_of(run), finished.attacks_of(run)
     if attacks.height:
         _print_whole(_attack_table(attacks, width), console)
         counts = run["metrics"].row(0, named=True)
@@ -197,14 +177,14 @@ def show_run(run: Run, console: Console) -> None:
     else:
         show_passages(run, console)
     console.print()
-    lines = [*sentences(known_of(run)), *_missing(run)]
+    lines = [*sentences(finished.known_of(run)), *_missing(run)]
     if root := manifest.custody.get("root"):
         lines.append(f"root of inputs and tables: {root}")
     where = f"{settings.out}, copied to {run.folder}" if is_url(settings.out) else run.folder
     for line in (*lines, f"scores, metrics and evidence: {where}"):
         console.print(plain(line))
     if settings.report:
-        console.print(plain(f"report: {run.folder / REPORT}"), soft_wrap=True)
+        console.print(plain(f"report: {run.folder / finished.REPORT}"), soft_wrap=True)
 
 
 def _missing(run: Run) -> Iterator[str]:
@@ -306,7 +286,6 @@ def show_checked(checked: Checked, console: Console) -> None:
 
 
 def show_agreement(drawn: pl.DataFrame, console: Console) -> bool:
-    """Say how many samples came out the same again; show the first that did not."""
     differing = drawn.filter(pl.col("candidate").ne_missing(pl.col("again")))
     n_same = drawn.height - differing.height
     console.print(f"drawn again: {n_same:,} of {drawn.height:,} samples agree")
@@ -480,7 +459,6 @@ _FIGURES = {
 
 
 def show_comparisons(table: pl.DataFrame, console: Console) -> None:
-    """Print the figures of sets, then the documents and groups that differ most."""
     first = table["versus"].drop_nulls()[0]
     console.print(plain(f"{table['attack'][0]}: differences are each run less {first}"))
     sets = table.filter(level="set")

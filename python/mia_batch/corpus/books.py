@@ -375,8 +375,7 @@ def decode(content: bytes, *, declared: str | None = None, given: str | None = N
 
 # HTML and XHTML to text, without layout, network, or a tree, so that memory is bounded.
 
-MOST_PAGE_BYTES = 10 << 20
-"""A page may cost forty times its size in memory: attributes do."""
+MOST_PAGE_BYTES = 10 << 20  # a page may cost forty times its size in memory: attributes do
 
 _MOST_DEEP = 512  # as in browsers
 _MOST_ELEMENTS = 2_000_000  # of a book; each takes some microseconds
@@ -465,8 +464,7 @@ class Pages:
                 lambda literal: literal[1].replace(b"&", b"&amp;").replace(b"<", b"&lt;"),
                 source[:last],
             )
-            source = plain + source[last:]
-            source = _EMPTY.sub(rb"<\1\2></\1>", source)
+            source = _EMPTY.sub(rb"<\1\2></\1>", plain + source[last:])
         options = {"encoding": "utf-8", "no_network": True, "huge_tree": True}
         parser = etree.HTMLParser(target=self, **options)
         for start in range(0, len(source) + 1, _PIECE):  # an error shows at the end of a piece
@@ -493,12 +491,9 @@ class Pages:
         if tag == "meta" and not self.author and attributes.get("name", "").lower() in _AUTHORS:
             self.author = " ".join(attributes.get("content", "").split())
         mark = None if self._is_left_out else _mark(tag, layout, attributes)
-        if mark is None:
-            self._open.append(None)
-        else:
-            place = (self.length, self._apart, self._n_links, self._n_sups)
-            self._open.append((*mark, *place))
-            self._is_left_out = mark[1] is _ANY
+        place = (self.length, self._apart, self._n_links, self._n_sups)
+        self._open.append(None if mark is None else (*mark, *place))
+        self._is_left_out |= mark is not None and mark[1] is _ANY
         self._n_preformatted += tag in _PREFORMATTED
         self._n_links += tag == "a" and "#" in attributes.get("href", "")
         self._n_sups += tag == "sup"
@@ -726,16 +721,17 @@ class _Epub:
     def _listed(self, items: Iterable[_Element], base: str) -> dict[str, dict[str, list[str]]]:
         """Read the table of contents, if it can be: of each page, headings by place in it."""
         found: dict[str, dict[str, list[str]]] = {}
-        tables = [item for item in items if _is_table_of_contents(item)]
-        for item in sorted(tables, key=lambda item: item.get("media-type") == _NCX):
-            if found:
-                break
-            name, _ = self._place(base, item.get("href", ""))
+        listed = [*items]
+        navs = [item for item in listed if "nav" in item.get("properties", "").split()]
+        tables = [*navs, *(item for item in listed if item.get("media-type") == _NCX)]
+        for name, _ in (self._place(base, item.get("href", "")) for item in tables):
             with suppress(BookError):
                 for href, heading in islice(_entries(self._xml(name or "")), _MOST_CHAPTERS):
                     file, place = self._place(name or "", href)
                     if file and heading:
                         found.setdefault(file, {}).setdefault(place, []).append(heading)
+            if found:
+                break
         return found
 
     def _xml(self, name: str) -> _Element:
@@ -764,10 +760,6 @@ class _Epub:
             raise BookError(f"packs {name!r} in a way that EPUB does not allow; pack it anew")
         with self._archive.open(info) as stream:
             return stream.read(min(info.file_size, MOST_PAGE_BYTES) + 1)
-
-
-def _is_table_of_contents(item: _Element) -> bool:
-    return "nav" in item.get("properties", "").split() or item.get("media-type") == _NCX
 
 
 def _entries(table: _Element) -> Iterator[tuple[str, str]]:

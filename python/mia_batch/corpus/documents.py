@@ -1,7 +1,5 @@
 """A corpus, read into the documents table: columns are found, and every row is checked first."""
 
-from __future__ import annotations
-
 import json
 import re
 import reprlib
@@ -32,85 +30,11 @@ from mia_batch.errors import CorpusError
 from mia_batch.schemas import Documents, LogProbs, Prompts, Samples, Scores, Targets
 from mia_batch.tables import generate
 
-
-class Fault(NamedTuple):
-    """What makes a row wrong."""
-
-    wrong: pl.Expr  # true in rows that are refused
-    name: str  # the column whose value the message shows
-    rest: str  # what the message says after the value
-
-
-def check_rows(
-    frames: Callable[[list[str]], Iterator[pl.DataFrame]],
-    columns: Columns,
-    *,
-    place_of: Callable[[int], str],
-    wrong: Callable[[int, str], None],
-) -> int:
-    """Read all rows once and count them; ``wrong`` takes a wrong one, and may raise."""
-    faults = _faults(columns)
-    identifier = columns.expression("document_id")
-    hashes, n_rows = [np.empty(0, np.uint64)], 0
-    for frame in frames(columns.raw.names()):
-        for row, what in faulty_rows(frame, faults):
-            wrong(n_rows + row, what)
-        n_rows += frame.height
-        if "document_id" in columns.parts:
-            hashes.append(frame.select(identifier.hash()).to_series().to_numpy())
-    ordered = np.sort(np.concatenate(hashes))
-    repeated = pl.Series(np.unique(ordered[1:][ordered[1:] == ordered[:-1]]))
-    if repeated.is_empty():
-        return n_rows
-    # Different identifiers may share a hash, so those that do are compared in full.
-    first: dict[str, int] = {}
-    start = 0
-    for frame in frames(columns.needed(["document_id"])):
-        names = frame.select(identifier).to_series()
-        for place in names.hash().is_in(repeated.implode()).arg_true():
-            row, name = start + place, names[place]
-            if (before := first.setdefault(name, row)) != row:
-                also = f"is also in {place_of(before)}; identifiers must be unique"
-                wrong(row, f"document_id {name!r} {also}")
-        start += frame.height
-    return n_rows
-
-
-def _faults(columns: Columns) -> list[Fault]:
-    parts, found = columns.parts, list[tuple[str, pl.Expr, str]]()
-    answers = {part: columns.membership(part) for part in ("member", "label") if part in parts}
-    for part, answer in answers.items():
-        wrong = pl.col(parts[part]).is_not_null() & answer.is_null()
-        found.append((part, wrong, ", neither 0 nor 1; use 0, 1 or null"))
-    if len(answers) == 2:
-        differ = answers["member"].ne(answers["label"]).fill_null(value=False)
-        rest = f" but {parts['label']!r} says the opposite; make them agree"
-        found.append(("member", differ, rest))
-    if "document_id" in parts:
-        missing = pl.col(parts["document_id"]).is_null()
-        found.append(("document_id", missing, "; give every document an identifier or none"))
-    if "prefix" in parts:
-        for part, other in (("reference", "prefix"), ("prefix", "reference")):
-            alone = pl.col(parts[other]).is_not_null() & pl.col(parts[part]).is_null()
-            found.append((part, alone, f" but {parts[other]!r} is not; give both or neither"))
-    return [Fault(wrong=wrong, name=parts[part], rest=rest) for part, wrong, rest in found]
-
-
-def faulty_rows(frame: pl.DataFrame, faults: list[Fault]) -> Iterator[tuple[int, str]]:
-    """Yield each wrong row of a frame, with what is wrong and what to do."""
-    for fault in faults:
-        for row in frame.select(fault.wrong.arg_true()).to_series():
-            value = frame[fault.name][row]
-            shown = "null" if value is None else reprlib.repr(value)
-            yield row, f"column {fault.name!r} is {shown}{fault.rest}"
-
-
-_WRITTEN = frozenset(
+_WRITTEN = {  # a further column of one of these names would be mixed up with our own
     name
-    for schema in (Targets, Prompts, Samples, LogProbs, Scores)
+    for schema in (Documents, Targets, Prompts, Samples, LogProbs, Scores)
     for name in schema.column_names()
-)
-"""A further column of one of these names would be mixed up with our own."""
+}
 
 _SHOWN = 20  # column names in a message
 _OURS = "input_"  # before the name of a further column that is named as one of ours
@@ -122,8 +46,7 @@ _ALSO = {
 }
 """Further names by which a column is known to play a part."""
 _PAIR_ID = {"document_id": "pair_id"}
-PAIR = ("member", "nonmember")
-"""Columns of texts in pairs, as benchmarks of membership write them."""
+PAIR = ("member", "nonmember")  # columns of texts in pairs, as benchmarks of membership write them
 _WORDS = {"0": False, "0.0": False, "false": False, "1": True, "1.0": True, "true": True}
 
 
@@ -233,7 +156,7 @@ def resolve(
             raise CorpusError(
                 f"{where}: column {name!r} is the {part} but holds {came}; it must hold {wanted}"
             )
-    ours = {*reserved, *_WRITTEN, *Documents.column_names()}
+    ours = {*reserved, *_WRITTEN}
     further: dict[str, str] = {}
     for column in raw:
         if column not in parts.values():
@@ -303,6 +226,76 @@ def _spelling(name: str) -> str:
 
 def _option(part: str) -> str:
     return f"--{part.replace('_', '-')}-column"
+
+
+class Fault(NamedTuple):
+    """What makes a row wrong."""
+
+    wrong: pl.Expr  # true in rows that are refused
+    name: str  # the column whose value the message shows
+    rest: str  # what the message says after the value
+
+
+def check_rows(
+    frames: Callable[[list[str]], Iterator[pl.DataFrame]],
+    columns: Columns,
+    *,
+    place_of: Callable[[int], str],
+    wrong: Callable[[int, str], None],
+) -> int:
+    """Read all rows once and count them; ``wrong`` takes a wrong one, and may raise."""
+    faults = [*_faults(columns)]
+    identifier = columns.expression("document_id")
+    hashes, n_rows = [np.empty(0, np.uint64)], 0
+    for frame in frames(columns.raw.names()):
+        for row, what in faulty_rows(frame, faults):
+            wrong(n_rows + row, what)
+        n_rows += frame.height
+        if "document_id" in columns.parts:
+            hashes.append(frame.select(identifier.hash()).to_series().to_numpy())
+    ordered = np.sort(np.concatenate(hashes))
+    repeated = pl.Series(np.unique(ordered[1:][ordered[1:] == ordered[:-1]]))
+    if repeated.is_empty():
+        return n_rows
+    # Different identifiers may share a hash, so those that do are compared in full.
+    first: dict[str, int] = {}
+    start = 0
+    for frame in frames(columns.needed(["document_id"])):
+        names = frame.select(identifier).to_series()
+        for place in names.hash().is_in(repeated.implode()).arg_true():
+            row, name = start + place, names[place]
+            if (before := first.setdefault(name, row)) != row:
+                also = f"is also in {place_of(before)}; identifiers must be unique"
+                wrong(row, f"document_id {name!r} {also}")
+        start += frame.height
+    return n_rows
+
+
+def _faults(columns: Columns) -> Iterator[Fault]:
+    parts = columns.parts
+    answers = {part: columns.membership(part) for part in ("member", "label") if part in parts}
+    for part, answer in answers.items():
+        wrong = pl.col(parts[part]).is_not_null() & answer.is_null()
+        yield Fault(wrong, parts[part], ", neither 0 nor 1; use 0, 1 or null")
+    if len(answers) == 2:
+        differ = answers["member"].ne(answers["label"]).fill_null(value=False)
+        rest = f" but {parts['label']!r} says the opposite; make them agree"
+        yield Fault(differ, parts["member"], rest)
+    if (name := parts.get("document_id")) is not None:
+        yield Fault(pl.col(name).is_null(), name, "; give every document an identifier or none")
+    if "prefix" in parts:
+        for part, other in (("reference", "prefix"), ("prefix", "reference")):
+            alone = pl.col(parts[other]).is_not_null() & pl.col(parts[part]).is_null()
+            yield Fault(alone, parts[part], f" but {parts[other]!r} is not; give both or neither")
+
+
+def faulty_rows(frame: pl.DataFrame, faults: list[Fault]) -> Iterator[tuple[int, str]]:
+    """Yield each wrong row of a frame, with what is wrong and what to do."""
+    for fault in faults:
+        for row in frame.select(fault.wrong.arg_true()).to_series():
+            value = frame[fault.name][row]
+            shown = "null" if value is None else reprlib.repr(value)
+            yield row, f"column {fault.name!r} is {shown}{fault.rest}"
 
 
 BadInput = Literal["refuse", "set-aside"]
@@ -467,13 +460,14 @@ def _read(
     notes = [*found.notes()]
     if pair is not None:
         notes.insert(0, f"each row is two texts: a member in {pair[0]!r}, another in {pair[1]!r}")
+    unread = "files of kind {} are not read".format
     return Corpus(
         documents=_documents(read_rows, found, pl.Series(sorted(bad_rows), dtype=pl.Int64)),
         files=files,
         ignored={
             str(path): "files whose names begin with _ are not read"
             if path.name.startswith("_")
-            else f"files of kind {path.suffix or path.name} are not read"
+            else unread(path.suffix or path.name)
             for path in source.ignored
         },
         n_documents=n_rows - len(bad_rows),
@@ -525,15 +519,6 @@ def _documents(
 # sets out after a look at their scores would make the p-value worthless.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CanarySet:
-    """One committed set: at least two texts, all different; the name is unique in its file."""
-
-    name: str
-    texts: tuple[str, ...]
-    published: int  # index of the published text
-
-
 def commitment(name: str, texts: Sequence[str]) -> str:
     content = {"set": name, "texts": list(texts)}
     compact = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
@@ -545,6 +530,30 @@ def draw(committed: str, n_texts: int, seed: int) -> int:
     return int(np.random.default_rng([seed, int(committed, 16)]).integers(n_texts))
 
 
+class CanarySet(BaseModel, extra="forbid", strict=True, frozen=True):
+    """One committed set: at least two texts, all different; the name is unique in its file."""
+
+    name: str = Field(alias="set")
+    texts: tuple[str, ...] = Field(min_length=2)
+    commitment: str
+    seed: int = Field(ge=0)
+    published: int  # index of the published text
+
+    @model_validator(mode="after")
+    def _is_honest(self) -> Self:
+        if len(set(self.texts)) < len(self.texts):
+            raise ValueError(f"the set {self.name!r} has a text twice; give each text once")
+        if commitment(self.name, self.texts) != self.commitment:
+            raise ValueError(
+                f"the texts of the set {self.name!r} are not those committed; give those"
+            )
+        if self.published != draw(self.commitment, len(self.texts), self.seed):
+            raise ValueError(
+                f"the seed of the set {self.name!r} draws another text; correct 'published'"
+            )
+        return self
+
+
 def read_canaries(path: Path) -> list[CanarySet]:
     """Read a file of canaries and check every set against its commitment and its draw."""
     try:
@@ -554,7 +563,7 @@ def read_canaries(path: Path) -> list[CanarySet]:
     sets: dict[str, CanarySet] = {}
     for number, line in enumerate(lines, start=1):
         try:
-            one = _Line.model_validate_json(line)
+            one = CanarySet.model_validate_json(line)
         except ValidationError as error:
             fault = error.errors()[0]
             where = "".join(f"{part!r}: " for part in fault["loc"][:1])
@@ -562,46 +571,19 @@ def read_canaries(path: Path) -> list[CanarySet]:
             if fault["type"] == "value_error":
                 what = str(fault["ctx"]["error"])
             raise CorpusError(f"{path}, line {number}: {what}") from error
-        if one.set in sets:
+        if one.name in sets:
             raise CorpusError(
-                f"{path}, line {number}: the set {one.set!r} comes twice; give each set one line"
+                f"{path}, line {number}: the set {one.name!r} comes twice; give each set one line"
             )
-        sets[one.set] = CanarySet(name=one.set, texts=tuple(one.texts), published=one.published)
+        sets[one.name] = one
     return list(sets.values())
 
 
 def canary_documents(sets: Iterable[CanarySet]) -> pl.DataFrame:
     """Make documents of canaries: a set is a group, its published text the group's only member."""
     rows = [
-        {
-            "document_id": f"{one.name}/{index}",
-            "text": text,
-            "member": index == one.published,
-            "group": one.name,
-        }
+        (f"{one.name}/{index}", text, index == one.published, one.name, None, None)
         for one in sets
         for index, text in enumerate(one.texts)
     ]
-    return pl.DataFrame(rows, schema=Documents.create_empty().schema)
-
-
-class _Line(BaseModel, extra="forbid", strict=True):
-    set: str
-    texts: list[str] = Field(min_length=2)
-    commitment: str
-    seed: int = Field(ge=0)
-    published: int
-
-    @model_validator(mode="after")
-    def _is_honest(self) -> Self:
-        if len(set(self.texts)) < len(self.texts):
-            raise ValueError(f"the set {self.set!r} has a text twice; give each text once")
-        if commitment(self.set, self.texts) != self.commitment:
-            raise ValueError(
-                f"the texts of the set {self.set!r} are not those committed; give those"
-            )
-        if self.published != draw(self.commitment, len(self.texts), self.seed):
-            raise ValueError(
-                f"the seed of the set {self.set!r} draws another text; correct 'published'"
-            )
-        return self
+    return pl.DataFrame(rows, schema=Documents.create_empty().schema, orient="row")

@@ -1,7 +1,5 @@
 """The files of a corpus: which they are, and how each kind is read in batches that fit memory."""
 
-from __future__ import annotations
-
 import _csv
 import bz2
 import codecs
@@ -22,7 +20,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice, takewhile
 from pathlib import Path, PurePath
-from typing import IO, Any, Literal, NamedTuple
+from typing import IO, Any, Literal, NamedTuple, cast
 
 import polars as pl
 from pydantic_core import from_json, to_json
@@ -67,6 +65,28 @@ class Reading:
         if self.rejected is None:
             raise error
         self.rejected.setdefault(error.place, error.what)
+
+
+Kind = Literal["columnar", "jsonl", "csv", "books"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceFile:
+    """One file of a corpus."""
+
+    path: Path
+    name: str  # path below the folder that was asked for, with forward slashes
+    size: int  # bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """The files of a corpus, at least one, all of one kind."""
+
+    given: str  # the path as the user gave it
+    kind: Kind
+    files: tuple[SourceFile, ...]  # sorted by name
+    ignored: tuple[Path, ...]  # files below the folder that are not read
 
 
 PACKED: dict[str, Callable[[Path], Any]]
@@ -130,8 +150,6 @@ def _not_decodable(file: SourceFile, encoding: str) -> EncodingError:
     return EncodingError(file.path, f"ends within a character of {known}", way_out)
 
 
-Kind = Literal["columnar", "jsonl", "csv", "books"]
-
 KINDS: dict[str, Kind] = {
     **dict.fromkeys((".parquet", ".arrow", ".feather", ".ipc"), "columnar"),
     **dict.fromkeys((".jsonl", ".ndjson", ".json"), "jsonl"),
@@ -141,25 +159,6 @@ KINDS: dict[str, Kind] = {
 _PACKABLE = ("jsonl", "csv")
 _KNOWN = f"one of {', '.join(KINDS)}; JSON, CSV and TSV also with {', '.join(PACKED)}"
 _KNOWN += "; save PDF and word processors' files as one of these"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceFile:
-    """One file of a corpus."""
-
-    path: Path
-    name: str  # path below the folder that was asked for, with forward slashes
-    size: int  # bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """The files of a corpus, at least one, all of one kind."""
-
-    given: str  # the path as the user gave it
-    kind: Kind
-    files: tuple[SourceFile, ...]  # sorted by name
-    ignored: tuple[Path, ...]  # files below the folder that are not read
 
 
 def find_files(path: Path | str) -> Source:
@@ -204,18 +203,17 @@ def base_of(given: str) -> Path:
 
 def _expand(given: str) -> tuple[Path, list[Path]]:
     """Return the folder that names are relative to, and the candidate files."""
-    path = Path(given).expanduser()
-    base = base_of(given)
+    path, base = Path(given).expanduser(), base_of(given)
     if path.is_dir():
         return base, list(_walk(path))
+    if path.exists() and _kind(path) is None:
+        raise CorpusError(f"{path} has an unknown extension; it must be {_KNOWN}")
     if path.exists():
-        if _kind(path) is None:
-            raise CorpusError(f"{path} has an unknown extension; it must be {_KNOWN}")
         return base, [path]
-    if glob.has_magic(given):
-        matches = glob.glob(str(path), recursive=True)  # noqa: PTH207 - Path.glob takes no absolute pattern
-        return base, [Path(match) for match in matches if not Path(match).is_dir()]
-    raise CorpusError(f"{given} does not exist; give a file, a folder or a glob")
+    if not glob.has_magic(given):
+        raise CorpusError(f"{given} does not exist; give a file, a folder or a glob")
+    matches = map(Path, glob.glob(str(path), recursive=True))  # noqa: PTH207 - Path.glob takes no absolute pattern
+    return base, [match for match in matches if not match.is_dir()]
 
 
 def _walk(folder: Path) -> Iterator[Path]:
@@ -237,12 +235,12 @@ def _is_marked(path: Path) -> bool:
 
 
 def _source(given: str, base: Path, found: list[Path]) -> Source:
-    kinds: dict[Kind, list[Path]] = {}
-    ignored: list[Path] = []
+    kinds: dict[Kind | None, list[Path]] = {}
     in_folder = Path(given).expanduser().is_dir()
     for path in found:
         kind = None if in_folder and _is_marked(path) else _kind(path)
-        (ignored if kind is None else kinds.setdefault(kind, [])).append(path)
+        kinds.setdefault(kind, []).append(path)
+    ignored = tuple(kinds.pop(None, ()))
     if not kinds:
         raise CorpusError(
             f"{given} holds no file that can be read as a corpus; the extension must be {_KNOWN}"
@@ -254,7 +252,7 @@ def _source(given: str, base: Path, found: list[Path]) -> Source:
         )
     ((kind, paths),) = kinds.items()
     files = tuple(_source_file(path, base) for path in paths)
-    return Source(given=given, kind=kind, files=files, ignored=tuple(ignored))
+    return Source(given=given, kind=cast("Kind", kind), files=files, ignored=ignored)
 
 
 def _kind(path: PurePath) -> Kind | None:
@@ -275,11 +273,7 @@ def _source_file(path: Path, base: Path) -> SourceFile:
 
 def _is_unicode(name: str) -> bool:
     """Return whether a name that came from the system is text; it may hold any bytes."""
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    return name.encode(errors="ignore").decode() == name
 
 
 # Parquet and Arrow files, read in slices, so that large row groups need no large memory.
@@ -340,11 +334,6 @@ def columnar_rows(
                 raise BadInputError(file.path, what, "restore the file") from error
             # Engines read some frames ahead, whatever their size, so they had better be small.
             yield from read.iter_slices(_FRAME_ROWS)
-
-
-def columnar_places(files: Sequence[SourceFile], _reading: Reading) -> Iterator[str]:
-    for file in files:
-        yield from (f"{file.path}, row {row + 1}" for row in range(_height(_scan(file))))
 
 
 def _scan(file: SourceFile) -> pl.LazyFrame:
@@ -422,11 +411,6 @@ def csv_rows(
             fields = zip(*(record for _, record in batch), strict=True)
             frame = pl.DataFrame(dict(zip(header, fields, strict=True)), schema_overrides=schema)
             yield frame.select(pl.when(pl.col(name) != "").then(pl.col(name)) for name in columns)
-
-
-def csv_places(files: Sequence[SourceFile], reading: Reading) -> Iterator[str]:
-    for file in files:
-        yield from (where for where, _ in islice(_csv_records(file, reading), 1, None))
 
 
 def _csv_records(file: SourceFile, reading: Reading) -> Iterator[tuple[str, list[str]]]:
@@ -514,10 +498,6 @@ def jsonl_rows(
         records = _json_records(file, reading)
         for batch in in_batches(records, lambda each: len(each[1]), _BATCH_BYTES):
             yield _read_batch(batch, types, reading)
-
-
-def jsonl_places(files: Sequence[SourceFile], reading: Reading) -> Iterator[str]:
-    return (where for file in files for where, _ in _json_records(file, reading))
 
 
 def _json_records(file: SourceFile, reading: Reading) -> Iterator[_JsonRecord]:
@@ -642,10 +622,6 @@ _DECLARED = re.compile(
 )
 
 
-def book_schema(_files: Sequence[SourceFile], _reading: Reading) -> pl.Schema:
-    return _SCHEMA
-
-
 def book_rows(
     files: Sequence[SourceFile], schema: pl.Schema, columns: Sequence[str], reading: Reading
 ) -> Iterator[pl.DataFrame]:
@@ -654,10 +630,6 @@ def book_rows(
     rows = (_row(file, reading) if needs_content else {"document_id": file.name} for file in files)
     for batch in in_batches(rows, lambda row: len(row.get("text", "")) + _ROW_BYTES, _BATCH_BYTES):
         yield pl.DataFrame(batch, schema=schema).select(columns)
-
-
-def book_places(files: Sequence[SourceFile], _reading: Reading) -> Iterator[str]:
-    return (str(file.path) for file in files)
 
 
 def _row(file: SourceFile, reading: Reading) -> dict[str, Any]:
@@ -710,29 +682,41 @@ def _read_book(file: SourceFile, stream: IO[bytes], encoding: str | None) -> boo
     header = content[:_HEADER_BYTES].decode("ascii", "replace")
     found = _DECLARED.search(header) if "gutenberg" in header.lower() else None
     names = re.findall(r"[\w.-]+", found[1]) if found else []
-    return books.Book(
-        books.decode(
-            content, declared=next(filter(books.codec, reversed(names)), None), given=encoding
-        )
-    )
+    declared = next(filter(books.codec, reversed(names)), None)
+    return books.Book(books.decode(content, declared=declared, given=encoding))
 
 
 class Format(NamedTuple):
     """How one kind of file is read."""
 
     # The type ``Object`` in a schema stands for JSON arrays and objects; rows hold them as JSON
-    # text. ``places`` says of every row where it is, as a user counts.
+    # text. ``places_in`` a file says of every row where it is, as a user counts.
 
     read_schema: Callable[[Sequence[SourceFile], Reading], pl.Schema]
     read_rows: Callable[
         [Sequence[SourceFile], pl.Schema, Sequence[str], Reading], Iterator[pl.DataFrame]
     ]
-    places: Callable[[Sequence[SourceFile], Reading], Iterator[str]]
+    places_in: Callable[[SourceFile, Reading], Iterable[str]]
+
+    def places(self, files: Sequence[SourceFile], reading: Reading) -> Iterator[str]:
+        return (place for file in files for place in self.places_in(file, reading))
 
 
 FORMATS: dict[Kind, Format] = {
-    "columnar": Format(columnar_schema, columnar_rows, columnar_places),
-    "jsonl": Format(jsonl_schema, jsonl_rows, jsonl_places),
-    "csv": Format(csv_schema, csv_rows, csv_places),
-    "books": Format(book_schema, book_rows, book_places),
+    "columnar": Format(
+        columnar_schema,
+        columnar_rows,
+        lambda file, _: (f"{file.path}, row {row + 1}" for row in range(_height(_scan(file)))),
+    ),
+    "jsonl": Format(
+        jsonl_schema,
+        jsonl_rows,
+        lambda file, reading: (where for where, _ in _json_records(file, reading)),
+    ),
+    "csv": Format(
+        csv_schema,
+        csv_rows,
+        lambda file, reading: (where for where, _ in islice(_csv_records(file, reading), 1, None)),
+    ),
+    "books": Format(lambda *_: _SCHEMA, book_rows, lambda file, _: [str(file.path)]),
 }

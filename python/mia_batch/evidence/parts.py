@@ -3,8 +3,6 @@
 A part that exists is complete; what no part holds is missing. That is the whole resume logic.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -12,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Self, TypeAlias
 
 import dataframely as dy
 import numpy as np
@@ -33,6 +31,33 @@ _NUMBERS: dict[type[dy.Schema], tuple[pl.Expr, pl.Expr]] = {
 }
 """Of each table the key of what a row belongs to, and what numbers the rows of one key from 0."""
 _NAMES = ("target_id", "model", "view", "view_index", "sample_index")
+
+
+BLOCK_TARGETS = 64  # targets in a block: few enough that little is lost with an unfinished one
+RECORDED_BLOCK_TARGETS = 8 * BLOCK_TARGETS  # the same where samples are only read from a recording
+LOGPROB_BLOCK_TARGETS = 4 * BLOCK_TARGETS
+"""The same of log-probabilities: one forward pass a text, not one a token."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """Units of neighbouring targets that lack the same rows: ``first <= number < last``."""
+
+    index: int  # of the block in the targets table
+    first: int
+    last: int
+    attempt: int  # the piece; where its part exists already, a number that no part has
+    label: str
+    units: pl.DataFrame  # in the targets' order
+
+    @property
+    def part_name(self) -> str:
+        stem = part_stem(self.index, self.label, self.first, self.last)
+        return f"{stem}.attempt-{self.attempt}.parquet"
+
+
+def part_stem(index: int, label: str, first: int, last: int) -> str:
+    return f"block-{index:08d}.{label}-{first:05d}-{last:05d}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,60 +129,61 @@ def scan_parts(
     )
     if replaced.is_empty():
         return table
-    kept = table.with_row_index("row").join(
-        replaced.lazy(), on="row", how="anti", maintain_order="left"
-    )
+    numbered = table.with_row_index("row")
+    kept = numbered.join(replaced.lazy(), on="row", how="anti", maintain_order="left")
     return kept.drop("row")
 
 
-BLOCK_TARGETS = 64
-"""Targets in a block: few enough that little is lost with an unfinished one."""
-RECORDED_BLOCK_TARGETS = 8 * BLOCK_TARGETS
-"""The same where samples are only read from a recording."""
-LOGPROB_BLOCK_TARGETS = 4 * BLOCK_TARGETS
-"""The same of log-probabilities: one forward pass a text, not one a token."""
+class Held:
+    """The rows of the parts that exist by now, read for some targets at a time."""
+
+    # Held in memory is where each target's rows lie, 16 bytes a target: in the parts that were
+    # made of one slice of targets. A target that a grown corpus has moved, or that was asked for
+    # again, may lie in several.
+
+    def __init__(self, parts: Parts) -> None:
+        def slice_of(path: Path) -> int:
+            return parts.targets_of(path).start // TARGETS_AT_ONCE
+
+        self._parts = parts
+        self._slices = [list(paths) for _, paths in groupby(parts.paths(), key=slice_of)]
+        names = (parts.scan(paths).select(pl.col("target").unique()) for paths in self._slices)
+        there = [targets.collect(engine="streaming") for targets in names]
+        heights = [targets.height for targets in there]
+        self._slice_of = np.repeat(np.arange(len(there), dtype=np.uint32), heights)
+        targets = pl.concat([pl.DataFrame(schema={"target": pl.UInt64}), *there])
+        self._index = RowIndex(targets.lazy())
+
+    def paths(self, targets: pl.Series) -> list[Path]:
+        """List the parts that have rows of some targets, by their keys."""
+        numbers = np.unique(self._slice_of[self._index.find(targets)[1]])
+        return [path for number in numbers for path in self._slices[number]]
+
+    def done(self, targets: pl.Series) -> pl.DataFrame:
+        """Count the rows of each unit of these targets: ``key`` (UInt64), ``done`` (UInt32)."""
+        counted = self._rows(targets).group_by("key").agg(done=pl.col("index").max() + 1)
+        return counted.collect(engine="streaming")  # a part holds whole ranges
+
+    def failed(self, targets: pl.Series) -> pl.DataFrame:
+        """Find rows with a reason in every part that has them: ``key``, ``index``."""
+        rows, has_failed = self._rows(targets), pl.col("reason").is_not_null()
+        failed = rows.filter(has_failed).drop("reason").unique()
+        good = rows.filter(~has_failed)
+        return failed.join(good, on=["key", "index"], how="anti").collect(engine="streaming")
+
+    def _rows(self, targets: pl.Series) -> pl.LazyFrame:
+        own = pl.col("target").is_in(targets.unique().implode())
+        return self._parts.scan(self.paths(targets)).filter(own).drop("target")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
-    """Units of neighbouring targets that lack the same rows: ``first <= number < last``."""
+# What rows are wanted of (``Units``): targets, or prompts about them, a slice of targets at a time.
 
-    index: int  # of the block in the targets table
-    first: int
-    last: int
-    attempt: int  # the piece; where its part exists already, a number that no part has
-    label: str
-    units: pl.DataFrame  # in the targets' order
-
-    @property
-    def part_name(self) -> str:
-        stem = part_stem(self.index, self.label, self.first, self.last)
-        return f"{stem}.attempt-{self.attempt}.parquet"
-
-
-def part_stem(index: int, label: str, first: int, last: int) -> str:
-    return f"block-{index:08d}.{label}-{first:05d}-{last:05d}"
-
-
-# What rows are wanted of: targets, or prompts about them, a slice of targets at a time.
-
-TARGETS_AT_ONCE = 4096
-"""Targets of a slice; whole blocks of every size, and one block of prompts."""
+TARGETS_AT_ONCE = 4096  # targets of a slice; whole blocks of every size, and one block of prompts
 
 _KEYS_AT_ONCE = 65536
 _KEY = pl.col("target") + pl.col("index")
 _HAS_TEXT = pl.col("target").is_not_null()
 _UNITS_NAMES = ("target_id", "document_id", "n_words")
-
-
-class Units(Protocol):
-    """Targets or prompts that rows are wanted of."""
-
-    def keys(self) -> Iterator[pl.DataFrame]:
-        """Yield the ``key``, the ``target``'s key and its ``target_row`` of each, in any order."""
-
-    def slices(self) -> Iterator[pl.DataFrame]:
-        """Yield them in the targets' order: ``unit_key``, ``target_row``, and what is asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +196,7 @@ class FreshUnits:
     among: pl.Series | None = None  # ``target_id`` of those that may be asked; None = all
 
     def keys(self) -> Iterator[pl.DataFrame]:
-        """Yield the keys and ``target_row`` of each, those that cannot be asked included."""
+        """Yield the ``key`` of each, and its ``target``'s key and row, whether asked or not."""
         n = 1 if self.view is None else self.view.n
         index = pl.lit(list(range(n)), dtype=pl.List(pl.UInt32))
         there = self.targets.with_row_index("target_row").filter(_HAS_TEXT, _is_among(self.among))
@@ -179,6 +205,7 @@ class FreshUnits:
         yield from rows.collect_batches(chunk_size=_KEYS_AT_ONCE)
 
     def slices(self) -> Iterator[pl.DataFrame]:
+        """Yield them in the targets' order: ``unit_key``, ``target_row``, and what is asked."""
         start, view = 0, self.view
         table = self.targets.select(*Targets.column_names(), *self.columns)
         for batch in table.collect_batches(chunk_size=TARGETS_AT_ONCE, maintain_order=True):
@@ -262,56 +289,15 @@ class PromptUnits:
         return Held(self.parts)
 
 
+Units: TypeAlias = FreshUnits | PromptUnits
+
+
 def _is_among(names: pl.Series | None) -> pl.Expr:
     return pl.lit(value=True) if names is None else pl.col("target_id").is_in(names.implode())
 
 
 def _rows_from(start: int) -> pl.Expr:
     return pl.int_range(start, start + pl.len(), dtype=pl.UInt32)
-
-
-class Held:
-    """The rows of the parts that exist by now, read for some targets at a time."""
-
-    # Held in memory is where each target's rows lie, 16 bytes a target: in the parts that were
-    # made of one slice of targets. A target that a grown corpus has moved, or that was asked for
-    # again, may lie in several.
-
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
-        slices = groupby(
-            parts.paths(), key=lambda path: parts.targets_of(path).start // TARGETS_AT_ONCE
-        )
-        self._slices = [list(paths) for _, paths in slices]
-        there = [
-            parts.scan(paths).select(pl.col("target").unique()).collect(engine="streaming")
-            for paths in self._slices
-        ]
-        heights = [targets.height for targets in there]
-        self._slice_of = np.repeat(np.arange(len(there), dtype=np.uint32), heights)
-        targets = pl.concat([pl.DataFrame(schema={"target": pl.UInt64}), *there])
-        self._index = RowIndex(targets.lazy())
-
-    def paths(self, targets: pl.Series) -> list[Path]:
-        """List the parts that have rows of some targets, by their keys."""
-        numbers = np.unique(self._slice_of[self._index.find(targets)[1]])
-        return [path for number in numbers for path in self._slices[number]]
-
-    def done(self, targets: pl.Series) -> pl.DataFrame:
-        """Count the rows of each unit of these targets: ``key`` (UInt64), ``done`` (UInt32)."""
-        counted = self._rows(targets).group_by("key").agg(done=pl.col("index").max() + 1)
-        return counted.collect(engine="streaming")  # a part holds whole ranges
-
-    def failed(self, targets: pl.Series) -> pl.DataFrame:
-        """Find rows with a reason in every part that has them: ``key``, ``index``."""
-        rows, has_failed = self._rows(targets), pl.col("reason").is_not_null()
-        failed = rows.filter(has_failed).drop("reason").unique()
-        good = rows.filter(~has_failed)
-        return failed.join(good, on=["key", "index"], how="anti").collect(engine="streaming")
-
-    def _rows(self, targets: pl.Series) -> pl.LazyFrame:
-        own = pl.col("target").is_in(targets.unique().implode())
-        return self._parts.scan(self.paths(targets)).filter(own).drop("target")
 
 
 # What the parts of a run lack, block by block.
@@ -329,8 +315,30 @@ class Work:
     left: int = 0
     done: int = 0
 
-    def __add__(self, other: Work) -> Work:
-        return Work(left=self.left + other.left, done=self.done + other.done)
+    def __add__(self, other: Self) -> Self:
+        return type(self)(left=self.left + other.left, done=self.done + other.done)
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """Number ``number`` of ``of``, from 1; block b belongs to number ``b % of + 1``."""
+
+    number: int
+    of: int
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read ``"3/8"``; raises `ValueError` if that is no shard."""
+        read = re.fullmatch(r"0*([1-9][0-9]{0,5})/0*([1-9][0-9]{0,5})", text, re.ASCII)
+        if read is None or int(read[1]) > int(read[2]):
+            raise ValueError("write I/N with I from 1 to N, such as 3/8 for the third of eight")
+        return cls(int(read[1]), int(read[2]))
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.of}"
+
+    def has(self, block: pl.Expr) -> pl.Expr:
+        return block % self.of == self.number - 1
 
 
 class Missing:
@@ -408,8 +416,7 @@ class Missing:
             chosen = units[missing["position"]].drop("unit_key", "target_row")
             index, piece, last_piece, first, last = (int(str(number)) for number in numbers)
             label = self._parts.label
-            stem = part_stem(index, label, first, last)
-            attempt = piece
+            stem, attempt = part_stem(index, label, first, last), piece
             if not last_piece or f"{stem}.attempt-{piece}.parquet" in self._names:
                 attempt += max(self._attempts[stem], last_piece + 1 if last_piece else 0)
             yield Block(
@@ -435,25 +442,3 @@ def _ranges(failed: pl.DataFrame) -> pl.DataFrame:
         .agg(first=pl.col("index").min(), last=pl.col("index").max() + 1)
         .drop("run")
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Shard:
-    """Number ``number`` of ``of``, from 1; block b belongs to number ``b % of + 1``."""
-
-    number: int
-    of: int
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Read ``"3/8"``; raises `ValueError` if that is no shard."""
-        read = re.fullmatch(r"0*([1-9][0-9]{0,5})/0*([1-9][0-9]{0,5})", text, re.ASCII)
-        if read is None or int(read[1]) > int(read[2]):
-            raise ValueError("write I/N with I from 1 to N, such as 3/8 for the third of eight")
-        return cls(int(read[1]), int(read[2]))
-
-    def __str__(self) -> str:
-        return f"{self.number}/{self.of}"
-
-    def has(self, block: pl.Expr) -> pl.Expr:
-        return block % self.of == self.number - 1

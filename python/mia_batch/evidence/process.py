@@ -12,7 +12,7 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
@@ -38,21 +38,17 @@ _SECONDS_TO_DIE = 5.0
 
 
 class EngineProcess:
-    """A running engine; made by :meth:`start`, used as a context manager."""
+    """A running engine, used as a context manager."""
 
     # One thread may submit while another reads results.
 
-    def __init__(self, spec: EngineSpec, log: Path) -> None:
+    def __init__(self, spec: EngineSpec, *, log: Path) -> None:
         self.spec = spec
         self._log = log
         self._start()
 
-    @classmethod
-    def start(cls, spec: EngineSpec, *, log: Path) -> Self:
-        return cls(spec, log)
-
     def restart(self) -> None:
-        """Start again an engine that has ended; what was in flight is lost. Raises as `start`."""
+        """Start again an engine that has ended; what was in flight is lost."""
         if not self._connection.closed:
             self._end()
         self._start()
@@ -192,10 +188,9 @@ def _explain_exit(code: int | None, log: Path) -> str:
             "the engine's process was killed, most likely because the machine ran out of memory; "
             "take a smaller dtype, or a smaller max_model_len or max_num_seqs through --engine-arg"
         )
+    ending = f"ended with exit code {code}"
     if code is not None and code < 0:
         ending = f"was ended by {signal.Signals(-code).name}"
-    else:
-        ending = f"ended with exit code {code}"
     lines = log.read_text(errors="replace").split("\n")
     last = next((line.strip() for line in reversed(lines) if line.strip()), "it wrote nothing")
     return f"the engine's process {ending} ({last}); the whole log is in {log}"
@@ -322,17 +317,10 @@ class LocalSource:
                 number = next(self._ids)
                 opened.strides[number] = (start + unscored, start + len(piece))
                 self._open[number] = opened
-                yield Request(
-                    request_id=number,
-                    kind="logprobs",
-                    context_ids=before or piece[:1],
-                    text_ids=piece[unscored:],
-                    columns=request.columns,
-                    noise=request.noise,
-                    is_absolute=request.is_absolute,
-                    question=request.question,
-                    seed=request.seed + start,  # so that no two pieces have the same noise
-                )
+                ids = {"context_ids": before or piece[:1], "text_ids": piece[unscored:]}
+                seed = request.seed + start  # so that no two pieces have the same noise
+                read: dict[str, Any] = {"request_id": number, "context": "", "text": "", **ids}
+                yield replace(request, **read, seed=seed)
 
     def _refuse(self, request: Request, why: str, *, asked: bool = True) -> None:
         self._refused.append(request.failed(why, passes=0, asked=asked))
@@ -372,7 +360,7 @@ class KeptEngine:
                 engine, self._engine = self._engine, None
         if engine is None:
             self.close()
-            engine = EngineProcess.start(spec, log=log)
+            engine = EngineProcess(spec, log=log)
         with ExitStack() as ends:
             yield ends.enter_context(engine)
             if keep:
@@ -476,9 +464,8 @@ def _end_group() -> None:
 
 
 def _explain(error: Exception, engine: str, log: str, log_start: int) -> EngineError:
-    if isinstance(error, EngineError):
-        cause = str(error)
-    else:
+    cause = str(error)
+    if not isinstance(error, EngineError):
         cause = f"the {engine} engine stopped ({cause_of(error)})"
     if any(words in str(error.__cause__) for words in _CAUSE_IN_LOG):
         written = Path(log).read_bytes()[log_start:].decode(errors="replace")

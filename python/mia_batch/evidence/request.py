@@ -12,6 +12,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from mia_batch.models.weights import Measure, estimated_tokens
+from mia_batch.schemas import AnswerKind
 
 if TYPE_CHECKING:
     from mia_batch.evidence.parts import Block
@@ -21,18 +22,6 @@ EvidenceKind: TypeAlias = Literal["samples", "logprobs", "fills"]
 
 FinishReason: TypeAlias = Literal["stop", "length"]
 """``stop``: the model ended the text; ``length``: the budget or the context ended it."""
-
-# What came back, as column ``answer`` of the samples table has it.
-AnswerKind: TypeAlias = Literal[
-    "text",
-    "thought_removed",
-    "prompt_removed",
-    "prompt_repeated",
-    "empty",
-    "thinking",
-    "refusal",
-    "filtered",
-]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

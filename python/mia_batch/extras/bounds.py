@@ -181,7 +181,6 @@ def bound(model: NextTokens, near: Nearness, *, width: int, draws: int, seed: in
 
 
 def _choose(mass: Floats, rng: np.random.Generator, n: int) -> Ints:
-    """Draw ``n`` places by their mass."""
     sums = mass.cumsum()
     if not n or not sums[-1]:
         return np.zeros(n, np.int64)
@@ -229,7 +228,6 @@ def reader(model: Pretrained, decoding: Decoding, prompt: list[int]) -> NextToke
 
 
 def _load(audit: Audit) -> Pretrained:
-    """Load the model that a run's evidence came from."""
     from mia_batch.evidence.engines.transformers import Pretrained
 
     run, source = audit.run, audit.source("target")

@@ -231,7 +231,6 @@ def _embedder(embedder: str | None, asked: dict[str, Any]) -> str | ClientSettin
 
 
 def _show(figures: pl.DataFrame, console: Console) -> None:
-    """Print the figures, a line for each unit and method."""
     columns, lines = ("precision", "recall", "f1", "exact"), list[list[str]]()
     named = figures.group_by("unit", "method", "versus", maintain_order=True)
     for (unit, method, versus), rows in named:
@@ -410,7 +409,6 @@ def bench(*, json: str | None, **options: Any) -> None:  # noqa: ANN401 - of `be
 
 
 def _show_bench(rows: list[dict[str, Any]], console: Console) -> None:
-    """Print a table for each part, a line for each way, a column for each figure."""
     first = rows[0]
     of = ", ".join([first["cpu"], f"{first['cores']} cores", *first["gpus"]])
     toy = "a toy with random weights, whose speed says nothing about your model"

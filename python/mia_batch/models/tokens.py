@@ -65,8 +65,11 @@ class Tokenizer:
 
         self._tokenizer = tokenizer
         self._tokenizer.model_max_length = NO_LIMIT
-        self.digest = _digest(tokenizer)
-        """SHA-256 of everything that decides how text is cut into tokens, in hexadecimal."""
+        if (backend := getattr(tokenizer, "backend_tokenizer", None)) is not None:
+            content = backend.to_str()
+        else:  # a tokenizer written in Python
+            content = repr((type(tokenizer).__name__, sorted(tokenizer.get_vocab().items())))
+        self.digest = sha256(content.encode()).hexdigest()  # of all that decides how text is cut
         self._prepended, appended = find_specials(tokenizer)
         self._n_appended = len(appended)
         self.end: int | None = tokenizer.eos_token_id
@@ -78,19 +81,17 @@ class Tokenizer:
         """Load the tokenizer of a model; `SettingsError` names the ``setting`` that named it."""
         from transformers import AutoTokenizer
 
-        source, source_revision = tokenizer_source(model, revision)
+        source, of_source = tokenizer_source(model, revision)
         named = f"{setting}: the tokenizer of {model!r}"
         try:
-            loaded = AutoTokenizer.from_pretrained(
-                source, revision=source_revision, trust_remote_code=False
-            )
+            options = {"revision": of_source, "trust_remote_code": False}
+            loaded = AutoTokenizer.from_pretrained(source, **options)
         except Exception as error:  # every library behind a tokenizer raises its own kind
             way_out = "give a folder that a tokenizer was saved to, or a hub name"
             if setting == "model":
                 way_out = "save a tokenizer in the folder of the model's weights"
-            raise SettingsError(
-                f"{named} cannot be loaded ({cause_of(error)}); {way_out}"
-            ) from error
+            msg = f"{named} cannot be loaded ({cause_of(error)}); {way_out}"
+            raise SettingsError(msg) from error
         if setting != "tokenizer":  # which has no model here
             config = config_of(*weights_source(model, revision))
             if (reason := why_of_another(loaded, config)) is not None:
@@ -136,31 +137,27 @@ class Tokenizer:
         if not context or not self._tokenizer.is_fast:
             before, after = self.encode([context, text])
             return self._prepended, before, after
-        encoded = self._tokenizer(
-            context + text, add_special_tokens=False, return_offsets_mapping=True
-        )
-        ids: list[int] = encoded["input_ids"]
-        starts = (start for start, _ in encoded["offset_mapping"])
-        cut = next((i for i, start in enumerate(starts) if start >= len(context)), len(ids))
+        ids, spans = self._cut(context + text)
+        cut = next((i for i, (start, _) in enumerate(spans) if start >= len(context)), len(ids))
         return self._prepended, ids[:cut], ids[cut:]
 
     def keep_last(self, text: str, n_tokens: int) -> str:
         """Cut a text to its last tokens, at most ``n_tokens``."""
         if not self._tokenizer.is_fast:
             return self._decode([self.encode([text])[0][-n_tokens:]])[0]
-        spans = self._spans(text)
+        _, spans = self._cut(text)
         return text[spans[-n_tokens][0] :] if len(spans) > n_tokens else text
 
     def keep_first(self, text: str, n_tokens: int) -> str:
         """Cut a text to its first tokens, at most ``n_tokens``; what they share with it stays."""
         if not self._tokenizer.is_fast:
             return self._decode([self.encode([text])[0][:n_tokens]])[0]
-        return text[: max((end for _, end in self._spans(text)[:n_tokens]), default=0)]
+        return text[: max((end for _, end in self._cut(text)[1][:n_tokens]), default=0)]
 
-    def _spans(self, text: str) -> list[tuple[int, int]]:
+    def _cut(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """Token ids of a text, and where each begins and ends in it."""
         encoded = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-        spans: list[tuple[int, int]] = encoded["offset_mapping"]
-        return spans
+        return encoded["input_ids"], encoded["offset_mapping"]
 
     def steps(
         self, text: str, first: int, order: Callable[[int], NDArray[np.int64]]
@@ -170,9 +167,8 @@ class Tokenizer:
         # as the whole is. Of tokenizers written in Python nobody knows.
         if not self._tokenizer.is_fast:
             return
-        encoded = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-        ids: list[int] = encoded["input_ids"]
-        ends = [0, *(end for _, end in encoded["offset_mapping"])]
+        ids, spans = self._cut(text)
+        ends = [0, *(end for _, end in spans)]
         places = (first + order(max(len(ids) - first, 0))).tolist()
         at_once = len(places) if len(ids) <= _SHORT else _PLACES_AT_ONCE
         for start in range(0, len(places), max(at_once, 1)):
@@ -209,10 +205,8 @@ class Tokenizer:
         """Encode prompts, and count the tokens of their references."""
         different = [*{*references}]  # many of single words are the same
         lengths = dict(zip(different, self.count_tokens(different), strict=True))
-        return [
-            Measure(prompt_token_ids=ids, prompt_tokens=len(ids), reference_tokens=lengths[text])
-            for ids, text in zip(self.encode_prompts(prefixes), references, strict=True)
-        ]
+        prompts = zip(self.encode_prompts(prefixes), references, strict=True)
+        return [Measure(ids, len(ids), lengths[text]) for ids, text in prompts]
 
     def decode_candidates(
         self, prompt_ids: Sequence[int], outputs: Sequence[Sequence[int]]
@@ -222,16 +216,16 @@ class Tokenizer:
         # space is lost, for one), so both are decoded together and the prompt's text is taken off,
         # unless tokens are bytes. Where the last character is cut within its bytes, the tokens
         # that begin it are left out, as servers do it.
-        prompt = self._text(prompt_ids)
+        prompt, texts = self._text(prompt_ids), []
         alone = self._bytes and not prompt.endswith(_CUT)
         before = () if alone else prompt_ids
-        texts = [self._text([*before, *output]) for output in outputs]
-        for index, output in enumerate(outputs):
-            n_tokens = len(output)
-            while texts[index].endswith(_CUT) and n_tokens:
+        for output in outputs:
+            text, n_tokens = self._text([*before, *output]), len(output)
+            while text.endswith(_CUT) and n_tokens:
                 n_tokens -= 1
-                texts[index] = self._text([*before, *output[:n_tokens]])
-        return prompt, texts if alone else [_after(prompt, text) for text in texts]
+                text = self._text([*before, *output[:n_tokens]])
+            texts.append(text if alone else _after(prompt, text))
+        return prompt, texts
 
     def _text(self, ids: Sequence[int]) -> str:
         if self._bytes:
@@ -288,11 +282,3 @@ def _after(prompt: str, text: str) -> str:
     if text.startswith(prompt):
         return text[len(prompt) :]
     return text[sum(takewhile(bool, map(eq, prompt, text))) :]
-
-
-def _digest(tokenizer: PreTrainedTokenizerBase) -> str:
-    if (backend := getattr(tokenizer, "backend_tokenizer", None)) is not None:
-        content = backend.to_str()
-    else:  # a tokenizer written in Python
-        content = repr((type(tokenizer).__name__, sorted(tokenizer.get_vocab().items())))
-    return sha256(content.encode()).hexdigest()

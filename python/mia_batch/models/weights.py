@@ -44,7 +44,7 @@ def first_error_in(log: str) -> str:
 
 def _shorten(line: str) -> str:
     text = line.strip().rstrip(".")
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ..."
+    return text[:_LONGEST] + " ..." * (len(text) > _LONGEST)
 
 
 def _refuse(reason: str) -> NoReturn:
@@ -115,11 +115,6 @@ class Adapter:
     extras: tuple[str, ...] = ()
 
 
-def base_of(model: str) -> str | None:
-    adapter = read_adapter(model)
-    return None if adapter is None else adapter.base
-
-
 def read_adapter(model: str) -> Adapter | None:
     """Read what a folder says of its adapter; None where a model is no adapter."""
     path = Path(model, _CONFIG)
@@ -147,10 +142,8 @@ def read_adapter(model: str) -> Adapter | None:
 
 def differ_in_weights(model: str, other: str) -> bool:
     """Whether two models are adapters of one base whose settings are the same."""
-    configs = [Path(each, _CONFIG) for each in (model, other)]
-    if not all(config.is_file() for config in configs):
-        return False
-    return configs[0].read_bytes() == configs[1].read_bytes()
+    one, two = (Path(each, _CONFIG) for each in (model, other))
+    return one.is_file() and two.is_file() and one.read_bytes() == two.read_bytes()
 
 
 def weights_source(model: str, revision: str | None) -> tuple[str, str | None]:
@@ -247,12 +240,9 @@ def check_weights(model: str, revision: str | None = None, asked: str = "logprob
         missing, shapes, strange = (info[f"{key}_keys"] for key in _KEYS)
         missing = {each for each in missing if asked != "any" or "pooler." not in each}
         if quantised:  # its tensors have other names and shapes, in the same modules
-            inside = {each: f"{each.rpartition('.')[0]}." for each in missing}
-            missing = {
-                each
-                for each in missing - empty.all_tied_weights_keys.keys()
-                if not any(other.startswith(inside[each]) for other in strange)
-            }
+            there = {name[: at.start()] for name in strange for at in re.finditer(r"\.", name)}
+            missing -= empty.all_tied_weights_keys.keys()
+            missing = {each for each in missing if each.rpartition(".")[0] not in there}
             shapes = strange = ()
         if any(name not in tensors for name, *_ in shapes):  # it is made of several
             missing |= _parts(architecture, config) - tensors.keys()
@@ -570,7 +560,7 @@ def digest_folder(model: str, suffixes: frozenset[str] | None = _SUFFIXES) -> st
 _BYTES_PER_TOKEN = 4  # of English prose; other text has fewer
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Measure:
     """Lengths of a prompt and its reference; ids are None where lengths are estimated."""
 
@@ -587,11 +577,6 @@ def estimated_tokens(column: str) -> pl.Expr:
 
 def estimate_tokens(prefixes: Sequence[str], references: Sequence[str]) -> list[Measure]:
     """Estimate lengths where no tokenizer is at hand: a token for every four bytes of UTF-8."""
-    lengths = (
-        [-(-len(text.encode()) // _BYTES_PER_TOKEN) for text in pair]
-        for pair in zip(prefixes, references, strict=True)
-    )
-    return [
-        Measure(prompt_token_ids=None, prompt_tokens=prompt, reference_tokens=reference)
-        for prompt, reference in lengths
-    ]
+    columns = (pl.Series(texts, dtype=pl.String) for texts in (prefixes, references))
+    lengths = pl.DataFrame([*columns]).select(map(estimated_tokens, ("column_0", "column_1")))
+    return [Measure(None, *row) for row in lengths.iter_rows()]

@@ -45,11 +45,10 @@ from mia_batch.settings import RESOURCES, Settings, endpoint_settings, endpoint_
 
 # Which attacks a run computes, what prevents others, and what is decided by them.
 
-_PRIMARY = (
+_PRIMARY = (  # the first that is computed is decided by: the order in which they find most
     *("min_k_plus_plus_20_v1", "token_hits_less_expected_v1", "token_hits_v1"),
     *("probe_leading_rarity_v1", "samia_matched_v1"),
 )
-"""The first that is computed is decided by: the order in which they find most."""
 _PRIMARY_OF_TUNED = ("wbc_v1", "self_prompt_difference_v1", "reference_token_difference_v1")
 _REMOTE = ("openai", "replay")
 _WORD_SETTINGS = {"samples", "probes", "probe_every", "probe_words", "rarity_from"}
@@ -283,12 +282,11 @@ def recorded_settings(settings: Settings, recording: Recording) -> Settings:
 
 # What the stages share.
 
-_MODEL_SETTINGS = {
+_MODEL_SETTINGS = {  # names of models that settings give, and the settings of source and revision
     "target": ("model", "revision"),
     "reference": ("reference_model", "reference_revision"),
     "masked": ("masked_model", None),
 }
-"""Names of models that settings give, and the settings of source and revision."""
 
 
 @dataclass
@@ -412,10 +410,14 @@ class Audit:
 
     @contextmanager
     def settling(self) -> Iterator[None]:
-        """Take turns with other shards, and know what they have stored."""
+        """Change the manifest: shards do so in turns, and each from what all have stored."""
         with self.turn:
-            self.manifest.take_in(self.run.folder)
+            stored = Manifest.of(self.run.folder) if self.shard is not None else None
+            if stored is not None and stored.stored != self.manifest.stored:
+                self.manifest = stored
             yield
+            if self.shard is not None and not self.manifest.custody:
+                self.save()
 
     @property
     def has_others(self) -> bool:
@@ -451,12 +453,6 @@ class Audit:
         if agreed:
             self.agree({agreed: digest})
         return digest
-
-    def ask_without_nudge(self) -> None:
-        """Go on without a nudge, which the endpoint does not honour and nobody asked for."""
-        self.settings = self.settings.model_copy(update={"nudge": 0.0})
-        self.manifest.evidence["nudge"] = self.manifest.settings["nudge"] = 0.0
-        self.save()
 
     def request(self) -> None:
         """Take in this request, if the run's evidence was made with the same settings."""
@@ -520,7 +516,7 @@ class Audit:
                 return name, "asked for"
             if name == "auto" and (known := self.manifest.evidence.get("engine")):
                 return known, self.manifest.engine_choice
-        own = engine_types().get(self.manifest.models.get("target", {}).get(f"{kind} engine"))
+        own = engine_types().get(self.manifest.models.get("target", {}).get(f"{kind} engine", ""))
         place, elsewhere = self._place(model), self.settings.executor is not None
         if name == "auto" and own and why_not(own.name, kind, frozenset(columns)) is None:
             if model != "target":

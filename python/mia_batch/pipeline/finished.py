@@ -68,7 +68,6 @@ def attacks_of(run: Run) -> pl.DataFrame:
 
 
 def table_of(runs: Sequence[Run], kind: str = "md") -> str:
-    """Write the table of a paper: attacks by labelled runs, which name data set and model."""
     # Runs that differ in nothing but their seed are averaged.
     return paper_table([_column(run) for run in runs], kind)
 
@@ -86,9 +85,9 @@ def _column(run: Run) -> PaperColumn:
     model, folder = Path(name).name, run.folder.resolve()
     in_run = file.parent.resolve() == folder  # texts that were no file
     data = settings.dataset or (folder.name.removesuffix(f"-{model}") if in_run else file.stem)
-    of = {"data": data, "model": model, "seed": settings.seed}
     said = answer_of(run)
-    return PaperColumn(**of, rows=rows, caveat=said if said.startswith("No answer") else "")
+    caveat = said if said.startswith("No answer") else ""
+    return PaperColumn(data=data, model=model, seed=settings.seed, rows=rows, caveat=caveat)
 
 
 def _finished(run: Run, *, sealed: bool = False) -> Manifest:
@@ -113,7 +112,6 @@ REPORT = "report.html"
 
 
 def report_of(run: Run, kind: Format = "html") -> str:
-    """Render a finished run: a page, its answer and documents as text, or its attacks in LaTeX."""
     if kind == "latex":
         return table_of([run], kind)
     manifest, known = _finished(run), known_of(run)
@@ -352,7 +350,6 @@ def compare(
 
 
 def _scores(runs: Sequence[Run], attack: str) -> pl.DataFrame:
-    """Join the scores of all runs by target; names are hashed, which take much less memory."""
     scores = runs[0].scan("scores").filter(pl.col("role").is_in(["target", "non_member"]))
     keys = pl.col("target_id", "cluster", "document", "group").hash()
     document = cluster_names(scores.drop("group"))

@@ -9,7 +9,7 @@ from errno import EACCES, ENOTDIR
 from math import ceil, inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import polars as pl
 
@@ -97,14 +97,14 @@ def plan(
             speeds |= _probed(audit, stages[2], asked)
             where = f"measured on {_PROBED} texts"
     if speed is not None and speed != "probe":
-        if isinstance(speed, str) or not 0 < speed < inf:
+        given: Any = speed  # from Python it may be anything
+        if isinstance(given, str) or not 0 < given < inf:
             raise SettingsError(f"speed= is {speed!r}; give tokens a second, or 'probe'")
         speeds, where = dict.fromkeys(foreseen, speed), "as given"
     yield from _minutes(foreseen, speeds, where, probes=not remote and audit.recording is None)
 
 
 def _left(audit: Audit, stages: Sequence[Stage], notes: _Notes) -> Iterator[tuple[str, str]]:
-    """Say what each stage has left to do, after all that it would refuse."""
     refusal = None
     auditing.take_up(audit, stages)
     for stage in stages:

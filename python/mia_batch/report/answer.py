@@ -1,30 +1,23 @@
 """The answer of a run: one sentence, its books by strength of evidence, its attacks, best first."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import polars as pl
 
+from mia_batch.attacks import Attack
 from mia_batch.inference.findings import gate_verdict
 from mia_batch.inference.memory import VERBATIM_WORDS
 from mia_batch.report.sentences import Known, blind_row, facts, listed
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from mia_batch.attacks import Attack
-
-ANSWERS = {
+ANSWERS = {  # what is said of a book, by the verdict of the roll-up, the strongest evidence first
     "comes_out": "comes out word for word",
     "known_better": "stands out",
     "above_all": "above all comparison texts, which are too few",
     "nothing_found": "nothing found",
     "cannot_tell": "cannot be judged",
 }
-"""What is said of a book, by the verdict of the roll-up, the strongest evidence first."""
-STRIP = 24
-"""Stretches of a book's strip."""
+STRIP = 24  # stretches of a book's strip
 _SHADES = "▁▂▃▄▅▆▇█"
 _NAMED = 5
 _SHORT_REASON = 160  # characters

@@ -1,12 +1,9 @@
 """The table of a paper: attacks by data sets and models, in the formats that papers take."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from html import escape
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 import polars.selectors as cs
@@ -23,8 +20,7 @@ FOR_SPREADSHEETS = (
 _FIGURES = ("AUC (95 % CI)", "TPR@1 %", "TPR@0.1 %")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PaperColumn:
+class PaperColumn(NamedTuple):
     """A run in the table of a paper: what it was about, and the rows of `attack_rows`."""
 
     data: str
@@ -34,8 +30,7 @@ class PaperColumn:
     caveat: str = ""  # why its figures mean nothing
 
 
-Cell = tuple[str, bool]
-"""A figure as text, and whether it is the best of its column."""
+Cell = tuple[str, bool]  # a figure as text, and whether it is the best of its column
 
 
 def paper_table(columns: Sequence[PaperColumn], kind: str = "md") -> str:

@@ -1,24 +1,16 @@
 """Sentences of a run, rendered from rows of metrics, verdicts and findings."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import polars as pl
 
-from mia_batch.inference.findings import gate_verdict, role_counts
+from mia_batch.inference.findings import VerdictPlan, gate_verdict, role_counts
 from mia_batch.inference.memory import VERBATIM_WORDS
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from mia_batch.inference.findings import VerdictPlan
-
-    Say = Callable[["Known"], Iterable[str]]
-
-
+Say = Callable[["Known"], Iterable[str]]
 _NAMES_SHOWN = 3
 _MOST_NAMED = 12
 _LEVEL = 0.05
@@ -69,7 +61,7 @@ def listed(names: Sequence[str], most: int = _NAMES_SHOWN) -> str:
 
 # Whether texts give themselves away without the model.
 
-_GATES = {
+_GATES = {  # why comparisons with non-members are withheld, or in doubt, by the verdict of the gate
     "withheld": (
         "No answer: the audited texts and the comparison texts can be told apart without the model "
         "({found}), so a high score may come from another difference between them. p-values, "
@@ -95,9 +87,8 @@ _GATES = {
         "is their only difference."
     ),
 }
-"""Why comparisons with non-members are withheld, or in doubt, by the verdict of the gate."""
 
-_LABELS = {
+_LABELS = {  # what the blind baseline makes of labels, by its verdict
     None: (
         "It could not be checked whether members and non-members differ without the model "
         "({reason}): attack figures alone are no evidence of memory."
@@ -115,7 +106,6 @@ _LABELS = {
         "Members and non-members look alike to classifiers that never see the model ({excluded})."
     ),
 }
-"""What the blind baseline makes of labels, by its verdict."""
 
 
 def blind_row(findings: pl.DataFrame, subject: str) -> dict[str, Any] | None:

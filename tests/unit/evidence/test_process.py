@@ -25,7 +25,7 @@ from tests.processes import HANGS, is_alive, wait_until_gone
 
 def start(checkpoint: Path, folder: Path, **changes: Any) -> EngineProcess:
     spec = EngineSpec(engine="transformers", kind="samples", model=str(checkpoint), **changes)
-    return EngineProcess.start(spec, log=folder / "engine.log")
+    return EngineProcess(spec, log=folder / "engine.log")
 
 
 LONG = {"n": 200, "max_tokens": CONTEXT - 2}
@@ -65,7 +65,7 @@ from mia_batch.evidence.process import EngineProcess
 from mia_batch.evidence.request import EngineSpec
 from tests.engine_conformance import outputs, request
 
-engine = EngineProcess.start(
+engine = EngineProcess(
     EngineSpec(engine="transformers", kind="samples", model=sys.argv[1]), log=Path(sys.argv[2])
 )
 print(engine._process.pid)
@@ -138,7 +138,7 @@ from mia_batch.evidence.process import EngineProcess
 from mia_batch.evidence.request import EngineSpec
 spec = EngineSpec(engine="transformers", kind="samples", model="some/model")
 try:
-    EngineProcess.start(spec, log=Path(sys.argv[1]))
+    EngineProcess(spec, log=Path(sys.argv[1]))
 except SettingsError as error:
     print(error)
 """
@@ -225,7 +225,7 @@ def engine(checkpoint, tmp_path_factory):
     spec = EngineSpec(
         engine="transformers", kind="logprobs", model=str(checkpoint), columns=MOMENTS
     )
-    with EngineProcess.start(spec, log=tmp_path_factory.mktemp("log") / "engine.log") as engine:
+    with EngineProcess(spec, log=tmp_path_factory.mktemp("log") / "engine.log") as engine:
         yield engine
 
 

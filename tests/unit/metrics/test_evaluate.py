@@ -17,8 +17,7 @@ from mia_batch.metrics import (
     tpr_nearest_fpr,
 )
 from mia_batch.schemas import Metrics
-from mia_batch.stats.differences import auc_difference
-from mia_batch.stats.intervals import Interval, roc_curve
+from mia_batch.stats.intervals import Interval, auc_difference, roc_curve
 
 BUDGETS = (0.001, 0.005, 0.01, 0.05, 0.1)
 

@@ -13,8 +13,7 @@ from mia_batch.metrics import curves, growth, measure, quintile_rows
 from mia_batch.report import sentences
 from mia_batch.report.sentences import Known
 from mia_batch.schemas import Curves, Metrics, Scores, Targets, Unscored, Verdicts
-from mia_batch.stats.differences import auc_difference
-from mia_batch.stats.intervals import auc_interval
+from mia_batch.stats.intervals import auc_difference, auc_interval
 from mia_batch.tables import check
 from tests import logprob_rows
 from tests.frames import attack, features, table, target_id

@@ -21,7 +21,6 @@ from mia_batch.models import weights as adapters
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.models.weights import (
     Measure,
-    base_of,
     cause_of,
     check_model,
     check_weights,
@@ -422,10 +421,9 @@ def describe(folder, **changes):
 
 
 def test_an_adapter_names_its_base_and_what_it_tunes(base, lora):
-    assert base_of(str(base)) is None
-    assert base_of("some/model") is None
-    assert base_of(str(lora)) == str(base)
+    assert read_adapter(str(base)) is read_adapter("some/model") is None
     found = described(lora)
+    assert found.base == str(base)
     assert (found.kind, found.rank, found.virtual_tokens, found.extras) == ("LORA", 4, 0, ())
     assert found.modules == ("down_proj", "q_proj", "v_proj")
     describe(lora, rank_pattern={"q_proj": 32}, use_dora=True, revision="v1")

@@ -1,7 +1,6 @@
 """The answer of a run, its table of books, its table of attacks, and the table of a paper."""
 
 import io
-from dataclasses import replace
 
 import polars as pl
 import pytest
@@ -357,7 +356,7 @@ def test_attacks_stand_best_first_with_their_lead_and_what_they_cost():
 
 def column(**of):
     rows = attack_rows(attack_tables(), [get("samia_v1")])
-    return replace(PaperColumn(data="wiki_64", model="m|x", seed=1, rows=rows), **of)
+    return PaperColumn(data="wiki_64", model="m|x", seed=1, rows=rows)._replace(**of)
 
 
 def test_the_table_of_a_paper_marks_what_is_best_beyond_its_interval():

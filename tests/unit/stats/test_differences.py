@@ -4,8 +4,16 @@ import numpy as np
 import pytest
 from scipy.stats import t
 
-from mia_batch.stats.differences import AucResult, auc_difference, holm, simultaneous_bounds
-from mia_batch.stats.intervals import AucEstimate, auc_interval, auc_limits, roc_auc
+from mia_batch.stats.intervals import (
+    AucEstimate,
+    AucResult,
+    auc_difference,
+    auc_interval,
+    auc_limits,
+    holm,
+    roc_auc,
+    simultaneous_bounds,
+)
 
 Z = NormalDist().inv_cdf(0.975)
 

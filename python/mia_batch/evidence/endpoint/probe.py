@@ -7,8 +7,8 @@ from typing import Any
 from mia_batch.errors import EngineError, SettingsError
 from mia_batch.evidence.endpoint import wire
 from mia_batch.evidence.endpoint.transport import RefusedError, RequestRunner, UnansweredError
-from mia_batch.evidence.request import AnswerKind
 from mia_batch.models.tokens import Tokenizer
+from mia_batch.schemas import AnswerKind
 
 PROBE_PROMPT = "On the first day of spring, the people of the town"
 """Open enough that two samples of it hardly ever agree."""
@@ -193,12 +193,8 @@ class Probe:
         }
         named = sorted(words, key=lambda token: words[token][0] != " ")[:_N_NAMED]
         for token in named:
-            fields: dict[str, object] = {"logit_bias": {str(token): 100}, "temperature": 0.0}
-            try:
-                answer = await self._ask(fields, max_tokens=1)
-            except RefusedError as error:
-                if not _is_of_field(error):
-                    raise
+            answer = await self._one_token({"logit_bias": {str(token): 100}, "temperature": 0.0})
+            if isinstance(answer, RefusedError):
                 return "refused"
             if answer.text != words[token]:
                 return "ignored"
@@ -231,17 +227,14 @@ class Probe:
         return wire.Capabilities(named_token=named, top_logprobs=top, token_id_names=by_id)
 
     async def _most_likely(self, of: wire.NextToken) -> tuple[int, wire.Choices]:
-        refusals = []
+        found: wire.Choices | RefusedError | None = None
         for n, by_id in ((n, by_id) for n in _TOP for by_id in (True, False)):
-            try:
-                return n, await self._ask(of.listing(n, by_id=by_id), max_tokens=1)
-            except RefusedError as error:
-                if not _is_of_field(error):
-                    raise
-                refusals.append(str(error))
+            found = await self._one_token(of.listing(n, by_id=by_id))
+            if isinstance(found, wire.Choices):
+                return n, found
         raise SettingsError(
             f"the endpoint {self._settings.base_url} gives no log-probabilities of the next "
-            f"token ({refusals[-1]}); take another endpoint, engine transformers or vllm, or "
+            f"token ({found}); take another endpoint, engine transformers or vllm, or "
             "evidence 'samples'"
         )
 
@@ -260,11 +253,8 @@ class Probe:
         ][:_N_NAMED]
         values = []
         for token in (*unlikely, *unlikely[:1]):
-            try:
-                answer = await self._ask(of.listing(1, [token], by_id=by_id), max_tokens=1)
-            except RefusedError as error:
-                if not _is_of_field(error):
-                    raise
+            answer = await self._one_token(of.listing(1, [token], by_id=by_id))
+            if isinstance(answer, RefusedError):
                 return "refused"
             found = wire.read_next_token(of.listed(answer.text), token, tokenizer, exact=True)
             if isinstance(found, str):
@@ -283,11 +273,10 @@ class Probe:
         except UnansweredError:
             return None
         models = (wire.decode_object(reply.body) or {}).get("data") if reply.status == 200 else None
-        for model in models if isinstance(models, list) else []:
-            if isinstance(model, dict) and model.get("id") == self._settings.model:
-                stated = (model.get(name) for name in _CONTEXT_NAMES)
-                return next((n for n in stated if type(n) is int and n > 0), None)
-        return None
+        listed = models if isinstance(models, list) else []
+        own = (each for each in listed if isinstance(each, dict))
+        of = next((each for each in own if each.get("id") == self._settings.model), {})
+        return next((n for n in map(of.get, _CONTEXT_NAMES) if type(n) is int and n > 0), None)
 
     def _speak(self, **changed: Any) -> None:  # noqa: ANN401 - of the fields' types
         dialect = replace(self._format.dialect, **changed)
@@ -306,6 +295,15 @@ class Probe:
             return await self._ask(fields, prompt=prompt, n=n, max_retries=_RETRIES)
         except RefusedError:
             return None
+
+    async def _one_token(self, fields: dict[str, object]) -> wire.Choices | RefusedError:
+        """Ask for one token with some fields; the error where the endpoint refuses these."""
+        try:
+            return await self._ask(fields, max_tokens=1)
+        except RefusedError as error:
+            if not (error.unusable or error.status in _UNKNOWN_FIELD):
+                raise
+            return error
 
     async def _ask(
         self,
@@ -336,10 +334,6 @@ def _text(answer: wire.Choices | None) -> str:
 
 def _kind(answer: wire.Choices | None) -> AnswerKind | None:
     return answer.found[0].answer if answer is not None and 0 in answer.found else None
-
-
-def _is_of_field(error: RefusedError) -> bool:
-    return error.unusable or error.status in _UNKNOWN_FIELD
 
 
 def _check_names(of: wire.NextToken, listed: wire.Listed, plain: wire.Choices) -> None:
@@ -381,16 +375,18 @@ def _first_refusal(
         said = f"the endpoint {settings.base_url} gives no usable answer ({error})"
         return EngineError(f"{said}; {way_out}")
     start = f"the endpoint {settings.base_url} refuses model {settings.model!r} ({error})"
-    if error.status in {401, 403} and settings.api_key is None:
-        return SettingsError(f"{start}; OPENAI_API_KEY is not set, and api_key_env= names no other")
-    if error.status in {401, 403}:
-        return SettingsError(f"{start}; check the API key and what it may use")
-    if error.status in {404, 405}:
+    status = error.status or 500
+    if status >= 500 or status in {408, 409, 429}:
+        return EngineError(f"{start}; give the same command again when it is well")
+    way_out = "change what it names"
+    if status in {401, 403}:
+        way_out = "check the API key and what it may use"
+        if settings.api_key is None:
+            way_out = "OPENAI_API_KEY is not set, and api_key_env= names no other"
+    elif status in {404, 405}:
         other = "the completions endpoint" if settings.chat else "chat="
         address = "" if error.is_json else "that base_url= ends with /v1, "
-        return SettingsError(f"{start}; check model=, {address}or try {other}")
-    if error.status is not None and 300 <= error.status < 400:
-        return SettingsError(f"{start}; set base_url= to the address that answers by itself")
-    if error.status is not None and error.status < 500 and error.status not in {408, 409, 429}:
-        return SettingsError(f"{start}; change what it names")
-    return EngineError(f"{start}; give the same command again when it is well")
+        way_out = f"check model=, {address}or try {other}"
+    elif 300 <= status < 400:
+        way_out = "set base_url= to the address that answers by itself"
+    return SettingsError(f"{start}; {way_out}")

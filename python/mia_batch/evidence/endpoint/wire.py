@@ -151,13 +151,10 @@ class Capabilities:
     max_model_len: int | None = None  # tokens of prompt and output together; None = not stated
 
     def sampling_fields(self, *, n: int, seed: int, top_k: int) -> dict[str, object]:
-        fields: dict[str, tuple[bool, object]] = {
-            "n": (self.n != "refused", n),
-            "seed": (self.seed != "refused", seed),
-            "top_k": (self.top_k == "honoured", top_k),
-            "return_token_ids": (self.output_token_ids, True),
-        }
-        return {name: value for name, (is_sent, value) in fields.items() if is_sent}
+        fields: dict[str, object] = {"n": n} if self.n != "refused" else {}
+        fields |= {"seed": seed} if self.seed != "refused" else {}
+        fields |= {"top_k": top_k} if self.top_k == "honoured" else {}
+        return fields | ({"return_token_ids": True} if self.output_token_ids else {})
 
 
 # Tokens and money.
@@ -419,9 +416,8 @@ class RequestFormat:
     def prompt(self, request: Request) -> str:
         return request.context + request.text
 
-    def fields(self, request: Request, capabilities: Capabilities) -> dict[str, object]:
+    def fields(self, request: Request, _capabilities: Capabilities) -> dict[str, object]:
         """Say what is asked for besides a continuation, as the endpoint takes it."""
-        del capabilities
         if request.nudge is None:
             return {}
         token, nats = request.nudge
@@ -450,10 +446,9 @@ class RequestFormat:
         return choice.get("text")
 
     def answer(
-        self, request: Request, continuations: list[Continuation], capabilities: Capabilities
+        self, request: Request, continuations: list[Continuation], _capabilities: Capabilities
     ) -> Answer:
         """Make the answer to a request of its choices, in the order of their seeds."""
-        del capabilities
         return Answer(request_id=request.request_id, continuations=continuations)
 
     def read(self, body: bytes, request: WireRequest) -> Choices:
@@ -586,10 +581,9 @@ class Echo(RequestFormat):
         return tokens, logprobs
 
     def answer(
-        self, request: Request, continuations: list[Continuation], capabilities: Capabilities
+        self, request: Request, continuations: list[Continuation], _capabilities: Capabilities
     ) -> Answer:
         """Read the echo, of which no more tokens are kept than were asked for."""
-        del capabilities
         (echoed,) = continuations
         listed = self.listed(echoed.text)
         found = read_echo(*listed, request.context, request.text, n_drawn=echoed.n_tokens)
@@ -618,18 +612,12 @@ def read_echo(
         for token, part in zip(tokens, map(_BYTES.fullmatch, tokens), strict=True)
     ]
     prompt, n = (context + text).encode(), len(pieces)
-    where = next(  # a token that was drawn may be without text
-        (
-            (bos, end)
-            for end in ((n,) if n_drawn == 0 else (n - 1, n))
-            for bos in (0, 1)
-            if b"".join(pieces[bos:end]) == prompt
-        ),
-        None,
-    )
-    if where is None:
+    ends = (n,) if n_drawn == 0 else (n - 1, n)  # a token that was drawn may be without text
+    places = ((bos, end) for end in ends for bos in (0, 1))
+    where = [place for place in places if b"".join(pieces[slice(*place)]) == prompt]
+    if not where:
         return "the endpoint's tokens, put together, are not the prompt"
-    bos, end = where
+    bos, end = where[0]
     starts = list(accumulate(map(len, pieces[bos:end]), initial=0))[:-1]
     first = bos + sum(start < len(context.encode()) for start in starts)
     unscored = int(first == 0)  # nothing precedes the first token

@@ -196,22 +196,6 @@ class TokenText(NamedTuple):
     spans: list[tuple[int, int]]  # of each token, less whitespace
     places: list[int]  # tokens that can be replaced: of whole characters, not of whitespace
 
-    def replace(self, pieces: Sequence[tuple[int, str, bool | None]]) -> str:
-        """Put other texts for some tokens, ascending; all else stays, character by character."""
-        # Each is a token's place, its new text, and whether a space is to precede it: None for
-        # whatever precedes it now.
-        parts, done = [], 0
-        for place, new, spaced in pieces:
-            start, end = self.spans[place]
-            before = self.text[done:start]
-            if spaced and start and not before[-1:].isspace():
-                before += " "
-            elif spaced is False:
-                before = before.removesuffix(" ")
-            parts += [before, new]
-            done = end
-        return "".join([*parts, self.text[done:]])
-
 
 class Vocabulary:
     """Tokens that a masked model can put for others: text, none of them special; ``ids`` ascend."""
@@ -219,15 +203,15 @@ class Vocabulary:
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> None:
         self._model = model
         self._tokenizer = tokenizer
-        self._decoded = self._after_another()
-        special = set(tokenizer.all_special_ids)
-        self.ids = np.array(
-            [
-                token
-                for token, text in enumerate(self._decoded)
-                if token not in special and text.strip() and _CUT not in text
-            ]
-        )
+        # Each token is decoded as within a text: with its space, without marks of its place.
+        anchor = tokenizer.encode("a", add_special_tokens=False)[-1:]
+        pairs = [[*anchor, token] for token in range(min(len(tokenizer), model.config.vocab_size))]
+        options = {"clean_up_tokenization_spaces": False}
+        first, *both = tokenizer.batch_decode([anchor, *pairs], **options)
+        self._decoded = [text.removeprefix(first) for text in both]
+        special, texts = set(tokenizer.all_special_ids), enumerate(self._decoded)
+        usable = ((token, text) for token, text in texts if text.strip() and _CUT not in text)
+        self.ids = np.array([token for token, _ in usable if token not in special])
 
     def cut(self, text: str) -> TokenText:
         encoded = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
@@ -247,16 +231,19 @@ class Vocabulary:
         return TokenText(text, ids, spans, places)
 
     def replace(self, cut: TokenText, places: Sequence[int], tokens: Sequence[int]) -> str:
-        """Write a text with other tokens in some places; equal ones stay as written."""
+        """Put other tokens in some places, ascending; all else stays, character by character."""
         # A space before one changes only where one of both begins a word and the other goes on.
-        pieces: list[tuple[int, str, bool | None]] = []
+        made, done = "", 0
         for place, token in zip(places, tokens, strict=True):
-            new, old = self._decoded[token], self._decoded[cut.token_ids[place]]
-            if token != cut.token_ids[place]:
-                spaced = new[:1].isspace()
-                same = spaced == old[:1].isspace()
-                pieces.append((place, new.strip(), None if same else spaced))
-        return cut.replace(pieces)
+            if token == cut.token_ids[place]:
+                continue
+            (start, end), new = cut.spans[place], self._decoded[token]
+            before, spaced = cut.text[done:start], new[:1].isspace()
+            if spaced != self._decoded[cut.token_ids[place]][:1].isspace():
+                gap = " " if spaced and start and not before[-1:].isspace() else ""
+                before = before + gap if spaced else before.removesuffix(" ")
+            made, done = made + before + new.strip(), end
+        return made + cut.text[done:]
 
     def mirror(self, token_ids: Sequence[int], others: Sequence[int]) -> list[int]:
         """Find the token nearest to where each other one lies, on the opposite side of a token."""
@@ -276,15 +263,6 @@ class Vocabulary:
         matrix = self._model.get_input_embeddings().weight.detach()
         usable: Tensor = matrix[self.ids.tolist()]
         return usable, usable.square().sum(1) / 2
-
-    def _after_another(self) -> list[str]:
-        """Decode each token as within a text: with its space, without marks of its place."""
-        known = min(len(self._tokenizer), self._model.config.vocab_size)
-        anchor = self._tokenizer.encode("a", add_special_tokens=False)[-1:]
-        options = {"clean_up_tokenization_spaces": False}
-        (first,) = self._tokenizer.batch_decode([anchor], **options)
-        both = self._tokenizer.batch_decode([[*anchor, i] for i in range(known)], **options)
-        return [text.removeprefix(first) for text in both]
 
 
 _LOGIT_BYTES = 1 << 28
@@ -307,18 +285,14 @@ class MaskedModel:
             )
         self._model = model.eval()
         self._tokenizer = tokenizer
-        known = min(len(tokenizer), model.config.vocab_size)
-        decoded = tokenizer.batch_decode([[i] for i in range(known)])
+        known = range(min(len(tokenizer), model.config.vocab_size))
+        texts = [text.strip() for text in tokenizer.batch_decode([[i] for i in known])]
         special = set(tokenizer.all_special_ids)
-        words = [
-            (i, text.strip())
-            for i, text in enumerate(decoded)
-            if i not in special and word_spans(text.strip()) == [(0, len(text.strip()))]
-        ]
-        if not words:
+        is_word = [word_spans(text) == [(0, len(text))] for text in texts]
+        self._word_ids = [i for i in known if is_word[i] and i not in special]
+        if not self._word_ids:
             raise SettingsError("masked_model: no token of it is a word; give another masked model")
-        self._word_ids = [i for i, _ in words]
-        self.words: list[str] = [word for _, word in words]
+        self.words: list[str] = [texts[i] for i in self._word_ids]
         self._before, self._after = find_specials(tokenizer)
         positions = getattr(model.config, "max_position_embeddings", None)
         length: int = tokenizer.model_max_length
@@ -399,9 +373,9 @@ class MaskedModel:
     def _hide(self, gaps: Gaps) -> tuple[list[int], list[int]]:
         """Tokenize a text with a mask in each gap; say where the masks are."""
         masked, starts = gaps.fill([self._tokenizer.mask_token] * len(gaps.spans))
-        encoded = self._tokenizer([masked], add_special_tokens=False)
-        ids = encoded["input_ids"][0]
-        places = [encoded.char_to_token(0, start) for start in starts]
+        encoded = self._tokenizer(masked, add_special_tokens=False)
+        ids = encoded["input_ids"]
+        places = [encoded.char_to_token(start) for start in starts]
         if any(place is None or ids[place] != self._tokenizer.mask_token_id for place in places):
             raise EngineError(
                 "the masked model's tokenizer does not keep its mask token; give another model"

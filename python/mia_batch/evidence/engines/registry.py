@@ -49,10 +49,6 @@ def _vllm_obstacle(elsewhere: bool) -> str | None:  # noqa: FBT001 - as every en
     return None
 
 
-def _transformers_obstacle(_elsewhere: bool) -> str | None:  # noqa: FBT001
-    return missing("transformers", "torch", "transformers")
-
-
 def has_no_accelerator() -> bool:
     """Whether this machine shows no GPU, told from its device files."""
     return not any(any(Path("/dev").glob(pattern)) for pattern in _ACCELERATORS)
@@ -122,9 +118,7 @@ class EngineType:
     start: str
     kinds: frozenset[EvidenceKind] = _SAMPLES
     columns: frozenset[str] = frozenset()
-    adapter_obstacle: Callable[[weights.Adapter], str | None] = lambda _: (
-        None
-    )  # why it cannot run one
+    adapter_obstacle: Callable[[weights.Adapter], str | None] = lambda _: None  # why it runs none
     # Why it cannot run on this machine, or, given True, on others as far as this one can tell
     obstacle: Callable[[bool], str | None] = lambda _: None
     # Kinds for which it has ``turn_to(model)``, so that the base of several adapters is loaded once
@@ -161,14 +155,16 @@ _BUILT_IN = (
         kinds=_BOTH,
         columns=frozenset(_NAMED),
         turns=frozenset({"logprobs"}),
-        obstacle=_transformers_obstacle,
+        obstacle=lambda _: missing("transformers", "torch", "transformers"),
     ),
     EngineType(
         name="masked",
         start="mia_batch.evidence.engines.masked:MaskedEngine",
         kinds=frozenset({"fills"}),
         # On a cluster only the workers fill: this machine may have no torch.
-        obstacle=lambda elsewhere: None if elsewhere else _transformers_obstacle(elsewhere),
+        obstacle=lambda elsewhere: (
+            None if elsewhere else missing("transformers", "torch", "transformers")
+        ),
     ),
 )
 """``auto`` takes the first that can do what is asked."""
@@ -341,31 +337,23 @@ def why_not_finite(model: str, revision: str | None, dtype: str) -> str:
 # What no engine can answer, and requests sorted into batches.
 
 
-def why_impossible(request: Request, *, max_model_len: int, vocab_size: int) -> str | None:
+def why_impossible(request: Request, max_model_len: int, vocab_size: int) -> str | None:
     context, text = request.context_ids or [], request.text_ids or []
-    if request.kind == "samples":
-        if not context:
-            return "the prompt has no tokens"
-        if len(context) >= max_model_len:
-            return (
-                f"the prompt has {len(context)} tokens, which leaves no room in the model's "
-                f"context of {max_model_len}"
-            )
-        if request.n < 1 or request.max_tokens < 1:
-            return "a request must ask for at least one sample and one token"
-    else:
-        n_tokens = len(context) + len(text)
-        if not context or not text:
-            return f"a text of {n_tokens} tokens has none to score from token {len(context)} on"
-        if n_tokens > max_model_len:
-            return (
-                f"the text has {n_tokens} tokens, more than the model's context of {max_model_len}"
-            )
-    ids = [*context, *text]
-    if not 0 <= min(ids) <= max(ids) < vocab_size:
-        what = "prompt" if request.kind == "samples" else "text"
-        return f"the {what} has a token outside the model's vocabulary of {vocab_size}"
-    return None
+    ids, limit = [*context, *text], f"the model's context of {max_model_len}"
+    samples = request.kind == "samples"
+    if samples and not context:
+        return "the prompt has no tokens"
+    if samples and len(context) >= max_model_len:
+        return f"the prompt has {len(context)} tokens, which leaves no room in {limit}"
+    if samples and (request.n < 1 or request.max_tokens < 1):
+        return "a request must ask for at least one sample and one token"
+    if not samples and not (context and text):
+        return f"a text of {len(ids)} tokens has none to score from token {len(context)} on"
+    if not samples and len(ids) > max_model_len:
+        return f"the text has {len(ids)} tokens, more than {limit}"
+    what = "prompt" if samples else "text"
+    outside = f"the {what} has a token outside the model's vocabulary of {vocab_size}"
+    return None if 0 <= min(ids) <= max(ids) < vocab_size else outside
 
 
 def text_answer(

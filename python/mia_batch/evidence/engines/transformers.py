@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import accumulate, pairwise
 from math import sqrt
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -68,14 +68,13 @@ class Pretrained:
         max_model_len = _take_positive(arguments, "max_model_len")
         adapter = read_adapter(spec.model)
         self.model = _load(spec, arguments)
-        self.added = self.prompted = None
-        if adapter is not None:
-            self.added = _add_adapter(self.model, adapter)
-            self.model = self.added.get_base_model()
-            self.prompted = self.added if adapter.virtual_tokens else None
+        self.added = None if adapter is None else _add_adapter(self.model, adapter)
+        self.prompted = self.added if adapter and adapter.virtual_tokens else None
+        self.model = self.model if self.added is None else self.added.get_base_model()
+        self.dtype = str(self.model.dtype).removeprefix("torch.")
         config = self.model.config.get_text_config()
         self.vocab_size: int = config.vocab_size
-        context = _context(config) - (adapter.virtual_tokens if adapter is not None else 0)
+        context = _context(config) - (adapter.virtual_tokens if adapter else 0)
         if max_model_len is not None and max_model_len > context:
             raise SettingsError(
                 f"engine_arg: max_model_len is above the model's context of {context}"
@@ -94,7 +93,7 @@ class Pretrained:
             logits = (self.prompted or self.model)(ids, use_cache=False).logits[0, -len(text) : -1]
             found = logits.float().log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
             said.append(found.cpu().numpy())
-        registry.check_probes(model, revision, str(self.model.dtype).removeprefix("torch."), said)
+        registry.check_probes(model, revision, self.dtype, said)
 
     def exchange(self, model: str) -> None:
         """Put the weights of an adapter in the place of those of another with the same settings."""
@@ -218,19 +217,17 @@ class _BatchEngine(Pretrained):
             engine="transformers",
             version=__version__,
             device="cpu" if self.on_cpu else torch.cuda.get_device_name(self.device),
-            dtype=str(self.model.dtype).removeprefix("torch."),
+            dtype=self.dtype,
             max_model_len=self.max_model_len,
             max_sequences=most,
         )
 
     def submit(self, request: Request) -> None:
-        room, size = self.max_model_len, self.vocab_size
-        if (
-            reason := registry.why_impossible(request, max_model_len=room, vocab_size=size)
-        ) is not None:
-            self._refused.append(request.failed(reason))
-        else:
+        reason = registry.why_impossible(request, self.max_model_len, self.vocab_size)
+        if reason is None:
             self._accept(request)
+        else:
+            self._refused.append(request.failed(reason))
 
     def step(self) -> list[Answer]:
         """Work on one batch. Raises `EngineError` if memory does not suffice for one item."""
@@ -276,13 +273,9 @@ def padded(
     rows: Sequence[Sequence[int]], device: torch.device, *, left: bool = False, padding: int = 0
 ) -> tuple[Tensor, Tensor]:
     """Put token ids into one tensor; the other has 1 where they are, 0 elsewhere."""
-    width = max(map(len, rows))
-    ids = torch.full((len(rows), width), padding, dtype=torch.long)
-    mask = torch.zeros_like(ids)
-    for number, row in enumerate(rows):
-        places = slice(width - len(row), width) if left else slice(len(row))
-        ids[number, places] = torch.tensor(row)
-        mask[number, places] = 1
+    pad = partial(pad_sequence, batch_first=True, padding_side="left" if left else "right")
+    given = [torch.tensor(row, dtype=torch.long) for row in rows]
+    ids, mask = pad(given, padding_value=padding), pad([torch.ones_like(row) for row in given])
     return sent(ids, device), sent(mask, device)
 
 
@@ -308,8 +301,7 @@ class SeededSampler:
     ) -> None:
         self._nudges = {row: nudge for row, nudge in enumerate(nudges) if nudge}
         self._temperature = torch.tensor(decoding.temperature, dtype=torch.float32, device=device)
-        self._top_k = decoding.top_k
-        self._top_p = decoding.top_p
+        self._decoding = decoding
         self._generators = [
             None
             if seed is None or decoding.temperature == 0
@@ -328,7 +320,8 @@ class SeededSampler:
         return torch.full_like(scores, -torch.inf).scatter_(1, drawn, 0.0)
 
     def _draw(self, scores: Tensor) -> Tensor:
-        logits = keep_likeliest(scores / self._temperature, self._top_k, self._top_p)
+        decoding = self._decoding
+        logits = keep_likeliest(scores / self._temperature, decoding.top_k, decoding.top_p)
         noise = torch.empty(logits.shape, dtype=torch.float64, device=logits.device)
         for row, generator in zip(noise, filter(None, self._generators), strict=True):
             row.exponential_(generator=generator)
@@ -361,21 +354,13 @@ def start(spec: EngineSpec) -> Engine:
     return TransformersSamples(spec) if spec.kind == "samples" else TransformersLogprobs(spec)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Row:
-    """One continuation to decode: the ``index``-th of a request."""
+class _Row(NamedTuple):
+    """One continuation to decode: the ``number``-th of a request."""
 
     request: Request
-    index: int
+    number: int
     max_tokens: int
-
-    @property
-    def seed(self) -> int | None:
-        return None if self.request.greedy else self.request.seed + self.index
-
-    @property
-    def prompt(self) -> list[int]:
-        return self.request.context_ids or []
+    prompt: list[int]
 
 
 class TransformersSamples(_BatchEngine):
@@ -386,9 +371,8 @@ class TransformersSamples(_BatchEngine):
     def __init__(self, spec: EngineSpec) -> None:
         super().__init__(spec)
         source, revision = tokenizer_source(spec.model, spec.revision)
-        tokenizer = AutoTokenizer.from_pretrained(
-            source, revision=revision, trust_remote_code=False
-        )
+        options = {"revision": revision, "trust_remote_code": False}
+        tokenizer = AutoTokenizer.from_pretrained(source, **options)
         config = self.model.config.get_text_config()
         self._ends = registry.end_token_ids(
             tokenizer.eos_token_id, config.eos_token_id, self.model.generation_config.eos_token_id
@@ -402,8 +386,9 @@ class TransformersSamples(_BatchEngine):
         self._start(self.batch_size or most)
 
     def _accept(self, request: Request) -> None:
-        most = min(request.max_tokens, self.max_model_len - len(request.context_ids or ()))
-        self._queues[None].extend(_Row(request, index, most) for index in range(request.n))
+        prompt = request.context_ids or []
+        most = min(request.max_tokens, self.max_model_len - len(prompt))
+        self._queues[None] += [_Row(request, i, most, prompt) for i in range(request.n)]
 
     def _lengths(self, item: _Row) -> tuple[int, int]:
         return len(item.prompt), item.max_tokens
@@ -419,38 +404,38 @@ class TransformersSamples(_BatchEngine):
     def _answers(self, batch: list[_Row]) -> list[Answer]:
         complete = []
         for row, output in zip(batch, self._decode(batch), strict=True):
-            number, n = row.request.request_id, row.request.n
-            self._outputs[number][row.index] = output
-            if len(self._outputs[number]) == n:
-                outputs = self._outputs.pop(number)
-                in_order = [outputs[index] for index in range(n)]
-                complete.append(Answer(request_id=number, continuations=in_order))
+            name, n = row.request.request_id, row.request.n
+            self._outputs[name][row.number] = output
+            if len(self._outputs[name]) == n:
+                outputs = self._outputs.pop(name)
+                in_order = [outputs[number] for number in range(n)]
+                complete.append(Answer(request_id=name, continuations=in_order))
         return complete
 
     @torch.inference_mode()
     def _decode(self, batch: list[_Row]) -> list[Continuation]:
         generate, given, width = self._opening([row.prompt for row in batch])
         budgets = [row.max_tokens for row in batch]
-        sampler = SeededSampler(
-            self._decoding,
-            [row.seed for row in batch],
-            self.device,
-            [row.request.nudge for row in batch],
-        )
+        seeds = [None if row.request.greedy else row.request.seed + row.number for row in batch]
+        nudges = [row.request.nudge for row in batch]
+        most = torch.tensor(budgets, device=self.device)
         ends = torch.tensor(sorted(self._ends), dtype=torch.long, device=self.device)
+        done = torch.zeros_like(most, dtype=torch.bool)
+
+        def finished(read: Tensor, _scores: Tensor, **_: object) -> Tensor:
+            """Say which rows need no further token."""
+            done.logical_or_(torch.isin(read[:, -1], ends) | (most <= read.shape[1] - width))
+            return done
+
+        config = GenerationConfig(max_new_tokens=max(budgets), do_sample=False, pad_token_id=0)
         sequences = generate(
             **given,
-            generation_config=GenerationConfig(
-                max_new_tokens=max(budgets), do_sample=False, pad_token_id=0
-            ),
-            logits_processor=[sampler],
-            stopping_criteria=[_Finished(width, torch.tensor(budgets, device=self.device), ends)],
+            generation_config=config,
+            logits_processor=[SeededSampler(self._decoding, seeds, self.device, nudges)],
+            stopping_criteria=[finished],
         )
-        decoded = sequences[:, width:].tolist()
-        return [
-            registry.cut_at_end(ids, self._ends, most)
-            for most, ids in zip(budgets, decoded, strict=True)
-        ]
+        decoded = zip(sequences[:, width:].tolist(), budgets, strict=True)
+        return [registry.cut_at_end(ids, self._ends, budget) for ids, budget in decoded]
 
     def _opening(
         self, prompts: list[list[int]]
@@ -466,29 +451,11 @@ class TransformersSamples(_BatchEngine):
         embedded = self.model.get_input_embeddings()(ids)
         virtual = prompted.get_prompt(batch_size=1)[0].to(self.device, embedded.dtype)
         gaps = (mask == 0).sum(1).tolist()
-        rows = [
-            torch.cat([row[:gap], virtual, row[gap:]])
-            for row, gap in zip(embedded, gaps, strict=True)
-        ]
+        both = zip(embedded, gaps, strict=True)
+        rows = [torch.cat([row[:gap], virtual, row[gap:]]) for row, gap in both]
         mask = torch.cat([mask, mask.new_ones((len(mask), len(virtual)))], dim=1)
         read = {"inputs_embeds": torch.stack(rows), "attention_mask": mask}
         return self.model.generate, read, 0
-
-
-class _Finished:
-    """Which rows of a batch need no further token."""
-
-    def __init__(self, prompt_width: int, budgets: Tensor, ends: Tensor) -> None:
-        self._prompt_width = prompt_width
-        self._budgets = budgets
-        self._ends = ends
-        self._done = torch.zeros_like(budgets, dtype=torch.bool)
-
-    # The library calls with both: one of them is not used.
-    def __call__(self, input_ids: Tensor, scores: Tensor, **_: object) -> Tensor:  # noqa: ARG002
-        self._done |= torch.isin(input_ids[:, -1], self._ends)
-        self._done |= self._budgets <= input_ids.shape[1] - self._prompt_width
-        return self._done
 
 
 def numbers_per_token(config: PreTrainedConfig) -> int:
@@ -536,9 +503,8 @@ def score_tokens(
         mean = (probabilities * below_top).sum(1, keepdim=True)
         distance = below_top.sub_(mean)
         found["vocabulary_mean"] = mean + log_top
-        found["vocabulary_variance"] = (
-            probabilities.mul_(distance).mul_(distance).sum(1, keepdim=True)
-        )
+        squares = probabilities.mul_(distance).mul_(distance)
+        found["vocabulary_variance"] = squares.sum(1, keepdim=True)
     return {name: values[:, 0] for name, values in found.items()}
 
 
@@ -800,20 +766,15 @@ class TransformersLogprobs(_BatchEngine):
         most = self._logits_bytes // (self.vocab_size * entry_bytes(columns, self._decoding))
         most = max(1, min(most, _CHUNK_ON_CPU) if self.on_cpu else most)
         at_once = min(most, _ROWS_ON_CPU) if self.on_cpu else most
-        chunks = self._logits.chunks(
-            token_ids,
-            sent(torch.from_numpy(np.concatenate(starts)), self.device),
-            most,
-            self._noisy(token_ids, asked) if asked[0].noise else None,
-        )
+        before = sent(torch.from_numpy(np.concatenate(starts)), self.device)
+        noisy = self._noisy(token_ids, asked) if asked[0].noise else None
+        split = torch.split(sent(torch.from_numpy(wanted), self.device), most)
         parts = [
-            score_tokens(logits, chunk.to(logits.device), columns, self._decoding)
-            for all_logits, all_ids in zip(
-                chunks, torch.split(sent(torch.from_numpy(wanted), self.device), most), strict=True
+            score_tokens(logits, ids.to(logits.device), columns, self._decoding)
+            for chunk in zip(
+                self._logits.chunks(token_ids, before, most, noisy), split, strict=True
             )
-            for logits, chunk in zip(
-                torch.split(all_logits, at_once), torch.split(all_ids, at_once), strict=True
-            )
+            for logits, ids in zip(*(torch.split(each, at_once) for each in chunk), strict=True)
         ]
         found = {
             name: torch.cat([part[name] for part in parts]).to("cpu", non_blocking=True)

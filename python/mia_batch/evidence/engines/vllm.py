@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from copy import copy
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from difflib import get_close_matches
 from functools import cache
 from threading import Thread
@@ -61,28 +61,26 @@ def _started(spec: EngineSpec, arguments: Mapping[str, Any]) -> vllm.LLMEngine:
         if lora is not None:
             engine.add_lora(lora)  # not only when the first request wants it
     except Exception as error:
-        why = f"vLLM cannot start with {spec.model!r} ({cause_of(error)})"
+        model, cause = repr(spec.model), cause_of(error)
+        why = f"vLLM cannot start with {model} ({cause})"
         if _is_out_of_memory(error):
-            why = (
-                f"{spec.model!r} does not fit this machine's memory ({cause_of(error)}); {_WAY_OUT}"
-            )
+            why = f"{model} does not fit this machine's memory ({cause}); {_WAY_OUT}"
         elif "root cause above" in str(error):  # said by vLLM's own processes, in the log
-            why = (
-                f"vLLM's processes cannot start with {spec.model!r}; if memory is short, {_WAY_OUT}"
-            )
+            why = f"vLLM's processes cannot start with {model}; if memory is short, {_WAY_OUT}"
         elif lora is not None:
             why += "; take engine transformers"
         raise EngineError(why) from error
-    if isinstance(engine.engine_core, SyncMPClient):
-        Thread(target=_wake_on_death, args=(engine.engine_core,), daemon=True).start()
+    core = engine.engine_core
+
+    def wake_on_death() -> None:
+        """Let ``step`` fail when the core's process is killed; alone it would wait for ever."""
+        while not core.resources.engine_dead:
+            sleep(_SECONDS_BETWEEN_LOOKS)
+        core.outputs_queue.put_nowait(EngineDeadError())
+
+    if isinstance(core, SyncMPClient):
+        Thread(target=wake_on_death, daemon=True).start()
     return engine
-
-
-def _wake_on_death(core: SyncMPClient) -> None:
-    """Let ``step`` fail when vLLM's own core process is killed; alone it would wait for ever."""
-    while not core.resources.engine_dead:
-        sleep(_SECONDS_BETWEEN_LOOKS)
-    core.outputs_queue.put_nowait(EngineDeadError())
 
 
 def _lora(model: str, number: int = 1) -> LoRARequest | None:
@@ -215,9 +213,7 @@ class VllmEngine:
         self._check(model)
 
     def submit(self, request: Request) -> None:
-        reason = registry.why_impossible(
-            request, max_model_len=self.info.max_model_len, vocab_size=self._vocab_size
-        )
+        reason = registry.why_impossible(request, self.info.max_model_len, self._vocab_size)
         if request.noise:
             reason = "engine vllm cannot compute noise on embeddings"
         try:
@@ -255,12 +251,13 @@ class VllmEngine:
         """Check that all came back, then keep what was asked for."""
         before, text = request.context_ids or [], request.text_ids or []
         if self._samples:
-            given = []
             for each in output.outputs:
                 if each.finish_reason not in ("stop", "length"):
                     return request.failed(f"vLLM ended the request with {each.finish_reason!r}")
-                ids = [*each.token_ids]
-                given.append(Continuation(token_ids=ids, finish_reason=each.finish_reason))
+            given = [
+                Continuation(token_ids=[*each.token_ids], finish_reason=each.finish_reason)
+                for each in output.outputs
+            ]
             return Answer(request_id=request.request_id, continuations=given)
         if request.question:
             listed: Any = output.outputs[0].logprobs
@@ -268,9 +265,8 @@ class VllmEngine:
         else:
             found: Any = output.prompt_logprobs
             if found is None or found.token_ids != [*before, *text][1:]:
-                return request.failed(
-                    "vLLM gave log-probabilities of other tokens than those of the text"
-                )
+                error = "vLLM gave log-probabilities of other tokens than those of the text"
+                return request.failed(error)
             logprob = found.logprobs[len(before) - 1 :]
         return registry.text_answer(request, {"logprob": np.array(logprob, dtype=np.float32)})
 
@@ -304,11 +300,7 @@ class VllmEngine:
 
 def _sampling_arguments(decoding: Decoding) -> dict[str, Any]:
     """Everything that decides how tokens are drawn, so that no default of the model remains."""
-    arguments: dict[str, Any] = {
-        "temperature": decoding.temperature,
-        "top_k": decoding.top_k,
-        "top_p": decoding.top_p,
-    }
+    arguments = asdict(decoding)
     try:
         accepted = vllm.SamplingParams(**arguments)
     except _REFUSALS as error:

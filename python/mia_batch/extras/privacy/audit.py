@@ -1,7 +1,5 @@
 """An audit of privacy: tunes a model in several ways, attacks each, and sets them side by side."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -181,7 +179,6 @@ class VariantAudit:
     def _wanted(
         self, model: str, learnt: pl.DataFrame, seed: int, extra: Sequence[tuple[str, str]] = ()
     ) -> Wanted:
-        """Say what a model learns: texts, and canaries where there are any."""
         is_seq2seq = self.form == "seq2seq"
         given = [question if is_seq2seq else sentence for question, sentence in extra]
         answers = [sentence if is_seq2seq else None for _, sentence in extra]
@@ -196,7 +193,6 @@ class VariantAudit:
         return self._name(model), making, self._path(model)
 
     def _opened(self, model: str | None = None) -> Opened:
-        """Open a model that was made, or the base."""
         made = None if model is None else self._path(model)
         return Opened(self.base, self.revision, self._recipe(), made)
 
@@ -520,7 +516,6 @@ def _variants(
     formats: Sequence[CanaryFormat] | None,
     shared: Mapping[str, Any],
 ) -> list[VariantAudit]:
-    """List the ways to tune a base; raise where it cannot be tuned so."""
     plan, revision = shared["plan"], shared["revision"]
     forms = {each: form_of(base, revision, plan.task, each.tuning) for each in plan.variants()}
     if "seq2seq" in forms.values() and shared["texts"]["target"].has_nulls():
@@ -546,8 +541,6 @@ def _variants(
 
 
 def _tables(audits: Sequence[VariantAudit], say: Callable[[str], None]) -> dict[str, pl.DataFrame]:
-    """Make all models, attack them, and put the tables of the variants together."""
-
     def made(name: str, making: Making, path: Path) -> Made:
         return made_of(making, path, lambda said: say(f"{name}: {said}"))
 

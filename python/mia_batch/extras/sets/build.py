@@ -1,7 +1,5 @@
 """Builds evaluation sets, and says whether they can carry any conclusion."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os
@@ -118,7 +116,6 @@ def _look(
 def _write(
     place: Path, tables: Mapping[str, tuple[pl.DataFrame, type[dy.Schema]]], summary: dict[str, Any]
 ) -> None:
-    """Write everything next to the folder, then give it the folder's name."""
     work = temporary_path(place)
     with system_errors(place):
         place.parent.mkdir(parents=True, exist_ok=True)

@@ -74,7 +74,7 @@ def fetched(place: str) -> Path:
     """As `mia_batch.places.fetched`."""
     copy = _Copy.of(place)
     with copy.lock("looking"), suppress(Timeout), copy.lock("writing", 0):
-        copy.follow(holder(copy.store, lease_of(copy.store)))
+        copy.follow(holder(copy.store, copy.store.read(_NAME)))
     return copy.folder
 
 
@@ -82,12 +82,12 @@ def fetched(place: str) -> Path:
 def settled(place: str) -> Iterator[None]:
     """As `mia_batch.places.settled`."""
     copy = _Copy.of(place)
-    before = lease_of(copy.store)
+    before = copy.store.read(_NAME)
     held = RunFolderError(f"{place} is held by a live run, so it has no root; wait for it")
     if holder(copy.store, before) != copy.name and is_live(copy.store, before):
         raise held
     yield
-    if lease_of(copy.store) != before:
+    if copy.store.read(_NAME) != before:
         raise held
 
 
@@ -100,7 +100,6 @@ class _Copy:
 
     @classmethod
     def of(cls, url: str) -> Self:
-        """Find or make the working copy of an address."""
         try:
             check_url(url)
         except ValueError as error:
@@ -168,7 +167,6 @@ class _Mirror:
     lease: Lease
 
     def put(self, path: Path, content: Path) -> None:
-        """Store what ``path`` is about to hold."""
         with self._allowed():
             _set_mark(content, self.copy.store.put(self._name(path), content))
 
@@ -178,7 +176,6 @@ class _Mirror:
         self.put(path, content)
 
     def remove(self, path: Path) -> None:
-        """Remove a file from the store that is about to go."""
         with self._allowed():
             self.copy.store.remove(self._name(path))
 
@@ -221,8 +218,7 @@ def _set_mark(path: Path, tag: str) -> None:
 
 _HELD = "{} is held by another live run; wait for it, or choose another --out"
 _NAME = ".lock"
-_SECONDS = 90.0
-"""After which a lease that was not written again is over."""
+_SECONDS = 90.0  # after which a lease that was not written again is over
 _SECONDS_OF_TRUST = 60.0
 """After which who holds it no longer writes to the store, a machine's sleep included."""
 _SECONDS_BETWEEN = 15.0
@@ -308,11 +304,6 @@ def is_live(store: Store, found: StoredObject | None) -> bool:
     now = store.read(name)
     store.remove(name)
     return now is not None and (now.written - found.written).total_seconds() < _SECONDS
-
-
-def lease_of(store: Store) -> StoredObject | None:
-    """Read the lease of a folder."""
-    return store.read(_NAME)
 
 
 def _content(store: Store, found: StoredObject) -> dict[str, str]:
@@ -411,7 +402,6 @@ class Store:
             self.store.delete(name)
 
     def read(self, name: str) -> StoredObject | None:
-        """Read a small object; None where it does not exist."""
         with suppress(FileNotFoundError), _explained(self.url):
             got = self.impatient.get(name)
             meta = got.meta

@@ -27,6 +27,7 @@ from mia_batch.errors import MiaBatchError, RunFolderError, SettingsError
 from mia_batch.extras.tune.making import locked
 from mia_batch.observer import Observer
 from mia_batch.pipeline import Run, plan, run_audit
+from mia_batch.pipeline.planning import Speed
 from mia_batch.places import is_url
 from mia_batch.report.html.plots import MOST_CURVES, Axis, Curve, draw, round_axis, saved
 from mia_batch.report.paper import FOR_SPREADSHEETS
@@ -39,10 +40,9 @@ _KIND, _LOCK = ".study", ".lock"
 
 def study_options(command: Any) -> Any:  # noqa: ANN401 - of click
     """Add the options of every study."""
-    speed = cli.NumberRange(min=0, min_open=True)
     dry = "Say which runs would be made and what each would ask; ask nothing."
     for add in (
-        cli.option("tokens-per-second", speed, "X", "Speed from which --dry-run tells the time."),
+        cli.speed_option,
         click.option("--dry-run", is_flag=True, help=dry),
         cli.path_option("out", "Folder of the study: its runs, its table, its picture."),
     ):
@@ -57,7 +57,7 @@ class Study:
     folder: Path
     observer: Observer
     dry_run: bool
-    speed: float | None
+    speed: Speed
     _said: set[tuple[str, str]] = field(default_factory=set)
 
     def audited(self, name: str, settings: Mapping[str, Any], shares: str = "") -> Run | None:
@@ -170,6 +170,7 @@ def publish(
     planned attack of each run is shown, or with ``every`` all; a row without an AUC has its reason.
     """
     shown = table if every else table.filter(pl.col("is_primary").fill_null(value=True))
+    shown = shown.with_columns(_without_folder(shown[name]) for name in values)
     _print_figures(shown, values)
     if n := table.filter(blind="separable")["run"].n_unique():
         say(
@@ -178,6 +179,15 @@ def publish(
             "memory."
         )
     write_study(out, table, _curves(shown, x, by))
+
+
+def _without_folder(names: pl.Series) -> pl.Series:
+    """Leave out the folder that all names of models or files are in."""
+    if names.dtype != pl.String:
+        return names
+    parts = [name.split("/")[:-1] for name in names.drop_nulls()]
+    shared = os.path.commonprefix(parts)  # noqa: RUF071 - of lists, part by part
+    return names.str.strip_prefix("".join(f"{each}/" for each in shared))
 
 
 def say(*sentences: str) -> None:

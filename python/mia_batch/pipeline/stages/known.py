@@ -1,7 +1,5 @@
 """Passages that came out, looked for in a corpus that is known: its texts, or an index of them."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Callable, Iterator

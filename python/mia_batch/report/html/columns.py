@@ -23,11 +23,10 @@ if TYPE_CHECKING:
 
 
 _MOST = 1_500
-_HIDDEN = re.compile(
+_HIDDEN = re.compile(  # controls, marks that turn the direction of text, and signs without width
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u180e\u200b\u200e\u200f\u2028-\u202e"
     r"\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
 )
-"""Controls, marks that turn the direction of text, and signs without width."""
 _CODE = Markup('<span class="code">{}</span>')
 _CUT = Markup(' <span class="cut">{:,} more characters</span>')
 _DIGITS = 3
@@ -96,8 +95,7 @@ def interval(value: float | None, low: float | None, high: float | None) -> str:
     return f"{value:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
 
 
-LEVELS = 8
-"""Shades of a strip; a point's is that of the eighth of [0, 1] in which it lies."""
+LEVELS = 8  # shades of a strip; a point's is that of the eighth of [0, 1] in which it lies
 _WIDTH = 1000
 _SVG = Markup(
     '<svg class="strip" role="img" aria-label="{}" viewBox="0 0 {} 1" preserveAspectRatio="none">'
@@ -106,7 +104,6 @@ _SVG = Markup(
 
 
 def strips(contents: Contents) -> dict[str, Markup]:
-    """Draw the strip of each document that has one, of the primary attack."""
     points = contents.frame("curves", curve="strip", attack=contents.primary)
     if points.is_empty():
         return {}
@@ -119,7 +116,8 @@ def _strip(starts: list[float], values: list[float | None]) -> Markup:
     """One path for each shade: stretches of the same shade that touch are one rectangle."""
     ends = [*starts[1:], 1.0]
     paths: dict[int, str] = {}
-    stretches = zip(starts, ends, map(_level, values), strict=True)
+    levels = (None if y is None else min(int(y * LEVELS), LEVELS - 1) for y in values)
+    stretches = zip(starts, ends, levels, strict=True)
     for level, run in groupby(stretches, key=lambda stretch: stretch[2]):
         if level is not None:
             first, *_, last = [*run] * 2
@@ -127,10 +125,6 @@ def _strip(starts: list[float], values: list[float | None]) -> Markup:
             paths[level] = f"{paths.get(level, '')}M{left} 0H{right}V1H{left}z"
     drawn = (Markup('<path class="h{}" d="{}"/>').format(*each) for each in sorted(paths.items()))
     return _SVG.format(_in_words(starts, values), _WIDTH, Markup().join(drawn))
-
-
-def _level(value: float | None) -> int | None:
-    return None if value is None else min(int(value * LEVELS), LEVELS - 1)
 
 
 def _in_words(starts: list[float], values: list[float | None]) -> str:
@@ -336,12 +330,10 @@ def _longest(row: Row) -> str:
 
 
 def text_column(heading: str, name: str, write: Callable[[Any], str] = _short) -> Column:
-    """Show one column of text."""
     return Column(heading, (name,), lambda row: NO_VALUE if row[name] is None else write(row[name]))
 
 
 def number_column(heading: str, name: str, write: Callable[[Any], str] = number) -> Column:
-    """Show one column of numbers, and sort by it."""
     return Column(heading, (name,), lambda row: write(row[name]), name)
 
 
@@ -392,7 +384,6 @@ def _not_recorded(columns: list[Column]) -> str:
 
 
 def _texts(contents: Contents) -> Iterator[Table]:
-    """Yield the texts with the highest scores."""
     attack = contents.primary
     if not contents.has("scores", attack):
         return
@@ -428,13 +419,12 @@ _TEXT_COLUMNS = (
 )
 
 
-_CONTROLS = {
+_CONTROLS = {  # where a passage was asked for, or looked for
     "unrelated_prefix": "after the prefix of another document",
     "unrelated_prefix_16_words": "after that and the last 16 words of its own prefix",
     "reference_model": "from the reference model, after its own prefix",
     "other_document": "in another document",
 }
-"""Where a passage was asked for, or looked for."""
 _COMMON = {True: "common", False: "no", None: NO_VALUE}
 _MOST_ROWS = 400
 _SHOWN_METRICS = ("roc_auc", "tpr_at_fpr")
@@ -491,7 +481,6 @@ def perplexity_table(contents: Contents, shown: Collection[str]) -> Table | None
 
 
 def _with_windows(contents: Contents, rows: pl.DataFrame) -> list[Row]:
-    """Say of each row which document and window it is about."""
     ids = pl.col("target_id").is_in(rows["target_id"].implode())
     window = pl.col("window_index") + 1  # as people count, and `mia-batch show` takes it
     named = contents.frame("targets", ids).select("target_id", "document_id", window)

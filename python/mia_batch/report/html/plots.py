@@ -9,9 +9,8 @@ from __future__ import annotations
 import re
 from base64 import b64encode
 from collections import Counter
-from dataclasses import dataclass
 from math import ceil, floor, log10
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import polars as pl
 from markupsafe import Markup
@@ -36,8 +35,7 @@ _NAME = 60  # characters of a name that are written
 _HALO = {"paint_order": "stroke", "stroke": _GROUND, "stroke_width": 4}
 
 
-@dataclass(frozen=True, slots=True)
-class Axis:
+class Axis(NamedTuple):
     """Where values stand along an axis, and what is written next to it."""
 
     title: str
@@ -66,8 +64,7 @@ def round_axis(title: str, values: Iterable[float], most: int = 6) -> Axis:
     return Axis(title, ticks[0], ticks[-1], ticks)
 
 
-@dataclass(frozen=True, slots=True)
-class Curve:
+class Curve(NamedTuple):
     """A named line, with a band of low and high limits where these are known."""
 
     name: str
@@ -75,8 +72,7 @@ class Curve:
     band: Sequence[tuple[float, float, float]] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Lane:
+class Lane(NamedTuple):
     """Values of one kind on a line of their own, or one value with its limits."""
 
     name: str
@@ -201,11 +197,6 @@ def saved(svg: Markup) -> str:
     return coloured.replace(">", '><rect width="100%" height="100%" fill="#fff"></rect>', 1)
 
 
-def link_to(svg: Markup) -> str:
-    """Return an address that holds the picture itself, to save it without a script."""
-    return f"data:image/svg+xml;base64,{b64encode(saved(svg).encode()).decode()}"
-
-
 # The pictures of a run.
 
 _BUDGETS = (0.001, 0.01, 0.1)  # false-positive rates of the table below a ROC
@@ -226,7 +217,9 @@ def picture(
     name: str, svg: Markup, head: Sequence[str], rows: Sequence[Sequence[str]], **words: str
 ) -> dict[str, Any]:
     """Return a picture with its ``title``, ``note`` and ``source``, its numbers and its link."""
-    return {"name": name, "svg": svg, "link": link_to(svg), "head": head, "rows": rows, **words}
+    # The link's address holds the picture itself, to save it without a script.
+    link = f"data:image/svg+xml;base64,{b64encode(saved(svg).encode()).decode()}"
+    return {"name": name, "svg": svg, "link": link, "head": head, "rows": rows, **words}
 
 
 def _by(points: pl.DataFrame, name: str) -> dict[str, list[tuple[float, float]]]:

@@ -137,7 +137,7 @@ def in_process(checkpoint: Path, folder: Path) -> dict[int, list[Sample]]:
         model=str(checkpoint),
         engine_args={"kv_cache_memory_bytes": 64 << 20},
     )
-    with EngineProcess.start(spec, log=folder / "engine.log") as engine:
+    with EngineProcess(spec, log=folder / "engine.log") as engine:
         drawn = outputs(engine, requests)
     found: dict[int, list[Sample]] = {}
     for i, samples in drawn.items():
@@ -169,7 +169,7 @@ def test_log_probabilities_over_http_are_those_of_the_same_model_in_process(
     journal = tmp_path / "journal.sqlite"
     with (
         Endpoint.open(settings, kind="logprobs", journal=journal) as remote,
-        EngineProcess.start(spec, log=tmp_path / "engine.log") as engine,
+        EngineProcess(spec, log=tmp_path / "engine.log") as engine,
     ):
         there = results(remote, asked)
         here = results(LocalSource(engine, tokenizer), asked)

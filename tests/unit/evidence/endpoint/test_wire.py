@@ -29,7 +29,8 @@ from mia_batch.evidence.endpoint.wire import (
 from mia_batch.evidence.request import Continuation
 from tests.unit.evidence.endpoint.asking import KEY
 
-SETTINGS = ClientSettings(base_url="http://host/v1", model="m", api_key=KEY)
+HOST: dict[str, Any] = {"base_url": "http://host/v1", "model": "m"}
+SETTINGS = ClientSettings(**HOST, api_key=KEY)
 
 
 def read(document: Any, n: int = 2) -> Choices:
@@ -76,24 +77,19 @@ def test_a_usage_that_makes_no_sense_counts_as_unknown(usage):
 
 
 @pytest.mark.parametrize(
-    ("bad", "problem"),
+    ("bad", "why"),
     [
-        ({"text": None}, "choice 0 cannot be used (it holds no text)"),
-        ({}, "choice 0 cannot be used (it holds no text)"),
-        ({"text": 3}, "choice 0 cannot be used (it holds no text)"),
-        ({"text": "a", "index": "0"}, "choice 0 cannot be used (Input should be a valid integer)"),
-        ({"text": "\ud800"}, "choice 0 cannot be used (its text is not valid Unicode)"),
-        (
-            {"text": "a", "finish_reason": "ERROR"},
-            "choice 0 cannot be used (the endpoint ended it with 'error')",
-        ),
-        ("a", "choice 0 cannot be used (it is not an object)"),
+        *((each, "it holds no text") for each in ({}, {"text": None}, {"text": 3})),
+        ({"text": "a", "index": "0"}, "Input should be a valid integer"),
+        ({"text": "\ud800"}, "its text is not valid Unicode"),
+        ({"text": "a", "finish_reason": "ERROR"}, "the endpoint ended it with 'error'"),
+        ("a", "it is not an object"),
     ],
 )
-def test_a_choice_that_cannot_be_used_leaves_the_others(bad, problem):
+def test_a_choice_that_cannot_be_used_leaves_the_others(bad, why):
     answer = read(choices(bad, {"index": 1, "text": "b"}))
     assert answer.found == {1: continuation("b")}
-    assert answer.problem == problem
+    assert answer.problem == f"choice 0 cannot be used ({why})"
 
 
 @pytest.mark.parametrize(
@@ -126,9 +122,9 @@ def test_an_answer_that_is_not_what_was_asked_for_has_nothing(document, problem)
 
 
 def test_the_key_is_not_quoted():
-    assert KEY not in str(read(f"you sent {KEY}".encode()).problem)
-    assert KEY not in str(read({"error": f"you sent {KEY}"}).problem)
-    assert KEY not in str(read(choices({"text": "a", "finish_reason": KEY})).problem)
+    quoting = choices({"text": "a", "finish_reason": KEY})
+    for document in (f"you sent {KEY}".encode(), {"error": f"you sent {KEY}"}, quoting):
+        assert KEY not in str(read(document).problem)
 
 
 json_values = st.recursive(
@@ -159,13 +155,10 @@ def test_nothing_that_json_can_say_breaks_the_reader(document):
 
 def test_chat_answers_hold_the_text_in_a_message():
     chat = Chat(replace(SETTINGS, chat_instruction="Go on."))
-    assert chat.prompt_fields("Once") == {
-        "messages": [{"role": "user", "content": "Go on.\n\nOnce"}]
-    }
-    body = json.dumps(
-        choices({"message": {"content": "upon"}, "finish_reason": "stop"}, {"message": None})
-    ).encode()
-    answer = chat.read(body, WireRequest({}, 2, 0, Tokens(1, 1)))
+    message = {"role": "user", "content": "Go on.\n\nOnce"}
+    assert chat.prompt_fields("Once") == {"messages": [message]}
+    said = choices({"message": {"content": "upon"}, "finish_reason": "stop"}, {"message": None})
+    answer = chat.read(json.dumps(said).encode(), WireRequest({}, 2, 0, Tokens(1, 1)))
     assert answer.found == {0: continuation("upon", None, "stop")}
     assert answer.problem == "choice 1 cannot be used (it holds no text)"
 
@@ -218,33 +211,25 @@ def read_echoed(
     return bos, [None if math.isnan(value) else value for value in logprob.tolist()]
 
 
-TWO = ["a", " b", " x"]
+TWO, MINUS = ["a", " b", " x"], [None, -1.0, -9.0]
+CUT = ["a", "bytes:\\xe2\\x80", "bytes:\\x9d", "b", " x"]
 ONE_TWO = (["<s>", "one", " t", "wo", " x"], [None, -1.0, -2.0, -3.0, -9.0])
 
 
 @pytest.mark.parametrize(
     ("asked", "found"),
     [
-        ((TWO, [None, -1.0, -9.0], "a b"), (False, [None, -1.0])),
+        ((TWO, MINUS, "a b"), (False, [None, -1.0])),
         ((["<s>", *TWO], [None, -2.0, -1.0, -9.0], "a b"), (True, [-2.0, -1.0])),
         # A value of a first token that nothing precedes is not believed.
         ((TWO, [-7.0, -1.0, -9.0], "a b"), (False, [None, -1.0])),
         # Not every endpoint lists the drawn token, which may be without text.
         *(((TWO[:2], [None, -1.0], "a b", "", n), (False, [None, -1.0])) for n in (0, 1, None)),
-        *(
-            (([*TWO[:2], ""], [None, -1.0, -9.0], "a b", "", n), (False, [None, -1.0]))
-            for n in (1, None)
-        ),
+        *((([*TWO[:2], ""], MINUS, "a b", "", n), (False, [None, -1.0])) for n in (1, None)),
         ((*ONE_TWO, " two", "one"), (True, [-2.0, -3.0])),
         ((*ONE_TWO, "two", "one "), (True, [-3.0])),  # " t" reaches into the text
-        (  # characters that are cut into bytes
-            (
-                ["a", "bytes:\\xe2\\x80", "bytes:\\x9d", "b", " x"],
-                [None, -1.0, -2.0, -3.0, -9.0],
-                "a\u201db",
-            ),
-            (False, [None, -1.0, -2.0, -3.0]),
-        ),
+        # Characters that are cut into bytes.
+        ((CUT, ONE_TWO[1], "a\u201db"), (False, [None, -1.0, -2.0, -3.0])),
     ],
 )
 def test_of_an_echo_only_tokens_that_start_in_the_text_count(asked, found):
@@ -310,26 +295,23 @@ def test_an_address_does_not_carry_secrets_and_its_error_does_not_show_them(host
 @pytest.mark.parametrize("key", ["", *(KEY + end for end in "\n é\x00")])
 def test_a_key_that_http_cannot_carry_is_refused_unseen(key):
     with pytest.raises(SettingsError, match="the API key is empty or has spaces") as caught:
-        ClientSettings(base_url="http://host/v1", model="m", api_key=key)
+        ClientSettings(**HOST, api_key=key)
     assert KEY not in str(caught.value)
 
 
 def test_the_key_is_not_shown():
-    settings = ClientSettings(base_url="http://host/v1", model="m", api_key=KEY)
-    assert KEY not in repr(settings) + str(settings) + repr(
-        settings.sample_identity(Capabilities())
-    )
-    assert settings.redact(f"wrong key {KEY}, {KEY}!") == "wrong key [key], [key]!"
-    assert ClientSettings(base_url="http://host/v1", model="m").redact("as it is") == "as it is"
-    short = ClientSettings(base_url="http://host/v1", model="m", api_key="e")
-    assert short.redact("the server refuses") == "the server refuses"
+    shown = f"{SETTINGS!r}{SETTINGS}{SETTINGS.sample_identity(Capabilities())!r}"
+    assert KEY not in shown
+    assert SETTINGS.redact(f"wrong key {KEY}, {KEY}!") == "wrong key [key], [key]!"
+    for short in (None, "e"):
+        assert ClientSettings(**HOST, api_key=short).redact("the server") == "the server"
 
 
 @pytest.mark.parametrize("missing", ["price_in", "price_out"])
 def test_a_limit_of_cost_needs_prices(missing):
     given: dict[str, Any] = {"max_cost": 1.0, "price_in": 1.0, "price_out": 1.0} | {missing: None}
     with pytest.raises(SettingsError, match="give price_in= and price_out="):
-        ClientSettings(base_url="http://host/v1", model="m", **given)
+        ClientSettings(**HOST, **given)
 
 
 # The most that a run can cost, and what it did.
@@ -337,7 +319,7 @@ def test_a_limit_of_cost_needs_prices(missing):
 
 def priced(**changed: Any) -> ClientSettings:
     given = {"price_in": 2.0, "price_out": 10.0, "max_cost": None} | changed
-    return ClientSettings(base_url="http://host/v1", model="m", **given)
+    return ClientSettings(**HOST, **given)
 
 
 def test_a_cost_by_hand():
@@ -353,9 +335,7 @@ def test_without_prices_there_are_tokens_but_no_money():
 
 
 def test_a_chat_instruction_is_part_of_every_prompt():
-    settings = ClientSettings(
-        base_url="http://host/v1", model="m", chat=True, chat_instruction="Go on: é"
-    )
+    settings = ClientSettings(**HOST, chat=True, chat_instruction="Go on: é")
     assert most_prompt_tokens(settings, prompt_bytes=100, prompts=2) == 100 + 2 * (9 + 16)
 
 

@@ -4,6 +4,8 @@ import json
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +21,7 @@ from mia_batch.evidence.engines.masked import (
     MaskedModel,
     TokenText,
     Variants,
+    Vocabulary,
     _hide,
     neighbours,
     paraphrases,
@@ -352,9 +355,10 @@ def test_what_is_not_replaced_stays_character_by_character():
     text = "\tOne  two,three\n\nfour "
     spans = [(1, 4), (6, 9), (9, 10), (10, 15), (17, 21)]
     cut = TokenText(text, [0] * 5, spans, list(range(5)))
-    assert cut.replace([]) == text
-    assert cut.replace([(1, "2", None), (3, "3", None)]) == "\tOne  2,3\n\nfour "
-    assert cut.replace([(2, "&", True), (3, "3", True)]) == "\tOne  two & 3\n\nfour "
+    known: Any = SimpleNamespace(_decoded=["x", "2", "3", " &", " 3"])
+    assert Vocabulary.replace(known, cut, [], []) == text
+    assert Vocabulary.replace(known, cut, [1, 3], [1, 2]) == "\tOne  2,3\n\nfour "
+    assert Vocabulary.replace(known, cut, [2, 3], [3, 4]) == "\tOne  two & 3\n\nfour "
 
 
 def test_bytes_of_a_character_and_special_tokens_are_never_replaced(masked_model):
@@ -398,7 +402,7 @@ def test_the_worker_gives_what_the_model_gives_here(masked_model, tmp_path, one_
     spec = EngineSpec(
         engine="masked", kind="fills", model=str(save_masked_checkpoint(tmp_path / "masked"))
     )
-    with EngineProcess.start(spec, log=tmp_path / "engine.log") as engine:
+    with EngineProcess(spec, log=tmp_path / "engine.log") as engine:
         assert engine.info.device == "cpu"
         found = answers(engine, [*asked, shared])
     for each in asked:

@@ -280,7 +280,7 @@ def transformers_logprobs(checkpoint, tmp_path_factory):
         logits_bytes=2 << 20,
         engine_args={"batch_size": 16},
     )
-    with EngineProcess.start(asked, log=tmp_path_factory.mktemp("log") / "engine.log") as engine:
+    with EngineProcess(asked, log=tmp_path_factory.mktemp("log") / "engine.log") as engine:
         yield engine
 
 
@@ -846,7 +846,7 @@ def test_adapters_hear_the_noise_too(checkpoint, tmp_path, kind):
 def test_texts_reach_the_engine_with_their_noise_and_pieces_have_their_own(checkpoint, tmp_path):
     tokenizer = Tokenizer.load(str(checkpoint))
     long = " ".join(" ".join(TEXTS).split()[:250])
-    with EngineProcess.start(spec(checkpoint), log=tmp_path / "engine.log") as engine:
+    with EngineProcess(spec(checkpoint), log=tmp_path / "engine.log") as engine:
         source = LocalSource(engine, tokenizer, strides=True)
         source.submit(Request(request_id=0, kind="logprobs", text=long, noise=SIGMA, seed=65536))
         (answer,) = source.results()
@@ -885,7 +885,7 @@ def all_said(engine: EngineProcess) -> list[Any]:
 
 
 def alone(given: EngineSpec, log: Path) -> list[Any]:
-    with EngineProcess.start(given, log=log) as engine:
+    with EngineProcess(given, log=log) as engine:
         return all_said(engine)
 
 

@@ -41,7 +41,7 @@ SMALL = {"kv_cache_memory_bytes": 64 << 20, "max_num_seqs": 16}
 @pytest.fixture(scope="module")
 def vllm_engine(checkpoint, tmp_path_factory):
     spec = EngineSpec(engine="vllm", kind="samples", model=str(checkpoint), engine_args=SMALL)
-    with EngineProcess.start(spec, log=tmp_path_factory.mktemp("log") / "engine.log") as engine:
+    with EngineProcess(spec, log=tmp_path_factory.mktemp("log") / "engine.log") as engine:
         yield engine
 
 
@@ -61,7 +61,7 @@ def vllm_logprobs(checkpoint, tmp_path_factory):
         logits_bytes=50 * 12 * 600,
         engine_args={**SMALL, "enable_prefix_caching": True},
     )
-    with EngineProcess.start(spec, log=tmp_path_factory.mktemp("log") / "engine.log") as engine:
+    with EngineProcess(spec, log=tmp_path_factory.mktemp("log") / "engine.log") as engine:
         yield engine
 
 
@@ -134,7 +134,7 @@ def test_a_wrong_specification_gets_one_sentence_with_its_cause(
     if changed := given.pop("changed", None):
         change(model, times(*changed))
     spec = EngineSpec(engine="vllm", **given)
-    with pytest.raises(kind) as error, EngineProcess.start(spec, log=tmp_path / "engine.log"):
+    with pytest.raises(kind) as error, EngineProcess(spec, log=tmp_path / "engine.log"):
         pass
     assert type(error.value) is kind
     assert "\n" not in str(error.value)
@@ -159,7 +159,7 @@ def test_beginnings_of_a_text_get_the_same_answers_with_and_without_a_cache(
         model=str(checkpoint),
         engine_args={**SMALL, "enable_prefix_caching": False},
     )
-    with EngineProcess.start(without, log=tmp_path / "engine.log") as engine:
+    with EngineProcess(without, log=tmp_path / "engine.log") as engine:
         assert outputs(engine, asked) == wanted
 
 
@@ -170,7 +170,7 @@ def test_other_architectures_pass(architecture, tmp_path):
     model = saved(tmp_path / "model", architecture)
     token_ids = [BOS_ID, *(7 * j % 500 + 40 for j in range(40))]
     spec = EngineSpec(engine="vllm", kind="logprobs", model=str(model), engine_args=SMALL)
-    with EngineProcess.start(spec, log=tmp_path / "engine.log") as engine:
+    with EngineProcess(spec, log=tmp_path / "engine.log") as engine:
         (found,) = token_values(engine, [text_request(0, token_ids)]).values()
     exact = exact_logprobs(model, token_ids)[range(40), token_ids[1:]]
     np.testing.assert_allclose(found["logprob"], exact, rtol=1e-5, atol=1e-4)
@@ -199,7 +199,7 @@ def start(adapter, tmp_path):
         spec = EngineSpec(
             engine="vllm", kind=kind, model=str(model), decoding=greedily, engine_args=SMALL
         )
-        return EngineProcess.start(spec, log=tmp_path / "engine.log")
+        return EngineProcess(spec, log=tmp_path / "engine.log")
 
     return start
 
