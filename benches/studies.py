@@ -123,10 +123,14 @@ def contamination(at: Place) -> None:
 
 
 def outliers(at: Place) -> None:
-    """Insert Spanish, or further windows of the books themselves, among English ones."""
+    """Insert Spanish, documentation, or further windows of the same books among English books."""
     english = windows("jane_eyre", "moby_dick", "dracula", "great_expectations", "frankenstein")
     into = at.table("english", english.slice(1000))
-    kinds = {"outliers": windows("don_quijote"), "alike": english.head(1000)}
+    kinds = {
+        "spanish": windows("don_quijote"),
+        "documentation": new_passages(at.demo),
+        "alike": english.head(1000),
+    }
     for kind, texts in kinds.items():
         copies = pl.col("member").cast(pl.Int64).alias("k")
         chosen = at.table(kind, halves(texts, 400).with_columns(copies))
@@ -252,7 +256,8 @@ def spv(at: Place) -> None:
     }
     model = {name: tuned(at, name, asked, None, **way) for name, way in ways.items()}
     usual: dict[str, object] = {"input": asked, "reference_model": based(at), "preset": "spv"}
-    usual |= {"attacks": "loss,self_prompt_difference_v1,spv_embedding_v1", "paraphrases": 3}
+    usual |= {"paraphrases": 3}
+    usual |= {"attacks": "loss,reference_ratio_v1,self_prompt_difference_v1,spv_embedding_v1"}
     usual |= {"tuning_rate": 2e-3, "tuning_rank": 16, "primary": "spv_embedding_v1"}
     usual |= {"engine": "transformers", "generation_tokens": 96}
     fixed = {"model": model["lora"], "prompts_from": path["identical"], "generations": 200}
@@ -285,8 +290,8 @@ def privacy(at: Place) -> None:
            data=at.table("coin", coin), target_column="label", epsilon=["none", 8, 1], spv=True,
            shadows=2, canaries=0, epochs=20, batch_size=16, max_tokens=64, learning_rate=3e-3,
            out=out)  # fmt: skip
-    found = pl.read_parquet(out / "summary.parquet")
-    store("privacy", found, *(name for name, kind in found.schema.items() if not kind.is_nested()))
+    found = pl.read_parquet(out / "summary.parquet").drop("base")  # a path; variants name it
+    store("privacy", found, *(name for name in found.columns if found[name].count()))
 
 
 PARTS = (sweep, contamination, outliers, books, unlearning, spv, privacy)

@@ -69,7 +69,6 @@ class Recipe:
         return max(0, min(ceil(self.held_out * n_texts), n_texts - 1))
 
     def steps(self, n_texts: int) -> int:
-        """Count the steps of all epochs."""
         return self.epochs * ceil((n_texts - self.n_held_out(n_texts)) / self.batch_size)
 
 

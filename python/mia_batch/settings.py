@@ -757,7 +757,6 @@ class Settings(
 
     @property
     def has_yardstick(self) -> bool:
-        """Whether texts of known exposure are asked about."""
         return self.yardstick not in (None, NO_YARDSTICK)
 
     @property
@@ -878,7 +877,6 @@ def _check_table(name: str, table: str | None, where: str) -> None:
 
 
 def nested(flat: Mapping[str, object]) -> dict[str, Any]:
-    """Put settings into their tables: what `flattened` undoes."""
     values: dict[str, Any] = {}
     for name, value in flat.items():
         table = _HOMES.get(name)
@@ -927,7 +925,6 @@ def load_settings(options: Mapping[str, object], *, use_config: bool = True) -> 
 
 
 def stored_settings(stored: Mapping[str, object], **changed: object) -> Settings:
-    """Take up the settings that a run stored, and validate them together with what has changed."""
     # A run may be a stranger's: no code that it names is loaded, and attacks that nobody here
     # knows stay names.
     values = {name: value for name, value in stored.items() if value is not None}

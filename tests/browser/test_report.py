@@ -62,7 +62,6 @@ def visit(browser):
 
 
 def names(page):
-    """Names of the shown documents in their order."""
     rows = page.locator("#documents-table tbody tr:visible th small:first-of-type")
     return rows.all_inner_texts()
 

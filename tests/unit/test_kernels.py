@@ -257,7 +257,7 @@ def test_words_that_are_recalled(generation, verbatim):
     assert sum(passage["words"] for passage in found["passages"]) == verbatim
 
 
-def test_recall_of_nothing_is_unknown():
+def test_of_nothing_recall_is_unknown_and_nothing_is_covered():
     pairs = pl.DataFrame({"generation": ["a", None, "a"], "book": [" ", "a", None]})
     found = pairs.select(near_verbatim_recall("generation", "book")).to_series()
     first: dict[str, object] = {
@@ -269,9 +269,6 @@ def test_recall_of_nothing_is_unknown():
     }
     assert found.to_list() == [first, None, None]
     assert found.struct.schema["passages"] == PASSAGES
-
-
-def test_nothing_is_covered_of_nothing():
     nothing = pl.Series([], dtype=pl.String)
     assert book_coverage("a b", nothing).row(0) == (0.0, 2, 0, 0, 0, 0, [], [])
     assert book_coverage(" ", pl.Series(["a"])).row(0) == (None, 0, 0, 0, 0, 0, [], [])

@@ -45,7 +45,6 @@ def _beginning(known: Iterable[str], incomplete: str, before: str = "") -> list[
 
 
 def complete_attacks(_: Context, _option: Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete the last of several names of families and attacks."""
     from mia_batch.attacks import names
     from mia_batch.attacks.families import FAMILIES
 
@@ -193,7 +192,6 @@ def _show_short_help(context: Context, _option: Parameter, value: bool) -> None:
 
 
 def overview(context: Context) -> str:
-    """Fill the first screen, which describes six commands and names the others."""
     text = _text("overview")
     others = [name for name in _commands(context) if f"\n  {name} " not in text]
     lines = wrap(", ".join(others), 96, break_on_hyphens=False)

@@ -86,7 +86,7 @@ class Source:
     given: str  # the path as the user gave it
     kind: Kind
     files: tuple[SourceFile, ...]  # sorted by name
-    ignored: tuple[Path, ...]  # files below the folder that are not read
+    ignored: tuple[Path, ...]  # files below the folder that are of no known kind
 
 
 PACKED: dict[str, Callable[[Path], Any]]

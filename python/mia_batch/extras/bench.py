@@ -157,7 +157,6 @@ def sample_by_transformers(folder: str, model: str, seconds: float) -> Row:
 
 
 def _timed(counts: Iterable[int], seconds: float) -> Row:
-    """Add up tokens as they are worked at, until the time is over."""
     tokens, began = 0, time.monotonic()
     for n in counts:
         tokens += n
@@ -314,7 +313,6 @@ _ENVIRONMENT = {
 def in_a_process(
     way: str, timeout: float | None = None, threads: int = 0, **arguments: object
 ) -> Row:
-    """Return what a way found, or the reason why it found nothing."""
     environment = _ENVIRONMENT | ({"OMP_NUM_THREADS": "1"} if registry.has_no_accelerator() else {})
     environment |= os.environ | ({"RAYON_NUM_THREADS": str(threads)} if threads else {})
     command = [sys.executable, "-m", "mia_batch.extras.bench", way, json.dumps(arguments)]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 import polars as pl
 
-from mia_batch.cli.passages import strongest
+from mia_batch.cli.show import strongest
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.engines.registry import available_memory, end_token_ids
 from mia_batch.evidence.request import Decoding, EngineSpec

@@ -738,8 +738,7 @@ def engines(
         )
         pool = Pool(start, wanted=wanted, name=f"mia-batch {spec.kind} of {model}", say=say)
         try:
-            first = pool.first()
-            yield RayExecutor(pool, say, audit.observer.at_work), first.info
+            yield RayExecutor(pool, say, audit.observer.at_work), pool.first().info
             for worker in pool.workers:
                 say(f"{worker.name}: {worker.blocks:,} blocks, {worker.tokens:,} tokens")
         finally:

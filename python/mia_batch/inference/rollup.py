@@ -421,7 +421,6 @@ _NO_REFERENCE = "no reference model was asked for log-probabilities of the text"
 
 def perplexities(own: pl.LazyFrame, reference: pl.LazyFrame) -> pl.LazyFrame:
     def mean(column: str) -> pl.Expr:
-        """Mean over the tokens that have a number; null without any."""
         numbers = pl.col(column).cast(pl.List(pl.Float64)).list
         n = numbers.len() - numbers.count_matches(None)
         return pl.when(n > 0).then(numbers.sum() / n)

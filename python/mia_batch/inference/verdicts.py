@@ -345,8 +345,7 @@ def power_findings(targets: pl.LazyFrame, plan: VerdictPlan) -> pl.DataFrame:
             ("n_named", named, None),
         ]
     rows.append(("nulls_needed", wanted, None))
-    names = ("statistic", "value", "verdict")
-    made = (dict(zip(names, row, strict=True)) for row in rows)
+    made = ({"statistic": name, "value": n, "verdict": said} for name, n, said in rows)
     return finding_rows("power", made, subject=plan.level)
 
 

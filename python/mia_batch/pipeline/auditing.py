@@ -90,7 +90,6 @@ _LARGEST_FILE = 8 << 20
 
 
 def earlier_runs(audit: Audit, texts: str) -> dict[str, dict[str, Any]]:
-    """Find the runs of these ``texts`` (SHA-256 of the input) and this model next to this one."""
     found = dict[str, dict[str, Any]]()
     for name, stored in neighbours(audit):
         asked = any(_of(stored, part) for part in ("requests", "plan", "custody"))  # else no try

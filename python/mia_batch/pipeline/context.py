@@ -11,16 +11,7 @@ from typing import Any
 import polars as pl
 
 from mia_batch.attacks import ONE_PASS, Attack, defaults, get
-from mia_batch.attacks.attack import (
-    CHOICE,
-    CLOZE,
-    COMBINATION,
-    CONTINUATION,
-    NEXT_TOKEN,
-    PLAIN,
-    PROBE,
-    TOKEN,
-)
+from mia_batch.attacks import attack as views
 from mia_batch.attacks.from_samples import EXPECTED
 from mia_batch.corpus import SourceFile, digest_each, digest_of
 from mia_batch.errors import RunFolderError, SettingsError
@@ -59,7 +50,7 @@ _COMPUTED = {"vocabulary_mean", "vocabulary_variance", "top_logprob", "rank", "s
 
 def chosen_attacks(settings: Settings) -> list[Attack]:
     """Choose the attacks: those asked for by name, else all that evidence and settings allow."""
-    combined = [get(COMBINATION)] if settings.combine else []
+    combined = [get(views.COMBINATION)] if settings.combine else []
     if settings.attacks is None:
         chosen = _possible(_kinds(settings.evidence or "samples"), settings) + combined
     else:
@@ -85,10 +76,10 @@ def _possible(kinds: tuple[str, ...], settings: Settings) -> list[Attack]:
         raise SettingsError(f"evidence: {wanted}; leave it out, or name attacks")
     pairs = [(attack, next(_obstacles(attack, settings), None)) for attack in attacks]
     # Next tokens tell more than next words; but of a reference model words alone are asked.
-    is_token = (TOKEN in attack.reads and why is None for attack, why in pairs)
+    is_token = (views.TOKEN in attack.reads and why is None for attack, why in pairs)
     if not settings.combine and any(is_token):  # what is combined reads both
         words = settings.reference_model or settings.model_fields_set & _WORD_SETTINGS
-        left_out = TOKEN if words else PROBE
+        left_out = views.TOKEN if words else views.PROBE
         pairs = [(each, why) for each, why in pairs if left_out not in each.reads_of("samples")]
     possible = [attack for attack, obstacle in pairs if obstacle is None]
     for attack, obstacle in pairs:
@@ -143,7 +134,7 @@ def check_together(settings: Settings, attacks: Sequence[Attack]) -> None:
             f"shard= cannot be used with {making[0]}: reference models are made by "
             "one process; run without --shard, with --workers where several engines are to answer"
         )
-    continued = any(CONTINUATION in attack.reads_of("samples") for attack in attacks)
+    continued = any(views.CONTINUATION in attack.reads_of("samples") for attack in attacks)
     about = [name for name in _ABOUT_PASSAGES if getattr(settings, name)]
     if about and not (continued or settings.extract or settings.continue_strongest):
         raise SettingsError(
@@ -195,11 +186,11 @@ def _obstacles(attack: Attack, settings: Settings) -> Iterator[str]:
         yield "needs answers of another model, and engine 'replay' has those of one"
     if "support_mass" in attack.columns and settings.temperature != 1:
         yield "needs temperature 1: only there is the mass known that decoding keeps"
-    at_points = {*NEXT_TOKEN}.intersection(attack.reads_of("logprobs"))
+    at_points = {*views.NEXT_TOKEN}.intersection(attack.reads_of("logprobs"))
     if settings.engine == "openai" and "token_ids" in attack.columns:
         yield "needs token ids, which no endpoint gives"
-    yield from _view_obstacles(attack, settings) if {TOKEN, CLOZE} & {*attack.reads} else ()
-    at_points |= {TOKEN}.intersection(attack.reads)
+    yield from _view_obstacles(attack, settings)
+    at_points |= {views.TOKEN}.intersection(attack.reads)
     if settings.engine == "openai" and at_points and settings.tokenizer is None:
         yield "needs tokenizer= at an endpoint: without it nobody knows the true token"
     if attack.reads_of("logprobs") and settings.engine != "auto":
@@ -210,9 +201,9 @@ def _obstacles(attack: Attack, settings: Settings) -> Iterator[str]:
 
 
 def _view_obstacles(attack: Attack, settings: Settings) -> Iterator[str]:
-    if CLOZE in attack.reads:
-        if settings.engine == "replay":
-            yield "asks questions, which no recording has answered"
+    if views.CLOZE in attack.reads and settings.engine == "replay":
+        yield "asks questions, which no recording has answered"
+    if views.TOKEN not in attack.reads or views.CLOZE in attack.reads:
         return
     if EXPECTED in attack.columns and settings.stop_when_decided:
         yield "needs answers about all texts, and stop_when_decided= leaves some out"
@@ -223,7 +214,7 @@ def _view_obstacles(attack: Attack, settings: Settings) -> Iterator[str]:
 
 
 def reads_tokens(audit: Audit) -> bool:
-    return any(TOKEN in attack.reads_of("samples") for attack in audit.asking)
+    return any(views.TOKEN in attack.reads_of("samples") for attack in audit.asking)
 
 
 def engine_columns(attacks: Iterable[Attack]) -> frozenset[str]:
@@ -235,7 +226,8 @@ def engine_abilities(attacks: Iterable[Attack]) -> frozenset[str]:
     """Name what an engine must be able to do with log-probabilities: columns, noise, answers."""
     attacks = [*attacks]
     read = {view for attack in attacks for _, view in attack.reads_of("logprobs")}
-    return engine_columns(attacks) | read & {NOISE} | ({QUESTION} if CHOICE[1] in read else set())
+    answers = {QUESTION} if views.CHOICE[1] in read else set()
+    return engine_columns(attacks) | read & {NOISE} | answers
 
 
 def verdict_plan(settings: Settings, attacks: Sequence[str]) -> VerdictPlan:
@@ -255,7 +247,6 @@ def verdict_plan(settings: Settings, attacks: Sequence[str]) -> VerdictPlan:
 
 
 def with_reference(settings: Settings) -> Settings:
-    """Find out whether the reference model may be the base of the model."""
     given = settings.reference_model is not None and settings.reference_kind is None
     if not given or settings.engine in _REMOTE:
         return settings
@@ -358,7 +349,6 @@ class Audit:
         return corpora.open_corpora(self.settings)
 
     def target_table(self) -> pl.LazyFrame:
-        """Open the targets: the run's table where it is of these texts, else as it would be."""
         made = self.manifest.made.get("targets")
         if made is not None and made == self.corpora.fingerprint(self.settings):
             return self.run.scan("targets")
@@ -383,7 +373,7 @@ class Audit:
         if not given or self.recording is not None or self.plan.adjustment == "e-bh":
             return None
         primary = next(attack for attack in self.attacks if attack.name == self.plan.primary)
-        alone = {*primary.reads, *primary.logprobs} <= {*PLAIN}
+        alone = {*primary.reads, *primary.logprobs} <= {*views.PLAIN}
         if not alone or primary.evidence == "scores" or FREQUENCY in primary.columns:
             return None
         reads = tuple(("reference", view) for _, view in primary.reads)
@@ -401,8 +391,7 @@ class Audit:
 
     @property
     def continues(self) -> bool:
-        """Whether an attack asks for continuations, those of all texts."""
-        return any(CONTINUATION in attack.reads for attack in self.reading("samples"))
+        return any(views.CONTINUATION in attack.reads for attack in self.reading("samples"))
 
     @cached_property
     def shard(self) -> Shard | None:
@@ -524,7 +513,8 @@ class Audit:
             if own.start and own.obstacle(elsewhere) is None:
                 return own.name, "as before"
         asked = "auto" if name in _REMOTE else name  # an endpoint gives those of its own model only
-        points = kind == "logprobs" and any(PROBE in each.reads_of(kind) for each in self.attacks)
+        reads = {view for each in self.attacks for view in each.reads_of(kind)}
+        points = kind == "logprobs" and views.PROBE in reads
         return choose_engine(
             asked,
             kind,

@@ -87,7 +87,7 @@ def _column(run: Run) -> PaperColumn:
     data = settings.dataset or (folder.name.removesuffix(f"-{model}") if in_run else file.stem)
     said = answer_of(run)
     caveat = said if said.startswith("No answer") else ""
-    return PaperColumn(data=data, model=model, seed=settings.seed, rows=rows, caveat=caveat)
+    return PaperColumn(data, model, settings.seed, rows, caveat)
 
 
 def _finished(run: Run, *, sealed: bool = False) -> Manifest:
@@ -373,7 +373,6 @@ def _scores(runs: Sequence[Run], attack: str) -> pl.DataFrame:
 
 
 def _with_keys(made: pl.DataFrame, run: Run) -> pl.DataFrame:
-    """Name the documents and groups of which rows know the number."""
     scores = run.scan("scores")
     names = {"document": pl.col("document").str.splitn(" ", 2).struct[1], "group": pl.col("group")}
     numbers = made["unit"].drop_nulls().unique().implode()

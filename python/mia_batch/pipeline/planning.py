@@ -9,7 +9,7 @@ from errno import EACCES, ENOTDIR
 from math import ceil, inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import polars as pl
 
@@ -97,8 +97,7 @@ def plan(
             speeds |= _probed(audit, stages[2], asked)
             where = f"measured on {_PROBED} texts"
     if speed is not None and speed != "probe":
-        given: Any = speed  # from Python it may be anything
-        if isinstance(given, str) or not 0 < given < inf:
+        if not isinstance(speed, float | int) or not 0 < speed < inf:  # type: ignore[redundant-expr]
             raise SettingsError(f"speed= is {speed!r}; give tokens a second, or 'probe'")
         speeds, where = dict.fromkeys(foreseen, speed), "as given"
     yield from _minutes(foreseen, speeds, where, probes=not remote and audit.recording is None)

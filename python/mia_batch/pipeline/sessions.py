@@ -227,7 +227,6 @@ def chosen_endpoint(
 def foresee(
     audit: Audit, model: str, kind: request.EvidenceKind, columns: frozenset[str] = frozenset()
 ) -> None:
-    """Refuse what opening a session would refuse before anything starts or is asked."""
     if not is_remote(audit, model):
         chosen_engine(audit, model, kind, columns)
         return
@@ -335,7 +334,6 @@ def expected_work(audit: Audit, view: View) -> pl.Expr:
 
 
 def cost_lines(settings: Settings, workload: request.Workload) -> Iterator[tuple[str, str]]:
-    """Say what an endpoint's work may cost at most, as name and text."""
     if not workload.prompts:
         return
     attempts = _MOST_ATTEMPTS if workload.most_tokens > workload.first_tokens else 1

@@ -198,7 +198,6 @@ def _unnamed(units: pl.DataFrame, n: Mapping[str, int], noun: str, *, found: boo
 
 
 def _of_texts(known: Known, allows: Mapping[str, bool]) -> str:
-    """Answer about single texts, the collection or canaries."""
     plan, level = known.plan, known.plan.level
     verbatim, parts = facts(known.findings, "verbatim", subject="targets"), []
     if verbatim and (n := verbatim["n_verbatim"]["value"]):
@@ -226,7 +225,6 @@ def _of_texts(known: Known, allows: Mapping[str, bool]) -> str:
 
 
 def _of_collection(known: Known, versus: str, what: str) -> str:
-    """Give the p-value of all texts together."""
     asked = {"attack": known.plan.primary, "level": "collection", "versus": versus}
     rows = known.verdicts.filter(pl.col("estimate").is_null(), **asked)
     what = f"{what}, by {known.plan.primary}"
@@ -249,7 +247,6 @@ def _capital(text: str) -> str:
 
 
 def _interval(row: Mapping[str, Any]) -> str:
-    """Write a figure with two digits and its interval."""
     value = f"{row['value']:.2f}"
     if row.get("low") is None or row.get("high") is None:
         return value
@@ -313,13 +310,11 @@ def _by_strength(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _titles(rows: pl.DataFrame) -> list[str]:
-    """Name rows by their title, else their key."""
     title = pl.coalesce("title", "key") if "title" in rows.columns else pl.col("key")
     return rows.select(title.cast(pl.String)).to_series().to_list()
 
 
 def _strips(curves: pl.LazyFrame) -> dict[str, list[float | None]]:
-    """Read the strip of each document at 24 places."""
     points = curves.filter(curve="strip").select("subject", "x", "y", "n")
     found = {}
     for (subject,), rows in points.collect(engine="streaming").group_by("subject"):

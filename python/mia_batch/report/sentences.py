@@ -54,7 +54,6 @@ def _subject(of: dict[str, dict[str, Any]]) -> str:
 
 
 def listed(names: Sequence[str], most: int = _NAMES_SHOWN) -> str:
-    """Name the first ones, and count the others."""
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more:,} more" if more > 0 else "")
 
@@ -250,7 +249,6 @@ def answers_sentences(findings: pl.DataFrame) -> Iterator[str]:
 
 
 def uneven_sentence(findings: pl.DataFrame) -> Iterator[str]:
-    """Warn of attacks that score one class less often than the other."""
     found = findings.filter(check="uneven_scores")
     if found.is_empty():
         return
@@ -518,7 +516,6 @@ def unlabelled_sentences(
 
 
 def canary_sentences(verdicts: pl.LazyFrame, plan: VerdictPlan) -> Iterator[str]:
-    """Say what the published canaries show."""
     rows = verdicts.filter(attack=plan.primary, level="collection", versus="controls").collect()
     yield from _of_all(rows, plan, "All canaries", asked=True)
 
@@ -575,7 +572,6 @@ def _noun(findings: pl.DataFrame, level: str) -> str:
 
 
 def _highest(verdicts: pl.LazyFrame, n: int) -> str:
-    """Name the groups with the highest scores."""
     level = pl.col("level").cast(pl.String)
     groups = verdicts.filter(level.is_in(["document", "group"]), versus="non_members")
     ordered = groups.sort("score", "key", descending=[True, False], nulls_last=True)
@@ -603,7 +599,6 @@ def _top(findings: pl.DataFrame, verdicts: pl.LazyFrame, plan: VerdictPlan) -> I
 
 
 def _max_t(findings: pl.DataFrame) -> Iterator[str]:
-    """Say what all attacks show together."""
     of = facts(findings, "max_t")
     if (found := of.get("largest")) is not None:
         n_attacks, noun = of["n_attacks"]["value"], _noun(findings, of["n_attacks"]["subject"])
@@ -617,7 +612,6 @@ def _max_t(findings: pl.DataFrame) -> Iterator[str]:
 
 
 def _stopping(findings: pl.DataFrame) -> Iterator[str]:
-    """Say what was not asked because groups were decided."""
     n = {name: row["value"] for name, row in facts(findings, "e_values").items()}
     if not n:
         return
@@ -652,7 +646,6 @@ def yardstick_sentences(findings: pl.DataFrame, plan: VerdictPlan) -> Iterator[s
 
 
 def _counts(rows: pl.DataFrame, hits: str, of: str) -> str:
-    """List what was counted at each level; empty where nothing was."""
     found = rows.filter(statistic=hits).select("subject", hits="value")
     both = found.join(rows.filter(statistic=of), on="subject", maintain_order="left")
     each = both.select("subject", "hits", "value").iter_rows()
@@ -908,12 +901,10 @@ def checks(known: Known) -> dict[str, list[str]]:
 
 
 def preflight_sentences(findings: pl.DataFrame) -> Iterator[str]:
-    """Say what the targets tell before an engine starts."""
     for say in (gate_sentence, weights_sentence, undeclared_sentences, power_sentences):
         yield from say(findings)
 
 
 def sentences(known: Known) -> Iterator[str]:
-    """Say what may be concluded from a run, warnings first."""
     allows = known.allows()
     yield from chain.from_iterable(say(known) for needed, say in CONCLUSIONS if allows[needed])

@@ -428,7 +428,6 @@ class Means(NamedTuple):
 
     @property
     def enough(self) -> Flags:
-        """Which units have clusters enough for an interval."""
         return np.asarray(is_enough(self.effective))
 
     def half_widths(self) -> Floats:
@@ -553,7 +552,6 @@ def ratio_difference(one: Floats, other: Floats, cluster: Codes) -> Ratio:
 
 
 def _influence(sums: Floats) -> Floats:
-    """Give what each text adds to the error of a ratio; its mean is 0."""
     above, below = sums
     ratio = above.sum() / below.sum()
     return np.asarray((above - ratio * below) / below.mean())

@@ -20,7 +20,6 @@ FPR = [None, 0.001, 0.005, 0.01, 0.05, 0.1]
 
 
 def write(schema, path, rows, **columns):
-    """Write rows, all other columns null, and further columns."""
     frame = pl.DataFrame(rows, schema=schema.create_empty().schema)
     frame.with_columns(**columns).write_parquet(path)
 

@@ -1,7 +1,5 @@
 """Reference sets, books, texts of Python: read, checked, and cut into targets."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Audits of an endpoint on loopback: what they give, what they cost, what they leave behind."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from statistics import median

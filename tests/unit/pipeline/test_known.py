@@ -1,7 +1,5 @@
 """Passages that came out, looked for in a corpus that is known, or in an index of one."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 from bisect import bisect_left, bisect_right

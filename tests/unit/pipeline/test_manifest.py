@@ -1,7 +1,5 @@
 """What a manifest keeps: times of stages, and what several shards bring together."""
 
-from __future__ import annotations
-
 import re
 from contextlib import nullcontext
 from threading import Thread

@@ -117,7 +117,6 @@ class VariantAudit:
     say: Callable[[str], None]
 
     def wanted(self) -> Iterator[Wanted]:
-        """Name the models that the tables still need, and say what each is made of."""
         self._path().mkdir(exist_ok=True, parents=True)
         own = learnt_by(self.texts, None, self.plan.seed)
         yield self._wanted("target", own, _TARGET_SEED)
@@ -130,7 +129,6 @@ class VariantAudit:
             yield self._wanted("canaries", own, _CANARY_SEED, rows)
 
     def tables(self, models: Mapping[str, Made]) -> dict[str, pl.DataFrame]:
-        """Attack the models; tables that are there are read."""
         target = models[self._name("target")]
         # The first is the primary one: LiRA, or the ratio to the pre-trained model (appendix B.1),
         # which an encoder has none of: untrained, it has no head that could be asked.
@@ -577,7 +575,6 @@ def _labels(texts: pl.DataFrame, plan: Plan, column: str | None) -> tuple[str, .
 
 @contextmanager
 def _of_request(folder: Path, request: dict[str, object]) -> Iterator[None]:
-    """Hold a folder that is new, or of the same request."""
     path = folder / "request.json"
     wanted = json.dumps(request, indent=2, sort_keys=True)
     with system_errors(folder):

@@ -10,14 +10,7 @@ import numpy as np
 import polars as pl
 
 from mia_batch.corpus import ColumnNames, read_documents
-from mia_batch.diagnostics.blind import (
-    MAX_TEXTS_PER_CLASS,
-    BlindVerdict,
-    Classifier,
-    blind_baseline,
-    build_classifiers,
-    seen_of_texts,
-)
+from mia_batch.diagnostics import blind
 from mia_batch.errors import CorpusError, SettingsError
 from mia_batch.kernels import count_words, shared_runs
 from mia_batch.schemas import BuiltTexts, ThrownAway
@@ -219,7 +212,7 @@ def match(texts: Candidates, generator: np.random.Generator) -> Codes:
     propensity score". Cross-fitting: Chernozhukov et al. (2018), "Double/debiased machine
     learning".
     """
-    classifiers = build_classifiers(texts.seen)
+    classifiers = blind.build_classifiers(texts.seen)
     position = _cross_fitted(classifiers, texts, generator) / _CALIPERS[:3]
     rows = np.arange(texts.label.size)
     pairs = _pair(position, rows, texts)
@@ -240,7 +233,7 @@ def match(texts: Candidates, generator: np.random.Generator) -> Codes:
 
 
 def _cross_fitted(
-    classifiers: Mapping[str, Classifier], texts: Candidates, generator: np.random.Generator
+    classifiers: Mapping[str, blind.Classifier], texts: Candidates, generator: np.random.Generator
 ) -> Floats:
     """Place each text by words, year and surface, as a share of all texts."""
     total = np.zeros((texts.label.size, len(classifiers)))
@@ -256,7 +249,7 @@ def _cross_fitted(
 
 
 def _scores(
-    classifiers: Mapping[str, Classifier],
+    classifiers: Mapping[str, blind.Classifier],
     label: Flags,
     train: Codes,
     test: Codes,
@@ -268,7 +261,7 @@ def _scores(
     return np.asarray((scores - scores.mean(axis=0)) / np.where(deviation > 0, deviation, 1))
 
 
-def _mean_of_words(scores: Floats, classifiers: Mapping[str, Classifier]) -> Floats:
+def _mean_of_words(scores: Floats, classifiers: Mapping[str, blind.Classifier]) -> Floats:
     return np.asarray(scores[:, [name in _WORDS for name in classifiers]].mean(axis=1))
 
 
@@ -322,7 +315,7 @@ class Tested(NamedTuple):
     """What a test found; ``strongest``: the classifier of the highest upper limit."""
 
     rows: list[dict[str, Any]]  # of the tests table, without length, setting and stage
-    verdict: BlindVerdict | None = None  # as of `BlindBaseline`
+    verdict: blind.BlindVerdict | None = None  # as of `BlindBaseline`
     upper: float | None = None  # one-sided limit, confidence 0.95, of every classifier's AUC
 
     @property
@@ -333,7 +326,7 @@ class Tested(NamedTuple):
 
 
 def ask_within(texts: pl.DataFrame, seed: int) -> Tested:
-    found = blind_baseline(texts.lazy(), seed=seed)
+    found = blind.blind_baseline(texts.lazy(), seed=seed)
     names = {"attack": "classifier", "value": "roc_auc"}
     kept = ["attack", "value", "low", "high", "n_members", "n_nonmembers", "reason"]
     rows = found.metrics.select(kept).rename(names).with_columns(learnt_from=pl.lit("the set"))
@@ -361,7 +354,7 @@ def ask_outside(texts: pl.DataFrame, held_out: pl.DataFrame, seed: int) -> Teste
         firm_low = auc_interval(*sides, confidence=1 - 0.1 / len(scores)).low
         firm.append(firm_low if auc > _SEPARABLE_ABOVE else 0.0)
         uppers.append(auc_interval(*sides, confidence=0.90).high)
-    verdict: BlindVerdict = "undecided"
+    verdict: blind.BlindVerdict = "undecided"
     if max(firm) > 0.5:
         verdict = "separable"
     elif max(uppers) <= EXCLUDED_ABOVE:
@@ -380,7 +373,7 @@ def _outside_scores(
     train, test = np.arange(n_learnt), np.arange(n_learnt, both.height)
     scores = {
         name: classifier(train, test, label[train][:, None])[:, 0].round(9)
-        for name, classifier in build_classifiers(both.select(seen_of_texts())).items()
+        for name, classifier in blind.build_classifiers(both.select(blind.seen_of_texts())).items()
     }
     words = CountVectorizer(binary=True, token_pattern=r"(?u)\w+", min_df=2)
     forest = RandomForestClassifier(
@@ -422,7 +415,6 @@ def build_length(
     repair: bool,
     seed: int,
 ) -> None:
-    """Add the sets of one length, or why none could be made."""
     texts, too_short = cut(documents, length, seed)
     made.away.append(too_short)
     texts = texts.with_columns(group_given=pl.col("group"), cluster=cluster_name(texts.columns))
@@ -441,7 +433,7 @@ def build_length(
         ranks = pl.col("document_id", "cluster", "source").fill_null("").rank("dense")
         numbered = texts.select(ranks.cast(pl.Int64) - 1)
         document, cluster, source = (column.to_numpy() for column in numbered)
-        member, seen = texts["member"].to_numpy(), texts.select(seen_of_texts())
+        member, seen = texts["member"].to_numpy(), texts.select(blind.seen_of_texts())
         candidates = Candidates(member, document, cluster, source, seen)
         pairs = match(candidates, np.random.default_rng(seed))
         if len(pairs) < LEAST_PAIRS:
@@ -509,7 +501,7 @@ def _build(
     if min(members, chosen.height - members) < LEAST_PAIRS:
         return
     # Whole pairs where there are more than the blind baseline looks at.
-    few = chosen.filter(pl.col("pair").is_null() | (pl.col("pair") <= MAX_TEXTS_PER_CLASS))
+    few = chosen.filter(pl.col("pair").is_null() | (pl.col("pair") <= blind.MAX_TEXTS_PER_CLASS))
     tests = {"after": made.add(ask_within(few, seed + 1), length, setting, "after")}
     if was_matched:
         outside = ask_outside(chosen, held_out, seed)
@@ -517,7 +509,7 @@ def _build(
     if setting == "concatenated":  # what stands before is equal in a pair and tells nothing
         chosen = _after_contexts(chosen, held_out, seed)
     verdicts = {tested.verdict for tested in tests.values()}
-    worse: BlindVerdict = "not separable" if verdicts == {"not separable"} else "undecided"
+    worse: blind.BlindVerdict = "not separable" if verdicts == {"not separable"} else "undecided"
     found["verdict"] = "separable" if "separable" in verdicts else worse
     found["upper"] = max((t.upper for t in tests.values() if t.upper is not None), default=None)
     found |= {name: tested.strongest for name, tested in tests.items()}

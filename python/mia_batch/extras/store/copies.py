@@ -45,7 +45,6 @@ _MARKS = 1 << 56
 
 @contextmanager
 def mirrored(place: str) -> Iterator[Path]:
-    """As `mia_batch.places.mirrored`."""
     with ExitStack() as closing:
         copy = _Copy.of(place)
         with copy.lock("looking"):
@@ -71,7 +70,6 @@ def mirrored(place: str) -> Iterator[Path]:
 
 
 def fetched(place: str) -> Path:
-    """As `mia_batch.places.fetched`."""
     copy = _Copy.of(place)
     with copy.lock("looking"), suppress(Timeout), copy.lock("writing", 0):
         copy.follow(holder(copy.store, copy.store.read(_NAME)))
@@ -80,7 +78,6 @@ def fetched(place: str) -> Path:
 
 @contextmanager
 def settled(place: str) -> Iterator[None]:
-    """As `mia_batch.places.settled`."""
     copy = _Copy.of(place)
     before = copy.store.read(_NAME)
     held = RunFolderError(f"{place} is held by a live run, so it has no root; wait for it")
@@ -180,7 +177,6 @@ class _Mirror:
             self.copy.store.remove(self._name(path))
 
     def finish(self) -> None:
-        """Store what was written in place."""
         with self._allowed():
             there = self.copy.store.names()
         for path in sorted(self.copy.folder.iterdir()):
@@ -291,7 +287,6 @@ def _now() -> float:
 
 
 def holder(store: Store, found: StoredObject | None) -> str | None:
-    """Name the working copy that holds the folder, or held it last."""
     return _content(store, found)["copy"] if found else None
 
 
@@ -393,7 +388,6 @@ class Store:
             return _tag(got.meta)
 
     def put(self, name: str, path: Path) -> str:
-        """Store a file whole, or not at all; return its tag."""
         with _explained(self.url):
             return str(self.store.put(name, path)["e_tag"])
 

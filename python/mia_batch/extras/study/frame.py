@@ -166,11 +166,13 @@ def publish(
 ) -> None:
     """Write the table of a study, print a line for each value and attack, and draw the AUC.
 
-    ``values`` are the columns that say what differs, ``x`` and ``by`` those of the picture. The
-    planned attack of each run is shown, or with ``every`` all; a row without an AUC has its reason.
+    ``values`` are the columns that say what differs, ``x`` and ``by`` those of the picture. Shown
+    is the planned attack of each run, or with ``every`` each attack; drawn is the same, but with
+    ``by`` always the planned one. A row without an AUC has its reason.
     """
-    shown = table if every else table.filter(pl.col("is_primary").fill_null(value=True))
-    shown = shown.with_columns(_without_folder(shown[name]) for name in values)
+    named = table.with_columns(_without_folder(table[name]) for name in values)
+    planned = named.filter(pl.col("is_primary").fill_null(value=True))
+    shown = named if every else planned
     _print_figures(shown, values)
     if n := table.filter(blind="separable")["run"].n_unique():
         say(
@@ -178,7 +180,7 @@ def publish(
             "sees the model tells members from non-members: their figures are no evidence of "
             "memory."
         )
-    write_study(out, table, _curves(shown, x, by))
+    write_study(out, table, _curves(planned if by else shown, x, by))
 
 
 def _without_folder(names: pl.Series) -> pl.Series:
@@ -246,7 +248,7 @@ def _curves(table: pl.DataFrame, x: str, by: Sequence[str] = ()) -> Markup | Non
     if len(values) < 2:
         return None
     at, last = dict(zip(values, range(len(values)), strict=True)), len(values) - 1
-    axis = Axis(title, 0, last, range(last + 1), lambda place: str(values[int(place)]))
+    axis = Axis(title, -0.5, last + 0.5, range(last + 1), lambda place: str(values[int(place)]))
     if values.dtype.is_numeric():
         axis, at = round_axis(title, values), {each: each for each in values}
     shown = []

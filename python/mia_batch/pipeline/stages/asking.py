@@ -192,7 +192,6 @@ def texts_for(audit: Audit, setting: str) -> Corpus:
 
 
 def texts_of(corpus: Corpus, n: int | None = None) -> list[str]:
-    """Take the texts that are not empty, the first ``n`` or all."""
     there = corpus.documents.select("text").filter(pl.col("text").str.contains(r"\S"))
     texts = there if n is None else there.head(n)
     return texts.collect(engine="streaming")["text"].to_list()

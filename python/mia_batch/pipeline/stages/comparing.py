@@ -145,8 +145,7 @@ def _check_other(audit: Audit) -> None:
 
 def _path(audit: Audit) -> Path:
     other = audit.settings.rarity_from
-    run = audit.run if other is None else Run(other)
-    return run.path("rarity")
+    return (audit.run if other is None else Run(other)).path("rarity")
 
 
 def _counted(audit: Audit) -> pl.Expr | None:
@@ -164,9 +163,7 @@ def _counted(audit: Audit) -> pl.Expr | None:
     targets = audit.run.scan("targets")
     kinds = targets.select(non_member.any(), asked=(unknown.any() & outside.any()))
     given, asked = kinds.collect(engine="streaming").row(0)
-    if given:
-        return non_member
-    return outside if asked else None
+    return non_member if given else outside if asked else None
 
 
 def counted_groups(audit: Audit) -> pl.DataFrame:

@@ -10,15 +10,7 @@ import polars as pl
 
 from mia_batch import schemas
 from mia_batch.attacks import Attack, find_unscored, score, score_by
-from mia_batch.attacks.attack import (
-    CHOICE,
-    CODEC,
-    COMBINATION,
-    RECITAL,
-    REFERENCE_TEXT,
-    TEXT,
-    among,
-)
+from mia_batch.attacks import attack as views
 from mia_batch.attacks.from_samples import EXPECTED, with_expected
 from mia_batch.diagnostics import preflight
 from mia_batch.errors import SettingsError
@@ -137,7 +129,7 @@ def _prompts(audit: Audit) -> Rows:
         }
         if view.question:
             kind = "question_and_text"
-            figures |= _answered(audit, view) if view.key == CHOICE else {}
+            figures |= _answered(audit, view) if view.key == views.CHOICE else {}
         for name, value in figures.items():
             yield {"subject": view.name, "statistic": name, "value": value, "verdict": kind}
 
@@ -185,9 +177,9 @@ def set_answers(
     verdicts: list[pl.DataFrame] = [schemas.Verdicts.create_empty()]
     findings: list[pl.DataFrame] = [schemas.Findings.create_empty()]
     has_nulls = bool(role_counts(found)["n_nulls"])
-    if COMBINATION in names:
+    if views.COMBINATION in names:
         findings.append(sets.combination_findings(scores))
-    if CODEC in names and has_nulls:
+    if views.CODEC in names and has_nulls:
         findings.append(sets.codec_findings(scores))
     weighed = [attack.name for attack in attacks if attack.evidence != "scores"]
     if plan.level == "collection" and has_nulls and len(weighed) > 1:
@@ -455,7 +447,7 @@ class ScoresStage(Stage):
         own = [name for name in models_of(audit) if RunModel.of(name).is_made]
         made = {name: audit.source(name)["digest"] for name in own}
         parts = [p for name in ("features", "logprobs") for p in run.path(name).glob("*.parquet")]
-        parts = [part for part in parts if f".{'-'.join(RECITAL)}-" not in part.name]
+        parts = [part for part in parts if f".{'-'.join(views.RECITAL)}-" not in part.name]
         return {
             "attacks": [attack.name for attack in audit.attacks],
             "formulas": sha256(formulas).hexdigest(),
@@ -487,7 +479,7 @@ class ScoresStage(Stage):
         if _is_learned(audit):
             names = [attack.name for attack in audit.attacks if attack.evidence != "scores"]
             learned = sets.combine(run.scan("scores"), names, seed=audit.settings.seed)
-            self._add(pl.Series(COMBINATION, learned, nan_to_null=True))
+            self._add(pl.Series(views.COMBINATION, learned, nan_to_null=True))
         self._score_placebo(evidence)
         samples, asked = run.scan("samples").filter(_within(audit)), asked_targets(audit)
         unscored = find_unscored(
@@ -527,7 +519,7 @@ def evidence_of(audit: Audit) -> dict[str, pl.LazyFrame]:
         evidence["samples"] = with_expected(evidence["samples"], counted_groups(audit))
     if audit.reading("logprobs"):
         wanted = [
-            among([view.key]) & (pl.col("view_index") < view.n)
+            views.among([view.key]) & (pl.col("view_index") < view.n)
             for view in views_of(audit, "logprobs")
         ]
         rows = scan_parts(audit.run.path("logprobs"), schemas.LogProbs)
@@ -604,7 +596,7 @@ class SummaryStage(Stage):
 
     @property
     def needed(self) -> set[str]:
-        without = TEXT not in {view.key for view in views_of(self.audit, "logprobs")}
+        without = views.TEXT not in {view.key for view in views_of(self.audit, "logprobs")}
         return {*self.makes} - ({"perplexities"} if without else set())
 
     def make(self) -> None:
@@ -639,9 +631,9 @@ class SummaryStage(Stage):
             reads = {view.key for view in views_of(audit, "logprobs")}
             folder = run.path("logprobs")
             reference: pl.LazyFrame = schemas.LogProbs.create_empty(lazy=True)
-            if REFERENCE_TEXT in reads:
-                reference = scan_parts(folder, schemas.LogProbs, REFERENCE_TEXT)
-            table = perplexities(scan_parts(folder, schemas.LogProbs, TEXT), reference)
+            if views.REFERENCE_TEXT in reads:
+                reference = scan_parts(folder, schemas.LogProbs, views.REFERENCE_TEXT)
+            table = perplexities(scan_parts(folder, schemas.LogProbs, views.TEXT), reference)
             sink(table, run.path("perplexities"), schemas.Perplexities)
 
     def _roll_up(self, controls: pl.LazyFrame | None) -> pl.DataFrame:

@@ -237,10 +237,9 @@ class TunedModel:
         said = self.model != SELF_PROMPT or not GenerationsStage(self.audit).n_missing()
         if self._known and said and not self._asked.is_incomplete() and self._is_of_these_texts:
             return
-        n_models, name, (base, revision) = 1, f"model {self.model}", self._base
-        if self._is_shadow:
-            n_models = self.audit.settings.shadows or 1
-            name = f"{n_models} shadow models"
+        (base, revision), n_models = self._base, self.audit.settings.shadows or 1
+        n_models = n_models if self._is_shadow else 1
+        name = f"{n_models} shadow models" if self._is_shadow else f"model {self.model}"
         each = " each" if n_models > 1 else ""
         steps = f"{n_models * self.recipe.steps(self.n_texts):,} steps"
         yield name, f"{base} tuned on {self.n_texts:,} texts{each}: {steps}"

@@ -68,8 +68,7 @@ def number(value: float | None, digits: int = _DIGITS) -> str:
         return NO_VALUE
     if isinstance(value, int):
         return f"{value:,}"
-    small = 0 < abs(value) < 10.0**-digits
-    return f"{value:.2g}" if small else f"{value:.{digits}f}"
+    return f"{value:.2g}" if 0 < abs(value) < 10.0**-digits else f"{value:.{digits}f}"
 
 
 def share(value: float | None) -> str:
@@ -178,12 +177,10 @@ class Table:
 
     @property
     def has_strips(self) -> bool:
-        """Whether a column shows heat strips."""
         return any(column.heading == _STRIP for column in self.columns)
 
     @property
     def choices(self) -> list[str]:
-        """The answers that are given, among which one can be chosen."""
         return [*dict.fromkeys(row["answer"] for row in self.rows if row.get("answer"))]
 
 
@@ -308,7 +305,6 @@ def rollup_columns(rows: pl.DataFrame) -> Iterator[Column]:
 
 
 def _what(row: Row) -> str:
-    """Tell documents that are known from those that are asked about."""
     return "outside" if row["level"] == "outside" else _KNOWN[row.get("member")]
 
 
@@ -377,7 +373,6 @@ _NUMBERS = (
 
 
 def _not_recorded(columns: list[Column]) -> str:
-    """Name the usual columns that the run has nothing for."""
     there = {column.heading for column in columns}
     missing = [each.heading for each in _NUMBERS if each.sort and each.heading not in there]
     return f"Not recorded: {'; '.join(missing)}." if missing else ""
@@ -446,7 +441,6 @@ def known_windows(contents: Contents, windows: pl.Expr) -> Mapping[str, str]:
 
 
 def metric_table(contents: Contents) -> Table | None:
-    """Lay out the figures of attacks on all texts; None without figures."""
     known = pl.col("value").is_not_null() & pl.col("versus").is_null()
     figures = contents.frame("metrics", known, pl.col("metric").is_in(_SHOWN_METRICS), slice="all")
     rows = figures.head(_MOST_METRICS).to_dicts()
@@ -454,7 +448,6 @@ def metric_table(contents: Contents) -> Table | None:
 
 
 def attack_table(contents: Contents) -> Table | None:
-    """Lay out the attacks of a labelled run, the best first; None without labels."""
     if not (contents.has("metrics", "attack") and contents.has("blind_metrics", "attack")):
         return None
     from mia_batch.attacks import get, names
@@ -467,7 +460,6 @@ def attack_table(contents: Contents) -> Table | None:
 
 
 def control_table(contents: Contents) -> Table | None:
-    """Lay out the controls; None where the run has none."""
     if "controls" not in contents.tables:
         return None
     rows = contents.tables["controls"].head(_MOST_ROWS).collect(engine="streaming")
@@ -475,7 +467,6 @@ def control_table(contents: Contents) -> Table | None:
 
 
 def perplexity_table(contents: Contents, shown: Collection[str]) -> Table | None:
-    """Lay out perplexity and entropy of the windows that are shown; None where the run has none."""
     rows = contents.frame("perplexities", pl.col("target_id").is_in(list(shown)))
     return replace(_PERPLEXITIES, rows=_with_windows(contents, rows)) if rows.height else None
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import polars as pl
-from markupsafe import Markup
 
 from mia_batch.attacks.attack import PROBE
 from mia_batch.inference.memory import CONTINUED
@@ -59,7 +58,6 @@ class Contents:
 
     @property
     def attacks(self) -> list[str]:
-        """Attacks that the run computed."""
         return list(self.recorded("made.scores.attacks") or [])
 
     def recorded(self, path: str, without: object = None) -> Any:  # noqa: ANN401 - of run.json
@@ -72,7 +70,6 @@ class Contents:
         return found
 
     def has(self, table: str, *columns: str) -> bool:
-        """Whether a table has these columns."""
         there = self.tables.get(table)
         return there is not None and set(columns) <= set(there.collect_schema().names())
 
@@ -166,7 +163,6 @@ class Clause(NamedTuple):
     rows: list[str]
 
     def answers(self, contents: Contents) -> dict[str, str]:
-        """Say what each of its rows says, of those that the run has."""
         found = {source: _said(contents, source) for source in self.rows}
         return {source: said for source, said in found.items() if said}
 
@@ -252,7 +248,7 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    filters = interval, number, plain, share, columns.split_repeats, columns.visible
+    filters = escaped, interval, number, plain, share, columns.split_repeats, columns.visible
     environment.filters |= {each.__name__: each for each in filters}
     return environment
 
@@ -313,7 +309,6 @@ def _brief(contents: Contents) -> Iterator[tuple[str, str, str]]:
 
 
 def _failures(contents: Contents) -> Iterator[tuple[str, int | None, str, str]]:
-    """Yield what failed, was set aside or has no score, with how many, why and from where."""
     failed, aside = contents.recorded("failed"), contents.recorded("targets") or {}
     counts = {NOT_RECORDED: None}
     if failed is not None:
@@ -392,7 +387,6 @@ def evidence(contents: Contents) -> list[dict[str, Any]]:
 
 
 def _by_document(contents: Contents, windows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Put the windows of a document together, with its row of the roll-up and its strip."""
     rows = contents.frame("rollup", pl.col("level") != "group").iter_rows(named=True)
     known, drawn = {row["key"]: row for row in rows}, columns.strips(contents)
     chapters = _chapters(contents, {window["document_id"] for window in windows} & drawn.keys())
@@ -568,16 +562,8 @@ _MARKUP = re.compile(r"([\\`*_{}\[\]()#+!|<>~&$-])")
 
 def as_markdown(contents: Contents) -> str:
     """Write the answer, conclusions as a list, and tables of documents; all text is escaped."""
-    lines = [f"**{_escaped(contents.answer)}**", ""]
-    lines += [f"* {_escaped(sentence)}" for sentence in contents.conclusions]
-    for table in document_tables(contents, ()):
-        lines += ["", f"## {_escaped(table.title)}", ""]
-        lines.append(_line([_escaped(column.heading) for column in table.columns]))
-        lines.append(_line(["---"] * len(table.columns)))
-        for row in table.rows:
-            cells = (Markup(column.write(row)).striptags() for column in table.columns)
-            lines.append(_line([_escaped(cell) for cell in cells]))
-    return "\n".join(lines) + "\n"
+    template = environment().get_template("report.md.jinja")
+    return template.render(contents=contents, tables=document_tables(contents, ()))
 
 
 def as_json(contents: Contents) -> str:
@@ -601,9 +587,5 @@ def as_csv(contents: Contents) -> str:
     return rows.with_columns(FOR_SPREADSHEETS).write_csv()
 
 
-def _line(cells: list[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
     return _MARKUP.sub(r"\\\1", " ".join(plain(text).split()))

@@ -223,7 +223,6 @@ def picture(
 
 
 def _by(points: pl.DataFrame, name: str) -> dict[str, list[tuple[float, float]]]:
-    """Collect the points of each curve."""
     parts = points.partition_by(name, as_dict=True, maintain_order=True).items()
     return {str(key[0]): [*part.select("x", "y").iter_rows()] for key, part in parts}
 

@@ -110,7 +110,6 @@ class InverterMaking(Making):
 
     @cached_property
     def made_from(self) -> dict[str, Any]:
-        """Those of any model, and SHA-256 of the embeddings."""
         content = np.ascontiguousarray(self.embeddings)
         return {**super().made_from, "embeddings": sha256(content.tobytes()).hexdigest()}
 

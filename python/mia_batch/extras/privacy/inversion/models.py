@@ -214,7 +214,6 @@ def _write(embedded: list[Found], path: Path) -> None:
 
 
 def _read(path: Path) -> list[Found] | None:
-    """Read a block; None where it is missing or damaged."""
     try:
         rows = pl.read_parquet(path, glob=False).rows()
     except (*READ_ERRORS, OSError):
