@@ -79,7 +79,6 @@ def test_what_may_be_said_of_each_and_the_strips_that_follow_them(audited):
     assert low["asked 0"] > 0.9
     assert low["asked 3"] == 0
     assert run["rollup"]["contamination_low"].sum() == 0  # q of A is 2 / 31: none is on the list
-    _, run = audited
     strips = run["curves"].filter(curve="strip")
     counts = strips.group_by("subject", maintain_order=True).agg(pl.len(), pl.col("n").sum())
     of_books = [(60, 70), (5, 5), (4, 4), (6, 6)]
