@@ -225,7 +225,6 @@ def unlearning(at: Place) -> None:
         "nothing": before,
         "tuned on others": tuned(at, "on-others", at.table("others", others), before, epochs=5),
         "6 steps of ascent": ascended(before, forgotten["text"], models / "ascent-6", 6),
-        "20 steps of ascent": ascended(before, forgotten["text"], models / "ascent-20", 20),
         "retrained, another seed": tuned(at, "other-seed", kept_at, epochs=epochs, seed=1),
     }
     columns = ("set", "measure", "run", "versus", "statistic", "n", "value", "low", "high")

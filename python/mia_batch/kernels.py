@@ -519,9 +519,10 @@ class Rarity(dy.Schema):
 class RarityTable:
     """In how many groups of texts a model says each n-gram of one to three words."""
 
-    # The table has a fixed size, 2^22 entries: n-grams whose hashes begin alike share one, so that
-    # with millions of different n-grams a count may be too large. A text without a group is one of
-    # its own; ``counted`` tells which of the candidates that are weighed were counted (None: all).
+    # The table has a fixed size, 2^22 entries: n-grams whose hashes begin alike share one. Of N
+    # different n-grams about N / 2^22 have too large a count: at 30,000 one in 140. A text without
+    # a group is one of its own; ``counted`` tells which of the candidates that are weighed were
+    # counted (None: all).
 
     native: _native.RarityTable
     n_groups: int

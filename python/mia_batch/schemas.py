@@ -293,7 +293,8 @@ class Verdicts(dy.Schema):
     standard_error = dy.Float64(nullable=True)
     """Monte-Carlo error of the score over its samples, where the attack takes their mean."""
     n_null = maybe(dy.UInt32, "Independent units that it is compared with: texts or groups.")
-    p_value = maybe(dy.Float64, "Share of outside units, this one included, that score as high.")
+    p_value = dy.Float64(nullable=True)
+    """Share of units outside the training data, this one included, that score as high."""
     q_value = dy.Float64(nullable=True)
     """Adjusted p-value: report all up to q, and at most a share q of them are false on average."""
     adjustment = dy.String(nullable=True)

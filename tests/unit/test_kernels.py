@@ -260,14 +260,8 @@ def test_words_that_are_recalled(generation, verbatim):
 def test_of_nothing_recall_is_unknown_and_nothing_is_covered():
     pairs = pl.DataFrame({"generation": ["a", None, "a"], "book": [" ", "a", None]})
     found = pairs.select(near_verbatim_recall("generation", "book")).to_series()
-    first: dict[str, object] = {
-        "recall": None,
-        "verbatim": 0,
-        "missing": 0,
-        "additional": 1,
-        "passages": [],
-    }
-    assert found.to_list() == [first, None, None]
+    counts = {"recall": None, "verbatim": 0, "missing": 0, "additional": 1}
+    assert found.to_list() == [counts | {"passages": []}, None, None]
     assert found.struct.schema["passages"] == PASSAGES
     nothing = pl.Series([], dtype=pl.String)
     assert book_coverage("a b", nothing).row(0) == (0.0, 2, 0, 0, 0, 0, [], [])
@@ -277,9 +271,10 @@ def test_of_nothing_recall_is_unknown_and_nothing_is_covered():
 # What is refused.
 
 FRAME = pl.DataFrame({"a": [1], "x": ["a"], "c": pl.Series(["a"], dtype=pl.Categorical)})
-SAID = pl.Series(["a b"])
+SAID, ONE_TEXT = pl.Series(["a b"]), (zlib_size, word_spans)
 COUNTS = (0, -1, 2**32, 1.5, "8")
-WHOLE = "is {!r}; use a whole number of 1 to 4294967295"
+WHOLE, LISTED = "is {!r}; use a whole number of 1 to 4294967295", "is {!r}; use a list of names"
+UNKNOWN = "unknown word rule {!r}; use one of whitespace"
 RULES = [
     partial(pair_features, "a", "b"),
     partial(count_words, "a"),
@@ -299,17 +294,9 @@ RULES = [
         (partial(shared_runs, SAID, SAID), "run_words", (0, 2**64), WHOLE),
         (partial(book_coverage, "a", SAID), "k", (0,), WHOLE),
         (partial(book_coverage, "a", SAID), "m", (0,), WHOLE),
-        *(
-            (call, "words", ("w",), "unknown word rule {!r}; use one of whitespace")
-            for call in RULES
-        ),
-        (fields, "groups", ("zlib", None, 3), "is {!r}; use a list of names"),
-        (
-            partial(pair_features, "a", "b"),
-            "groups",
-            ("zlib", None),
-            "is {!r}; use a list of names",
-        ),
+        *((call, "words", ("w",), UNKNOWN) for call in RULES),
+        (fields, "groups", ("zlib", None, 3), LISTED),
+        (partial(pair_features, "a", "b"), "groups", ("zlib", None), LISTED),
         (fields, "groups", (["rouge"],), "unknown group 'rouge'; use some of unigrams, ngrams"),
     ],
 )
@@ -329,11 +316,8 @@ def test_what_is_no_list_of_numbers_is_refused(kernel, column):
 @pytest.mark.parametrize(
     ("call", "arguments", "sentence"),
     [
-        *((call, ("a",), "text .* not Int64; cast it") for call in (zlib_size, word_spans)),
-        *(
-            (call, (3,), "text is of type int; use an expression")
-            for call in (zlib_size, word_spans)
-        ),
+        *((call, ("a",), "text .* not Int64; cast it") for call in ONE_TEXT),
+        *((call, (3,), "text is of type int; use an expression") for call in ONE_TEXT),
         (pair_features, ("a", "x"), "candidate must be .* strings, not Int64"),
         (pair_features, ("x", "a"), "reference must be .* strings, not Int64"),
         (pair_features, ("c", "x"), "candidate must be"),

@@ -355,7 +355,7 @@ _HOW_TO_ASK = ("base_url", "api_key_env", "engine_arg")
 @_run_argument
 @option("input", PATH, "PATH", "Where inputs lie by now; repeatable.", multiple=True)
 @option("again", ABOVE_0, "N", "Draw N of the run's samples again with its model, and compare.")
-@option("second", ABOVE_0, "N", "Recompute N of its scores and p-values in plain Python.")
+@option("second", ABOVE_0, "N", "Recompute N of its numbers by a second program.")
 @click.option("--seed", default=0, help="Seed of the choice of samples and numbers.")
 @settings_options(*_HOW_TO_ASK)
 def verify(

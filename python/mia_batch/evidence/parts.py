@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
-from typing import Self, TypeAlias
+from typing import Protocol, Self
 
 import dataframely as dy
 import numpy as np
@@ -289,7 +289,11 @@ class PromptUnits:
         return Held(self.parts)
 
 
-Units: TypeAlias = FreshUnits | PromptUnits
+class Units(Protocol):
+    """What rows are wanted of: targets, prompts, or rows of whoever makes them."""
+
+    def keys(self) -> Iterator[pl.DataFrame]: ...
+    def slices(self) -> Iterator[pl.DataFrame]: ...
 
 
 def _is_among(names: pl.Series | None) -> pl.Expr:

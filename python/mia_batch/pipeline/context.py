@@ -505,7 +505,7 @@ class Audit:
                 return name, "asked for"
             if name == "auto" and (known := self.manifest.evidence.get("engine")):
                 return known, self.manifest.engine_choice
-        own = engine_types().get(self.manifest.models.get("target", {}).get(f"{kind} engine"))
+        own = engine_types().get(self.manifest.models.get("target", {}).get(f"{kind} engine", ""))
         place, elsewhere = self._place(model), self.settings.executor is not None
         if name == "auto" and own and why_not(own.name, kind, frozenset(columns)) is None:
             if model != "target":
@@ -513,9 +513,8 @@ class Audit:
             if own.start and own.obstacle(elsewhere) is None:
                 return own.name, "as before"
         asked = "auto" if name in _REMOTE else name  # an endpoint gives those of its own model only
-        points = kind == "logprobs" and any(
-            views.PROBE in each.reads_of(kind) for each in self.attacks
-        )
+        reads = {view for each in self.attacks for view in each.reads_of(kind)}
+        points = kind == "logprobs" and views.PROBE in reads
         return choose_engine(
             asked,
             kind,

@@ -85,9 +85,9 @@ def _column(run: Run) -> PaperColumn:
     model, folder = Path(name).name, run.folder.resolve()
     in_run = file.parent.resolve() == folder  # texts that were no file
     data = settings.dataset or (folder.name.removesuffix(f"-{model}") if in_run else file.stem)
-    of = {"data": data, "model": model, "seed": settings.seed}
     said = answer_of(run)
-    return PaperColumn(**of, rows=rows, caveat=said if said.startswith("No answer") else "")
+    caveat = said if said.startswith("No answer") else ""
+    return PaperColumn(data, model, settings.seed, rows, caveat)
 
 
 def _finished(run: Run, *, sealed: bool = False) -> Manifest:

@@ -97,7 +97,7 @@ def plan(
             speeds |= _probed(audit, stages[2], asked)
             where = f"measured on {_PROBED} texts"
     if speed is not None and speed != "probe":
-        if isinstance(speed, str) or not 0 < speed < inf:
+        if not isinstance(speed, float | int) or not 0 < speed < inf:  # type: ignore[redundant-expr]
             raise SettingsError(f"speed= is {speed!r}; give tokens a second, or 'probe'")
         speeds, where = dict.fromkeys(foreseen, speed), "as given"
     yield from _minutes(foreseen, speeds, where, probes=not remote and audit.recording is None)

@@ -29,19 +29,18 @@ FAMILY = [*defaults("matched"), *defaults("samia")]
 # Reference: 4 words. Candidate 0: 5 words, of which the first 4 count when matched; candidate 1: 2.
 
 
+def compared(targets: pl.DataFrame, candidates: Sequence[str], groups: Sequence[str]):
+    options: dict[str, Any] = {"words": "whitespace", "preset": "default", "text_length": None}
+    units = frames.units(targets)
+    return build_features(frames.samples(candidates), units, groups=groups, **options)
+
+
 def scores(
     reference: str, candidates: Sequence[str], names: Sequence[str] = FAMILY
 ) -> dict[str, float | None]:
     """Scores of one target, by attack."""
     targets = frames.targets({"reference": reference})
-    features = build_features(
-        frames.samples(candidates),
-        frames.units(targets),
-        words="whitespace",
-        preset="default",
-        text_length=None,
-        groups=GROUPS,
-    )
+    features = compared(targets, candidates, GROUPS)
     scored = pl.concat(score(features.lazy(), targets.lazy(), [get(name) for name in names]))
     return scored.select(names).row(0, named=True)
 
@@ -122,15 +121,15 @@ def expected(text: str, candidates: Sequence[str]) -> dict[str, float | None]:
                 values[ending].append(value)
         for ending, each in values.items():
             found[f"rouge_{kind}{ending}_v1"] = sum(each) / len(each) if each else None
+
+    def longer(row: dict[str, int]) -> int:
+        return max(row["words_candidate"], n_reference)
+
     terms: dict[str, Callable[[Any], float]] = {
         "ngram_coverage": lambda row: row["covered_3"] / row["words_candidate"],
-        "ngram_coverage_reference": lambda row: (
-            row["covered_3"] / max(row["words_candidate"], n_reference)
-        ),
+        "ngram_coverage_reference": lambda row: row["covered_3"] / longer(row),
         "ngram_coverage_total": lambda row: (
-            2
-            * row["covered_3"]
-            / (row["words_candidate"] + max(row["words_candidate"], n_reference))
+            2 * row["covered_3"] / (row["words_candidate"] + longer(row))
         ),
         "creativity": lambda row: (
             sum(row[f"covered_{length}"] for length in range(2, 13)) / row["words_candidate"]
@@ -552,13 +551,6 @@ def test_p_values_hold_where_scores_rest_on_the_other_texts(known, least, most):
 def test_a_hidden_word_counts_where_the_answer_has_it():
     targets = frames.targets({"reference": "Alice"})
     answers = ["It is Alice.", "Alice", "alice", "a cat"]
-    features = build_features(
-        frames.samples(answers),
-        frames.units(targets),
-        words="script",
-        preset="default",
-        text_length=None,
-        groups=["hidden"],
-    )
+    features = compared(targets, answers, ["hidden"])
     assert features["has_text"].to_list() == [True, True, False, False]
     assert features.select(get("masked_hits_v1").expr).item() == 0.5

@@ -68,11 +68,7 @@ OTHER_NAMES = {"body": ["a", "b"], "key": [7, 8], "seen": [1, 0], "author": [3, 
 @pytest.mark.parametrize(
     ("columns", "names", "expected"),
     [
-        (
-            FULL,
-            {},
-            {**FULL, "prefix": [None, None], "reference": [None, None]},
-        ),
+        (FULL, {}, {**FULL, "prefix": [None, None], "reference": [None, None]}),
         ({"text": [None, " "], "document_id": ["x", "y"]}, {}, {"text": [None, " "]}),
         (
             OTHER_NAMES | {"title": ["t", "u"]},
@@ -332,12 +328,8 @@ def test_an_array_of_records_is_read_like_lines_and_what_is_no_number_is_null(
         assert (first, second) == (("NaN a", None, "[null,1]"), ("b", 0.5, "[]"))
 
 
-PACK: dict[str, Any] = {
-    "gz": gzip.compress,
-    "bz2": bz2.compress,
-    "xz": lzma.compress,
-    "zst": zstd.compress,
-}
+PACK: dict[str, Any] = {"gz": gzip.compress, "bz2": bz2.compress}
+PACK |= {"xz": lzma.compress, "zst": zstd.compress}
 
 
 @pytest.mark.parametrize("packed", PACK)
@@ -433,13 +425,11 @@ def check(frame, **names):
     def refuse(row, what):
         raise CorpusError(f"row {row}: {what}")
 
+    def frames(wanted):
+        yield frame.select(wanted)
+
     columns = resolve(ColumnNames(**names), frame.schema, where="corpus")
-    return check_rows(
-        lambda wanted: iter([frame.select(wanted)]),
-        columns,
-        place_of="row {}".format,
-        wrong=refuse,
-    )
+    return check_rows(frames, columns, place_of="row {}".format, wrong=refuse)
 
 
 def test_equal_hashes_of_different_identifiers_are_no_duplicates(monkeypatch):

@@ -7,6 +7,7 @@ import os
 import re
 import stat
 from hashlib import sha256
+from operator import itemgetter
 from pathlib import Path
 
 import polars as pl
@@ -181,7 +182,8 @@ def test_keys_may_come_late_or_be_missing_and_further_columns_keep_their_values(
     ]
 
 
-LINE = "; correct or remove the line"
+LINE, JSON = "; correct or remove the line", "not valid JSON"
+EMPTY = " is empty; its first line must name the columns"
 UTF_8 = "is not valid UTF-8; save the file as UTF-8"
 NAMELESS = "give it a name of its own"
 
@@ -194,14 +196,8 @@ NAMELESS = "give it a name of its own"
             for line, what in (
                 (b'{"text": "b\xff"}', f"byte 0xff {UTF_8}"),
                 (b'{"text": "b\xed\xa0\x80"}', f"byte 0xed {UTF_8}"),
-                (
-                    b'{"text": "b"',
-                    f"not valid JSON, EOF while parsing an object at column 12{LINE}",
-                ),
-                (
-                    b'{"text": "b"} {"text": "c"}',
-                    f"not valid JSON, trailing characters at column 15{LINE}",
-                ),
+                (b'{"text": "b"', f"{JSON}, EOF while parsing an object at column 12{LINE}"),
+                (b'{"text": "b"} {"text": "c"}', f"{JSON}, trailing characters at column 15{LINE}"),
                 (b'{"text": "b\x00"}', "not valid JSON, control character"),
                 *((none, f"not a JSON object{LINE}") for none in (b'["b"]', b"null")),
                 (b'{"text": "\\ud800b"}', "not valid JSON, unexpected end of hex escape"),
@@ -220,10 +216,7 @@ NAMELESS = "give it a name of its own"
                 (b"a,1\nb\xe9,2\n", f"3: byte 0xe9 {UTF_8}"),
             )
         ),
-        *(
-            ("a.csv", nothing, " is empty; its first line must name the columns")
-            for nothing in (b"", b"\n\n", b"\xef\xbb\xbf")
-        ),
+        *(("a.csv", nothing, EMPTY) for nothing in (b"", b"\n\n", b"\xef\xbb\xbf")),
         ("a.csv", b",text\n0,a\n", f", line 1: column 1 has no name; {NAMELESS}"),
         (
             *("a.csv", b"text,text\na,b\n"),
@@ -325,10 +318,7 @@ INVALID = (b"number 03333", b"number\xff03333")
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        *(
-            (lambda whole, size=size: whole[:size], "cannot be read as Parquet: ")
-            for size in (0, 3, 1000, -1)
-        ),
+        *((itemgetter(slice(size)), "cannot be read as Parquet: ") for size in (0, 3, 1000, -1)),
         (lambda whole: whole.replace(*INVALID), "is broken at row 3334: .*invalid UTF-8; restore"),
         (lambda whole: whole[:4] + b"\xff" * 56 + whole[60:], "is broken at row 1: "),
     ],

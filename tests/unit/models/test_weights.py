@@ -243,16 +243,12 @@ def test_an_adapter_that_does_not_fit_its_base_is_named(checkpoint, tmp_path):
     moved = renamed("layers.1", "layers.7")(own)
     short = {name: each[:2] if "lora_A" in name else each for name, each in own.items()}
     said = f"the weights of the adapter '{adapter}'"
+    both = {name: each.clone() for name, each in (own | moved).items()}
+    part = "layers.1.self_attn.q_proj.lora_A"
     for tensors, words in (
-        (
-            without("layers.1.self_attn.q_proj.lora_A")(own),
-            r"lack .*layers\.1\.self_attn\.q_proj\.lora_A",
-        ),
+        (without(part)(own), f"lack .*{re.escape(part)}"),
         (moved, r"lack .*layers\.1\..* and 5 more, which its base '.*' n"),
-        (
-            {name: each.clone() for name, each in (own | moved).items()},
-            r"have .*layers\.7\..* no place",
-        ),
+        (both, r"have .*layers\.7\..* no place"),
         (short, r"have .*lora_A\.weight of shape \[2, 128\], and its base '.*' needs \[4, 128\]"),
     ):
         save_file(tensors, adapter / "adapter_model.safetensors")
@@ -320,26 +316,23 @@ def test_a_layer_of_noise_is_named_where_others_are_trained(deep, tmp_path, dama
         refuses(folder, f"are noise in {noise}, as before any training", weights.check_weights)
 
 
-@pytest.mark.parametrize(
-    ("missing", "named"),
-    [
-        ("config.json", "no config.json"),
-        ("model.safetensors", "no weights"),
-        ("tokenizer.json", "no tokenizer"),
-    ],
-)
-def test_a_missing_part_is_named(folder, missing, named):
+LOST = {
+    "config.json": "config.json",
+    "model.safetensors": "weights",
+    "tokenizer.json": "tokenizer",
+}
+
+
+@pytest.mark.parametrize("missing", LOST)
+def test_a_missing_part_is_named(folder, missing):
     (folder / missing).unlink()
-    refuses(folder, f"{folder}.*{named}.*save_pretrained")
+    refuses(folder, f"{folder}.*no {LOST[missing]}.*save_pretrained")
 
 
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        *(
-            (path, "does not exist")
-            for path in ("/no/such/folder", "./nothing", "~/model", "a/b/c")
-        ),
+        *((path, "does not exist") for path in ("/no/folder", "./nothing", "~/model", "a/b/c")),
         (__file__, "is a file; give a checkpoint folder"),
         ("a b", "cannot be found: .* check the spelling"),
     ],
@@ -380,10 +373,7 @@ HTTP: Any = {"response": SimpleNamespace(headers={}, request=None)}
     ("error", "words"),
     [
         (errors.RepositoryNotFoundError("no", **HTTP), "neither a folder here nor on the hub"),
-        (
-            errors.RevisionNotFoundError("no", **HTTP),
-            "no revision 'main2'; check revision=",
-        ),
+        (errors.RevisionNotFoundError("no", **HTTP), "no revision 'main2'; check revision="),
         (errors.OfflineModeIsEnabled("no"), "the hub cannot be reached"),
         (ConnectionError("no"), "the hub cannot be reached"),
     ],

@@ -138,10 +138,13 @@ def test_nothing_that_json_can_say_breaks_the_reader(document):
 
 def test_chat_answers_hold_the_text_in_a_message():
     chat = wire.Chat(replace(SETTINGS, chat_instruction="Go on."))
-    message = {"role": "user", "content": "Go on.\n\nOnce"}
-    assert chat.prompt_fields("Once") == {"messages": [message]}
-    said = choices({"message": {"content": "upon"}, "finish_reason": "stop"}, {"message": None})
-    answer = chat.read(json.dumps(said).encode(), wire.WireRequest({}, 2, 0, wire.Tokens(1, 1)))
+    assert chat.prompt_fields("Once") == {
+        "messages": [{"role": "user", "content": "Go on.\n\nOnce"}]
+    }
+    body = json.dumps(
+        choices({"message": {"content": "upon"}, "finish_reason": "stop"}, {"message": None})
+    ).encode()
+    answer = chat.read(body, wire.WireRequest({}, 2, 0, wire.Tokens(1, 1)))
     assert answer.found == {0: continuation("upon", None, "stop")}
     assert answer.problem == "choice 1 cannot be used (it holds no text)"
 

@@ -153,10 +153,9 @@ def test_memory_that_does_not_suffice_for_one_ends_the_engine(
 
     monkeypatch.setattr(engine, method, fail)
     why = "[enforce fail] DefaultCPUAllocator: can't allocate memory"
-    for i in range(1 if asked else 2):
-        engine.submit(
-            request(i, [0, 5], **asked) if asked else text_request(i, [BOS_ID, 50, 51 + i])
-        )
+    texts = [text_request(i, [BOS_ID, 50, 51 + i]) for i in range(2)]
+    for each in [request(0, [0, 5], **asked)] if asked else texts:
+        engine.submit(each)
     assert engine.step() == []
     with pytest.raises(EngineError, match=words):
         engine.step()
@@ -221,12 +220,7 @@ def test_batches_keep_within_main_memory(checkpoint, monkeypatch):
     ("start", "changes", "kind", "words"),
     [
         (started, {"tensor_parallel_size": 2}, SettingsError, "tensor_parallel_size.* engine vllm"),
-        (
-            started,
-            {"engine_args": {"batch_size": 0}},
-            SettingsError,
-            "engine_arg: batch_size is 0",
-        ),
+        (started, {"engine_args": {"batch_size": 0}}, SettingsError, "engine_arg: batch_size is 0"),
         (started, {"engine_args": {"bach_size": 8}}, SettingsError, "engine_arg: .* 'bach_size'"),
         (started, {"engine_args": {"max_model_len": "9"}}, SettingsError, "is '9'; give a"),
         (started, {"engine_args": {"max_model_len": 257}}, SettingsError, "above .* context of 25"),
@@ -620,12 +614,8 @@ def test_heads_of_other_logits_are_not_used_and_models_of_all_logits_at_once_ref
 
 @pytest.mark.parametrize(("kind", "may_pad"), [("longrope", False), ("default", True)])
 def test_texts_are_not_padded_where_embeddings_depend_on_the_longest(kind, may_pad):
-    scaled = {
-        "short_factor": [1.0] * 16,
-        "long_factor": [2.0] * 16,
-        "original_max_position_embeddings": 64,
-        "factor": 4.0,
-    }
+    scaled = {"short_factor": [1.0] * 16, "long_factor": [2.0] * 16, "factor": 4.0}
+    scaled |= {"original_max_position_embeddings": 64}
     rope = {"rope_type": kind, "rope_theta": 10000.0, **(scaled if kind == "longrope" else {})}
     assert transformers.ChunkedLogits(made("Phi3", rope_parameters=rope)).may_pad is may_pad
 
@@ -662,9 +652,7 @@ def test_an_adapter_says_what_the_merged_model_says_and_not_what_the_base_says(
     asked = texts(12)
     for token_ids, found in zip(asked, logprobs(adapter, asked), strict=True):
         own = (range(len(token_ids) - 1), token_ids[1:])
-        np.testing.assert_allclose(
-            found, exact_logprobs(merged, token_ids)[own], rtol=1e-5, atol=1e-5
-        )
+        assert_near(found, exact_logprobs(merged, token_ids)[own], rtol=1e-5)
         assert np.abs(found - exact_logprobs(checkpoint, token_ids)[own]).max() > 0.1
     starts = prompts(6)
     assert greedy(adapter, starts) == greedy(merged, starts) != greedy(checkpoint, starts)
@@ -694,11 +682,8 @@ def test_virtual_tokens_take_their_place_of_the_context(checkpoint, tmp_path, ki
     engine = load_engine(spec(adapter, kind))
     room = CONTEXT - VIRTUAL_TOKENS
     assert engine.info.max_model_len == room
-    engine.submit(
-        text_request(0, [BOS_ID, *[50] * room])
-        if kind == "logprobs"
-        else request(0, [BOS_ID, *[50] * (room - 1)])
-    )
+    ask = text_request if kind == "logprobs" else request
+    engine.submit(ask(0, [BOS_ID, *[50] * (room - (kind == "samples"))]))
     (answer,) = engine.step()
     assert answer.error is not None
     assert f"context of {room}" in answer.error
@@ -827,14 +812,8 @@ def test_texts_reach_the_engine_with_their_noise_and_pieces_have_their_own(check
     room = engine.info.max_model_len - len(special)
     assert len(ids) > room
     for start in range(0, len(ids), room):
-        piece = Request(
-            request_id=0,
-            kind="logprobs",
-            context_ids=special,
-            text_ids=ids[start : start + room],
-            noise=SIGMA,
-            seed=65536 + start,
-        )
+        asked = text_request(0, [*special, *ids[start : start + room]], len(special))
+        piece = replace(asked, noise=SIGMA, seed=65536 + start)
         found: Any = (answer.tokens or {})["logprob"][start : start + room]
         np.testing.assert_allclose(found, algorithm_1(checkpoint, piece), rtol=1e-5, atol=1e-5)
 
@@ -872,6 +851,7 @@ def log(tmp_path):
 
 
 FEW = ("lora", "prefix")  # of weights, and of virtual tokens
+MANY = [kind for kind in KINDS if kind not in FEW]
 NO_VLLM = pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")
 
 
@@ -880,11 +860,7 @@ NO_VLLM = pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not inst
     [
         pytest.param("vllm", "lora", marks=NO_VLLM),
         *(("transformers", kind) for kind in FEW),
-        *(
-            pytest.param("transformers", kind, marks=pytest.mark.long)
-            for kind in KINDS
-            if kind not in FEW
-        ),
+        *(pytest.param("transformers", kind, marks=pytest.mark.long) for kind in MANY),
     ],
 )
 def test_answers_are_those_of_an_engine_each_to_the_bit(engine, kind, checkpoint, tmp_path, log):
