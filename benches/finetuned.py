@@ -36,8 +36,7 @@ from mia_batch.extras.sets.demo import DemoSettings
 from mia_batch.extras.tune.making import finetune
 from mia_batch.recipes import Recipe
 from mia_batch.settings import nested
-from mia_batch.stats.differences import auc_difference
-from mia_batch.stats.intervals import auc_interval, roc_curve
+from mia_batch.stats.intervals import auc_difference, auc_interval, roc_curve
 
 PRIVATE, DOMAIN, IRRELEVANT = "great_expectations", "sherlock_holmes", "don_quijote"
 WORDS = 64

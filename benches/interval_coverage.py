@@ -31,15 +31,16 @@ from mia_batch.metrics import (
     macro_averages,
     metric_rows,
 )
-from mia_batch.stats.differences import auc_difference, simultaneous_bounds
 from mia_batch.stats.intervals import (
     Interval,
+    auc_difference,
     cluster_means,
     estimate_auc,
     estimate_interval,
     ratio_difference,
     ratio_of_sums,
     roc_auc,
+    simultaneous_bounds,
 )
 
 if TYPE_CHECKING:

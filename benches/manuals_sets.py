@@ -43,7 +43,7 @@ from mia_batch.inference.estimates import (
 from mia_batch.inference.paired import agreement
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.settings import Settings
-from mia_batch.stats.differences import auc_difference
+from mia_batch.stats.intervals import auc_difference
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -34,8 +34,7 @@ from mia_batch.extras.sets.demo import DemoSettings
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.pipeline.auditing import rescore
 from mia_batch.settings import nested
-from mia_batch.stats.differences import auc_difference
-from mia_batch.stats.intervals import auc_interval, roc_curve
+from mia_batch.stats.intervals import auc_difference, auc_interval, roc_curve
 
 RUNGS = (1, 2, 4, 8, 16, 32)
 N_NEVER, N_RUNG, N_OTHERS, WORDS = 240, 48, 1500, 128

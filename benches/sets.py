@@ -36,8 +36,7 @@ from mia_batch.inference.paired import agreement
 from mia_batch.inference.sets import combine, infer_dataset
 from mia_batch.schemas import Role
 from mia_batch.settings import nested
-from mia_batch.stats.differences import auc_difference
-from mia_batch.stats.intervals import clopper_pearson, roc_auc, roc_curve
+from mia_batch.stats.intervals import auc_difference, clopper_pearson, roc_auc, roc_curve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -123,10 +123,14 @@ def contamination(at: Place) -> None:
 
 
 def outliers(at: Place) -> None:
-    """Insert Spanish, or further windows of the books themselves, among English ones."""
+    """Insert Spanish, documentation, or further windows of the same books among English books."""
     english = windows("jane_eyre", "moby_dick", "dracula", "great_expectations", "frankenstein")
     into = at.table("english", english.slice(1000))
-    kinds = {"outliers": windows("don_quijote"), "alike": english.head(1000)}
+    kinds = {
+        "spanish": windows("don_quijote"),
+        "documentation": new_passages(at.demo),
+        "alike": english.head(1000),
+    }
     for kind, texts in kinds.items():
         copies = pl.col("member").cast(pl.Int64).alias("k")
         chosen = at.table(kind, halves(texts, 400).with_columns(copies))
@@ -167,13 +171,14 @@ def tuned(at: Place, name: str, data: Path, base: Path | None = None, **recipe: 
     return out
 
 
+@cache
 def based(at: Place) -> Path:
     """Let the demo's model learn passages that no other model here learns: what is tuned below."""
     rest = at.table("rest", new_passages(at.demo).slice(1300).select("text"))
     return tuned(at, "base", rest, at.model, epochs=3)
 
 
-def ascended(start: Path, texts: pl.Series, out: Path, steps: int, rate: float) -> Path:
+def ascended(start: Path, texts: pl.Series, out: Path, steps: int) -> Path:
     """Unlearn by gradient ascent on the texts' loss, a batch of 20 a step (plain SGD)."""
     if out.exists():
         return out
@@ -184,7 +189,7 @@ def ascended(start: Path, texts: pl.Series, out: Path, steps: int, rate: float) 
         each.from_pretrained(start) for each in (AutoModelForCausalLM, AutoTokenizer)
     )
     tokenizer.pad_token = tokenizer.eos_token
-    descent = torch.optim.SGD(model.parameters(), lr=rate)
+    descent = torch.optim.SGD(model.parameters(), lr=0.05)
     for step in range(steps):
         batch = tokenizer(
             [texts[(20 * step + n) % len(texts)] for n in range(20)],
@@ -204,7 +209,7 @@ def ascended(start: Path, texts: pl.Series, out: Path, steps: int, rate: float) 
 
 def unlearning(at: Place) -> None:
     """Forget 60 of 180 texts that were learnt in part; 40 others were never learnt."""
-    texts, epochs = new_passages(at.demo).select("text"), 5
+    texts, epochs = new_passages(at.demo).select("text"), 24
     forgotten, kept, others, never = (
         texts.slice(start, n) for start, n in ((0, 60), (60, 120), (180, 60), (240, 40))
     )
@@ -219,14 +224,15 @@ def unlearning(at: Place) -> None:
     ways = {
         "nothing": before,
         "tuned on others": tuned(at, "on-others", at.table("others", others), before, epochs=5),
-        "gradient ascent": ascended(before, forgotten["text"], models / "ascent", 6, 0.3),
+        "6 steps of ascent": ascended(before, forgotten["text"], models / "ascent-6", 6),
+        "20 steps of ascent": ascended(before, forgotten["text"], models / "ascent-20", 20),
         "retrained, another seed": tuned(at, "other-seed", kept_at, epochs=epochs, seed=1),
     }
     columns = ("set", "measure", "run", "versus", "statistic", "n", "value", "low", "high")
     for name, model in ways.items():
         out = at.keep / f"unlearning-{model.name}"
         how = {"input": asked, "before": before, "model": model, "retrained": retrained}
-        found = study("unlearning", out, samples=2, engine="transformers", **how)
+        found = study("unlearning", out, samples=4, engine="transformers", **how)
         store("unlearning", found, *columns, after=name)
 
 
@@ -240,16 +246,18 @@ def spv(at: Place) -> None:
         "irrelevant": windows("don_quijote").head(1000),
     }
     path = {name: at.table(f"prompts-{name}", rows) for name, rows in sources.items()}
-    lora = {"method": "lora", "rank": 16, "learning_rate": 2e-3, "epochs": 8}
+    lora = {"method": "lora", "rank": 16, "learning_rate": 2e-3, "epochs": 5}
     ways: dict[str, dict[str, object]] = {
         "lora": lora,
-        "full": lora | {"method": "full", "learning_rate": 1e-3},
+        "full": lora | {"method": "full", "learning_rate": 3e-4},
         "ia3": lora | {"method": "ia3", "learning_rate": 2e-2},
+        "epsilon-60": lora | {"epsilon": 60},
         "epsilon-15": lora | {"epsilon": 15},
     }
     model = {name: tuned(at, name, asked, None, **way) for name, way in ways.items()}
     usual: dict[str, object] = {"input": asked, "reference_model": based(at), "preset": "spv"}
-    usual |= {"attacks": "loss,self_prompt_difference_v1,spv_embedding_v1", "paraphrases": 3}
+    usual |= {"paraphrases": 3}
+    usual |= {"attacks": "loss,reference_ratio_v1,self_prompt_difference_v1,spv_embedding_v1"}
     usual |= {"tuning_rate": 2e-3, "tuning_rank": 16, "primary": "spv_embedding_v1"}
     usual |= {"engine": "transformers", "generation_tokens": 96}
     fixed = {"model": model["lora"], "prompts_from": path["identical"], "generations": 200}
@@ -258,7 +266,7 @@ def spv(at: Place) -> None:
         "adapters": ["model=" + ",".join(map(str, model.values()))],
         "number": [of_sources, "generations=50,200"],
         "length": [of_sources, "prompt-tokens=4,48"],
-        "noise": ["noise=0.02,0.5"],
+        "noise": ["noise=0.02,0.1,0.5"],
     }
     for name, over in sweeps.items():
         changed = [each.partition("=")[0].replace("-", "_") for each in over]
@@ -282,8 +290,8 @@ def privacy(at: Place) -> None:
            data=at.table("coin", coin), target_column="label", epsilon=["none", 8, 1], spv=True,
            shadows=2, canaries=0, epochs=20, batch_size=16, max_tokens=64, learning_rate=3e-3,
            out=out)  # fmt: skip
-    found = pl.read_parquet(out / "summary.parquet")
-    store("privacy", found, *(name for name, kind in found.schema.items() if not kind.is_nested()))
+    found = pl.read_parquet(out / "summary.parquet").drop("base")  # a path; variants name it
+    store("privacy", found, *(name for name in found.columns if found[name].count()))
 
 
 PARTS = (sweep, contamination, outliers, books, unlearning, spv, privacy)

@@ -60,7 +60,6 @@ def made(architecture: str, **changes: Any) -> PreTrainedModel:
 
 
 def saved(folder: Path, architecture: str) -> Path:
-    """Write a model, with the tests' tokenizer."""
     made(architecture, **ARCHITECTURES[architecture]).save_pretrained(folder)
     save_tokenizer(byte_level_tokenizer(), folder)
     return folder

@@ -41,7 +41,6 @@ class Cluster:
         return str(self._cluster.address)
 
     def add(self, cores: int) -> Any:
-        """Start one more node."""
         self.nodes.append(self._cluster.add_node(wait=False, num_cpus=cores))
         return self.nodes[-1]
 

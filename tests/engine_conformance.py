@@ -45,7 +45,6 @@ def texts(n: int) -> list[list[int]]:
 
 
 def text_request(request_id: int, token_ids: list[int], first: int = 1, **wanted: Any) -> Request:
-    """Ask for the log-probabilities of the tokens from ``first`` on."""
     return Request(
         request_id=request_id,
         kind="logprobs",
@@ -79,7 +78,6 @@ def _good(engine: Started, requests: Iterable[Request]) -> dict[int, Answer]:
 
 
 def outputs(engine: Started, requests: Iterable[Request]) -> dict[int, list[Continuation]]:
-    """Continuations of requests none of which failed."""
     return {key: answer.continuations for key, answer in _good(engine, requests).items()}
 
 

@@ -88,7 +88,6 @@ class TinyModel:
         return Reply(content=self._document(asked, n))
 
     def text(self, prompt: Any, seed: int) -> str:
-        """Continuation of a prompt with a seed."""
         dice = random.Random(f"{prompt}:{seed}")
         return "".join(f" {dice.choice('abcdefgh')}{dice.randrange(100)}" for _ in range(6))
 
@@ -181,11 +180,9 @@ class HostileServer:
 
     @property
     def url(self) -> str:
-        """Base address."""
         return f"http://127.0.0.1:{self.port}/v1"
 
     def never(self) -> Reply:
-        """Answer nothing as long as the server runs."""
         return Reply(hold=self.closing)
 
     def __enter__(self) -> Self:

@@ -16,7 +16,6 @@ HANGS = 900.0
 
 
 def wait_until(happened: Callable[[], object], what: str) -> None:
-    """Look again and again."""
     deadline = time.monotonic() + HANGS
     while not happened():
         assert time.monotonic() < deadline, f"in vain: {what}"
@@ -55,7 +54,6 @@ def listening(pid: int) -> dict[str, set[str]]:
 
 
 def children(pid: int) -> list[int]:
-    """Processes that a process has started."""
     listed = []
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
         with suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended

@@ -75,7 +75,6 @@ def compared(rows: Iterable[Mapping[str, int | None]]) -> list[dict[str, int | N
 
 
 def cut_text(text: str, n_words: int, rule: WordRule) -> str:
-    """The text to the end of that word; to its very end if it has no more words."""
     if len(SPLIT[rule](text)) <= n_words:
         return text
     return next(
@@ -137,7 +136,6 @@ def near_verbatim(candidate: Sequence[str], reference: Sequence[str], min_words:
 
 
 def covered(side: Sequence[str], other: Sequence[str], length: int) -> int:
-    """Words of the side inside a span of at least ``length`` words that the other side has."""
     runs = {tuple(other[start:end]) for start, end in spans(other)}
     return len(
         {

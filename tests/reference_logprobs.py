@@ -32,7 +32,6 @@ def text(rows: Sequence[Row], view: str = "text", role: str = "target") -> Row:
 
 
 def tokens(row: Row, *columns: str) -> list[tuple[Any, ...]]:
-    """Numbers of the scored tokens."""
     if any(row[column] is None for column in columns):
         raise Undefined
     together = zip(row["logprob"], *(row[column] for column in columns), strict=True)

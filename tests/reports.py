@@ -4,16 +4,8 @@ from typing import Any
 
 import polars as pl
 
+from mia_batch import schemas
 from mia_batch.report.html import Contents
-from mia_batch.schemas import (
-    Curves,
-    Findings,
-    Metrics,
-    Prompts,
-    Rollup,
-    Unscored,
-    Verdicts,
-)
 from tests.frames import features, samples, table, target_id, targets
 
 ATTACK = "samia_matched_v1"
@@ -71,15 +63,17 @@ def tables(keys: tuple[str, ...], text: str) -> dict[str, pl.DataFrame]:
     return {
         "targets": asked,
         "scores": asked.select("target_id", "role", "document_id").hstack(scored),
-        "unscored": table(Unscored, [{"target_id": ids[3], "attack": ATTACK, "reason": "failed"}]),
+        "unscored": table(
+            schemas.Unscored, [{"target_id": ids[3], "attack": ATTACK, "reason": "failed"}]
+        ),
         "samples": samples(*[[f" of thyme{text}", f" said: it was the worst of {text}"]] * 6),
         "features": features(*({"target_id": key, "sample_index": 1} for key in ids)),
-        "prompts": Prompts.create_empty(),
+        "prompts": schemas.Prompts.create_empty(),
         "rollup": rollup(keys, text),
-        "curves": table(Curves, curve_rows(keys), attack=ATTACK, n=2),
-        "findings": table(Findings, finding_rows(text)),
-        "metrics": table(Metrics, metric_rows(text), attack=ATTACK, slice="all"),
-        "verdicts": Verdicts.create_empty(),
+        "curves": table(schemas.Curves, curve_rows(keys), attack=ATTACK, n=2),
+        "findings": table(schemas.Findings, finding_rows(text)),
+        "metrics": table(schemas.Metrics, metric_rows(text), attack=ATTACK, slice="all"),
+        "verdicts": schemas.Verdicts.create_empty(),
     }
 
 
@@ -91,7 +85,9 @@ def rollup(keys: tuple[str, ...], text: str) -> pl.DataFrame:
         {"verdict": "cannot_tell", "reason": f"nothing to compare with{text}"},
     ]
     rows = [{"key": key} | each for key, each in zip(keys, numbers, strict=True)]
-    made = table(Rollup, rows, **of_all, mean=0.5, mean_low=0.4, mean_high=0.6, share_verbatim=0.5)
+    made = table(
+        schemas.Rollup, rows, **of_all, mean=0.5, mean_low=0.4, mean_high=0.6, share_verbatim=0.5
+    )
     made = made.with_columns(longest_sample_index=pl.lit(1, pl.UInt32))
     return made.with_columns(title=pl.lit(f"A title{text}"), author=None)
 

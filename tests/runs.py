@@ -40,7 +40,6 @@ def planned(settings: dict[str, Any]) -> dict[str, str]:
 
 
 def said_of(run: Run) -> list[str]:
-    """The conclusions of a finished run."""
     return [*sentences(known_of(run))]
 
 
@@ -144,8 +143,6 @@ def finished(
     settings_in: Callable[[Path], dict[str, Any]],
     answer: Callable[[Asked], Reply] | None = None,
 ) -> Finished:
-    """Make a run once, or find it."""
-
     def make(folder: Path) -> None:
         settings = settings_in(folder) | {"out": str(folder / "run")}
         n_asked = 0
@@ -317,7 +314,6 @@ N_TUNED = 16
 
 
 def twenty_words(first: int, n: int) -> list[str]:
-    """Texts that differ."""
     return [" ".join(text.split()[:20]) for text in TEXTS[first : first + n]]
 
 

@@ -17,8 +17,6 @@ BUCKET = "runs-of-tests"
 
 
 class Server:
-    """A server with one bucket."""
-
     def __init__(self, url: str) -> None:
         self.url = url
         httpx.put(f"{url}/{BUCKET}").raise_for_status()
@@ -36,7 +34,6 @@ class Server:
 
     @contextmanager
     def refusing_all(self) -> Iterator[None]:
-        """Nobody's keys are right."""
         address = f"{self.url}/moto-api/reset-auth"
         httpx.post(address, content=b"0").raise_for_status()
         try:
@@ -56,7 +53,6 @@ class Server:
         )
 
     def contents(self, run: str) -> dict[str, bytes]:
-        """Every object below a run's name."""
         store = self.store(run)
         names = [each["path"] for chunk in obstore.list(store) for each in chunk]
         return {name: bytes(obstore.get(store, name).bytes()) for name in names}

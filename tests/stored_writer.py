@@ -25,7 +25,6 @@ def audit(url: str, inputs: str, n_puts: str) -> None:
 
 
 def put(url: str, name: str, path: str) -> None:
-    """Put one file."""
     Store.open(url).put(name, Path(path))
 
 

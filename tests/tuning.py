@@ -65,5 +65,4 @@ def die_saving(n: int, at: Literal["its end", "its state", "its weights"] = "its
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """All files of a model."""
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}

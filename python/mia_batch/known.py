@@ -4,8 +4,6 @@
 not known is left out there, and a set's record says why.
 """
 
-from __future__ import annotations
-
 import glob
 import re
 import tomllib

@@ -16,16 +16,19 @@ from mia_batch.attacks.from_logprobs import with_series
 from mia_batch.errors import RequestError
 from mia_batch.schemas import Curves, Metrics, Scores
 from mia_batch.stats import Codes, Flags, Floats
-from mia_batch.stats.differences import N_BLOCKS, AucResult, auc_difference, simultaneous_bounds
 from mia_batch.stats.intervals import (
     CONFIDENCE,
+    N_BLOCKS,
+    AucResult,
     Interval,
     RocCurve,
+    auc_difference,
     clopper_pearson,
     estimate_auc,
     estimate_interval,
     independent_number,
     roc_curve,
+    simultaneous_bounds,
     threshold_fpr_interval,
     tpr_interval,
 )
@@ -663,6 +666,9 @@ def _strips(
     # nothing is outside, all are compared. Where windows were left out, a point without value
     # begins at the end of the last one before.
     size = score.size
+    n_windows = read_numbers(targets, pl.col("n_windows"), size, np.uint32)
+    if not (asked & (n_windows > 1)).any():
+        return Curves.create_empty()
     length = pl.col("target").str.len_chars()
     compared = np.sort(score[outside if outside.any() else asked & ~np.isnan(score)])
     start = read_numbers(targets, pl.col("start").cast(pl.Float64), size, np.float64)
@@ -673,7 +679,7 @@ def _strips(
             "outside": outside,
             "n_lower": compared.searchsorted(score),
             "window": read_numbers(targets, pl.col("window_index"), size, np.uint32),
-            "n_windows": read_numbers(targets, pl.col("n_windows"), size, np.uint32),
+            "n_windows": n_windows,
             "start": start,
             "end": start + read_numbers(targets, length.cast(pl.Float64), size, np.float64),
             "y": pl.Series(score, nan_to_null=True),

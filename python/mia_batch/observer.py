@@ -1,14 +1,10 @@
 """What a run tells while it works; who listens decides how it is shown."""
 
-from __future__ import annotations
-
 import sys
 import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 
 class WorkerState(NamedTuple):

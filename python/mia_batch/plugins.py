@@ -13,7 +13,6 @@ from mia_batch.errors import MiaBatchError, SettingsError
 
 
 def plugins(kind: str) -> dict[str, EntryPoint]:
-    """Find the entry points of a kind, by name."""
     return {point.name: point for point in entry_points(group=f"mia_batch.{kind}")}
 
 

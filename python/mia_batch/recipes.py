@@ -1,7 +1,7 @@
 """How models are fine-tuned: the settings of a training, their defaults, and who learns what."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from hashlib import blake2b
 from math import ceil
 from typing import Any, Literal, TypeAlias, get_type_hints
@@ -64,19 +64,15 @@ class Recipe:
                 "early stopping looks at held-out texts, which epsilon does not protect; take 0"
             )
 
-    def described(self) -> dict[str, Any]:
-        return asdict(self)
-
     def n_held_out(self, n_texts: int) -> int:
         """Count the texts that are not learnt; at least one where any are, and one is left."""
         return max(0, min(ceil(self.held_out * n_texts), n_texts - 1))
 
     def steps(self, n_texts: int) -> int:
-        """Count the steps of all epochs."""
         return self.epochs * ceil((n_texts - self.n_held_out(n_texts)) / self.batch_size)
 
 
-RECIPES = {
+RECIPES = {  # defaults: of the references of an audit, and of each command that tunes models
     # Fu et al. 2024 (arXiv:2311.06062), section 5.1; rank, alpha and dropout of the authors' code.
     "reference": Recipe(),
     "finetune": Recipe(epochs=10, held_out=0.1),  # its targets
@@ -91,7 +87,6 @@ RECIPES = {
     # A decoder that knows the language, as in GEIA and PrivLM-Bench.
     "decoder": Recipe(method="full", epochs=5, learning_rate=3e-5, batch_size=8, max_tokens=64),
 }
-"""Defaults: of the references of an audit, and of each command that tunes models."""
 
 
 def recipe_field(name: str, recipe: str = "reference") -> Any:  # noqa: ANN401 - as pydantic's Field
@@ -103,8 +98,7 @@ def recipe_field(name: str, recipe: str = "reference") -> Any:  # noqa: ANN401 -
 
 
 _BYTES = 64
-MOST_SHADOWS = 2 * 8 * _BYTES
-"""Shadow models that have halves of their own."""
+MOST_SHADOWS = 2 * 8 * _BYTES  # shadow models that have halves of their own
 
 
 def in_half(names: Sequence[str], shadow: int, seed: int) -> list[bool]:

@@ -518,8 +518,7 @@ class FinetuningSettings(Part, topic="Fine-tuned references", table="tuning"):
     matrix, or none: the number itself, as the SPV-MIA paper gives it."""
 
 
-CLASSICS, NO_YARDSTICK = "default", "none"
-"""Yardsticks that are no file."""
+CLASSICS, NO_YARDSTICK = "default", "none"  # yardsticks that are no file
 
 
 class VerdictSettings(Part, topic="Reference sets and answers", table="verdict"):
@@ -590,7 +589,9 @@ _ONE_PROCESS = {
     "openai": "an endpoint is asked by one process; raise --max-concurrency",
     "replay": "a recording is read by one process",
 }
-_HOW_KNOWN = ": say how it is known that these texts are not in the training data"
+_HOW_KNOWN = (
+    ": say how it is known that these texts are not in the training data, such as 'written in 2026'"
+)
 _NEEDED = (  # a setting, those of which it needs one, and what for
     ("max_cost", ("price_in",), ""),
     ("max_cost", ("price_out",), ""),
@@ -599,6 +600,16 @@ _NEEDED = (  # a setting, those of which it needs one, and what for
     ("stride", ("window_words", "window_characters"), ""),
     ("member_shots", ("nonmember_shots",), ""),
     ("non_members", ("non_members_known",), _HOW_KNOWN),
+)
+
+
+_FOLLOWING = (  # a setting, a value of it, and the default that another has then
+    ("preset", "samia", "word_rule", "space"),
+    ("preset", "min-k", "evidence", "logprobs"),
+    ("preset", "spv", "evidence", "logprobs"),
+    ("preset", "spv", "top_k", 0),  # generations are to be the target's own distribution
+    ("noise_scale", "absolute", "noise", 0.05),  # of the SPV-MIA paper
+    *(("temperature", zero, "samples", 1) for zero in (0, "0", "0.0")),
 )
 
 
@@ -631,16 +642,9 @@ class Settings(
         values = dict(values)
         if values.get("dataset") is not None:
             values.setdefault("input", values["dataset"])  # until its files are located
-        if values.get("preset") == "samia":
-            values.setdefault("word_rule", "space")
-        if values.get("preset") in ("min-k", "spv"):
-            values.setdefault("evidence", "logprobs")
-        if values.get("preset") == "spv":
-            values.setdefault("top_k", 0)  # generations are to be the target's own distribution
-        if values.get("noise_scale") == "absolute":
-            values.setdefault("noise", 0.05)  # of the SPV-MIA paper
-        if values.get("temperature") in (0, "0", "0.0"):
-            values.setdefault("samples", 1)
+        for setting, value, other, default in _FOLLOWING:
+            if values.get(setting) == value:
+                values.setdefault(other, default)
         if values.get("engine", "auto") == "auto":
             for setting, engine in _KEYS.items():
                 if values.get(setting) is not None:
@@ -673,7 +677,6 @@ class Settings(
     def _known_attacks(
         cls, value: tuple[str, ...] | str | None, info: ValidationInfo
     ) -> tuple[str, ...] | str | None:
-        """Look attacks up, unless the context says that their code has not been loaded."""
         from mia_batch.attacks import names, resolve
         from mia_batch.attacks.families import meant
 
@@ -754,7 +757,6 @@ class Settings(
 
     @property
     def has_yardstick(self) -> bool:
-        """Whether texts of known exposure are asked about."""
         return self.yardstick not in (None, NO_YARDSTICK)
 
     @property
@@ -875,7 +877,6 @@ def _check_table(name: str, table: str | None, where: str) -> None:
 
 
 def nested(flat: Mapping[str, object]) -> dict[str, Any]:
-    """Put settings into their tables: what `flattened` undoes."""
     values: dict[str, Any] = {}
     for name, value in flat.items():
         table = _HOMES.get(name)
@@ -883,12 +884,11 @@ def nested(flat: Mapping[str, object]) -> dict[str, Any]:
     return values
 
 
-_SAFE_ARGUMENTS = RESOURCES | {
+_SAFE_ARGUMENTS = RESOURCES | {  # arguments of engines that can load no code, whatever their value
     *("block_size", "device_map", "enable_chunked_prefill", "enable_prefix_caching"),
     *("enforce_eager", "kv_cache_dtype", "max_model_len", "pipeline_parallel_size"),
     *("quantization", "seed"),
 }
-"""Arguments of engines that can load no code, whatever their value."""
 
 
 def load_settings(options: Mapping[str, object], *, use_config: bool = True) -> Settings:
@@ -925,7 +925,6 @@ def load_settings(options: Mapping[str, object], *, use_config: bool = True) -> 
 
 
 def stored_settings(stored: Mapping[str, object], **changed: object) -> Settings:
-    """Take up the settings that a run stored, and validate them together with what has changed."""
     # A run may be a stranger's: no code that it names is loaded, and attacks that nobody here
     # knows stay names.
     values = {name: value for name, value in stored.items() if value is not None}

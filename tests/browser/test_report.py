@@ -62,7 +62,6 @@ def visit(browser):
 
 
 def names(page):
-    """Names of the shown documents in their order."""
     rows = page.locator("#documents-table tbody tr:visible th small:first-of-type")
     return rows.all_inner_texts()
 
@@ -119,6 +118,10 @@ def test_it_is_whole_without_scripts_and_on_paper(visit, report):
     page.emulate_media(media="print")
     assert not page.get_by_role("navigation").is_visible()
     assert page.pdf().startswith(b"%PDF")
+    # A box that scrolls, or must not break, leaves the rest of a page empty where it is long.
+    style = "each => [getComputedStyle(each).breakInside, getComputedStyle(each).overflowY]"
+    assert page.locator("article").first.evaluate(style) == ["auto", "visible"]
+    assert page.locator("article .text").first.evaluate(style) == ["avoid-page", "clip"]
 
 
 def test_a_picture_is_saved_without_scripts(visit, report):

@@ -1,7 +1,5 @@
 """Generated parts of the pages hold what the program holds, all of it."""
 
-from __future__ import annotations
-
 import ast
 import re
 import tomllib
@@ -59,13 +57,10 @@ def test_every_attack_stands_in_its_family_with_its_formula():
                     assert f"`--{name.replace('_', '-')}`" in section
 
 
-def test_families_hold_every_attack_of_the_package():
+def test_families_hold_every_attack_and_access_beyond_samples_is_named():
     listed = [attack.name for family in families().values() for attack in family]
     assert listed == [*names()][: len(listed)]
     assert len(listed) == len({*listed})
-
-
-def test_access_beyond_samples_is_named():
     section = attacks.sections().split("### Min-K% and Min-K%++")[1]
     found = rows(section.split("### ")[0])
     assert found["min_k_20_v1"][1] == "log-probabilities (`text`)"
@@ -142,14 +137,11 @@ def test_figures_are_those_of_the_bench():
     assert figures.power_picture().startswith("<svg ")
 
 
-def test_a_page_gets_its_parts_and_an_unknown_part_is_refused():
+def test_a_page_gets_its_parts_and_every_part_stands_on_one_page():
     text = hooks.on_page_markdown("before\n<!-- generate: rooms -->\nafter")
     assert text == f"before\n{rooms.layers()}\nafter"
     with pytest.raises(PluginError, match="asks for the part 'nothing'; there are attacks, "):
         hooks.on_page_markdown("<!-- generate: nothing -->")
-
-
-def test_every_part_stands_on_one_page():
     text = "".join(page.read_text(encoding="utf-8") for page in DOCS.glob("*.md"))
     found = re.findall(r"<!-- generate: ([a-z]+) -->", text)
     assert sorted(found) == sorted(hooks.PARTS)

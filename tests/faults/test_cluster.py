@@ -55,7 +55,6 @@ def cluster(asked):
 
 
 def n_asked(asked):
-    """How much has been asked since last."""
     n = len(asked.read_text().splitlines())
     asked.unlink()
     return n
@@ -71,7 +70,6 @@ def held(asked):
 
 @contextmanager
 def started(corpus, out, *options):
-    """The command in a process of its own, which does not outlive this."""
     command = [*COMMAND, *arguments(corpus, out, *options)]
     with (
         out.with_suffix(".log").open("a") as log,

@@ -38,8 +38,6 @@ OVERFITTING = HELD_OUT | {"method": "full", "learning_rate": 0.1}
 
 @pytest.fixture(scope="module")
 def undisturbed(checkpoint, tmp_path_factory):
-    """Give the bytes of a model that was made in one go."""
-
     @cache
     def by(method):
         out = tmp_path_factory.mktemp("undisturbed") / method
@@ -50,7 +48,6 @@ def undisturbed(checkpoint, tmp_path_factory):
 
 
 def placed(model, out):
-    """Write the files of a model that was made before."""
     out.mkdir()
     for file, held in model.items():
         (out / file).write_bytes(held)

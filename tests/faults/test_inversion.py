@@ -35,7 +35,6 @@ def run(data, checkpoint, out, say=lambda _: None):
 
 @pytest.fixture(scope="module")
 def undisturbed(data, checkpoint, tmp_path_factory):
-    """Bytes of the results, and of the decoder, of an inversion in one go."""
     out = tmp_path_factory.mktemp("undisturbed") / "out"
     run(data, checkpoint, out)
     return results(out)

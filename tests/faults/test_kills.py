@@ -76,7 +76,6 @@ def run_to_its_end(asked: list[str], out: Path) -> None:
 
 
 def contents(out: Path) -> dict[str, bytes]:
-    """Every table's bytes by its name."""
     found = tables_of(out)
     assert found.keys() >= {f"{name}.parquet" for name in TABLES}
     return found

@@ -1,7 +1,5 @@
 """Shards of one run, in real processes: at once, stopped and killed, by two paths."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -25,13 +23,11 @@ N_BLOCKS = 6
 
 
 def start(settings: dict[str, Any], shard: str, log: Path, stops_in: str | None = None) -> Forked:
-    """Start the command of these settings as a shard."""
     options = [(f"--{name.replace('_', '-')}", str(value)) for name, value in settings.items()]
     return forked_command([*sum(options, ()), "--shard", shard], log, log, stops_in=stops_in)
 
 
 def blocks(folder: Path) -> set[int]:
-    """Numbers of the blocks that parts are there of."""
     return {int(path.name[6:14]) for path in folder.glob("block-*.parquet")}
 
 

@@ -25,7 +25,6 @@ def auc(run, attack=ATTACK) -> float:
 
 @pytest.fixture(scope="module")
 def half(demo, tmp_path_factory):
-    """The first half of the corpus."""
     path = tmp_path_factory.mktemp("half") / "corpus.parquet"
     pl.read_parquet(demo.corpus).head(128).write_parquet(path)
     return str(path)
@@ -67,19 +66,17 @@ def agreeing(one, other) -> float:
 
 
 def samples_of(run, document_ids):
-    """Samples of some documents in an order of their own."""
     chosen = run["targets"].filter(pl.col("document_id").is_in(document_ids)).select("target_id")
     return chosen.join(run["samples"], on="target_id").sort("target_id", "sample_index")
 
 
-def test_the_model_remembers_its_members_well_but_not_perfectly(vllm_run):
+def test_the_model_remembers_well_but_not_perfectly_and_nothing_else_separates_the_classes(
+    vllm_run,
+):
     assert 0.70 <= auc(vllm_run) <= 0.98
     assert vllm_run["unscored"].is_empty()
     assert vllm_run["scores"]["n_samples"].unique().to_list() == [3]
-
-
-def test_nothing_but_memory_separates_the_classes(vllm_run):
-    """The members' and the others' lengths and compressed sizes cannot be told apart."""
+    # The members' and the others' lengths and compressed sizes cannot be told apart.
     lengths = vllm_run["targets"].select(
         "member", words=pl.col("n_words"), letters=pl.col("target").str.len_chars()
     )

@@ -165,16 +165,12 @@ def audited(taught, tmp_path_factory):
     return asked, foreseen, audit(**asked)
 
 
-def test_the_plan_foresees_every_question(audited):
+def test_every_question_is_foreseen_and_books_that_the_model_saw_stand_above_chance(audited):
     _, foreseen, run = audited
     n = 24 * PASSAGES * len(BOOKS)
     assert foreseen["prompts"] == f"{n:,}"
     assert foreseen["target choice"].startswith(f"{n:,} forward passes, ")
     assert run["samples"].height == run.manifest.passes["target choice"] == n
-
-
-def test_books_that_the_model_saw_stand_above_chance_and_the_others_at_it(audited):
-    _, _, run = audited
     books = {row["key"]: row for row in run["rollup"].filter(level="group").iter_rows(named=True)}
     assert books.keys() == {*BOOKS}
     for title, row in books.items():

@@ -1,7 +1,5 @@
 """Audits of the demo's model from log-probabilities: its members, and a paper's procedure."""
 
-from __future__ import annotations
-
 import shutil
 
 import polars as pl
@@ -86,7 +84,7 @@ def by_default(demo, tmp_path_factory):
     return settings, audit(**settings)
 
 
-def test_one_pass_is_the_default_where_the_model_runs_here(by_default):
+def test_one_pass_is_the_default_here_and_the_strongest_texts_are_continued_first(by_default):
     settings, run = by_default
     assert run.manifest.passes == {"target text": run["targets"]["target"].count()}
     wanted = [name for name in ONE_PASS if not name.startswith(("reference", "wbc"))]
@@ -99,10 +97,6 @@ def test_one_pass_is_the_default_where_the_model_runs_here(by_default):
     for key, given in {"evidence": "samples", "temperature": 0.5}.items():
         assert "token_hits_v1" in planned(settings | plan | {key: given})["attacks"]
     assert "loss_v1" in planned(settings | plan | {"attacks": "loss_v1"})["attacks"]
-
-
-def test_the_strongest_texts_are_continued_the_best_of_each_document_first(by_default):
-    _, run = by_default
     score = run.manifest.plan["primary"]
     scored = run["scores"].drop_nulls(score)
     place = pl.col(score).rank("ordinal", descending=True).over("document_id")

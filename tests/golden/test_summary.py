@@ -63,7 +63,7 @@ def audited(tmp_path_factory):
     return settings, audit(**settings)
 
 
-def test_what_may_be_said_of_each(audited):
+def test_what_may_be_said_of_each_and_the_strips_that_follow_them(audited):
     """The golden answer of this recording: smallest p-values are 1 / 31."""
     _, run = audited
     names = ("key", "p_value", "verdict", "title", "year", "longest_words")
@@ -79,9 +79,6 @@ def test_what_may_be_said_of_each(audited):
     assert low["asked 0"] > 0.9
     assert low["asked 3"] == 0
     assert run["rollup"]["contamination_low"].sum() == 0  # q of A is 2 / 31: none is on the list
-
-
-def test_the_strips_follow_the_books(audited):
     _, run = audited
     strips = run["curves"].filter(curve="strip")
     counts = strips.group_by("subject", maintain_order=True).agg(pl.len(), pl.col("n").sum())

@@ -9,19 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from mia_batch import _native
-from mia_batch.kernels import (
-    GROUPS,
-    approximate_entropy,
-    book_coverage,
-    count_words,
-    lempel_ziv_complexity,
-    near_verbatim_recall,
-    pair_features,
-    shared_runs,
-    word_spans,
-    zlib_size,
-)
+from mia_batch import _native, kernels
 from tests import arrow, reference_complexity, reference_kernels, reference_scores
 from tests.reference_kernels import QUICK_RULES, SPLIT, compared, features
 
@@ -34,13 +22,13 @@ prose = st.lists(st.tuples(word, space), max_size=40).map(
 )
 text = prose | st.text(max_size=30)
 rule = st.sampled_from(QUICK_RULES)
-groups = st.lists(st.sampled_from(GROUPS)) | st.just(GROUPS)
+groups = st.lists(st.sampled_from(kernels.GROUPS)) | st.just(kernels.GROUPS)
 pair = st.tuples(st.none() | text, st.none() | text)
 
 
-def assert_equal_the_reference(pairs, rule="whitespace", groups=GROUPS, min_words=8):
+def assert_equal_the_reference(pairs, rule="whitespace", groups=kernels.GROUPS, min_words=8):
     frame = pl.DataFrame(pairs, {"candidate": pl.String, "reference": pl.String}, orient="row")
-    numbers = pair_features(
+    numbers = kernels.pair_features(
         "candidate", "reference", words=rule, groups=groups, near_verbatim_min_words=min_words
     )
     found = frame.select(numbers.struct.unnest()).to_dicts()
@@ -64,11 +52,11 @@ def test_chunks_slices_and_layouts_change_nothing(chunks, data):
     cuts = data.draw(st.lists(st.integers(0, len(texts)), max_size=3).map(sorted))
     reference = arrow.chunks(texts, data.draw(st.sampled_from(arrow.LAYOUTS)), cuts)
     numbers = _native.pair_features(
-        candidate, reference, words="whitespace", groups=GROUPS, near_verbatim_min_words=8
+        candidate, reference, words="whitespace", groups=kernels.GROUPS, near_verbatim_min_words=8
     )
     found = pl.Series(numbers).struct.unnest().to_dicts()
     expected = [
-        features(left, right, "whitespace", GROUPS) for left, right in frame[offset:].rows()
+        features(left, right, "whitespace", kernels.GROUPS) for left, right in frame[offset:].rows()
     ]
     assert compared(found) == compared(expected)
 
@@ -80,18 +68,20 @@ def test_literals_on_either_side(texts, literal, rule):
         ("text", pl.lit(literal), [(text, literal) for text in texts]),
         (pl.lit(literal), "text", [(literal, text) for text in texts]),
     ):
-        numbers = pair_features(left, right, words=rule, groups=GROUPS)
+        numbers = kernels.pair_features(left, right, words=rule, groups=kernels.GROUPS)
         found = frame.select(numbers.struct.unnest()).to_dicts()
-        assert compared(found) == compared([features(*pair, rule, GROUPS) for pair in pairs])
+        assert compared(found) == compared(
+            [features(*pair, rule, kernels.GROUPS) for pair in pairs]
+        )
 
 
 @given(st.lists(st.none() | text, max_size=20), rule)
 def test_words_and_sizes_of_single_texts(texts, rule):
     frame = pl.DataFrame({"text": texts}, {"text": pl.String})
     numbers = frame.select(
-        length=count_words("text", words=rule),
-        size=zlib_size("text"),
-        spans=word_spans("text", words=rule),
+        length=kernels.count_words("text", words=rule),
+        size=kernels.zlib_size("text"),
+        spans=kernels.word_spans("text", words=rule),
     )
     lengths = [None if text is None else len(SPLIT[rule](text)) for text in texts]
     assert numbers["length"].to_list() == lengths
@@ -132,7 +122,7 @@ some = st.lists(st.none() | few_words.map(" ".join), max_size=6)
 @given(some, some, st.integers(1, 5), rule)
 def test_shared_runs_equal_the_slow_reference(texts, others, n, rule):
     columns = (pl.Series(each, dtype=pl.String) for each in (texts, others))
-    found = shared_runs(*columns, run_words=n, words=rule)
+    found = kernels.shared_runs(*columns, run_words=n, words=rule)
     expected = [reference_kernels.shared_runs(text, others, n, rule) for text in texts]
     assert found.rows() == expected
 
@@ -171,7 +161,7 @@ def spaced(words, random_):
 
 def in_characters(book, rule, passages):
     """Passages by their words as passages by their characters."""
-    places = pl.select(word_spans(pl.lit(book), words=rule)).item()
+    places = pl.select(kernels.word_spans(pl.lit(book), words=rule)).item()
     return [
         {"start": places["starts"][start], "end": places["ends"][end - 1], "words": n_words}
         for start, end, n_words in passages
@@ -182,7 +172,7 @@ def in_characters(book, rule, passages):
 def test_recall_equals_the_slow_reference(texts, rule):
     book, pieces = texts
     generation = " ".join(pieces)
-    numbers = near_verbatim_recall(pl.lit(generation), pl.lit(book), words=rule)
+    numbers = kernels.near_verbatim_recall(pl.lit(generation), pl.lit(book), words=rule)
     passages = reference_kernels.near_verbatim_passages(generation, book, rule)
     n_words, verbatim = len(SPLIT[rule](book)), sum(words for *_, words in passages)
     assert pl.select(numbers).item() == {
@@ -201,7 +191,7 @@ def test_coverage_equals_the_slow_reference(texts, data, k, m, rule):
     cut = [piece[: data.draw(st.integers(0, 60))] for piece in pieces]
     instructions = [data.draw(st.sampled_from([text, None, book[-40:]])) for text in cut]
     columns = [pl.Series(each, dtype=pl.String) for each in (generations, instructions)]
-    found = book_coverage(book, columns[0], instructions=columns[1], words=rule, k=k, m=m)
+    found = kernels.book_coverage(book, columns[0], instructions=columns[1], words=rule, k=k, m=m)
     asked = zip(generations, instructions, strict=True)
     expected = reference_kernels.book_coverage(book, asked, rule, k, m)
     for name in ("blocks", "long_spans"):
@@ -225,7 +215,9 @@ def of(kernel, *lists, **options):
 @given(st.lists(st.none() | series, max_size=4), bins)
 def test_lempel_ziv_equals_the_reference(lists, bins):
     expected = [each and reference_complexity.lempel_ziv(each, bins) for each in lists]
-    assert of(lempel_ziv_complexity, *lists, bins=bins) == [each or None for each in expected]
+    assert of(kernels.lempel_ziv_complexity, *lists, bins=bins) == [
+        each or None for each in expected
+    ]
 
 
 @given(series, st.integers(1, 4), st.sampled_from([0.0, 0.2, 0.8, 1.3]))
@@ -233,7 +225,7 @@ def test_entropy_equals_the_reference(values, m, r):
     assume(not values or not reference_complexity.is_tied(values, r))
     expected = reference_complexity.entropy(values, m, r)
     approximate = None if expected is None else pytest.approx(expected, abs=1e-9)
-    assert of(approximate_entropy, values, m=m, r=r) == [approximate]
+    assert of(kernels.approximate_entropy, values, m=m, r=r) == [approximate]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -241,8 +233,10 @@ def test_as_long_as_attacks_give_them(seed):
     draw = random.Random(seed)
     values = [-draw.expovariate(0.5 + seed) for _ in range(200)]
     for n in (3, 4, 5):
-        found = of(lempel_ziv_complexity, values, bins=n)
+        found = of(kernels.lempel_ziv_complexity, values, bins=n)
         assert found == [reference_complexity.lempel_ziv(values, n)]
     expected = reference_complexity.entropy(values, 8, 0.8)
     assert expected
-    assert of(approximate_entropy, values, m=8, r=0.8) == [pytest.approx(expected, abs=1e-12)]
+    assert of(kernels.approximate_entropy, values, m=8, r=0.8) == [
+        pytest.approx(expected, abs=1e-12)
+    ]

@@ -25,7 +25,6 @@ def plain(text):
 
 
 def longest_run(one, other):
-    """Words of the longest run that both have."""
     longest, before = 0, [0] * (len(other) + 1)
     for word in one:
         before = [0, *(before[b] + 1 if word == each else 0 for b, each in enumerate(other))]

@@ -1,6 +1,7 @@
 """A user with no rights; a store, and machines that know it."""
 
 import os
+import resource
 from contextlib import contextmanager
 
 import pytest
@@ -21,6 +22,14 @@ def without_privileges():
             os.seteuid(user)
 
     return nobody
+
+
+@pytest.fixture
+def limit_files():
+    """Lets no file of this process grow beyond a size, as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,5 @@
 """`mia-batch bench`: its rows, its refusals, and each way on a few texts and a tiny model."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -11,6 +9,7 @@ from click.testing import CliRunner
 
 from mia_batch.cli.main import command
 from mia_batch.errors import CorpusError
+from mia_batch.evidence.engines import registry
 from mia_batch.extras import bench
 from mia_batch.kernels import pair_features
 from tests.checkpoints import TEXTS
@@ -36,7 +35,6 @@ ATTACK |= {"tokens": None, "seconds": 0.25}
 
 @pytest.fixture
 def texts(tmp_path):
-    """Sixteen labelled texts of forty words."""
     rows = [
         {"document_id": str(n), "text": " ".join(text.split()[:40]), "member": n < 8}
         for n, text in enumerate(TEXTS[:16])
@@ -117,7 +115,7 @@ def test_a_toy_gets_no_forecast_and_unlabelled_texts_no_attacks(asked, tmp_path)
 
 
 def test_where_no_model_can_be_made_pairs_are_compared(asked, monkeypatch):
-    monkeypatch.setattr(bench, "missing", lambda *_: "the package torch is not installed")
+    monkeypatch.setattr(registry, "missing", lambda *_: "the package torch is not installed")
     done = run()
     assert {way for way, _ in asked} == {"compare"}
     why = "not measured: no model can be made here, because the package torch is not installed"

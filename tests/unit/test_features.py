@@ -42,7 +42,7 @@ def authors_features(
     return row
 
 
-def test_columns_are_those_of_the_schema():
+def test_columns_are_those_of_the_schema_and_rows_are_joined_by_key():
     found = built([["a b", None]], {"reference": "a"})
     base = Features.column_names()
     Features.validate(found.select(base))
@@ -54,9 +54,6 @@ def test_columns_are_those_of_the_schema():
     nothing = built([], words="space", preset="samia")
     assert nothing.height == 0
     assert set(NUMBERS) < set(nothing.columns)
-
-
-def test_rows_keep_their_order_and_are_joined_by_key_not_by_position():
     samples = [["a", "x"], ["b", "b"], ["x", "c"]]
     found = built(samples, *({"reference": text} for text in "abc"), reverse=True)
     assert found["target_id"].to_list() == [frames.target_id(n) for n in (0, 0, 1, 1, 2, 2)]
@@ -64,21 +61,15 @@ def test_rows_keep_their_order_and_are_joined_by_key_not_by_position():
     assert found["overlap_1"].to_list() == [1, 0, 1, 1, 0, 1]
 
 
-def test_authors_cut_starts_in_the_decoded_prompt_where_it_differs():
+def test_authors_cut_starts_in_the_decoded_prompt_and_needs_their_word_rule():
     row = authors_features(" c d", prompt="a-b", prefix="a b", reference="c d", n_words=4)
     assert row["words_candidate"] == 1
-
-
-def test_authors_candidate_may_be_empty():
     row = authors_features("", prefix="a b", reference="c d", n_words=4)
     assert row["words_candidate"] == 0
     assert row["zlib_candidate"] == 8
     assert (
         authors_features(None, prefix="a b", reference="c d", n_words=4)["words_candidate"] is None
     )
-
-
-def test_authors_cut_needs_their_word_rule():
     with pytest.raises(SettingsError, match=r"'whitespace'.*'samia'.*'space'"):
         built([["a"]], {"reference": "a"}, preset="samia")
 
@@ -128,7 +119,7 @@ def cosines(*pairs: tuple[str | None, str | None]) -> list[float | None]:
     return frame.select(expr).unnest("similarity")["similarity"].to_list()
 
 
-def test_words_of_like_meaning_are_nearer():
+def test_words_of_like_meaning_are_nearer_and_an_empty_text_is_like_nothing():
     like, unlike, same = cosines(
         ("king", "queen"), ("king", "carrot"), (" dog barks", "dog sleeps")
     )
@@ -136,9 +127,6 @@ def test_words_of_like_meaning_are_nearer():
     assert like is not None
     assert unlike is not None
     assert 0 < unlike + 0.2 < like < 1
-
-
-def test_an_empty_text_is_like_nothing_and_null_gives_null():
     assert cosines(("", "dog"), ("dog", " "), (None, "dog"), ("dog", None)) == [0, 0, None, None]
 
 

@@ -257,15 +257,12 @@ def test_words_that_are_recalled(generation, verbatim):
     assert sum(passage["words"] for passage in found["passages"]) == verbatim
 
 
-def test_recall_of_nothing_is_unknown():
+def test_of_nothing_recall_is_unknown_and_nothing_is_covered():
     pairs = pl.DataFrame({"generation": ["a", None, "a"], "book": [" ", "a", None]})
     found = pairs.select(near_verbatim_recall("generation", "book")).to_series()
     counts = {"recall": None, "verbatim": 0, "missing": 0, "additional": 1}
     assert found.to_list() == [counts | {"passages": []}, None, None]
     assert found.struct.schema["passages"] == PASSAGES
-
-
-def test_nothing_is_covered_of_nothing():
     nothing = pl.Series([], dtype=pl.String)
     assert book_coverage("a b", nothing).row(0) == (0.0, 2, 0, 0, 0, 0, [], [])
     assert book_coverage(" ", pl.Series(["a"])).row(0) == (None, 0, 0, 0, 0, 0, [], [])

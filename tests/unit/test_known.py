@@ -74,7 +74,7 @@ def corpus(folder, rows, name="rows.jsonl"):
     return str(path)
 
 
-def test_another_content_is_refused_with_both_hashes_unless_it_is_pinned(tmp_path):
+def test_a_content_is_refused_unless_it_is_recorded_pinned_or_said_to_be_unknown(tmp_path):
     named, rows = find_set("wikimia:64"), [{"input": "Ein Wort — \u2028", "label": 1}]
     read = named.read(corpus(tmp_path, rows), {})
     row = '["Ein Wort — \u2028",true]'.encode()
@@ -84,9 +84,6 @@ def test_another_content_is_refused_with_both_hashes_unless_it_is_pinned(tmp_pat
     assert named.check(read, found).notes[-2].endswith("the one pinned")
     with pytest.raises(CorpusError, match="--dataset-sha256 says ff"):
         named.check(read, "f" * 64)
-
-
-def test_an_unknown_content_is_used_and_said_and_a_wrong_number_of_rows_refused(tmp_path):
     rows = [{"snippet": "a b", "label": 0, "book": "B"}, {"snippet": "c", "label": 1, "book": "C"}]
     named = find_set("bookmia")
     read = named.read(corpus(tmp_path, rows), {})
@@ -105,21 +102,18 @@ def test_an_unknown_content_is_used_and_said_and_a_wrong_number_of_rows_refused(
         traps.check(few, None)
 
 
-def test_mimir_takes_labels_from_folders_and_leaves_other_sources_alone(tmp_path):
+def test_labels_are_taken_from_folders_counts_and_rows_of_one_condition(tmp_path):
     named = find_set("mimir:arxiv/ngram_7_0.2")
     for folder, texts in (("train", ["seen", 'said "so"']), ("test", ["unseen"])):
         corpus(tmp_path, texts, f"cache/{folder}/arxiv_ngram_7_0.2.jsonl")
         corpus(tmp_path, ["another"], f"cache/{folder}/github_ngram_7_0.2.jsonl")
     read = named.read(str(tmp_path), {})
-    rows = read.documents.select("text", "member").collect().rows()
-    assert sorted(rows) == [('said "so"', True), ("seen", True), ("unseen", False)]
+    found = read.documents.select("text", "member").collect().rows()
+    assert sorted(found) == [('said "so"', True), ("seen", True), ("unseen", False)]
     assert read.n_documents == 3
     assert len({file.name for file in read.files}) == 2
     with pytest.raises(CorpusError, match=r"has no train/arxiv_.*\.jsonl and test/arxiv_"):
         named.read(str(tmp_path / "cache" / "train"), {})
-
-
-def test_labels_of_counts_and_rows_of_one_condition(tmp_path):
     counted = [{"text": "a", "duplicates": 0}, {"text": "b", "duplicates": 16}]
     hubble = find_set("hubble:passages_wikipedia").read(corpus(tmp_path, counted), {})
     assert hubble.documents.collect()["member"].to_list() == [False, True]

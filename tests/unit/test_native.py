@@ -19,7 +19,6 @@ NOT_VALID = "is not a valid Arrow column: .*; make it again"
 
 
 def small(*ends: int, offset: int = 0) -> ArrowColumn:
-    """Texts that end at these letters."""
     ends_buffer = (ctypes.c_int32 * len(ends))(*ends)
     return ArrowColumn(b"u", len(ends) - 1, None, ends_buffer, LETTERS, offset=offset)
 
@@ -104,10 +103,6 @@ def test_bytes_that_are_no_text(layout, invalid):
                 call()
 
 
-def test_nulls_of_no_type():
-    assert pl.Series(_native.zlib_size(arrow.nulls(2))).to_list() == [None, None]
-
-
 def test_of_several_bad_rows_the_first_is_named():
     texts = ["good"] * 20_000
     texts[7_001] = texts[7_000] = texts[19_999] = "\udcff"
@@ -163,6 +158,7 @@ def test_a_text_that_does_not_lie_within_its_buffers_is_refused(text):
 def test_what_is_said_of_nulls_means_nothing():
     assert pl.Series(_native.zlib_size(view(20, b"none", 7, 9, valid=b"\0"))).to_list() == [None]
     assert pl.Series(_native.zlib_size(view(20, b"twen", 0, 0, valid=b"\1"))).to_list() == [28]
+    assert pl.Series(_native.zlib_size(arrow.nulls(2))).to_list() == [None, None]
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,12 @@ def test_options_and_what_follows_from_them(options, found):
     assert {name: getattr(settings, name) for name in found} == found
 
 
-def test_a_named_file_is_read_options_win_and_paths_are_the_files_own(tmp_path):
+def test_a_file_that_is_named_is_read_and_one_in_the_folder_of_the_input_is_not(tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / CONFIG_NAME).write_text("samples = \n")  # would be refused
+    for source in ("data", "data/corpus.parquet", tmp_path / "data"):
+        settings = load_settings(GIVEN | {"input": source})
+        assert (settings.samples, settings.config) == (None, None)
     (tmp_path / CONFIG_NAME).write_text('model = "owner/name"\n[sampling]\nsamples = 9\n')
     assert load_settings({"input": "c"}).model == "owner/name"  # no path, as nothing is there
     folder = tmp_path / "demo"
@@ -104,14 +109,6 @@ def test_a_named_file_is_read_options_win_and_paths_are_the_files_own(tmp_path):
     assert settings.config == "demo/mia-batch.toml"
     named = {"config": Path("demo/mia-batch.toml"), "input": "c", "samples": "2"}
     assert load_settings(named).samples == 2
-
-
-def test_a_file_in_the_folder_of_the_input_is_not_read(tmp_path):
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / CONFIG_NAME).write_text("samples = \n")  # would be refused
-    for source in ("data", "data/corpus.parquet", tmp_path / "data"):
-        settings = load_settings(GIVEN | {"input": source})
-        assert (settings.samples, settings.config) == (None, None)
 
 
 MINE = """

@@ -18,18 +18,7 @@ from hypothesis import strategies as st
 from mia_batch import tables
 from mia_batch.errors import RunFolderError, SchemaMismatchError
 from mia_batch.schemas import Curves, Rollup, Unscored
-from mia_batch.tables import (
-    RowIndex,
-    followed,
-    in_background,
-    is_followed,
-    move,
-    put_copy,
-    read_numbers,
-    remove,
-    sink_new,
-    write_text,
-)
+from mia_batch.tables import put_copy, remove
 from tests.damage import damage
 
 
@@ -50,7 +39,7 @@ def test_check_lists_what_is_missing_and_what_is_wrong():
     )
 
 
-def test_a_table_is_written_over_an_older_one_to_the_same_bytes(tmp_path):
+def test_a_table_is_written_over_an_older_one_and_in_every_way_to_the_same_bytes(tmp_path):
     folder = tmp_path / "a=1[x]*"  # taken literally
     folder.mkdir()
     path = folder / "numbers.parquet"
@@ -62,6 +51,21 @@ def test_a_table_is_written_over_an_older_one_to_the_same_bytes(tmp_path):
         assert tables.scan(path, Numbers).collect().equals(frame.collect())
         assert [*folder.iterdir()] == [path]
     assert written[0] == written[2]
+    folder = tmp_path / "run[1] *"  # which is no pattern
+    folder.mkdir()
+    whole = pl.DataFrame({"name": [f"row {n}" for n in range(20_000)], "value": range(20_000)})
+    parts: dict[str, pl.DataFrame | pl.LazyFrame]
+    parts = {"a": whole, "b": FRAME.clear(), "c": whole[3:7].lazy()}
+    tables.sink_all({folder / name: part for name, part in parts.items()}, Numbers)
+    for name, part in parts.items():
+        tables.sink(part, folder / "alone", Numbers)
+        assert (folder / name).read_bytes() == (folder / "alone").read_bytes()
+        pieces = (
+            part.lazy().collect().iter_slices(1000) if part is whole else [part.lazy().collect()]
+        )
+        tables.sink_frames(pieces, folder / "pieces", Numbers)
+        assert (folder / name).read_bytes() == (folder / "pieces").read_bytes()
+    assert len(list(folder.iterdir())) == 5
 
 
 def test_another_table_is_refused_and_nothing_written(tmp_path):
@@ -78,32 +82,6 @@ def test_another_table_is_refused_and_nothing_written(tmp_path):
     with pytest.raises(pl.exceptions.PolarsError, match="strict integer parsing"):
         tables.sink_frames(broken, path, Numbers)
     assert not list(tmp_path.iterdir())
-
-
-def test_every_way_to_write_gives_the_same_bytes(tmp_path):
-    folder = tmp_path / "run[1] *"  # which is no pattern
-    folder.mkdir()
-    long = pl.DataFrame({"name": [f"row {n}" for n in range(20_000)], "value": range(20_000)})
-    parts: dict[str, pl.DataFrame | pl.LazyFrame]
-    parts = {"a": long, "b": FRAME.clear(), "c": long[3:7].lazy()}
-    tables.sink_all({folder / name: part for name, part in parts.items()}, Numbers)
-    for name, part in parts.items():
-        tables.sink(part, folder / "alone", Numbers)
-        assert (folder / name).read_bytes() == (folder / "alone").read_bytes()
-        pieces = (
-            part.lazy().collect().iter_slices(1000) if part is long else [part.lazy().collect()]
-        )
-        tables.sink_frames(pieces, folder / "pieces", Numbers)
-        assert (folder / name).read_bytes() == (folder / "pieces").read_bytes()
-    assert len(list(folder.iterdir())) == 5
-
-
-@pytest.fixture
-def limit_files():
-    """Lets no file of this process grow beyond a size, as on a full disk."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_sink_says_when_the_disk_is_full_wherever_the_room_ends(tmp_path, limit_files):
@@ -147,7 +125,7 @@ def test_sink_says_when_there_is_no_folder(tmp_path, folder):
     with pytest.raises(RunFolderError, match=r"numbers\.parquet cannot be written: .*irectory"):
         tables.sink(FRAME, tmp_path / folder / "numbers.parquet", Numbers)
     with pytest.raises(RunFolderError, match=r"numbers\.parquet cannot be written: .*irectory"):
-        sink_new(FRAME, tmp_path / folder / "numbers.parquet", Numbers)
+        tables.sink_new(FRAME, tmp_path / folder / "numbers.parquet", Numbers)
 
 
 def test_scan_says_what_is_wrong(tmp_path):
@@ -204,7 +182,7 @@ def three_frames(names: list[str] | None):
         yield frame if names is None else frame.select([*names] or ["a"])
 
 
-def test_generate_answers_every_kind_of_question():
+def test_generate_answers_every_kind_of_question_and_reads_only_a_little_ahead():
     frame = tables.generate(pl.Schema({"a": pl.Int64(), "b": pl.String()}), three_frames)
     assert frame.collect()["a"].to_list() == list(range(30))
     assert frame.select("b").collect().shape == (30, 1)
@@ -215,9 +193,6 @@ def test_generate_answers_every_kind_of_question():
     assert frame.tail(1).collect()["a"].to_list() == [29]
     assert frame.head(12).filter(pl.col("a") >= 5).collect()["a"].to_list() == [*range(5, 12)]
     assert frame.filter(pl.col("a") >= 5).head(12).collect()["a"].to_list() == [*range(5, 17)]
-
-
-def test_generate_reads_only_a_little_ahead():
     made = 0
 
     def frames(_names):
@@ -270,7 +245,7 @@ def test_calls_are_made_before_the_block_ends_which_raises_what_they_raise(call,
     made: list[int] = []
 
     def ask():
-        with in_background() as later:
+        with tables.in_background() as later:
             if after is not None:
                 later(*call)
                 raise after
@@ -310,17 +285,17 @@ def test_it_learns_in_order_what_becomes_visible_and_what_goes(tmp_path):
     listing = Listing()
     (tmp_path / "parts").mkdir()
     part = tmp_path / "parts" / "one"
-    write_text(part, "unseen")
-    with followed(tmp_path, listing):
-        assert is_followed(part)
-        write_text(part, "first")
-        write_text(part, "second")
-        move(part, tmp_path / "two")
+    tables.write_text(part, "unseen")
+    with tables.followed(tmp_path, listing):
+        assert tables.is_followed(part)
+        tables.write_text(part, "first")
+        tables.write_text(part, "second")
+        tables.move(part, tmp_path / "two")
         put_copy(tmp_path / "log", tmp_path / "two")
         remove(tmp_path / "two")
         remove(tmp_path / "two")  # gone already
-    write_text(part, "unseen")
-    assert not is_followed(part)
+    tables.write_text(part, "unseen")
+    assert not tables.is_followed(part)
     assert listing.learned == [
         ("one", "unseen", "first"),
         ("one", "first", "second"),
@@ -341,10 +316,10 @@ def test_what_it_raises_prevents_the_change(tmp_path):
             raise ValueError(path)
 
     path = tmp_path / "one"
-    write_text(path, "first")
-    with followed(tmp_path, Refusing()):
+    tables.write_text(path, "first")
+    with tables.followed(tmp_path, Refusing()):
         with pytest.raises(Exception, match="No space left"):
-            write_text(path, "second")
+            tables.write_text(path, "second")
         with pytest.raises(ValueError, match="one"):
             remove(path)
     assert path.read_text() == "first"
@@ -359,18 +334,18 @@ def test_a_column_is_read_in_order_over_many_batches(tmp_path):
     values = pl.Series("a", np.arange(N)).cast(pl.Float64)
     frame = pl.DataFrame([values]).with_columns(a=pl.when(values % 7 > 0).then("a"))
     frame.write_parquet(path, row_group_size=1000)
-    found = read_numbers(pl.scan_parquet(path), pl.col("a"), N, np.float64)
+    found = tables.read_numbers(pl.scan_parquet(path), pl.col("a"), N, np.float64)
     expected = np.where(np.arange(N) % 7 > 0, np.arange(N), np.nan)
     assert np.array_equal(found, expected, equal_nan=True)
     empty = pl.LazyFrame(schema={"a": pl.Boolean})
-    assert read_numbers(empty, pl.col("a"), 0, np.bool_).tolist() == []
+    assert tables.read_numbers(empty, pl.col("a"), 0, np.bool_).tolist() == []
 
 
 KEYS = st.lists(st.none() | st.sampled_from("abcde"), max_size=30)
 
 
-def index_of(keys: Sequence[str | None]) -> RowIndex:
-    return RowIndex(pl.LazyFrame({"key": keys}, schema={"key": pl.String}))
+def index_of(keys: Sequence[str | None]) -> tables.RowIndex:
+    return tables.RowIndex(pl.LazyFrame({"key": keys}, schema={"key": pl.String}))
 
 
 @given(KEYS, KEYS)
@@ -402,7 +377,7 @@ def test_building_holds_no_second_index():
     keys = pl.LazyFrame({"key": pl.int_range(n_keys, eager=True).cast(pl.String)})
     tracemalloc.start()
     try:
-        index = RowIndex(keys)
+        index = tables.RowIndex(keys)
         peak = tracemalloc.get_traced_memory()[1]  # the index itself is mapped, so not in it
     finally:
         tracemalloc.stop()
@@ -419,7 +394,9 @@ def unscored(reason: str) -> pl.DataFrame:
 def test_of_many_writers_one_writes_and_knows_it(tmp_path):
     path = tmp_path / "part.parquet"
     with ThreadPoolExecutor(16) as pool:
-        wrote = list(pool.map(lambda n: sink_new(unscored(f"{n}"), path, Unscored), range(16)))
+        wrote = list(
+            pool.map(lambda n: tables.sink_new(unscored(f"{n}"), path, Unscored), range(16))
+        )
     assert sum(wrote) == 1
     assert pl.read_parquet(path)["reason"].to_list() == [f"{wrote.index(True)}"]
     assert list(tmp_path.iterdir()) == [path]
@@ -431,6 +408,6 @@ def test_a_file_system_without_links_has_one_writer_too(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Path, "hardlink_to", no_links)
     path = tmp_path / "part.parquet"
-    assert [sink_new(unscored(each), path, Unscored) for each in "ab"] == [True, False]
+    assert [tables.sink_new(unscored(each), path, Unscored) for each in "ab"] == [True, False]
     assert pl.read_parquet(path)["reason"].to_list() == ["a"]
     assert list(tmp_path.iterdir()) == [path]

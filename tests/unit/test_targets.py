@@ -17,23 +17,6 @@ from hypothesis import strategies as st
 from mia_batch import tables, targets
 from mia_batch.errors import SchemaMismatchError, SettingsError
 from mia_batch.schemas import Documents, Targets
-from mia_batch.targets import (
-    Ordinals,
-    Passages,
-    TargetLookup,
-    TargetPlan,
-    build_targets,
-    character_windows,
-    choose_windows,
-    cluster_name,
-    cut_documents,
-    find_words,
-    from_document_id,
-    from_text,
-    target_id,
-    text_digest,
-    windows,
-)
 from tests import frames
 from tests.processes import HANGS
 
@@ -51,7 +34,7 @@ from tests.processes import HANGS
     ],
 )
 def test_windows_by_hand(n_words, window_words, stride, expected):
-    found = windows(n_words, window_words, stride)
+    found = targets.windows(n_words, window_words, stride)
     assert [(window.start, window.stop) for window in found] == expected
 
 
@@ -70,8 +53,8 @@ def test_windows_by_hand(n_words, window_words, stride, expected):
     ],
 )
 def test_windows_of_characters_by_hand(text, size, stride, expected):
-    words = next(find_words([text], "whitespace"))
-    found = list(character_windows(words, size, stride))
+    words = next(targets.find_words([text], "whitespace"))
+    found = list(targets.character_windows(words, size, stride))
     cut = [text[words.starts[w.start] : words.ends[w.stop - 1]] if w else "" for w in found]
     assert cut == expected
 
@@ -79,7 +62,7 @@ def test_windows_of_characters_by_hand(text, size, stride, expected):
 def cut(text, prefix=None, reference=None, **plan):
     """Cut a text among others."""
     columns = (["x y", text, None], [None, prefix, None], [None, reference, None])
-    first, second, third = map(list, cut_documents(*columns, TargetPlan(**plan)))
+    first, second, third = map(list, targets.cut_documents(*columns, targets.TargetPlan(**plan)))
     assert [split.target for split in first + third] == ["x y", None]
     return [split[:5] for split in second]
 
@@ -142,12 +125,14 @@ NUMBERS = st.integers(1, 300)
 
 
 def test_a_choice_is_the_same_on_every_machine():
-    assert sorted(choose_windows(1000, 5, 0, b"book")) == [107, 357, 482, 607, 857]
+    assert sorted(targets.choose_windows(1000, 5, 0, b"book")) == [107, 357, 482, 607, 857]
 
 
 @given(n_windows=NUMBERS, most=NUMBERS, further=st.integers(0, 50), seed=st.integers(0, 9))
 def test_a_larger_choice_holds_a_smaller_one(n_windows, most, further, seed):
-    small, large = (choose_windows(n_windows, n, seed, b"x") for n in (most, most + further))
+    small, large = (
+        targets.choose_windows(n_windows, n, seed, b"x") for n in (most, most + further)
+    )
     assert small <= large <= frozenset(range(n_windows))
     assert len(small) == min(most, n_windows)
 
@@ -155,7 +140,7 @@ def test_a_larger_choice_holds_a_smaller_one(n_windows, most, further, seed):
 @given(most=st.integers(2, 64), seed=st.integers(0, 99))
 def test_a_choice_is_spread_evenly(most, seed):
     n_windows = 10_000
-    chosen = sorted(choose_windows(n_windows, most, seed, b"x"))
+    chosen = sorted(targets.choose_windows(n_windows, most, seed, b"x"))
     steps = [after - before for before, after in pairwise([*chosen, chosen[0] + n_windows])]
     assert max(steps) <= 2 * n_windows / most + 1
     assert min(steps) >= n_windows / most / 2 - 1
@@ -164,7 +149,7 @@ def test_a_choice_is_spread_evenly(most, seed):
 @pytest.mark.parametrize(("n_windows", "most"), [(5, 2), (7, 3), (12, 11)])
 def test_every_window_is_as_likely_as_any_other(n_windows, most):
     n_seeds = 4000
-    drawn = (choose_windows(n_windows, most, seed, b"x") for seed in range(n_seeds))
+    drawn = (targets.choose_windows(n_windows, most, seed, b"x") for seed in range(n_seeds))
     counts = Counter(window for choice in drawn for window in choice)
     share = most / n_windows
     deviation = (n_seeds * share * (1 - share)) ** 0.5
@@ -188,7 +173,7 @@ TEXTS = st.lists(st.integers(0, 60).map(lambda n: " ".join(f"w{i}" for i in rang
 
 @given(texts=TEXTS, split=st.integers(0, 20))
 def test_copies_are_those_of_the_reference(texts, split):
-    passages = Passages()
+    passages = targets.Passages()
     found = [*passages.are_copies(texts[:split]), *passages.are_copies(texts[split:])]
     assert found == reference(texts)
 
@@ -196,8 +181,8 @@ def test_copies_are_those_of_the_reference(texts, split):
 def test_case_and_punctuation_hide_no_copy():
     first = "Call me Ishmael. Some years ago—never mind how long precisely—having little money"
     other = "call me ishmael some years ago, never mind how long precisely; HAVING LITTLE money"
-    assert Passages().are_copies([first, other]).tolist() == [False, True]
-    assert Passages().are_copies([]).tolist() == []
+    assert targets.Passages().are_copies([first, other]).tolist() == [False, True]
+    assert targets.Passages().are_copies([]).tolist() == []
 
 
 @pytest.mark.parametrize("most", [1 << 24, 20_000, 4_000])
@@ -210,19 +195,19 @@ def test_passages_are_found_again_in_bounded_memory(monkeypatch, most):
     words = [word.replace(".", "") for word in words]
     texts = [" ".join(words[start : start + 128]) for start in range(0, len(words), 128)]
     moved = [" ".join(words[start : start + 128]) for start in range(50, len(words) - 128, 128)]
-    passages = Passages()
+    passages = targets.Passages()
     assert not passages.are_copies(texts).any()
     found = passages.are_copies(moved)
     assert found.mean() > (0.99 if most >= 20_000 else 0.6)
     assert passages.n_kept <= most
-    one_by_one = Passages()
+    one_by_one = targets.Passages()
     assert [one_by_one.are_copies([text])[0] for text in texts + moved] == [False] * 400 + [*found]
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_many_calls_number_as_a_counter_does(seed):
     generator = np.random.default_rng(seed)
-    ordinals, counter = Ordinals(), Counter[int]()
+    ordinals, counter = targets.Ordinals(), Counter[int]()
     for _ in range(60):
         keys = generator.integers(0, 500, generator.integers(0, 80)).astype(np.uint64)
         keys += np.uint64(2**64 - 300)  # wraps around: small and large keys
@@ -234,7 +219,7 @@ def test_many_calls_number_as_a_counter_does(seed):
 
 
 def test_memory_is_a_few_bytes_a_key():
-    ordinals = Ordinals()
+    ordinals = targets.Ordinals()
     for start in range(0, 100_000, 1000):
         ordinals.number(np.arange(start, start + 1000, dtype=np.uint64))
     held = sum(keys.nbytes + counts.nbytes for keys, counts in ordinals._counts.runs)
@@ -243,10 +228,17 @@ def test_memory_is_a_few_bytes_a_key():
 
 def test_known_names():
     """These never change: a run folder is continued by them."""
-    assert target_id(from_document_id("book 1"), 3, "né à") == "68a61df3a9a450ada303d223a5c8c52c"
-    anonymous = from_text(text_digest("a b"), 0)
-    assert target_id(anonymous, 0, "a b") == "186ae4a3a13881352bfa1bb3a3a41354"
-    assert target_id(from_text(text_digest(None), 2), 0, None) == "dc86c223eb22298ad3dd144266d1033b"
+    assert (
+        targets.target_id(targets.from_document_id("book 1"), 3, "né à")
+        == "68a61df3a9a450ada303d223a5c8c52c"
+    )
+    assert targets.target_id(targets.from_text(targets.text_digest("a b"), 0), 0, "a b") == (
+        "186ae4a3a13881352bfa1bb3a3a41354"
+    )
+    assert (
+        targets.target_id(targets.from_text(targets.text_digest(None), 2), 0, None)
+        == "dc86c223eb22298ad3dd144266d1033b"
+    )
 
 
 LONG = {"window_words": 5}
@@ -261,10 +253,11 @@ LONG = {"window_words": 5}
         ),
         *(
             (LONG | {name: value}, f"{name} is {value}; it must be at least 1")
-            for name, value in (
-                *(("window_words", 0), ("stride", -1), ("text_length", 0)),
-                ("max_windows_per_document", 0),
-            )
+            for name, value in {"window_words": 0, "stride": -1, "text_length": 0}.items()
+        ),
+        (
+            LONG | {"max_windows_per_document": 0},
+            "max_windows_per_document is 0; it must be at least 1",
         ),
         *(
             ({name: 5}, f"{name} is 5 without window_words; set window_words too")
@@ -283,7 +276,7 @@ LONG = {"window_words": 5}
 )
 def test_plans_that_make_no_sense_are_refused(settings, message):
     with pytest.raises(SettingsError) as error:
-        TargetPlan(**settings)
+        targets.TargetPlan(**settings)
     assert str(error.value) == message
 
 
@@ -295,7 +288,7 @@ def documents(**columns):
 
 
 def build(frame, **plan):
-    built = build_targets(frame, TargetPlan(**plan))
+    built = targets.build_targets(frame, targets.TargetPlan(**plan))
     found = built.collect()
     assert found.schema == built.collect_schema()
     tables.check(found, Targets, what="targets")
@@ -304,17 +297,17 @@ def build(frame, **plan):
     return found
 
 
-def test_columns_are_ours_first_then_the_users():
-    own = {"text": ["a b c"], "document_id": ["d"], "member": [True], "group": ["g"]}
-    found = build(documents(**own, year=[1999], meta=[[1]]))
+def test_columns_are_ours_first_then_the_users_and_windows_follow_their_document():
+    found = build(
+        documents(
+            text=["a b c"], document_id=["d"], member=[True], group=["g"], year=[1999], meta=[[1]]
+        )
+    )
     assert found.columns == [*Targets.column_names(), "year", "meta"]
     assert found.drop("target_id").row(0) == (
         *("target", "d", "g", True, 0, 1, 0, "a b c", "a", " b c", 3, None),
         *(1999, [1]),
     )
-
-
-def test_windows_follow_their_document():
     frame = documents(text=["a b c d e", None, "f g"], document_id=["x", "y", "z"], n=[1, 2, 3])
     found = build(frame, window_words=2)
     assert found.select("document_id", "window_index", "target", "n").rows() == [
@@ -329,7 +322,11 @@ def test_names_do_not_depend_on_batches():
     texts = ["long " * 100_000, "a b", "long " * 100_000, "a b"] * 5
     alone = build(documents(text=texts))
     frames = [documents(text=[text]).collect() for text in texts]
-    streamed = build(tables.generate(frames[0].schema, lambda _: iter(frames)))
+
+    def one_by_one(_names):
+        yield from frames
+
+    streamed = build(tables.generate(frames[0].schema, one_by_one))
     assert streamed["target_id"].to_list() == alone["target_id"].to_list()
 
 
@@ -355,7 +352,7 @@ def test_documents_that_are_refused(frame, plan, sentence):
 
 
 def test_targets_can_be_sunk_and_asked_for_a_part(tmp_path):
-    built = build_targets(documents(text=["a b", "c"], n=[1, 2]), TargetPlan())
+    built = targets.build_targets(documents(text=["a b", "c"], n=[1, 2]), targets.TargetPlan())
     tables.sink(built, tmp_path / "targets.parquet", Targets)
     assert tables.scan(tmp_path / "targets.parquet", Targets).collect().equals(built.collect())
     assert built.filter(pl.col("reason").is_null()).select("n").collect().item() == 1
@@ -371,29 +368,37 @@ def build_windows(texts, *, role="target", **plan):
     columns = {name: [None] * len(texts) for name in types}
     columns |= {"text": list(texts.values()), "document_id": list(texts)}
     frame = pl.LazyFrame(columns, schema_overrides=types)
-    return build_targets(frame, TargetPlan(**{"window_words": 2} | plan), role=role).collect()
+    return targets.build_targets(
+        frame, targets.TargetPlan(**{"window_words": 2} | plan), role=role
+    ).collect()
 
 
 def copies(built):
     found = built.filter(reason=targets.COPY)
     assert found.equals(built.filter(role="copy"))
-    missing = found.select("target", "prefix", "reference", "n_words").null_count().row(0)
-    assert missing == (found.height,) * 4
+    assert (
+        found.select("target", "prefix", "reference", "n_words").null_count().row(0)
+        == (found.height,) * 4
+    )
     return found.select("document_id", "window_index", "start").rows()
 
 
-def test_few_windows_keep_their_places():
+def test_few_windows_keep_their_places_and_copies_are_those_of_all():
     every = build_windows({"x": NUMBERED, "y": "a b", "z": None})
     few = build_windows({"x": NUMBERED, "y": "a b", "z": None}, max_windows_per_document=5)
     assert few.equals(every.filter(pl.col("target_id").is_in(few["target_id"].implode())))
     assert few["document_id"].to_list() == ["x"] * 5 + ["y", "z"]
     assert few["n_windows"].to_list() == [50] * 5 + [1, 1]
+    texts = {"x": NUMBERED, "y": NUMBERED}
+    few = build_windows(texts, max_windows_per_document=5)
+    assert [row[0] for row in copies(few)] == ["y"] * 5
 
 
 def test_the_choice_of_a_document_depends_on_no_other():
     alone = build_windows({"x": NUMBERED}, max_windows_per_document=5, seed=3)
-    texts = {"w": "c d " + NUMBERED, "x": NUMBERED}
-    among = build_windows(texts, max_windows_per_document=5, seed=3)
+    among = build_windows(
+        {"w": "c d " + NUMBERED, "x": NUMBERED}, max_windows_per_document=5, seed=3
+    )
     places = among.filter(document_id="x")["window_index"]
     assert places.to_list() == alone["window_index"].to_list()
     other = build_windows({"x": NUMBERED}, max_windows_per_document=5, seed=4)
@@ -408,12 +413,6 @@ def test_a_passage_counts_once_however_it_is_spaced():
     assert found["target"].to_list() == ["a b", "c d", None, "e f", None, None, "g h", "a b"]
     alone = build_windows({"y": texts["y"]})
     assert found.filter(document_id="y")["target_id"].equals(alone["target_id"])
-
-
-def test_copies_are_those_of_all_windows_not_only_of_the_chosen():
-    texts = {"x": NUMBERED, "y": NUMBERED}
-    few = build_windows(texts, max_windows_per_document=5)
-    assert [row[0] for row in copies(few)] == ["y"] * 5
 
 
 def test_a_passage_is_found_where_windows_begin_elsewhere():
@@ -435,13 +434,13 @@ def test_names_as_groups_keep_clusters_whatever_rows_are_left():
             "window_index": [0, 0, 0, 1, 0],
         }
     )
-    named = frame.with_columns(group=cluster_name(frame.columns))
+    named = frame.with_columns(group=targets.cluster_name(frame.columns))
     assert named["group"].to_list() == ["group g", "document d", "target b", "target b", "target e"]
     some = named.sort("target_id").tail(3)  # d without b, which it belongs to
-    found = some.select(cluster_name(some.columns)).to_series().to_list()
+    found = some.select(targets.cluster_name(some.columns)).to_series().to_list()
     assert found == ["group group g", "group target b", "group target e"]
     first = pl.DataFrame({"target_id": ["a", "b"], "window_index": [1, 0]})  # of no document
-    found = first.select(cluster_name(first.columns)).to_series().to_list()
+    found = first.select(targets.cluster_name(first.columns)).to_series().to_list()
     assert found == ["target a", "target b"]
 
 
@@ -453,10 +452,7 @@ def found(tmp_path, monkeypatch):
     monkeypatch.setattr(targets, "_ROWS_AT_ONCE", 3)
     rows = [{"prefix": f"p{n}", "reference": f"r{n}", "n_words": n} for n in range(8)]
     tables.sink(frames.targets(*rows), tmp_path / "targets.parquet", Targets)
-    return TargetLookup(tmp_path / "targets.parquet", COLUMNS)
-
-
-MANY = [7, 7, 0, 4, 3, 0]
+    return targets.TargetLookup(tmp_path / "targets.parquet", COLUMNS)
 
 
 def names_of(*numbers: int) -> pl.Series:
@@ -474,7 +470,10 @@ def test_targets_are_taken_from_where_they_are_looked_for(found):
     ("numbers", "places", "rows"),
     [
         ([7, 6], [range(6, 12)], [6, 7]),  # beyond the table
-        *((MANY, p, [0, 3, 4, 7]) for p in ([], [range(3)], [range(3, 6), range(20, 30)])),
+        *(
+            ([7, 7, 0, 4, 3, 0], p, [0, 3, 4, 7])
+            for p in ([], [range(3)], [range(3, 6), range(20, 30)])
+        ),
         ([5, 3, 2], [], [2, 3, 4, 5]),  # what is between may come, too
         ([9], [], []),
         ([], [], []),

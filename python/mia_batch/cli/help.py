@@ -1,57 +1,22 @@
 """The help: the first screen, settings by topic, and what a shell completes."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import click
+from click import Command, Context, HelpFormatter, Parameter
 from click.shell_completion import CompletionItem
 
 from mia_batch.errors import SettingsError
 from mia_batch.plugins import extra, plugins
-from mia_batch.settings import PARTS, engine_names
+from mia_batch.settings import PARTS, Part, engine_names
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from click import Command, Context, HelpFormatter, Parameter
-
-    from mia_batch.settings import Part
-
-OVERVIEW = """\
-Which texts does a language model remember? mia-batch asks the model about your texts and says
-which come out word for word, which it knows better than comparable texts, and how sure that is.
-
-Commands
-  audit INPUT --model MODEL  Ask a model about texts, and write a report.
-  show RUN [PASSAGE]         List a run's strongest passages, or show one next to the true text.
-  report RUN                 Write the report of a run again, as a page, Markdown or CSV.
-  compare RUN RUN            Compare models, or one before and after unlearning.
-  plan                       Say how many comparison texts an answer needs.
-  attacks [NAME]             List the attacks: what each asks and needs.
-  {others}
-
-Examples
-  mia-batch demo
-  mia-batch audit books/ --model MODEL --max-windows-per-document 50
-  mia-batch audit corpus.parquet --model MODEL --attacks min-k++,recall --dry-run
-
-mia-batch help lists commands and topics of settings, mia-batch --help all settings.
-"""
 _MORE = "--help names all settings by topic; mia-batch help TOPIC describes them."
 _BY_TOPIC = "All settings by topic (mia-batch help TOPIC describes them):"
-_COMPLETION = """\
-To complete commands, options, attacks and choices with the Tab key, put one line into the start-up
-file of your shell:
-
-bash  eval "$(_MIA_BATCH_COMPLETE=bash_source mia-batch)"
-zsh   eval "$(_MIA_BATCH_COMPLETE=zsh_source mia-batch)"
-fish  _MIA_BATCH_COMPLETE=fish_source mia-batch | source
-"""
 _SHORT = "mia_batch.short_help"
 _FILES = {"PATH": "file", "FOLDER": "dir", "MODEL": "dir"}
 TOPICS: dict[str, type[Part]] = {part.table or "main": part for part in PARTS}
@@ -80,7 +45,6 @@ def _beginning(known: Iterable[str], incomplete: str, before: str = "") -> list[
 
 
 def complete_attacks(_: Context, _option: Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete the last of several names of families and attacks."""
     from mia_batch.attacks import names
     from mia_batch.attacks.families import FAMILIES
 
@@ -101,7 +65,6 @@ class TopicCommand(click.Command):
     """A command of many settings: ``-h`` describes the usual ones, ``--help`` names all."""
 
     def format_options(self, ctx: Context, formatter: HelpFormatter) -> None:
-        """Describe the usual options, and name the others topic by topic."""
         usual = (each for each in self.get_params(ctx) if getattr(each, "usual", True))
         with formatter.section("Usual options"):
             formatter.write_dl(_records(usual, ctx))
@@ -148,10 +111,14 @@ class TopicGroup(TopicCommand, click.Group):
     def resolve_command(
         self, ctx: Context, args: list[str]
     ) -> tuple[str | None, Command | None, list[str]]:
-        """Say what may have been meant by a name that is no command."""
         name = args[0]
         if name in self.list_commands(ctx) or name.startswith("-") or ctx.resilient_parsing:
             return super().resolve_command(ctx, args)
+        for option, given in ctx.params.items():  # such as that of a variable which is empty
+            value = str(next(iter(given), "") if isinstance(given, tuple) else given)
+            if value.startswith("--"):
+                flag = f"--{option.replace('_', '-')}"
+                raise click.UsageError(f"{flag} has no value, for {value} follows; give it one")
         near = get_close_matches(name, self.list_commands(ctx), n=1)
         meant = f"mia-batch {near[0]}" if near else "mia-batch help"
         if Path(name).exists():
@@ -166,7 +133,7 @@ class TopicGroup(TopicCommand, click.Group):
     def about(self, root: Context, name: str) -> str:
         """Describe a command, a topic, a setting, or all that is so called; or list them."""
         if name in ("", "completion"):
-            return _COMPLETION if name else self._contents(root)
+            return _text("completion") if name else self._contents(root)
         formatter = root.make_formatter()
         if (command := self.get_command(root, name)) is not None:
             with click.Context(command, info_name=name, parent=root) as own:
@@ -210,7 +177,6 @@ class TopicGroup(TopicCommand, click.Group):
 
 
 def short_help_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add ``-h``, which says less than ``--help``."""
     how: dict[str, Any] = {"is_flag": True, "is_eager": True, "hidden": True}
     add = click.option("-h", "short_help", expose_value=False, callback=_show_short_help, **how)
     return add(command)
@@ -226,10 +192,14 @@ def _show_short_help(context: Context, _option: Parameter, value: bool) -> None:
 
 
 def overview(context: Context) -> str:
-    """Fill the first screen, which describes six commands and names the others."""
-    others = [name for name in _commands(context) if f"\n  {name} " not in OVERVIEW]
+    text = _text("overview")
+    others = [name for name in _commands(context) if f"\n  {name} " not in text]
     lines = wrap(", ".join(others), 96, break_on_hyphens=False)
-    return OVERVIEW.format(others="\n  ".join(lines))
+    return text.format(others="\n  ".join(lines))
+
+
+def _text(name: str) -> str:
+    return Path(__file__).with_name(f"{name}.txt").read_text("utf-8")
 
 
 def _commands(context: Context) -> list[str]:

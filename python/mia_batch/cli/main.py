@@ -20,15 +20,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from mia_batch.cli.help import (
-    TopicCommand,
-    TopicGroup,
-    complete_attacks,
-    complete_help,
-    complete_runs,
-    overview,
-    short_help_option,
-)
+from mia_batch.cli import help as helping
 from mia_batch.cli.options import (
     ABOVE_0,
     FILE,
@@ -41,6 +33,7 @@ from mia_batch.cli.options import (
     observing,
     option,
     settings_options,
+    speed_option,
     table_of,
     whole_numbers,
 )
@@ -198,23 +191,11 @@ def _fail(message: str, status: int) -> NoReturn:
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True}
 
 
-def _speed(context: click.Context, option: click.Parameter, value: str | None) -> Speed:
-    if value is None or value == "probe":
-        return "probe" if value else None
-    number: Any = NumberRange(min=0, min_open=True)
-    return float(number.convert(value, option, context))
-
-
-@click.group(cls=TopicGroup, invoke_without_command=True, context_settings=_CONTEXT)
+@click.group(cls=helping.TopicGroup, invoke_without_command=True, context_settings=_CONTEXT)
 @settings_options()
 @click.option("--dry-run", is_flag=True, help="Say what would be asked, and ask nothing.")
-@option(
-    *("tokens-per-second", str, "X|probe"),
-    "Speed of the model, from which --dry-run tells how long it takes; `probe` measures it with a "
-    "few texts.",
-    callback=_speed,
-)
-@short_help_option
+@speed_option
+@helping.short_help_option
 @click.version_option(package_name="mia-batch")
 @click.pass_context
 def command(
@@ -230,7 +211,7 @@ def command(
             raise click.UsageError(f"{named} takes its own options, after its name")
         return
     if not chosen and not dry_run and len(sys.argv) == 1:
-        click.echo(overview(context), nl=False)
+        click.echo(helping.overview(context), nl=False)
         return
     _audit(chosen, dry_run=dry_run, speed=tokens_per_second)
 
@@ -260,7 +241,7 @@ _params = [
 ]
 
 
-@command.command("audit", cls=TopicCommand, params=_params)
+@command.command("audit", cls=helping.TopicCommand, params=_params)
 def audit(
     *, texts: tuple[str, ...], dry_run: bool, tokens_per_second: Speed, **options: object
 ) -> None:
@@ -270,14 +251,17 @@ def audit(
     """
     chosen = given(options)
     if len(texts) + ("input" in chosen) > 1:
-        raise click.UsageError("give one INPUT; of several files their folder, or a glob in quotes")
+        raise click.UsageError(
+            "give one INPUT, and the model with --model; of several files their folder, or a glob "
+            "in quotes"
+        )
     _audit(
         chosen | given({"input": next(iter(texts), None)}), dry_run=dry_run, speed=tokens_per_second
     )
 
 
 @command.command("help", context_settings={"ignore_unknown_options": True})
-@click.argument("about", metavar="[TOPIC]", nargs=-1, shell_complete=complete_help)
+@click.argument("about", metavar="[TOPIC]", nargs=-1, shell_complete=helping.complete_help)
 @click.pass_context
 def help_(context: click.Context, /, about: tuple[str, ...]) -> None:
     """Describe a command, a topic of settings or a setting; without TOPIC list them."""
@@ -313,7 +297,7 @@ def audit_and_show(settings: Settings) -> None:
         _fail(f"{what}, {more}; {again}", 1)
 
 
-_a_run: dict[str, Any] = {"type": place_of, "shell_complete": complete_runs}
+_a_run: dict[str, Any] = {"type": place_of, "shell_complete": helping.complete_runs}
 _run_argument = click.argument("place", metavar="RUN", **_a_run)
 
 
@@ -338,7 +322,7 @@ def score(place: Path | str, **options: object) -> None:
 
 
 @command.command("attacks")
-@click.argument("name", metavar="[NAME]", required=False, shell_complete=complete_attacks)
+@click.argument("name", metavar="[NAME]", required=False, shell_complete=helping.complete_attacks)
 def attacks(name: str | None) -> None:
     """List the families of attacks, or show one: formula, source, what it needs and costs."""
     from mia_batch.attacks import get, names, resolve
@@ -371,7 +355,7 @@ _HOW_TO_ASK = ("base_url", "api_key_env", "engine_arg")
 @_run_argument
 @option("input", PATH, "PATH", "Where inputs lie by now; repeatable.", multiple=True)
 @option("again", ABOVE_0, "N", "Draw N of the run's samples again with its model, and compare.")
-@option("second", ABOVE_0, "N", "Recompute N of its scores and p-values in plain Python.")
+@option("second", ABOVE_0, "N", "Recompute N of its numbers by a second program.")
 @click.option("--seed", default=0, help="Seed of the choice of samples and numbers.")
 @settings_options(*_HOW_TO_ASK)
 def verify(
@@ -417,8 +401,7 @@ def show(place: Path | str, passage: str | None, *, again: bool, **options: obje
     PASSAGE is a number of that list, a document and a window ("moby_dick window 12"), or the
     beginning of a target_id.
     """
-    from mia_batch.cli.passages import find_target
-    from mia_batch.cli.show import show_answers, show_passages, show_target
+    from mia_batch.cli.show import find_target, show_answers, show_passages, show_target
     from mia_batch.pipeline import Run
     from mia_batch.pipeline.stages.questions import answers_of
 
@@ -469,7 +452,6 @@ def report(place: Path | str, kind: Format, out: Path | None) -> None:
 
 
 def _give(what: str, text: str, out: Path | None) -> None:
-    """Write a text to a file, or print it where none is named."""
     from mia_batch.tables import write_text
 
     if out is not None:
@@ -512,7 +494,7 @@ def _with_suffix(_: click.Context, option: click.Parameter, path: Path | None) -
 @_runs_argument("RUN RUN...")
 @option(
     *("attack", str, "NAME", "Whose scores.  [default: the primary attack]"),
-    shell_complete=complete_attacks,
+    shell_complete=helping.complete_attacks,
 )
 @option(
     *("retrained", place_of, "RUN"),
@@ -621,7 +603,6 @@ def plan(
 
 
 def _power_of_files(settings: Settings) -> Power:
-    """Count the units of files as an audit does."""
     from mia_batch.inference.verdicts import planned_power
     from mia_batch.pipeline.context import verdict_plan
     from mia_batch.pipeline.corpora import open_corpora, with_windows
@@ -643,7 +624,6 @@ def _is_enough(found: AuditOutcome, design: Design, level: str) -> bool:
 
 
 def _show_power(found: Sequence[AuditOutcome], design: Design, unit: str, level: str) -> None:
-    """Print what each number would find, and how many are needed, if one of them is enough."""
     from mia_batch.inference.power import area_of
 
     console, members, nulls = console_of(stderr=False), design.members, f"comparison {unit}s"

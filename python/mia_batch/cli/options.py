@@ -1,8 +1,7 @@
 """Options made from settings, numbers of the command line, and the console."""
 
-from __future__ import annotations
-
 import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from datetime import timedelta
@@ -11,9 +10,12 @@ from itertools import repeat
 from math import isnan
 from pathlib import Path
 from threading import Event, RLock, Thread
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args, get_origin
+from typing import Any, Literal, TypeAlias, get_args, get_origin
 
 import click
+from click import Context, Parameter
+from pydantic.fields import FieldInfo
+from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.spinner import Spinner
@@ -21,21 +23,10 @@ from rich.table import Table
 from rich.text import Text
 
 from mia_batch.cli.help import SettingOption
-from mia_batch.observer import Observer
+from mia_batch.observer import Observer, WorkerState
 from mia_batch.places import place_of
 from mia_batch.recipes import recipe_field
-from mia_batch.settings import NO_YARDSTICK, PARTS, Mark, Settings, spelled
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-
-    from click import Context, Parameter
-    from pydantic.fields import FieldInfo
-    from rich.console import Console, RenderableType
-
-    from mia_batch.observer import WorkerState
-    from mia_batch.settings import Part
-
+from mia_batch.settings import NO_YARDSTICK, PARTS, Mark, Part, Settings, spelled
 
 Decorator: TypeAlias = "Callable[[Callable[..., Any]], Callable[..., Any]]"
 
@@ -62,18 +53,16 @@ def path_option(name: str, text: str, *, is_place: bool = False) -> Decorator:
 
 def column_options(*usual: str, **columns: str | None) -> Decorator:
     """Add options for the names of columns, with their help; ``usual`` ones are their defaults."""
-
-    def of_column(name: str, text: str | None) -> Decorator:
-        said = text or f"Column of the {name.replace('_', ' ')}."
-        return option(
-            f"{name}_column", str, "COLUMN", said, default=name if name in usual else None
-        )
-
-    return _all_of(of_column(*each) for each in (dict.fromkeys(usual) | columns).items())
+    said = {name: f"Column of the {name.replace('_', ' ')}." for name in (*usual, *columns)}
+    said |= {name: text for name, text in columns.items() if text}
+    defaults = dict(zip(usual, usual, strict=True))
+    return _all_of(
+        option(f"{name}_column", str, "COLUMN", text, default=defaults.get(name))
+        for name, text in said.items()
+    )
 
 
 def _all_of(options: Iterable[Decorator]) -> Decorator:
-    """Add several options, which the help lists in this order."""
     return lambda command: reduce(lambda made, add: add(made), [*options][::-1], command)
 
 
@@ -87,7 +76,6 @@ def given(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def take(options: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """Take options away, and return those of them that are given."""
     return given({name: options.pop(name) for name in names if name in options})
 
 
@@ -99,6 +87,20 @@ class NumberRange(click.FloatRange):
         if isnan(number):
             self.fail(f"{value} is no number", param, ctx)
         return number
+
+
+def _speed(context: Context, option: Parameter, value: str | None) -> float | str | None:
+    if value is None or value == "probe":
+        return "probe" if value else None
+    return float(NumberRange(min=0, min_open=True).convert(value, option, context))  # type: ignore[arg-type]
+
+
+speed_option = option(
+    *("tokens-per-second", str, "X|probe"),
+    "Speed of the model, from which --dry-run tells how long it takes; `probe` measures it with a "
+    "few texts.",
+    callback=_speed,
+)
 
 
 def whole_numbers(_context: Context, _option: Parameter, value: str | None) -> list[int] | None:
@@ -194,8 +196,6 @@ def _help(field: FieldInfo) -> str:
 
 def console_of(*, stderr: bool) -> Console:
     """Open standard output or error; 120 characters wide where it is no terminal."""
-    from rich.console import Console
-
     console = Console(stderr=stderr, highlight=False)
     if not console.is_terminal:
         console.width = 120
@@ -203,11 +203,14 @@ def console_of(*, stderr: bool) -> Console:
 
 
 def figure(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
+    """Write a figure with three decimals, or so that what is not 0 does not look like it."""
+    if value is None:
+        return "-"
+    return f"{value:.1g}" if 0 < abs(value) < 0.0005 else f"{value:.3f}"
 
 
 def limits(row: Mapping[str, Any]) -> str:
-    return "-" if row["low"] is None else f"{row['low']:.3f} to {row['high']:.3f}"
+    return "-" if row["low"] is None else f"{figure(row['low'])} to {figure(row['high'])}"
 
 
 def plain(value: object) -> Text:
@@ -402,8 +405,6 @@ def observing() -> Iterator[ConsoleObserver]:
 
 
 class _Bar(Progress):
-    """A progress bar, and below it a table of workers."""
-
     workers: Sequence[WorkerState] = ()
 
     def get_renderables(self) -> Iterable[RenderableType]:

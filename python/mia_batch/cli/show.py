@@ -1,66 +1,51 @@
-"""What is shown to people: attacks, a plan, a run, what it rests on, targets, comparisons."""
-
-from __future__ import annotations
+"""What is shown to people: attacks, a plan, a run, its passages by number, comparisons."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from difflib import get_close_matches
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
+from rich.console import Console
 from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
 
-from mia_batch.attacks import get, names
+from mia_batch.attacks import Attack, get, names
 from mia_batch.attacks.families import FAMILIES, family_of, members
-from mia_batch.cli.options import figure, fitted_table, limits, plain, table_of
-from mia_batch.cli.passages import passage_table
+from mia_batch.cli.options import cut, figure, fitted_table, limits, plain, table_of
 from mia_batch.diagnostics.preflight import count_reasons
+from mia_batch.errors import RunFolderError, SettingsError
 from mia_batch.evidence.request import Budget, DecodeScope
+from mia_batch.inference.memory import VERBATIM_WORDS, verbatim_runs
 from mia_batch.kernels import pair_features
-from mia_batch.pipeline.finished import (
-    REPORT,
-    answer_of,
-    attacks_of,
-    books_of,
-    changed_settings,
-    known_of,
-)
+from mia_batch.known import NamedSet
+from mia_batch.pipeline import Run, finished
+from mia_batch.pipeline.context import engine_columns
+from mia_batch.pipeline.custody import Checked
 from mia_batch.pipeline.stages.questions import VIEWS
 from mia_batch.places import is_url
 from mia_batch.prompts import SHADOW
 from mia_batch.report import sentences
 from mia_batch.report.answer import shaded
 from mia_batch.report.sentences import known_sentence
-from mia_batch.settings import load_settings, stored_settings
-
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    from mia_batch.attacks import Attack
-    from mia_batch.known import NamedSet
-    from mia_batch.pipeline import Run
-    from mia_batch.pipeline.custody import Checked
-    from mia_batch.settings import Settings
-
+from mia_batch.settings import Settings, load_settings, stored_settings
 
 _MOST_ROWS = 20
 _WIDTH_OF_COSTS = 100
 _LEAST_WIDTH = 80  # tables are made for; a narrower terminal breaks their lines
-_UNITS = {
+_UNITS = {  # what an answer is; log-probabilities of any view take a pass
     "token": "tokens",
     "probe": "words",
     "choice": "answers",
     "cloze": "answers",
     "continuation": "samples",
 }
-"""What an answer is; log-probabilities of any view take a pass."""
 
 
 def show_attacks(names: Iterable[str], console: Console) -> None:
-    """List families of attacks, and what came from elsewhere attack by attack."""
     names = [*names]
     rows = [("family", "in papers", "asks a text", "stands for", "needs")]
     for family in FAMILIES:
@@ -98,7 +83,6 @@ def _cost(attack: Attack) -> tuple[str, str]:
 
 
 def show_sets(sets: Iterable[NamedSet], console: Console) -> None:
-    """List data sets, those of one family below its title."""
     for title, family in groupby(sets, lambda each: each.title):
         console.print(plain(title), style="bold", soft_wrap=True)
         console.print(Padding(plain(", ".join(each.name for each in family)), (0, 0, 0, 2)))
@@ -106,7 +90,6 @@ def show_sets(sets: Iterable[NamedSet], console: Console) -> None:
 
 
 def show_set(named: NamedSet, console: Console) -> None:
-    """Show the record of a data set, and why what is missing there is missing."""
     facts = {name: each for name, each in asdict(named).items() if name != "unknown" and each}
     facts |= {name: f"unknown: {why}" for name, why in named.unknown.items() if name not in facts}
     for name, each in facts.items():
@@ -163,13 +146,13 @@ def needs(attack: Attack) -> str:
     if attack.evidence == "samples":
         named = "whole samples" if attack.whole_candidates else "samples"
         return f"{named} and log-probabilities" if attack.logprobs else named
-    full = {"vocabulary_mean", "vocabulary_variance", "top_logprob", "rank", "support_mass"}
-    return "full distribution" if full.intersection(attack.columns) else "log-probabilities"
+    return "full distribution" if engine_columns([attack]) else "log-probabilities"
 
 
 def show_plan(plan: Iterable[tuple[str, str]], settings: Settings, console: Console) -> None:
-    """Show what is left to do, then the settings that are not the defaults."""
-    given = [(name, " ".join(values) or "yes") for name, values in changed_settings(settings)]
+    given = [
+        (name, " ".join(values) or "yes") for name, values in finished.changed_settings(settings)
+    ]
     if settings.out is None:
         given.append(("--out", str(settings.place)))
     last = ("", "All other settings have their defaults; run.json will name them.")
@@ -177,13 +160,12 @@ def show_plan(plan: Iterable[tuple[str, str]], settings: Settings, console: Cons
 
 
 def show_run(run: Run, console: Console) -> None:
-    """Show the answer, what it is about, what limits it, what failed, and where the files are."""
     manifest = run.manifest
     settings = stored_settings(manifest.settings)
-    console.print(plain(answer_of(run)), style="bold")
+    console.print(plain(finished.answer_of(run)), style="bold")
     console.print()
     width = max(console.width, _LEAST_WIDTH)
-    books, attacks = books_of(run), attacks_of(run)
+    books, attacks = finished.books_of(run), finished.attacks_of(run)
     if attacks.height:
         _print_whole(_attack_table(attacks, width), console)
         counts = run["metrics"].row(0, named=True)
@@ -197,14 +179,14 @@ def show_run(run: Run, console: Console) -> None:
     else:
         show_passages(run, console)
     console.print()
-    lines = [*sentences(known_of(run)), *_missing(run)]
+    lines = [*sentences(finished.known_of(run)), *_missing(run)]
     if root := manifest.custody.get("root"):
         lines.append(f"root of inputs and tables: {root}")
     where = f"{settings.out}, copied to {run.folder}" if is_url(settings.out) else run.folder
     for line in (*lines, f"scores, metrics and evidence: {where}"):
         console.print(plain(line))
     if settings.report:
-        console.print(plain(f"report: {run.folder / REPORT}"), soft_wrap=True)
+        console.print(plain(f"report: {run.folder / finished.REPORT}"), soft_wrap=True)
 
 
 def _missing(run: Run) -> Iterator[str]:
@@ -306,7 +288,6 @@ def show_checked(checked: Checked, console: Console) -> None:
 
 
 def show_agreement(drawn: pl.DataFrame, console: Console) -> bool:
-    """Say how many samples came out the same again; show the first that did not."""
     differing = drawn.filter(pl.col("candidate").ne_missing(pl.col("again")))
     n_same = drawn.height - differing.height
     console.print(f"drawn again: {n_same:,} of {drawn.height:,} samples agree")
@@ -325,7 +306,6 @@ def _name(row: dict[str, Any]) -> str:
 
 
 def _excerpt(row: dict[str, Any], column: str) -> str:
-    """Quote a text around the first character in which both differ."""
     if row[column] is None:
         return "none"
     one, other = row["candidate"] or "", row["again"] or ""
@@ -414,7 +394,6 @@ def show_answers(answers: pl.DataFrame, target: pl.DataFrame, run: Run, console:
 
 
 def _show_probes(rows: pl.DataFrame, target: dict[str, Any], console: Console) -> None:
-    """One line a point, in the order of the text."""
     table = table_of("character", "true word", "model's word", "hit", "sample", "how")
     for row in rows.sort("cut", "sample_index").iter_rows(named=True):
         at = target["start"] + len(target["target"].encode()[: row["cut"] or 0].decode())
@@ -425,7 +404,6 @@ def _show_probes(rows: pl.DataFrame, target: dict[str, Any], console: Console) -
 
 
 def _show_continuations(rows: pl.DataFrame, console: Console) -> None:
-    """Each answer next to the true continuation; what both share is marked."""
     prefix = ""
     for row in rows.iter_rows(named=True):
         if row["context"] != prefix:
@@ -480,7 +458,6 @@ _FIGURES = {
 
 
 def show_comparisons(table: pl.DataFrame, console: Console) -> None:
-    """Print the figures of sets, then the documents and groups that differ most."""
     first = table["versus"].drop_nulls()[0]
     console.print(plain(f"{table['attack'][0]}: differences are each run less {first}"))
     sets = table.filter(level="set")
@@ -511,3 +488,151 @@ def _cells(row: dict[str, Any], column: str) -> list[str]:
         *(row["run"], _FIGURES[row["statistic"]], about, figure(row["value"]), limits(row)),
         *(_in_form(row["p_value"]), _in_form(row["adjusted_p"]), f"{row['n_targets']:,}"),
     ]
+
+
+# The strongest passages of a run, numbered, and the one that a reader names.
+
+SHOWN = 10
+_NAME_SHOWN = 24
+_LONGEST_NUMBER = 6  # digits; more are the beginning of a target_id
+_MOST_NAMES = 10_000  # names among which a near one is looked for
+_NAMED = 5  # of several in a message
+_WINDOW = re.compile(r"(?P<name>.+?)[\s,:]+window\s+(?P<number>[1-9][\d,]*)", re.IGNORECASE)
+
+
+def attack_of(run: Run) -> str:
+    if "scores" not in run.manifest.made:
+        again = "give the audit's command again, which goes on"
+        raise RunFolderError(f"{run.folder} has no scores yet; {again}")
+    attacks = run.manifest.made["scores"]["attacks"]
+    primary: str = (run.manifest.plan or {}).get("primary", attacks[0])
+    return primary if primary in attacks else attacks[0]
+
+
+def strongest(run: Run, n: int) -> pl.DataFrame:
+    """Rank the passages that were asked about: long verbatim runs, then scores, then identifiers.
+
+    The first ``n``, which is the order of their numbers in `passage_table` and `find_target`.
+    """
+    attack = attack_of(run)
+    longest = pl.lit(None, pl.UInt32)
+    ranked = run.scan("scores").select(
+        *("target_id", "role", "document_id", "group", "window_index"),
+        score=pl.col(attack).cast(pl.Float64),
+    )
+    if "features" in run.manifest.made:
+        samples = stored_settings(run.manifest.settings).continuations
+        runs = verbatim_runs(run.scan("targets"), run.scan("features"), samples)
+        longest = pl.lit(runs["longest_words"])
+    ranked = ranked.with_columns(longest_words=longest).filter(
+        pl.any_horizontal(pl.col("score", "longest_words").is_not_null()), role="target"
+    )
+    verbatim = pl.when(pl.col("longest_words") >= VERBATIM_WORDS).then("longest_words")
+    keys = [verbatim, pl.col("score"), pl.col("target_id")]
+    ordered = ranked.sort(keys, descending=[True, True, False], nulls_last=True)
+    found = ordered.head(n).collect(engine="streaming")
+    wanted = pl.col("target_id").is_in(found["target_id"].implode())
+    texts = run.scan("targets").filter(wanted).select("target_id", "target")
+    return found.join(
+        texts.collect(engine="streaming"), on="target_id", how="left", maintain_order="left"
+    )
+
+
+def passage_table(run: Run, width: int) -> Table | str:
+    found = strongest(run, SHOWN)
+    if found.is_empty():
+        return "No passage can be listed: no text has a score."
+    name = pl.coalesce("document_id", "group", pl.col("target_id").str.head(_NAME_SHOWN))
+    columns: dict[str, list[object]] = {
+        "": [str(number + 1) for number in range(found.height)],
+        "passage of": [cut(each, _NAME_SHOWN) for each in found.select(name).to_series()],
+        "window": [f"{1 + index}" for index in found["window_index"]],
+        "words": ["-" if n is None else f"{n:,}" for n in found["longest_words"]],
+        "score": [figure(score) for score in found["score"]],
+        "text": [" ".join(text.split()) for text in found["target"]],
+    }
+    if not found["window_index"].cast(pl.Boolean).any():
+        del columns["window"]
+    title = f"strongest passages by {attack_of(run)}"
+    if found["longest_words"].count():
+        title += "; words: of the longest run that an answer repeats"
+    else:
+        del columns["words"]
+    right = ("", "window", "words", "score")
+    return fitted_table(columns, "text", width, right=right, title=title, title_justify="left")
+
+
+def find_target(run: Run, named: str) -> pl.DataFrame:
+    """Find a passage by its number, by document and window, or by how its target_id begins."""
+    attack_of(run)
+    if named.isdecimal() and 0 < len(named) <= _LONGEST_NUMBER and int(named):
+        last = strongest(run, int(named))
+        if last.height == int(named):
+            return _targets(run, pl.col("target_id") == last["target_id"][-1])
+    match = _WINDOW.fullmatch(named.strip())
+    if (found := _of_document(run, match["name"] if match else named.strip())) is not None:
+        return _one_window(found, match and int(match["number"].replace(",", "")))
+    begins = _targets(run, pl.col("target_id").str.starts_with(named.lower()), 2)
+    if begins.height == 1:
+        return begins
+    if begins.height:
+        both = " and ".join(begins["target_id"])
+        raise SettingsError(f"several target_ids begin with {named!r}: {both}; give more of it")
+    documents = run.scan("targets").select(pl.col("document_id").drop_nulls().unique())
+    names = documents.head(_MOST_NAMES).collect(engine="streaming").to_series().sort().to_list()
+    example = f"a document and window such as {f'{names[0]} window 1'!r}, " if names else ""
+    listed = f"a number of the list that `mia-batch show {run.folder}` prints"
+    hint = f"name {listed}, {example}or the beginning of a target_id"
+    if near := get_close_matches(match["name"] if match else named, names, n=3):
+        hint = f"did you mean {_listed(near)}?"
+    raise SettingsError(f"{run.folder} has no passage {named!r}; {hint}")
+
+
+def _targets(run: Run, wanted: pl.Expr, most: int = 1) -> pl.DataFrame:
+    return run.scan("targets").filter(wanted).head(most).collect(engine="streaming")
+
+
+def _of_document(run: Run, name: str) -> pl.DataFrame | None:
+    """Find the windows of the one document of a name, as written, or its file without folder."""
+    own = pl.col("document_id")
+    lower, asked = own.str.to_lowercase(), name.lower()
+    file = lower.str.replace(r"^.*/", "")
+    stem, asked_stem = file.str.replace(r"\.[^.]+$", ""), re.sub(r"\.[^./]+$", "", asked)
+    alike = (lower == asked) | (file == asked) | (stem == asked) | (lower == asked_stem)
+    titled = pl.lit(value=False)
+    if "rollup" in run.manifest.made and "title" in (rollup := run.scan("rollup")).collect_schema():
+        title = pl.col("title").cast(pl.String).str.to_lowercase()
+        keys = rollup.filter(title == asked, level="document").select("key").collect()
+        titled = own.is_in(keys["key"].implode())
+    windows = run.scan("targets").filter(alike | titled).select("target_id", "document_id")
+    documents = windows.collect(engine="streaming")["document_id"].unique().sort().to_list()
+    exact = [each for each in documents if each == name] or documents
+    if len(exact) > 1:
+        raise SettingsError(f"{name!r} may be {_listed(exact)}; name one of them whole")
+    if not exact:
+        return None
+    return run.scan("targets").filter(own == exact[0]).collect(engine="streaming")
+
+
+def _one_window(windows: pl.DataFrame, number: int | None) -> pl.DataFrame:
+    """Take the window of a number, counted from 1 as people see it, or the only one."""
+    name, numbers = windows["document_id"][0], (windows["window_index"] + 1).sort().to_list()
+    found = windows if number is None else windows.filter(window_index=number - 1)
+    if found.height == 1:
+        return found
+    if found.height:
+        if number is not None:
+            ids = _listed(found["target_id"].to_list())
+            raise SettingsError(f"{name!r} has several windows {number:,}; name a target_id: {ids}")
+        such = f"{name} window {numbers[0]}"
+        raise SettingsError(f"{name!r} has {windows.height:,} windows; name one, such as {such!r}")
+    near = sorted(numbers, key=lambda each: abs(each - (number or 0)))[:3]
+    there = "it has window" if len(near) == 1 else "the nearest are windows"
+    some = ", ".join(map(str, sorted(near)))
+    raise SettingsError(f"{name!r} has no window {number:,} in this run; {there} {some}")
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = [repr(name) for name in names[:_NAMED]]
+    more = [f"{len(names) - _NAMED:,} more"] if len(names) > _NAMED else []
+    return " or ".join(shown + more)

@@ -460,11 +460,15 @@ def _read(
     notes = [*found.notes()]
     if pair is not None:
         notes.insert(0, f"each row is two texts: a member in {pair[0]!r}, another in {pair[1]!r}")
-    unread = "files of kind {} are not read".format
     return Corpus(
         documents=_documents(read_rows, found, pl.Series(sorted(bad_rows), dtype=pl.Int64)),
         files=files,
-        ignored={str(path): unread(path.suffix or path.name) for path in source.ignored},
+        ignored={
+            str(path): "files whose names begin with _ are not read"
+            if path.name.startswith("_")
+            else f"files of kind {path.suffix or path.name} are not read"
+            for path in source.ignored
+        },
         n_documents=n_rows - len(bad_rows),
         are_books=source.kind == "books",
         set_aside=rejected,

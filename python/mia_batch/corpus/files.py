@@ -158,6 +158,7 @@ KINDS: dict[str, Kind] = {
 }
 _PACKABLE = ("jsonl", "csv")
 _KNOWN = f"one of {', '.join(KINDS)}; JSON, CSV and TSV also with {', '.join(PACKED)}"
+_KNOWN += "; save PDF and word processors' files as one of these"
 
 
 def find_files(path: Path | str) -> Source:
@@ -224,13 +225,21 @@ def _walk(folder: Path) -> Iterator[Path]:
             folders.clear()
             continue
         folders[:] = [name for name in folders if not name.startswith((".", "_"))]
-        yield from (Path(root, name) for name in names if not name.startswith((".", "_")))
+        paths = (Path(root, name) for name in names if not name.startswith("."))
+        yield from (path for path in paths if not _is_marked(path) or _kind(path) is not None)
+
+
+def _is_marked(path: Path) -> bool:
+    """Whether a file of a folder is not read, as ``_SUCCESS`` and ``_metadata`` of other tools."""
+    return path.name.startswith("_")
 
 
 def _source(given: str, base: Path, found: list[Path]) -> Source:
     kinds: dict[Kind | None, list[Path]] = {}
+    in_folder = Path(given).expanduser().is_dir()
     for path in found:
-        kinds.setdefault(_kind(path), []).append(path)
+        kind = None if in_folder and _is_marked(path) else _kind(path)
+        kinds.setdefault(kind, []).append(path)
     ignored = tuple(kinds.pop(None, ()))
     if not kinds:
         raise CorpusError(

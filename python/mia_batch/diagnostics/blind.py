@@ -146,7 +146,6 @@ def seen_of_texts() -> list[pl.Expr]:
 
 
 def build_classifiers(seen: pl.DataFrame) -> Mapping[str, partial[Floats]]:
-    """Make every classifier of the columns of `seen_of_texts`, none of them trained yet."""
     from sklearn.metrics.pairwise import rbf_kernel
     from sklearn.preprocessing import StandardScaler
 

@@ -405,7 +405,6 @@ _WORTH_SAYING = 0.01  # a smaller difference moves no figure, however sure it is
 
 
 def count_reasons(rows: pl.LazyFrame) -> dict[str, int]:
-    """Count targets by ``reason``, the most frequent first."""
     # Reasons that differ in their numbers alone count as one, without the numbers.
     shape = pl.col("reason").str.replace_all(r"\d+(?:[,.]\d+)*", "…")
     several = pl.col("reason").n_unique() > 1

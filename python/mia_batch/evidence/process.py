@@ -328,7 +328,7 @@ class LocalSource:
 
 def _joined(opened: _Open) -> Answer:
     request, answers = opened.request, opened.done.values()
-    passes = sum(each.error is None for each in answers)
+    passes = sum(each.passes for each in answers if each.error is None)
     if (error := next((each.error for each in answers if each.error), None)) is not None:
         return request.failed(error, passes=passes)
     n_tokens = len(opened.token_ids)

@@ -338,6 +338,7 @@ def forecast(
         found.prompt_bytes += len(context.encode())
         if isinstance(budget, int):
             found.read_tokens += prompt + reference
+            found.first_tokens += reference  # those that are answered, as speeds count them
             continue
         usual = budget if budget.most_new else replace(budget, scope="matched")
         found.read_tokens += prompt

@@ -4,8 +4,6 @@ Each way is measured in a process of its own, one after the other; starts are no
 cannot be measured is a row with the reason.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import platform
@@ -31,13 +29,7 @@ import polars as pl
 from mia_batch import tables
 from mia_batch.errors import CorpusError, EngineError, MiaBatchError, SettingsError
 from mia_batch.evidence.collect import LocalExecutor, SampleTask
-from mia_batch.evidence.engines.registry import (
-    choose_engine,
-    engine_types,
-    has_no_accelerator,
-    load_engine,
-    missing,
-)
+from mia_batch.evidence.engines import registry
 from mia_batch.evidence.parts import BLOCK_TARGETS, FreshUnits, Missing, Parts
 from mia_batch.evidence.process import EngineProcess, LocalSource
 from mia_batch.evidence.request import Budget, EngineSpec, Request
@@ -116,7 +108,7 @@ def _requests(folder: str) -> list[Row]:
 
 def sample_by_vllm(folder: str, model: str) -> Row:
     """Give the same requests to `LLM.generate` as one list; decode and write what comes back."""
-    if (why := engine_types()["vllm"].obstacle(False)) is not None:
+    if (why := registry.engine_types()["vllm"].obstacle(False)) is not None:
         raise EngineError(why)
     import vllm
     from vllm.platforms import current_platform
@@ -165,7 +157,6 @@ def sample_by_transformers(folder: str, model: str, seconds: float) -> Row:
 
 
 def _timed(counts: Iterable[int], seconds: float) -> Row:
-    """Add up tokens as they are worked at, until the time is over."""
     tokens, began = 0, time.monotonic()
     for n in counts:
         tokens += n
@@ -186,8 +177,9 @@ def _pretrained(model: str) -> Any:  # noqa: ANN401 - of any architecture
 def scorer(
     model: str, *, engine: str = "transformers", columns: frozenset[str] = frozenset()
 ) -> Callable[[list[Text]], None]:
-    """Load an engine of this package in this process."""
-    loaded = load_engine(EngineSpec(engine=engine, kind="logprobs", model=model, columns=columns))
+    loaded = registry.load_engine(
+        EngineSpec(engine=engine, kind="logprobs", model=model, columns=columns)
+    )
 
     def run(texts: list[Text]) -> None:
         for number, text in enumerate(texts):
@@ -321,8 +313,7 @@ _ENVIRONMENT = {
 def in_a_process(
     way: str, timeout: float | None = None, threads: int = 0, **arguments: object
 ) -> Row:
-    """Return what a way found, or the reason why it found nothing."""
-    environment = _ENVIRONMENT | ({"OMP_NUM_THREADS": "1"} if has_no_accelerator() else {})
+    environment = _ENVIRONMENT | ({"OMP_NUM_THREADS": "1"} if registry.has_no_accelerator() else {})
     environment |= os.environ | ({"RAYON_NUM_THREADS": str(threads)} if threads else {})
     command = [sys.executable, "-m", "mia_batch.extras.bench", way, json.dumps(arguments)]
     how: Row = {"env": environment, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
@@ -355,7 +346,10 @@ def machine() -> Row:
         named.append(f"family {found['cpu family']} model {found['model']}")
     named += ["AVX-512"] if re.search(r"\bavx512bw\b", text) else []
     gpus: list[str] = []
-    if not has_no_accelerator() and engine_types()["transformers"].obstacle(False) is None:
+    if (
+        not registry.has_no_accelerator()
+        and registry.engine_types()["transformers"].obstacle(False) is None
+    ):
         import torch
 
         gpus = [torch.cuda.get_device_name(each) for each in range(torch.cuda.device_count())]
@@ -378,7 +372,7 @@ def bench(
     observer: Observer,
 ) -> Iterator[Row]:
     """Measure part by part; a row has one figure, or a reason, and what it was measured on."""
-    if model is not None and missing("transformers", "torch", "transformers") is None:
+    if model is not None and registry.missing("transformers", "torch", "transformers") is None:
         check_model(model)
     with TemporaryDirectory(prefix="mia-batch-bench-") as folder:
         n_texts, labelled = _write_texts(Path(folder), input)
@@ -387,7 +381,7 @@ def bench(
         try:
             place = _toy(Path(folder)) if model is None else model
             place = str(Path(place).absolute()) if Path(place).exists() else place
-            engine, _ = choose_engine("auto", "samples", frozenset(), model=place)
+            engine, _ = registry.choose_engine("auto", "samples", frozenset(), model=place)
         except SettingsError as error:  # pairs of texts need no model
             place, engine, why_none = "", "any engine", str(error)
         named = {"model": "toy" if model is None else Path(model).name, "texts": n_texts}
@@ -454,7 +448,6 @@ def _row(
 
 
 def _of_audit(found: Row, n: int, texts: int, price: float | None) -> Iterator[Row]:
-    """Make rows of the small audit, of its attacks, and of ``texts`` texts at the same speed."""
     audited, forecast = ("audit", f"{n} texts, end to end"), ("forecast", f"{texts:,} texts")
     if not found.get("asking", 1):
         found = {"reason": "the model could be asked about no text"}
@@ -517,8 +510,7 @@ def _write_texts(folder: Path, given: str | None) -> tuple[int, bool]:
 
 
 def _toy(folder: Path) -> str:
-    """Save a tiny model with random weights, and a tokenizer of the texts."""
-    if (reason := missing("demo", "tokenizers", "torch", "transformers")) is not None:
+    if (reason := registry.missing("demo", "tokenizers", "torch", "transformers")) is not None:
         raise SettingsError(f"no model can be made here, because {reason}")
     settings, texts = DemoSettings(), pl.read_parquet(folder / "texts.parquet")["text"]
     with quiet():

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 import polars as pl
 
-from mia_batch.cli.passages import strongest
+from mia_batch.cli.show import strongest
 from mia_batch.errors import SettingsError
-from mia_batch.evidence.engines.registry import end_token_ids
+from mia_batch.evidence.engines.registry import available_memory, end_token_ids
 from mia_batch.evidence.request import Decoding, EngineSpec
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.models.weights import quiet
@@ -181,7 +181,6 @@ def bound(model: NextTokens, near: Nearness, *, width: int, draws: int, seed: in
 
 
 def _choose(mass: Floats, rng: np.random.Generator, n: int) -> Ints:
-    """Draw ``n`` places by their mass."""
     sums = mass.cumsum()
     if not n or not sums[-1]:
         return np.zeros(n, np.int64)
@@ -229,7 +228,6 @@ def reader(model: Pretrained, decoding: Decoding, prompt: list[int]) -> NextToke
 
 
 def _load(audit: Audit) -> Pretrained:
-    """Load the model that a run's evidence came from."""
     from mia_batch.evidence.engines.transformers import Pretrained
 
     run, source = audit.run, audit.source("target")
@@ -248,6 +246,24 @@ def _load(audit: Audit) -> Pretrained:
     if model.prompted is not None:
         raise SettingsError(f"model: {name!r} has virtual tokens; bounds need a model without")
     return model
+
+
+_BYTES_OF_AN_ENTRY = 36  # of a text's probabilities: what is said, split, and sorted
+
+
+def _check_memory(model: Pretrained, width: int, n_tokens: int) -> None:
+    """Refuse a search that is wider than this machine's memory."""
+    from mia_batch.evidence.engines.transformers import numbers_per_token
+
+    each = _BYTES_OF_AN_ENTRY * model.vocab_size
+    if model.on_cpu:
+        each += 4 * n_tokens * numbers_per_token(model.model.config.get_text_config())
+    needed, free = 2 * width * each, available_memory()  # as many draws as texts
+    if needed > free:
+        raise SettingsError(
+            f"--width {width:,} may take {needed / 2**30:,.1f} GiB of memory, and "
+            f"{free / 2**30:,.1f} GiB are free; give at most {max(1, width * free // needed):,}"
+        )
 
 
 def bound_run(
@@ -270,6 +286,7 @@ def bound_run(
     n, most = settings.extraction_tokens, settings.extraction_prefix_tokens
     configs = model.model.config.get_text_config(), model.model.generation_config
     ends = end_token_ids(tokenizer.end, *(each and each.eos_token_id for each in configs))
+    _check_memory(model, width, most + n)
     possible = tuple(end for end in sorted(ends) if end < model.vocab_size)
     how = {**of_decoding, "distance": distance, "within": within, "n_tokens": n}
     # The strongest passages: what stands before their true continuation, and this.

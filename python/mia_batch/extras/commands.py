@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import ExitStack
 from dataclasses import fields, replace
 from itertools import chain, groupby, repeat
@@ -32,6 +33,7 @@ from mia_batch.cli.options import (
     take,
     whole_numbers,
 )
+from mia_batch.errors import SettingsError
 from mia_batch.extras.privacy.plan import RECIPE_FIELDS, TUNINGS, Plan
 from mia_batch.places import mirrored, place_of
 from mia_batch.recipes import RECIPES, Recipe
@@ -77,7 +79,10 @@ def finetune(**options: Any) -> None:  # noqa: ANN401 - of `make`, and of the re
         changed.setdefault("held_out", 0.0)
     with observing() as observer:
         recipe = replace(RECIPES["finetune"], **changed)
-        made = make(recipe=recipe, observer=observer, **options)
+        try:
+            made = make(recipe=recipe, observer=observer, **options)
+        except SettingsError as error:
+            raise SettingsError(re.sub("^model: ", "--base: ", str(error))) from error
         if (kept := made.privacy) is not None:
             observer.stage(f"epsilon {kept['epsilon']:.3f} at delta {kept['delta']:g}, of one text")
 
@@ -226,7 +231,6 @@ def _embedder(embedder: str | None, asked: dict[str, Any]) -> str | ClientSettin
 
 
 def _show(figures: pl.DataFrame, console: Console) -> None:
-    """Print the figures, a line for each unit and method."""
     columns, lines = ("precision", "recall", "f1", "exact"), list[list[str]]()
     named = figures.group_by("unit", "method", "versus", maintain_order=True)
     for (unit, method, versus), rows in named:
@@ -405,7 +409,6 @@ def bench(*, json: str | None, **options: Any) -> None:  # noqa: ANN401 - of `be
 
 
 def _show_bench(rows: list[dict[str, Any]], console: Console) -> None:
-    """Print a table for each part, a line for each way, a column for each figure."""
     first = rows[0]
     of = ", ".join([first["cpu"], f"{first['cores']} cores", *first["gpus"]])
     toy = "a toy with random weights, whose speed says nothing about your model"

@@ -27,7 +27,7 @@ from itertools import count
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 import polars as pl
 
@@ -148,7 +148,6 @@ def _joined(address: str | None, n_cpus: int | None) -> Iterator[None]:
 
 @contextmanager
 def _environment(wanted: dict[str, str]) -> Iterator[None]:
-    """Set variables that nobody has set, and take them away again."""
     new = {name: value for name, value in wanted.items() if name not in os.environ}
     os.environ.update(new)
     before = os.environ.get("RAY_AUTH_MODE")
@@ -208,8 +207,7 @@ def package_version() -> str:
 # Engines of the cluster, each an actor with a process of its own for the engine.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
+class Start(NamedTuple):
     """What every worker starts with: the model's ``digest``, a ``mark`` in the run's folder."""
 
     spec: EngineSpec
@@ -220,8 +218,7 @@ class Start:
     mark: Path
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Joined:
+class Joined(NamedTuple):
     """What a started worker says of itself; ``shared``: it sees the run's folder."""
 
     info: EngineInfo
@@ -267,7 +264,6 @@ class EngineWorker:
         return self._name
 
     def start(self, start: Start) -> Joined:
-        """Start the engine, if package and model are those of the run."""
         node, spec = platform.node(), start.spec
         if (own := package_version()) != start.version:
             raise EngineError(
@@ -327,7 +323,6 @@ class EngineWorker:
             yield order.block
 
     def _count(self, label: str, _: int, tokens: int, passes: int) -> None:
-        """Add up; units count with their block."""
         self._tokens[label] += tokens
         self._passes[label] += passes
 
@@ -400,7 +395,6 @@ def on_machines(
 def _called(
     mark: Path, version: str, function: Callable[..., object], arguments: tuple[object, ...]
 ) -> Iterator[tuple[str, bool, str | None]]:
-    """Yield what a call says, whether it is done, and why it could not be."""
     node, reason = platform.node(), None
     if not mark.exists():
         reason = f"{node} does not see the run's folder"
@@ -502,8 +496,7 @@ class Worker:
         return self.joined is not None and self.joined.shared
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class InHand:
+class InHand(NamedTuple):
     """A block of a job at a worker; ``lost``: how many workers it has lost before."""
 
     worker: Worker
@@ -531,7 +524,6 @@ class Pool:
         self.workers: list[Worker] = []
 
     def first(self) -> Joined:
-        """Wait for the first engine that is ready."""
         waited = time.monotonic()
         while (info := self._info) is None:
             deque(self.events(), maxlen=0)
@@ -713,7 +705,6 @@ class RayExecutor:
 
 
 def _raise_unless_lost(asked: InHand, error: Exception) -> None:
-    """Raise what is no fault of the worker's."""
     if is_lost(error):
         return
     cause = origin(error)
@@ -733,7 +724,6 @@ def _rows(_: Block, rows: pl.DataFrame) -> pl.DataFrame:
 def engines(
     audit: Audit, model: str, spec: EngineSpec, tokenizer: Tokenizer | None
 ) -> Iterator[tuple[Executor, EngineInfo]]:
-    """Start engines on the cluster, with one of the run's models."""
     settings, say = audit.settings, audit.observer.stage
     wanted = None if settings.workers in (None, "auto") else int(str(settings.workers))
     cores = _cores(wanted, spec.tensor_parallel_size)
@@ -748,8 +738,7 @@ def engines(
         )
         pool = Pool(start, wanted=wanted, name=f"mia-batch {spec.kind} of {model}", say=say)
         try:
-            first = pool.first()
-            yield RayExecutor(pool, say, audit.observer.at_work), first.info
+            yield RayExecutor(pool, say, audit.observer.at_work), pool.first().info
             for worker in pool.workers:
                 say(f"{worker.name}: {worker.blocks:,} blocks, {worker.tokens:,} tokens")
         finally:

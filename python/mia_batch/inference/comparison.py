@@ -108,7 +108,6 @@ class ComparedUnits(NamedTuple):
         return summarise(scores[self.chosen], plan.statistic)
 
     def too_few(self) -> list[str | None]:
-        """Say of each cluster that has too few windows how many it has."""
         n_windows = self.chosen.shape[1]
         return [
             f"the group has {size} of {n_windows} windows" if size < n_windows else None

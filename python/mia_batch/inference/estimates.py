@@ -197,7 +197,6 @@ def _too_few(sets: Iterable[tuple[str, int, bool]]) -> str | None:
 def contamination_test(
     sets: ComparisonSets, plan: VerdictPlan, *, blind_warns: bool
 ) -> Callable[[AttackScores], Iterator[pl.DataFrame]]:
-    """Prepare estimates of the contamination rate by any attack."""
     # The units are clusters of texts, by their statistic over as many windows each; where no texts
     # share a cluster, they are texts. With fewer than 20 groups in a set nothing is estimated.
     rows, calibration = (

@@ -112,7 +112,6 @@ def why_withheld(findings: pl.DataFrame) -> str | None:
 
 
 def reported_findings(verdicts: pl.LazyFrame, plan: VerdictPlan) -> pl.DataFrame:
-    """Rows of check ``reported``: what the primary attack shows at the planned level."""
     levels = {"target": ["target"], "group": ["group", "document"]}.get(plan.level, [])
     of_level = (pl.col("level").cast(pl.String).is_in(levels)) & pl.col("estimate").is_null()
     counted = (
@@ -244,7 +243,6 @@ def score_batches(scores: pl.LazyFrame, attacks: Sequence[str]) -> Iterator[tupl
 
 
 def read_rows(scores: pl.LazyFrame, attacks: Sequence[str], rows: Ints) -> Floats:
-    """Read the scores of these rows of the table, in their order."""
     order = rows.argsort()
     ascending = rows[order]
     found = np.empty((rows.size, len(attacks)))

@@ -12,8 +12,7 @@ from mia_batch.inference.findings import finding_rows, number_rows
 from mia_batch.schemas import Controls
 from mia_batch.tables import RowIndex, mapped_zeros
 
-CONTINUED = (CONTINUATION, RECITAL)
-"""Views whose answers continue a text."""
+CONTINUED = (CONTINUATION, RECITAL)  # views whose answers continue a text
 VERBATIM_WORDS = 20  # words in a row from which on a passage counts as repeated
 
 _SCHEMA = Controls.create_empty().schema
@@ -34,7 +33,6 @@ def control_rows(
     models: Collection[str],
     without: str,
 ) -> pl.DataFrame:
-    """Lay out the controls table, passage by passage."""
     named = passages.select("target_id", "target_row")
     repeats = pl.col("longest_words") >= VERBATIM_WORDS
     nothing = pl.when(pl.col("longest_words").is_null())
@@ -187,10 +185,8 @@ def verbatim_findings(
         for control, counts in counts_of(controls).items():
             rows += number_rows(counts, subject=control) if control != "any" else ()
     named = own.unique("name", keep="first", maintain_order=True)["name"]
-    rows += [
-        {"subject": name, "statistic": "document", "verdict": "comes_out"}
-        for name in named.head(_MOST_NAMED)
-    ]
+    of_document = {"statistic": "document", "verdict": "comes_out"}
+    rows += [of_document | {"subject": name} for name in named.head(_MOST_NAMED)]
     if own.height:
         longest = own.row(int(own["n_words"].arg_max() or 0), named=True)
         of = {"subject": longest["name"], "reason": longest["passage"]}

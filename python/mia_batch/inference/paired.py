@@ -11,7 +11,6 @@ from mia_batch.inference.conformal import q_values
 from mia_batch.inference.findings import typed_rows
 from mia_batch.schemas import Comparisons
 from mia_batch.stats import Codes, Floats, intervals
-from mia_batch.stats.differences import auc_difference, holm
 
 _Columns = dict[str, Any]
 
@@ -73,7 +72,7 @@ def _area_rows(scored: pl.DataFrame, names: Sequence[str]) -> Iterator[pl.DataFr
         interval = intervals.estimate_interval(area)
         yield typed_rows(_TYPES, 1, about | row | (interval._asdict() if interval else {}))
     for run, own in zip(names[1:], score[1:], strict=True):
-        found = auc_difference(member, own, score[0], cluster=cluster)
+        found = intervals.auc_difference(member, own, score[0], cluster=cluster)
         row = {"statistic": "roc_auc_difference", "run": run, "versus": names[0]}
         row |= {"value": found.value, "p_value": found.p_value, "reason": found.reason}
         limits = found.interval._asdict() if found.interval else {}
@@ -93,7 +92,6 @@ def _levels(rows: pl.DataFrame, *, overlapping: bool) -> Iterator[tuple[str, pl.
 def _mean_rows(
     rows: pl.DataFrame, cluster: Codes, names: Sequence[str], *, level: str, retrained: bool
 ) -> Iterator[pl.DataFrame]:
-    """Mean difference of each run to the first, by unit; then, of a set, what each has removed."""
     runs = [pl.col(f"score_{number}") - pl.col("score_0") for number in range(1, len(names))]
     means = intervals.cluster_means(rows.select(runs).to_numpy(), _codes(rows["unit"]), cluster)
     half, p, size = means.half_widths(), means.p_values(), means.n.size
@@ -214,12 +212,11 @@ def _counted(table: pl.DataFrame, scores: pl.DataFrame) -> pl.DataFrame:
 
 
 def _adjusted(table: pl.DataFrame) -> pl.DataFrame:
-    """Adjust the p-values of each kind of difference, at each level."""
     tested = table["statistic"].cast(pl.String).str.ends_with("_difference")
     adjusted = np.full(table.height, np.nan)
     for kind, rows in table.with_row_index().filter(tested).group_by("statistic", "level"):
         p = rows["p_value"].fill_null(np.nan).to_numpy()
-        adjusted[rows["index"]] = holm(p) if kind[1] == "set" else q_values(p, "bh")
+        adjusted[rows["index"]] = intervals.holm(p) if kind[1] == "set" else q_values(p, "bh")
     how = pl.when(level="set").then(pl.lit("holm")).otherwise(pl.lit("bh"))
     return table.with_columns(adjusted_p=pl.Series(adjusted).fill_nan(None)).with_columns(
         adjustment=pl.when(pl.col("adjusted_p").is_not_null()).then(how).cast(_TYPES["adjustment"])

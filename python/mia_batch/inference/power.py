@@ -9,9 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mia_batch.errors import SettingsError
-from mia_batch.inference.comparison import (
-    permuted_sums,
-)
+from mia_batch.inference.comparison import permuted_sums
 from mia_batch.inference.conformal import Adjustment, p_values, q_values
 from mia_batch.inference.e_values import plan_rounds
 from mia_batch.inference.sets import top_bound
@@ -127,7 +125,6 @@ def area_of(effect: float) -> float:
 
 
 def simulate(design: Design, n_null: int, *, seed: int = 0) -> AuditOutcome:
-    """Audit 1,000 sets of scores by the tests of `verdicts`; fewer of large designs."""
     asked, members = design.asked, design.members
     n_audits = min(_DRAWN, max(100, _MOST_SCORES // (asked + n_null)))
     rng = np.random.default_rng(seed)

@@ -232,20 +232,18 @@ def rollup(
     score = read_finite(scores, plan.primary, sets.target_id.len())
     chosen = _CHOSEN if plan.adjustment == "e-bh" else None
     share = WindowShare(sets, score, plan.fpr, blind_warns=blind_warns, lack=chosen)
-    runs = verbatim_runs(targets, features, samples)
-    parts = [_windows(targets, scores, score, sets, controls), runs]
-    windows = pl.concat(parts, how="horizontal").with_row_index("row")
+    windows = _windows(targets, scores, score, sets, controls)
+    windows = windows.hstack(verbatim_runs(targets, features, samples)).with_row_index("row")
     windows = windows.filter(pl.any_horizontal("is_target", "is_non_member"))
+    if not windows.select(_ANY_WINDOWS).item():  # texts alone: only groups are summed up
+        grouped = read_numbers(targets, pl.col("group").is_not_null(), score.size, np.bool_)
+        windows = windows.filter(pl.Series(grouped[windows["row"].to_numpy()]))
     documents = _documents(windows, share.threshold)
     documents = documents.sort("is_target", descending=True, maintain_order=True)
     documents = documents.join(_said(targets, documents["row"]), on="row", maintain_order="left")
-    walks = extracted.select(*_WALKED, **_EXTRACTED, is_target=True).collect()
-    documents = documents.join(
-        walks.with_columns(walked=pl.col("passages_20").is_not_null()),
-        on=["key", "is_target"],
-        how="left",
-        maintain_order="left",
-    )
+    walked, same = pl.col("passages_20").is_not_null(), ["key", "is_target"]
+    walks = extracted.select(*_WALKED, **_EXTRACTED, is_target=True, walked=walked).collect()
+    documents = documents.join(walks, on=same, how="left", maintain_order="left")
     counts = count_passages(
         windows.with_columns(target_id=sets.target_id.gather(windows["row"])).filter(~_COMMON),
         *(documents, targets, candidates),
@@ -422,10 +420,7 @@ _NO_REFERENCE = "no reference model was asked for log-probabilities of the text"
 
 
 def perplexities(own: pl.LazyFrame, reference: pl.LazyFrame) -> pl.LazyFrame:
-    """Lay out the perplexities table from log-probabilities of the target model and another."""
-
     def mean(column: str) -> pl.Expr:
-        """Mean over the tokens that have a number; null without any."""
         numbers = pl.col(column).cast(pl.List(pl.Float64)).list
         n = numbers.len() - numbers.count_matches(None)
         return pl.when(n > 0).then(numbers.sum() / n)

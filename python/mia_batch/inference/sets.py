@@ -20,16 +20,7 @@ from mia_batch.inference.findings import (
     verdict_rows,
 )
 from mia_batch.schemas import Findings
-from mia_batch.stats import Flags, Floats, Ints
-from mia_batch.stats.intervals import (
-    CONFIDENCE,
-    clopper_pearson,
-    deal_folds,
-    effective_number,
-    few,
-    independent_number,
-    is_enough,
-)
+from mia_batch.stats import Flags, Floats, Ints, intervals
 from mia_batch.tables import read_finite, read_numbers
 
 Row = dict[str, object]
@@ -49,11 +40,11 @@ def codec_findings(scores: pl.LazyFrame) -> pl.DataFrame:
         if not scored.size:
             return {"reason": "no text of the set has a score"}
         share, cluster = float(falls[scored].mean()), sets.cluster[scored]
-        effective = effective_number(np.unique(cluster, return_counts=True)[1])
-        if sets.share_clusters(scored) and not is_enough(effective):
-            return {"value": share, "reason": few(effective)}
-        n = independent_number(falls[scored] == 1, cluster)
-        interval = clopper_pearson(share * n, n)
+        effective = intervals.effective_number(np.unique(cluster, return_counts=True)[1])
+        if sets.share_clusters(scored) and not intervals.is_enough(effective):
+            return {"value": share, "reason": intervals.few(effective)}
+        n = intervals.independent_number(falls[scored] == 1, cluster)
+        interval = intervals.clopper_pearson(share * n, n)
         return {"value": share, "low": interval.low, "high": interval.high}
 
     of = (("targets", sets.targets), ("non-members", sets.nulls))
@@ -101,7 +92,7 @@ def combine(scores: pl.LazyFrame, attacks: Sequence[str], *, seed: int) -> Float
     fold_of = (tie_draws(names, seed) * _N_FOLDS).astype(np.int64)
     clusters, which = np.unique(sets.cluster[teachers.rows], return_inverse=True)
     generator = np.random.default_rng(seed)
-    dealt = deal_folds(teachers.label, which, n_folds=_N_FOLDS, generator=generator)
+    dealt = intervals.deal_folds(teachers.label, which, n_folds=_N_FOLDS, generator=generator)
     fold_of[clusters] = dealt.fold
     folds = fold_of[sets.cluster]
     taught = read_rows(scores, attacks, teachers.rows)
@@ -325,7 +316,7 @@ def top_bound(targets: Floats, n_targets: int, nulls: Floats) -> Top:
     # hold at once; returned is the largest M, of equal ones that with the smallest F.
     ranks = _ranks(nulls.size)
     highest = np.sort(np.nan_to_num(nulls, nan=np.inf))[::-1]
-    confidence = 1 - (1 - CONFIDENCE) / len(ranks)
+    confidence = 1 - (1 - intervals.CONFIDENCE) / len(ranks)
     found = []
     for rank in ranks:
         flagged = Flagged(int(np.count_nonzero(targets > highest[rank - 1])), n_targets)
@@ -342,7 +333,7 @@ def needed_for_bound(n_targets: int, n_null: int) -> int | None:
     """Return how many targets must lie above every null for a `top_bound` of 1, if any number."""
     from scipy.stats import betabinom
 
-    error = (1 - CONFIDENCE) / len(_ranks(n_null))
+    error = (1 - intervals.CONFIDENCE) / len(_ranks(n_null))
     needed = 1 + int(betabinom.isf(error, n_targets, 1, n_null))
     return needed if needed <= n_targets else None
 
@@ -399,7 +390,11 @@ def few_books_findings(
     found = [main | {"verdict": top and ("some" if stands_out else "none")}]
     if top is not None and stands_out:
         found += number_rows({"of_top": top.of_top, "rank": top.rank})
-    counts = {"n_tests": units[0].sizes.size, "n_null": null.size, "confidence": CONFIDENCE}
+    counts = {
+        "n_tests": units[0].sizes.size,
+        "n_null": null.size,
+        "confidence": intervals.CONFIDENCE,
+    }
     made = [finding_rows("top", [*found, *number_rows(counts)], subject=noun)]
     if own.size and null.size:
         made.append(_max_t_findings(scores, attacks, plan, planned, units, noun))

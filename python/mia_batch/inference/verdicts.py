@@ -9,16 +9,7 @@ import numpy as np
 import polars as pl
 
 from mia_batch.errors import RequestError, SettingsError
-from mia_batch.inference import conformal
-from mia_batch.inference.comparison import (
-    ComparisonSets,
-    collection_test,
-    cut_units,
-    n_orders,
-    read_comparison_sets,
-    tests_groups,
-    windows_per_group,
-)
+from mia_batch.inference import comparison, conformal
 from mia_batch.inference.e_values import RoundsTest
 from mia_batch.inference.estimates import contamination_test
 from mia_batch.inference.findings import (
@@ -53,7 +44,7 @@ class _Bucket(NamedTuple):
 
 
 def _length_buckets(
-    sets: ComparisonSets, edges: tuple[int, ...], odds: Floats | None
+    sets: comparison.ComparisonSets, edges: tuple[int, ...], odds: Floats | None
 ) -> Iterator[_Bucket]:
     """Sort targets and nulls by length; yield buckets that have targets."""
     # A target of unknown length is in none; a null of unknown length, which counts as higher than
@@ -98,7 +89,9 @@ class TargetTest:
     adjustment: conformal.Adjustment
     n_null: int  # independent nulls of the bucket that has the most
 
-    def __init__(self, sets: ComparisonSets, plan: VerdictPlan, odds: Odds | None = None) -> None:
+    def __init__(
+        self, sets: comparison.ComparisonSets, plan: VerdictPlan, odds: Odds | None = None
+    ) -> None:
         dependent = sets.share_clusters(sets.targets, sets.nulls)
         self.adjustment = "by" if dependent else plan.adjustment
         self._method = "conformal_groups" if sets.share_clusters(sets.nulls) else "conformal"
@@ -187,10 +180,12 @@ class GroupTest:
     # out, for their number is known before scores are seen; audited ones with too few have no
     # p-value and stay in the number of tests.
 
-    def __init__(self, sets: ComparisonSets, plan: VerdictPlan, odds: Odds | None = None) -> None:
-        self.n_windows = windows_per_group(sets, plan)
-        self.groups = cut_units(sets, sets.targets, self.n_windows, plan.seed)
-        self.nulls = cut_units(sets, sets.nulls, self.n_windows, plan.seed)
+    def __init__(
+        self, sets: comparison.ComparisonSets, plan: VerdictPlan, odds: Odds | None = None
+    ) -> None:
+        self.n_windows = comparison.windows_per_group(sets, plan)
+        self.groups = comparison.cut_units(sets, sets.targets, self.n_windows, plan.seed)
+        self.nulls = comparison.cut_units(sets, sets.nulls, self.n_windows, plan.seed)
         self._plan = plan
         self._names = sets.clusters[self.groups.cluster].with_columns(
             level=pl.col("level").replace({"target": "document"})
@@ -254,7 +249,7 @@ class GroupTest:
         if odds is not None and not (odds > 0).all():
             reason = self._lack
         elif scores.size and nulls.size:
-            test = collection_test(scores, nulls, self._plan.seed, odds)
+            test = comparison.collection_test(scores, nulls, self._plan.seed, odds)
         else:
             reason = f"no {'audited' if nulls.size else 'null'} group has {self.n_windows} windows"
         return verdict_rows(
@@ -285,10 +280,10 @@ _NAMED = 5  # as many as a user may hope for
 
 
 def planned_power(targets: pl.LazyFrame, plan: VerdictPlan) -> Power | None:
-    sets = read_comparison_sets(targets, named=plan.level != "target")
+    sets = comparison.read_comparison_sets(targets, named=plan.level != "target")
     if not (sets.targets.size and sets.nulls.size):
         return None
-    n_windows = windows_per_group(sets, plan)
+    n_windows = comparison.windows_per_group(sets, plan)
     groups, nulls = (
         np.unique(sets.cluster[rows], return_counts=True)[1] >= n_windows
         for rows in (sets.targets, sets.nulls)
@@ -311,7 +306,7 @@ def planned_power(targets: pl.LazyFrame, plan: VerdictPlan) -> Power | None:
     return replace(
         found,
         unit=unit,
-        together=1 / n_orders(n_groups, n_null),
+        together=1 / comparison.n_orders(n_groups, n_null),
         for_bound=needed_for_bound(found.n_tests, int(found.n_null)) if independent else None,
     )
 
@@ -334,7 +329,9 @@ def power_findings(targets: pl.LazyFrame, plan: VerdictPlan) -> pl.DataFrame:
     wanted: int | None = None
     if plan.level == "collection":
         if found.n_usable:
-            wanted = next(n for n in count(1) if n_orders(found.n_usable, n) * LEVEL >= 1)
+            wanted = next(
+                n for n in count(1) if comparison.n_orders(found.n_usable, n) * LEVEL >= 1
+            )
     else:
         named = min(_NAMED, found.n_usable)
         named = 1 if found.needed and found.needed <= named else named
@@ -348,8 +345,7 @@ def power_findings(targets: pl.LazyFrame, plan: VerdictPlan) -> pl.DataFrame:
             ("n_named", named, None),
         ]
     rows.append(("nulls_needed", wanted, None))
-    names = ("statistic", "value", "verdict")
-    made = (dict(zip(names, row, strict=True)) for row in rows)
+    made = ({"statistic": name, "value": n, "verdict": said} for name, n, said in rows)
     return finding_rows("power", made, subject=plan.level)
 
 
@@ -361,7 +357,9 @@ _N_FOLDS = 5
 _ALIKE_BELOW = 0.55
 
 
-def weigh(sets: ComparisonSets, blind: pl.DataFrame, plan: VerdictPlan, *, groups: bool) -> Odds:
+def weigh(
+    sets: comparison.ComparisonSets, blind: pl.DataFrame, plan: VerdictPlan, *, groups: bool
+) -> Odds:
     r"""Estimate the odds of texts, or of whole groups, from the blind classifiers' scores.
 
     Their normal scores, of a group the means over its texts, go into a logistic regression,
@@ -457,7 +455,9 @@ def weight_findings(
     if verdict[0] != "separable":
         row = {"statistic": "n_effective", "verdict": "not_needed"}
         return finding_rows("weights", [row], subject=plan.level)
-    odds = weigh(read_comparison_sets(targets), blind, plan, groups=plan.level != "target")
+    odds = weigh(
+        comparison.read_comparison_sets(targets), blind, plan, groups=plan.level != "target"
+    )
     main = {
         "statistic": "n_effective",
         "value": odds.n_effective,
@@ -523,7 +523,7 @@ def rank_sum_p_value(sets: Sequence[Floats]) -> float:
     return float(min(1.0, distribution[observed:].sum()))
 
 
-def canary_test(sets: ComparisonSets, plan: VerdictPlan) -> _Test:
+def canary_test(sets: comparison.ComparisonSets, plan: VerdictPlan) -> _Test:
     rows = np.concatenate([sets.published, sets.controls])
     names: list[str] = []
     places: list[tuple[int, Ints]] = []
@@ -590,7 +590,7 @@ def verdicts(
         raise SettingsError(
             f"the primary attack {plan.primary!r} is not computed; name one of {list(attacks)}"
         )
-    sets = read_comparison_sets(scores, named=plan.level != "target")
+    sets = comparison.read_comparison_sets(scores, named=plan.level != "target")
     tests = list(_tests(sets, plan, blind, blind_warns=blind_warns))
     yield verdict_rows(0)
     for attack in attacks:
@@ -635,7 +635,11 @@ def placebo_findings(
 
 
 def _tests(
-    sets: ComparisonSets, plan: VerdictPlan, blind: pl.DataFrame | None, *, blind_warns: bool
+    sets: comparison.ComparisonSets,
+    plan: VerdictPlan,
+    blind: pl.DataFrame | None,
+    *,
+    blind_warns: bool,
 ) -> Iterator[_Test]:
     if plan.adjustment == "e-bh":  # whatever else there is was made for groups asked alike
         yield RoundsTest(sets, plan).rows
@@ -646,7 +650,7 @@ def _tests(
             return None if blind is None else weigh(sets, blind, plan, groups=groups)
 
         yield TargetTest(sets, plan, odds(groups=False)).rows
-        if tests_groups(sets, plan):
+        if comparison.tests_groups(sets, plan):
             yield GroupTest(sets, plan, odds(groups=True)).rows
         if blind is None:
             yield contamination_test(sets, plan, blind_warns=blind_warns)

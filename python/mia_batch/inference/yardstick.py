@@ -10,13 +10,7 @@ import numpy as np
 import polars as pl
 
 from mia_batch.errors import CorpusError
-from mia_batch.inference.comparison import (
-    ComparisonSets,
-    cut_units,
-    read_comparison_sets,
-    summarise,
-    windows_per_group,
-)
+from mia_batch.inference import comparison
 from mia_batch.inference.conformal import Adjustment, TieDraws, p_values, q_values
 from mia_batch.inference.estimates import null_threshold
 from mia_batch.inference.findings import Statistic, VerdictPlan, finding_rows, number_rows
@@ -66,7 +60,7 @@ def yardstick_findings(
     table = scores.select("role", "target_id", "group")  # a further column may be called row, too
     keys = table.with_row_index("row").filter(is_own).drop("role")
     own = keys.join(runs.lazy(), on="target_id", how="left").sort("row").collect()
-    sets = read_comparison_sets(scores, named=plan.level != "target")
+    sets = comparison.read_comparison_sets(scores, named=plan.level != "target")
     values = read_finite(scores, plan.primary, sets.target_id.len())
     names = sort_levels(own["group"].unique())[::-1]
     levels = {name: own.filter(group=name) for name in names}
@@ -127,7 +121,7 @@ class Naming:
     is taken then.
     """
 
-    def __init__(self, sets: ComparisonSets, values: Floats, plan: VerdictPlan) -> None:
+    def __init__(self, sets: comparison.ComparisonSets, values: Floats, plan: VerdictPlan) -> None:
         self._sets, self._values, self._plan = sets, values, plan
         if plan.level == "target":
             test = TargetTest(sets, plan)
@@ -183,7 +177,7 @@ def naming_probability(
 
     def share(weights: Floats, of: Floats, n: int) -> float:
         chosen = np.minimum(weights.cumsum().searchsorted(rng.random((n, n_windows))), of.size - 1)
-        return float(np.mean(summarise(of[chosen], statistic) > bound))
+        return float(np.mean(comparison.summarise(of[chosen], statistic) > bound))
 
     above, below = np.nextafter(max(scores.max(), bound), np.inf), min(scores.min(), bound)
     limits = []
@@ -238,7 +232,7 @@ def dose(scores: Floats, copies: Floats, of: Floats) -> tuple[Floats, Floats, Fl
 
 
 def _dose_rows(
-    sets: ComparisonSets, values: Floats, plan: VerdictPlan, copies: Floats, of: Floats
+    sets: comparison.ComparisonSets, values: Floats, plan: VerdictPlan, copies: Floats, of: Floats
 ) -> Iterator[_Row]:
     """Give the dose of each audited text, or of each group from its statistic.
 
@@ -247,7 +241,9 @@ def _dose_rows(
     if plan.level == "target":
         scores, keys = values[sets.targets], sets.target_id[sets.targets].to_list()
     else:
-        units = cut_units(sets, sets.targets, windows_per_group(sets, plan), plan.seed)
+        units = comparison.cut_units(
+            sets, sets.targets, comparison.windows_per_group(sets, plan), plan.seed
+        )
         scores = units.statistics(values, plan)
         keys = sets.clusters["key"][units.cluster[units.enough]].to_list()
     why = "no text of the ladder has a score" if np.isnan(of).all() else None
@@ -282,7 +278,7 @@ def null_audit_findings(scores: pl.LazyFrame, plan: VerdictPlan) -> pl.DataFrame
     ``as_promised``, or ``too_often`` where it lies above q. ``share_below_fpr``: of their tests,
     those with a p-value of at most the plan's fpr.
     """
-    sets = read_comparison_sets(scores, named=plan.level != "target")
+    sets = comparison.read_comparison_sets(scores, named=plan.level != "target")
     if not (sets.targets.size and sets.nulls.size):
         return finding_rows(_CHECK)
     why = "the plan is about all groups together, which have one p-value"
@@ -326,7 +322,7 @@ class _Audit(NamedTuple):
     p_values: Callable[[Ints, Ints], Floats]
 
 
-def _of_texts(sets: ComparisonSets, scores: Floats, plan: VerdictPlan) -> _Audit:
+def _of_texts(sets: comparison.ComparisonSets, scores: Floats, plan: VerdictPlan) -> _Audit:
     units, which = np.unique(sets.cluster[sets.nulls], return_inverse=True)
 
     def p(audited: Ints, nulls: Ints) -> Floats:
@@ -348,7 +344,7 @@ def _of_texts(sets: ComparisonSets, scores: Floats, plan: VerdictPlan) -> _Audit
     return _Audit(units.size, max(1, which.size // units.size), n_audited, adjustment, p)
 
 
-def _of_groups(sets: ComparisonSets, scores: Floats, plan: VerdictPlan) -> _Audit:
+def _of_groups(sets: comparison.ComparisonSets, scores: Floats, plan: VerdictPlan) -> _Audit:
     test = GroupTest(sets, plan)
     found, draws = test.nulls.statistics(scores, plan), test.ties and test.ties.nulls
 

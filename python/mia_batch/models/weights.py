@@ -539,15 +539,15 @@ def identify_model(
     return ModelIdentity(digest=digest, max_model_len=context)
 
 
-def digest_folder(model: str) -> str | None:
+def digest_folder(model: str, suffixes: frozenset[str] | None = _SUFFIXES) -> str | None:
     """SHA-256 of names, sizes and the first and last mebibyte of each file of a checkpoint."""
-    # Any training changes these. None where there is no such folder.
+    # Any training changes these. None where there is no such folder; suffixes None: all files.
     folder = Path(model)
     if not folder.is_dir():
         return None
     digest = sha256()
     for path in sorted(folder.iterdir()):
-        if path.suffix in _SUFFIXES and path.is_file():
+        if (suffixes is None or path.suffix in suffixes) and path.is_file():
             size = path.stat().st_size
             digest.update(f"{path.name}\0{size}\0".encode())
             with path.open("rb") as file:

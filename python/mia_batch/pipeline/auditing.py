@@ -14,12 +14,13 @@ from itertools import chain
 from math import inf
 from operator import add
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
+import polars as pl
 
 from mia_batch import settings as rooms
-from mia_batch.attacks import names
+from mia_batch.attacks import Attack, names
 from mia_batch.attacks.families import meant
 from mia_batch.corpus import digest_each, digest_of
 from mia_batch.errors import SettingsError
@@ -47,11 +48,6 @@ from mia_batch.settings import Settings, flattened, load_settings
 from mia_batch.settings import names as split_names
 from mia_batch.tables import read_finite, remove
 
-if TYPE_CHECKING:
-    import polars as pl
-
-    from mia_batch.attacks import Attack
-
 # Shards: processes, on one machine or many, that each work on some blocks of one run.
 
 
@@ -66,22 +62,15 @@ def take_up(audit: Audit, stages: Sequence[Stage]) -> None:
 def run_shard(audit: Audit, shard: Shard, stages: Sequence[Stage]) -> None:
     """Collect the evidence of a shard's blocks, and stop before what needs those of all."""
     # What all shards need is made by one while the others wait for their turn. Nothing that
-    # another may read is removed while it is at work, and each save takes in what the others have
-    # stored.
-
-    def take(steps: list[tuple[Stage, Callable[[], None]]]) -> None:
-        run_timed(audit, steps)
-        if not audit.manifest.custody:
-            audit.save()
-
+    # another may read is removed while it is at work.
     with audit.run.shared(shard, audit.observer.stage) as turn, damage_set_aside(stages):
         audit.turn = turn
         take_up(audit, stages)
-        take([(stage, stage.prepare) for stage in stages])
-        take([(stage, stage.run) for stage in stages if stage.part == "texts"])
+        run_timed(audit, [(stage, stage.prepare) for stage in stages])
+        run_timed(audit, [(stage, stage.run) for stage in stages if stage.part == "texts"])
         turn.release()
         asked = [stage for stage in stages if stage.part in ("fills", "evidence")]
-        take([(stage, stage.run) for stage in asked])
+        run_timed(audit, [(stage, stage.run) for stage in asked])
         work = reduce(add, (stage.answered() for stage in asked))
         evidence = (stage for stage in asked if isinstance(stage, LogprobsStage | SamplesStage))
         own = (stage.missing(view).count() for stage in evidence for view in stage.views)
@@ -101,10 +90,10 @@ _LARGEST_FILE = 8 << 20
 
 
 def earlier_runs(audit: Audit, texts: str) -> dict[str, dict[str, Any]]:
-    """Find the runs of these ``texts`` (SHA-256 of the input) and this model next to this one."""
     found = dict[str, dict[str, Any]]()
     for name, stored in neighbours(audit):
-        if _of(stored, "made", "targets", "input") == texts:
+        asked = any(_of(stored, part) for part in ("requests", "plan", "custody"))  # else no try
+        if asked and _of(stored, "made", "targets", "input") == texts:
             attacks = _of(stored, "settings", "attacks")
             found[name] = {
                 "begin": _shown(_of(stored, "times", "begin")),
@@ -216,8 +205,7 @@ def stages_of(audit: Audit) -> list[Stage]:
     ]
 
 
-Table: TypeAlias = Mapping[str, Any]
-"""Settings of a table by name."""
+Table: TypeAlias = Mapping[str, Any]  # settings of a table by name
 
 
 class ArrowTable(Protocol):
@@ -227,11 +215,10 @@ class ArrowTable(Protocol):
         """Export the table as Arrow's C stream."""
 
 
-Texts: TypeAlias = (
+Texts: TypeAlias = (  # a path or a glob, a list of texts or of records, columns by name, or a table
     "str | os.PathLike[str] | Sequence[str] | Sequence[Mapping[str, Any]] | "
     "Mapping[str, Sequence[Any]] | pl.DataFrame | pl.LazyFrame | ArrowTable"
 )
-"""A path or a glob, a list of texts or of records, columns by name, or a table."""
 
 
 def audit(

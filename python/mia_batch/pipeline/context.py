@@ -11,16 +11,7 @@ from typing import Any
 import polars as pl
 
 from mia_batch.attacks import ONE_PASS, Attack, defaults, get
-from mia_batch.attacks.attack import (
-    CHOICE,
-    CLOZE,
-    COMBINATION,
-    CONTINUATION,
-    NEXT_TOKEN,
-    PLAIN,
-    PROBE,
-    TOKEN,
-)
+from mia_batch.attacks import attack as views
 from mia_batch.attacks.from_samples import EXPECTED
 from mia_batch.corpus import SourceFile, digest_each, digest_of
 from mia_batch.errors import RunFolderError, SettingsError
@@ -45,11 +36,10 @@ from mia_batch.settings import RESOURCES, Settings, endpoint_settings, endpoint_
 
 # Which attacks a run computes, what prevents others, and what is decided by them.
 
-_PRIMARY = (
+_PRIMARY = (  # the first that is computed is decided by: the order in which they find most
     *("min_k_plus_plus_20_v1", "token_hits_less_expected_v1", "token_hits_v1"),
     *("probe_leading_rarity_v1", "samia_matched_v1"),
 )
-"""The first that is computed is decided by: the order in which they find most."""
 _PRIMARY_OF_TUNED = ("wbc_v1", "self_prompt_difference_v1", "reference_token_difference_v1")
 _REMOTE = ("openai", "replay")
 _WORD_SETTINGS = {"samples", "probes", "probe_every", "probe_words", "rarity_from"}
@@ -60,7 +50,7 @@ _COMPUTED = {"vocabulary_mean", "vocabulary_variance", "top_logprob", "rank", "s
 
 def chosen_attacks(settings: Settings) -> list[Attack]:
     """Choose the attacks: those asked for by name, else all that evidence and settings allow."""
-    combined = [get(COMBINATION)] if settings.combine else []
+    combined = [get(views.COMBINATION)] if settings.combine else []
     if settings.attacks is None:
         chosen = _possible(_kinds(settings.evidence or "samples"), settings) + combined
     else:
@@ -86,10 +76,10 @@ def _possible(kinds: tuple[str, ...], settings: Settings) -> list[Attack]:
         raise SettingsError(f"evidence: {wanted}; leave it out, or name attacks")
     pairs = [(attack, next(_obstacles(attack, settings), None)) for attack in attacks]
     # Next tokens tell more than next words; but of a reference model words alone are asked.
-    is_token = (TOKEN in attack.reads and why is None for attack, why in pairs)
+    is_token = (views.TOKEN in attack.reads and why is None for attack, why in pairs)
     if not settings.combine and any(is_token):  # what is combined reads both
         words = settings.reference_model or settings.model_fields_set & _WORD_SETTINGS
-        left_out = TOKEN if words else PROBE
+        left_out = views.TOKEN if words else views.PROBE
         pairs = [(each, why) for each, why in pairs if left_out not in each.reads_of("samples")]
     possible = [attack for attack, obstacle in pairs if obstacle is None]
     for attack, obstacle in pairs:
@@ -144,7 +134,7 @@ def check_together(settings: Settings, attacks: Sequence[Attack]) -> None:
             f"shard= cannot be used with {making[0]}: reference models are made by "
             "one process; run without --shard, with --workers where several engines are to answer"
         )
-    continued = any(CONTINUATION in attack.reads_of("samples") for attack in attacks)
+    continued = any(views.CONTINUATION in attack.reads_of("samples") for attack in attacks)
     about = [name for name in _ABOUT_PASSAGES if getattr(settings, name)]
     if about and not (continued or settings.extract or settings.continue_strongest):
         raise SettingsError(
@@ -196,11 +186,11 @@ def _obstacles(attack: Attack, settings: Settings) -> Iterator[str]:
         yield "needs answers of another model, and engine 'replay' has those of one"
     if "support_mass" in attack.columns and settings.temperature != 1:
         yield "needs temperature 1: only there is the mass known that decoding keeps"
-    at_points = {*NEXT_TOKEN}.intersection(attack.reads_of("logprobs"))
+    at_points = {*views.NEXT_TOKEN}.intersection(attack.reads_of("logprobs"))
     if settings.engine == "openai" and "token_ids" in attack.columns:
         yield "needs token ids, which no endpoint gives"
-    yield from _view_obstacles(attack, settings) if {TOKEN, CLOZE} & {*attack.reads} else ()
-    at_points |= {TOKEN}.intersection(attack.reads)
+    yield from _view_obstacles(attack, settings)
+    at_points |= {views.TOKEN}.intersection(attack.reads)
     if settings.engine == "openai" and at_points and settings.tokenizer is None:
         yield "needs tokenizer= at an endpoint: without it nobody knows the true token"
     if attack.reads_of("logprobs") and settings.engine != "auto":
@@ -211,9 +201,9 @@ def _obstacles(attack: Attack, settings: Settings) -> Iterator[str]:
 
 
 def _view_obstacles(attack: Attack, settings: Settings) -> Iterator[str]:
-    if CLOZE in attack.reads:
-        if settings.engine == "replay":
-            yield "asks questions, which no recording has answered"
+    if views.CLOZE in attack.reads and settings.engine == "replay":
+        yield "asks questions, which no recording has answered"
+    if views.TOKEN not in attack.reads or views.CLOZE in attack.reads:
         return
     if EXPECTED in attack.columns and settings.stop_when_decided:
         yield "needs answers about all texts, and stop_when_decided= leaves some out"
@@ -224,7 +214,7 @@ def _view_obstacles(attack: Attack, settings: Settings) -> Iterator[str]:
 
 
 def reads_tokens(audit: Audit) -> bool:
-    return any(TOKEN in attack.reads_of("samples") for attack in audit.asking)
+    return any(views.TOKEN in attack.reads_of("samples") for attack in audit.asking)
 
 
 def engine_columns(attacks: Iterable[Attack]) -> frozenset[str]:
@@ -236,7 +226,8 @@ def engine_abilities(attacks: Iterable[Attack]) -> frozenset[str]:
     """Name what an engine must be able to do with log-probabilities: columns, noise, answers."""
     attacks = [*attacks]
     read = {view for attack in attacks for _, view in attack.reads_of("logprobs")}
-    return engine_columns(attacks) | read & {NOISE} | ({QUESTION} if CHOICE[1] in read else set())
+    answers = {QUESTION} if views.CHOICE[1] in read else set()
+    return engine_columns(attacks) | read & {NOISE} | answers
 
 
 def verdict_plan(settings: Settings, attacks: Sequence[str]) -> VerdictPlan:
@@ -256,7 +247,6 @@ def verdict_plan(settings: Settings, attacks: Sequence[str]) -> VerdictPlan:
 
 
 def with_reference(settings: Settings) -> Settings:
-    """Find out whether the reference model may be the base of the model."""
     given = settings.reference_model is not None and settings.reference_kind is None
     if not given or settings.engine in _REMOTE:
         return settings
@@ -283,12 +273,11 @@ def recorded_settings(settings: Settings, recording: Recording) -> Settings:
 
 # What the stages share.
 
-_MODEL_SETTINGS = {
+_MODEL_SETTINGS = {  # names of models that settings give, and the settings of source and revision
     "target": ("model", "revision"),
     "reference": ("reference_model", "reference_revision"),
     "masked": ("masked_model", None),
 }
-"""Names of models that settings give, and the settings of source and revision."""
 
 
 @dataclass
@@ -360,7 +349,6 @@ class Audit:
         return corpora.open_corpora(self.settings)
 
     def target_table(self) -> pl.LazyFrame:
-        """Open the targets: the run's table where it is of these texts, else as it would be."""
         made = self.manifest.made.get("targets")
         if made is not None and made == self.corpora.fingerprint(self.settings):
             return self.run.scan("targets")
@@ -385,7 +373,7 @@ class Audit:
         if not given or self.recording is not None or self.plan.adjustment == "e-bh":
             return None
         primary = next(attack for attack in self.attacks if attack.name == self.plan.primary)
-        alone = {*primary.reads, *primary.logprobs} <= {*PLAIN}
+        alone = {*primary.reads, *primary.logprobs} <= {*views.PLAIN}
         if not alone or primary.evidence == "scores" or FREQUENCY in primary.columns:
             return None
         reads = tuple(("reference", view) for _, view in primary.reads)
@@ -403,8 +391,7 @@ class Audit:
 
     @property
     def continues(self) -> bool:
-        """Whether an attack asks for continuations, those of all texts."""
-        return any(CONTINUATION in attack.reads for attack in self.reading("samples"))
+        return any(views.CONTINUATION in attack.reads for attack in self.reading("samples"))
 
     @cached_property
     def shard(self) -> Shard | None:
@@ -412,10 +399,14 @@ class Audit:
 
     @contextmanager
     def settling(self) -> Iterator[None]:
-        """Take turns with other shards, and know what they have stored."""
+        """Change the manifest: shards do so in turns, and each from what all have stored."""
         with self.turn:
-            self.manifest.take_in(self.run.folder)
+            stored = Manifest.of(self.run.folder) if self.shard is not None else None
+            if stored is not None and stored.stored != self.manifest.stored:
+                self.manifest = stored
             yield
+            if self.shard is not None and not self.manifest.custody:
+                self.save()
 
     @property
     def has_others(self) -> bool:
@@ -451,12 +442,6 @@ class Audit:
         if agreed:
             self.agree({agreed: digest})
         return digest
-
-    def ask_without_nudge(self) -> None:
-        """Go on without a nudge, which the endpoint does not honour and nobody asked for."""
-        self.settings = self.settings.model_copy(update={"nudge": 0.0})
-        self.manifest.evidence["nudge"] = self.manifest.settings["nudge"] = 0.0
-        self.save()
 
     def request(self) -> None:
         """Take in this request, if the run's evidence was made with the same settings."""
@@ -520,12 +505,16 @@ class Audit:
                 return name, "asked for"
             if name == "auto" and (known := self.manifest.evidence.get("engine")):
                 return known, self.manifest.engine_choice
-        own = self.manifest.models.get("target", {}).get(f"{kind} engine")
-        follows = name == "auto" and model != "target" and own in engine_types()
-        if follows and why_not(str(own), kind, frozenset(columns)) is None:
-            return str(own), "as the target, so that their answers compare"
-        asked = "auto" if name in _REMOTE else name  # an endpoint gives those of its own model only
+        own = engine_types().get(self.manifest.models.get("target", {}).get(f"{kind} engine", ""))
         place, elsewhere = self._place(model), self.settings.executor is not None
+        if name == "auto" and own and why_not(own.name, kind, frozenset(columns)) is None:
+            if model != "target":
+                return own.name, "as the target, so that their answers compare"
+            if own.start and own.obstacle(elsewhere) is None:
+                return own.name, "as before"
+        asked = "auto" if name in _REMOTE else name  # an endpoint gives those of its own model only
+        reads = {view for each in self.attacks for view in each.reads_of(kind)}
+        points = kind == "logprobs" and views.PROBE in reads
         return choose_engine(
             asked,
             kind,
@@ -533,6 +522,7 @@ class Audit:
             model=place,
             elsewhere=elsewhere,
             gpus=self.settings.tensor_parallel_size,
+            at_points=points,
         )
 
     def spec(

@@ -36,24 +36,21 @@ from mia_batch.targets import TargetPlan, build_targets
 
 _BOOK_WINDOW_WORDS = 128
 _CLASSICS = Path(__file__).parents[1] / "corpus" / "yardstick.jsonl"
-_TEXTS = (
+_TEXTS = (  # settings that name texts, which Python may hand over as they are
     *("input", "non_members", "calibration", "nonmember_shots", "member_shots", "yardstick"),
     *("frequencies_from", "prompts_from", "candidate_from", "samples_from", "known_corpus"),
 )
-"""Settings that name texts, which Python may hand over as they are."""
-_ROLES = {
+_ROLES = {  # settings that name the reference sets, and the role of their texts
     "non_members": "non_member",
     "calibration": "calibration",
     "canaries": "canary",
     "yardstick": "yardstick",
 }
-"""Settings that name the reference sets, and the role of their texts."""
-_FAULTS = {
+_FAULTS = {  # what no text of a reference set may have
     "non_member": (pl.col("member"), "are labelled as members; leave them out"),
     "yardstick": (pl.col("group").is_null(), "have no level; give each one"),
     "calibration": (pl.col("member").is_null(), "have no membership; label or remove them"),
 }
-"""What no text of a reference set may have."""
 
 
 @dataclass(frozen=True, kw_only=True)  # without slots: digests are kept
@@ -175,6 +172,8 @@ def _as_table(name: str, value: Any) -> pl.DataFrame:  # noqa: ANN401 - whatever
             f"{given}, which is no table of texts; give a path, a list of texts, or a table with a "
             "column of texts"
         ) from error
+    if table.columns == ["column_0"]:  # as Polars names what has no name: [1, 2]
+        raise SettingsError(f"{given}, which is no table of texts; give a list of texts")
     if table.is_empty():
         raise CorpusError(f"{name}= has no rows; give at least one text")
     return table
@@ -204,7 +203,6 @@ def with_yardstick(settings: Settings, attacks: Iterable[Attack]) -> Settings:
 
 
 def check_paths(settings: Settings) -> None:
-    """Check that the texts are where the settings say; none is read (canaries are, later)."""
     own = settings.yardstick if settings.has_yardstick else None
     for path in (settings.input, settings.non_members, settings.calibration, own):
         if path not in (None, CLASSICS):

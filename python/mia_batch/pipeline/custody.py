@@ -112,6 +112,8 @@ def _sources(settings: Settings) -> Iterator[Path]:
         else:
             found = find_files(value)
             yield from (*(file.path for file in found.files), *found.ignored)
+    if settings.known_index is not None:
+        yield from sorted(Path(settings.known_index.partition("#")[0]).glob("*"))
     for name in Settings.marked(Mark.MODEL):
         if (model := getattr(settings, name)) is not None and Path(model).is_dir():
             for folder in {model, weights_source(model, None)[0]}:

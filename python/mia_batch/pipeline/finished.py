@@ -68,7 +68,6 @@ def attacks_of(run: Run) -> pl.DataFrame:
 
 
 def table_of(runs: Sequence[Run], kind: str = "md") -> str:
-    """Write the table of a paper: attacks by labelled runs, which name data set and model."""
     # Runs that differ in nothing but their seed are averaged.
     return paper_table([_column(run) for run in runs], kind)
 
@@ -82,13 +81,19 @@ def _column(run: Run) -> PaperColumn:
         )
     settings, manifest = stored_settings(run.manifest.settings), run.manifest
     name = manifest.models["target"]["source"]["name"] if manifest.models else "recorded"
-    data = settings.dataset or Path(next(iter(manifest.input.get("files") or ["texts"]))).stem
-    return PaperColumn(data=data, model=Path(name).name, seed=settings.seed, rows=rows)
+    file = Path(next(iter(manifest.input.get("files") or ["texts"])))
+    model, folder = Path(name).name, run.folder.resolve()
+    in_run = file.parent.resolve() == folder  # texts that were no file
+    data = settings.dataset or (folder.name.removesuffix(f"-{model}") if in_run else file.stem)
+    said = answer_of(run)
+    caveat = said if said.startswith("No answer") else ""
+    return PaperColumn(data, model, settings.seed, rows, caveat)
 
 
 def _finished(run: Run, *, sealed: bool = False) -> Manifest:
     manifest = run.manifest
-    if not (manifest.custody if sealed else "verdicts" in manifest.made):
+    judged = "verdicts" in manifest.made and run.path("rollup").exists()  # the last of its tables
+    if not (manifest.custody if sealed else judged):
         raise RunFolderError(
             f"{run.folder} is not finished; give the audit's command again, which goes on"
         )
@@ -107,7 +112,6 @@ REPORT = "report.html"
 
 
 def report_of(run: Run, kind: Format = "html") -> str:
-    """Render a finished run: a page, its answer and documents as text, or its attacks in LaTeX."""
     if kind == "latex":
         return table_of([run], kind)
     manifest, known = _finished(run), known_of(run)
@@ -315,6 +319,7 @@ def compare(
     ...
     mia_batch.errors.SettingsError: a comparison needs at least two runs, each of a folder of its...
     """
+    folders = [folders] if isinstance(folders, str | Path) else folders
     if learnt is not None and (retrained is not None or len(folders) != 2):
         raise SettingsError(
             "learnt= takes two runs, of the audited model and of the reference model, and no "
@@ -345,7 +350,6 @@ def compare(
 
 
 def _scores(runs: Sequence[Run], attack: str) -> pl.DataFrame:
-    """Join the scores of all runs by target; names are hashed, which take much less memory."""
     scores = runs[0].scan("scores").filter(pl.col("role").is_in(["target", "non_member"]))
     keys = pl.col("target_id", "cluster", "document", "group").hash()
     document = cluster_names(scores.drop("group"))
@@ -369,7 +373,6 @@ def _scores(runs: Sequence[Run], attack: str) -> pl.DataFrame:
 
 
 def _with_keys(made: pl.DataFrame, run: Run) -> pl.DataFrame:
-    """Name the documents and groups of which rows know the number."""
     scores = run.scan("scores")
     names = {"document": pl.col("document").str.splitn(" ", 2).struct[1], "group": pl.col("group")}
     numbers = made["unit"].drop_nulls().unique().implode()

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from errno import EACCES, ENOTDIR
-from math import ceil
+from math import ceil, inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal, TypeAlias
@@ -96,13 +96,14 @@ def plan(
             notes.step(f"asking about {_PROBED} texts")
             speeds |= _probed(audit, stages[2], asked)
             where = f"measured on {_PROBED} texts"
-    if isinstance(speed, float):
+    if speed is not None and speed != "probe":
+        if not isinstance(speed, float | int) or not 0 < speed < inf:  # type: ignore[redundant-expr]
+            raise SettingsError(f"speed= is {speed!r}; give tokens a second, or 'probe'")
         speeds, where = dict.fromkeys(foreseen, speed), "as given"
-    yield from _minutes(foreseen, speeds, where)
+    yield from _minutes(foreseen, speeds, where, probes=not remote and audit.recording is None)
 
 
 def _left(audit: Audit, stages: Sequence[Stage], notes: _Notes) -> Iterator[tuple[str, str]]:
-    """Say what each stage has left to do, after all that it would refuse."""
     refusal = None
     auditing.take_up(audit, stages)
     for stage in stages:
@@ -210,14 +211,15 @@ def _probed(audit: Audit, prompts: Stage, asked: Sequence[EvidenceStage]) -> dic
 
 
 def _minutes(
-    foreseen: dict[str, Workload], speeds: dict[str, float], where: str
+    foreseen: dict[str, Workload], speeds: dict[str, float], where: str, *, probes: bool
 ) -> Iterator[tuple[str, str]]:
     """Say how long it takes to ask, at speeds that are known; else what would tell it."""
     work = {name: n for name, of in foreseen.items() if (n := of.first_tokens or of.read_tokens)}
     if not work:
         return
     if unknown := [name for name in work if name not in speeds]:
-        how = "give --tokens-per-second X, or `probe` for X, which asks a model that runs here"
+        how = "give --tokens-per-second X"
+        how += ", or `probe` for X, which asks a model that runs here" if probes else ""
         yield "time", f"unknown for {', '.join(unknown)}: {how}"
         return
     minutes = ceil(sum(n / speeds[name] for name, n in work.items()) / 60)

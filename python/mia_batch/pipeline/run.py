@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from mia_batch.pipeline.stages import Stage
 
 _FORMAT = 3
-_COUNTS = ("passes", "seconds")
-_EARLIER_OR_LATER: dict[str, Any] = {"begin": min, "first": min, "end": max, "last": max}
 _PACKAGES = ("mia-batch", "polars", "numpy", "torch", "transformers", "tokenizers", "httpx")
 
 
@@ -66,7 +64,7 @@ class Manifest:
     controls: dict[str, Any] = field(default_factory=dict)
     earlier: dict[str, dict[str, Any]] = field(default_factory=dict)  # other runs, by folder
     unchanged: str = ""  # what a finished run is known by, see `custody.is_unchanged`
-    _stored: str = field(default="", init=False, repr=False, compare=False)
+    stored: str = field(default="", init=False, repr=False, compare=False)  # its text on disk
 
     @classmethod
     def of(cls, folder: Path) -> Manifest | None:
@@ -88,69 +86,26 @@ class Manifest:
                 "--out: a folder of its samples can be given as --samples-from"
             )
         manifest = cls(**{name: stored[name] for name in _names() if name in stored})
-        manifest._stored = text
+        manifest.stored = text
         return manifest
 
     def write(self, folder: Path) -> None:
-        """Store the manifest, and what others have stored since; the caller keeps them away."""
-        self.take_in(folder)
-        self._stored = self._text
-        write_text(folder / "run.json", self._stored)
+        self.stored = self._text
+        write_text(folder / "run.json", self.stored)
 
     @property
     def is_as_stored(self) -> bool:
         """Whether a finished run has come out as its ``run.json`` says, by the same programs."""
-        return bool(self.custody) and self._stored == self._text
+        return bool(self.custody) and self.stored == self._text
 
     @property
     def _text(self) -> str:
         content = {name: getattr(self, name) for name in _names()}
         return signed_text(content | {"versions": versions()})
 
-    def take_in(self, folder: Path) -> None:
-        """Take in what other shards have stored since this manifest was read or stored."""
-        # What only one side has changed stays changed. Of what both have changed, numbers that
-        # count add up, the first beginning and the last end stay, and else this side's value.
-        theirs = Manifest.of(folder) if self._stored else None
-        if theirs is None or theirs._stored == self._stored:
-            return
-        before = json.loads(self._stored)
-        found, own = ({name: getattr(each, name) for name in _names()} for each in (theirs, self))
-        pairs = [("", theirs.evidence, before["evidence"], self.evidence)]
-        for name, model in self.models.items():
-            of_model = (theirs.models.get(name, {}), before["models"].get(name, {}), model)
-            pairs.append((f" of model {name!r}", *of_model))
-        for of, other, old, mine in pairs:
-            changed = {name: each for name, each in other.items() if each != old.get(name)}
-            agree(changed, mine, folder, of)
-        _join(own, before, found)
-        self._stored = theirs._stored
-        for name in _names():
-            setattr(self, name, own[name])
-
 
 def _names() -> list[str]:
     return [item.name for item in fields(Manifest) if item.init]
-
-
-def _join(mine: dict[str, Any], base: Any, theirs: dict[str, Any], *, counts: bool = False) -> None:  # noqa: ANN401 - JSON
-    """Bring into ``mine`` what has changed from ``base`` to ``theirs``; see `Manifest.take_in`."""
-    base = base if isinstance(base, dict) else {}
-    for name in dict.fromkeys((*theirs, *base)):
-        own, old, other = (each.get(name) for each in (mine, base, theirs))
-        unchanged = own == old and (name in mine) == (name in base)
-        if isinstance(own, dict) and isinstance(other, dict):
-            _join(own, old, other, counts=name in _COUNTS)
-        elif unchanged and name in theirs:
-            mine[name] = other
-        elif unchanged:
-            mine.pop(name, None)
-        elif other == old or own is None or other is None:
-            continue
-        elif counts:
-            mine[name] = round(own + other - (old or 0), 3)
-        elif name in _EARLIER_OR_LATER:
-            mine[name] = _EARLIER_OR_LATER[name](own, other)
 
 
 def signed_text(content: Mapping[str, Any]) -> str:
@@ -185,13 +140,12 @@ def _same(old: object, new: object) -> bool:
 
 @cache  # they took most of the time of writing a small manifest
 def versions() -> dict[str, str | None]:
-    versions: dict[str, str | None] = {"python": platform.python_version()}
+    found: dict[str, str | None] = {"python": platform.python_version()}
     for package in _PACKAGES:
-        try:
-            versions[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            versions[package] = None
-    return versions
+        found[package] = None
+        with suppress(metadata.PackageNotFoundError):
+            found[package] = metadata.version(package)
+    return found
 
 
 # Who may use a run's folder: one run, readers, or the shards of a run.
@@ -207,8 +161,7 @@ _NAMES = re.compile(r"\.lock|\.shard-(\d+)-of-(\d+)\.lock")
 HELD = "{} is held by another live run; wait for it, or choose another --out"
 UNWRITABLE = "{} cannot be written ({}); choose another --out"
 _SECONDS_OF_A_LOOK = 1.0
-_MOST_NEAR = 1000
-"""For which a lock is held by who only stores a manifest, or looks who is at work."""
+_MOST_NEAR = 1000  # for which a lock is held by who only stores a manifest, or looks who is at work
 
 
 def is_lock(name: str) -> bool:
@@ -269,7 +222,7 @@ def _named(shards: list[Shard]) -> str:
 
 # The folder and its tables.
 
-TABLES: dict[str, type[dy.Schema]] = {
+TABLES: dict[str, type[dy.Schema]] = {  # tables that are one file each
     "targets": schemas.Targets,
     "set_aside": schemas.SetAside,
     "findings": schemas.Findings,
@@ -289,15 +242,13 @@ TABLES: dict[str, type[dy.Schema]] = {
     "perplexities": schemas.Perplexities,
     "bounds": schemas.Bounds,
 }
-"""Tables that are one file each."""
 
-PARTS: dict[str, type[dy.Schema]] = {
+PARTS: dict[str, type[dy.Schema]] = {  # tables that are folders of parts
     "prompts": schemas.Prompts,
     "samples": schemas.Samples,
     "features": schemas.Features,
     "logprobs": schemas.LogProbs,
 }
-"""Tables that are folders of parts."""
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -393,7 +344,10 @@ class Run:
 
     @property
     def books(self) -> pl.DataFrame:
-        """What was audited, strongest evidence first; see `mia_batch.report.answer`."""
+        """What was audited, strongest evidence first; see `mia_batch.report.answer`.
+
+        Empty for texts that belong to no document: each is a row of ``run["scores"]``.
+        """
         from mia_batch.pipeline.finished import books_of
 
         return books_of(self)
@@ -522,20 +476,22 @@ def run_timed(audit: Audit, steps: Iterable[tuple[Stage, Callable[[], None]]]) -
                 _add(stored, seconds)
                 stored.write(audit.run.folder)
         raise
-    if not audit.manifest.custody:
-        _add(audit.manifest, seconds)
+    with audit.settling():
+        if not audit.manifest.custody:
+            _add(audit.manifest, seconds)
 
 
 @contextmanager
 def asking(audit: Audit) -> Iterator[None]:
     """Record when models of this machine were asked, from the first time to the last."""
-    times = audit.manifest.requests.setdefault("times", {})
-    times.setdefault("first", _now())
-    audit.save()
+    with audit.settling():
+        audit.manifest.requests.setdefault("times", {}).setdefault("first", _now())
+        audit.save()
     try:
         yield
     finally:
-        times["last"] = _now()
+        with audit.settling():
+            audit.manifest.requests["times"]["last"] = _now()
 
 
 def record_requests(audit: Audit) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 import polars as pl
 
@@ -118,8 +118,7 @@ _SECONDS_TO_TELL_SPEED = 10.0  # less is mostly the beginning and the end
 _MOST_ATTEMPTS = 3  # at a candidate of an endpoint; each is paid for
 
 
-@dataclass(frozen=True, slots=True)
-class Session:
+class Session(NamedTuple):
     """What works on blocks, and what is known of its model now that it is open."""
 
     key: str  # kind of evidence and model, as the run's record names them
@@ -152,8 +151,8 @@ def open_session(
 
 def sample_task(audit: Audit, session: Session, view: View) -> SampleTask:
     budget = audit.budget(view, session.max_model_len, session.max_attempts)
-    measure, settings = _measure(session.tokenizer), audit.settings
-    words, seed = settings.word_rule, settings.seed
+    measure = session.tokenizer.measure if session.tokenizer else estimate_tokens
+    settings, words, seed = audit.settings, audit.settings.word_rule, audit.settings.seed
     if not settings.nudge:  # which the endpoint may have decided after the view was made
         view = replace(view, nudge=0.0)
     return SampleTask(view=view, measure=measure, budget=budget, words=words, run_seed=seed)
@@ -184,8 +183,9 @@ def ask(
                     on_block(task, block, kept)
     took = time.monotonic() - began
     if doing in _TIMED and took >= _SECONDS_TO_TELL_SPEED:
-        speeds = audit.manifest.times.setdefault("tokens_per_second", {})
-        speeds[session.key] = round(decoded / took, 1)
+        with audit.settling():
+            speeds = audit.manifest.times.setdefault("tokens_per_second", {})
+            speeds[session.key] = round(decoded / took, 1)
 
 
 def is_remote(audit: Audit, model: str) -> bool:
@@ -200,14 +200,15 @@ def chosen_engine(
     same: str | None = None,
 ) -> tuple[request.EngineSpec, str, Tokenizer | None]:
     """Say what is to be started, why this engine, and its tokenizer; nothing starts."""
-    audit.agree({"source": audit.source(model)}, model)
-    spec, why = audit.spec(model, kind, columns, same)
-    if kind == "fills":
-        return spec, why, None
-    tokenizer = Tokenizer.load(spec.model, spec.revision)
-    own = {} if same else {f"{kind} engine": spec.engine}
-    audit.agree({"tokenizer": tokenizer.digest} | own, model)
-    return spec, why, tokenizer
+    with audit.settling():
+        audit.agree({"source": audit.source(model)}, model)
+        spec, why = audit.spec(model, kind, columns, same)
+        if kind == "fills":
+            return spec, why, None
+        tokenizer = Tokenizer.load(spec.model, spec.revision)
+        own = {} if same else {f"{kind} engine": spec.engine}
+        audit.agree({"tokenizer": tokenizer.digest} | own, model)
+        return spec, why, tokenizer
 
 
 def chosen_endpoint(
@@ -226,7 +227,6 @@ def chosen_endpoint(
 def foresee(
     audit: Audit, model: str, kind: request.EvidenceKind, columns: frozenset[str] = frozenset()
 ) -> None:
-    """Refuse what opening a session would refuse before anything starts or is asked."""
     if not is_remote(audit, model):
         chosen_engine(audit, model, kind, columns)
         return
@@ -248,9 +248,10 @@ def _open_engine(
     start = _here if name is None else extra("executors", name).engines
     with start(audit, model, spec, tokenizer) as (executor, info):
         if same is None:
-            audit.agree({f"{kind} engine": spec.engine, f"{kind} dtype": info.dtype}, model)
-            audit.manifest.engines[f"{kind} of {model}"] = asdict(info)
-            audit.save()
+            with audit.settling():
+                audit.agree({f"{kind} engine": spec.engine, f"{kind} dtype": info.dtype}, model)
+                audit.manifest.engines[f"{kind} of {model}"] = asdict(info)
+                audit.save()
         audit.observer.stage(
             f"{info.engine} {info.version} runs {spec.model} in {info.dtype} on {info.device}, "
             f"context {info.max_model_len:,} tokens"
@@ -285,7 +286,8 @@ def _open_endpoint(
                 raise SettingsError(
                     f"{fault}; give nudge= 0 to ask without, or attacks= probe to ask for words"
                 )
-            audit.ask_without_nudge()
+            audit.settings = settings.model_copy(update={"nudge": 0.0})
+            audit.manifest.evidence["nudge"] = audit.manifest.settings["nudge"] = 0.0
             audit.observer.stage(f"{fault}: next tokens are asked without, which finds less")
         identity: dict[str, object] = {"logprobs engine": "openai"}
         identity["logprobs base_url"] = endpoint.base_url
@@ -311,16 +313,13 @@ def _open_endpoint(
         yield Session(f"{kind} of target", LocalExecutor(opened), tokenizer, room, attempts)
 
 
-def _measure(tokenizer: Tokenizer | None) -> Measuring:
-    return tokenizer.measure if tokenizer else estimate_tokens
-
-
 def expected(audit: Audit, model: str) -> tuple[Measuring, Callable[[View], request.Budget]]:
     """Say how a model will count tokens, and how far it will decode, before it is open."""
     settings = audit.settings
     if is_remote(audit, model):
         most = partial(audit.budget, max_model_len=_UNSTATED_CONTEXT, max_attempts=_MOST_ATTEMPTS)
-        return _measure(endpoint_tokenizer(settings)), most
+        tokenizer = endpoint_tokenizer(settings)
+        return (tokenizer.measure if tokenizer else estimate_tokens), most
     source = audit.source(model)
     name, revision = str(source["name"]), source["revision"]
     own = settings.engine_arg if model == "target" else {}
@@ -335,7 +334,6 @@ def expected_work(audit: Audit, view: View) -> pl.Expr:
 
 
 def cost_lines(settings: Settings, workload: request.Workload) -> Iterator[tuple[str, str]]:
-    """Say what an endpoint's work may cost at most, as name and text."""
     if not workload.prompts:
         return
     attempts = _MOST_ATTEMPTS if workload.most_tokens > workload.first_tokens else 1

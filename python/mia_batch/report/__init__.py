@@ -1,7 +1,5 @@
 """What may be concluded from a run, in sentences; and its page."""
 
-from __future__ import annotations
-
 from mia_batch.report.sentences import earlier_sentences, preflight_sentences, sentences
 
 __all__ = ["earlier_sentences", "preflight_sentences", "sentences"]

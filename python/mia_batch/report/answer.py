@@ -1,30 +1,23 @@
 """The answer of a run: one sentence, its books by strength of evidence, its attacks, best first."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import polars as pl
 
+from mia_batch.attacks import Attack
 from mia_batch.inference.findings import gate_verdict
 from mia_batch.inference.memory import VERBATIM_WORDS
 from mia_batch.report.sentences import Known, blind_row, facts, listed
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from mia_batch.attacks import Attack
-
-ANSWERS = {
+ANSWERS = {  # what is said of a book, by the verdict of the roll-up, the strongest evidence first
     "comes_out": "comes out word for word",
     "known_better": "stands out",
     "above_all": "above all comparison texts, which are too few",
     "nothing_found": "nothing found",
     "cannot_tell": "cannot be judged",
 }
-"""What is said of a book, by the verdict of the roll-up, the strongest evidence first."""
-STRIP = 24
-"""Stretches of a book's strip."""
+STRIP = 24  # stretches of a book's strip
 _SHADES = "▁▂▃▄▅▆▇█"
 _NAMED = 5
 _SHORT_REASON = 160  # characters
@@ -205,7 +198,6 @@ def _unnamed(units: pl.DataFrame, n: Mapping[str, int], noun: str, *, found: boo
 
 
 def _of_texts(known: Known, allows: Mapping[str, bool]) -> str:
-    """Answer about single texts, the collection or canaries."""
     plan, level = known.plan, known.plan.level
     verbatim, parts = facts(known.findings, "verbatim", subject="targets"), []
     if verbatim and (n := verbatim["n_verbatim"]["value"]):
@@ -233,7 +225,6 @@ def _of_texts(known: Known, allows: Mapping[str, bool]) -> str:
 
 
 def _of_collection(known: Known, versus: str, what: str) -> str:
-    """Give the p-value of all texts together."""
     asked = {"attack": known.plan.primary, "level": "collection", "versus": versus}
     rows = known.verdicts.filter(pl.col("estimate").is_null(), **asked)
     what = f"{what}, by {known.plan.primary}"
@@ -256,7 +247,6 @@ def _capital(text: str) -> str:
 
 
 def _interval(row: Mapping[str, Any]) -> str:
-    """Write a figure with two digits and its interval."""
     value = f"{row['value']:.2f}"
     if row.get("low") is None or row.get("high") is None:
         return value
@@ -320,13 +310,11 @@ def _by_strength(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _titles(rows: pl.DataFrame) -> list[str]:
-    """Name rows by their title, else their key."""
     title = pl.coalesce("title", "key") if "title" in rows.columns else pl.col("key")
     return rows.select(title.cast(pl.String)).to_series().to_list()
 
 
 def _strips(curves: pl.LazyFrame) -> dict[str, list[float | None]]:
-    """Read the strip of each document at 24 places."""
     points = curves.filter(curve="strip").select("subject", "x", "y", "n")
     found = {}
     for (subject,), rows in points.collect(engine="streaming").group_by("subject"):

@@ -1,12 +1,9 @@
 """The table of a paper: attacks by data sets and models, in the formats that papers take."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 import polars.selectors as cs
@@ -23,22 +20,30 @@ FOR_SPREADSHEETS = (
 _FIGURES = ("AUC (95 % CI)", "TPR@1 %", "TPR@0.1 %")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PaperColumn:
+class PaperColumn(NamedTuple):
     """A run in the table of a paper: what it was about, and the rows of `attack_rows`."""
 
     data: str
     model: str
     seed: int
     rows: pl.DataFrame
+    caveat: str = ""  # why its figures mean nothing
 
 
-Cell = tuple[str, bool]
-"""A figure as text, and whether it is the best of its column."""
+_SIGNS = {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}"}
+_LATEX: dict[int, Any] = str.maketrans(_SIGNS | {sign: f"\\{sign}" for sign in "&%$#_{}"})
+KINDS: dict[str, tuple[str, Callable[[str], str]]] = {  # how the best is marked, text made safe
+    "md": ("**{}**", lambda text: text.replace("|", r"\|")),
+    "latex": (r"\textbf{{{}}}", lambda text: text.translate(_LATEX)),
+    "html": ("<strong>{}</strong>", escape),
+}
+Cell = tuple[str, bool]  # a figure as text, and whether it is the best of its column
 
 
 def paper_table(columns: Sequence[PaperColumn], kind: str = "md") -> str:
     """Write a table whose rows are attacks; see `mia_batch.pipeline.finished.table_of`."""
+    from mia_batch.report.html.page import environment
+
     if kind not in (*KINDS, "csv"):
         raise SettingsError(f"no format {kind!r}; choose one of {', '.join([*KINDS, 'csv'])}")
     of: dict[tuple[str, str], list[PaperColumn]] = {}
@@ -54,13 +59,27 @@ def paper_table(columns: Sequence[PaperColumn], kind: str = "md") -> str:
     if kind == "csv":
         return _csv(averaged)
     cells = {key: _cells(rows) for key, rows in averaged.items()}
-    rows: Rows = {name: [] for figures in cells.values() for name in figures}
+    rows: dict[str, list[Cell]] = {name: [] for figures in cells.values() for name in figures}
     for name, figures in product(rows, cells.values()):
         rows[name] += figures.get(name, [(NO_FIGURE, False)] * len(_FIGURES))
     notes = []
     for (data, model), own in seeds.items():
         notes.append(f"{data}, {model}: seed{'s' * (len(own) > 1)} {', '.join(map(str, own))}")
-    return "\n".join(KINDS[kind]([*of], rows, "; ".join(notes))) + "\n"
+        notes += dict.fromkeys(each.caveat[:-1] for each in of[data, model] if each.caveat)
+    bold, safe = KINDS[kind]
+    return (
+        environment()
+        .get_template(f"paper.{kind}.jinja")
+        .render(
+            keys=[(safe(data), safe(model)) for data, model in of],
+            figures=[*map(safe, _FIGURES)],
+            rows={
+                safe(name): [bold.format(safe(text)) if best else safe(text) for text, best in own]
+                for name, own in rows.items()
+            },
+            note="; ".join(notes) if kind == "md" else safe("; ".join(notes)),
+        )
+    )
 
 
 def _averaged(group: Sequence[PaperColumn]) -> pl.DataFrame:
@@ -95,70 +114,8 @@ def _cells(rows: pl.DataFrame) -> dict[str, list[Cell]]:
 
 
 def _csv(averaged: Mapping[tuple[str, str], pl.DataFrame]) -> str:
-    """Write a row for each attack of each column, figures as numbers."""
     parts = []
     for (data, model), rows in averaged.items():
         names = pl.lit(data).alias("data"), pl.lit(model).alias("model"), pl.col("attack")
         parts.append(rows.select(*names, "auc", "low", "high", *_RATES))
     return pl.concat(parts).with_columns(FOR_SPREADSHEETS).write_csv()
-
-
-Rows = dict[str, list[Cell]]
-Keys = list[tuple[str, str]]
-
-
-def _heads(keys: Keys) -> list[str]:
-    return [f"{data}, {model}: {figure}" for data, model in keys for figure in _FIGURES]
-
-
-def _markdown(keys: Keys, rows: Rows, note: str) -> Iterator[str]:
-    def line(cells: Sequence[str]) -> str:
-        return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
-
-    yield line(["Attack", *_heads(keys)])
-    yield line(["---", *["---:"] * len(_FIGURES) * len(keys)])
-    for name, cells in rows.items():
-        yield line([name, *(f"**{text}**" if best else text for text, best in cells)])
-    yield from ("", f"{note}.")
-
-
-_SIGNS = {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}"}
-_LATEX: dict[int, Any] = str.maketrans(_SIGNS | {sign: f"\\{sign}" for sign in "&%$#_{}"})
-
-
-def _latex(keys: Keys, rows: Rows, note: str) -> Iterator[str]:
-    def safe(text: str) -> str:
-        return text.translate(_LATEX)
-
-    n = len(_FIGURES)
-    yield f"% needs \\usepackage{{booktabs}}; {safe(note)}"
-    yield f"\\begin{{tabular}}{{l{'r' * n * len(keys)}}}"
-    yield r"\toprule"
-    spans = (rf"\multicolumn{{{n}}}{{c}}{{{safe(data)}, {safe(model)}}}" for data, model in keys)
-    yield f" & {' & '.join(spans)} " + r"\\"
-    yield "".join(rf"\cmidrule(lr){{{2 + at * n}-{1 + (at + 1) * n}}}" for at in range(len(keys)))
-    yield f"Attack & {' & '.join(map(safe, _FIGURES * len(keys)))} " + r"\\"
-    yield r"\midrule"
-    for name, cells in rows.items():
-        written = (rf"\textbf{{{safe(text)}}}" if best else safe(text) for text, best in cells)
-        yield f"{safe(name)} & {' & '.join(written)} " + r"\\"
-    yield from (r"\bottomrule", r"\end{tabular}")
-
-
-def _html(keys: Keys, rows: Rows, note: str) -> Iterator[str]:
-    yield "<table>"
-    yield f"<caption>{escape(note)}</caption>"
-    heads = "".join(f"<th>{escape(head)}</th>" for head in ["Attack", *_heads(keys)])
-    yield f"<thead><tr>{heads}</tr></thead>"
-    yield "<tbody>"
-    for name, cells in rows.items():
-        written = (
-            f"<strong>{escape(text)}</strong>" if best else escape(text) for text, best in cells
-        )
-        yield f"<tr><th>{escape(name)}</th><td>{'</td><td>'.join(written)}</td></tr>"
-    yield from ("</tbody>", "</table>")
-
-
-Writer = Callable[[Keys, Rows, str], Iterator[str]]
-KINDS: dict[str, Writer] = {"md": _markdown, "latex": _latex, "html": _html}
-"""How a table is written, by its format."""

@@ -1,24 +1,16 @@
 """Sentences of a run, rendered from rows of metrics, verdicts and findings."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import polars as pl
 
-from mia_batch.inference.findings import gate_verdict, role_counts
+from mia_batch.inference.findings import VerdictPlan, gate_verdict, role_counts
 from mia_batch.inference.memory import VERBATIM_WORDS
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from mia_batch.inference.findings import VerdictPlan
-
-    Say = Callable[["Known"], Iterable[str]]
-
-
+Say = Callable[["Known"], Iterable[str]]
 _NAMES_SHOWN = 3
 _MOST_NAMED = 12
 _LEVEL = 0.05
@@ -62,14 +54,13 @@ def _subject(of: dict[str, dict[str, Any]]) -> str:
 
 
 def listed(names: Sequence[str], most: int = _NAMES_SHOWN) -> str:
-    """Name the first ones, and count the others."""
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more:,} more" if more > 0 else "")
 
 
 # Whether texts give themselves away without the model.
 
-_GATES = {
+_GATES = {  # why comparisons with non-members are withheld, or in doubt, by the verdict of the gate
     "withheld": (
         "No answer: the audited texts and the comparison texts can be told apart without the model "
         "({found}), so a high score may come from another difference between them. p-values, "
@@ -95,9 +86,8 @@ _GATES = {
         "is their only difference."
     ),
 }
-"""Why comparisons with non-members are withheld, or in doubt, by the verdict of the gate."""
 
-_LABELS = {
+_LABELS = {  # what the blind baseline makes of labels, by its verdict
     None: (
         "It could not be checked whether members and non-members differ without the model "
         "({reason}): attack figures alone are no evidence of memory."
@@ -115,7 +105,6 @@ _LABELS = {
         "Members and non-members look alike to classifiers that never see the model ({excluded})."
     ),
 }
-"""What the blind baseline makes of labels, by its verdict."""
 
 
 def blind_row(findings: pl.DataFrame, subject: str) -> dict[str, Any] | None:
@@ -260,7 +249,6 @@ def answers_sentences(findings: pl.DataFrame) -> Iterator[str]:
 
 
 def uneven_sentence(findings: pl.DataFrame) -> Iterator[str]:
-    """Warn of attacks that score one class less often than the other."""
     found = findings.filter(check="uneven_scores")
     if found.is_empty():
         return
@@ -528,7 +516,6 @@ def unlabelled_sentences(
 
 
 def canary_sentences(verdicts: pl.LazyFrame, plan: VerdictPlan) -> Iterator[str]:
-    """Say what the published canaries show."""
     rows = verdicts.filter(attack=plan.primary, level="collection", versus="controls").collect()
     yield from _of_all(rows, plan, "All canaries", asked=True)
 
@@ -585,7 +572,6 @@ def _noun(findings: pl.DataFrame, level: str) -> str:
 
 
 def _highest(verdicts: pl.LazyFrame, n: int) -> str:
-    """Name the groups with the highest scores."""
     level = pl.col("level").cast(pl.String)
     groups = verdicts.filter(level.is_in(["document", "group"]), versus="non_members")
     ordered = groups.sort("score", "key", descending=[True, False], nulls_last=True)
@@ -613,7 +599,6 @@ def _top(findings: pl.DataFrame, verdicts: pl.LazyFrame, plan: VerdictPlan) -> I
 
 
 def _max_t(findings: pl.DataFrame) -> Iterator[str]:
-    """Say what all attacks show together."""
     of = facts(findings, "max_t")
     if (found := of.get("largest")) is not None:
         n_attacks, noun = of["n_attacks"]["value"], _noun(findings, of["n_attacks"]["subject"])
@@ -627,7 +612,6 @@ def _max_t(findings: pl.DataFrame) -> Iterator[str]:
 
 
 def _stopping(findings: pl.DataFrame) -> Iterator[str]:
-    """Say what was not asked because groups were decided."""
     n = {name: row["value"] for name, row in facts(findings, "e_values").items()}
     if not n:
         return
@@ -662,7 +646,6 @@ def yardstick_sentences(findings: pl.DataFrame, plan: VerdictPlan) -> Iterator[s
 
 
 def _counts(rows: pl.DataFrame, hits: str, of: str) -> str:
-    """List what was counted at each level; empty where nothing was."""
     found = rows.filter(statistic=hits).select("subject", hits="value")
     both = found.join(rows.filter(statistic=of), on="subject", maintain_order="left")
     each = both.select("subject", "hits", "value").iter_rows()
@@ -821,6 +804,18 @@ class Known:
         }
 
 
+def one_sided_sentence(known: Known) -> Iterator[str]:
+    """Say that all texts are labelled members, which are then compared with nothing."""
+    roles, of = role_counts(known.findings), {"metric": "roc_auc", "attack": known.plan.primary}
+    alone = known.metrics.filter(pl.col("n_members") > 0, slice="all", n_nonmembers=0, **of)
+    if alone.height and not (roles["n_unknown"] or roles["n_nulls"]):
+        yield (
+            "All texts are labelled as members, so that there is nothing to compare them with: add "
+            "texts that are labelled as non-members, or leave the labels out and give "
+            "--non-members FOLDER."
+        )
+
+
 def _of(say: Callable[..., Iterable[str]], *more: object) -> Say:
     return lambda known: say(known.findings, *more)
 
@@ -838,6 +833,7 @@ CONCLUSIONS: Final[tuple[tuple[str, Say], ...]] = (
     ("always", _of(placebo_sentence, "as_many")),
     ("always", _of(undeclared_sentences)),
     ("always", _of(earlier_sentences)),
+    ("always", one_sided_sentence),
     ("labels", _of(label_sentence)),
     ("always", _of(plan_sentence)),
     ("always", _of(answers_sentences)),
@@ -905,12 +901,10 @@ def checks(known: Known) -> dict[str, list[str]]:
 
 
 def preflight_sentences(findings: pl.DataFrame) -> Iterator[str]:
-    """Say what the targets tell before an engine starts."""
     for say in (gate_sentence, weights_sentence, undeclared_sentences, power_sentences):
         yield from say(findings)
 
 
 def sentences(known: Known) -> Iterator[str]:
-    """Say what may be concluded from a run, warnings first."""
     allows = known.allows()
     yield from chain.from_iterable(say(known) for needed, say in CONCLUSIONS if allows[needed])

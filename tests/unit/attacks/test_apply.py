@@ -24,7 +24,6 @@ TRIGRAMS = get("samia_matched_n3_v1")
 def pair(
     number: int, index: int, overlap: int | None, words: int | None = 4, **more: Any
 ) -> dict[str, Any]:
-    """A row of features."""
     return {
         "target_id": target_id(number),
         "sample_index": index,
@@ -50,16 +49,13 @@ def run(
     return scores, unscored
 
 
-def test_each_target_has_a_row_and_the_mean_over_its_own_candidates():
+def test_each_target_has_a_row_with_the_mean_and_the_number_of_its_candidates():
     """In the order of the targets; the fifth text is no target, and one has no features."""
     mixed = frames.features(pair(0, 0, 4), pair(2, 0, 3), pair(5, 0, 4), pair(0, 1, 2))
     scores, unscored = run(mixed, frames.targets({}, {}, {}).reverse())
     assert scores["target_id"].to_list() == [target_id(2), target_id(1), target_id(0)]
     assert scores["samia_v1"].to_list() == [3 / 4, None, (4 / 4 + 2 / 4) / 2]
     assert unscored["target_id"].to_list() == [target_id(1)]
-
-
-def test_the_number_of_candidates_stands_next_to_the_score():
     features = frames.features(
         *[pair(0, index, 1, short=index < 3) for index in range(10)],
         pair(1, 0, 1, short=None),

@@ -187,7 +187,6 @@ ANSWERS = st.lists(
 def scored(
     rows: list[dict[str, Any]], names: Sequence[str], tokens: Sequence[Mapping[str, Any]] = ()
 ) -> dict[str, float | None]:
-    """Scores of one target from its features and its log-probabilities."""
     place = {"target_id": frames.target_id(0), "sample_index": 0}
     features = frames.features(*(place | {"words_candidate": 3} | row for row in rows))
     features = features.with_columns(

@@ -33,14 +33,11 @@ def plug_in(monkeypatch, *values):
     monkeypatch.setattr(plugins, "entry_points", lambda group: points)
 
 
-def test_an_attack_that_is_registered_is_found_by_its_name():
+def test_an_attack_that_is_registered_is_found_and_the_same_again_changes_nothing():
     assert register(MINE) is MINE
     assert get("mine_v1") is MINE
     assert names()[-1] == "mine_v1"
     assert "mine_v1" not in defaults("default", ("samples", "logprobs"))
-
-
-def test_registering_the_same_formula_again_changes_nothing():
     register(MINE)
     register(Attack(name="mine_v1", expr=pl.col("n_tokens").max(), source="s", undefined="u"))
     assert get("mine_v1") is MINE
@@ -110,7 +107,7 @@ def test_probes_and_the_matched_family_do_without_whole_candidates():
     )
 
 
-def test_each_attack_has_a_formula_reads_features_and_says_where_it_comes_from():
+def test_each_attack_has_a_formula_a_source_and_one_family():
     features = {*frames.features().columns, *(field.name for field in feature_fields(OTHER_GROUPS))}
     features.add(EXPECTED)
     for attack in map(get, names()):
@@ -121,9 +118,6 @@ def test_each_attack_has_a_formula_reads_features_and_says_where_it_comes_from()
             assert set(attack.columns) <= there
             author = attack.source.split(",")[0].removesuffix(")").split("(")[0]
             assert author.rstrip()[-4:].isdecimal()
-
-
-def test_every_attack_is_of_one_family_whose_defaults_are_its_own():
     listed = [name for family in FAMILIES_BY_NAME for name in members(family, names())]
     assert sorted(listed) == sorted(names())
     for family in FAMILIES_BY_NAME:

@@ -11,6 +11,7 @@ from mia_batch.corpus import commitment, draw, read_canaries
 from mia_batch.errors import CorpusError, SettingsError
 from mia_batch.extras.sets import marking
 from mia_batch.observer import Observer
+from tests.unit.pipeline.conftest import Listener
 
 _SENTENCES = [
     "They walked toward the harbour and did not speak.",
@@ -24,16 +25,6 @@ class Marked(NamedTuple):
     book: Path
     key: Path
     marked: Path
-
-
-class Said(Observer):
-    """Keeps what is said."""
-
-    def __init__(self) -> None:
-        self.sentences = list[str]()
-
-    def stage(self, sentence: str) -> None:
-        self.sentences.append(sentence)
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +101,7 @@ def test_what_an_editor_left_is_counted(book, tmp_path):
     n = counts["drawn"]
     assert counts == {"drawn": n, "other": 0, "lost": 0}
     assert n == 395
-    observer = Said()
+    observer = Listener()
     asked = marking.audit_of(book.marked, book.key, observer, model="m", out=str(tmp_path / "run"))
     assert (asked.canaries, asked.max_windows_per_document) == (str(book.key), 1)
     assert asked.attacks == ("loss_v1",)

@@ -1,7 +1,5 @@
 """The command as a user runs it: exit codes, what is printed where, what is loaded."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -72,7 +70,7 @@ def screen(*arguments, width=80):
     return done.output
 
 
-def test_the_first_screen_is_short_and_names_every_command():
+def test_the_first_screen_is_short_and_the_help_names_every_setting():
     code, out, err = run()
     assert (code, err) == (0, "")
     assert len(out.splitlines()) <= 25
@@ -80,9 +78,6 @@ def test_the_first_screen_is_short_and_names_every_command():
     with click.Context(command) as context:
         assert [name for name in command.list_commands(context) if name not in out] == []
     assert out == screen("-h")
-
-
-def test_the_help_is_two_screens_and_names_every_setting():
     text = screen("--help")
     assert len(text.splitlines()) <= 100
     named = {each.rstrip(",") for each in text.split() if each.startswith("--")}
@@ -151,14 +146,18 @@ def test_an_audit_is_asked_for_by_its_name_or_without(checkpoint, tmp_path, monk
     named = screen("audit", "c.parquet", *more, width=120)
     assert named == screen("--input", "c.parquet", *more, width=120)
     assert "min_k_plus_plus_20_v1, recall_prefix_v1, loss_v1" in named
+    empty = screen("--base-url", "--price-in", "0.5")  # as a shell leaves an empty variable out
+    assert "--base-url has no value, for --price-in follows; give it one" in empty
     for twice in (
         ("--input", "c.parquet"),
         ("d.parquet", "e.parquet"),
     ):  # as a shell fills a glob in
-        assert "give one INPUT; of several" in screen("audit", "c.parquet", *twice, *more)
+        assert "give one INPUT, and the model with --model; of several" in screen(
+            "audit", "c.parquet", *twice, *more
+        )
 
 
-def test_attacks_lists_every_family_with_what_it_asks_and_needs():
+def test_attacks_are_listed_by_family_and_shown_with_formula_source_and_needs():
     code, out, _ = run("attacks")
     assert code == 0
     lines = out.partition("\n\n")[0].splitlines()
@@ -170,9 +169,6 @@ def test_attacks_lists_every_family_with_what_it_asks_and_needs():
     assert rows["samia"] == ["SaMIA", "10 samples", "1 of 16: samia_v1", "whole samples"]
     needed = "log-probabilities, --masked-model or --neighbours-column"
     assert rows["neighbour"][1::2] == ["26 passes", needed]
-
-
-def test_an_attack_is_shown_with_formula_source_and_needs():
     code, out, _ = run("attacks", "min_k_20_v1")
     shown = dict(line.split(None, 1) for line in out.splitlines())
     assert code == 0

@@ -22,7 +22,7 @@ def plan(*arguments):
     return invoke("plan", *arguments)[0].splitlines()
 
 
-def test_numbers_double_until_half_of_the_members_are_named():
+def test_numbers_double_until_half_of_the_members_are_named_or_the_best_is_said():
     said = plan("--asked", 50, "--members", 10, "--effect", 9, "--level", "group")
     text = " ".join(" ".join(said).split())
     assert "50 groups are asked about. Assumed: 10 of them are in the training data" in text
@@ -31,9 +31,6 @@ def test_numbers_double_until_half_of_the_members_are_named():
     assert [row[0] for row in rows] == ["10", "20", "40", "80", "160"]
     assert rows[0][1] == "0.0"
     assert said[-1] == "Give 160 comparison groups: on average 10.0 of the 10 are named."
-
-
-def test_where_no_number_is_enough_the_best_is_said_and_what_asking_of_all_together_takes():
     said = plan("--asked", 20, "--members", 10, "--auc", 0.99, "--comparison", "5,20")
     assert said[-2:] == [
         "None of these numbers names half of the 10: 5 comparison texts name 0.0 on average.",

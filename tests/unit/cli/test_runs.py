@@ -1,7 +1,5 @@
 """Commands about finished runs: show, report, verify, compare."""
 
-from __future__ import annotations
-
 import io
 import re
 import shutil
@@ -15,8 +13,7 @@ from rich.console import Console
 
 import mia_batch
 from mia_batch.cli.main import command
-from mia_batch.cli.passages import find_target
-from mia_batch.cli.show import show_agreement
+from mia_batch.cli.show import find_target, show_agreement
 from mia_batch.errors import RequestError, RunFolderError
 from mia_batch.pipeline import Run
 from mia_batch.pipeline.finished import report_of
@@ -80,7 +77,7 @@ def compared(tmp_path_factory):
     return folder
 
 
-def test_a_target_is_shown_with_its_answers(run, target_ids):
+def test_targets_are_shown_with_their_answers_or_why_there_are_none(run, target_ids):
     _, lines = invoke("show", run.folder, target_ids[0][:5])
     assert lines[:9] == [
         f"target            {target_ids[0]}",
@@ -104,6 +101,12 @@ def test_a_target_is_shown_with_its_answers(run, target_ids):
     shown = "\n".join(lines)  # of long texts, what is near the shared run
     assert f"({20_000 - 4000:,} characters before)" in " ".join(shown.split())
     assert not {"\x1b", "\u202e"} & {*shown}
+    _, lines = invoke("show", run.folder, target_ids[1])
+    assert any(
+        line.startswith("not sampled       the text has too few words to split") for line in lines
+    )
+    assert any(line.startswith("longest_block_v1  no score: ") for line in lines)
+    assert lines[-1] == "no samples were drawn of it"
 
 
 def test_passages_are_numbered_and_found_by_number_and_by_document_and_window(compared):
@@ -127,15 +130,6 @@ def test_a_file_is_named_without_its_ending(recorded_books):
     by_name = find_target(run, "0.txt")
     assert by_name["document_id"].to_list() == ["0.txt"]
     assert find_target(run, "0 window 1").equals(by_name)
-
-
-def test_a_target_without_answers_says_why(run, target_ids):
-    _, lines = invoke("show", run.folder, target_ids[1])
-    assert any(
-        line.startswith("not sampled       the text has too few words to split") for line in lines
-    )
-    assert any(line.startswith("longest_block_v1  no score: ") for line in lines)
-    assert lines[-1] == "no samples were drawn of it"
 
 
 def test_probes_are_a_line_each_and_no_report_is_written_where_none_is_wanted(tmp_path):
@@ -281,6 +275,7 @@ REFUSED = [
     (["show", "{books}/.."], RunFolderError, "give the folder of a run, such as "),
     (["report", "{empty}"], RunFolderError, "holds no run"),
     (["report", "{unfinished}"], RunFolderError, "is not finished"),
+    (["report", "{not_summed}"], RunFolderError, "not finished; give the audit's command again"),
     (["verify", "{empty}"], RequestError, "holds no run"),
     (["verify", "{books}", "--again", "2"], RequestError, "no model can draw them again"),
     (["compare", "{before}"], RequestError, "a comparison needs at least two runs"),
@@ -297,11 +292,12 @@ REFUSED = [
 def test_what_cannot_be_done_is_said(
     run, target_ids, recorded_books, compared, tmp_path, asked, kind, said
 ):
-    for name in ("empty", "unfinished"):
+    for name in ("empty", "unfinished", "not_summed"):
         (tmp_path / name).mkdir()
     manifest = (run.folder / "run.json").read_text("utf-8").replace('"verdicts"', '"unfinished"')
     (tmp_path / "unfinished" / "run.json").write_text(manifest, "utf-8")
-    places = {name: tmp_path / name for name in ("empty", "unfinished")}
+    shutil.copy(run.folder / "run.json", tmp_path / "not_summed")
+    places = {name: tmp_path / name for name in ("empty", "unfinished", "not_summed")}
     places |= {"run": run.folder, "books": recorded_books / "run", "before": compared / "before"}
     with pytest.raises(kind, match=said):
         invoke(*(each.format(target=target_ids[0], **places) for each in asked))

@@ -8,7 +8,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from mia_batch.attacks import defaults
-from mia_batch.cli.options import ConsoleObserver
+from mia_batch.cli.options import ConsoleObserver, figure, limits
 from mia_batch.cli.show import show_plan, show_run
 from mia_batch.observer import WorkerState
 from mia_batch.pipeline.run import Manifest, Run
@@ -20,7 +20,6 @@ FPR = [None, 0.001, 0.005, 0.01, 0.05, 0.1]
 
 
 def write(schema, path, rows, **columns):
-    """Write rows, all other columns null, and further columns."""
     frame = pl.DataFrame(rows, schema=schema.create_empty().schema)
     frame.with_columns(**columns).write_parquet(path)
 
@@ -181,3 +180,9 @@ def test_what_is_counted_has_its_name_in_the_right_number(what, total, counted):
     with observer.progress(what, done=0, left=total):
         observer.worked(1, 10)
     assert f"{what}: {counted} " in file.getvalue()
+
+
+def test_what_is_not_0_does_not_look_like_it():
+    found = [figure(each) for each in (None, 0.0, -0.00042, 0.0005, 1e-9, 0.98765)]
+    assert found == ["-", "0.000", "-0.0004", "0.001", "1e-09", "0.988"]
+    assert limits({"low": 1e-6, "high": 0.5}) == "1e-06 to 0.500"

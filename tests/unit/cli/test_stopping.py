@@ -61,7 +61,7 @@ def undisturbed(corpus):
         input=str(corpus / "the corpus.parquet"),
         out=str(corpus / "undisturbed"),
     )
-    return tables(run.folder)
+    return runs.tables_of(run.folder)
 
 
 @contextmanager
@@ -88,10 +88,6 @@ def stop(process, number):
     return process.returncode, command.strip(), started
 
 
-def tables(run):
-    return {path.relative_to(run): path.read_bytes() for path in run.rglob("*.parquet")}
-
-
 def test_a_run_that_is_stopped_ends_as_one_that_never_was(corpus, held, undisturbed):
     command = [*COMMAND, "--input", "the corpus.parquet", "--out", "a run"]
     with running(command, corpus) as process:
@@ -105,7 +101,7 @@ def test_a_run_that_is_stopped_ends_as_one_that_never_was(corpus, held, undistur
     with forked_command(command[len(COMMAND) :], DEVNULL, DEVNULL, cwd=corpus) as again:
         again.wait(HANGS)
     assert again.poll() == 0
-    assert tables(corpus / "a run") == undisturbed
+    assert runs.tables_of(corpus / "a run") == undisturbed
 
 
 DISK = """
@@ -167,7 +163,7 @@ def test_a_full_disk_and_a_read_only_one_are_said_and_survived(corpus, held, und
     assert 1 <= int(n_parts) < 3
     assert "disk/run cannot be written (Read-only file system); choose" in read_only
     assert again == "done"
-    assert tables(corpus / "after a full disk") == undisturbed
+    assert runs.tables_of(corpus / "after a full disk") == undisturbed
 
 
 @pytest.mark.long
@@ -202,6 +198,19 @@ with Stopping(["a", "b c"]).listening():
         libc.pthread_mutex_lock(lock)  # for ever, and no signal ends it
     libc.pthread_mutex_lock(lock)
 """
+
+
+def test_who_is_stopped_while_it_is_imported_says_so_in_one_line():
+    code = (
+        "import sys\n"
+        "class Stop:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'mia_batch.cli.help': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Stop())\n"
+        "import mia_batch.cli"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (1, b"mia-batch: stopped before it began\n")
 
 
 @pytest.mark.parametrize("signals", [[signal.SIGTERM], [signal.SIGTERM, signal.SIGINT]])

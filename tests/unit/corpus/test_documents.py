@@ -309,7 +309,9 @@ def test_texts_in_pairs_are_two_documents_a_row(corpus, names):
     assert found.documents.select("member").collect()["member"].to_list() == [True, False] * 2
 
 
-def test_an_array_of_records_is_read_like_lines(tmp_path, monkeypatch):
+def test_an_array_of_records_is_read_like_lines_and_what_is_no_number_is_null(
+    tmp_path, monkeypatch
+):
     monkeypatch.setattr(files, "_READ_CHARS", 1000)  # which cuts records anywhere
     records = [{"text": f"text {n} \u2028 ]", "n": [n, {"k": "}"}]} for n in range(1000)]
     for name, indent in (("a.json", None), ("b.json", 2)):
@@ -317,9 +319,6 @@ def test_an_array_of_records_is_read_like_lines(tmp_path, monkeypatch):
         found = read_documents(tmp_path / name).documents.collect()
         assert found["text"].to_list() == [record["text"] for record in records]
         assert json.loads(found["n"][7]) == [7, {"k": "}"}]
-
-
-def test_what_is_no_number_is_null(tmp_path):
     lines = '{"text": "NaN a", "x": NaN, "y": [Infinity, 1]}\n{"text": "b", "x": 0.5, "y": []}\n'
     (tmp_path / "a.jsonl").write_text(lines)
     (tmp_path / "b.json").write_text(f"[{lines.strip().replace(chr(10), ', ')}]")
@@ -383,7 +382,7 @@ def test_an_encoding_may_be_named(tmp_path):
     assert found["text"].item() == "café"
 
 
-def test_bad_files_and_rows_are_set_aside_with_their_reasons(tmp_path):
+def test_bad_files_rows_and_duplicates_are_set_aside_with_their_reasons(tmp_path):
     (tmp_path / "1.jsonl").write_text('{"text": "a", "label": 1}\n{"text": "\\ud800"}\nnull\n')
     (tmp_path / "2.jsonl").write_text('{"text": "b", "label": 7}\n{"text": "c", "label": 0}\n')
     (tmp_path / "3.jsonl.gz").write_bytes(b"no gzip")
@@ -397,9 +396,6 @@ def test_bad_files_and_rows_are_set_aside_with_their_reasons(tmp_path):
         f"{tmp_path}/2.jsonl, line 1": "column 'label' is 7, neither 0 nor 1",
         f"{tmp_path}/3.jsonl.gz": "cannot be read: Not a gzipped file (b'no')",
     }
-
-
-def test_bad_lines_of_a_table_and_its_duplicates_are_set_aside(tmp_path):
     (tmp_path / "a.csv").write_text("document_id,text\n1,a\n2,b,c\n1,d\n3,e\n")
     found = read_documents(tmp_path / "a.csv", bad_input="set-aside")
     assert found.documents.collect()["text"].to_list() == ["a", "e"]

@@ -17,6 +17,7 @@ from mia_batch.corpus import ColumnNames, files, read_documents
 from mia_batch.corpus.files import Reading, agreed_schema, find_files
 from mia_batch.errors import CorpusError
 from tests.books import HEADER, HEADERS, LICENCE, page, write_epub
+from tests.unit.corpus.test_documents import refusal
 
 
 def touch(folder, *names):
@@ -58,6 +59,8 @@ RUN = ("runs/x/run.json", "runs/x/samples/part.parquet", "runs/x/targets.parquet
             ["a/b/c.txt", "a/z.txt", "a-1.txt", "b.txt"],
             ["README.md"],
         ),
+        (("_a.txt", "b.txt", "_SUCCESS"), ".", ["b.txt"], ["_a.txt"]),
+        (("_a.txt", "b.txt"), "*.txt", ["_a.txt", "b.txt"], []),
         (("a.txt", ".git/c.txt", *RUN), ".", ["a.txt"], []),
         (
             ("x/2/b.txt", "x/10/a.txt", "y/1/c.txt", "x/1.txt/d.txt"),
@@ -86,6 +89,11 @@ def test_folders_and_globs_are_sorted_by_name(tmp_path, made, asked, found, igno
         ([], "~nobody-of-this-name/a.csv", "cannot be read: Could not determine home directory"),
         ([], "x" * 300, "cannot be read: File name too long"),
         (["corpus.xlsx"], "corpus.xlsx", r"corpus\.xlsx has an unknown extension; .* one of \.par"),
+        (
+            ["b.pdf"],
+            ".",
+            r"\. holds no file .* save PDF and word processors' files as one of these",
+        ),
         (["corpus.xlsx"], ".", "holds no file that can be read as a corpus"),
         (["a.txt", "b.csv"], ".", r"mixes kinds of files, such as .*a\.txt and .*b\.csv; "),
         (["pipe.csv"], "pipe.csv", r"pipe\.csv is not a regular file"),  # without waiting for it
@@ -106,15 +114,14 @@ def test_a_path_that_is_refused(tmp_path, monkeypatch, made, asked, sentence):
         find_files(asked)
 
 
-def test_a_name_that_is_not_utf8_is_refused(tmp_path):
+def test_names_that_are_not_utf8_and_folders_without_permission_are_refused(
+    tmp_path, without_privileges
+):
     touch(tmp_path, os.fsdecode(b"caf\xe9.txt"))
     with pytest.raises(CorpusError, match=r"the file name '.*caf.udce9\.txt' is not valid UTF-8"):
         find_files(tmp_path)
     with pytest.raises(CorpusError, match=r"'caf.udce9\.txt' is not a path; give a file"):
         find_files(os.fsdecode(b"caf\xe9.txt"))
-
-
-def test_a_folder_without_permission_is_refused(tmp_path, without_privileges):
     locked = tmp_path / "locked"
     touch(tmp_path, "locked/a.txt")
     locked.chmod(0)
@@ -126,17 +133,8 @@ def test_a_folder_without_permission_is_refused(tmp_path, without_privileges):
     locked.chmod(stat.S_IRWXU)
 
 
-def refusal(path):
-    with pytest.raises(CorpusError) as error:
-        read_documents(path)
-    assert "\n" not in str(error.value)
-    return str(error.value)
-
-
 @pytest.fixture
 def lines(tmp_path):
-    """Write a file from bytes, return its path."""
-
     def write(content, name="a.jsonl"):
         path = tmp_path / name
         path.write_bytes(content)
@@ -164,7 +162,7 @@ def test_lines_are_read_as_they_are(lines, content, texts):
     assert rows(lines(content), "text") == [(text,) for text in texts]
 
 
-def test_a_key_may_come_late_or_be_missing(lines, tmp_path):
+def test_keys_may_come_late_or_be_missing_and_further_columns_keep_their_values(lines, tmp_path):
     late = b'{"text": "b", "label": 1, "place": "x"}\n'
     path = lines(b'{"text": "a"}\n' * 3000 + late + b"{}\n")
     assert rows(path, "text", "member", "place")[-3:] == [
@@ -174,9 +172,6 @@ def test_a_key_may_come_late_or_be_missing(lines, tmp_path):
     lines(b'{"text": "a", "x": null}\n', "1.jsonl")
     lines(b'{"text": "b", "x": 1, "y": "z"}\n', "2.jsonl")
     assert rows(tmp_path, "text", "x", "y") == [("a", None, None), ("b", 1, "z")]
-
-
-def test_further_columns_keep_their_values(lines):
     path = lines(
         b'{"text": "a", "n": 9223372036854775807, "f": 1, "d": 123456789012345678901, "b": true}\n'
         b'{"text": "b", "n": -9223372036854775808, "f": 0.5, "d": 1, "m": {"k": [1, "\\u00e9"]}}\n'
@@ -340,13 +335,12 @@ def test_a_file_that_broke_after_the_check_is_said_when_read(plain):
         found.documents.collect()
 
 
-def test_a_file_without_rows_is_a_part_like_others(tmp_path):
+def test_files_without_rows_and_columns_of_any_type_are_read_and_names_of_folders_are_none(
+    tmp_path,
+):
     pl.DataFrame({"text": ["a"]}).write_parquet(tmp_path / "1.parquet")
     pl.DataFrame({"text": []}, schema={"text": pl.String}).write_parquet(tmp_path / "0.parquet")
     assert read_documents(tmp_path).documents.collect()["text"].to_list() == ["a"]
-
-
-def test_further_columns_of_any_type_pass_through_and_names_of_folders_are_none(tmp_path):
     path = tmp_path / "year=1999" / "[a]*.parquet"
     path.parent.mkdir()
     further = {"l": [[1], None], "s": [{"a": 1}, {"a": 2}], "d": [b"x", None]}

@@ -36,7 +36,6 @@ def made(shared_folder):
 
 @pytest.fixture
 def copy(made, tmp_path):
-    """A copy of the finished demo that a test may spoil."""
     return Path(shutil.copytree(made[1], tmp_path / "demo"))
 
 
@@ -61,7 +60,7 @@ def _prepare(folder, log, dies_at):
     prepare(folder, notify=write, settings=TINY)
 
 
-def test_what_is_in_the_folder(made):
+def test_the_folder_has_what_the_ordinary_command_reads(made):
     parts, folder, _ = made
     corpora = ["corpus.parquet", "nonmember-shots.parquet", "member-shots.parquet"]
     names = [*corpora, "model", "reference", "masked", "mia-batch.toml"]
@@ -75,6 +74,12 @@ def test_what_is_in_the_folder(made):
     assert record["python"] == ".".join(map(str, sys.version_info[:3]))
     assert set(record["packages"]) == {"tokenizers", "torch", "transformers"}
     assert {"corpus.parquet", "model/model.safetensors"} <= set(record["files"])
+    from mia_batch.settings import load_settings
+
+    settings = load_settings({"config": parts.config})
+    assert (settings.input, settings.model) == (str(parts.corpus), str(parts.model))
+    assert settings.dtype == "float32"
+    assert settings.folder.parent == folder
 
 
 def test_each_step_is_said_in_a_line(made):
@@ -92,16 +97,6 @@ def test_each_step_is_said_in_a_line(made):
         assert line.startswith(begin)
         assert "\n" not in line
     assert " on 16 passages (" in lines[5]
-
-
-def test_the_ordinary_command_reads_the_settings(made):
-    from mia_batch.settings import load_settings
-
-    parts, folder, _ = made
-    settings = load_settings({"config": parts.config})
-    assert (settings.input, settings.model) == (str(parts.corpus), str(parts.model))
-    assert settings.dtype == "float32"
-    assert settings.folder.parent == folder
 
 
 @pytest.mark.usefixtures("no_torch")

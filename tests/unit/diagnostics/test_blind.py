@@ -12,19 +12,8 @@ from scipy.sparse import csr_array
 from sklearn.linear_model import LogisticRegression
 from sklearn.naive_bayes import MultinomialNB
 
+from mia_batch.diagnostics import blind
 from mia_batch.diagnostics import blind as module
-from mia_batch.diagnostics.blind import (
-    BLIND_CLASSIFIERS,
-    Outcome,
-    blind_baseline,
-    build_classifiers,
-    cross_validate,
-    direction,
-    logistic,
-    naive_bayes,
-    read_texts,
-    ridge,
-)
 from mia_batch.schemas import Metrics
 from mia_batch.stats.intervals import Folds, auc_interval, deal_folds
 
@@ -43,34 +32,33 @@ def frame(*rows):
     return pl.LazyFrame(numbered, SCHEMA, orient="row")
 
 
-def test_what_is_left_out_is_counted():
-    found = read_texts(
+def test_what_is_left_out_is_counted_and_the_order_of_rows_means_nothing():
+    found = blind.read_texts(
         frame(("a", True, None, None), (None, False, None, None), ("b", None, None, None)), "member"
     )
     assert found.frame["target_id"].to_list() == ["00"]
     assert found.n_labelled == 2
+    rows = frame(*[(f"text {place}", place % 3 == 0, None, f"d{place}") for place in range(30)])
+    found, turned = blind.read_texts(rows, "member"), blind.read_texts(rows.reverse(), "member")
+    assert_frame_equal(found.frame, turned.frame)
+    assert found.cluster.tolist() == turned.cluster.tolist()
 
 
 def test_of_many_texts_clusters_give_as_evenly_as_they_can(monkeypatch):
     monkeypatch.setattr(module, "MAX_TEXTS_PER_CLASS", 5)
     groups = ["a"] * 6 + ["b"] * 2 + ["c"]
     rows = [("t", True, group, None) for group in groups] + [("t", False, None, None)] * 3
-    found = read_texts(frame(*rows), "member")
+    found = blind.read_texts(frame(*rows), "member")
     # The first of a, b and c, the second of a and b; and all texts of the other class.
     assert found.frame["target_id"].to_list() == ["00", "01", "06", "07", "08", "09", "10", "11"]
     assert found.n_labelled == 12
 
 
-def test_the_order_of_rows_means_nothing():
-    rows = frame(*[(f"text {place}", place % 3 == 0, None, f"d{place}") for place in range(30)])
-    found, turned = read_texts(rows, "member"), read_texts(rows.reverse(), "member")
-    assert_frame_equal(found.frame, turned.frame)
-    assert found.cluster.tolist() == turned.cluster.tolist()
-
-
 def test_what_classifiers_see_of_a_text():
     text = "In 2017, 1999 and 20190 and 1899:\nA, B!"
-    seen = read_texts(frame((text, True, None, None), ("", False, None, None)), "member").frame
+    seen = blind.read_texts(
+        frame((text, True, None, None), ("", False, None, None)), "member"
+    ).frame
     assert seen["text"].to_list() == [text, ""]
     assert seen["year"].to_list() == [2019, 0]
     numbers = seen["surface"].struct.unnest()
@@ -94,7 +82,7 @@ def test_what_classifiers_see_of_a_text():
 
 def test_a_long_text_is_seen_to_its_end_but_for_its_words(monkeypatch):
     monkeypatch.setattr(module, "MAX_CHARACTERS", 4)
-    seen = read_texts(frame(("word 2020", True, None, None)), "member").frame
+    seen = blind.read_texts(frame(("word 2020", True, None, None)), "member").frame
     assert seen.select("text", "year").row(0) == ("word", 2020)
 
 
@@ -103,8 +91,8 @@ def test_a_long_text_is_seen_to_its_end_but_for_its_words(monkeypatch):
     [(["", "..."], [[0], [0]]), (["A a's Über_x 1"], [[0, 1, 1, 1, 2]])],
 )
 def test_words_are_lower_cased_runs_of_word_characters(texts, counts):
-    found = read_texts(frame(*((text, True, None, None) for text in texts)), "member")
-    words = build_classifiers(found.frame)["blind_naive_bayes_v1"].args[0].toarray()
+    found = blind.read_texts(frame(*((text, True, None, None) for text in texts)), "member")
+    words = blind.build_classifiers(found.frame)["blind_naive_bayes_v1"].args[0].toarray()
     assert np.sort(words).tolist() == counts
 
 
@@ -114,9 +102,9 @@ def test_batches_choose_the_same_texts_as_all_at_once(monkeypatch):
     of_all = [("text", number % 2 > 0, f"g{group}", None) for number, group in enumerate(groups)]
     rows = frame(*of_all).with_columns(target_id=pl.col("target_id").hash().cast(pl.String))
     monkeypatch.setattr(module, "MAX_TEXTS_PER_CLASS", 30)
-    whole = read_texts(rows, "member")
+    whole = blind.read_texts(rows, "member")
     monkeypatch.setattr(module, "_ROWS_AT_ONCE", 7)
-    pieces = read_texts(rows, "member")
+    pieces = blind.read_texts(rows, "member")
     assert_frame_equal(pieces.frame, whole.frame)
     assert pieces.cluster.tolist() == whole.cluster.tolist()
     assert (pieces.n_labelled, whole.frame.height) == (120, 60)
@@ -128,16 +116,13 @@ TRAIN, TEST = np.arange(0, 40, 2), np.arange(1, 40, 2)
 LABELS = GENERATOR.permuted(np.tile(np.arange(20)[:, None] < 8, 3), axis=0)
 
 
-def test_naive_bayes_is_that_of_scikit_learn_less_the_prior():
-    found = naive_bayes(csr_array(COUNTS), TRAIN, TEST, LABELS)
+def test_naive_bayes_and_logistic_regression_are_near_the_exact_ones():
+    found = blind.naive_bayes(csr_array(COUNTS), TRAIN, TEST, LABELS)
     for column, label in enumerate(LABELS.T):
         joint = MultinomialNB().fit(COUNTS[TRAIN], label).predict_joint_log_proba(COUNTS[TEST])
         prior = np.log(8 / 12)
         assert found[:, column] == pytest.approx(joint[:, 1] - joint[:, 0] - prior)
-
-
-def test_logistic_regression_is_near_the_exact_one():
-    found = logistic(csr_array(COUNTS), TRAIN, TEST, LABELS)
+    found = blind.logistic(csr_array(COUNTS), TRAIN, TEST, LABELS)
     for column, label in enumerate(LABELS.T):
         # liblinear penalises the intercept, as if it were one more number of each text.
         values = np.column_stack([COUNTS, np.ones(40)])
@@ -149,7 +134,7 @@ def test_logistic_regression_is_near_the_exact_one():
 def test_ridge_solves_its_equations():
     """Of numbers X and centred classes y, with w = (X'X + alpha)^-1 X'y."""
     similarity = COUNTS @ COUNTS.T
-    found = ridge(similarity, 0.5, TRAIN, TEST, LABELS)
+    found = blind.ridge(similarity, 0.5, TRAIN, TEST, LABELS)
     seen = COUNTS[TRAIN]
     alpha = 0.5 * np.mean([row @ row for row in COUNTS])
     weights = np.linalg.solve(
@@ -157,14 +142,14 @@ def test_ridge_solves_its_equations():
     )
     assert found == pytest.approx(COUNTS[TEST] @ weights)
     # Texts that have nothing in common.
-    assert not ridge(np.zeros((40, 40)), 0.5, TRAIN, TEST, LABELS).any()
+    assert not blind.ridge(np.zeros((40, 40)), 0.5, TRAIN, TEST, LABELS).any()
 
 
 def test_direction_is_learned_from_the_training_texts():
     value = np.array([1.0, 2.0, 3.0, 2.0, 9.0])
     train, test = np.arange(3), np.array([3, 4])
     labels = np.array([[True, False, False], [False, False, True], [False, True, False]])
-    found = direction(value, train, test, labels)
+    found = blind.direction(value, train, test, labels)
     # First, last, and middle text true: AUC 0, 1 and 1/2.
     assert found.tolist() == [[-2.0, 2.0, 2.0], [-9.0, 9.0, 9.0]]
 
@@ -186,14 +171,16 @@ def outcome(score, label, permuted):
         for member in score[label]
         for nonmember in score[~label]
     ]
-    return Outcome(label=label, score=score, auc=float(np.mean(areas)), permuted=permuted)
+    return blind.Outcome(label=label, score=score, auc=float(np.mean(areas)), permuted=permuted)
 
 
 def test_no_classifier_sees_the_labels_that_it_is_asked_for():
     label = np.tile([True, False], 10)
     folds = deal_folds(label, np.arange(20) // 4, n_folds=5, generator=np.random.default_rng(0))
     spy = Spy()
-    cross_validate({"spy": spy}, label, folds, n_permutations=3, generator=np.random.default_rng(1))
+    blind.cross_validate(
+        {"spy": spy}, label, folds, n_permutations=3, generator=np.random.default_rng(1)
+    )
     assert sorted(np.concatenate([test for _, test, _ in spy.shown])) == list(range(20))
     for train, test, labels in spy.shown:
         assert sorted([*train, *test]) == list(range(20))
@@ -206,8 +193,8 @@ def test_scores_become_ranks_within_folds():
     label = np.array([True, False, False, True, True, False])
     folds = Folds(cluster=np.arange(6), fold=np.array([0, 1, 0, 1, 0, 1]), n_folds=2)
     value = np.array([5.0, 100.0, 3.0, 300.0, 3.0, 200.0])
-    found = cross_validate(
-        {"value": partial(direction, value)},
+    found = blind.cross_validate(
+        {"value": partial(blind.direction, value)},
         label,
         folds,
         n_permutations=1,
@@ -236,7 +223,7 @@ def test_limits_move_away_by_the_ratio_of_deviations():
     assert (narrow.low, narrow.high) == pytest.approx((plain.low, plain.high))
 
 
-def test_ties_are_less_variable():
+def test_limits_of_ties_and_at_either_end():
     """Two values, half of the texts each: deviation as of a difference of two shares, halved."""
     label, score = np.repeat([True, False], 4), np.tile([0.25, 0.75], 4)
     # Var of the members' share among 8 texts, 4 high, is 1/4 x 1/4 x 4/7; AUC - 1/2 is that share
@@ -244,9 +231,6 @@ def test_ties_are_less_variable():
     found = outcome(score, label, np.array([0.5 + 2 * (1 / 28) ** 0.5])).interval()
     plain = auc_interval(score[label], score[~label])
     assert found.high == pytest.approx(min(1.0, 0.5 + 2 * (plain.high - 0.5)))
-
-
-def test_limits_stay_within_0_and_1_and_apart():
     label = np.repeat([True, False], 5)
     constant = outcome(np.full(10, 0.5), label, np.full(9, 0.5)).interval()
     assert constant.low < 0.5 < constant.high
@@ -283,7 +267,7 @@ def separable():
     label = np.append(coin(60), True)
     rows = texts(label, mark=np.where(label, "old", "new"))
     present = pl.when(pl.col("target_id") != "0060")
-    return blind_baseline(rows.with_columns(target=present.then("target")))
+    return blind.blind_baseline(rows.with_columns(target=present.then("target")))
 
 
 def test_labels_that_a_word_gives_away_are_separable(separable):
@@ -291,14 +275,14 @@ def test_labels_that_a_word_gives_away_are_separable(separable):
     assert separable.p_value == pytest.approx(1 / 20)  # of 19 permutations
     assert separable.auc == separable.metrics["value"].max() > 0.99
     metrics = Metrics.validate(separable.metrics)
-    assert metrics["attack"].to_list() == list(BLIND_CLASSIFIERS)
+    assert metrics["attack"].to_list() == list(blind.BLIND_CLASSIFIERS)
     of_all = metrics.select("metric", "slice", "confidence").unique().row(0)
     assert of_all == ("roc_auc", "all", 0.95)
     assert metrics.select("n_members", "n_nonmembers", "n_unscored").unique().row(0) == (30, 30, 1)
     assert (metrics["low"] < metrics["high"]).all()
     assert metrics["reason"].null_count() == 5
     scores = separable.scores
-    assert scores.columns == ["target_id", *BLIND_CLASSIFIERS]
+    assert scores.columns == ["target_id", *blind.BLIND_CLASSIFIERS]
     assert scores["target_id"].to_list() == [f"{place:04}" for place in range(60)]
     values = scores.drop("target_id")
     assert values.min_horizontal().min() > 0
@@ -308,8 +292,8 @@ def test_labels_that_a_word_gives_away_are_separable(separable):
 
 
 def test_labels_by_coin_of_many_texts_are_not_separable_and_few_texts_decide_nothing():
-    few = blind_baseline(texts(coin(24, seed=1)))
-    many = blind_baseline(texts(coin(1000, seed=2), n_words=3))
+    few = blind.blind_baseline(texts(coin(24, seed=1)))
+    many = blind.blind_baseline(texts(coin(1000, seed=2), n_words=3))
     assert (few.verdict, many.verdict) == ("undecided", "not separable")
     assert few.upper is not None
     assert many.upper is not None
@@ -323,7 +307,7 @@ def test_what_only_marks_groups_is_no_difference_between_classes():
     label = np.repeat(coin(30), 4)
     marks = [f"group{number}x" * 2 for number in group]
     alone, grouped = (
-        blind_baseline(texts(label, group=groups, mark=marks)) for groups in (None, group)
+        blind.blind_baseline(texts(label, group=groups, mark=marks)) for groups in (None, group)
     )
     assert alone.verdict == "separable"
     assert grouped.p_value is not None
@@ -332,7 +316,7 @@ def test_what_only_marks_groups_is_no_difference_between_classes():
 
 @pytest.mark.parametrize("label", [[True] * 5, [False] * 5, [True] + [False] * 9])
 def test_without_five_clusters_of_a_class_there_is_a_reason(label):
-    found = blind_baseline(texts(label))
+    found = blind.blind_baseline(texts(label))
     assert found.verdict is None
     assert found.reason == "each class needs texts of 5 clusters"
     assert Metrics.validate(found.metrics)["reason"].unique().to_list() == [found.reason]
@@ -347,7 +331,7 @@ def test_without_five_clusters_of_a_class_there_is_a_reason(label):
 def test_figures_of_wikimia(shared_data, length, words, year):
     lines = (shared_data / "wikimia" / f"{length}.jsonl").read_text("utf-8").splitlines()
     rows = [json.loads(line) for line in lines]
-    found = blind_baseline(
+    found = blind.blind_baseline(
         pl.LazyFrame(
             {
                 "target_id": [f"{place:04}" for place in range(len(rows))],

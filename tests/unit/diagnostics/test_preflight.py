@@ -32,7 +32,7 @@ def frame(*rows):
     return pl.LazyFrame({"target_id": ids, "target": texts, "member": labels}, schema)
 
 
-def test_a_run_of_13_words_is_found_on_both_sides():
+def test_a_run_of_13_words_is_found_on_both_sides_and_one_of_12_is_none():
     first, second = near_duplicates(
         frame(
             ("Once W0, w1\nw2. " + " ".join(WORDS[3:13]), True),
@@ -48,9 +48,6 @@ def test_a_run_of_13_words_is_found_on_both_sides():
     assert first.examples == [("a", "d"), ("b", "d")]
     assert (second.n_long_run, second.n_high_overlap) == (1, 0)
     assert second.examples == [("d", "a")]
-
-
-def test_twelve_words_in_a_row_are_no_long_run():
     first, second = near_duplicates(
         frame(
             (" ".join([*WORDS[:12], "x", *WORDS[12:24]]), True),
@@ -71,27 +68,17 @@ def test_overlap_is_high_from_70_percent_of_runs(n_more, n_high):
     assert (first.n_high_overlap, second.n_high_overlap) == (n_high, 1)
 
 
-def test_what_cannot_be_compared_is_counted():
+def test_what_cannot_be_or_is_not_compared_is_counted(monkeypatch):
     first, second = near_duplicates(
         frame((None, True), ("a b c d e f g", True), (None, False), (" ".join(WORDS[:20]), None))
     )
     assert (first.n_texts, first.n_short, second.n_texts) == (1, 1, 0)
     assert second.share is None
     assert first.share is None
-
-
-def test_more_texts_than_are_compared_are_counted(monkeypatch):
     monkeypatch.setattr(preflight, "MAX_TEXTS_PER_SIDE", 2)
     same = " ".join(WORDS[:13])
     first, _ = near_duplicates(frame((same, True), (same, True), (same, True), (same, False)))
     assert (first.n_texts, first.n_left_out, first.n_concerned) == (2, 1, 2)
-
-
-def clustered(*rows):
-    schema = {"target_id": pl.String, "target": pl.String, "group": pl.String}
-    return pl.LazyFrame(
-        [(str(place), *row) for place, row in enumerate(rows)], schema, orient="row"
-    )
 
 
 @given(
@@ -103,7 +90,9 @@ def test_copies_are_those_of_a_slow_search(rows):
         any(text == other and name != elsewhere for other, elsewhere in named)
         for text, name in named
     )
-    assert count_copies(clustered(*rows)) == (len(named), slow)
+    schema = {"target_id": pl.String, "target": pl.String, "group": pl.String}
+    numbered = [(str(place), *row) for place, row in enumerate(rows)]
+    assert count_copies(pl.LazyFrame(numbered, schema, orient="row")) == (len(named), slow)
 
 
 LETTERS = "bcdfghklmnprstvz"
@@ -167,15 +156,12 @@ def slow_ratio(texts):
     return near / np.mean([cosine(rows[a], rows[b]) for a, b in pairs])
 
 
-def test_neighbours_are_as_alike_as_the_definition_says():
+def test_neighbours_are_as_alike_as_the_definition_says_and_tell_by_their_order_alone():
     texts = book(20)
     found = likeness(texts)
     assert found.ratio == pytest.approx(slow_ratio(texts), rel=0.05)
     assert found.p_value == 1 / 1000
     assert found.of_one_book
-
-
-def test_order_is_all_that_neighbours_tell():
     shuffled = np.random.default_rng(1).permutation(book(40)).tolist()
     assert not likeness(shuffled).of_one_book
     assert preflight.likeness(book(19)) is None

@@ -29,7 +29,7 @@ def uneven(scores, *attacks, **further):
     return find_uneven_scores(scores, LABELLED, [*(attacks or ("a_v1",))], **further)
 
 
-def test_no_score_of_one_class_is_the_rarest_table():
+def test_no_score_of_one_class_is_the_rarest_table_whichever_class_it_is():
     """Of the 10 choose 5 ways to lose five texts, two lose a whole class."""
     made = uneven(frame(5, 5, a_v1=range(5)))
     assert made.attacks == ("a_v1",)
@@ -37,9 +37,6 @@ def test_no_score_of_one_class_is_the_rarest_table():
     assert made.p_value == pytest.approx(2 / math.comb(10, 5))
     assert made.others == ()
     assert made.difference == 1.0
-
-
-def test_the_classes_change_places():
     made = uneven(frame(8, 12, a_v1=range(8, 18)))
     assert made.n_unscored == (0, 10)
     assert made.shares[1] == pytest.approx(10 / 12)
@@ -108,7 +105,7 @@ def test_only_rows_that_count_are_compared_and_no_score_that_is_not_finite():
     assert (made.n_texts, made.n_unscored) == ((10, 10), (10, 0))
 
 
-def test_reasons_are_those_of_the_attack_and_of_each_class():
+def test_reasons_are_those_of_attack_and_class_and_count_as_one_where_numbers_alone_differ():
     rows = [(f"{row:03d}", "a_v1", "too short" if row % 3 else "refused") for row in range(20)]
     rows += [(f"{row:03d}", "b_v1", "another") for row in range(40)]
     rows += [("040", "a_v1", "beta"), ("041", "a_v1", "alpha")]
@@ -117,10 +114,7 @@ def test_reasons_are_those_of_the_attack_and_of_each_class():
     made = uneven(scores, unscored=unscored)
     assert (made.n_texts, made.n_unscored) == ((40, 40), (20, 2))
     assert made.reasons == ("too short", "alpha")
-
-
-def test_reasons_that_differ_in_numbers_alone_count_as_one():
-    rows = [
+    pairs = [
         ("a", "the prefix has 10,587 tokens, the context 256"),
         ("b", "the prefix has 312.5 tokens, the context 256"),
         ("b", "status 400: no"),
@@ -129,7 +123,7 @@ def test_reasons_that_differ_in_numbers_alone_count_as_one():
         ("d", "status 400: no"),
         ("e", "the text is empty"),
     ]
-    table = pl.LazyFrame(rows, schema=["target_id", "reason"], orient="row")
+    table = pl.LazyFrame(pairs, schema=["target_id", "reason"], orient="row")
     assert list(count_reasons(table).items()) == [
         ("status 400: no", 3),
         ("the prefix has … tokens, the context …", 2),

@@ -119,14 +119,6 @@ def test_a_matched_candidate_reaches_the_references_length_and_starts_like_the_w
     assert matched[0]["n_tokens"].sum() < whole[0]["n_tokens"].sum()
 
 
-def test_what_is_added_later_equals_what_is_sampled_at_once(transformers_engine, tokenizer):
-    at_once, _ = collect(transformers_engine, tokenizer, [block(last=5)])
-    earlier, _ = collect(transformers_engine, tokenizer, [block(last=2)])
-    later, _ = collect(transformers_engine, tokenizer, [block(first=2, last=5)])
-    joined = pl.concat([earlier[0], later[0]]).sort("target_id", "sample_index")
-    assert joined.equals(at_once[0])
-
-
 def test_a_prefix_without_room_is_kept_with_its_reason_and_stops_nothing(
     transformers_engine, tokenizer
 ):

@@ -61,7 +61,6 @@ def parts_of(run, schema=Samples, view=VIEW, block_targets=BLOCK_TARGETS) -> Par
 
 
 def make_prompts(run, view) -> None:
-    """Store the missing prompts of a view."""
     parts = parts_of(run, Prompts, view)
     targets = FreshUnits(pl.scan_parquet(run / "targets.parquet"))
     for block in Missing(targets, parts, view.n).blocks():
@@ -99,7 +98,7 @@ def work(run, n_samples, **options) -> Work:
     return find(run, n_samples, **options).count()
 
 
-def test_at_first_everything_is_missing_but_what_cannot_be_sampled(run):
+def test_at_first_everything_is_missing_and_parts_are_named_by_where_their_targets_stand(run):
     blocks = missing(run, 10)
     assert [block.index for block in blocks] == [0, 1, 2]
     assert [block.units.height for block in blocks] == [BLOCK_TARGETS - 1, BLOCK_TARGETS, 10]
@@ -108,6 +107,14 @@ def test_at_first_everything_is_missing_but_what_cannot_be_sampled(run):
     assert names <= set(blocks[0].units.columns)
     assert blocks[0].units.select("context", "text").unique().rows() == [("a", "b")]
     assert work(run, 10) == Work(left=N_TARGETS - 1, done=0)
+    targets = pl.read_parquet(run / "targets.parquet")
+    parts = parts_of(run)
+    blocks = missing(run, 10)
+    for block in blocks[1:]:
+        rows = parts.targets_of(run / "samples" / block.part_name)
+        assert targets[rows.start : rows.stop]["target_id"].equals(block.units["target_id"])
+    recorded = parts_of(run, block_targets=RECORDED_BLOCK_TARGETS)
+    assert recorded.targets_of(run / "samples" / blocks[2].part_name) == range(1024, 1536)
 
 
 def test_what_parts_hold_is_not_missing_and_more_samples_ask_only_for_the_rest(run):
@@ -124,17 +131,6 @@ def test_what_parts_hold_is_not_missing_and_more_samples_ask_only_for_the_rest(r
     assert [missing(run, n) for n in (10, 4)] == [[], []]
     assert work(run, 10) == Work(left=0, done=N_TARGETS - 1)
     assert {(block.first, block.last) for block in missing(run, 12)} == {(10, 12)}
-
-
-def test_the_name_of_a_part_tells_where_its_targets_stand(run):
-    targets = pl.read_parquet(run / "targets.parquet")
-    parts = parts_of(run)
-    blocks = missing(run, 10)
-    for block in blocks[1:]:
-        rows = parts.targets_of(run / "samples" / block.part_name)
-        assert targets[rows.start : rows.stop]["target_id"].equals(block.units["target_id"])
-    recorded = parts_of(run, block_targets=RECORDED_BLOCK_TARGETS)
-    assert recorded.targets_of(run / "samples" / blocks[2].part_name) == range(1024, 1536)
 
 
 def test_targets_with_fewer_samples_than_their_block_get_a_part_of_their_own(run):
@@ -183,7 +179,6 @@ def test_a_part_that_is_there_is_never_written_again_even_where_an_earlier_is_go
 
 
 def grow(run, n_new: int) -> list[str]:
-    """Put targets before those that are there; return the names of all."""
     old = pl.read_parquet(run / "targets.parquet")
     row = {"prefix": "a", "reference": "b", "target": "a b", "n_words": 2}
     new = frames.targets(*[row] * n_new).with_columns(
@@ -327,11 +322,6 @@ def write(folder, *parts: list[dict[str, Any]]) -> None:
         frames.table(Samples, rows).write_parquet(folder / f"block-{number}.parquet")
 
 
-def read(folder) -> list[tuple[Any, ...]]:
-    columns = ["target_id", "sample_index", "candidate", "reason"]
-    return scan_parts(folder, Samples).select(columns).collect().rows()
-
-
 def test_features_follow_their_samples(tmp_path):
     def row(**numbers):
         return {"target_id": target_id(0), "sample_index": 0, **frames.CONTINUATION} | numbers
@@ -370,7 +360,7 @@ def test_a_success_takes_the_place_of_failures_and_the_last_failure_of_others(
         others = [(i, row[3]) for i, row in enumerate(flat) if [*row[:2]] == key and i != index]
         if reason is None or all(other is not None and i < index for i, other in others):
             expected.append((*key, candidate, reason))
-    assert read(folder) == expected
+    assert scan_parts(folder, Samples).select(names).collect().rows() == expected
 
 
 @pytest.mark.parametrize("engine", ["streaming", "in-memory"])

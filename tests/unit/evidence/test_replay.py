@@ -102,7 +102,7 @@ def replay(targets, tmp_path_factory):
     return run
 
 
-def test_portions_come_back_in_order(tmp_path):
+def test_portions_come_back_in_order_and_a_folder_that_cannot_be_used_is_said(tmp_path):
     partition = Partition(tmp_path / "replay")
     added = [pl.DataFrame({"text": [f"{number}", None, "\0"]}) for number in range(5)]
     for number, rows in enumerate(added):
@@ -115,9 +115,6 @@ def test_portions_come_back_in_order(tmp_path):
     partition.remove()
     partition.remove()
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_folder_that_cannot_be_used_or_is_full_is_said(tmp_path):
     partition = Partition(tmp_path / "replay")
     (tmp_path / "replay" / "00000003").symlink_to("/dev/full")
     with pytest.raises(RunFolderError, match="cannot be used: No space left on device"):
@@ -215,20 +212,22 @@ def test_the_samples_of_a_run_and_json_lines_are_recordings(expected, recorded, 
         assert recording.has_finish_reason
 
 
-def test_without_finish_reason_candidates_are_whole(expected, recorded, replay):
+def test_columns_may_be_missing_or_nan_and_a_prompt_is_kept_where_it_differs(
+    expected, recorded, replay
+):
     samples, recording = replay(recorded.drop("finish_reason"))
     assert not recording.has_finish_reason
     assert not samples["short"].any()
     assert samples["candidate"].equals(expected["candidate"])
-
-
-def test_missing_numbers_may_be_nan_as_pandas_writes_them(replay, recorded):
     n_tokens = pl.when(pl.col("n_tokens") > 10).then(pl.col("n_tokens").cast(pl.Float64))
     floats = recorded.with_columns(
         n_tokens=n_tokens.fill_null(float("nan")),
         sample_index=pl.col("sample_index").cast(float),
     )
     assert set(replay(floats)[0]["n_tokens"]) == {None, 11, 12, 13}
+    prompt = pl.when(sample_index=0).then("prefix").otherwise(pl.lit("<s>") + pl.col("prefix"))
+    samples, _ = replay(recorded.with_columns(prompt=prompt))
+    assert samples["prompt"].is_null().to_list() == (samples["sample_index"] == 0).to_list()
 
 
 def test_a_failed_sample_keeps_its_reason_and_gives_way_to_a_text(expected, replay):
@@ -244,12 +243,6 @@ def test_a_failed_sample_keeps_its_reason_and_gives_way_to_a_text(expected, repl
         (None, "the recording has no text", None, None),
     ]
     assert recording.counts == Counts(rows=N_ROWS + 1, matched=N_ROWS, duplicates=1)
-
-
-def test_a_prompt_is_kept_where_it_differs_from_the_prefix(recorded, replay):
-    prompt = pl.when(sample_index=0).then("prefix").otherwise(pl.lit("<s>") + pl.col("prefix"))
-    samples, _ = replay(recorded.with_columns(prompt=prompt))
-    assert samples["prompt"].is_null().to_list() == (samples["sample_index"] == 0).to_list()
 
 
 def test_what_is_missing_surplus_double_or_foreign_is_counted(expected, recorded, replay):

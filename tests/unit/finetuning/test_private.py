@@ -8,17 +8,8 @@ import torch
 from transformers import AutoTokenizer
 
 from mia_batch.errors import EngineError
+from mia_batch.extras.tune import training
 from mia_batch.extras.tune.making import adapted
-from mia_batch.extras.tune.training import (
-    PoissonBatches,
-    clipped_sums,
-    encoder,
-    epsilon_of,
-    losses,
-    model_class,
-    noise_of,
-    padded,
-)
 from mia_batch.recipes import Recipe
 from tests.bases import save_bases
 from tests.tuning import LEARNT
@@ -42,7 +33,9 @@ def opened(bases, base, form, method):
     """Return a model with adapters that are not 0, without dropout, and a batch."""
     torch.manual_seed(1)
     head = {"num_labels": 2} if form == "classifier" else {}
-    model = model_class(form).from_pretrained(bases[base], attn_implementation="eager", **head)
+    model = training.model_class(form).from_pretrained(
+        bases[base], attn_implementation="eager", **head
+    )
     model = adapted(model, Recipe(method=method, form=form, rank=3))
     for name, weight in model.named_parameters():
         if "lora_B" in name:
@@ -53,10 +46,10 @@ def opened(bases, base, form, method):
         if isinstance(getattr(module, "dropout", None), float):  # T5's attention
             module.dropout = 0.0
     tokenizer = AutoTokenizer.from_pretrained(bases[base])
-    row_of = encoder(form, tokenizer, 24, ("a", "b"))
+    row_of = training.encoder(form, tokenizer, 24, ("a", "b"))
     targets = ["a", "b", "a", "b", "b"]
     rows = [row_of(text, target) for text, target in zip(LEARNT[:5], targets, strict=True)]
-    return model.train(), padded(rows)
+    return model.train(), training.padded(rows)
 
 
 def one_by_one(model, form, batch, clip):
@@ -69,7 +62,7 @@ def one_by_one(model, form, batch, clip):
         labels = given.pop("labels")
         if form == "seq2seq":
             given["labels"] = labels.clamp(min=0)
-        loss = losses(form, model(**given).logits, labels)[0]
+        loss = training.losses(form, model(**given).logits, labels)[0]
         found: Any = torch.autograd.grad(loss, [*weights.values()], allow_unused=True)
         there = {name: each for name, each in zip(weights, found, strict=True) if each is not None}
         norm = torch.stack([each.norm() for each in there.values()]).norm()
@@ -90,7 +83,7 @@ def test_each_text_is_cut_by_itself(bases, base, form, method):
     for clip in (1e-3, 1e3):  # each is cut, none is
         wanted, mean = one_by_one(model, form, batch, clip)
         largest = max(float(each.abs().max()) for each in wanted.values())
-        found, loss = clipped_sums(model, form, batch, clip, at_once=2)
+        found, loss = training.clipped_sums(model, form, batch, clip, at_once=2)
         assert float(loss) == pytest.approx(mean, rel=1e-4)
         assert found.keys() == wanted.keys()
         assert any(bool(each.any()) for each in found.values())
@@ -98,23 +91,20 @@ def test_each_text_is_cut_by_itself(bases, base, form, method):
             assert torch.allclose(each, wanted[name], atol=1e-4 * largest), name
 
 
-def test_no_batch_is_no_gradient(bases):
+def test_no_batch_is_no_gradient_and_one_that_is_no_number_ends_the_training(bases):
     model, _ = opened(bases, "llama", "causal", "lora")
-    found, loss = clipped_sums(model, "causal", padded([]), 1.0, at_once=2)
+    found, loss = training.clipped_sums(model, "causal", training.padded([]), 1.0, at_once=2)
     assert not any(bool(each.any()) for each in found.values())
     assert float(loss) == 0
-
-
-def test_a_gradient_that_is_no_number_ends_the_training(bases):
     model, batch = opened(bases, "llama", "causal", "full")
     with torch.no_grad():
         next(model.parameters())[0, 0] = torch.nan
     with pytest.raises(EngineError, match="the gradient of a text is no number"):
-        clipped_sums(model, "causal", batch, 1.0, at_once=2)
+        training.clipped_sums(model, "causal", batch, 1.0, at_once=2)
 
 
 def test_each_row_comes_by_a_coin_of_its_own():
-    batches = PoissonBatches(200, 0.1, 500, seed=3)
+    batches = training.PoissonBatches(200, 0.1, 500, seed=3)
     drawn = [*batches]
     taken = np.zeros((500, 200), bool)
     for place, rows in enumerate(drawn):
@@ -128,16 +118,13 @@ def test_each_row_comes_by_a_coin_of_its_own():
     assert [*batches] != drawn
 
 
-def test_the_accountant_agrees_with_another():
+def test_the_accountant_agrees_with_another_and_its_noise_is_the_least():
     from opacus.accountants import PRVAccountant
 
     other = PRVAccountant()
     other.history = [(1.2, 0.05, 60)]
-    found = epsilon_of(1.2, 1e-5, 0.05, 60)
+    found = training.epsilon_of(1.2, 1e-5, 0.05, 60)
     assert found == pytest.approx(other.get_epsilon(1e-5), abs=0.03)
-
-
-def test_the_noise_keeps_to_epsilon_and_is_the_least():
-    noise = noise_of(2.0, 1e-5, 0.1, 40)
-    assert 1.98 < epsilon_of(noise, 1e-5, 0.1, 40) <= 2.0 + 1e-2
-    assert epsilon_of(0.97 * noise, 1e-5, 0.1, 40) > 2.0
+    noise = training.noise_of(2.0, 1e-5, 0.1, 40)
+    assert 1.98 < training.epsilon_of(noise, 1e-5, 0.1, 40) <= 2.0 + 1e-2
+    assert training.epsilon_of(0.97 * noise, 1e-5, 0.1, 40) > 2.0

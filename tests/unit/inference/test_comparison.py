@@ -17,7 +17,7 @@ from mia_batch.inference.conformal import p_values
 from tests.unit.inference.scored import plan, rows, table
 
 
-def test_roles_become_comparison_sets():
+def test_roles_become_comparison_sets_and_without_non_members_labelled_targets_the_null():
     sets = read_comparison_sets(
         table(
             rows("target", [1]),
@@ -37,9 +37,6 @@ def test_roles_become_comparison_sets():
     assert sets.calibration_members.tolist() == [4]
     assert sets.calibration_nonmembers.tolist() == [5]
     assert (sets.published.tolist(), sets.controls.tolist()) == ([7], [8])
-
-
-def test_without_non_members_labelled_targets_are_the_null():
     labelled = table(
         rows("target", [1]), rows("target", [1, 1], member=False), rows("target", [1], member=True)
     )
@@ -59,8 +56,7 @@ def test_texts_belong_together_by_group_else_by_document_else_as_windows_of_one(
         rows("target", [1], window_index=1),
     )
     sets = read_comparison_sets(frame.lazy())
-    named = [tuple(sets.clusters.row(cluster)) for cluster in sets.cluster]
-    assert named == [
+    assert [tuple(sets.clusters.row(cluster)) for cluster in sets.cluster] == [
         *[("group", "book")] * 2,
         *[("document", "same 1")] * 2,
         ("document", "book"),
@@ -69,13 +65,10 @@ def test_texts_belong_together_by_group_else_by_document_else_as_windows_of_one(
     ]
     assert sets.share_clusters(sets.targets)
     assert not sets.share_clusters(sets.targets[[0, 2, 4, 5, 6]], sets.targets[[1, 7]])
-
-
-def test_names_of_clusters_may_be_left_out_where_no_two_rows_share_one():
     alone, shared = rows("target", [1, 1]), rows("target", [1, 1], group="book")
     for kinds, n_named in (([alone], 0), ([alone, shared], 3), ([alone, rows("canary", [1])], 3)):
-        frame = table(*kinds).lazy()
-        found, named = read_comparison_sets(frame, named=False), read_comparison_sets(frame)
+        rows_of = table(*kinds).lazy()
+        found, named = read_comparison_sets(rows_of, named=False), read_comparison_sets(rows_of)
         assert found.clusters.height == n_named
         assert found.clusters.schema == named.clusters.schema
         assert found.cluster.tolist() == named.cluster.tolist()
@@ -92,7 +85,7 @@ SETS = read_comparison_sets(
 )
 
 
-def test_windows_are_chosen_by_index_and_small_groups_are_left():
+def test_windows_are_chosen_by_index_as_many_as_the_plan_or_the_sizes_say():
     units = cut_units(SETS, SETS.targets, 4, seed=3)
     assert [SETS.clusters["key"][int(one)] for one in units.cluster] == ["a", "b", "c"]
     assert units.sizes.tolist() == [7, 5, 1]
@@ -102,9 +95,6 @@ def test_windows_are_chosen_by_index_and_small_groups_are_left():
         of_a[window_pattern(7, 4, 3)].tolist(),
         of_b[window_pattern(5, 4, 3)].tolist(),
     ]
-
-
-def test_the_number_of_windows_is_the_plans_or_follows_from_the_sizes():
     assert windows_per_group(SETS, plan(windows_per_group=6)) == 6
     assert windows_per_group(SETS, plan()) == 1  # of 1, 5, 7 and 9
 
@@ -176,12 +166,6 @@ def test_so_many_groups_that_fewer_are_drawn():
     assert (made.method, made.p_value) == ("permutation_of_999", 1 / 1000)
 
 
-def simulated(rng):
-    """40 groups of 40 windows that share three tenths of their variance; the first is asked."""
-    windows = 0.3**0.5 * rng.normal(size=(40, 1)) + 0.7**0.5 * rng.normal(size=(40, 40))
-    return windows.ravel()
-
-
 def test_groups_reject_as_often_as_they_may():
     """The group asked about has 5 windows, to which the others are cut."""
     rng, n_windows = np.random.default_rng(4), 5
@@ -189,7 +173,9 @@ def test_groups_reject_as_often_as_they_may():
     nulls = np.arange(40, 1600).reshape(39, 40)[:, window_pattern(40, n_windows, 0)]
     rejected = 0
     for _ in range(SIMULATED):
-        scores = simulated(rng)
+        # 40 groups of 40 windows that share three tenths of their variance; the first is asked.
+        scores = 0.3**0.5 * rng.normal(size=(40, 1)) + 0.7**0.5 * rng.normal(size=(40, 40))
+        scores = scores.ravel()
         statistics = [summarise(scores[chosen], "mean") for chosen in (asked, nulls)]
         rejected += p_values(*statistics)[0] <= 0.05
     assert 0.035 <= rejected / SIMULATED <= 0.066

@@ -26,12 +26,6 @@ def array(*values: float) -> np.ndarray:
     return np.array(values, float)
 
 
-def recorded_scores():
-    """Loss of a real model on texts that it never saw; the file says which."""
-    recorded = Path(__file__).parents[2] / "data" / "nonmember_scores.json"
-    return array(*json.loads(recorded.read_text("utf-8"))["scores"])
-
-
 def reference(score, nulls):
     """Vovk et al. 2005, section 2.2, an unscored null being as strange as can be."""
     higher = sum(isnan(null) or null >= score for null in nulls)
@@ -61,7 +55,7 @@ def test_groups_of_nulls_count_as_one_each(groups):
     assert made.min() == pytest.approx(1 / (len(groups) + 1))
 
 
-def test_scores_that_rounding_alone_parts_are_equal():
+def test_what_rounding_alone_parts_is_equal():
     sums = 0.1 + 0.2 + 0.3, 0.3 + 0.2 + 0.1
     assert sums[0] != sums[1]
     for unit in (1.0, -1e-30, 1e12):
@@ -69,24 +63,18 @@ def test_scores_that_rounding_alone_parts_are_equal():
         assert p_values(own, null).tolist() == [1.0]
         assert p_values(own, null * (1 - 1e-9)).tolist() == [1 / 3 if unit > 0 else 1.0]
     assert p_values(array(0.0), array(0.0, -1e-300)).tolist() == [2 / 3]
-
-
-def test_thirds_add_up_to_one_group():
     weights = shared_weights(np.array([4, 4, 4, *range(5, 23)]))
     assert weights.sum() == pytest.approx(19)
     made = p_values(array(2, 0), array(1, 1, 1, *[-1] * 18), weights=weights)
     assert made.tolist() == [1 / 20, 2 / 20]
 
 
-def test_random_ties_put_equal_scores_in_the_order_of_their_draws():
+def test_random_ties_follow_draws_that_depend_on_seed_and_key_alone():
     nulls, draws = array(1, 1, 1, 2, 0), array(0.1, 0.5, 0.9, 0, 0.99)
     made = p_values(array(1, 1, 3), nulls, ties=TieDraws(array(0.3, 0.95, 0), draws))
     assert made.tolist() == [(1 + 1 + 2) / 6, (1 + 1) / 6, 1 / 6]
     alone = p_values(array(3), array(), ties=TieDraws(array(0.5), array()))
     assert alone.tolist() == [1]  # without nulls
-
-
-def test_draws_depend_on_seed_and_key_alone():
     drawn = tie_draws(["a", "b", "c"], 5)
     assert drawn.tolist() == tie_draws(["c", "b", "a"], 5)[::-1].tolist()
     assert not set(drawn) & set(tie_draws(["a", "b", "c"], 6))
@@ -100,7 +88,9 @@ def test_draws_depend_on_seed_and_key_alone():
 def test_a_share_of_five_percent_of_nulls_is_at_most_five_percent():
     """300 non-members, 199 of them the null and 101 tested, split 200 times."""
     rng = np.random.default_rng(1)
-    pool = recorded_scores()
+    # The loss of a real model on texts that it never saw; the file says which.
+    recorded = Path(__file__).parents[2] / "data" / "nonmember_scores.json"
+    pool = array(*json.loads(recorded.read_text("utf-8"))["scores"])
     assert pool.size == 300
     shares = []
     for _ in range(200):

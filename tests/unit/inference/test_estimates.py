@@ -159,13 +159,10 @@ def calibration():
     )
 
 
-def test_the_threshold_is_that_of_the_collection():
+def test_the_threshold_is_that_of_the_collection_and_the_bound_leaves_one_window_open():
     assert share(NULLS).threshold == 0.94  # the fifth largest of 99
     assert share(rows("non_member", [0.1, None])).threshold == np.inf
-
-
-def test_the_bound_leaves_one_window_open():
-    """Where all windows lie above the threshold, the interval would have no width."""
+    # Where all windows lie above the threshold, the interval would have no width.
     many = rows("non_member", [number / 10_000 for number in range(9_999)])
     strict = share(many, fpr=0.0001)
     assert contamination_bound(Flagged(3, 3), n_null=9_999, rank=1).low == 1

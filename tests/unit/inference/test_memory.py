@@ -74,13 +74,10 @@ def test_texts_and_documents_are_counted_of_both_sets():
     assert (longest["subject"], longest["value"], longest["reason"]) == ("book.txt", 25, PASSAGE)
 
 
-def test_common_passages_are_no_evidence():
+def test_common_passages_and_no_continuations_are_no_evidence():
     made = found([25, 20], [0] * 9, controls=marked("t0"))
     assert counts(made, "targets")["n_verbatim"] == 1
     assert counts(made, "unrelated_prefix") == {"passages": 2, "repeated": 1}
-
-
-def test_without_continuations_there_is_nothing_to_say():
     made = found([None, None], [None])
     assert made.is_empty()
     assert [*verbatim_sentences(made)] == []

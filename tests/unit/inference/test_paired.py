@@ -34,34 +34,28 @@ def compare(scores, **options):
     return compare_scores(scores, names, **options)
 
 
-def test_targets_without_a_score_in_every_run_are_counted():
+def test_targets_without_a_score_in_every_run_are_counted_and_none_make_no_table():
     gaps = [0.1, 0.2, 0.4, 0.1, 0.2, None, float("nan")]
     (row,) = compare(table(gaps)).iter_rows(named=True)
     assert row["value"] == pytest.approx(0.2)
     assert (row["n_targets"], row["n_unscored"], row["set"]) == (5, 2, "unknown")
-
-
-def test_without_any_common_score_there_is_no_table():
     with pytest.raises(SettingsError, match="no target has a score in every run"):
         compare(table([None, float("inf")]))
 
 
-def test_texts_of_one_cluster_count_once():
+def test_texts_of_one_cluster_count_once_and_few_clusters_have_a_reason():
     gaps = np.repeat([0.1, 0.2, 0.4, 0.1, 0.2], 3)
     row = compare(table(gaps, cluster=np.repeat(range(5), 3))).row(0, named=True)
     alone = compare(table(gaps[::3])).row(0, named=True)
     assert row["n_clusters"] == 5
     assert row["p_value"] == pytest.approx(alone["p_value"])
-
-
-def test_few_clusters_have_a_value_and_a_reason():
     row = compare(table([0.1, 0.2, 0.3])).row(0, named=True)
     assert row["value"] == pytest.approx(0.2)
     assert [row[name] for name in ("low", "high", "p_value", "method", "confidence")] == [None] * 5
     assert row["reason"].endswith("these are worth 3")
 
 
-def test_a_group_has_its_documents_as_clusters_and_a_document_its_windows():
+def test_a_group_has_its_documents_as_clusters_and_of_one_document_no_row():
     gaps = np.random.default_rng(0).normal(1, 0.1, 24)
     scores = table(
         gaps,
@@ -77,9 +71,6 @@ def test_a_group_has_its_documents_as_clusters_and_a_document_its_windows():
     assert groups["value"].to_list() == pytest.approx([gaps[:12].mean(), gaps[12:].mean()])
     assert found.filter(level="document")["n_clusters"].to_list() == [2] * 12
     assert found.filter(level="set")["p_value"].item() is None
-
-
-def test_a_group_of_one_document_has_no_row_of_its_own():
     scores = table([0.1] * 6, document=[0] * 6, grouped=[True] * 6)
     assert compare(scores)["level"].to_list() == ["set", "document"]
 
@@ -91,13 +82,10 @@ def test_documents_are_adjusted_by_benjamini_and_hochberg():
     assert sorted(found["adjusted_p"]) == pytest.approx([min(2 * low, high), high])
 
 
-def test_labels_of_one_class_have_no_area():
+def test_areas_use_clusters_and_labels_of_one_class_have_none():
     found = compare(table([0.1, 0.2, 0.4, 0.1, 0.2], member=[True] * 5))
     assert found["statistic"].to_list() == ["mean_difference"]
     assert found["set"].to_list() == ["members"]
-
-
-def test_areas_in_clusters_use_them():
     rng = np.random.default_rng(2)
     member = np.repeat([True, False], 20)
     scores = table(

@@ -165,10 +165,14 @@ def test_findings_about_power():
     assert power_findings(alone, plan()).is_empty()
 
 
-def test_an_effect_and_an_auc_are_one():
+def test_effects_are_areas_and_numbers_to_try_are_doubled():
     assert effect_of(0.95) == pytest.approx(2.3262, abs=1e-4)
     assert area_of(effect_of(0.8)) == pytest.approx(0.8)
     assert area_of(0) == 0.5
+    assert Design(asked=50, members=10, effect=1).sizes() == [10 * 2**power for power in range(7)]
+    for members in (0, 4):
+        with pytest.raises(SettingsError, match=f"{members} members cannot be among 3 that are"):
+            Design(asked=3, members=members, effect=1)
 
 
 def test_members_that_always_stand_out_are_named_as_soon_as_their_number_allows_a_list():
@@ -193,13 +197,6 @@ def test_the_law_of_all_together_is_that_of_the_rank_sum():
     p = mannwhitneyu(asked, nulls, alternative="greater", axis=1).pvalue
     found = simulate(Design(asked=40, members=20, effect=1), 40)
     assert found.together == pytest.approx(np.mean(p <= 0.05), abs=0.06)
-
-
-def test_numbers_to_try_are_doubled_and_members_are_among_those_asked_about():
-    assert Design(asked=50, members=10, effect=1).sizes() == [10 * 2**power for power in range(7)]
-    for members in (0, 4):
-        with pytest.raises(SettingsError, match=f"{members} members cannot be among 3 that are"):
-            Design(asked=3, members=members, effect=1)
 
 
 def selected(scores, own, nulls, weights, q, draw):

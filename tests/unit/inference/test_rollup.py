@@ -96,7 +96,7 @@ def said(number, sample, longest, near=0, **changed):
 OUTSIDE = "known to be outside the training data: others are compared with it"
 
 
-def test_a_document_has_its_windows_and_their_mean():
+def test_a_document_has_one_row_with_its_windows_and_their_mean():
     (row,) = summed(*document("a", 0.2, 0.4, None, 0.9, n_windows=7), *nulls()).to_dicts()
     assert (row["level"], row["key"], row["attack"]) == ("document", "a", "a_v1")
     assert (row["n_windows"], row["n_asked"], row["n_scored"]) == (7, 4, 3)
@@ -104,9 +104,6 @@ def test_a_document_has_its_windows_and_their_mean():
     interval = [row[name] for name in ("mean", "mean_low", "mean_high")]
     assert interval == pytest.approx([0.5, 0.5 - half, 0.5 + half])
     assert row["title"] == "title of a"
-
-
-def test_a_document_that_repeats_itself_has_one_row_and_what_could_not_be_asked_was_not():
     first, again, last = document("a", 0.2, None, 0.4)
     refused = document("b", 0.2, 0.4, None, reason="the text is too short")
     found = summed(first, again | {"role": "copy"}, last, *refused, *nulls())
@@ -122,7 +119,7 @@ def test_too_few_or_equal_scores_have_no_interval(scores, mean):
     assert [row[name] for name in ("mean", "mean_low", "mean_high")] == [mean, None, None]
 
 
-def test_groups_of_several_documents_come_after_the_documents():
+def test_groups_of_several_documents_come_after_the_documents_or_alone():
     found = summed(
         *document("a", 0.2, 0.4, group="x", author="1"),
         *document("b", 0.9, group="x"),
@@ -138,9 +135,6 @@ def test_groups_of_several_documents_come_after_the_documents():
     assert found["mean"].to_list() == pytest.approx([0.3, None, 0.4, 0.5])
     half = t.ppf(0.975, 2) * sqrt((0.3**2 + 0.1**2 + 0.4**2) / 2 / 3)
     assert found["mean_high"][3] == pytest.approx(0.5 + half)
-
-
-def test_one_text_per_document_has_groups_alone_and_without_groups_nothing():
     alone = document("a", 0.2), document("b", 0.4)
     assert summed(*alone[0], *alone[1], *nulls()).is_empty()
     grouped = document("a", 0.2, group="x"), document("b", 0.4, group="x")
@@ -260,7 +254,7 @@ def test_what_cannot_be_tested_has_a_reason_and_what_has_no_name_its_first_windo
     assert found["p_value"].null_count() == 0
 
 
-def test_verbatim_runs_of_the_first_samples_of_the_target_model():
+def test_verbatim_runs_are_of_the_first_samples_of_the_target_model_or_there_is_none():
     evidence = features(
         said(0, 1, 20, near=20),
         said(0, 0, 3),
@@ -276,9 +270,6 @@ def test_verbatim_runs_of_the_first_samples_of_the_target_model():
     assert row["share_near_verbatim"] == 1
     longest = row["longest_words"], row["longest_target_id"], row["longest_sample_index"]
     assert longest == (25, target_id(1), 1)
-
-
-def test_without_continuations_or_a_repeated_word_there_is_no_run_to_show():
     names = ["longest_words", "longest_target_id", "longest_sample_index", "share_verbatim"]
     names += ["n_passages_20", "n_passages_50", "passages_from"]
     without = features(said(0, 0, 30)).drop("longest_block_words", "near_verbatim_words")
@@ -307,7 +298,7 @@ def test_probabilities_of_extraction_by_hand():
     ]
 
 
-def test_a_share_is_claimed_of_what_is_on_the_list_alone():
+def test_a_share_is_claimed_of_what_is_on_the_list_of_the_run_alone():
     """On the list, off it twice, and off it with an estimate; the last has no bound."""
     rows = pl.DataFrame(
         {
@@ -323,10 +314,7 @@ def test_a_share_is_claimed_of_what_is_on_the_list_alone():
     assert found["contamination"].to_list() == rows["contamination"].to_list()
     unlisted = "it is not on the list that is reported, so that no share above 0 is claimed"
     assert found["contamination_reason"].to_list() == ["a", unlisted, unlisted, None, "d"]
-
-
-def test_the_claim_follows_the_list_of_the_run():
-    """p = q = 1 / 26."""
+    # p = q = 1 / 26.
     windows = document("a", *[0.9] * 12), nulls()
     for q, listed in ((0.05, True), (0.03, False)):
         of_plan = plan(level="group", windows_per_group=2, q=q)

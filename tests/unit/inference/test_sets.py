@@ -27,20 +27,17 @@ def found(*parts):
     return {row["subject"]: row for row in made.iter_rows(named=True)}
 
 
-def test_shares_of_targets_and_control_by_hand():
+def test_shares_of_targets_and_controls_by_hand_and_of_windows_alike():
     facts = found(rows("target", [1.0, 1.0, 1.0, 0.0, None]), rows("non_member", [0.0, 1.0]))
     limits = binomtest(3, 4).proportion_ci()
     assert facts["targets"]["value"] == 0.75
     assert (facts["targets"]["low"], facts["targets"]["high"]) == pytest.approx(tuple(limits))
     assert facts["non-members"]["value"] == 0.5
-
-
-def test_windows_of_one_group_count_as_one_where_they_are_alike():
     alike = [row for n in range(10) for row in rows("target", [float(n % 2)] * 5, group=f"g{n}")]
     facts = found(alike, rows("non_member", [0.0]))
     n = 10 * (norm.ppf(0.975) / t(9).ppf(0.975)) ** 2  # ten groups of five texts each, all alike
-    limits = beta.ppf(0.025, n / 2, n / 2 + 1), beta.ppf(0.975, n / 2 + 1, n / 2)
-    assert (facts["targets"]["low"], facts["targets"]["high"]) == pytest.approx(limits)
+    low, high = beta.ppf(0.025, n / 2, n / 2 + 1), beta.ppf(0.975, n / 2 + 1, n / 2)
+    assert (facts["targets"]["low"], facts["targets"]["high"]) == pytest.approx((low, high))
 
 
 @pytest.mark.parametrize(
@@ -182,14 +179,11 @@ def test_p_values_of_sets_that_are_alike_are_uniform():
     assert papers > 0.1 + 3 * np.sqrt(0.09 / runs)  # it takes windows of a group for independent
 
 
-def test_a_set_that_was_learnt_is_found():
+def test_a_set_that_was_learnt_is_found_and_one_that_scores_lower_is_not():
     rng = np.random.default_rng(5)
     p = [inferred(*sets(rng, shift=0.7)).test.p_value for _ in range(8)]
     assert np.median(p) <= 0.001
-
-
-def test_a_set_on_which_attacks_score_lower_is_not_taken_for_learnt():
-    """By weights of either sign, as in the paper, it is."""
+    # By weights of either sign, as in the paper, it is.
     rng = np.random.default_rng(6)
     found = [inferred(*sets(rng, shift=-0.7)) for _ in range(8)]
     assert np.median([one.paper_p_value for one in found]) <= 0.001
@@ -209,7 +203,7 @@ def test_sets_that_are_separable_get_a_reason_and_no_p_value():
     assert "groups of enough windows, 10 are needed" in few.reason
 
 
-def test_rows_tell_what_was_learned_and_tested():
+def test_rows_tell_what_was_learned_and_tested_and_attacks_without_scores_have_no_weight():
     made = inferred(*sets(np.random.default_rng(9), shift=1.0))
     (row,) = made.verdict().iter_rows(named=True)
     assert made.test is not None
@@ -225,9 +219,6 @@ def test_rows_tell_what_was_learned_and_tested():
     weights = facts.filter(statistic="weight")
     assert weights["subject"].to_list() == ATTACKS
     assert weights["value"].to_list() == list(made.weights.values())
-
-
-def test_an_attack_without_scores_has_no_weight():
     frame = scores(*sets(np.random.default_rng(10), shift=1.0)).with_columns(c_v1=None)
     made = infer_dataset(frame.lazy(), ATTACKS, PLAN, separable=False)
     assert made.weights["c_v1"] == 0
@@ -277,14 +268,11 @@ def test_the_bound_equals_its_reference(scores):
     assert (made.at_least, -made.of_top) == top_reference(scores, NULLS, (1, 2, 3, 5))
 
 
-def test_what_has_no_score_finds_nothing():
+def test_what_has_no_score_finds_nothing_and_few_nulls_are_compared_with_the_highest_alone():
     assert top_bound(targets((nan, 10)), 50, NULLS) == Top(0, 0, 1)
     unscored = np.array([*NULLS[:-1], nan])
     assert top_bound(targets((50, 10)), 50, unscored).rank > 1
-
-
-def test_few_nulls_are_compared_with_the_highest_alone():
-    """Two of two beat 15 others by chance in 1 of C(17, 2), one of one in 1 of 16."""
+    # Two of two beat 15 others by chance in 1 of C(17, 2), one of one in 1 of 16.
     assert top_bound(np.array([99.0, 98, 97]), 3, NULLS[:15]) == Top(2, 3, 1)
 
 

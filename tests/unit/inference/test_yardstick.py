@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import numpy as np
 import polars as pl
 import pytest
@@ -30,15 +28,12 @@ def facts(findings, subject, check="yardstick"):
     return dict(of.select("statistic", pl.concat_list("value", "low", "high")).iter_rows())
 
 
-def test_levels_are_numbers_or_those_of_the_classics():
+def test_levels_are_numbers_or_those_of_the_classics_and_each_is_counted():
     assert sort_levels(["16", "4", "0"]) == ["0", "4", "16"]
     names = ["most copied", "rarely copied", "well known"]
     assert sort_levels(names) == ["rarely copied", "well known", "most copied"]
     with pytest.raises(CorpusError, match=r"holds \['4', 'often'\]; give numbers"):
         sort_levels(["often", "4"])
-
-
-def test_each_level_is_counted():
     scores = table(
         rows("target", [0.0, 1.0]),
         rows("non_member", [*range(20)]),
@@ -53,8 +48,8 @@ def test_each_level_is_counted():
     made = found(scores, plan(), runs, tested=False)
     assert made["subject"].unique(maintain_order=True).to_list() == ["64", "0"]
     high, low = facts(made, "64"), facts(made, "0")
-    names = ("n", "n_scored", "n_continued", "n_given_back", "given_back", "n_above", "above")
-    assert [high[name][0] for name in names] == [4, 3, 3, 2, 2 / 3, 2, 2 / 3]
+    counted = ("n", "n_scored", "n_continued", "n_given_back", "given_back", "n_above", "above")
+    assert [high[name][0] for name in counted] == [4, 3, 3, 2, 2 / 3, 2, 2 / 3]
     assert high["roc_auc"][0] == 5.5 / 6
     assert high["given_back"][1:] == pytest.approx([0.0943, 0.9916], abs=1e-4)  # Clopper-Pearson
     assert [low[name][0] for name in low] == [2, 2, 2, 0, 0, 0, 0]
@@ -179,10 +174,12 @@ def test_the_share_is_that_of_the_audits_and_its_interval_theirs(monkeypatch):
     )
 
 
-def test_at_most_half_of_the_non_members_are_audited_and_all_can_be_reported():
+def test_at_most_half_of_the_non_members_are_audited_and_without_a_set_there_are_no_rows():
     assert found_of_null_audits(TARGETS, nulls(40))["n_tests"]["value"] == 20
     assert found_of_null_audits(TARGETS, nulls(38), q=0.04)["n_tests"]["value"] == 9
     assert found_of_null_audits(rows("target", [1.0]), nulls(40))["n_tests"]["value"] == 1
+    assert found_of_null_audits(TARGETS) == found_of_null_audits(nulls(40)) == {}
+    assert [*null_audit_sentence(null_audit_findings(table(TARGETS).lazy(), plan()))] == []
 
 
 @pytest.mark.parametrize(
@@ -201,11 +198,6 @@ def test_too_few_or_none_have_a_reason(n, changes, reason):
     row = pl.DataFrame([facts["share_reporting"]])
     (sentence,) = null_audit_sentence(row)
     assert sentence.startswith(f"The rates were not validated on these non-members: {reason}")
-
-
-def test_without_targets_or_non_members_there_are_no_rows():
-    assert found_of_null_audits(TARGETS) == found_of_null_audits(nulls(40)) == {}
-    assert [*null_audit_sentence(null_audit_findings(table(TARGETS).lazy(), plan()))] == []
 
 
 def test_the_same_scores_give_the_same_numbers_and_of_many_units_some_are_drawn(monkeypatch):

@@ -72,14 +72,11 @@ def test_the_order_of_rows_plays_no_part(rows, random):
     assert dict(zip(other, dealt(other)["auxiliary"], strict=True)) == known
 
 
-def test_the_share_is_that_of_the_texts_and_the_seed_decides():
+def test_the_share_is_that_of_the_texts_and_one_group_cannot_be_dealt_out():
     rows = [(f"text {i}", None) for i in range(1000)]
     found = dealt(rows)["auxiliary"]
     assert found.sum() == 400
     assert (dealt(rows, seed=1)["auxiliary"] != found).any()
-
-
-def test_texts_of_one_group_cannot_be_dealt_out():
     with pytest.raises(CorpusError, match=r"the texts are 1 groups, .* give texts of more groups"):
         dealt([("a", "x"), ("b", "x")])
 

@@ -17,8 +17,7 @@ from mia_batch.metrics import (
     tpr_nearest_fpr,
 )
 from mia_batch.schemas import Metrics
-from mia_batch.stats.differences import auc_difference
-from mia_batch.stats.intervals import Interval, roc_curve
+from mia_batch.stats.intervals import Interval, auc_difference, roc_curve
 
 BUDGETS = (0.001, 0.005, 0.01, 0.05, 0.1)
 
@@ -74,13 +73,10 @@ def test_a_budget_needs_one_over_it_non_members(budget):
     assert str(needed - 1) in short["reason"]
 
 
-def test_every_row_says_how_many_texts_it_rests_on():
+def test_every_row_says_how_many_texts_it_rests_on_and_unknown_ones_are_left_out():
     frame = scores([2, 3, None], [1, None, None, float("nan")], unknown=[5, None])
     for row in metrics(frame, preset="samia").values():
         assert (row["n_members"], row["n_nonmembers"], row["n_unscored"]) == (2, 1, 4)
-
-
-def test_unknown_membership_is_left_out():
     known = scores([2, 4, 6, 8, 9], [1, 3, 5, 7, 0])
     assert metrics(known, preset="samia") == metrics(
         scores([2, 4, 6, 8, 9], [1, 3, 5, 7, 0], unknown=[100, -100]), preset="samia"
@@ -110,7 +106,6 @@ def test_a_corpus_without_labels_has_no_metrics():
 
 
 def labelled(n, **columns):
-    """Members and non-members in turns; scores of two attacks, the second with less noise."""
     rng = np.random.default_rng(0)
     member = np.arange(n) % 2 == 0
     score = {"a_v1": rng.normal(size=n) + member, "b_v1": rng.normal(size=n) / 2 + member}
@@ -149,14 +144,6 @@ def test_every_figure_has_an_interval_with_its_method_and_some_width():
     assert without["low"].count() == without["method"].count() == 0
 
 
-def test_the_counts_of_a_slice_are_its_own():
-    table = rows_of(labelled(6, site=["x", "x", "x", None, None, None]), slice_by=["site"])
-    row = only(table, attack="a_v1", slice="site=x", metric="roc_auc")
-    assert (row["n_members"], row["n_nonmembers"], row["n_unscored"]) == (2, 1, 0)
-    row = only(table, attack="a_v1", slice="site=null", metric="roc_auc")
-    assert (row["n_members"], row["n_nonmembers"]) == (1, 2)
-
-
 def test_a_slice_has_the_figures_that_its_targets_have_alone():
     frame = labelled(300, site=["x", "y", "y"] * 100)
     sliced = rows_of(frame, slice_by=["site"]).filter(slice="site=y").drop("slice")
@@ -173,7 +160,7 @@ def test_macro_is_the_mean_of_the_length_buckets():
     assert areas["method"][3] == "mover over 2"
 
 
-def test_the_primary_attack_is_compared_with_each_other_one():
+def test_the_primary_attack_is_compared_with_each_other_one_and_must_be_scored():
     frame = labelled(200)
     row = only(rows_of(frame, primary="a_v1"), metric="roc_auc_difference")
     made = auc_difference(*(frame[name].to_numpy() for name in ("member", "a_v1", "b_v1")))
@@ -182,9 +169,6 @@ def test_the_primary_attack_is_compared_with_each_other_one():
     found = (row["value"], row["low"], row["high"], row["method"])
     assert found == (made.value, made.interval.low, made.interval.high, "delong_paired")
     assert row["high"] < 0
-
-
-def test_a_primary_attack_that_was_not_scored_is_refused():
     with pytest.raises(RequestError, match="'c_v1' is not among those scored: a_v1, b_v1"):
         rows_of(labelled(10), primary="c_v1")
 

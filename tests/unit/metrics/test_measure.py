@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import numpy as np
 import polars as pl
 import pytest
@@ -13,8 +11,7 @@ from mia_batch.metrics import curves, growth, measure, quintile_rows
 from mia_batch.report import sentences
 from mia_batch.report.sentences import Known
 from mia_batch.schemas import Curves, Metrics, Scores, Targets, Unscored, Verdicts
-from mia_batch.stats.differences import auc_difference
-from mia_batch.stats.intervals import auc_interval
+from mia_batch.stats.intervals import auc_difference, auc_interval
 from mia_batch.tables import check
 from tests import logprob_rows
 from tests.frames import attack, features, table, target_id
@@ -213,27 +210,6 @@ def test_a_strip_has_the_share_of_others_that_score_lower():
     # Without texts outside all are compared.
     alone = drawn(*book("a", [0.1, 0.2]), *texts([0.3, 0.4]), curve="strip")
     assert alone["y"].to_list() == [0, 0.25]
-
-
-def test_a_document_of_many_windows_has_60_stretches():
-    nulls = texts([0.5], role="non_member")
-    scores = [float(number >= 60) for number in range(120)]
-    found = drawn(*book(None, scores), *nulls, curve="strip")
-    assert found["subject"].unique().to_list() == [target_id(0)]
-    assert found["n"].to_list() == [2] * 60
-    assert found["y"].to_list() == [0.0] * 30 + [1.0] * 30
-    assert found["x"][30] == 60 * 11 / (119 * 11 + LETTERS)
-
-
-def test_a_gap_begins_where_the_window_before_it_ends():
-    nulls = texts([0.5], role="non_member")
-    asked = book("a", [0.9, 0.9, 0.1], windows=[0, 1, 8], n_windows=10)
-    end = 8 * 11 + LETTERS
-    expected = [(0, 1, 1), (11 / end, 1, 1), (21 / end, None, 0), (88 / end, 0, 1)]
-    assert points(drawn(*asked, *nulls, curve="strip")) == expected
-
-
-def test_a_comparison_text_is_compared_with_the_others_alone():
     known = {"role": "non_member", "member": False}
     first, second = (book(*each, **known) for each in (("b", [0.2, 0.4, 0.4]), ("c", [0.1, 0.3])))
     found = drawn(*book("a", [0.15, 0.9]), *first, *second, curve="strip")
@@ -243,13 +219,25 @@ def test_a_comparison_text_is_compared_with_the_others_alone():
     assert alone.filter(subject="b")["y"].to_list() == [None] * 3
 
 
-def test_documents_of_other_roles_and_without_text():
+def test_a_document_has_at_most_60_stretches_and_gaps_begin_where_a_window_ends():
+    nulls = texts([0.5], role="non_member")
+    scores = [float(number >= 60) for number in range(120)]
+    found = drawn(*book(None, scores), *nulls, curve="strip")
+    assert found["subject"].unique().to_list() == [target_id(0)]
+    assert found["n"].to_list() == [2] * 60
+    assert found["y"].to_list() == [0.0] * 30 + [1.0] * 30
+    assert found["x"][30] == 60 * 11 / (119 * 11 + LETTERS)
+    nulls = texts([0.5], role="non_member")
+    asked = book("a", [0.9, 0.9, 0.1], windows=[0, 1, 8], n_windows=10)
+    end = 8 * 11 + LETTERS
+    expected = [(0, 1, 1), (11 / end, 1, 1), (21 / end, None, 0), (88 / end, 0, 1)]
+    assert points(drawn(*asked, *nulls, curve="strip")) == expected
+
+
+def test_documents_of_other_roles_and_without_text_or_score():
     helpers = book("a", [0.9, 0.9], role="calibration")
     blank = texts([None, None], target=None, start=None, document_id="b")
     assert drawn(*helpers, *blank, curve="strip").is_empty()
-
-
-def test_without_a_score_there_is_nothing_but_strips():
     found = drawn(*book("a", [None, None]))
     assert found.select("curve", "y", "n").rows() == [("strip", None, 0)] * 2
 
@@ -350,7 +338,7 @@ def test_numbers_of_series_are_made_where_an_attack_reads_them():
 BLIND, CLASSES = np.arange(20) / 20, np.tile([True, False], 10)
 
 
-def test_quintiles_by_hand():
+def test_quintiles_by_hand_and_without_a_class_or_a_score():
     """3 beats 1 and 2, 2 beats 1 and ties with 2."""
     score = np.tile([3.0, 1.0, 2.0, 2.0], 5)
     quintiles = [*quintile_rows(CLASSES, score, BLIND, None)]
@@ -360,9 +348,6 @@ def test_quintiles_by_hand():
         assert each["value"] == pytest.approx(3.5 / 4)
         assert (each["n_members"], each["n_nonmembers"], each["reason"]) == (2, 2, None)
         assert (each["low"], each["high"]) == (expected.low, expected.high)
-
-
-def test_a_quintile_without_a_class_has_a_reason_and_without_a_score_is_counted():
     blind, member = np.repeat([0.1, 0.9], [8, 2]), np.repeat([False, True], [8, 2])
     quintiles = [*quintile_rows(member, blind, blind, None)]
     assert "there is no scored member in this quintile" in {each["reason"] for each in quintiles}

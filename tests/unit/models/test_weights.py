@@ -17,19 +17,8 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, PreTrainedModel
 
 from mia_batch.errors import SettingsError
-from mia_batch.models import weights as adapters
+from mia_batch.models import weights
 from mia_batch.models.tokens import Tokenizer
-from mia_batch.models.weights import (
-    Measure,
-    cause_of,
-    check_model,
-    check_weights,
-    estimate_tokens,
-    first_error_in,
-    identify_model,
-    read_adapter,
-    tokenizer_source,
-)
 from tests.adapters import KINDS, VIRTUAL_TOKENS, save_adapter, save_gpt2
 from tests.architectures import made, saved
 from tests.bases import save_bases
@@ -57,14 +46,13 @@ def same(own):
     return own
 
 
-def refuses(folder, words, check=check_model):
+def refuses(folder, words, check=weights.check_model):
     with pytest.raises(SettingsError, match=f"^model: .*{words}"):
         check(str(folder))
 
 
 @pytest.fixture
 def folder(checkpoint, tmp_path):
-    """A copy, to be damaged."""
     return shutil.copytree(checkpoint, tmp_path / "model")
 
 
@@ -109,7 +97,9 @@ def test_a_tensor_that_is_missing_or_has_no_place_is_named(folder, changed, desc
 def test_an_expert_that_is_missing_is_named(tmp_path, lost):
     change(saved(tmp_path, "Mixtral"), without(*lost))
     name = "model.layers.0.block_sparse_moe.experts.2.w1.weight"
-    refuses(tmp_path, f"lack {name} and {2 * len(lost) - 1} more, which a Mix", check_weights)
+    refuses(
+        tmp_path, f"lack {name} and {2 * len(lost) - 1} more, which a Mix", weights.check_weights
+    )
 
 
 MASK = torch.ones(1, 1, 8, 8)
@@ -135,7 +125,7 @@ MASK = torch.ones(1, 1, 8, 8)
 def test_masks_ties_and_names_of_old_files_and_heads_of_other_tasks_pass(
     architecture, changed, described, tmp_path
 ):
-    check_weights(str(change(saved(tmp_path, architecture), changed, **described)))
+    weights.check_weights(str(change(saved(tmp_path, architecture), changed, **described)))
 
 
 def test_quantised_tensors_stand_for_those_of_their_module(folder):
@@ -143,9 +133,9 @@ def test_quantised_tensors_stand_for_those_of_their_module(folder):
     names = [f"{module}.{name}" for module in modules for name in ("qweight", "qzeros", "scales")]
     quantise = lambda own: added(*names)(without("q_proj")(own))  # noqa: E731
     change(folder, quantise, quantization_config={"quant_method": "awq", "bits": 4})
-    check_weights(str(folder))
+    weights.check_weights(str(folder))
     change(folder, without("layers.1.self_attn.q_proj"))
-    refuses(folder, r"lack model\.layers\.1\.self_attn\.q_proj\.weight, w", check_weights)
+    refuses(folder, r"lack model\.layers\.1\.self_attn\.q_proj\.weight, w", weights.check_weights)
 
 
 def test_a_file_that_an_index_names_must_be_there(folder):
@@ -158,7 +148,7 @@ def test_a_file_that_an_index_names_must_be_there(folder):
         save_file({name: tensors[name] for name in names}, path)
     weight_map = {name: path.name for path, names in parts.items() for name in names}
     index.write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
-    check_model(str(folder))
+    weights.check_model(str(folder))
     whole = second.read_bytes()
     second.unlink()
     refuses(folder, f"'{folder}' has no {second.name}, which its {index.name} names; copy")
@@ -167,7 +157,7 @@ def test_a_file_that_an_index_names_must_be_there(folder):
     index.unlink()  # which vLLM does without
     refuses(folder, f"lack {min(missing)} and {len(missing) - 1} more")
     second.write_bytes(whole)
-    check_model(str(folder))
+    weights.check_model(str(folder))
     index.write_text(described)
     (folder / "model.safetensors").write_bytes(first.read_bytes())
     refuses(folder, r"has both model\.safetensors and .* remove one")
@@ -212,12 +202,12 @@ def test_what_is_no_causal_model_is_refused(bases, tmp_path, base, described, wo
 
 def test_a_decoder_alone_is_causal(tmp_path):
     made("Bert", is_decoder=True).save_pretrained(tmp_path / "bert")
-    check_weights(str(tmp_path / "bert"))
+    weights.check_weights(str(tmp_path / "bert"))
     changes = {"d_model": 64, "vocab_size": 600, "decoder_layers": 1, "encoder_layers": 1}
     made("Bart", **changes).save_pretrained(tmp_path)
-    check_weights(str(tmp_path))
+    weights.check_weights(str(tmp_path))
     change(tmp_path, same, is_encoder_decoder=True)
-    refuses(tmp_path, "is an encoder-decoder", check_weights)
+    refuses(tmp_path, "is an encoder-decoder", weights.check_weights)
 
 
 @pytest.mark.parametrize(
@@ -225,16 +215,16 @@ def test_a_decoder_alone_is_causal(tmp_path):
 )
 def test_other_kinds_are_whole_too(bases, tmp_path, base, asked):
     folder = shutil.copytree(bases[base], tmp_path / "model")
-    check_weights(str(folder), None, asked)
+    weights.check_weights(str(folder), None, asked)
     names = load_file(folder / "model.safetensors")
     lost = min(name for name in names if "bias" in name or "wi" in name)
     change(folder, without(lost))
     with pytest.raises(SettingsError, match=f"lack {lost if asked == 'fills' else ''}"):
-        check_weights(str(folder), None, asked)
+        weights.check_weights(str(folder), None, asked)
 
 
 def described(folder):
-    found = read_adapter(str(folder))
+    found = weights.read_adapter(str(folder))
     assert found is not None
     return found
 
@@ -242,9 +232,9 @@ def described(folder):
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_adapter_of_each_kind_fits_its_base(checkpoint, tmp_path, kind):
     adapter = save_adapter(tmp_path, checkpoint, kind)
-    check_model(str(adapter))
+    weights.check_model(str(adapter))
     virtual = VIRTUAL_TOKENS * (described(adapter).virtual_tokens > 0)
-    assert identify_model(str(adapter)).max_model_len == CONTEXT - virtual
+    assert weights.identify_model(str(adapter)).max_model_len == CONTEXT - virtual
 
 
 def test_an_adapter_that_does_not_fit_its_base_is_named(checkpoint, tmp_path):
@@ -271,7 +261,7 @@ def test_an_adapter_that_does_not_fit_its_base_is_named(checkpoint, tmp_path):
 
 def test_without_peft_an_adapter_is_refused_with_the_way_out(checkpoint, tmp_path, monkeypatch):
     adapter = save_adapter(tmp_path, checkpoint)
-    monkeypatch.setattr(adapters, "find_spec", lambda _: None)
+    monkeypatch.setattr(weights, "find_spec", lambda _: None)
     refuses(adapter, r"adapters need the package peft \(pip install")
 
 
@@ -279,9 +269,9 @@ def test_checks_of_several_threads_leave_loading_as_it_was(tmp_path):
     folder = saved(tmp_path, "Llama")  # its head is tied
     before = PreTrainedModel.tie_weights
     with ThreadPoolExecutor(4) as threads:
-        list(threads.map(check_weights, [str(folder)] * 12))
+        list(threads.map(weights.check_weights, [str(folder)] * 12))
     assert PreTrainedModel.tie_weights is before
-    check_weights(str(folder))
+    weights.check_weights(str(folder))
 
 
 def trained_but(*layers, fill=None):
@@ -321,9 +311,9 @@ def deep(tmp_path_factory):
 def test_a_layer_of_noise_is_named_where_others_are_trained(deep, tmp_path, damage, noise):
     folder = change(shutil.copytree(deep, tmp_path / "model"), damage)
     if noise is None:
-        check_weights(str(folder))
+        weights.check_weights(str(folder))
     else:
-        refuses(folder, f"are noise in {noise}, as before any training", check_weights)
+        refuses(folder, f"are noise in {noise}, as before any training", weights.check_weights)
 
 
 LOST = {
@@ -369,11 +359,11 @@ def test_a_model_from_the_hubs_cache_needs_no_hub(folder, monkeypatch):
     hub_answers(monkeypatch, ConnectionError())
     monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda *_, **__: snapshot)
     monkeypatch.setattr(AutoConfig, "from_pretrained", lambda *_, **__: config)
-    check_model("some/model")
+    weights.check_model("some/model")
     change(folder, without("lm_head.weight"))
     refuses("some/model", r"the weights of 'some/model' lack lm_head\.weight")
     (folder / "model.safetensors").unlink()  # the hub has it still
-    check_model("some/model")
+    weights.check_model("some/model")
 
 
 HTTP: Any = {"response": SimpleNamespace(headers={}, request=None)}
@@ -391,12 +381,11 @@ HTTP: Any = {"response": SimpleNamespace(headers={}, request=None)}
 def test_what_the_hub_answers_becomes_one_sentence(error, words, monkeypatch):
     hub_answers(monkeypatch, error)
     with pytest.raises(SettingsError, match=f"'some/model' cannot be found: .*{words}"):
-        check_model("some/model", "main2")
+        weights.check_model("some/model", "main2")
 
 
 @pytest.fixture
 def base(checkpoint, tmp_path):
-    """A copy, to be damaged."""
     return shutil.copytree(checkpoint, tmp_path / "base")
 
 
@@ -411,7 +400,7 @@ def describe(folder, **changes):
 
 
 def test_an_adapter_names_its_base_and_what_it_tunes(base, lora):
-    assert read_adapter(str(base)) is read_adapter("some/model") is None
+    assert weights.read_adapter(str(base)) is weights.read_adapter("some/model") is None
     found = described(lora)
     assert found.base == str(base)
     assert (found.kind, found.rank, found.virtual_tokens, found.extras) == ("LORA", 4, 0, ())
@@ -422,13 +411,13 @@ def test_an_adapter_names_its_base_and_what_it_tunes(base, lora):
 
 
 def test_the_tokenizer_of_an_adapter_is_its_own_else_the_base_s(base, lora):
-    assert tokenizer_source(str(lora), None) == (str(lora), None)
+    assert weights.tokenizer_source(str(lora), None) == (str(lora), None)
     own = Tokenizer.load(str(lora))
     (base / "tokenizer.json").unlink()
-    check_model(str(lora))
+    weights.check_model(str(lora))
     (lora / "tokenizer.json").rename(base / "tokenizer.json")
-    assert tokenizer_source(str(lora), None) == (str(base), None)
-    check_model(str(lora))
+    assert weights.tokenizer_source(str(lora), None) == (str(base), None)
+    weights.check_model(str(lora))
     assert Tokenizer.load(str(lora)).digest == own.digest
     (base / "tokenizer.json").unlink()
     refuses(lora, r"lora' is an adapter of .*base'.* has no tokenizer")
@@ -469,14 +458,14 @@ def test_missing_weights_and_adapters_of_adapters_are_named(base, lora, tmp_path
 
 
 def test_an_adapter_is_another_model_when_it_or_its_base_changes(base, lora):
-    first = identify_model(str(lora))
-    assert first == identify_model(str(lora))
-    found = {first.digest, identify_model(str(base)).digest}
+    first = weights.identify_model(str(lora))
+    assert first == weights.identify_model(str(lora))
+    found = {first.digest, weights.identify_model(str(base)).digest}
     for folder, name in ((lora, "adapter_model.safetensors"), (base, "model.safetensors")):
         whole = bytearray((folder / name).read_bytes())
         whole[-1] ^= 1
         (folder / name).write_bytes(whole)
-        found.add(identify_model(str(lora)).digest)
+        found.add(weights.identify_model(str(lora)).digest)
     assert len(found) == 4
 
 
@@ -490,10 +479,12 @@ def test_an_adapter_is_another_model_when_it_or_its_base_changes(base, lora):
     ],
 )
 def test_a_cause_is_type_and_first_line(error, cause):
-    assert cause_of(error) == cause
+    assert weights.cause_of(error) == cause
     with pytest.raises(pydantic.ValidationError) as caught:
         pydantic.TypeAdapter(int).validate_python("x")
-    assert cause_of(caught.value).startswith("ValidationError: Input should be a valid integer")
+    assert weights.cause_of(caught.value).startswith(
+        "ValidationError: Input should be a valid integer"
+    )
 
 
 def test_the_first_error_of_a_log_is_its_cause():
@@ -503,12 +494,12 @@ def test_the_first_error_of_a_log_is_its_cause():
         "(Core pid=7) ERROR [core.py:1] ValueError: no memory for the cache.\n"
         "RuntimeError: the core did not start\n"
     )
-    assert first_error_in(log) == "ValueError: no memory for the cache"
-    assert first_error_in("INFO all is well\n") == "the log names no error"
+    assert weights.first_error_in(log) == "ValueError: no memory for the cache"
+    assert weights.first_error_in("INFO all is well\n") == "the log names no error"
 
 
 def test_a_token_for_every_four_bytes_rounded_up():
-    assert estimate_tokens(["abcd", "\N{SNOWMAN}" * 3], ["abcde", ""]) == [
-        Measure(prompt_token_ids=None, prompt_tokens=1, reference_tokens=2),
-        Measure(prompt_token_ids=None, prompt_tokens=3, reference_tokens=0),
+    assert weights.estimate_tokens(["abcd", "\N{SNOWMAN}" * 3], ["abcde", ""]) == [
+        weights.Measure(prompt_token_ids=None, prompt_tokens=1, reference_tokens=2),
+        weights.Measure(prompt_token_ids=None, prompt_tokens=3, reference_tokens=0),
     ]

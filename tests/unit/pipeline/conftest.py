@@ -105,8 +105,6 @@ def request_for(tmp_path):
 
 @pytest.fixture
 def nothing_starts(monkeypatch):
-    """No engine and no training."""
-
     def start(*_: object, **__: object) -> None:
         pytest.fail("something was started")
 

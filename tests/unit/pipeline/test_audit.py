@@ -21,7 +21,7 @@ from tests.runs import audit, documents, planned, tables_of
 NAMES = ["target_id", "view", "view_index", "sample_index"]
 
 
-def test_every_table_is_there_and_no_target_is_lost(small_audit):
+def test_every_table_is_there_and_no_target_is_lost_without_a_reason(small_audit):
     settings, run = small_audit
     n_targets = documents().height
     assert run["targets"]["document_id"].to_list() == documents()["document_id"].to_list()
@@ -47,6 +47,12 @@ def test_every_table_is_there_and_no_target_is_lost(small_audit):
     assert manifest.times["begin"] <= found["times"]["first"] <= found["times"]["last"]
     assert found["endpoint"] is None
     assert found["tools"].startswith("none: the model ran on this machine")
+    _, run = small_audit
+    counted = run["unscored"].group_by("reason").agg(pl.col("target_id").n_unique()).sort("reason")
+    reasons = run["targets"]["reason"].drop_nulls().to_list()
+    assert counted.rows() == [(reason, 1) for reason in sorted(reasons)]
+    assert len(reasons) == 2
+    assert run.manifest.targets == {"total": 8} | dict.fromkeys(sorted(reasons), 1)
 
 
 def test_a_table_that_no_run_has_or_that_is_missing_is_said(tmp_path):
@@ -56,15 +62,6 @@ def test_a_table_that_no_run_has_or_that_is_missing_is_said(tmp_path):
     with pytest.raises(RunFolderError, match=r"scores.parquet cannot be read as a table: No such"):
         run["scores"]
     assert run["set_aside"].is_empty()  # all files were read
-
-
-def test_texts_that_cannot_be_scored_are_counted_with_their_reasons(small_audit):
-    _, run = small_audit
-    counted = run["unscored"].group_by("reason").agg(pl.col("target_id").n_unique()).sort("reason")
-    reasons = run["targets"]["reason"].drop_nulls().to_list()
-    assert counted.rows() == [(reason, 1) for reason in sorted(reasons)]
-    assert len(reasons) == 2
-    assert run.manifest.targets == {"total": 8} | dict.fromkeys(sorted(reasons), 1)
 
 
 def test_the_same_request_elsewhere_gives_the_same_tables_and_root(small_audit, tmp_path):
@@ -135,27 +132,13 @@ def test_a_manifest_that_cannot_be_resumed_is_refused_and_left(copied, content, 
 # Samples that are drawn again.
 
 
-def test_the_choice_follows_the_seed(small_audit):
+def test_samples_are_chosen_by_the_seed_and_drawn_again_the_same(small_audit):
     _, run = small_audit
     chosen = choose_samples(run, 5, 0)
     assert chosen.height == 5
     assert chosen.equals(choose_samples(run, 5, 0))
     assert not chosen.select(NAMES).equals(choose_samples(run, 5, 1).select(NAMES))
     assert choose_samples(run, 1000, 0).height == run["samples"].height == 18
-
-
-def test_a_model_here_draws_the_same_whatever_is_drawn_with_it(small_audit):
-    _, run = small_audit
-    before = verify(run.folder)
-    chosen = choose_samples(run, 7, 0)
-    drawn = draw_again(run, chosen, Observer())
-    assert drawn["again"].to_list() == chosen["candidate"].to_list()
-    assert drawn.drop("again").equals(chosen)
-    assert verify(run.folder) == before
-
-
-def test_an_answer_has_what_was_asked_and_its_seed(small_audit):
-    _, run = small_audit
     targets = run["targets"].filter(document_id="d3")
     answers = answers_of(run, targets)
     target_id = targets["target_id"].item()
@@ -163,6 +146,13 @@ def test_an_answer_has_what_was_asked_and_its_seed(small_audit):
     assert answers["seed"].to_list() == [sample_seed(0, target_id) + number for number in range(3)]
     assert answers["context"].unique().to_list() == targets["prefix"].to_list()
     assert answers["text"].unique().to_list() == targets["reference"].to_list()
+    _, run = small_audit
+    before = verify(run.folder)
+    chosen = choose_samples(run, 7, 0)
+    drawn = draw_again(run, chosen, Observer())
+    assert drawn["again"].to_list() == chosen["candidate"].to_list()
+    assert drawn.drop("again").equals(chosen)
+    assert verify(run.folder) == before
 
 
 def test_an_endpoint_is_asked_anew(request_for):
@@ -176,7 +166,9 @@ def test_an_endpoint_is_asked_anew(request_for):
     assert answers_of(run, run["targets"].head(1))["seed"].null_count() == 3
 
 
-def test_another_model_is_refused(small_audit, tmp_path):
+def test_other_models_recordings_and_nothing_are_not_drawn_again(
+    small_audit, tmp_path, texts, books
+):
     _, run = small_audit
     manifest = run.manifest
     manifest.models["target"]["source"]["digest"] = "0" * 64
@@ -187,9 +179,6 @@ def test_another_model_is_refused(small_audit, tmp_path):
     manifest.write(tmp_path)
     with pytest.raises(mia_batch.SettingsError, match=f"{tmp_path} holds evidence made with"):
         draw_again(other, choose_samples(other, 1, 0), Observer())
-
-
-def test_what_cannot_be_drawn_again_is_refused(texts, books):
     for run, chosen, said in (
         (texts.run, texts.run["samples"].clear(), "nothing to draw again"),
         (books.run, choose_samples(books.run, 1, 0), "came from a recording"),

@@ -1,7 +1,5 @@
 """Bounds of extraction against the exact probability, on small models that can be enumerated."""
 
-from __future__ import annotations
-
 from functools import cache
 from itertools import product
 from math import inf
@@ -14,7 +12,7 @@ from click.testing import CliRunner
 from transformers import AutoModelForCausalLM
 
 from mia_batch.cli.main import command
-from mia_batch.cli.passages import strongest
+from mia_batch.cli.show import strongest
 from mia_batch.errors import SettingsError
 from mia_batch.extras.bounds import Nearness, bound, bound_run, samples_needed
 from mia_batch.models.tokens import Tokenizer
@@ -135,7 +133,9 @@ def kept(logits, top_k):
     return logits.masked_fill(logits < least, -inf).softmax(-1)
 
 
-def test_passages_of_a_run_are_bounded_with_its_model(copied_of, texts):
+def test_passages_of_a_run_are_bounded_with_its_model_unless_that_is_elsewhere(
+    copied_of, texts, controls, monkeypatch
+):
     settings, run, _ = copied_of(texts)
     model = AutoModelForCausalLM.from_pretrained(settings["model"], dtype="float32")
     tokenizer, targets = Tokenizer.load(settings["model"]), run["targets"]
@@ -164,12 +164,13 @@ def test_passages_of_a_run_are_bounded_with_its_model(copied_of, texts):
     again = bound_run(run, Observer(), SHORT | {"extraction_tokens": 500}, passages=1)
     assert again["lower"].to_list() == [None]
     assert "bounds need at least 1 and 500" in again["reason"][0]
+    monkeypatch.setattr("mia_batch.extras.bounds.available_memory", lambda: 1 << 20)
+    with pytest.raises(SettingsError, match=r"--width 99 may take 0\.\d GiB .*; give at most \d+$"):
+        bound_run(run, Observer(), SHORT, width=99)
+    monkeypatch.undo()
     (row,) = bound_run(run, Observer(), SHORT, passages=1, within=1).to_dicts()
     done = CliRunner().invoke(command, ["show", str(run.folder), "1"])
     said = f"within 1 of 3 tokens (levenshtein): {row['lower']:.3g} to {row['upper']:.3g}"
     assert said in " ".join(done.output.split())
-
-
-def test_a_model_that_is_elsewhere_has_no_bounds(controls):
     with pytest.raises(SettingsError, match="on this machine"):
         bound_run(controls.run, Observer(), {})

@@ -50,7 +50,9 @@ def test_a_row_is_of_a_column_or_a_check_that_there_is(source):
         assert name in table.column_names()
 
 
-def test_a_run_without_such_a_row_says_not_tested(texts, books):
+def test_a_run_without_such_a_row_says_not_tested_and_the_command_that_it_is_no_advice(
+    texts, books
+):
     labelled, unlabelled = answered(texts.run), answered(books.run)
     known = [each.at.endswith("membership inference") for each in clauses()].index(True)
     assert labelled[known]["metrics: roc_auc"].startswith("samia_matched_v1: ")
@@ -60,9 +62,6 @@ def test_a_run_without_such_a_row_says_not_tested(texts, books):
             assert labelled[at] == unlabelled[at] == "not tested"
     no_walks = [each.at.endswith("exfiltration") for each in clauses()].index(True)
     assert labelled[no_walks] == "not tested"
-
-
-def test_the_command_gives_them_as_json_and_says_that_it_is_no_advice(texts):
     given = ["report", str(texts.run.folder), "--format", "json"]
     done = CliRunner().invoke(command, given, standalone_mode=False)
     found = json.loads(done.output)

@@ -37,15 +37,12 @@ def scores(folder):
     return pl.read_parquet(folder / "scores.parquet").select("target_id", "member", score=ATTACK)
 
 
-def test_the_table_is_as_its_schema_says_and_the_same_each_time(runs, compared):
+def test_the_table_is_as_its_schema_says_with_differences_paired_by_target(runs, compared):
     Comparisons.validate(compared)
     again = mia_batch.compare([runs / "before", runs / "after"], retrained=runs / "retrained")
     assert again.equals(compared)
     assert compared["attack"].unique().to_list() == [ATTACK]
     assert compared.height == 3 + 2 + 2 * (2 + 1)
-
-
-def test_mean_differences_are_paired_by_target(runs, compared):
     one, other = scores(runs / "before"), scores(runs / "after").rename({"score": "after"})
     gaps = one.join(other, on="target_id").filter("member")
     reference = ttest_1samp(gaps["after"] - gaps["score"], 0)
@@ -56,15 +53,12 @@ def test_mean_differences_are_paired_by_target(runs, compared):
     assert row(compared, "mean_difference", set="non_members")["p_value"] > 0.05
 
 
-def test_areas_are_compared_too(compared):
+def test_sets_and_areas_are_compared_and_adjusted_apart_by_holm(compared):
     areas = {name: row(compared, "roc_auc", name)["value"] for name in ("before", "after")}
     found = row(compared, "roc_auc_difference")
     assert found["value"] == pytest.approx(areas["after"] - areas["before"])
     assert found["high"] < 0
     assert found["p_value"] < 0.05
-
-
-def test_sets_and_areas_are_adjusted_apart_by_holm(compared):
     areas = compared.filter(statistic="roc_auc_difference").sort("p_value")
     assert areas["adjusted_p"][0] == pytest.approx(2 * areas["p_value"][0])
     means = compared.filter(statistic="mean_difference").sort("p_value")
@@ -124,12 +118,9 @@ def refused(*folders, **options):
     return str(found.value)
 
 
-def test_a_run_alone_or_twice_is_refused(runs):
+def test_runs_that_cannot_be_compared_are_refused(runs, tmp_path):
     assert refused(runs / "before").startswith("a comparison needs at least two runs")
     assert refused(runs / "before", runs / "before").startswith("a comparison needs at least two")
-
-
-def test_an_attack_that_a_run_misses_is_refused(runs, tmp_path):
     audit_recorded(runs, "after", 0.3, out=tmp_path / "few", attacks=["samia_v1"])
     message = refused(runs / "before", tmp_path / "few")
     assert "'samia_matched_v1', that of" in message
@@ -138,6 +129,9 @@ def test_an_attack_that_a_run_misses_is_refused(runs, tmp_path):
     assert "few has no scores of the attack 'samia_matched_v1'; compute them with" in message
     found = mia_batch.compare([runs / "before", tmp_path / "few"], attack="samia_v1")
     assert found["attack"].unique().to_list() == ["samia_v1"]
+    run = json.loads((runs / "after" / "run.json").read_text())
+    (tmp_path / "run.json").write_text(json.dumps(run | {"custody": {}}))
+    assert "is not finished; give the audit's command again" in refused(runs / "before", tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -179,9 +173,3 @@ def test_rarity_of_another_run_is_refused_unless_both_use_it(runs, tmp_path):
     assert mia_batch.compare([before, tmp_path / "borrowed"]).height == 2 + 1 + 2
     assert mia_batch.compare([before, after]).height == 2 + 1 + 2
     assert "(rarity_from=) is" in refused(after, tmp_path / "borrowed")
-
-
-def test_an_unfinished_run_is_refused(runs, tmp_path):
-    run = json.loads((runs / "after" / "run.json").read_text())
-    (tmp_path / "run.json").write_text(json.dumps(run | {"custody": {}}))
-    assert "is not finished; give the audit's command again" in refused(runs / "before", tmp_path)

@@ -1,7 +1,5 @@
 """Reference sets, books, texts of Python: read, checked, and cut into targets."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -239,6 +237,7 @@ def test_texts_of_python_name_the_run_by_what_they_are_and_a_path_object_is_a_pa
         (["a.txt", "none.txt"], "input= is a list of files; give their folder, or a glob"),
         ([Path("a.txt")], "input= is a list of files; give their folder, or a glob"),
         (7, "input= is a int, which is no table of texts"),
+        ([1, 2], "input= is a list, which is no table of texts"),
     ],
 )
 def test_what_is_no_table_of_texts_is_refused(tmp_path, monkeypatch, texts, said):

@@ -29,7 +29,6 @@ from tests.unit.pipeline.conftest import Listener
 
 @pytest.fixture
 def copied(recorded_books, tmp_path):
-    """A copy of everything; the run finds its inputs where they were copied from."""
     shutil.copytree(recorded_books, tmp_path, dirs_exist_ok=True)
     return tmp_path / "run"
 
@@ -40,7 +39,7 @@ def flip(path, bit=3):
     path.write_bytes(data)
 
 
-def test_an_untouched_run_is_well_and_a_flipped_bit_of_any_file_is_found(recorded_books, copied):
+def test_an_untouched_run_is_well_and_a_changed_bit_of_any_file_is_found(recorded_books, copied):
     run = Run(copied)
     checked = verify(copied)
     assert (checked.faults, checked.not_found) == ([], [])
@@ -56,9 +55,6 @@ def test_an_untouched_run_is_well_and_a_flipped_bit_of_any_file_is_found(recorde
         changed = path.relative_to(copied).as_posix()
         assert verify(copied).faults == [(changed, "changed")]
         flip(path)
-
-
-def test_every_bit_of_the_manifest_counts(copied):
     path = copied / "run.json"
     text = path.read_bytes()
     for at in range(0, len(text), 211):
@@ -253,7 +249,9 @@ def nearby(first, tmp_path):
 
     def lay(name, *keys, value=None):
         content = deepcopy(stored)
-        if keys:
+        if keys[:1] == ("requests",):
+            content |= dict.fromkeys(keys, value)
+        elif keys:
             reduce(getitem, keys[:-1], content)[keys[-1]] = value
         (tmp_path / name).mkdir()
         (tmp_path / name / "run.json").write_text(json.dumps(content), "utf-8")
@@ -278,6 +276,7 @@ def test_an_earlier_run_is_named_with_its_plan(first, nearby):
         (("made", "targets", "input"), "0" * 64, None),
         (("models", "target", "source", "name"), "another", None),
         (("evidence", "recording"), "0" * 64, None),
+        (("requests", "plan", "custody"), {}, None),  # it ended before anything was asked
         (("made",), [], None),
         (("models",), 3, None),
         (("plan",), {}, {"primary": "unknown", "finished": True}),

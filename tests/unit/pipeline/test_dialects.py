@@ -61,7 +61,6 @@ class Dialect:
 
 
 def unknown(*names: str) -> Callable[[dict[str, Any]], str | None]:
-    """Refuse the first of these fields by its name."""
     return lambda fields: next((f"unknown field {name}" for name in names if name in fields), None)
 
 
@@ -123,7 +122,6 @@ def thought(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def reasoning_model(fields: dict[str, Any]) -> str | None:
-    """Refuse as OpenAI's reasoning models do."""
     taken = ("max_completion_tokens", "reasoning_effort", "seed", "n", "stream")
     if fields.get("reasoning_effort") == "none":
         return "Unsupported value: 'reasoning_effort' does not support 'none' with this model."
@@ -169,8 +167,6 @@ CHATS = {
 
 @pytest.fixture(scope="module")
 def audit(tmp_path_factory):
-    """Audit behind a server, in a folder of its own."""
-
     def run(
         answer: Callable[[Asked], Reply],
         texts: list[str] = TEXTS,

@@ -189,7 +189,6 @@ def test_walks_are_shown_and_drawn_again(walks, copied_of):
 
 
 def rows_of(run):
-    """Rows of the table by document and control."""
     named = run["targets"].select("target_id", "document_id")
     rows = run.scan("controls").collect().join(named, on="target_id", how="left")
     return {(row["document_id"], row["control"]): row for row in rows.iter_rows(named=True)}
@@ -197,7 +196,6 @@ def rows_of(run):
 
 @pytest.fixture
 def audited(controls, copied_of):
-    """A copy of the audit, and what the endpoint is asked from now on."""
     return copied_of(controls)
 
 
@@ -211,7 +209,9 @@ def controlled(settings, answer, texts=None, **changed):
         yield settings, runs.audit(**settings), server.asked
 
 
-def test_what_comes_out_after_anything_or_stands_elsewhere_is_common(controls):
+def test_what_comes_out_after_anything_or_stands_elsewhere_is_common_by_prompts_of_other_documents(
+    controls,
+):
     found = rows_of(controls.run)
     came_out = ("known", "formula", "quoted")
     assert [*found] == [(name, each) for name in came_out for each in CONTROLS]
@@ -230,9 +230,6 @@ def test_what_comes_out_after_anything_or_stands_elsewhere_is_common(controls):
     assert all(
         (row["longest_words"] is None) == (row["reason"] is not None) for row in found.values()
     )
-
-
-def test_prompts_are_those_of_other_documents(controls):
     run = controls.run
     prefixes = {" ".join(HALVES[name][0].split()): name for name in HALVES}
     asked = run["prompts"].filter(view="control").sort("target_id", "view_index")

@@ -1,7 +1,6 @@
 """Passages that came out, looked for in a corpus that is known, or in an index of one."""
 
-from __future__ import annotations
-
+import shutil
 import sys
 from bisect import bisect_left, bisect_right
 from importlib.util import find_spec
@@ -167,6 +166,10 @@ def test_an_index_on_this_machine_is_asked_by_its_package(tmp_path, monkeypatch)
         [3, 2, "document 1", None],  # a space before it is no further occurrence
         [0, 0, None, None],
     ]
+    shutil.rmtree(tmp_path / "index")
+    write_index(tmp_path / "index", ["other words", "and others"])
+    changed = audit_books(tmp_path / "run", tmp_path, known_index=known)
+    assert changed["known"]["n_occurrences"].to_list() == [0, 0]
     (tmp_path / "index" / "table.0").write_bytes(b"cut")
     for named, said in (
         (known, "no whole index of infini-gram"),

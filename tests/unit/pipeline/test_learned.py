@@ -45,7 +45,7 @@ def run(tmp_path_factory):
     return audit(**settings)
 
 
-def test_every_text_with_a_score_has_a_combination(run):
+def test_every_text_with_a_score_has_a_combination_and_all_attacks_together_a_test(run):
     assert run["scores"].columns[-3:] == [*NAMES, "combination_v1"]
     known = run["scores"][NAMES[0]].is_not_null()
     assert run["scores"]["combination_v1"].is_not_null().equals(known)
@@ -59,9 +59,6 @@ def test_every_text_with_a_score_has_a_combination(run):
     assert set(verdicts["level"]) == set(run["verdicts"].filter(attack=NAMES[0])["level"])
     (p,) = verdicts.filter(pl.col("estimate").is_null(), level="collection")["p_value"]
     assert p <= 0.05
-
-
-def test_all_attacks_together_are_tested_and_it_is_said(run):
     (row,) = run["verdicts"].filter(attack="dataset_inference_v1").iter_rows(named=True)
     assert 0 < row["p_value"] <= 0.1
     assert not row["planned"]
@@ -281,15 +278,12 @@ def runs(settings, tmp_path_factory):
         ]
 
 
-def test_what_comes_out_of_each_level_is_said_with_what_is_not_reported(runs):
+def test_levels_are_said_and_the_audited_texts_have_the_answers_that_they_have_without(runs):
     said = " ".join(said_of(runs[0]))
     assert "None of 3 targets is reported at q = 0.1" in said
     assert "(20 words in a row, or all that follow): 64: 6 of 6; 0: 0 of 6." in said
     assert f"outside the training data ({ATTACK}): 64: 6 of 6; 0: 0 of 6." in said
     assert "64: 1.00 (0.54 to 1.00); 0: 0.00 (0.00 to 0.46)" in said
-
-
-def test_the_audited_texts_have_the_answers_that_they_have_without(runs):
     mixed, alone = (run["verdicts"].sort("attack", "level", "key") for run in runs)
     assert mixed.equals(alone)
     assert runs[0]["metrics"].equals(runs[1]["metrics"])

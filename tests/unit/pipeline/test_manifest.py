@@ -1,10 +1,7 @@
 """What a manifest keeps: times of stages, and what several shards bring together."""
 
-from __future__ import annotations
-
 import re
 from contextlib import nullcontext
-from copy import deepcopy
 from threading import Thread
 from types import SimpleNamespace
 from typing import Any
@@ -34,6 +31,7 @@ def called(tmp_path, monkeypatch):
     def call(*steps, **content):
         manifest = Manifest(evidence={"x": 1}, **content)
         audit: Any = SimpleNamespace(manifest=manifest, turn=nullcontext(), observer=Observer())
+        audit.settling = nullcontext
         audit.run = Run(tmp_path)
         audit.manifest.write(tmp_path)
         named: Any = [(SimpleNamespace(name=name, doing=name), step) for name, step in steps]
@@ -189,56 +187,42 @@ def test_shards_wait_for_who_makes_what_all_need_and_are_kept_apart(tmp_path):
             pass
 
 
-def test_a_manifest_takes_in_what_others_have_stored(tmp_path):
-    begun = Manifest(
-        evidence={"seed": 0},
-        models={"target": {"source": "a"}},
-        passes={"target text": 3},
-        times={"begin": "5", "seconds": {"samples": 1.5}},
-        custody={"root": "00"},
-        made={"scores": 1, "targets": 2},
+def test_shards_change_a_manifest_in_turns_each_from_what_all_have_stored(tmp_path):
+    one, two = (
+        Audit(load(shard=f"{n}/2"), Observer(), [], None, Run(tmp_path), Manifest()) for n in (1, 2)
     )
-    begun.write(tmp_path)
-    one, two = Manifest.of(tmp_path), Manifest.of(tmp_path)
-    assert one is not None
-    assert two is not None
-    one.passes["target text"] += 4
-    one.passes["target lowercase"] = 2
-    one.times |= {"end": "9", "seconds": {"samples": 2.5, "logprobs": 1.0}}
-    one.requests["times"] = {"first": "7", "last": "8"}
-    one.models["target"]["tokenizer"] = "t"
-    one.custody = {}
-    del one.made["scores"]
-    two.passes |= {"target text": 8, "target lowercase": 2}
-    two.times |= {"end": "8", "seconds": {"samples": 1.75}}
-    two.requests["times"] = {"first": "6", "last": "9"}
-    two.inputs["input"] = {"x": "00"}
-    one.write(tmp_path)
-    two.write(tmp_path)
-    one.take_in(tmp_path)
-    stored = Manifest.of(tmp_path)
-    assert one == two == stored
-    assert stored.passes == {"target text": 12, "target lowercase": 4}
-    assert stored.times == {
-        "begin": "5",
-        "end": "9",
-        "seconds": {"samples": 2.75, "logprobs": 1.0},
-    }
-    assert stored.requests == {"times": {"first": "6", "last": "9"}}
-    assert (stored.custody, stored.made) == ({}, {"targets": 2})
-    assert stored.models == {"target": {"source": "a", "tokenizer": "t"}}
-    assert stored.inputs == {"input": {"x": "00"}}
-    before = deepcopy(stored)
-    stored.write(tmp_path)
-    stored.write(tmp_path)
-    assert Manifest.of(tmp_path) == before
 
-    one.requests["times"]["last"] = "99"  # of what was taken in
-    one.write(tmp_path)
-    two.models["target"]["dtype"] = "float32"
-    one.models["target"]["dtype"] = "float16"
-    two.write(tmp_path)
-    assert two.requests["times"]["last"] == "99"
-    with pytest.raises(SettingsError, match="'dtype' of model 'target' was 'float32', is now"):
-        one.write(tmp_path)
-    assert Manifest.of(tmp_path) == two
+    def ask(audit: Audit, n_passes: int, seconds: float, **of_model: str) -> None:
+        def step() -> None:
+            with times.asking(audit), audit.settling():
+                audit.agree({"source": "a", **of_model}, "target")
+                passes = audit.manifest.passes
+                passes["target text"] = passes.get("target text", 0) + n_passes
+
+        stage: Any = SimpleNamespace(name="logprobs", doing="asking")
+        times.run_timed(audit, [(stage, step)])
+
+    clock, days = iter([0, 1.5, 2, 3, 3, 3, 3, 3]), map(str, range(10, 99))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mia_batch.pipeline.run.time.monotonic", lambda: next(clock))
+        patch.setattr(times, "_now", lambda: next(days))
+        ask(one, 3, 1.5)
+        one.manifest.passes["target other"] = 5  # which others do not see: it is not settled
+        ask(two, 8, 1.0, tokenizer="t")
+        stored = Manifest.of(tmp_path)
+        assert stored is not None
+        assert stored.passes == {"target text": 11}
+        assert (stored.times["begin"], stored.times["seconds"]) == ("10", {"logprobs": 2.5})
+        assert stored.requests["times"]["first"] == "11"
+        assert stored.requests["times"]["last"] < stored.times["end"]
+        assert stored.models == {"target": {"source": "a", "tokenizer": "t"}}
+        with pytest.raises(SettingsError, match="'tokenizer' of model 'target' was 't', is now"):
+            ask(one, 1, 1.0, tokenizer="u")
+    after = Manifest.of(tmp_path)
+    assert after is not None
+    assert (after.models, after.passes) == (stored.models, stored.passes)
+    finished = Manifest(custody={"root": "00"})
+    finished.write(tmp_path)
+    with two.settling():
+        two.manifest.passes["target text"] = 9
+    assert Manifest.of(tmp_path) == finished

@@ -44,7 +44,7 @@ def replayed(probes, tmp_path):
     )
 
 
-def test_answers_are_the_most_likely_ones_and_are_scored(probes):
+def test_answers_are_the_most_likely_ones_and_words_given_those_before_them(probes):
     run = probes.run
     asked = run["prompts"].filter(pl.col("reason").is_null())
     assert run["samples"].height == asked.height == 6 * 4  # of eight texts, one null and one short
@@ -60,10 +60,6 @@ def test_answers_are_the_most_likely_ones_and_are_scored(probes):
         for name in ("targets", "unscored")
     ]
     assert reasons[0].equals(reasons[1])
-
-
-def test_words_given_at_points_are_those_before_them(probes):
-    run = probes.run
     prompts = run["prompts"].filter(pl.col("reason").is_null(), view="probe", model="target")
     texts = prompts.join(run["targets"].select("target_id", "target"), on="target_id")
     given = texts.select("target", "cut").iter_rows()
@@ -165,27 +161,22 @@ KEY = ("target_id", "view_index")
 
 @pytest.fixture(scope="module")
 def usual(texts):
-    """Settings of an audit by the engine of this machine."""
     same = {name: texts.settings[name] for name in ("input", "model", "engine")}
     return same | {"evidence": "probe-logprobs", "probes": 4, "report": False}
 
 
 @pytest.fixture(scope="module")
 def ours(usual, tmp_path_factory):
-    """Such an audit."""
     return runs.audit(**usual, out=str(tmp_path_factory.mktemp("ours")))
 
 
 @pytest.fixture
 def here(usual, tmp_path):
-    """Another such audit."""
     return lambda **changed: runs.audit(**usual | changed, out=str(tmp_path / "here"))
 
 
 @pytest.fixture
 def there(usual, tmp_path):
-    """Settings of an audit of a server."""
-
     def settings(server: HostileServer, out: str = "there", **changed: Any) -> dict[str, Any]:
         given: dict[str, Any] = usual | {
             "engine": "auto",

@@ -1,7 +1,5 @@
 """Audits of recorded continuations: the same numbers, whichever engine they came from."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import polars as pl

@@ -13,6 +13,8 @@ from tests.runs import audit, planned, tables_of, twenty_words
 
 PROBES = {"evidence": "probe-logprobs"}
 NO_MODEL = {"engine": None, "model": None}
+SAMPLES = {"evidence": "samples"}
+ON_VLLM = {"attacks": "min_k_plus_plus_20_v1", "engine": "vllm", "evidence": None}
 CANDIDATE = {"candidate_from": "one.parquet", "attacks": "candidate_difference_v1"}
 DE_COP, SEMANTIC = {"attacks": "decop_v1"}, {"attacks": "spv_semantic_v1"}
 LOSS = {"evidence": "logprobs", "attacks": "loss_v1"}
@@ -110,6 +112,13 @@ def test_a_run_is_not_mixed_from_two_requests(
             "needs reference_model=",
         ),
         ("views", {"attacks": "extraction_top_k_v1", "temperature": 0.7}, "needs temperature 1"),
+        ("views", SAMPLES | {"attacks": "loss_v1"}, "evidence= is 'samples'"),
+        (
+            "views",
+            SAMPLES | {"attacks": "probe_loss_v1"},
+            "probe_loss_v1 needs evidence 'probe-logprobs', but",
+        ),
+        ("views", ON_VLLM, "min_k_plus_plus_20_v1 cannot be computed: .*take engine transformers"),
         ("views", {"reference_model": "/nowhere"}, "reference_model: '/nowhere'"),
         ("views", {"nonmember_shots": "/nowhere.parquet"}, "/nowhere.parquet"),
         ("views", {"neighbours_column": "shelf", "masked_model": None}, "must hold lists of texts"),

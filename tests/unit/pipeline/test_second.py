@@ -1,7 +1,5 @@
 """The second implementation agrees with finished runs of every kind, and finds a changed number."""
 
-from __future__ import annotations
-
 import re
 import shutil
 
@@ -10,12 +8,14 @@ import polars as pl
 import pytest
 from click.testing import CliRunner
 
-from mia_batch import second
+from mia_batch import attacks, second
 from mia_batch.cli.main import command
-from mia_batch.second import Answer, Attacks, Run, compare, distance, p_value, q_value
+from mia_batch.corpus import commitment, draw
+from mia_batch.second import Answer, Run, Text, compare, distance, p_value, q_values
 from tests.checkpoints import TEXTS, save_checkpoint
 from tests.runs import Finished, documents, finished, written
-from tests.unit.pipeline.test_verdicts import ATTACK, KNOWN, Library
+from tests.unit.pipeline.test_corpora import write_canaries
+from tests.unit.pipeline.test_verdicts import ATTACK, KNOWN, N_WORDS, Library
 
 N = 20
 KINDS = (
@@ -85,7 +85,71 @@ def of_weighted_groups(folder):
     return of_weights(folder, level="group", windows_per_group=2)
 
 
-NAMED = ("pac_v1", "aeca_v1", "petal_v1", "decop_v1", "masked_hits_v1", "codec_v1")
+def of_lots(folder):
+    """Groups by the median of their windows, where equal scores are parted by lot."""
+    library = Library(folder)
+    asked, outside = ([f"{name}{n // 3}" for n in range(60)] for name in "ab")
+    return library.audit(
+        input=library.write("asked", [n < 8 for n in range(24)], group=asked[:24]),
+        non_members=library.write("outside", [False] * 60, group=outside),
+        level="group",
+        ties="random",
+        statistic="median",
+        adjustment="by",
+        **KNOWN,
+    )
+
+
+def of_lengths(folder):
+    library = Library(folder)
+    asked = library.write("asked", [number < 8 for number in range(24)])
+    outside = library.write("outside", [False] * 60)
+    return library.audit(
+        input=asked, non_members=outside, length_edges="10,25", ties="random", **KNOWN
+    )
+
+
+def of_canaries(folder):
+    library, sets = Library(folder), []
+    for number in range(3):
+        texts = [[f"{number}.{at}.{word}" for word in range(N_WORDS)] for at in range(5)]
+        sets.append((f"set {number}", [" ".join(each) for each in texts]))
+        published = draw(commitment(*sets[-1]), 5, 7)
+        for at, each in enumerate(texts):
+            library.record(each, 1 if at == published else 0.4)
+    canaries = write_canaries(folder / "canaries.jsonl", *sets)
+    return library.audit(input=library.write("asked", [False] * 3), canaries=canaries)
+
+
+def of_rounds(folder):
+    """Groups that are asked until they are decided, by words that the first round counts.
+
+    No two of their n-grams share a count in the run's table of words.
+    """
+    library = Library(folder)
+    names = [f"book {number // 4:02}" for number in range(45 * 4)]
+    return library.audit(
+        input=library.write("asked", [n < 8 for n in range(24)], group=names[:24]),
+        non_members=library.write("outside", [False] * 156, group=names[24:]),
+        attacks="samia_matched_rarity_v1",
+        level="group",
+        stop_when_decided=True,
+        q=0.2,
+        **KNOWN,
+    )
+
+
+MADE = [
+    *(of_labels, of_non_members, of_weights, of_weighted_groups),
+    *(of_lots, of_lengths, of_canaries, of_rounds),
+]
+FAMILIES = (
+    *("Next tokens", "Probes, drawn answers", "SaMIA, weighed by rarity", "PETAL", "DE-COP"),
+    *("Masked words", "N-gram coverage", "Verbatim blocks", "ROUGE", "Log-probabilities at points"),
+    *("DE-COP from log-probabilities", "Extraction", "Swapped words", "Token frequencies"),
+    *("Shots before the text", "Shapes of series of losses"),
+)
+NAMED = [attack.name for name in FAMILIES for attack in attacks.families()[name]]
 
 
 def of_named(folder, checkpoint):
@@ -101,7 +165,11 @@ def of_named(folder, checkpoint):
         "nonmember_shots": written(folder, shots, "shots"),
         "shots": 1,
         "paraphrases_column": "paraphrases",
-        "attacks": ",".join(NAMED),
+        "attacks": ",".join(each for each in NAMED if each != "con_recall_prefix_v1"),
+        "samples": 2,
+        "token_points": 24,
+        "extraction_tokens": 6,
+        "top_k": 0,
         "engine": "transformers",
         "probes": 4,
         "choice_orders": 4,
@@ -119,9 +187,7 @@ def groups(tmp_path_factory):
     return of_groups(tmp_path_factory.mktemp("groups"))
 
 
-@pytest.fixture(
-    scope="module", params=[None, of_labels, of_non_members, of_weights, of_weighted_groups]
-)
+@pytest.fixture(scope="module", params=[None, *MADE])
 def made(request, groups, tmp_path_factory):
     return request.param(tmp_path_factory.mktemp("second")) if request.param else groups
 
@@ -157,6 +223,7 @@ def test_p_and_q_values_of_recordings_are_recomputed(made):
         ("verdicts", "p_value", "target"),
         ("verdicts", "p_value", "group"),
         ("verdicts", "q_value", "group"),
+        ("verdicts", "p_value", "collection"),
     ],
 )
 def test_a_changed_number_is_named_with_both_values(groups, tmp_path, table, column, level):
@@ -196,17 +263,20 @@ def test_changed_figures_and_what_only_weights_change_are_named(texts, tmp_path,
     ("kind", "attack", "name", "wrong"),
     [
         ("named", "pac", "polarized", lambda logprobs: second.lowest(30, logprobs)),
-        ("named", "aeca", "pairwise", lambda values: zip(values, values, strict=True)),
+        ("named", "aeca", "known", lambda values: values / 2),
+        ("named", "creativity", "ngrams", lambda words, n: [0] * len(words)),
+        ("named", "rouge_l_f1", "accumulate", lambda values, _: values),
         ("named", "petal", "log", lambda value: value),
         ("tuned", "lira_online_fixed", "phi", lambda logprob: logprob),
         ("tuned", "lira_offline_fixed", "mean", max),
         ("tuned", "rmia", "mean", max),
-        ("tuned", "wbc", "stretches", lambda n, values: [values[at:] for at in range(n)]),
-        ("tuned", "ez_mia", "differ", lambda gains: [max(gain, 0.1) for gain in gains]),
-        ("tuned", "informia", "expm1", lambda value: value),
+        ("tuned", "wbc", "runs", lambda values, n: values[: n + 1][None]),
+        ("tuned", "ez_mia", "differ", lambda gains: np.maximum(gains, 0.1)),
+        ("tuned", "informia", "_NEAR_1", -5.0),
+        ("tuned", "spv_semantic", "exp", lambda value: value),
         ("views", "min_k_20", "lowest", lambda percent, values: min(values)),
-        ("views", "gap_k_20", "stretches", lambda n, values: [values]),
-        ("texts", "samia_matched", "shared", lambda one, other, n: len(one)),
+        ("views", "gap_k_20", "runs", lambda values, n: values[None]),
+        ("texts", "samia_matched", "ngrams", lambda words, n: [0] * len(words)),
     ],
 )
 def test_a_wrong_formula_is_found(kind, attack, name, wrong, request, monkeypatch):
@@ -222,38 +292,75 @@ def test_a_wrong_formula_is_found(kind, attack, name, wrong, request, monkeypatc
     assert max(far()) > 1e-6
 
 
-def test_choices_shadow_models_and_weights_by_hand(monkeypatch):
-    class Answered(Attacks):
-        def __init__(self, *said):
-            self.said = said
+class Made(Text):
+    """A text of which models said this: answers, rows of log-probabilities, means of shadows."""
 
-        def answers(self, view="continuation", of="target"):
-            del view, of
-            return [Answer(at, text, "", [], []) for at, text in enumerate(self.said)]
+    def __init__(self, said=(), rows=(), shadows=()):
+        self.said, self.made, self.means = said, rows, dict(shadows)
 
-    right = Answered("A.", "B", "A dog is C", "D'Artagnan: D", "B")
-    assert right.decop() == (1 / 2 + 1 + 1 + 1) / 4
+    def answers(self, view="continuation", of="target"):
+        del view, of
+        return [Answer(at, text, "", [], []) for at, text in enumerate(self.said)]
+
+    def rows(self, table, model, view):
+        del table, model, view
+        return [{"view_index": at, "logprob": each} for at, each in enumerate(self.made)]
+
+    def shadows(self, kind):
+        return np.array(self.means[kind])
+
+
+def scored(name, **made):
+    return second.SCORES[name](Made(**made))
+
+
+def test_choices_by_hand():
+    said = ("A.", "B", "A dog is C", "D'Artagnan: D", "B")
+    assert scored("decop", said=said) == (1 / 2 + 1 + 1 + 1) / 4
     with pytest.raises(ZeroDivisionError):
-        Answered("A", "B or C", "C", "D").decop()
+        scored("decop", said=("A", "B or C", "C", "D"))
+    # The model likes A. Means of labels are 0.55, 0.175, 0.125 and 0.15; in the second row 0.6 is
+    # still more above its mean than 0.2, but as a ratio it is less.
+    p = [[0.7, 0.1, 0.1, 0.1], [0.6, 0.2, 0.1, 0.1], [0.5, 0.2, 0.2, 0.1], [0.4, 0.2, 0.1, 0.3]]
+    rows = np.log(p).tolist()
+    assert scored("decop_logprob", rows=rows) == 1 / 4
+    assert scored("decop_probability", rows=rows) == pytest.approx((0.7 + 0.2 + 0.2 + 0.3) / 4)
+    assert scored("decop_calibrated", rows=rows) == 3 / 4
+    assert scored("decop_log_calibrated", rows=rows) == 1
 
-    class Shadowed(Attacks):
-        def __init__(self):
-            pass
 
-        def averages(self, view, of="target", **equal):
-            del view, of
-            return [1.0, 3.0] if equal["trained"] else [-2.0, 2.0]
-
-        def average(self, view="text", of="target"):
-            del view, of
-            return 3.0
-
+def test_shadow_models_and_weights_by_hand(monkeypatch):
     monkeypatch.setattr(second, "phi", lambda logprob: logprob)
+    made = {"rows": [[3.0]], "shadows": {"in": [1.0, 3.0], "out": [-2.0, 2.0]}}
     # in: mean 2, variance 1; out: mean 0, variance 4
-    assert Shadowed().lira("online") == pytest.approx(9 / 8 - 1 / 2 + np.log(2))
-    assert Shadowed().lira("offline") == 3 / 2
-    nulls = [(0.1, 0.5), (0.9, 0.25), (None, 2.0)]
-    assert p_value(0.9, nulls, 0.75) == (0.75 + 2.25) / (0.75 + 2.75)
+    assert scored("lira_online", **made) == pytest.approx(9 / 8 - 1 / 2 + np.log(2))
+    assert scored("lira_offline", **made) == 3 / 2
+    nulls = [(second.place(each), w) for each, w in ((0.1, 0.5), (0.9, 0.25), (None, 2.0))]
+    assert p_value(second.place(0.9), nulls, 0.75) == (0.75 + 2.25) / (0.75 + 2.75)
+
+
+def test_series_by_hand():
+    rows = [[-0.5, -2.0, -0.1, -3.0]]
+    assert scored("low_losses_from_end_50", rows=rows) == -3 / 4  # 1 of 2 low ones in the last 3
+    assert scored("low_losses_from_end_40", rows=rows) == -1 / 4
+    assert scored("losses_below_previous", rows=rows) == 1 / 3
+    levels = [[-99.0, -66.0, -65.5, -33.0, -32.5, 0.0]]  # 0, 33, 34, 66, 67 and 99
+    assert scored("loss_complexity_3", rows=levels) == -4 / 6  # 0, 01, 1, 2 and a 2
+    with pytest.raises(ValueError, match="empty"):
+        scored("loss_entropy", rows=rows)
+    assert scored("loss_entropy", rows=[[-1.0, -2.0] * 20]) < 0.01
+    assert scored("extraction_n_50", rows=[[np.log(0.5)]]) == 0  # one sample suffices
+    assert scored("extraction_n_99", rows=[[np.log(0.5)]]) == pytest.approx(-np.log(np.log2(100)))
+
+
+def test_every_attack_is_known_but_for_those_that_say_why():
+    known = {f"{name}_v1" for name in second.SCORES}
+    assert {*attacks.names()} - known == {"combination_v1"}
+    assert known < {*attacks.names()}
+    assert {*second.WHY_NOT} == {
+        *("combination_v1", "dataset_inference_v1", "similarity", "others", "own"),
+        *("rarity_from", "words", "zlib"),
+    }
 
 
 def test_what_is_not_known_is_said_and_no_agreement(books, tmp_path):
@@ -264,7 +371,8 @@ def test_what_is_not_known_is_said_and_no_agreement(books, tmp_path):
         text = text.replace(f'"{name}"', f'"other_{name}"')
     (folder / "run.json").write_text(text)
     lines, is_equal = compare(folder, N)
-    assert [f"not recomputed: other_{name}" for name in names] == lines[: len(names)]
+    own = [f"not recomputed: other_{name} ({second.WHY_NOT['own']})" for name in names]
+    assert own == lines[: len(names)]
     assert lines[-1].startswith("0 of 0 drawn rows are equal")
     assert not is_equal
 
@@ -274,7 +382,7 @@ def test_the_command_says_so_and_fails_where_a_number_is_another(books, tmp_path
     done = CliRunner().invoke(command, ["verify", folder, "--second", "20"], standalone_mode=False)
     assert done.return_value == 0
     assert "20 of 20 drawn rows are equal (largest relative difference" in done.output
-    monkeypatch.setattr("mia_batch.second.zlib_size", lambda text: len(text) + 1)
+    monkeypatch.setattr("mia_batch.second.zlib_size", lambda words: len([*words]) + 1)
     again = ["verify", folder, "--second", "500", "--seed", "1"]
     done = CliRunner().invoke(command, again, standalone_mode=False)
     assert done.return_value == 1
@@ -285,7 +393,8 @@ def test_the_command_says_so_and_fails_where_a_number_is_another(books, tmp_path
 
 def test_q_values_by_hand():
     p = [0.01, 0.04, 0.03, None]
-    assert q_value(0.01, p, "bh") == pytest.approx(0.04)
-    assert q_value(0.03, p, "bh") == pytest.approx(0.16 / 3)  # that of 0.04, which is lower
-    assert q_value(0.01, p, "by") == pytest.approx(0.04 * (1 + 1 / 2 + 1 / 3 + 1 / 4))
-    assert np.isclose(q_value(0.9, [0.9], "bh"), 0.9)
+    # That of 0.03 is that of 0.04, which is lower.
+    assert q_values(p, "bh") == pytest.approx([0.04, 0.16 / 3, 0.16 / 3, 1])
+    assert q_values(p, "by")[0] == pytest.approx(0.04 * (1 + 1 / 2 + 1 / 3 + 1 / 4))
+    # One of two tests beats all of 9 nulls: at q = 0.2 it is listed whatever the draw.
+    assert second.listed([(2.0, 0.1, 1.0), (0.0, 0.9, 1.0)], 2, 9.0, 0.2, 0.9) == [0.2, 1.0]

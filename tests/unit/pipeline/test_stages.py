@@ -23,6 +23,7 @@ from mia_batch.tables import followed
 from tests.damage import damage
 from tests.processes import wait_until_gone
 from tests.runs import audit, documents, planned, tables_of
+from tests.unit.pipeline.conftest import Listener
 
 KINDS = ("texts", "books", "probes", "views", "walks", "controls", "tuned")
 _ANSWERS = ["metrics", "verdicts"]
@@ -50,7 +51,6 @@ def kind(request, copied_of):
 
 @pytest.fixture
 def recorded(books, copied_of):
-    """A copy of the run that needs no model: settings, run, and its tables."""
     settings, run, _ = copied_of(books)
     return settings, run, contents(run)
 
@@ -100,22 +100,6 @@ def test_the_same_command_again_makes_nothing(kind, nothing_starts, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-class Heard(Observer):
-    def __init__(self):
-        self.said = []
-
-    def stage(self, sentence):
-        self.said.append(sentence)
-
-
-def settled(settings, run):
-    """Audit again until the run knows its files, whose last change must not be just now."""
-    for path in [*Path(settings["input"]).rglob("*.txt"), Path(settings["samples_from"])]:
-        os.utime(path, ns=(10**18, 10**18))
-    audit(**settings)
-    assert run.manifest.unchanged != ""
-
-
 @pytest.mark.parametrize(
     ("change", "finished"),
     [
@@ -130,14 +114,16 @@ def settled(settings, run):
 def test_a_finished_run_says_so_unless_a_file_or_a_setting_changed(change, finished, recorded):
     settings, run, tables = recorded
     settings |= {"report": True}
-    settled(settings, run)
+    for path in [*Path(settings["input"]).rglob("*.txt"), Path(settings["samples_from"])]:
+        os.utime(path, ns=(10**18, 10**18))  # the last change must not be just now
+    audit(**settings)
+    assert run.manifest.unchanged != ""
     change(settings, run)
-    heard = Heard()
+    heard = Listener()
     again = audit(observer=heard, **settings)
     ends = "and nothing has changed since; this is its answer"
-    assert [sentence for sentence in heard.said if sentence.endswith(ends)] == (
-        heard.said if finished else []
-    )
+    answers = [sentence for sentence in heard.sentences if sentence.endswith(ends)]
+    assert answers == (heard.sentences if finished else [])
     assert contents(again) == tables
     assert (run.folder / "report.html").exists()
     assert verify(run.folder).faults == []
@@ -148,10 +134,10 @@ def test_a_run_does_not_fail_for_its_report(recorded, monkeypatch):
     monkeypatch.setattr(
         "mia_batch.pipeline.finished.report_of", lambda _: (_ for _ in ()).throw(MemoryError("no"))
     )
-    heard = Heard()
+    heard = Listener()
     (run.folder / "report.html").unlink(missing_ok=True)
     audit(observer=heard, **settings | {"report": True})
-    assert heard.said[-1] == (
+    assert heard.sentences[-1] == (
         "the report could not be made (MemoryError: no); the tables of the run are whole, and "
         f"`mia-batch report {run.folder}` tries again"
     )
@@ -283,7 +269,9 @@ def test_what_is_no_damage_is_said_and_changes_nothing(
     assert contents(run) == before
 
 
-def test_what_was_made_from_lost_samples_goes_with_them(recorded):
+def test_what_was_made_from_lost_samples_goes_with_them_and_a_part_that_is_no_file_is_refused(
+    recorded,
+):
     _, run, _ = recorded
     (part,) = run.path("samples").iterdir()
     part.unlink()
@@ -291,10 +279,6 @@ def test_what_was_made_from_lost_samples_goes_with_them(recorded):
     lost = {"scores", "unscored", *_ANSWERS, *_SUMMARY}
     left = {name for name in contents(run) if not name.startswith("prompts/")}
     assert left == {f"{name}.parquet" for name in MADE_AGAIN.keys() - lost}
-
-
-def test_a_part_that_is_no_file_is_refused(recorded):
-    _, run, _ = recorded
     (run.path("samples") / "x.parquet").mkdir()
     with pytest.raises(mia_batch.RunFolderError, match=r"run cannot be repaired: Is a dir"):
         repaired(run)

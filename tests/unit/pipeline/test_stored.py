@@ -22,6 +22,7 @@ from tests.checkpoints import TEXTS
 from tests.hostile_server import MODEL, HostileServer, TinyModel
 from tests.runs import audit, audit_books
 from tests.s3 import KEY, SECRET
+from tests.unit.pipeline.conftest import Listener
 
 
 @pytest.fixture
@@ -31,7 +32,6 @@ def inputs(recorded_books):
 
 
 def files(folder):
-    """Contents of a folder's files, hidden ones left out."""
     return {
         path.relative_to(folder).as_posix(): path.read_bytes()
         for path in folder.rglob("*")
@@ -70,7 +70,6 @@ def recorded(monkeypatch, method):
 
 
 def refusal(url, inputs, **settings):
-    """What was said of a run that could not go on; None where it could."""
     try:
         audit_books(url, inputs, **settings)
     except RunFolderError as error:
@@ -78,24 +77,24 @@ def refusal(url, inputs, **settings):
     return None
 
 
-def test_the_tables_are_those_of_a_folder_and_the_store_has_all(
-    inputs, on_machine, server, url, run
+def test_the_tables_are_those_of_a_folder_and_asked_again_or_dry_nothing_is_stored(
+    inputs, on_machine, server, url, run, monkeypatch
 ):
     stored = audit_books(url, inputs)
-    held = server.contents(run)
+    held, before = server.contents(run), server.contents(run)
     assert json.loads(held.pop(".lock"))["session"] == ""
     assert tables(held) == tables(files(inputs / "run"))
     assert held == files(stored.folder)
     assert held.keys() == files(inputs / "run").keys()
-
-
-def test_the_same_command_again_stores_nothing(inputs, on_machine, server, url, run, monkeypatch):
-    audit_books(url, inputs)
-    before = server.contents(run)
     names = recorded(monkeypatch, "put")
     audit_books(url, inputs)
     assert names == []  # a finished run is left as it is
     assert server.contents(run).keys() == before.keys()
+    settings = {"input": str(inputs / "books"), "samples_from": str(inputs / "made.parquet")}
+    held = server.contents(run)
+    on_machine("two")
+    assert dict(plan(load_settings(settings | {"out": url})))["documents"].startswith("2")
+    assert server.contents(run) == held
 
 
 @pytest.mark.parametrize("then", ["one", "two"])
@@ -203,18 +202,15 @@ def test_a_run_that_was_taken_over_stops(inputs, on_machine, server, url, run, m
 
 
 def test_credentials_are_nowhere(inputs, on_machine, server, url, run, tmp_path):
-    heard = []
-
-    class Telling(Observer):
-        def stage(self, sentence):
-            heard.append(sentence)
-
-    audit_books(url, inputs, observer=Telling())
+    heard = Listener()
+    audit_books(url, inputs, observer=heard)
     shown = CliRunner().invoke(command, ["report", url, "--format", "md"])
     with server.refusing_all(), pytest.raises(RunFolderError) as refused:
-        audit_books(url, inputs, observer=Telling())
+        audit_books(url, inputs, observer=heard)
     written = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
-    said = "\n".join([*heard, shown.output, repr(refused.value), str(refused.value.__cause__)])
+    said = "\n".join(
+        [*heard.sentences, shown.output, repr(refused.value), str(refused.value.__cause__)]
+    )
     assert shown.exit_code == 0
     for each in (*written, *server.contents(run).values(), said.encode()):
         assert KEY.encode() not in each
@@ -261,15 +257,6 @@ def test_an_address_without_a_run_is_said_and_left_alone(
         said = f"{url} holds no run: there is no run.json in it; give the folder of a run"
         assert capsys.readouterr().err == f"mia-batch: {said}\n"
     assert server.contents(run) == {}
-
-
-def test_a_dry_run_says_what_is_left_and_writes_nothing(inputs, on_machine, server, url, run):
-    settings = {"input": str(inputs / "books"), "samples_from": str(inputs / "made.parquet")}
-    audit_books(url, inputs)
-    held = server.contents(run)
-    on_machine("two")
-    assert dict(plan(load_settings(settings | {"out": url})))["documents"].startswith("2")
-    assert server.contents(run) == held
 
 
 def test_answers_that_were_paid_for_come_back_on_another_machine(

@@ -71,7 +71,6 @@ def finished(tuned):
 
 
 def trainings() -> list[str]:
-    """Names of the models that were trained since the last call."""
     found = [folder.rpartition("/")[2].split(".")[1] for folder in STARTED]
     STARTED.clear()
     return found
@@ -108,7 +107,7 @@ def stopped(settings, what, n=1):
     return listener.sentences
 
 
-def test_all_tables_and_models_are_there(finished, settings):
+def test_all_tables_models_and_scores_are_there_or_have_a_reason(finished, settings):
     run = finished
     for name, schema in (TABLES | PARTS).items():
         if run.path(name).exists():
@@ -124,9 +123,19 @@ def test_all_tables_and_models_are_there(finished, settings):
     assert n_texts[:2] == [8, 4]
     assert sum(n_texts[2:]) == N_TUNED
     assert len({known[name]["source"]["digest"] for name in MADE}) == len(MADE)
+    attacks = run.manifest.made["scores"]["attacks"]
+    missing = {
+        (target, attack)
+        for attack in attacks
+        for target in run["scores"].filter(pl.col(attack).is_null())["target_id"]
+    }
+    explained = run["unscored"].filter(pl.col("reason").is_not_null())
+    assert missing == set(explained.select("target_id", "attack").rows())
+    nowhere = {attack for attack in attacks if not run["scores"][attack].count()}
+    assert nowhere == {"lira_online_v1", "lira_offline_v1"}  # which need two of a kind
 
 
-def test_each_text_is_in_half_of_the_shadows_and_what_the_target_said_is_kept(finished):
+def test_each_text_is_in_half_of_the_shadows_and_all_are_asked_what_the_target_is_asked(finished):
     run = finished
     rows = run["logprobs"].filter(view="text")
     shadows = rows.filter(pl.col("model").str.starts_with("shadow-"))
@@ -141,23 +150,6 @@ def test_each_text_is_in_half_of_the_shadows_and_what_the_target_said_is_kept(fi
     assert said["n_tokens"].max() == 6
     assert set(said["target_id"]) == set(asked["target_id"])
     assert asked["context"].str.len_chars().min() > 0
-
-
-def test_every_score_is_there_or_has_a_reason(finished):
-    run = finished
-    attacks = run.manifest.made["scores"]["attacks"]
-    missing = {
-        (target, attack)
-        for attack in attacks
-        for target in run["scores"].filter(pl.col(attack).is_null())["target_id"]
-    }
-    explained = run["unscored"].filter(pl.col("reason").is_not_null())
-    assert missing == set(explained.select("target_id", "attack").rows())
-    nowhere = {attack for attack in attacks if not run["scores"][attack].count()}
-    assert nowhere == {"lira_online_v1", "lira_offline_v1"}  # which need two of a kind
-
-
-def test_models_of_the_run_are_asked_what_the_target_is_asked(finished):
     rows = finished["logprobs"].filter(pl.col("view") != "text")
     key = ["view", "target_id", "view_index"]
     of = ("target", "self_prompt")

@@ -8,13 +8,7 @@ import pytest
 from huggingface_hub import constants
 
 from mia_batch.errors import CorpusError, SettingsError
-from mia_batch.extras.privacy.data import (
-    CanaryFormat,
-    learnt_by,
-    paper_formats,
-    read_formats,
-    read_texts,
-)
+from mia_batch.extras.privacy import data
 
 WORDS = ["apple", "bread", "chair", "dream", "eagle"]
 
@@ -24,14 +18,14 @@ def read(place, frame=None, **changed):
         place /= "texts.parquet"
         frame.write_parquet(place)
     columns = {"text": "text", "target": None, "group": None} | changed
-    return read_texts(place, columns, share=0.6, seed=3)
+    return data.read_texts(place, columns, share=0.6, seed=3)
 
 
 def numbered(n, each=1):
     return [f"text {number // each}" for number in range(n)]
 
 
-def test_groups_stay_together_and_a_coin_decides(tmp_path):
+def test_groups_and_equal_texts_stay_together_and_a_coin_decides(tmp_path):
     texts = pl.DataFrame({"text": numbered(3000), "who": numbered(3000, 3)})
     found = read(tmp_path, texts, group="who")
     for column in ("part", "member"):
@@ -40,25 +34,22 @@ def test_groups_stay_together_and_a_coin_decides(tmp_path):
     assert audited["group"].n_unique() == 600
     assert audited["member"].mean() == pytest.approx(0.5, abs=3 * (0.25 / 600) ** 0.5)
     assert found.filter(part="auxiliary")["member"].null_count() == found.height - audited.height
-
-
-def test_each_text_is_learnt_by_one_shadow_model_of_a_pair(tmp_path):
-    found = read(tmp_path, pl.DataFrame({"text": numbered(400)}))
-    audited = set(found.filter(part="audited")["id"])
-    one, other, target = (set(learnt_by(found, number, 3)["id"]) for number in (0, 1, None))
-    assert one | other == audited
-    assert not one & other
-    assert target == set(found.filter("member")["id"])
-    # The target's half is drawn apart from theirs.
-    assert len(one & target) == pytest.approx(len(audited) / 4, abs=3 * (240 * 3 / 16) ** 0.5)
-
-
-def test_equal_texts_are_one_group_whatever_groups_are_given(tmp_path):
     texts = pl.DataFrame({"text": numbered(200, 2), "who": [None, *range(1, 200)]})
     found = read(tmp_path, texts.with_columns(pl.col("who").cast(pl.String)), group="who")
     for column in ("group", "part", "member"):
         assert found.group_by("text").agg(pl.col(column).n_unique())[column].max() == 1
     assert found["group"].n_unique() == 100
+
+
+def test_each_text_is_learnt_by_one_shadow_model_of_a_pair(tmp_path):
+    found = read(tmp_path, pl.DataFrame({"text": numbered(400)}))
+    audited = set(found.filter(part="audited")["id"])
+    one, other, target = (set(data.learnt_by(found, number, 3)["id"]) for number in (0, 1, None))
+    assert one | other == audited
+    assert not one & other
+    assert target == set(found.filter("member")["id"])
+    # The target's half is drawn apart from theirs.
+    assert len(one & target) == pytest.approx(len(audited) / 4, abs=3 * (240 * 3 / 16) ** 0.5)
 
 
 @pytest.mark.parametrize(
@@ -129,7 +120,7 @@ def test_a_task_where_nothing_was_fetched_before(tmp_path, monkeypatch):
 
 
 def test_the_seven_formats_of_table_4():
-    formats = {each.name: each for each in paper_formats(WORDS, 0)}
+    formats = {each.name: each for each in data.paper_formats(WORDS, 0)}
     sizes = {"name": 960, "city": 90, "email": 3840, "phone_number": 10**5, "letters": 26**6}
     sizes |= {"one_word": 5, "three_words": 125}
     assert {name: each.size for name, each in formats.items()} == sizes
@@ -150,8 +141,8 @@ def test_a_file_of_formats(tmp_path):
     path = tmp_path / "formats.json"
     pin = {"name": "pin", "template": "PIN: {}", "slots": [["1", "2"]] * 4, "between": ""}
     path.write_text(json.dumps([pin]))
-    (found,) = read_formats(path)
-    assert found == CanaryFormat("pin", "PIN: {}", "", [["1", "2"]] * 4, "")
+    (found,) = data.read_formats(path)
+    assert found == data.CanaryFormat("pin", "PIN: {}", "", [["1", "2"]] * 4, "")
     assert found.text(5) == "PIN: 1212"
 
 
@@ -170,4 +161,4 @@ def test_a_file_that_holds_no_formats(tmp_path, content, reason):
     path = tmp_path / "formats.json"
     path.write_text(content)
     with pytest.raises(SettingsError, match=rf"holds no formats of canaries.*{re.escape(reason)}"):
-        read_formats(path)
+        data.read_formats(path)

@@ -11,17 +11,10 @@ from hypothesis import strategies as st
 from scipy.stats import beta, skewnorm, t
 
 from mia_batch.extras.privacy import measures
-from mia_batch.extras.privacy.measures import (
-    clopper_pearson_bound,
-    exposures,
-    one_run_bound,
-    unlearnt_exposure,
-    utility,
-)
 
 DELTA = 1e-5
 LOSSES = st.lists(st.integers(0, 9).map(float), min_size=1, max_size=30)
-of_both = pytest.mark.parametrize("bound", [one_run_bound, clopper_pearson_bound])
+of_both = pytest.mark.parametrize("bound", [measures.one_run_bound, measures.clopper_pearson_bound])
 
 
 def slow_p(n_right, n_guesses, n_texts, epsilon, delta):
@@ -47,7 +40,7 @@ def test_guesses_as_in_the_theorem(n_guesses, data, epsilon, delta):
 def test_bounds_by_hand():
     # 100 of 200 texts are guessed, all right: e^eps / (1 + e^eps) = 0.05 ** (1 / 100).
     member = np.arange(200) % 2 == 0
-    found = one_run_bound(member, member.astype(float), delta=0, seed=0)
+    found = measures.one_run_bound(member, member.astype(float), delta=0, seed=0)
     n = 200 - int(measures._half(200, 0).sum())
     q = 0.05 ** (1 / (2 * (n // 2)))
     assert found.ceiling == pytest.approx(log(q / (1 - q)), abs=1e-4)
@@ -122,7 +115,7 @@ SEVEN = [2.0, 3.0, 4.0, 6.0, 7.0, 8.0, 9.0]
     ],
 )
 def test_exposure_by_hand(learnt, others, size, rows):
-    found = exposures(np.array(learnt), [np.array(others)], size)
+    found = measures.exposures(np.array(learnt), [np.array(others)], size)
     assert found.select("rank", "exposure", "exposed").rows() == rows
     assert found["extrapolated"].null_count() == len(rows)
     assert found["loss"].null_count() == np.isnan(learnt).sum()
@@ -131,7 +124,7 @@ def test_exposure_by_hand(learnt, others, size, rows):
 @given(LOSSES, LOSSES, st.integers(1, 7))
 def test_rank_is_the_definition_whatever_the_pieces(learnt, others, size):
     pieces = [np.array(others[i : i + size]) for i in range(0, len(others), size)]
-    found = exposures(np.array(learnt), pieces, len(learnt) + len(others))
+    found = measures.exposures(np.array(learnt), pieces, len(learnt) + len(others))
     for loss, rank in zip(learnt, found["rank"], strict=True):
         below = sum(other < loss for other in others)
         equal = sum(other == loss for other in others)
@@ -140,18 +133,18 @@ def test_rank_is_the_definition_whatever_the_pieces(learnt, others, size):
 
 def test_mean_without_memory():
     ranks = np.arange(1, 102)
-    assert unlearnt_exposure(100) == pytest.approx(np.mean(np.log2(101) - np.log2(ranks)))
-    assert unlearnt_exposure(10**7) == pytest.approx(1 / np.log(2), abs=1e-4)
+    assert measures.unlearnt_exposure(100) == pytest.approx(np.mean(np.log2(101) - np.log2(ranks)))
+    assert measures.unlearnt_exposure(10**7) == pytest.approx(1 / np.log(2), abs=1e-4)
 
 
 def test_beyond_the_sample_by_a_skew_normal_where_it_fits():
     truth, rng = skewnorm(4, loc=50, scale=5), np.random.default_rng(1)
-    found = exposures(truth.ppf([1e-6, 0.5]), [truth.rvs(5000, random_state=rng)], 10**9)
+    found = measures.exposures(truth.ppf([1e-6, 0.5]), [truth.rvs(5000, random_state=rng)], 10**9)
     assert found["exposure"][0] == pytest.approx(np.log2(5001))
     assert found["extrapolated"][0] == pytest.approx(np.log2(1e6), abs=3)
     assert found["extrapolated"][1] == pytest.approx(1, abs=0.1)
     others = np.concatenate([rng.normal(0, 1, 500), rng.normal(100, 1, 500)])
-    assert exposures(np.array([0.0]), [others], 10**6)["extrapolated"].to_list() == [None]
+    assert measures.exposures(np.array([0.0]), [others], 10**6)["extrapolated"].to_list() == [None]
 
 
 class _Opened:
@@ -170,7 +163,7 @@ class _Opened:
 def used(losses, groups, *how):
     texts = pl.DataFrame({"text": ["a"] * 40, "target": ["yes"] * 40, "group": groups})
     opened: Any = _Opened(losses)
-    (row,) = utility(opened, texts, *how).to_dicts()
+    (row,) = measures.utility(opened, texts, *how).to_dicts()
     return row
 
 

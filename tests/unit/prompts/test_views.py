@@ -10,33 +10,9 @@ from hypothesis import given as drawn
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
+from mia_batch import prompts
 from mia_batch.errors import SettingsError
 from mia_batch.models.tokens import Tokenizer
-from mia_batch.prompts import (
-    LABELS,
-    LEAST_CONTEXT,
-    MOST_ORDERS,
-    Shots,
-    View,
-    after_shots,
-    choice,
-    choices,
-    choose_shots,
-    cloze,
-    continuation,
-    extraction,
-    first_tokens,
-    given,
-    lowercase,
-    numbered,
-    pairs,
-    probes,
-    repeated,
-    sample_seed,
-    swapped,
-    text,
-    tokens,
-)
 from mia_batch.schemas import Prompts
 from tests import frames
 from tests.checkpoints import TEXTS
@@ -46,7 +22,7 @@ TARGETS = frames.targets(
     {"target": "one two", "prefix": "eins", "reference": "zwei"},
     {"target": "x", "reason": "too short"},
 )
-SHOTS = Shots(context="one two\n\n", texts=frozenset({"one two"}), n_shots=1, n_tokens=3)
+SHOTS = prompts.Shots(context="one two\n\n", texts=frozenset({"one two"}), n_shots=1, n_tokens=3)
 SHOT = "the text is one of those that are put before others"
 TOO_SHORT = (None, None, "too short")
 
@@ -55,48 +31,48 @@ TOO_SHORT = (None, None, "too short")
     ("make", "columns", "resolved"),
     [
         (
-            continuation,
+            prompts.continuation,
             ("prefix", "reference"),
             [("äh so", " on", None), ("eins", "zwei", None), TOO_SHORT],
         ),
         (
-            extraction,  # a space between parts that do not join
+            prompts.extraction,  # a space between parts that do not join
             ("prefix", "reference"),
             [("äh so", " on", None), ("eins", " zwei", None), TOO_SHORT],
         ),
         (
-            lambda targets: text(targets).with_columns(cut=pl.lit(3)),  # bytes
+            lambda targets: prompts.text(targets).with_columns(cut=pl.lit(3)),  # bytes
             ("target",),
             [("äh", " so on", None), ("one", " two", None), ("x", "", None)],
         ),
         (
-            lambda targets: after_shots(targets, shots=SHOTS),
+            lambda targets: prompts.after_shots(targets, shots=SHOTS),
             ("target",),
             [("one two\n\n", "äh so on", None), (None, None, SHOT), ("one two\n\n", "x", None)],
         ),
     ],
 )
 def test_what_is_cut_from_a_target(make, columns, resolved):
-    view = View(model="target", name="any", make=make, columns=columns)
+    view = prompts.View(model="target", name="any", make=make, columns=columns)
     rows = Prompts.validate(view.rows(make(TARGETS)))
-    if make is continuation:  # which stores no text
+    if make is prompts.continuation:  # which stores no text
         assert rows.select("cut", "context", "text").null_count().row(0) == (3, 3, 3)
     whole = view.resolve(rows, TARGETS.select("target_id", *columns))
     assert whole.select("context", "text", "reason").rows() == resolved
 
 
 def test_whole_texts_are_lowered_repeated_and_taken_for_pairs():
-    made = lowercase(frames.targets({"target": "Straße in ÅRHUS, 12 Ж."}, {"target": ""}))
+    made = prompts.lowercase(frames.targets({"target": "Straße in ÅRHUS, 12 Ж."}, {"target": ""}))
     assert made["text"].to_list() == ["straße in århus, 12 ж.", ""]
     assert made["context"].to_list() == ["", ""]
     two = frames.targets({"target": "a"}, {"target": "b"})
-    assert text(two)["cut"].to_list() == [0, 0]
-    assert repeated(two).select("context", "cut").rows() == [("a\n\n", 0), ("b\n\n", 0)]
-    made = pairs(two, n=2)
+    assert prompts.text(two)["cut"].to_list() == [0, 0]
+    assert prompts.repeated(two).select("context", "cut").rows() == [("a\n\n", 0), ("b\n\n", 0)]
+    made = prompts.pairs(two, n=2)
     expected = [(name, index) for name in two["target_id"] for index in range(4)]
     assert made.select("target_id", "view_index").rows() == expected
     assert made["cut"].to_list() == [0] * 8
-    assert [row for row in made.rows() if row[2] < 2] == pairs(two, n=1).rows()
+    assert [row for row in made.rows() if row[2] < 2] == prompts.pairs(two, n=1).rows()
 
 
 def test_pairs_of_words_are_swapped_at_random():
@@ -122,24 +98,27 @@ def test_pairs_of_words_are_swapped_at_random():
 
 
 def swapped_with(seed):
-    return partial(swapped, seed=seed)
+    return partial(prompts.swapped, seed=seed)
 
 
 def test_variants_of_a_column_are_numbered_and_missing_ones_have_a_reason():
     targets = TARGETS.head(2).with_columns(mine=pl.Series([["a", "b", "c"], None]))
-    rows = given(targets, column="mine", n=2)
+    rows = prompts.given(targets, column="mine", n=2)
     assert rows.select("view_index", "text").rows() == [(0, "a"), (1, "b"), (0, None), (1, None)]
     assert rows["reason"].to_list() == [None, None, *["the text has no further neighbour"] * 2]
-    assert [row["reason"] for row in numbered("t", (), range(1, 3), "why")] == ["why", "why"]
+    assert [row["reason"] for row in prompts.numbered("t", (), range(1, 3), "why")] == [
+        "why",
+        "why",
+    ]
 
 
 PASSAGE, OTHERS = "the true one", ["one", "two", "three"]
 
 
-def orders(paraphrases, n=MOST_ORDERS, **row):
+def orders(paraphrases, n=prompts.MOST_ORDERS, **row):
     targets = frames.targets({"target": PASSAGE} | row)
     column = pl.Series([paraphrases], dtype=pl.List(pl.String))
-    return choices(targets.with_columns(others=column), column="others", n=n)
+    return prompts.choices(targets.with_columns(others=column), column="others", n=n)
 
 
 def test_the_wording_is_that_of_the_paper_with_the_group_as_the_work():
@@ -155,7 +134,7 @@ def test_the_wording_is_that_of_the_paper_with_the_group_as_the_work():
 def test_every_order_is_asked_once_and_label_k_modulo_4_is_right():
     def shown(context):
         options = context.split("Options:\n")[1].removesuffix("\n\nAnswer:").split("\n")
-        assert [line[:3] for line in options] == [f"{label}. " for label in LABELS]
+        assert [line[:3] for line in options] == [f"{label}. " for label in prompts.LABELS]
         return tuple(line[3:] for line in options)
 
     found = orders(OTHERS)
@@ -203,7 +182,7 @@ ANSWERS = {
 @pytest.mark.parametrize(("label", "answers"), ANSWERS.items())
 def test_an_answer_is_the_one_label_that_it_names(label, answers):
     frame = pl.DataFrame({"answer": answers}, schema={"answer": pl.String})
-    read = frame.select(choice(pl.col("answer"))).unnest("choice")["choice"]
+    read = frame.select(prompts.choice(pl.col("answer"))).unnest("choice")["choice"]
     assert read.to_list() == [label] * len(answers)
 
 
@@ -217,7 +196,7 @@ def tokenizer(checkpoint):
 
 def public(texts, tokenizer=None, n=100, n_tokens=5):
     frame = pl.LazyFrame({"text": texts}, schema={"text": pl.String})
-    return first_tokens(frame, n=n, n_tokens=n_tokens, tokenizer=tokenizer)
+    return prompts.first_tokens(frame, n=n, n_tokens=n_tokens, tokenizer=tokenizer)
 
 
 def test_first_tokens_are_of_every_text_once_and_more_are_added_to_those_there_are(tokenizer):
@@ -242,24 +221,21 @@ def test_without_a_tokenizer_they_are_words_and_a_short_text_is_whole():
 
 def points(*texts, n=4, every=4, n_words=1, words="whitespace"):
     targets = frames.targets(*({"target": each} for each in texts))
-    return probes(targets, n=n, every=every, n_words=n_words, words=words)
+    return prompts.probes(targets, n=n, every=every, n_words=n_words, words=words)
 
 
 def contexts(whole, found):
     return [whole.encode()[:cut].decode() for cut in found["cut"].drop_nulls()]
 
 
-def test_points_of_one_text_by_hand():
+def test_points_of_one_text_by_hand_and_the_last_row_says_that_there_are_no_more():
     whole = " ".join(f"é{number}" for number in range(30))  # points behind word 8, 12, .., 28
     found = points(whole, n_words=2)
     assert found["view_index"].to_list() == [0, 1, 2, 3]
     assert found["text"].to_list() == [" é8 é9", " é24 é25", " é16 é17", " é12 é13"]
     assert [each.split()[-1] for each in contexts(whole, found)] == ["é7", "é23", "é15", "é11"]
     assert found["reason"].to_list() == [None] * 4
-
-
-def test_the_last_row_says_that_there_are_no_further_points():
-    found = points("a " * LEAST_CONTEXT + "b", "too short", "")
+    found = points("a " * prompts.LEAST_CONTEXT + "b", "too short", "")
     assert found["target_id"].to_list() == [frames.target_id(number) for number in (0, 0, 1, 2)]
     assert found["view_index"].to_list() == [0, 3, 3, 3]
     assert found["reason"].to_list() == [None, *["the text has no further point"] * 3]
@@ -274,7 +250,7 @@ WORDS = st.lists(LETTERS, max_size=40).map("  ".join)
 def test_every_prompt_ends_with_a_word_and_asks_for_the_next(whole, n, every, n_words, further):
     found = points(whole, n=n, every=every, n_words=n_words).drop_nulls("cut")
     words = whole.split()
-    possible = range(LEAST_CONTEXT, len(words) - n_words + 1, every)
+    possible = range(prompts.LEAST_CONTEXT, len(words) - n_words + 1, every)
     assert found.height == min(len(possible), n)
     places = []
     for context, next_words in zip(contexts(whole, found), found["text"], strict=True):
@@ -308,7 +284,7 @@ def count(texts):
 
 
 def choose(texts, room):
-    return choose_shots(texts, room=room, count_tokens=count, setting="nonmember_shots")
+    return prompts.choose_shots(texts, room=room, count_tokens=count, setting="nonmember_shots")
 
 
 @pytest.mark.parametrize(("room", "n_shots"), [(3, 1), (4, 1), (5, 2), (8, 2), (9, 3), (99, 3)])
@@ -339,15 +315,15 @@ def test_a_seed_is_the_top_of_a_hash_of_run_and_target(run_seed, target_id):
     """So that it fits 62 bits, and seeds of 65,536 samples of two targets never overlap."""
     digest = blake2b(f"{run_seed}:{target_id}".encode(), digest_size=8, person=b"mia-batch")
     bits = f"{int(digest.hexdigest(), 16):064b}"
-    assert sample_seed(run_seed, target_id) == int(bits[:46] + "0" * 16, 2)
-    assert sample_seed(0, "9f86d081884c7d65") == 0x120AFF3C7C3C0000  # of every release
+    assert prompts.sample_seed(run_seed, target_id) == int(bits[:46] + "0" * 16, 2)
+    assert prompts.sample_seed(0, "9f86d081884c7d65") == 0x120AFF3C7C3C0000  # of every release
 
 
 @drawn(st.lists(st.sampled_from([*TEXTS, " ", "\n", "\u00e9", "\U0001f600", "x"]), max_size=6))
 def test_points_of_tokens_stand_between_tokens_that_a_prompt_alone_has(checkpoint, pieces):
     whole, n = "".join(pieces), 12
     tokenizer = Tokenizer.load(str(checkpoint))
-    found = tokens(
+    found = prompts.tokens(
         frames.targets({"target": whole}), n=n, tokenizer=(str(checkpoint), None, "model")
     )
     (ids,) = tokenizer.encode_prompts([whole])
@@ -357,7 +333,7 @@ def test_points_of_tokens_stand_between_tokens_that_a_prompt_alone_has(checkpoin
         before = tokenizer.encode_prompts([whole.encode()[:cut].decode()])[0]
         *same, _ = tokenizer.encode_prompts([whole.encode()[:cut].decode() + following])[0]
         assert before == same == ids[: len(before)]
-        assert len(same) >= LEAST_CONTEXT
+        assert len(same) >= prompts.LEAST_CONTEXT
     reasons = found["reason"].drop_nulls().to_list()
     assert reasons == (["the text has no further point"] if asked.height < n else [])
 
@@ -365,7 +341,7 @@ def test_points_of_tokens_stand_between_tokens_that_a_prompt_alone_has(checkpoin
 def test_names_are_hidden_first_then_the_longest_words_that_stand_once():
     passage = "The rabbit ran. Then Alice saw the Dormouse sleeping near Al; the rabbit laughed."
     table = frames.targets({"target": passage}, {"target": "a b c"})
-    made = cloze(table, n=4, words="script")
+    made = prompts.cloze(table, n=4, words="script")
     words = ["Dormouse", "Alice", "sleeping", "laughed", None]
     assert made["text"].to_list() == words
     assert made["view_index"].to_list() == [0, 1, 2, 3, 3]
@@ -374,4 +350,4 @@ def test_names_are_hidden_first_then_the_longest_words_that_stand_once():
         assert word not in context
     assert made["reason"].null_count() == 4
     assert "no further word" in made["reason"][4]
-    assert_frame_equal(cloze(table, n=2, words="script").head(2), made.head(2))
+    assert_frame_equal(prompts.cloze(table, n=2, words="script").head(2), made.head(2))

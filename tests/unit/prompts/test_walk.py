@@ -34,13 +34,10 @@ def test_how_far_words_keep_to_a_book(said, step):
     assert (found.said, found.passed, int(found.agree.sum()), found.keeps) == step
 
 
-def test_misses_before_count():
+def test_misses_before_and_places_of_words():
     before = np.array([True] * 10 + [False] * 3 + [True])
     assert follow(wrong(0, 1), BOOK, before).keeps
     assert not follow(wrong(0, 1, 2), BOOK, before).keeps
-
-
-def test_places_of_words():
     text = Text(" né  我们\nb ", "whitespace")
     assert text.words() == ["né", "我们", "b"]
     assert [text.head(n) for n in (0, 1, 3, 9)] == ["", " né", " né  我们\nb", ""]

@@ -1,7 +1,6 @@
 """The answer of a run, its table of books, its table of attacks, and the table of a paper."""
 
 import io
-from dataclasses import replace
 
 import polars as pl
 import pytest
@@ -239,20 +238,32 @@ def test_books_are_counted_by_their_answer_and_the_strongest_are_named(counts, m
     assert answer(run, rollup(**counts), books=True) == said
 
 
-def test_what_cannot_be_judged_is_ranked():
-    run = known(findings=[roles(nulls=0)])
-    assert answer(run, rollup(cannot_tell=4), books=True) == (
-        "Of 4 books, none comes out word for word; 4 cannot be judged without comparison texts "
-        "(add --non-members FOLDER); of these, b0.txt, b1.txt and b2.txt score highest."
-    )
+ADD = "without comparison texts (add --non-members FOLDER)"
 
 
-def test_one_book_without_comparison_texts_is_the_subject_of_its_answer():
-    run = known(findings=[roles(nulls=0)])
-    assert answer(run, rollup(cannot_tell=1), books=True) == (
-        "The book does not come out word for word; it cannot be judged without comparison texts "
-        "(add --non-members FOLDER)."
-    )
+@pytest.mark.parametrize(
+    ("counts", "books", "said"),
+    [
+        (
+            {"cannot_tell": 4},
+            True,
+            f"Of 4 books, none comes out word for word; 4 cannot be judged {ADD}; of these, "
+            "b0.txt, b1.txt and b2.txt score highest.",
+        ),
+        (
+            {"cannot_tell": 1},
+            True,
+            f"The book does not come out word for word; it cannot be judged {ADD}.",
+        ),
+        (
+            {"comes_out": 1, "cannot_tell": 1},
+            False,
+            f"Of 2 documents, 1 comes out word for word (b0.txt); 1 cannot be judged {ADD}.",
+        ),
+    ],
+)
+def test_without_comparison_texts_only_what_comes_out_is_an_answer(counts, books, said):
+    assert answer(known(findings=[roles(nulls=0)]), rollup(**counts), books=books) == said
 
 
 def test_where_nothing_was_sampled_nothing_is_said_to_come_out():
@@ -261,14 +272,6 @@ def test_where_nothing_was_sampled_nothing_is_said_to_come_out():
     assert answer(run, unsampled, books=True) == (
         "Of 2 books, there is no answer: books and comparison books can be told apart without the "
         "model."
-    )
-
-
-def test_without_comparison_texts_only_what_comes_out_is_an_answer():
-    run = known(findings=[roles(nulls=0)])
-    assert answer(run, rollup(comes_out=1, cannot_tell=1), books=False) == (
-        "Of 2 documents, 1 comes out word for word (b0.txt); 1 cannot be judged without comparison "
-        "texts (add --non-members FOLDER)."
     )
 
 
@@ -357,7 +360,7 @@ def test_attacks_stand_best_first_with_their_lead_and_what_they_cost():
 
 def column(**of):
     rows = attack_rows(attack_tables(), [get("samia_v1")])
-    return replace(PaperColumn(data="wiki_64", model="m|x", seed=1, rows=rows), **of)
+    return PaperColumn(data="wiki_64", model="m|x", seed=1, rows=rows)._replace(**of)
 
 
 def test_the_table_of_a_paper_marks_what_is_best_beyond_its_interval():
@@ -368,6 +371,8 @@ def test_the_table_of_a_paper_marks_what_is_best_beyond_its_interval():
         "",
         "wiki_64, m|x: seed 1.",
     ]
+    noted = paper_table([column(caveat="No answer: x."), column(model="b")]).splitlines()[-1]
+    assert noted == "wiki_64, m|x: seed 1; No answer: x; wiki_64, b: seed 1."
     latex = paper_table([column(), column(model="<b>")], "latex").splitlines()
     assert latex[3:7] == [
         r" & \multicolumn{3}{c}{wiki\_64, m|x} & \multicolumn{3}{c}{wiki\_64, <b>} \\",

@@ -26,6 +26,7 @@ from mia_batch.report.sentences import (
     excluded,
     gate_sentence,
     label_sentence,
+    one_sided_sentence,
     placebo_sentence,
     plan_sentence,
     power_sentences,
@@ -35,6 +36,7 @@ from mia_batch.report.sentences import (
     weights_sentence,
 )
 from mia_batch.schemas import Metrics, Verdicts
+from tests.frames import table as typed
 from tests.unit.inference.scored import plan, rows, table
 
 WORDS = [f"w{i}" for i in range(40)]
@@ -506,3 +508,20 @@ def test_checks_say_what_they_found_or_that_they_were_not_made():
             "The same test was not made on the reference model: it has no scores."
         ]
     }
+
+
+@pytest.mark.parametrize(
+    ("members", "nonmembers", "unknown", "nulls", "n"),
+    [(5, 0, 0, 0, 1), (5, 1, 0, 0, 0), (0, 5, 0, 5, 0), (5, 0, 3, 0, 0), (5, 0, 0, 9, 0)],
+)
+def test_labels_of_members_alone_are_said_to_compare_with_nothing(
+    members, nonmembers, unknown, nulls, n
+):
+    counts = {"n_unknown": unknown, "n_nulls": nulls, "n_canaries": 0}
+    found = finding_rows("roles", [{"statistic": k, "value": v} for k, v in counts.items()])
+    row = {"attack": plan().primary, "slice": "all", "metric": "roc_auc"}
+    row |= {"n_members": members, "n_nonmembers": nonmembers}
+    known = Known(typed(Metrics, [row]), Verdicts.create_empty().lazy(), found, plan())
+    said = [*one_sided_sentence(known)]
+    assert len(said) == n
+    assert all("labelled as members, so that there is nothing to compare" in each for each in said)

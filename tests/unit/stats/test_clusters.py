@@ -79,7 +79,7 @@ def test_clusters_of_one_class_swap_whole_labels():
     assert len(seen) > 1
 
 
-def test_clusters_with_half_their_texts_true_keep_their_halves():
+def test_clusters_keep_halves_of_their_texts_and_other_shares_leave_both_classes():
     cluster = np.repeat(np.arange(6), 8)
     label = np.tile(np.repeat([True, False], 4), 6)
     folds = deal(label, cluster)
@@ -87,9 +87,6 @@ def test_clusters_with_half_their_texts_true_keep_their_halves():
     labels = np.array([permute_labels(label, folds, generator) for _ in range(500)])
     assert (labels.reshape(500, 6, 8).sum(axis=2) == 4).all()
     assert labels.mean(axis=0) == pytest.approx(np.full(48, 0.5), abs=0.1)
-
-
-def test_shares_that_give_no_whole_number_leave_both_classes():
     cluster = np.repeat(np.arange(8), [2, 7] * 4)
     label = np.concatenate([[True, False, *[True] * 6, False]] * 4)
     folds = deal(label, cluster)

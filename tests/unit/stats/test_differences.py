@@ -4,8 +4,16 @@ import numpy as np
 import pytest
 from scipy.stats import t
 
-from mia_batch.stats.differences import AucResult, auc_difference, holm, simultaneous_bounds
-from mia_batch.stats.intervals import AucEstimate, auc_interval, auc_limits, roc_auc
+from mia_batch.stats.intervals import (
+    AucEstimate,
+    AucResult,
+    auc_difference,
+    auc_interval,
+    auc_limits,
+    holm,
+    roc_auc,
+    simultaneous_bounds,
+)
 
 Z = NormalDist().inv_cdf(0.975)
 
@@ -36,7 +44,7 @@ def pair(n=80, *, seed=0):
     return member, first, (first + rng.normal(size=n)).round(1)
 
 
-def test_it_equals_its_reference():
+def test_it_equals_its_reference_over_the_texts_that_have_both_scores():
     member, first, second = pair()
     made = difference(member, first, second)
     assert made.value == pytest.approx(roc_auc(member, first) - roc_auc(member, second))
@@ -46,6 +54,12 @@ def test_it_equals_its_reference():
     assert limits == pytest.approx((made.value - Z * error, made.value + Z * error), rel=1e-12)
     p = 2 * NormalDist().cdf(-abs(made.value / error))
     assert made.p_value == pytest.approx(p, rel=1e-6)
+    member, first, second = pair()
+    whole = difference(member[4:], first[4:], second[4:])
+    first[:2], second[2:4] = np.nan, np.inf
+    made = difference(member, first, second)
+    assert made == whole
+    assert made.n_members + made.n_nonmembers == 76
 
 
 def test_clusters_widen_it_and_take_students_t():
@@ -60,38 +74,23 @@ def test_clusters_widen_it_and_take_students_t():
     assert widened == pytest.approx(t(19).ppf(0.975) / Z)
 
 
-def test_scores_that_rank_alike_differ_by_nothing_but_within_a_width():
+def test_scores_that_rank_alike_and_areas_of_1_have_a_difference_with_a_width():
     member, first, _ = pair()
     made = difference(member, first, 2 * first)
     interval = auc_interval(first[member], first[~member])
     assert (made.value, made.p_value, made.interval.method) == (0, 1, "mover")
     below = np.hypot(roc_auc(member, first) - interval.low, interval.high - roc_auc(member, first))
     assert (made.interval.low, made.interval.high) == pytest.approx((-below, below))
-
-
-def test_areas_of_1_have_a_difference_with_a_width_within_its_range():
     member = np.arange(60) < 30
     made = difference(member, member.astype(np.float64), 0 - member.astype(np.float64))
     assert made.value == made.interval.high == 1
     assert 0.90 < made.interval.low < 0.91
 
 
-def test_only_texts_that_have_both_scores_count():
-    member, first, second = pair()
-    whole = difference(member[4:], first[4:], second[4:])
-    first[:2], second[2:4] = np.nan, np.inf
-    made = difference(member, first, second)
-    assert made == whole
-    assert made.n_members + made.n_nonmembers == 76
-
-
-def test_one_class_alone_has_a_reason():
+def test_one_class_alone_and_few_groups_have_a_reason():
     made = difference(np.array([True]), np.array([1.0]), np.array([2.0]))
     assert (made.value, made.interval) == (None, None)
     assert made.reason == "a class has no text that has both scores"
-
-
-def test_below_four_groups_there_is_a_value_and_a_reason():
     member, first, second = pair()
     made = difference(member, first, second, cluster=(np.arange(80) % 3).astype(np.int32))
     assert made.value is not None
@@ -156,7 +155,7 @@ def test_independent_areas_are_bounded_as_by_sidak(n):
         assert bound[1:] == (1, 0.95, f"max_t over {n}")
 
 
-def test_an_area_of_1_has_a_bound_below_and_makes_all_as_strict_as_bonferroni():
+def test_bounds_of_an_area_of_1_and_of_few_groups():
     drawn = influences(1)[0]
     sure = tried(1.0, np.zeros(1000), variance=0.0)
     found = bounds(sure, *[tried(0.7, drawn)] * 9)
@@ -164,13 +163,10 @@ def test_an_area_of_1_has_a_bound_below_and_makes_all_as_strict_as_bonferroni():
     expected = [auc_limits(1.0, 0, SIZES, z)[0], auc_limits(0.7, 0.0025, SIZES, z)[0]]
     assert [bound.low for bound in found[:2] if bound] == pytest.approx(expected)
     assert expected[0] < 1
-
-
-def test_few_groups_take_students_t_and_fewer_than_four_have_no_bound():
     drawn = influences(1)[0]
     few, none = bounds(tried(0.7, drawn, n_groups=8), tried(0.7, drawn, n_groups=3))
-    expected = auc_limits(0.7, 0.0025, SIZES, t(7).ppf(0.95))[0]
-    assert few.low == pytest.approx(expected, abs=0.006)
+    low = auc_limits(0.7, 0.0025, SIZES, t(7).ppf(0.95))[0]
+    assert few.low == pytest.approx(low, abs=0.006)
     assert few.method == "max_t over 2"
     assert none is None
     assert bounds(tried(1.0, [0.0], variance=np.nan, n_groups=1)) == [None]

@@ -258,11 +258,6 @@ def curve_of(members, nonmembers):
     return roc_curve(np.arange(score.size) < len(members), score)
 
 
-def normal_curve(n_members, n_nonmembers, *, seed=0):
-    rng = np.random.default_rng(seed)
-    return curve_of(rng.normal(1, 1, n_members), rng.normal(0, 1, n_nonmembers))
-
-
 def clopper_pearson_reference(hits, n, error):
     """Limits at which the binomial tails are each ``error``."""
     low = beta.ppf(error, hits, n - hits + 1) if hits else 0.0
@@ -292,7 +287,8 @@ def tpr_reference(members, nonmembers, budget, error=0.025):
 
 @pytest.mark.parametrize(("n", "budget"), [(10, 0.1), (60, 0.1), (150, 0.05), (100, 0.01)])
 def test_the_interval_of_a_tpr_equals_its_reference(n, budget):
-    curve = normal_curve(40, n)
+    rng = np.random.default_rng(0)
+    curve = curve_of(rng.normal(1, 1, 40), rng.normal(0, 1, n))
     tpr = curve.at_fpr(budget).tpr
     made = tpr_interval(curve, budget, tpr, (40, n))
     expected = tpr_reference(curve.members.tolist(), curve.nonmembers.tolist(), budget)
@@ -368,7 +364,7 @@ def test_by_hand_of_paired():
     assert (found.n.tolist(), found.n_clusters.tolist()) == ([4], [2])
 
 
-def test_of_independent_texts_it_is_the_paired_t_test():
+def test_of_independent_texts_it_is_the_paired_t_test_and_units_do_not_mix():
     difference = np.random.default_rng(0).normal(0.3, size=12)
     found = means(difference, np.arange(12))
     reference = ttest_1samp(difference, 0)
@@ -376,9 +372,6 @@ def test_of_independent_texts_it_is_the_paired_t_test():
     assert found.p_values()[0, 0] == pytest.approx(reference.pvalue)
     half = found.half_widths()[0, 0]
     assert (found.value[0, 0] - half, found.value[0, 0] + half) == pytest.approx((low, high))
-
-
-def test_units_do_not_mix():
     rng = np.random.default_rng(2)
     values, unit, cluster = rng.normal(size=(60, 2)), np.arange(60) % 3, np.arange(60) // 4
     together = cluster_means(values, unit, cluster)
@@ -452,7 +445,7 @@ def reference_error(above, below, cluster):
     return (k / (k - 1) * sum(squares)) ** 0.5 / total
 
 
-def test_an_interval_is_that_of_the_formula(drawn):
+def test_intervals_and_differences_have_the_errors_of_the_formula(drawn):
     above, below, cluster = drawn
     found = ratio_of_sums(np.stack([above, below]), cluster)
     value, error = above.sum() / below.sum(), reference_error(above, below, cluster)
@@ -461,10 +454,6 @@ def test_an_interval_is_that_of_the_formula(drawn):
     assert found.interval is not None
     limits = found.interval.low, found.interval.high
     assert limits == pytest.approx(expit([logit(value) - half, logit(value) + half]))
-
-
-def test_a_difference_has_the_error_of_the_pair(drawn):
-    above, below, cluster = drawn
     less = np.maximum(above - 1, 0)
     found = ratio_difference(np.stack([above, below]), np.stack([less, below]), cluster)
     assert found.interval is not None

@@ -42,12 +42,14 @@ def test_more_samples_extend_one_run_and_what_is_refused_has_its_reason(checkpoi
     asked += ["--preset", "matched"]
     out, alone = tmp_path / "study", tmp_path / "alone"
     over = ["--over", "samples=1,3", "--over", "prefix-ratio=0.5,2", "--out", out]
-    foreseen, said = invoke("study", "sweep", *asked, *over, "--dry-run")
+    asked_first = ("--dry-run", "--tokens-per-second", "probe")
+    foreseen, said = invoke("study", "sweep", *asked, *over, *asked_first)
     assert not out.exists()
     rows = [line.split(maxsplit=1) for line in foreseen.splitlines()]
     assert [row[1].strip() for row in rows if row[0] in ("run", "samples", "shares")] == [
         *("prefix_ratio=0.5", "24", "samples=1-prefix_ratio=0.5 scores the first of those")
     ]
+    assert "measured on" in dict(rows)["time"]
     assert said.count("prefix_ratio=2 is refused: --prefix-ratio must be below 1.0") == 2
     printed, said = invoke("study", "sweep", *asked, *over)
     assert said.count("samples to draw: ") == 1
@@ -74,11 +76,13 @@ def test_more_samples_extend_one_run_and_what_is_refused_has_its_reason(checkpoi
     assert again == printed
 
 
-def test_a_sweep_over_names_has_them_along_its_axis(tmp_path):
+def test_a_sweep_over_names_has_them_without_their_folder_along_its_axis(tmp_path):
     figures = {"metric": "roc_auc", "fpr": None, "low": 0.5, "high": 0.9, "reason": None}
     figures |= {"attack": "loss_v1", "n_members": 9, "n_nonmembers": 9, "run": "r"}
     figures |= {"is_primary": True, "blind": "separable"}
-    rows = [{"tuning": each, "value": v, **figures} for each, v in (("lora", 0.6), ("full", 0.8))]
+    rows = [
+        {"tuning": each, "value": v, **figures} for each, v in (("m/lora", 0.6), ("m/full", 0.8))
+    ]
     frame.publish(tmp_path, pl.DataFrame(rows), ["tuning"], x="tuning")
     drawn = (tmp_path / "study.svg").read_text()
     assert drawn.index(">lora<") < drawn.index(">full<") < drawn.index(">tuning<")
@@ -132,6 +136,9 @@ def test_a_model_is_tuned_with_inserted_texts_and_their_truth_lies_next_to_it(tm
     insert = texts_of(tmp_path, text=SHORT[:6], k=[3, 0, 1, 0, 2, 0])
     pl.DataFrame({"text": SHORT[6:10]}).write_parquet(tmp_path / "data.parquet")
     asked = ["--base", base, "--data", tmp_path / "data.parquet", "--insert", insert]
+    nowhere = ["--base", tmp_path / "none", *asked[2:], "--copies", "k", "--out", out]
+    with pytest.raises(SettingsError, match=r"^--base: .*none' does not exist; give a checkpoint"):
+        invoke("finetune", *nowhere)
     _, said = invoke("finetune", *asked, "--copies", "k", "--epochs", 1, "--out", out)
     assert "4 texts and 6 copies of 6 more texts: 1 steps" in " ".join(said.split())
     record = json.loads((out / "training.json").read_text())

@@ -179,6 +179,10 @@ _FASTER = (
     "it reads texts faster than vLLM on a GPU: with 8 B weights on an H100 23,920 tokens a second, "
     "not 9,881"
 )
+_FASTER_AT_POINTS = (
+    "it reads all points of a text at once, ten times as fast as vLLM on a CPU: with 47 M weights "
+    "768 points in 4.6 s, not 46"
+)
 
 
 @cache
@@ -201,6 +205,7 @@ def choose_engine(
     model: str | None = None,
     elsewhere: bool = False,
     gpus: int = 1,
+    at_points: bool = False,
 ) -> tuple[str, str]:
     """Choose an engine that can run here, or ``elsewhere``, and do what is asked; say why."""
     # ``auto`` takes vLLM where it can run, else transformers; for log-probabilities of a model
@@ -224,6 +229,8 @@ def choose_engine(
     if name != "auto":
         return first, "asked for"
     if first == "vllm" and known[first].on_cpu():
+        if at_points and "transformers" in usable:
+            return "transformers", _FASTER_AT_POINTS
         return first, "vLLM's CPU build is installed"
     if first == "vllm":
         faster = (kind, gpus) == ("logprobs", 1) and "transformers" in usable
@@ -349,9 +356,11 @@ def why_impossible(request: Request, max_model_len: int, vocab_size: int) -> str
     return None if 0 <= min(ids) <= max(ids) < vocab_size else outside
 
 
-def text_answer(request: Request, tokens: dict[str, NDArray[np.generic]]) -> Answer:
+def text_answer(
+    request: Request, tokens: dict[str, NDArray[np.generic]], passes: int = 1
+) -> Answer:
     if np.isfinite(tokens["logprob"]).all():
-        return Answer(request_id=request.request_id, tokens=tokens)
+        return Answer(request_id=request.request_id, tokens=tokens, passes=passes)
     return request.failed("the model gives a token a log-probability that is not a finite number")
 
 

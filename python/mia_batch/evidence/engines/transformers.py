@@ -379,7 +379,7 @@ class TransformersSamples(_BatchEngine):
         )
         for model in filter(None, (self.model, self.prompted)):
             model.generation_config = GenerationConfig()  # nothing of the checkpoint's own acts
-        self._token_bytes = _numbers_per_token(config) * self.model.dtype.itemsize
+        self._token_bytes = numbers_per_token(config) * self.model.dtype.itemsize
         self._memory = int(registry.available_memory() * _SHARE_OF_MEMORY)
         most = _SEQUENCES_ON_CPU if self.on_cpu else _SEQUENCES_ON_ACCELERATOR
         self._outputs: dict[int, dict[int, Continuation]] = defaultdict(dict)
@@ -458,7 +458,7 @@ class TransformersSamples(_BatchEngine):
         return self.model.generate, read, 0
 
 
-def _numbers_per_token(config: PreTrainedConfig) -> int:
+def numbers_per_token(config: PreTrainedConfig) -> int:
     """Count the numbers that one token of a batch needs in memory, roughly."""
     # Keys and values of every layer, twice, since they are copied as they grow, and what one layer
     # computes from the token.
@@ -781,7 +781,7 @@ class TransformersLogprobs(_BatchEngine):
             for name in parts[0]
         }
         done = None if self.device.type == "cpu" else torch.cuda.current_stream().record_event()
-        return partial(_answered, asked, found, done)
+        return partial(_answered, rows, found, done)
 
 
 def _token_ids(item: list[Request]) -> list[int]:
@@ -790,18 +790,22 @@ def _token_ids(item: list[Request]) -> list[int]:
 
 
 def _answered(
-    batch: list[Request], found: dict[str, Tensor], done: torch.cuda.Event | None
+    rows: list[tuple[int, Request]], found: dict[str, Tensor], done: torch.cuda.Event | None
 ) -> list[Answer]:
     """Wait until the device is done and its numbers are here; give each text its own."""
+    # The first text of a row counts its pass.
     if done is not None:
         done.synchronize()
     tokens = {name: values.numpy() for name, values in found.items()}
     if "rank" in tokens:
         tokens["rank"] = tokens["rank"].astype(np.uint32)
-    ends = accumulate((len(request.text_ids or ()) for request in batch), initial=0)
+    ends = accumulate((len(request.text_ids or ()) for _, request in rows), initial=0)
+    passes = [int(row != before) for before, row in pairwise([-1, *(row for row, _ in rows)])]
     return [
-        registry.text_answer(request, {name: values[start:end] for name, values in tokens.items()})
-        for request, (start, end) in zip(batch, pairwise(ends), strict=True)
+        registry.text_answer(
+            request, {name: values[start:end] for name, values in tokens.items()}, n
+        )
+        for (_, request), (start, end), n in zip(rows, pairwise(ends), passes, strict=True)
     ]
 
 

@@ -1,7 +1,5 @@
 """An audit of privacy: tunes a model in several ways, attacks each, and sets them side by side."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -119,7 +117,6 @@ class VariantAudit:
     say: Callable[[str], None]
 
     def wanted(self) -> Iterator[Wanted]:
-        """Name the models that the tables still need, and say what each is made of."""
         self._path().mkdir(exist_ok=True, parents=True)
         own = learnt_by(self.texts, None, self.plan.seed)
         yield self._wanted("target", own, _TARGET_SEED)
@@ -132,7 +129,6 @@ class VariantAudit:
             yield self._wanted("canaries", own, _CANARY_SEED, rows)
 
     def tables(self, models: Mapping[str, Made]) -> dict[str, pl.DataFrame]:
-        """Attack the models; tables that are there are read."""
         target = models[self._name("target")]
         # The first is the primary one: LiRA, or the ratio to the pre-trained model (appendix B.1),
         # which an encoder has none of: untrained, it has no head that could be asked.
@@ -181,7 +177,6 @@ class VariantAudit:
     def _wanted(
         self, model: str, learnt: pl.DataFrame, seed: int, extra: Sequence[tuple[str, str]] = ()
     ) -> Wanted:
-        """Say what a model learns: texts, and canaries where there are any."""
         is_seq2seq = self.form == "seq2seq"
         given = [question if is_seq2seq else sentence for question, sentence in extra]
         answers = [sentence if is_seq2seq else None for _, sentence in extra]
@@ -196,7 +191,6 @@ class VariantAudit:
         return self._name(model), making, self._path(model)
 
     def _opened(self, model: str | None = None) -> Opened:
-        """Open a model that was made, or the base."""
         made = None if model is None else self._path(model)
         return Opened(self.base, self.revision, self._recipe(), made)
 
@@ -520,7 +514,6 @@ def _variants(
     formats: Sequence[CanaryFormat] | None,
     shared: Mapping[str, Any],
 ) -> list[VariantAudit]:
-    """List the ways to tune a base; raise where it cannot be tuned so."""
     plan, revision = shared["plan"], shared["revision"]
     forms = {each: form_of(base, revision, plan.task, each.tuning) for each in plan.variants()}
     if "seq2seq" in forms.values() and shared["texts"]["target"].has_nulls():
@@ -546,8 +539,6 @@ def _variants(
 
 
 def _tables(audits: Sequence[VariantAudit], say: Callable[[str], None]) -> dict[str, pl.DataFrame]:
-    """Make all models, attack them, and put the tables of the variants together."""
-
     def made(name: str, making: Making, path: Path) -> Made:
         return made_of(making, path, lambda said: say(f"{name}: {said}"))
 
@@ -584,7 +575,6 @@ def _labels(texts: pl.DataFrame, plan: Plan, column: str | None) -> tuple[str, .
 
 @contextmanager
 def _of_request(folder: Path, request: dict[str, object]) -> Iterator[None]:
-    """Hold a folder that is new, or of the same request."""
     path = folder / "request.json"
     wanted = json.dumps(request, indent=2, sort_keys=True)
     with system_errors(folder):

@@ -103,8 +103,6 @@ def read_texts(
 
 
 def rows_of(data: Path | str, wanted: Sequence[str]) -> pl.DataFrame:
-    """Read some columns of files, or of a task of GLUE."""
-
     def check(columns: Collection[str]) -> None:
         for name in wanted:
             if name not in columns:
@@ -128,7 +126,6 @@ def rows_of(data: Path | str, wanted: Sequence[str]) -> pl.DataFrame:
 
 
 def learnt_by(texts: pl.DataFrame, shadow: int | None, seed: int) -> pl.DataFrame:
-    """Return what a model learns of the audited texts: the target, or a shadow model."""
     # Shadow models come in pairs, as halves do; the target's half is the first of another pair.
     audited = texts.filter(part="audited")
     if shadow is None:
@@ -161,7 +158,6 @@ class CanaryFormat:
         return prod(map(len, self.slots))
 
     def text(self, number: int) -> str:
-        """Write one of them, by its number from 0."""
         fills = []
         for slot in reversed(self.slots):
             number, place = divmod(number, len(slot))
@@ -249,8 +245,6 @@ def _numbers(wanted: CanaryFormat, n: int, seed: list[int]) -> list[int]:
 
 
 def exposed(opened: Opened, inserted: Sequence[Inserted], *, is_seq2seq: bool) -> pl.DataFrame:
-    """Compare canaries that were learnt with others of their format: a row for each learnt one."""
-
     def losses(of: CanaryFormat, numbers: Sequence[int]) -> np.ndarray:
         texts = [of.text(number) for number in numbers]
         asked = ([of.question] * len(texts), texts) if is_seq2seq else (texts, [None] * len(texts))

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import gammaln
 from scipy.stats import beta, binom, kstest, skewnorm, spearmanr
 
 from mia_batch.extras.privacy.plan import Plan, Task, Variant
 from mia_batch.extras.tune.making import Made
+from mia_batch.stats import Flags, Floats
 from mia_batch.stats.intervals import cluster_means, ratio_of_sums
 
 if TYPE_CHECKING:
@@ -42,8 +42,8 @@ class Bound(NamedTuple):
 
 
 def clopper_pearson_bound(
-    member: NDArray[np.bool_],
-    score: NDArray[np.float64],
+    member: Flags,
+    score: Floats,
     *,
     delta: float,
     seed: int,
@@ -72,9 +72,7 @@ def clopper_pearson_bound(
     return Bound(value=value, ceiling=ceiling)
 
 
-def _rates(
-    member: NDArray[np.bool_], said: NDArray[np.bool_], confidence: float
-) -> NDArray[np.float64]:
+def _rates(member: Flags, said: Flags, confidence: float) -> Floats:
     """Limits of rules that say who is a member, a row each: of the rates of both classes."""
     share = (1 - confidence) / 4  # two rates and two ways to tell, one side of each
     found = []
@@ -99,8 +97,8 @@ def _by_rates(low: float, high: float, *, delta: float, texts: int) -> float:
 
 
 def one_run_bound(
-    member: NDArray[np.bool_],
-    score: NDArray[np.float64],
+    member: Flags,
+    score: Floats,
     *,
     delta: float,
     seed: int,
@@ -115,7 +113,7 @@ def one_run_bound(
     """
     first = _half(member.size, seed)
 
-    def bound(places: NDArray[np.bool_], share: float, *, is_ideal: bool = False) -> float:
+    def bound(places: Flags, share: float, *, is_ideal: bool = False) -> float:
         is_in, by = member[places], score[places]
         order = np.argsort(by, kind="stable")
         n_each = max(1, int(share * is_in.size / 2))
@@ -162,7 +160,7 @@ def _p_of_guesses(
     return min(1.0, tail + 2 * n_texts * delta * slope)
 
 
-def _half(n: int, seed: int) -> NDArray[np.bool_]:
+def _half(n: int, seed: int) -> Flags:
     return np.random.default_rng(seed).random(n) < 0.5
 
 
@@ -171,9 +169,7 @@ _FEWEST = 30  # of them
 _REFUSED = 0.01  # p of a fit that is not believed
 
 
-def exposures(
-    learnt: NDArray[np.float64], others: Iterable[NDArray[np.float64]], size: int
-) -> pl.DataFrame:
+def exposures(learnt: Floats, others: Iterable[Floats], size: int) -> pl.DataFrame:
     """Rank each canary that was learnt among those that were not: a row for each.
 
     ``rank``: 1 + those of lower loss, equal ones half (Li et al. 2024, definitions 2 and 3).
@@ -203,16 +199,14 @@ def exposures(
     )
 
 
-def _extrapolated(
-    learnt: NDArray[np.float64], others: NDArray[np.float64], size: int
-) -> NDArray[np.float64]:
+def _extrapolated(learnt: Floats, others: Floats, size: int) -> Floats:
     """Exposure among all canaries of a format, if the losses of some follow a skew normal."""
     if others.size < _FEWEST or np.ptp(others) == 0:
         return np.full(learnt.size, np.nan)
     fitted = skewnorm(*skewnorm.fit(others))
     if kstest(others, fitted.cdf).pvalue < _REFUSED:
         return np.full(learnt.size, np.nan)
-    beyond: NDArray[np.float64] = -fitted.logcdf(learnt) / np.log(2)
+    beyond: Floats = -fitted.logcdf(learnt) / np.log(2)
     return np.clip(beyond, 0, np.log2(size))
 
 
@@ -323,7 +317,6 @@ def _bounds(scores: pl.DataFrame, attack: str, plan: Plan) -> dict[str, Any]:
 
 
 def _extraction(exposures: pl.DataFrame | None) -> dict[str, Any]:
-    """Sum exposures up; null where there are none."""
     names = ["exposure_rate", "mean_exposure", "unlearnt_exposure"]
     names += ["exposure_trend", "exposure_trend_p"]
     if exposures is None or (there := exposures.drop_nulls("exposure")).is_empty():
@@ -335,26 +328,17 @@ def _extraction(exposures: pl.DataFrame | None) -> dict[str, Any]:
 
 
 def _inversion(figures: pl.DataFrame | None) -> dict[str, Any]:
-    """Take what comes back from embeddings; null where it was not asked."""
-    rows = (
-        []
-        if figures is None
-        else figures.filter(pl.col("versus").is_null(), unit="tokens").rows(named=True)
-    )
-    own = {(row["method"], row["metric"]): row for row in rows}
-    f1 = own.get(("inverter", "f1"), {})
-    values = {
-        name: own.get(("inverter", name), {}).get("value") for name in ("precision", "recall")
-    }
-    values |= {"f1": f1.get("value"), "f1_low": f1.get("low"), "f1_high": f1.get("high")}
-    nearest = own.get(("nearest", "f1"), {}).get("value")
-    inferred = (
-        [] if figures is None else figures.filter(unit="attribute", metric="exact").to_dicts()
-    )
-    right = {row["method"]: row for row in inferred if row["versus"] is None}
-    values |= {
-        f"attribute{end and '_'}{end}": right.get("inverter", {}).get(end or "value")
-        for end in _ENDS
-    }
-    values["attribute_usual"] = right.get("unconditional", {}).get("value")
-    return {f"inversion_{name}": value for name, value in values.items()} | {"nearest_f1": nearest}
+    rows = () if figures is None else figures.filter(pl.col("versus").is_null()).rows(named=True)
+    of = {(row["unit"], row["metric"], row["method"]): row for row in rows}
+
+    def found(
+        metric: str, end: str = "", *, method: str = "inverter", unit: str = "tokens"
+    ) -> float | None:  # null where it was not asked
+        return of.get((unit, metric, method), {}).get(end or "value")
+
+    values = {name: found(name) for name in ("precision", "recall")}
+    for name, metric, unit in (("f1", "f1", "tokens"), ("attribute", "exact", "attribute")):
+        values |= {f"{name}{end and '_'}{end}": found(metric, end, unit=unit) for end in _ENDS}
+    values["attribute_usual"] = found("exact", method="unconditional", unit="attribute")
+    named = {f"inversion_{name}": value for name, value in values.items()}
+    return named | {"nearest_f1": found("f1", method="nearest")}

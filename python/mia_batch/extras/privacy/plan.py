@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from mia_batch.errors import SettingsError
-from mia_batch.recipes import RECIPES, Recipe
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from mia_batch.recipes import Form, Method
+from mia_batch.recipes import RECIPES, Form, Method, Recipe
 
 __all__ = ["RECIPE_FIELDS", "TUNINGS", "VIRTUAL", "Plan", "Task", "Tuning", "Variant", "form_of"]
 

@@ -1,7 +1,5 @@
 """Builds evaluation sets, and says whether they can carry any conclusion."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os
@@ -21,6 +19,7 @@ from mia_batch.errors import CorpusError, RunFolderError, SettingsError
 from mia_batch.extras.sets.matching import EXCLUDED_ABOVE, MadeSets, build_length, read_labelled
 from mia_batch.observer import Observer
 from mia_batch.places import is_url
+from mia_batch.report.html.page import environment
 from mia_batch.schemas import BuiltTests, BuiltTexts, ThrownAway
 from mia_batch.tables import sink, sync_folder, system_errors, temporary_path, write_text
 
@@ -31,21 +30,14 @@ SETTINGS: Final = ("original", "paraphrased", "concatenated")
 
 _LEAST_WORDS = 8
 _SUMMARY = "summary.json"
-_HEADS = ("set", "members", "non-members", "blind AUC before", "after", "from outside", "verdict")
-
-_LEGEND = """Each figure is of the classifier with the highest upper limit, with its 95 % interval.
-Before: on the first words of every document. After: cross-validated within the set, pairs kept
-together; matching biases this figure downwards. From outside: by classifiers trained on documents
-that were drawn at random and had no part in the matching. The verdict is the worse of both."""
 
 
 def _sentence_of(made: MadeSets, length: int) -> str:
     if length not in made.refused:
         return " ".join(_sentence(row) for row in made.sets if row["length"] == length)
     before = made.before.get(length)
-    return made.refused[length] + (
-        f"; before, the blind AUC is {_figure(before)}" if before else ""
-    )
+    figure = f"; before, the blind AUC is {_figure(before)}" if before else ""
+    return made.refused[length] + figure
 
 
 def _sentence(row: dict[str, Any]) -> str:
@@ -70,25 +62,6 @@ def _sentence(row: dict[str, Any]) -> str:
 
 def _figure(row: dict[str, Any]) -> str:
     return f"{row['roc_auc']:.3f} ({row['low']:.3f} to {row['high']:.3f})"
-
-
-def _as_markdown(summary: dict[str, Any]) -> str:
-    sets = []
-    for row in summary["sets"]:
-        figures = [row[name] and _figure(row[name]) for name in ("before", "after", "outside")]
-        name = f"{row['setting']}-{row['length']}"
-        sets.append([name, row["members"], row["nonmembers"], *figures, row["verdict"]])
-    away = [[row["length"] or "all", row["reason"], row["len"]] for row in summary["thrown_away"]]
-    parts = ["# What these sets can carry", *summary["sentences"], _table(_HEADS, sets), _LEGEND]
-    return (
-        "\n\n".join([*parts, _table(("length", "thrown away because", "documents"), away)]) + "\n"
-    )
-
-
-def _table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    lines = [heads, ["---"] * len(heads), *rows]
-    cells = ([("-" if cell is None else str(cell)) for cell in line] for line in lines)
-    return "\n".join(f"| {' | '.join(each)} |" for each in cells)
 
 
 def _look(
@@ -118,7 +91,6 @@ def _look(
 def _write(
     place: Path, tables: Mapping[str, tuple[pl.DataFrame, type[dy.Schema]]], summary: dict[str, Any]
 ) -> None:
-    """Write everything next to the folder, then give it the folder's name."""
     work = temporary_path(place)
     with system_errors(place):
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -130,7 +102,8 @@ def _write(
             work.mkdir()
             for name, (table, schema) in tables.items():
                 sink(table, work / f"{name}.parquet", schema)
-            write_text(work / "summary.md", _as_markdown(summary))
+            template = environment().get_template("sets.md.jinja")
+            write_text(work / "summary.md", template.render(summary=summary, figure=_figure))
             write_text(work / _SUMMARY, json.dumps(summary, indent=2) + "\n")
             work.replace(place)  # a folder that holds something is not replaced
             sync_folder(place.parent)

@@ -41,8 +41,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import LlamaForCausalLM, PreTrainedModel
 
-SHARED_RUN = 13
-"""No two passages share so many words in a row: members would leak into non-members."""
+SHARED_RUN = 13  # no two passages share so many words in a row: members would leak into non-members
 
 _CHARACTERS_PER_WORD = 9  # at most; tables and drawings have more, prose about 6
 _NOT_DOCUMENTATION = frozenset(
@@ -54,24 +53,6 @@ _NAME, _LOCK, _STAGING = "demo.json", ".demo.lock", ".making-"
 _MADE_BY = "mia-batch demo"
 _COLUMNS = ("document_id", "text", "member", "group")
 _RECIPE = 4  # increase it when the same settings come to mean another demo
-_CONFIG = """\
-# What `mia-batch demo` audits: mia-batch --config mia-batch.toml
-# With --reference-model reference, attacks that compare two models are computed, too.
-input = "corpus.parquet"
-model = "model"
-seed = 0
-out = "run-{digest}"
-
-[engine]
-dtype = "float32"
-
-[logprobs]
-masked_model = "masked"
-neighbours = 5
-nonmember_shots = "nonmember-shots.parquet"
-member_shots = "member-shots.parquet"
-frequencies_from = "corpus.parquet"
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +93,6 @@ class DemoFolder(NamedTuple):
 
     @classmethod
     def at(cls, folder: Path) -> DemoFolder:
-        """Name the files of the demo in ``folder``, there or not."""
         tables = (f"{name}.parquet" for name in ("corpus", "nonmember-shots", "member-shots"))
         names = *tables, "model", "reference", "masked", "mia-batch.toml"
         return cls(*map(folder.joinpath, names))
@@ -157,7 +137,6 @@ def _docstrings(node: ast.AST) -> Iterator[str]:
 
 
 def cut_passages(text: str, n_words: int) -> Iterator[tuple[int, str]]:
-    """Cut a text into numbered passages of so many words; a shorter rest is left out."""
     words = list(re.finditer(r"\S+", text))
     for index in range(len(words) // n_words):
         first, last = words[index * n_words], words[(index + 1) * n_words - 1]
@@ -213,14 +192,12 @@ def build_corpus(settings: DemoSettings, library: Path | None = None) -> pl.Data
 
 
 def build_shots(settings: DemoSettings, corpus: pl.DataFrame) -> pl.DataFrame:
-    """Choose non-members outside the corpus; fewer than asked for where the library has no more."""
     rest = passages_of(None, settings.n_words).join(corpus, on="document_id", how="anti")
     shots = hash_order(rest, "shots", settings.seed).head(settings.n_shots)
     return shots.with_columns(member=pl.lit(False)).select(_COLUMNS)
 
 
 def read_record(folder: Path) -> dict[str, Any] | None:
-    """Read what made the demo in a folder, and its files; None where there is no demo."""
     try:
         record = json.loads((folder / _NAME).read_bytes())
     except (FileNotFoundError, ValueError):
@@ -230,7 +207,6 @@ def read_record(folder: Path) -> dict[str, Any] | None:
 
 
 def _write_record(folder: Path, recipe: str, files: dict[str, str]) -> None:
-    """Say what made a demo; ``files`` are their SHA-256, none while they are replaced."""
     record = {
         "recipe": recipe,
         "files": files,
@@ -263,17 +239,15 @@ def prepare(
         folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(folder / _LOCK)
         try:
-            lock.acquire(blocking=False)
+            held = lock.acquire(blocking=False)
         except Timeout:
             notify(f"waiting for another mia-batch demo that works in {folder}")
-            lock.acquire()
-        try:
+            held = lock.acquire()
+        with held:
             if fresh or not _is_kept(folder, settings, notify):
                 _make(folder, settings, notify)
             elif not DemoFolder.at(folder).config.exists():
                 _write_config(folder)
-        finally:
-            lock.release()
     except OSError as error:
         why = error.strerror or error
         raise RunFolderError(
@@ -283,7 +257,6 @@ def prepare(
 
 
 def _is_kept(folder: Path, settings: DemoSettings, notify: Callable[[str], None]) -> bool:
-    """Whether the demo in a folder is the one that is wanted, finished and unchanged."""
     record = read_record(folder)
     if record is None:
         return False
@@ -343,10 +316,10 @@ def _make(folder: Path, settings: DemoSettings, notify: Callable[[str], None]) -
 
 
 def _write_config(folder: Path) -> None:
-    """Write the audit's settings; another corpus or model gets another run folder."""
     files = json.dumps((read_record(folder) or {"files": {}})["files"], sort_keys=True)
     of_files = hashlib.sha256(files.encode()).hexdigest()[:8]
-    write_text(DemoFolder.at(folder).config, _CONFIG.format(digest=of_files))
+    text = Path(__file__).with_name("demo.toml").read_text("utf-8")
+    write_text(DemoFolder.at(folder).config, text.format(digest=of_files))
 
 
 # The training of the models; torch is loaded only here.
@@ -359,7 +332,6 @@ _REPORTS = 6  # lines about the training, roughly
 def make_models(
     corpus: pl.DataFrame, folder: Path, settings: DemoSettings, notify: Callable[[str], None]
 ) -> None:
-    """Train the tokenizer on all texts, ``model`` on the members, two helpers on all texts."""
     import torch
     from transformers import BertConfig, BertForMaskedLM
 
@@ -481,7 +453,6 @@ def train(
 
 
 def _gaps(row: list[int], mask: int, random: Random) -> tuple[list[int], list[int]]:
-    """Replace some tokens with the mask; only these have labels."""
     hidden = [random.random() < _MASKED_SHARE for _ in row]
     if not any(hidden):
         hidden[random.randrange(len(row))] = True

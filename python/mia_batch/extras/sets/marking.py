@@ -10,8 +10,6 @@ Related: arXiv:2402.10892 (Wei et al. 2024), 2402.09363 (Meeus et al. 2024), 250
 al. 2025).
 """
 
-from __future__ import annotations
-
 import json
 import re
 import tomllib
@@ -63,7 +61,6 @@ class Place(NamedTuple):
 
 @cache
 def _rules(language: str) -> list[tuple[re.Pattern[str], dict[str, str]]]:
-    """Read the pairs of a language, each as a pattern, and the other form of each form."""
     tables = tomllib.loads(Path(__file__).with_name("variants.toml").read_text("utf-8"))
     if language not in tables:
         raise SettingsError(f"--language is {language!r}; give one of {', '.join(tables)}")
@@ -113,7 +110,6 @@ def _windows(text: str, language: str) -> Iterator[tuple[int, int, list[Place]]]
 def edition(
     text: str, start: int, end: int, places: Sequence[Place], others: Sequence[bool]
 ) -> str:
-    """Write a window with the other form at some of its places."""
     parts = list[str]()
     for place, other in zip(places, others, strict=True):
         form = place.other if other else text[place.start : place.end]
@@ -123,7 +119,6 @@ def edition(
 
 
 def _read(book: Path) -> tuple[str, str]:
-    """Read a book, and what names it."""
     try:
         if (size := book.stat().st_size) > _LARGEST:
             raise CorpusError(f"{book} has {size:,} bytes; mark its volumes or chapters one by one")
@@ -166,7 +161,6 @@ def _write(key: Path, sets: list[dict[str, Any]]) -> None:
 
 
 def read_sets(key: Path) -> list[dict[str, Any]]:
-    """Read the sets of a key, drawn or not."""
     try:
         sets = [json.loads(line) for line in key.read_text("utf-8").removesuffix("\n").split("\n")]
         if all(_NAME.fullmatch(each["set"]) and len(each["texts"]) == 2 for each in sets):

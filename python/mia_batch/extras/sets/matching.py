@@ -1,7 +1,5 @@
 """Documents with a membership, and their sets of one length: tested, matched, tested again."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, timedelta
@@ -10,20 +8,13 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from mia_batch.corpus import ColumnNames, read_documents
-from mia_batch.diagnostics.blind import (
-    MAX_TEXTS_PER_CLASS,
-    BlindVerdict,
-    Classifier,
-    blind_baseline,
-    build_classifiers,
-    seen_of_texts,
-)
+from mia_batch.diagnostics import blind
 from mia_batch.errors import CorpusError, SettingsError
 from mia_batch.kernels import count_words, shared_runs
 from mia_batch.schemas import BuiltTexts, ThrownAway
+from mia_batch.stats import Codes, Flags, Floats
 from mia_batch.stats.intervals import auc_interval, deal_folds, roc_auc
 from mia_batch.targets import (
     Passages,
@@ -41,7 +32,6 @@ _THROWN = ThrownAway.create_empty()
 
 
 def thrown(documents: pl.DataFrame, reason: str, **more: pl.Series | pl.Expr) -> pl.DataFrame:
-    """Make rows of what is thrown away, for one reason."""
     rows = documents.select("document_id", "member", reason=pl.lit(reason)).with_columns(**more)
     typed = rows.cast({name: _THROWN.schema[name] for name in rows.columns})
     return pl.concat([_THROWN, typed], how="diagonal")
@@ -140,8 +130,7 @@ def _without_copies(rows: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
 MOST_DOCUMENTS = 1000
 """Of a class, that are compared at one length: more cost time and show no smaller differences."""
 
-_MOST_WINDOWS = 4
-"""Of a document, that are compared."""
+_MOST_WINDOWS = 4  # of a document, that are compared
 
 
 def cut(documents: pl.DataFrame, length: int, seed: int) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -186,8 +175,7 @@ def words_of(text: str | None, start: int, length: int) -> str | None:
 # Pairs of members and non-members that classifiers do not tell apart.
 
 _N_FOLDS = 5
-_N_DEALS = 3
-"""Divisions into folds whose scores are averaged."""
+_N_DEALS = 3  # divisions into folds whose scores are averaged
 
 _MOST_ROUNDS = 8
 _WORDS = ("blind_naive_bayes_v1", "blind_logistic_v1", "blind_ngrams_v1")
@@ -201,14 +189,14 @@ _FORBIDDEN = 1e3
 class Candidates(NamedTuple):
     """Texts to choose from; arrays have an entry per text."""
 
-    label: NDArray[np.bool_]
-    document: NDArray[np.intp]
-    cluster: NDArray[np.intp]  # texts of one are never on both sides of a fold
-    source: NDArray[np.intp]  # a pair is of one source
+    label: Flags
+    document: Codes
+    cluster: Codes  # texts of one are never on both sides of a fold
+    source: Codes  # a pair is of one source
     seen: pl.DataFrame  # the columns of `seen_of_texts`
 
 
-def match(texts: Candidates, generator: np.random.Generator) -> NDArray[np.intp]:
+def match(texts: Candidates, generator: np.random.Generator) -> Codes:
     """Pair members with non-members; rows of the result are pairs of row numbers, members first.
 
     The first round compares cross-fitted scores: of each text by classifiers that were trained on
@@ -224,7 +212,7 @@ def match(texts: Candidates, generator: np.random.Generator) -> NDArray[np.intp]
     propensity score". Cross-fitting: Chernozhukov et al. (2018), "Double/debiased machine
     learning".
     """
-    classifiers = build_classifiers(texts.seen)
+    classifiers = blind.build_classifiers(texts.seen)
     position = _cross_fitted(classifiers, texts, generator) / _CALIPERS[:3]
     rows = np.arange(texts.label.size)
     pairs = _pair(position, rows, texts)
@@ -245,8 +233,8 @@ def match(texts: Candidates, generator: np.random.Generator) -> NDArray[np.intp]
 
 
 def _cross_fitted(
-    classifiers: Mapping[str, Classifier], texts: Candidates, generator: np.random.Generator
-) -> NDArray[np.float64]:
+    classifiers: Mapping[str, blind.Classifier], texts: Candidates, generator: np.random.Generator
+) -> Floats:
     """Place each text by words, year and surface, as a share of all texts."""
     total = np.zeros((texts.label.size, len(classifiers)))
     for _ in range(_N_DEALS):
@@ -261,11 +249,11 @@ def _cross_fitted(
 
 
 def _scores(
-    classifiers: Mapping[str, Classifier],
-    label: NDArray[np.bool_],
-    train: NDArray[np.intp],
-    test: NDArray[np.intp],
-) -> NDArray[np.float64]:
+    classifiers: Mapping[str, blind.Classifier],
+    label: Flags,
+    train: Codes,
+    test: Codes,
+) -> Floats:
     """Score texts by every classifier, a column each, of mean 0 and deviation 1."""
     learnt = label[train][:, None]
     scores = np.hstack([each(train, test, learnt) for each in classifiers.values()])
@@ -273,22 +261,18 @@ def _scores(
     return np.asarray((scores - scores.mean(axis=0)) / np.where(deviation > 0, deviation, 1))
 
 
-def _mean_of_words(
-    scores: NDArray[np.float64], classifiers: Mapping[str, Classifier]
-) -> NDArray[np.float64]:
+def _mean_of_words(scores: Floats, classifiers: Mapping[str, blind.Classifier]) -> Floats:
     return np.asarray(scores[:, [name in _WORDS for name in classifiers]].mean(axis=1))
 
 
-def _shares(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def _shares(values: Floats) -> Floats:
     """Share of the texts that score lower, ties one half."""
     from scipy.stats import rankdata
 
     return np.asarray((rankdata(values.round(9)) - 0.5) / values.size)
 
 
-def _pair(
-    position: NDArray[np.float64], rows: NDArray[np.intp], texts: Candidates
-) -> NDArray[np.intp]:
+def _pair(position: Floats, rows: Codes, texts: Candidates) -> Codes:
     """Pair as many documents as can be within a distance of 1, and of such choices the nearest."""
     from scipy.optimize import linear_sum_assignment
     from scipy.spatial.distance import cdist
@@ -331,7 +315,7 @@ class Tested(NamedTuple):
     """What a test found; ``strongest``: the classifier of the highest upper limit."""
 
     rows: list[dict[str, Any]]  # of the tests table, without length, setting and stage
-    verdict: BlindVerdict | None = None  # as of `BlindBaseline`
+    verdict: blind.BlindVerdict | None = None  # as of `BlindBaseline`
     upper: float | None = None  # one-sided limit, confidence 0.95, of every classifier's AUC
 
     @property
@@ -342,8 +326,7 @@ class Tested(NamedTuple):
 
 
 def ask_within(texts: pl.DataFrame, seed: int) -> Tested:
-    """Run the blind baseline; ``texts`` has its columns."""
-    found = blind_baseline(texts.lazy(), seed=seed)
+    found = blind.blind_baseline(texts.lazy(), seed=seed)
     names = {"attack": "classifier", "value": "roc_auc"}
     kept = ["attack", "value", "low", "high", "n_members", "n_nonmembers", "reason"]
     rows = found.metrics.select(kept).rename(names).with_columns(learnt_from=pl.lit("the set"))
@@ -371,7 +354,7 @@ def ask_outside(texts: pl.DataFrame, held_out: pl.DataFrame, seed: int) -> Teste
         firm_low = auc_interval(*sides, confidence=1 - 0.1 / len(scores)).low
         firm.append(firm_low if auc > _SEPARABLE_ABOVE else 0.0)
         uppers.append(auc_interval(*sides, confidence=0.90).high)
-    verdict: BlindVerdict = "undecided"
+    verdict: blind.BlindVerdict = "undecided"
     if max(firm) > 0.5:
         verdict = "separable"
     elif max(uppers) <= EXCLUDED_ABOVE:
@@ -390,7 +373,7 @@ def _outside_scores(
     train, test = np.arange(n_learnt), np.arange(n_learnt, both.height)
     scores = {
         name: classifier(train, test, label[train][:, None])[:, 0].round(9)
-        for name, classifier in build_classifiers(both.select(seen_of_texts())).items()
+        for name, classifier in blind.build_classifiers(both.select(blind.seen_of_texts())).items()
     }
     words = CountVectorizer(binary=True, token_pattern=r"(?u)\w+", min_df=2)
     forest = RandomForestClassifier(
@@ -401,8 +384,7 @@ def _outside_scores(
     return scores | {"blind_forest_v1": trees}
 
 
-_HELD_OUT = 1 / 3
-"""Share of the documents that tests a set that was matched, and is never in it."""
+_HELD_OUT = 1 / 3  # share of the documents that tests a set that was matched, and is never in it
 
 _COLUMNS = BuiltTexts.create_empty().schema
 
@@ -433,7 +415,6 @@ def build_length(
     repair: bool,
     seed: int,
 ) -> None:
-    """Add the sets of one length, or why none could be made."""
     texts, too_short = cut(documents, length, seed)
     made.away.append(too_short)
     texts = texts.with_columns(group_given=pl.col("group"), cluster=cluster_name(texts.columns))
@@ -452,7 +433,7 @@ def build_length(
         ranks = pl.col("document_id", "cluster", "source").fill_null("").rank("dense")
         numbered = texts.select(ranks.cast(pl.Int64) - 1)
         document, cluster, source = (column.to_numpy() for column in numbered)
-        member, seen = texts["member"].to_numpy(), texts.select(seen_of_texts())
+        member, seen = texts["member"].to_numpy(), texts.select(blind.seen_of_texts())
         candidates = Candidates(member, document, cluster, source, seen)
         pairs = match(candidates, np.random.default_rng(seed))
         if len(pairs) < LEAST_PAIRS:
@@ -473,7 +454,6 @@ def build_length(
 
 
 def _is_held_out(documents: pl.DataFrame, seed: int) -> pl.Expr:
-    """Draw documents at random, groups whole, a share of each class."""
     of = documents.select("document_id", "member", cluster=cluster_name(documents.columns))
     clusters = of.unique("cluster", maintain_order=True).sample(fraction=1, shuffle=True, seed=seed)
     place = pl.int_range(pl.len()).over("member")
@@ -503,7 +483,6 @@ def _build(
     held_out: pl.DataFrame,
     seed: int,
 ) -> None:
-    """Make the texts of a setting, and test them."""
     was_matched = held_out.height > 0
     if setting == "paraphrased":
         chosen, held_out = (_paraphrased(each, length) for each in (chosen, held_out))
@@ -522,7 +501,7 @@ def _build(
     if min(members, chosen.height - members) < LEAST_PAIRS:
         return
     # Whole pairs where there are more than the blind baseline looks at.
-    few = chosen.filter(pl.col("pair").is_null() | (pl.col("pair") <= MAX_TEXTS_PER_CLASS))
+    few = chosen.filter(pl.col("pair").is_null() | (pl.col("pair") <= blind.MAX_TEXTS_PER_CLASS))
     tests = {"after": made.add(ask_within(few, seed + 1), length, setting, "after")}
     if was_matched:
         outside = ask_outside(chosen, held_out, seed)
@@ -530,7 +509,7 @@ def _build(
     if setting == "concatenated":  # what stands before is equal in a pair and tells nothing
         chosen = _after_contexts(chosen, held_out, seed)
     verdicts = {tested.verdict for tested in tests.values()}
-    worse: BlindVerdict = "not separable" if verdicts == {"not separable"} else "undecided"
+    worse: blind.BlindVerdict = "not separable" if verdicts == {"not separable"} else "undecided"
     found["verdict"] = "separable" if "separable" in verdicts else worse
     found["upper"] = max((t.upper for t in tests.values() if t.upper is not None), default=None)
     found |= {name: tested.strongest for name, tested in tests.items()}

@@ -1,7 +1,5 @@
 """Paraphrases by a model: what DE-COP needs of every text that it asks about."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -76,7 +74,6 @@ def plan_paraphrasing(**settings: object) -> Iterator[tuple[str, str]]:
 
 
 def _settings(given: dict[str, object]) -> Settings:
-    """Complete and validate what was asked for."""
     settings = load_settings({"samples": N_PARAPHRASES} | flattened(given), use_config=False)
     if settings.out is None:
         raise SettingsError("out= is missing; name the folder that the paraphrases go to")
@@ -115,7 +112,6 @@ class RewritingStage(SamplesStage):
         return [view_of(self.audit, "target", "rewriting")]
 
     def run(self) -> None:
-        """Ask for what is missing, and write the table of all."""
         audit, run = self.audit, self.audit.run
         (view,) = self.views
         write_prompts(audit, view)
@@ -128,12 +124,10 @@ class RewritingStage(SamplesStage):
 
     @property
     def path(self) -> Path:
-        """The table of paraphrases."""
         return self.audit.run.path("paraphrases")
 
 
 def _table(targets: pl.LazyFrame, samples: pl.LazyFrame) -> pl.LazyFrame:
-    """Put what was said next to the texts, in their order."""
     asked = targets.select("target_id", "target")
     said = (
         samples.join(asked, on="target_id")

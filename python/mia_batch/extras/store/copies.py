@@ -45,7 +45,6 @@ _MARKS = 1 << 56
 
 @contextmanager
 def mirrored(place: str) -> Iterator[Path]:
-    """As `mia_batch.places.mirrored`."""
     with ExitStack() as closing:
         copy = _Copy.of(place)
         with copy.lock("looking"):
@@ -71,23 +70,21 @@ def mirrored(place: str) -> Iterator[Path]:
 
 
 def fetched(place: str) -> Path:
-    """As `mia_batch.places.fetched`."""
     copy = _Copy.of(place)
     with copy.lock("looking"), suppress(Timeout), copy.lock("writing", 0):
-        copy.follow(holder(copy.store, lease_of(copy.store)))
+        copy.follow(holder(copy.store, copy.store.read(_NAME)))
     return copy.folder
 
 
 @contextmanager
 def settled(place: str) -> Iterator[None]:
-    """As `mia_batch.places.settled`."""
     copy = _Copy.of(place)
-    before = lease_of(copy.store)
+    before = copy.store.read(_NAME)
     held = RunFolderError(f"{place} is held by a live run, so it has no root; wait for it")
     if holder(copy.store, before) != copy.name and is_live(copy.store, before):
         raise held
     yield
-    if lease_of(copy.store) != before:
+    if copy.store.read(_NAME) != before:
         raise held
 
 
@@ -100,7 +97,6 @@ class _Copy:
 
     @classmethod
     def of(cls, url: str) -> Self:
-        """Find or make the working copy of an address."""
         try:
             check_url(url)
         except ValueError as error:
@@ -168,7 +164,6 @@ class _Mirror:
     lease: Lease
 
     def put(self, path: Path, content: Path) -> None:
-        """Store what ``path`` is about to hold."""
         with self._allowed():
             _set_mark(content, self.copy.store.put(self._name(path), content))
 
@@ -178,12 +173,10 @@ class _Mirror:
         self.put(path, content)
 
     def remove(self, path: Path) -> None:
-        """Remove a file from the store that is about to go."""
         with self._allowed():
             self.copy.store.remove(self._name(path))
 
     def finish(self) -> None:
-        """Store what was written in place."""
         with self._allowed():
             there = self.copy.store.names()
         for path in sorted(self.copy.folder.iterdir()):
@@ -221,8 +214,7 @@ def _set_mark(path: Path, tag: str) -> None:
 
 _HELD = "{} is held by another live run; wait for it, or choose another --out"
 _NAME = ".lock"
-_SECONDS = 90.0
-"""After which a lease that was not written again is over."""
+_SECONDS = 90.0  # after which a lease that was not written again is over
 _SECONDS_OF_TRUST = 60.0
 """After which who holds it no longer writes to the store, a machine's sleep included."""
 _SECONDS_BETWEEN = 15.0
@@ -295,7 +287,6 @@ def _now() -> float:
 
 
 def holder(store: Store, found: StoredObject | None) -> str | None:
-    """Name the working copy that holds the folder, or held it last."""
     return _content(store, found)["copy"] if found else None
 
 
@@ -308,11 +299,6 @@ def is_live(store: Store, found: StoredObject | None) -> bool:
     now = store.read(name)
     store.remove(name)
     return now is not None and (now.written - found.written).total_seconds() < _SECONDS
-
-
-def lease_of(store: Store) -> StoredObject | None:
-    """Read the lease of a folder."""
-    return store.read(_NAME)
 
 
 def _content(store: Store, found: StoredObject) -> dict[str, str]:
@@ -402,7 +388,6 @@ class Store:
             return _tag(got.meta)
 
     def put(self, name: str, path: Path) -> str:
-        """Store a file whole, or not at all; return its tag."""
         with _explained(self.url):
             return str(self.store.put(name, path)["e_tag"])
 
@@ -411,7 +396,6 @@ class Store:
             self.store.delete(name)
 
     def read(self, name: str) -> StoredObject | None:
-        """Read a small object; None where it does not exist."""
         with suppress(FileNotFoundError), _explained(self.url):
             got = self.impatient.get(name)
             meta = got.meta

@@ -27,6 +27,7 @@ from mia_batch.errors import MiaBatchError, RunFolderError, SettingsError
 from mia_batch.extras.tune.making import locked
 from mia_batch.observer import Observer
 from mia_batch.pipeline import Run, plan, run_audit
+from mia_batch.pipeline.planning import Speed
 from mia_batch.places import is_url
 from mia_batch.report.html.plots import MOST_CURVES, Axis, Curve, draw, round_axis, saved
 from mia_batch.report.paper import FOR_SPREADSHEETS
@@ -39,10 +40,9 @@ _KIND, _LOCK = ".study", ".lock"
 
 def study_options(command: Any) -> Any:  # noqa: ANN401 - of click
     """Add the options of every study."""
-    speed = cli.NumberRange(min=0, min_open=True)
     dry = "Say which runs would be made and what each would ask; ask nothing."
     for add in (
-        cli.option("tokens-per-second", speed, "X", "Speed from which --dry-run tells the time."),
+        cli.speed_option,
         click.option("--dry-run", is_flag=True, help=dry),
         cli.path_option("out", "Folder of the study: its runs, its table, its picture."),
     ):
@@ -57,7 +57,7 @@ class Study:
     folder: Path
     observer: Observer
     dry_run: bool
-    speed: float | None
+    speed: Speed
     _said: set[tuple[str, str]] = field(default_factory=set)
 
     def audited(self, name: str, settings: Mapping[str, Any], shares: str = "") -> Run | None:
@@ -166,10 +166,13 @@ def publish(
 ) -> None:
     """Write the table of a study, print a line for each value and attack, and draw the AUC.
 
-    ``values`` are the columns that say what differs, ``x`` and ``by`` those of the picture. The
-    planned attack of each run is shown, or with ``every`` all; a row without an AUC has its reason.
+    ``values`` are the columns that say what differs, ``x`` and ``by`` those of the picture. Shown
+    is the planned attack of each run, or with ``every`` each attack; drawn is the same, but with
+    ``by`` always the planned one. A row without an AUC has its reason.
     """
-    shown = table if every else table.filter(pl.col("is_primary").fill_null(value=True))
+    named = table.with_columns(_without_folder(table[name]) for name in values)
+    planned = named.filter(pl.col("is_primary").fill_null(value=True))
+    shown = named if every else planned
     _print_figures(shown, values)
     if n := table.filter(blind="separable")["run"].n_unique():
         say(
@@ -177,7 +180,16 @@ def publish(
             "sees the model tells members from non-members: their figures are no evidence of "
             "memory."
         )
-    write_study(out, table, _curves(shown, x, by))
+    write_study(out, table, _curves(planned if by else shown, x, by))
+
+
+def _without_folder(names: pl.Series) -> pl.Series:
+    """Leave out the folder that all names of models or files are in."""
+    if names.dtype != pl.String:
+        return names
+    parts = [name.split("/")[:-1] for name in names.drop_nulls()]
+    shared = os.path.commonprefix(parts)  # noqa: RUF071 - of lists, part by part
+    return names.str.strip_prefix("".join(f"{each}/" for each in shared))
 
 
 def say(*sentences: str) -> None:
@@ -236,7 +248,7 @@ def _curves(table: pl.DataFrame, x: str, by: Sequence[str] = ()) -> Markup | Non
     if len(values) < 2:
         return None
     at, last = dict(zip(values, range(len(values)), strict=True)), len(values) - 1
-    axis = Axis(title, 0, last, range(last + 1), lambda place: str(values[int(place)]))
+    axis = Axis(title, -0.5, last + 0.5, range(last + 1), lambda place: str(values[int(place)]))
     if values.dtype.is_numeric():
         axis, at = round_axis(title, values), {each: each for each in values}
     shown = []

@@ -67,7 +67,9 @@ def sweep(*, points: list[Values], out: Path, **options: Any) -> None:  # noqa: 
     with frame.opened(out, "sweep", options) as study:
         base = cli.given(options)
         if (table := _swept(study, base, points)) is not None:
-            x, *by = sorted(names, key=lambda name: -table[name].n_unique())
+            numbers = [name for name in names if table[name].dtype.is_numeric()] or names
+            x = max(numbers, key=lambda name: table[name].n_unique())
+            by = [name for name in names if name != x]
             frame.publish(out, table, names, x=x, by=by, every="attacks" in base)
 
 
@@ -128,13 +130,12 @@ _PRIVATE = ("epsilon", "delta", "clip")
 _TRAINING = ("method", "epochs", "learning_rate", "batch_size", "max_tokens", "rank", *_PRIVATE)
 _AUDIT = ("attacks", "engine", "engine_arg", "dtype")
 _BASE = "base"
-_MEAN = "Without --copies, the mean of Poisson draws of how often."
 
 
 @click.command("contamination")
 @cli.path_option("input", "Texts to insert; labels, or else a lot, say which are controls.")
 @cli.option("copies", str, "COLUMN", "Column that says how often each is learnt; 0: a control.")
-@cli.option("copies-mean", cli.NumberRange(0, 1e6), "X", _MEAN, default=4.0)
+@cli.option("copies-mean", cli.NumberRange(0, 1e6), "X", "Or the mean of Poisson draws.")
 @cli.path_option("into", "Texts among which they are learnt.")
 @cli.column_options("text")
 @click.option("--base", required=True, metavar="MODEL", help="Model to go on with.")
@@ -196,9 +197,9 @@ def _contaminated(
     private = any(each.epsilon is not None for each in recipes)
     if (reason := making.why_no_finetuning(with_privacy=private)) is not None:
         raise SettingsError(reason)
-    names, copies = ColumnNames(text=options["text_column"]), options["copies"]
-    mean = options["copies_mean"] if copies is None else None
-    chosen = making.inserted_texts(options["input"], names, copies, mean, recipe)
+    often = options["copies"], options["copies_mean"]
+    names = ColumnNames(text=options["text_column"])
+    chosen = making.inserted_texts(options["input"], names, *often, recipe)
     others, what = making.learnt_texts(options["into"], names)
     order = others.sample(fraction=1, shuffle=True, seed=recipe.seed)
     sizes = [values.get("size") or order.len() for values in points]

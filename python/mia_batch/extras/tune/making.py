@@ -1,7 +1,5 @@
 """Models that are tuned here: whether a base can be, its size, and the making of each, once."""
 
-from __future__ import annotations
-
 import gc
 import json
 import logging
@@ -10,7 +8,7 @@ import shutil
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from errno import ENOSPC
 from functools import cached_property
 from hashlib import blake2b, sha256
@@ -47,7 +45,6 @@ _SHORTEST = 2  # of fewer tokens nothing can be learnt: the first is not predict
 
 
 def check_base(base: str, revision: str | None, recipe: Recipe) -> None:
-    """Raise `SettingsError` if a model cannot be tuned so; no weights are loaded."""
     import transformers
 
     _, mapping, _, name = FORMS[recipe.form]
@@ -76,7 +73,6 @@ _ALPHA, _DROPOUT = 16, 0.1  # of LoRA, as in the code of SPV-MIA
 
 
 def adapted(model: Any, recipe: Recipe) -> Any:  # noqa: ANN401 - models are of many types
-    """Put new adapters into a model, which alone are trained; with ``full`` return it as it is."""
     if recipe.method == "full":
         return model
     import peft
@@ -115,7 +111,6 @@ _FROZEN_BYTES = {True: 2, False: 4}  # on an accelerator, on a CPU
 
 
 def sizes(base: str, revision: str | None, recipe: Recipe) -> str:
-    """Say how many weights are trained, what they take in memory, and on the disk."""
     # Activations come on top; nobody knows them before.
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
@@ -174,7 +169,7 @@ class Making:
         return {
             "base": identify_model(self.base, self.revision, "any").digest,
             "texts": texts.hexdigest(),
-            "recipe": self.recipe.described(),
+            "recipe": asdict(self.recipe),
         }
 
     @cached_property
@@ -388,7 +383,6 @@ def finetune(
 
 
 def learnt_texts(data: Path | str, names: ColumnNames) -> tuple[pl.Series, str]:
-    """Read the texts of a training, of labelled ones the members, and say what they are."""
     documents = read_documents(str(data), names).documents
     there = documents.filter(pl.col("text").str.contains(r"\S"))
     texts = there.select("text", "member").collect(engine="streaming")

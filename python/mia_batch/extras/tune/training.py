@@ -7,7 +7,7 @@ import random
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from math import ceil, inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -17,16 +17,6 @@ import transformers
 from torch.func import functional_call, grad_and_value, vmap
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, Sampler
-from transformers import (
-    AutoTokenizer,
-    EarlyStoppingCallback,
-    PrinterCallback,
-    Trainer,
-    TrainerCallback,
-    TrainingArguments,
-    masking_utils,
-    set_seed,
-)
 from transformers.trainer_utils import get_last_checkpoint
 
 from mia_batch.errors import EngineError, SettingsError
@@ -37,8 +27,7 @@ if TYPE_CHECKING:
     from dp_accounting import DpEvent
     from transformers import PreTrainedTokenizerBase
 
-Row = dict[str, list[int]]
-"""``input_ids`` and ``labels`` of one text."""
+Row = dict[str, list[int]]  # `input_ids` and `labels` of one text
 
 _IGNORED = -100  # label of what is not learnt
 BETWEEN = " The label is"  # between a text and its target
@@ -180,12 +169,12 @@ def clipped_sums(
 @contextmanager
 def _no_look_at_values() -> Iterator[None]:
     """Let transformers build masks as when it is traced, whatever stands in them."""
-    usual = masking_utils.is_tracing
-    masking_utils.is_tracing = lambda _=None: True
+    usual = transformers.masking_utils.is_tracing
+    transformers.masking_utils.is_tracing = lambda _=None: True
     try:
         yield
     finally:
-        masking_utils.is_tracing = usual
+        transformers.masking_utils.is_tracing = usual
 
 
 # Training with differential privacy: DP-SGD (Abadi et al. 2016, arXiv:1607.00133, algorithm 1).
@@ -209,9 +198,7 @@ def noise_of(epsilon: float, delta: float, rate: float, steps: int) -> float:
     from dp_accounting.pld import PLDAccountant
     from dp_accounting.rdp import RdpAccountant
 
-    def event(noise: float) -> DpEvent:
-        return _event(noise, rate, steps)
-
+    event = partial(_event, rate=rate, steps=steps)
     # Renyi divergences are fast, and say too much noise, never too little.
     most = calibrate_dp_mechanism(RdpAccountant, event, epsilon, delta, tol=_TOLERANCE)
     near = ExplicitBracketInterval(most / 2, most)
@@ -252,11 +239,10 @@ class PoissonBatches(Sampler[list[int]]):
 
 class _Loader(DataLoader[Any]):
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch whose batches come; the trainer calls it."""
         self.batch_sampler.epoch = epoch  # type: ignore[union-attr]
 
 
-class PrivateTrainer(Trainer):  # type: ignore[misc]
+class PrivateTrainer(transformers.Trainer):  # type: ignore[misc]
     """A trainer whose steps are those of DP-SGD; those of an epoch would take each row once."""
 
     def __init__(self, *, recipe: Recipe, at_once: int, **how: Any) -> None:  # noqa: ANN401 - of torch and transformers
@@ -274,7 +260,6 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]
         return _Loader(self.train_dataset, batch_sampler=batches, collate_fn=self.data_collator)
 
     def training_step(self, model: Any, inputs: Batch, *_: Any, **__: Any) -> Any:  # noqa: ANN401 - of torch and transformers
-        """Set the gradients of one step; return the mean loss of its texts."""
         model.train()
         sums, loss = self._sums(model, inputs)
         spread, expected = self._noise * self._recipe.clip, self._rate * len(self.train_dataset)
@@ -290,7 +275,6 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]
             return clipped_sums(model, recipe.form, batch, recipe.clip, self._at_once)
 
     def privacy(self) -> dict[str, Any]:
-        """Return what the training comes to: its privacy loss, and what that is made of."""
         # Noise alone moves weights, too: a model that learns nothing says nothing of privacy.
         first = self.data_collator(self.train_dataset[: self._at_once])
         sums, _ = self._sums(self.model, first)
@@ -314,7 +298,7 @@ _TRAINED = "trained.pt"
 _TRAINERS_OWN = {"optimizer.pt", "scheduler.pt", "rng_state.pth", "training_args.bin"}
 
 
-class TrainedWeights(TrainerCallback):  # type: ignore[misc]
+class TrainedWeights(transformers.TrainerCallback):  # type: ignore[misc]
     """Adds the trained weights to checkpoints of P-tuning, of which peft keeps the output alone."""
 
     def __init__(self, last: Path | None) -> None:
@@ -386,7 +370,7 @@ _LARGE = 1_000_000_000  # weights, from which activations are computed again, no
 
 def train(making: Making, work: Path, say: Callable[[str], None]) -> dict[str, Any]:
     recipe = making.recipe
-    set_seed(recipe.seed)
+    transformers.set_seed(recipe.seed)
     on_gpu = torch.cuda.is_available()
     dtype = torch.bfloat16 if on_gpu and recipe.method != "full" else torch.float32
     how: dict[str, Any] = {"dtype": dtype}
@@ -406,9 +390,8 @@ def train(making: Making, work: Path, say: Callable[[str], None]) -> dict[str, A
 
 
 def opened(base: str, revision: str | None, recipe: Recipe, **how: Any) -> tuple[Any, Any, Any]:  # noqa: ANN401 - of torch and transformers
-    """Open a model, its tokenizer, and what makes rows of texts for the two, as `encoder` does."""
     where = {"revision": revision, "trust_remote_code": False}
-    tokenizer = AutoTokenizer.from_pretrained(base, **where)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(base, **where)
     if recipe.form == "classifier":
         how["num_labels"] = len(recipe.labels)
     model = model_class(recipe.form).from_pretrained(base, **where, **how)
@@ -423,12 +406,15 @@ def fit(
     recipe: Recipe,
     work: Path,
     say: Callable[[str], None],
-    kind: type[Trainer] = Trainer,
+    kind: type[transformers.Trainer] = transformers.Trainer,
 ) -> dict[str, Any]:
     """Train a model on rows, from the last checkpoint on; return ``losses`` and ``privacy``."""
     random.Random(recipe.seed).shuffle(rows)
     n = recipe.n_held_out(len(rows))
-    held_out, learnt = ([*filter(_is_learnable, some)] for some in (rows[:n], rows[n:]))
+    held_out, learnt = (
+        [row for row in some if any(label != _IGNORED for label in row["labels"])]
+        for some in (rows[:n], rows[n:])
+    )
     if not learnt:
         raise SettingsError(
             "each text is one token, of which nothing can be learnt; give longer texts"
@@ -438,18 +424,18 @@ def fit(
     last, stopped = last_whole(work / "checkpoints", adds_weights=adds_weights)
     more = {"output_dir": str(work / "checkpoints"), "num_train_epochs": stopped or recipe.epochs}
     arguments = _arguments(model, recipe, at_once, evaluates=bool(held_out), **more)
-    callbacks: list[TrainerCallback] = [
+    callbacks: list[transformers.TrainerCallback] = [
         _Teller(recipe.epochs, "eval_loss" if held_out else "loss", say)
     ]
     if adds_weights:
         callbacks.append(TrainedWeights(last))
     if held_out:
-        callbacks.append(EarlyStoppingCallback(recipe.patience))
+        callbacks.append(transformers.EarlyStoppingCallback(recipe.patience))
     how: dict[str, Any] = {"model": model, "args": arguments, "data_collator": collate}
     how |= {"train_dataset": learnt, "eval_dataset": held_out or None, "callbacks": callbacks}
     is_private = recipe.epsilon is not None
     trainer = PrivateTrainer(recipe=recipe, at_once=at_once, **how) if is_private else kind(**how)
-    trainer.remove_callback(PrinterCallback)
+    trainer.remove_callback(transformers.PrinterCallback)
     before = trained_sums(trainer.model)
     trainer.train(resume_from_checkpoint=str(last) if last else None)
     if trained_sums(trainer.model) == before:
@@ -464,10 +450,6 @@ def fit(
         kept = min(losses, key=lambda each: each.get("held_out_loss", inf))["epoch"]
         say(f"epoch {kept:.0f} is kept, whose loss on held-out texts is the lowest")
     return {"losses": losses, "privacy": trainer.privacy() if is_private else None}
-
-
-def _is_learnable(row: Row) -> bool:
-    return any(label != _IGNORED for label in row["labels"])
 
 
 def _at_once(model: Any, rows: list[Row], recipe: Recipe) -> int:  # noqa: ANN401 - of many types
@@ -486,11 +468,11 @@ def _arguments(
     *,
     evaluates: bool,
     **more: Any,  # noqa: ANN401 - as transformers has them
-) -> TrainingArguments:
+) -> transformers.TrainingArguments:
     is_private, on_gpu = recipe.epsilon is not None, torch.cuda.is_available()
     each_epoch = dict.fromkeys(("save_strategy", "logging_strategy"), "epoch")
     is_large = model.num_parameters() > _LARGE and recipe.method != "prefix"
-    arguments = TrainingArguments(
+    arguments = transformers.TrainingArguments(
         **more,
         **each_epoch,
         learning_rate=recipe.learning_rate,
@@ -516,7 +498,7 @@ def _arguments(
     return arguments
 
 
-class _Teller(TrainerCallback):  # type: ignore[misc]
+class _Teller(transformers.TrainerCallback):  # type: ignore[misc]
     """Tells of each epoch once its losses are known, of which ``last`` comes last."""
 
     def __init__(self, epochs: int, last: str, say: Callable[[str], None]) -> None:

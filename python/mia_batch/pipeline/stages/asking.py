@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import polars as pl
 
-from mia_batch.attacks.attack import NEXT_TOKEN
+from mia_batch.attacks.attack import NEXT_TOKEN, PROBE
 from mia_batch.corpus import ColumnNames, Corpus, read_documents
 from mia_batch.errors import EngineError, SettingsError
 from mia_batch.evidence import collect, parts
@@ -38,8 +38,7 @@ from mia_batch.targets import cluster_name
 
 # Prompts: those that need no model, those with shots, those that a masked model fills.
 
-_SHOTS = ("nonmember_shots", "member_shots")
-"""Views, and the settings that give their texts."""
+_SHOTS = ("nonmember_shots", "member_shots")  # views, and the settings that give their texts
 _NO_TOKENIZER = "{}= needs tokenizer=, to see how many texts fit"
 _PROMPT_KEY = TARGET_KEY + pl.col("view_index")
 _LONGEST_LOOKED_AT = 1000  # texts, by their bytes, for the one of most tokens
@@ -193,7 +192,6 @@ def texts_for(audit: Audit, setting: str) -> Corpus:
 
 
 def texts_of(corpus: Corpus, n: int | None = None) -> list[str]:
-    """Take the texts that are not empty, the first ``n`` or all."""
     there = corpus.documents.select("text").filter(pl.col("text").str.contains(r"\S"))
     texts = there if n is None else there.head(n)
     return texts.collect(engine="streaming")["text"].to_list()
@@ -426,7 +424,6 @@ class SamplesStage(EvidenceStage):
         audit.observer.stage(f"decoded {decoded:,} tokens, {each:,.0f} a text")
 
     def _store(self, view: View) -> Callable[[Block, pl.DataFrame], pl.DataFrame]:
-        """Return what stores samples, and their features unless those need all samples first."""
         audit = self.audit
         at_once = "features" in audit.manifest.made and not weighed_views(audit)
         writer = FeatureWriter.of(audit, view) if at_once else None
@@ -477,8 +474,7 @@ def ask_samples(
 
 # The stage that asks a model for log-probabilities, and the texts that shadow models learn.
 
-LEARNT = ("target", "non_member", "calibration")
-"""Roles of the texts that shadow models may learn."""
+LEARNT = ("target", "non_member", "calibration")  # roles of the texts that shadow models may learn
 
 
 def halves(audit: Audit, model: str) -> pl.DataFrame:
@@ -515,7 +511,7 @@ class LogprobsStage(EvidenceStage):
         audit, views = self.audit, self.views
         with audit.settling():
             columns = {view.name: self._columns(view) for view in views}
-        self._agree_frequencies(columns.values())
+            self._agree_frequencies(columns.values())
         groups = [views]
         if sessions.is_remote(audit, self.model):  # which is asked in another way at points
             points = [view for view in views if view.key in NEXT_TOKEN]
@@ -544,8 +540,7 @@ class LogprobsStage(EvidenceStage):
             self.audit.digest_input("frequencies_from", files, "frequencies_from")
 
     def _ask(self, views: list[View], columns: dict[str, frozenset[str]]) -> None:
-        audit, manifest = self.audit, self.audit.manifest
-        wanted = frozenset().union(*columns.values())
+        audit, wanted = self.audit, frozenset[str]().union(*columns.values())
         for view in views:
             for name, text in sessions.text_cost(audit, view, self.missing(view)):
                 audit.observer.stage(f"{name}: {text}")
@@ -556,17 +551,17 @@ class LogprobsStage(EvidenceStage):
             audit, self.model, "logprobs", needed, at_points=at_points
         ) as session:
             frequencies = trained = None
-            if self.model == "target":
-                with audit.settling():
+            with audit.settling():
+                if self.model == "target":
                     make_shots(audit, session.tokenizer, session.max_model_len)
                     audit.save()
                     if FREQUENCY in wanted and session.tokenizer is not None:
                         texts = texts_for(audit, "frequencies_from").documents
                         path = audit.run.folder / "frequencies.parquet"
                         frequencies = collect.stored_frequencies(path, texts, session.tokenizer)
-            if session.tokenizer is not None and not at_points:
-                engine = manifest.engines[f"logprobs of {self.model}"]
-                engine["chance"] = log(session.tokenizer.vocabulary)  # nats
+                if session.tokenizer is not None and not at_points:
+                    engine = audit.manifest.engines[f"logprobs of {self.model}"]
+                    engine["chance"] = log(session.tokenizer.vocabulary)  # nats
             if RunModel.of(self.model).role == SHADOW:
                 trained = halves(audit, self.model).select("target_id", "trained")
             by_label = {self.parts(view).label: (view, columns[view.name]) for view in views}
@@ -586,10 +581,11 @@ class LogprobsStage(EvidenceStage):
                 asked = [(task, blocks, self.parts(views[0]).store)]
                 sessions.ask(audit, session, "log-probabilities", work, asked, on_answer=on_answer)
             finally:
-                for name, n in passes.items():
-                    key = f"{self.model} {name}"
-                    manifest.passes[key] = manifest.passes.get(key, 0) + n
-                audit.save()
+                with audit.settling():
+                    counts = audit.manifest.passes
+                    for key, n in ((f"{self.model} {name}", n) for name, n in passes.items()):
+                        counts[key] = counts.get(key, 0) + n
+                    audit.save()
         each = ", ".join(f"{name} {n:,}" for name, n in passes.items() if n)
         total = sum(passes.values())
         audit.observer.stage(f"forward passes of the {self.model} model: {total:,} ({each})")
@@ -602,6 +598,8 @@ class LogprobsStage(EvidenceStage):
             if view.make is not None:  # fewer than units: some texts have no further point
                 left = sum(block.units.height for block in missing.blocks())
             named = f"{left:,} forward pass" if left == 1 else f"{left:,} forward passes"
+            if view.key == PROBE and left and not sessions.is_remote(self.audit, self.model):
+                named = f"at most {named}, for points of a text may share one"
             yield f"{self.model} {view.name}", named + self._sizes(view, missing)
             yield from sessions.text_cost(self.audit, view, missing)
 

@@ -98,7 +98,6 @@ class RarityStage(Stage):
 
 
 def parts_digest(parts: Iterable[Path]) -> str:
-    """Hash the names of parts: a part that exists never changes."""
     return sha256("\n".join(part.name for part in parts).encode()).hexdigest()
 
 
@@ -124,36 +123,29 @@ def _count(audit: Audit, view: View, index: RowIndex, groups: pl.Series) -> pl.D
 
 def _check_other(audit: Audit) -> None:
     """Refuse a table of another run that does not count what this run's attacks read."""
-    settings, path, fault = audit.settings, _path(audit), None
-    given, cause = f"rarity_from: {settings.rarity_from}", None
-    made = Manifest.of(path.parent)
+    other, path, own = audit.settings.rarity_from, _path(audit), audit.settings.word_rule
     if path.resolve() == audit.run.path("rarity").resolve():
-        given = f"rarity_from= is the run itself, {str(settings.rarity_from)!r}"
-        fault = "; name another run"
-    elif made is None or not path.exists():
-        fault = " is no run with a table of rarity; name one"
-    elif (rule := made.evidence["word_rule"]) != settings.word_rule:
-        fault = (
-            f" counted words by {rule!r}, not by {settings.word_rule!r}; give the same word rule"
+        raise SettingsError(f"rarity_from= is the run itself, {str(other)!r}; name another run")
+    if (made := Manifest.of(path.parent)) is None or not path.exists():
+        raise SettingsError(f"rarity_from: {other} is no run with a table of rarity; name one")
+    if (rule := made.evidence["word_rule"]) != own:
+        raise SettingsError(
+            f"rarity_from: {other} counted words by {rule!r}, not by {own!r}; give the same word "
+            "rule"
         )
-    else:
-        try:
-            for view in weighed_views(audit):
-                _rows(audit, view)
-        except DamagedTableError as error:
-            given = f"rarity_from: the table of rarity of {settings.rarity_from}"
-            fault, cause = (
-                " is damaged; give that run's own command again, which rebuilds it",
-                error,
-            )
-    if fault is not None:
-        raise SettingsError(f"{given}{fault}") from cause
+    try:
+        for view in weighed_views(audit):
+            _rows(audit, view)
+    except DamagedTableError as error:
+        raise SettingsError(
+            f"rarity_from: the table of rarity of {other} is damaged; give that run's own command "
+            "again, which rebuilds it"
+        ) from error
 
 
 def _path(audit: Audit) -> Path:
     other = audit.settings.rarity_from
-    run = audit.run if other is None else Run(other)
-    return run.path("rarity")
+    return (audit.run if other is None else Run(other)).path("rarity")
 
 
 def _counted(audit: Audit) -> pl.Expr | None:
@@ -171,9 +163,7 @@ def _counted(audit: Audit) -> pl.Expr | None:
     targets = audit.run.scan("targets")
     kinds = targets.select(non_member.any(), asked=(unknown.any() & outside.any()))
     given, asked = kinds.collect(engine="streaming").row(0)
-    if given:
-        return non_member
-    return outside if asked else None
+    return non_member if given else outside if asked else None
 
 
 def counted_groups(audit: Audit) -> pl.DataFrame:
@@ -305,7 +295,6 @@ class FeaturesStage(Stage):
 
 
 def make_features(audit: Audit, view: View, *, weighed: bool = False) -> None:
-    """Make the features of those parts of a view's samples that have none."""
     parts, folder = sample_parts(audit, view), audit.run.path("features")
     missing = [part for part in parts.paths() if not (folder / part.name).exists()]
     if not missing:

@@ -114,7 +114,6 @@ class TargetsStage(Stage):
 
 
 def _cut_sentence(targets: pl.LazyFrame) -> str:
-    """Say how much was cut from books, and left out within them; nothing where nothing was."""
     asked = targets.filter(pl.col("role").is_in(["target", "copy"]))
     known = targets.collect_schema()  # of a run of an earlier version, they are fewer
     kinds = [name for name in LEFT_OUT if name in known]

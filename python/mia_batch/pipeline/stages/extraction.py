@@ -148,7 +148,6 @@ class ExtractionStage(Stage):
         audit.agree({"walk_words": views.ROUND_WORDS})
 
     def _batches(self) -> Iterator[list[views.Walks]]:
-        """Open the documents that have windows with a score, some at a time."""
         audit, settings = self.audit, self.audit.settings
         every = (
             audit.run.scan("targets")
@@ -545,7 +544,6 @@ class ControlsStage(Stage):
 
 
 def _other_documents(audit: Audit, passages: pl.DataFrame) -> pl.DataFrame:
-    """Say of each passage in which other document it stands, row by row."""
     sets = {"target": audit.corpora.input, **audit.corpora.reference_sets}
     documents = [
         corpus.documents.with_row_index("place", 1).select(

@@ -10,15 +10,7 @@ import polars as pl
 
 from mia_batch import schemas
 from mia_batch.attacks import Attack, find_unscored, score, score_by
-from mia_batch.attacks.attack import (
-    CHOICE,
-    CODEC,
-    COMBINATION,
-    RECITAL,
-    REFERENCE_TEXT,
-    TEXT,
-    among,
-)
+from mia_batch.attacks import attack as views
 from mia_batch.attacks.from_samples import EXPECTED, with_expected
 from mia_batch.diagnostics import preflight
 from mia_batch.errors import SettingsError
@@ -31,12 +23,7 @@ from mia_batch.inference.conformal import score_errors
 from mia_batch.inference.e_values import RoundsTest
 from mia_batch.inference.findings import VerdictPlan, finding_rows, role_counts
 from mia_batch.inference.rollup import perplexities, rollup
-from mia_batch.inference.verdicts import (
-    placebo_findings,
-    power_findings,
-    verdicts,
-    weight_findings,
-)
+from mia_batch.inference.verdicts import placebo_findings, power_findings, verdicts, weight_findings
 from mia_batch.inference.yardstick import YARDSTICK_CHECKS, null_audit_findings, yardstick_findings
 from mia_batch.kernels import count_words
 from mia_batch.metrics import curves, measure
@@ -142,7 +129,7 @@ def _prompts(audit: Audit) -> Rows:
         }
         if view.question:
             kind = "question_and_text"
-            figures |= _answered(audit, view) if view.key == CHOICE else {}
+            figures |= _answered(audit, view) if view.key == views.CHOICE else {}
         for name, value in figures.items():
             yield {"subject": view.name, "statistic": name, "value": value, "verdict": kind}
 
@@ -173,8 +160,7 @@ _CHECKS: Final[dict[str, Callable[[Audit], Rows]]] = {
 
 # What is found about all attacks together, and about all texts together.
 
-SET_CHECKS = ("combination", "codec", "dataset_inference")
-"""Names of the checks."""
+SET_CHECKS = ("combination", "codec", "dataset_inference")  # names of the checks
 
 
 def set_answers(
@@ -191,9 +177,9 @@ def set_answers(
     verdicts: list[pl.DataFrame] = [schemas.Verdicts.create_empty()]
     findings: list[pl.DataFrame] = [schemas.Findings.create_empty()]
     has_nulls = bool(role_counts(found)["n_nulls"])
-    if COMBINATION in names:
+    if views.COMBINATION in names:
         findings.append(sets.combination_findings(scores))
-    if CODEC in names and has_nulls:
+    if views.CODEC in names and has_nulls:
         findings.append(sets.codec_findings(scores))
     weighed = [attack.name for attack in attacks if attack.evidence != "scores"]
     if plan.level == "collection" and has_nulls and len(weighed) > 1:
@@ -251,7 +237,7 @@ def _verdicts(
     alone = primary.evidence == "samples" and not primary.logprobs
     if roles["n_nulls"] and alone and sampled:
         errors = _sampling_errors(audit, primary)
-    names, warns = [attack.name for attack in attacks], blind_warns(found)
+    names, warns = [attack.name for attack in attacks], _separable(found, "calibration")
     for rows in verdicts(run.scan("scores"), names, plan, blind_warns=warns, blind=blind):
         # Frames are of one attack each.
         if errors is not None and not rows.is_empty() and rows["attack"][0] == plan.primary:
@@ -266,11 +252,6 @@ def _verdicts(
 
 def _blind_of_targets(blind: pl.DataFrame) -> pl.DataFrame:
     return blind.select("target_id", pl.col("^targets_.*$")).drop_nulls()
-
-
-def blind_warns(findings: pl.DataFrame) -> bool:
-    """Whether the calibration labels can be told apart without the model."""
-    return _separable(findings, "calibration")
 
 
 def _separable(findings: pl.DataFrame, subject: str) -> bool:
@@ -375,12 +356,10 @@ class VerdictsStage(Stage):
 
     def make(self) -> None:
         audit, attacks, plan, run = self.audit, self.audit.attacks, self.audit.plan, self.audit.run
-        settings = audit.settings
-        preregistered, scores = audit.manifest.plan, run.scan("scores")
+        settings, scores, preregistered = audit.settings, run.scan("scores"), audit.manifest.plan
         names = [attack.name for attack in attacks]
         given = [finding_rows(name, check(audit)) for name, check in _CHECKS.items()]
-        before = run.scan("findings").collect()
-        before = before.filter(~pl.col("check").is_in(_FROM_SCORES))
+        before = run.scan("findings").filter(~pl.col("check").is_in(_FROM_SCORES)).collect()
         planned = checks.plan_findings(plan, preregistered, _rests_on(audit))
         gate = checks.gate_findings(before, exploratory=settings.exploratory)
         withheld, blind = checks.why_withheld(gate), None
@@ -401,8 +380,8 @@ class VerdictsStage(Stage):
                 seed=settings.seed,
             )
         sink(metrics, run.path("metrics"), schemas.Metrics)
-        as_planned = planned["verdict"].item(0) == "as_planned"
-        as_planned &= checks.gate_verdict(gate) != "exploratory"
+        is_exploratory = checks.gate_verdict(gate) == "exploratory"
+        as_planned = planned["verdict"].item(0) == "as_planned" and not is_exploratory
         made = _verdicts(audit, before, blind)
         found = [plan_power(scores, plan)]
         if not in_rounds:
@@ -410,10 +389,8 @@ class VerdictsStage(Stage):
             of_sets, found_of_sets = set_answers(scores, attacks, plan, before, separable=separable)
             made = chain(made, [of_sets])
             primary_first = sorted(names, key=lambda name: name != plan.primary)
-            found += [
-                preflight.uneven_findings(scores, primary_first, run.scan("unscored")),
-                found_of_sets,
-            ]
+            uneven = preflight.uneven_findings(scores, primary_first, run.scan("unscored"))
+            found += [uneven, found_of_sets]
             roles = role_counts(before)
             tested = bool(roles["n_unknown"] and roles["n_nulls"]) and withheld is None
             found.append(yardstick_findings(scores, plan, _yardstick_runs(audit), tested=tested))
@@ -470,7 +447,7 @@ class ScoresStage(Stage):
         own = [name for name in models_of(audit) if RunModel.of(name).is_made]
         made = {name: audit.source(name)["digest"] for name in own}
         parts = [p for name in ("features", "logprobs") for p in run.path(name).glob("*.parquet")]
-        parts = [part for part in parts if f".{'-'.join(RECITAL)}-" not in part.name]
+        parts = [part for part in parts if f".{'-'.join(views.RECITAL)}-" not in part.name]
         return {
             "attacks": [attack.name for attack in audit.attacks],
             "formulas": sha256(formulas).hexdigest(),
@@ -502,7 +479,7 @@ class ScoresStage(Stage):
         if _is_learned(audit):
             names = [attack.name for attack in audit.attacks if attack.evidence != "scores"]
             learned = sets.combine(run.scan("scores"), names, seed=audit.settings.seed)
-            self._add(pl.Series(COMBINATION, learned, nan_to_null=True))
+            self._add(pl.Series(views.COMBINATION, learned, nan_to_null=True))
         self._score_placebo(evidence)
         samples, asked = run.scan("samples").filter(_within(audit)), asked_targets(audit)
         unscored = find_unscored(
@@ -542,7 +519,7 @@ def evidence_of(audit: Audit) -> dict[str, pl.LazyFrame]:
         evidence["samples"] = with_expected(evidence["samples"], counted_groups(audit))
     if audit.reading("logprobs"):
         wanted = [
-            among([view.key]) & (pl.col("view_index") < view.n)
+            views.among([view.key]) & (pl.col("view_index") < view.n)
             for view in views_of(audit, "logprobs")
         ]
         rows = scan_parts(audit.run.path("logprobs"), schemas.LogProbs)
@@ -609,22 +586,17 @@ class SummaryStage(Stage):
     doing = "summing up documents and groups"
 
     def fingerprint(self) -> dict[str, Any]:
-        made, found = self.audit.manifest.made, {}
-        for name in ("extracted_documents", "controls"):
-            path = self.audit.run.path(name)
-            found[name] = digest(path) if path.exists() else None
+        made, path = self.audit.manifest.made, self.audit.run.path
+        tables = {"extracted": path("extracted_documents"), "controls": path("controls")}
         return {
             "form": 4,  # of both tables
-            "verdicts": made.get("verdicts"),
-            "features": made.get("features"),
-            "recitals": made.get("recitals"),
-            "extracted": found["extracted_documents"],
-            "controls": found["controls"],
+            **{name: made.get(name) for name in ("verdicts", "features", "recitals")},
+            **{name: digest(each) if each.exists() else None for name, each in tables.items()},
         }
 
     @property
     def needed(self) -> set[str]:
-        without = TEXT not in {view.key for view in views_of(self.audit, "logprobs")}
+        without = views.TEXT not in {view.key for view in views_of(self.audit, "logprobs")}
         return {*self.makes} - ({"perplexities"} if without else set())
 
     def make(self) -> None:
@@ -659,9 +631,9 @@ class SummaryStage(Stage):
             reads = {view.key for view in views_of(audit, "logprobs")}
             folder = run.path("logprobs")
             reference: pl.LazyFrame = schemas.LogProbs.create_empty(lazy=True)
-            if REFERENCE_TEXT in reads:
-                reference = scan_parts(folder, schemas.LogProbs, REFERENCE_TEXT)
-            table = perplexities(scan_parts(folder, schemas.LogProbs, TEXT), reference)
+            if views.REFERENCE_TEXT in reads:
+                reference = scan_parts(folder, schemas.LogProbs, views.REFERENCE_TEXT)
+            table = perplexities(scan_parts(folder, schemas.LogProbs, views.TEXT), reference)
             sink(table, run.path("perplexities"), schemas.Perplexities)
 
     def _roll_up(self, controls: pl.LazyFrame | None) -> pl.DataFrame:
@@ -683,7 +655,7 @@ class SummaryStage(Stage):
             candidates=run.scan("samples"),
             samples=audit.settings.continuations,
             words=audit.settings.word_rule,
-            blind_warns=blind_warns(findings),
+            blind_warns=_separable(findings, "calibration"),
             findings=findings,
             controls=controls,
             all_continued=audit.continues,

@@ -1,7 +1,5 @@
 """Passages that came out, looked for in a corpus that is known: its texts, or an index of them."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Callable, Iterator
@@ -20,7 +18,7 @@ from mia_batch.errors import SettingsError
 from mia_batch.evidence.endpoint.transport import Reply, Transport, UnansweredError
 from mia_batch.evidence.endpoint.wire import ClientSettings
 from mia_batch.models.tokens import Tokenizer
-from mia_batch.models.weights import cause_of
+from mia_batch.models.weights import cause_of, digest_folder
 from mia_batch.pipeline.stages import Stage
 from mia_batch.pipeline.stages.asking import texts_for
 from mia_batch.pipeline.stages.extraction import passages_of
@@ -48,9 +46,11 @@ class KnownStage(Stage):
             texts_for(self.audit, "known_corpus")
 
     def fingerprint(self) -> dict[str, Any]:
-        return {
+        index = self.audit.settings.known_index
+        content = index and digest_folder(index.partition("#")[0], None)  # None of an address
+        return ({"content": content} if content else {}) | {
             "passages": sha256(self._passages.write_ndjson().encode()).hexdigest(),
-            "index": self.audit.settings.known_index,
+            "index": index,
             "corpus": self.audit.manifest.inputs.get("known_corpus"),
         }
 

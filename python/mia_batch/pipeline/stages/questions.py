@@ -218,8 +218,7 @@ def logprob_parts(audit: Audit, view: View) -> parts.Parts:
 
 # What a run's models answered about some targets, and what they were asked.
 
-SAMPLE = ["target_id", "model", "view", "view_index", "sample_index"]
-"""What names a sample."""
+SAMPLE = ["target_id", "model", "view", "view_index", "sample_index"]  # what names a sample
 _ASKED = {"cut": pl.UInt32, "context": pl.String, "text": pl.String, "seed": pl.UInt64}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cached_property
 from math import ceil
 from pathlib import Path
@@ -34,8 +34,7 @@ if TYPE_CHECKING:
 
 # The stage that lets the target speak: on what it says, a reference model is tuned.
 
-SELF_PROMPT = "self_prompt"
-"""The model that is tuned on what the target says."""
+SELF_PROMPT = "self_prompt"  # the model that is tuned on what the target says
 
 
 class GenerationsStage(Stage):
@@ -175,7 +174,7 @@ class TunedModel:
         """Refuse another way of making a model that the run has; what failed may be changed."""
         if not self._known:
             self.audit.manifest.models.pop(self.model, None)
-        self._agree(recipe=self.recipe.described())
+        self._agree(recipe=asdict(self.recipe))
 
     def check(self) -> None:
         """Refuse, before a model is asked, what the run's model was not made of or cannot be."""
@@ -238,10 +237,9 @@ class TunedModel:
         said = self.model != SELF_PROMPT or not GenerationsStage(self.audit).n_missing()
         if self._known and said and not self._asked.is_incomplete() and self._is_of_these_texts:
             return
-        n_models, name, (base, revision) = 1, f"model {self.model}", self._base
-        if self._is_shadow:
-            n_models = self.audit.settings.shadows or 1
-            name = f"{n_models} shadow models"
+        (base, revision), n_models = self._base, self.audit.settings.shadows or 1
+        n_models = n_models if self._is_shadow else 1
+        name = f"{n_models} shadow models" if self._is_shadow else f"model {self.model}"
         each = " each" if n_models > 1 else ""
         steps = f"{n_models * self.recipe.steps(self.n_texts):,} steps"
         yield name, f"{base} tuned on {self.n_texts:,} texts{each}: {steps}"

@@ -1,7 +1,5 @@
 """A run as a page for editors, lawyers and engineers, and as tables to paste."""
 
-from __future__ import annotations
-
 from mia_batch.report.html.page import Contents, as_csv, as_json, as_markdown, render
 
 __all__ = ["Contents", "as_csv", "as_json", "as_markdown", "render"]

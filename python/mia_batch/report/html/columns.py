@@ -23,11 +23,10 @@ if TYPE_CHECKING:
 
 
 _MOST = 1_500
-_HIDDEN = re.compile(
+_HIDDEN = re.compile(  # controls, marks that turn the direction of text, and signs without width
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u180e\u200b\u200e\u200f\u2028-\u202e"
     r"\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
 )
-"""Controls, marks that turn the direction of text, and signs without width."""
 _CODE = Markup('<span class="code">{}</span>')
 _CUT = Markup(' <span class="cut">{:,} more characters</span>')
 _DIGITS = 3
@@ -69,8 +68,7 @@ def number(value: float | None, digits: int = _DIGITS) -> str:
         return NO_VALUE
     if isinstance(value, int):
         return f"{value:,}"
-    small = 0 < abs(value) < 10.0**-digits
-    return f"{value:.2g}" if small else f"{value:.{digits}f}"
+    return f"{value:.2g}" if 0 < abs(value) < 10.0**-digits else f"{value:.{digits}f}"
 
 
 def share(value: float | None) -> str:
@@ -96,8 +94,7 @@ def interval(value: float | None, low: float | None, high: float | None) -> str:
     return f"{value:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
 
 
-LEVELS = 8
-"""Shades of a strip; a point's is that of the eighth of [0, 1] in which it lies."""
+LEVELS = 8  # shades of a strip; a point's is that of the eighth of [0, 1] in which it lies
 _WIDTH = 1000
 _SVG = Markup(
     '<svg class="strip" role="img" aria-label="{}" viewBox="0 0 {} 1" preserveAspectRatio="none">'
@@ -106,7 +103,6 @@ _SVG = Markup(
 
 
 def strips(contents: Contents) -> dict[str, Markup]:
-    """Draw the strip of each document that has one, of the primary attack."""
     points = contents.frame("curves", curve="strip", attack=contents.primary)
     if points.is_empty():
         return {}
@@ -119,7 +115,8 @@ def _strip(starts: list[float], values: list[float | None]) -> Markup:
     """One path for each shade: stretches of the same shade that touch are one rectangle."""
     ends = [*starts[1:], 1.0]
     paths: dict[int, str] = {}
-    stretches = zip(starts, ends, map(_level, values), strict=True)
+    levels = (None if y is None else min(int(y * LEVELS), LEVELS - 1) for y in values)
+    stretches = zip(starts, ends, levels, strict=True)
     for level, run in groupby(stretches, key=lambda stretch: stretch[2]):
         if level is not None:
             first, *_, last = [*run] * 2
@@ -127,10 +124,6 @@ def _strip(starts: list[float], values: list[float | None]) -> Markup:
             paths[level] = f"{paths.get(level, '')}M{left} 0H{right}V1H{left}z"
     drawn = (Markup('<path class="h{}" d="{}"/>').format(*each) for each in sorted(paths.items()))
     return _SVG.format(_in_words(starts, values), _WIDTH, Markup().join(drawn))
-
-
-def _level(value: float | None) -> int | None:
-    return None if value is None else min(int(value * LEVELS), LEVELS - 1)
 
 
 def _in_words(starts: list[float], values: list[float | None]) -> str:
@@ -184,12 +177,10 @@ class Table:
 
     @property
     def has_strips(self) -> bool:
-        """Whether a column shows heat strips."""
         return any(column.heading == _STRIP for column in self.columns)
 
     @property
     def choices(self) -> list[str]:
-        """The answers that are given, among which one can be chosen."""
         return [*dict.fromkeys(row["answer"] for row in self.rows if row.get("answer"))]
 
 
@@ -314,7 +305,6 @@ def rollup_columns(rows: pl.DataFrame) -> Iterator[Column]:
 
 
 def _what(row: Row) -> str:
-    """Tell documents that are known from those that are asked about."""
     return "outside" if row["level"] == "outside" else _KNOWN[row.get("member")]
 
 
@@ -336,12 +326,10 @@ def _longest(row: Row) -> str:
 
 
 def text_column(heading: str, name: str, write: Callable[[Any], str] = _short) -> Column:
-    """Show one column of text."""
     return Column(heading, (name,), lambda row: NO_VALUE if row[name] is None else write(row[name]))
 
 
 def number_column(heading: str, name: str, write: Callable[[Any], str] = number) -> Column:
-    """Show one column of numbers, and sort by it."""
     return Column(heading, (name,), lambda row: write(row[name]), name)
 
 
@@ -385,14 +373,12 @@ _NUMBERS = (
 
 
 def _not_recorded(columns: list[Column]) -> str:
-    """Name the usual columns that the run has nothing for."""
     there = {column.heading for column in columns}
     missing = [each.heading for each in _NUMBERS if each.sort and each.heading not in there]
     return f"Not recorded: {'; '.join(missing)}." if missing else ""
 
 
 def _texts(contents: Contents) -> Iterator[Table]:
-    """Yield the texts with the highest scores."""
     attack = contents.primary
     if not contents.has("scores", attack):
         return
@@ -428,13 +414,12 @@ _TEXT_COLUMNS = (
 )
 
 
-_CONTROLS = {
+_CONTROLS = {  # where a passage was asked for, or looked for
     "unrelated_prefix": "after the prefix of another document",
     "unrelated_prefix_16_words": "after that and the last 16 words of its own prefix",
     "reference_model": "from the reference model, after its own prefix",
     "other_document": "in another document",
 }
-"""Where a passage was asked for, or looked for."""
 _COMMON = {True: "common", False: "no", None: NO_VALUE}
 _MOST_ROWS = 400
 _SHOWN_METRICS = ("roc_auc", "tpr_at_fpr")
@@ -456,7 +441,6 @@ def known_windows(contents: Contents, windows: pl.Expr) -> Mapping[str, str]:
 
 
 def metric_table(contents: Contents) -> Table | None:
-    """Lay out the figures of attacks on all texts; None without figures."""
     known = pl.col("value").is_not_null() & pl.col("versus").is_null()
     figures = contents.frame("metrics", known, pl.col("metric").is_in(_SHOWN_METRICS), slice="all")
     rows = figures.head(_MOST_METRICS).to_dicts()
@@ -464,7 +448,6 @@ def metric_table(contents: Contents) -> Table | None:
 
 
 def attack_table(contents: Contents) -> Table | None:
-    """Lay out the attacks of a labelled run, the best first; None without labels."""
     if not (contents.has("metrics", "attack") and contents.has("blind_metrics", "attack")):
         return None
     from mia_batch.attacks import get, names
@@ -477,7 +460,6 @@ def attack_table(contents: Contents) -> Table | None:
 
 
 def control_table(contents: Contents) -> Table | None:
-    """Lay out the controls; None where the run has none."""
     if "controls" not in contents.tables:
         return None
     rows = contents.tables["controls"].head(_MOST_ROWS).collect(engine="streaming")
@@ -485,13 +467,11 @@ def control_table(contents: Contents) -> Table | None:
 
 
 def perplexity_table(contents: Contents, shown: Collection[str]) -> Table | None:
-    """Lay out perplexity and entropy of the windows that are shown; None where the run has none."""
     rows = contents.frame("perplexities", pl.col("target_id").is_in(list(shown)))
     return replace(_PERPLEXITIES, rows=_with_windows(contents, rows)) if rows.height else None
 
 
 def _with_windows(contents: Contents, rows: pl.DataFrame) -> list[Row]:
-    """Say of each row which document and window it is about."""
     ids = pl.col("target_id").is_in(rows["target_id"].implode())
     window = pl.col("window_index") + 1  # as people count, and `mia-batch show` takes it
     named = contents.frame("targets", ids).select("target_id", "document_id", window)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from functools import cache
@@ -14,22 +15,25 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import polars as pl
-from markupsafe import Markup
 
 from mia_batch.attacks.attack import PROBE
 from mia_batch.inference.memory import CONTINUED
 from mia_batch.report.answer import ANSWERS, audited_books
 from mia_batch.report.html import columns
-from mia_batch.report.html.columns import cut, document_tables, interval, number, plain, share
+from mia_batch.report.html.columns import (
+    Table,
+    cut,
+    document_tables,
+    interval,
+    number,
+    plain,
+    share,
+)
 from mia_batch.report.html.plots import compared_books, plots
 from mia_batch.report.paper import FOR_SPREADSHEETS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
     from jinja2 import Environment
-
-    from mia_batch.report.html.columns import Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +58,6 @@ class Contents:
 
     @property
     def attacks(self) -> list[str]:
-        """Attacks that the run computed."""
         return list(self.recorded("made.scores.attacks") or [])
 
     def recorded(self, path: str, without: object = None) -> Any:  # noqa: ANN401 - of run.json
@@ -67,7 +70,6 @@ class Contents:
         return found
 
     def has(self, table: str, *columns: str) -> bool:
-        """Whether a table has these columns."""
         there = self.tables.get(table)
         return there is not None and set(columns) <= set(there.collect_schema().names())
 
@@ -84,14 +86,8 @@ READERS = {"Editor": range(1, 6), "Lawyer": range(6, 18), "Engineer": range(18, 
 """Whom the numbered entries of the list are for."""
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
-    """One field: the number of its entry, its name, and where it stands.
-
-    ``source`` is ``run.json: NAME.NAME``, ``TABLE: COLUMN``, ``TABLE: COLUMN=true``,
-    ``findings: check=NAME``, ``folder: stamps``, or empty where no run can have it yet; with
-    ``says`` the text itself. Fields of tables are shown in the ``section`` of the page.
-    """
+class Field(NamedTuple):
+    """One field: the number of its entry, its name, and where it stands, as ``_LIST`` says."""
 
     entry: int
     name: str
@@ -143,107 +139,13 @@ def _finding(contents: Contents, check: str) -> str:
     return "; ".join(said) or NOT_RECORDED
 
 
-_CAPABILITY = (
-    "Capability: whether the model can be made to give a text back after a part of it. How often "
-    "it does so in ordinary use (propensity) was not measured."
-)
-_NO_STATEMENT = (
-    "No statement is made on how or where a text was acquired, or whether copying was lawful. "
-    "Nothing found is no proof of absence."
-)
-_IN_TABLES = "In the section on tables, and below each table."
-_WORK_PROMPT = "Prefix of the work itself, without an instruction, unless one is named here."
-
-FIELDS = (
-    Field(1, "Title", "rollup: title", "documents"),
-    Field(1, "Author", "rollup: author", "documents"),
-    Field(1, "ISBN", "rollup: isbn", "documents"),
-    Field(1, "Windows looked at, of all", "rollup: n_asked", "documents"),
-    Field(1, "Share of windows that came out verbatim", "rollup: share_verbatim", "documents"),
-    Field(1, "Share near-verbatim", "rollup: share_near_verbatim", "documents"),
-    Field(1, "Share of words extracted", "rollup: extracted_share", "documents"),
-    Field(1, "Passages of at least 20 words", "rollup: n_passages_20", "documents"),
-    Field(1, "Passages of at least 50 words", "rollup: n_passages_50", "documents"),
-    Field(1, "Answers in which passages were looked for", "rollup: passages_from", "documents"),
-    Field(1, "Longest passage, in words", "rollup: longest_words", "documents"),
-    Field(1, "Position of the longest, in characters", "targets: start", "evidence"),
-    Field(2, "Heat strip from first to last page", "curves: y", "documents"),
-    Field(3, "One of four answers", "rollup: verdict", "documents"),
-    Field(4, "What this does not mean", says=_NO_STATEMENT),
-    Field(5, "Works labelled as members, for comparison", "rollup: member=true", "documents"),
-    Field(5, "Works known to be outside, for comparison", "rollup: member=false", "documents"),
-    Field(6, "Model", "run.json: models.target.source.name"),
-    Field(6, "Revision", "run.json: models.target.source.revision"),
-    Field(6, "Digest of the weights", "run.json: models.target.source.digest"),
-    Field(6, "Digest of the tokenizer", "run.json: models.target.tokenizer"),
-    Field(6, "Fingerprint that the provider gave", "run.json: requests.system_fingerprint"),
-    Field(6, "Endpoint", "run.json: requests.endpoint"),
-    Field(6, "Date and time of each request", "run.json: requests.times"),
-    Field(6, "System prompt or instruction", "run.json: settings.chat_instruction"),
-    Field(6, "Tools that the model could use", "run.json: requests.tools"),
-    Field(6, "Web search, and how it was kept off", "run.json: requests.web_search"),
-    Field(6, "Temperature", "run.json: evidence.temperature"),
-    Field(6, "Top-k", "run.json: evidence.top_k"),
-    Field(6, "Top-p", "run.json: evidence.top_p"),
-    Field(7, "Exact prompts", "targets: prefix", "evidence"),
-    Field(7, "Class of the prompts", says=_WORK_PROMPT),
-    Field(7, "Kinds of prompts, with their number", "run.json: made.scores.samples"),
-    Field(7, "Share of a text given before its continuation", "run.json: evidence.prefix_ratio"),
-    Field(7, "Words given, by kind of prompt", "findings: check=prompts"),
-    Field(7, "Words given back", "features: words_candidate", "sources"),
-    Field(8, "Attempts for each text", "scores: n_samples", "sources"),
-    Field(8, "Failures, kept", "run.json: failed", "repeat"),
-    Field(9, "Perplexity of the passage", "perplexities: perplexity", "evidence"),
-    Field(9, "Entropy of the passage", "perplexities: entropy", "evidence"),
-    Field(9, "Perplexity under a control model", "perplexities: reference_perplexity", "evidence"),
-    Field(10, "Edition", "rollup: edition", "documents"),
-    Field(10, "Files", "run.json: input.files"),
-    Field(10, "SHA-256 of each file", "run.json: inputs"),
-    Field(10, "Digest of the texts", "run.json: made.targets.input"),
-    Field(10, "Characters cut at the beginning of each text", "targets: cut_start", "documents"),
-    Field(10, "Characters cut at its end", "targets: cut_end", "documents"),
-    Field(10, "Characters left out within it", "targets: cut_inside", "documents"),
-    Field(11, "Texts outside the training data", "run.json: plan.null_set"),
-    Field(11, "Reference model", "run.json: models.reference.source.name"),
-    Field(11, "The same after an unrelated prefix", "run.json: controls.unrelated_prefix"),
-    Field(11, "Quotations found in other works", "run.json: controls.other_document"),
-    Field(11, "The same passages elsewhere in the corpus", "findings: check=duplicates"),
-    Field(12, "The texts give themselves away without the model", "findings: check=blind_baseline"),
-    Field(12, "One class misses scores more often", "findings: check=uneven_scores"),
-    Field(12, "The passage is common or quoted elsewhere", "run.json: controls.any"),
-    Field(13, "Nominal false-discovery rate", "run.json: plan.q"),
-    Field(13, "Correction for many tests", "run.json: plan.adjustment"),
-    Field(13, "Nominal false-positive rate of single texts", "run.json: plan.fpr"),
-    Field(13, "How the rates were validated on this data", "findings: check=null_audits"),
-    Field(14, "Digest of the plan", "run.json: plan.sha256"),
-    Field(14, "When and where the plan was lodged", "run.json: plan.lodged"),
-    Field(14, "Departures from the plan", "findings: check=plan"),
-    Field(15, "Root over inputs and tables", "run.json: custody.root"),
-    Field(15, "Time stamp of the root", "folder: stamps"),
-    Field(16, "Attacks that were not run", says="By name, with what each needs, in their section."),
-    Field(17, "Capability or propensity", says=_CAPABILITY),
-    Field(18, "Versions", "run.json: versions"),
-    Field(18, "Engines", "run.json: engines"),
-    Field(18, "Seed", "run.json: evidence.seed"),
-    Field(18, "Machine", "run.json: engines.samples of target.device"),
-    Field(18, "Tokens decoded", "samples: n_tokens", "sources"),
-    Field(18, "Forward passes", "run.json: passes"),
-    Field(18, "Begin", "run.json: times.begin"),
-    Field(18, "End", "run.json: times.end"),
-    Field(18, "Time that it took, in seconds", "run.json: times.seconds"),
-    Field(18, "Money: most that could be spent", "run.json: settings.max_cost"),
-    Field(19, "Table and column of each number", says=_IN_TABLES),
-    Field(20, "What this audit could have found", "findings: check=power"),
-    Field(21, "Texts that failed, with reasons", "run.json: failed"),
-    Field(21, "Texts set aside, with reasons", "run.json: targets"),
-    Field(21, "Scores that are missing, with reasons", "unscored: reason", "repeat"),
-    Field(22, "Command that repeats the run", says="In the section on repeating the run."),
-)
+_RECORDS = Path(__file__).parents[2] / "records"
+_LIST = tomllib.loads((_RECORDS / "checklist.toml").read_text("utf-8"))
+FIELDS = tuple(Field(*each) for each in _LIST["fields"])
 
 
 # Clauses of law and standards, and the rows of a run that speak to them.
 
-_CLAUSES = Path(__file__).parents[2] / "records" / "clauses.toml"
 NOT_TESTED = "not tested"
 NO_ADVICE = (
     "These are facts about a run, and no legal advice: whether a clause is met is for others to "
@@ -261,14 +163,13 @@ class Clause(NamedTuple):
     rows: list[str]
 
     def answers(self, contents: Contents) -> dict[str, str]:
-        """Say what each of its rows says, of those that the run has."""
         found = {source: _said(contents, source) for source in self.rows}
         return {source: said for source, said in found.items() if said}
 
 
 @cache
 def clauses() -> tuple[Clause, ...]:
-    records = tomllib.loads(_CLAUSES.read_text("utf-8"))
+    records = tomllib.loads((_RECORDS / "clauses.toml").read_text("utf-8"))
     texts = {text["key"]: (text["name"], text["source"]) for text in records["texts"]}
     return tuple(Clause(*texts[key], at, asks, rows) for key, at, asks, rows in records["clauses"])
 
@@ -347,7 +248,7 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    filters = interval, number, plain, share, columns.split_repeats, columns.visible
+    filters = escaped, interval, number, plain, share, columns.split_repeats, columns.visible
     environment.filters |= {each.__name__: each for each in filters}
     return environment
 
@@ -408,7 +309,6 @@ def _brief(contents: Contents) -> Iterator[tuple[str, str, str]]:
 
 
 def _failures(contents: Contents) -> Iterator[tuple[str, int | None, str, str]]:
-    """Yield what failed, was set aside or has no score, with how many, why and from where."""
     failed, aside = contents.recorded("failed"), contents.recorded("targets") or {}
     counts = {NOT_RECORDED: None}
     if failed is not None:
@@ -426,7 +326,6 @@ def _failures(contents: Contents) -> Iterator[tuple[str, int | None, str, str]]:
 
 
 def _not_run(contents: Contents) -> Iterator[tuple[str, str, str]]:
-    """Yield the attacks that the run did not compute, with their needs and sources."""
     from mia_batch.attacks import get, names
 
     for attack in map(get, (name for name in names() if name not in contents.attacks)):
@@ -435,7 +334,6 @@ def _not_run(contents: Contents) -> Iterator[tuple[str, str, str]]:
 
 
 def _sources(contents: Contents) -> Iterator[tuple[str, int, str, list[str]]]:
-    """Yield name, number of rows, meaning and columns of each table."""
     for name, table in contents.tables.items():
         n_rows = table.select(pl.len()).collect(engine="streaming").item()
         yield name, n_rows, contents.meanings.get(name, ""), table.collect_schema().names()
@@ -448,6 +346,7 @@ MOST_WINDOWS = 20
 _MOST_CHARACTERS = 1_500
 _MOST_OF_PREFIX = 800
 _CONTINUED = [view for _, view in CONTINUED]
+_ATTEMPTS = [PROBE[1], *_CONTINUED]
 _HEADING = (
     r"^[ \t]*(?:CHAPTER|Chapter|CHAPITRE|Chapitre|CAP[IÍ]TULO|Cap[ií]tulo|KAPITEL|Kapitel|BOOK|Book"
     r"|PART|Part|LETTER|Letter)[ \t]+(?:[0-9]{1,3}|[IVXLCDM]{1,8})\b[^\n]{0,60}$"
@@ -455,8 +354,7 @@ _HEADING = (
 _COLUMNS = ("target_id", "document_id", "member", "window_index", "n_windows", "start")
 _TEXTS = ("target", "prefix", "reference")
 
-Pieces = list[tuple[str, bool]]
-"""Stretches of a text in order, each with whether it is marked."""
+Pieces = list[tuple[str, bool]]  # stretches of a text in order, each with whether it is marked
 
 
 def evidence(contents: Contents) -> list[dict[str, Any]]:
@@ -479,7 +377,7 @@ def evidence(contents: Contents) -> list[dict[str, Any]]:
         targets[key]
         | {"longest_words": None, "common": common.get(key, []), "known": known.get(key)}
         | {
-            "attempts": sum(_is_attempt(row) for row in samples.get(key, [])),
+            "attempts": sum(row["view"] in _ATTEMPTS for row in samples.get(key, [])),
             **_as_high(targets[key]["score"], by_chance),
         }
         | _texts(targets[key], samples.get(key, []), chosen[key])
@@ -488,12 +386,7 @@ def evidence(contents: Contents) -> list[dict[str, Any]]:
     ]
 
 
-def _is_attempt(sample: Mapping[str, Any]) -> bool:
-    return sample["view"] == PROBE[1] or sample["view"] in _CONTINUED
-
-
 def _by_document(contents: Contents, windows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Put the windows of a document together, with its row of the roll-up and its strip."""
     rows = contents.frame("rollup", pl.col("level") != "group").iter_rows(named=True)
     known, drawn = {row["key"]: row for row in rows}, columns.strips(contents)
     chapters = _chapters(contents, {window["document_id"] for window in windows} & drawn.keys())
@@ -551,7 +444,6 @@ def _as_high(score: float | None, outside: np.ndarray[Any, Any]) -> dict[str, in
 
 
 def _longest(contents: Contents) -> dict[str, dict[str, Any]]:
-    """Find the windows of the longest runs, one for each document, and the sample of each."""
     if not contents.has("rollup", "longest_target_id"):
         return {}
     own = pl.col("level") != "outside"
@@ -670,16 +562,8 @@ _MARKUP = re.compile(r"([\\`*_{}\[\]()#+!|<>~&$-])")
 
 def as_markdown(contents: Contents) -> str:
     """Write the answer, conclusions as a list, and tables of documents; all text is escaped."""
-    lines = [f"**{_escaped(contents.answer)}**", ""]
-    lines += [f"* {_escaped(sentence)}" for sentence in contents.conclusions]
-    for table in document_tables(contents, ()):
-        lines += ["", f"## {_escaped(table.title)}", ""]
-        lines.append(_line([_escaped(column.heading) for column in table.columns]))
-        lines.append(_line(["---"] * len(table.columns)))
-        for row in table.rows:
-            cells = (Markup(column.write(row)).striptags() for column in table.columns)
-            lines.append(_line([_escaped(cell) for cell in cells]))
-    return "\n".join(lines) + "\n"
+    template = environment().get_template("report.md.jinja")
+    return template.render(contents=contents, tables=document_tables(contents, ()))
 
 
 def as_json(contents: Contents) -> str:
@@ -703,9 +587,5 @@ def as_csv(contents: Contents) -> str:
     return rows.with_columns(FOR_SPREADSHEETS).write_csv()
 
 
-def _line(cells: list[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
     return _MARKUP.sub(r"\\\1", " ".join(plain(text).split()))

@@ -9,9 +9,8 @@ from __future__ import annotations
 import re
 from base64 import b64encode
 from collections import Counter
-from dataclasses import dataclass
 from math import ceil, floor, log10
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import polars as pl
 from markupsafe import Markup
@@ -36,8 +35,7 @@ _NAME = 60  # characters of a name that are written
 _HALO = {"paint_order": "stroke", "stroke": _GROUND, "stroke_width": 4}
 
 
-@dataclass(frozen=True, slots=True)
-class Axis:
+class Axis(NamedTuple):
     """Where values stand along an axis, and what is written next to it."""
 
     title: str
@@ -66,8 +64,7 @@ def round_axis(title: str, values: Iterable[float], most: int = 6) -> Axis:
     return Axis(title, ticks[0], ticks[-1], ticks)
 
 
-@dataclass(frozen=True, slots=True)
-class Curve:
+class Curve(NamedTuple):
     """A named line, with a band of low and high limits where these are known."""
 
     name: str
@@ -75,8 +72,7 @@ class Curve:
     band: Sequence[tuple[float, float, float]] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Lane:
+class Lane(NamedTuple):
     """Values of one kind on a line of their own, or one value with its limits."""
 
     name: str
@@ -201,11 +197,6 @@ def saved(svg: Markup) -> str:
     return coloured.replace(">", '><rect width="100%" height="100%" fill="#fff"></rect>', 1)
 
 
-def link_to(svg: Markup) -> str:
-    """Return an address that holds the picture itself, to save it without a script."""
-    return f"data:image/svg+xml;base64,{b64encode(saved(svg).encode()).decode()}"
-
-
 # The pictures of a run.
 
 _BUDGETS = (0.001, 0.01, 0.1)  # false-positive rates of the table below a ROC
@@ -226,11 +217,12 @@ def picture(
     name: str, svg: Markup, head: Sequence[str], rows: Sequence[Sequence[str]], **words: str
 ) -> dict[str, Any]:
     """Return a picture with its ``title``, ``note`` and ``source``, its numbers and its link."""
-    return {"name": name, "svg": svg, "link": link_to(svg), "head": head, "rows": rows, **words}
+    # The link's address holds the picture itself, to save it without a script.
+    link = f"data:image/svg+xml;base64,{b64encode(saved(svg).encode()).decode()}"
+    return {"name": name, "svg": svg, "link": link, "head": head, "rows": rows, **words}
 
 
 def _by(points: pl.DataFrame, name: str) -> dict[str, list[tuple[float, float]]]:
-    """Collect the points of each curve."""
     parts = points.partition_by(name, as_dict=True, maintain_order=True).items()
     return {str(key[0]): [*part.select("x", "y").iter_rows()] for key, part in parts}
 
@@ -246,7 +238,7 @@ def _roc(contents: Contents, points: pl.DataFrame) -> Iterator[dict[str, Any]]:
     area = dict(figures.filter(metric="roc_auc").select("attack", "value").iter_rows())
     of = _by(points, "attack")
     best = sorted(of, key=lambda name: (name != contents.primary, -area.get(name, 0), name))
-    low = 10.0 ** floor(log10(min(rates)))
+    low = min(10.0 ** floor(log10(min(rates))), 0.1)  # all rates are 1 where scores are equal
     ticks = [low * 10**power for power in range(round(-log10(low)) + 1)]
     at = pl.col("fpr") >= low, pl.col("low").is_not_null(), pl.col("high").is_not_null()
     limits = figures.filter(*at, metric="tpr_at_fpr", attack=contents.primary)

@@ -10,8 +10,7 @@ import sys
 import threading
 import traceback
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -309,15 +308,17 @@ def test_as_many_requests_as_allowed_are_in_flight(tmp_path):
             assert len(server.asked) == 5
 
 
-def test_a_full_disk_ends_the_run_and_loses_no_answer(tmp_path):
+def test_a_full_disk_ends_the_run_and_loses_no_answer(tmp_path, limit_files):
     requests = [request(i) for i in range(60)]
     with HostileServer(MODEL) as server:
-        with opened(server, tmp_path, max_concurrency=4) as endpoint, disk_of(100_000):
+        with opened(server, tmp_path, max_concurrency=4) as endpoint:
+            limit_files(100_000)
             for each in requests:
                 endpoint.submit(each)
             stored = until_failure(endpoint)
             with pytest.raises(EngineError, match=r"journal .* cannot be used .* same command"):
                 endpoint.results()
+            limit_files(resource.RLIM_INFINITY)
         before = len(server.asked)
         assert 0 < len(stored) <= before < len(requests)
         with opened(server, tmp_path, max_concurrency=4) as endpoint:
@@ -325,17 +326,6 @@ def test_a_full_disk_ends_the_run_and_loses_no_answer(tmp_path):
     assert [texts(result) for result in found.values()] == [expected(i, 1) for i in range(60)]
     repeated = len(server.asked) - len(requests)
     assert repeated == before - len(stored) <= 4  # in flight when the disk was full
-
-
-@contextmanager
-def disk_of(n_bytes: int) -> Iterator[None]:
-    """No file of this process may grow beyond a size."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_a_mistake_of_the_caller_ends_the_run_with_a_sentence(tmp_path):
@@ -504,10 +494,6 @@ def test_who_follows_the_folder_gets_copies_at_intervals(path, monkeypatch):
 BLOCKS = [["one", "two"], ["three"], ["four", "five", "six"]]
 
 
-def asked_of(server: HostileServer) -> list[list[str]]:
-    return [each.fields["input"] for each in server.asked + server.probes]
-
-
 def ask(
     answer: EmbeddingServer, folder: Path, **changed: Any
 ) -> tuple[dict[int, Any], list[list[str]]]:
@@ -515,7 +501,7 @@ def ask(
     with HostileServer(answer) as server:
         settings = settings_for(server, **changed)
         embed_at(settings, BLOCKS, folder / "journal", found.__setitem__, rng=NoJitter())
-    return found, asked_of(server)
+    return found, [each.fields["input"] for each in server.asked + server.probes]
 
 
 def expected_vectors() -> dict[int, list[Any]]:

@@ -15,15 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mia_batch.errors import EngineError, SettingsError
-from mia_batch.evidence.endpoint import Endpoint
-from mia_batch.evidence.endpoint.transport import (
-    Concurrency,
-    Next,
-    TokenBucket,
-    after_refusal,
-    backoff,
-    stated_wait,
-)
+from mia_batch.evidence.endpoint import Endpoint, transport
 from tests.hostile_server import HostileServer, Reply, Script, TinyModel, failure
 from tests.unit.evidence.endpoint.asking import (
     KEY,
@@ -159,7 +151,7 @@ class Clock:
 
 
 def test_the_limit_grows_fast_until_the_first_refusal_then_by_one_a_round():
-    concurrency = Concurrency(64)
+    concurrency = transport.Concurrency(64)
     assert concurrency.limit == 8
     for _ in range(8):
         concurrency.succeeded()
@@ -177,7 +169,7 @@ def test_the_limit_grows_fast_until_the_first_refusal_then_by_one_a_round():
 
 @given(st.integers(1, 100), st.lists(st.booleans()))
 def test_the_limit_stays_between_one_and_the_most(most, answers):
-    concurrency = Concurrency(most)
+    concurrency = transport.Concurrency(most)
     for good in answers:
         if good:
             concurrency.succeeded()
@@ -188,7 +180,7 @@ def test_the_limit_stays_between_one_and_the_most(most, answers):
 
 def test_takers_wait_until_what_was_taken_before_is_refilled():
     clock = Clock()
-    bucket = TokenBucket(120.0, clock)  # two a second
+    bucket = transport.TokenBucket(120.0, clock)  # two a second
     assert [bucket.take(1) for _ in range(4)] == [0.0, 0.5, 1.0, 1.5]
     assert [bucket.take(6), bucket.take(1)] == [2.0, 5.0]
     clock.now += 1000.0  # time without takers is not saved up
@@ -202,7 +194,7 @@ def test_takers_wait_until_what_was_taken_before_is_refilled():
 @given(st.integers(1, 40), st.lists(st.floats(0, 20), min_size=1, max_size=200))
 def test_no_minute_has_more_requests_than_the_limit(limit, pauses):
     clock = Clock()
-    bucket = TokenBucket(float(limit), clock)
+    bucket = transport.TokenBucket(float(limit), clock)
     times = []
     for pause in pauses:
         clock.now += pause
@@ -216,8 +208,8 @@ def test_no_minute_has_more_requests_than_the_limit(limit, pauses):
 NOW = datetime(2026, 11, 20, 8, 0, 0, tzinfo=UTC)
 
 
-def decide(status: int, attempt: int = 0, codes: str = "", **headers: str) -> Next:
-    return after_refusal(
+def decide(status: int, attempt: int = 0, codes: str = "", **headers: str) -> transport.Next:
+    return transport.after_refusal(
         status,
         {name.replace("_", "-"): value for name, value in headers.items()},
         frozenset(codes.split()),
@@ -279,12 +271,12 @@ def test_what_is_done_after_a_refusal(asked, changes, step):
     ],
 )
 def test_waits_are_stated_in_three_forms(headers, seconds):
-    assert stated_wait(headers, NOW) == seconds
+    assert transport.stated_wait(headers, NOW) == seconds
 
 
 @given(st.text())
 def test_no_header_is_too_odd_to_read(text):
-    wait = stated_wait({"retry-after": text, "retry-after-ms": text}, NOW)
+    wait = transport.stated_wait({"retry-after": text, "retry-after-ms": text}, NOW)
     assert wait is None or wait >= 0
 
 
@@ -294,10 +286,10 @@ def test_unstated_waits_are_drawn_from_a_span_that_doubles_up_to_a_minute():
             assert a == 0.0
             return b
 
-    spans = [backoff(attempt, Latest()) for attempt in range(10)]
+    spans = [transport.backoff(attempt, Latest()) for attempt in range(10)]
     assert spans == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 60.0]
-    assert backoff(10**6, Latest()) == 60.0
-    assert backoff(5, Random(3)) == Random(3).uniform(0, 16)
+    assert transport.backoff(10**6, Latest()) == 60.0
+    assert transport.backoff(5, Random(3)) == Random(3).uniform(0, 16)
 
 
 SOUND = [MODEL.text("prompt number 1", 65536)]

@@ -51,7 +51,6 @@ ENVIRONMENT = {
 
 @pytest.fixture(scope="module")
 def server(checkpoint, tmp_path_factory):
-    """Base address of a running server."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -68,7 +67,6 @@ def server(checkpoint, tmp_path_factory):
 
 
 def serve(options: list[str], log: str) -> None:
-    """Be vLLM's server."""
     os.setpgid(0, 0)
     redirect(log, log)
     os.environ |= ENVIRONMENT

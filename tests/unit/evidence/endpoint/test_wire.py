@@ -10,22 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mia_batch.errors import SettingsError
-from mia_batch.evidence.endpoint import Capabilities, ClientSettings
+from mia_batch.evidence.endpoint import Capabilities, ClientSettings, wire
 from mia_batch.evidence.endpoint.transport import Reply
-from mia_batch.evidence.endpoint.wire import (
-    Chat,
-    Choices,
-    Echo,
-    Ledger,
-    RequestFormat,
-    Tokens,
-    WireRequest,
-    money,
-    most_prompt_tokens,
-    read_echo,
-    read_refusal,
-    shorten,
-)
 from mia_batch.evidence.request import Continuation
 from tests.unit.evidence.endpoint.asking import KEY
 
@@ -33,9 +19,9 @@ HOST: dict[str, Any] = {"base_url": "http://host/v1", "model": "m"}
 SETTINGS = ClientSettings(**HOST, api_key=KEY)
 
 
-def read(document: Any, n: int = 2) -> Choices:
+def read(document: Any, n: int = 2) -> wire.Choices:
     body = document if isinstance(document, bytes) else json.dumps(document).encode()
-    return RequestFormat(SETTINGS).read(body, WireRequest({}, n, 0, Tokens(1, 1)))
+    return wire.RequestFormat(SETTINGS).read(body, wire.WireRequest({}, n, 0, wire.Tokens(1, 1)))
 
 
 def choices(*items: Any, **more: Any) -> dict[str, Any]:
@@ -46,7 +32,7 @@ def continuation(text: str, n_tokens: int | None = None, finish: Any = None) -> 
     return Continuation(text=text, n_tokens=n_tokens, finish_reason=finish)
 
 
-def test_choices_are_put_in_the_order_of_their_index():
+def test_choices_are_in_the_order_of_their_index_and_the_usage_tells_the_tokens_of_one():
     answer = read(
         choices(
             {"index": 1, "text": " b", "finish_reason": "stop", "token_ids": [7]},
@@ -55,10 +41,7 @@ def test_choices_are_put_in_the_order_of_their_index():
         )
     )
     assert answer.found == {0: continuation(" a", 2, "length"), 1: continuation(" b", 1, "stop")}
-    assert (answer.used, answer.problem) == (Tokens(3, 3), None)
-
-
-def test_of_a_single_choice_the_usage_tells_the_tokens():
+    assert (answer.used, answer.problem) == (wire.Tokens(3, 3), None)
     usage = {"prompt_tokens": 3, "completion_tokens": 9, "total_tokens": 12}
     answer = read(choices({"text": "a", "finish_reason": "eos_token"}, usage=usage))
     assert answer.found == {0: continuation("a", 9, "stop")}
@@ -154,11 +137,14 @@ def test_nothing_that_json_can_say_breaks_the_reader(document):
 
 
 def test_chat_answers_hold_the_text_in_a_message():
-    chat = Chat(replace(SETTINGS, chat_instruction="Go on."))
-    message = {"role": "user", "content": "Go on.\n\nOnce"}
-    assert chat.prompt_fields("Once") == {"messages": [message]}
-    said = choices({"message": {"content": "upon"}, "finish_reason": "stop"}, {"message": None})
-    answer = chat.read(json.dumps(said).encode(), WireRequest({}, 2, 0, Tokens(1, 1)))
+    chat = wire.Chat(replace(SETTINGS, chat_instruction="Go on."))
+    assert chat.prompt_fields("Once") == {
+        "messages": [{"role": "user", "content": "Go on.\n\nOnce"}]
+    }
+    body = json.dumps(
+        choices({"message": {"content": "upon"}, "finish_reason": "stop"}, {"message": None})
+    ).encode()
+    answer = chat.read(body, wire.WireRequest({}, 2, 0, wire.Tokens(1, 1)))
     assert answer.found == {0: continuation("upon", None, "stop")}
     assert answer.problem == "choice 1 cannot be used (it holds no text)"
 
@@ -168,7 +154,7 @@ def test_chat_answers_hold_the_text_in_a_message():
 
 def refusal(content: Any, status: int = 400, **headers: str):
     body = content if isinstance(content, bytes) else json.dumps(content).encode()
-    return read_refusal(Reply(status=status, headers=headers, body=body), SETTINGS)
+    return wire.read_refusal(Reply(status=status, headers=headers, body=body), SETTINGS)
 
 
 @pytest.mark.parametrize(
@@ -195,16 +181,16 @@ def test_codes_are_kept_apart_a_redirect_is_named_and_the_key_is_not():
     assert found.sentence == "status 302: a redirect to http://elsewhere/?key=[key]"
     assert KEY not in refusal({"error": {"message": f"{KEY} is wrong"}}, 401).sentence
     assert KEY not in refusal(f"{KEY} is wrong".encode(), 401).sentence
-    assert shorten("a\n\t b\x1b[0m <b>c</b>") == "a b [0m c"
-    assert shorten("x" * 1000) == "x" * 300 + " ..."
-    assert Echo(SETTINGS).text({"text": "a b", "logprobs": None}) is None
+    assert wire.shorten("a\n\t b\x1b[0m <b>c</b>") == "a b [0m c"
+    assert wire.shorten("x" * 1000) == "x" * 300 + " ..."
+    assert wire.Echo(SETTINGS).text({"text": "a b", "logprobs": None}) is None
 
 
 def read_echoed(
     tokens: Any, logprobs: Any, text: str, context: str = "", n_drawn: int | None = 1
 ) -> tuple[bool, list[float | None]] | str:
     """Whether a special token came first, and the values, None for NaN; or the reason."""
-    found = read_echo(tokens, logprobs, context, text, n_drawn=n_drawn)
+    found = wire.read_echo(tokens, logprobs, context, text, n_drawn=n_drawn)
     if isinstance(found, str):
         return found
     bos, logprob = found
@@ -322,32 +308,28 @@ def priced(**changed: Any) -> ClientSettings:
     return ClientSettings(**HOST, **given)
 
 
-def test_a_cost_by_hand():
-    assert money(priced(), Tokens(1048, 4000)) == pytest.approx((1048 * 2 + 4000 * 10) / 1e6)
-
-
-def test_without_prices_there_are_tokens_but_no_money():
+def test_a_cost_by_hand_and_without_prices():
+    assert wire.money(priced(), wire.Tokens(1048, 4000)) == pytest.approx(
+        (1048 * 2 + 4000 * 10) / 1e6
+    )
     settings = priced(price_out=None)
-    assert money(settings, Tokens(1, 1)) is None
-    ledger = Ledger(settings, Tokens(10, 10))
+    assert wire.money(settings, wire.Tokens(1, 1)) is None
+    ledger = wire.Ledger(settings, wire.Tokens(10, 10))
     assert ledger.spent is None
-    assert ledger.fits(Tokens(10**9, 10**9))
-
-
-def test_a_chat_instruction_is_part_of_every_prompt():
+    assert ledger.fits(wire.Tokens(10**9, 10**9))
     settings = ClientSettings(**HOST, chat=True, chat_instruction="Go on: é")
-    assert most_prompt_tokens(settings, prompt_bytes=100, prompts=2) == 100 + 2 * (9 + 16)
+    assert wire.most_prompt_tokens(settings, prompt_bytes=100, prompts=2) == 100 + 2 * (9 + 16)
 
 
 def test_requests_in_flight_count_at_their_maximum():
-    ledger = Ledger(priced(price_in=0.0, price_out=1e6, max_cost=10.0), Tokens(0, 1))
+    ledger = wire.Ledger(priced(price_in=0.0, price_out=1e6, max_cost=10.0), wire.Tokens(0, 1))
     states = [(ledger.idle, ledger.spent, most_that_fits(ledger))]
-    ledger.reserve(Tokens(0, 6))
+    ledger.reserve(wire.Tokens(0, 6))
     states.append((ledger.idle, ledger.spent, most_that_fits(ledger)))
-    ledger.settle(Tokens(0, 6), Tokens(0, 2))
+    ledger.settle(wire.Tokens(0, 6), wire.Tokens(0, 2))
     states.append((ledger.idle, ledger.spent, most_that_fits(ledger)))
     assert states == [(True, 1.0, 9), (False, 1.0, 3), (True, 3.0, 7)]
 
 
-def most_that_fits(ledger: Ledger) -> int:
-    return max(n for n in range(100) if ledger.fits(Tokens(0, n)))
+def most_that_fits(ledger: wire.Ledger) -> int:
+    return max(n for n in range(100) if ledger.fits(wire.Tokens(0, n)))

@@ -228,9 +228,6 @@ def test_each_neighbour_has_the_likeliest_other_word_in_another_place(masked_mod
         best = next(word for _, word in ranked if word.casefold() != hidden)
         assert words(other)[place] == best
     assert len(set(found)) == 20
-
-
-def test_a_short_text_gets_further_replacements_of_its_words(masked_model):
     texts = make(neighbours, masked_model, "Big cats run", 8).texts
     assert len(set(texts)) == 8
     places = [changed("Big cats run", other) for other in texts]

@@ -13,17 +13,6 @@ import pytest
 from mia_batch import plugins
 from mia_batch.errors import EngineError, SettingsError
 from mia_batch.evidence.engines import registry
-from mia_batch.evidence.engines.registry import (
-    EngineType,
-    check_probes,
-    cut_at_end,
-    end_token_ids,
-    engine_types,
-    load_engine,
-    probes,
-    why_impossible,
-    why_not,
-)
 from mia_batch.evidence.request import Continuation, EngineSpec, Request
 from mia_batch.models.weights import check_weights
 from tests.adapters import save_adapter
@@ -38,7 +27,6 @@ def choose(name: str) -> tuple[str, str]:
 
 @pytest.fixture
 def installed(monkeypatch):
-    """Packages that are found; tests take some out."""
     names = {"vllm", "torch", "transformers"}
     monkeypatch.setattr(registry, "find_spec", lambda name: name if name in names else None)
     return names
@@ -97,36 +85,47 @@ def test_which_engine_is_taken(
 
 
 @pytest.mark.parametrize(
-    ("build", "gpu", "on_cpu"), [("cpu", True, {"vllm"}), ("gpu", False, {"transformers"})]
+    ("build", "gpu", "on_cpu"),
+    [("cpu", True, {"vllm"}), ("gpu", False, {"transformers"})],
 )
 def test_which_engine_runs_on_the_cpu(monkeypatch, request, build, gpu, on_cpu):
     request.getfixturevalue(f"{build}_build")
     show_gpu(monkeypatch, there=gpu)
-    assert {name for name in ("vllm", "transformers") if engine_types()[name].on_cpu()} == on_cpu
+    assert {
+        name for name in ("vllm", "transformers") if registry.engine_types()[name].on_cpu()
+    } == on_cpu
 
 
 MOMENTS = {"vocabulary_mean", "vocabulary_variance"}
 
 
 @pytest.mark.parametrize(
-    ("engine", "columns", "why"),
+    ("engine", "columns", "words"),
     [
         ("transformers", {*MOMENTS, "rank", "top_logprob", "support_mass", "noise"}, None),
         ("vllm", set(), None),
-        ("vllm", {"noise"}, "cannot compute noise on embeddings"),
-        ("openai", {"top_logprob"}, "cannot compute the probability of the likeliest token"),
-        ("openai", {"rank", "noise"}, "cannot compute exact ranks and noise on embeddings"),
+        ("vllm", {"noise"}, "engine vllm cannot compute noise on embeddings"),
         (
-            *("vllm", {*MOMENTS, "rank", "support_mass"}),
-            "cannot compute mean and variance over the vocabulary, exact ranks and the mass that "
-            "decoding keeps",
+            "openai",
+            {"top_logprob"},
+            "engine openai cannot compute the probability of the likeliest token",
         ),
-        ("replay", set(), "gives no logprobs"),
+        (
+            "openai",
+            {"rank", "noise"},
+            "engine openai cannot compute exact ranks and noise on embeddings",
+        ),
+        (
+            "vllm",
+            {*MOMENTS, "rank", "support_mass"},
+            "engine vllm cannot compute mean and variance over the vocabulary, exact ranks and "
+            "the mass that decoding keeps",
+        ),
+        ("replay", set(), "engine replay gives no logprobs"),
     ],
 )
-def test_what_an_engine_cannot_compute_is_known_without_it(engine, columns, why):
-    found = why_not(engine, "logprobs", frozenset(columns))
-    assert found == (None if why is None else f"engine {engine} {why}")
+def test_what_an_engine_cannot_compute_is_known_without_it(engine, columns, words):
+    assert registry.why_not(engine, "logprobs", frozenset(columns)) == words
 
 
 @pytest.mark.usefixtures("installed", "cpu_build")
@@ -138,6 +137,7 @@ def test_what_the_engine_cannot_compute_transformers_does():
 @pytest.mark.parametrize(
     ("build", "kind", "gpus", "chosen", "why"),
     [
+        ("cpu", "points", 1, "transformers", "all points of a text at once"),
         ("gpu", "logprobs", 1, "transformers", "reads texts faster than vLLM on a GPU: .* 23,920"),
         ("gpu", "logprobs", 2, "vllm", "GPU build"),
         ("gpu", "samples", 1, "vllm", "GPU build"),
@@ -150,7 +150,9 @@ def test_on_a_gpu_transformers_reads_and_vllm_writes(
 ):
     request.getfixturevalue(f"{build}_build")
     show_gpu(monkeypatch, there=True)
-    engine, reason = registry.choose_engine("auto", kind, frozenset(), gpus=gpus)
+    points = kind == "points"
+    kind = "logprobs" if points else kind
+    engine, reason = registry.choose_engine("auto", kind, frozenset(), gpus=gpus, at_points=points)
     assert engine == chosen
     assert re.search(why, reason)
     assert registry.choose_engine("vllm", kind, frozenset(), gpus=gpus) == ("vllm", "asked for")
@@ -213,7 +215,7 @@ def test_transformers_runs_the_adapters_that_vllm_cannot(installed, adapter, set
         assert engine == "transformers"
         assert re.search(f"engine vllm .*{words}", why)
     with pytest.raises(SettingsError, match=f"{words}.*; take engine transformers"):
-        load_engine(EngineSpec(engine="vllm", kind="logprobs", model=model))
+        registry.load_engine(EngineSpec(engine="vllm", kind="logprobs", model=model))
 
 
 class Point:
@@ -232,20 +234,20 @@ class Point:
 
 @pytest.fixture
 def plug_in(monkeypatch):
-    """Let another package add an engine; what was found is forgotten before and after."""
-
     def add(loaded):
-        engine_types.cache_clear()
+        registry.engine_types.cache_clear()
         monkeypatch.setattr(plugins, "entry_points", lambda group: [Point(loaded)])
 
     yield add
-    engine_types.cache_clear()
+    registry.engine_types.cache_clear()
 
 
 def test_another_package_adds_an_engine_by_an_entry_point(plug_in):
-    plug_in(EngineType(name="mine", start="mine.engines:start", kinds=frozenset({"samples"})))
+    plug_in(
+        registry.EngineType(name="mine", start="mine.engines:start", kinds=frozenset({"samples"}))
+    )
     assert choose("mine") == ("mine", "asked for")
-    assert why_not("mine", "logprobs", frozenset()) == "engine mine gives no logprobs"
+    assert registry.why_not("mine", "logprobs", frozenset()) == "engine mine gives no logprobs"
 
 
 @pytest.mark.parametrize(
@@ -253,13 +255,13 @@ def test_another_package_adds_an_engine_by_an_entry_point(plug_in):
     [
         (ImportError("no module named x"), "'mine' of mine.engines:ENGINE cannot be loaded: no mo"),
         ("no engine", "mine.engines:ENGINE is not an EngineType with a name of its own"),
-        (EngineType(name="vllm", start=""), "is not an EngineType with a name of its own"),
+        (registry.EngineType(name="vllm", start=""), "is not an EngineType with a name of its own"),
     ],
 )
 def test_a_broken_plug_in_gets_a_sentence(plug_in, loaded, words):
     plug_in(loaded)
     with pytest.raises(EngineError, match=words):
-        engine_types()
+        registry.engine_types()
 
 
 @pytest.mark.parametrize(
@@ -292,7 +294,7 @@ def spec(model: Path | str, **changes: Any) -> EngineSpec:
 def test_a_random_model_of_any_architecture_passes(architecture, tmp_path):
     model = str(saved(tmp_path, architecture))
     check_weights(model)
-    engine = load_engine(spec(model))
+    engine = registry.load_engine(spec(model))
     engine.submit(text_request(0, [0, 50, 51]))
     assert engine.step()[0].error is None
 
@@ -312,13 +314,13 @@ def test_a_model_whose_numbers_are_not_finite_is_refused_with_their_cause(
 ):
     model = change(shutil.copytree(checkpoint, tmp_path / "model"), changed)
     with pytest.raises(SettingsError, match=words):
-        load_engine(spec(model, dtype=dtype))
+        registry.load_engine(spec(model, dtype=dtype))
 
 
 def test_an_adapter_whose_numbers_are_not_finite_is_named_before_its_base(checkpoint, tmp_path):
     adapter = change(save_adapter(tmp_path, checkpoint), times(NAN, "0.self_attn.q_proj.lora_B"))
     with pytest.raises(SettingsError, match=r"lora_B\.weight; give another checkpoint"):
-        load_engine(spec(adapter))
+        registry.load_engine(spec(adapter))
 
 
 @pytest.mark.filterwarnings("ignore")  # transformers warns, too
@@ -326,7 +328,7 @@ def test_a_model_that_looks_at_later_tokens_is_refused(tmp_path):
     made("Bert", initializer_range=0.2).save_pretrained(tmp_path)
     save_tokenizer(byte_level_tokenizer(), tmp_path)
     with pytest.raises(SettingsError, match=r"later tokens, so it has no .*; give a causal"):
-        load_engine(spec(tmp_path, kind="samples"))
+        registry.load_engine(spec(tmp_path, kind="samples"))
 
 
 @pytest.mark.parametrize(
@@ -344,25 +346,25 @@ def test_log_probabilities_may_move_as_much_as_rounding_explains(dtype, moved, i
     other[-1] -= 5  # of another token
     refused = pytest.raises(SettingsError, match="'m' looks at later tokens")
     with refused if is_refused else nullcontext():
-        check_probes("m", None, dtype, [said, other])
+        registry.check_probes("m", None, dtype, [said, other])
 
 
 def test_the_texts_differ_in_their_last_token_and_fit_the_context():
-    one, other = probes(600, 256)
+    one, other = registry.probes(600, 256)
     assert one[:-1] == other[:-1]
     assert one[-1] != other[-1]
     assert len(one) == len(other) == 32
-    assert [len(each) for each in probes(5, 7)] == [7, 7]
-    assert max(map(max, probes(5, 7))) < 5
+    assert [len(each) for each in registry.probes(5, 7)] == [7, 7]
+    assert max(map(max, registry.probes(5, 7))) < 5
 
 
 # Batches, ends of texts, and what no engine can answer.
 
 
 def test_ends_come_from_every_file_of_a_checkpoint():
-    assert end_token_ids(2, [2, 7], None) == {2, 7}
-    assert end_token_ids(None, None, None) == set()
-    assert end_token_ids(0) == {0}
+    assert registry.end_token_ids(2, [2, 7], None) == {2, 7}
+    assert registry.end_token_ids(None, None, None) == set()
+    assert registry.end_token_ids(0) == {0}
 
 
 @pytest.mark.parametrize(
@@ -374,7 +376,7 @@ def test_ends_come_from_every_file_of_a_checkpoint():
     ],
 )
 def test_a_text_is_cut_after_its_end_or_its_budget(token_ids, most, kept, finish):
-    found = cut_at_end(token_ids, frozenset({2}), most)
+    found = registry.cut_at_end(token_ids, frozenset({2}), most)
     assert found == Continuation(token_ids=kept, finish_reason=finish)
 
 
@@ -406,5 +408,5 @@ SAMPLES: dict[str, Any] = {"kind": "samples", "context_ids": [1, 2]}
 def test_what_no_engine_can_answer_has_its_reason(asked, words):
     if isinstance(asked, tuple):
         asked = dict(zip(("context_ids", "text_ids"), asked, strict=True), kind="logprobs")
-    found = why_impossible(Request(request_id=0, **asked), max_model_len=4, vocab_size=9)
+    found = registry.why_impossible(Request(request_id=0, **asked), max_model_len=4, vocab_size=9)
     assert (found is None) if words is None else re.search(words, found or "")

@@ -11,22 +11,10 @@ import pytest
 from mia_batch.errors import EngineError, MiaBatchError, SettingsError
 from mia_batch.evidence.process import EngineProcess
 from mia_batch.evidence.request import Decoding, EngineSpec
+from tests import engine_conformance as conformance
 from tests.adapters import save_adapter, save_merged
 from tests.architectures import saved
 from tests.checkpoints import BOS_ID, CONTEXT, change, times
-from tests.engine_conformance import (
-    LogprobsConformance,
-    SamplesConformance,
-    answers,
-    exact_logprobs,
-    ids,
-    outputs,
-    prompts,
-    request,
-    text_request,
-    texts,
-    token_values,
-)
 from tests.unit.evidence.engines.test_transformers import greedy
 
 pytestmark = [
@@ -45,7 +33,7 @@ def vllm_engine(checkpoint, tmp_path_factory):
         yield engine
 
 
-class TestSamples(SamplesConformance):
+class TestSamples(conformance.SamplesConformance):
     @pytest.fixture
     def engine(self, vllm_engine):
         return vllm_engine
@@ -65,7 +53,7 @@ def vllm_logprobs(checkpoint, tmp_path_factory):
         yield engine
 
 
-class TestLogprobs(LogprobsConformance):
+class TestLogprobs(conformance.LogprobsConformance):
     context = CONTEXT - 1  # vLLM always draws a token
     rtol = 1e-5
 
@@ -74,8 +62,11 @@ class TestLogprobs(LogprobsConformance):
         return vllm_logprobs
 
     def test_noise_is_refused_and_never_left_out(self, engine):
-        asked = [text_request(0, [BOS_ID, 50, 51], noise=0.1), text_request(1, [BOS_ID, 50, 51])]
-        noisy, plain = answers(engine, asked).values()
+        asked = [
+            conformance.text_request(0, [BOS_ID, 50, 51], noise=0.1),
+            conformance.text_request(1, [BOS_ID, 50, 51]),
+        ]
+        noisy, plain = conformance.answers(engine, asked).values()
         assert noisy.error == "engine vllm cannot compute noise on embeddings"
         assert plain.error is None
 
@@ -147,12 +138,12 @@ def test_beginnings_of_a_text_get_the_same_answers_with_and_without_a_cache(
     """Probes of a text share its beginning; all at once, one by one, and without a cache."""
     whole = [BOS_ID, *(7 * j % 500 + 40 for j in range(220))]
     asked = [
-        replace(request(number, whole[:length], max_tokens=4), greedy=number % 2 == 0)
+        replace(conformance.request(number, whole[:length], max_tokens=4), greedy=number % 2 == 0)
         for number, length in enumerate(range(220, 20, -20))
     ]
-    wanted = outputs(vllm_engine, asked)
+    wanted = conformance.outputs(vllm_engine, asked)
     for each in reversed(asked):
-        assert outputs(vllm_engine, [each])[each.request_id] == wanted[each.request_id]
+        assert conformance.outputs(vllm_engine, [each])[each.request_id] == wanted[each.request_id]
     without = EngineSpec(
         engine="vllm",
         kind="samples",
@@ -160,7 +151,7 @@ def test_beginnings_of_a_text_get_the_same_answers_with_and_without_a_cache(
         engine_args={**SMALL, "enable_prefix_caching": False},
     )
     with EngineProcess(without, log=tmp_path / "engine.log") as engine:
-        assert outputs(engine, asked) == wanted
+        assert conformance.outputs(engine, asked) == wanted
 
 
 @pytest.mark.parametrize(
@@ -171,8 +162,10 @@ def test_other_architectures_pass(architecture, tmp_path):
     token_ids = [BOS_ID, *(7 * j % 500 + 40 for j in range(40))]
     spec = EngineSpec(engine="vllm", kind="logprobs", model=str(model), engine_args=SMALL)
     with EngineProcess(spec, log=tmp_path / "engine.log") as engine:
-        (found,) = token_values(engine, [text_request(0, token_ids)]).values()
-    exact = exact_logprobs(model, token_ids)[range(40), token_ids[1:]]
+        (found,) = conformance.token_values(
+            engine, [conformance.text_request(0, token_ids)]
+        ).values()
+    exact = conformance.exact_logprobs(model, token_ids)[range(40), token_ids[1:]]
     np.testing.assert_allclose(found["logprob"], exact, rtol=1e-5, atol=1e-4)
 
 
@@ -205,22 +198,24 @@ def start(adapter, tmp_path):
 
 
 def test_log_probabilities_are_those_of_the_merged_model(start, checkpoint, merged):
-    asked = texts(12)
+    asked = conformance.texts(12)
     with start("logprobs") as engine:
-        found = token_values(engine, (text_request(i, each) for i, each in enumerate(asked)))
+        found = conformance.token_values(
+            engine, (conformance.text_request(i, each) for i, each in enumerate(asked))
+        )
     for i, token_ids in enumerate(asked):
         own = (range(len(token_ids) - 1), token_ids[1:])
-        exact = exact_logprobs(merged, token_ids)[own]
+        exact = conformance.exact_logprobs(merged, token_ids)[own]
         np.testing.assert_allclose(found[i]["logprob"], exact, rtol=1e-5, atol=1e-5)
-        base = exact_logprobs(checkpoint, token_ids)[own]
+        base = conformance.exact_logprobs(checkpoint, token_ids)[own]
         assert np.abs(found[i]["logprob"] - base).max() > 0.1
 
 
 def test_samples_are_those_of_the_merged_model(start, checkpoint, merged):
-    starts = prompts(8)
+    starts = conformance.prompts(8)
     with start("samples") as engine:
-        asked = (request(i, each, max_tokens=12) for i, each in enumerate(starts))
-        found = [ids(given[0]) for given in outputs(engine, asked).values()]
+        asked = (conformance.request(i, each, max_tokens=12) for i, each in enumerate(starts))
+        found = [conformance.ids(given[0]) for given in conformance.outputs(engine, asked).values()]
     assert found == greedy(merged, starts) != greedy(checkpoint, starts)
 
 

@@ -42,7 +42,7 @@ def controlled(other="emma", rows=tuple(ROWS)):
     return replace(of, tables=tables, manifest={**of.manifest, "controls": COUNTS})
 
 
-def test_the_table_has_a_row_per_passage_and_control():
+def test_the_table_has_a_row_per_passage_and_control_and_the_checklist_reads_the_counts():
     found = control_table(controlled())
     assert found is not None
     cells = [[str(column.write(row)) for column in found.columns] for row in found.rows]
@@ -52,6 +52,14 @@ def test_the_table_has_a_row_per_passage_and_control():
     assert [row[5] for row in cells] == ["no", "no", "common", NO_VALUE, "common"]
     assert [row[7] for row in cells] == [NO_VALUE, "nowhere", NO_VALUE, NO_VALUE, NO_VALUE]
     assert control_table(contents()) is None
+    fields = {field.name: field for field in FIELDS}
+    of = controlled()
+    assert [fields[name].value(of) for name in NAMED] == [
+        "passages: 2; repeated: 1",
+        "passages: 2; repeated: 1",
+        "passages: 2; common: 1",
+    ]
+    assert {fields[name].value(contents()) for name in NAMED} == {NOT_RECORDED}
 
 
 def test_windows_of_common_passages_are_shown_and_marked():
@@ -70,17 +78,6 @@ def test_windows_of_common_passages_are_shown_and_marked():
     assert "Common, so no evidence" not in render(contents())
     assert "Common passages is n_common;" in page
     assert "Common passages: <bdi>1</bdi>" in page  # what all rows say is no column
-
-
-def test_the_checklist_reads_the_counts():
-    fields = {field.name: field for field in FIELDS}
-    of = controlled()
-    assert [fields[name].value(of) for name in NAMED] == [
-        "passages: 2; repeated: 1",
-        "passages: 2; repeated: 1",
-        "passages: 2; common: 1",
-    ]
-    assert {fields[name].value(contents()) for name in NAMED} == {NOT_RECORDED}
 
 
 def test_perplexities_of_the_windows_that_are_shown():
@@ -104,25 +101,19 @@ def test_perplexities_of_the_windows_that_are_shown():
     ]
 
 
-def test_a_run_without_controls_or_passages_says_so():
+def test_a_run_without_controls_says_so_and_names_are_never_obeyed():
     assert "Whether what came out is common was not asked" in render(contents())
     assert "No passage came out word for word" in render(controlled(rows=()))
-
-
-def test_names_of_other_documents_are_never_obeyed():
     page = render(controlled(other=HOSTILE))
     assert "<script>window.hacked" not in page
     assert "&lt;script&gt;window.hacked" in page
 
 
-def test_the_longest_run_comes_first_then_the_highest_scores():
+def test_the_longest_run_comes_first_and_is_marked_on_both_sides():
     windows = evidence(contents())
     scores = [window["score"] for window in windows]
     assert scores == [0.9, 0.4, 0.3, 0.2, 0.1]
     assert [window["longest_words"] for window in windows] == [31, None, None, None, None]
-
-
-def test_the_sample_with_the_longest_run_is_marked_on_both_sides():
     window = evidence(contents(text=" and"))[0]
     assert window["sample_index"] == 1
     shared = ("it was the worst of", True)

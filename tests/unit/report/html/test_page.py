@@ -51,11 +51,16 @@ def test_every_field_of_the_list_is_shown_in_its_order(of):
     assert sorted(entry for of_reader in READERS.values() for entry in of_reader) == [*range(1, 23)]
 
 
-def test_what_a_run_does_not_have_is_not_recorded():
+def test_what_a_run_does_not_have_is_not_recorded_and_no_number_stands_for_it():
     values = {name: value for _, name, value in recorded(page(EMPTY))}
     said = {field.name for field in FIELDS if field.says}
     missing = {name for name, value in values.items() if value.startswith(NOT_RECORDED)}
     assert missing == {field.name for field in FIELDS} - said
+    of = contents()
+    nothing = dict.fromkeys(("longest_words", "extracted_words", "p_value", "q_value"), None)
+    rollup = of.tables["rollup"].with_columns(verdict=pl.lit("cannot_tell"), **nothing)
+    shown = page(replace(of, tables={**of.tables, "rollup": rollup}))
+    assert shown.xpath("//dl[@class='numbers']/div/dt/text()") == ["cannot be judged"]
 
 
 def test_values_of_the_record_are_those_of_manifest_and_tables(shown):
@@ -79,7 +84,7 @@ def test_a_field_names_a_column_that_there_is(field):
     assert name.partition("=")[0] in {*schema.column_names(), *BOOK_COLUMNS, *names()}
 
 
-def test_each_clause_is_answered_by_a_row_or_not_tested(shown):
+def test_clauses_are_answered_and_sections_stand_in_their_order(shown):
     answers = [each.answers(contents()) for each in clauses()]
     rows = shown.xpath("//section[@id='clauses']//tbody/tr")
     said = [" ".join(row.find("td[2]").text_content().split()) for row in rows]
@@ -89,9 +94,6 @@ def test_each_clause_is_answered_by_a_row_or_not_tested(shown):
     assert 0 < said.count("not tested") < len(said)
     assert NO_ADVICE in text(shown, "clauses")
     assert not any(each.answers(EMPTY) for each in clauses())
-
-
-def test_sections_stand_in_their_order_and_links_lead_to_places_that_there_are(shown):
     ids = shown.xpath("//main/section/@id")
     assert ids[:4] == ["answer", "documents", "evidence", "sure"]
     assert ids[4:] == ["repeat", "record", "clauses", "not-run", "sources", "glossary"]
@@ -138,14 +140,6 @@ def test_the_first_screen_answers_and_counts(shown):
     assert quoted == ["it was the worst of"]
 
 
-def test_no_number_stands_for_what_was_not_looked_for():
-    of = contents()
-    nothing = dict.fromkeys(("longest_words", "extracted_words", "p_value", "q_value"), None)
-    rollup = of.tables["rollup"].with_columns(verdict=pl.lit("cannot_tell"), **nothing)
-    shown = page(replace(of, tables={**of.tables, "rollup": rollup}))
-    assert shown.xpath("//dl[@class='numbers']/div/dt/text()") == ["cannot be judged"]
-
-
 def test_a_labelled_run_shows_its_attacks_with_the_interval_of_each_rate():
     of = contents()
     counts = {"slice": "all", "n_members": 3, "n_nonmembers": 3, "n_unscored": 0}
@@ -171,7 +165,7 @@ def test_a_labelled_run_shows_its_attacks_with_the_interval_of_each_rate():
     ]
 
 
-def test_failures_of_all_kinds_stand_in_one_table(shown):
+def test_failures_stand_in_one_table_and_checks_once(shown):
     rows = shown.xpath("//table[@id='failures']/tbody/tr")
     assert [[cell.text_content() for cell in row] for row in rows] == [
         ["Texts that failed", "1", "of 6 texts", "run.json: failed"],
@@ -179,9 +173,6 @@ def test_failures_of_all_kinds_stand_in_one_table(shown):
         ["Texts set aside", "1", "too short", "run.json: targets"],
         ["Scores missing", "1", "failed", "unscored.parquet: reason"],
     ]
-
-
-def test_checks_stand_once_and_not_among_the_conclusions():
     said = "1 of 3 groups are reported at q = 0.05."
     shown = page(replace(contents(), checks={"What it could have found": [said]}))
     assert text(shown, "sure").count(said) == 1

@@ -57,7 +57,7 @@ def test_axes_go_from_one_round_number_to_another(values, ticks):
     assert (axis.low, axis.high) == (ticks[0], ticks[-1])
 
 
-def test_a_roc_names_its_axes_and_its_numbers_stand_in_its_table():
+def test_axes_are_named_and_that_of_areas_begins_at_chance_or_at_0():
     limits = {"metric": "tpr_at_fpr", "fpr": 0.1, "value": 0.5, "low": 0.3, "high": 0.7}
     counts = {"attack": ATTACK, "slice": "all", "n_members": 3, "n_nonmembers": 3, "n_unscored": 0}
     metrics = table(Metrics, [limits], **counts).lazy()
@@ -67,9 +67,6 @@ def test_a_roc_names_its_axes_and_its_numbers_stand_in_its_table():
     assert roc["head"] == ["Attack", "TPR at 1 % FPR", "TPR at 10 % FPR"]
     assert roc["rows"] == [[ATTACK, "20 %", "50 %"]]
     assert f"95 % interval of {ATTACK}" in roc["note"]
-
-
-def test_the_axis_of_areas_begins_at_chance_or_at_0_and_says_so():
     growth = pictures(contents())["growth"]
     assert {"0.5", "0.6", "0.7", "0.8", "0.9", "1"} <= {*texts(growth["svg"])}
     assert "0.4" not in texts(growth["svg"])
@@ -77,6 +74,12 @@ def test_the_axis_of_areas_begins_at_chance_or_at_0_and_says_so():
     points = [{"curve": "growth", "subject": "samples", "x": x, "y": 0.4} for x in (1.0, 2.0)]
     worse = {"curves": table(Curves, points, attack=ATTACK, n=2).lazy()}
     assert "begins at 0;" in pictures(replace(contents(), tables=worse))["growth"]["note"]
+
+
+def test_scores_that_are_all_equal_have_a_roc():
+    equal = [{"curve": "roc", "attack": ATTACK, "x": x, "y": x} for x in (0.0, 1.0)]
+    roc = pictures(replace(contents(), tables={"curves": table(Curves, equal, n=2).lazy()}))["roc"]
+    assert (roc["head"], roc["rows"]) == (["Attack", "TPR at 10 % FPR"], [[ATTACK, "0 %"]])
 
 
 def test_curves_that_are_too_many_are_named_and_stand_in_the_table():

@@ -68,16 +68,13 @@ def test_an_interval_never_looks_without_width():
     assert interval(None, None, None) == NO_VALUE
 
 
-def test_markdown_has_the_answer_conclusions_and_a_row_for_each_document():
+def test_markdown_has_a_row_for_each_document_and_obeys_no_text():
     lines = as_markdown(contents()).splitlines()
     assert lines[0] == "**Of 3 groups, 1 stands out.**"
     assert lines[2] == "* 1 of 3 groups are reported at q = 0.05."
     assert lines[4] == "## All numbers of each document"
     assert lines[8].startswith("| A title dune | comes out word for word | 31 |")
     assert len(lines) == 11
-
-
-def test_markdown_obeys_no_text():
     written = as_markdown(contents(keys=("![](http://a)", "a|b", "c\nd"), text=HOSTILE))
     assert "<script" not in written.replace(r"\<", "")
     assert r"\!\[\]\(http://a\)" in written

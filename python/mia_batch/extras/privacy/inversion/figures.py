@@ -1,7 +1,5 @@
 """Which texts an inversion attacks, what is shared with what it gives back, and their tables."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
@@ -19,7 +17,6 @@ from mia_batch.stats.intervals import ratio_difference, ratio_of_sums
 def texts_table(
     attacked: pl.DataFrame, recovered: Mapping[str, list[str]], counts: Mapping[str, pl.DataFrame]
 ) -> pl.DataFrame:
-    """Make the table `InversionTexts` of what was recovered, and its `overlaps`."""
     asked = attacked.filter(pl.col("reason").is_null())
     others = attacked.filter(pl.col("reason").is_not_null())
     shared, true, answered = (pl.col(f"{name}_tokens") for name in ("shared", "true", "recovered"))
@@ -127,7 +124,6 @@ def names_in(text: pl.Expr) -> pl.Expr:
 
 
 def numbers_in(text: pl.Expr) -> pl.Expr:
-    """List the numbers in a text: strings of digits, with points and commas between digits."""
     return text.str.extract_all(r"\p{Nd}+(?:[.,]\p{Nd}+)*")
 
 
@@ -227,7 +223,6 @@ def figures(found: Mapping[str, pl.DataFrame], cluster: pl.Series, n_unscored: i
 
 
 def sentence(found: pl.DataFrame, n_auxiliary: int) -> str:
-    """Say what the figures show, and what they do not."""
     rows = found.filter(unit="tokens", metric="f1").to_dicts()
     f1 = {(row["method"], row["versus"]): row for row in rows}
     own = f1["inverter", None]

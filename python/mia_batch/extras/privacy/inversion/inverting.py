@@ -19,13 +19,7 @@ from mia_batch.corpus import ColumnNames, read_documents
 from mia_batch.errors import CorpusError, SettingsError
 from mia_batch.evidence.endpoint import ClientSettings
 from mia_batch.extras.privacy.inversion import figures
-from mia_batch.extras.privacy.inversion.models import (
-    attack,
-    embed_all,
-    infer,
-    open_embedder,
-    train,
-)
+from mia_batch.extras.privacy.inversion.models import attack, embed_all, infer, open_embedder, train
 from mia_batch.extras.tune.making import Made, Making, longest_text, made_of, why_no_finetuning
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.models.weights import cause_of, check_model, quiet, tokenizer_source
@@ -65,7 +59,6 @@ def decoder_tokenizer(model: str, revision: str | None = None) -> PreTrainedToke
 
 
 def check_context(decoder: str, recipe: Recipe) -> None:
-    """Raise `SettingsError` if a decoder's context is too short for what it is to say."""
     from transformers import AutoConfig
 
     check_model(decoder)
@@ -117,7 +110,6 @@ class InverterMaking(Making):
 
     @cached_property
     def made_from(self) -> dict[str, Any]:
-        """Those of any model, and SHA-256 of the embeddings."""
         content = np.ascontiguousarray(self.embeddings)
         return {**super().made_from, "embeddings": sha256(content.tobytes()).hexdigest()}
 
@@ -235,16 +227,8 @@ def invert(
             "an endpoint has no tokenizer that a decoder could be made with; name a 'decoder'"
         )
     encode = Tokenizer(tokenizer).encode
-    given = {"text": text_column, "group": group_column}
-    names = ColumnNames(**{part: name for part, name in given.items() if name is not None})
-    documents = read_documents(str(data), names).documents
-    columns = [pl.col("document_id"), pl.col("group"), pl.col("text")]
-    if attribute_column is not None:
-        if attribute_column not in documents.collect_schema().names():
-            raise CorpusError(f"{data} has no column {attribute_column!r} of an attribute")
-        columns.append(pl.col(attribute_column).cast(pl.String).alias("attribute"))
-    read = documents.select(columns).collect(engine="streaming")
-    texts = figures.deal(read.with_row_index("row"), share, seed, encode, recipe.max_tokens)
+    read = _read(data, {"text": text_column, "group": group_column}, attribute_column)
+    texts = figures.deal(read, share, seed, encode, recipe.max_tokens)
     with system_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     if decoder is None:
@@ -262,20 +246,24 @@ def invert(
         recipe=recipe,
         embeddings=np.stack([found[text] for text in auxiliary["text"]]),
     )
-    n_steps = recipe.steps(auxiliary.height)
-    observer.stage(f"training on {auxiliary.height:,} auxiliary texts: at most {n_steps:,} steps")
+    n_texts, n_steps = auxiliary.height, recipe.steps(auxiliary.height)
+    observer.stage(f"training on {n_texts:,} auxiliary texts: at most {n_steps:,} steps")
     made = made_of(making, folder / "inverter", observer.stage)
     observer.stage(f"attacking {asked.height:,} texts")
-    under_attack = np.stack([found[text] for text in asked["text"]])
-    cluster = asked["cluster"].to_numpy()
-    recovered = attack(made.path, making, under_attack, cluster)
-    inferred = {}
-    if attribute_column is not None:
-        inferred = infer(auxiliary["attribute"], making, under_attack, cluster)
-    attacked = texts.filter(~pl.col("auxiliary"))
-    inverted = _written(folder, attacked, recovered, inferred, encode, making, made)
+    inverted = _written(folder, texts, found, encode, making, made)
     observer.stage(inverted.sentence)
     return inverted
+
+
+def _read(data: Path | str, given: Mapping[str, str | None], attribute: str | None) -> pl.DataFrame:
+    names = ColumnNames(**{part: name for part, name in given.items() if name is not None})
+    documents = read_documents(str(data), names).documents
+    columns = [pl.col("document_id"), pl.col("group"), pl.col("text")]
+    if attribute is not None:
+        if attribute not in documents.collect_schema():
+            raise CorpusError(f"{data} has no column {attribute!r} of an attribute")
+        columns.append(pl.col(attribute).cast(pl.String).alias("attribute"))
+    return documents.select(columns).collect(engine="streaming").with_row_index("row")
 
 
 def _embedded(
@@ -296,26 +284,32 @@ def _embedded(
 
 def _written(
     folder: Path,
-    attacked: pl.DataFrame,
-    recovered: Mapping[str, list[str]],
-    inferred: Mapping[str, pl.Series],
+    texts: pl.DataFrame,
+    found: Mapping[str, Any],
     encode: Callable[[Sequence[str]], list[list[int]]],
     making: InverterMaking,
     made: Made,
 ) -> Inverted:
-    """Count what was recovered, and write the results."""
+    """Attack the texts that are not auxiliary; count what came back, and write the results."""
+    attacked = texts.filter(~pl.col("auxiliary"))
     asked = attacked.filter(pl.col("reason").is_null())
+    embeddings = np.stack([found[text] for text in asked["text"]])
+    cluster, inferred = asked["cluster"].to_numpy(), dict[str, pl.Series]()
+    recovered = attack(made.path, making, embeddings, cluster)
+    if "attribute" in texts.columns:
+        known = texts.filter("auxiliary", pl.col("reason").is_null())["attribute"]
+        inferred = infer(known, making, embeddings, cluster)
     true, n_auxiliary = asked["text"].to_list(), len(making.texts)
     counts = {method: figures.overlaps(true, said, encode) for method, said in recovered.items()}
     for method, guessed in inferred.items():
         attribute = figures.inferred(asked["attribute"], guessed)
         counts[method] = counts[method].with_columns(attribute=attribute)
-    found = figures.figures(counts, asked["cluster"], attacked.height - asked.height)
-    texts = figures.texts_table(attacked, recovered, counts)
-    said = figures.sentence(found, n_auxiliary)
-    sink(texts, folder / "texts.parquet", InversionTexts)
-    sink(found, folder / "figures.parquet", Inversion)
+    shared = figures.figures(counts, asked["cluster"], attacked.height - asked.height)
+    given_back = figures.texts_table(attacked, recovered, counts)
+    said = figures.sentence(shared, n_auxiliary)
+    sink(given_back, folder / "texts.parquet", InversionTexts)
+    sink(shared, folder / "figures.parquet", Inversion)
     summary = {"sentence": said, "auxiliary": n_auxiliary, "made_from": making.made_from}
-    summary |= {"losses": made.losses, "figures": found.to_dicts()}
+    summary |= {"losses": made.losses, "figures": shared.to_dicts()}
     write_text(folder / "summary.json", json.dumps(summary, indent=2))
-    return Inverted(folder=folder, texts=texts, figures=found, sentence=said)
+    return Inverted(folder=folder, texts=given_back, figures=shared, sentence=said)

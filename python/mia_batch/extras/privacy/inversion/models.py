@@ -11,28 +11,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import polars as pl
 import torch
+import transformers
 from numpy.typing import NDArray
 from torch import nn
-from transformers import (
-    AutoConfig,
-    AutoModel,
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    Trainer,
-    set_seed,
-)
 
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.endpoint import ClientSettings
 from mia_batch.extras.tune.training import fit, padded
-from mia_batch.models.weights import (
-    cause_of,
-    digest_folder,
-    identify_model,
-    quiet,
-    read_adapter,
-    tokenizer_source,
-)
+from mia_batch.models import weights as checkpoints
 from mia_batch.observer import Observer
 from mia_batch.tables import READ_ERRORS, replacing
 
@@ -42,8 +28,7 @@ if TYPE_CHECKING:
 _TOKENS_AT_ONCE = 8192
 _NO_LIMIT = 10**9
 
-Found: TypeAlias = NDArray[np.float32] | str
-"""An embedding, or why the text has no embedding."""
+Found: TypeAlias = NDArray[np.float32] | str  # an embedding, or why the text has no embedding
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +41,6 @@ class Embedder:
     means: Callable[[list[str], list[list[int]]], Sequence[NDArray[np.float32]]]
 
     def embed(self, texts: Sequence[str]) -> list[Found]:
-        """Embed texts of at least one character that is no space."""
         rows = self.tokenizer(list(texts), truncation=False, verbose=False)["input_ids"]
         empty = "the embedder's tokenizer finds no token in the text"
         long = f"the text has {{:,}} tokens, more than the {self.longest:,} that the embedder reads"
@@ -68,9 +52,8 @@ class Embedder:
         return found
 
 
-@quiet()
+@checkpoints.quiet()
 def open_embedder(model: str, revision: str | None = None) -> Embedder:
-    """Load what sentence-transformers saved by it, any other checkpoint by transformers."""
     saved = Path(model, "modules.json").is_file()
     return _sentences(model, revision) if saved else _hidden_states(model, revision)
 
@@ -82,11 +65,14 @@ def _sentences(model: str, revision: str | None) -> Embedder:
         loaded = SentenceTransformer(model, revision=revision, trust_remote_code=False)
     except Exception as error:  # every library behind it raises its own kind
         raise SettingsError(
-            f"the embedder {model!r} cannot be loaded by sentence-transformers ({cause_of(error)})"
+            f"the embedder {model!r} cannot be loaded by sentence-transformers "
+            f"({checkpoints.cause_of(error)})"
         ) from error
     folder = Path(model)
     folders = [folder, *sorted(path for path in folder.rglob("*") if path.is_dir())]
-    parts = (f"{path.relative_to(folder)}\0{digest_folder(str(path))}" for path in folders)
+    parts = (
+        f"{path.relative_to(folder)}\0{checkpoints.digest_folder(str(path))}" for path in folders
+    )
 
     def means(texts: list[str], _: list[list[int]]) -> Sequence[NDArray[np.float32]]:
         found: Any = loaded.encode(texts, show_progress_bar=False)
@@ -101,9 +87,14 @@ def _hidden_states(model: str, revision: str | None) -> Embedder:
     """Take the mean of the last hidden states over the tokens of a text, never over padding."""
     # Special tokens that the tokenizer puts around a text count, as they do in PrivLM-Bench and in
     # sentence-transformers. Of causal models, too, it is the mean, not the state of the last token.
-    identity, loaded = identify_model(model, revision, "any").digest, _load(model, revision)
-    name, at = tokenizer_source(model, revision)
-    tokenizer = AutoTokenizer.from_pretrained(name, revision=at, trust_remote_code=False)
+    identity, loaded = (
+        checkpoints.identify_model(model, revision, "any").digest,
+        _load(model, revision),
+    )
+    name, at = checkpoints.tokenizer_source(model, revision)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(
+        name, revision=at, trust_remote_code=False
+    )
     tokenizer.model_max_length = _NO_LIMIT  # lengths are checked against the context
 
     @torch.inference_mode()
@@ -129,7 +120,7 @@ def _hidden_states(model: str, revision: str | None) -> Embedder:
 
 def _load(model: str, revision: str | None) -> Any:  # noqa: ANN401 - models are of many types
     """Load the part of a checkpoint that reads texts; an adapter is put on its base."""
-    if (adapter := read_adapter(model)) is not None:
+    if (adapter := checkpoints.read_adapter(model)) is not None:
         from mia_batch.evidence.engines.transformers import Pretrained
         from mia_batch.evidence.request import EngineSpec
 
@@ -142,11 +133,11 @@ def _load(model: str, revision: str | None) -> Any:  # noqa: ANN401 - models are
         return Pretrained(spec).model
     options = {"revision": revision, "trust_remote_code": False}
     try:
-        config = AutoConfig.from_pretrained(model, **options)
-        loaded = AutoModel.from_pretrained(model, dtype=torch.float32, **options)
+        config = transformers.AutoConfig.from_pretrained(model, **options)
+        loaded = transformers.AutoModel.from_pretrained(model, dtype=torch.float32, **options)
     except Exception as error:  # of any library
         raise SettingsError(
-            f"the embedder {model!r} cannot be loaded ({cause_of(error)})"
+            f"the embedder {model!r} cannot be loaded ({checkpoints.cause_of(error)})"
         ) from error
     reads = loaded.get_encoder() if config.is_encoder_decoder else loaded
     return reads.eval().to(_device())
@@ -223,7 +214,6 @@ def _write(embedded: list[Found], path: Path) -> None:
 
 
 def _read(path: Path) -> list[Found] | None:
-    """Read a block; None where it is missing or damaged."""
     try:
         rows = pl.read_parquet(path, glob=False).rows()
     except (*READ_ERRORS, OSError):
@@ -264,7 +254,6 @@ class Projection(nn.Module):
 
 
 def attach(decoder: Any, size: int) -> Projection:  # noqa: ANN401 - models are of many types
-    """Make a projection a part of a decoder, which is then saved and loaded with it."""
     projection = Projection(size, decoder.get_input_embeddings().embedding_dim)
     setattr(decoder, _NAME, projection.to(decoder.device))
     return projection
@@ -286,7 +275,7 @@ def prepared(decoder: Any, inputs: dict[str, torch.Tensor]) -> dict[str, torch.T
     }
 
 
-@quiet()
+@checkpoints.quiet()
 def load_inverter(folder: Path) -> Any:  # noqa: ANN401 - of torch and transformers
     from safetensors.torch import load_file
 
@@ -296,7 +285,7 @@ def load_inverter(folder: Path) -> Any:  # noqa: ANN401 - of torch and transform
         for name, each in load_file(path).items()
         if name.startswith(f"{_NAME}.")
     }
-    decoder = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    decoder = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     attach(decoder, weights["mean"].numel()).load_state_dict(weights)
     return decoder.eval().to(_device())
 
@@ -307,7 +296,10 @@ _TEXTS_AT_ONCE = 256
 def recover(inverter: Path, embeddings: NDArray[np.float32], tokens: int) -> list[str]:
     """Decode a text for each embedding: the most likely token each time, until one ends it."""
     # By hand, so that no setting that a decoder brings along changes how it decodes.
-    decoder, tokenizer = load_inverter(inverter), AutoTokenizer.from_pretrained(inverter)
+    decoder, tokenizer = (
+        load_inverter(inverter),
+        transformers.AutoTokenizer.from_pretrained(inverter),
+    )
     texts: list[str] = []
     for start in range(0, len(embeddings), _TEXTS_AT_ONCE):
         some = torch.from_numpy(embeddings[start : start + _TEXTS_AT_ONCE]).to(decoder.device)
@@ -397,18 +389,18 @@ def of_others(cluster: NDArray[np.intp], seed: int) -> NDArray[np.intp]:
     return other
 
 
-class _InverterTrainer(Trainer):  # type: ignore[misc]
+class _InverterTrainer(transformers.Trainer):  # type: ignore[misc]
     def compute_loss(self, model: Any, inputs: dict[str, torch.Tensor], **how: Any) -> Any:  # noqa: ANN401 - of torch and transformers
-        """Compute the language-modelling loss of texts after their embeddings."""
         return super().compute_loss(model, prepared(model, inputs), **how)
 
 
 def train(making: InverterMaking, work: Path, say: Callable[[str], None]) -> dict[str, Any]:
-    """Train a decoder to say the texts whose embeddings it is given, and return what `fit` does."""
-    set_seed(making.recipe.seed)
+    transformers.set_seed(making.recipe.seed)
     how = {"revision": making.revision, "trust_remote_code": False}
-    tokenizer = AutoTokenizer.from_pretrained(making.base, **how)
-    decoder = AutoModelForCausalLM.from_pretrained(making.base, dtype=torch.float32, **how)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(making.base, **how)
+    decoder = transformers.AutoModelForCausalLM.from_pretrained(
+        making.base, dtype=torch.float32, **how
+    )
     embeddings = making.embeddings
     attach(decoder, embeddings.shape[1]).fit(embeddings)
     rows = []
