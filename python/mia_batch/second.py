@@ -55,7 +55,7 @@ class UnknownError(Exception):
 # The files of a run: run.json, and tables, of which some are folders of parts.
 
 
-class Run:
+class RunFiles:
     """A finished run's folder, of which files are read and none is written."""
 
     def __init__(self, folder: Path | str) -> None:
@@ -128,7 +128,7 @@ def ngrams(words: Sequence[str], n: int) -> list[tuple[str, ...]]:
     return [tuple(words[at : at + n]) for at in range(len(words) - n + 1)]
 
 
-class Answer(NamedTuple):
+class AnsweredPrompt(NamedTuple):
     """An answer, and the text that truly follows the prompt, in letters and in words."""
 
     prompt: int
@@ -178,16 +178,16 @@ class Answer(NamedTuple):
         return [block.size for block in found]
 
 
-Which = Callable[[Answer, int], list[tuple[str, ...]]]
+Which = Callable[[AnsweredPrompt, int], list[tuple[str, ...]]]
 
 
-class Text:
+class AuditedText:
     """What models answered about one text; ``there``: which of the rows that were read are.
 
     Called, it gives numbers of those tokens of a text that have a log-probability, or of all.
     """
 
-    def __init__(self, run: Run, target_id: str) -> None:
+    def __init__(self, run: RunFiles, target_id: str) -> None:
         self.run, self.id, self.there = run, target_id, dict[tuple[str, ...], list[bool]]()
         self.target, *_ = run.read("targets", target_id=target_id)
         prompts = run.read("prompts", target_id=target_id)
@@ -203,9 +203,9 @@ class Text:
         self.there[table, model, view] = there
         return found
 
-    def answers(self, view: str = "continuation", of: str = "target") -> list[Answer]:
+    def answers(self, view: str = "continuation", of: str = "target") -> list[AnsweredPrompt]:
         """Read the answers to the prompts of a view, less what was refused or lost."""
-        found, settings = list[Answer](), self.run.settings
+        found, settings = list[AnsweredPrompt](), self.run.settings
         for row in self.rows("samples", of, view):
             said, true = row["candidate"], self.true.get((of, view, row["view_index"]))
             true = self.target["reference"] if true is None else true
@@ -216,7 +216,7 @@ class Text:
                 said = " ".join(whole[round(length * 0.5) :])
             if said is not None and true is not None:
                 words = [words_of(each, settings["word_rule"]) for each in (said, true)]
-                found.append(Answer(row["view_index"], said, true, *words))
+                found.append(AnsweredPrompt(row["view_index"], said, true, *words))
         return found
 
     def __call__(
@@ -421,7 +421,7 @@ class Text:
 
 
 @cache
-def counted(run: Run) -> tuple[dict[str, str], set[str], int]:
+def counted(run: RunFiles) -> tuple[dict[str, str], set[str], int]:
     """Find the group of each text, the texts whose answers count, and 1 if not all do, else 0.
 
     Only nulls' count where they are compared with texts of unknown membership; in rounds those of
@@ -444,7 +444,7 @@ def counted(run: Run) -> tuple[dict[str, str], set[str], int]:
 
 
 @cache
-def groups_that_say(run: Run, model: str, view: str, n: int) -> tuple[Counter[Any], int]:
+def groups_that_say(run: RunFiles, model: str, view: str, n: int) -> tuple[Counter[Any], int]:
     """Count the groups among whose answers each n-gram stands, and the groups with answers."""
     said, (groups, own, _) = defaultdict[str, set[Any]](set), counted(run)
     for row in run.evidence("samples", model=model, view=view):
@@ -455,7 +455,7 @@ def groups_that_say(run: Run, model: str, view: str, n: int) -> tuple[Counter[An
 
 
 @cache
-def next_tokens(run: Run) -> tuple[dict[str, int], list[tuple[str, str, bool]]]:
+def next_tokens(run: RunFiles) -> tuple[dict[str, int], list[tuple[str, str, bool]]]:
     """Deal texts, by group, into 16 folds; list text, true token and hit of every answer."""
     groups, *_ = counted(run)
     first = {groups[target_id]: target_id for target_id in sorted(groups, reverse=True)}
@@ -566,26 +566,29 @@ def irregularity(values: Numbers) -> float:
 
 # The table of attacks, by paper; a higher score means more likely a member.
 
-Score = Callable[[Text], float]
+Score = Callable[[AuditedText], float]
 
 
 By = Callable[[list[float]], float]
 
 
 def over(
-    term: Callable[[Answer], float], view: str = "continuation", least: int = 0, by: By = mean
+    term: Callable[[AnsweredPrompt], float],
+    view: str = "continuation",
+    least: int = 0,
+    by: By = mean,
 ) -> Score:
     """Take the mean, or another summary, over answers whose truth has enough words."""
     return lambda t: by([term(a) for a in t.answers(view) if len(a.true) >= least])
 
 
-def given(argument: T, term: Callable[[Text, T], float]) -> Score:
+def given(argument: T, term: Callable[[AuditedText, T], float]) -> Score:
     return lambda t: term(t, argument)
 
 
 # SaMIA: Kaneko et al. 2024 (arXiv:2404.11262v2), equations 1 and 5 (recall), 9 (precision), and 7
 # (times the compressed size), whole with the denominators of the authors' code. ROUGE: Lin 2004.
-TERMS: dict[str, Callable[[int, Answer], float]] = {
+TERMS: dict[str, Callable[[int, AnsweredPrompt], float]] = {
     "samia": lambda n, a: share(a.n_common(n), len(a.true)),
     "samia_precision": lambda n, a: share(a.n_common(n), len(a.said)),
     "samia_zlib": lambda n, a: TERMS["samia"](n, a) * zlib_size(a.said),
@@ -597,7 +600,7 @@ TERMS: dict[str, Callable[[int, Answer], float]] = {
     "rouge_f1": lambda n, a: share(2 * a.n_common(n), len(a.said) + len(a.true) - 2 * n + 2),
 }
 # Hallinan et al. 2025 (arXiv:2508.09603); near_verbatim: Ahmed et al. 2026 (arXiv:2601.02671)
-SPANS: dict[str, Callable[[Answer], float]] = {
+SPANS: dict[str, Callable[[AnsweredPrompt], float]] = {
     "ngram_coverage": lambda a: share(a.covered(3), len(a.said)),
     "ngram_coverage_reference": lambda a: share(a.covered(3), a.longer),
     "ngram_coverage_total": lambda a: share(2 * a.covered(3), len(a.said) + a.longer),
@@ -609,30 +612,30 @@ SPANS: dict[str, Callable[[Answer], float]] = {
 }
 SCORES: dict[str, Score] = {
     "samia_plus_zlib": over(lambda a: TERMS["samia"](1, a) + zlib_size(a.said)),
-    "samia_matched_rarity": lambda t: t.rarity(Answer.common, "continuation"),
-    "samia_matched_rarity_n2": lambda t: t.rarity(Answer.common, "continuation", n=2),
+    "samia_matched_rarity": lambda t: t.rarity(AnsweredPrompt.common, "continuation"),
+    "samia_matched_rarity_n2": lambda t: t.rarity(AnsweredPrompt.common, "continuation", n=2),
     "rouge_l": over(lambda a: share(a.in_order(), len(a.true)), least=1),
     "rouge_l_precision": over(lambda a: share(a.in_order(), len(a.said)), least=1),
     "rouge_l_f1": over(lambda a: share(2 * a.in_order(), len(a.said) + len(a.true)), least=1),
     # He et al. 2025 (PETAL, USENIX Security); Krichevsky and Trofimov 1981; Lan et al. 2026
     "token_hits": over(lambda a: a.text == a.truth, "token"),
-    "token_hits_less_expected": Text.token_hits_less_expected,
+    "token_hits_less_expected": AuditedText.token_hits_less_expected,
     "probe_first_word": over(lambda a: a.leading() != [], "probe"),
     "probe_leading": over(lambda a: share(len(a.leading()), len(a.true)), "probe"),
-    "probe_leading_rarity": lambda t: t.rarity(Answer.leading),
-    "probe_recall_rarity": lambda t: t.rarity(Answer.common),
+    "probe_leading_rarity": lambda t: t.rarity(AnsweredPrompt.leading),
+    "probe_recall_rarity": lambda t: t.rarity(AnsweredPrompt.common),
     "probe_rarity_difference": lambda t: (
-        t.rarity(Answer.leading) - t.rarity(Answer.leading, of="reference")
+        t.rarity(AnsweredPrompt.leading) - t.rarity(AnsweredPrompt.leading, of="reference")
     ),
-    "probe_rarity_loss": lambda t: t.rarity(Answer.leading) + t.average(),
+    "probe_rarity_loss": lambda t: t.rarity(AnsweredPrompt.leading) + t.average(),
     "probe_logprob": lambda t: mean(map(log, t.hit_rates())),
-    "petal": Text.petal,
+    "petal": AuditedText.petal,
     "petal_similarity": lambda t: mean(t.similarities().values()),
     "masked_hits": over(lambda a: a.truth in a.text, "cloze"),
     # DE-COP: Duarte et al. 2024 (arXiv:2402.09910), which of four passages is verbatim
-    "decop": Text.decop,
+    "decop": AuditedText.decop,
     # Yeom et al. 2018 (arXiv:1709.01604); Carlini et al. 2021 (arXiv:2012.07805), sections 4.2, 5.2
-    "loss": Text.average,
+    "loss": AuditedText.average,
     "perplexity": lambda t: -exp(-t.average()),
     "loss_zlib": lambda t: t.average() / zlib_size([t.target["target"]]),
     "lowercase_difference": lambda t: t.average() - t.average("lowercase"),
@@ -651,11 +654,11 @@ SCORES: dict[str, Score] = {
     "gap_k_20_window_6": lambda t: lowest(20, t.gaps(6)),
     # Ilić et al. 2026 (arXiv:2601.12104); Chen et al. 2026 (arXiv:2601.02751), algorithm 1; Tao and
     # Shokri 2025 (arXiv:2510.05582); AECA, ICML 2026; Zhang et al. 2024 (arXiv:2409.14781)
-    "ez_mia": Text.ez_mia,
-    "wbc": Text.wbc,
-    "informia": Text.informia,
-    "aeca": Text.aeca,
-    "dc_pdd": Text.dc_pdd,
+    "ez_mia": AuditedText.ez_mia,
+    "wbc": AuditedText.wbc,
+    "informia": AuditedText.informia,
+    "aeca": AuditedText.aeca,
+    "dc_pdd": AuditedText.dc_pdd,
     # PAC, Ye et al. 2024 (arXiv:2405.11930); Mattern et al. 2023 (arXiv:2305.18462); Mitchell et
     # al. 2023 (arXiv:2301.11305); Gehrmann et al. 2019 (arXiv:1906.04043); Zhang and Wu 2024
     "pac": lambda t: mean(map(polarized, t.each("swapped").values())) - polarized(t()),
@@ -668,7 +671,7 @@ SCORES: dict[str, Score] = {
     "log_rank": lambda t: -mean(np.log(t("rank"))),
     "top_1_share": lambda t: mean(known(t("rank")) == 1),
     "entropy": lambda t: mean(t("vocabulary_mean")),
-    "surprising_20": Text.surprising,
+    "surprising_20": AuditedText.surprising,
     # LiRA, Carlini et al. 2022 (arXiv:2112.03570), algorithm 1: phi among that of shadow models;
     # RMIA, Zarifzadeh et al. 2024 (arXiv:2312.03262): p / p(x), its mean over shadow models
     "lira_online": lambda t: t.density("in") - t.density("out"),
@@ -678,7 +681,7 @@ SCORES: dict[str, Score] = {
     "rmia": lambda t: t.over_shadows("in", "out"),
     "rmia_offline": lambda t: t.over_shadows("out"),
     # Hayes et al. 2025 (arXiv:2410.19482); Carlini et al. 2023 (arXiv:2202.07646), definition 3.1
-    "extraction": Text.log_p,
+    "extraction": AuditedText.log_p,
     "extraction_top_k": lambda t: t.log_p(kept=True),
     "extraction_greedy": lambda t: min(t.whole("rank") == 1),
     "extraction_run": lambda t: longest(t("rank", every=True)),
@@ -714,7 +717,7 @@ SUMMARIES: dict[str, By] = {"": mean, "_max": max, "_median": median, "_min": mi
 for end, by in SUMMARIES.items():
     SCORES |= {name + end: over(of_span, by=by) for name, of_span in SPANS.items()}
 for kind in ("logprob", "log_calibrated", "calibrated", "probability"):
-    SCORES[f"decop_{kind}"] = given(kind, Text.chosen)
+    SCORES[f"decop_{kind}"] = given(kind, AuditedText.chosen)
 # Min-K%, Shi et al. 2024 (arXiv:2310.16789), equation 1; Min-K%++, Zhang et al. 2025, 2404.02936
 for n in (5, 10, 20, 30, 40, 50, 60):
     SCORES[f"min_k_{n}"] = given(n, lambda t, n: lowest(n, t()))
@@ -724,7 +727,7 @@ for n in (50, 90, 99):
     SCORES[f"extraction_top_k_n_{n}"] = given(n, lambda t, n: needed(n, t.log_p(kept=True)))
 # SPV-MIA, Fu et al. 2024 (arXiv:2311.06062), equations 5, 10 and 11
 for name, view in (("semantic", "paraphrase"), ("embedding", "noise"), ("neighbour",) * 2):
-    SCORES[f"spv_{name}_uncalibrated"] = given(view, Text.peak)
+    SCORES[f"spv_{name}_uncalibrated"] = given(view, AuditedText.peak)
     SCORES[f"spv_{name}"] = given(view, lambda t, v: t.peak(v) - t.peak(v, "self_prompt"))
 SCORES["spv_released"] = lambda t: t.peak("perturbation") - t.peak("perturbation", "self_prompt")
 for n in (1, 2, 3):
@@ -733,9 +736,9 @@ for n in (1, 2, 3):
     SCORES[f"loss_complexity_{2 + n}"] = given(2 + n, lambda t, n: -complexity(n, t()[:200]))
 
 
-def score(run: Run, attack: str, row: Row) -> Row:
+def score(run: RunFiles, attack: str, row: Row) -> Row:
     """Score one text: None where nothing, or less than half of what is read, is there."""
-    t = Text(run, row["key"])
+    t = AuditedText(run, row["key"])
     try:
         with np.errstate(all="ignore"):
             value = float(SCORES[attack.removesuffix("_v1")](t))
@@ -814,7 +817,7 @@ def fitted(x: Any, label: Any, asked: Any) -> Any:  # noqa: ANN401 - arrays
 
 
 @cache
-def odds(run: Run, *, grouped: bool) -> list[dict[str, float]]:
+def odds(run: RunFiles, *, grouped: bool) -> list[dict[str, float]]:
     """Odds of asked texts, or groups, and of nulls, of being audited by what is known without it.
 
     From normal scores of blind classifiers' ranks, of a group their means, in 5 folds of clusters.
@@ -844,7 +847,7 @@ def odds(run: Run, *, grouped: bool) -> list[dict[str, float]]:
 
 
 @cache
-def windows(run: Run, *, grouped: bool = True) -> list[dict[str, list[str]]]:
+def windows(run: RunFiles, *, grouped: bool = True) -> list[dict[str, list[str]]]:
     """Choose as many windows of each group, asked and null, or of each text: the text itself.
 
     One of each stretch of a group is drawn, at like places.
@@ -868,13 +871,13 @@ def windows(run: Run, *, grouped: bool = True) -> list[dict[str, list[str]]]:
     ]
 
 
-def summary(run: Run, scores: list[float | None]) -> float | None:
+def summary(run: RunFiles, scores: list[float | None]) -> float | None:
     by: Any = {"mean": np.mean, "median": np.median, "maximum": max}[run.settings["statistic"]]
     return None if None in scores else float(by(scores))
 
 
 @cache
-def units(run: Run, attack: str, *, grouped: bool) -> list[dict[str, float | None]]:
+def units(run: RunFiles, attack: str, *, grouped: bool) -> list[dict[str, float | None]]:
     """Score what is compared, asked and null, by name: texts, or groups by their windows."""
     scores = run.scores(attack)
     return [
@@ -889,7 +892,7 @@ def named(row: Row, names: Iterable[str]) -> str:
     return next(each for each in (f"{row['level']} {key}", f"target {key}", key) if each in names)
 
 
-def conformal(run: Run, attack: str, row: Row) -> Row:
+def conformal(run: RunFiles, attack: str, row: Row) -> Row:
     """Compare a text, or a group, with nulls, of its length where lengths are told apart."""
     settings, grouped, texts = run.settings, row["level"] != "target", run.texts()
     asked, nulls = units(run, attack, grouped=grouped)
@@ -919,7 +922,7 @@ def conformal(run: Run, attack: str, row: Row) -> Row:
     return found
 
 
-def collection(run: Run, attack: str, row: Row) -> Row:
+def collection(run: RunFiles, attack: str, row: Row) -> Row:
     """Mean rank of asked groups, and the share of ways to name them with as high a sum of ranks.
 
     Pitman 1937; where there are too many ways they are drawn: Phipson and Smyth 2010; or drawn
@@ -954,7 +957,7 @@ def collection(run: Run, attack: str, row: Row) -> Row:
 
 
 @cache
-def rounds(run: Run) -> tuple[Any, ...]:
+def rounds(run: RunFiles) -> tuple[Any, ...]:
     """Plan rounds: windows and null groups in each, its share, e-values of ranks, the order.
 
     E-values of rank r are proportional to 1 / r up to the square root of q (nulls + 1).
@@ -971,7 +974,7 @@ def rounds(run: Run) -> tuple[Any, ...]:
     return ends, kept, shares, e_values, rng.permutation(n).tolist()
 
 
-def in_rounds(run: Run, attack: str, row: Row) -> Row:
+def in_rounds(run: RunFiles, attack: str, row: Row) -> Row:
     """Sum, over rounds, shares times the e-value of a group's rank among nulls still asked.
 
     Conformal e-values: Bashari et al. 2023 (arXiv:2302.07294); halving: Karnin et al. 2013.
@@ -1002,7 +1005,7 @@ def in_rounds(run: Run, attack: str, row: Row) -> Row:
     return {"score": e[named(row, e)], "p_value": 1 / max(e[named(row, e)], 1)}
 
 
-def canaries(run: Run, attack: str, row: Row) -> Row:
+def canaries(run: RunFiles, attack: str, row: Row) -> Row:
     """Rank published texts among their controls, and all by aligned ranks: Hodges, Lehmann 1962."""
     sets = defaultdict[str, list[float | None]](list)
     for text in sorted(run.texts(), key=lambda text: text["member"] is False):
@@ -1029,7 +1032,7 @@ def canaries(run: Run, attack: str, row: Row) -> Row:
     return {"p_value": min(1.0, float(chances[observed:].sum()))}
 
 
-def answer(run: Run, attack: str, row: Row) -> Row:
+def answer(run: RunFiles, attack: str, row: Row) -> Row:
     """Recompute score, p-value and q-value of a verdict."""
     if attack in WHY_NOT and attack not in run.asked["attacks"]:
         raise UnknownError(attack)
@@ -1043,7 +1046,7 @@ def answer(run: Run, attack: str, row: Row) -> Row:
     return found
 
 
-def figure(run: Run, attack: str, row: Row) -> Row:
+def figure(run: RunFiles, attack: str, row: Row) -> Row:
     """AUC (ties one half), or the TPR where at most a share of the non-members scores as high."""
     of: dict[bool, list[float]] = {True: [], False: []}
     for text in run.texts():
@@ -1061,7 +1064,7 @@ def figure(run: Run, attack: str, row: Row) -> Row:
 # The root, and numbers that are drawn and compared.
 
 
-def root(run: Run) -> str:
+def root(run: RunFiles) -> str:
     """Hash the lines that ``sha256sum`` prints of tables and inputs; of these the known hashes."""
     custody, inputs = run.manifest["custody"], run.manifest["inputs"].items()
     found = {f"{of}/{name}": known for of, files in inputs for name, known in files.items()}
@@ -1071,7 +1074,7 @@ def root(run: Run) -> str:
     return sha256(lines.encode()).hexdigest()
 
 
-def claims(run: Run, attack: str) -> Iterable[tuple[Callable[..., Row], list[Row]]]:
+def claims(run: RunFiles, attack: str) -> Iterable[tuple[Callable[..., Row], list[Row]]]:
     """List what a run says of an attack, by kind: scores, tests with a p-value, AUC and TPR."""
     if attack.removesuffix("_v1") in SCORES:
         own = [row["target_id"] for row in run.texts() if row["role"] != "yardstick"]
@@ -1094,7 +1097,7 @@ def compare(folder: Path | str, n: int, seed: int = 0) -> tuple[list[str], bool]
 
     Attacks and kinds take turns, in an order that the seed decides.
     """
-    run, dice, apart = Run(folder), random.Random(seed), list[float]()
+    run, dice, apart = RunFiles(folder), random.Random(seed), list[float]()
     attacks = run.asked["attacks"]
     unknown = [name for name in attacks if name.removesuffix("_v1") not in SCORES]
     lines = [f"not recomputed: {name} ({WHY_NOT.get(name, WHY_NOT['own'])})" for name in unknown]

@@ -65,7 +65,7 @@ def sample(folder: str, model: str, engine: str = "vllm", seconds: float | None 
     asked: list[Request] = []
     tokens = prompts = 0
 
-    class Recording(LocalSource):
+    class Recorder(LocalSource):
         def submit(self, *requests: Request) -> None:
             super().submit(*requests)
             asked.extend(requests)
@@ -90,7 +90,7 @@ def sample(folder: str, model: str, engine: str = "vllm", seconds: float | None 
         end = float("inf") if seconds is None else began + seconds
         missing_blocks = Missing(units, parts, SAMPLES).blocks()
         blocks = takewhile(lambda _: time.monotonic() < end, missing_blocks)
-        executor = LocalExecutor(Recording(process, tokenizer))
+        executor = LocalExecutor(Recorder(process, tokenizer))
         for _ in executor.collect(task, blocks, note, parts.store):
             pass
         took = time.monotonic() - began

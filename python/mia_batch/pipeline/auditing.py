@@ -38,7 +38,7 @@ from mia_batch.pipeline.stages.asking import FillsStage, LogprobsStage, PromptsS
 from mia_batch.pipeline.stages.comparing import FeaturesStage, RarityStage
 from mia_batch.pipeline.stages.cutting import TargetsStage
 from mia_batch.pipeline.stages.extraction import ControlsStage, ExtractionStage, RecitalsStage
-from mia_batch.pipeline.stages.known import KnownStage
+from mia_batch.pipeline.stages.looking_up import KnownStage
 from mia_batch.pipeline.stages.questions import models_of
 from mia_batch.pipeline.stages.tuned import GenerationsStage, TuningStage
 from mia_batch.places import is_url, mirrored

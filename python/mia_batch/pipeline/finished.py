@@ -31,7 +31,7 @@ from mia_batch.report.answer import answer, attack_rows, audited_books, shaded
 from mia_batch.report.html import Contents, as_csv, as_json, as_markdown, render
 from mia_batch.report.html.page import environment
 from mia_batch.report.paper import PaperColumn, paper_table
-from mia_batch.report.sentences import Known, checks, sentences
+from mia_batch.report.sentences import RunResults, checks, sentences
 from mia_batch.schemas import Comparisons
 from mia_batch.settings import Settings, refuse_code, stored_settings
 from mia_batch.tables import READ_ERRORS, digest, is_sound, write_text
@@ -50,10 +50,10 @@ def answer_of(run: Run) -> str:
     return answer(known, run["rollup"], books=books)
 
 
-def known_of(run: Run) -> Known:
+def known_of(run: Run) -> RunResults:
     manifest = run.manifest
     plan = verdict_plan(stored_settings(manifest.settings), manifest.made["scores"]["attacks"])
-    return Known(run["metrics"], run.scan("verdicts"), run["findings"], plan)
+    return RunResults(run["metrics"], run.scan("verdicts"), run["findings"], plan)
 
 
 def books_of(run: Run) -> pl.DataFrame:

@@ -8,7 +8,7 @@ import polars as pl
 from mia_batch.attacks import Attack
 from mia_batch.inference.findings import gate_verdict
 from mia_batch.inference.memory import VERBATIM_WORDS
-from mia_batch.report.sentences import Known, blind_row, facts, listed
+from mia_batch.report.sentences import RunResults, blind_row, facts, listed
 
 ANSWERS = {  # what is said of a book, by the verdict of the roll-up, the strongest evidence first
     "comes_out": "comes out word for word",
@@ -23,7 +23,7 @@ _NAMED = 5
 _SHORT_REASON = 160  # characters
 
 
-def answer(known: Known, rollup: pl.DataFrame, *, books: bool) -> str:
+def answer(known: RunResults, rollup: pl.DataFrame, *, books: bool) -> str:
     """Answer the question that the run was made for in one sentence, or begin with ``No answer``.
 
     What makes an answer doubtful follows it in `mia_batch.report.sentences`. The ``rollup`` is
@@ -51,7 +51,7 @@ def answer(known: Known, rollup: pl.DataFrame, *, books: bool) -> str:
     return said
 
 
-def _labelled(known: Known) -> str:
+def _labelled(known: RunResults) -> str:
     """Say whether the attack that was planned beats what the texts tell without the model."""
     primary, blind = known.plan.primary, blind_row(known.findings, "members") or {}
     all_texts = known.metrics.filter(slice="all", attack=primary)
@@ -88,7 +88,7 @@ def _labelled(known: Known) -> str:
     return f"No sign of memory: {reached}, {more}, which chance explains."
 
 
-def _best_of_all(known: Known, blind_at_most: float | None) -> str | None:
+def _best_of_all(known: RunResults, blind_at_most: float | None) -> str | None:
     """Name the attack that beats what texts tell alone even when all that were tried count."""
     bounds = known.metrics.filter(pl.col("low").is_not_null(), metric="roc_auc_simultaneous")
     best = bounds.filter(slice="all").sort("low", descending=True, maintain_order=True).head(1)
@@ -112,7 +112,7 @@ def _units(rollup: pl.DataFrame) -> pl.DataFrame:
     return pl.concat([groups, documents])
 
 
-def _of_units(known: Known, units: pl.DataFrame, noun: str, *, compared: bool) -> str:
+def _of_units(known: RunResults, units: pl.DataFrame, noun: str, *, compared: bool) -> str:
     """Count books by their answer; name those that come out or stand out."""
     n, total = dict(units["verdict"].value_counts().iter_rows()), units.height
     one, parts = f"the {noun}" if total == 1 else None, []
@@ -155,7 +155,7 @@ def _of_units(known: Known, units: pl.DataFrame, noun: str, *, compared: bool) -
     return _capital(f"{'' if one else f'Of {total:,} {noun}s, '}{'; '.join(parts)}.")
 
 
-def _beyond(known: Known, noun: str) -> str:
+def _beyond(known: RunResults, noun: str) -> str:
     """Say beyond what the ones that are named stand out, and how false such lists are."""
     of = facts(known.findings, "reported")
     n, q = of.get("n_null", {}).get("value"), known.plan.q
@@ -166,7 +166,7 @@ def _beyond(known: Known, noun: str) -> str:
     return f"stand{{}} out{against}, in a list of which {false}{late}"
 
 
-def _top(known: Known, noun: str) -> list[str]:
+def _top(known: RunResults, noun: str) -> list[str]:
     """Say how many of the highest stand out at least, where none can be named."""
     of = facts(known.findings, "top")
     if not of or not (fewest := of["at_least"]["value"]):
@@ -197,7 +197,7 @@ def _unnamed(units: pl.DataFrame, n: Mapping[str, int], noun: str, *, found: boo
     return parts
 
 
-def _of_texts(known: Known, allows: Mapping[str, bool]) -> str:
+def _of_texts(known: RunResults, allows: Mapping[str, bool]) -> str:
     plan, level = known.plan, known.plan.level
     verbatim, parts = facts(known.findings, "verbatim", subject="targets"), []
     if verbatim and (n := verbatim["n_verbatim"]["value"]):
@@ -224,7 +224,7 @@ def _of_texts(known: Known, allows: Mapping[str, bool]) -> str:
     return f"{_capital('; '.join(parts))}."
 
 
-def _of_collection(known: Known, versus: str, what: str) -> str:
+def _of_collection(known: RunResults, versus: str, what: str) -> str:
     asked = {"attack": known.plan.primary, "level": "collection", "versus": versus}
     rows = known.verdicts.filter(pl.col("estimate").is_null(), **asked)
     what = f"{what}, by {known.plan.primary}"

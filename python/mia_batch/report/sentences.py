@@ -10,7 +10,7 @@ import polars as pl
 from mia_batch.inference.findings import VerdictPlan, gate_verdict, role_counts
 from mia_batch.inference.memory import VERBATIM_WORDS
 
-Say = Callable[["Known"], Iterable[str]]
+Say = Callable[["RunResults"], Iterable[str]]
 _NAMES_SHOWN = 3
 _MOST_NAMED = 12
 _LEVEL = 0.05
@@ -777,7 +777,7 @@ _NO_NULL = (
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class RunResults:
     """What sentences are made from."""
 
     metrics: pl.DataFrame
@@ -804,7 +804,7 @@ class Known:
         }
 
 
-def one_sided_sentence(known: Known) -> Iterator[str]:
+def one_sided_sentence(known: RunResults) -> Iterator[str]:
     """Say that all texts are labelled members, which are then compared with nothing."""
     roles, of = role_counts(known.findings), {"metric": "roc_auc", "attack": known.plan.primary}
     alone = known.metrics.filter(pl.col("n_members") > 0, slice="all", n_nonmembers=0, **of)
@@ -891,7 +891,7 @@ CHECKS: Final[Mapping[str, tuple[str, Say, str]]] = {
 """What tells how sure a run is, by name: what the run must allow, sentences, and why none."""
 
 
-def checks(known: Known) -> dict[str, list[str]]:
+def checks(known: RunResults) -> dict[str, list[str]]:
     """Say how sure a run is, check by check; a check that was not made says so."""
     allows = known.allows()
     return {
@@ -905,6 +905,6 @@ def preflight_sentences(findings: pl.DataFrame) -> Iterator[str]:
         yield from say(findings)
 
 
-def sentences(known: Known) -> Iterator[str]:
+def sentences(known: RunResults) -> Iterator[str]:
     allows = known.allows()
     yield from chain.from_iterable(say(known) for needed, say in CONCLUSIONS if allows[needed])

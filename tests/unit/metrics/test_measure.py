@@ -9,7 +9,7 @@ from mia_batch.diagnostics.preflight import check_targets, uneven_findings
 from mia_batch.inference.findings import VerdictPlan
 from mia_batch.metrics import curves, growth, measure, quintile_rows
 from mia_batch.report import sentences
-from mia_batch.report.sentences import Known
+from mia_batch.report.sentences import RunResults
 from mia_batch.schemas import Curves, Metrics, Scores, Targets, Unscored, Verdicts
 from mia_batch.stats.intervals import auc_difference, auc_interval
 from mia_batch.tables import check
@@ -116,7 +116,7 @@ def test_scores_that_members_lack_are_warned_of_before_any_figure(run, monkeypat
         ("non-members", "n_texts", 60, None),
     ]
     planned = VerdictPlan(primary="b_v1", level="target", null_set="written later")
-    known = Known(metrics, Verdicts.create_empty().lazy(), findings, planned)
+    known = RunResults(metrics, Verdicts.create_empty().lazy(), findings, planned)
     lines = list(sentences(known))
     warning = next(
         n for n, line in enumerate(lines) if "are missing more often in one class" in line

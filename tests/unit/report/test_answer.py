@@ -10,7 +10,7 @@ from mia_batch.errors import SettingsError
 from mia_batch.inference.findings import finding_rows
 from mia_batch.report.answer import STRIP, answer, attack_rows, audited_books, shaded
 from mia_batch.report.paper import PaperColumn, paper_table
-from mia_batch.report.sentences import Known
+from mia_batch.report.sentences import RunResults
 from mia_batch.schemas import Curves, Metrics, Rollup, Samples, Scores, Verdicts
 from tests.unit.inference.scored import plan
 
@@ -28,7 +28,7 @@ def metric(attack, value, low=None, high=None, **more):
 
 
 def known(*, metrics=(), verdicts=(), findings=(), plan=GROUPS):
-    return Known(
+    return RunResults(
         typed(Metrics, list(metrics)),
         typed(Verdicts, list(verdicts)).lazy(),
         pl.concat(findings),

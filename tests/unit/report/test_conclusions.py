@@ -20,7 +20,7 @@ from mia_batch.inference.sets import few_books_findings
 from mia_batch.inference.verdicts import verdicts
 from mia_batch.report import sentences
 from mia_batch.report.answer import answer
-from mia_batch.report.sentences import Known
+from mia_batch.report.sentences import RunResults
 from mia_batch.schemas import Metrics, Rollup
 from tests.unit.inference.scored import plan, rows, table
 
@@ -118,7 +118,7 @@ def page(*, labels, alike, exploratory, strong, nulls, verbatim, changed):
     else:
         found.append(allowed)
     findings = pl.concat(found)
-    known = Known(Metrics.create_empty(), made.lazy(), findings, PLAN)
+    known = RunResults(Metrics.create_empty(), made.lazy(), findings, PLAN)
     said = [*sentences(known)]
     return said, answer(known, Rollup.create_empty(), books=False), made
 

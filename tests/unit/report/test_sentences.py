@@ -18,7 +18,7 @@ from mia_batch.inference.sets import DatasetInference
 from mia_batch.inference.verdicts import placebo_findings, power_findings, verdicts
 from mia_batch.report.sentences import (
     CHECKS,
-    Known,
+    RunResults,
     checks,
     copies_sentence,
     duplicates_sentence,
@@ -498,7 +498,7 @@ def test_weights_are_said_with_their_assumption_or_what_prevents_them(found, sai
 
 def test_checks_say_what_they_found_or_that_they_were_not_made():
     found, missing = found_in(*DUPLICATES), {name: [said] for name, (_, _, said) in CHECKS.items()}
-    known = Known(Metrics.create_empty(), Verdicts.create_empty().lazy(), found, plan())
+    known = RunResults(Metrics.create_empty(), Verdicts.create_empty().lazy(), found, plan())
     assert checks(known) == missing
     reason = finding_rows("placebo", [{"statistic": "n_reported", "reason": "it has no scores"}])
     known = replace(known, findings=pl.concat([found, reason]))
@@ -521,7 +521,7 @@ def test_labels_of_members_alone_are_said_to_compare_with_nothing(
     found = finding_rows("roles", [{"statistic": k, "value": v} for k, v in counts.items()])
     row = {"attack": plan().primary, "slice": "all", "metric": "roc_auc"}
     row |= {"n_members": members, "n_nonmembers": nonmembers}
-    known = Known(typed(Metrics, [row]), Verdicts.create_empty().lazy(), found, plan())
+    known = RunResults(typed(Metrics, [row]), Verdicts.create_empty().lazy(), found, plan())
     said = [*one_sided_sentence(known)]
     assert len(said) == n
     assert all("labelled as members, so that there is nothing to compare" in each for each in said)

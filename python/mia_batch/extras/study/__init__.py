@@ -13,7 +13,7 @@ from typing import cast
 import click
 
 _MODULES = {
-    "books": "books",
+    "books": "bookshelf",
     "contamination": "sweeps",
     "sweep": "sweeps",
     "unlearning": "unlearning",
