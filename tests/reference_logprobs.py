@@ -1,4 +1,4 @@
-"""Attacks from log-probabilities: by the second implementation, and written from the papers here.
+"""Attacks from log-probabilities, written from the papers for clarity alone.
 
 Each reads the rows of one target, as dictionaries; it gives a number, or None where undefined.
 """
@@ -6,17 +6,18 @@ Each reads the rows of one target, as dictionaries; it gives a number, or None w
 import math
 import zlib
 from collections.abc import Callable, Sequence
+from itertools import groupby
 from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
 
-from mia_batch import second
-from mia_batch.attacks import get, names
 from tests import reference_complexity
 
 Row = dict[str, Any]
 Reference = Callable[[Sequence[Row]], float | None]
+
+PERCENTS = (5, 10, 20, 30, 40, 50, 60)
 
 
 class Undefined(Exception):
@@ -57,10 +58,97 @@ def ratio(above: float, below: float) -> float:
     return above / below
 
 
+def min_k(values: Sequence[float], percent: int) -> float:
+    """Authors' ``int(len(all_prob) * ratio)`` of the lowest, but at least one."""
+    k = max(1, int(len(values) * (percent / 100)))
+    return per_token(sorted(values)[:k])
+
+
+def min_k_of(percent: int) -> Reference:
+    return lambda rows: min_k([logprob for (logprob,) in tokens(text(rows))], percent)
+
+
+def min_k_plus_plus_of(percent: int) -> Reference:
+    def reference(rows: Sequence[Row]) -> float:
+        found = tokens(text(rows), "logprob", "vocabulary_mean", "vocabulary_variance")
+        return min_k([(lp - mu) / math.sqrt(var) for lp, mu, var in found if var > 0], percent)
+
+    return reference
+
+
+def gap_k_of(window: int) -> Reference:
+    """The authors' ``window_lowmean`` of (log p(x_t) - max log p) / sigma_t, with a fifth."""
+
+    def reference(rows: Sequence[Row]) -> float:
+        found = tokens(text(rows), "logprob", "top_logprob", "vocabulary_variance")
+        gaps = [(lp - top) / math.sqrt(var) for lp, top, var in found if var > 0]
+        if len(gaps) < window:
+            return min_k(gaps, 20)
+        starts = range(len(gaps) - window + 1)
+        return min_k([sum(gaps[at : at + window]) / window for at in starts], 20)
+
+    return reference
+
+
+def pdr(terms: Sequence[float | None], percent: int) -> float:
+    """Chosen by their own size, then weighed by place; over their number, not their weights."""
+    there = [(term, place) for place, term in enumerate(terms) if term is not None]
+    chosen = sorted(there)[: max(1, len(there) * percent // 100)]
+    return per_token([term * (len(terms) - place) / len(terms) for term, place in chosen])
+
+
+def pdr_min_k_plus_plus(rows: Sequence[Row]) -> float:
+    found = tokens(text(rows), "logprob", "vocabulary_mean", "vocabulary_variance")
+    return pdr([(lp - mu) / math.sqrt(var) if var > 0 else None for lp, mu, var in found], 20)
+
+
+def polarised(row: Row) -> float:
+    """The authors' ``calculate_Polarized_Distance``."""
+    ascending = sorted(logprob for logprob in row["logprob"] if logprob is not None)
+    near, far = (max(1, len(ascending) * percent // 100) for percent in (30, 5))
+    return per_token(ascending[-far:]) - per_token(ascending[:near])
+
+
+def pac(rows: Sequence[Row]) -> float:
+    found = [row for row in rows if row["view"] == "swapped" and any_number(row)]
+    if not any_number(text(rows)):
+        raise Undefined
+    return per_token([polarised(row) for row in found]) - polarised(text(rows))
+
+
+def any_number(row: Row) -> bool:
+    return any(logprob is not None for logprob in row["logprob"] or [])
+
+
+def aeca(rows: Sequence[Row]) -> float:
+    """Fast-MIA's ``process_output``."""
+    found = tokens(text(rows), "logprob", "log_inverse_frequency")
+    potential = np.array([math.exp(logprob) * inverse for logprob, inverse in found])
+    if not found:
+        raise Undefined
+    jumps = potential - np.append(potential[1:], 0.0)
+    return float(np.std(jumps) - np.std([logprob for logprob, _ in found]))
+
+
 def nats_per_byte(row: Row) -> float:
     """Total over bytes; a token without a number counts as the others' mean."""
     tokens_per_byte: float = len(row["logprob"]) / row["n_bytes"]
     return log_likelihood(row) * tokens_per_byte
+
+
+def difference(role: str) -> Reference:
+    def reference(rows: Sequence[Row]) -> float:
+        ours, theirs = text(rows), text(rows, role=role)
+        if ours["token_ids"] is None or ours["token_ids"] != theirs["token_ids"]:
+            raise Undefined
+        return log_likelihood(ours) - log_likelihood(theirs)
+
+    return reference
+
+
+def recall(rows: Sequence[Row]) -> float:
+    """LL(x | P) / LL(x)."""
+    return ratio(log_likelihood(text(rows, "nonmember_shots")), log_likelihood(text(rows)))
 
 
 def con_recall(rows: Sequence[Row], gamma: float = 0.5) -> float:
@@ -134,11 +222,34 @@ def greedy(rows: Sequence[Row]) -> float:
     return float(all(rank == 1 for rank in ranks))
 
 
+def longest_run(rows: Sequence[Row]) -> float:
+    """Most tokens in a row that greedy decoding gives; an unscored one breaks it."""
+    row = text(rows)
+    if not tokens(row, "rank"):
+        raise Undefined
+    together = zip(row["logprob"], row["rank"], strict=True)
+    hits = [logprob is not None and rank == 1 for logprob, rank in together]
+    return max(len(list(run)) if hit else 0 for hit, run in groupby(hits))
+
+
+def best_stretch(rows: Sequence[Row], n: int = 50) -> float:
+    series = text(rows)["logprob"]
+    parts = [series[at : at + n] for at in range(len(series) - n + 1)]
+    sums = [math.fsum(part) for part in parts if None not in part]
+    return min(0.0, defined(max(sums, default=None)))
+
+
 def surprising(rows: Sequence[Row]) -> float:
     """Least likely fifth of the tokens, of those the ones where the entropy is below 2 nats."""
     found = tokens(text(rows), "logprob", "vocabulary_mean")
     lowest = sorted(found, key=lambda pair: pair[0])[: max(1, len(found) * 20 // 100)]
     return per_token([logprob for logprob, mean in lowest if -mean < 2])
+
+
+def at_points(rows: Sequence[Row]) -> list[float]:
+    """Log-probabilities of the first tokens after the points that have one."""
+    found = [row["logprob"] for row in rows if row["view"] == "probe" and row["logprob"]]
+    return [logprob for of_point in found for logprob in of_point if logprob is not None]
 
 
 def centred_at_points(rows: Sequence[Row]) -> list[float]:
@@ -213,41 +324,52 @@ def series_entropy(rows: Sequence[Row]) -> float:
     return defined(reference_complexity.entropy(losses(rows)[:200], 8, 0.8))
 
 
-class GivenText(second.Attacks):
-    """A text whose numbers are these rows, not a run's."""
+def column_mean(column: str, of: Callable[[float], float]) -> Reference:
+    return lambda rows: per_token([of(value) for (value,) in tokens(text(rows), column)])
 
-    def __init__(self, rows: Sequence[Row]) -> None:
-        ordered = sorted(rows, key=lambda row: row["view_index"])
-        self.there, self.tables = {}, {"logprobs": ordered}
-
-
-def by_second(name: str) -> Reference:
-    def reference(rows: Sequence[Row]) -> float:
-        try:
-            value = float(second.SCORES[name.removesuffix("_v1")](GivenText(rows)))
-        except (ArithmeticError, ValueError) as error:
-            raise Undefined from error
-        return defined(value if math.isfinite(value) else None)
-
-    return reference
-
-
-_BY_SIZE = {"loss_zlib_v1", "reference_difference_v1", "reference_ratio_v1"}  # of a run's text
-_BOTH = {*names()} & {f"{name}_v1" for name in second.SCORES} - _BY_SIZE
 
 REFERENCES: dict[str, Reference] = {
-    **{name: by_second(name) for name in _BOTH if get(name).evidence == "logprobs"},
     "probe_centred_v1": lambda rows: per_token(centred_at_points(rows)),
+    "probe_loss_v1": lambda rows: per_token(at_points(rows)),
+    "probe_min_k_20_v1": lambda rows: min_k(at_points(rows), 20),
+    "loss_v1": lambda rows: log_likelihood(text(rows)),
+    "perplexity_v1": lambda rows: -math.exp(-log_likelihood(text(rows))),
     "loss_zlib_v1": lambda rows: log_likelihood(text(rows)) / text(rows)["zlib_size"],
+    "lowercase_difference_v1": lambda rows: (
+        log_likelihood(text(rows)) - log_likelihood(text(rows, "lowercase"))
+    ),
+    "lowercase_ratio_v1": lambda rows: (
+        -ratio(log_likelihood(text(rows)), log_likelihood(text(rows, "lowercase")))
+    ),
+    **{f"min_k_{percent}_v1": min_k_of(percent) for percent in PERCENTS},
+    **{f"min_k_plus_plus_{percent}_v1": min_k_plus_plus_of(percent) for percent in PERCENTS},
+    "gap_k_20_v1": gap_k_of(3),
+    "gap_k_20_window_6_v1": gap_k_of(6),
+    "pdr_loss_v1": lambda rows: pdr([lp for (lp,) in tokens(text(rows))], 100),
+    "pdr_min_k_20_v1": lambda rows: pdr([lp for (lp,) in tokens(text(rows))], 20),
+    "pdr_min_k_plus_plus_20_v1": pdr_min_k_plus_plus,
+    "pac_v1": pac,
+    "aeca_v1": aeca,
     "reference_difference_v1": lambda rows: (
         nats_per_byte(text(rows)) - nats_per_byte(text(rows, role="reference"))
     ),
+    "reference_token_difference_v1": difference("reference"),
     "reference_ratio_v1": lambda rows: (
         -ratio(nats_per_byte(text(rows)), nats_per_byte(text(rows, role="reference")))
     ),
+    "recall_prefix_v1": recall,
     "con_recall_prefix_v1": con_recall,
     "repeated_difference_v1": lambda rows: (
         log_likelihood(text(rows)) - log_likelihood(text(rows, "repeated"))
+    ),
+    "codec_v1": lambda rows: float(
+        log_likelihood(text(rows, "nonmember_shots")) < log_likelihood(text(rows))
+    ),
+    "neighbour_difference_v1": lambda rows: (
+        log_likelihood(text(rows)) - per_token(several(rows, "neighbour"))
+    ),
+    "neighbour_ratio_v1": lambda rows: (
+        -ratio(log_likelihood(text(rows)), per_token(several(rows, "neighbour")))
     ),
     "detect_gpt_v1": detect_gpt,
     "dc_pdd_v1": dc_pdd,
@@ -260,6 +382,12 @@ REFERENCES: dict[str, Reference] = {
     "extraction_top_k_n_90_v1": lambda rows: samples_needed(log_p_z(rows, kept=True), 0.9),
     "extraction_top_k_n_99_v1": lambda rows: samples_needed(log_p_z(rows, kept=True), 0.99),
     "extraction_greedy_v1": greedy,
+    "extraction_run_v1": longest_run,
+    "extraction_best_50_v1": best_stretch,
+    "rank_v1": column_mean("rank", lambda rank: -rank),
+    "log_rank_v1": column_mean("rank", lambda rank: -math.log(rank)),
+    "top_1_share_v1": column_mean("rank", lambda rank: float(rank == 1)),
+    "entropy_v1": column_mean("vocabulary_mean", float),
     "surprising_20_v1": surprising,
     **{f"losses_below_{limit}_v1": share_below_of(limit) for limit in (1, 2, 3)},
     "losses_below_mean_v1": lambda rows: share_below(rows, lambda all_, _: sum(all_) / len(all_)),
@@ -270,7 +398,7 @@ REFERENCES: dict[str, Reference] = {
     **{f"loss_complexity_{bins}_v1": complexity_of(bins) for bins in (3, 4, 5)},
     "loss_entropy_v1": series_entropy,
 }
-"""Reference implementation of each attack but SPV-MIA, by name."""
+"""Reference implementation of each attack but those on tuned models, by name."""
 
 
 def wikimia_scores(
