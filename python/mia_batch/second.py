@@ -930,7 +930,8 @@ def collection(run: RunFiles, attack: str, row: Row) -> Row:
     """
     asked, nulls = units(run, attack, grouped=True)
     pooled = [-inf if each is None else each for each in asked.values()]
-    ranks = rankdata(pooled + [inf if each is None else each for each in nulls.values()])
+    pooled += [inf if each is None else each for each in nulls.values()]
+    ranks = rankdata([float(f"{each:.12g}") for each in pooled])
     n, size, rng = len(asked), len(ranks), np.random.default_rng(run.settings["seed"])
     least, drawn = ranks[:n].sum(), 9_999 if size < 10_000 else 999
     if "exact" in row["method"]:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
+from mia_batch.inference.conformal import significant
 from mia_batch.inference.findings import Statistic, VerdictPlan
 from mia_batch.stats import Flags, Floats, Ints
 from mia_batch.tables import read_numbers
@@ -204,7 +205,7 @@ def pooled_ranks(groups: Floats, nulls: Floats) -> Floats:
     from scipy.stats import rankdata
 
     pooled = [np.nan_to_num(groups, nan=-np.inf), np.nan_to_num(nulls, nan=np.inf)]
-    return np.asarray(rankdata(np.concatenate(pooled)), np.float64)
+    return np.asarray(rankdata(significant(np.concatenate(pooled))), np.float64)
 
 
 def permuted_sums(ranks: Floats, n_groups: int, seed: int) -> tuple[Floats, str]:

@@ -50,7 +50,7 @@ def p_values(
     et al. (2023), arXiv:2104.08279.
     """
     weight = np.ones(nulls.size) if weights is None else weights
-    scores, nulls = _significant(scores), _significant(nulls)
+    scores, nulls = significant(scores), significant(nulls)
     known = ~np.isnan(nulls)
     distinct = np.unique(nulls[known])
     index = distinct.searchsorted(nulls[known]).astype(np.float64)
@@ -68,7 +68,7 @@ def p_values(
     return np.where(np.isnan(scores), np.nan, (own + above) / (own + total))
 
 
-def _significant(values: Floats) -> Floats:
+def significant(values: Floats) -> Floats:
     """Round to 12 digits: sums of the same numbers in another order are equal."""
     size = np.floor(np.log10(np.abs(np.where(values == 0, 1.0, values))))
     scale = 10.0 ** np.clip(_DIGITS - 1 - size, -300, 300)

@@ -139,6 +139,11 @@ def test_unscored_groups_rank_lowest_and_unscored_nulls_highest():
     assert test == (3.0, collection_reference([0, 8], [1, 9, 3, 4]), "permutation_exact")
 
 
+def test_rounding_errors_decide_no_rank():
+    test = collection_test(np.array([0.1 + 0.2]), np.array([0.3, 0.1]), 0)
+    assert test == (2.5, 2 / 3, "permutation_exact")
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_the_collection_equals_its_reference(seed):
     rng = np.random.default_rng(seed)
