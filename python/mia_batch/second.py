@@ -309,10 +309,10 @@ class AuditedText:
 
     def rarity(self, which: Which, view: str = "probe", of: str = "target", n: int = 1) -> float:
         """Weigh n-grams by ln(T / (1 + df)), Spärck Jones 1972: df of T other groups say them."""
-        (df, total), (_, own, further) = groups_that_say(self.run, of, view, n), counted(self.run)
+        (df, total), (_, own, further) = groups_that_say(self.run, of, view), counted(self.run)
 
         def weight(ngram: tuple[str, ...]) -> float:  # the own group is the 1, where it is counted
-            return log((total + further) / max(df[ngram] + (self.id not in own), 1))
+            return log((total + further) / max(df[place_of(ngram)] + (self.id not in own), 1))
 
         found = [(map(weight, which(a, n)), len(a.true) - n + 1) for a in self.answers(view, of)]
         return mean(share(fsum(weights), asked) for weights, asked in found)
@@ -443,14 +443,42 @@ def counted(run: RunFiles) -> tuple[dict[str, str], set[str], int]:
     return {each: each for each in groups} if apart else groups, every, 0
 
 
+_ALL = 2**64 - 1  # of the bits of a hash
+
+
 @cache
-def groups_that_say(run: RunFiles, model: str, view: str, n: int) -> tuple[Counter[Any], int]:
-    """Count the groups among whose answers each n-gram stands, and the groups with answers."""
-    said, (groups, own, _) = defaultdict[str, set[Any]](set), counted(run)
+def hash_of(word: str) -> int:
+    """FNV-1a of its bytes."""
+    found = 0xCBF29CE484222325
+    for byte in word.encode():
+        found = (found ^ byte) * 0x100000001B3 & _ALL
+    return found
+
+
+@cache
+def place_of(ngram: tuple[str, ...]) -> int:
+    """Find where a run counts an n-gram: in one of 2^22 places, which n-grams may share.
+
+    The first bits of its hash, mixed as in SplitMix64 (Steele et al. 2014).
+    """
+    mixed = 0
+    for word in ngram:
+        mixed = (mixed + 0x9E3779B97F4A7C15 & _ALL) ^ hash_of(word)
+        mixed = (mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9 & _ALL
+        mixed = (mixed ^ mixed >> 27) * 0x94D049BB133111EB & _ALL
+        mixed ^= mixed >> 31
+    return mixed >> 42
+
+
+@cache
+def groups_that_say(run: RunFiles, model: str, view: str) -> tuple[Counter[int], int]:
+    """Count the groups among whose answers n-grams of each place stand, and those with answers."""
+    said, (groups, own, _) = defaultdict[str, set[int]](set), counted(run)
     for row in run.evidence("samples", model=model, view=view):
         if row["candidate"] is not None and row["target_id"] in own:
             words = words_of(row["candidate"], run.settings["word_rule"])
-            said[groups[row["target_id"]]].update(ngrams(words, n))
+            of = said[groups[row["target_id"]]]
+            of.update(place_of(ngram) for n in (1, 2, 3) for ngram in ngrams(words, n))
     return Counter(each for of in said.values() for each in of), len(said)
 
 

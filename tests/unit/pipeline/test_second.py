@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from mia_batch import attacks, second
 from mia_batch.cli.main import command
 from mia_batch.corpus import commitment, draw
+from mia_batch.kernels import RarityTable
 from mia_batch.second import (
     AnsweredPrompt,
     AuditedText,
@@ -130,10 +131,7 @@ def of_canaries(folder):
 
 
 def of_rounds(folder):
-    """Groups that are asked until they are decided, by words that the first round counts.
-
-    No two of their n-grams share a count in the run's table of words.
-    """
+    """Groups that are asked until they are decided, by words that the first round counts."""
     library = Library(folder)
     names = [f"book {number // 4:02}" for number in range(45 * 4)]
     return library.audit(
@@ -406,3 +404,13 @@ def test_q_values_by_hand():
     assert q_values(p, "by")[0] == pytest.approx(0.04 * (1 + 1 / 2 + 1 / 3 + 1 / 4))
     # One of two tests beats all of 9 nulls: at q = 0.2 it is listed whatever the draw.
     assert second.listed([(2.0, 0.1, 1.0), (0.0, 0.9, 1.0)], 2, 9.0, 0.2, 0.9) == [0.2, 1.0]
+
+
+@pytest.mark.parametrize("rule", ["whitespace", "rouge"])
+def test_ngrams_are_counted_in_the_places_of_the_run(rule):
+    text = "Né à l'Est, a b a b; c"
+    rows = pl.DataFrame({"candidate": [text], "row": [0]})
+    table = RarityTable.count([rows], n_groups=1, words=rule)
+    said = second.words_of(text, rule)
+    places = {second.place_of(ngram) for n in (1, 2, 3) for ngram in second.ngrams(said, n)}
+    assert {*table.rows("target", "probe")["entry"]} == places
