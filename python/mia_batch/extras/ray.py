@@ -496,7 +496,8 @@ class Worker:
         return self.joined is not None and self.joined.shared
 
 
-class InHand(NamedTuple):
+@dataclass(frozen=True, eq=False, slots=True)
+class InHand:
     """A block of a job at a worker; ``lost``: how many workers it has lost before."""
 
     worker: Worker
