@@ -34,7 +34,9 @@ CHAPTERS = pl.List(pl.Struct({"start": pl.UInt32, "heading": pl.String}))
 class Documents(dy.Schema):
     """One row per text of the user's corpus, whole, in the corpus' order."""
 
-    document_id = maybe(dy.String, "The user's identifier, unique; all null where there is none.")
+    document_id = maybe(
+        dy.String, "The user's identifier, unique; all null where the corpus names none."
+    )
     text = maybe(dy.String, "The text as it was read; null texts are kept and end up unscored.")
     member = maybe(dy.Bool, "Whether the text was in the training data; null = unknown.")
     group = dy.String(nullable=True)

@@ -921,7 +921,7 @@ def named(row: Row, names: Iterable[str]) -> str:
 
 
 def conformal(run: RunFiles, attack: str, row: Row) -> Row:
-    """Compare a text, or a group, with nulls, of its length where lengths are told apart."""
+    """Compare a text, or a group, with nulls, or with those of its length bucket."""
     settings, grouped, texts = run.settings, row["level"] != "target", run.texts()
     asked, nulls = units(run, attack, grouped=grouped)
     own, weights = dict.fromkeys(asked, 1.0), dict.fromkeys(nulls, 1.0)

@@ -76,7 +76,7 @@ def test_the_model_remembers_well_but_not_perfectly_and_nothing_else_separates_t
     assert 0.70 <= auc(vllm_run) <= 0.98
     assert vllm_run["unscored"].is_empty()
     assert vllm_run["scores"]["n_samples"].unique().to_list() == [3]
-    # The members' and the others' lengths and compressed sizes cannot be told apart.
+    # Lengths and compressed sizes do not separate members from the others.
     lengths = vllm_run["targets"].select(
         "member", words=pl.col("n_words"), letters=pl.col("target").str.len_chars()
     )
