@@ -105,11 +105,17 @@ def data(tmp_path_factory):
     return path
 
 
+def _whole(state):
+    return state.read_text().endswith("\n}\n")  # the trainer opens it empty
+
+
 def test_a_command_killed_at_random_goes_on(checkpoint, undisturbed, data, tmp_path):
     asked = finetune(checkpoint, data, tmp_path / "model")
     work = tmp_path / ".model.work"
     with forked_command(asked, tmp_path / "out", tmp_path / "err") as process:
-        wait_until(lambda: [*work.glob("checkpoints/*/trainer_state.json")], "a checkpoint")
+        wait_until(
+            lambda: any(map(_whole, work.glob("checkpoints/*/trainer_state.json"))), "epoch 1"
+        )
         process.kill()
     assert process.poll() == -signal.SIGKILL
     done = tmp_path / "done"
