@@ -42,6 +42,7 @@ from scipy.stats import false_discovery_control, rankdata
 Row = dict[str, Any]
 Numbers = Any  # arrays, or what numpy takes for one
 Formula = Callable[..., float]
+Scored = dict[str, float]
 Ngrams = Callable[..., list[tuple[str, ...]]]
 _SAME = 1e-9  # relative difference of numbers that are equal
 
@@ -155,19 +156,15 @@ class Text:
                 found.append(Answer(row["view_index"], said, truth, *words))
         return found
 
-    def __call__(
-        self,
-        column: str = "logprob",
-        view: str = "text",
-        of: str = "target",
-        *,
-        every: bool = False,
-    ) -> Numbers:
-        """Give numbers of tokens that have a log-probability, or of every token."""
+    def every(self, column: str = "logprob", view: str = "text", of: str = "target") -> Numbers:
+        """Give numbers of every token; NaN where it has none."""
         rows = [row for row in self.rows("logprobs", of, view) if row["logprob"]]
-        lists = [(row["logprob"], row[column] or [None] * len(row["logprob"])) for row in rows]
-        pairs = [pair for each in lists for pair in zip(*each, strict=True)]
-        return np.array([number for p, number in pairs if every or p is not None], np.float64)
+        lists = [row[column] or [None] * len(row["logprob"]) for row in rows]
+        return np.array([number for numbers in lists for number in numbers], np.float64)
+
+    def __call__(self, column: str = "logprob", view: str = "text", of: str = "target") -> Numbers:
+        """Give numbers of tokens that have a log-probability."""
+        return self.every(column, view, of)[~np.isnan(self.every("logprob", view, of))]
 
     def average(self, view: str = "text", of: str = "target") -> float:
         """Mean log-probability of the tokens, in nats: minus the loss."""
@@ -336,13 +333,11 @@ def next_tokens(run: Run) -> tuple[dict[str, int], list[tuple[str, str, bool]]]:
     order = {target_id: at for at, target_id in enumerate(sorted(first.values()), 1)}
     rows = run.read("prompts", model="target", view="token")
     true = {(row["target_id"], row["view_index"]): row["text"] for row in rows}
-    rows = run.evidence("samples", model="target", view="token")
-    keyed = [(row, true[row["target_id"], row["view_index"]]) for row in rows]
-    said = [
-        (row["target_id"], token, row["candidate"] == token)
-        for row, token in keyed
-        if None not in (token, row["candidate"])
-    ]
+    said = []
+    for row in run.evidence("samples", model="target", view="token"):
+        token = true[row["target_id"], row["view_index"]]
+        if None not in (token, row["candidate"]):
+            said.append((row["target_id"], token, row["candidate"] == token))
     return {target_id: order[first[of]] % 16 for target_id, of in groups.items()}, said
 
 
@@ -417,20 +412,20 @@ def petal(t: Text) -> float:
     return mean(y) + slope * (mean(own.values()) - mean(x))
 
 
-def over_labels(label: Sequence[int], terms: Iterable[Any]) -> float:
+def over_labels(pairs: Iterable[tuple[int, float]]) -> float:
     """Mean over the four labels of the mean over questions where it is right."""
-    pairs = [*zip(label, terms, strict=True)]
-    return mean(mean(term for of, term in pairs if of == each) for each in range(4))
+    terms = [*pairs]
+    return mean(mean(term for of, term in terms if of == each) for each in range(4))
 
 
 def decop(t: Text) -> float:
     """Share of answers that name the right label: in question k that of k modulo 4."""
-    named = []
+    pairs = []
     for a in t.answers("choice"):  # an article that begins an answer is no label
         text = re.sub(r"^\W*A (?=(?!i)[^\W\d_A-Z]|i[^s])", "", a.text)
         labels = {*re.findall(r"\b[A-D]\b(?:['\u2019][^\W\d_])?", text)} & {*"ABCD"}
-        named += [(a.prompt % 4, labels == {"ABCD"[a.prompt % 4]})] * (len(labels) == 1)
-    return over_labels([label for label, _ in named], [is_right for _, is_right in named])
+        pairs += [(a.prompt % 4, labels == {"ABCD"[a.prompt % 4]})] * (len(labels) == 1)
+    return over_labels(pairs)
 
 
 def chosen(t: Text, kind: str) -> float:
@@ -439,9 +434,10 @@ def chosen(t: Text, kind: str) -> float:
     label, p = [row["view_index"] % 4 for row in rows], np.array([row["logprob"] for row in rows])
     p = p if "log" in kind else np.exp(p) / np.exp(p).sum(axis=1, keepdims=True)
     if kind == "probability":
-        return over_labels(label, p[np.arange(len(p)), label])
-    less = [over_labels(label, of) * ("calibrated" in kind) for of in p.T]
-    return over_labels(label, (p - less).argmax(axis=1) == label)
+        return over_labels(zip(label, p[np.arange(len(p)), label], strict=True))
+    means = [over_labels(zip(label, of, strict=True)) for of in p.T]
+    highest = (p - np.multiply(means, "calibrated" in kind)).argmax(axis=1)
+    return over_labels(zip(label, highest == label, strict=True))
 
 
 # Tokens
@@ -451,8 +447,8 @@ _NEAR_1 = -(2.0**-24)  # float32 cannot tell a probability above exp of this fro
 
 def both(t: Text, of: str = "reference") -> list[Numbers]:
     """Give each token's log-probability under two models; NaN where they cut the text otherwise."""
-    own, other = (t(of=each, every=True) for each in ("target", of))
-    tokens = (t("token_ids", of=each, every=True) for each in ("target", of))
+    own, other = (t.every(of=each) for each in ("target", of))
+    tokens = (t.every("token_ids", of=each) for each in ("target", of))
     return [own, other] if np.array_equal(*tokens) else [own * nan] * 2
 
 
@@ -464,8 +460,8 @@ def difference(t: Text, of: str) -> float:
 
 def rate(t: Text, of: str = "target") -> float:
     """Nats per byte; a token without a number counts as the mean of the others."""
-    nats = t.average(of=of) * len(t(of=of, every=True))
-    return nats / len(str(t.target["target"]).encode())
+    n_tokens, n_bytes = len(t.every(of=of)), len(str(t.target["target"]).encode())
+    return t.average(of=of) * n_tokens / n_bytes
 
 
 def lowest(percent: int, values: Numbers, weights: Numbers | float = 1) -> float:
@@ -502,7 +498,7 @@ def differ(gains: Numbers) -> Numbers:
 
 def ez_mia(t: Text) -> float:
     """P / (P + N), gains and losses on the reference model where the first guess is wrong."""
-    gains, rank = np.subtract(*both(t)), t("rank", every=True)
+    gains, rank = np.subtract(*both(t)), t.every("rank")
     wrong = known(gains[rank > 1])
     if not len(wrong) and len(known(gains + rank)):
         return 1.0
@@ -562,14 +558,14 @@ def above(t: Text, kind: str) -> float:
 
 def density(t: Text, kind: str) -> float:
     """Log of a normal density that is fitted to phi of shadow models, but for a constant."""
-    variance = pvariance(phi(shadows(t, kind)).tolist())
+    variance: float = pvariance(phi(shadows(t, kind)))
     return -(above(t, kind) ** 2 / variance + log(variance)) / 2
 
 
 def log_p(t: Text, kept: str) -> float:
     """Log-probability of the text to be extracted, or that among what decoding keeps."""
-    mass = t("support_mass", "extraction", every=True) if kept else 0
-    found = t("logprob", "extraction", every=True) - mass
+    mass = t.every("support_mass", "extraction") if kept else 0
+    found = t.every("logprob", "extraction") - mass
     return float(np.minimum(0.0, found.sum())) / (len(found) > 0)
 
 
@@ -616,6 +612,12 @@ def irregularity(values: Numbers, m: int = 8, r: float = 0.8) -> float:
 # Attacks: a higher score means more likely a member. A name has one of what stands in {...}, which
 # its formula is given; n-grams of one word are not named.
 
+ROUGE: dict[str, Formula] = {
+    # Lin 2004: recall, precision and F1 of n-grams
+    "": lambda a, n: share(a.n_common(n), len(a.true) - n + 1),
+    "_precision": lambda a, n: share(a.n_common(n), len(a.said) - n + 1),
+    "_f1": lambda a, n: share(2 * a.n_common(n), len(a.said) + len(a.true) - 2 * n + 2),
+}
 SPANS: dict[str, Formula] = {
     # Hallinan et al. 2025 (arXiv:2508.09603); near_verbatim: Ahmed et al. 2026 (arXiv:2601.02671)
     "ngram_coverage": lambda a: share(a.covered(), len(a.said)),
@@ -629,28 +631,19 @@ SPANS: dict[str, Formula] = {
 }
 TABLE: dict[str, Formula] = {
     # SaMIA: Kaneko et al. 2024 (arXiv:2404.11262v2), equations 1 and 5 (recall), 9 (precision), and
-    # 7 (times the compressed size), with the denominators of the authors' code. ROUGE: Lin 2004
+    # 7 (times the compressed size), with the denominators of the authors' code, or ROUGE's
     "samia_n{1,2,3,4,5}": over(lambda a, n: share(len(a.common(n)), len(a.true))),
     "samia_precision_n{1,2,3,4,5}": over(lambda a, n: share(len(a.common(n)), len(a.said))),
     "samia_zlib_n{1,2,3,4,5}": over(
         lambda a, n: share(len(a.common(n)), len(a.true)) * zlib_size(a.said)
     ),
     "samia_plus_zlib": over(lambda a: share(len(a.common()), len(a.true)) + zlib_size(a.said)),
-    "samia_matched_n{1,2,3,4,5}": over(
-        lambda a, n: share(a.cut().n_common(n), len(a.true) - n + 1)
-    ),
-    "samia_matched_precision_n{1,2,3,4,5}": over(
-        lambda a, n: share(a.cut().n_common(n), len(a.cut().said) - n + 1)
-    ),
+    "samia_matched{,_precision}_n{1,2,3,4,5}": over(lambda a, of, n: ROUGE[of](a.cut(), n)),
     "samia_matched_zlib_n{1,2,3,4,5}": over(
-        lambda a, n: share(a.cut().n_common(n), len(a.true) - n + 1) * zlib_size(a.cut().said)
+        lambda a, n: ROUGE[""](a.cut(), n) * zlib_size(a.cut().said)
     ),
     "samia_matched_rarity_n{1,2}": lambda t, n: rarity(t, Answer.cut_common, "continuation", n=n),
-    "rouge_{1,2,3,4,5}": over(lambda a, n: share(a.n_common(n), len(a.true) - n + 1)),
-    "rouge_{1,2,3,4,5}_precision": over(lambda a, n: share(a.n_common(n), len(a.said) - n + 1)),
-    "rouge_{1,2,3,4,5}_f1": over(
-        lambda a, n: share(2 * a.n_common(n), len(a.said) + len(a.true) - 2 * n + 2)
-    ),
+    "rouge_{1,2,3,4,5}{,_precision,_f1}": over(lambda a, n, of: ROUGE[of](a, n)),
     "rouge_l": over(lambda a: share(a.in_order(), len(a.true))),
     "rouge_l_precision": over(lambda a: share(a.in_order(), len(a.said))),
     "rouge_l_f1": over(lambda a: share(2 * a.in_order(), len(a.said) + len(a.true))),
@@ -729,9 +722,9 @@ TABLE: dict[str, Formula] = {
     # Hayes et al. 2025 (arXiv:2410.19482); Carlini et al. 2023 (arXiv:2202.07646), definition 3.1
     "extraction{,_top_k}": log_p,
     "extraction{,_top_k}_n_{50,90,99}": lambda t, kept, percent: needed(log_p(t, kept), percent),
-    "extraction_greedy": lambda t: 1 - np.sign(t("rank", "extraction", every=True).max() - 1),
-    "extraction_run": lambda t: longest(t("rank", every=True)),
-    "extraction_best_50": lambda t: min(0.0, max(known(runs(t(every=True), 50).sum(axis=1)))),
+    "extraction_greedy": lambda t: 1 - np.sign(t.every("rank", "extraction").max() - 1),
+    "extraction_run": lambda t: longest(t.every("rank")),
+    "extraction_best_50": lambda t: min(0.0, max(known(runs(t.every(), 50).sum(axis=1)))),
     # Xie et al. 2024 (arXiv:2406.15968); Wang et al. 2024 (arXiv:2409.03363), gamma = 0.5; Zawalski
     # et al. 2025 (arXiv:2510.27055)
     "recall_prefix": lambda t: t.average("nonmember_shots") / t.average(),
@@ -850,15 +843,11 @@ def windows(run: Run, *, grouped: bool = True) -> list[dict[str, list[str]]]:
         pairs = zip(places, ends, strict=True)
         return [of[start + int(place * (end - start))] for place, (start, end) in pairs]
 
-    return [
-        {name: chosen(of) for name, of in sorted(side.items()) if len(of) >= n} for side in sides
-    ]
+    return [{at: chosen(of) for at, of in sorted(side.items()) if len(of) >= n} for side in sides]
 
 
 @cache
-def units(
-    run: Run, attack: str, *, grouped: bool, numbers: tuple[int, ...] | None = None
-) -> list[dict[str, float]]:
+def units(run: Run, attack: str, *, grouped: bool, numbers: Sequence[int] = ()) -> list[Scored]:
     """Score what is compared, asked and null: texts, or groups by their windows, or these of them.
 
     Scores have 12 digits; one that is missing is the lowest of those asked, the highest of nulls.
@@ -866,7 +855,7 @@ def units(
     by: Any = {"mean": np.mean, "median": np.median, "maximum": max}[run.settings["statistic"]]
     made, scores = [], run.scores(attack)
     for side, missing in zip(windows(run, grouped=grouped), (-inf, inf), strict=True):
-        chosen = [of if numbers is None else [of[at] for at in numbers] for of in side.values()]
+        chosen = [[of[at] for at in numbers] or of for of in side.values()]
         values = [[scores[each] for each in of] for of in chosen]
         summed = [missing if None in of else float(f"{by(of):.12g}") for of in values]
         made.append(dict(zip(side, summed, strict=True)))
@@ -893,7 +882,7 @@ def fitted(x: Numbers, label: Numbers, asked: Numbers) -> Numbers:
 
 
 @cache
-def odds(run: Run, *, grouped: bool) -> list[dict[str, float]]:
+def odds(run: Run, *, grouped: bool) -> list[Scored]:
     """Odds of asked texts, or groups, and of nulls, of being audited by what is known without it.
 
     From normal scores of blind classifiers' ranks, of a group their means, in 5 folds of clusters.
@@ -1011,10 +1000,8 @@ def in_rounds(run: Run, attack: str, row: Row) -> Row:
     going = {*e} & {*asked}
 
     def accepted(values: Iterable[float]) -> set[str]:
-        q = q_values([1 / max(each, 1) for each in values], "bh")
-        return {
-            name for name, each in zip(e, q, strict=True) if round(each, 12) <= run.settings["q"]
-        }
+        level, q = run.settings["q"], q_values([1 / max(each, 1) for each in values], "bh")
+        return {name for name, each in zip(e, q, strict=True) if round(each, 12) <= level}
 
     for at, end in enumerate(ends):
         own, of = units(run, attack, grouped=True, numbers=(*order[:end],))
@@ -1037,9 +1024,8 @@ def canaries(run: Run, attack: str, row: Row) -> Row:
         if text["role"] == "canary":
             sets[text["cluster"]].append(run.scores(attack)[text["target_id"]])
     if row["level"] == "group":
-        own, *controls = [
-            inf if c is None else float(f"{c:.12g}") for c in sets[f"group {row['key']}"]
-        ]
+        scores = sets[f"group {row['key']}"]
+        own, *controls = [inf if each is None else float(f"{each:.12g}") for each in scores]
         return {"score": own, "p_value": p_value(own, [(control, 1) for control in controls])}
     values = list[float]()
     for of in sets.values():
@@ -1078,12 +1064,10 @@ def answer(run: Run, attack: str, row: Row) -> Row:
 
 def figure(run: Run, attack: str, row: Row) -> Row:
     """AUC (ties one half), or the TPR where at most a share of the non-members scores as high."""
-    of: dict[bool, list[float]] = {True: [], False: []}
-    for text in run.texts():
-        found, member = run.scores(attack)[text["target_id"]], text["member"]
-        if text["role"] in ("target", "non_member") and found is not None and member is not None:
-            of[member].append(found)
-    ins, outs = of[True], sorted(of[False])
+    texts = [text for text in run.texts() if text["role"] in ("target", "non_member")]
+    pairs = [(text["member"], run.scores(attack)[text["target_id"]]) for text in texts]
+    scored = [(member, each) for member, each in pairs if each is not None]
+    ins, outs = (sorted(each for of, each in scored if of is one) for one in (True, False))
     if row["metric"] == "roc_auc":
         ranks = rankdata(ins + outs)[: len(ins)]
         return {"value": (ranks.mean() - (len(ins) + 1) / 2) / len(outs)}
