@@ -176,7 +176,7 @@ def ask(
         decoded += tokens
         listen(label, texts, tokens, passes)
 
-    with audit.observer.progress(doing, done=work.done, left=work.left):
+    with audit.observer.progress(doing, done=work.done, left=work.left, unit=work.unit):
         for task, blocks, store in wanted:
             for block, kept in session.executor.collect(task, blocks, count, store):
                 if on_block is not None:
