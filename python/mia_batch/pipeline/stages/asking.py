@@ -219,7 +219,7 @@ class EvidenceStage(Stage):
     def __init__(self, audit: Audit, model: str) -> None:
         super().__init__(audit)
         self.model = model
-        self.foreseen = Workload()  # of a dry run
+        self.foreseen, self.foreseen_views = Workload(), set[str]()  # of a dry run
         self.name = f"{self.kind} of {model}"
         self.doing = f"asking the {model} model"
 
@@ -382,8 +382,9 @@ class SamplesStage(EvidenceStage):
 
     def _forecast(self, missing: dict[View, Missing]) -> list[tuple[str, str]]:
         measure, budget = sessions.expected(self.audit, self.model)
-        each = (forecast(m.blocks(), measure, budget(view)) for view, m in missing.items())
-        workload = reduce(add, each)
+        each = [forecast(m.blocks(), measure, budget(view)) for view, m in missing.items()]
+        asked = (view.name for view, own in zip(missing, each, strict=True) if own.prompts)
+        workload, self.foreseen_views = reduce(add, each), {*asked}
         if workload.too_long and not workload.prompts:
             room = next(budget(view).max_model_len for view in missing)
             raise SettingsError(
@@ -604,6 +605,8 @@ class LogprobsStage(EvidenceStage):
             left = missing.count().left
             if view.make is not None:  # fewer than units: some texts have no further point
                 left = sum(block.units.height for block in missing.blocks())
+            if left:
+                self.foreseen_views.add(view.name)
             named = f"{left:,} forward pass" if left == 1 else f"{left:,} forward passes"
             if view.key == PROBE and left and not sessions.is_remote(self.audit, self.model):
                 named = f"at most {named}, for points of a text may share one"
