@@ -281,6 +281,7 @@ def bound_run(
     settings = audit.settings
     if not settings.temperature:
         raise SettingsError("temperature= is 0, at which one sample is as all; give one above 0")
+    found = strongest(run, passages).select("target_id")
     model, tokenizer = _load(audit), Tokenizer.load(settings.model, settings.revision)
     of_decoding = {each: getattr(settings, each) for each in ("temperature", "top_k", "top_p")}
     n, most = settings.extraction_tokens, settings.extraction_prefix_tokens
@@ -290,7 +291,6 @@ def bound_run(
     possible = tuple(end for end in sorted(ends) if end < model.vocab_size)
     how = {**of_decoding, "distance": distance, "within": within, "n_tokens": n}
     # The strongest passages: what stands before their true continuation, and this.
-    found = strongest(run, passages).select("target_id")
     own = pl.col("target_id").is_in(found["target_id"].implode())
     targets = run.scan("targets").filter(own).collect(engine="streaming")
     texts = targets.select(
