@@ -129,7 +129,7 @@ def neighbours(audit: Audit) -> Iterator[tuple[str, object]]:
             yield _shown(name), stored
 
 
-_PACE = (  # settings that change how fast answers come, beside those of evidence
+_PACE = (  # settings that change how fast answers come, next to those of evidence
     *("samples", "probes", "token_points", "choice_orders", "neighbours", "paraphrases"),
     *("workers", "base_url", "max_concurrency"),
 )

@@ -322,13 +322,13 @@ class Run:
             why = "is a file, no run" if self.folder.exists() else "does not exist"
         return f"{self.folder} {why}; give the folder of a run{''.join(such)}"
 
-    def refuse(self, lacks: str) -> NoReturn:
-        """Say what a run lacks that is not finished, and whether a live one is at work on it."""
+    def refuse(self, fault: str) -> NoReturn:
+        """Say what is wrong with a run that is not finished, and whether it is alive."""
         with reading(
-            self.folder, f"{{}} {lacks}, for a live run is at work in it; wait for its end"
+            self.folder, f"{{}} {fault}, for a live run is at work in it; wait for its end"
         ):
             again = "give the audit's command again, which goes on"
-            raise RunFolderError(f"{self.folder} {lacks}; {again}")
+            raise RunFolderError(f"{self.folder} {fault}; {again}")
 
     def __getitem__(self, name: str) -> pl.DataFrame:
         """Read a table whole, such as ``run["scores"]``."""
