@@ -440,11 +440,11 @@ def _draw_again(run: Run, samples: DataFrame, options: dict[str, object]) -> int
 def report(place: Path | str, kind: Format, out: Path | None) -> None:
     """Render the report of a finished run from its tables."""
     from mia_batch.pipeline import Run
-    from mia_batch.pipeline.finished import report_of, write_report
+    from mia_batch.pipeline.finished import finished, report_of, write_report
 
     run = Run(place)
     if kind == "html" and out is None:
-        run.check()  # only a run's folder is held
+        finished(run)  # only a run's folder is held
         with mirrored(place), run.held():
             click.echo(f"report: {write_report(run)}")
     else:

@@ -17,7 +17,7 @@ from mia_batch.attacks import Attack, get, names
 from mia_batch.attacks.families import FAMILIES, family_of, members
 from mia_batch.cli.options import cut, figure, fitted_table, limits, plain, table_of
 from mia_batch.diagnostics.preflight import count_reasons
-from mia_batch.errors import RunFolderError, SettingsError
+from mia_batch.errors import SettingsError
 from mia_batch.evidence.request import Budget, DecodeScope
 from mia_batch.inference.memory import VERBATIM_WORDS, verbatim_runs
 from mia_batch.kernels import pair_features
@@ -502,8 +502,7 @@ _WINDOW = re.compile(r"(?P<name>.+?)[\s,:]+window\s+(?P<number>[1-9][\d,]*)", re
 
 def attack_of(run: Run) -> str:
     if "scores" not in run.manifest.made:
-        again = "give the audit's command again, which goes on"
-        raise RunFolderError(f"{run.folder} has no scores yet; {again}")
+        run.refuse("has no scores yet")
     attacks = run.manifest.made["scores"]["attacks"]
     primary: str = (run.manifest.plan or {}).get("primary", attacks[0])
     return primary if primary in attacks else attacks[0]

@@ -15,7 +15,7 @@ from markupsafe import escape
 from mia_batch.attacks import get, names
 from mia_batch.attacks.families import meant
 from mia_batch.corpus.files import KINDS
-from mia_batch.errors import MiaBatchError, RunFolderError, SettingsError
+from mia_batch.errors import MiaBatchError, SettingsError
 from mia_batch.evidence.parts import Block, Work
 from mia_batch.evidence.request import EvidenceKind
 from mia_batch.inference.paired import compare_scores
@@ -41,7 +41,7 @@ from mia_batch.targets import cluster_names
 
 
 def answer_of(run: Run) -> str:
-    manifest, known = _finished(run), known_of(run)
+    manifest, known = finished(run), known_of(run)
     primary = known.plan.primary
     if not run.scan("scores").select(pl.col(primary).count()).collect(engine="streaming").item():
         return f"No answer: no text has a score of {primary}."
@@ -57,12 +57,12 @@ def known_of(run: Run) -> RunResults:
 
 
 def books_of(run: Run) -> pl.DataFrame:
-    _finished(run)
+    finished(run)
     return audited_books(_tables(run))
 
 
 def attacks_of(run: Run) -> pl.DataFrame:
-    manifest = _finished(run)
+    manifest = finished(run)
     known = [get(name) for name in manifest.made["scores"]["attacks"] if name in names()]
     return attack_rows(_tables(run), known, manifest.times.get("seconds", {}))
 
@@ -90,13 +90,11 @@ def _column(run: Run) -> PaperColumn:
     return PaperColumn(data, model, settings.seed, rows, caveat)
 
 
-def _finished(run: Run, *, sealed: bool = False) -> Manifest:
+def finished(run: Run, *, sealed: bool = False) -> Manifest:
     manifest = run.manifest
     judged = "verdicts" in manifest.made and run.path("rollup").exists()  # the last of its tables
     if not (manifest.custody if sealed else judged):
-        raise RunFolderError(
-            f"{run.folder} is not finished; give the audit's command again, which goes on"
-        )
+        run.refuse("is not finished")
     return manifest
 
 
@@ -114,7 +112,7 @@ REPORT = "report.html"
 def report_of(run: Run, kind: Format = "html") -> str:
     if kind == "latex":
         return table_of([run], kind)
-    manifest, known = _finished(run), known_of(run)
+    manifest, known = finished(run), known_of(run)
     settings, root = stored_settings(manifest.settings), manifest.custody.get("root")
     schemas = (TABLES | PARTS).items()
     options = ((option, *values) for option, values in changed_settings(settings))
@@ -210,7 +208,7 @@ _EVIDENCE = {"samples": "prompts", "logprobs": "texts with log-probabilities"}
 
 def attack_of(runs: Sequence[Run], attack: str | None) -> str:
     """Name the attack to compare; refuse runs whose scores of it do not compare."""
-    manifests = [_finished(run, sealed=True) for run in runs]
+    manifests = [finished(run, sealed=True) for run in runs]
     chosen: str = attack or manifests[0].plan["primary"]
     chosen = next(iter(meant(chosen, names())), chosen)  # a family by its first default
     for run, manifest in zip(runs, manifests, strict=True):

@@ -271,7 +271,7 @@ DAMAGED = "--input {corpus} --model {damaged}"
         ("audit --modle m", "there is no option --modle; did you mean --model?"),
         ("--samples", "Option '--samples' requires an argument; `mia-batch -h` says"),
         ("show", "Missing argument 'RUN'; `mia-batch show -h` says what it takes"),
-        ("show {corpus}", "corpus.parquet holds no run: there is no run.json in it"),
+        ("show {corpus}", "corpus.parquet is a file, no run; give the folder of a run"),
         ("help ReCaLL", "`mia-batch attacks recall_prefix_v1` describes the attack"),
         ("bench --model nowhere/at/all", "'nowhere/at/all' does not exist; give a checkpoint"),
         ("--samples 3 attacks", "takes its own options"),
@@ -359,7 +359,7 @@ def test_unlabelled_input_shows_the_highest_scores_and_a_folder_that_is_held_exi
     assert "strongest passages by probe_leading_rarity_v1" in out
     assert "[red]markup[/red] \ufffd[2Jclear" in out
     assert "1 text without a score: " in out
-    assert "sampling: 24 of 24 prompts" in err
+    assert "sampling: 24 of 24 points" in err
     scores = pl.read_parquet(folder / "run" / "scores.parquet")
     assert scores["probe_leading_rarity_v1"].null_count() == 1
     with FileLock(folder / "run" / ".lock"):

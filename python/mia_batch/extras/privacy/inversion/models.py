@@ -186,7 +186,7 @@ def embed_all(
 
     left = sum(map(len, missing))
     if missing:
-        with observer.progress("embedding", done=len(found), left=left):
+        with observer.progress("embedding", done=len(found), left=left, unit="text"):
             if isinstance(embedder, ClientSettings):
                 from mia_batch.evidence.endpoint.client import embed_at
 
