@@ -64,7 +64,8 @@ def books_of(run: Run) -> pl.DataFrame:
 def attacks_of(run: Run) -> pl.DataFrame:
     manifest = _finished(run)
     known = [get(name) for name in manifest.made["scores"]["attacks"] if name in names()]
-    return attack_rows(_tables(run), known, manifest.times.get("seconds", {}))
+    seconds = manifest.times.get("seconds", {})
+    return attack_rows(_tables(run), known, seconds, manifest.passes)
 
 
 def table_of(runs: Sequence[Run], kind: str = "md") -> str:
@@ -329,8 +330,8 @@ def compare(
     runs = [Run(folder) for folder in given]
     if len(folders) < 2 or len({run.folder.resolve() for run in runs}) < len(runs):
         raise SettingsError(
-            "a comparison needs at least two runs, each of a folder of its own; for unlearning "
-            "name the run before, the run after, and then that of the retrained model"
+            "a comparison needs at least two runs, each of a folder of its own; that of a "
+            "retrained model is not one of them"
         )
     chosen = attack_of(runs, attack)
     titles = [run.folder.resolve().name for run in runs]

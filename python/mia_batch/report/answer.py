@@ -219,7 +219,9 @@ def _of_texts(known: RunResults, allows: Mapping[str, bool]) -> str:
         parts[-1] += ", because texts and comparison texts can be told apart without the model"
     if allows["canaries"]:
         parts.append(_of_collection(known, "controls", "the canaries"))
-    if not parts or (allows["targets alone"] and not allows["canaries"]):
+    if not parts and allows["any comparison"]:
+        parts.append("no answer: all texts are known not to be in the training data")
+    elif not parts or (allows["targets alone"] and not allows["canaries"]):
         parts.append("scores only rank your texts; add --non-members FOLDER to get an answer")
     return f"{_capital('; '.join(parts))}."
 
@@ -342,15 +344,17 @@ def attack_rows(
     tables: Mapping[str, pl.LazyFrame],
     attacks: Sequence[Attack],
     seconds: Mapping[str, float] | None = None,
+    passes: Mapping[str, int] | None = None,
 ) -> pl.DataFrame:
     """Lay out the figures of each attack where the truth is known, the best first.
 
     ``attack``, ``is_blind`` (a classifier that never sees the model; they come last), ``auc`` with
     its 95 % interval ``low`` and ``high``, ``tpr_1`` and ``tpr_01`` (TPR at 1 % and 0.1 % FPR, null
-    where there are too few non-members), ``lead``, ``lead_low`` and ``lead_high`` (AUC less that of
-    the strongest classifier that never sees the model), ``tokens`` (decoded for a text by one of
-    ``attacks``, null where none are), ``seconds`` (of asking, a text, by the ``seconds`` of each
-    stage in ``times`` of ``run.json``; null where unknown). Empty without labels.
+    where there are too few non-members), ``lead`` (AUC less that of the strongest classifier that
+    never sees the model), the limits of all three (``tpr_1_low``, ...), ``tokens`` (decoded for a
+    text by one of ``attacks``, null where none are), ``seconds`` (of asking, a text, by the
+    ``seconds`` of each stage in ``times`` of ``run.json``, shared out by tokens and by ``passes``;
+    null where unknown). Empty without labels.
     """
     metrics = tables["metrics"].filter(slice="all").collect(engine="streaming")
     own = metrics.filter(pl.col("versus").is_null())
@@ -359,9 +363,10 @@ def attack_rows(
     more = [leads.select("attack", lead="value", lead_low="low", lead_high="high")]
     for name, fpr in _FPRS.items():
         of = own.filter((pl.col("fpr") - fpr).abs() < fpr / 10, metric="tpr_at_fpr")
-        more.append(of.select("attack", pl.col("value").alias(name)))
+        limits = {f"{name}_{end}": end for end in ("low", "high")}
+        more.append(of.select("attack", **{name: "value"}, **limits))
     rows = own.filter(metric="roc_auc").select("attack", "low", "high", auc="value")
-    for each in (*more, _costs(tables, attacks, seconds or {})):
+    for each in (*more, _costs(tables, attacks, seconds or {}, passes or {})):
         first = each.unique("attack", keep="first")
         rows = rows.join(first, on="attack", how="left", maintain_order="left")
     if rows["auc"].count() == 0:  # no label of one of the classes
@@ -372,15 +377,19 @@ def attack_rows(
     return ordered.select(pl.col(name).cast(dtype) for name, dtype in _ATTACKS.items())
 
 
-_FIGURES = ("auc", "low", "high", "tpr_1", "tpr_01", "lead", "lead_low", "lead_high")
+_LIMITED = [f"{name}{end}" for name in (*_FPRS, "lead") for end in ("", "_low", "_high")]
+_FIGURES = ("auc", "low", "high", *_LIMITED)
 _ATTACKS: dict[str, Any] = {"attack": pl.String, "is_blind": pl.Boolean}
 _ATTACKS |= dict.fromkeys((*_FIGURES, "tokens", "seconds"), pl.Float64)
 
 
 def _costs(
-    tables: Mapping[str, pl.LazyFrame], attacks: Sequence[Attack], seconds: Mapping[str, float]
+    tables: Mapping[str, pl.LazyFrame],
+    attacks: Sequence[Attack],
+    seconds: Mapping[str, float],
+    passes: Mapping[str, int],
 ) -> pl.DataFrame:
-    """Tokens decoded and seconds of asking a text: of the samples' time its share by tokens."""
+    """Tokens decoded and seconds of asking a text: its share, by tokens or by forward passes."""
     of_view: dict[tuple[str, str], tuple[int, int]] = {}
     if "samples" in tables:
         key = [pl.col(name).cast(pl.String) for name in ("model", "view")]
@@ -393,8 +402,12 @@ def _costs(
     n_texts = tables["scores"].select(pl.len()).collect(engine="streaming").item()
     rows = []
     for attack in attacks:
-        models = {model for model, _ in attack.reads_of("logprobs")}
-        tokens, took = 0.0, sum(seconds.get(f"logprobs of {model}", 0.0) for model in models)
+        tokens, took, read = 0.0, 0.0, attack.reads_of("logprobs")
+        for model in {model for model, _ in read}:
+            of = {view: n for view, n in passes.items() if view.startswith(f"{model} ")}
+            own = sum(n for view, n in of.items() if tuple(view.split(" ", 1)) in read)
+            share = own / sum(of.values()) if own else 1.0
+            took += share * seconds.get(f"logprobs of {model}", 0.0)
         for view in attack.reads_of("samples"):
             drawn, n = of_view.get(view, (0, 0))
             tokens += drawn / max(n, 1)

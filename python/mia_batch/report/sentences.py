@@ -14,6 +14,7 @@ Say = Callable[["RunResults"], Iterable[str]]
 _NAMES_SHOWN = 3
 _MOST_NAMED = 12
 _LEVEL = 0.05
+_FEWEST = 5  # texts of each class in a quintile whose AUC is shown
 _MOST_CHARACTERS = 200
 _ACTING = (
     *("temperature", "top_p", "top_k", "min_p"),
@@ -171,7 +172,14 @@ def duplicates_sentence(findings: pl.DataFrame, subject: str) -> Iterator[str]:
 
 
 def copies_sentence(findings: pl.DataFrame) -> Iterator[str]:
-    """Warn of copies that count as independent; nothing where they are few."""
+    """Warn of texts of both labels, and of copies that count as independent unless they are few."""
+    if of := facts(findings, "duplicates", subject="labels"):
+        n = of["n_both"]["value"]
+        yield (
+            f"{n:,.0f} {'text is' if n == 1 else 'texts are'} labelled member in one row and "
+            "non-member in another, word for word: one of the labels is wrong, and figures "
+            "of attacks are nearer to chance. Leave these texts out, or correct the labels."
+        )
     found = facts(findings, "duplicates", subject="texts")
     if found["n_copies"]["verdict"] == "many":
         yield (
@@ -280,18 +288,21 @@ def labelled_sentences(
         return
     strongest = blind["strongest"]
     in_quintile = pl.col("slice").str.starts_with("blind quintile")
-    quintiles = metrics.filter(in_quintile, metric="roc_auc", attack=primary)["value"]
-    if blind["verdict"] != "not separable" and len(quintiles):
-        values = ", ".join("-" if value is None else f"{value:.2f}" for value in quintiles)
-        yield f"{primary}: AUC within quintiles of the score of {strongest}: {values}."
+    quintiles = metrics.filter(in_quintile, metric="roc_auc", attack=primary)
+    few = pl.min_horizontal("n_members", "n_nonmembers") < _FEWEST
+    values = quintiles.select(pl.when(~few).then("value")).to_series()
+    if blind["verdict"] != "not separable" and values.count() > 1:
+        shown = ", ".join("-" if value is None else f"{value:.2f}" for value in values)
+        yield f"{primary}: AUC within quintiles of the score of {strongest}: {shown}."
     bounds = metrics.filter(pl.col("low").is_not_null(), metric="roc_auc_simultaneous")
     if bounds.height > 1:
         best = bounds.sort("low", descending=True).row(0, named=True)
         where = "" if best["slice"] == "all" else f" on {best['slice']}"
-        yield (
-            f"Best of {bounds.height:,} attacks and slices, corrected for trying all of them: "
-            f"{best['attack']}{where}, AUC at least {best['low']:.2f}."
-        )
+        tried = f"{bounds.height:,} attacks and slices, corrected for trying all of them"
+        if best["low"] > 0.5:
+            yield f"Best of {tried}: {best['attack']}{where}, AUC at least {best['low']:.2f}."
+        else:
+            yield f"None of {tried}, is shown to be better than chance."
     yield from duplicates_sentence(findings, "members")
 
 
@@ -805,14 +816,19 @@ class RunResults:
 
 
 def one_sided_sentence(known: RunResults) -> Iterator[str]:
-    """Say that all texts are labelled members, which are then compared with nothing."""
-    roles, of = role_counts(known.findings), {"metric": "roc_auc", "attack": known.plan.primary}
-    alone = known.metrics.filter(pl.col("n_members") > 0, slice="all", n_nonmembers=0, **of)
-    if alone.height and not (roles["n_unknown"] or roles["n_nulls"]):
+    """Say that all texts have the same label, so that nothing is compared."""
+    of = {"metric": "roc_auc", "attack": known.plan.primary, "slice": "all"}
+    counts = known.metrics.filter(**of).select("n_members", "n_nonmembers").rows()
+    roles, (n_members, n_others) = role_counts(known.findings), counts[0] if counts else (0, 0)
+    alone = None
+    if n_members and not (n_others or roles["n_nulls"]):
+        alone = ("members", "non-members", "leave the labels out and give --non-members FOLDER")
+    elif n_others and not n_members:
+        alone = ("non-members", "members", "texts without a label to ask about")
+    if alone and not roles["n_unknown"]:
         yield (
-            "All texts are labelled as members, so that there is nothing to compare them with: add "
-            "texts that are labelled as non-members, or leave the labels out and give "
-            "--non-members FOLDER."
+            f"All texts are labelled as {alone[0]}, so that there is nothing to compare them with: "
+            f"add texts that are labelled as {alone[1]}, or {alone[2]}."
         )
 
 

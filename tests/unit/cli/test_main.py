@@ -358,7 +358,7 @@ def test_unlabelled_input_shows_the_highest_scores_and_a_folder_that_is_held_exi
     assert code == 0, err
     assert "strongest passages by probe_leading_rarity_v1" in out
     assert "[red]markup[/red] \ufffd[2Jclear" in out
-    assert "1 text without a score: " in out
+    assert "1 text without a score of probe_leading_rarity_v1, probe_" in out
     assert "sampling: 24 of 24 prompts" in err
     scores = pl.read_parquet(folder / "run" / "scores.parquet")
     assert scores["probe_leading_rarity_v1"].null_count() == 1

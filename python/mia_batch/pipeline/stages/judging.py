@@ -461,7 +461,8 @@ class ScoresStage(Stage):
 
     def run(self) -> None:
         self.audit.manifest.failed = _count_failures(self.audit)
-        self.doing = f"scoring {len(self.audit.attacks)} attacks"
+        n = len(self.audit.attacks)
+        self.doing = f"scoring {n} attack{'s' * (n > 1)}"
         super().run()
 
     def make(self) -> None:
