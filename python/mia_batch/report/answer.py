@@ -71,6 +71,8 @@ def _labelled(known: RunResults) -> str:
             f"is {_interval(auc)}{more}."
         )
     if lead.get("low") is None:
+        if auc.get("low") is not None and auc["low"] <= 0.5:
+            return f"No sign of memory: {reached}, which chance explains."
         reason = lead.get("reason") or blind.get("reason") or "there are too few texts"
         return (
             f"{_capital(reached)}; it is unknown whether that is memory, because it could not be "

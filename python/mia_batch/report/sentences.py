@@ -14,6 +14,7 @@ Say = Callable[["RunResults"], Iterable[str]]
 _NAMES_SHOWN = 3
 _MOST_NAMED = 12
 _LEVEL = 0.05
+_WRONG_WAY = 0.4  # an AUC whose interval lies below is no accident of many attacks
 _FEWEST = 5  # texts of each class in a quintile whose AUC is shown
 _MOST_CHARACTERS = 200
 _ACTING = (
@@ -209,7 +210,9 @@ def earlier_sentences(findings: pl.DataFrame) -> Iterator[str]:
     rows = findings.filter(check="earlier_runs", statistic="primary").rows(named=True)
     if not rows:
         return
-    names = [f"{row['subject']} (primary {row['verdict']})" for row in rows]
+    planned = {row["verdict"]: f"primary {row['verdict']}" for row in rows}
+    planned |= {"unknown, unknown": "stopped before its plan was made"}
+    names = [f"{row['subject']} ({planned[row['verdict']]})" for row in rows]
     n, (runs, are) = len(rows), ("run", "is") if len(rows) == 1 else ("runs", "are")
     yield (
         f"{n:,} other {runs} of these texts and this model {are} next to this one: "
@@ -294,6 +297,13 @@ def labelled_sentences(
     if blind["verdict"] != "not separable" and values.count() > 1:
         shown = ", ".join("-" if value is None else f"{value:.2f}" for value in values)
         yield f"{primary}: AUC within quintiles of the score of {strongest}: {shown}."
+    is_blind = pl.col("attack").str.starts_with("blind_")
+    turned = metrics.filter(pl.col("high") < _WRONG_WAY, ~is_blind, metric="roc_auc", slice="all")
+    if turned.height:
+        yield (
+            f"Members score lower than non-members by {listed(turned['attack'].to_list())}. A "
+            "higher score has to mean a member: if the attack is yours, turn its sign."
+        )
     bounds = metrics.filter(pl.col("low").is_not_null(), metric="roc_auc_simultaneous")
     if bounds.height > 1:
         best = bounds.sort("low", descending=True).row(0, named=True)

@@ -212,6 +212,10 @@ def test_a_finished_run_is_scored_with_other_attacks_without_a_model(tmp_path):
     assert both.select("rouge_l_v1", "most_words_v1").rows() == [(0.5, 3.0), (1.0, 2.0)]
     code, err = scored(*named)
     assert (code, "whose code is run only if you name it; give --attacks-from" in err) == (2, True)
+    # A formula that gives no finite number scores nothing, which is no success.
+    (tmp_path / "none.py").write_text(MINE.replace(".max()", ".max() / 0").replace("most_", "no_"))
+    code, err = scored("--attacks-from", "none.py")
+    assert (code, "no text has a score (reasons above)" in err) == (1, True)
     before = (tmp_path / "run" / "scores.parquet").read_bytes()
     code, err = scored("--attacks", "loss_v1")
     assert (code, "loss_v1 needs log-probabilities" in err) == (2, True)

@@ -128,6 +128,13 @@ def test_another_attack_is_named_where_it_holds_among_all_that_were_tried(low, i
     )
 
 
+def test_where_nothing_was_compared_an_auc_that_chance_explains_is_no_riddle():
+    run = known(metrics=[metric(PRIMARY, 0.5, 0.3, 0.7)], findings=[roles(0), labels(None)])
+    reached = f"{PRIMARY} tells members from non-members with AUC 0.50 (95 % CI 0.30 to 0.70)"
+    said = f"No sign of memory: {reached}, which chance explains."
+    assert answer(run, Rollup.create_empty(), books=False) == said
+
+
 def test_without_an_auc_and_of_a_broken_model_there_is_no_answer():
     run = known(
         metrics=[metric(PRIMARY, None, reason="no members")], findings=[roles(0), labels(None)]

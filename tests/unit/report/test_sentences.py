@@ -8,6 +8,7 @@ import pytest
 from mia_batch.diagnostics.preflight import check_targets, uneven_findings
 from mia_batch.inference.comparison import CollectionTest
 from mia_batch.inference.findings import (
+    earlier_findings,
     finding_rows,
     gate_findings,
     plan_findings,
@@ -22,6 +23,7 @@ from mia_batch.report.sentences import (
     checks,
     copies_sentence,
     duplicates_sentence,
+    earlier_sentences,
     exchangeability_sentence,
     excluded,
     gate_sentence,
@@ -89,6 +91,13 @@ def test_many_copies_are_warned_of(n_texts, n_copies):
     said = "".join(copies_sentence(found))
     assert said.startswith("20 of 2,000 texts stand in another group") == (n_copies == 20)
     assert bool(said) == (n_copies == 20)
+
+
+def test_a_run_that_was_stopped_before_its_plan_is_said_to_be_so():
+    of = {"a": ("loss_v1", "target"), "b": ("unknown", "unknown")}
+    found = {name: {"primary": primary, "level": level} for name, (primary, level) in of.items()}
+    (said,) = earlier_sentences(earlier_findings(found))
+    assert ": a (primary loss_v1, target), b (stopped before its plan was made). p-values" in said
 
 
 def test_texts_of_both_labels_are_said_to_be_wrong():
@@ -520,6 +529,12 @@ def test_checks_say_what_they_found_or_that_they_were_not_made():
     }
 
 
+TURNED = (
+    "Members score lower than non-members by c_v1. A higher score has to mean a member: if the "
+    "attack is yours, turn its sign."
+)
+
+
 @pytest.mark.parametrize(
     ("low", "n", "said"),
     [
@@ -528,6 +543,7 @@ def test_checks_say_what_they_found_or_that_they_were_not_made():
             5,
             [
                 "a_v1: AUC within quintiles of the score of blind_year_v1: 0.70, 0.70.",
+                TURNED,
                 "Best of 2 attacks and slices, corrected for trying all of them: a_v1, AUC at "
                 "least 0.62.",
             ],
@@ -536,8 +552,9 @@ def test_checks_say_what_they_found_or_that_they_were_not_made():
             0.29,
             4,
             [
+                TURNED,
                 "None of 2 attacks and slices, corrected for trying all of them, is shown to be "
-                "better than chance."
+                "better than chance.",
             ],
         ),
     ],
@@ -550,6 +567,8 @@ def test_no_bound_below_chance_and_no_quintile_of_a_few_texts_is_printed(low, n,
         {"attack": name, "slice": "all", "metric": "roc_auc_simultaneous", "low": lowest}
         for name, lowest in (("a_v1", low), ("b_v1", 0.2))
     ]
+    turned = {"attack": "c_v1", "slice": "all", "metric": "roc_auc", "value": 0.2, "high": 0.3}
+    rows += [turned, turned | {"attack": "blind_year_v1"}, turned | {"attack": "d_v1", "high": 0.5}]
     of = {"subject": "members", "statistic": "roc_auc"}
     auc = of | {"verdict": "undecided", "value": 0.5, "high": 0.7, "p_value": 0.4}
     strongest = of | {"statistic": "strongest", "verdict": "blind_year_v1"}

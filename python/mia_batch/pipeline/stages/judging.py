@@ -79,7 +79,9 @@ def _chance(audit: Audit) -> Rows:
     named = {name.removeprefix("logprobs of "): engine.get("chance") for name, engine in engines}
     chances = {model: chance for model, chance in named.items() if chance is not None}
     read = audit.run.scan("logprobs").filter(pl.col("model").is_in([*chances]), view="text")
-    losses = read.group_by("model").agg(-pl.col("logprob").explode().mean()).sort("model")
+    # Each text counts once: one long text without sense says nothing about the model.
+    loss = -pl.col("logprob").cast(pl.List(pl.Float64)).list.mean().mean()
+    losses = read.group_by("model").agg(loss).sort("model")
     for model, loss in losses.drop_nulls().collect(engine="streaming").iter_rows():
         verdict = "better" if loss < chances[model] else "no_better"
         row = {"statistic": "nats_per_token", "value": loss, "high": chances[model]}
