@@ -215,7 +215,10 @@ def _of_texts(known: RunResults, allows: Mapping[str, bool]) -> str:
         out = f"of {total:,.0f} {kind}s {_verb('stand', n or 1)} out from {against}"
         false = f"in a list of which at most {100 * plan.q:g} % are false on average"
         none = "which does not show that they were not learnt"
-        parts.append(f"{n:,.0f} {out}, {false}" if n else f"none {out}, {none}")
+        if not n and (top := _top(known, kind)):
+            parts += [*top, f"none of {total:,.0f} {kind}s can be named {false}"]
+        else:
+            parts.append(f"{n:,.0f} {out}, {false}" if n else f"none {out}, {none}")
     elif allows["targets and non-members"]:
         parts.append("no other answer" if parts else "no answer")
         parts[-1] += ", because texts and comparison texts can be told apart without the model"

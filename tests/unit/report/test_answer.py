@@ -294,6 +294,37 @@ def test_a_collection_and_canaries_have_one_p_value():
     assert said == "The canaries, by a_v1, show no sign of memory (p = 0.3)."
 
 
+@pytest.mark.parametrize(
+    ("n", "fewest", "said"),
+    [
+        (
+            0,
+            10,
+            "At least 10 of the 12 highest-scoring texts stand out beyond chance (95 % "
+            "confidence); none of 12 texts can be named in a list of which at most 5 % are false "
+            "on average.",
+        ),
+        (
+            0,
+            0,
+            "None of 12 texts stands out from 25 comparison texts, which does not show that they "
+            "were not learnt.",
+        ),
+        (
+            2,
+            1,
+            "2 of 12 texts stand out from 25 comparison texts, in a list of which at most 5 % are "
+            "false on average.",
+        ),
+    ],
+)
+def test_texts_that_nobody_can_name_are_counted_where_a_bound_says_that_some_stand_out(
+    n, fewest, said
+):
+    run = known(findings=[roles(12, 25), reported(n), top(fewest, 12)], plan=plan())
+    assert answer(run, Rollup.create_empty(), books=False) == said
+
+
 def test_books_stand_by_strength_with_24_places_and_comparison_documents_last():
     rows = [rollup(nothing_found=1, above_all=1, comes_out=2), rollup("outside", cannot_tell=1)]
     strip = {"curve": "strip", "attack": PRIMARY, "subject": "b2.txt"}
