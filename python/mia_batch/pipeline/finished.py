@@ -73,6 +73,9 @@ def table_of(runs: Sequence[Run], kind: str = "md") -> str:
     return paper_table([_column(run) for run in runs], kind)
 
 
+_DOUBTS = ("; exploratory: ", "it is unknown whether")  # of an answer, which a table repeats
+
+
 def _column(run: Run) -> PaperColumn:
     rows = attacks_of(run)
     if rows.is_empty():
@@ -86,9 +89,12 @@ def _column(run: Run) -> PaperColumn:
     model, folder = Path(name).name, run.folder.resolve()
     in_run = file.parent.resolve() == folder  # texts that were no file
     data = settings.dataset or (folder.name.removesuffix(f"-{model}") if in_run else file.stem)
+    counts = run["metrics"].filter(slice="all").select("n_members", "n_nonmembers").max().row(0)
+    notes = ["{:,} members, {:,} non-members".format(*counts)]
     said = answer_of(run)
-    caveat = said if said.startswith("No answer") else ""
-    return PaperColumn(data, model, settings.seed, rows, caveat)
+    if said.startswith("No answer") or any(each in said for each in _DOUBTS):
+        notes.append(said[:-1])
+    return PaperColumn(data, model, settings.seed, rows, tuple(notes))
 
 
 def _finished(run: Run, *, sealed: bool = False) -> Manifest:

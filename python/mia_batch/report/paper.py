@@ -28,7 +28,7 @@ class PaperColumn(NamedTuple):
     model: str
     seed: int
     rows: pl.DataFrame
-    caveat: str = ""  # why its figures mean nothing
+    notes: tuple[str, ...] = ()  # how many texts, and why its figures mean little
 
 
 _SIGNS = {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}"}
@@ -68,7 +68,7 @@ def paper_table(columns: Sequence[PaperColumn], kind: str = "md") -> str:
         which = f"seed{'s' * (len(own) > 1)} {', '.join(map(str, own))}"
         how = " (means; limits are the outermost of the intervals)" if own[1:] else ""
         notes.append(f"{data}, {model}: {which}{how}")
-        notes += dict.fromkeys(each.caveat[:-1] for each in of[data, model] if each.caveat)
+        notes += dict.fromkeys(note for each in of[data, model] for note in each.notes)
     bold, safe = KINDS[kind]
     return (
         environment()

@@ -424,8 +424,10 @@ def test_the_table_of_a_paper_marks_what_is_best_beyond_its_interval():
         "",
         "wiki_64, m|x: seed 1.",
     ]
-    noted = paper_table([column(caveat="No answer: x."), column(model="b")]).splitlines()[-1]
-    assert noted == "wiki_64, m|x: seed 1; No answer: x; wiki_64, b: seed 1."
+    noted = paper_table(
+        [column(notes=("9 members", "No answer: x")), column(model="b")]
+    ).splitlines()[-1]
+    assert noted == "wiki_64, m|x: seed 1; 9 members; No answer: x; wiki_64, b: seed 1."
     latex = paper_table([column(), column(model="<b>")], "latex").splitlines()
     assert latex[3:7] == [
         r" & \multicolumn{3}{c}{wiki\_64, m|x} & \multicolumn{3}{c}{wiki\_64, <b>} \\",

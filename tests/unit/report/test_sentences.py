@@ -159,7 +159,7 @@ def test_what_a_comparison_excludes():
 SEPARABLE = {"value": 0.99, "p_value": 0.005, "high": 1.0, "verdict": "separable"}
 UNDECIDED = {"value": 0.5, "p_value": 0.7, "high": 0.71, "verdict": "undecided"}
 ALIKE = {"value": 0.5, "p_value": 0.7, "high": 0.56, "verdict": "not separable"}
-UNKNOWN = {"reason": "each class needs 5 texts, or texts of 5 groups"}
+UNKNOWN = {"reason": "each class needs 5 groups; a text without a group is one"}
 HOLDS = "What follows holds only if training is their only difference."
 
 
@@ -178,7 +178,11 @@ def blind(row, subject):
             "(AUC 0.99 by blind_year_v1, p = 0.005), so a high score",
         ),
         (UNDECIDED, "doubtful", f"undecided (an AUC up to 0.71 is not excluded). {HOLDS}"),
-        (UNKNOWN, "doubtful", f"texts (each class needs 5 texts, or texts of 5 groups). {HOLDS}"),
+        (
+            UNKNOWN,
+            "doubtful",
+            f"texts (each class needs 5 groups; a text without a group is one). {HOLDS}",
+        ),
         (ALIKE, "open", None),
     ],
 )
@@ -208,7 +212,7 @@ def test_of_alike_sets_it_is_said_what_is_excluded():
         ),
         (
             UNKNOWN,
-            "(each class needs 5 texts, or texts of 5 groups): attack figures alone are no evi",
+            "(each class needs 5 groups; a text without a group is one): attack figures alone are",
         ),
         (ALIKE, "look alike to classifiers that never see the model (AUC at most 0.56)."),
     ],
