@@ -185,8 +185,7 @@ def resolve(name: str) -> tuple[str, ...]:
 
     Besides the names of attacks there are those of families (``min-k++``, `attacks.families`) and
     of papers (``Min-K%++``); case and punctuation are forgiven, and a version may be left out; a
-    pattern (``min_k_*``) stands for all names that fit. An unknown name raises `SettingsError`
-    with the nearest one.
+    pattern stands for all that fit. An unknown name raises `SettingsError` with the nearest one.
 
     >>> resolve("Min-K%++"), resolve("samia_matched")
     (('min_k_plus_plus_20_v1',), ('samia_matched_v1',))

@@ -170,9 +170,7 @@ def show_run(run: Run, console: Console) -> None:
         _print_whole(_attack_table(attacks, width), console)
         counts = run["metrics"].row(0, named=True)
         low, high = attacks.select("tpr_1_low", "tpr_1_high").row(0)
-        sure = (
-            "" if low is None else f"TPR@1% of the first: 95 % interval {low:.2f} to {high:.2f}; "
-        )
+        sure = "" if low is None else f"first TPR@1%: 95 % interval {low:.2f} to {high:.2f}; "
         console.print(
             f"{counts['n_members']:,} members, {counts['n_nonmembers']:,} non-members. {sure}lead: "
             "AUC less that of the best classifier that never sees the model; tokens, seconds: a "
@@ -195,18 +193,14 @@ def show_run(run: Run, console: Console) -> None:
 
 def _missing(run: Run) -> Iterator[str]:
     """Say what has no samples or no score, with the reasons, the most frequent first."""
-    counted = [(n, why, "samples") for why, n in run.manifest.failed["reasons"].items()]
-    of: dict[tuple[int, str], list[str]] = {}
-    unscored = run.scan("unscored")
+    without = {(n, why, ""): ["samples"] for why, n in run.manifest.failed["reasons"].items()}
     for attack in run.manifest.made["scores"]["attacks"]:
-        for why, n in count_reasons(unscored.filter(attack=attack)).items():
-            of.setdefault((n, why), []).append(attack)
-    for (n, why), lack in of.items():
-        counted.append((n, why, f"a score of {listed(lack, 2)}"))
-    for n, why, what in sorted(counted, key=lambda each: -each[0]):
-        yield f"{n:,} {'text' if n == 1 else 'texts'} without {what}: {why}"
-    if n := run["scores"]["n_short"].sum():
-        yield f"{n:,} {'answer' if n == 1 else 'answers'} ended before the true text's length"
+        for why, n in count_reasons(run.scan("unscored").filter(attack=attack)).items():
+            without.setdefault((n, why, "a score of "), []).append(attack)
+    for (n, why, of), lack in sorted(without.items(), key=lambda each: -each[0][0]):
+        yield f"{n:,} {'text' if n == 1 else 'texts'} without {of}{listed(lack, 2)}: {why}"
+    if short := run["scores"]["n_short"].sum():
+        yield f"{short:,} {'answer' if short == 1 else 'answers'} ended before the true text's length"
 
 
 def _attack_table(attacks: pl.DataFrame, width: int) -> Table:

@@ -213,11 +213,11 @@ def check_targets(targets: pl.LazyFrame, *, seed: int) -> Preflight:
         scores, metrics = blind.scores, blind.metrics
         rows += _blind_rows("members", blind)
         rows += _duplicate_rows("members", near_duplicates(labelled))
-        known = labelled.filter(pl.col("target").is_not_null()).group_by(pl.col("target").hash())
-        both = known.agg(both=pl.col("member").n_unique() > 1).select(pl.col("both").sum())
-        n_both = both.collect(engine="streaming").item()
-        of: _Row = {"check": "duplicates", "subject": "labels"}
-        rows += [of | {"statistic": "n_both", "value": n_both}] if n_both else []
+        known = labelled.drop_nulls("target").group_by(pl.col("target").hash())
+        both = known.agg(pl.col("member").n_unique() > 1).select(pl.col("member").sum())
+        if n_both := both.collect(engine="streaming").item():
+            of = {"check": "duplicates", "subject": "labels", "statistic": "n_both"}
+            rows.append(of | {"value": n_both})
     asked = targets.with_columns(asked=asked_texts(targets))
     label = pl.col("asked")
     if _has(asked, label, ~label, _TARGET & pl.col("member").is_null()):

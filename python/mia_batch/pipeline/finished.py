@@ -64,16 +64,12 @@ def books_of(run: Run) -> pl.DataFrame:
 def attacks_of(run: Run) -> pl.DataFrame:
     manifest = _finished(run)
     known = [get(name) for name in manifest.made["scores"]["attacks"] if name in names()]
-    seconds = manifest.times.get("seconds", {})
-    return attack_rows(_tables(run), known, seconds, manifest.passes)
+    return attack_rows(_tables(run), known, manifest.times.get("seconds"), manifest.passes)
 
 
 def table_of(runs: Sequence[Run], kind: str = "md") -> str:
     # Runs that differ in nothing but their seed are averaged.
     return paper_table([_column(run) for run in runs], kind)
-
-
-_DOUBTS = ("; exploratory: ", "it is unknown whether")  # of an answer, which a table repeats
 
 
 def _column(run: Run) -> PaperColumn:
@@ -92,7 +88,7 @@ def _column(run: Run) -> PaperColumn:
     counts = run["metrics"].filter(slice="all").select("n_members", "n_nonmembers").max().row(0)
     notes = ["{:,} members, {:,} non-members".format(*counts)]
     said = answer_of(run)
-    if said.startswith("No answer") or any(each in said for each in _DOUBTS):
+    if any(each in said for each in ("No answer", "; exploratory: ", "it is unknown whether")):
         notes.append(said[:-1])
     return PaperColumn(data, model, settings.seed, rows, tuple(notes))
 

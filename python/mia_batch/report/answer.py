@@ -214,11 +214,11 @@ def _of_texts(known: RunResults, allows: Mapping[str, bool]) -> str:
         kind = "text" if level == "target" else "group"
         out = f"of {total:,.0f} {kind}s {_verb('stand', n or 1)} out from {against}"
         false = f"in a list of which at most {100 * plan.q:g} % are false on average"
-        none = "which does not show that they were not learnt"
-        if not n and (top := _top(known, kind)):
-            parts += [*top, f"none of {total:,.0f} {kind}s can be named {false}"]
+        if top := [] if n else _top(known, kind):
+            none = f"{top[0]}; none of {total:,.0f} {kind}s can be named {false}"
         else:
-            parts.append(f"{n:,.0f} {out}, {false}" if n else f"none {out}, {none}")
+            none = f"none {out}, which does not show that they were not learnt"
+        parts.append(f"{n:,.0f} {out}, {false}" if n else none)
     elif allows["targets and non-members"]:
         parts.append("no other answer" if parts else "no answer")
         parts[-1] += ", because texts and comparison texts can be told apart without the model"
@@ -409,10 +409,9 @@ def _costs(
     for attack in attacks:
         tokens, took, read = 0.0, 0.0, attack.reads_of("logprobs")
         for model in {model for model, _ in read}:
-            of = {view: n for view, n in passes.items() if view.startswith(f"{model} ")}
-            own = sum(n for view, n in of.items() if tuple(view.split(" ", 1)) in read)
-            share = own / sum(of.values()) if own else 1.0
-            took += share * seconds.get(f"logprobs of {model}", 0.0)
+            all_passes = sum(n for view, n in passes.items() if view.startswith(f"{model} "))
+            own = sum(passes.get(" ".join(view), 0) for view in read if view[0] == model)
+            took += seconds.get(f"logprobs of {model}", 0.0) * (own / all_passes if own else 1.0)
         for view in attack.reads_of("samples"):
             drawn, n = of_view.get(view, (0, 0))
             tokens += drawn / max(n, 1)

@@ -210,9 +210,9 @@ def earlier_sentences(findings: pl.DataFrame) -> Iterator[str]:
     rows = findings.filter(check="earlier_runs", statistic="primary").rows(named=True)
     if not rows:
         return
-    planned = {row["verdict"]: f"primary {row['verdict']}" for row in rows}
-    planned |= {"unknown, unknown": "stopped before its plan was made"}
-    names = [f"{row['subject']} ({planned[row['verdict']]})" for row in rows]
+    names = [f"{row['subject']} (primary {row['verdict']})" for row in rows]
+    unplanned = ("(primary unknown, unknown)", "(stopped before its plan was made)")
+    names = [name.replace(*unplanned) for name in names]
     n, (runs, are) = len(rows), ("run", "is") if len(rows) == 1 else ("runs", "are")
     yield (
         f"{n:,} other {runs} of these texts and this model {are} next to this one: "
@@ -291,28 +291,25 @@ def labelled_sentences(
         return
     strongest = blind["strongest"]
     in_quintile = pl.col("slice").str.starts_with("blind quintile")
+    enough = pl.min_horizontal("n_members", "n_nonmembers") >= _FEWEST
     quintiles = metrics.filter(in_quintile, metric="roc_auc", attack=primary)
-    few = pl.min_horizontal("n_members", "n_nonmembers") < _FEWEST
-    values = quintiles.select(pl.when(~few).then("value")).to_series()
+    values = quintiles.select(pl.when(enough).then("value")).to_series()
     if blind["verdict"] != "not separable" and values.count() > 1:
         shown = ", ".join("-" if value is None else f"{value:.2f}" for value in values)
         yield f"{primary}: AUC within quintiles of the score of {strongest}: {shown}."
-    is_blind = pl.col("attack").str.starts_with("blind_")
-    turned = metrics.filter(pl.col("high") < _WRONG_WAY, ~is_blind, metric="roc_auc", slice="all")
-    if turned.height:
+    low = metrics.filter(pl.col("high") < _WRONG_WAY, metric="roc_auc", slice="all")["attack"]
+    if turned := [name for name in low if not name.startswith("blind_")]:
         yield (
-            f"Members score lower than non-members by {listed(turned['attack'].to_list())}. A "
-            "higher score has to mean a member: if the attack is yours, turn its sign."
+            f"Members score lower than non-members by {listed(turned)}. A higher score has to mean "
+            "a member: if the attack is yours, turn its sign."
         )
     bounds = metrics.filter(pl.col("low").is_not_null(), metric="roc_auc_simultaneous")
     if bounds.height > 1:
         best = bounds.sort("low", descending=True).row(0, named=True)
         where = "" if best["slice"] == "all" else f" on {best['slice']}"
         tried = f"{bounds.height:,} attacks and slices, corrected for trying all of them"
-        if best["low"] > 0.5:
-            yield f"Best of {tried}: {best['attack']}{where}, AUC at least {best['low']:.2f}."
-        else:
-            yield f"None of {tried}, is shown to be better than chance."
+        said = f"Best of {tried}: {best['attack']}{where}, AUC at least {best['low']:.2f}."
+        yield said if best["low"] > 0.5 else f"None of {tried}, is shown to be better than chance."
     yield from duplicates_sentence(findings, "members")
 
 
@@ -830,15 +827,15 @@ def one_sided_sentence(known: RunResults) -> Iterator[str]:
     of = {"metric": "roc_auc", "attack": known.plan.primary, "slice": "all"}
     counts = known.metrics.filter(**of).select("n_members", "n_nonmembers").rows()
     roles, (n_members, n_others) = role_counts(known.findings), counts[0] if counts else (0, 0)
-    alone = None
-    if n_members and not (n_others or roles["n_nulls"]):
-        alone = ("members", "non-members", "leave the labels out and give --non-members FOLDER")
-    elif n_others and not n_members:
-        alone = ("non-members", "members", "texts without a label to ask about")
-    if alone and not roles["n_unknown"]:
+    label, other, more = "members", "non-members", "leave the labels out and give --non-members"
+    if n_others and not n_members:
+        label, other, more = other, label, "texts without a label to ask about"
+    elif n_others or not n_members or roles["n_nulls"]:
+        return
+    if not roles["n_unknown"]:
         yield (
-            f"All texts are labelled as {alone[0]}, so that there is nothing to compare them with: "
-            f"add texts that are labelled as {alone[1]}, or {alone[2]}."
+            f"All texts are labelled as {label}, so that there is nothing to compare them with: "
+            f"add texts that are labelled as {other}, or {more}."
         )
 
 

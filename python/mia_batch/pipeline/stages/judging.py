@@ -463,8 +463,7 @@ class ScoresStage(Stage):
 
     def run(self) -> None:
         self.audit.manifest.failed = _count_failures(self.audit)
-        n = len(self.audit.attacks)
-        self.doing = f"scoring {n} attack{'s' * (n > 1)}"
+        self.doing = f"scoring {(n := len(self.audit.attacks))} attack{'s' * (n > 1)}"
         super().run()
 
     def make(self) -> None:

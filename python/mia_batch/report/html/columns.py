@@ -453,7 +453,7 @@ def attack_table(contents: Contents) -> Table | None:
     from mia_batch.attacks import get, names
 
     known = [get(name) for name in contents.attacks if name in names()]
-    costs = contents.recorded("times.seconds"), contents.recorded("passes")
+    costs = map(contents.recorded, ("times.seconds", "passes"))
     rows = attack_rows(contents.tables, known, *costs)
     there = {name for name in rows.columns if rows[name].count()}
     shown = [each for each in _ATTACKS.columns if each.sources[0] in there]
