@@ -256,7 +256,7 @@ def _capital(text: str) -> str:
 def _interval(row: Mapping[str, Any]) -> str:
     value = f"{row['value']:.2f}"
     if row.get("low") is None or row.get("high") is None:
-        return value
+        return f"{value} (no interval: {row['reason']})" if row.get("reason") else value
     return f"{value} (95 % CI {row['low']:.2f} to {row['high']:.2f})"
 
 

@@ -133,6 +133,11 @@ def test_where_nothing_was_compared_an_auc_that_chance_explains_is_no_riddle():
     reached = f"{PRIMARY} tells members from non-members with AUC 0.50 (95 % CI 0.30 to 0.70)"
     said = f"No sign of memory: {reached}, which chance explains."
     assert answer(run, Rollup.create_empty(), books=False) == said
+    few = [metric(PRIMARY, 0.9, reason="few groups")]
+    said = answer(
+        known(metrics=few, findings=[roles(0), labels(None)]), Rollup.create_empty(), books=False
+    )
+    assert "with AUC 0.90 (no interval: few groups); it is unknown whether" in said
 
 
 def test_without_an_auc_and_of_a_broken_model_there_is_no_answer():
