@@ -200,7 +200,7 @@ def _missing(run: Run) -> Iterator[str]:
     for (n, why, of), lack in sorted(without.items(), key=lambda each: -each[0][0]):
         yield f"{n:,} {'text' if n == 1 else 'texts'} without {of}{listed(lack, 2)}: {why}"
     if short := run["scores"]["n_short"].sum():
-        yield f"{short:,} {'answer' if short == 1 else 'answers'} ended before the true text's length"
+        yield f"{short:,} answer{'s' * (short > 1)} ended before the true text's length"
 
 
 def _attack_table(attacks: pl.DataFrame, width: int) -> Table:
