@@ -924,8 +924,8 @@ def checks(known: RunResults) -> dict[str, list[str]]:
 
 
 def preflight_sentences(findings: pl.DataFrame) -> Iterator[str]:
-    for say in (gate_sentence, weights_sentence, undeclared_sentences, power_sentences):
-        yield from say(findings)
+    before = (label_sentence, gate_sentence, weights_sentence, undeclared_sentences)
+    yield from chain.from_iterable(say(findings) for say in (*before, power_sentences))
 
 
 def sentences(known: RunResults) -> Iterator[str]:

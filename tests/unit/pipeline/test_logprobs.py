@@ -191,7 +191,7 @@ def test_a_model_that_predicts_no_better_than_chance_is_named(views, tmp_path, k
     logprobs = run["logprobs"]["logprob"]
     loss = -float(np.mean([each.cast(pl.Float64).mean() for each in logprobs]))
     assert (loss < math.log(600)) == knows
-    assert -logprobs.explode().mean() > math.log(600)
+    assert -logprobs.explode().drop_nulls().to_numpy().mean() > math.log(600)
     found = run["findings"].filter(check="chance").select("subject", "value", "high", "verdict")
     ((subject, value, chance, verdict),) = found.rows()
     assert (subject, verdict) == ("target", "better" if knows else "no_better")

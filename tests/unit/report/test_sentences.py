@@ -33,6 +33,7 @@ from mia_batch.report.sentences import (
     placebo_sentence,
     plan_sentence,
     power_sentences,
+    preflight_sentences,
     set_sentences,
     uneven_sentence,
     unlabelled_sentences,
@@ -102,7 +103,7 @@ def test_a_run_that_was_stopped_before_its_plan_is_said_to_be_so():
 
 def test_texts_of_both_labels_are_said_to_be_wrong():
     texts = [("one text", True, None), ("one text", False, None), ("two", True, None)]
-    texts += [("two", True, None), ("three", False, None), (None, False, None), (None, True, None)]
+    texts += [("two", True, None), ("three", False, None)]
     both, *copies = copies_sentence(found_in(*texts))
     assert both.startswith("1 text is labelled member in one row and non-member in another")
     assert copies[0].startswith("4 of 5 texts stand in another group")
@@ -217,9 +218,11 @@ def test_of_alike_sets_it_is_said_what_is_excluded():
         (ALIKE, "look alike to classifiers that never see the model (AUC at most 0.56)."),
     ],
 )
-def test_what_labels_are_worth_is_said(row, said):
-    (sentence,) = label_sentence(blind(row, "members"))
+def test_what_labels_are_worth_is_said_before_the_model_is_asked_too(row, said):
+    found = blind(row, "members")
+    (sentence,) = label_sentence(found)
     assert said in sentence
+    assert [*preflight_sentences(found)] == [sentence]
 
 
 def combination(verdict):
