@@ -296,8 +296,7 @@ def audit_and_show(settings: Settings) -> None:
 
 
 def _fail_unscored(run: Run) -> None:
-    scored = (run["scores"][name].count() for name in run.manifest.made["scores"]["attacks"])
-    if not any(scored):
+    if not any(run["scores"][name].count() for name in run.manifest.made["scores"]["attacks"]):
         _fail("no text has a score (reasons above)", 1)
 
 

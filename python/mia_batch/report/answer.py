@@ -214,10 +214,9 @@ def _of_texts(known: RunResults, allows: Mapping[str, bool]) -> str:
         kind = "text" if level == "target" else "group"
         out = f"of {total:,.0f} {kind}s {_verb('stand', n or 1)} out from {against}"
         false = f"in a list of which at most {100 * plan.q:g} % are false on average"
-        if top := [] if n else _top(known, kind):
+        none = f"none {out}, which does not show that they were not learnt"
+        if top := _top(known, kind):
             none = f"{top[0]}; none of {total:,.0f} {kind}s can be named {false}"
-        else:
-            none = f"none {out}, which does not show that they were not learnt"
         parts.append(f"{n:,.0f} {out}, {false}" if n else none)
     elif allows["targets and non-members"]:
         parts.append("no other answer" if parts else "no answer")

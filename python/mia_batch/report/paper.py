@@ -92,11 +92,10 @@ def _averaged(group: Sequence[PaperColumn]) -> pl.DataFrame:
         return rows
     means = [pl.col(name).mean() for name in _LIMITS]
     ends = [cs.ends_with("low").min(), cs.ends_with("high").max()]
-    there = pl.col("attack").len() == len(group)
     return (
         rows.group_by("attack", maintain_order=True)
-        .agg(*means, *ends, pl.col("is_blind").first(), there=there)
-        .filter("there")
+        .agg(*means, *ends, pl.col("is_blind").first(), n=pl.len())
+        .filter(n=len(group))
         .sort("is_blind", "auc", descending=[False, True], nulls_last=True)
     )
 

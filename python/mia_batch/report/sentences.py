@@ -14,8 +14,7 @@ Say = Callable[["RunResults"], Iterable[str]]
 _NAMES_SHOWN = 3
 _MOST_NAMED = 12
 _LEVEL = 0.05
-_WRONG_WAY = 0.4  # an AUC whose interval lies below is no accident of many attacks
-_FEWEST = 5  # texts of each class in a quintile whose AUC is shown
+_WRONG_WAY, _FEWEST = 0.4, 5  # the AUC of a wrong sign; texts of each class in a quintile
 _MOST_CHARACTERS = 200
 _ACTING = (
     *("temperature", "top_p", "top_k", "min_p"),
@@ -210,13 +209,12 @@ def earlier_sentences(findings: pl.DataFrame) -> Iterator[str]:
     rows = findings.filter(check="earlier_runs", statistic="primary").rows(named=True)
     if not rows:
         return
-    names = [f"{row['subject']} (primary {row['verdict']})" for row in rows]
-    unplanned = ("(primary unknown, unknown)", "(stopped before its plan was made)")
-    names = [name.replace(*unplanned) for name in names]
+    unplanned = ("primary unknown, unknown", "stopped before its plan was made")
+    plans = (f"{row['subject']} (primary {row['verdict']})".replace(*unplanned) for row in rows)
     n, (runs, are) = len(rows), ("run", "is") if len(rows) == 1 else ("runs", "are")
     yield (
         f"{n:,} other {runs} of these texts and this model {are} next to this one: "
-        f"{listed(names)}. p-values and q-values do not count these attempts: multiply them by "
+        f"{listed([*plans])}. p-values and q-values do not count these attempts: multiply them by "
         f"{n + 1:,} (Bonferroni) to count them."
     )
 

@@ -453,8 +453,7 @@ def attack_table(contents: Contents) -> Table | None:
     from mia_batch.attacks import get, names
 
     known = [get(name) for name in contents.attacks if name in names()]
-    costs = map(contents.recorded, ("times.seconds", "passes"))
-    rows = attack_rows(contents.tables, known, *costs)
+    rows = attack_rows(contents.tables, known, *map(contents.recorded, ("times.seconds", "passes")))
     there = {name for name in rows.columns if rows[name].count()}
     shown = [each for each in _ATTACKS.columns if each.sources[0] in there]
     return replace(_ATTACKS, columns=shown, rows=rows.to_dicts()) if "auc" in there else None
