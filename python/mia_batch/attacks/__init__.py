@@ -184,8 +184,8 @@ def resolve(name: str) -> tuple[str, ...]:
     """Return the full names that a name stands for.
 
     Besides the names of attacks there are those of families (``min-k++``, `attacks.families`) and
-    of papers (``Min-K%++``); case and punctuation are forgiven, and a version may be left out. An
-    unknown name raises `SettingsError` with the nearest one.
+    of papers (``Min-K%++``); case and punctuation are forgiven, and a version may be left out; a
+    pattern stands for all that fit. An unknown name raises `SettingsError` with the nearest one.
 
     >>> resolve("Min-K%++"), resolve("samia_matched")
     (('min_k_plus_plus_20_v1',), ('samia_matched_v1',))

@@ -3,6 +3,7 @@
 ``min-k++``, ``Min-K%++`` and ``min_k_plus_plus_20`` all name ``min_k_plus_plus_20_v1``.
 """
 
+import fnmatch
 import re
 from collections.abc import Collection
 from difflib import get_close_matches
@@ -115,9 +116,9 @@ def members(family: Family, known: Collection[str]) -> list[str]:
 
 
 def meant(name: str, known: Collection[str]) -> tuple[str, ...]:
-    """Return the names of attacks that a name stands for; empty where nobody knows it."""
-    if name in known:
-        return (name,)
+    """Return the names of attacks that a name or pattern stands for; empty where none is known."""
+    if name in known or "*" in name:
+        return tuple(fnmatch.filter(known, name))
     if (family := _by_key().get(key := key_of(name))) is not None:
         return family.default
     alike = {key_of(each.rpartition("_v")[0]): each for each in known}

@@ -150,6 +150,9 @@ def test_an_attack_is_known_by_family_paper_and_without_its_version(written, mea
 
 def test_a_family_may_stand_for_several_attacks():
     assert len(resolve("CAMIA")) == 7
+    assert resolve("pdr_min*") == ("pdr_min_k_20_v1", "pdr_min_k_plus_plus_20_v1")
+    with pytest.raises(SettingsError, match=r"there is no attack 'nothing\*'"):
+        resolve("nothing*")
     with pytest.raises(SettingsError, match="'CAMIA' stands for several attacks"):
         get("CAMIA")
 

@@ -171,14 +171,16 @@ def save_unigrams(folder, texts):
 @pytest.mark.parametrize("knows", [False, True])
 def test_a_model_that_predicts_no_better_than_chance_is_named(views, tmp_path, knows):
     settings = views.settings
-    corpus = pl.read_parquet(settings["input"])
+    texts = pl.read_parquet(settings["input"])["text"].drop_nulls().to_list()
     model = settings["model"]
     if knows:
-        model = save_unigrams(tmp_path / "model", corpus["text"].drop_nulls().to_list())
-    given = {name: settings[name] for name in ("input", "engine")} | {"attacks": "loss_v1"}
-    run = audit(**given, model=model, out=str(tmp_path / "run"))
-    loss = -float(run["logprobs"]["logprob"].explode().drop_nulls().to_numpy().mean())
-    assert (loss < math.log(600)) == knows
+        model = save_unigrams(tmp_path / "model", texts)
+        texts += ["\x07" * (99 + n) for n in range(9 * len(texts))]  # what it knows is a tenth
+    given = {"input": texts, "engine": settings["engine"], "long_texts": "stride"}
+    run = audit(**given, attacks="loss_v1", model=model, out=str(tmp_path / "run"))
+    logprobs = run["logprobs"]["logprob"]
+    loss = -float(np.mean([each.cast(pl.Float64).mean() for each in logprobs]))
+    assert loss > math.log(600)
     found = run["findings"].filter(check="chance").select("subject", "value", "high", "verdict")
     ((subject, value, chance, verdict),) = found.rows()
     assert (subject, verdict) == ("target", "better" if knows else "no_better")
