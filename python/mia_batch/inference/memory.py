@@ -9,11 +9,13 @@ import polars as pl
 from mia_batch.attacks.attack import CONTINUATION, RECITAL, among
 from mia_batch.inference.comparison import ComparisonSets
 from mia_batch.inference.findings import finding_rows, number_rows
+from mia_batch.kernels import WordRule, book_coverage, pair_features, word_spans
 from mia_batch.schemas import Controls
 from mia_batch.tables import RowIndex, mapped_zeros
 
 CONTINUED = (CONTINUATION, RECITAL)  # views whose answers continue a text
 VERBATIM_WORDS = 20  # words in a row from which on a passage counts as repeated
+COPIED_WORDS = 8  # words in a row that also stand in the prompt and are cut out of a passage
 
 _SCHEMA = Controls.create_empty().schema
 # Controls that ask a model, with its name in the run and the number of the prompt.
@@ -100,35 +102,81 @@ def without_common(
 VERBATIM_GROUP = "blocks"  # group of features that the runs are read from
 
 _READ = ("longest_block_words", "near_verbatim_words")
+_ANSWER_KEY = ("target_id", "view", "view_index", "sample_index")
 _ROWS_AT_ONCE = 32_768
 _LOW = (1 << 32) - 1
 _MOST_NAMED = 100  # documents of which passages came out
 
 
-def verbatim_runs(targets: pl.LazyFrame, features: pl.LazyFrame, samples: int) -> pl.DataFrame:
+def longest_own(passage: str, given: str, words: WordRule) -> int:
+    """Count the words of a passage's longest run after what the prompt has, too, is cut out."""
+    said, asked = (pl.Series([text]) for text in (passage, given))
+    made = book_coverage(passage, said, instructions=asked, words=words, k=1, m=COPIED_WORDS)
+    return int(made["longest_block_words"].item())
+
+
+def passage_of(words: WordRule) -> pl.Expr:
+    """Take the longest run of an answer from the ``reference``."""
+    spans = word_spans("reference", words=words).struct
+    first, n_words = pl.col("longest_block_start"), pl.col(_READ[0])
+    start = spans.field("starts").list.get(first)
+    end = spans.field("ends").list.get(first + n_words - 1)
+    return pl.col("reference").str.slice(start, end - start)
+
+
+def _copied(targets: pl.LazyFrame, long: pl.LazyFrame, words: WordRule) -> pl.DataFrame:
+    """Find long runs that a model may have copied from the prefix: a refrain, rows of a table."""
+    shared = pair_features("passage", "prefix", words=words, groups=["blocks"])
+    texts = targets.select("target_id", "prefix", "reference")
+    alike = (
+        long.join(texts, on="target_id")
+        .with_columns(passage=passage_of(words))
+        .filter(shared.struct.field(_READ[0]) >= COPIED_WORDS)
+        .select(*_ANSWER_KEY, "passage", "prefix")
+        .collect(engine="streaming")
+    )
+    own = [longest_own(*row, words) for row in alike.select("passage", "prefix").iter_rows()]
+    found = alike.select(_ANSWER_KEY).with_columns(own=pl.Series(own, dtype=pl.UInt32))
+    return found.filter(pl.col("own") < VERBATIM_WORDS)
+
+
+def verbatim_runs(
+    targets: pl.LazyFrame, features: pl.LazyFrame, samples: int, words: WordRule
+) -> pl.DataFrame:
     """Find the longest run over the first ``samples`` continuations of each target."""
-    # Null without a continuation, or where the features have no runs. Memory: 24 bytes a target.
+    # Null without a continuation, or where the features have no runs. Memory: 25 bytes a target.
+    # A run that is long by what stands in the prefix alone counts as what is left (``copied``).
     index = RowIndex(targets.select("target_id"))
     code, near = (mapped_zeros(index.height, dtype) for dtype in (np.uint64, np.uint32))
+    is_copied = mapped_zeros(index.height, np.bool_)
     if set(_READ) <= set(features.collect_schema()):
         own = features.filter(
             among(CONTINUED), pl.col("sample_index") < samples, pl.col(_READ[0]).is_not_null()
-        ).select("target_id", "sample_index", *_READ)
+        )
+        copied = _copied(targets, own.filter(pl.col(_READ[0]) >= VERBATIM_WORDS), words)
+        if copied.height:
+            cut = (pl.min_horizontal(name, "own") for name in _READ)  # which leaves nulls out
+            own = own.join(copied.lazy(), on=_ANSWER_KEY, how="left").with_columns(cut)
+            is_copied[index.find(copied["target_id"])[1]] = True
+        own = own.select("target_id", "sample_index", *_READ)
         for batch in own.collect_batches(chunk_size=_ROWS_AT_ONCE):
             which, rows = index.find(batch["target_id"])
             # One number of a run's words and its sample, never 0: the more, then the earlier one.
             joined = pl.col(_READ[0]).cast(pl.UInt64) * (1 << 32) + (_LOW - pl.col("sample_index"))
             np.maximum.at(code, rows, batch.select(joined).to_series().to_numpy()[which])
             np.maximum.at(near, rows, batch[_READ[1]].to_numpy()[which])
-    found = pl.DataFrame({"code": code, "near_words": near})
+    found = pl.DataFrame({"code": code, "near_words": near, "copied": is_copied})
     value = {
         "longest_words": pl.col("code") // (1 << 32),
         "sample_index": _LOW - pl.col("code") % (1 << 32),
         "near_words": pl.col("near_words"),
     }
     return found.select(
-        pl.when(pl.col("code") > 0).then(each.cast(pl.UInt32)).alias(name)
-        for name, each in value.items()
+        "copied",
+        *(
+            pl.when(pl.col("code") > 0).then(each.cast(pl.UInt32)).alias(name)
+            for name, each in value.items()
+        ),
     )
 
 
@@ -160,6 +208,7 @@ def verbatim_findings(
             n_texts=pl.len(),
             n_near=near.sum(),
             n_verbatim=out.sum(),
+            n_copied=pl.col("copied").sum(),
             n_units=pl.col("unit").n_unique(),
             n_units_verbatim=pl.col("unit").filter(out).n_unique(),
         )

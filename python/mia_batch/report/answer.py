@@ -20,6 +20,11 @@ ANSWERS = {  # what is said of a book, by the verdict of the roll-up, the strong
 STRIP = 24  # stretches of a book's strip
 _SHADES = "▁▂▃▄▅▆▇█"
 _NAMED = 5
+_DOUBTS = {  # what the blind baseline leaves open, by the verdict of the gate
+    "doubtful": "it is undecided whether training is the only difference from comparison texts",
+    "weighted": "these differ from the comparison texts even without the model, which are weighted",
+}
+_MANY = 0.05  # of the texts, which stand in the comparison texts
 _SHORT_REASON = 160  # characters
 
 
@@ -43,12 +48,36 @@ def answer(known: RunResults, rollup: pl.DataFrame, *, books: bool) -> str:
         said = _of_units(known, units, noun, compared=allows["targets and non-members"])
     else:
         said = _of_texts(known, allows)
+    if doubts := _doubts(known, allows):
+        said = f"{said[:-1]}; in doubt, because {' and '.join(doubts)}."
     not_planned = {*known.findings.filter(check="plan")["verdict"]} & {"late", "changed"}
     if not_planned and not said.startswith("No answer"):
         return (
             f"{said[:-1]}; exploratory: this was asked for or changed after scores had been made."
         )
     return said
+
+
+def _doubts(known: RunResults, allows: Mapping[str, bool]) -> list[str]:
+    """Say what else could explain that texts stand out; nothing where none does."""
+    counts = facts(known.findings, "reported").get("n_reported"), facts(known.findings, "top")
+    n_found = sum(row["value"] or 0 for row in (counts[0], counts[1].get("at_least")) if row)
+    p = _of_whole(known, "non_members").get("p_value")
+    together = known.plan.level == "collection" and p is not None and p <= known.plan.q
+    if not (allows["comparison of targets"] and (n_found or together)):
+        return []
+    placebo = known.findings.filter(check="placebo", verdict="as_many").height
+    n = known.findings.filter(check="earlier_runs", statistic="primary").height
+    runs = "1 other run" if n == 1 else f"{n:,} other runs"
+    copies = facts(known.findings, "duplicates", subject="targets").get("share", {})
+    share, gate = copies.get("value") or 0, gate_verdict(known.findings)
+    doubts = {
+        "the reference model, which cannot know these texts, gives as much": placebo,
+        _DOUBTS.get(gate or "", ""): gate in _DOUBTS,
+        f"{share:.0%} of the texts stand in the comparison texts, too": share >= _MANY,
+        f"{runs} of these texts {'is' if n == 1 else 'are'} not counted": n,
+    }
+    return [doubt for doubt, there in doubts.items() if there]
 
 
 def _labelled(known: RunResults) -> str:
@@ -116,7 +145,11 @@ def _of_units(known: RunResults, units: pl.DataFrame, noun: str, *, compared: bo
     """Count books by their answer; name those that come out or stand out."""
     n, total = dict(units["verdict"].value_counts().iter_rows()), units.height
     one, parts = f"the {noun}" if total == 1 else None, []
-    beyond = {"comes_out": "come{} out word for word", "known_better": _beyond(known, noun)}
+    longest = units.select(pl.max_horizontal("longest_words", "extracted_words").max()).item()
+    beyond = {
+        "comes_out": f"come{{}} out word for word, at most {longest or 0:,} words in a row",
+        "known_better": _beyond(known, noun),
+    }
     if known.plan.level == "collection":
         del beyond["known_better"]
     for verdict, out in beyond.items():
@@ -141,7 +174,7 @@ def _of_units(known: RunResults, units: pl.DataFrame, noun: str, *, compared: bo
         parts.append(_of_collection(known, "non_members", f"the {noun}s together"))
     elif compared:
         parts += _top(known, noun) if not n.get("known_better") else []
-        parts += _unnamed(units, n, noun, found=bool(parts))
+        parts += _unnamed(known, units, noun, found=bool(parts))
     else:
         left = total - n.get("comes_out", 0)
         parts += [] if parts or not sampled else [none]
@@ -179,7 +212,8 @@ def _top(known: RunResults, noun: str) -> list[str]:
     return [f"{which} {verb} out beyond chance ({100 * sure:g} % confidence)"]
 
 
-def _unnamed(units: pl.DataFrame, n: Mapping[str, int], noun: str, *, found: bool) -> list[str]:
+def _unnamed(known: RunResults, units: pl.DataFrame, noun: str, *, found: bool) -> list[str]:
+    n, top = dict(units["verdict"].value_counts().iter_rows()), facts(known.findings, "top")
     one, parts = f"the {noun}" if units.height == 1 else None, []
     if above := n.get("above_all", 0):
         who = f"{one or f'{above:,}'} {_verb('score', above)}"
@@ -188,12 +222,16 @@ def _unnamed(units: pl.DataFrame, n: Mapping[str, int], noun: str, *, found: boo
         reasons = units.filter(verdict="cannot_tell")["reason"].drop_nulls().mode().sort()
         reason = f": {reasons[0][:_SHORT_REASON]}" if len(reasons) else ""
         parts.append(f"{one or f'{unknown:,}'} cannot be judged{reason}")
-    if nothing := n.get("nothing_found", 0):
+    nothing, other = n.get("nothing_found", 0), ""
+    if top and top["at_least"]["value"] and not n.get("known_better"):
+        other = "the other "  # than those of which some stand out
+        nothing = min(nothing, units.height - int(top["of_top"]["value"]))
+    if nothing:
         if not (found or parts):
             if one:
                 return [f"{one} does not stand out, which does not show that it was not learnt"]
             return ["none stands out, which does not show that they were not learnt"]
-        parts.append(f"nothing was found on {nothing:,}")
+        parts.append(f"nothing was found on {other}{nothing:,}")
     return parts
 
 
@@ -225,15 +263,18 @@ def _of_texts(known: RunResults, allows: Mapping[str, bool]) -> str:
 
 
 def _of_collection(known: RunResults, versus: str, what: str) -> str:
-    asked = {"attack": known.plan.primary, "level": "collection", "versus": versus}
-    rows = known.verdicts.filter(pl.col("estimate").is_null(), **asked)
-    what = f"{what}, by {known.plan.primary}"
-    row = next(rows.head(1).collect(engine="streaming").iter_rows(named=True), {})
+    row, what = _of_whole(known, versus), f"{what}, by {known.plan.primary}"
     if row.get("p_value") is None:
         return f"no answer about {what} ({row.get('reason') or 'nothing was compared'})"
     p = row["p_value"]
     shown = "score higher than chance explains" if p <= known.plan.q else "show no sign of memory"
     return f"{what}, {shown} (p = {p:.3g})"
+
+
+def _of_whole(known: RunResults, versus: str) -> dict[str, Any]:
+    asked = {"attack": known.plan.primary, "level": "collection", "versus": versus}
+    rows = known.verdicts.filter(pl.col("estimate").is_null(), **asked)
+    return next(rows.head(1).collect(engine="streaming").iter_rows(named=True), {})
 
 
 def _verb(verb: str, n: float) -> str:

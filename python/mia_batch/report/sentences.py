@@ -397,7 +397,7 @@ def power_sentences(findings: pl.DataFrame) -> Iterator[str]:
     if value["for_bound"] is not None:
         yield (
             f"If {value['for_bound']:,.0f} of your {asked} score higher than every comparison "
-            f"{unit}, that shows that at least one of them is in the training data."
+            f"{unit}, at least one of them stands out beyond chance (95 % confidence)."
         )
 
 
@@ -703,6 +703,13 @@ def verbatim_sentences(findings: pl.DataFrame) -> Iterator[str]:
     }
     own = counts.get("targets", {})
     n, n_walked = int(own.get("n_verbatim", 0)), int(own.get("n_walked", 0))
+    if copied := own.get("n_copied"):
+        what = "1 text" if copied == 1 else f"{copied:,.0f} texts"
+        yield (
+            f"Answers about {what} repeat {VERBATIM_WORDS} words or more in a row that already "
+            "stand in the prefix. A model can copy them without knowing the text, so they do not "
+            "count."
+        )
     longest = next(rows.filter(statistic="longest").iter_rows(named=True), None)
     if not (n + n_walked and longest):
         return
@@ -901,8 +908,11 @@ def checks(known: RunResults) -> dict[str, list[str]]:
 
 
 def preflight_sentences(findings: pl.DataFrame) -> Iterator[str]:
-    for say in (gate_sentence, weights_sentence, undeclared_sentences, power_sentences):
+    for say in (gate_sentence, weights_sentence, undeclared_sentences):
         yield from say(findings)
+    yield from duplicates_sentence(findings, "targets")
+    if gate_verdict(findings) not in ("withheld", "weighted"):
+        yield from power_sentences(findings)
 
 
 def sentences(known: RunResults) -> Iterator[str]:

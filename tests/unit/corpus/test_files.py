@@ -222,6 +222,16 @@ NAMELESS = "give it a name of its own"
             *("a.csv", b"text,text\na,b\n"),
             f", line 1: column 2 is named 'text' like one before it; {NAMELESS}",
         ),
+        *(
+            ("a.txt", start + b" and words that would be scored", f" is {kind}; ")
+            for start, kind in (
+                (b"%PDF-1.4", "PDF"),
+                (b"\xef\xbb\xbf{\\rtf1", "RTF"),
+                (b"PK\3\4", "a ZIP archive"),
+                (b"\xd0\xcf\x11\xe0", "a file of a word processor"),
+                (b"\n<!DOCTYPE HTML>", "a page of HTML"),
+            )
+        ),
     ],
 )
 def test_a_malformed_line_is_refused_with_its_number(lines, name, content, said):

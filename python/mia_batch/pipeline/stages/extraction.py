@@ -37,17 +37,27 @@ _WINDOW = ("target_id", "target_row", "start", "prefix", "n_words")
 _TABLES = {"extraction": Extraction, "extracted_documents": ExtractedDocuments}
 
 
+def _own_words(walk: views.Walk) -> int:
+    """Count the words that came out: 0 where they are long by what stands in the prefix alone."""
+    if not walk.n_words:
+        return 0
+    said = walk.document.text[walk.stretch.start : walk.stretch.stop]
+    own = memory.longest_own(said, walk.window.prefix, walk.document.rule)
+    return walk.n_words if own >= memory.VERBATIM_WORDS else 0
+
+
 def _stretches(walks: views.Walks) -> Iterator[dict[str, Any]]:
     for number, walk in enumerate(walks.made):
+        n_words = _own_words(walk)
         yield {
             "document_id": walks.document_id,
             "walk": number,
             "target_id": walk.window.target_id,
             "draw": walk.draw,
             "start": walk.stretch.start,
-            "end": walk.stretch.stop,
-            "n_words": walk.n_words,
-            "n_verbatim": walk.n_verbatim if walk.n_words else 0,
+            "end": walk.stretch.stop if n_words else walk.stretch.start,
+            "n_words": n_words,
+            "n_verbatim": walk.n_verbatim if n_words else 0,
             "n_rounds": walk.n_rounds,
             "n_tokens": walk.n_tokens,
         }
@@ -69,7 +79,7 @@ def _summary(walks: views.Walks, every: Sequence[views.Walks]) -> dict[str, Any]
 
     inside = np.zeros(len(document.ends), bool)
     for walk in walks.made:
-        inside[walk.first : walk.first + walk.n_words] = True
+        inside[walk.first : walk.first + _own_words(walk)] = True
     runs = pl.Series(inside).rle().struct.unnest()
     chance = [coverage(text, k=5)["coverage"].item() for text in others]
     return {
@@ -345,7 +355,8 @@ def passages_of(audit: Audit) -> pl.DataFrame:
 def _continued(audit: Audit) -> pl.DataFrame:
     """Find the longest run of the best continuation of each target, where it is long enough."""
     targets, features = audit.run.scan("targets"), audit.run.scan("features")
-    found = memory.verbatim_runs(targets, features, audit.settings.continuations)
+    words = audit.settings.word_rule
+    found = memory.verbatim_runs(targets, features, audit.settings.continuations, words)
     best = found.with_row_index("row").filter(pl.col("longest_words") >= memory.VERBATIM_WORDS)
     if best.is_empty():
         return _PASSAGES.clear()
@@ -355,17 +366,13 @@ def _continued(audit: Audit) -> pl.DataFrame:
         .join(best.lazy(), on="row", maintain_order="left")
     )
     key = ["target_id", "sample_index"]
-    first, n_words = pl.col("longest_block_start"), pl.col("longest_block_words")
+    read = ("longest_block_start", "longest_block_words")
     recited = pl.when(pl.col("view") == RECITAL[1])  # greedy, as walks are
     asked_as = recited.then(pl.lit("walk_control")).otherwise(pl.lit("control")).alias("asked_as")
-    places = features.filter(among(memory.CONTINUED)).select(*key, first, n_words, asked_as)
+    places = features.filter(among(memory.CONTINUED)).select(*key, *read, asked_as)
     places = places.unique(key, keep="first", maintain_order=True)
-    spans = word_spans("reference", words=audit.settings.word_rule).struct
-    start = spans.field("starts").list.get(first)
-    end = spans.field("ends").list.get(first + n_words - 1)
-    passage = pl.col("reference").str.slice(start, end - start)
     runs = named.join(places, on=key).select(
-        "target_id", passage=passage, text=pl.lit(None, pl.String), view="asked_as"
+        "target_id", passage=memory.passage_of(words), text=pl.lit(None, pl.String), view="asked_as"
     )
     return runs.collect(engine="streaming")
 
