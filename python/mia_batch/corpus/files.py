@@ -670,14 +670,11 @@ def _chapters(book: books.Book, n_tidied: int, cut: books.Cut) -> Iterator[dict[
             yield {"start": max(0, place), "heading": heading}
 
 
-_NO_TEXTS = {  # what a file named .txt may be, by its first bytes in lower case, and the way out
-    b"%pdf-": "PDF; save its text, or give an EPUB",
-    b"{\\rtf": "RTF; save its text",
-    b"pk\3\4": "a ZIP archive; give the files in it, an EPUB under the name .epub",
-    b"\xd0\xcf\x11\xe0": "a file of a word processor; save its text",
-    b"<!doctype html": "a page of HTML; name it .html",
-    b"<html": "a page of HTML; name it .html",
-}
+_NO_TEXT = re.compile(  # by its first bytes, whatever the name says
+    rb"\s*(?:(?P<PDF>%PDF-)|(?P<RTF>\{\\rtf)|(?P<HTML><!doctype html|<html)|(?P<ZIP>PK\x03\x04)"
+    rb"|(?P<Word>\xd0\xcf\x11\xe0))",
+    re.IGNORECASE,
+)
 
 
 def _read_book(file: SourceFile, stream: IO[bytes], encoding: str | None) -> books.Book:
@@ -689,9 +686,8 @@ def _read_book(file: SourceFile, stream: IO[bytes], encoding: str | None) -> boo
         return books.read_html(content, encoding)
     if len(content) > books.MOST_CHARS:
         raise books.BookError(f"is longer than {books.MOST_CHARS >> 20} MiB; split the book")
-    start = content[:_HEADER_BYTES].removeprefix(codecs.BOM_UTF8).lstrip().lower()
-    if kind := next((kind for mark, kind in _NO_TEXTS.items() if start.startswith(mark)), None):
-        raise books.BookError(f"is {kind}")
+    if other := _NO_TEXT.match(content.removeprefix(codecs.BOM_UTF8)):
+        raise books.BookError(f"is {other.lastgroup}, not text; save its text (name a page .html)")
     header = content[:_HEADER_BYTES].decode("ascii", "replace")
     found = _DECLARED.search(header) if "gutenberg" in header.lower() else None
     names = re.findall(r"[\w.-]+", found[1]) if found else []

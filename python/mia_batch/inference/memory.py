@@ -108,36 +108,19 @@ _LOW = (1 << 32) - 1
 _MOST_NAMED = 100  # documents of which passages came out
 
 
-def longest_own(passage: str, given: str, words: WordRule) -> int:
-    """Count the words of a passage's longest run after what the prompt has, too, is cut out."""
-    said, asked = (pl.Series([text]) for text in (passage, given))
-    made = book_coverage(passage, said, instructions=asked, words=words, k=1, m=COPIED_WORDS)
-    return int(made["longest_block_words"].item())
+def longest_own(passage: str | None, prefix: str | None, words: WordRule) -> int:
+    """Count the words of the longest run after what the prefix has, too, is cut out."""
+    said, given = (pl.Series([text], dtype=pl.String) for text in (passage, prefix))
+    own = book_coverage(passage or "", said, instructions=given, words=words, k=1, m=COPIED_WORDS)
+    return int(own["longest_block_words"].item())
 
 
 def passage_of(words: WordRule) -> pl.Expr:
     """Take the longest run of an answer from the ``reference``."""
-    spans = word_spans("reference", words=words).struct
-    first, n_words = pl.col("longest_block_start"), pl.col(_READ[0])
+    spans, first = word_spans("reference", words=words).struct, pl.col("longest_block_start")
     start = spans.field("starts").list.get(first)
-    end = spans.field("ends").list.get(first + n_words - 1)
+    end = spans.field("ends").list.get(first + pl.col(_READ[0]) - 1)
     return pl.col("reference").str.slice(start, end - start)
-
-
-def _copied(targets: pl.LazyFrame, long: pl.LazyFrame, words: WordRule) -> pl.DataFrame:
-    """Find long runs that a model may have copied from the prefix: a refrain, rows of a table."""
-    shared = pair_features("passage", "prefix", words=words, groups=["blocks"])
-    texts = targets.select("target_id", "prefix", "reference")
-    alike = (
-        long.join(texts, on="target_id")
-        .with_columns(passage=passage_of(words))
-        .filter(shared.struct.field(_READ[0]) >= COPIED_WORDS)
-        .select(*_ANSWER_KEY, "passage", "prefix")
-        .collect(engine="streaming")
-    )
-    own = [longest_own(*row, words) for row in alike.select("passage", "prefix").iter_rows()]
-    found = alike.select(_ANSWER_KEY).with_columns(own=pl.Series(own, dtype=pl.UInt32))
-    return found.filter(pl.col("own") < VERBATIM_WORDS)
 
 
 def verbatim_runs(
@@ -145,24 +128,32 @@ def verbatim_runs(
 ) -> pl.DataFrame:
     """Find the longest run over the first ``samples`` continuations of each target."""
     # Null without a continuation, or where the features have no runs. Memory: 25 bytes a target.
-    # A run that is long by what stands in the prefix alone counts as what is left (``copied``).
+    # Of a run that may be copied from the prefix (``copied``), such as a refrain, the rest counts.
     index = RowIndex(targets.select("target_id"))
     code, near = (mapped_zeros(index.height, dtype) for dtype in (np.uint64, np.uint32))
-    is_copied = mapped_zeros(index.height, np.bool_)
+    is_copied, n_words = mapped_zeros(index.height, np.bool_), pl.col(_READ[0])
     if set(_READ) <= set(features.collect_schema()):
         own = features.filter(
-            among(CONTINUED), pl.col("sample_index") < samples, pl.col(_READ[0]).is_not_null()
+            among(CONTINUED), pl.col("sample_index") < samples, n_words.is_not_null()
         )
-        copied = _copied(targets, own.filter(pl.col(_READ[0]) >= VERBATIM_WORDS), words)
+        texts = targets.select("target_id", "prefix", "reference")
+        long = own.filter(n_words >= VERBATIM_WORDS).join(texts, on="target_id")
+        passages = long.select(*_ANSWER_KEY, "prefix", passage=passage_of(words))
+        shared = pair_features("passage", "prefix", words=words, groups=["blocks"])
+        alike = passages.filter(shared.struct.field(_READ[0]) >= COPIED_WORDS).collect()
+        pairs = alike.select("passage", "prefix").iter_rows()
+        own_words = [longest_own(passage, prefix, words) for passage, prefix in pairs]
+        left = pl.Series(own_words, dtype=pl.UInt32)
+        copied = alike.select(*_ANSWER_KEY, left=left).filter(left < VERBATIM_WORDS)
         if copied.height:
-            cut = (pl.min_horizontal(name, "own") for name in _READ)  # which leaves nulls out
+            cut = (pl.min_horizontal(name, "left") for name in _READ)  # which passes over nulls
             own = own.join(copied.lazy(), on=_ANSWER_KEY, how="left").with_columns(cut)
             is_copied[index.find(copied["target_id"])[1]] = True
         own = own.select("target_id", "sample_index", *_READ)
         for batch in own.collect_batches(chunk_size=_ROWS_AT_ONCE):
             which, rows = index.find(batch["target_id"])
             # One number of a run's words and its sample, never 0: the more, then the earlier one.
-            joined = pl.col(_READ[0]).cast(pl.UInt64) * (1 << 32) + (_LOW - pl.col("sample_index"))
+            joined = n_words.cast(pl.UInt64) * (1 << 32) + (_LOW - pl.col("sample_index"))
             np.maximum.at(code, rows, batch.select(joined).to_series().to_numpy()[which])
             np.maximum.at(near, rows, batch[_READ[1]].to_numpy()[which])
     found = pl.DataFrame({"code": code, "near_words": near, "copied": is_copied})
@@ -171,13 +162,9 @@ def verbatim_runs(
         "sample_index": _LOW - pl.col("code") % (1 << 32),
         "near_words": pl.col("near_words"),
     }
-    return found.select(
-        "copied",
-        *(
-            pl.when(pl.col("code") > 0).then(each.cast(pl.UInt32)).alias(name)
-            for name, each in value.items()
-        ),
-    )
+    there = pl.when(pl.col("code") > 0)
+    kept = (there.then(each.cast(pl.UInt32)).alias(name) for name, each in value.items())
+    return found.select("copied", *kept)
 
 
 def verbatim_findings(

@@ -1,6 +1,6 @@
 """The answer of a run: one sentence, its books by strength of evidence, its attacks, best first."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import polars as pl
@@ -48,7 +48,7 @@ def answer(known: RunResults, rollup: pl.DataFrame, *, books: bool) -> str:
         said = _of_units(known, units, noun, compared=allows["targets and non-members"])
     else:
         said = _of_texts(known, allows)
-    if doubts := _doubts(known, allows):
+    if doubts := [*_doubts(known)]:
         said = f"{said[:-1]}; in doubt, because {' and '.join(doubts)}."
     not_planned = {*known.findings.filter(check="plan")["verdict"]} & {"late", "changed"}
     if not_planned and not said.startswith("No answer"):
@@ -58,26 +58,21 @@ def answer(known: RunResults, rollup: pl.DataFrame, *, books: bool) -> str:
     return said
 
 
-def _doubts(known: RunResults, allows: Mapping[str, bool]) -> list[str]:
-    """Say what else could explain that texts stand out; nothing where none does."""
-    counts = facts(known.findings, "reported").get("n_reported"), facts(known.findings, "top")
-    n_found = sum(row["value"] or 0 for row in (counts[0], counts[1].get("at_least")) if row)
-    p = _of_whole(known, "non_members").get("p_value")
-    together = known.plan.level == "collection" and p is not None and p <= known.plan.q
-    if not (allows["comparison of targets"] and (n_found or together)):
-        return []
-    placebo = known.findings.filter(check="placebo", verdict="as_many").height
-    n = known.findings.filter(check="earlier_runs", statistic="primary").height
-    runs = "1 other run" if n == 1 else f"{n:,} other runs"
-    copies = facts(known.findings, "duplicates", subject="targets").get("share", {})
-    share, gate = copies.get("value") or 0, gate_verdict(known.findings)
-    doubts = {
-        "the reference model, which cannot know these texts, gives as much": placebo,
-        _DOUBTS.get(gate or "", ""): gate in _DOUBTS,
-        f"{share:.0%} of the texts stand in the comparison texts, too": share >= _MANY,
-        f"{runs} of these texts {'is' if n == 1 else 'are'} not counted": n,
-    }
-    return [doubt for doubt, there in doubts.items() if there]
+def _doubts(known: RunResults) -> Iterator[str]:
+    """Say what else could explain that texts stand out; nothing where none are said to."""
+    rows, gate = known.findings, gate_verdict(known.findings)
+    found = pl.col("statistic").is_in(["n_reported", "at_least"]) & (pl.col("value") > 0)
+    if known.plan.level != "collection" and rows.filter(found).is_empty():
+        return
+    if rows.filter(check="placebo", verdict="as_many").height:
+        yield "the reference model, which cannot know these texts, gives as much"
+    if gate in _DOUBTS:
+        yield _DOUBTS[gate]
+    share = facts(rows, "duplicates", subject="targets").get("share", {}).get("value") or 0
+    if share >= _MANY:
+        yield f"{share:.0%} of the texts stand in the comparison texts, too"
+    if n := rows.filter(check="earlier_runs", statistic="primary").height:
+        yield f"{n:,} other {'run is' if n == 1 else 'runs are'} not counted"
 
 
 def _labelled(known: RunResults) -> str:
@@ -263,18 +258,15 @@ def _of_texts(known: RunResults, allows: Mapping[str, bool]) -> str:
 
 
 def _of_collection(known: RunResults, versus: str, what: str) -> str:
-    row, what = _of_whole(known, versus), f"{what}, by {known.plan.primary}"
+    asked = {"attack": known.plan.primary, "level": "collection", "versus": versus}
+    rows = known.verdicts.filter(pl.col("estimate").is_null(), **asked)
+    what = f"{what}, by {known.plan.primary}"
+    row = next(rows.head(1).collect(engine="streaming").iter_rows(named=True), {})
     if row.get("p_value") is None:
         return f"no answer about {what} ({row.get('reason') or 'nothing was compared'})"
     p = row["p_value"]
     shown = "score higher than chance explains" if p <= known.plan.q else "show no sign of memory"
     return f"{what}, {shown} (p = {p:.3g})"
-
-
-def _of_whole(known: RunResults, versus: str) -> dict[str, Any]:
-    asked = {"attack": known.plan.primary, "level": "collection", "versus": versus}
-    rows = known.verdicts.filter(pl.col("estimate").is_null(), **asked)
-    return next(rows.head(1).collect(engine="streaming").iter_rows(named=True), {})
 
 
 def _verb(verb: str, n: float) -> str:

@@ -703,13 +703,6 @@ def verbatim_sentences(findings: pl.DataFrame) -> Iterator[str]:
     }
     own = counts.get("targets", {})
     n, n_walked = int(own.get("n_verbatim", 0)), int(own.get("n_walked", 0))
-    if copied := own.get("n_copied"):
-        what = "1 text" if copied == 1 else f"{copied:,.0f} texts"
-        yield (
-            f"Answers about {what} repeat {VERBATIM_WORDS} words or more in a row that already "
-            "stand in the prefix. A model can copy them without knowing the text, so they do not "
-            "count."
-        )
     longest = next(rows.filter(statistic="longest").iter_rows(named=True), None)
     if not (n + n_walked and longest):
         return
@@ -729,6 +722,16 @@ def verbatim_sentences(findings: pl.DataFrame) -> Iterator[str]:
         f'{longest["value"]:,.0f} words: "{passage}"'
     )
     yield _by_chance(counts, rows.filter(statistic="fisher")["p_value"])
+
+
+def copied_sentence(findings: pl.DataFrame) -> Iterator[str]:
+    n = facts(findings, "verbatim", subject="targets").get("n_copied", {}).get("value")
+    if n:
+        yield (
+            f"Answers about {_counted(n, 'text')} repeat at least {VERBATIM_WORDS} words in a row "
+            "of the prefix that was given. Copying does not show that the text is known: they do "
+            "not count."
+        )
 
 
 def known_sentence(row: Mapping[str, Any]) -> str:
@@ -835,6 +838,7 @@ def _planned(say: Callable[..., Iterable[str]]) -> Say:
 CONCLUSIONS: Final[tuple[tuple[str, Say], ...]] = (
     ("always", _of(chance_sentences)),
     ("always", _of(verbatim_sentences)),
+    ("always", _of(copied_sentence)),
     ("always", _of(gate_sentence)),
     ("always", _of(weights_sentence)),
     ("always", _of(placebo_sentence, "as_many")),

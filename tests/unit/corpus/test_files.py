@@ -223,13 +223,17 @@ NAMELESS = "give it a name of its own"
             f", line 1: column 2 is named 'text' like one before it; {NAMELESS}",
         ),
         *(
-            ("a.txt", start + b" and words that would be scored", f" is {kind}; ")
+            (
+                "a.txt",
+                start + b" and words that would be scored",
+                f" is {kind}, not text; save its text",
+            )
             for start, kind in (
                 (b"%PDF-1.4", "PDF"),
                 (b"\xef\xbb\xbf{\\rtf1", "RTF"),
-                (b"PK\3\4", "a ZIP archive"),
-                (b"\xd0\xcf\x11\xe0", "a file of a word processor"),
-                (b"\n<!DOCTYPE HTML>", "a page of HTML"),
+                (b"PK\3\4", "ZIP"),
+                (b"\xd0\xcf\x11\xe0", "Word"),
+                (b"\n<!DOCTYPE HTML>", "HTML"),
             )
         ),
     ],

@@ -3,7 +3,7 @@ import pytest
 
 from mia_batch.inference.comparison import read_comparison_sets
 from mia_batch.inference.memory import verbatim_findings, verbatim_runs
-from mia_batch.report.sentences import verbatim_sentences
+from mia_batch.report.sentences import copied_sentence, verbatim_sentences
 from mia_batch.schemas import Controls, Targets
 from tests.frames import features, target_id
 from tests.frames import table as table_of
@@ -106,8 +106,11 @@ def test_what_came_out_is_said_with_its_passage_and_what_chance_gives():
     (chosen, by_chance) = verbatim_sentences(found([25, 0, None], [0, None], all_continued=False))
     assert "gives back 1 of 2 texts of highest scores." in chosen
     assert "0 of 1 comparison texts of highest scores come out" in by_chance
-    copied = "already stand in the prefix. A model can copy them without knowing the text"
-    assert copied in next(verbatim_sentences(found([3, 0], copied=True)))
+    (copied,) = copied_sentence(found([3, 0], copied=True))
+    assert copied.startswith(
+        "Answers about 2 texts repeat at least 20 words in a row of the prefix"
+    )
+    assert [*copied_sentence(found([25, 0]))] == []
     long = found([25]).with_columns(
         reason=pl.when(statistic="longest").then(pl.lit("so " * 200)).otherwise("reason")
     )

@@ -197,12 +197,12 @@ UNDECIDED = "it is undecided whether training is the only difference from compar
             [top(2, 5), COPIES],
             "5% of the texts stand in the comparison texts, too",
         ),
-        ({"above_all": 12}, [top(2, 5), earlier(1)], "1 other run of these texts is not counted"),
+        ({"above_all": 12}, [top(2, 5), earlier(1)], "1 other run is not counted"),
         (
             {"known_better": 12},
             [reported(12), PLACEBO, gate("doubtful"), earlier(9)],
             "the reference model, which cannot know these texts, gives as much and "
-            f"{UNDECIDED} and 9 other runs of these texts are not counted",
+            f"{UNDECIDED} and 9 other runs are not counted",
         ),
         ({"known_better": 12}, [reported(12), gate("open")], None),
         ({"nothing_found": 12}, [reported(0), PLACEBO, gate("doubtful"), earlier(9)], None),

@@ -39,8 +39,6 @@ _TABLES = {"extraction": Extraction, "extracted_documents": ExtractedDocuments}
 
 def _own_words(walk: views.Walk) -> int:
     """Count the words that came out: 0 where they are long by what stands in the prefix alone."""
-    if not walk.n_words:
-        return 0
     said = walk.document.text[walk.stretch.start : walk.stretch.stop]
     own = memory.longest_own(said, walk.window.prefix, walk.document.rule)
     return walk.n_words if own >= memory.VERBATIM_WORDS else 0
