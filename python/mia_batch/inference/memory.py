@@ -92,7 +92,9 @@ def without_common(
     return (
         extracted.join(of_document, on="document_id", how="left", maintain_order="left")
         .with_columns(
-            longest_words=changed.then("longest").otherwise("longest_words"),
+            longest_words=changed.then(pl.min_horizontal("longest", "longest_words")).otherwise(
+                "longest_words"
+            ),
             coverage=changed.then(share).otherwise("coverage"),
         )
         .drop("any_common", "longest", "total")

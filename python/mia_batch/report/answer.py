@@ -61,8 +61,9 @@ def answer(known: RunResults, rollup: pl.DataFrame, *, books: bool) -> str:
 def _doubts(known: RunResults) -> Iterator[str]:
     """Say what else could explain that texts stand out; nothing where none are said to."""
     rows, gate = known.findings, gate_verdict(known.findings)
-    found = pl.col("statistic").is_in(["n_reported", "at_least"]) & (pl.col("value") > 0)
-    if known.plan.level != "collection" and rows.filter(found).is_empty():
+    counts = pl.col("check").is_in(["reported", "top"]), pl.col("value") > 0
+    found = rows.filter(*counts, pl.col("statistic").is_in(["n_reported", "at_least"]))
+    if known.plan.level != "collection" and found.is_empty():
         return
     if rows.filter(check="placebo", verdict="as_many").height:
         yield "the reference model, which cannot know these texts, gives as much"
@@ -158,6 +159,9 @@ def _of_units(known: RunResults, units: pl.DataFrame, noun: str, *, compared: bo
         none = (
             f"none of the {highest['value']:,.0f} windows of highest scores comes out word for word"
         )
+    canaries = known.allows()["canaries"]
+    if canaries:
+        parts.append(_of_collection(known, "controls", "the canaries"))
     if compared and gate_verdict(known.findings) == "withheld":
         apart = f"{noun}s and comparison {noun}s can be told apart without the model"
         none = f"{none}, and there is no other answer:" if sampled else "there is no answer:"
@@ -170,7 +174,7 @@ def _of_units(known: RunResults, units: pl.DataFrame, noun: str, *, compared: bo
     elif compared:
         parts += _top(known, noun) if not n.get("known_better") else []
         parts += _unnamed(known, units, noun, found=bool(parts))
-    else:
+    elif not canaries:
         left = total - n.get("comes_out", 0)
         parts += [] if parts or not sampled else [none]
         without = "cannot be judged without comparison texts (add --non-members FOLDER)"
@@ -252,7 +256,7 @@ def _of_texts(known: RunResults, allows: Mapping[str, bool]) -> str:
         parts[-1] += ", because texts and comparison texts can be told apart without the model"
     if allows["canaries"]:
         parts.append(_of_collection(known, "controls", "the canaries"))
-    if not parts or (allows["targets alone"] and not allows["canaries"]):
+    if not parts or allows["targets alone"]:
         parts.append("scores only rank your texts; add --non-members FOLDER to get an answer")
     return f"{_capital('; '.join(parts))}."
 

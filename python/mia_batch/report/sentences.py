@@ -806,7 +806,7 @@ class RunResults:
             "labels": labels,
             "canaries": canaries,
             "targets and non-members": targets and nulls,
-            "targets alone": targets and not nulls,
+            "targets alone": targets and not (nulls or canaries),
             "any comparison": labels or nulls or canaries,
             "open gate": gate == "open",
             "comparison of targets": compares,

@@ -71,14 +71,13 @@ def _summary(walks: views.Walks, every: Sequence[views.Walks]) -> dict[str, Any]
     others = [each.document.text for each in every if each is not walks][:_OTHERS]
     coverage = partial(book_coverage, generations=said, instructions=given, words=rule)
 
-    def passages(k: int) -> list[dict[str, int]]:
-        places = coverage(document.text, k=k)["blocks"].explode(empty_as_null=False)
-        return places.struct.unnest().select("start", "end").to_dicts()
+    def passages(k: int) -> pl.DataFrame:
+        found = coverage(document.text, k=k, m=memory.COPIED_WORDS)
+        return found["blocks"].explode(empty_as_null=False).struct.unnest()
 
     inside = np.zeros(len(document.ends), bool)
     for walk in walks.made:
         inside[walk.first : walk.first + _own_words(walk)] = True
-    runs = pl.Series(inside).rle().struct.unnest()
     chance = [coverage(text, k=5)["coverage"].item() for text in others]
     return {
         "document_id": walks.document_id,
@@ -86,13 +85,12 @@ def _summary(walks: views.Walks, every: Sequence[views.Walks]) -> dict[str, Any]
         "n_walks": len(walks.made),
         "n_tokens": walks.n_tokens,
         "coverage": inside.mean() if inside.size else None,
-        "longest_words": runs.filter("value")["len"].max() or 0,
+        "longest_words": passages(20)["words"].max() or 0,
         "near_verbatim_recall": pl.select(recalled.struct.field("recall")).item(),
         "bmc_5": coverage(document.text, k=5)["coverage"].item(),
         "bmc_5_others": pl.Series(chance, dtype=pl.Float64).mean(),
         "n_others": len(others),
-        "passages_20": passages(20),
-        "passages_50": passages(50),
+        **{f"passages_{k}": passages(k).select("start", "end").to_dicts() for k in (20, 50)},
     }
 
 
