@@ -92,9 +92,8 @@ def without_common(
     return (
         extracted.join(of_document, on="document_id", how="left", maintain_order="left")
         .with_columns(
-            longest_words=changed.then(pl.min_horizontal("longest", "longest_words")).otherwise(
-                "longest_words"
-            ),
+            # Of stretches that are left; null, which is passed over, where none is common.
+            longest_words=pl.min_horizontal("longest_words", changed.then("longest")),
             coverage=changed.then(share).otherwise("coverage"),
         )
         .drop("any_common", "longest", "total")
@@ -140,13 +139,15 @@ def verbatim_runs(
         )
         texts = targets.select("target_id", "prefix", "reference")
         long = own.filter(n_words >= VERBATIM_WORDS).join(texts, on="target_id")
-        passages = long.select(*_ANSWER_KEY, "prefix", passage=passage_of(words))
+        long = long.with_columns(passage=passage_of(words))
         shared = pair_features("passage", "prefix", words=words, groups=["blocks"])
-        alike = passages.filter(shared.struct.field(_READ[0]) >= COPIED_WORDS).collect()
-        pairs = alike.select("passage", "prefix").iter_rows()
-        own_words = [longest_own(passage, prefix, words) for passage, prefix in pairs]
-        left = pl.Series(own_words, dtype=pl.UInt32)
-        copied = alike.select(*_ANSWER_KEY, left=left).filter(left < VERBATIM_WORDS)
+        left = pl.struct("passage", "prefix").map_elements(
+            lambda texts: longest_own(**texts, words=words), pl.UInt32
+        )
+        alike = long.filter(shared.struct.field(_READ[0]) >= COPIED_WORDS)
+        copied = (
+            alike.select(*_ANSWER_KEY, left=left).collect().filter(pl.col("left") < VERBATIM_WORDS)
+        )
         if copied.height:
             cut = (pl.min_horizontal(name, "left") for name in _READ)  # which passes over nulls
             own = own.join(copied.lazy(), on=_ANSWER_KEY, how="left").with_columns(cut)

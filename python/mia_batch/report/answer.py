@@ -24,7 +24,6 @@ _DOUBTS = {  # what the blind baseline leaves open, by the verdict of the gate
     "doubtful": "it is undecided whether training is the only difference from comparison texts",
     "weighted": "these differ from the comparison texts even without the model, which are weighted",
 }
-_MANY = 0.05  # of the texts, which stand in the comparison texts
 _SHORT_REASON = 160  # characters
 
 
@@ -70,7 +69,7 @@ def _doubts(known: RunResults) -> Iterator[str]:
     if gate in _DOUBTS:
         yield _DOUBTS[gate]
     share = facts(rows, "duplicates", subject="targets").get("share", {}).get("value") or 0
-    if share >= _MANY:
+    if share >= 0.05:
         yield f"{share:.0%} of the texts stand in the comparison texts, too"
     if n := rows.filter(check="earlier_runs", statistic="primary").height:
         yield f"{n:,} other {'run is' if n == 1 else 'runs are'} not counted"
@@ -142,12 +141,9 @@ def _of_units(known: RunResults, units: pl.DataFrame, noun: str, *, compared: bo
     n, total = dict(units["verdict"].value_counts().iter_rows()), units.height
     one, parts = f"the {noun}" if total == 1 else None, []
     longest = units.select(pl.max_horizontal("longest_words", "extracted_words").max()).item()
-    beyond = {
-        "comes_out": f"come{{}} out word for word, at most {longest or 0:,} words in a row",
-        "known_better": _beyond(known, noun),
-    }
-    if known.plan.level == "collection":
-        del beyond["known_better"]
+    beyond = {"comes_out": f"come{{}} out word for word, at most {longest or 0:,} words in a row"}
+    if known.plan.level != "collection":
+        beyond["known_better"] = _beyond(known, noun)
     for verdict, out in beyond.items():
         if count := n.get(verdict, 0):
             names = listed(_titles(_by_strength(units.filter(verdict=verdict))), _NAMED)
@@ -156,11 +152,9 @@ def _of_units(known: RunResults, units: pl.DataFrame, noun: str, *, compared: bo
     highest = facts(known.findings, "verbatim", subject="targets").get("n_highest")
     none = f"{one} does not come out word for word" if one else "none comes out word for word"
     if highest is not None:
-        none = (
-            f"none of the {highest['value']:,.0f} windows of highest scores comes out word for word"
-        )
-    canaries = known.allows()["canaries"]
-    if canaries:
+        windows = f"{highest['value']:,.0f} windows of highest scores"
+        none = f"none of the {windows} comes out word for word"
+    if canaries := known.allows()["canaries"]:
         parts.append(_of_collection(known, "controls", "the canaries"))
     if compared and gate_verdict(known.findings) == "withheld":
         apart = f"{noun}s and comparison {noun}s can be told apart without the model"
@@ -221,16 +215,14 @@ def _unnamed(known: RunResults, units: pl.DataFrame, noun: str, *, found: bool) 
         reasons = units.filter(verdict="cannot_tell")["reason"].drop_nulls().mode().sort()
         reason = f": {reasons[0][:_SHORT_REASON]}" if len(reasons) else ""
         parts.append(f"{one or f'{unknown:,}'} cannot be judged{reason}")
-    nothing, other = n.get("nothing_found", 0), ""
-    if top and top["at_least"]["value"] and not n.get("known_better"):
-        other = "the other "  # than those of which some stand out
-        nothing = min(nothing, units.height - int(top["of_top"]["value"]))
-    if nothing:
+    is_top = bool(top) and top["at_least"]["value"] and not n.get("known_better")
+    others = units.height - int(top["of_top"]["value"] if is_top else 0)
+    if nothing := min(n.get("nothing_found", 0), others):
         if not (found or parts):
             if one:
                 return [f"{one} does not stand out, which does not show that it was not learnt"]
             return ["none stands out, which does not show that they were not learnt"]
-        parts.append(f"nothing was found on {other}{nothing:,}")
+        parts.append(f"nothing was found on {'the other ' if is_top else ''}{nothing:,}")
     return parts
 
 

@@ -725,12 +725,10 @@ def verbatim_sentences(findings: pl.DataFrame) -> Iterator[str]:
 
 
 def copied_sentence(findings: pl.DataFrame) -> Iterator[str]:
-    n = facts(findings, "verbatim", subject="targets").get("n_copied", {}).get("value")
-    if n:
+    if n := facts(findings, "verbatim", subject="targets").get("n_copied", {}).get("value"):
         yield (
-            f"Answers about {_counted(n, 'text')} repeat at least {VERBATIM_WORDS} words in a row "
-            "of the prefix that was given. Copying does not show that the text is known: they do "
-            "not count."
+            f"Answers about {_counted(n, 'text')} repeat {VERBATIM_WORDS} words or more of the "
+            "given prefix, which may be copied without knowing the text: they do not count."
         )
 
 
@@ -915,8 +913,7 @@ def preflight_sentences(findings: pl.DataFrame) -> Iterator[str]:
     for say in (gate_sentence, weights_sentence, undeclared_sentences):
         yield from say(findings)
     yield from duplicates_sentence(findings, "targets")
-    if gate_verdict(findings) not in ("withheld", "weighted"):
-        yield from power_sentences(findings)
+    yield from () if gate_verdict(findings) == "withheld" else power_sentences(findings)
 
 
 def sentences(known: RunResults) -> Iterator[str]:

@@ -107,9 +107,7 @@ def test_what_came_out_is_said_with_its_passage_and_what_chance_gives():
     assert "gives back 1 of 2 texts of highest scores." in chosen
     assert "0 of 1 comparison texts of highest scores come out" in by_chance
     (copied,) = copied_sentence(found([3, 0], copied=True))
-    assert copied.startswith(
-        "Answers about 2 texts repeat at least 20 words in a row of the prefix"
-    )
+    assert copied.startswith("Answers about 2 texts repeat 20 words or more of the given prefix")
     assert [*copied_sentence(found([25, 0]))] == []
     long = found([25]).with_columns(
         reason=pl.when(statistic="longest").then(pl.lit("so " * 200)).otherwise("reason")

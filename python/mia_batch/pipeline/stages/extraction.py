@@ -37,25 +37,17 @@ _WINDOW = ("target_id", "target_row", "start", "prefix", "n_words")
 _TABLES = {"extraction": Extraction, "extracted_documents": ExtractedDocuments}
 
 
-def _own_words(walk: views.Walk) -> int:
-    """Count the words that came out: 0 where they are long by what stands in the prefix alone."""
-    said = walk.document.text[walk.stretch.start : walk.stretch.stop]
-    own = memory.longest_own(said, walk.window.prefix, walk.document.rule)
-    return walk.n_words if own >= memory.VERBATIM_WORDS else 0
-
-
 def _stretches(walks: views.Walks) -> Iterator[dict[str, Any]]:
     for number, walk in enumerate(walks.made):
-        n_words = _own_words(walk)
         yield {
             "document_id": walks.document_id,
             "walk": number,
             "target_id": walk.window.target_id,
             "draw": walk.draw,
             "start": walk.stretch.start,
-            "end": walk.stretch.stop if n_words else walk.stretch.start,
-            "n_words": n_words,
-            "n_verbatim": walk.n_verbatim if n_words else 0,
+            "end": walk.stretch.stop,
+            "n_words": walk.n_words,
+            "n_verbatim": walk.n_verbatim if walk.n_words else 0,
             "n_rounds": walk.n_rounds,
             "n_tokens": walk.n_tokens,
         }
@@ -75,9 +67,9 @@ def _summary(walks: views.Walks, every: Sequence[views.Walks]) -> dict[str, Any]
         found = coverage(document.text, k=k, m=memory.COPIED_WORDS)
         return found["blocks"].explode(empty_as_null=False).struct.unnest()
 
-    inside = np.zeros(len(document.ends), bool)
-    for walk in walks.made:
-        inside[walk.first : walk.first + _own_words(walk)] = True
+    own, inside = passages(20), np.zeros(len(document.ends), bool)
+    for walk in walks.made if own.height else ():  # else all may be copied from what was given
+        inside[walk.first : walk.first + walk.n_words] = True
     chance = [coverage(text, k=5)["coverage"].item() for text in others]
     return {
         "document_id": walks.document_id,
@@ -85,7 +77,7 @@ def _summary(walks: views.Walks, every: Sequence[views.Walks]) -> dict[str, Any]
         "n_walks": len(walks.made),
         "n_tokens": walks.n_tokens,
         "coverage": inside.mean() if inside.size else None,
-        "longest_words": passages(20)["words"].max() or 0,
+        "longest_words": own["words"].max() or 0,
         "near_verbatim_recall": pl.select(recalled.struct.field("recall")).item(),
         "bmc_5": coverage(document.text, k=5)["coverage"].item(),
         "bmc_5_others": pl.Series(chance, dtype=pl.Float64).mean(),
@@ -379,7 +371,9 @@ def _walked(audit: Audit) -> pl.DataFrame:
     if not run.path("extraction").exists():
         return _PASSAGES.clear()
     length = pl.col("end") - pl.col("start")
+    own = run.scan("extracted_documents").filter(pl.col("longest_words") > 0)
     long = run.scan("extraction").filter(pl.col("n_words") >= memory.VERBATIM_WORDS)
+    long = long.join(own, on="document_id", how="semi")
     long = long.sort("n_words", descending=True).unique("target_id", keep="first")
     asked = scan_parts(run.path("prompts"), Prompts, ("target", "walk")).filter(view_index=0)
     starts = word_spans("text", words=audit.settings.word_rule).struct.field("starts")

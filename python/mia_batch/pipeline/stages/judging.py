@@ -219,10 +219,10 @@ def _yardstick_runs(audit: Audit) -> pl.DataFrame:
     texts = own.select("target_id", reference_words=n_words).collect()
     if texts.is_empty():
         return texts.with_columns(longest_words=pl.lit(None, pl.UInt32))
-    runs = memory.verbatim_runs(
-        own, run.scan("features"), settings.continuations, settings.word_rule
+    how = settings.continuations, settings.word_rule
+    return texts.with_columns(
+        memory.verbatim_runs(own, run.scan("features"), *how)["longest_words"]
     )
-    return texts.with_columns(runs["longest_words"])
 
 
 def _verdicts(
