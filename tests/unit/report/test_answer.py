@@ -325,6 +325,9 @@ def test_a_collection_and_canaries_have_one_p_value():
     run = known(verdicts=[row], findings=[roles(0, 0, 9)], plan=together)
     said = answer(run, Rollup.create_empty(), books=False)
     assert said == "The canaries, by a_v1, show no sign of memory (p = 0.3)."
+    # The key of a marked book: nothing else is needed to judge it.
+    run = known(verdicts=[row], findings=[roles(1, 0, 9)], plan=together)
+    assert answer(run, rollup(cannot_tell=1), books=True) == said
 
 
 def test_books_stand_by_strength_with_24_places_and_comparison_documents_last():
