@@ -33,7 +33,7 @@ class SideDuplicates(NamedTuple):
     n_long_run: int  # texts with a run of 13 words that is in the other side
     n_high_overlap: int  # texts with at least 70 % of their runs of 8 words in the other side
     n_concerned: int  # texts with either
-    examples: list[tuple[str, str]]  # their ``target_id``, with that of a text of the other side
+    examples: list[tuple[str, str]]  # their names, with that of a text of the other side
 
     @property
     def share(self) -> float | None:
@@ -78,7 +78,9 @@ def _read(texts: pl.LazyFrame, side: pl.Expr) -> pl.DataFrame:
     keys = known.select("target_id").bottom_k(MAX_TEXTS_PER_SIDE, by="target_id")
     firsts = keys.collect(engine="streaming").to_series()
     wanted = known.filter(pl.col("target_id").is_in(firsts.implode()))
-    lower = wanted.select("target_id", pl.col("target").str.to_lowercase())
+    schema = wanted.collect_schema()
+    names = [name for name in ("document_id", "target_id") if name in schema]
+    lower = wanted.select("target_id", pl.col("target").str.to_lowercase(), name=pl.coalesce(names))
     return lower.collect(engine="streaming").sort("target_id")
 
 
@@ -92,10 +94,8 @@ def _compare(texts: pl.DataFrame, others: pl.DataFrame, n_known: int) -> SideDup
     concerned = long_run | high_overlap
     # Where no long run is shared, a short one is.
     places = long["other"].fill_null(short["other"])
-    own, places = (
-        each.filter(concerned).head(_N_EXAMPLES) for each in (texts["target_id"], places)
-    )
-    examples = [*zip(own, others["target_id"].gather(places), strict=True)]
+    own, places = (each.filter(concerned).head(_N_EXAMPLES) for each in (texts["name"], places))
+    examples = [*zip(own, others["name"].gather(places), strict=True)]
     flags = (short["runs"] == 0, long_run, high_overlap, concerned)
     n_short, n_long, n_high, n_concerned = (int(each.sum()) for each in flags)
     n_left_out = n_known - texts.height

@@ -413,7 +413,7 @@ def power_sentences(findings: pl.DataFrame) -> Iterator[str]:
     if value["for_bound"] is not None:
         yield (
             f"If {value['for_bound']:,.0f} of your {asked} score higher than every comparison "
-            f"{unit}, that shows that at least one of them is in the training data."
+            f"{unit}, at least one of them stands out beyond chance (95 % confidence)."
         )
 
 
@@ -740,6 +740,14 @@ def verbatim_sentences(findings: pl.DataFrame) -> Iterator[str]:
     yield _by_chance(counts, rows.filter(statistic="fisher")["p_value"])
 
 
+def copied_sentence(findings: pl.DataFrame) -> Iterator[str]:
+    if n := facts(findings, "verbatim", subject="targets").get("n_copied", {}).get("value"):
+        yield (
+            f"Answers about {_counted(n, 'text')} repeat {VERBATIM_WORDS} words or more of the "
+            "given prefix, which may be copied without knowing the text: they do not count."
+        )
+
+
 def known_sentence(row: Mapping[str, Any]) -> str:
     """Say where a passage stands in the known corpus, from its row of the table ``known``."""
     n, documents, near = (row[f"n_{name}"] for name in _PLACES)
@@ -812,7 +820,7 @@ class RunResults:
             "labels": labels,
             "canaries": canaries,
             "targets and non-members": targets and nulls,
-            "targets alone": targets and not nulls,
+            "targets alone": targets and not (nulls or canaries),
             "any comparison": labels or nulls or canaries,
             "open gate": gate == "open",
             "comparison of targets": compares,
@@ -849,6 +857,7 @@ def _planned(say: Callable[..., Iterable[str]]) -> Say:
 CONCLUSIONS: Final[tuple[tuple[str, Say], ...]] = (
     ("always", _of(chance_sentences)),
     ("always", _of(verbatim_sentences)),
+    ("always", _of(copied_sentence)),
     ("always", _of(gate_sentence)),
     ("always", _of(weights_sentence)),
     ("always", _of(placebo_sentence, "as_many")),
@@ -923,7 +932,9 @@ def checks(known: RunResults) -> dict[str, list[str]]:
 
 def preflight_sentences(findings: pl.DataFrame) -> Iterator[str]:
     before = (label_sentence, gate_sentence, weights_sentence, undeclared_sentences)
-    yield from chain.from_iterable(say(findings) for say in (*before, power_sentences))
+    yield from chain.from_iterable(say(findings) for say in before)
+    yield from duplicates_sentence(findings, "targets")
+    yield from () if gate_verdict(findings) == "withheld" else power_sentences(findings)
 
 
 def sentences(known: RunResults) -> Iterator[str]:

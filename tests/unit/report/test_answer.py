@@ -190,13 +190,51 @@ def top(fewest, highest):
 STAND = "out from 25 comparison books, in a list of which at most 5 % are false on average"
 
 
+def earlier(n):
+    row = {"statistic": "primary", "verdict": PRIMARY}
+    return finding_rows("earlier_runs", [row | {"subject": f"run{at}"} for at in range(n)])
+
+
+COPIES = finding_rows("duplicates", [{"statistic": "share", "value": 0.05}], subject="targets")
+PLACEBO = finding_rows("placebo", [{"statistic": "n_reported", "verdict": "as_many"}])
+UNDECIDED = "it is undecided whether training is the only difference from comparison texts"
+
+
+@pytest.mark.parametrize(
+    ("counts", "more", "doubts"),
+    [
+        ({"above_all": 12}, [top(2, 5), gate("doubtful")], UNDECIDED),
+        (
+            {"above_all": 12},
+            [top(2, 5), COPIES],
+            "5% of the texts stand in the comparison texts, too",
+        ),
+        ({"above_all": 12}, [top(2, 5), earlier(1)], "1 other run is not counted"),
+        (
+            {"known_better": 12},
+            [reported(12), PLACEBO, gate("doubtful"), earlier(9)],
+            "the reference model, which cannot know these texts, gives as much and "
+            f"{UNDECIDED} and 9 other runs are not counted",
+        ),
+        ({"known_better": 12}, [reported(12), gate("open")], None),
+        ({"nothing_found": 12}, [reported(0), PLACEBO, gate("doubtful"), earlier(9)], None),
+    ],
+)
+def test_what_else_could_explain_that_books_stand_out_is_in_the_first_sentence(
+    counts, more, doubts
+):
+    said = answer(known(findings=[roles(), *more]), rollup(**counts), books=True)
+    assert said.partition("; in doubt, because ")[2].removesuffix(".") == (doubts or "")
+
+
 @pytest.mark.parametrize(
     ("counts", "more", "said"),
     [
         (
             {"comes_out": 1, "known_better": 2, "nothing_found": 8, "cannot_tell": 1},
             [],
-            "Of 12 books, 1 comes out word for word (b0.txt); 2 stand "
+            "Of 12 books, 1 comes out word for word, at most 20 words in a row (b0.txt); 2 "
+            "stand "
             f"{STAND} (b1.txt, b2.txt); 1 cannot be judged: too few windows; nothing was found on "
             "8.",
         ),
@@ -205,7 +243,7 @@ STAND = "out from 25 comparison books, in a list of which at most 5 % are false 
             [top(2, 5)],
             "Of 12 books, at least 2 of the 5 highest-scoring books stand out beyond chance (95 % "
             "confidence); 2 score above every comparison book, but these are too few; "
-            "nothing was found on 10.",
+            "nothing was found on the other 7.",
         ),
         (
             {"nothing_found": 12},
@@ -215,9 +253,9 @@ STAND = "out from 25 comparison books, in a list of which at most 5 % are false 
         (
             {"comes_out": 7, "cannot_tell": 5},
             [gate("withheld")],
-            "Of 12 books, 7 come out word for word (b6.txt, b5.txt, b4.txt, b3.txt, b2.txt and 2 "
-            "more); the others have no answer, because books and comparison books can be "
-            "told apart without the model.",
+            "Of 12 books, 7 come out word for word, at most 26 words in a row (b6.txt, b5.txt, "
+            "b4.txt, b3.txt, b2.txt and 2 more); the others have no answer, because books "
+            "and comparison books can be told apart without the model.",
         ),
         (
             {"known_better": 1},
@@ -234,8 +272,9 @@ STAND = "out from 25 comparison books, in a list of which at most 5 % are false 
         (
             {"comes_out": 1},
             [gate("withheld")],
-            "The book comes out word for word (b0.txt); there is no other answer, because books "
-            "and comparison books can be told apart without the model.",
+            "The book comes out word for word, at most 20 words in a row (b0.txt); there is "
+            "no other answer, because books and comparison books can be told apart without the "
+            "model.",
         ),
         (
             {"cannot_tell": 12},
@@ -270,7 +309,8 @@ ADD = "without comparison texts (add --non-members FOLDER)"
         (
             {"comes_out": 1, "cannot_tell": 1},
             False,
-            f"Of 2 documents, 1 comes out word for word (b0.txt); 1 cannot be judged {ADD}.",
+            "Of 2 documents, 1 comes out word for word, at most 20 words in a row (b0.txt); 1 "
+            f"cannot be judged {ADD}.",
         ),
     ],
 )
@@ -297,6 +337,9 @@ def test_a_collection_and_canaries_have_one_p_value():
     run = known(verdicts=[row], findings=[roles(0, 0, 9)], plan=together)
     said = answer(run, Rollup.create_empty(), books=False)
     assert said == "The canaries, by a_v1, show no sign of memory (p = 0.3)."
+    # The key of a marked book: nothing else is needed to judge it.
+    run = known(verdicts=[row], findings=[roles(1, 0, 9)], plan=together)
+    assert answer(run, rollup(cannot_tell=1), books=True) == said
 
 
 @pytest.mark.parametrize(

@@ -223,8 +223,10 @@ def _yardstick_runs(audit: Audit) -> pl.DataFrame:
     texts = own.select("target_id", reference_words=n_words).collect()
     if texts.is_empty():
         return texts.with_columns(longest_words=pl.lit(None, pl.UInt32))
-    runs = memory.verbatim_runs(own, run.scan("features"), settings.continuations)
-    return texts.with_columns(runs["longest_words"])
+    how = settings.continuations, settings.word_rule
+    return texts.with_columns(
+        memory.verbatim_runs(own, run.scan("features"), *how)["longest_words"]
+    )
 
 
 def _verdicts(
@@ -593,7 +595,7 @@ class SummaryStage(Stage):
         made, path = self.audit.manifest.made, self.audit.run.path
         tables = {"extracted": path("extracted_documents"), "controls": path("controls")}
         return {
-            "form": 4,  # of both tables
+            "form": 5,  # of both tables
             **{name: made.get(name) for name in ("verdicts", "features", "recitals")},
             **{name: digest(each) if each.exists() else None for name, each in tables.items()},
         }
@@ -616,7 +618,8 @@ class SummaryStage(Stage):
             on="target_id",
             maintain_order="left",
         ).with_columns(n_words=count_words("passage", words=audit.settings.word_rule))
-        runs = memory.verbatim_runs(targets, run.scan("features"), audit.settings.continuations)
+        settings, features = audit.settings, run.scan("features")
+        runs = memory.verbatim_runs(targets, features, settings.continuations, settings.word_rule)
         verbatim = memory.verbatim_findings(
             runs,
             read_comparison_sets(scores, named=False),
