@@ -359,17 +359,10 @@ def audit_rows(
     plan: VerdictPlan, n_tests: int, n_null: int, made: list[tuple[bool, float]]
 ) -> pl.DataFrame:
     """Of each audit ``made`` has whether it reports any, and its share of small p-values."""
-    reporting = sum(any_reported for any_reported, _ in made)
-    interval = clopper_pearson(reporting, len(made))
+    main = {"statistic": "share_reporting", "reason": _SPLITS}
+    main |= _share(sum(any_reported for any_reported, _ in made), len(made))
+    main["verdict"] = "too_often" if main["low"] > plan.q else "as_promised"
     before = {"n_audits": len(made), "n_tests": n_tests, "n_null": n_null, "q": plan.q}
-    main = {
-        "statistic": "share_reporting",
-        "value": reporting / len(made),
-        "low": interval.low,
-        "high": interval.high,
-        "verdict": "too_often" if interval.low > plan.q else "as_promised",
-        "reason": _SPLITS,
-    }
     after = {"fpr": plan.fpr, "share_below_fpr": sum(share for _, share in made) / len(made)}
     rows = [*number_rows(before), main, *number_rows(after)]
     return finding_rows(_CHECK, rows, subject=plan.level)

@@ -179,7 +179,8 @@ def test_a_contamination_study_that_is_stopped_goes_on_and_trains_nothing_twice(
     pl.DataFrame({"text": SHORT[20:30]}).write_parquet(tmp_path / "into.parquet")
     asked = ["study", "contamination", "--input", path, "--copies", "k", "--base", base]
     asked += ["--into", tmp_path / "into.parquet", "--engine", "transformers", "--out", out]
-    asked += ["--over", "learning-rate=1e-5,3e-3", "--epochs", 2, "--batch-size", 8]
+    asked += ["--over", "learning-rate=1e-5,3e-3", "--over", "method=full"]  # of intervals, too
+    asked += ["--epochs", 2, "--batch-size", 8]
     asked += ["--attacks", "loss_v1", "--max-tokens", 64]
     n_audits = []
 
@@ -191,28 +192,32 @@ def test_a_contamination_study_that_is_stopped_goes_on_and_trains_nothing_twice(
 
     foreseen, said = invoke(*asked, "--dry-run")
     assert not out.exists()
-    names = ("base", "learning_rate=1e-05/run", "learning_rate=0.003/run")
+    first, second = (f"learning_rate={rate}-method=full" for rate in ("1e-05", "0.003"))
+    names = ("base", f"{first}/run", f"{second}/run")
     assert [line.split()[1] for line in foreseen.splitlines() if line.startswith("run ")] == [
         *names
     ]
-    assert "learning_rate=0.003: 52 texts, 14 steps, " in " ".join(said.split())
+    assert f"{second}: 52 texts, 14 steps, " in " ".join(said.split())
     monkeypatch.setattr(frame, "run_audit", stopped)
     done = CliRunner().invoke(command, [*map(str, asked)])
     assert done.exit_code != 0
     monkeypatch.setattr(frame, "run_audit", run_audit)
     assert not (out / "study.parquet").exists()
-    record = out / "learning_rate=0.003" / "model" / "training.json"
+    record = out / second / "model" / "training.json"
     before = record.stat().st_mtime_ns
     invoke(*asked)
     assert record.stat().st_mtime_ns == before
     assert json.loads(record.read_text())["n_texts"] == 10 + 6 + 36
     table = rows_of(out)
     assert table.height == 3 * 3  # the base and two models: all copies, 1 and 6
+    of_models = table.filter(pl.col("model") != "base")
+    assert {*of_models["method"]} == {"full"}
+    assert {*table["method_of_interval"]} == {"delong_logit", "newcombe_5"}
     named = table.select(pl.format("{} {}", "model", pl.col("copies").fill_null(0)), "value")
     found = {str(name): value for name, value in named.iter_rows()}
-    assert found["learning_rate=0.003 6"] >= 0.9
-    assert found["learning_rate=0.003 6"] > found["learning_rate=0.003 1"]
-    assert found["learning_rate=1e-05 6"] == pytest.approx(found["base 6"], abs=0.1)
+    assert found[f"{second} 6"] >= 0.9
+    assert found[f"{second} 6"] > found[f"{second} 1"]
+    assert found[f"{first} 6"] == pytest.approx(found["base 6"], abs=0.1)
     counts = table.filter(model="base").select("copies", "n_members", "n_nonmembers").rows()
     assert counts == [(None, 12, 8), (1, 6, 8), (6, 6, 8)]
 

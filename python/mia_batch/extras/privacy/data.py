@@ -23,20 +23,13 @@ from mia_batch.recipes import in_half
 if TYPE_CHECKING:
     from mia_batch.extras.privacy.audit import Opened
 
+_DATA = json.loads(files("mia_batch.extras.privacy").joinpath("privlm.json").read_text("utf-8"))
+
 # Tasks of GLUE by name (Wang et al. 2018, arXiv:1804.07461), as PrivLM-Bench takes them.
 
 _GLUE = "glue:"  # what the name of a task begins with where a path may stand
 _REPOSITORY = "nyu-mll/glue"
-_TEXTS = {
-    "cola": ("sentence",),
-    "mnli": ("premise", "hypothesis"),
-    "mrpc": ("sentence1", "sentence2"),
-    "qnli": ("question", "sentence"),
-    "qqp": ("question1", "question2"),
-    "rte": ("sentence1", "sentence2"),
-    "sst2": ("sentence",),
-    "wnli": ("sentence1", "sentence2"),
-}
+_TEXTS = _DATA["glue"]
 """Columns of the texts of each task that has classes; STS-B has none, AX no training texts."""
 
 
@@ -138,10 +131,6 @@ def learnt_by(texts: pl.DataFrame, shadow: int | None, seed: int) -> pl.DataFram
 # The seven formats of PrivLM-Bench (Li et al. 2024, arXiv:2311.04044, table 4). The lists of names
 # and cities are our own; each fill of a format has the same form.
 
-_CANARIES = json.loads(
-    files("mia_batch.extras.privacy").joinpath("canaries.json").read_text("utf-8")
-)
-
 
 @dataclass(frozen=True, slots=True)
 class CanaryFormat:
@@ -168,9 +157,9 @@ class CanaryFormat:
 def paper_formats(words: Sequence[str], seed: int) -> tuple[CanaryFormat, ...]:
     """Return the seven formats; ``words`` are whole words of the tokenizer's vocabulary."""
     fixed = " ".join(np.random.default_rng(seed).choice(sorted(words), 4, replace=False))
-    lists = _CANARIES["lists"] | {"words": words}
+    lists = _DATA["lists"] | {"words": words}
     found = []
-    for each in _CANARIES["formats"]:
+    for each in _DATA["formats"]:
         slots = [lists[name] for name in each["slots"]]
         template = each["template"].replace("FOUR WORDS", fixed)
         found.append(CanaryFormat(**each | {"slots": slots, "template": template}))

@@ -228,26 +228,34 @@ def utility(opened: Opened, texts: pl.DataFrame, task: Task, labels: Sequence[st
     else:
         each = opened.losses(asked, targets).to_numpy()
     there = texts.select("group", value=pl.Series(each)).drop_nans().drop_nulls("value")
-    n = there.height
+    n, value = there.height, there["value"].to_numpy()
     cluster = there["group"].rank("dense").to_numpy().astype(np.intp) - 1
-    row: dict[str, Any] = {"measure": "loss", "value": None, "low": None, "high": None, "n": n}
+    row: dict[str, Any] = {"measure": "loss", "n": n}
     if task == "classification":
-        found = ratio_of_sums(np.stack([there["value"].to_numpy(), np.ones(n)]), cluster)
+        found = ratio_of_sums(np.stack([value, np.ones(n)]), cluster)
         row |= {"measure": "accuracy", "value": found.value}
-        if found.interval is not None:
-            row |= {"low": found.interval.low, "high": found.interval.high}
+        row |= found.interval._asdict() if found.interval else {}
     elif n:
-        means = cluster_means(there.select("value").to_numpy(), np.zeros(n, np.intp), cluster)
-        mean, half = float(means.value[0, 0]), float(means.half_widths()[0, 0])
-        row["value"] = mean
+        means = cluster_means(value[:, None], np.zeros(n, np.intp), cluster)
+        row["value"], half = means.value[0, 0], means.half_widths()[0, 0]
         if np.isfinite(half):
-            row |= {"low": max(0.0, mean - half), "high": mean + half}
-    return pl.DataFrame([row], schema_overrides=dict.fromkeys(("value", "low", "high"), pl.Float64))
+            row |= {"low": max(0.0, row["value"] - half), "high": row["value"] + half}
+    numbers = dict.fromkeys(("value", "low", "high"), pl.Float64)
+    return pl.DataFrame([row], {"measure": pl.String, **numbers, "n": pl.Int64})
 
 
 _SHOWN_TOO = {"lira": "lira_online_fixed_v1", "spv": "spv_embedding_v1"}
 """Attacks that are shown next to the first one."""
 _ENDS = ("", "low", "high")
+_INVERSION = {
+    "inversion_precision": ("tokens", "precision", "inverter"),
+    "inversion_recall": ("tokens", "recall", "inverter"),
+    "inversion_f1": ("tokens", "f1", "inverter"),
+    "inversion_attribute": ("attribute", "exact", "inverter"),
+    "inversion_attribute_usual": ("attribute", "exact", "unconditional"),
+    "nearest_f1": ("tokens", "f1", "nearest"),
+}
+"""Unit, metric and method of each figure of the inversion that is shown."""
 
 
 def summary_of(
@@ -270,10 +278,10 @@ def summary_of(
     limits, null where there is no such attack; ``exposure_rate``,
     ``mean_exposure``, ``unlearnt_exposure`` (its mean without any memory), ``exposure_trend``
     (Spearman's correlation with repetitions) and its p; ``inversion_precision``,
-    ``inversion_recall``, ``inversion_f1`` of the tokens that come back from embeddings, with limits
-    of the last, and ``nearest_f1``, that of the nearest auxiliary text; ``inversion_attribute``,
-    the share of texts whose attribute is inferred from embeddings, with limits, and
-    ``inversion_attribute_usual``, of which the most frequent attribute is right.
+    ``inversion_recall``, ``inversion_f1`` of the tokens that come back from embeddings, and
+    ``nearest_f1``, that of the nearest auxiliary text; ``inversion_attribute``, the share of texts
+    whose attribute is inferred from embeddings, and ``inversion_attribute_usual``, of which the
+    most frequent attribute is right; all with limits.
     """
     exposures, said = found.get("exposures"), target.privacy
     row: dict[str, Any] = {"variant": variant.name, "tuning": variant.tuning}
@@ -330,15 +338,8 @@ def _extraction(exposures: pl.DataFrame | None) -> dict[str, Any]:
 def _inversion(figures: pl.DataFrame | None) -> dict[str, Any]:
     rows = () if figures is None else figures.filter(pl.col("versus").is_null()).rows(named=True)
     of = {(row["unit"], row["metric"], row["method"]): row for row in rows}
-
-    def found(
-        metric: str, end: str = "", *, method: str = "inverter", unit: str = "tokens"
-    ) -> float | None:  # null where it was not asked
-        return of.get((unit, metric, method), {}).get(end or "value")
-
-    values = {name: found(name) for name in ("precision", "recall")}
-    for name, metric, unit in (("f1", "f1", "tokens"), ("attribute", "exact", "attribute")):
-        values |= {f"{name}{end and '_'}{end}": found(metric, end, unit=unit) for end in _ENDS}
-    values["attribute_usual"] = found("exact", method="unconditional", unit="attribute")
-    named = {f"inversion_{name}": value for name, value in values.items()}
-    return named | {"nearest_f1": found("f1", method="nearest")}
+    return {
+        f"{name}{end and '_'}{end}": of.get(key, {}).get(end or "value")
+        for name, key in _INVERSION.items()
+        for end in _ENDS
+    }

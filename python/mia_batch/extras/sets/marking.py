@@ -38,17 +38,8 @@ _NAME = re.compile(r"[0-9a-f]{16} [a-z]+ \d+-\d+")  # of a window: its book, lan
 _LEVEL, _POWER = 0.001, 0.9
 _MOSTLY = 0.9
 _CURLY = "\N{RIGHT SINGLE QUOTATION MARK}"
-_PROTECTED = re.compile(
-    r"```.*?(?:```|\Z)"  # code
-    r"|`[^`\n]*`"
-    r"|^(?:    |\t)[^\n]*$"
-    r"|^#[^\n]*$"  # headings: marked, or a line that stands alone and ends as no sentence does
-    r"|(?:(?<=\n\n)|\A)[^\n]{1,80}(?<![.!?,;:\"'\u201d\u2019)])(?=\n\s*\n|\Z)"
-    r"|[\u201c\u201e\u00ab][^\u201c\u201d\u00bb]{0,2000}[\u201c\u201d\u00bb]"  # quotations
-    r'|"[^"]{0,2000}"'
-    r"|\u2018.{0,500}?\u2019(?!\w)",
-    re.MULTILINE | re.DOTALL,
-)
+_TABLES = tomllib.loads(Path(__file__).with_name("variants.toml").read_text("utf-8"))
+_PROTECTED = re.compile("|".join(_TABLES.pop("protected")), re.MULTILINE | re.DOTALL)
 
 
 class Place(NamedTuple):
@@ -61,10 +52,9 @@ class Place(NamedTuple):
 
 @cache
 def _rules(language: str) -> list[tuple[re.Pattern[str], dict[str, str]]]:
-    tables = tomllib.loads(Path(__file__).with_name("variants.toml").read_text("utf-8"))
-    if language not in tables:
-        raise SettingsError(f"--language is {language!r}; give one of {', '.join(tables)}")
-    table, rules = tables[language], []
+    if language not in _TABLES:
+        raise SettingsError(f"--language is {language!r}; give one of {', '.join(_TABLES)}")
+    table, rules = _TABLES[language], []
     words = [
         ["", *pair.strip().split("/"), of["after"]]
         for of in table["words"]

@@ -29,8 +29,7 @@ from mia_batch.tables import write_table
 
 _KINDS = {"target": "asked", "calibration": "learnt", "non_member": "not learnt"}
 """What is known of the books of a role."""
-Values = dict[str, Any]
-_PAPER: Values = {"window_words": 512, "max_windows_per_document": 100}
+_PAPER: dict[str, Any] = {"window_words": 512, "max_windows_per_document": 100}
 _SHOWN = ("key", "n_windows", "share", "mean", "p_value", "q_value", "verdict")
 _TOP = 20
 
@@ -58,8 +57,7 @@ def books(*, out: Path, **options: Any) -> None:  # noqa: ANN401 - settings
         names = [name.replace("_", " ") for name in _SHOWN]
         top = table.filter(kind="asked").head(_TOP).select(_SHOWN).rows()
         rows = (["-" if cell is None else frame.written(cell) for cell in row] for row in top)
-        shown = cli.table_of(*names, right=names[1:-1], rows=rows)
-        cli.console_of(stderr=False).print(shown)
+        frame.show(*names, right=names[1:-1], rows=rows)
         frame.say(*said)
         lanes = [
             Lane(f"{kind}: {rows.height:,} books", rows["share"].to_list(), hollow=kind != "asked")
@@ -69,9 +67,9 @@ def books(*, out: Path, **options: Any) -> None:  # noqa: ANN401 - settings
         frame.write_study(out, table, draw_lanes(axis, lanes) if lanes else None)
 
 
-def _written(study: frame.Study, known: Path | None, *each: Path | None) -> Values:
+def _written(study: frame.Study, known: Path | None, *each: Path | None) -> dict[str, Any]:
     """Write known books as the audit takes them: members calibrate, others are compared."""
-    paths: Values = {}
+    paths = dict[str, Any]()
     for setting, path in zip(("calibration", "non_members"), each, strict=True):
         corpus, member = read_documents(str(path or known), ColumnNames()), not paths
         wanted = corpus.documents if path else corpus.documents.filter(member=member)
@@ -89,8 +87,8 @@ def _written(study: frame.Study, known: Path | None, *each: Path | None) -> Valu
 def _shares(run: Run) -> tuple[pl.DataFrame, list[str]]:
     """Lay out the share of each book, null where a threshold is worth nothing, and what it says."""
     primary, role = run.manifest.plan["primary"], pl.col("role").cast(pl.String)
-    windows = run["scores"].filter(role.is_in([*_KINDS]), pl.col(primary).is_finite())
-    windows = windows.select(
+    scored = run["scores"].filter(role.is_in([*_KINDS]), pl.col(primary).is_finite())
+    windows = scored.select(
         *("target_id", "group", "document_id"),
         key=pl.coalesce("document_id", "target_id"),
         kind=role.replace_strict(_KINDS),
@@ -108,10 +106,8 @@ def _shares(run: Run) -> tuple[pl.DataFrame, list[str]]:
         .join(pl.DataFrame(made, names, orient="row"), on=["kind", "key"], how="left")
         .join(ours, on="key", how="left")
         .with_columns(reason=pl.lit(reason, pl.String))
-        .sort("key")
+        .sort("kind", -pl.col("share"), -pl.col("mean"), "key", nulls_last=True)
     )
-    by: Values = {"descending": [False, True, True], "nulls_last": True, "maintain_order": True}
-    table = table.sort("kind", "share", "mean", **by)
     if reason:
         return table, [*said, f"No share is given: {reason}."]
     of = {kind: rows["share"].sort() for (kind,), rows in table.group_by("kind")}

@@ -76,7 +76,7 @@ class Study:
             rows[1:] = [("shares", shares)] if shares else [*dict.fromkeys(rows[1:])]
             new = [row for row in rows if row not in self._said]
             new += [("asks", "as much as a run above")] if new == rows[:1] else []
-            cli.console_of(stderr=False).print(cli.table_of(rows=new))
+            show(rows=new)
             self._said.update(rows)
         return None
 
@@ -123,7 +123,8 @@ def opened(out: Path, kind: str, options: dict[str, Any]) -> Iterator[Study]:
 
 def folder_name(values: Mapping[str, object]) -> str:
     """Name the folder of a run by what differs; what no folder may be called gets a digest."""
-    name = "-".join(f"{key}={value}" for key, value in values.items()) or "run"
+    said = {key: "none" if value is None else value for key, value in values.items()}
+    name = "-".join(f"{key}={value}" for key, value in said.items()) or "run"
     safe = re.sub(r"[^\w.=+-]+", "_", name)[:100]
     return safe if safe == name else f"{safe}-{sha256(name.encode()).hexdigest()[:8]}"
 
@@ -148,7 +149,9 @@ def figures_of(run: Run, metrics: pl.DataFrame | None = None) -> pl.DataFrame:
         )
     which = {"check": "blind_baseline", "subject": "members", "statistic": "roc_auc"}
     blind = run["findings"].filter(**which)["verdict"]
-    return rows.drop("versus", "slice").with_columns(
+    # A training has a method, too, which a study may vary.
+    rows = rows.drop("versus", "slice").rename({"method": "method_of_interval"})
+    return rows.with_columns(
         run=pl.lit(str(run.folder)),
         is_primary=pl.col("attack") == run.manifest.plan["primary"],
         blind=pl.lit(blind[0] if len(blind) else None, pl.String),
@@ -192,6 +195,10 @@ def _without_folder(names: pl.Series) -> pl.Series:
     return names.str.strip_prefix("".join(f"{each}/" for each in shared))
 
 
+def show(*headings: str, **options: Any) -> None:  # noqa: ANN401 - of `table_of`
+    cli.console_of(stderr=False).print(cli.table_of(*headings, **options))
+
+
 def say(*sentences: str) -> None:
     for sentence in sentences:
         cli.console_of(stderr=False).print(cli.plain(sentence), soft_wrap=True)
@@ -221,8 +228,7 @@ def _print_figures(table: pl.DataFrame, values: Sequence[str]) -> None:
             reasons.append(cli.as_typed(f"{', '.join(named)}: {area['reason']}"))
     numbers = ("AUC", "95 % interval", "TPR@1%", "members + others")
     headings = [*(name.replace("_", "-") for name in values), "attack", *numbers]
-    shown = cli.table_of(*headings, right=numbers, rows=lines[:_MOST_SHOWN])
-    cli.console_of(stderr=False).print(shown)
+    show(*headings, right=numbers, rows=lines[:_MOST_SHOWN])
     if (more := len(lines) - _MOST_SHOWN) > 0:
         say(f"and {more:,} more in study.parquet")
     say(*reasons[:_MOST_SHOWN])

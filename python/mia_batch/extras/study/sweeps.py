@@ -29,16 +29,16 @@ _EXTENDED = ("samples", "probes", "token_points", "max_windows_per_document")
 """Settings whose largest value is asked for in one run; with fewer the first ones count."""
 
 
-def _over_option(text: str, *, required: bool) -> cli.Decorator:
-    how: dict[str, Any] = {"multiple": True, "required": required, "callback": _points}
-    return cli.option("over", str, "NAME=V,V", f"{text}; at most two.", dest="points", **how)
+def _over_option(text: str, **how: Any) -> cli.Decorator:  # noqa: ANN401 - of click
+    how |= {"dest": "points", "multiple": True, "callback": _points}
+    return cli.option("over", str, "NAME=V,V", f"{text}; at most two.", **how)
 
 
 def _points(_: click.Context, _option: click.Parameter, given: Sequence[str]) -> list[Values]:
     """Read ``--over`` as the values of each place, by name."""
     found: dict[str, list[str]] = {}
     for each in given:
-        flag, _equals, listed = each.partition("=")
+        flag, _, listed = each.partition("=")
         name = flag.strip().lstrip("-").replace("-", "_")
         values = [*dict.fromkeys(value.strip() for value in listed.split(","))]
         if not name or not all(values) or name in found:
@@ -77,30 +77,29 @@ def _swept(
     study: frame.Study, base: Mapping[str, Any], points: Sequence[Values]
 ) -> pl.DataFrame | None:
     """Audit at each point, and lay out the figures; raise if every one is refused."""
-    found, refused = dict[int, pl.DataFrame](), dict[int, str]()
-    runs, begun = dict[str, list[Values]](), set[str]()
+    found, refused = dict[int, pl.DataFrame](), dict[int, pl.DataFrame]()
+    runs = dict[str, list[Values]]()
     for values in points:
         own = {name: value for name, value in values.items() if name not in _EXTENDED}
         runs.setdefault(frame.folder_name(own), []).append(values)
     for folder, of in runs.items():
-        for values in _in_order(of)[: len(of) if study.dry_run else None]:
+        for number, values in enumerate(_in_order(of)[: len(of) if study.dry_run else None]):
             if (at := points.index(values)) in refused:
                 continue
             name = frame.folder_name(values)
-            first = f"{name} scores the first of those"
+            shares = f"{name} scores the first of those" if number else ""
             try:
-                run = study.audited(folder, {**base, **values}, first if folder in begun else "")
+                run = study.audited(folder, {**base, **values}, shares)
                 found[at] = pl.DataFrame() if run is None else frame.figures_of(run)
             except RequestError as error:
-                refused[at] = " ".join(str(error).split())
+                why = " ".join(str(error).split())
+                refused[at] = pl.DataFrame({"metric": "roc_auc", "reason": why})
                 study.observer.stage(f"{name} is refused: {error}")
-            begun.add(folder)
     if not found:
-        raise SettingsError(f"no value can be audited: {next(iter(refused.values()))}")
+        raise SettingsError(f"no value can be audited: {refused[0]['reason'][0]}")
     if study.dry_run:
         return None
-    none = {at: pl.DataFrame({"metric": "roc_auc", "reason": why}) for at, why in refused.items()}
-    parts = (_named(part, points[at]) for at, part in sorted((none | found).items()))
+    parts = (_named(part, points[at]) for at, part in sorted((refused | found).items()))
     table = pl.concat(parts, how="diagonal_relaxed")
     numbers = table.select(pl.col(*points[0]).cast(pl.Float64, strict=False))
     return table.with_columns(each for each in numbers if not each.null_count())
@@ -140,7 +139,7 @@ _BASE = "base"
 @cli.column_options("text")
 @click.option("--base", required=True, metavar="MODEL", help="Model to go on with.")
 @click.option("--revision", metavar="NAME", help="Hub revision of the base.")
-@_over_option("size (of --into), or a flag such as learning-rate=1e-5,1e-4", required=False)
+@_over_option("size (of --into), or a flag such as learning-rate=1e-5,1e-4")
 @frame.study_options
 @cli.recipe_options("contamination", *_TRAINING)
 @cli.seed_option

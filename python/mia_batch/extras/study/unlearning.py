@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
 import polars as pl
+from markupsafe import Markup
 
 from mia_batch.cli import options as cli
 from mia_batch.cli.help import TopicCommand
@@ -25,6 +26,7 @@ from mia_batch.features import embed_words, why_no_similarity
 from mia_batch.kernels import pair_features
 from mia_batch.pipeline import Run
 from mia_batch.pipeline.finished import attack_of
+from mia_batch.report.html.plots import Lane, draw_lanes, round_axis
 from mia_batch.stats import intervals
 from mia_batch.tables import write_table
 from mia_batch.targets import cluster_names
@@ -43,11 +45,12 @@ _MEASURES = {
     "rouge_l": "ROUGE-L recall",
     "similarity": "similarity",
 }
-_SEEDS = (
-    0.1  # of what retraining removes: limits are over texts, and trainings differ by chance, too
-)
+# Of what retraining removes: limits are over texts, and trainings differ by chance, too.
+_SEEDS = 0.1
 _EQUAL = "it is the same in all groups of texts, so that its spread is unknown"
+_LEARNT = pl.col("member").ne_missing(other=False)  # and no control
 _KEYS = ("part", "set", "measure", "run", "versus", "statistic")
+_REMOVED = ("after", "before", "removed_share")
 _FIGURES: dict[str, Any] = dict.fromkeys((*_KEYS, "reason"), pl.String)
 _FIGURES |= dict.fromkeys(("value", "low", "high"), pl.Float64)
 _FIGURES |= dict.fromkeys(("n", "n_unscored"), pl.UInt32)
@@ -70,14 +73,13 @@ def unlearning(*, out: Path, **options: Any) -> None:  # noqa: ANN401 - settings
     of 200 words. Without --retrained a score as before is no memory: nobody knows how a model that
     never learnt the text would score it.
     """
-    columns = [options.pop("question_column"), options.pop("answer_column")]
+    names = ("question_column", "answer_column", "embedder", "before", "retrained")
+    *columns, embedder, before, retrained = map(options.pop, names)
     if columns.count(None) == 1:
         raise click.UsageError("--question-column and --answer-column belong together")
-    if (after := options["model"]) is None:
+    models = cli.given({"before": before, "after": options["model"], "retrained": retrained})
+    if "after" not in models:
         raise click.UsageError("--model is missing: the model after unlearning")
-    embedder, before = options.pop("embedder"), options.pop("before")
-    models = {"before": before, "after": after, "retrained": options.pop("retrained")}
-    models = cli.given(models)
     with frame.opened(out, "unlearning", options) as study:
         settings = _DEFAULTS | cli.given(options)
         embed = _embedder(embedder, study)
@@ -103,18 +105,28 @@ def unlearning(*, out: Path, **options: Any) -> None:  # noqa: ANN401 - settings
         _show(figures, [*models])
         for part, some in found.items():
             write_table(some.drop("cluster"), out / f"{part}.parquet")
-        frame.write_study(out, figures, None)
+        frame.write_study(out, figures, _drawn(found, [*models]))
+
+
+def _drawn(found: Mapping[str, pl.DataFrame], names: Sequence[str]) -> Markup | None:
+    """Draw the screen's scores of what was learnt, a line for each part and model."""
+    scores = {
+        f"{part}, {name}": some.filter(_LEARNT)[f"min_k_{name}"].drop_nulls().to_list()
+        for (part, some), name in product(found.items(), names)
+    }
+    lanes = [Lane(f"{name}: {len(of):,}", of) for name, of in scores.items() if of]
+    axis = round_axis(_MEASURES["min_k"], chain.from_iterable(scores.values())) if lanes else None
+    return axis and draw_lanes(axis, lanes)
 
 
 def _of_questions(
     path: Path, settings: Mapping[str, Any], columns: Sequence[str]
 ) -> dict[str, Any]:
     """Write questions and answers as prefixes and references, and say how they are audited."""
-    question, answer = columns
     rows = rows_of(settings["input"], columns).drop_nulls()
-    write_table(
-        rows.select(text=question, prefix=question, reference=pl.format(" {}", answer)), path
-    )
+    question, answer = map(pl.col, columns)
+    rows = rows.select(text=question, prefix=question, reference=pl.format(" {}", answer))
+    write_table(rows, path)
     kept = {name for name in settings if not name.endswith("_column")} - _TEXT_SETTINGS
     own = {name: settings[name] for name in kept}
     return {"max_length": _QUESTION_TOKENS} | own | {"input": str(path)}
@@ -187,9 +199,9 @@ def figures_of(found: Mapping[str, pl.DataFrame], names: Sequence[str]) -> pl.Da
 
 def _sets(found: pl.DataFrame, names: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Yield figures of the texts, of those scored as before and of the others; of controls."""
-    learnt, near = pl.col("member").ne_missing(other=False), pl.col("as_before_after")
-    sets = {"all": learnt, "as before": learnt & (near == 1), "others": learnt & (near == 0)}
-    for (name, of), measure in product((sets | {"controls": ~learnt}).items(), _MEASURES):
+    near = pl.col("as_before_after")
+    sets = {"all": _LEARNT, "as before": _LEARNT & (near == 1), "others": _LEARNT & (near == 0)}
+    for (name, of), measure in product((sets | {"controls": ~_LEARNT}).items(), _MEASURES):
         is_share, some = measure == "as_before", found.filter(of)
         columns = {each: f"{measure}_{each}" for each in names[is_share:]}
         if (
@@ -199,11 +211,10 @@ def _sets(found: pl.DataFrame, names: Sequence[str]) -> Iterator[dict[str, Any]]
         ):
             continue
         there = some.select("cluster", *columns.values()).drop_nulls()
-        about = {"set": name, "measure": measure, "n": there.height}
-        about["n_unscored"] = some.height - there.height
+        n = {"n": there.height, "n_unscored": some.height - there.height}
         score = {each: there[column].to_numpy() for each, column in columns.items()}
-        cluster = there["cluster"].to_numpy()
-        yield from (about | fact for fact in _facts(score, cluster, is_share=is_share))
+        for fact in _facts(score, there["cluster"].to_numpy(), is_share=is_share):
+            yield {"set": name, "measure": measure, **n, **fact}
 
 
 def _facts(
@@ -240,11 +251,10 @@ def _facts(
         yield fact | {"value": value[at]} | ends
     if len(score) > 2:
         both = [wanted.index(pair) for pair in pairs[:2]]
-        share = intervals.removed_share(
-            -value[both], means.covariance[0][np.ix_(both, both)], worth
-        )
-        fact = {"run": "after", "versus": "before", "statistic": "removed_share"}
-        fact |= share.interval._asdict() if share.interval else {}
+        covariance = means.covariance[0][np.ix_(both, both)]
+        share = intervals.removed_share(-value[both], covariance, worth)
+        limits = share.interval._asdict() if share.interval else {}
+        fact = dict(zip(_KEYS[3:], _REMOVED, strict=True)) | limits
         yield fact | {"value": share.value, "reason": share.reason}
 
 
@@ -267,11 +277,8 @@ def conclusions(figures: pl.DataFrame) -> Iterator[str]:
                 "model trained in the same way without them: it may score them as before, too."
             )
             continue
-        gone = [
-            (_MEASURES[each], rows[part, "all", each, "after", "before", "removed_share"])
-            for each in ("min_k", "rouge_l", "similarity")
-            if (part, "all", each, "after", "before", "removed_share") in rows
-        ]
+        shares = ((each, rows.get((part, "all", each, *_REMOVED))) for each in _MEASURES)
+        gone = [(_MEASURES[each], share) for each, share in shares if share is not None]
         gap, alike = rows[*key, "after", "retrained", "difference"], round(other["value"] * n)
         yield (
             f"{_verdict(gap, part, gone[0][1] if gone else {})}: {near}, and {alike:,} by the "
@@ -290,7 +297,8 @@ def _verdict(gap: Mapping[str, Any], part: str, gone: Mapping[str, Any]) -> str:
         still = f"{gap['value'] * n:.0f} of {n:,} {part} are still remembered as before"
         return f"{still} (95 %: {ends})"
     if (gone.get("high") or 1) < 1 - _SEEDS:
-        return f"{part.capitalize()} are still remembered, if less than before"
+        less = ", if less than before" if gone["low"] > 0 else ""
+        return f"{part.capitalize()} are still remembered{less}"
     if (gone.get("low") or 1) > 1 + _SEEDS:
         return f"Unlearning went further than never having learnt the {part}, and so marks them"
     most = f" (95 %: at most {high * n:.0f} of {n:,})" if high > 0 else ""
@@ -316,5 +324,4 @@ def _show(figures: pl.DataFrame, names: Sequence[str]) -> None:
         lines[-1] += [cli.figure(means.get(name)) for name in names]
         lines[-1] += [cli.figure(gap["value"]), cli.limits(gap)] if gap is not None else []
     right = ("n", *names, *(("after - retrained", "95 % interval") if len(names) > 2 else ()))
-    made = cli.table_of("part", "texts", "measure", *right, right=right, rows=lines)
-    cli.console_of(stderr=False).print(made)
+    frame.show("part", "texts", "measure", *right, right=right, rows=lines)
