@@ -32,8 +32,8 @@ def _family(name: str, papers: str = "", stems: str = "", default: str = "") -> 
     return Family(name, *(tuple(filter(None, each.split(", "))) for each in (papers, own, default)))
 
 
-_TABLE = Path(__file__).with_name("families.toml")
-FAMILIES = tuple(_family(**each) for each in tomllib.loads(_TABLE.read_text("utf-8"))["families"])
+_TABLE = tomllib.loads(Path(__file__).with_name("families.toml").read_text("utf-8"))
+FAMILIES, CHOICES = tuple(_family(**each) for each in _TABLE["families"]), _TABLE["choices"]
 
 
 def key_of(name: str) -> str:

@@ -218,6 +218,11 @@ def plain(value: object) -> Text:
     return Text("".join(letter if letter.isprintable() else "\ufffd" for letter in str(value)))
 
 
+def say(*sentences: object) -> None:
+    for sentence in sentences:
+        console_of(stderr=False).print(plain(sentence), soft_wrap=True)
+
+
 def table_of(
     *headings: str,
     right: Collection[str] = (),

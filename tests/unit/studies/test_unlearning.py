@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from mia_batch.extras.study import study
-from mia_batch.extras.study.unlearning import conclusions, figures_of
+from mia_batch.extras.study.min_k import conclusions, figures_of
 from mia_batch.features import why_no_similarity
 from tests.checkpoints import SMALLEST, TEXTS, save_checkpoint
 

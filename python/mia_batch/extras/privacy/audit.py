@@ -36,7 +36,6 @@ __all__ = ["Privacy", "audit_privacy"]
 # A model that was made, and what it says of texts.
 
 _AT_ONCE = 16
-_LOGPROBS = pl.List(pl.Float64)
 
 
 class Opened:
@@ -60,14 +59,13 @@ class Opened:
         self.model = model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
         self._form = recipe.form
 
-    def logprobs(
-        self, texts: Sequence[str], targets: Sequence[str | None]
-    ) -> Iterator[list[float]]:
-        """Yield the log-probabilities, in nats, of what is learnt of each text; empty: nothing."""
+    def logprobs(self, texts: Sequence[str], targets: Sequence[str | None]) -> pl.Series:
+        """List the log-probabilities, in nats, of what is learnt of each text; empty: nothing."""
         import torch
 
         from mia_batch.extras.tune.training import logprobs, padded
 
+        lists = list[list[float]]()
         for start in range(0, len(texts), _AT_ONCE):
             some = slice(start, start + _AT_ONCE)
             rows = [*map(self._row_of, texts[some], targets[some])]
@@ -76,16 +74,16 @@ class Opened:
             given = batch | ({"labels": labels.clamp(min=0)} if self._form == "seq2seq" else {})
             with torch.inference_mode():
                 found = logprobs(self._form, self.model(**given).logits, labels)
-            for row in found.cpu():
-                yield row[~row.isnan()].tolist()
+            lists += (row[~row.isnan()].tolist() for row in found.cpu())
+        return pl.Series(lists, dtype=pl.List(pl.Float64))
 
     def losses(self, texts: Sequence[str], targets: Sequence[str | None]) -> pl.Series:
         """Mean negative log-likelihood of each text, in nats a token; null where it has none."""
-        return -pl.Series([*self.logprobs(texts, targets)], dtype=_LOGPROBS).list.mean()
+        return -self.logprobs(texts, targets).list.mean()
 
     def sums(self, texts: Sequence[str], targets: Sequence[str | None]) -> pl.Series:
         """Log-perplexity of each text: the sum over its tokens, in nats; null where it has none."""
-        found = pl.Series([*self.logprobs(texts, targets)], dtype=_LOGPROBS)
+        found = self.logprobs(texts, targets)
         return pl.select(pl.when(found.list.len() > 0).then(-found.list.sum())).to_series()
 
 
@@ -208,19 +206,15 @@ class VariantAudit:
         asked = audited["text"].to_list(), audited["target"].to_list()
         values, frames = pl.col("logprob"), []
         for model, each in trained.items():
-            opened = self._opened(None if model == "reference" else model)
-            found = pl.Series([*opened.logprobs(*asked)], dtype=pl.List(pl.Float32))
-            frames.append(
-                pl.DataFrame({"target_id": ids, "logprob": found}).with_columns(
-                    model=pl.lit(model),
-                    trained=pl.lit(None) if each is None else each,
-                    view=pl.lit("text"),
-                    view_index=pl.lit(0),
-                    logprob=pl.when(values.list.len() > 0).then(values),
-                    token_ids=values.list.eval(pl.int_range(0, pl.len())),
-                )
-            )
-        known = pl.concat(frames, how="vertical_relaxed")
+            found = self._opened(None if model == "reference" else model).logprobs(*asked)
+            known = pl.DataFrame({"target_id": ids, "logprob": found, "trained": each})
+            frames.append(known.with_columns(model=pl.lit(model)))
+        known = pl.concat(frames, how="vertical_relaxed").with_columns(
+            view=pl.lit("text"),
+            view_index=pl.lit(0),
+            logprob=pl.when(values.list.len() > 0).then(values),
+            token_ids=values.list.eval(pl.int_range(0, pl.len())),
+        )
         rows = known.select(
             (pl.col(name) if name in known.columns else pl.lit(None)).cast(dtype).alias(name)
             for name, dtype in LogProbs.create_empty().schema.items()

@@ -13,10 +13,10 @@ from typing import cast
 import click
 
 _MODULES = {
-    "books": "bookshelf",
+    "books": "min_k",
     "contamination": "sweeps",
     "sweep": "sweeps",
-    "unlearning": "unlearning",
+    "unlearning": "min_k",
 }
 
 

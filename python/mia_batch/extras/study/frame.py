@@ -178,7 +178,7 @@ def publish(
     shown = named if every else planned
     _print_figures(shown, values)
     if n := table.filter(blind="separable")["run"].n_unique():
-        say(
+        cli.say(
             f"In {n:,} of {table['run'].drop_nulls().n_unique():,} runs a classifier that never "
             "sees the model tells members from non-members: their figures are no evidence of "
             "memory."
@@ -199,11 +199,6 @@ def show(*headings: str, **options: Any) -> None:  # noqa: ANN401 - of `table_of
     cli.console_of(stderr=False).print(cli.table_of(*headings, **options))
 
 
-def say(*sentences: str) -> None:
-    for sentence in sentences:
-        cli.console_of(stderr=False).print(cli.plain(sentence), soft_wrap=True)
-
-
 def write_study(out: Path, table: pl.DataFrame, picture: Markup | None) -> None:
     """Write ``study.parquet``, ``study.csv`` and, where there is a picture, ``study.svg``."""
     write_table(table, out / "study.parquet")
@@ -212,7 +207,7 @@ def write_study(out: Path, table: pl.DataFrame, picture: Markup | None) -> None:
     (out / "study.svg").unlink(missing_ok=True)  # of values that there were before
     if picture is not None:
         write_text(out / "study.svg", saved(picture))
-    say(f"the study is in {', '.join(map(str, sorted(out.glob('study.*'))))}")
+    cli.say(f"the study is in {', '.join(map(str, sorted(out.glob('study.*'))))}")
 
 
 def _print_figures(table: pl.DataFrame, values: Sequence[str]) -> None:
@@ -230,10 +225,10 @@ def _print_figures(table: pl.DataFrame, values: Sequence[str]) -> None:
     headings = [*(name.replace("_", "-") for name in values), "attack", *numbers]
     show(*headings, right=numbers, rows=lines[:_MOST_SHOWN])
     if (more := len(lines) - _MOST_SHOWN) > 0:
-        say(f"and {more:,} more in study.parquet")
-    say(*reasons[:_MOST_SHOWN])
+        cli.say(f"and {more:,} more in study.parquet")
+    cli.say(*reasons[:_MOST_SHOWN])
     if any(empty in line for line in lines):
-        say("-: the texts cannot support the figure; study.parquet has the reasons")
+        cli.say("-: the texts cannot support the figure; study.parquet has the reasons")
 
 
 def written(value: object) -> str:
@@ -268,7 +263,7 @@ def _curves(table: pl.DataFrame, x: str, by: Sequence[str] = ()) -> Markup | Non
         band = [*points.drop("value").drop_nulls().iter_rows()]
         shown.append(Curve(", ".join(said), [*points["at", "value"].iter_rows()], band))
     if len(shown) > MOST_CURVES:
-        say(f"drawn: {MOST_CURVES} of {len(shown):,} curves")
+        cli.say(f"drawn: {MOST_CURVES} of {len(shown):,} curves")
     ends = known.select(pl.concat_list("value", "low").explode().drop_nulls()).to_series()
     y = round_axis("AUC", [floor(10 * min(0.4, *ends)) / 10, 1])
     return draw(axis, y, shown[:MOST_CURVES], [(axis.low, 0.5), (axis.high, 0.5)])

@@ -25,7 +25,10 @@ from mia_batch.tables import write_table
 
 Values = dict[str, Any]
 """What differs at one place of a study, by name."""
-_EXTENDED = ("samples", "probes", "token_points", "max_windows_per_document")
+_EXTENDED = (
+    *("samples", "probes", "token_points", "max_windows_per_document"),
+    *("paraphrases", "neighbours"),
+)
 """Settings whose largest value is asked for in one run; with fewer the first ones count."""
 
 
@@ -38,7 +41,7 @@ def _points(_: click.Context, _option: click.Parameter, given: Sequence[str]) ->
     """Read ``--over`` as the values of each place, by name."""
     found: dict[str, list[str]] = {}
     for each in given:
-        flag, _, listed = each.partition("=")
+        flag, _equals, listed = each.partition("=")
         name = flag.strip().lstrip("-").replace("-", "_")
         values = [*dict.fromkeys(value.strip() for value in listed.split(","))]
         if not name or not all(values) or name in found:
@@ -163,7 +166,7 @@ def contamination(context: click.Context, /, *, out: Path, **options: Any) -> No
     whole = table.filter(pl.col("copies").is_null(), pl.col("is_primary"), metric="roc_auc")
     area = whole.filter(model=_BASE).row(0, named=True)
     if area["low"] is not None and not area["low"] <= 0.5 <= area["high"]:
-        frame.say(
+        cli.say(
             f"The base, which learnt none of them here, has an AUC of {cli.limits(area)}: inserted "
             "texts and controls differ without this training, which moves all figures above."
         )

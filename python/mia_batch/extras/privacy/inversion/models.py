@@ -177,7 +177,7 @@ def embed_all(
         block, path = missing[number]
         vectors = [None if isinstance(each, str) else each.tolist() for each in embedded]
         reasons = [each if isinstance(each, str) else None for each in embedded]
-        schema = {"embedding": pl.List(pl.Float32), "reason": pl.String}
+        schema = pl.Schema({"embedding": pl.List(pl.Float32), "reason": pl.String()})
         write_table(pl.DataFrame([vectors, reasons], schema), path)
         found.update(zip(block, embedded, strict=True))
         observer.worked(len(block), 0)
