@@ -454,13 +454,11 @@ def bounds(place: Path | str, **options: Any) -> None:  # noqa: ANN401 - of `bou
     of_search = take(options, ("passages", "distance", "within", "width"))
     with observing() as observer, mirrored(place):
         table = bound_run(Run(place), observer, given(options), **of_search)
-    names = ("lower", "estimate", "likely_upper", "upper")
-    shown_as = (name.replace("_", " ") for name in names)
-    columns = ("passage", *shown_as, "samples for 1 in 2", "no bounds")
-    rows = []
+    names, rows = ("lower", "estimate", "likely_upper", "upper"), []
+    numbers = ("passage", *(name.replace("_", " ") for name in names), "samples for 1 in 2")
     for number, row in enumerate(table.iter_rows(named=True), start=1):
         shown = ["-" if row[name] is None else f"{row[name]:.3g}" for name in names]
         ends = (samples_needed(row[name], 0.5) for name in ("upper", "lower") if not row["reason"])
         rows.append([number, *shown, " to ".join(f"{n:,.3g}" for n in ends), row["reason"] or ""])
-    right = columns[:-1]
-    console_of(stderr=False).print(table_of(*columns, right=right, rows=rows), soft_wrap=True)
+    made = table_of(*numbers, "no bounds", right=numbers, rows=rows)
+    console_of(stderr=False).print(made, soft_wrap=True)

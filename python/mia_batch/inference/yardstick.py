@@ -359,7 +359,7 @@ def audit_rows(
     plan: VerdictPlan, n_tests: int, n_null: int, made: list[tuple[bool, float]]
 ) -> pl.DataFrame:
     """Of each audit ``made`` has whether it reports any, and its share of small p-values."""
-    main = {"statistic": "share_reporting", "reason": _SPLITS}
+    main: _Row = {"statistic": "share_reporting", "reason": _SPLITS}
     main |= _share(sum(any_reported for any_reported, _ in made), len(made))
     main["verdict"] = "too_often" if main["low"] > plan.q else "as_promised"
     before = {"n_audits": len(made), "n_tests": n_tests, "n_null": n_null, "q": plan.q}

@@ -248,22 +248,14 @@ class VariantAudit:
         own, public = (self._path(f"{name}.parquet") for name in ("asked", "public"))
         write_table(known, own)
         write_table(self.texts.filter(part="auxiliary").select("text"), public)
-        settings = {
-            "input": str(own),
-            "model": str(self._path("target")),
-            "reference_model": self.base,
-            "reference_revision": self.revision,
-            "out": self._path("spv"),
-            "attacks": SPV,
-            "engine": "transformers",  # vLLM adds no noise to embeddings
-            "top_k": 0,  # the target's own distribution, equation 7
-            "prompts_from": str(public),
-            "generations": max(2, known["member"].sum()),
-            "generation_tokens": self.plan.recipe.max_tokens,
-            "tuning_tokens": self.plan.recipe.max_tokens,
-            "seed": self.plan.seed,
-            "report": False,
-        }
+        settings = {"input": str(own), "out": self._path("spv"), "attacks": SPV, "report": False}
+        settings |= {"model": str(self._path("target")), "seed": self.plan.seed}
+        settings |= {"reference_model": self.base, "reference_revision": self.revision}
+        # vLLM adds no noise to embeddings; the target's own distribution is that of equation 7
+        settings |= {"engine": "transformers", "top_k": 0}
+        settings |= {"prompts_from": str(public), "generations": max(2, known["member"].sum())}
+        lengths = ("generation_tokens", "tuning_tokens")
+        settings |= dict.fromkeys(lengths, self.plan.recipe.max_tokens)
         run = run_audit(load_settings(settings, use_config=False), Observer())
         return run["scores"].select(pl.col("document_id").alias("target_id"), *SPV)
 
@@ -365,10 +357,9 @@ def _plot(exposures: pl.DataFrame) -> Markup:
 class Privacy:
     """What an audit of privacy found: tables with ``variant``, and the page of its report.
 
-    ``summary`` has a row for each way in which a model was tuned
-    (`mia_batch.extras.privacy.measures` names its columns), ``metrics`` those of the metrics table,
-    ``exposures`` one for each canary that was learnt, ``inversion`` the figures of the inversion of
-    embeddings; the last two are None where nothing of the kind was asked for.
+    ``summary`` has a row for each way in which a model was tuned, ``metrics`` those of the metrics
+    table, ``exposures`` one for each canary that was learnt, ``inversion`` the figures of the
+    inversion of embeddings; the last two are None where nothing of the kind was asked for.
     """
 
     summary: pl.DataFrame

@@ -11,6 +11,7 @@ Vadhan 2017, "The complexity of differential privacy"); bounds are those of a te
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from math import exp, expm1, inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -244,9 +245,8 @@ def utility(opened: Opened, texts: pl.DataFrame, task: Task, labels: Sequence[st
     return pl.DataFrame([row], {"measure": pl.String, **numbers, "n": pl.Int64})
 
 
-_SHOWN_TOO = {"lira": "lira_online_fixed_v1", "spv": "spv_embedding_v1"}
+_SHOWN_TOO = {"lira_auc": "lira_online_fixed_v1", "spv_auc": "spv_embedding_v1"}
 """Attacks that are shown next to the first one."""
-_ENDS = ("", "low", "high")
 _INVERSION = {
     "inversion_precision": ("tokens", "precision", "inverter"),
     "inversion_recall": ("tokens", "recall", "inverter"),
@@ -268,21 +268,7 @@ def summary_of(
     found: Mapping[str, pl.DataFrame],
     attacks: Sequence[str],
 ) -> pl.DataFrame:
-    """Sum a variant up.
-
-    Columns: ``variant``, ``tuning``; ``epsilon`` (the accountant's, null without privacy, or where
-    ``epsilon_reason`` says why none is believed), ``epsilon_bound`` and ``epsilon_ceiling`` (from
-    one run), ``epsilon_bound_by_rates`` and its ceiling, ``is_contradicted`` (whether a bound is
-    above the accountant's epsilon); ``utility_measure``, ``utility`` with limits; of the first
-    attack ``auc`` with limits, ``tpr_at_0.1%``, ``tpr_at_1%``; ``lira_auc`` and ``spv_auc`` with
-    limits, null where there is no such attack; ``exposure_rate``,
-    ``mean_exposure``, ``unlearnt_exposure`` (its mean without any memory), ``exposure_trend``
-    (Spearman's correlation with repetitions) and its p; ``inversion_precision``,
-    ``inversion_recall``, ``inversion_f1`` of the tokens that come back from embeddings, and
-    ``nearest_f1``, that of the nearest auxiliary text; ``inversion_attribute``, the share of texts
-    whose attribute is inferred from embeddings, and ``inversion_attribute_usual``, of which the
-    most frequent attribute is right; all with limits.
-    """
+    """Sum a variant up, in the columns of ``summary.parquet`` (docs/privacy.md)."""
     exposures, said = found.get("exposures"), target.privacy
     row: dict[str, Any] = {"variant": variant.name, "tuning": variant.tuning}
     row |= {name: said and said[name] for name in ("epsilon", "delta", "noise_multiplier")}
@@ -295,18 +281,14 @@ def summary_of(
     claim = row["epsilon"]
     row["is_contradicted"] = None if claim is None else any(each > claim for each in bounds if each)
     used = utility.row(0, named=True)
-    row |= {"utility_measure": used["measure"], "utility": used["value"]}
-    row |= {f"utility_{name}": used[name] for name in ("low", "high")}
-    own = metrics.filter(pl.col("versus").is_null(), attack=attacks[0], slice="all")
-    area = next(own.filter(metric="roc_auc").iter_rows(named=True), {})
-    row |= {"attack": attacks[0], "auc": area.get("value")}
-    row |= {f"auc_{name}": area.get(name) for name in ("low", "high")}
-    others = metrics.filter(pl.col("versus").is_null(), metric="roc_auc", slice="all")
-    for name, attack in _SHOWN_TOO.items():
-        its = next(others.filter(attack=attack).iter_rows(named=True), {})
-        row |= {f"{name}_auc{end and '_'}{end}": its.get(end or "value") for end in _ENDS}
+    row |= {"utility_measure": used["measure"], **_with_limits("utility", used)}
+    own, row["attack"] = metrics.filter(pl.col("versus").is_null(), slice="all"), attacks[0]
+    for name, attack in {"auc": attacks[0], **_SHOWN_TOO}.items():
+        areas = own.filter(attack=attack, metric="roc_auc").iter_rows(named=True)
+        row |= _with_limits(name, next(areas, {}))
+    rates = own.filter(attack=attacks[0], metric="tpr_at_fpr")
     for budget, name in {0.001: "tpr_at_0.1%", 0.01: "tpr_at_1%"}.items():
-        row[name] = next(iter(own.filter(fpr=budget, metric="tpr_at_fpr")["value"]), None)
+        row[name] = next(iter(rates.filter(fpr=budget)["value"]), None)
     row |= _extraction(exposures) | _inversion(found.get("inversion"))
     return pl.DataFrame([row], infer_schema_length=None)
 
@@ -338,8 +320,10 @@ def _extraction(exposures: pl.DataFrame | None) -> dict[str, Any]:
 def _inversion(figures: pl.DataFrame | None) -> dict[str, Any]:
     rows = () if figures is None else figures.filter(pl.col("versus").is_null()).rows(named=True)
     of = {(row["unit"], row["metric"], row["method"]): row for row in rows}
-    return {
-        f"{name}{end and '_'}{end}": of.get(key, {}).get(end or "value")
-        for name, key in _INVERSION.items()
-        for end in _ENDS
-    }
+    named = (_with_limits(name, of.get(key, {})) for name, key in _INVERSION.items())
+    return dict(chain.from_iterable(each.items() for each in named))
+
+
+def _with_limits(name: str, row: Mapping[str, Any]) -> dict[str, Any]:
+    ends = {"": "value", "_low": "low", "_high": "high"}
+    return {f"{name}{end}": row.get(column) for end, column in ends.items()}

@@ -3,11 +3,7 @@
 The editions of a window differ at all of its places: the forms of the one are drawn, the other has
 the other forms. Both are committed to, and a seed that is drawn later publishes one of each, as of
 a set of canaries: so the key is a file of canaries, and an audit with it the test. docs/mark.md
-says why its p-value is exact, and what breaks it: to leave out windows whose forms an editor made
-alike would, for a model may prefer what the editor prefers.
-
-Related: arXiv:2402.10892 (Wei et al. 2024), 2402.09363 (Meeus et al. 2024), 2504.13416 (Rastogi et
-al. 2025).
+says why its p-value is exact, what breaks it, and what others do.
 """
 
 import json
@@ -250,7 +246,7 @@ def audit_of(book: Path, key: Path, observer: Observer, **settings: object) -> S
     )
     if counts["drawn"] < _MOSTLY * n:
         observer.stage(
-            "much of the mark is gone: a small p-value is valid, a large one says little"
+            "much of the mark is gone: a large p-value says little, a small one is valid"
         )
     usual = {"input": str(book), "canaries": str(key), "max_windows_per_document": 1}
     usual |= {"evidence": "logprobs", "attacks": "loss_v1"}

@@ -314,17 +314,14 @@ def _completions(run: Run, part: str, embed: Any) -> pl.DataFrame:  # noqa: ANN4
         said = pl.concat([pairs["candidate"], pairs["reference"]])
         vectors = iter(embed(said.filter(said.str.contains(r"\S")).to_list()))
         found = [next(vectors) if text.strip() else np.zeros(1) for text in said]
-        cosines = map(_cosine, found[: pairs.height], found[pairs.height :])
+        cosines = [  # 0 of a blank text, None where one could not be embedded
+            None
+            if isinstance(one, str) or isinstance(other, str)
+            else float((one * other).sum() / (np.linalg.norm(one) * np.linalg.norm(other) or 1))
+            for one, other in zip(found[: pairs.height], found[pairs.height :], strict=True)
+        ]
         measured["similarity"] = pl.Series(cosines, dtype=pl.Float64)
     return pairs.select("target_id", **measured).group_by("target_id").agg(pl.all().mean())
-
-
-def _cosine(one: Any, other: Any) -> float | None:  # noqa: ANN401 - an embedding, or why none
-    """Cosine of two embeddings; 0 where a text is blank, None where one could not be embedded."""
-    if isinstance(one, str) or isinstance(other, str):
-        return None
-    lengths = float(np.linalg.norm(one) * np.linalg.norm(other))
-    return float(np.dot(one, other)) / lengths if lengths else 0.0
 
 
 def figures_of(found: Mapping[str, pl.DataFrame], names: Sequence[str]) -> pl.DataFrame:

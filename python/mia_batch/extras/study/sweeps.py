@@ -163,8 +163,8 @@ def contamination(context: click.Context, /, *, out: Path, **options: Any) -> No
         table = pl.concat(parts, how="diagonal_relaxed")
         x, by = ("copies", ["model"]) if table["copies"].n_unique() > 2 else ("model", [])
         frame.publish(out, table, ["model", "copies"], x=x, by=by, every="attacks" in audit)
-    whole = table.filter(pl.col("copies").is_null(), pl.col("is_primary"), metric="roc_auc")
-    area = whole.filter(model=_BASE).row(0, named=True)
+    of_base = {"model": _BASE, "is_primary": True, "metric": "roc_auc"}
+    area = table.filter(pl.col("copies").is_null(), **of_base).row(0, named=True)
     if area["low"] is not None and not area["low"] <= 0.5 <= area["high"]:
         cli.say(
             f"The base, which learnt none of them here, has an AUC of {cli.limits(area)}: inserted "
@@ -194,8 +194,7 @@ def _contaminated(
     **options: Any,  # noqa: ANN401 - of the command
 ) -> Iterator[pl.DataFrame]:
     """Yield the figures of the base, then those of each model that is trained."""
-    changed = [{name: each for name, each in of.items() if name != "size"} for of in points]
-    recipes = [replace(recipe, **each) for each in changed]
+    recipes = [replace(recipe, **{k: v for k, v in of.items() if k != "size"}) for of in points]
     private = any(each.epsilon is not None for each in recipes)
     if (reason := making.why_no_finetuning(with_privacy=private)) is not None:
         raise SettingsError(reason)
