@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from shutil import copytree
 from types import SimpleNamespace
 from typing import Any
 
@@ -74,6 +75,23 @@ def test_more_samples_extend_one_run_and_what_is_refused_has_its_reason(checkpoi
     again, said = invoke("study", "sweep", *asked, *over)
     assert "samples to draw: " not in said
     assert again == printed
+
+
+def test_what_the_target_says_is_asked_once_for_all_reference_models(checkpoint, tmp_path):
+    for name in ("one", "two"):
+        copytree(checkpoint, tmp_path / name)
+    out = tmp_path / "study"
+    asked = ["--input", runs.written(tmp_path, runs.documents(10)), "--model", checkpoint]
+    asked += ["--engine", "transformers", "--no-report", "--attacks", "loss,ref", "--out", out]
+    invoke(
+        "study", "sweep", *asked, "--over", f"reference-model={tmp_path / 'one'},{tmp_path / 'two'}"
+    )
+    made = [json.loads((each / "run.json").read_text()) for each in sorted(out.glob("ref*"))]
+    passes = [{*each["passes"]} for each in made]
+    assert sorted(passes, key=len) == [{"reference text"}, {"reference text", "target text"}]
+    first, second = (pl.read_parquet(each / "scores.parquet") for each in out.glob("ref*"))
+    assert first["loss_v1"].to_list() == second["loss_v1"].to_list()
+    assert first["loss_v1"].count() == 9
 
 
 def test_a_sweep_over_names_has_them_without_their_folder_along_its_axis(tmp_path):

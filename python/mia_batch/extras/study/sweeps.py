@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
+from shutil import copyfile, rmtree
 from typing import Any
 
 import click
@@ -21,6 +22,7 @@ from mia_batch.metrics import evaluate
 from mia_batch.models.weights import weights_source
 from mia_batch.pipeline import Run
 from mia_batch.recipes import RECIPES, Recipe
+from mia_batch.settings import Settings
 from mia_batch.tables import write_table
 
 Values = dict[str, Any]
@@ -30,6 +32,9 @@ _EXTENDED = (
     *("paraphrases", "neighbours"),
 )
 """Settings whose largest value is asked for in one run; with fewer the first ones count."""
+_REFERENCES = {"reference_model", "prompts_from", "prompt_tokens", "generations", "candidate_from"}
+_REFERENCES |= {each for each in Settings.model_fields if each.startswith(("generation", "tuning"))}
+"""Settings of other models alone: the target's log-probabilities are the same with each value."""
 
 
 def _over_option(text: str, **how: Any) -> cli.Decorator:  # noqa: ANN401 - of click
@@ -86,6 +91,8 @@ def _swept(
         own = {name: value for name, value in values.items() if name not in _EXTENDED}
         runs.setdefault(frame.folder_name(own), []).append(values)
     for folder, of in runs.items():
+        if not study.dry_run:
+            _copy_evidence(study.folder / folder, [of[0], *chain(*runs.values())])
         for number, values in enumerate(_in_order(of)[: len(of) if study.dry_run else None]):
             if (at := points.index(values)) in refused:
                 continue
@@ -106,6 +113,20 @@ def _swept(
     table = pl.concat(parts, how="diagonal_relaxed")
     numbers = table.select(pl.col(*points[0]).cast(pl.Float64, strict=False))
     return table.with_columns(each for each in numbers if not each.null_count())
+
+
+def _copy_evidence(to: Path, points: Iterable[Values]) -> None:
+    """Begin a run, the first of these, with the target's log-probabilities from another one."""
+    first, *others = ({k: v for k, v in of.items() if k not in _EXTENDED} for of in points)
+    asked = {name: value for name, value in first.items() if name not in _REFERENCES}
+    alike = (to.with_name(frame.folder_name(of)) for of in others if asked.items() <= of.items())
+    found = next(filter(None, ([*run.glob("logprobs/*.target-*.parquet")] for run in alike)), None)
+    if found and not to.exists():
+        rmtree(made := to.with_name(f".{to.name}"), ignore_errors=True)
+        (made / "logprobs").mkdir(parents=True)
+        for part in found:
+            copyfile(part, made / "logprobs" / part.name)
+        made.rename(to)
 
 
 def _in_order(points: Sequence[Values]) -> list[Values]:
