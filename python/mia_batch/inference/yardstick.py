@@ -303,13 +303,12 @@ def null_audit_findings(scores: pl.LazyFrame, plan: VerdictPlan) -> pl.DataFrame
 def _audits(
     audit: _Audit, n_tests: int, n_units: int, plan: VerdictPlan
 ) -> list[tuple[bool, float]]:
-    rng, made = np.random.default_rng(plan.seed), []
-    for _ in range(_AUDITS):
-        units = rng.choice(audit.n_units, n_units, replace=False)
-        p = audit.p_values(units[:n_tests], units[n_tests:])
-        reported = q_values(p, audit.adjustment) <= plan.q
-        made.append((bool(reported.any()), float((p <= plan.fpr).mean())))
-    return made
+    rng = np.random.default_rng(plan.seed)
+    drawn = (rng.choice(audit.n_units, n_units, replace=False) for _ in range(_AUDITS))
+    p = [audit.p_values(units[:n_tests], units[n_tests:]) for units in drawn]
+    n_reported = (np.sum(q_values(each, audit.adjustment) <= plan.q) for each in p)
+    shares = (float((each <= plan.fpr).mean()) for each in p)
+    return [*zip(map(bool, n_reported), shares, strict=True)]
 
 
 class _Audit(NamedTuple):

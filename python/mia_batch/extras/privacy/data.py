@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.resources import files
 from math import prod
@@ -42,18 +43,15 @@ def _glue_rows(name: str) -> pl.DataFrame:
         raise CorpusError(
             f"GLUE has no task {task!r} with classes; give one of {', '.join(_TEXTS)}"
         )
-    wanted = f"{task}/train-*.parquet"
-    missing = (
-        f"{name} was not fetched before, and cannot be now ({_REPOSITORY} on the hub); fetch it "
-        "where there is a network, or give its texts as a file"
-    )
-    try:
+    wanted, files = f"{task}/train-*.parquet", list[Path]()
+    with suppress(OSError, ValueError):  # offline, or nothing there
         folder = snapshot_download(_REPOSITORY, repo_type="dataset", allow_patterns=wanted)
-    except (OSError, ValueError) as error:  # offline, or nothing there
-        raise CorpusError(missing) from error
-    files = sorted(Path(folder).glob(wanted))
-    if not files:  # offline, where another task was fetched
-        raise CorpusError(missing)
+        files = sorted(Path(folder).glob(wanted))  # none where another task was fetched
+    if not files:
+        raise CorpusError(
+            f"{name} was not fetched before, and cannot be now ({_REPOSITORY} on the hub); fetch "
+            "it where there is a network, or give its texts as a file"
+        )
     text = pl.concat_str(_TEXTS[task], separator=" [SEP] ")
     return pl.read_parquet(files).with_columns(text=text)
 

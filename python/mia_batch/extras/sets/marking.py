@@ -138,12 +138,8 @@ def prepare(book: Path, key: Path, language: str = "en", random: Random | None =
             f"chosen, and no test of fewer than {_FEWEST} can have p < {_LEVEL:g}: it is too "
             "short, or --language is another"
         )
-    _write(key, sets)
-    return len(sets)
-
-
-def _write(key: Path, sets: list[dict[str, Any]]) -> None:
     write_text(key, "".join(f"{json.dumps(each)}\n" for each in sets))
+    return len(sets)
 
 
 def read_sets(key: Path) -> list[dict[str, Any]]:
@@ -180,7 +176,7 @@ def publish(book: Path, key: Path, seed: int, out: Path) -> int:
         each |= {"seed": seed, "published": draw(each["commitment"], len(each["texts"]), seed)}
         parts += [text[at:start], each["texts"][each["published"]]]
         at = end
-    _write(key, sets)
+    write_text(key, "".join(f"{json.dumps(each)}\n" for each in sets))
     write_text(out, "".join([*parts, text[at:]]))
     return len(sets)
 

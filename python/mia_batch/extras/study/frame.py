@@ -38,16 +38,14 @@ _MOST_SHOWN = 60  # lines of the table in the terminal
 _KIND, _LOCK = ".study", ".lock"
 
 
-def study_options(command: Any) -> Any:  # noqa: ANN401 - of click
-    """Add the options of every study."""
-    dry = "Say which runs would be made and what each would ask; ask nothing."
-    for add in (
-        cli.speed_option,
-        click.option("--dry-run", is_flag=True, help=dry),
+_DRY_RUN = "Say which runs would be made and what each would ask; ask nothing."
+study_options = cli.all_of(
+    (
         cli.path_option("out", "Folder of the study: its runs, its table, its picture."),
-    ):
-        command = add(command)
-    return command
+        click.option("--dry-run", is_flag=True, help=_DRY_RUN),
+        cli.speed_option,
+    )
+)
 
 
 @dataclass(frozen=True, kw_only=True)
