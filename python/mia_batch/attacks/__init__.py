@@ -15,8 +15,7 @@ import polars as pl
 
 from mia_batch.attacks import from_logprobs, from_samples
 from mia_batch.attacks.apply import check_alone, find_unscored, score, score_by
-from mia_batch.attacks.attack import COMBINATION, Attack
-from mia_batch.attacks.families import CHOICES, meant, suggestion
+from mia_batch.attacks.attack import CHOICES, COMBINATION, Attack, meant, suggestion
 from mia_batch.errors import MiaBatchError, SettingsError
 from mia_batch.plugins import every
 from mia_batch.targets import Preset
@@ -167,7 +166,7 @@ def _formula(attack: Attack) -> tuple[object, ...]:
 def resolve(name: str) -> tuple[str, ...]:
     """Return the full names that a name stands for.
 
-    Besides the names of attacks there are those of families (``min-k++``, `attacks.families`) and
+    Besides the names of attacks there are those of families (``min-k++``, `attacks.attack`) and
     of papers (``Min-K%++``); case and punctuation are forgiven, and a version may be left out. An
     unknown name raises `SettingsError` with the nearest one.
 
