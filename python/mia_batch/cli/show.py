@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mia_batch.attacks import Attack, get, names
-from mia_batch.attacks.families import FAMILIES, family_of, members
+from mia_batch.attacks.attack import FAMILIES, family_of, members
 from mia_batch.cli.options import cut, figure, fitted_table, limits, plain, table_of
 from mia_batch.diagnostics.preflight import count_reasons
 from mia_batch.errors import SettingsError

@@ -13,7 +13,7 @@ import polars as pl
 from markupsafe import escape
 
 from mia_batch.attacks import get, names
-from mia_batch.attacks.families import meant
+from mia_batch.attacks.attack import meant
 from mia_batch.corpus.files import KINDS
 from mia_batch.errors import MiaBatchError, SettingsError
 from mia_batch.evidence.parts import Block, Work

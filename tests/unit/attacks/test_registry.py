@@ -5,8 +5,8 @@ import pytest
 
 from mia_batch import attacks, plugins
 from mia_batch.attacks import Attack, defaults, families, get, names, register, resolve
-from mia_batch.attacks.families import FAMILIES as FAMILIES_BY_NAME
-from mia_batch.attacks.families import family_of, members
+from mia_batch.attacks.attack import FAMILIES as FAMILIES_BY_NAME
+from mia_batch.attacks.attack import family_of, members
 from mia_batch.attacks.from_samples import EXPECTED
 from mia_batch.errors import SettingsError
 from mia_batch.features import OTHER_GROUPS, feature_fields
