@@ -355,11 +355,22 @@ def _plot(exposures: pl.DataFrame) -> Markup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Privacy:
-    """What an audit of privacy found: tables with ``variant``, and the page of its report.
+    """What an audit of privacy found.
 
-    ``summary`` has a row for each way in which a model was tuned, ``metrics`` those of the metrics
-    table, ``exposures`` one for each canary that was learnt, ``inversion`` the figures of the
-    inversion of embeddings; the last two are None where nothing of the kind was asked for.
+    Attributes
+    ----------
+    summary
+        A row for each way in which the model was tuned; `mia_batch.extras.privacy.measures` names
+        the columns.
+    metrics
+        How well members are told from others: rows of the metrics table, with ``variant``.
+    exposures
+        A row for each canary that a model learnt; None where no canaries are asked for, or the
+        model generates nothing.
+    inversion
+        Figures of the inversion of embeddings, with ``variant``; None where it is not asked for.
+    page
+        The report.
     """
 
     summary: pl.DataFrame
@@ -386,19 +397,50 @@ def audit_privacy(
     """Tune a model with and without differential privacy, and attack each (PrivLM-Bench, table 3).
 
     Of each variant a target learns a random half of the audited texts, shadow models learn other
-    halves, and one more model learns canaries with the target's texts. All that is made is kept in
-    the folder ``out``; the same request again goes on where it stopped.
+    halves, and one more model learns canaries with the target's texts. Everything made is kept in
+    ``out``; the same request again goes on where it stopped.
 
-    ``base`` is an encoder, a decoder or an encoder-decoder, a folder or a hub name, or several of
-    them, each with a folder of its own. ``data`` are texts in any format of an audit's input, or a
-    task of GLUE, such as ``glue:sst2``; one text is one record whose privacy is asked about. The
-    target of a text is its label, which classification needs, or what an encoder-decoder answers.
-    Texts of a group, such as one person's, are all learnt, or none. An attribute is told from
-    embeddings where the plan inverts them. ``formats`` of canaries are by default the paper's.
+    Parameters
+    ----------
+    base
+        Model to tune, a folder or a hub name: an encoder, a decoder or an encoder-decoder; or
+        several, whose models are in folders of their own in ``out``, and in one table.
+    data
+        Texts, in any format of an audit's input, or a task of GLUE, such as ``glue:sst2``; one
+        text is one record whose privacy is asked about.
+    out
+        Folder of models and tables.
+    plan
+        What is made.
+    revision
+        Hub revision of the base, where there is one.
+    text_column
+        Column of the texts.
+    target_column
+        Column of what is said of a text: its label, which classification needs, or what an
+        encoder-decoder answers.
+    group_column
+        Column of texts that belong together, such as one person's: all are learnt, or none.
+    attribute_column
+        Column of an attribute that is told from embeddings where the plan inverts them.
+    formats
+        Formats of canaries; by default the paper's seven.
+    observer
+        Sees what is being done.
 
-    Raises `RequestError` if data, base or plan do not fit, `RunFolderError` if ``out`` is of
-    another request, in use, or cannot be written, `EngineError` if a training fails; given again,
-    the same request goes on.
+    Returns
+    -------
+    Privacy
+        The tables, and where the report is.
+
+    Raises
+    ------
+    RequestError
+        If data, base or plan do not fit.
+    RunFolderError
+        If ``out`` is of another request, in use, or cannot be written.
+    EngineError
+        If a training fails; given again, the same request goes on.
     """
     if reason := why_no_finetuning(with_privacy=any(each is not None for each in plan.epsilons)):
         raise SettingsError(reason)

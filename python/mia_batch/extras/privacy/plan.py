@@ -33,12 +33,35 @@ RECIPE_FIELDS = ("delta", "clip", "epochs", "batch_size", "max_tokens", "rank")
 class Plan:
     """Settings of an audit; defaults are those of the paper (section 4.4), where it names any.
 
-    Each of the ``tunings`` is tried with each of the ``epsilons``, None without privacy, by the
-    ``recipe`` with a ``learning_rate`` of its own (None: 1e-2 for prefix and prompt tuning, else
-    the recipe's). ``shadows`` is the number of shadow models for LiRA, ``audited`` the share of the
-    texts, by groups, of which members are drawn; models are tested on the rest. Of each format of
-    canaries ``canaries`` are learnt, the i-th i times ``repetitions``, and ``candidates`` compared.
-    ``inverts`` has texts given back from the target's embeddings, ``spv`` adds SPV-MIA.
+    Attributes
+    ----------
+    task
+        What the model is tuned for: to say the label of a text, or to go on with texts.
+    tunings
+        How it is tuned, each in turn.
+    epsilons
+        Privacy losses that DP-SGD is to keep to, each in turn; None: plain training.
+    recipe
+        How all are tuned, but for what follows from the others of these settings.
+    learning_rate
+        Likewise; None: 1e-2 for prefix and prompt tuning, that of the recipe otherwise.
+    shadows
+        Shadow models for LiRA of each variant; 0: none.
+    audited
+        Share of the texts, by groups, of which members are drawn; models are tested on the rest.
+    canaries
+        Canaries of each format that are learnt; 0: none.
+    repetitions
+        The i-th of them is learnt i times as often.
+    candidates
+        Canaries of each format that are compared, those learnt included.
+    inverts
+        Whether texts are to be given back from the target's embeddings, too, by a decoder that is
+        trained for it (`mia_batch.extras.privacy.inversion.inverting.invert`).
+    spv
+        Whether decoders are attacked by SPV-MIA, too, with a reference of their own words.
+    seed
+        Of all that is drawn.
     """
 
     task: Task

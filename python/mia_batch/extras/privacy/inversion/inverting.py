@@ -119,7 +119,19 @@ class InverterMaking(Making):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inverted:
-    """What an inversion found: where, the tables `InversionTexts` and `Inversion`, and in words."""
+    """What an inversion found.
+
+    Attributes
+    ----------
+    folder
+        Where its tables are.
+    texts
+        The table `InversionTexts`: what each method gave back of each text under attack.
+    figures
+        The table `Inversion`: precision, recall, F1 and exact matches, with intervals.
+    sentence
+        What the figures say, and what they do not.
+    """
 
     folder: Path
     texts: pl.DataFrame
@@ -145,23 +157,57 @@ def invert(
     """Measure how much of a text its embedding gives back to a decoder that is trained for it.
 
     The attacker of GEIA (Li et al. 2023, arXiv:2305.03010): who holds embeddings of private texts,
-    may ask the embedder, and has auxiliary texts of the same kind, a ``share`` of those given.
-    Texts of one group, and equal texts, are on one side. The same request again goes on where it
-    stopped, and makes nothing twice. Tables, embeddings and the decoder are kept in ``out``.
+    may ask the embedder, and has auxiliary texts of the same kind. The same request again goes on
+    where it stopped, and makes nothing twice.
 
-    ``embedder`` is a checkpoint (causal, masked, encoder-decoder; an adapter), whose last hidden
-    states are averaged over the tokens of a text; a folder that sentence-transformers saved, which
-    embeds as that library does; or an OpenAI-compatible endpoint, asked at ``/embeddings``.
-    ``decoder`` is a causal language model to start from, by default a small new one with the
-    tokenizer of the embedder; an endpoint has none, so that a decoder must be named. The recipe is
-    by default ``RECIPES["inverter"]``, or ``RECIPES["decoder"]`` of a named one; texts of more than
-    its ``max_tokens`` are left out, with the reason. With a column of an attribute, such as a
-    topic, a classifier of the auxiliary embeddings infers that of the others, too.
+    Parameters
+    ----------
+    data
+        Texts, in any format of an audit's input, such as sentences.
+    embedder
+        A checkpoint (causal, masked, encoder-decoder; an adapter), whose last hidden states are
+        averaged over the tokens of a text; a folder that sentence-transformers saved, which embeds
+        as that library does; or an OpenAI-compatible endpoint, asked at ``/embeddings``.
+    out
+        Folder of the tables ``texts.parquet`` and ``figures.parquet``, of ``summary.json``, of the
+        embeddings, and of the decoder that was trained.
+    revision
+        Hub revision of the embedder.
+    decoder
+        Causal language model to start from. By default a small one is made, with the tokenizer of
+        the embedder; an endpoint has none, so that a decoder must be named.
+    recipe
+        How the decoder is trained; by default ``RECIPES["inverter"]``, ``RECIPES["decoder"]`` of a
+        named one. Texts of more than its ``max_tokens`` are left out, with the reason.
+    share
+        Share of the texts that are auxiliary, in (0, 1). Texts of one group, and equal texts, are
+        on one side.
+    seed
+        Of who is auxiliary, of new weights and of the order of training.
+    text_column
+        Column of the texts; by default the one that an audit takes.
+    group_column
+        Column of the groups, likewise.
+    attribute_column
+        Column of what else is known of a text, such as its topic: a classifier of the auxiliary
+        embeddings infers it of the others, too.
+    observer
+        Sees the stages; by default nobody does.
 
-    A figure is null with a reason where the data support none, and a text that cannot be attacked
-    is a row with a reason. Raises `RequestError` if data, embedder or decoder cannot be used, or a
-    package is missing, `RunFolderError` if ``out`` holds the decoder of another request, or cannot
-    be written, `EngineError` if the endpoint cannot be asked, or training fails.
+    Returns
+    -------
+    Inverted
+        The tables, and a sentence. A figure is null with a reason where the data support none, and
+        a text that cannot be attacked is a row with a reason.
+
+    Raises
+    ------
+    RequestError
+        If data, embedder or decoder cannot be used, or a package is missing.
+    RunFolderError
+        If ``out`` holds the decoder of another request, or cannot be written.
+    EngineError
+        If the endpoint cannot be asked, or training fails.
     """
     if (missing := why_no_finetuning()) is not None:
         raise SettingsError(missing)
