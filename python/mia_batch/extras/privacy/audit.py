@@ -360,8 +360,7 @@ class Privacy:
     Attributes
     ----------
     summary
-        A row for each way in which the model was tuned; `mia_batch.extras.privacy.measures` names
-        the columns.
+        A row for each way in which the model was tuned; docs/privacy.md names the columns.
     metrics
         How well members are told from others: rows of the metrics table, with ``variant``.
     exposures
