@@ -303,7 +303,8 @@ class LocalSource:
         elif n_tokens == 1:
             self._refuse(request, "the text has one token, and nothing precedes it")
         elif len(text) > room and not in_strides:
-            why = f"the text has {n_tokens} tokens with what precedes it, the context {limit}"
+            more = "" if context or self._strides else "; --long-texts stride reads it in pieces"
+            why = f"the text has {n_tokens} tokens with what precedes it, the context {limit}{more}"
             self._refuse(request, why)
         else:
             yield from self._strided(_Open(request, text, bool(special)), before, room)

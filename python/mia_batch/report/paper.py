@@ -65,9 +65,8 @@ def paper_table(columns: Sequence[PaperColumn], kind: str = "md") -> str:
         rows[name] += figures.get(name, [(NO_FIGURE, False)] * len(_FIGURES))
     notes = []
     for (data, model), own in seeds.items():
-        which = f"seed{'s' * (len(own) > 1)} {', '.join(map(str, own))}"
-        how = " (means; limits are the outermost of the intervals)" if own[1:] else ""
-        notes.append(f"{data}, {model}: {which}{how}")
+        what = "means, within the outermost limits, of seeds" if own[1:] else "seed"
+        notes.append(f"{data}, {model}: {what} {', '.join(map(str, own))}")
         notes += dict.fromkeys(note for each in of[data, model] for note in each.notes)
     bold, safe = KINDS[kind]
     return (

@@ -121,7 +121,7 @@ def test_scores_that_members_lack_are_warned_of_before_any_figure(run, monkeypat
     warning = next(
         n for n, line in enumerate(lines) if "are missing more often in one class" in line
     )
-    assert lines[warning + 1].startswith("b_v1: AUC ")
+    assert lines[warning + 1].startswith("None of 2 attacks and slices")
 
 
 LETTERS = 10  # of every window

@@ -176,9 +176,11 @@ def test_a_model_that_predicts_no_better_than_chance_is_named(views, tmp_path, k
     if knows:
         model = save_unigrams(tmp_path / "model", texts)
         texts += ["\x07" * (99 + n) for n in range(9 * len(texts))]  # what it knows is a tenth
-    given = {"input": texts, "engine": settings["engine"], "long_texts": "stride"}
+    given = {"input": [*texts, "far too long " * 999], "engine": settings["engine"]}
     run = audit(**given, attacks="loss_v1", model=model, out=str(tmp_path / "run"))
-    logprobs = run["logprobs"]["logprob"]
+    failed = run.manifest.failed
+    assert (failed["targets"] > 0, failed["again"]) == (True, 0)  # no other answer would come
+    logprobs = run["logprobs"]["logprob"].drop_nulls()
     loss = -float(np.mean([each.cast(pl.Float64).mean() for each in logprobs]))
     assert loss > math.log(600)
     found = run["findings"].filter(check="chance").select("subject", "value", "high", "verdict")

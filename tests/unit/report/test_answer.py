@@ -500,9 +500,7 @@ def test_seeds_are_averaged_and_what_overlaps_is_not_best():
         "| samia_matched_v1 | 0.800 (0.650, 0.950) | -- | -- |",
         "| samia_v1 | 0.600 (0.400, 0.800) | 0.250 (0.100, 0.400) | 0.125 |",
     ]
-    assert "seeds 1, 2 (means; limits are the outermost of the intervals)." in paper_table(
-        both, "md"
-    )
+    assert "m|x: means, within the outermost limits, of seeds 1, 2." in paper_table(both, "md")
     with pytest.raises(SettingsError, match="with the same seed; give one of them"):
         paper_table([column(), column()], "md")
     with pytest.raises(SettingsError, match="no format 'pdf'; choose one of md, latex, html, csv"):

@@ -566,16 +566,17 @@ def _count_failures(audit: Audit) -> dict[str, Any]:
     read = audit.run.scan("logprobs").filter(asked, failed)
     kinds = [
         drawn.filter(failed).select("target_id", "reason", mends=pl.col("answer").is_null()),
-        read.select("target_id", "reason", mends=pl.lit(value=True)),
+        read.select("target_id", "reason", mends=~pl.col("reason").str.contains(", the context ")),
     ]
     reasons = pl.concat(kinds).unique().collect(engine="streaming")
     again = reasons.filter("mends")["target_id"].unique()
     useless = pl.col("target_id").is_in(reasons["target_id"].unique().implode())
     shares = drawn.filter(useless).group_by("target_id", "model", "view").agg(failed.mean())
     few = shares.filter(pl.col("reason") > _MOST_LOST).collect(engine="streaming")["target_id"]
+    unread = read.select("target_id").unique().collect(engine="streaming").to_series()
     targets = audit.manifest.targets
     return {
-        "targets": pl.concat([again, few]).n_unique(),
+        "targets": pl.concat([again, few, unread]).n_unique(),
         "of": 2 * targets["total"] - sum(targets.values()),
         "again": again.len(),
         "reasons": preflight.count_reasons(reasons.lazy()),
