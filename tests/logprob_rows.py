@@ -53,7 +53,7 @@ def scores(frame: pl.DataFrame, names: Iterable[str]) -> list[dict[str, float | 
     return found.drop("target_id").to_dicts()
 
 
-class _Run(second.Run):
+class _Run(second.RunFiles):
     """What the second implementation reads of a run: these rows alone, of one text."""
 
     def __init__(self, rows: list[dict[str, Any]], text: str) -> None:
@@ -72,5 +72,5 @@ def second_scores(
     rows: list[dict[str, Any]], names: Iterable[str], text: str = ""
 ) -> dict[str, float | None]:
     """Scores of one text by the second implementation."""
-    read = second.Text(_Run(rows, text), "t")
+    read = second.AuditedText(_Run(rows, text), "t")
     return {name: second.value_of(read, name) for name in names}

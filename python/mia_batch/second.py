@@ -3,8 +3,8 @@
 For readers who trust neither this package nor its authors: nothing of it is imported. Polars opens
 Parquet files, numpy and scipy compute what any textbook has, and all else is the standard library.
 
-Files       ``Run``: run.json (settings, attacks, hashes), tables, and which texts there are
-One text    ``Text``: targets, prompts, samples, logprobs: what models answered about one text
+Files       ``RunFiles``: run.json (settings, attacks, hashes), tables, and which texts there are
+One text    ``AuditedText``: its targets, prompts, samples, logprobs: what models answered
 Elsewhere   samples of all texts: how many groups' answers have an n-gram, or hit a token
 Words       formulas on answers
 Tokens      formulas on log-probabilities
@@ -66,7 +66,7 @@ class UnknownError(Exception):
 # Files
 
 
-class Run:
+class RunFiles:
     """A finished run's folder, of which files are read and none is written."""
 
     def __init__(self, folder: Path | str) -> None:
@@ -124,10 +124,10 @@ class Run:
 # One text
 
 
-class Text:
+class AuditedText:
     """What models answered about a text; called, it gives numbers of its tokens."""
 
-    def __init__(self, run: Run, target_id: str) -> None:
+    def __init__(self, run: RunFiles, target_id: str) -> None:
         self.run, self.id, self.seen = run, target_id, dict[tuple[str, ...], list[Row]]()
         self.target, *_ = run.read("targets", target_id=target_id)
 
@@ -138,9 +138,9 @@ class Text:
             self.seen[table, of, view] = [row for row in found if row["model"].split("-")[0] == of]
         return self.seen[table, of, view]
 
-    def answers(self, view: str = "continuation", of: str = "target") -> list[Answer]:
+    def answers(self, view: str = "continuation", of: str = "target") -> list[AnsweredPrompt]:
         """Read the answers to the prompts of a view, less what was refused or lost."""
-        settings, found = self.run.settings, list[Answer]()
+        settings, found = self.run.settings, list[AnsweredPrompt]()
         prompts = self.run.read("prompts", target_id=self.id, model=of, view=view)
         true = {row["view_index"]: row["text"] for row in prompts}
         for row in self.rows("samples", of, view):
@@ -153,7 +153,7 @@ class Text:
                 said = " ".join(whole[round(length * 0.5) :])
             if said is not None and truth is not None:
                 words = [words_of(each, settings["word_rule"]) for each in (said, truth)]
-                found.append(Answer(row["view_index"], said, truth, *words))
+                found.append(AnsweredPrompt(row["view_index"], said, truth, *words))
         return found
 
     def every(self, column: str = "logprob", view: str = "text", of: str = "target") -> Numbers:
@@ -181,7 +181,7 @@ class Text:
         return [mean(found) for found in self.each(view, of, **equal).values()]
 
 
-class Answer(NamedTuple):
+class AnsweredPrompt(NamedTuple):
     """An answer, and the text that truly follows the prompt, in letters and in words."""
 
     prompt: int
@@ -193,7 +193,7 @@ class Answer(NamedTuple):
     def longer(self) -> int:
         return max(len(self.said), len(self.true))
 
-    def cut(self) -> Answer:
+    def cut(self) -> AnsweredPrompt:
         return self._replace(said=self.said[: len(self.true)])
 
     def cut_common(self, n: int = 1) -> list[tuple[str, ...]]:
@@ -262,7 +262,7 @@ def mean(values: Iterable[float]) -> float:
 
 
 @cache
-def counted(run: Run) -> tuple[dict[str, str], set[str], int]:
+def counted(run: RunFiles) -> tuple[dict[str, str], set[str], int]:
     """Find the group of each text, the texts whose answers count, and 1 if not all do, else 0.
 
     Only nulls' count where they are compared with texts of unknown membership; in rounds those of
@@ -303,7 +303,7 @@ def place_of(ngram: tuple[str, ...]) -> int:
 
 
 @cache
-def groups_that_say(run: Run, model: str, view: str) -> tuple[Counter[int], int]:
+def groups_that_say(run: RunFiles, model: str, view: str) -> tuple[Counter[int], int]:
     """Count the groups among whose answers n-grams of each place stand, and those with answers."""
     said, (groups, own, _) = defaultdict[str, set[int]](set), counted(run)
     for row in run.evidence("samples", model=model, view=view):
@@ -314,7 +314,9 @@ def groups_that_say(run: Run, model: str, view: str) -> tuple[Counter[int], int]
     return Counter(each for of in said.values() for each in of), len(said)
 
 
-def rarity(t: Text, which: Ngrams, view: str = "probe", of: str = "target", n: int = 1) -> float:
+def rarity(
+    t: AuditedText, which: Ngrams, view: str = "probe", of: str = "target", n: int = 1
+) -> float:
     """Weigh n-grams by ln(T / (1 + df)), Spärck Jones 1972: df of T other groups say them."""
     (df, total), (_, own, further) = groups_that_say(t.run, of, view), counted(t.run)
 
@@ -326,7 +328,7 @@ def rarity(t: Text, which: Ngrams, view: str = "probe", of: str = "target", n: i
 
 
 @cache
-def next_tokens(run: Run) -> tuple[dict[str, int], list[tuple[str, str, bool]]]:
+def next_tokens(run: RunFiles) -> tuple[dict[str, int], list[tuple[str, str, bool]]]:
     """Deal texts, by group, into 16 folds; list text, true token and hit of every answer."""
     groups, *_ = counted(run)
     first = {groups[target_id]: target_id for target_id in sorted(groups, reverse=True)}
@@ -341,7 +343,7 @@ def next_tokens(run: Run) -> tuple[dict[str, int], list[tuple[str, str, bool]]]:
     return {target_id: order[first[of]] % 16 for target_id, of in groups.items()}, said
 
 
-def hits_less_expected(t: Text) -> float:
+def hits_less_expected(t: AuditedText) -> float:
     """Hits, less the share of hits at the same true token in counted texts of other folds.
 
     It counts 30 answers about tokens as frequent in the run, up to a factor of two, besides its own
@@ -389,21 +391,21 @@ def summed_up(term: Formula) -> Formula:
     return lambda t, end: by[end]([term(a) for a in t.answers()])
 
 
-def hit_rates(t: Text) -> list[float]:
+def hit_rates(t: AuditedText) -> list[float]:
     """Smooth the share of hits at each point (Krichevsky and Trofimov 1981)."""
     hits = groupby(t.answers("probe"), key=lambda a: a.prompt)
     each = ([a.leading() != [] for a in of] for _, of in hits)
     return [(sum(of) + 0.5) / (len(of) + 1) for of in each]
 
 
-def similarities(t: Text, of: str = "target") -> dict[int, float]:
+def similarities(t: AuditedText, of: str = "target") -> dict[int, float]:
     """Log of the likeness of words, which is taken from the run's ``features``."""
     rows = t.run.read("features", target_id=t.id, model=of, view="probe", sample_index="0")
     found = {row["view_index"]: row["similarity"] for row in rows}
     return {a.prompt: log(max(found[a.prompt], 1e-16)) for a in t.answers("probe", of)}
 
 
-def petal(t: Text) -> float:
+def petal(t: AuditedText) -> float:
     """Likeness of words as log-probability, by a line from the other model."""
     own, base = similarities(t), similarities(t, "reference")
     first = {at: p[0] for at, p in t.each("probe", "reference").items() if at in base}
@@ -418,7 +420,7 @@ def over_labels(pairs: Iterable[tuple[int, float]]) -> float:
     return mean(mean(term for of, term in terms if of == each) for each in range(4))
 
 
-def decop(t: Text) -> float:
+def decop(t: AuditedText) -> float:
     """Share of answers that name the right label: in question k that of k modulo 4."""
     pairs = []
     for a in t.answers("choice"):  # an article that begins an answer is no label
@@ -428,7 +430,7 @@ def decop(t: Text) -> float:
     return over_labels(pairs)
 
 
-def chosen(t: Text, kind: str) -> float:
+def chosen(t: AuditedText, kind: str) -> float:
     """Likewise from log-probabilities: the highest one, if calibrated less the label's mean."""
     rows = [row for row in t.rows("logprobs", "target", "choice") if row["logprob"]]
     label, p = [row["view_index"] % 4 for row in rows], np.array([row["logprob"] for row in rows])
@@ -445,20 +447,20 @@ def chosen(t: Text, kind: str) -> float:
 _NEAR_1 = -(2.0**-24)  # float32 cannot tell a probability above exp of this from 1
 
 
-def both(t: Text, of: str = "reference") -> list[Numbers]:
+def both(t: AuditedText, of: str = "reference") -> list[Numbers]:
     """Give each token's log-probability under two models; NaN where they cut the text otherwise."""
     own, other = (t.every(of=each) for each in ("target", of))
     tokens = (t.every("token_ids", of=each) for each in ("target", of))
     return [own, other] if np.array_equal(*tokens) else [own * nan] * 2
 
 
-def difference(t: Text, of: str) -> float:
+def difference(t: AuditedText, of: str) -> float:
     """Loss under another model that has the same tokens, less the target's."""
     own, other = map(mean, both(t, of))
     return own - other
 
 
-def rate(t: Text, of: str = "target") -> float:
+def rate(t: AuditedText, of: str = "target") -> float:
     """Nats per byte; a token without a number counts as the mean of the others."""
     n_tokens, n_bytes = len(t.every(of=of)), len(str(t.target["target"]).encode())
     return t.average(of=of) * n_tokens / n_bytes
@@ -475,13 +477,13 @@ def decay(values: Numbers) -> Numbers:
     return 1 - np.arange(len(values)) / len(values)
 
 
-def standardised(t: Text, of: str = "vocabulary_mean") -> Numbers:
+def standardised(t: AuditedText, of: str = "vocabulary_mean") -> Numbers:
     """Distances from the mean over the vocabulary, or the likeliest token, in its deviations."""
     variance = t("vocabulary_variance")
     return (t() - t(of)) / np.sqrt(np.where(variance > 0, variance, nan))
 
 
-def gaps(t: Text, n: int) -> Numbers:
+def gaps(t: AuditedText, n: int) -> Numbers:
     found = known(standardised(t, "top_logprob"))
     return runs(found, n).mean(axis=1) if len(found) >= n else found
 
@@ -496,7 +498,7 @@ def differ(gains: Numbers) -> Numbers:
     return gains if abs(gains).sum() > 1e-5 * len(gains) else gains[:0]
 
 
-def ez_mia(t: Text) -> float:
+def ez_mia(t: AuditedText) -> float:
     """P / (P + N), gains and losses on the reference model where the first guess is wrong."""
     gains, rank = np.subtract(*both(t)), t.every("rank")
     wrong = known(gains[rank > 1])
@@ -505,27 +507,27 @@ def ez_mia(t: Text) -> float:
     return float(np.maximum(differ(wrong), 0).sum() / abs(differ(wrong)).sum())
 
 
-def wbc(t: Text) -> float:
+def wbc(t: AuditedText) -> float:
     """Share of windows, of ten lengths, whose gains sum to above 0."""
     gains = differ(known(np.subtract(*both(t))))
     lengths = (min(n, len(gains)) for n in (2, 3, 4, 6, 9, 13, 18, 25, 32, 40) if len(gains))
     return mean(mean(runs(gains, n).sum(axis=1) > 0) for n in lengths)
 
 
-def informia(t: Text) -> float:
+def informia(t: AuditedText) -> float:
     """Mean of log p / q + KL(q || p) over tokens."""
     p, q = (np.minimum(each, _NEAR_1) for each in both(t))
     rest = np.expm1(q) * np.log(np.expm1(q) / np.expm1(p))
     return mean(np.subtract(*both(t)) + np.exp(q) * (q - p) - rest)
 
 
-def aeca(t: Text) -> float:
+def aeca(t: AuditedText) -> float:
     """How far p log 1 / f jumps between tokens, less how far log p varies."""
     v = known(np.exp(t()) * t("log_inverse_frequency"))
     return float(pstdev(v - np.append(v[1:], 0.0)) - pstdev(t()))
 
 
-def dc_pdd(t: Text) -> float:
+def dc_pdd(t: AuditedText) -> float:
     """Mean of p log 1 / f, at most 0.01, where a token comes first."""
     v = np.minimum(0.01, np.exp(t()) * t("log_inverse_frequency"))
     return mean(dict(zip(known(t("token_ids"))[::-1], v[::-1], strict=True)).values())
@@ -534,7 +536,7 @@ def dc_pdd(t: Text) -> float:
 VIEWS = {"semantic": "paraphrase", "embedding": "noise", "released": "perturbation"}
 
 
-def peak(t: Text, kind: str, of: str = "target") -> float:
+def peak(t: AuditedText, kind: str, of: str = "target") -> float:
     """Take p = exp(average) of a text less its mean over others, in pairs over whole ones."""
     p = {at: exp(mean(each)) for at, each in t.each(VIEWS.get(kind, kind), of).items()}
     alone = kind in ("neighbour", "released")
@@ -546,23 +548,23 @@ def phi(logprob: Numbers) -> Numbers:
     return np.minimum(logprob, _NEAR_1) - np.log(-np.expm1(np.minimum(logprob, _NEAR_1)))
 
 
-def shadows(t: Text, *kinds: str) -> list[float]:
+def shadows(t: AuditedText, *kinds: str) -> list[float]:
     """Give averages under shadow models tuned on the text (in), or not (out); none if one has."""
     each = [t.averages("text", "shadow", trained=kind == "in") for kind in kinds]
     return [average for of in each for average in of] if all(each) else []
 
 
-def above(t: Text, kind: str) -> float:
+def above(t: AuditedText, kind: str) -> float:
     return float(phi(t.average())) - mean(phi(shadows(t, kind)))
 
 
-def density(t: Text, kind: str) -> float:
+def density(t: AuditedText, kind: str) -> float:
     """Log of a normal density that is fitted to phi of shadow models, but for a constant."""
     variance: float = pvariance(phi(shadows(t, kind)))
     return -(above(t, kind) ** 2 / variance + log(variance)) / 2
 
 
-def log_p(t: Text, kept: str) -> float:
+def log_p(t: AuditedText, kept: str) -> float:
     """Log-probability of the text to be extracted, or that among what decoding keeps."""
     mass = t.every("support_mass", "extraction") if kept else 0
     found = t.every("logprob", "extraction") - mass
@@ -642,7 +644,9 @@ TABLE: dict[str, Formula] = {
     "samia_matched_zlib_n{1,2,3,4,5}": over(
         lambda a, n: ROUGE[""](a.cut(), n) * zlib_size(a.cut().said)
     ),
-    "samia_matched_rarity_n{1,2}": lambda t, n: rarity(t, Answer.cut_common, "continuation", n=n),
+    "samia_matched_rarity_n{1,2}": lambda t, n: rarity(
+        t, AnsweredPrompt.cut_common, "continuation", n=n
+    ),
     "rouge_{1,2,3,4,5}{,_precision,_f1}": over(lambda a, n, of: ROUGE[of](a, n)),
     "rouge_l": over(lambda a: share(a.in_order(), len(a.true))),
     "rouge_l_precision": over(lambda a: share(a.in_order(), len(a.said))),
@@ -654,12 +658,12 @@ TABLE: dict[str, Formula] = {
     "token_hits_less_expected": hits_less_expected,
     "probe_first_word": over(lambda a: a.leading() != [], "probe"),
     "probe_leading": over(lambda a: share(len(a.leading()), len(a.true)), "probe"),
-    "probe_leading_rarity": lambda t: rarity(t, Answer.leading),
-    "probe_recall_rarity": lambda t: rarity(t, Answer.cut_common),
+    "probe_leading_rarity": lambda t: rarity(t, AnsweredPrompt.leading),
+    "probe_recall_rarity": lambda t: rarity(t, AnsweredPrompt.cut_common),
     "probe_rarity_difference": lambda t: (
-        rarity(t, Answer.leading) - rarity(t, Answer.leading, of="reference")
+        rarity(t, AnsweredPrompt.leading) - rarity(t, AnsweredPrompt.leading, of="reference")
     ),
-    "probe_rarity_loss": lambda t: rarity(t, Answer.leading) + t.average(),
+    "probe_rarity_loss": lambda t: rarity(t, AnsweredPrompt.leading) + t.average(),
     "probe_logprob": lambda t: mean(map(log, hit_rates(t))),
     "petal": petal,
     "petal_similarity": lambda t: mean(similarities(t).values()),
@@ -667,7 +671,7 @@ TABLE: dict[str, Formula] = {
     "decop": decop,
     "decop_{logprob,log_calibrated,calibrated,probability}": chosen,
     # Yeom et al. 2018 (arXiv:1709.01604); Carlini et al. 2021 (arXiv:2012.07805), sections 4.2, 5.2
-    "loss": Text.average,
+    "loss": AuditedText.average,
     "perplexity": lambda t: -exp(-t.average()),
     "loss_zlib": lambda t: t.average() / zlib_size([t.target["target"]]),
     "{lowercase,repeated}_difference": lambda t, view: t.average() - t.average(view),
@@ -759,7 +763,7 @@ SCORES: dict[str, tuple[Formula, list[int | str]]] = {
 }
 
 
-def value_of(t: Text, attack: str) -> float | None:
+def value_of(t: AuditedText, attack: str) -> float | None:
     formula, numbers = SCORES[attack.removesuffix("_v1")]
     try:
         with np.errstate(all="ignore"):
@@ -769,9 +773,9 @@ def value_of(t: Text, attack: str) -> float | None:
     return value if isfinite(value) else None
 
 
-def score(run: Run, attack: str, row: Row) -> Row:
+def score(run: RunFiles, attack: str, row: Row) -> Row:
     """Score one text: None where nothing, or less than half of what is read, is there."""
-    t = Text(run, row["key"])
+    t = AuditedText(run, row["key"])
     value, read = value_of(t, attack), [row for rows in t.seen.values() for row in rows]
     there = [row["reason"] is None or row.get("n_bytes", 0) is None for row in read]
     return {"score": value if 2 * sum(there) >= len(there) else None}
@@ -825,7 +829,7 @@ def listed(tests: list[Any], n: int, total: float, q: float, draw: float) -> lis
 
 
 @cache
-def windows(run: Run, *, grouped: bool = True) -> list[dict[str, list[str]]]:
+def windows(run: RunFiles, *, grouped: bool = True) -> list[dict[str, list[str]]]:
     """Choose as many windows of each group, asked and null, or of each text: the text itself.
 
     One of each stretch of a group is drawn, at like places.
@@ -847,7 +851,9 @@ def windows(run: Run, *, grouped: bool = True) -> list[dict[str, list[str]]]:
 
 
 @cache
-def units(run: Run, attack: str, *, grouped: bool, numbers: Sequence[int] = ()) -> list[Scored]:
+def units(
+    run: RunFiles, attack: str, *, grouped: bool, numbers: Sequence[int] = ()
+) -> list[Scored]:
     """Score what is compared, asked and null: texts, or groups by their windows, or these of them.
 
     Scores have 12 digits; one that is missing is the lowest of those asked, the highest of nulls.
@@ -882,7 +888,7 @@ def fitted(x: Numbers, label: Numbers, asked: Numbers) -> Numbers:
 
 
 @cache
-def odds(run: Run, *, grouped: bool) -> list[Scored]:
+def odds(run: RunFiles, *, grouped: bool) -> list[Scored]:
     """Odds of asked texts, or groups, and of nulls, of being audited by what is known without it.
 
     From normal scores of blind classifiers' ranks, of a group their means, in 5 folds of clusters.
@@ -911,7 +917,7 @@ def odds(run: Run, *, grouped: bool) -> list[Scored]:
     return [{name: odd for (_, of, name), odd in made if of == side} for side in (True, False)]
 
 
-def conformal(run: Run, attack: str, row: Row) -> Row:
+def conformal(run: RunFiles, attack: str, row: Row) -> Row:
     """Compare a text, or a group, with nulls, or with those of its length bucket."""
     settings, grouped, texts = run.settings, row["level"] != "target", run.texts()
     asked, nulls = units(run, attack, grouped=grouped)
@@ -941,7 +947,7 @@ def conformal(run: Run, attack: str, row: Row) -> Row:
     return found
 
 
-def collection(run: Run, attack: str, row: Row) -> Row:
+def collection(run: RunFiles, attack: str, row: Row) -> Row:
     """Mean rank of asked groups, and the share of ways to name them with as high a sum of ranks.
 
     Pitman 1937; where there are too many ways they are drawn: Phipson and Smyth 2010; or drawn
@@ -973,7 +979,7 @@ def collection(run: Run, attack: str, row: Row) -> Row:
 
 
 @cache
-def rounds(run: Run) -> tuple[Any, ...]:
+def rounds(run: RunFiles) -> tuple[Any, ...]:
     """Plan rounds: windows and null groups in each, its share, e-values of ranks, the order.
 
     E-values of rank r are proportional to 1 / r up to the square root of q (nulls + 1).
@@ -990,7 +996,7 @@ def rounds(run: Run) -> tuple[Any, ...]:
     return ends, kept, shares, e_values + [0.0] * (n_null + 1 - top), rng.permutation(n).tolist()
 
 
-def in_rounds(run: Run, attack: str, row: Row) -> Row:
+def in_rounds(run: RunFiles, attack: str, row: Row) -> Row:
     """Sum, over rounds, shares times the e-value of a group's rank among nulls still asked.
 
     Conformal e-values: Bashari et al. 2023 (arXiv:2302.07294); halving: Karnin et al. 2013.
@@ -1017,7 +1023,7 @@ def in_rounds(run: Run, attack: str, row: Row) -> Row:
     return {"score": e[named(row, e)], "p_value": 1 / max(e[named(row, e)], 1)}
 
 
-def canaries(run: Run, attack: str, row: Row) -> Row:
+def canaries(run: RunFiles, attack: str, row: Row) -> Row:
     """Rank published texts among their controls, and all by aligned ranks: Hodges, Lehmann 1962."""
     sets = defaultdict[str, list[float | None]](list)
     for text in sorted(run.texts(), key=lambda text: text["member"] is False):
@@ -1045,7 +1051,7 @@ def canaries(run: Run, attack: str, row: Row) -> Row:
     return {"p_value": min(1.0, float(chances[observed:].sum()))}
 
 
-def answer(run: Run, attack: str, row: Row) -> Row:
+def answer(run: RunFiles, attack: str, row: Row) -> Row:
     """Recompute score, p-value and q-value of a verdict."""
     if attack in WHY_NOT and attack not in run.asked["attacks"]:
         raise UnknownError(attack)
@@ -1062,7 +1068,7 @@ def answer(run: Run, attack: str, row: Row) -> Row:
 # Figures
 
 
-def figure(run: Run, attack: str, row: Row) -> Row:
+def figure(run: RunFiles, attack: str, row: Row) -> Row:
     """AUC (ties one half), or the TPR where at most a share of the non-members scores as high."""
     texts = [text for text in run.texts() if text["role"] in ("target", "non_member")]
     pairs = [(text["member"], run.scores(attack)[text["target_id"]]) for text in texts]
@@ -1075,7 +1081,7 @@ def figure(run: Run, attack: str, row: Row) -> Row:
     return {"value": mean(each > [-inf, *outs][-1 - spared] for each in ins)}
 
 
-def root(run: Run) -> str:
+def root(run: RunFiles) -> str:
     """Hash the lines that ``sha256sum`` prints of tables and inputs; of these the known hashes."""
     custody, inputs = run.manifest["custody"], run.manifest["inputs"].items()
     found = {f"{of}/{name}": known for of, files in inputs for name, known in files.items()}
@@ -1085,7 +1091,7 @@ def root(run: Run) -> str:
     return sha256(lines.encode()).hexdigest()
 
 
-def claims(run: Run, attack: str) -> Iterable[tuple[Callable[..., Row], list[Row]]]:
+def claims(run: RunFiles, attack: str) -> Iterable[tuple[Callable[..., Row], list[Row]]]:
     """List what a run says of an attack, by kind: scores, tests with a p-value, AUC and TPR."""
     if attack.removesuffix("_v1") in SCORES:
         own = [row["target_id"] for row in run.texts() if row["role"] != "yardstick"]
@@ -1108,7 +1114,7 @@ def compare(folder: Path | str, n: int, seed: int = 0) -> tuple[list[str], bool]
 
     Attacks and kinds take turns, in an order that the seed decides.
     """
-    run, dice, apart = Run(folder), random.Random(seed), list[float]()
+    run, dice, apart = RunFiles(folder), random.Random(seed), list[float]()
     attacks = run.asked["attacks"]
     unknown = [name for name in attacks if name.removesuffix("_v1") not in SCORES]
     lines = [f"not recomputed: {name} ({WHY_NOT.get(name, WHY_NOT['own'])})" for name in unknown]

@@ -93,7 +93,7 @@ def test_every_attack_equals_its_reference(views, copied_of):
 
 def compared(run: mia_batch.Run, names: list[str]) -> int:
     """Compare all scores with those of the second implementation; how many there are."""
-    scores, again = run["scores"], second.Run(run.folder)
+    scores, again = run["scores"], second.RunFiles(run.folder)
     Scores.validate(scores)
     for name in names:
         for number, value in scores.select("target_id", name).iter_rows():

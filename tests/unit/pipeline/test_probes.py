@@ -433,7 +433,7 @@ def test_what_is_expected_of_next_tokens_is_recomputed(here):
     name = "token_hits_less_expected_v1"
     run = here(**TOKENS | {"attacks": name, "token_points": 64}, nudge=6.0)
     scores = dict(run["scores"].drop_nulls(name).select("target_id", name).iter_rows())
-    files = second.Run(run.folder)
+    files = second.RunFiles(run.folder)
     assert len(scores) > 1
     for target_id, score in scores.items():
         assert second.score(files, name, {"key": target_id}) == {

@@ -12,7 +12,15 @@ from mia_batch import attacks, second
 from mia_batch.cli.main import command
 from mia_batch.corpus import commitment, draw
 from mia_batch.kernels import RarityTable
-from mia_batch.second import Answer, Run, Text, compare, distance, p_value, q_values
+from mia_batch.second import (
+    AnsweredPrompt,
+    AuditedText,
+    RunFiles,
+    compare,
+    distance,
+    p_value,
+    q_values,
+)
 from tests.checkpoints import TEXTS, save_checkpoint
 from tests.runs import Finished, documents, finished, written
 from tests.unit.pipeline.test_corpora import write_canaries
@@ -278,7 +286,7 @@ def test_changed_figures_and_what_only_weights_change_are_named(texts, tmp_path,
     ],
 )
 def test_a_wrong_formula_is_found(kind, attack, name, wrong, request, monkeypatch):
-    run, attack = Run(request.getfixturevalue(kind).run.folder), f"{attack}_v1"
+    run, attack = RunFiles(request.getfixturevalue(kind).run.folder), f"{attack}_v1"
     known = [(key, value) for key, value in run.scores(attack).items() if value is not None]
 
     def far():
@@ -290,14 +298,14 @@ def test_a_wrong_formula_is_found(kind, attack, name, wrong, request, monkeypatc
     assert max(far()) > 1e-6
 
 
-class Made(Text):
+class Made(AuditedText):
     """A text of which models said this: answers, rows of log-probabilities."""
 
     def __init__(self, said=(), rows=(), shadows=()):
         self.said, self.made, self.means = said, rows, dict(shadows)
 
     def answers(self, view="continuation", of="target"):
-        return [Answer(at, text, "", [], []) for at, text in enumerate(self.said)]
+        return [AnsweredPrompt(at, text, "", [], []) for at, text in enumerate(self.said)]
 
     def rows(self, table, of, view):
         if of == "shadow":
