@@ -5,9 +5,10 @@ up: how often it lies outside the bounds. `demo`: the likeliest passages of the 
 demo's model learnt (made by `mia-batch demo`), and `manuals`: recited passages of
 ../shared/models/manuals-47m, next to 100,000 samples each, and 10,000. These are real, drawn token
 by token; those with equal beginnings are read once, and one that cannot come near is drawn no
-further. `rounding`: what float32 adds to a probability, by the same model in float64.
+further. `rounding`: what float32 adds to a probability, by the same model in float64. `memory`:
+what searches of several widths take at their peak, next to what they are expected to take.
 
-    python -m benches.bounds [tables] [demo] [manuals] [--demo FOLDER] [--tokens N ...]
+    python -m benches.bounds [tables] [demo] [manuals] [memory] [--demo FOLDER] [--tokens N ...]
 """
 
 from __future__ import annotations
@@ -15,8 +16,12 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+import multiprocessing
+import resource
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,7 +32,7 @@ from benches.results import append_results
 
 from mia_batch.evidence.engines.transformers import Pretrained
 from mia_batch.evidence.request import Decoding, EngineSpec
-from mia_batch.extras.bounds import ROUNDING, Nearness, bound, reader
+from mia_batch.extras.bounds import ROUNDING, Nearness, bound, memory_needed, reader
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.models.weights import quiet
 from mia_batch.stats.intervals import clopper_pearson
@@ -197,6 +202,41 @@ def manuals() -> Iterator[dict[str, Any]]:
     yield how | {"passages": rows, "rounding": error}
 
 
+def _peak(name: Path, text: str, width: int) -> dict[str, Any]:
+    """Search in this process, which is new; 50 tokens after 50, at most 5 edits."""
+    torch.set_num_threads(1)
+    model, expected, peak, over = loaded(name), [0], 0, Event()
+    special, before, after = Tokenizer.load(str(name), None).encode_after(text[:1500], text[1500:])
+    near = Nearness(truth=np.array(after[:50]), within=5, edits=True)
+
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+    def watch() -> None:
+        nonlocal peak
+        while not over.wait(0.002):
+            peak = max(peak, resident())
+
+    def heard(texts: int, n_tokens: int) -> None:
+        expected.append(memory_needed(model, texts, n_tokens))
+
+    start, watcher = resident(), Thread(target=watch)
+    watcher.start()
+    bound(reader(model, Decoding(), special + before[-50:], heard), near, width=width, draws=width)
+    over.set()
+    watcher.join()
+    found, measured = max(expected), peak - start
+    sizes = {"expected_mib": found >> 20, "measured_mib": measured >> 20}
+    return {"width": width, **sizes, "ratio": round(found / measured, 2)}
+
+
+def memory(names: list[Path], text: str) -> Iterator[dict[str, Any]]:
+    for name, widths in zip(names, ((100, 400, 1000, 3000), (10, 100, 200, 300)), strict=False):
+        for width in widths:
+            with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as alone:
+                yield {"model": name.name, **alone.submit(_peak, name, text, width).result()}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("parts", nargs="*", default=["tables", "demo", "manuals"])
@@ -207,6 +247,10 @@ def main() -> None:
     for part in given.parts:
         if part == "tables":
             append_results("bounds", {"tables": on_tables()})
+        elif part == "memory":
+            texts = pl.read_parquet(given.demo / "corpus.parquet")["text"].head(30)
+            names = [each for each in (given.demo / "model", MODEL) if each.is_dir()]
+            append_results("bounds", {"memory": [*memory(names, " ".join(texts))]})
         elif not (given.demo if part == "demo" else MODEL).is_dir():
             print(f"{part} is skipped: its model is not here")
         else:

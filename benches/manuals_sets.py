@@ -11,7 +11,11 @@ that neither model saw otherwise, and that hold none of the windows.
 * ``masked``: sets that were learnt against as many that were not, by hidden words; the model is
   asked as ``masked_hits_v1`` asks, and, from the one pass, to go on where a hidden word begins.
 
+With ``--small FOLDER`` the sets are of a small model that ``benches.power --grey --keep`` left
+there with its own reference model: fewer windows, learnt 32 times at most.
+
     python -m benches.manuals_sets [NAME ...] [--rows FILE] [--keep FOLDER] [--draws N]
+        [--small FOLDER]
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ import argparse
 import tempfile
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
@@ -30,7 +34,8 @@ from benches.manuals import MODEL, Way, audited, by_copies, texts
 from benches.results import append_results
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-from mia_batch import prompts
+import mia_batch
+from mia_batch import Run, prompts
 from mia_batch.attacks import families, get
 from mia_batch.extras.sets.demo import DemoSettings, train
 from mia_batch.inference.comparison import collection_test
@@ -42,7 +47,7 @@ from mia_batch.inference.estimates import (
 )
 from mia_batch.inference.paired import agreement
 from mia_batch.models.tokens import Tokenizer
-from mia_batch.settings import Settings
+from mia_batch.settings import Settings, nested
 from mia_batch.stats.intervals import auc_difference
 
 if TYPE_CHECKING:
@@ -63,23 +68,79 @@ ROW, PARTS = 256, 150  # tokens of a row that the reference model learns, and pa
 SIZE = 40  # windows of a set whose share is asked for, or which is to be certified
 CALIBRATION, NULLS, FPR = 50, 100, 0.05
 SHARES = (0.0, 0.25, 0.5, 1.0)
-LEARNT, EPOCHS, RATE = {0: 50, 16: 50, 64: 50}, 4, 5e-4  # what the reference model learns for PRISM
-MASKED = {0: 60, 16: 30, 32: 30, 64: 30}  # windows whose hidden words are asked for
+EPOCHS, RATE = 4, 5e-4  # what the reference model learns for PRISM
+ALL = dict.fromkeys((0, 1, 2, 4, 8, 16, 32, 64), 1000)
 SIZES = (5, 10, 20, 30)
 GREY = {"evidence": "logprobs", "engine": "transformers"}
 
 Figure = dict[str, Any]
 
 
-class Given(NamedTuple):
-    rows: pl.DataFrame  # what the model gives each token of each window
-    folder: Path
-    draws: int
+class Given:
+    """What is asked about: windows of manuals-47m."""
+
+    size, known = SIZE, CALIBRATION  # of a set whose share is asked for; calibration members
+    often = 64  # times at most that a window was learnt
+    model = MODEL
+
+    def __init__(self, folder: Path, draws: int, rows: pl.DataFrame) -> None:
+        self.folder, self.draws = folder, draws
+        self.rows = rows  # what the model gives each token of each window
+
+    def texts(self, each: dict[int, int]) -> pl.DataFrame:
+        return texts("windows", each)
+
+    def audit(self, name: str, attacks: tuple[str, ...], each: dict[int, int], **how: Any) -> Run:  # noqa: ANN401 - settings
+        return audited(self.folder / name, "windows", Way((), attacks, how, each))
+
+    def reference(self) -> Path:
+        return reference(self.folder)
+
+    def both(self) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """Evidence by the reference model and by the audited one of windows that both read."""
+        others = read_by(self, self.reference(), ASKED)
+        return others, read_by_target(self, others)
+
+
+class Small(Given):
+    """What is asked about: windows of a small model of ``benches.power``."""
+
+    size, known = 20, 28
+    often = 32
+
+    def __init__(self, folder: Path, draws: int, own: Path) -> None:
+        super().__init__(folder, draws, pl.DataFrame())
+        self.own, self.model = own, own / "model"
+
+    def texts(self, each: dict[int, int]) -> pl.DataFrame:
+        corpus = pl.read_parquet(self.own / "corpus.parquet").rename({"times": "copies"})
+        return pl.concat(corpus.filter(copies=n).head(most) for n, most in each.items())
+
+    def audit(self, name: str, attacks: tuple[str, ...], each: dict[int, int], **how: Any) -> Run:  # noqa: ANN401 - settings
+        folder = self.folder / name
+        folder.mkdir(parents=True, exist_ok=True)
+        self.texts(each).write_parquet(folder / "texts.parquet")
+        own = {"model": str(self.model), "attacks": ",".join(attacks), "report": False}
+        own |= {"input": str(folder / "texts.parquet"), "out": str(folder / "run")}
+        return mia_batch.audit(**nested(own | how))
+
+    def reference(self) -> Path:
+        return self.own / "reference"
+
+    def both(self) -> tuple[pl.DataFrame, pl.DataFrame]:
+        own = _evidence(Run(self.own / "grey"), self.texts(ALL)).filter(model="target")
+        return read_by(self, self.reference(), ALL), own
+
+
+def _evidence(run: Run, windows: pl.DataFrame) -> pl.DataFrame:
+    names = run["scores"].select("target_id", "document_id")
+    copies = windows.select("copies", pl.col("document_id").cast(pl.String))
+    return run["logprobs"].join(names, on="target_id").join(copies, on="document_id")
 
 
 def learn(model: Any, path: Path, seen: list[str], epochs: int, how: DemoSettings) -> None:  # noqa: ANN401 - transformers is untyped
     """Have a model learn texts, in rows of so many tokens, and save it."""
-    tokenizer = AutoTokenizer.from_pretrained(MODEL)
+    tokenizer = AutoTokenizer.from_pretrained(model.name_or_path or MODEL)
     ids = [tokenizer(text)["input_ids"] for text in seen]
     rows = [each[at : at + ROW] for each in ids for at in range(0, len(each) - 1, ROW)]
     print(f"{path.name} learns {sum(map(len, rows)):,} tokens, {epochs} times", flush=True)
@@ -103,10 +164,8 @@ def reference(folder: Path) -> Path:
 
 def read_by(given: Given, path: Path, each: dict[int, int]) -> pl.DataFrame:
     """Evidence of some windows by a model that was trained here, as an audit has it."""
-    way = Way(("windows",), ALONE, GREY | {"model": str(path)}, each)
-    run = audited(given.folder / f"by-{path.name}", "windows", way)
-    names = run["scores"].select("target_id", "document_id", "copies")
-    return run["logprobs"].join(names, on="target_id").drop("target_id")
+    run = given.audit(f"by-{path.name}", ALONE, each, **GREY, model=str(path))
+    return _evidence(run, given.texts(each)).drop("target_id")
 
 
 def read_by_target(given: Given, others: pl.DataFrame) -> pl.DataFrame:
@@ -136,20 +195,14 @@ def scored(evidence: pl.DataFrame, attacks: tuple[str, ...]) -> pl.DataFrame:
     return evidence.group_by("document_id", "copies", maintain_order=True).agg(made)
 
 
-def windows_by_target(given: Given) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Evidence by the reference model and by manuals-47m of the windows that both read."""
-    others = read_by(given, reference(given.folder), ASKED)
-    return others, read_by_target(given, others)
-
-
 def with_reference(given: Given) -> Iterator[Figure]:
     """AUC by copies, and what an audit of a few of the windows takes and says."""
     attacks = (*WITH_REFERENCE, *ALONE)
-    others, own = windows_by_target(given)
+    others, own = given.both()
     others = others.select(own.columns).with_columns(model=pl.lit("reference"))
     scores = scored(pl.concat([own, others]), attacks)
-    settings = GREY | {"reference_model": str(reference(given.folder))}
-    run = audited(given.folder / "checked", "windows", Way((), attacks, settings, CHECKED))
+    settings = GREY | {"reference_model": str(given.reference())}
+    run = given.audit("checked", attacks, CHECKED, **settings)
     costs = run.attacks.select("attack", "tokens", "seconds").rows_by_key("attack", named=True)
     joined = run["scores"].join(scores, on="document_id", suffix="_here")
     for attack in attacks:
@@ -176,20 +229,20 @@ def _lead(scores: pl.DataFrame, attack: str, copies: int) -> list[float] | None:
 def usage(given: Given) -> Iterator[Figure]:
     """Estimate the share of a set that was learnt 16 times, from calibration data.
 
-    Its members were learnt as often, or 64 times, which breaks what the estimates assume.
+    Its members were learnt as often, or more often, which breaks what the estimates assume.
     """
-    scores = scored(windows_by_target(given)[1], ALONE)
-    by = {n: scores.filter(copies=n)[ATTACK].to_numpy() for n in (0, 16, 64)}
+    scores, size = scored(given.both()[1], ALONE), given.size
+    by = {n: scores.filter(copies=n)[ATTACK].to_numpy() for n in (0, 16, given.often)}
     rng = np.random.default_rng(0)
-    for known in (16, 64):
+    for known in (16, given.often):
         for share in SHARES:
             found: dict[str, list[tuple[float, ...]]] = {"fieller": [], "duci": []}
             for seed in range(given.draws):
                 never, learnt = rng.permutation(by[0]), rng.permutation(by[16])
-                n = round(share * SIZE)
-                asked = np.concatenate([learnt[:n], never[: SIZE - n]])
-                nulls, outside = never[SIZE:][:NULLS], never[SIZE + NULLS :][:CALIBRATION]
-                members = learnt[SIZE:][:CALIBRATION] if known == 16 else by[known]
+                n = round(share * size)
+                asked = np.concatenate([learnt[:n], never[: size - n]])
+                nulls, outside = never[size:][:NULLS], never[size + NULLS :][:CALIBRATION]
+                members = learnt[size:][: given.known] if known == 16 else by[known]
                 threshold = null_threshold(nulls, FPR)[1]
                 flagged = (
                     Flagged(int((each > threshold).sum()), each.size)
@@ -217,28 +270,30 @@ def _errors(rows: Floats, share: float) -> Figure:
 
 def certified(given: Given) -> Iterator[Figure]:
     """Count the sets that PRISM certifies at 0.05 as never learnt."""
-    chosen, first = texts("windows", LEARNT), reference(given.folder)
+    learnt = {0: 50, 16: 50, given.often: 50}
+    chosen, first = given.texts(learnt), given.reference()
     if not (path := given.folder / "learnt").exists():
         how = DemoSettings(seed=0, learning_rate=RATE)
         model = AutoModelForCausalLM.from_pretrained(first)
         learn(model, path, chosen["text"].to_list(), EPOCHS, how)
-    others, own = windows_by_target(given)
-    models = {"target": own, "reference": others, "learnt": read_by(given, path, LEARNT)}
+    others, own = given.both()
+    models = {"target": own, "reference": others, "learnt": read_by(given, path, learnt)}
     for attack in (ATTACK, "loss_v1"):
-        table = chosen.select("document_id", "copies")
+        table = chosen.select(pl.col("document_id").cast(pl.String), "copies")
         for name, evidence in models.items():
             made = scored(evidence, ALONE).select("document_id", **{name: attack})
             table = table.join(made, on="document_id")
-        for copies in LEARNT:
-            yield {"case": f"agreement, {attack}"} | _agreement(table, copies, given.draws // 50)
+        for copies in learnt:
+            yield {"case": f"agreement, {attack}"} | _agreement(table, copies, given)
 
 
-def _agreement(table: pl.DataFrame, copies: int, draws: int) -> Figure:
+def _agreement(table: pl.DataFrame, copies: int, given: Given) -> Figure:
+    draws, size = given.draws // 50, min(SIZE, 2 * given.size)
     own = table.filter(copies=copies).select("target", "reference", "learnt").to_numpy()
     found, limits, p_value = agreement(own, np.arange(len(own)))
     rng = np.random.default_rng(0)
-    sets = [own[rng.permutation(len(own))[:SIZE]] for _ in range(draws)]
-    p_values = [agreement(each, np.arange(SIZE))[2] for each in sets]
+    sets = [own[rng.permutation(len(own))[:size]] for _ in range(draws)]
+    p_values = [agreement(each, np.arange(size))[2] for each in sets]
     figures = {"reference": found[0], "learnt": found[1], "low": limits[0], "high": limits[1]}
     return {"copies": copies, "windows": len(own), "sets": draws, "p_value": p_value} | {
         **{name: round(float(x), 4) for name, x in figures.items()},
@@ -280,20 +335,23 @@ def _told(rows: pl.DataFrame) -> pl.DataFrame:
 
 def masked(given: Given) -> Iterator[Figure]:
     """How often a set of windows that were learnt has p <= 0.05 against as many that were not."""
-    way = Way(("windows",), ("masked_hits_v1",), {"evidence": "samples", "engine": "vllm"}, MASKED)
-    run = audited(given.folder / "masked" / "windows", "windows", way)
-    copies = blackbox.windows().select("copies", document_id="target_id")
-    answered = run["scores"].select("document_id", score="masked_hits_v1")
-    pass_ = scored(windows_by_target(given)[1], ALONE).select("document_id", score=ATTACK)
-    for name, made in (("asked", answered), ("went on", _told(given.rows)), ("one pass", pass_)):
-        yield from _tested(name, made.join(copies, on="document_id"), given.draws)
+    each = {0: 60, 16: 30, 32: 30, given.often: 30}
+    how = {"evidence": "samples", "engine": "vllm"}
+    run = given.audit("masked", ("masked_hits_v1",), each, **how)
+    copies = given.texts(ALL).select("copies", pl.col("document_id").cast(pl.String))
+    made = {"asked": run["scores"].select("document_id", score="masked_hits_v1")}
+    if given.rows.height:
+        made["went on"] = _told(given.rows)
+    made["one pass"] = scored(given.both()[1], ALONE).select("document_id", score=ATTACK)
+    for name, scores in made.items():
+        yield from _tested(name, scores.join(copies, on="document_id"), [*each], given.draws)
     costs = run.attacks.row(0, named=True)
     yield {"case": "masked, asked", "tokens": costs["tokens"], "seconds": costs["seconds"]}
 
 
-def _tested(name: str, table: pl.DataFrame, draws: int) -> Iterator[Figure]:
+def _tested(name: str, table: pl.DataFrame, times: list[int], draws: int) -> Iterator[Figure]:
     rng = np.random.default_rng(0)
-    by: dict[int, Floats] = {n: table.filter(copies=n)["score"].to_numpy() for n in MASKED}
+    by: dict[int, Floats] = {n: table.filter(copies=n)["score"].to_numpy() for n in times}
     for copies, own in by.items():
         figure = {"case": f"masked, {name}", "copies": copies, "windows": len(own)}
         figure["mean"] = round(float(own.mean()), 4)
@@ -314,15 +372,21 @@ def main() -> None:
     parser.add_argument("what", nargs="*", default=[*cases])
     parser.add_argument("--rows", type=Path, help="file of benches.blackbox --keep")
     parser.add_argument("--keep", type=Path, help="folder of models and runs, used again")
+    parser.add_argument("--small", type=Path, help="a small model's folder of benches.power --keep")
     parser.add_argument("--draws", type=int, default=1000, help="sets drawn of each kind")
     given = parser.parse_args()
     if not MODEL.is_dir():
         print("skipped: there is no ../shared/models/manuals-47m")
         return
-    known = given.rows is not None and given.rows.exists()
-    rows = pl.read_parquet(given.rows) if known else blackbox.read(blackbox.windows())
     with tempfile.TemporaryDirectory() as scratch:
-        here = Given(rows, given.keep or Path(scratch), given.draws)
+        folder = given.keep or Path(scratch)
+        here: Given
+        if given.small:
+            here = Small(folder, given.draws, given.small)
+        else:
+            known = given.rows is not None and given.rows.exists()
+            rows = pl.read_parquet(given.rows) if known else blackbox.read(blackbox.windows())
+            here = Given(folder, given.draws, rows)
         for what in given.what:
             figures = [*cases[what](here)]
             for figure in figures:
@@ -330,7 +394,8 @@ def main() -> None:
             if what == "reference":
                 append_results("manuals", {"way": "reference model", "rows": figures})
             else:
-                append_results("manuals_sets", {"what": what, "figures": figures})
+                model = {"model": given.small.name} if given.small else {}
+                append_results("manuals_sets", {"what": what, "figures": figures} | model)
 
 
 if __name__ == "__main__":

@@ -69,8 +69,8 @@ class Clock(Observer):
         elif sentence.startswith("measuring"):
             self._begin("metrics")
 
-    def working(self, what: str, *, done: int, total: int) -> None:
-        del what, done, total
+    def working(self, what: str, **_: object) -> None:
+        del what
         self._begin("samples and features")
 
     def ended(self) -> None:

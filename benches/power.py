@@ -58,6 +58,8 @@ GREY = [
     *("loss_v1", "min_k_20_v1", "min_k_plus_plus_20_v1", "gap_k_20_v1"),
     *("pdr_loss_v1", "pdr_min_k_20_v1", "pdr_min_k_plus_plus_20_v1", "aeca_v1", "pac_v1"),
 ]
+BESIDE = ["informia_v1", "reference_difference_v1", "ez_mia_v1", "wbc_v1"]  # a reference model
+COSTS = ["attack", "tokens", "seconds"]
 SAMPLES, MOST_TOKENS = 5, 256  # of whole candidates, instead of the paper's 10 of 1,024
 Asked = tuple[tuple[int, int | None, int], ...]  # words, samples (None: greedy), most points
 ASKED: Asked = ((1, None, 120), (3, None, 16), (1, SAMPLES, 16))
@@ -125,7 +127,7 @@ def audit(
     attacks: list[str],
     **settings: Any,  # noqa: ANN401 - settings
 ) -> mia_batch.Run:
-    if set(attacks) & set(PETAL):
+    if set(attacks) & {*PETAL, *BESIDE}:
         settings["reference_model"] = str(folder / "reference")
     began = time.monotonic()
     run = mia_batch.audit(
@@ -226,8 +228,8 @@ def audits(folder: Path, corpus: pl.DataFrame, *, grey: bool) -> pl.DataFrame:
                 samples=k,
             )
     own = {"engine": "transformers", "frequencies_from": str(folder / "others.parquet")}
-    run = audit(folder, "grey", GREY, evidence="logprobs", **own)
-    add(run, GREY, probes=None, probe_words=None, samples=None)
+    run = audit(folder, "grey", [*GREY, *BESIDE], evidence="logprobs", **own)
+    add(run, [*GREY, *BESIDE], probes=None, probe_words=None, samples=None)
     return pl.DataFrame(rows, infer_schema_length=None)
 
 
@@ -241,7 +243,7 @@ def main() -> None:
         print("skipped: no real text in ../shared/data")
         return
     with tempfile.TemporaryDirectory() as scratch:
-        tables = []
+        tables, costs = [], {}
         for name in given.models:
             folder = (given.keep or Path(scratch)) / name
             folder.mkdir(parents=True, exist_ok=True)
@@ -251,6 +253,7 @@ def main() -> None:
             if not (folder / "table.parquet").exists():
                 audits(folder, corpus, grey=given.grey).write_parquet(folder / "table.parquet")
             table = pl.read_parquet(folder / "table.parquet")
+            costs[name] = mia_batch.Run(folder / "grey").attacks.select(COSTS).to_dicts()
             tables.append(table.with_columns(model=pl.lit(name)))
     if TABLE.exists():  # what is not measured anew stays
         before = pl.read_parquet(TABLE)
@@ -266,7 +269,7 @@ def main() -> None:
     )
     table.write_parquet(TABLE)
     models = {name: MODELS[name] for name in table["model"].unique(maintain_order=True)}
-    append_results("power", {"models": models} | report(table))
+    append_results("power", {"models": models, "costs": costs} | report(table))
 
 
 if __name__ == "__main__":

@@ -99,14 +99,14 @@ class Clock(Observer):
         self.peaks: list[int] = []
         self._profile = profile
 
-    def working(self, what: str, *, done: int, total: int) -> None:
-        del what, done, total
+    def working(self, what: str, **_: object) -> None:
+        del what
         self.spent -= _now()
         if self._profile is not None:
             self._profile.enable()
 
-    def worked(self, texts: int, tokens: int) -> None:
-        self.texts, self.tokens = self.texts + texts, self.tokens + tokens
+    def worked(self, units: int, tokens: int) -> None:
+        self.texts, self.tokens = self.texts + units, self.tokens + tokens
 
     def work_ended(self) -> None:
         if self._profile is not None:

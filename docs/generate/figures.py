@@ -18,6 +18,7 @@ __all__ = [
     "coverage",
     "few_books",
     "manuals",
+    "passes",
     "points",
     "power",
     "power_picture",
@@ -73,6 +74,28 @@ def _strength(line: dict[str, Any]) -> tuple[str, ...]:
     times = "never" if line["times_075"] is None else f"{line['times_075']:.1f}"
     leads = ((line[f"lead_{rung}"] or "").replace(" ", "&nbsp;") for rung in (8, 16))
     return code(line["attack"]), f"{line['decoded']:.0f}", times, f"{line['auc_8']:.2f}", *leads
+
+
+def passes() -> str:
+    """Say how strong attacks on log-probabilities are on the small models, by times seen."""
+    lines = map(json.loads, (_RESULTS / "power.jsonl").read_text("utf-8").splitlines())
+    costs = {model: rows for line in lines for model, rows in line.get("costs", {}).items()}
+    known = pl.concat(map(pl.DataFrame, costs.values())).group_by("attack").mean()
+    is_faint = pl.col("model") == "faint"
+    seen = {"": (~is_faint, (1, 2, 4, 8)), "`faint`, ": (is_faint, (4, 8, 16, 32))}
+    aucs = [
+        pl.col("auc").filter(whose, times=times).mean().alias(f"{name}{times}")
+        for name, (whose, every) in seen.items()
+        for times in every
+    ]
+    found = _power().join(known, on="attack").group_by("attack", "seconds").agg(aucs)
+    found = found.sort("4", descending=True)
+    heads = [each.meta.output_name() for each in aucs]
+    rows = []
+    for row in found.iter_rows(named=True):
+        cells = (f"{row[head]:.2f}" for head in heads)
+        rows.append((code(row["attack"]), *cells, f"{row['seconds']:.2f}"))
+    return table(("attack", *heads, "seconds"), rows)
 
 
 def _on_manuals() -> dict[str, list[dict[str, Any]]]:

@@ -35,6 +35,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "coverage": figures.coverage,
     "copies": figures.copies,
     "manuals": figures.manuals,
+    "passes": figures.passes,
     "points": figures.points,
     "package": python.package,
     "datasets": published.known_sets,

@@ -25,15 +25,15 @@ class Observer:
     def step(self, doing: str) -> None:
         """Learn what is done from now on, as in "cutting the texts"; mostly nothing is shown."""
 
-    def working(self, what: str, *, done: int, total: int) -> None:
-        """Learn that an engine begins to work: ``done`` of ``total`` texts are complete."""
+    def working(self, what: str, *, done: int, total: int, unit: str) -> None:
+        """Learn that an engine begins to work: ``done`` of ``total`` units, as texts, are there."""
 
-    def worked(self, texts: int, tokens: int) -> None:
-        """Learn of texts completed, and tokens decoded or scored, since the last call."""
+    def worked(self, units: int, tokens: int) -> None:
+        """Learn of units completed, and tokens decoded or scored, since the last call."""
 
-    def answered(self, _label: str, texts: int, tokens: int, _passes: int) -> None:
+    def answered(self, _label: str, units: int, tokens: int, _passes: int) -> None:
         """Learn what an executor tells of a task."""
-        self.worked(texts, tokens)
+        self.worked(units, tokens)
 
     def at_work(self, workers: Sequence[WorkerState]) -> None:
         """Learn what each of several workers does, about once a second."""
@@ -42,9 +42,9 @@ class Observer:
         """Learn that the engine's work ended, for whatever cause."""
 
     @contextmanager
-    def progress(self, what: str, *, done: int, left: int) -> Iterator[None]:
+    def progress(self, what: str, *, done: int, left: int, unit: str = "prompt") -> Iterator[None]:
         """Tell of the beginning and the end of an engine's work."""
-        self.working(what, done=done, total=done + left)
+        self.working(what, done=done, total=done + left, unit=unit)
         try:
             yield
         finally:
@@ -56,12 +56,12 @@ class Clock(Observer):
 
     seconds, tokens = 0.0, 0
 
-    def working(self, what: str, *, done: int, total: int) -> None:
-        del what, done, total
+    def working(self, what: str, *, done: int, total: int, unit: str) -> None:
+        del what, done, total, unit
         self.seconds -= time.monotonic()
 
-    def worked(self, texts: int, tokens: int) -> None:
-        del texts
+    def worked(self, units: int, tokens: int) -> None:
+        del units
         self.tokens += tokens
 
     def work_ended(self) -> None:
@@ -77,19 +77,20 @@ class NotebookObserver(Observer):
     def __init__(self, display: Any) -> None:  # noqa: ANN401 - of IPython, which has no types here
         self._line: Any = display({"text/plain": ""}, raw=True, display_id=True)
         self._began = self._shown = time.monotonic()
-        self._what, self._total, self._done, self._new = "", 0, 0, 0
+        self._what, self._unit, self._total, self._done, self._new = "", "", 0, 0, 0
 
     def stage(self, sentence: str) -> None:
         self._show(sentence)
 
-    def working(self, what: str, *, done: int, total: int) -> None:
+    def working(self, what: str, *, done: int, total: int, unit: str) -> None:
         self._began = time.monotonic()
         self._what, self._total, self._done, self._new = what, total, done, 0
+        self._unit = unit if total == 1 else f"{unit}s"
         self._show(self._progress())
 
-    def worked(self, texts: int, tokens: int) -> None:  # noqa: ARG002 - tokens say little here
-        self._done += texts
-        self._new += texts
+    def worked(self, units: int, tokens: int) -> None:  # noqa: ARG002 - tokens say little here
+        self._done += units
+        self._new += units
         if time.monotonic() - self._shown >= _SECONDS_BETWEEN_UPDATES:
             self._show(self._progress())
 
@@ -97,7 +98,7 @@ class NotebookObserver(Observer):
         self._show(self._progress())
 
     def _progress(self) -> str:
-        text = f"{self._what}: {self._done:,} of {self._total:,}"
+        text = f"{self._what}: {self._done:,} of {self._total:,} {self._unit}"
         if not self._new or self._done == self._total:
             return text
         each = (time.monotonic() - self._began) / self._new

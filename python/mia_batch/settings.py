@@ -678,7 +678,7 @@ class Settings(
         cls, value: tuple[str, ...] | str | None, info: ValidationInfo
     ) -> tuple[str, ...] | str | None:
         from mia_batch.attacks import names, resolve
-        from mia_batch.attacks.families import meant
+        from mia_batch.attacks.attack import meant
 
         if value is None:
             return None
@@ -798,10 +798,14 @@ PARTS: tuple[type[Part], ...] = Settings.__bases__[::-1]
 _KEYS = {part.key: part.engine_of for part in PARTS if part.key and part.engine_of}
 
 
+_NAME_BYTES = 100  # of each half of a folder's name, of which there may be 255
+
+
 def _file_name(path_or_name: str) -> str:
     """Last part of a path or hub name without its suffix; wildcards become ``_``."""
     path = Path(path_or_name)
     name = path.stem if path.suffix in {".parquet", ".jsonl", ".ndjson", ".csv"} else path.name
+    name = name.encode(errors="ignore")[:_NAME_BYTES].decode(errors="ignore")
     return "".join("_" if letter in "*?[]" else letter for letter in name) or "here"
 
 

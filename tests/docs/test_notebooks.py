@@ -109,7 +109,7 @@ def test_a_table_that_python_cannot_export_is_refused_with_what_helps(tmp_path):
             raise ImportError("pyarrow is required")
 
     with pytest.raises(
-        SettingsError, match=r"a Pandas, .*\(pyarrow is required\); run `pip install"
+        SettingsError, match=r"of type Pandas, .*\(pyarrow is required\); run `pip install"
     ):
         mia_batch.audit(Pandas(), out=tmp_path / "run", recording={"samples_from": "made.parquet"})
 
@@ -143,8 +143,8 @@ def test_progress_in_a_notebook_is_one_line(monkeypatch):
             watching.worked(1, 5)
     assert len(lines) == 1
     assert line.shown[0] == "40 targets\ufffd[2J"
-    assert line.shown[1] == "samples: 10 of 1,010"
-    assert line.shown[2] == "samples: 60 of 1,010, about 10 s left"
-    assert line.shown[-1] == "samples: 1,010 of 1,010"
+    assert line.shown[1] == "samples: 10 of 1,010 prompts"
+    assert line.shown[2] == "samples: 60 of 1,010 prompts, about 10 s left"
+    assert line.shown[-1] == "samples: 1,010 of 1,010 prompts"
     assert len(line.shown) < 25
     assert type(observer.usual_observer()) is observer.Observer

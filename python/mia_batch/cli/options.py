@@ -56,13 +56,13 @@ def column_options(*usual: str, **columns: str | None) -> Decorator:
     said = {name: f"Column of the {name.replace('_', ' ')}." for name in (*usual, *columns)}
     said |= {name: text for name, text in columns.items() if text}
     defaults = dict(zip(usual, usual, strict=True))
-    return _all_of(
+    return all_of(
         option(f"{name}_column", str, "COLUMN", text, default=defaults.get(name))
         for name, text in said.items()
     )
 
 
-def _all_of(options: Iterable[Decorator]) -> Decorator:
+def all_of(options: Iterable[Decorator]) -> Decorator:
     return lambda command: reduce(lambda made, add: add(made), [*options][::-1], command)
 
 
@@ -126,7 +126,7 @@ def settings_options(*names: str | type[Part], without: Iterable[str] = ()) -> D
 
     Values are validated with all others, not one by one.
     """
-    return _all_of(
+    return all_of(
         _option(name, field, part, usual=bool(names) or Mark.USUAL in field.metadata)
         for part in PARTS
         for name, field in part.model_fields.items()
@@ -153,7 +153,7 @@ def recipe_options(recipe: str, *names: str, **defaults: str) -> Decorator:
         other = f"{field.description}  [default: {defaults.get(name)}]"
         return option(name, kind, None, other if name in defaults else _help(field))
 
-    return _all_of(map(of_recipe, (*names, *defaults)))
+    return all_of(map(of_recipe, (*names, *defaults)))
 
 
 def _option(name: str, field: FieldInfo, part: type[Part], *, usual: bool) -> Decorator:
@@ -218,6 +218,11 @@ def plain(value: object) -> Text:
     return Text("".join(letter if letter.isprintable() else "\ufffd" for letter in str(value)))
 
 
+def say(*sentences: object) -> None:
+    for sentence in sentences:
+        console_of(stderr=False).print(plain(sentence), soft_wrap=True)
+
+
 def table_of(
     *headings: str,
     right: Collection[str] = (),
@@ -266,7 +271,6 @@ _SECONDS_BEFORE_A_SPINNER = 1.0
 _SECONDS_OF_A_LOOK = 0.5
 _WIDTH_OF_ALL = 80
 _LEAST_FITTED = 24
-_BY_TEXT = ("log-probabilities", "embedding")
 
 
 class ConsoleObserver(Observer):
@@ -325,31 +329,31 @@ class ConsoleObserver(Observer):
             elif not self._is_live and now - self._spoke >= _SECONDS_BETWEEN_LINES:
                 self._print_line() if self._what else self._say(f"still {doing}")
 
-    def working(self, what: str, *, done: int, total: int) -> None:
+    def working(self, what: str, *, done: int, total: int, unit: str) -> None:
         with self._lock:
             self.ended()
             self._stage_began = self._began = time.monotonic()
             self._what, self._total, self._tokens = what, total, 0
             self._before = self._done = done
+            self._unit = unit if total == 1 else f"{unit}s"
             if not self._is_live:
                 return
             columns = [MofNCompleteColumn(), TextColumn(f"{self._unit},")]
             left = [TimeRemainingColumn(), TextColumn("left")]
             if self._console.width >= _WIDTH_OF_ALL:
-                speed = TextColumn("{task.fields[speed]:,.0f} tokens/s,")
+                speed = TextColumn("{task.fields[speed]},")
                 columns = [TextColumn(what), BarColumn(), *columns, speed]
             self._bar = _Bar(*columns, *left, console=self._console)
-            self._task = self._bar.add_task(what, total=total, completed=done, speed=0.0)
+            self._task = self._bar.add_task(what, total=total, completed=done, speed=self._speed)
             self._bar.start()
 
-    def worked(self, texts: int, tokens: int) -> None:
+    def worked(self, units: int, tokens: int) -> None:
         if not self._what:
             return
-        self._done += texts
+        self._done += units
         self._tokens += tokens
         if self._bar is not None:
-            speed = self._tokens / max(time.monotonic() - self._began, 1e-9)
-            self._bar.update(self._task, advance=texts, speed=speed)
+            self._bar.update(self._task, advance=units, speed=self._speed)
 
     def at_work(self, workers: Sequence[WorkerState]) -> None:
         if self._bar is not None:
@@ -365,18 +369,20 @@ class ConsoleObserver(Observer):
             self._spoke = time.monotonic()
 
     @property
-    def _unit(self) -> str:
-        """Name what is counted: of log-probabilities a text, or what is made of it, at a time."""
-        unit = "text" if self._what in _BY_TEXT else "prompt"
-        return unit if self._total == 1 else f"{unit}s"
+    def _speed(self) -> str:
+        """Say how fast it goes: some work, such as filling gaps, counts no tokens."""
+        n, unit = self._done - self._before, self._unit
+        if self._tokens:
+            n, unit = self._tokens, "tokens"
+        speed = n / max(time.monotonic() - self._began, 1e-9)
+        return f"{speed:,.{int(speed < 10)}f} {unit}/s"
 
     def _print_line(self) -> None:
         seconds, new = time.monotonic() - self._began, self._done - self._before
         more = self._total - self._done
         left = f"{timedelta(seconds=round(seconds * more / new))}" if new else "?"
         done = f"{self._what}: {self._done:,} of {self._total:,} {self._unit}"
-        speed = f"{self._tokens / max(seconds, 1e-9):,.0f} tokens/s"
-        self._say(f"{done}, {speed}, {left} left", soft_wrap=True)
+        self._say(f"{done}, {self._speed}, {left} left", soft_wrap=True)
 
     def _say(self, sentence: str, **how: Any) -> None:  # noqa: ANN401 - of rich
         self._console.print(Text(sentence), **how)

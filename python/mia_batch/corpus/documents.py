@@ -47,7 +47,9 @@ _ALSO = {
 """Further names by which a column is known to play a part."""
 _PAIR_ID = {"document_id": "pair_id"}
 PAIR = ("member", "nonmember")  # columns of texts in pairs, as benchmarks of membership write them
-_WORDS = {"0": False, "0.0": False, "false": False, "1": True, "1.0": True, "true": True}
+_WORDS = dict.fromkeys(("1", "1.0", "true", "member"), True)
+_WORDS |= dict.fromkeys(("0", "0.0", "false", "nonmember", "non_member"), False)
+_SPOKEN = {"yes": True, "no": False}  # a label of that name may be about anything
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +120,8 @@ class Columns:
         return pl.col(self.further[name]).alias(name)
 
     def membership(self, part: str) -> pl.Expr:
-        return membership(self.parts[part], self.raw[self.parts[part]])
+        more = _SPOKEN if part == "member" else {}
+        return membership(self.parts[part], self.raw[self.parts[part]], _WORDS | more)
 
     def needed(self, names: Collection[str]) -> list[str]:
         """Return the user's columns behind some columns of the documents table, at least one."""
@@ -126,15 +129,15 @@ class Columns:
         return [name for name in self.raw if name in roots] or [self.parts["text"]]
 
 
-def membership(name: str, dtype: pl.DataType) -> pl.Expr:
-    """Read a column as booleans: null for null and for all but 0 and 1, true and false."""
+def membership(name: str, dtype: pl.DataType, said: Mapping[str, bool] = _WORDS) -> pl.Expr:
+    """Read a column as booleans: null for null, and for what says neither."""
     column = pl.col(name)
     if dtype in (pl.Boolean, pl.Null):
         return column.cast(pl.Boolean)
     if dtype.is_numeric():
         return pl.when((column == 0) | (column == 1)).then(column == 1)
-    words = column.cast(pl.String).str.strip_chars().str.to_lowercase()
-    return words.replace_strict(_WORDS, default=None, return_dtype=pl.Boolean)
+    words = column.cast(pl.String).str.strip_chars().str.to_lowercase().str.replace("[ -]", "_")
+    return words.replace_strict(said, default=None, return_dtype=pl.Boolean)
 
 
 def resolve(
@@ -225,7 +228,7 @@ def _spelling(name: str) -> str:
 
 
 def _option(part: str) -> str:
-    return f"--{part.replace('_', '-')}-column"
+    return f"{part}_column="
 
 
 class Fault(NamedTuple):
@@ -271,12 +274,16 @@ def check_rows(
     return n_rows
 
 
+_NO_LABEL = ", which says nothing of membership"
+
+
 def _faults(columns: Columns) -> Iterator[Fault]:
     parts = columns.parts
     answers = {part: columns.membership(part) for part in ("member", "label") if part in parts}
     for part, answer in answers.items():
         wrong = pl.col(parts[part]).is_not_null() & answer.is_null()
-        yield Fault(wrong, parts[part], ", neither 0 nor 1; use 0, 1 or null")
+        alike = "true or false, member or non-member" + ", yes or no" * (part == "member")
+        yield Fault(wrong, parts[part], f"{_NO_LABEL}; write 1 or 0 ({alike}), null if unknown")
     if len(answers) == 2:
         differ = answers["member"].ne(answers["label"]).fill_null(value=False)
         rest = f" but {parts['label']!r} says the opposite; make them agree"
@@ -397,8 +404,10 @@ def read_documents(
     except BadInputError as error:
         if bad_input is None:
             raise
-        named = "name its encoding with --encoding, or " * isinstance(error, EncodingError)
-        way_out = "set aside what cannot be read with --bad-input set-aside"
+        named = "name its encoding with encoding=, or " * isinstance(error, EncodingError)
+        way_out = "set aside what cannot be read with bad_input= set-aside"
+        if error.what.endswith(_NO_LABEL):  # as every row's label may be
+            way_out = "rename the column if it says something else"
         raise CorpusError(f"{error}; or {named}{way_out}") from error
 
 

@@ -12,6 +12,7 @@ import json
 import lzma
 import os
 import re
+import reprlib
 import stat
 import sys
 import zlib
@@ -35,6 +36,7 @@ if sys.version_info >= (3, 14):
 else:
     from backports import zstd
 
+_MOST_WORDS = 3  # of a path that does not exist; more look like a text
 _LONGEST_LINE = 64 << 20  # a small file may unpack to one line without end
 
 
@@ -169,6 +171,11 @@ def find_files(path: Path | str) -> Source:
     given = str(path)
     if not given or "\0" in given or not _is_unicode(given):
         raise CorpusError(f"{given!r} is not a path; give a file, a folder or a glob")
+    if _is_text(given):
+        raise CorpusError(
+            f"{reprlib.repr(given)} is no path but looks like a text; give a file, a folder or a "
+            "glob, or in Python a list of texts or a DataFrame"
+        )
     try:
         base, found = _expand(given)
         return _source(given, base, sorted(found, key=lambda file: file.relative_to(base).parts))
@@ -206,7 +213,7 @@ def _expand(given: str) -> tuple[Path, list[Path]]:
     path, base = Path(given).expanduser(), base_of(given)
     if path.is_dir():
         return base, list(_walk(path))
-    if path.exists() and _kind(path) is None:
+    if path.exists() and kind_of(path) is None:
         raise CorpusError(f"{path} has an unknown extension; it must be {_KNOWN}")
     if path.exists():
         return base, [path]
@@ -214,6 +221,14 @@ def _expand(given: str) -> tuple[Path, list[Path]]:
         raise CorpusError(f"{given} does not exist; give a file, a folder or a glob")
     matches = map(Path, glob.glob(str(path), recursive=True))  # noqa: PTH207 - Path.glob takes no absolute pattern
     return base, [match for match in matches if not match.is_dir()]
+
+
+def _is_text(given: str) -> bool:
+    """Whether what should be a path seems to be a text; nothing is raised, however long it is."""
+    if len(given.split()) <= _MOST_WORDS or kind_of(PurePath(given)) is not None:
+        return False
+    place = os.path.expanduser(given)  # noqa: PTH111 - as said
+    return not (os.path.exists(place) or glob.glob(place, recursive=True))  # noqa: PTH110, PTH207
 
 
 def _walk(folder: Path) -> Iterator[Path]:
@@ -226,7 +241,7 @@ def _walk(folder: Path) -> Iterator[Path]:
             continue
         folders[:] = [name for name in folders if not name.startswith((".", "_"))]
         paths = (Path(root, name) for name in names if not name.startswith("."))
-        yield from (path for path in paths if not _is_marked(path) or _kind(path) is not None)
+        yield from (path for path in paths if not _is_marked(path) or kind_of(path) is not None)
 
 
 def _is_marked(path: Path) -> bool:
@@ -238,7 +253,7 @@ def _source(given: str, base: Path, found: list[Path]) -> Source:
     kinds: dict[Kind | None, list[Path]] = {}
     in_folder = Path(given).expanduser().is_dir()
     for path in found:
-        kind = None if in_folder and _is_marked(path) else _kind(path)
+        kind = None if in_folder and _is_marked(path) else kind_of(path)
         kinds.setdefault(kind, []).append(path)
     ignored = tuple(kinds.pop(None, ()))
     if not kinds:
@@ -255,7 +270,8 @@ def _source(given: str, base: Path, found: list[Path]) -> Source:
     return Source(given=given, kind=cast("Kind", kind), files=files, ignored=ignored)
 
 
-def _kind(path: PurePath) -> Kind | None:
+def kind_of(path: PurePath) -> Kind | None:
+    """Tell by its name how a file is read; None if it is not."""
     packed = path.suffix.lower() in PACKED
     kind = KINDS.get((PurePath(path.stem) if packed else path).suffix.lower())
     return None if packed and kind not in _PACKABLE else kind

@@ -213,6 +213,11 @@ def check_targets(targets: pl.LazyFrame, *, seed: int) -> Preflight:
         scores, metrics = blind.scores, blind.metrics
         rows += _blind_rows("members", blind)
         rows += _duplicate_rows("members", near_duplicates(labelled))
+        known = labelled.drop_nulls("target").group_by(pl.col("target").hash())
+        both = known.agg(pl.col("member").n_unique() > 1).select(pl.col("member").sum())
+        if n_both := both.collect(engine="streaming").item():
+            of = {"check": "duplicates", "subject": "labels", "statistic": "n_both"}
+            rows.append(of | {"value": n_both})
     asked = targets.with_columns(asked=asked_texts(targets))
     label = pl.col("asked")
     if _has(asked, label, ~label, _TARGET & pl.col("member").is_null()):
@@ -226,7 +231,7 @@ def check_targets(targets: pl.LazyFrame, *, seed: int) -> Preflight:
         rows += _blind_rows("calibration", blind_baseline(calibration, seed=seed))
     n_texts, n_copies = count_copies(targets.filter(pl.col("role") != "yardstick"))
     many = "many" if n_copies >= max(1, _MANY_COPIES * n_texts) else "few"
-    of: _Row = {"check": "duplicates", "subject": "texts"}
+    of = {"check": "duplicates", "subject": "texts"}
     rows.append(of | {"statistic": "n_copies", "value": n_copies, "verdict": many})
     rows.append(of | {"statistic": "n_texts", "value": n_texts})
     rows += undeclared_rows(targets)

@@ -31,6 +31,8 @@ _NUMBERS: dict[type[dy.Schema], tuple[pl.Expr, pl.Expr]] = {
 }
 """Of each table the key of what a row belongs to, and what numbers the rows of one key from 0."""
 _NAMES = ("target_id", "model", "view", "view_index", "sample_index")
+_UNITS = {"probe": "point", "token": "point", "choice": "question", "cloze": "question"}
+"""What a prompt is called of views that have a name for it."""
 
 
 BLOCK_TARGETS = 64  # targets in a block: few enough that little is lost with an unfinished one
@@ -314,13 +316,15 @@ _NO_FAILED = pl.DataFrame(schema={"key": pl.UInt64, "index": pl.UInt32})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """How many units lack rows, and how many have all of them."""
+    """How many units lack rows, and how many have all of them; and what a unit is called."""
 
     left: int = 0
     done: int = 0
+    unit: str = "prompt"
 
     def __add__(self, other: Self) -> Self:
-        return type(self)(left=self.left + other.left, done=self.done + other.done)
+        unit = self.unit if self.unit == other.unit else "prompt"
+        return type(self)(left=self.left + other.left, done=self.done + other.done, unit=unit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,7 +388,8 @@ class Missing:
             whole = self._held.done(own["target"]).filter(pl.col("done") >= self._n_rows)
             complete = own.join(whole, on="key", how="semi")
             done += complete.join(self._failed(own["target"]), on="key", how="anti").height
-        return Work(left=total - done, done=done)
+        usual = "prompt" if self._parts.schema is Samples else "text"
+        return Work(left=total - done, done=done, unit=_UNITS.get(self._parts.view, usual))
 
     def _failed(self, targets: pl.Series) -> pl.DataFrame:
         return self._held.failed(targets) if self._retry_failed else _NO_FAILED

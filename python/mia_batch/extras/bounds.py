@@ -72,15 +72,13 @@ class Nearness:
             return found
         places = np.arange(rows.shape[1])
         kept = np.minimum(found, rows + 1) - places
-        result: Floats = np.minimum.accumulate(kept, axis=1) + places
-        return result
+        return np.asarray(np.minimum.accumulate(kept, axis=1) + places)
 
     def can_come(self, rows: Floats, n: int) -> Flags:
         """Which texts of ``n`` tokens some continuation brings near."""
         ahead = n - np.arange(rows.shape[1])
         least = np.maximum(ahead, 0) if self.ends else np.abs(ahead)
-        near: Flags = (rows + least).min(1) <= self.within
-        return near
+        return np.asarray((rows + least).min(1) <= self.within)
 
     def split(
         self, rows: Floats, n: int, mass: Floats, next_tokens: Floats
@@ -185,8 +183,7 @@ def _choose(mass: Floats, rng: np.random.Generator, n: int) -> Ints:
     if not n or not sums[-1]:
         return np.zeros(n, np.int64)
     chosen = sums.searchsorted(rng.random(n) * sums[-1], side="right")
-    within: Ints = np.minimum(chosen, sums.searchsorted(sums[-1]))  # where rounding goes beyond
-    return within
+    return np.asarray(np.minimum(chosen, sums.searchsorted(sums[-1])))  # rounding may go beyond
 
 
 def samples_needed(probability: float, p: float) -> float:
@@ -202,18 +199,24 @@ def samples_needed(probability: float, p: float) -> float:
 # The strongest passages of a run, bounded with its model.
 
 
-def reader(model: Pretrained, decoding: Decoding, prompt: list[int]) -> NextTokens:
+def reader(
+    model: Pretrained, decoding: Decoding, prompt: list[int], check: CheckMemory | None = None
+) -> NextTokens:
     """Ask a model for next tokens under a decoding; it keeps what it has read of each text."""
     import torch
 
     from mia_batch.evidence.engines.transformers import keep_likeliest
 
     cache: Any = None
+    n_tokens = len(prompt) - 1
 
     @torch.inference_mode()
     def read(parents: Ints | None, tokens: Ints | None, /) -> Floats:
-        nonlocal cache
+        nonlocal cache, n_tokens
         ids = torch.tensor([prompt]) if tokens is None else torch.from_numpy(tokens)[:, None]
+        n_tokens += 1
+        if check is not None:
+            check(len(ids), n_tokens)
         if parents is not None:
             if not hasattr(cache, "reorder_cache"):
                 raise SettingsError("model: it keeps no cache of texts that bounds can branch")
@@ -221,8 +224,7 @@ def reader(model: Pretrained, decoding: Decoding, prompt: list[int]) -> NextToke
         said = model.model(ids.to(model.device), past_key_values=cache, use_cache=True)
         cache, logits = said.past_key_values, said.logits[:, -1].float()
         kept = keep_likeliest(logits / decoding.temperature, decoding.top_k, decoding.top_p)
-        probabilities: Floats = kept.double().softmax(-1).cpu().numpy()
-        return probabilities
+        return np.asarray(kept.double().softmax(-1).cpu().numpy())
 
     return read
 
@@ -248,22 +250,45 @@ def _load(audit: Audit) -> Pretrained:
     return model
 
 
-_BYTES_OF_AN_ENTRY = 36  # of a text's probabilities: what is said, split, and sorted
+CheckMemory: TypeAlias = "Callable[[int, int], None]"
+"""Takes how many texts are searched at once, and of how many tokens; may raise `_TooWideError`."""
+_ENTRY_BYTES = 44  # of a text's probabilities: what is said, split, and sorted
+_KEPT_BY_GLIBC = 32 << 20  # bytes of the smallest tensor that is given back when it is freed
 
 
-def _check_memory(model: Pretrained, width: int, n_tokens: int) -> None:
-    """Refuse a search that is wider than this machine's memory."""
-    from mia_batch.evidence.engines.transformers import numbers_per_token
+class _TooWideError(SettingsError):
+    pass
 
-    each = _BYTES_OF_AN_ENTRY * model.vocab_size
-    if model.on_cpu:
-        each += 4 * n_tokens * numbers_per_token(model.model.config.get_text_config())
-    needed, free = 2 * width * each, available_memory()  # as many draws as texts
-    if needed > free:
-        raise SettingsError(
-            f"--width {width:,} may take {needed / 2**30:,.1f} GiB of memory, and "
-            f"{free / 2**30:,.1f} GiB are free; give at most {max(1, width * free // needed):,}"
-        )
+
+def memory_needed(model: Pretrained, texts: int, n_tokens: int) -> int:
+    """Bytes that a search takes where the model is, as measured by ``benches.bounds memory``."""
+    from mia_batch.evidence.engines.transformers import numbers_kept
+
+    config = model.model.config.get_text_config()
+    kept = 4 * texts * n_tokens * numbers_kept(config)
+    if model.on_cpu and kept < 2 * config.num_hidden_layers * _KEPT_BY_GLIBC:
+        kept *= 2
+    return kept + _ENTRY_BYTES * texts * model.vocab_size
+
+
+def memory_check(model: Pretrained, width: int) -> CheckMemory:
+    """Refuse what is too wide for the memory, a GPU's or this machine's, that is free by now."""
+    free, where = available_memory(), "memory"
+    if model.device.type == "cuda":
+        from torch.cuda import mem_get_info
+
+        free, where = mem_get_info(model.device)[0], "the GPU's memory"
+
+    def check(texts: int, n_tokens: int) -> None:
+        needed = memory_needed(model, texts, n_tokens)
+        if needed > free:
+            most = max(1, width * free // memory_needed(model, 2 * width, n_tokens))
+            raise _TooWideError(
+                f"--width {width:,} takes {needed / 2**30:,.1f} GiB of {where}, and "
+                f"{free / 2**30:,.1f} GiB are free; give at most {most:,}"
+            )
+
+    return check
 
 
 def bound_run(
@@ -281,16 +306,17 @@ def bound_run(
     settings = audit.settings
     if not settings.temperature:
         raise SettingsError("temperature= is 0, at which one sample is as all; give one above 0")
+    found = strongest(run, passages).select("target_id")
     model, tokenizer = _load(audit), Tokenizer.load(settings.model, settings.revision)
     of_decoding = {each: getattr(settings, each) for each in ("temperature", "top_k", "top_p")}
     n, most = settings.extraction_tokens, settings.extraction_prefix_tokens
     configs = model.model.config.get_text_config(), model.model.generation_config
     ends = end_token_ids(tokenizer.end, *(each and each.eos_token_id for each in configs))
-    _check_memory(model, width, most + n)
+    check = memory_check(model, width)
+    check(2 * width, most + 2)  # as many draws as texts: few passages need less
     possible = tuple(end for end in sorted(ends) if end < model.vocab_size)
     how = {**of_decoding, "distance": distance, "within": within, "n_tokens": n}
     # The strongest passages: what stands before their true continuation, and this.
-    found = strongest(run, passages).select("target_id")
     own = pl.col("target_id").is_in(found["target_id"].implode())
     targets = run.scan("targets").filter(own).collect(engine="streaming")
     texts = targets.select(
@@ -307,10 +333,13 @@ def bound_run(
                 f"at least 1 and {n}, together at most {model.max_model_len}"
             )
         else:
-            truth, read = np.array(after[:n]), reader(model, Decoding(**of_decoding), prompt)
+            truth, read = np.array(after[:n]), reader(model, Decoding(**of_decoding), prompt, check)
             is_edits = distance == "levenshtein"
             near = Nearness(truth=truth, within=within, edits=is_edits, ends=possible)
-            row |= bound(read, near, width=width, draws=width, seed=settings.seed)._asdict()
+            try:
+                row |= bound(read, near, width=width, draws=width, seed=settings.seed)._asdict()
+            except _TooWideError as error:  # what other passages have is kept
+                row["reason"] = str(error)
         rows.append(row)
     table = pl.DataFrame(rows, schema=Bounds.create_empty().schema)
     with run.held():

@@ -144,7 +144,7 @@ def verbatim_runs(
         alike = alike.filter(shared.field(_READ[0]) >= COPIED_WORDS)
         left = pl.struct("passage", "prefix").map_elements(partial(_longest_own, words), pl.UInt32)
         alike = alike.select(*_ANSWER_KEY, left=left).filter(pl.col("left") < VERBATIM_WORDS)
-        if (copied := alike.collect()).height:
+        if (copied := alike.collect(engine="streaming")).height:
             cut = (pl.min_horizontal(name, "left") for name in _READ)  # which passes over nulls
             own = own.join(copied.lazy(), on=_ANSWER_KEY, how="left").with_columns(cut)
             is_copied[index.find(copied["target_id"])[1]] = True

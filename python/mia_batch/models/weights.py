@@ -209,7 +209,7 @@ _FILES = ("model.safetensors", "pytorch_model.bin")
 _FILES_OF_ADAPTER = ("adapter_model.safetensors", "adapter_model.bin")
 _OTHER_HEADS = ("Classification", "QuestionAnswering", "MultipleChoice")
 _KEYS = ("missing", "mismatched", "unexpected")
-_ROWS = 64
+_ROWS, _MANY_ROWS = 64, 1024
 _NOISE, _TRAINED, _LAYERS = 1.06, 1.3, 4
 """What no layer of noise exceeds, see `_find_noise`; what the median of so many layers does."""
 _META = {"device_map": {"": "meta"}, "ignore_mismatched_sizes": True, "output_loading_info": True}
@@ -388,27 +388,40 @@ def _find_noise(files: Iterable[Path]) -> str | None:
     """Find a layer that is as random as before training, where most others are not."""
     # The largest singular value of n x m independent numbers of standard deviation s is close to
     # s(sqrt(n) + sqrt(m)); training raises it (Martin and Mahoney, JMLR 22, 2021). A layer is
-    # noise where no matrix of it exceeds this in its first rows.
-    import torch
+    # noise where no matrix of it exceeds this in its first rows. The first layer of a small model
+    # that learnt a little may exceed it in more rows only, so a few are read of all layers, and
+    # many of those that look like noise.
     from safetensors import safe_open
 
-    highest: dict[str, float] = {}
+    parts: dict[str, list[tuple[Path, str]]] = {}
     for file in (each for each in files if each.suffix == ".safetensors"):
         with safe_open(file, framework="pt") as opened:
             for name in opened.keys():  # noqa: SIM118 - it is no mapping
-                part, layer = opened.get_slice(name), re.match(r".+?\.\d+(?=\.)", name)
-                if layer is None or len(shape := part.get_shape()) != 2 or min(shape) < _ROWS:
-                    continue
-                rows = part[:_ROWS].float()
-                rows -= rows.mean()
-                if not rows.std() > 0:  # all the same, or not finite, which a started model shows
-                    continue
-                largest = torch.linalg.eigvalsh(rows @ rows.T)[-1].sqrt() / rows.std()
-                found = largest.item() / (sqrt(_ROWS) + sqrt(shape[1]))
-                highest[layer[0]] = max(highest.get(layer[0], 0.0), found)
+                layer, shape = re.match(r".+?\.\d+(?=\.)", name), opened.get_slice(name).get_shape()
+                if layer is not None and len(shape) == 2 and min(shape) >= _ROWS:
+                    parts.setdefault(layer[0], []).append((file, name))
+    found_by = {layer: _above_noise(some, _ROWS) for layer, some in parts.items()}
+    highest = {layer: found for layer, found in found_by.items() if found > 0}
     if len(highest) < _LAYERS or median(highest.values()) < _TRAINED:
         return None
-    return next((layer for layer, found in highest.items() if found < _NOISE), None)
+    alike = (layer for layer, found in highest.items() if found < _NOISE)
+    return next((each for each in alike if _above_noise(parts[each], _MANY_ROWS) < _NOISE), None)
+
+
+def _above_noise(parts: Iterable[tuple[Path, str]], most_rows: int) -> float:
+    """Return the largest singular value of a layer's first rows, as a share of that of noise."""
+    import torch
+    from safetensors import safe_open
+
+    shares = [0.0]
+    for file, name in parts:
+        with safe_open(file, framework="pt") as opened:
+            rows = opened.get_slice(name)[:most_rows].float()
+        rows -= rows.mean()
+        if rows.std() > 0:  # all the same, or not finite, which a started model shows
+            largest = torch.linalg.eigvalsh(rows @ rows.T)[-1].sqrt() / rows.std()
+            shares.append(largest.item() / sum(map(sqrt, rows.shape)))
+    return max(shares)
 
 
 def _fault(

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from datetime import datetime
 from functools import reduce
 from heapq import nsmallest
-from itertools import chain
 from math import inf
 from operator import add
 from pathlib import Path
@@ -21,7 +20,7 @@ import polars as pl
 
 from mia_batch import settings as rooms
 from mia_batch.attacks import Attack, names
-from mia_batch.attacks.families import meant
+from mia_batch.attacks.attack import meant
 from mia_batch.corpus import digest_each, digest_of
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.parts import Shard, Work
@@ -32,9 +31,15 @@ from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.corpora import target_plan, with_files
 from mia_batch.pipeline.finished import REPORT, has_report, try_report
 from mia_batch.pipeline.run import Manifest, Run, record_requests, run_timed
-from mia_batch.pipeline.sessions import spent_sentence
+from mia_batch.pipeline.sessions import speed_key, spent_sentence
 from mia_batch.pipeline.stages import Stage, damage_set_aside, judging, repair
-from mia_batch.pipeline.stages.asking import FillsStage, LogprobsStage, PromptsStage, SamplesStage
+from mia_batch.pipeline.stages.asking import (
+    EvidenceStage,
+    FillsStage,
+    LogprobsStage,
+    PromptsStage,
+    SamplesStage,
+)
 from mia_batch.pipeline.stages.comparing import FeaturesStage, RarityStage
 from mia_batch.pipeline.stages.cutting import TargetsStage
 from mia_batch.pipeline.stages.extraction import ControlsStage, ExtractionStage, RecitalsStage
@@ -124,18 +129,42 @@ def neighbours(audit: Audit) -> Iterator[tuple[str, object]]:
             yield _shown(name), stored
 
 
-def known_speeds(audit: Audit) -> tuple[dict[str, float], str]:
-    """Tokens a second by kind of evidence and model, as a run of this model measured them."""
-    # With them comes where: this run comes first, then those next to it that had the same engine.
-    engine = audit.manifest.evidence["engine"]
-    own = (str(audit.run.folder), asdict(audit.manifest))
-    for name, stored in chain([own], neighbours(audit)):
-        found = _of(stored, "times", "tokens_per_second")
-        speeds = found.items() if isinstance(found, dict) else ()
-        known = {key: n for key, n in speeds if isinstance(n, float) and 0 < n < inf}
-        if known and _of(stored, "evidence", "engine") == engine:
-            return known, name
-    return {}, ""
+_PACE = (  # settings that change how fast answers come, next to those of evidence
+    *("samples", "probes", "token_points", "choice_orders", "neighbours", "paraphrases"),
+    *("workers", "base_url", "max_concurrency"),
+)
+_CUTS = ("window_words", "window_characters", "text_length")
+
+
+def known_speeds(audit: Audit, asked: Iterable[EvidenceStage]) -> dict[str, tuple[float, str]]:
+    """Tokens a second of stages, and which run measured them: this one, else one next to it."""
+    # That run asked the same model the same questions, with the same engine and settings.
+    runs: list[tuple[str, object]] = [(str(audit.run.folder), asdict(audit.manifest))]
+    runs += neighbours(audit)
+    found = dict[str, tuple[float, str]]()
+    for stage in asked:
+        key, own = speed_key(stage.name, stage.foreseen_views), _pace(runs[0][1], stage)
+        for name, stored in runs:
+            speed = _of(stored, "times", "tokens_per_second", key)
+            if isinstance(speed, float) and 0 < speed < inf and _pace(stored, stage) == own:
+                engine, device = (
+                    _of(stored, "engines", stage.name, n) for n in ("engine", "device")
+                )
+                where = f" on {_shown(device)}" if device else ""
+                found[stage.name] = speed, f"as {name} measured with {_shown(engine)}{where}"
+                break
+    return found
+
+
+def _pace(stored: object, stage: EvidenceStage) -> list[object]:
+    evidence = _of(stored, "evidence")
+    given = {**evidence, "seed": 0, "preset": ""} if isinstance(evidence, dict) else {}
+    model = ("models", stage.model)
+    source = _of(stored, *model, "source", "digest") or _of(stored, *model, "source")
+    pace = [given, source, _of(stored, *model, f"{stage.kind} engine")]
+    if stage.foreseen_views & {"probe", "token"} and not any(map(given.get, _CUTS)):
+        pace.append(_of(stored, "made", "targets", "input"))  # a token is asked, all before it read
+    return pace + [_of(stored, "settings", name) for name in _PACE]
 
 
 def note_earlier(audit: Audit, texts: str) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from hashlib import sha256
 from io import BytesIO
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import polars as pl
@@ -23,6 +23,7 @@ from mia_batch.corpus import (
     read_canaries,
     read_documents,
 )
+from mia_batch.corpus.files import kind_of
 from mia_batch.errors import CorpusError, SettingsError
 from mia_batch.inference.yardstick import sort_levels
 from mia_batch.known import advice, find_set
@@ -153,13 +154,19 @@ def with_files(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _as_table(name: str, value: Any) -> pl.DataFrame:  # noqa: ANN401 - whatever the user has
+    given = f"{name}= is of type {type(value).__name__}"
+    if type(value).__name__ == "Series":  # of Polars or pandas
+        value = value.to_list()
     of_python = str | Path | None
     if isinstance(value, list | tuple) and all(isinstance(each, of_python) for each in value):
+        there = [each for each in value if each is not None]
         # `os.path.isfile` raises nothing where a text is too long for the name of a file.
-        if any(each is not None and os.path.isfile(each) for each in value):  # noqa: PTH113
+        files = (isinstance(each, Path) or os.path.isfile(each) for each in there)  # noqa: PTH113
+        if any(files) or (there and all(map(_is_name, there))):
             raise SettingsError(f"{name}= is a list of files; give their folder, or a glob")
-        value = {"text": [each and str(each) for each in value]}
-    given = f"{name}= is a {type(value).__name__}"
+        if value and not there:
+            raise CorpusError(f"{name}= has no text, only None; give at least one text")
+        value = {"text": value}
     try:
         table = value.collect() if isinstance(value, pl.LazyFrame) else pl.DataFrame(value)
     except ImportError as error:
@@ -167,16 +174,21 @@ def _as_table(name: str, value: Any) -> pl.DataFrame:  # noqa: ANN401 - whatever
             f"{given}, which this Python cannot read ({error}); run `pip install pyarrow`, or "
             "write the table to a file and give its path"
         ) from error
-    except (TypeError, ValueError, pl.exceptions.PolarsError) as error:
-        raise SettingsError(
-            f"{given}, which is no table of texts; give a path, a list of texts, or a table with a "
-            "column of texts"
-        ) from error
+    except (TypeError, ValueError, pl.exceptions.PolarsError):
+        table = pl.DataFrame({"column_0": [None]})
     if table.columns == ["column_0"]:  # as Polars names what has no name: [1, 2]
-        raise SettingsError(f"{given}, which is no table of texts; give a list of texts")
+        raise SettingsError(
+            f"{given}, which holds no texts; give a path, a list of strings, or a DataFrame with a "
+            "column of texts"
+        )
     if table.is_empty():
         raise CorpusError(f"{name}= has no rows; give at least one text")
     return table
+
+
+def _is_name(text: str) -> bool:
+    """Whether it is a file's name, though there may be no such file."""
+    return len(text.split()) == 1 and kind_of(PurePath(text)) is not None
 
 
 def target_plan(settings: Settings) -> TargetPlan:

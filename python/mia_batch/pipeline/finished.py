@@ -13,9 +13,9 @@ import polars as pl
 from markupsafe import escape
 
 from mia_batch.attacks import get, names
-from mia_batch.attacks.families import meant
+from mia_batch.attacks.attack import meant
 from mia_batch.corpus.files import KINDS
-from mia_batch.errors import MiaBatchError, RunFolderError, SettingsError
+from mia_batch.errors import MiaBatchError, SettingsError
 from mia_batch.evidence.parts import Block, Work
 from mia_batch.evidence.request import EvidenceKind
 from mia_batch.inference.paired import compare_scores
@@ -41,7 +41,7 @@ from mia_batch.targets import cluster_names
 
 
 def answer_of(run: Run) -> str:
-    manifest, known = _finished(run), known_of(run)
+    manifest, known = finished(run), known_of(run)
     primary = known.plan.primary
     if not run.scan("scores").select(pl.col(primary).count()).collect(engine="streaming").item():
         return f"No answer: no text has a score of {primary}."
@@ -57,14 +57,14 @@ def known_of(run: Run) -> RunResults:
 
 
 def books_of(run: Run) -> pl.DataFrame:
-    _finished(run)
+    finished(run)
     return audited_books(_tables(run))
 
 
 def attacks_of(run: Run) -> pl.DataFrame:
-    manifest = _finished(run)
+    manifest = finished(run)
     known = [get(name) for name in manifest.made["scores"]["attacks"] if name in names()]
-    return attack_rows(_tables(run), known, manifest.times.get("seconds", {}))
+    return attack_rows(_tables(run), known, manifest.times.get("seconds"), manifest.passes)
 
 
 def table_of(runs: Sequence[Run], kind: str = "md") -> str:
@@ -85,18 +85,19 @@ def _column(run: Run) -> PaperColumn:
     model, folder = Path(name).name, run.folder.resolve()
     in_run = file.parent.resolve() == folder  # texts that were no file
     data = settings.dataset or (folder.name.removesuffix(f"-{model}") if in_run else file.stem)
+    counts = run["metrics"].filter(slice="all").select("n_members", "n_nonmembers").max().row(0)
+    notes = ["{:,} members, {:,} non-members".format(*counts)]
     said = answer_of(run)
-    caveat = said if said.startswith("No answer") else ""
-    return PaperColumn(data, model, settings.seed, rows, caveat)
+    if any(each in said for each in ("No answer", "; exploratory: ", "it is unknown whether")):
+        notes.append(said[:-1])
+    return PaperColumn(data, model, settings.seed, rows, tuple(notes))
 
 
-def _finished(run: Run, *, sealed: bool = False) -> Manifest:
+def finished(run: Run, *, sealed: bool = False) -> Manifest:
     manifest = run.manifest
     judged = "verdicts" in manifest.made and run.path("rollup").exists()  # the last of its tables
     if not (manifest.custody if sealed else judged):
-        raise RunFolderError(
-            f"{run.folder} is not finished; give the audit's command again, which goes on"
-        )
+        run.refuse("is not finished")
     return manifest
 
 
@@ -114,7 +115,7 @@ REPORT = "report.html"
 def report_of(run: Run, kind: Format = "html") -> str:
     if kind == "latex":
         return table_of([run], kind)
-    manifest, known = _finished(run), known_of(run)
+    manifest, known = finished(run), known_of(run)
     settings, root = stored_settings(manifest.settings), manifest.custody.get("root")
     schemas = (TABLES | PARTS).items()
     options = ((option, *values) for option, values in changed_settings(settings))
@@ -210,7 +211,7 @@ _EVIDENCE = {"samples": "prompts", "logprobs": "texts with log-probabilities"}
 
 def attack_of(runs: Sequence[Run], attack: str | None) -> str:
     """Name the attack to compare; refuse runs whose scores of it do not compare."""
-    manifests = [_finished(run, sealed=True) for run in runs]
+    manifests = [finished(run, sealed=True) for run in runs]
     chosen: str = attack or manifests[0].plan["primary"]
     chosen = next(iter(meant(chosen, names())), chosen)  # a family by its first default
     for run, manifest in zip(runs, manifests, strict=True):
@@ -329,8 +330,8 @@ def compare(
     runs = [Run(folder) for folder in given]
     if len(folders) < 2 or len({run.folder.resolve() for run in runs}) < len(runs):
         raise SettingsError(
-            "a comparison needs at least two runs, each of a folder of its own; for unlearning "
-            "name the run before, the run after, and then that of the retrained model"
+            "a comparison needs at least two runs, each of a folder of its own; that of a "
+            "retrained model is not one of them"
         )
     chosen = attack_of(runs, attack)
     titles = [run.folder.resolve().name for run in runs]

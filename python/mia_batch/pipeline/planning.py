@@ -85,22 +85,23 @@ def plan(
     yield from (("note", sentence) for sentence in audit.corpora.notes())
     earlier = earlier_findings(auditing.earlier_runs(audit, auditing.texts_of(audit)))
     yield from (("earlier runs", sentence) for sentence in earlier_sentences(earlier))
-    speeds, where = auditing.known_speeds(audit)
     with _copied(audit) as stages:
         yield from _left(audit, stages, notes)
         asked = [stage for stage in stages if isinstance(stage, EvidenceStage)]
         foreseen = {stage.name: stage.foreseen for stage in asked}
+        speeds = dict[str, tuple[float, str]]()
         if speed == "probe":
             if remote or audit.recording is not None:
                 raise SettingsError("--tokens-per-second probe needs a model that runs here")
             notes.step(f"asking about {_PROBED} texts")
-            speeds |= _probed(audit, stages[2], asked)
-            where = f"measured on {_PROBED} texts"
-    if speed is not None and speed != "probe":
+            speeds = _probed(audit, stages[2], asked)
+    if speed is None:
+        speeds = auditing.known_speeds(audit, asked)
+    elif speed != "probe":
         if not isinstance(speed, float | int) or not 0 < speed < inf:  # type: ignore[redundant-expr]
             raise SettingsError(f"speed= is {speed!r}; give tokens a second, or 'probe'")
-        speeds, where = dict.fromkeys(foreseen, speed), "as given"
-    yield from _minutes(foreseen, speeds, where, probes=not remote and audit.recording is None)
+        speeds = dict.fromkeys(foreseen, (speed, "as given"))
+    yield from _minutes(foreseen, speeds, probes=not remote and audit.recording is None)
 
 
 def _left(audit: Audit, stages: Sequence[Stage], notes: _Notes) -> Iterator[tuple[str, str]]:
@@ -195,7 +196,9 @@ def _books(audit: Audit, stages: Sequence[Stage]) -> Iterator[tuple[str, str]]:
         yield f"{rest.height:,} more", f"{n_asked:,} of {n_windows:,} windows asked"
 
 
-def _probed(audit: Audit, prompts: Stage, asked: Sequence[EvidenceStage]) -> dict[str, float]:
+def _probed(
+    audit: Audit, prompts: Stage, asked: Sequence[EvidenceStage]
+) -> dict[str, tuple[float, str]]:
     """Ask about a few texts as the run would, in a folder that goes; nobody sees the answers."""
     texts = audit.target_table().filter(pl.col("reason").is_null(), role="target").head(_PROBED)
     audit.among = texts.select("target_id").collect(engine="streaming").to_series()
@@ -206,12 +209,13 @@ def _probed(audit: Audit, prompts: Stage, asked: Sequence[EvidenceStage]) -> dic
             audit.observer = clock = Clock()
             stage.run()
             if clock.tokens:
-                speeds[stage.name] = clock.tokens / clock.seconds
+                speed = clock.tokens / clock.seconds
+                speeds[stage.name] = speed, f"measured on {_PROBED} texts"
     return speeds
 
 
 def _minutes(
-    foreseen: dict[str, Workload], speeds: dict[str, float], where: str, *, probes: bool
+    foreseen: dict[str, Workload], speeds: dict[str, tuple[float, str]], *, probes: bool
 ) -> Iterator[tuple[str, str]]:
     """Say how long it takes to ask, at speeds that are known; else what would tell it."""
     work = {name: n for name, of in foreseen.items() if (n := of.first_tokens or of.read_tokens)}
@@ -222,7 +226,8 @@ def _minutes(
         how += ", or `probe` for X, which asks a model that runs here" if probes else ""
         yield "time", f"unknown for {', '.join(unknown)}: {how}"
         return
-    minutes = ceil(sum(n / speeds[name] for name, n in work.items()) / 60)
+    minutes = ceil(sum(n / speeds[name][0] for name, n in work.items()) / 60)
     long = f"{minutes:,} minutes" if minutes < _MANY_MINUTES else f"{minutes / 60:,.1f} hours"
-    each = ", ".join(dict.fromkeys(f"{speeds[name]:,.0f}" for name in work))
-    yield "time", f"about {'1 minute' if minutes == 1 else long} at {each} tokens/s ({where})"
+    each = (f"{speed:,.0f} tokens/s ({where})" for speed, where in map(speeds.__getitem__, work))
+    about = f"about {'1 minute' if minutes == 1 else long}"
+    yield "time", f"{about} at {' and '.join(dict.fromkeys(each))}"

@@ -18,7 +18,7 @@ from hashlib import sha256
 from importlib import metadata
 from itertools import chain, islice
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 import dataframely as dy
 import polars as pl
@@ -82,8 +82,8 @@ class Manifest:
         if (made_by := stored.get("format", 1)) != _FORMAT:
             raise RunFolderError(
                 f"{folder} was made by another version of mia-batch (format {made_by} of its "
-                f"tables, this version has {_FORMAT}); go on with that version, or choose another "
-                "--out: a folder of its samples can be given as --samples-from"
+                f"tables, this version has {_FORMAT}); use that version for it, or audit into "
+                "another folder, to which its samples can be given as --samples-from"
             )
         manifest = cls(**{name: stored[name] for name in _names() if name in stored})
         manifest.stored = text
@@ -158,7 +158,7 @@ def versions() -> dict[str, str | None]:
 
 _LOCK, _SHARD_LOCKS = ".lock", ".shard-*.lock"
 _NAMES = re.compile(r"\.lock|\.shard-(\d+)-of-(\d+)\.lock")
-HELD = "{} is held by another live run; wait for it, or choose another --out"
+HELD = "{} is held by another live run; wait for it, or choose another --out for another audit"
 UNWRITABLE = "{} cannot be written ({}); choose another --out"
 _SECONDS_OF_A_LOOK = 1.0
 _MOST_NEAR = 1000  # for which a lock is held by who only stores a manifest, or looks who is at work
@@ -317,8 +317,18 @@ class Run:
         such = (
             f", such as {each}" for each in get_close_matches(str(self.folder), sorted(near), 1, 0)
         )
-        why = "holds no run: there is no run.json in it; give the folder of a run"
-        return f"{self.folder} {why}{''.join(such)}"
+        why = "holds no run: there is no run.json in it"
+        if not self.folder.is_dir():
+            why = "is a file, no run" if self.folder.exists() else "does not exist"
+        return f"{self.folder} {why}; give the folder of a run{''.join(such)}"
+
+    def refuse(self, fault: str) -> NoReturn:
+        """Say what is wrong with a run that is not finished, and whether it is alive."""
+        with reading(
+            self.folder, f"{{}} {fault}, for a live run is at work in it; wait for its end"
+        ):
+            again = "give the audit's command again, which goes on"
+            raise RunFolderError(f"{self.folder} {fault}; {again}")
 
     def __getitem__(self, name: str) -> pl.DataFrame:
         """Read a table whole, such as ``run["scores"]``."""
@@ -367,11 +377,11 @@ class Run:
 
     def report(self) -> Path:
         """Return the path of the report, one page of HTML, which is made where it is missing."""
-        from mia_batch.pipeline.finished import REPORT, write_report
+        from mia_batch.pipeline.finished import REPORT, finished, write_report
 
         path = self.folder / REPORT
         if not path.exists():
-            self.check()  # only a run's folder is held
+            finished(self)  # only a run's folder is held
             with self.held():
                 write_report(self)
         return path

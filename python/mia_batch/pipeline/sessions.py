@@ -170,13 +170,15 @@ def ask(
 ) -> None:
     """Ask an open session about blocks, task by task: this loop alone hands work to an executor."""
     listen, began, decoded = on_answer or audit.observer.answered, time.monotonic(), 0
+    views = set[str]()
 
     def count(label: str, texts: int, tokens: int, passes: int) -> None:
         nonlocal decoded
         decoded += tokens
+        views.add(label.rpartition("-")[2])
         listen(label, texts, tokens, passes)
 
-    with audit.observer.progress(doing, done=work.done, left=work.left):
+    with audit.observer.progress(doing, done=work.done, left=work.left, unit=work.unit):
         for task, blocks, store in wanted:
             for block, kept in session.executor.collect(task, blocks, count, store):
                 if on_block is not None:
@@ -185,7 +187,11 @@ def ask(
     if doing in _TIMED and took >= _SECONDS_TO_TELL_SPEED:
         with audit.settling():
             speeds = audit.manifest.times.setdefault("tokens_per_second", {})
-            speeds[session.key] = round(decoded / took, 1)
+            speeds[speed_key(session.key, views)] = round(decoded / took, 1)
+
+
+def speed_key(stage: str, views: Iterable[str]) -> str:
+    return f"{stage}: {', '.join(sorted(views))}"
 
 
 def is_remote(audit: Audit, model: str) -> bool:

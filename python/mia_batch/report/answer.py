@@ -88,6 +88,8 @@ def _labelled(known: RunResults) -> str:
             f"is {_interval(auc)}{more}."
         )
     if lead.get("low") is None:
+        if auc.get("low") is not None and auc["low"] <= 0.5:
+            return f"No sign of memory: {reached}, which chance explains."
         reason = lead.get("reason") or blind.get("reason") or "there are too few texts"
         return (
             f"{_capital(reached)}; it is unknown whether that is memory, because it could not be "
@@ -232,14 +234,18 @@ def _of_texts(known: RunResults, allows: Mapping[str, bool]) -> str:
         kind = "text" if level == "target" else "group"
         out = f"of {total:,.0f} {kind}s {_verb('stand', n or 1)} out from {against}"
         false = f"in a list of which at most {100 * plan.q:g} % are false on average"
-        none = "which does not show that they were not learnt"
-        parts.append(f"{n:,.0f} {out}, {false}" if n else f"none {out}, {none}")
+        none = f"none {out}, which does not show that they were not learnt"
+        if top := _top(known, kind):
+            none = f"{top[0]}; none of {total:,.0f} {kind}s can be named {false}"
+        parts.append(f"{n:,.0f} {out}, {false}" if n else none)
     elif allows["targets and non-members"]:
         parts.append("no other answer" if parts else "no answer")
         parts[-1] += ", because texts and comparison texts can be told apart without the model"
     if allows["canaries"]:
         parts.append(_of_collection(known, "controls", "the canaries"))
-    if not parts or allows["targets alone"]:
+    if not parts and allows["any comparison"]:
+        parts.append("no answer: all texts are known not to be in the training data")
+    elif not parts or allows["targets alone"]:
         parts.append("scores only rank your texts; add --non-members FOLDER to get an answer")
     return f"{_capital('; '.join(parts))}."
 
@@ -269,7 +275,7 @@ def _capital(text: str) -> str:
 def _interval(row: Mapping[str, Any]) -> str:
     value = f"{row['value']:.2f}"
     if row.get("low") is None or row.get("high") is None:
-        return value
+        return f"{value} (no interval: {row['reason']})" if row.get("reason") else value
     return f"{value} (95 % CI {row['low']:.2f} to {row['high']:.2f})"
 
 
@@ -362,15 +368,17 @@ def attack_rows(
     tables: Mapping[str, pl.LazyFrame],
     attacks: Sequence[Attack],
     seconds: Mapping[str, float] | None = None,
+    passes: Mapping[str, int] | None = None,
 ) -> pl.DataFrame:
     """Lay out the figures of each attack where the truth is known, the best first.
 
     ``attack``, ``is_blind`` (a classifier that never sees the model; they come last), ``auc`` with
     its 95 % interval ``low`` and ``high``, ``tpr_1`` and ``tpr_01`` (TPR at 1 % and 0.1 % FPR, null
-    where there are too few non-members), ``lead``, ``lead_low`` and ``lead_high`` (AUC less that of
-    the strongest classifier that never sees the model), ``tokens`` (decoded for a text by one of
-    ``attacks``, null where none are), ``seconds`` (of asking, a text, by the ``seconds`` of each
-    stage in ``times`` of ``run.json``; null where unknown). Empty without labels.
+    where there are too few non-members), ``lead`` (AUC less that of the strongest classifier that
+    never sees the model), the limits of all three (``tpr_1_low``, ...), ``tokens`` (decoded for a
+    text by one of ``attacks``, null where none are), ``seconds`` (of asking, a text, by the
+    ``seconds`` of each stage in ``times`` of ``run.json``, shared out by tokens and by ``passes``;
+    null where unknown). Empty without labels.
     """
     metrics = tables["metrics"].filter(slice="all").collect(engine="streaming")
     own = metrics.filter(pl.col("versus").is_null())
@@ -379,9 +387,10 @@ def attack_rows(
     more = [leads.select("attack", lead="value", lead_low="low", lead_high="high")]
     for name, fpr in _FPRS.items():
         of = own.filter((pl.col("fpr") - fpr).abs() < fpr / 10, metric="tpr_at_fpr")
-        more.append(of.select("attack", pl.col("value").alias(name)))
+        limits = {f"{name}_{end}": end for end in ("low", "high")}
+        more.append(of.select("attack", **{name: "value"}, **limits))
     rows = own.filter(metric="roc_auc").select("attack", "low", "high", auc="value")
-    for each in (*more, _costs(tables, attacks, seconds or {})):
+    for each in (*more, _costs(tables, attacks, seconds or {}, passes or {})):
         first = each.unique("attack", keep="first")
         rows = rows.join(first, on="attack", how="left", maintain_order="left")
     if rows["auc"].count() == 0:  # no label of one of the classes
@@ -392,15 +401,19 @@ def attack_rows(
     return ordered.select(pl.col(name).cast(dtype) for name, dtype in _ATTACKS.items())
 
 
-_FIGURES = ("auc", "low", "high", "tpr_1", "tpr_01", "lead", "lead_low", "lead_high")
+_LIMITED = [f"{name}{end}" for name in (*_FPRS, "lead") for end in ("", "_low", "_high")]
+_FIGURES = ("auc", "low", "high", *_LIMITED)
 _ATTACKS: dict[str, Any] = {"attack": pl.String, "is_blind": pl.Boolean}
 _ATTACKS |= dict.fromkeys((*_FIGURES, "tokens", "seconds"), pl.Float64)
 
 
 def _costs(
-    tables: Mapping[str, pl.LazyFrame], attacks: Sequence[Attack], seconds: Mapping[str, float]
+    tables: Mapping[str, pl.LazyFrame],
+    attacks: Sequence[Attack],
+    seconds: Mapping[str, float],
+    passes: Mapping[str, int],
 ) -> pl.DataFrame:
-    """Tokens decoded and seconds of asking a text: of the samples' time its share by tokens."""
+    """Tokens decoded and seconds of asking a text: its share, by tokens or by forward passes."""
     of_view: dict[tuple[str, str], tuple[int, int]] = {}
     if "samples" in tables:
         key = [pl.col(name).cast(pl.String) for name in ("model", "view")]
@@ -413,8 +426,11 @@ def _costs(
     n_texts = tables["scores"].select(pl.len()).collect(engine="streaming").item()
     rows = []
     for attack in attacks:
-        models = {model for model, _ in attack.reads_of("logprobs")}
-        tokens, took = 0.0, sum(seconds.get(f"logprobs of {model}", 0.0) for model in models)
+        tokens, took, read = 0.0, 0.0, attack.reads_of("logprobs")
+        for model in {model for model, _ in read}:
+            all_passes = sum(n for view, n in passes.items() if view.startswith(f"{model} "))
+            own = sum(passes.get(" ".join(view), 0) for view in read if view[0] == model)
+            took += seconds.get(f"logprobs of {model}", 0.0) * (own / all_passes if own else 1.0)
         for view in attack.reads_of("samples"):
             drawn, n = of_view.get(view, (0, 0))
             tokens += drawn / max(n, 1)

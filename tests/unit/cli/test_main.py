@@ -212,6 +212,10 @@ def test_a_finished_run_is_scored_with_other_attacks_without_a_model(tmp_path):
     assert both.select("rouge_l_v1", "most_words_v1").rows() == [(0.5, 3.0), (1.0, 2.0)]
     code, err = scored(*named)
     assert (code, "whose code is run only if you name it; give --attacks-from" in err) == (2, True)
+    # A formula that gives no finite number scores nothing, which is no success.
+    (tmp_path / "none.py").write_text(MINE.replace(".max()", ".max() / 0").replace("most_", "no_"))
+    code, err = scored("--attacks-from", "none.py")
+    assert (code, "no text has a score (reasons above)" in err) == (1, True)
     before = (tmp_path / "run" / "scores.parquet").read_bytes()
     code, err = scored("--attacks", "loss_v1")
     assert (code, "loss_v1 needs log-probabilities" in err) == (2, True)
@@ -271,7 +275,7 @@ DAMAGED = "--input {corpus} --model {damaged}"
         ("audit --modle m", "there is no option --modle; did you mean --model?"),
         ("--samples", "Option '--samples' requires an argument; `mia-batch -h` says"),
         ("show", "Missing argument 'RUN'; `mia-batch show -h` says what it takes"),
-        ("show {corpus}", "corpus.parquet holds no run: there is no run.json in it"),
+        ("show {corpus}", "corpus.parquet is a file, no run; give the folder of a run"),
         ("help ReCaLL", "`mia-batch attacks recall_prefix_v1` describes the attack"),
         ("bench --model nowhere/at/all", "'nowhere/at/all' does not exist; give a checkpoint"),
         ("--samples 3 attacks", "takes its own options"),
@@ -358,8 +362,8 @@ def test_unlabelled_input_shows_the_highest_scores_and_a_folder_that_is_held_exi
     assert code == 0, err
     assert "strongest passages by probe_leading_rarity_v1" in out
     assert "[red]markup[/red] \ufffd[2Jclear" in out
-    assert "1 text without a score: " in out
-    assert "sampling: 24 of 24 prompts" in err
+    assert "1 text without a score of probe_leading_rarity_v1, probe_" in out
+    assert "sampling: 24 of 24 points" in err
     scores = pl.read_parquet(folder / "run" / "scores.parquet")
     assert scores["probe_leading_rarity_v1"].null_count() == 1
     with FileLock(folder / "run" / ".lock"):

@@ -274,7 +274,19 @@ REFUSED = [
     (["show", "{empty}", "a"], RunFolderError, "holds no run"),
     (["show", "{books}/.."], RunFolderError, "give the folder of a run, such as "),
     (["report", "{empty}"], RunFolderError, "holds no run"),
-    (["report", "{unfinished}"], RunFolderError, "is not finished"),
+    (["report", "{unfinished}"], RunFolderError, "is not finished; give the audit's command again"),
+    (
+        ["table", "{live}"],
+        RunFolderError,
+        "live is not finished, for a live run is at work in it; w",
+    ),
+    (
+        ["show", "{live}"],
+        RunFolderError,
+        "live has no scores yet, for a live run is at work in it; ",
+    ),
+    (["show", "{run}/run.json"], RunFolderError, "is a file, no run; give the folder of a run"),
+    (["report", "{empty}/none"], RunFolderError, "does not exist; give the folder of a run"),
     (["report", "{not_summed}"], RunFolderError, "not finished; give the audit's command again"),
     (["verify", "{empty}"], RequestError, "holds no run"),
     (["verify", "{books}", "--again", "2"], RequestError, "no model can draw them again"),
@@ -292,12 +304,14 @@ REFUSED = [
 def test_what_cannot_be_done_is_said(
     run, target_ids, recorded_books, compared, tmp_path, asked, kind, said
 ):
-    for name in ("empty", "unfinished", "not_summed"):
+    names = ("empty", "unfinished", "not_summed", "live")
+    for name in names:
         (tmp_path / name).mkdir()
     manifest = (run.folder / "run.json").read_text("utf-8").replace('"verdicts"', '"unfinished"')
     (tmp_path / "unfinished" / "run.json").write_text(manifest, "utf-8")
     shutil.copy(run.folder / "run.json", tmp_path / "not_summed")
-    places = {name: tmp_path / name for name in ("empty", "unfinished", "not_summed")}
+    (tmp_path / "live" / "run.json").write_text(manifest.replace('"scores"', '"none"'), "utf-8")
+    places = {name: tmp_path / name for name in names}
     places |= {"run": run.folder, "books": recorded_books / "run", "before": compared / "before"}
-    with pytest.raises(kind, match=said):
+    with Run(tmp_path / "live").held(), pytest.raises(kind, match=said):
         invoke(*(each.format(target=target_ids[0], **places) for each in asked))

@@ -1,6 +1,7 @@
 """What is shown fits its terminal, nothing that is needed is cut, and workers have their lines."""
 
 import io
+import re
 
 import polars as pl
 import pytest
@@ -171,15 +172,25 @@ def test_what_is_being_done_is_shown_and_said_once_a_minute(terminal, monkeypatc
 
 
 @pytest.mark.parametrize(
-    ("what", "total", "counted"),
-    [("sampling", 1, "1 of 1 prompt,"), ("log-probabilities", 2, "1 of 2 texts,")],
+    ("unit", "total", "tokens", "counted"),
+    [
+        ("prompt", 1, 10, "1 of 1 prompt, 10 tokens/s"),
+        ("point", 2, 2345, "1 of 2 points, 2,345 tokens/s"),
+        ("text", 2, 0, "1 of 2 texts, 1.0 texts/s"),  # as gaps are filled: no tokens are counted
+    ],
 )
-def test_what_is_counted_has_its_name_in_the_right_number(what, total, counted):
-    file = io.StringIO()
-    observer = ConsoleObserver(Console(file=file, width=100))
-    with observer.progress(what, done=0, left=total):
-        observer.worked(1, 10)
-    assert f"{what}: {counted} " in file.getvalue()
+@pytest.mark.parametrize("terminal", [False, True])
+def test_what_is_counted_has_its_name_and_speed(
+    unit, total, tokens, counted, terminal, monkeypatch
+):
+    now, file = [0.0], io.StringIO()
+    monkeypatch.setattr("mia_batch.cli.options.time.monotonic", lambda: now[0])
+    observer = ConsoleObserver(Console(file=file, force_terminal=terminal, width=100))
+    with observer.progress("asking", done=0, left=total, unit=unit):
+        now[0] = 1.0
+        observer.worked(1, tokens)
+    said = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", file.getvalue())
+    assert (counted.replace(" of ", "/") if terminal else f"asking: {counted}, ") in said
 
 
 def test_what_is_not_0_does_not_look_like_it():

@@ -274,15 +274,18 @@ def test_checks_of_several_threads_leave_loading_as_it_was(tmp_path):
     weights.check_weights(str(folder))
 
 
-def trained_but(*layers, fill=None):
-    """Raise one direction of every matrix, as training does, but not in these layers."""
+def trained_but(*layers, fill=None, after=None):
+    """Raise one direction of every matrix, as training does, but not in (first rows of) layers."""
 
     def changed(own):
         for name, each in own.items():
             number = name.split(".")[2] if ".layers." in name else ""
             if each.dim() == 2 and number.isdigit():
+                learnt = 3 * each.std() * torch.linspace(-1, 1, each.shape[1])
                 if int(number) not in layers:
-                    own[name] = each + 3 * each.std() * torch.linspace(-1, 1, each.shape[1])
+                    own[name] = each + learnt
+                elif after is not None:
+                    each[after:] += learnt
                 elif fill is not None:
                     each.fill_(fill)
         return own
@@ -306,6 +309,7 @@ def deep(tmp_path_factory):
         (trained_but(0, 1, 2), None),  # a model that has hardly been trained
         (trained_but(2, fill=0.0), None),
         (trained_but(2, fill=math.nan), None),
+        (trained_but(2, after=64), None),  # as of small models that learnt a little
     ],
 )
 def test_a_layer_of_noise_is_named_where_others_are_trained(deep, tmp_path, damage, noise):

@@ -114,7 +114,7 @@ def test_other_columns_of_the_same_corpus_make_other_tables(copied):
     [
         ("{", r"run\.json cannot be read .*; give another folder"),
         ('{"models": {}}', r"run\.json is not a run's manifest"),
-        (None, r"another version .* choose another --out"),
+        (None, r"another version .* use that version for it, or audit into another f"),
     ],
 )
 def test_a_manifest_that_cannot_be_resumed_is_refused_and_left(copied, content, message):

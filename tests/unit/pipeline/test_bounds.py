@@ -1,8 +1,10 @@
 """Bounds of extraction against the exact probability, on small models that can be enumerated."""
 
+from dataclasses import replace
 from functools import cache
 from itertools import product
 from math import inf
+from types import SimpleNamespace
 
 import numpy as np
 import polars as pl
@@ -14,7 +16,16 @@ from transformers import AutoModelForCausalLM
 from mia_batch.cli.main import command
 from mia_batch.cli.show import strongest
 from mia_batch.errors import SettingsError
-from mia_batch.extras.bounds import Nearness, bound, bound_run, samples_needed
+from mia_batch.evidence.engines.transformers import Pretrained
+from mia_batch.evidence.request import EngineSpec
+from mia_batch.extras.bounds import (
+    Nearness,
+    bound,
+    bound_run,
+    memory_check,
+    memory_needed,
+    samples_needed,
+)
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.observer import Observer
 from mia_batch.pipeline.custody import verify
@@ -164,9 +175,20 @@ def test_passages_of_a_run_are_bounded_with_its_model_unless_that_is_elsewhere(
     again = bound_run(run, Observer(), SHORT | {"extraction_tokens": 500}, passages=1)
     assert again["lower"].to_list() == [None]
     assert "bounds need at least 1 and 500" in again["reason"][0]
-    monkeypatch.setattr("mia_batch.extras.bounds.available_memory", lambda: 1 << 20)
-    with pytest.raises(SettingsError, match=r"--width 99 may take 0\.\d GiB .*; give at most \d+$"):
+    free = 1 << 20
+    monkeypatch.setattr("mia_batch.extras.bounds.available_memory", lambda: free)
+    with pytest.raises(SettingsError, match=r"--width 99 takes 0\.\d GiB of .*; give at most \d+$"):
         bound_run(run, Observer(), SHORT, width=99)
+    spec = EngineSpec(engine="transformers", kind="logprobs", model=settings["model"])
+    loaded = Pretrained(replace(spec, dtype="float32"))
+    free = memory_needed(loaded, 2 * 9, 8)  # enough for the second token, and not for the third
+    table = bound_run(run, Observer(), SHORT, passages=9, within=2, width=9)
+    assert any("--width 9 takes 0.0 GiB" in (each or "") for each in table["reason"])
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda device: (free * 2, free * 4))
+    on_gpu = SimpleNamespace(**vars(loaded) | {"on_cpu": False, "device": torch.device("cuda")})
+    with pytest.raises(SettingsError, match=r"of the GPU's memory, and .*; give at most \d+$"):
+        memory_check(on_gpu, 9)(10**6, 8)
+    memory_check(on_gpu, 9)(2, 8)
     monkeypatch.undo()
     (row,) = bound_run(run, Observer(), SHORT, passages=1, within=1).to_dicts()
     done = CliRunner().invoke(command, ["show", str(run.folder), "1"])

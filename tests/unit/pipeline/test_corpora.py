@@ -153,7 +153,7 @@ def test_what_cannot_be_read_is_listed_said_and_under_the_root(recorded, tmp_pat
     for name in ("paper.pdf", "letter.docx", "second.pdf"):
         (books / name).write_bytes(b"x")
     listener, settings = Listener(), recorded | {"input": str(books)}
-    with pytest.raises(CorpusError, match="; or set aside what cannot be read with --bad-input"):
+    with pytest.raises(CorpusError, match="; or set aside what cannot be read with bad_input="):
         audit(**settings)
     settings["bad_input"] = "set-aside"
     run = audit(observer=listener, **settings)
@@ -204,9 +204,10 @@ class Exported:
         {"text": TEXTS},
         pl.DataFrame({"text": TEXTS}),
         pl.LazyFrame({"text": TEXTS}),
+        pl.Series("body", TEXTS),
         Exported(),
     ],
-    ids=["texts", "records", "columns", "frame", "lazy", "arrow"],
+    ids=["texts", "records", "columns", "frame", "lazy", "series", "arrow"],
 )
 def test_texts_of_python_are_written_into_the_runs_folder(tmp_path, texts):
     wanted = with_files({"input": texts, "model": "owner/m", "out": tmp_path / "run"})
@@ -236,8 +237,11 @@ def test_texts_of_python_name_the_run_by_what_they_are_and_a_path_object_is_a_pa
         (pl.DataFrame({"text": []}), "input= has no rows; give at least one text"),
         (["a.txt", "none.txt"], "input= is a list of files; give their folder, or a glob"),
         ([Path("a.txt")], "input= is a list of files; give their folder, or a glob"),
-        (7, "input= is a int, which is no table of texts"),
-        ([1, 2], "input= is a list, which is no table of texts"),
+        (["no/b.txt", "none.csv"], "input= is a list of files; give their folder, or a glob"),
+        ([None, None], "input= has no text, only None; give at least one text"),
+        (7, "input= is of type int, which holds no texts; give a path, a list of strings, or a Da"),
+        ([1, 2], "input= is of type list, which holds no texts; give a path, a list of strings"),
+        ("Is it a [long] text? " * 200, r"'Is it a .* is no path but looks like a text; give a fi"),
     ],
 )
 def test_what_is_no_table_of_texts_is_refused(tmp_path, monkeypatch, texts, said):

@@ -1,5 +1,6 @@
 """What a manifest keeps: times of stages, and what several shards bring together."""
 
+import json
 import re
 from contextlib import nullcontext
 from threading import Thread
@@ -18,7 +19,7 @@ from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.run import Manifest, others_at_work
 from mia_batch.settings import load_settings
 from tests.processes import wait_until
-from tests.runs import audit_books, rescore, write_books
+from tests.runs import audit_books, planned, rescore, write_books
 
 
 @pytest.fixture
@@ -158,6 +159,35 @@ def test_a_dry_run_speaks_of_the_share_and_measures_its_speed(checkpoint, tmp_pa
     assert minutes is not None, time
     assert int(minutes[1]) > 202 / 32 * 1000 / 60
     assert not (tmp_path / "run").exists()
+
+
+def test_minutes_come_from_a_run_that_asked_the_same_in_the_same_way(texts, tmp_path):
+    record = json.loads((texts.run.folder / "run.json").read_text())
+    near = tmp_path / "near" / "run.json"
+    near.parent.mkdir()
+
+    def time(speed: float = 100.0, *, of: str = "continuation", **changed: Any) -> str:
+        key = f"samples of target: {of}"
+        stored = record | {"times": {"tokens_per_second": {key: speed}}}
+        models = {"target": record["models"]["target"] | changed.pop("target", {})}
+        evidence = record["evidence"] | changed.pop("evidence", {})
+        near.write_text(json.dumps(stored | {"models": models, "evidence": evidence}))
+        return planned(texts.settings | {"out": str(tmp_path / "new")} | changed)["time"]
+
+    where = "at 100 tokens/s (as near measured with transformers on cpu)"
+    assert time().removeprefix("about 1 minute ") == where
+    assert time(evidence={"seed": 7}).endswith(where)
+    unknown = [
+        time(of="probe"),  # another kind of question
+        time(of="continuation, probe"),
+        time(samples=4),
+        time(window_words=5),
+        time(evidence={"dtype": "bfloat16"}),
+        time(target={"samples engine": "vllm"}),
+        time(target={"source": {"digest": "of another model"}}),
+        time(speed=0.0),
+    ]
+    assert {each[:35] for each in unknown} == {"unknown for samples of target: give"}
 
 
 def test_shards_wait_for_who_makes_what_all_need_and_are_kept_apart(tmp_path):

@@ -13,6 +13,7 @@ from mia_batch import second
 from mia_batch.attacks.from_samples import PROBE_LOGPROB_ATTACKS
 from mia_batch.errors import SettingsError
 from mia_batch.models.tokens import Tokenizer
+from mia_batch.observer import Observer
 from mia_batch.pipeline.context import chosen_attacks
 from mia_batch.settings import load_settings
 from tests import runs
@@ -225,14 +226,29 @@ def test_the_engine_here_gives_what_is_worked_out_slowly(ours, checkpoint):
     assert sorted(reasons) == ["the text has no further point", "the text is null"]
 
 
+class Progress(Observer):
+    """Keeps what is counted, and how far it came."""
+
+    def working(self, what: str, *, done: int, total: int, unit: str) -> None:
+        self.said: list[object] = [(unit, done, total)]
+        self._done = done
+
+    def worked(self, units: int, tokens: int) -> None:
+        self._done += units
+
+    def work_ended(self) -> None:
+        self.said.append(self._done)
+
+
 def test_more_points_ask_only_for_what_is_missing_and_fewer_for_nothing(here, ours):
     """The first points are of a version that knew no bounds."""
     run = here(probes=2)
     few = run["scores"]
     (part,) = run.path("logprobs").iterdir()
     pl.read_parquet(part).drop("bounded").write_parquet(part)
-    before = part.read_bytes()
-    run = here(probes=4)
+    before, heard = part.read_bytes(), Progress()
+    run = here(probes=4, observer=heard)
+    assert heard.said == [("point", 12, 24), 24]  # those that are asked, of texts that have some
     parts = {path: path.read_bytes() for path in run.path("logprobs").iterdir()}
     assert (len(parts), parts[part]) == (2, before)
     assert run["logprobs"].filter(pl.col("reason").is_null()).height == 6 * 4

@@ -162,7 +162,9 @@ def test_answers_that_the_store_has_not_are_kept_here_until_another_machine_wrot
 
 
 def test_one_run_at_a_time(inputs, on_machine, server, url):
-    said = f"{url} is held by another live run; wait for it, or choose another --out"
+    said = (
+        f"{url} is held by another live run; wait for it, or choose another --out for another audit"
+    )
     second: list[str] = []
 
     class Asking(Observer):

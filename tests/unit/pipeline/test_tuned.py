@@ -87,7 +87,7 @@ class Stopping(Listener):
         super().stage(sentence)
         self._hear(sentence)
 
-    def working(self, what: str, **_: int) -> None:
+    def working(self, what: str, **_: object) -> None:
         self._at = what
 
     def worked(self, texts: int, tokens: int) -> None:

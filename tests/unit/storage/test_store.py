@@ -143,7 +143,8 @@ def store(on_machine, url):
 
 
 def held(store):
-    return f"{store.url} is held by another live run; wait for it, or choose another --out"
+    wait = "wait for it, or choose another --out for another audit"
+    return f"{store.url} is held by another live run; {wait}"
 
 
 def take(store, own=None):

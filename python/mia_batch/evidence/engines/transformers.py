@@ -460,12 +460,16 @@ class TransformersSamples(_BatchEngine):
 
 def numbers_per_token(config: PreTrainedConfig) -> int:
     """Count the numbers that one token of a batch needs in memory, roughly."""
-    # Keys and values of every layer, twice, since they are copied as they grow, and what one layer
-    # computes from the token.
+    # What is kept, twice, as it is copied while it grows, and what one layer computes from it.
+    return int(2 * numbers_kept(config) + 16 * config.hidden_size)
+
+
+def numbers_kept(config: PreTrainedConfig) -> int:
+    """Count the keys and values that a model keeps of one token."""
     heads = getattr(config, "num_attention_heads", 1)
     kv_heads = getattr(config, "num_key_value_heads", None) or heads
     head_size = getattr(config, "head_dim", None) or config.hidden_size // heads
-    return int(4 * config.num_hidden_layers * kv_heads * head_size + 16 * config.hidden_size)
+    return int(2 * config.num_hidden_layers * kv_heads * head_size)
 
 
 # Log-probabilities.

@@ -212,7 +212,7 @@ def _set_mark(path: Path, tag: str) -> None:
 # The object also says which working copy wrote last: only that one may be ahead of the store.
 
 
-_HELD = "{} is held by another live run; wait for it, or choose another --out"
+_HELD = "{} is held by another live run; wait for it, or choose another --out for another audit"
 _NAME = ".lock"
 _SECONDS = 90.0  # after which a lease that was not written again is over
 _SECONDS_OF_TRUST = 60.0

@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial, reduce
+from itertools import chain
 from math import log
 from operator import add
 from pathlib import Path
@@ -218,7 +219,7 @@ class EvidenceStage(Stage):
     def __init__(self, audit: Audit, model: str) -> None:
         super().__init__(audit)
         self.model = model
-        self.foreseen = Workload()  # of a dry run
+        self.foreseen, self.foreseen_views = Workload(), set[str]()  # of a dry run
         self.name = f"{self.kind} of {model}"
         self.doing = f"asking the {model} model"
 
@@ -229,9 +230,9 @@ class EvidenceStage(Stage):
     def parts(self, view: View) -> Parts:
         return (sample_parts if self.kind == "samples" else logprob_parts)(self.audit, view)
 
-    def missing(self, view: View, *, fresh: bool = False) -> Missing:
+    def missing(self, view: View, *, fresh: bool = False, askable: bool = False) -> Missing:
         """Find what the run has not asked; with ``fresh`` of the corpus as it is now."""
-        audit, units = self.audit, self._asked(view)
+        audit, units = self.audit, self._asked(view, askable=askable)
         work: pl.Expr | None = estimated_tokens("context") + estimated_tokens("text")
         if self.kind == "samples":
             recorded = audit.recording is not None  # whose texts cost nothing
@@ -271,8 +272,8 @@ class EvidenceStage(Stage):
                     short.add(attack.name)
         return sorted(short)
 
-    def _asked(self, view: View) -> Units:
-        audit, asks = self.audit, self.kind == "samples"
+    def _asked(self, view: View, *, askable: bool = False) -> Units:
+        audit, asks = self.audit, askable or self.kind == "samples"
         prompts, targets = prompt_parts(audit, view), audit.run.path("targets")
         return parts.PromptUnits(targets, prompts, view, askable=asks, among=audit.among)
 
@@ -381,8 +382,9 @@ class SamplesStage(EvidenceStage):
 
     def _forecast(self, missing: dict[View, Missing]) -> list[tuple[str, str]]:
         measure, budget = sessions.expected(self.audit, self.model)
-        each = (forecast(m.blocks(), measure, budget(view)) for view, m in missing.items())
-        workload = reduce(add, each)
+        each = [forecast(m.blocks(), measure, budget(view)) for view, m in missing.items()]
+        asked = (view.name for view, own in zip(missing, each, strict=True) if own.prompts)
+        workload, self.foreseen_views = reduce(add, each), {*asked}
         if workload.too_long and not workload.prompts:
             room = next(budget(view).max_model_len for view in missing)
             raise SettingsError(
@@ -439,7 +441,7 @@ class SamplesStage(EvidenceStage):
             for name, text in recording.describe():
                 audit.observer.stage(f"{name}: {text}")
             blocks = self._recorded(recording, view, each)
-            progress = audit.observer.progress("sampling", done=work.done, left=work.left)
+            progress = audit.observer.progress("sampling", **asdict(work))
             store = self._store(view)
             with progress, closing(blocks), in_background() as later:
                 for number, (block, rows) in enumerate(blocks):
@@ -575,10 +577,16 @@ class LogprobsStage(EvidenceStage):
                 audit.observer.worked(texts, tokens)
 
             missing = [self.missing(view) for view in views]
-            work = reduce(add, map(Missing.count, missing))
-            blocks = (block for each in missing for block in each.blocks())
+            work = reduce(add, (self.missing(view, askable=True).count() for view in views))
+
+            def blocks() -> Iterator[Block]:
+                for block in chain.from_iterable(each.blocks() for each in missing):
+                    # Rows of what cannot be asked, which follow, are no progress.
+                    audit.observer.worked(-block.units["reason"].count(), 0)
+                    yield block
+
             try:
-                asked = [(task, blocks, self.parts(views[0]).store)]
+                asked = [(task, blocks(), self.parts(views[0]).store)]
                 sessions.ask(audit, session, "log-probabilities", work, asked, on_answer=on_answer)
             finally:
                 with audit.settling():
@@ -597,6 +605,8 @@ class LogprobsStage(EvidenceStage):
             left = missing.count().left
             if view.make is not None:  # fewer than units: some texts have no further point
                 left = sum(block.units.height for block in missing.blocks())
+            if left:
+                self.foreseen_views.add(view.name)
             named = f"{left:,} forward pass" if left == 1 else f"{left:,} forward passes"
             if view.key == PROBE and left and not sessions.is_remote(self.audit, self.model):
                 named = f"at most {named}, for points of a text may share one"
