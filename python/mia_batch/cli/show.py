@@ -521,9 +521,8 @@ def strongest(run: Run, n: int) -> pl.DataFrame:
         score=pl.col(attack).cast(pl.Float64),
     )
     if "features" in run.manifest.made:
-        settings = stored_settings(run.manifest.settings)
-        tables = run.scan("targets"), run.scan("features")
-        runs = verbatim_runs(*tables, settings.continuations, settings.word_rule)
+        own, features = stored_settings(run.manifest.settings), run.scan("features")
+        runs = verbatim_runs(run.scan("targets"), features, own.continuations, own.word_rule)
         longest = pl.lit(runs["longest_words"])
     ranked = ranked.with_columns(longest_words=longest).filter(
         pl.any_horizontal(pl.col("score", "longest_words").is_not_null()), role="target"

@@ -1,6 +1,7 @@
 """Passages that came out word for word, and which of them are common, and so no evidence."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -109,10 +110,10 @@ _LOW = (1 << 32) - 1
 _MOST_NAMED = 100  # documents of which passages came out
 
 
-def longest_own(passage: str | None, prefix: str | None, words: WordRule) -> int:
+def _longest_own(words: WordRule, texts: Mapping[str, str | None]) -> int:
     """Count the words of the longest run after what the prefix has, too, is cut out."""
-    said, given = (pl.Series([text], dtype=pl.String) for text in (passage, prefix))
-    own = book_coverage(passage or "", said, instructions=given, words=words, k=1, m=COPIED_WORDS)
+    said, given = (pl.Series([texts[name]], dtype=pl.String) for name in ("passage", "prefix"))
+    own = book_coverage(said[0], said, instructions=given, words=words, k=1, m=COPIED_WORDS)
     return int(own["longest_block_words"].item())
 
 
@@ -134,21 +135,16 @@ def verbatim_runs(
     code, near = (mapped_zeros(index.height, dtype) for dtype in (np.uint64, np.uint32))
     is_copied, n_words = mapped_zeros(index.height, np.bool_), pl.col(_READ[0])
     if set(_READ) <= set(features.collect_schema()):
-        own = features.filter(
-            among(CONTINUED), pl.col("sample_index") < samples, n_words.is_not_null()
-        )
+        first = among(CONTINUED), pl.col("sample_index") < samples
+        own = features.filter(*first, n_words.is_not_null())
         texts = targets.select("target_id", "prefix", "reference")
         long = own.filter(n_words >= VERBATIM_WORDS).join(texts, on="target_id")
-        long = long.with_columns(passage=passage_of(words))
-        shared = pair_features("passage", "prefix", words=words, groups=["blocks"])
-        left = pl.struct("passage", "prefix").map_elements(
-            lambda texts: longest_own(**texts, words=words), pl.UInt32
-        )
-        alike = long.filter(shared.struct.field(_READ[0]) >= COPIED_WORDS)
-        copied = (
-            alike.select(*_ANSWER_KEY, left=left).collect().filter(pl.col("left") < VERBATIM_WORDS)
-        )
-        if copied.height:
+        shared = pair_features("passage", "prefix", words=words, groups=["blocks"]).struct
+        alike = long.with_columns(passage=passage_of(words))
+        alike = alike.filter(shared.field(_READ[0]) >= COPIED_WORDS)
+        left = pl.struct("passage", "prefix").map_elements(partial(_longest_own, words), pl.UInt32)
+        alike = alike.select(*_ANSWER_KEY, left=left).filter(pl.col("left") < VERBATIM_WORDS)
+        if (copied := alike.collect(engine="streaming")).height:
             cut = (pl.min_horizontal(name, "left") for name in _READ)  # which passes over nulls
             own = own.join(copied.lazy(), on=_ANSWER_KEY, how="left").with_columns(cut)
             is_copied[index.find(copied["target_id"])[1]] = True

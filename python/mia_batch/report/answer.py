@@ -20,10 +20,6 @@ ANSWERS = {  # what is said of a book, by the verdict of the roll-up, the strong
 STRIP = 24  # stretches of a book's strip
 _SHADES = "▁▂▃▄▅▆▇█"
 _NAMED = 5
-_DOUBTS = {  # what the blind baseline leaves open, by the verdict of the gate
-    "doubtful": "it is undecided whether training is the only difference from comparison texts",
-    "weighted": "these differ from the comparison texts even without the model, which are weighted",
-}
 _SHORT_REASON = 160  # characters
 
 
@@ -35,10 +31,8 @@ def answer(known: RunResults, rollup: pl.DataFrame, *, books: bool) -> str:
     """
     broken = known.findings.filter(check="chance", subject="target", verdict="no_better")
     if broken.height:
-        return (
-            "No answer: the model predicts these texts no better than chance, so its scores mean "
-            "nothing."
-        )
+        why = "the model predicts these texts no better than chance, so its scores mean nothing"
+        return f"No answer: {why}."
     allows, units = known.allows(), _units(rollup)
     if allows["labels"] and not allows["targets and non-members"]:
         said = _labelled(known)
@@ -51,23 +45,22 @@ def answer(known: RunResults, rollup: pl.DataFrame, *, books: bool) -> str:
         said = f"{said[:-1]}; in doubt, because {' and '.join(doubts)}."
     not_planned = {*known.findings.filter(check="plan")["verdict"]} & {"late", "changed"}
     if not_planned and not said.startswith("No answer"):
-        return (
-            f"{said[:-1]}; exploratory: this was asked for or changed after scores had been made."
-        )
+        late = "exploratory: this was asked for or changed after scores had been made"
+        return f"{said[:-1]}; {late}."
     return said
 
 
 def _doubts(known: RunResults) -> Iterator[str]:
     """Say what else could explain that texts stand out; nothing where none are said to."""
-    rows, gate = known.findings, gate_verdict(known.findings)
+    rows = known.findings
     counts = pl.col("check").is_in(["reported", "top"]), pl.col("value") > 0
     found = rows.filter(*counts, pl.col("statistic").is_in(["n_reported", "at_least"]))
     if known.plan.level != "collection" and found.is_empty():
         return
     if rows.filter(check="placebo", verdict="as_many").height:
         yield "the reference model, which cannot know these texts, gives as much"
-    if gate in _DOUBTS:
-        yield _DOUBTS[gate]
+    if gate_verdict(rows) in ("doubtful", "weighted"):
+        yield "training may not be the only difference from the comparison texts"
     share = facts(rows, "duplicates", subject="targets").get("share", {}).get("value") or 0
     if share >= 0.05:
         yield f"{share:.0%} of the texts stand in the comparison texts, too"
@@ -161,10 +154,8 @@ def _of_units(known: RunResults, units: pl.DataFrame, noun: str, *, compared: bo
     if compared and gate_verdict(known.findings) == "withheld":
         apart = f"{noun}s and comparison {noun}s can be told apart without the model"
         none = f"{none}, and there is no other answer:" if sampled else "there is no answer:"
-        others = (
-            "there is no other answer, because" if one else "the others have no answer, because"
-        )
-        parts.append(f"{others if parts else none} {apart}")
+        others = "there is no other answer" if one else "the others have no answer"
+        parts.append(f"{f'{others}, because' if parts else none} {apart}")
     elif compared and known.plan.level == "collection":
         parts.append(_of_collection(known, "non_members", f"the {noun}s together"))
     elif compared:

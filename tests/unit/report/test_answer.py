@@ -197,7 +197,7 @@ def earlier(n):
 
 COPIES = finding_rows("duplicates", [{"statistic": "share", "value": 0.05}], subject="targets")
 PLACEBO = finding_rows("placebo", [{"statistic": "n_reported", "verdict": "as_many"}])
-UNDECIDED = "it is undecided whether training is the only difference from comparison texts"
+UNDECIDED = "training may not be the only difference from the comparison texts"
 
 
 @pytest.mark.parametrize(
