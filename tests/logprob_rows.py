@@ -1,11 +1,12 @@
-"""Small tables of log-probabilities for tests."""
+"""Small tables of log-probabilities for tests, and their scores by the second implementation."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import polars as pl
 
-from mia_batch.attacks import get
+from mia_batch import second
+from mia_batch.attacks import families, get
 from mia_batch.attacks.from_logprobs import with_series
 from mia_batch.schemas import LogProbs
 
@@ -21,6 +22,13 @@ _FLOATS = (
 LISTS = ("token_ids", *_FLOATS, "rank")
 
 SCHEMA = LogProbs.create_empty().schema
+
+_TUNED = (
+    *("SPV-MIA", "SPV-MIA without a reference model", "Tuned reference models"),
+    *("Base models, token by token", "Shadow models: LiRA and RMIA"),
+)
+TUNED = [attack.name for name in _TUNED for attack in families()[name]]
+"""Attacks on tuned models."""
 
 
 def table(rows: Iterable[Mapping[str, Any]]) -> pl.DataFrame:
@@ -43,3 +51,26 @@ def scores(frame: pl.DataFrame, names: Iterable[str]) -> list[dict[str, float | 
     value = pl.exclude("target_id").cast(pl.Float64)
     found = raw_scores(frame, names).with_columns(pl.when(value.is_finite()).then(value))
     return found.drop("target_id").to_dicts()
+
+
+class _Run(second.Run):
+    """What the second implementation reads of a run: these rows alone, of one text."""
+
+    def __init__(self, rows: list[dict[str, Any]], text: str) -> None:
+        self.rows, self.text = rows, text
+
+    def read(self, table: str, *columns: str, **equal: str) -> list[dict[str, Any]]:
+        assert (table, columns) == ("targets", ())
+        return [{"target": self.text}]
+
+    def evidence(self, table: str, **equal: str) -> list[dict[str, Any]]:
+        assert table == "logprobs"
+        return [row for row in self.rows if row["view"] == equal["view"]]
+
+
+def second_scores(
+    rows: list[dict[str, Any]], names: Iterable[str], text: str = ""
+) -> dict[str, float | None]:
+    """Scores of one text by the second implementation."""
+    read = second.Text(_Run(rows, text), "t")
+    return {name: second.value_of(read, name) for name in names}

@@ -88,15 +88,14 @@ def passes() -> str:
         for name, (whose, every) in seen.items()
         for times in every
     ]
-    found = _power().join(known, on="attack").group_by("attack", "tokens", "seconds").agg(aucs)
+    found = _power().join(known, on="attack").group_by("attack", "seconds").agg(aucs)
     found = found.sort("4", descending=True)
     heads = [each.meta.output_name() for each in aucs]
     rows = []
     for row in found.iter_rows(named=True):
         cells = (f"{row[head]:.2f}" for head in heads)
-        last = f"{row['tokens']:.0f}", f"{row['seconds']:.3f}"
-        rows.append((code(row["attack"]), *cells, *last))
-    return table(("attack", *heads, "tokens", "seconds"), rows)
+        rows.append((code(row["attack"]), *cells, f"{row['seconds']:.2f}"))
+    return table(("attack", *heads, "seconds"), rows)
 
 
 def _on_manuals() -> dict[str, list[dict[str, Any]]]:

@@ -349,8 +349,8 @@ class ExtractedDocuments(dy.Schema):
     words_document = dy.UInt32(description="Its words.")
     n_walks = dy.UInt32(description="Walks through it.")
     n_tokens = dy.UInt32(description="Tokens decoded in all of them.")
-    coverage = maybe(dy.Float64, "Share of the words in some stretch.")
-    longest_words = dy.UInt32(description="Words of the longest stretch, or several without a gap.")
+    coverage = maybe(dy.Float64, "Share in some stretch; 0 where ``longest_words`` is.")
+    longest_words = dy.UInt32(description="Of the longest of ``passages_20``; 0 without one.")
     near_verbatim_recall = dy.Float64(nullable=True)
     """`mia_batch.kernels.near_verbatim_recall` of all that was said, in the document's order."""
     bmc_5 = dy.Float64(nullable=True)

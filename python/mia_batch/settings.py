@@ -678,7 +678,7 @@ class Settings(
         cls, value: tuple[str, ...] | str | None, info: ValidationInfo
     ) -> tuple[str, ...] | str | None:
         from mia_batch.attacks import names, resolve
-        from mia_batch.attacks.families import meant
+        from mia_batch.attacks.attack import meant
 
         if value is None:
             return None

@@ -1,13 +1,15 @@
 """Audits of the demo's model from log-probabilities: its members, and a paper's procedure."""
 
 import shutil
+import zlib
+from collections.abc import Sequence
 
+import numpy as np
 import polars as pl
 import pytest
 
 from mia_batch.attacks import ONE_PASS
 from mia_batch.models.tokens import Tokenizer
-from tests.reference_logprobs import wikimia_scores
 from tests.runs import audit, audit_demo, found, planned
 
 ATTACKS = ("loss_v1", "min_k_20_v1", "min_k_plus_plus_20_v1", "extraction_v1")
@@ -141,6 +143,36 @@ def test_an_attack_that_is_named_later_reads_the_pass_that_is_there(by_default, 
     assert named.manifest.passes == run.manifest.passes
     assert named.manifest.evidence["long_texts"] == "stride"
     assert named["scores"]["loss_v1"].equals(run["scores"]["loss_v1"])
+
+
+def wikimia_scores(
+    text: str,
+    logprobs: Sequence[float],
+    lowercase: Sequence[float],
+    reference: Sequence[float] | None = None,
+) -> dict[str, float]:
+    """Scores of the Min-K% paper's procedure for one text, by attack; higher means member.
+
+    Shi et al. (2024), section 4.2 and the authors' code: natural log-probabilities of all tokens
+    but the first of the whole text, of the lowercased text, and of the text under a smaller model.
+    The code gives losses, lower for members, and minus log-perplexity of the lowercased text over
+    that of the text; both are turned here, which keeps their order.
+    """
+    loss, lower = -np.mean(logprobs), -np.mean(lowercase)
+    perplexity = np.exp(loss)
+    scores = {
+        "loss_v1": -loss,
+        "perplexity_v1": -perplexity,
+        "loss_zlib_v1": -np.log(perplexity) / len(zlib.compress(bytes(text, "utf-8"))),
+        "lowercase_ratio_v1": -1 / (np.log(np.exp(lower)) / np.log(perplexity)),
+    }
+    if reference is not None:
+        scores["reference_token_difference_v1"] = -(loss - -np.mean(reference))
+    for ratio_ in (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6):
+        k_length = int(len(logprobs) * ratio_)
+        lowest = np.sort(logprobs)[: max(k_length, 1)]
+        scores[f"min_k_{round(ratio_ * 100)}_v1"] = np.mean(lowest)
+    return {name: float(score) for name, score in scores.items()}
 
 
 def test_the_min_k_papers_procedure(demo, shared_data, tmp_path):

@@ -8,14 +8,14 @@ import traceback
 from collections.abc import Collection
 from dataclasses import replace
 from functools import cache
+from itertools import chain
 from pathlib import Path
 
 import polars as pl
 
 from mia_batch.attacks import from_logprobs, from_samples
 from mia_batch.attacks.apply import check_alone, find_unscored, score, score_by
-from mia_batch.attacks.attack import COMBINATION, Attack
-from mia_batch.attacks.families import meant, suggestion
+from mia_batch.attacks.attack import CHOICES, COMBINATION, Attack, meant, suggestion
 from mia_batch.errors import MiaBatchError, SettingsError
 from mia_batch.plugins import every
 from mia_batch.targets import Preset
@@ -62,32 +62,15 @@ def _of(*titles: str) -> tuple[str, ...]:
     return tuple(attack.name for title in titles for attack in _FAMILIES[title])
 
 
-MIN_K_PAPER = (
-    *(f"min_k_{percent}_v1" for percent in (20, 5, 10, 30, 40, 50, 60)),
-    *("loss_v1", "perplexity_v1", "loss_zlib_v1", "lowercase_ratio_v1"),
-    *("reference_token_difference_v1", "neighbour_difference_v1"),
-)
-"""What the Min-K% paper compares (Shi et al. 2024, table 1), with every k of the authors' code."""
-SPV_PAPER = (
-    *_of("SPV-MIA", "SPV-MIA without a reference model", "Tuned reference models"),
-    *("reference_token_difference_v1", "loss_v1", "neighbour_difference_v1", "detect_gpt_v1"),
-    *("min_k_20_v1", "min_k_plus_plus_20_v1"),
-    *_of("Base models, token by token", "Shadow models: LiRA and RMIA"),
-)
-"""What the SPV-MIA paper compares (Fu et al. 2024, tables 1, 5 and 6), and later attacks on tuned
-models."""
+def _chosen(name: str) -> tuple[str, ...]:
+    """List the attacks of a choice, whose members are named by themselves or by their family."""
+    named = (_of(each) if each in _FAMILIES else (each,) for each in CHOICES[name])
+    return tuple(chain.from_iterable(named))
 
-ONE_PASS = (
-    *("min_k_plus_plus_20_v1", "min_k_20_v1", "loss_v1", "loss_zlib_v1"),
-    *("top_1_share_v1", "log_rank_v1", "extraction_best_50_v1", "extraction_run_v1"),
-    *("reference_token_difference_v1", "reference_difference_v1", "wbc_v1"),
-)
-"""What is computed of a model that runs here where nothing else is asked for: one pass over each
-text, and another by a reference model where there is one."""
+
+SPV_PAPER, ONE_PASS = map(_chosen, ("spv", "one-pass"))
 _BUILT_IN = {attack.name: attack for family in _FAMILIES.values() for attack in family}
-_BY_NAME = _of("SPV-MIA without a reference model", "Shapes of series of losses", "Swapped words")
-"""Not among the defaults: they take many passes and no setting of their own, or have no sign."""
-_PAPERS = {"min-k": MIN_K_PAPER, "spv": SPV_PAPER}
+_PAPERS = {"min-k": _chosen("min-k"), "spv": SPV_PAPER}
 _REGISTERED: dict[str, Attack] = {}
 
 
@@ -183,9 +166,9 @@ def _formula(attack: Attack) -> tuple[object, ...]:
 def resolve(name: str) -> tuple[str, ...]:
     """Return the full names that a name stands for.
 
-    Besides the names of attacks there are those of families (``min-k++``, `attacks.families`) and
-    of papers (``Min-K%++``); case and punctuation are forgiven, and a version may be left out. An
-    unknown name raises `SettingsError` with the nearest one.
+    Besides the names of attacks there are those of families (``min-k++``, `attacks.attack`) and
+    of papers (``Min-K%++``); case and punctuation are forgiven, and a version may be left out; a
+    pattern stands for all that fit. An unknown name raises `SettingsError` with the nearest one.
 
     >>> resolve("Min-K%++"), resolve("samia_matched")
     (('min_k_plus_plus_20_v1',), ('samia_matched_v1',))
@@ -216,7 +199,7 @@ def defaults(preset: Preset, evidence: Collection[str] = ("samples",)) -> tuple[
     preset.
     """
     on_texts = [name for name, attack in _BUILT_IN.items() if attack.evidence == "logprobs"]
-    from_tokens = [name for name in on_texts if name not in _BY_NAME]
+    from_tokens = [name for name in on_texts if name not in _chosen("by-name")]
     if preset in _PAPERS:
         from_tokens = [*_of("Log-probabilities at points"), *_PAPERS[preset]]
     both = _of("Probes and loss") if preset == "default" and len(evidence) > 1 else ()

@@ -44,6 +44,10 @@ def from_texts(
     return attacks_of(formulas, undefined, evidence="logprobs", **shared)
 
 
+def from_text(name: str, *formula: Any, **shared: Any) -> tuple[Attack, ...]:  # noqa: ANN401 - a `Formula`, and as of `attacks_of`
+    return from_texts({name: formula}, **shared)
+
+
 def _first(column: str, view: tuple[str, str] = TEXT) -> pl.Expr:
     return pl.col(column).filter(is_of(view)).first()
 
@@ -249,12 +253,9 @@ def _difference(name: str, model: str, source: str, setting: str) -> tuple[Attac
     """Loss per token under another model less the target's, where both read the same tokens."""
     other = (model, "text")
     score = pl.when(_cut_alike(TEXT, other)).then(_OWN - average(other))
-    return from_texts(
-        {name: (score, f"loss({model.replace('_', '-')} model) - loss", source)},
-        f"{_ONE_UNSCORED}, or the two models' tokenizers cut it differently",
-        reads=(TEXT, other),
-        settings=(setting,),
-    )
+    why = f"{_ONE_UNSCORED}, or the two models' tokenizers cut it differently"
+    formula = score, f"loss({model.replace('_', '-')} model) - loss", source, why
+    return from_text(name, *formula, reads=(TEXT, other), settings=(setting,))
 
 
 _RATE_ATTACKS = from_texts(
@@ -443,8 +444,8 @@ def _spv(*names: str, calibrated: bool) -> Iterator[Attack]:
             source += "calibration)"
         models = ("target", "self_prompt") if calibrated else ("target",)
         reads = tuple((model, each) for model in models for each in ("text", view))
-        formulas: dict[str, Formula] = {f"spv_{name}": (score, formula, source)}
-        yield from from_texts(formulas, why, reads=reads, settings=settings)
+        given = score, formula, source, why
+        yield from from_text(f"spv_{name}", *given, reads=reads, settings=settings)
 
 
 # A text under the target and under shadow models, half of them tuned on it.
@@ -555,40 +556,34 @@ def _shadow_attacks() -> tuple[Attack, ...]:
 _GAMMA = 0.5  # the authors try 0.1 to 1
 _AFTER_SHOTS = "no token of the text, alone or after the shots, has a log-probability"
 
-_SHOT_ATTACKS = tuple(
-    attack
-    for name, score, formula, source, why, shots in (
-        (
-            "recall_prefix",
-            average(_NONMEMBERS) / _OWN,
-            "loss(nonmember_shots) / loss",
-            "Xie et al. 2024 (arXiv:2406.15968), the ReCaLL score, per token",
-            f"{_AFTER_SHOTS} below 0",
-            (_NONMEMBERS,),
-        ),
-        (
-            "con_recall_prefix",
-            (average(_NONMEMBERS) - _GAMMA * average(_MEMBERS)) / _OWN,
-            f"(loss(nonmember_shots) - {_GAMMA} loss(member_shots)) / loss",
-            f"Wang et al. 2024 (arXiv:2409.03363), the Con-ReCall score, gamma = {_GAMMA}",
-            f"{_AFTER_SHOTS} below 0",
-            (_NONMEMBERS, _MEMBERS),
-        ),
-        (
-            CODEC.removesuffix("_v1"),
-            (average(_NONMEMBERS) < _OWN).cast(float),
-            "1 where loss(nonmember_shots) > loss, else 0",
-            "Zawalski et al. 2025 (arXiv:2510.27055), CoDeC, with the same shots for all texts",
-            _AFTER_SHOTS,
-            (_NONMEMBERS,),
-        ),
-    )
-    for attack in from_texts(
-        {name: (score, formula, source)},
-        why,
-        reads=(TEXT, *shots),
-        settings=tuple(view for _, view in shots),
-    )
+_AFTER_ONE = {"reads": (TEXT, _NONMEMBERS), "settings": ("nonmember_shots",)}
+
+_SHOT_ATTACKS = (
+    *from_text(
+        "recall_prefix",
+        average(_NONMEMBERS) / _OWN,
+        "loss(nonmember_shots) / loss",
+        "Xie et al. 2024 (arXiv:2406.15968), the ReCaLL score, per token",
+        f"{_AFTER_SHOTS} below 0",
+        **_AFTER_ONE,
+    ),
+    *from_text(
+        "con_recall_prefix",
+        (average(_NONMEMBERS) - _GAMMA * average(_MEMBERS)) / _OWN,
+        f"(loss(nonmember_shots) - {_GAMMA} loss(member_shots)) / loss",
+        f"Wang et al. 2024 (arXiv:2409.03363), the Con-ReCall score, gamma = {_GAMMA}",
+        f"{_AFTER_SHOTS} below 0",
+        reads=(TEXT, _NONMEMBERS, _MEMBERS),
+        settings=("nonmember_shots", "member_shots"),
+    ),
+    *from_text(
+        CODEC.removesuffix("_v1"),
+        (average(_NONMEMBERS) < _OWN).cast(float),
+        "1 where loss(nonmember_shots) > loss, else 0",
+        "Zawalski et al. 2025 (arXiv:2510.27055), CoDeC, with the same shots for all texts",
+        _AFTER_SHOTS,
+        **_AFTER_ONE,
+    ),
 )
 
 
@@ -618,14 +613,11 @@ _NEIGHBOUR_ATTACKS = (
         reads=(TEXT, _NEIGHBOUR),
         settings=_NEIGHBOURS,
     ),
-    *from_texts(
-        {
-            "detect_gpt": (
-                pl.when(_SPREAD).then((_OWN - mean(_PERTURBED)) / _PERTURBED.std()),
-                "(mean of loss(perturbation) - loss) / (standard deviation of loss(perturbation))",
-                "Mitchell et al. 2023 (arXiv:2301.11305), algorithm 1, normalised, per token",
-            )
-        },
+    *from_text(
+        "detect_gpt",
+        pl.when(_SPREAD).then((_OWN - mean(_PERTURBED)) / _PERTURBED.std()),
+        "(mean of loss(perturbation) - loss) / (standard deviation of loss(perturbation))",
+        "Mitchell et al. 2023 (arXiv:2301.11305), algorithm 1, normalised, per token",
         f"{_UNSCORED}, or fewer than two perturbed texts have different ones",
         reads=(TEXT, _PERTURBATION),
         settings=("masked_model",),
@@ -647,16 +639,12 @@ def _apart(view: tuple[str, str]) -> pl.Expr:
     return pl.when(n > 0).then(apart)
 
 
-_SWAPPED_ATTACKS = from_texts(
-    {
-        "pac": (
-            mean(_apart(_SWAPPED)) - _apart(TEXT).first(),
-            f"mean of d(swapped) - d; d = mean of the highest {_FAR} % of logprob - mean of the "
-            f"lowest {_NEAR} %",
-            "Ye et al. 2024 (arXiv:2405.11930), PAC with the shares, swaps and sign of the "
-            "authors' code",
-        )
-    },
+_SWAPPED_ATTACKS = from_text(
+    "pac",
+    mean(_apart(_SWAPPED)) - _apart(TEXT).first(),
+    f"mean of d(swapped) - d; d = mean of the highest {_FAR} % of logprob - mean of the lowest "
+    f"{_NEAR} %",
+    "Ye et al. 2024 (arXiv:2405.11930), PAC with the shares, swaps and sign of the authors' code",
     "no token of the text, or of any text with swapped words, has a log-probability",
     reads=(TEXT, _SWAPPED),
 )
@@ -769,14 +757,11 @@ _EXTRACTION_ATTACKS = (  # sums are clipped at 0, since rounding may exceed cert
         "under the run's decoding",
         f"{_NOT_EVERY_TOKEN}, or decoding leaves one of them out",
     ),
-    *from_texts(
-        {
-            "extraction_greedy": (
-                _whole(_EXTRACTION_RANK, (_EXTRACTION_RANK == 1).all().cast(pl.Float64)),
-                "1 where all tokens have rank = 1, else 0",
-                f"{_HAYES}, discoverable extraction",
-            )
-        },
+    *from_text(
+        "extraction_greedy",
+        _whole(_EXTRACTION_RANK, (_EXTRACTION_RANK == 1).all().cast(pl.Float64)),
+        "1 where all tokens have rank = 1, else 0",
+        f"{_HAYES}, discoverable extraction",
         _NOT_EVERY_TOKEN,
         reads=(_EXTRACTION,),
     ),
@@ -933,14 +918,11 @@ _SERIES_ATTACKS = from_texts(
 )
 
 SHAPE_ATTACKS = (
-    *from_texts(
-        {
-            "repeated_difference": (
-                _OWN - average(_REPEATED),
-                "loss(repeated) - loss",
-                f"{_CHANG}: the fall of the loss where the text stands behind itself",
-            )
-        },
+    *from_text(
+        "repeated_difference",
+        _OWN - average(_REPEATED),
+        "loss(repeated) - loss",
+        f"{_CHANG}: the fall of the loss where the text stands behind itself",
         "no token of the text, alone or behind itself, has a log-probability",
         reads=(TEXT, _REPEATED),
     ),

@@ -46,7 +46,7 @@ def _beginning(known: Iterable[str], incomplete: str, before: str = "") -> list[
 
 def complete_attacks(_: Context, _option: Parameter, incomplete: str) -> list[CompletionItem]:
     from mia_batch.attacks import names
-    from mia_batch.attacks.families import FAMILIES
+    from mia_batch.attacks.attack import FAMILIES
 
     before, comma, last = incomplete.rpartition(",")
     known = dict.fromkeys((*(family.name for family in FAMILIES), *names()))

@@ -286,15 +286,18 @@ def audit_and_show(settings: Settings) -> None:
         what = f"{set_aside:,} of {n:,} files or rows of the input could not be read"
         where = "reasons above and in the table set_aside"
         _fail(f"{what} and were set aside ({where}), {more}", 1)
-    scored = (run["scores"][name].count() for name in run.manifest.made["scores"]["attacks"])
-    if not failed["of"] and not any(scored):
-        _fail("no text of the input could be asked about (reasons above)", 1)
     if failed["targets"] > most * failed["of"]:
         again = "asking again would bring the same answers"
         if failed["again"]:
             again = "the same command with --retry-failed tries them again"
         what = f"{failed['targets']:,} of {failed['of']:,} texts have failed samples"
         _fail(f"{what}, {more}; {again}", 1)
+    _fail_unscored(run)
+
+
+def _fail_unscored(run: Run) -> None:
+    if not any(run["scores"][name].count() for name in run.manifest.made["scores"]["attacks"]):
+        _fail("no text has a score (reasons above)", 1)
 
 
 _a_run: dict[str, Any] = {"type": place_of, "shell_complete": helping.complete_runs}
@@ -319,6 +322,7 @@ def score(place: Path | str, **options: object) -> None:
     with observing() as observer:
         scored = rescore(place, observer=observer, **nested(given(options)))
     show_run(scored, console_of(stderr=False))
+    _fail_unscored(scored)
 
 
 @command.command("attacks")

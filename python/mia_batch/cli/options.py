@@ -56,13 +56,13 @@ def column_options(*usual: str, **columns: str | None) -> Decorator:
     said = {name: f"Column of the {name.replace('_', ' ')}." for name in (*usual, *columns)}
     said |= {name: text for name, text in columns.items() if text}
     defaults = dict(zip(usual, usual, strict=True))
-    return _all_of(
+    return all_of(
         option(f"{name}_column", str, "COLUMN", text, default=defaults.get(name))
         for name, text in said.items()
     )
 
 
-def _all_of(options: Iterable[Decorator]) -> Decorator:
+def all_of(options: Iterable[Decorator]) -> Decorator:
     return lambda command: reduce(lambda made, add: add(made), [*options][::-1], command)
 
 
@@ -126,7 +126,7 @@ def settings_options(*names: str | type[Part], without: Iterable[str] = ()) -> D
 
     Values are validated with all others, not one by one.
     """
-    return _all_of(
+    return all_of(
         _option(name, field, part, usual=bool(names) or Mark.USUAL in field.metadata)
         for part in PARTS
         for name, field in part.model_fields.items()
@@ -153,7 +153,7 @@ def recipe_options(recipe: str, *names: str, **defaults: str) -> Decorator:
         other = f"{field.description}  [default: {defaults.get(name)}]"
         return option(name, kind, None, other if name in defaults else _help(field))
 
-    return _all_of(map(of_recipe, (*names, *defaults)))
+    return all_of(map(of_recipe, (*names, *defaults)))
 
 
 def _option(name: str, field: FieldInfo, part: type[Part], *, usual: bool) -> Decorator:
@@ -216,6 +216,11 @@ def limits(row: Mapping[str, Any]) -> str:
 def plain(value: object) -> Text:
     """Show a value as it is: no markup, and nothing that a terminal would obey."""
     return Text("".join(letter if letter.isprintable() else "\ufffd" for letter in str(value)))
+
+
+def say(*sentences: object) -> None:
+    for sentence in sentences:
+        console_of(stderr=False).print(plain(sentence), soft_wrap=True)
 
 
 def table_of(

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mia_batch.attacks import Attack, get, names
-from mia_batch.attacks.families import FAMILIES, family_of, members
+from mia_batch.attacks.attack import FAMILIES, family_of, members
 from mia_batch.cli.options import cut, figure, fitted_table, limits, plain, table_of
 from mia_batch.diagnostics.preflight import count_reasons
 from mia_batch.errors import SettingsError
@@ -30,7 +30,7 @@ from mia_batch.places import is_url
 from mia_batch.prompts import SHADOW
 from mia_batch.report import sentences
 from mia_batch.report.answer import shaded
-from mia_batch.report.sentences import known_sentence
+from mia_batch.report.sentences import known_sentence, listed
 from mia_batch.settings import Settings, load_settings, stored_settings
 
 _MOST_ROWS = 20
@@ -169,10 +169,12 @@ def show_run(run: Run, console: Console) -> None:
     if attacks.height:
         _print_whole(_attack_table(attacks, width), console)
         counts = run["metrics"].row(0, named=True)
+        low, high = attacks.select("tpr_1_low", "tpr_1_high").row(0)
+        sure = "" if low is None else f"first TPR@1%: 95 % interval {low:.2f} to {high:.2f}; "
         console.print(
-            f"{counts['n_members']:,} members, {counts['n_nonmembers']:,} non-members. lead: AUC "
-            "less that of the best classifier that never sees the model; tokens, seconds: a text; "
-            "-: the data cannot support the figure, reasons in metrics.parquet."
+            f"{counts['n_members']:,} members, {counts['n_nonmembers']:,} non-members. {sure}lead: "
+            "AUC less that of the best classifier that never sees the model; tokens, seconds: a "
+            "text; -: the data cannot support the figure, reasons in metrics.parquet."
         )
     elif books.height:
         _print_whole(_book_table(books, width), console)
@@ -191,15 +193,14 @@ def show_run(run: Run, console: Console) -> None:
 
 def _missing(run: Run) -> Iterator[str]:
     """Say what has no samples or no score, with the reasons, the most frequent first."""
-    counted = {
-        "without samples": run.manifest.failed["reasons"],
-        "without a score": count_reasons(run.scan("unscored")),
-    }
-    for what, reasons in counted.items():
-        for why, n in sorted(reasons.items(), key=lambda each: -each[1]):
-            yield f"{n:,} {'text' if n == 1 else 'texts'} {what}: {why}"
-    if n := run["scores"]["n_short"].sum():
-        yield f"{n:,} {'answer' if n == 1 else 'answers'} ended before the true text's length"
+    without = {(n, why, ""): ["samples"] for why, n in run.manifest.failed["reasons"].items()}
+    for attack in run.manifest.made["scores"]["attacks"]:
+        for why, n in count_reasons(run.scan("unscored").filter(attack=attack)).items():
+            without.setdefault((n, why, "a score of "), []).append(attack)
+    for (n, why, of), lack in sorted(without.items(), key=lambda each: -each[0][0]):
+        yield f"{n:,} {'text' if n == 1 else 'texts'} without {of}{listed(lack, 2)}: {why}"
+    if short := run["scores"]["n_short"].sum():
+        yield f"{short:,} answer{'s' * (short > 1)} ended before the true text's length"
 
 
 def _attack_table(attacks: pl.DataFrame, width: int) -> Table:
@@ -520,8 +521,9 @@ def strongest(run: Run, n: int) -> pl.DataFrame:
         score=pl.col(attack).cast(pl.Float64),
     )
     if "features" in run.manifest.made:
-        samples = stored_settings(run.manifest.settings).continuations
-        runs = verbatim_runs(run.scan("targets"), run.scan("features"), samples)
+        settings = stored_settings(run.manifest.settings)
+        tables = run.scan("targets"), run.scan("features")
+        runs = verbatim_runs(*tables, settings.continuations, settings.word_rule)
         longest = pl.lit(runs["longest_words"])
     ranked = ranked.with_columns(longest_words=longest).filter(
         pl.any_horizontal(pl.col("score", "longest_words").is_not_null()), role="target"

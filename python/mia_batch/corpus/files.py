@@ -688,6 +688,9 @@ def _chapters(book: books.Book, n_tidied: int, cut: books.Cut) -> Iterator[dict[
             yield {"start": max(0, place), "heading": heading}
 
 
+_NO_TEXT = re.compile(rb"\s*(%PDF-|\{\\rtf|<!doctype html|<html|PK\x03\x04|\xd0\xcf\x11\xe0)", re.I)
+
+
 def _read_book(file: SourceFile, stream: IO[bytes], encoding: str | None) -> books.Book:
     ending = file.path.suffix.lower()
     if ending == ".epub":
@@ -697,6 +700,9 @@ def _read_book(file: SourceFile, stream: IO[bytes], encoding: str | None) -> boo
         return books.read_html(content, encoding)
     if len(content) > books.MOST_CHARS:
         raise books.BookError(f"is longer than {books.MOST_CHARS >> 20} MiB; split the book")
+    if _NO_TEXT.match(content.removeprefix(codecs.BOM_UTF8)):
+        kinds = "PDF, RTF, HTML, an archive or of a word processor"
+        raise books.BookError(f"is {kinds}, not text; save its text (name a page .html)")
     header = content[:_HEADER_BYTES].decode("ascii", "replace")
     found = _DECLARED.search(header) if "gutenberg" in header.lower() else None
     names = re.findall(r"[\w.-]+", found[1]) if found else []

@@ -300,7 +300,7 @@ def blind_baseline(texts: pl.LazyFrame, *, label: str = "member", seed: int = 0)
     """
     chosen = read_texts(texts, label)
     if any(np.unique(chosen.cluster[chosen.label == side]).size < _N_FOLDS for side in (0, 1)):
-        reason = f"each class needs texts of {_N_FOLDS} clusters"
+        reason = f"each class needs {_N_FOLDS} groups; a text without a group is one"
         lost = [{"attack": name, "reason": reason} for name in BLIND_CLASSIFIERS]
         schema = {"target_id": pl.String()} | dict.fromkeys(BLIND_CLASSIFIERS, pl.Float64())
         none = pl.DataFrame(schema=schema)

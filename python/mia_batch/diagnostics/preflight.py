@@ -33,7 +33,7 @@ class SideDuplicates(NamedTuple):
     n_long_run: int  # texts with a run of 13 words that is in the other side
     n_high_overlap: int  # texts with at least 70 % of their runs of 8 words in the other side
     n_concerned: int  # texts with either
-    examples: list[tuple[str, str]]  # their ``target_id``, with that of a text of the other side
+    examples: list[tuple[str, str]]  # their names, with that of a text of the other side
 
     @property
     def share(self) -> float | None:
@@ -78,7 +78,9 @@ def _read(texts: pl.LazyFrame, side: pl.Expr) -> pl.DataFrame:
     keys = known.select("target_id").bottom_k(MAX_TEXTS_PER_SIDE, by="target_id")
     firsts = keys.collect(engine="streaming").to_series()
     wanted = known.filter(pl.col("target_id").is_in(firsts.implode()))
-    lower = wanted.select("target_id", pl.col("target").str.to_lowercase())
+    schema = wanted.collect_schema()
+    names = [name for name in ("document_id", "target_id") if name in schema]
+    lower = wanted.select("target_id", pl.col("target").str.to_lowercase(), name=pl.coalesce(names))
     return lower.collect(engine="streaming").sort("target_id")
 
 
@@ -92,10 +94,8 @@ def _compare(texts: pl.DataFrame, others: pl.DataFrame, n_known: int) -> SideDup
     concerned = long_run | high_overlap
     # Where no long run is shared, a short one is.
     places = long["other"].fill_null(short["other"])
-    own, places = (
-        each.filter(concerned).head(_N_EXAMPLES) for each in (texts["target_id"], places)
-    )
-    examples = [*zip(own, others["target_id"].gather(places), strict=True)]
+    own, places = (each.filter(concerned).head(_N_EXAMPLES) for each in (texts["name"], places))
+    examples = [*zip(own, others["name"].gather(places), strict=True)]
     flags = (short["runs"] == 0, long_run, high_overlap, concerned)
     n_short, n_long, n_high, n_concerned = (int(each.sum()) for each in flags)
     n_left_out = n_known - texts.height
@@ -213,6 +213,11 @@ def check_targets(targets: pl.LazyFrame, *, seed: int) -> Preflight:
         scores, metrics = blind.scores, blind.metrics
         rows += _blind_rows("members", blind)
         rows += _duplicate_rows("members", near_duplicates(labelled))
+        known = labelled.drop_nulls("target").group_by(pl.col("target").hash())
+        both = known.agg(pl.col("member").n_unique() > 1).select(pl.col("member").sum())
+        if n_both := both.collect(engine="streaming").item():
+            of = {"check": "duplicates", "subject": "labels", "statistic": "n_both"}
+            rows.append(of | {"value": n_both})
     asked = targets.with_columns(asked=asked_texts(targets))
     label = pl.col("asked")
     if _has(asked, label, ~label, _TARGET & pl.col("member").is_null()):
@@ -226,7 +231,7 @@ def check_targets(targets: pl.LazyFrame, *, seed: int) -> Preflight:
         rows += _blind_rows("calibration", blind_baseline(calibration, seed=seed))
     n_texts, n_copies = count_copies(targets.filter(pl.col("role") != "yardstick"))
     many = "many" if n_copies >= max(1, _MANY_COPIES * n_texts) else "few"
-    of: _Row = {"check": "duplicates", "subject": "texts"}
+    of = {"check": "duplicates", "subject": "texts"}
     rows.append(of | {"statistic": "n_copies", "value": n_copies, "verdict": many})
     rows.append(of | {"statistic": "n_texts", "value": n_texts})
     rows += undeclared_rows(targets)

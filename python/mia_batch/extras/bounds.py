@@ -72,15 +72,13 @@ class Nearness:
             return found
         places = np.arange(rows.shape[1])
         kept = np.minimum(found, rows + 1) - places
-        result: Floats = np.minimum.accumulate(kept, axis=1) + places
-        return result
+        return np.asarray(np.minimum.accumulate(kept, axis=1) + places)
 
     def can_come(self, rows: Floats, n: int) -> Flags:
         """Which texts of ``n`` tokens some continuation brings near."""
         ahead = n - np.arange(rows.shape[1])
         least = np.maximum(ahead, 0) if self.ends else np.abs(ahead)
-        near: Flags = (rows + least).min(1) <= self.within
-        return near
+        return np.asarray((rows + least).min(1) <= self.within)
 
     def split(
         self, rows: Floats, n: int, mass: Floats, next_tokens: Floats
@@ -185,8 +183,7 @@ def _choose(mass: Floats, rng: np.random.Generator, n: int) -> Ints:
     if not n or not sums[-1]:
         return np.zeros(n, np.int64)
     chosen = sums.searchsorted(rng.random(n) * sums[-1], side="right")
-    within: Ints = np.minimum(chosen, sums.searchsorted(sums[-1]))  # where rounding goes beyond
-    return within
+    return np.asarray(np.minimum(chosen, sums.searchsorted(sums[-1])))  # rounding may go beyond
 
 
 def samples_needed(probability: float, p: float) -> float:
@@ -227,8 +224,7 @@ def reader(
         said = model.model(ids.to(model.device), past_key_values=cache, use_cache=True)
         cache, logits = said.past_key_values, said.logits[:, -1].float()
         kept = keep_likeliest(logits / decoding.temperature, decoding.top_k, decoding.top_p)
-        probabilities: Floats = kept.double().softmax(-1).cpu().numpy()
-        return probabilities
+        return np.asarray(kept.double().softmax(-1).cpu().numpy())
 
     return read
 

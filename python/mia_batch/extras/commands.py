@@ -27,6 +27,7 @@ from mia_batch.cli.options import (
     path_option,
     plain,
     recipe_options,
+    say,
     seed_option,
     settings_options,
     table_of,
@@ -167,8 +168,7 @@ def privacy(*, canary_formats: Path | None, dry_run: bool, **options: Any) -> No
         if dry_run:
             return
         found = audit_privacy(plan=plan, formats=formats, observer=observer, **options)
-    for sentence in (*conclusions(found.summary), f"report: {found.page}"):
-        console_of(stderr=False).print(plain(sentence), soft_wrap=True)
+    say(*conclusions(found.summary), f"report: {found.page}")
 
 
 _MADE = (RECIPES["inverter"], RECIPES["decoder"])
@@ -288,8 +288,7 @@ def build_set(*, cutoff: datetime | None, **options: Any) -> None:  # noqa: ANN4
     date = None if cutoff is None else cutoff.date()
     with observing() as observer:
         built = build(cutoff=date, columns=columns, observer=observer, **options)
-    for sentence in built.summary["sentences"]:
-        console_of(stderr=False).print(plain(sentence))
+    say(*built.summary["sentences"])
 
 
 @click.command("mark")
@@ -310,7 +309,6 @@ def mark(
     from mia_batch.cli.main import audit_and_show
     from mia_batch.extras.sets import marking
 
-    console = console_of(stderr=False)
     if "model" in (settings := given(options)):
         name = Path(str(settings["model"])).name
         settings["out"] = str(out or book.parent / f"{book.stem}-{name}")
@@ -321,16 +319,14 @@ def mark(
     if seed is not None:
         marked = out or book.with_stem(f"{book.stem}-marked")
         n = marking.publish(book, key, seed, marked)
-        said = [f"{marked}: the book to publish; {n:,} windows were drawn"]
-    else:
-        n = marking.prepare(book, key, language)
-        said = [
-            f"{n:,} windows have places; {marking.forecast_sentence(n)}",
-            "lodge this where it cannot be changed, then draw a number and give it as --seed:",
-            marking.lodged(key),
-        ]
-    for line in said:
-        console.print(plain(line), soft_wrap=True)
+        say(f"{marked}: the book to publish; {n:,} windows were drawn")
+        return
+    n = marking.prepare(book, key, language)
+    say(
+        f"{n:,} windows have places; {marking.forecast_sentence(n)}",
+        "lodge this where it cannot be changed, then draw a number and give it as --seed:",
+        marking.lodged(key),
+    )
 
 
 @click.command("paraphrase")
@@ -354,8 +350,7 @@ def paraphrase(*, dry_run: bool, **options: object) -> None:
 
     settings = nested(given(options))
     if dry_run:
-        for name, text in plan_paraphrasing(**settings):
-            console_of(stderr=False).print(plain(f"{name}: {text}"))
+        say(*map(": ".join, plan_paraphrasing(**settings)))
         return
     with observing() as observer:
         make(observer=observer, **settings)
@@ -459,13 +454,11 @@ def bounds(place: Path | str, **options: Any) -> None:  # noqa: ANN401 - of `bou
     of_search = take(options, ("passages", "distance", "within", "width"))
     with observing() as observer, mirrored(place):
         table = bound_run(Run(place), observer, given(options), **of_search)
-    names = ("lower", "estimate", "likely_upper", "upper")
-    shown_as = (name.replace("_", " ") for name in names)
-    columns = ("passage", *shown_as, "samples for 1 in 2", "no bounds")
-    rows = []
+    names, rows = ("lower", "estimate", "likely_upper", "upper"), []
+    numbers = ("passage", *(name.replace("_", " ") for name in names), "samples for 1 in 2")
     for number, row in enumerate(table.iter_rows(named=True), start=1):
         shown = ["-" if row[name] is None else f"{row[name]:.3g}" for name in names]
         ends = (samples_needed(row[name], 0.5) for name in ("upper", "lower") if not row["reason"])
         rows.append([number, *shown, " to ".join(f"{n:,.3g}" for n in ends), row["reason"] or ""])
-    right = columns[:-1]
-    console_of(stderr=False).print(table_of(*columns, right=right, rows=rows), soft_wrap=True)
+    made = table_of(*numbers, "no bounds", right=numbers, rows=rows)
+    console_of(stderr=False).print(made, soft_wrap=True)

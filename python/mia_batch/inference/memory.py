@@ -9,11 +9,13 @@ import polars as pl
 from mia_batch.attacks.attack import CONTINUATION, RECITAL, among
 from mia_batch.inference.comparison import ComparisonSets
 from mia_batch.inference.findings import finding_rows, number_rows
+from mia_batch.kernels import WordRule, book_coverage, pair_features, word_spans
 from mia_batch.schemas import Controls
 from mia_batch.tables import RowIndex, mapped_zeros
 
 CONTINUED = (CONTINUATION, RECITAL)  # views whose answers continue a text
 VERBATIM_WORDS = 20  # words in a row from which on a passage counts as repeated
+COPIED_WORDS = 8  # words in a row that also stand in the prompt and are cut out of a passage
 
 _SCHEMA = Controls.create_empty().schema
 # Controls that ask a model, with its name in the run and the number of the prompt.
@@ -90,7 +92,8 @@ def without_common(
     return (
         extracted.join(of_document, on="document_id", how="left", maintain_order="left")
         .with_columns(
-            longest_words=changed.then("longest").otherwise("longest_words"),
+            # Of stretches that are left; null, which is passed over, where none is common.
+            longest_words=pl.min_horizontal("longest_words", changed.then("longest")),
             coverage=changed.then(share).otherwise("coverage"),
         )
         .drop("any_common", "longest", "total")
@@ -100,36 +103,71 @@ def without_common(
 VERBATIM_GROUP = "blocks"  # group of features that the runs are read from
 
 _READ = ("longest_block_words", "near_verbatim_words")
+_ANSWER_KEY = ("target_id", "view", "view_index", "sample_index")
 _ROWS_AT_ONCE = 32_768
 _LOW = (1 << 32) - 1
 _MOST_NAMED = 100  # documents of which passages came out
 
 
-def verbatim_runs(targets: pl.LazyFrame, features: pl.LazyFrame, samples: int) -> pl.DataFrame:
+def longest_own(passage: str | None, prefix: str | None, words: WordRule) -> int:
+    """Count the words of the longest run after what the prefix has, too, is cut out."""
+    said, given = (pl.Series([text], dtype=pl.String) for text in (passage, prefix))
+    own = book_coverage(passage or "", said, instructions=given, words=words, k=1, m=COPIED_WORDS)
+    return int(own["longest_block_words"].item())
+
+
+def passage_of(words: WordRule) -> pl.Expr:
+    """Take the longest run of an answer from the ``reference``."""
+    spans, first = word_spans("reference", words=words).struct, pl.col("longest_block_start")
+    start = spans.field("starts").list.get(first)
+    end = spans.field("ends").list.get(first + pl.col(_READ[0]) - 1)
+    return pl.col("reference").str.slice(start, end - start)
+
+
+def verbatim_runs(
+    targets: pl.LazyFrame, features: pl.LazyFrame, samples: int, words: WordRule
+) -> pl.DataFrame:
     """Find the longest run over the first ``samples`` continuations of each target."""
-    # Null without a continuation, or where the features have no runs. Memory: 24 bytes a target.
+    # Null without a continuation, or where the features have no runs. Memory: 25 bytes a target.
+    # Of a run that may be copied from the prefix (``copied``), such as a refrain, the rest counts.
     index = RowIndex(targets.select("target_id"))
     code, near = (mapped_zeros(index.height, dtype) for dtype in (np.uint64, np.uint32))
+    is_copied, n_words = mapped_zeros(index.height, np.bool_), pl.col(_READ[0])
     if set(_READ) <= set(features.collect_schema()):
         own = features.filter(
-            among(CONTINUED), pl.col("sample_index") < samples, pl.col(_READ[0]).is_not_null()
-        ).select("target_id", "sample_index", *_READ)
+            among(CONTINUED), pl.col("sample_index") < samples, n_words.is_not_null()
+        )
+        texts = targets.select("target_id", "prefix", "reference")
+        long = own.filter(n_words >= VERBATIM_WORDS).join(texts, on="target_id")
+        long = long.with_columns(passage=passage_of(words))
+        shared = pair_features("passage", "prefix", words=words, groups=["blocks"])
+        left = pl.struct("passage", "prefix").map_elements(
+            lambda texts: longest_own(**texts, words=words), pl.UInt32
+        )
+        alike = long.filter(shared.struct.field(_READ[0]) >= COPIED_WORDS)
+        copied = (
+            alike.select(*_ANSWER_KEY, left=left).collect().filter(pl.col("left") < VERBATIM_WORDS)
+        )
+        if copied.height:
+            cut = (pl.min_horizontal(name, "left") for name in _READ)  # which passes over nulls
+            own = own.join(copied.lazy(), on=_ANSWER_KEY, how="left").with_columns(cut)
+            is_copied[index.find(copied["target_id"])[1]] = True
+        own = own.select("target_id", "sample_index", *_READ)
         for batch in own.collect_batches(chunk_size=_ROWS_AT_ONCE):
             which, rows = index.find(batch["target_id"])
             # One number of a run's words and its sample, never 0: the more, then the earlier one.
-            joined = pl.col(_READ[0]).cast(pl.UInt64) * (1 << 32) + (_LOW - pl.col("sample_index"))
+            joined = n_words.cast(pl.UInt64) * (1 << 32) + (_LOW - pl.col("sample_index"))
             np.maximum.at(code, rows, batch.select(joined).to_series().to_numpy()[which])
             np.maximum.at(near, rows, batch[_READ[1]].to_numpy()[which])
-    found = pl.DataFrame({"code": code, "near_words": near})
+    found = pl.DataFrame({"code": code, "near_words": near, "copied": is_copied})
     value = {
         "longest_words": pl.col("code") // (1 << 32),
         "sample_index": _LOW - pl.col("code") % (1 << 32),
         "near_words": pl.col("near_words"),
     }
-    return found.select(
-        pl.when(pl.col("code") > 0).then(each.cast(pl.UInt32)).alias(name)
-        for name, each in value.items()
-    )
+    there = pl.when(pl.col("code") > 0)
+    kept = (there.then(each.cast(pl.UInt32)).alias(name) for name, each in value.items())
+    return found.select("copied", *kept)
 
 
 def verbatim_findings(
@@ -160,6 +198,7 @@ def verbatim_findings(
             n_texts=pl.len(),
             n_near=near.sum(),
             n_verbatim=out.sum(),
+            n_copied=pl.col("copied").sum(),
             n_units=pl.col("unit").n_unique(),
             n_units_verbatim=pl.col("unit").filter(out).n_unique(),
         )

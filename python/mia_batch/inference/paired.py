@@ -168,10 +168,8 @@ def agreement(scores: Floats, cluster: Codes) -> tuple[Floats, Floats, float | N
     for row in drawn:
         chosen = rng.integers(len(parts), size=len(parts))
         row[:] = correlations(scores[np.concatenate([parts[each] for each in chosen])])
-    gaps, sides = (
-        drawn[:, 0] - drawn[:, 1],
-        [(1 - intervals.CONFIDENCE) / 2, (1 + intervals.CONFIDENCE) / 2],
-    )
+    gaps = drawn[:, 0] - drawn[:, 1]
+    sides = (1 - intervals.CONFIDENCE) / 2, (1 + intervals.CONFIDENCE) / 2
     limits = np.asarray(np.nanquantile(gaps, sides), np.float64)
     if not np.nanquantile(drawn[:, 0], sides[0]) > 0:
         return correlations(scores), limits, None

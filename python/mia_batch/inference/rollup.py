@@ -233,7 +233,7 @@ def rollup(
     chosen = _CHOSEN if plan.adjustment == "e-bh" else None
     share = WindowShare(sets, score, plan.fpr, blind_warns=blind_warns, lack=chosen)
     windows = _windows(targets, scores, score, sets, controls)
-    windows = windows.hstack(verbatim_runs(targets, features, samples)).with_row_index("row")
+    windows = windows.hstack(verbatim_runs(targets, features, samples, words)).with_row_index("row")
     windows = windows.filter(pl.any_horizontal("is_target", "is_non_member"))
     if not windows.select(_ANY_WINDOWS).item():  # texts alone: only groups are summed up
         grouped = read_numbers(targets, pl.col("group").is_not_null(), score.size, np.bool_)

@@ -303,13 +303,12 @@ def null_audit_findings(scores: pl.LazyFrame, plan: VerdictPlan) -> pl.DataFrame
 def _audits(
     audit: _Audit, n_tests: int, n_units: int, plan: VerdictPlan
 ) -> list[tuple[bool, float]]:
-    rng, made = np.random.default_rng(plan.seed), []
-    for _ in range(_AUDITS):
-        units = rng.choice(audit.n_units, n_units, replace=False)
-        p = audit.p_values(units[:n_tests], units[n_tests:])
-        reported = q_values(p, audit.adjustment) <= plan.q
-        made.append((bool(reported.any()), float((p <= plan.fpr).mean())))
-    return made
+    rng = np.random.default_rng(plan.seed)
+    drawn = (rng.choice(audit.n_units, n_units, replace=False) for _ in range(_AUDITS))
+    p = [audit.p_values(units[:n_tests], units[n_tests:]) for units in drawn]
+    n_reported = (np.sum(q_values(each, audit.adjustment) <= plan.q) for each in p)
+    shares = (float((each <= plan.fpr).mean()) for each in p)
+    return [*zip(map(bool, n_reported), shares, strict=True)]
 
 
 class _Audit(NamedTuple):
@@ -359,17 +358,10 @@ def audit_rows(
     plan: VerdictPlan, n_tests: int, n_null: int, made: list[tuple[bool, float]]
 ) -> pl.DataFrame:
     """Of each audit ``made`` has whether it reports any, and its share of small p-values."""
-    reporting = sum(any_reported for any_reported, _ in made)
-    interval = clopper_pearson(reporting, len(made))
+    main: _Row = {"statistic": "share_reporting", "reason": _SPLITS}
+    main |= _share(sum(any_reported for any_reported, _ in made), len(made))
+    main["verdict"] = "too_often" if main["low"] > plan.q else "as_promised"
     before = {"n_audits": len(made), "n_tests": n_tests, "n_null": n_null, "q": plan.q}
-    main = {
-        "statistic": "share_reporting",
-        "value": reporting / len(made),
-        "low": interval.low,
-        "high": interval.high,
-        "verdict": "too_often" if interval.low > plan.q else "as_promised",
-        "reason": _SPLITS,
-    }
     after = {"fpr": plan.fpr, "share_below_fpr": sum(share for _, share in made) / len(made)}
     rows = [*number_rows(before), main, *number_rows(after)]
     return finding_rows(_CHECK, rows, subject=plan.level)

@@ -20,7 +20,7 @@ import polars as pl
 
 from mia_batch import settings as rooms
 from mia_batch.attacks import Attack, names
-from mia_batch.attacks.families import meant
+from mia_batch.attacks.attack import meant
 from mia_batch.corpus import digest_each, digest_of
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.parts import Shard, Work

@@ -13,7 +13,7 @@ import polars as pl
 from markupsafe import escape
 
 from mia_batch.attacks import get, names
-from mia_batch.attacks.families import meant
+from mia_batch.attacks.attack import meant
 from mia_batch.corpus.files import KINDS
 from mia_batch.errors import MiaBatchError, SettingsError
 from mia_batch.evidence.parts import Block, Work
@@ -64,7 +64,7 @@ def books_of(run: Run) -> pl.DataFrame:
 def attacks_of(run: Run) -> pl.DataFrame:
     manifest = finished(run)
     known = [get(name) for name in manifest.made["scores"]["attacks"] if name in names()]
-    return attack_rows(_tables(run), known, manifest.times.get("seconds", {}))
+    return attack_rows(_tables(run), known, manifest.times.get("seconds"), manifest.passes)
 
 
 def table_of(runs: Sequence[Run], kind: str = "md") -> str:
@@ -85,9 +85,12 @@ def _column(run: Run) -> PaperColumn:
     model, folder = Path(name).name, run.folder.resolve()
     in_run = file.parent.resolve() == folder  # texts that were no file
     data = settings.dataset or (folder.name.removesuffix(f"-{model}") if in_run else file.stem)
+    counts = run["metrics"].filter(slice="all").select("n_members", "n_nonmembers").max().row(0)
+    notes = ["{:,} members, {:,} non-members".format(*counts)]
     said = answer_of(run)
-    caveat = said if said.startswith("No answer") else ""
-    return PaperColumn(data, model, settings.seed, rows, caveat)
+    if any(each in said for each in ("No answer", "; exploratory: ", "it is unknown whether")):
+        notes.append(said[:-1])
+    return PaperColumn(data, model, settings.seed, rows, tuple(notes))
 
 
 def finished(run: Run, *, sealed: bool = False) -> Manifest:
@@ -327,8 +330,8 @@ def compare(
     runs = [Run(folder) for folder in given]
     if len(folders) < 2 or len({run.folder.resolve() for run in runs}) < len(runs):
         raise SettingsError(
-            "a comparison needs at least two runs, each of a folder of its own; for unlearning "
-            "name the run before, the run after, and then that of the retrained model"
+            "a comparison needs at least two runs, each of a folder of its own; that of a "
+            "retrained model is not one of them"
         )
     chosen = attack_of(runs, attack)
     titles = [run.folder.resolve().name for run in runs]

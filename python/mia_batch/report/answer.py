@@ -1,6 +1,6 @@
 """The answer of a run: one sentence, its books by strength of evidence, its attacks, best first."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import polars as pl
@@ -20,6 +20,10 @@ ANSWERS = {  # what is said of a book, by the verdict of the roll-up, the strong
 STRIP = 24  # stretches of a book's strip
 _SHADES = "▁▂▃▄▅▆▇█"
 _NAMED = 5
+_DOUBTS = {  # what the blind baseline leaves open, by the verdict of the gate
+    "doubtful": "it is undecided whether training is the only difference from comparison texts",
+    "weighted": "these differ from the comparison texts even without the model, which are weighted",
+}
 _SHORT_REASON = 160  # characters
 
 
@@ -43,12 +47,32 @@ def answer(known: RunResults, rollup: pl.DataFrame, *, books: bool) -> str:
         said = _of_units(known, units, noun, compared=allows["targets and non-members"])
     else:
         said = _of_texts(known, allows)
+    if doubts := [*_doubts(known)]:
+        said = f"{said[:-1]}; in doubt, because {' and '.join(doubts)}."
     not_planned = {*known.findings.filter(check="plan")["verdict"]} & {"late", "changed"}
     if not_planned and not said.startswith("No answer"):
         return (
             f"{said[:-1]}; exploratory: this was asked for or changed after scores had been made."
         )
     return said
+
+
+def _doubts(known: RunResults) -> Iterator[str]:
+    """Say what else could explain that texts stand out; nothing where none are said to."""
+    rows, gate = known.findings, gate_verdict(known.findings)
+    counts = pl.col("check").is_in(["reported", "top"]), pl.col("value") > 0
+    found = rows.filter(*counts, pl.col("statistic").is_in(["n_reported", "at_least"]))
+    if known.plan.level != "collection" and found.is_empty():
+        return
+    if rows.filter(check="placebo", verdict="as_many").height:
+        yield "the reference model, which cannot know these texts, gives as much"
+    if gate in _DOUBTS:
+        yield _DOUBTS[gate]
+    share = facts(rows, "duplicates", subject="targets").get("share", {}).get("value") or 0
+    if share >= 0.05:
+        yield f"{share:.0%} of the texts stand in the comparison texts, too"
+    if n := rows.filter(check="earlier_runs", statistic="primary").height:
+        yield f"{n:,} other {'run is' if n == 1 else 'runs are'} not counted"
 
 
 def _labelled(known: RunResults) -> str:
@@ -71,6 +95,8 @@ def _labelled(known: RunResults) -> str:
             f"is {_interval(auc)}{more}."
         )
     if lead.get("low") is None:
+        if auc.get("low") is not None and auc["low"] <= 0.5:
+            return f"No sign of memory: {reached}, which chance explains."
         reason = lead.get("reason") or blind.get("reason") or "there are too few texts"
         return (
             f"{_capital(reached)}; it is unknown whether that is memory, because it could not be "
@@ -116,9 +142,10 @@ def _of_units(known: RunResults, units: pl.DataFrame, noun: str, *, compared: bo
     """Count books by their answer; name those that come out or stand out."""
     n, total = dict(units["verdict"].value_counts().iter_rows()), units.height
     one, parts = f"the {noun}" if total == 1 else None, []
-    beyond = {"comes_out": "come{} out word for word", "known_better": _beyond(known, noun)}
-    if known.plan.level == "collection":
-        del beyond["known_better"]
+    longest = units.select(pl.max_horizontal("longest_words", "extracted_words").max()).item()
+    beyond = {"comes_out": f"come{{}} out word for word, at most {longest or 0:,} words in a row"}
+    if known.plan.level != "collection":
+        beyond["known_better"] = _beyond(known, noun)
     for verdict, out in beyond.items():
         if count := n.get(verdict, 0):
             names = listed(_titles(_by_strength(units.filter(verdict=verdict))), _NAMED)
@@ -127,9 +154,10 @@ def _of_units(known: RunResults, units: pl.DataFrame, noun: str, *, compared: bo
     highest = facts(known.findings, "verbatim", subject="targets").get("n_highest")
     none = f"{one} does not come out word for word" if one else "none comes out word for word"
     if highest is not None:
-        none = (
-            f"none of the {highest['value']:,.0f} windows of highest scores comes out word for word"
-        )
+        windows = f"{highest['value']:,.0f} windows of highest scores"
+        none = f"none of the {windows} comes out word for word"
+    if canaries := known.allows()["canaries"]:
+        parts.append(_of_collection(known, "controls", "the canaries"))
     if compared and gate_verdict(known.findings) == "withheld":
         apart = f"{noun}s and comparison {noun}s can be told apart without the model"
         none = f"{none}, and there is no other answer:" if sampled else "there is no answer:"
@@ -141,8 +169,8 @@ def _of_units(known: RunResults, units: pl.DataFrame, noun: str, *, compared: bo
         parts.append(_of_collection(known, "non_members", f"the {noun}s together"))
     elif compared:
         parts += _top(known, noun) if not n.get("known_better") else []
-        parts += _unnamed(units, n, noun, found=bool(parts))
-    else:
+        parts += _unnamed(known, units, noun, found=bool(parts))
+    elif not canaries:
         left = total - n.get("comes_out", 0)
         parts += [] if parts or not sampled else [none]
         without = "cannot be judged without comparison texts (add --non-members FOLDER)"
@@ -179,7 +207,8 @@ def _top(known: RunResults, noun: str) -> list[str]:
     return [f"{which} {verb} out beyond chance ({100 * sure:g} % confidence)"]
 
 
-def _unnamed(units: pl.DataFrame, n: Mapping[str, int], noun: str, *, found: bool) -> list[str]:
+def _unnamed(known: RunResults, units: pl.DataFrame, noun: str, *, found: bool) -> list[str]:
+    n, top = dict(units["verdict"].value_counts().iter_rows()), facts(known.findings, "top")
     one, parts = f"the {noun}" if units.height == 1 else None, []
     if above := n.get("above_all", 0):
         who = f"{one or f'{above:,}'} {_verb('score', above)}"
@@ -188,12 +217,14 @@ def _unnamed(units: pl.DataFrame, n: Mapping[str, int], noun: str, *, found: boo
         reasons = units.filter(verdict="cannot_tell")["reason"].drop_nulls().mode().sort()
         reason = f": {reasons[0][:_SHORT_REASON]}" if len(reasons) else ""
         parts.append(f"{one or f'{unknown:,}'} cannot be judged{reason}")
-    if nothing := n.get("nothing_found", 0):
+    is_top = bool(top) and top["at_least"]["value"] and not n.get("known_better")
+    others = units.height - int(top["of_top"]["value"] if is_top else 0)
+    if nothing := min(n.get("nothing_found", 0), others):
         if not (found or parts):
             if one:
                 return [f"{one} does not stand out, which does not show that it was not learnt"]
             return ["none stands out, which does not show that they were not learnt"]
-        parts.append(f"nothing was found on {nothing:,}")
+        parts.append(f"nothing was found on {'the other ' if is_top else ''}{nothing:,}")
     return parts
 
 
@@ -212,14 +243,18 @@ def _of_texts(known: RunResults, allows: Mapping[str, bool]) -> str:
         kind = "text" if level == "target" else "group"
         out = f"of {total:,.0f} {kind}s {_verb('stand', n or 1)} out from {against}"
         false = f"in a list of which at most {100 * plan.q:g} % are false on average"
-        none = "which does not show that they were not learnt"
-        parts.append(f"{n:,.0f} {out}, {false}" if n else f"none {out}, {none}")
+        none = f"none {out}, which does not show that they were not learnt"
+        if top := _top(known, kind):
+            none = f"{top[0]}; none of {total:,.0f} {kind}s can be named {false}"
+        parts.append(f"{n:,.0f} {out}, {false}" if n else none)
     elif allows["targets and non-members"]:
         parts.append("no other answer" if parts else "no answer")
         parts[-1] += ", because texts and comparison texts can be told apart without the model"
     if allows["canaries"]:
         parts.append(_of_collection(known, "controls", "the canaries"))
-    if not parts or (allows["targets alone"] and not allows["canaries"]):
+    if not parts and allows["any comparison"]:
+        parts.append("no answer: all texts are known not to be in the training data")
+    elif not parts or allows["targets alone"]:
         parts.append("scores only rank your texts; add --non-members FOLDER to get an answer")
     return f"{_capital('; '.join(parts))}."
 
@@ -249,7 +284,7 @@ def _capital(text: str) -> str:
 def _interval(row: Mapping[str, Any]) -> str:
     value = f"{row['value']:.2f}"
     if row.get("low") is None or row.get("high") is None:
-        return value
+        return f"{value} (no interval: {row['reason']})" if row.get("reason") else value
     return f"{value} (95 % CI {row['low']:.2f} to {row['high']:.2f})"
 
 
@@ -342,15 +377,17 @@ def attack_rows(
     tables: Mapping[str, pl.LazyFrame],
     attacks: Sequence[Attack],
     seconds: Mapping[str, float] | None = None,
+    passes: Mapping[str, int] | None = None,
 ) -> pl.DataFrame:
     """Lay out the figures of each attack where the truth is known, the best first.
 
     ``attack``, ``is_blind`` (a classifier that never sees the model; they come last), ``auc`` with
     its 95 % interval ``low`` and ``high``, ``tpr_1`` and ``tpr_01`` (TPR at 1 % and 0.1 % FPR, null
-    where there are too few non-members), ``lead``, ``lead_low`` and ``lead_high`` (AUC less that of
-    the strongest classifier that never sees the model), ``tokens`` (decoded for a text by one of
-    ``attacks``, null where none are), ``seconds`` (of asking, a text, by the ``seconds`` of each
-    stage in ``times`` of ``run.json``; null where unknown). Empty without labels.
+    where there are too few non-members), ``lead`` (AUC less that of the strongest classifier that
+    never sees the model), the limits of all three (``tpr_1_low``, ...), ``tokens`` (decoded for a
+    text by one of ``attacks``, null where none are), ``seconds`` (of asking, a text, by the
+    ``seconds`` of each stage in ``times`` of ``run.json``, shared out by tokens and by ``passes``;
+    null where unknown). Empty without labels.
     """
     metrics = tables["metrics"].filter(slice="all").collect(engine="streaming")
     own = metrics.filter(pl.col("versus").is_null())
@@ -359,9 +396,10 @@ def attack_rows(
     more = [leads.select("attack", lead="value", lead_low="low", lead_high="high")]
     for name, fpr in _FPRS.items():
         of = own.filter((pl.col("fpr") - fpr).abs() < fpr / 10, metric="tpr_at_fpr")
-        more.append(of.select("attack", pl.col("value").alias(name)))
+        limits = {f"{name}_{end}": end for end in ("low", "high")}
+        more.append(of.select("attack", **{name: "value"}, **limits))
     rows = own.filter(metric="roc_auc").select("attack", "low", "high", auc="value")
-    for each in (*more, _costs(tables, attacks, seconds or {})):
+    for each in (*more, _costs(tables, attacks, seconds or {}, passes or {})):
         first = each.unique("attack", keep="first")
         rows = rows.join(first, on="attack", how="left", maintain_order="left")
     if rows["auc"].count() == 0:  # no label of one of the classes
@@ -372,15 +410,19 @@ def attack_rows(
     return ordered.select(pl.col(name).cast(dtype) for name, dtype in _ATTACKS.items())
 
 
-_FIGURES = ("auc", "low", "high", "tpr_1", "tpr_01", "lead", "lead_low", "lead_high")
+_LIMITED = [f"{name}{end}" for name in (*_FPRS, "lead") for end in ("", "_low", "_high")]
+_FIGURES = ("auc", "low", "high", *_LIMITED)
 _ATTACKS: dict[str, Any] = {"attack": pl.String, "is_blind": pl.Boolean}
 _ATTACKS |= dict.fromkeys((*_FIGURES, "tokens", "seconds"), pl.Float64)
 
 
 def _costs(
-    tables: Mapping[str, pl.LazyFrame], attacks: Sequence[Attack], seconds: Mapping[str, float]
+    tables: Mapping[str, pl.LazyFrame],
+    attacks: Sequence[Attack],
+    seconds: Mapping[str, float],
+    passes: Mapping[str, int],
 ) -> pl.DataFrame:
-    """Tokens decoded and seconds of asking a text: of the samples' time its share by tokens."""
+    """Tokens decoded and seconds of asking a text: its share, by tokens or by forward passes."""
     of_view: dict[tuple[str, str], tuple[int, int]] = {}
     if "samples" in tables:
         key = [pl.col(name).cast(pl.String) for name in ("model", "view")]
@@ -393,8 +435,11 @@ def _costs(
     n_texts = tables["scores"].select(pl.len()).collect(engine="streaming").item()
     rows = []
     for attack in attacks:
-        models = {model for model, _ in attack.reads_of("logprobs")}
-        tokens, took = 0.0, sum(seconds.get(f"logprobs of {model}", 0.0) for model in models)
+        tokens, took, read = 0.0, 0.0, attack.reads_of("logprobs")
+        for model in {model for model, _ in read}:
+            all_passes = sum(n for view, n in passes.items() if view.startswith(f"{model} "))
+            own = sum(passes.get(" ".join(view), 0) for view in read if view[0] == model)
+            took += seconds.get(f"logprobs of {model}", 0.0) * (own / all_passes if own else 1.0)
         for view in attack.reads_of("samples"):
             drawn, n = of_view.get(view, (0, 0))
             tokens += drawn / max(n, 1)

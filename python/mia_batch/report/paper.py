@@ -17,7 +17,8 @@ FOR_SPREADSHEETS = (
     pl.when(_FORMULA).then(pl.lit("'") + cs.string()).otherwise(cs.string()).name.keep()
 )
 """Text that a spreadsheet would take for a formula, with an apostrophe before it."""
-_FIGURES = ("AUC (95 % CI)", "TPR@1 %", "TPR@0.1 %")
+_FIGURES = ("AUC (95 % CI)", "TPR@1 % (95 % CI)", "TPR@0.1 % (95 % CI)")
+_LIMITS = {"auc": ("low", "high")} | {name: (f"{name}_low", f"{name}_high") for name in _RATES}
 
 
 class PaperColumn(NamedTuple):
@@ -27,7 +28,7 @@ class PaperColumn(NamedTuple):
     model: str
     seed: int
     rows: pl.DataFrame
-    caveat: str = ""  # why its figures mean nothing
+    notes: tuple[str, ...] = ()  # how many texts, and why its figures mean little
 
 
 _SIGNS = {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}"}
@@ -64,8 +65,10 @@ def paper_table(columns: Sequence[PaperColumn], kind: str = "md") -> str:
         rows[name] += figures.get(name, [(NO_FIGURE, False)] * len(_FIGURES))
     notes = []
     for (data, model), own in seeds.items():
-        notes.append(f"{data}, {model}: seed{'s' * (len(own) > 1)} {', '.join(map(str, own))}")
-        notes += dict.fromkeys(each.caveat[:-1] for each in of[data, model] if each.caveat)
+        which = f"seed{'s' * (len(own) > 1)} {', '.join(map(str, own))}"
+        how = " (means; limits are the outermost of the intervals)" if own[1:] else ""
+        notes.append(f"{data}, {model}: {which}{how}")
+        notes += dict.fromkeys(note for each in of[data, model] for note in each.notes)
     bold, safe = KINDS[kind]
     return (
         environment()
@@ -83,17 +86,16 @@ def paper_table(columns: Sequence[PaperColumn], kind: str = "md") -> str:
 
 
 def _averaged(group: Sequence[PaperColumn]) -> pl.DataFrame:
-    """Average runs of several seeds; their interval is that of the widest, by its ends."""
+    """Average runs of several seeds; limits are the outermost of their intervals."""
     rows = pl.concat([column.rows for column in group])
     if len(group) == 1:
         return rows
-    means = [pl.col(name).mean() for name in ("auc", *_RATES)]
-    ends = [pl.col("low").min(), pl.col("high").max()]
-    there = pl.col("attack").len() == len(group)
+    means = [pl.col(name).mean() for name in _LIMITS]
+    ends = [cs.ends_with("low").min(), cs.ends_with("high").max()]
     return (
         rows.group_by("attack", maintain_order=True)
-        .agg(*means, *ends, pl.col("is_blind").first(), there=there)
-        .filter("there")
+        .agg(*means, *ends, pl.col("is_blind").first(), n=pl.len())
+        .filter(n=len(group))
         .sort("is_blind", "auc", descending=[False, True], nulls_last=True)
     )
 
@@ -105,17 +107,20 @@ def _cells(rows: pl.DataFrame) -> dict[str, list[Cell]]:
         others = rows.filter(pl.col("attack") != row["attack"])["high"]
         known = row["low"] is not None and others.len() > 0 and others.null_count() == 0
         best = bool(known and row["low"] > others.max())
-        limits = "" if row["low"] is None else f" ({row['low']:.3f}, {row['high']:.3f})"
-        auc, *rates = (
-            NO_FIGURE if row[name] is None else f"{row[name]:.3f}" for name in ("auc", *_RATES)
-        )
-        found[str(row["attack"])] = [(auc + limits, best), *((rate, False) for rate in rates)]
+        figures = [_figure(*(row[of] for of in (name, *ends))) for name, ends in _LIMITS.items()]
+        found[str(row["attack"])] = [(text, best and not at) for at, text in enumerate(figures)]
     return found
+
+
+def _figure(value: float | None, low: float | None, high: float | None) -> str:
+    if value is None:
+        return NO_FIGURE
+    return f"{value:.3f}" if low is None else f"{value:.3f} ({low:.3f}, {high:.3f})"
 
 
 def _csv(averaged: Mapping[tuple[str, str], pl.DataFrame]) -> str:
     parts = []
     for (data, model), rows in averaged.items():
         names = pl.lit(data).alias("data"), pl.lit(model).alias("model"), pl.col("attack")
-        parts.append(rows.select(*names, "auc", "low", "high", *_RATES))
+        parts.append(rows.select(*names, "auc", "low", "high", cs.starts_with("tpr_")))
     return pl.concat(parts).with_columns(FOR_SPREADSHEETS).write_csv()

@@ -14,6 +14,7 @@ Say = Callable[["RunResults"], Iterable[str]]
 _NAMES_SHOWN = 3
 _MOST_NAMED = 12
 _LEVEL = 0.05
+_WRONG_WAY, _FEWEST = 0.4, 5  # the AUC of a wrong sign; texts of each class in a quintile
 _MOST_CHARACTERS = 200
 _ACTING = (
     *("temperature", "top_p", "top_k", "min_p"),
@@ -171,7 +172,14 @@ def duplicates_sentence(findings: pl.DataFrame, subject: str) -> Iterator[str]:
 
 
 def copies_sentence(findings: pl.DataFrame) -> Iterator[str]:
-    """Warn of copies that count as independent; nothing where they are few."""
+    """Warn of texts of both labels, and of copies that count as independent unless they are few."""
+    if of := facts(findings, "duplicates", subject="labels"):
+        n = of["n_both"]["value"]
+        yield (
+            f"{n:,.0f} {'text is' if n == 1 else 'texts are'} labelled member in one row and "
+            "non-member in another, word for word: one of the labels is wrong, and figures "
+            "of attacks are nearer to chance. Leave these texts out, or correct the labels."
+        )
     found = facts(findings, "duplicates", subject="texts")
     if found["n_copies"]["verdict"] == "many":
         yield (
@@ -201,11 +209,12 @@ def earlier_sentences(findings: pl.DataFrame) -> Iterator[str]:
     rows = findings.filter(check="earlier_runs", statistic="primary").rows(named=True)
     if not rows:
         return
-    names = [f"{row['subject']} (primary {row['verdict']})" for row in rows]
+    unplanned = ("primary unknown, unknown", "stopped before its plan was made")
+    plans = (f"{row['subject']} (primary {row['verdict']})".replace(*unplanned) for row in rows)
     n, (runs, are) = len(rows), ("run", "is") if len(rows) == 1 else ("runs", "are")
     yield (
         f"{n:,} other {runs} of these texts and this model {are} next to this one: "
-        f"{listed(names)}. p-values and q-values do not count these attempts: multiply them by "
+        f"{listed([*plans])}. p-values and q-values do not count these attempts: multiply them by "
         f"{n + 1:,} (Bonferroni) to count them."
     )
 
@@ -280,18 +289,25 @@ def labelled_sentences(
         return
     strongest = blind["strongest"]
     in_quintile = pl.col("slice").str.starts_with("blind quintile")
-    quintiles = metrics.filter(in_quintile, metric="roc_auc", attack=primary)["value"]
-    if blind["verdict"] != "not separable" and len(quintiles):
-        values = ", ".join("-" if value is None else f"{value:.2f}" for value in quintiles)
-        yield f"{primary}: AUC within quintiles of the score of {strongest}: {values}."
+    enough = pl.min_horizontal("n_members", "n_nonmembers") >= _FEWEST
+    quintiles = metrics.filter(in_quintile, metric="roc_auc", attack=primary)
+    values = quintiles.select(pl.when(enough).then("value")).to_series()
+    if blind["verdict"] != "not separable" and values.count() > 1:
+        shown = ", ".join("-" if value is None else f"{value:.2f}" for value in values)
+        yield f"{primary}: AUC within quintiles of the score of {strongest}: {shown}."
+    low = metrics.filter(pl.col("high") < _WRONG_WAY, metric="roc_auc", slice="all")["attack"]
+    if turned := [name for name in low if not name.startswith("blind_")]:
+        yield (
+            f"Members score lower than non-members by {listed(turned)}. A higher score has to mean "
+            "a member: if the attack is yours, turn its sign."
+        )
     bounds = metrics.filter(pl.col("low").is_not_null(), metric="roc_auc_simultaneous")
     if bounds.height > 1:
         best = bounds.sort("low", descending=True).row(0, named=True)
         where = "" if best["slice"] == "all" else f" on {best['slice']}"
-        yield (
-            f"Best of {bounds.height:,} attacks and slices, corrected for trying all of them: "
-            f"{best['attack']}{where}, AUC at least {best['low']:.2f}."
-        )
+        tried = f"{bounds.height:,} attacks and slices, corrected for trying all of them"
+        said = f"Best of {tried}: {best['attack']}{where}, AUC at least {best['low']:.2f}."
+        yield said if best["low"] > 0.5 else f"None of {tried}, is shown to be better than chance."
     yield from duplicates_sentence(findings, "members")
 
 
@@ -397,7 +413,7 @@ def power_sentences(findings: pl.DataFrame) -> Iterator[str]:
     if value["for_bound"] is not None:
         yield (
             f"If {value['for_bound']:,.0f} of your {asked} score higher than every comparison "
-            f"{unit}, that shows that at least one of them is in the training data."
+            f"{unit}, at least one of them stands out beyond chance (95 % confidence)."
         )
 
 
@@ -724,6 +740,14 @@ def verbatim_sentences(findings: pl.DataFrame) -> Iterator[str]:
     yield _by_chance(counts, rows.filter(statistic="fisher")["p_value"])
 
 
+def copied_sentence(findings: pl.DataFrame) -> Iterator[str]:
+    if n := facts(findings, "verbatim", subject="targets").get("n_copied", {}).get("value"):
+        yield (
+            f"Answers about {_counted(n, 'text')} repeat {VERBATIM_WORDS} words or more of the "
+            "given prefix, which may be copied without knowing the text: they do not count."
+        )
+
+
 def known_sentence(row: Mapping[str, Any]) -> str:
     """Say where a passage stands in the known corpus, from its row of the table ``known``."""
     n, documents, near = (row[f"n_{name}"] for name in _PLACES)
@@ -796,7 +820,7 @@ class RunResults:
             "labels": labels,
             "canaries": canaries,
             "targets and non-members": targets and nulls,
-            "targets alone": targets and not nulls,
+            "targets alone": targets and not (nulls or canaries),
             "any comparison": labels or nulls or canaries,
             "open gate": gate == "open",
             "comparison of targets": compares,
@@ -805,14 +829,19 @@ class RunResults:
 
 
 def one_sided_sentence(known: RunResults) -> Iterator[str]:
-    """Say that all texts are labelled members, which are then compared with nothing."""
-    roles, of = role_counts(known.findings), {"metric": "roc_auc", "attack": known.plan.primary}
-    alone = known.metrics.filter(pl.col("n_members") > 0, slice="all", n_nonmembers=0, **of)
-    if alone.height and not (roles["n_unknown"] or roles["n_nulls"]):
+    """Say that all texts have the same label, so that nothing is compared."""
+    of = {"metric": "roc_auc", "attack": known.plan.primary, "slice": "all"}
+    counts = known.metrics.filter(**of).select("n_members", "n_nonmembers").rows()
+    roles, (n_members, n_others) = role_counts(known.findings), counts[0] if counts else (0, 0)
+    label, other, more = "members", "non-members", "leave the labels out and give --non-members"
+    if n_others and not n_members:
+        label, other, more = other, label, "texts without a label to ask about"
+    elif n_others or not n_members or roles["n_nulls"]:
+        return
+    if not roles["n_unknown"]:
         yield (
-            "All texts are labelled as members, so that there is nothing to compare them with: add "
-            "texts that are labelled as non-members, or leave the labels out and give "
-            "--non-members FOLDER."
+            f"All texts are labelled as {label}, so that there is nothing to compare them with: "
+            f"add texts that are labelled as {other}, or {more}."
         )
 
 
@@ -828,6 +857,7 @@ def _planned(say: Callable[..., Iterable[str]]) -> Say:
 CONCLUSIONS: Final[tuple[tuple[str, Say], ...]] = (
     ("always", _of(chance_sentences)),
     ("always", _of(verbatim_sentences)),
+    ("always", _of(copied_sentence)),
     ("always", _of(gate_sentence)),
     ("always", _of(weights_sentence)),
     ("always", _of(placebo_sentence, "as_many")),
@@ -901,8 +931,10 @@ def checks(known: RunResults) -> dict[str, list[str]]:
 
 
 def preflight_sentences(findings: pl.DataFrame) -> Iterator[str]:
-    for say in (gate_sentence, weights_sentence, undeclared_sentences, power_sentences):
-        yield from say(findings)
+    before = (label_sentence, gate_sentence, weights_sentence, undeclared_sentences)
+    yield from chain.from_iterable(say(findings) for say in before)
+    yield from duplicates_sentence(findings, "targets")
+    yield from () if gate_verdict(findings) == "withheld" else power_sentences(findings)
 
 
 def sentences(known: RunResults) -> Iterator[str]:

@@ -5,8 +5,8 @@ import pytest
 
 from mia_batch import attacks, plugins
 from mia_batch.attacks import Attack, defaults, families, get, names, register, resolve
-from mia_batch.attacks.families import FAMILIES as FAMILIES_BY_NAME
-from mia_batch.attacks.families import family_of, members
+from mia_batch.attacks.attack import FAMILIES as FAMILIES_BY_NAME
+from mia_batch.attacks.attack import family_of, members
 from mia_batch.attacks.from_samples import EXPECTED
 from mia_batch.errors import SettingsError
 from mia_batch.features import OTHER_GROUPS, feature_fields
@@ -150,6 +150,9 @@ def test_an_attack_is_known_by_family_paper_and_without_its_version(written, mea
 
 def test_a_family_may_stand_for_several_attacks():
     assert len(resolve("CAMIA")) == 7
+    assert resolve("pdr_min*") == ("pdr_min_k_20_v1", "pdr_min_k_plus_plus_20_v1")
+    with pytest.raises(SettingsError, match=r"there is no attack 'nothing\*'"):
+        resolve("nothing*")
     with pytest.raises(SettingsError, match="'CAMIA' stands for several attacks"):
         get("CAMIA")
 

@@ -212,6 +212,10 @@ def test_a_finished_run_is_scored_with_other_attacks_without_a_model(tmp_path):
     assert both.select("rouge_l_v1", "most_words_v1").rows() == [(0.5, 3.0), (1.0, 2.0)]
     code, err = scored(*named)
     assert (code, "whose code is run only if you name it; give --attacks-from" in err) == (2, True)
+    # A formula that gives no finite number scores nothing, which is no success.
+    (tmp_path / "none.py").write_text(MINE.replace(".max()", ".max() / 0").replace("most_", "no_"))
+    code, err = scored("--attacks-from", "none.py")
+    assert (code, "no text has a score (reasons above)" in err) == (1, True)
     before = (tmp_path / "run" / "scores.parquet").read_bytes()
     code, err = scored("--attacks", "loss_v1")
     assert (code, "loss_v1 needs log-probabilities" in err) == (2, True)
@@ -358,7 +362,7 @@ def test_unlabelled_input_shows_the_highest_scores_and_a_folder_that_is_held_exi
     assert code == 0, err
     assert "strongest passages by probe_leading_rarity_v1" in out
     assert "[red]markup[/red] \ufffd[2Jclear" in out
-    assert "1 text without a score: " in out
+    assert "1 text without a score of probe_leading_rarity_v1, probe_" in out
     assert "sampling: 24 of 24 points" in err
     scores = pl.read_parquet(folder / "run" / "scores.parquet")
     assert scores["probe_leading_rarity_v1"].null_count() == 1

@@ -222,6 +222,13 @@ NAMELESS = "give it a name of its own"
             *("a.csv", b"text,text\na,b\n"),
             f", line 1: column 2 is named 'text' like one before it; {NAMELESS}",
         ),
+        *(
+            ("a.txt", start + b" and words that would be scored", " is PDF, RTF, HTML, an archive")
+            for start in (
+                *(b"%PDF-1.4", b"\xef\xbb\xbf{\\rtf1", b"PK\3\4", b"\xd0\xcf\x11\xe0"),
+                b"\n<!DOCTYPE HTML>",
+            )
+        ),
     ],
 )
 def test_a_malformed_line_is_refused_with_its_number(lines, name, content, said):

@@ -318,7 +318,7 @@ def test_what_only_marks_groups_is_no_difference_between_classes():
 def test_without_five_clusters_of_a_class_there_is_a_reason(label):
     found = blind.blind_baseline(texts(label))
     assert found.verdict is None
-    assert found.reason == "each class needs texts of 5 clusters"
+    assert found.reason == "each class needs 5 groups; a text without a group is one"
     assert Metrics.validate(found.metrics)["reason"].unique().to_list() == [found.reason]
     assert found.metrics["value"].null_count() == 5
     assert found.scores.shape == (0, 6)

@@ -48,6 +48,9 @@ def test_a_run_of_13_words_is_found_on_both_sides_and_one_of_12_is_none():
     assert first.examples == [("a", "d"), ("b", "d")]
     assert (second.n_long_run, second.n_high_overlap) == (1, 0)
     assert second.examples == [("d", "a")]
+    same = frame((" ".join(WORDS), True), (" ".join(WORDS), False))
+    named = same.with_columns(document_id=pl.concat_str("target_id", pl.lit(".txt")))
+    assert near_duplicates(named)[0].examples == [("a.txt", "b.txt")]
     first, second = near_duplicates(
         frame(
             (" ".join([*WORDS[:12], "x", *WORDS[12:24]]), True),

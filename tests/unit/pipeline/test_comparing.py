@@ -1,6 +1,7 @@
 """Runs of one corpus compared, from recordings."""
 
 import json
+import shutil
 
 import polars as pl
 import pytest
@@ -8,6 +9,7 @@ from scipy.stats import ttest_1samp
 
 import mia_batch
 from mia_batch.errors import RunFolderError, SettingsError
+from mia_batch.pipeline import rescore
 from mia_batch.schemas import Comparisons
 from tests.comparing import audit_recorded, write_corpus
 
@@ -51,6 +53,17 @@ def test_the_table_is_as_its_schema_says_with_differences_paired_by_target(runs,
     assert (found["low"], found["high"]) == pytest.approx([*reference.confidence_interval()])
     assert (found["n_targets"], found["n_unscored"]) == (20, 0)
     assert row(compared, "mean_difference", set="non_members")["p_value"] > 0.05
+
+
+def test_the_table_of_a_paper_counts_texts_and_repeats_what_makes_its_figures_doubtful(
+    runs, tmp_path
+):
+    table = mia_batch.Run(runs / "before").table()
+    assert table.splitlines()[-1] == "corpus, recorded: seed 0; 20 members, 20 non-members."
+    shutil.copytree(runs / "before", tmp_path / "before")
+    late = rescore(tmp_path / "before", attacks="rouge_1_v1", report=False)
+    noted = late.table().splitlines()[-1]
+    assert noted.endswith("exploratory: this was asked for or changed after scores had been made.")
 
 
 def test_sets_and_areas_are_compared_and_adjusted_apart_by_holm(compared):

@@ -230,7 +230,8 @@ class Progress(Observer):
     """Keeps what is counted, and how far it came."""
 
     def working(self, what: str, *, done: int, total: int, unit: str) -> None:
-        self.said, self._done = [(unit, done, total)], done
+        self.said: list[object] = [(unit, done, total)]
+        self._done = done
 
     def worked(self, units: int, tokens: int) -> None:
         self._done += units

@@ -12,15 +12,7 @@ from mia_batch import attacks, second
 from mia_batch.cli.main import command
 from mia_batch.corpus import commitment, draw
 from mia_batch.kernels import RarityTable
-from mia_batch.second import (
-    AnsweredPrompt,
-    AuditedText,
-    RunFiles,
-    compare,
-    distance,
-    p_value,
-    q_values,
-)
+from mia_batch.second import Answer, Run, Text, compare, distance, p_value, q_values
 from tests.checkpoints import TEXTS, save_checkpoint
 from tests.runs import Finished, documents, finished, written
 from tests.unit.pipeline.test_corpora import write_canaries
@@ -286,7 +278,7 @@ def test_changed_figures_and_what_only_weights_change_are_named(texts, tmp_path,
     ],
 )
 def test_a_wrong_formula_is_found(kind, attack, name, wrong, request, monkeypatch):
-    run, attack = RunFiles(request.getfixturevalue(kind).run.folder), f"{attack}_v1"
+    run, attack = Run(request.getfixturevalue(kind).run.folder), f"{attack}_v1"
     known = [(key, value) for key, value in run.scores(attack).items() if value is not None]
 
     def far():
@@ -298,33 +290,30 @@ def test_a_wrong_formula_is_found(kind, attack, name, wrong, request, monkeypatc
     assert max(far()) > 1e-6
 
 
-class Made(AuditedText):
-    """A text of which models said this: answers, rows of log-probabilities, means of shadows."""
+class Made(Text):
+    """A text of which models said this: answers, rows of log-probabilities."""
 
     def __init__(self, said=(), rows=(), shadows=()):
         self.said, self.made, self.means = said, rows, dict(shadows)
 
     def answers(self, view="continuation", of="target"):
-        del view, of
-        return [AnsweredPrompt(at, text, "", [], []) for at, text in enumerate(self.said)]
+        return [Answer(at, text, "", [], []) for at, text in enumerate(self.said)]
 
-    def rows(self, table, model, view):
-        del table, model, view
+    def rows(self, table, of, view):
+        if of == "shadow":
+            kinds = [(kind == "in", mean) for kind, of in self.means.items() for mean in of]
+            return [{"logprob": [mean], "trained": trained} for trained, mean in kinds]
         return [{"view_index": at, "logprob": each} for at, each in enumerate(self.made)]
-
-    def shadows(self, kind):
-        return np.array(self.means[kind])
 
 
 def scored(name, **made):
-    return second.SCORES[name](Made(**made))
+    return second.value_of(Made(**made), name)
 
 
 def test_choices_by_hand():
     said = ("A.", "B", "A dog is C", "D'Artagnan: D", "B")
     assert scored("decop", said=said) == (1 / 2 + 1 + 1 + 1) / 4
-    with pytest.raises(ZeroDivisionError):
-        scored("decop", said=("A", "B or C", "C", "D"))
+    assert scored("decop", said=("A", "B or C", "C", "D")) is None
     # The model likes A. Means of labels are 0.55, 0.175, 0.125 and 0.15; in the second row 0.6 is
     # still more above its mean than 0.2, but as a ratio it is less.
     p = [[0.7, 0.1, 0.1, 0.1], [0.6, 0.2, 0.1, 0.1], [0.5, 0.2, 0.2, 0.1], [0.4, 0.2, 0.1, 0.3]]
@@ -336,13 +325,13 @@ def test_choices_by_hand():
 
 
 def test_shadow_models_and_weights_by_hand(monkeypatch):
-    monkeypatch.setattr(second, "phi", lambda logprob: logprob)
+    monkeypatch.setattr(second, "phi", np.asarray)
     made = {"rows": [[3.0]], "shadows": {"in": [1.0, 3.0], "out": [-2.0, 2.0]}}
     # in: mean 2, variance 1; out: mean 0, variance 4
     assert scored("lira_online", **made) == pytest.approx(9 / 8 - 1 / 2 + np.log(2))
     assert scored("lira_offline", **made) == 3 / 2
-    nulls = [(second.place(each), w) for each, w in ((0.1, 0.5), (0.9, 0.25), (None, 2.0))]
-    assert p_value(second.place(0.9), nulls, 0.75) == (0.75 + 2.25) / (0.75 + 2.75)
+    nulls = [((0.1, 0), 0.5), ((0.9, 0), 0.25), ((np.inf, 0), 2.0)]
+    assert p_value((0.9, 0), nulls, 0.75) == (0.75 + 2.25) / (0.75 + 2.75)
 
 
 def test_series_by_hand():
@@ -352,8 +341,7 @@ def test_series_by_hand():
     assert scored("losses_below_previous", rows=rows) == 1 / 3
     levels = [[-99.0, -66.0, -65.5, -33.0, -32.5, 0.0]]  # 0, 33, 34, 66, 67 and 99
     assert scored("loss_complexity_3", rows=levels) == -4 / 6  # 0, 01, 1, 2 and a 2
-    with pytest.raises(ValueError, match="empty"):
-        scored("loss_entropy", rows=rows)
+    assert scored("loss_entropy", rows=rows) is None
     assert scored("loss_entropy", rows=[[-1.0, -2.0] * 20]) < 0.01
     assert scored("extraction_n_50", rows=[[np.log(0.5)]]) == 0  # one sample suffices
     assert scored("extraction_n_99", rows=[[np.log(0.5)]]) == pytest.approx(-np.log(np.log2(100)))

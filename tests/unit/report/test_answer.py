@@ -128,6 +128,18 @@ def test_another_attack_is_named_where_it_holds_among_all_that_were_tried(low, i
     )
 
 
+def test_where_nothing_was_compared_an_auc_that_chance_explains_is_no_riddle():
+    run = known(metrics=[metric(PRIMARY, 0.5, 0.3, 0.7)], findings=[roles(0), labels(None)])
+    reached = f"{PRIMARY} tells members from non-members with AUC 0.50 (95 % CI 0.30 to 0.70)"
+    said = f"No sign of memory: {reached}, which chance explains."
+    assert answer(run, Rollup.create_empty(), books=False) == said
+    few = [metric(PRIMARY, 0.9, reason="few groups")]
+    said = answer(
+        known(metrics=few, findings=[roles(0), labels(None)]), Rollup.create_empty(), books=False
+    )
+    assert "with AUC 0.90 (no interval: few groups); it is unknown whether" in said
+
+
 def test_without_an_auc_and_of_a_broken_model_there_is_no_answer():
     run = known(
         metrics=[metric(PRIMARY, None, reason="no members")], findings=[roles(0), labels(None)]
@@ -178,13 +190,51 @@ def top(fewest, highest):
 STAND = "out from 25 comparison books, in a list of which at most 5 % are false on average"
 
 
+def earlier(n):
+    row = {"statistic": "primary", "verdict": PRIMARY}
+    return finding_rows("earlier_runs", [row | {"subject": f"run{at}"} for at in range(n)])
+
+
+COPIES = finding_rows("duplicates", [{"statistic": "share", "value": 0.05}], subject="targets")
+PLACEBO = finding_rows("placebo", [{"statistic": "n_reported", "verdict": "as_many"}])
+UNDECIDED = "it is undecided whether training is the only difference from comparison texts"
+
+
+@pytest.mark.parametrize(
+    ("counts", "more", "doubts"),
+    [
+        ({"above_all": 12}, [top(2, 5), gate("doubtful")], UNDECIDED),
+        (
+            {"above_all": 12},
+            [top(2, 5), COPIES],
+            "5% of the texts stand in the comparison texts, too",
+        ),
+        ({"above_all": 12}, [top(2, 5), earlier(1)], "1 other run is not counted"),
+        (
+            {"known_better": 12},
+            [reported(12), PLACEBO, gate("doubtful"), earlier(9)],
+            "the reference model, which cannot know these texts, gives as much and "
+            f"{UNDECIDED} and 9 other runs are not counted",
+        ),
+        ({"known_better": 12}, [reported(12), gate("open")], None),
+        ({"nothing_found": 12}, [reported(0), PLACEBO, gate("doubtful"), earlier(9)], None),
+    ],
+)
+def test_what_else_could_explain_that_books_stand_out_is_in_the_first_sentence(
+    counts, more, doubts
+):
+    said = answer(known(findings=[roles(), *more]), rollup(**counts), books=True)
+    assert said.partition("; in doubt, because ")[2].removesuffix(".") == (doubts or "")
+
+
 @pytest.mark.parametrize(
     ("counts", "more", "said"),
     [
         (
             {"comes_out": 1, "known_better": 2, "nothing_found": 8, "cannot_tell": 1},
             [],
-            "Of 12 books, 1 comes out word for word (b0.txt); 2 stand "
+            "Of 12 books, 1 comes out word for word, at most 20 words in a row (b0.txt); 2 "
+            "stand "
             f"{STAND} (b1.txt, b2.txt); 1 cannot be judged: too few windows; nothing was found on "
             "8.",
         ),
@@ -193,7 +243,7 @@ STAND = "out from 25 comparison books, in a list of which at most 5 % are false 
             [top(2, 5)],
             "Of 12 books, at least 2 of the 5 highest-scoring books stand out beyond chance (95 % "
             "confidence); 2 score above every comparison book, but these are too few; "
-            "nothing was found on 10.",
+            "nothing was found on the other 7.",
         ),
         (
             {"nothing_found": 12},
@@ -203,9 +253,9 @@ STAND = "out from 25 comparison books, in a list of which at most 5 % are false 
         (
             {"comes_out": 7, "cannot_tell": 5},
             [gate("withheld")],
-            "Of 12 books, 7 come out word for word (b6.txt, b5.txt, b4.txt, b3.txt, b2.txt and 2 "
-            "more); the others have no answer, because books and comparison books can be "
-            "told apart without the model.",
+            "Of 12 books, 7 come out word for word, at most 26 words in a row (b6.txt, b5.txt, "
+            "b4.txt, b3.txt, b2.txt and 2 more); the others have no answer, because books "
+            "and comparison books can be told apart without the model.",
         ),
         (
             {"known_better": 1},
@@ -222,8 +272,9 @@ STAND = "out from 25 comparison books, in a list of which at most 5 % are false 
         (
             {"comes_out": 1},
             [gate("withheld")],
-            "The book comes out word for word (b0.txt); there is no other answer, because books "
-            "and comparison books can be told apart without the model.",
+            "The book comes out word for word, at most 20 words in a row (b0.txt); there is "
+            "no other answer, because books and comparison books can be told apart without the "
+            "model.",
         ),
         (
             {"cannot_tell": 12},
@@ -258,7 +309,8 @@ ADD = "without comparison texts (add --non-members FOLDER)"
         (
             {"comes_out": 1, "cannot_tell": 1},
             False,
-            f"Of 2 documents, 1 comes out word for word (b0.txt); 1 cannot be judged {ADD}.",
+            "Of 2 documents, 1 comes out word for word, at most 20 words in a row (b0.txt); 1 "
+            f"cannot be judged {ADD}.",
         ),
     ],
 )
@@ -285,6 +337,40 @@ def test_a_collection_and_canaries_have_one_p_value():
     run = known(verdicts=[row], findings=[roles(0, 0, 9)], plan=together)
     said = answer(run, Rollup.create_empty(), books=False)
     assert said == "The canaries, by a_v1, show no sign of memory (p = 0.3)."
+    # The key of a marked book: nothing else is needed to judge it.
+    run = known(verdicts=[row], findings=[roles(1, 0, 9)], plan=together)
+    assert answer(run, rollup(cannot_tell=1), books=True) == said
+
+
+@pytest.mark.parametrize(
+    ("n", "fewest", "said"),
+    [
+        (
+            0,
+            10,
+            "At least 10 of the 12 highest-scoring texts stand out beyond chance (95 % "
+            "confidence); none of 12 texts can be named in a list of which at most 5 % are false "
+            "on average.",
+        ),
+        (
+            0,
+            0,
+            "None of 12 texts stands out from 25 comparison texts, which does not show that they "
+            "were not learnt.",
+        ),
+        (
+            2,
+            1,
+            "2 of 12 texts stand out from 25 comparison texts, in a list of which at most 5 % are "
+            "false on average.",
+        ),
+    ],
+)
+def test_texts_that_nobody_can_name_are_counted_where_a_bound_says_that_some_stand_out(
+    n, fewest, said
+):
+    run = known(findings=[roles(12, 25), reported(n), top(fewest, 12)], plan=plan())
+    assert answer(run, Rollup.create_empty(), books=False) == said
 
 
 def test_books_stand_by_strength_with_24_places_and_comparison_documents_last():
@@ -305,6 +391,7 @@ def test_books_stand_by_strength_with_24_places_and_comparison_documents_last():
 
 
 FIGURES = (0.7, 0.6, 0.8, 0.25, 0.125)
+LIMITS = (0.1, 0.4, None, None)
 LEAD = {"lead": 0.18, "lead_low": 0.1, "lead_high": 0.2}
 
 
@@ -314,7 +401,7 @@ def attack_tables():
     rows = [metric("samia_v1", 0.7, 0.6, 0.8), metric("samia_matched_v1", 0.9, 0.85, 0.95), *blind]
     rates = {"metric": "tpr_at_fpr", "versus": None}
     rows += [
-        metric("samia_v1", 0.25, fpr=0.01, **rates),
+        metric("samia_v1", 0.25, 0.1, 0.4, fpr=0.01, **rates),
         metric("samia_v1", 0.125, fpr=0.001, **rates),
     ]
     lead = {"metric": "roc_auc_difference"}
@@ -351,8 +438,22 @@ def test_attacks_stand_best_first_with_their_lead_and_what_they_cost():
             "seconds": 2.5,
         }
         | dict(zip(("auc", "low", "high", "tpr_1", "tpr_01"), FIGURES, strict=True))
+        | dict(zip(("tpr_1_low", "tpr_1_high", "tpr_01_low", "tpr_01_high"), LIMITS, strict=True))
         | LEAD
     )
+    # Three passes a text in all, of which one attack reads one and the other two.
+    passes = {"target text": 2, "target lowercase": 4, "reference text": 2}
+    read = [get("loss_v1"), get("lowercase_ratio_v1")]
+    rows = pl.concat(
+        [attack_tables()["metrics"].with_columns(attack=pl.lit(each.name)) for each in read]
+    )
+    costs = attack_rows(
+        attack_tables() | {"metrics": rows}, read, {"logprobs of target": 6.0}, passes
+    )
+    assert dict(costs.select("attack", "seconds").iter_rows()) == {
+        "loss_v1": 1.0,
+        "lowercase_ratio_v1": 3.0,
+    }
     assert found["lead"].to_list() == [None, 0.18, None]
     unlabelled = attack_tables() | {"metrics": Metrics.create_empty().lazy()}
     assert attack_rows(unlabelled, attacks).is_empty()
@@ -366,23 +467,25 @@ def column(**of):
 def test_the_table_of_a_paper_marks_what_is_best_beyond_its_interval():
     assert paper_table([column()], "md").splitlines()[2:] == [
         "| samia_matched_v1 | **0.900 (0.850, 0.950)** | -- | -- |",
-        "| samia_v1 | 0.700 (0.600, 0.800) | 0.250 | 0.125 |",
+        "| samia_v1 | 0.700 (0.600, 0.800) | 0.250 (0.100, 0.400) | 0.125 |",
         "| blind_year_v1 | 0.520 (0.450, 0.580) | -- | -- |",
         "",
         "wiki_64, m|x: seed 1.",
     ]
-    noted = paper_table([column(caveat="No answer: x."), column(model="b")]).splitlines()[-1]
-    assert noted == "wiki_64, m|x: seed 1; No answer: x; wiki_64, b: seed 1."
+    noted = paper_table(
+        [column(notes=("9 members", "No answer: x")), column(model="b")]
+    ).splitlines()[-1]
+    assert noted == "wiki_64, m|x: seed 1; 9 members; No answer: x; wiki_64, b: seed 1."
     latex = paper_table([column(), column(model="<b>")], "latex").splitlines()
     assert latex[3:7] == [
         r" & \multicolumn{3}{c}{wiki\_64, m|x} & \multicolumn{3}{c}{wiki\_64, <b>} \\",
         r"\cmidrule(lr){2-4}\cmidrule(lr){5-7}",
-        "Attack" + r" & AUC (95 \% CI) & TPR@1 \% & TPR@0.1 \%" * 2 + r" \\",
+        "Attack" + r" & AUC (95 \% CI) & TPR@1 \% (95 \% CI) & TPR@0.1 \% (95 \% CI)" * 2 + r" \\",
         r"\midrule",
     ]
     assert latex[7].startswith(r"samia\_matched\_v1 & \textbf{0.900 (0.850, 0.950)} & -- & -- & ")
     html = paper_table([column(model="<b>")], "html")
-    assert "<th>wiki_64, &lt;b&gt;: TPR@1 %</th>" in html
+    assert "<th>wiki_64, &lt;b&gt;: TPR@1 % (95 % CI)</th>" in html
     assert "<td><strong>0.900 (0.850, 0.950)</strong></td>" in html
     pasted = pl.read_csv(io.StringIO(paper_table([column(data="=1+1")], "csv")))
     assert pasted["data"].unique().to_list() == ["'=1+1"]
@@ -395,9 +498,11 @@ def test_seeds_are_averaged_and_what_overlaps_is_not_best():
     both = [column(), column(seed=2, rows=wider)]
     assert paper_table(both, "md").splitlines()[2:4] == [
         "| samia_matched_v1 | 0.800 (0.650, 0.950) | -- | -- |",
-        "| samia_v1 | 0.600 (0.400, 0.800) | 0.250 | 0.125 |",
+        "| samia_v1 | 0.600 (0.400, 0.800) | 0.250 (0.100, 0.400) | 0.125 |",
     ]
-    assert "seeds 1, 2." in paper_table(both, "md")
+    assert "seeds 1, 2 (means; limits are the outermost of the intervals)." in paper_table(
+        both, "md"
+    )
     with pytest.raises(SettingsError, match="with the same seed; give one of them"):
         paper_table([column(), column()], "md")
     with pytest.raises(SettingsError, match="no format 'pdf'; choose one of md, latex, html, csv"):

@@ -30,7 +30,7 @@ BLIND = {
     "separable": {"value": 0.98, "high": 0.99, "p_value": 0.005, "verdict": "separable"},
     "undecided": {"value": 0.55, "high": 0.71, "p_value": 0.3, "verdict": "undecided"},
     "alike": {"value": 0.51, "high": 0.56, "p_value": 0.4, "verdict": "not separable"},
-    "unknown": {"reason": "each class needs texts of 5 clusters"},
+    "unknown": {"reason": "each class needs 5 groups; a text without a group is one"},
 }
 
 VERBATIM = {"none": (0, 0), "some": (3, 0), "as many": (3, 30)}

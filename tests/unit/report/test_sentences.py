@@ -8,6 +8,7 @@ import pytest
 from mia_batch.diagnostics.preflight import check_targets, uneven_findings
 from mia_batch.inference.comparison import CollectionTest
 from mia_batch.inference.findings import (
+    earlier_findings,
     finding_rows,
     gate_findings,
     plan_findings,
@@ -22,14 +23,17 @@ from mia_batch.report.sentences import (
     checks,
     copies_sentence,
     duplicates_sentence,
+    earlier_sentences,
     exchangeability_sentence,
     excluded,
     gate_sentence,
     label_sentence,
+    labelled_sentences,
     one_sided_sentence,
     placebo_sentence,
     plan_sentence,
     power_sentences,
+    preflight_sentences,
     set_sentences,
     uneven_sentence,
     unlabelled_sentences,
@@ -90,6 +94,22 @@ def test_many_copies_are_warned_of(n_texts, n_copies):
     assert bool(said) == (n_copies == 20)
 
 
+def test_a_run_that_was_stopped_before_its_plan_is_said_to_be_so():
+    of = {"a": ("loss_v1", "target"), "b": ("unknown", "unknown")}
+    found = {name: {"primary": primary, "level": level} for name, (primary, level) in of.items()}
+    (said,) = earlier_sentences(earlier_findings(found))
+    assert ": a (primary loss_v1, target), b (stopped before its plan was made). p-values" in said
+
+
+def test_texts_of_both_labels_are_said_to_be_wrong():
+    texts = [("one text", True, None), ("one text", False, None), ("two", True, None)]
+    texts += [("two", True, None), ("three", False, None)]
+    both, *copies = copies_sentence(found_in(*texts))
+    assert both.startswith("1 text is labelled member in one row and non-member in another")
+    assert copies[0].startswith("4 of 5 texts stand in another group")
+    assert len([*copies_sentence(found_in(*texts[1:]))]) == 1
+
+
 def uneven(n, unscored, reason=None, kind=None):
     """What is said of n members, then as many non-members; rows without a score, by attack."""
     scores = pl.LazyFrame(
@@ -140,7 +160,7 @@ def test_what_a_comparison_excludes():
 SEPARABLE = {"value": 0.99, "p_value": 0.005, "high": 1.0, "verdict": "separable"}
 UNDECIDED = {"value": 0.5, "p_value": 0.7, "high": 0.71, "verdict": "undecided"}
 ALIKE = {"value": 0.5, "p_value": 0.7, "high": 0.56, "verdict": "not separable"}
-UNKNOWN = {"reason": "each class needs texts of 5 clusters"}
+UNKNOWN = {"reason": "each class needs 5 groups; a text without a group is one"}
 HOLDS = "What follows holds only if training is their only difference."
 
 
@@ -159,7 +179,11 @@ def blind(row, subject):
             "(AUC 0.99 by blind_year_v1, p = 0.005), so a high score",
         ),
         (UNDECIDED, "doubtful", f"undecided (an AUC up to 0.71 is not excluded). {HOLDS}"),
-        (UNKNOWN, "doubtful", f"texts (each class needs texts of 5 clusters). {HOLDS}"),
+        (
+            UNKNOWN,
+            "doubtful",
+            f"texts (each class needs 5 groups; a text without a group is one). {HOLDS}",
+        ),
         (ALIKE, "open", None),
     ],
 )
@@ -189,14 +213,16 @@ def test_of_alike_sets_it_is_said_what_is_excluded():
         ),
         (
             UNKNOWN,
-            "(each class needs texts of 5 clusters): attack figures alone are no evi",
+            "(each class needs 5 groups; a text without a group is one): attack figures alone are",
         ),
         (ALIKE, "look alike to classifiers that never see the model (AUC at most 0.56)."),
     ],
 )
-def test_what_labels_are_worth_is_said(row, said):
-    (sentence,) = label_sentence(blind(row, "members"))
+def test_what_labels_are_worth_is_said_before_the_model_is_asked_too(row, said):
+    found = blind(row, "members")
+    (sentence,) = label_sentence(found)
     assert said in sentence
+    assert [*preflight_sentences(found)] == [sentence]
 
 
 def combination(verdict):
@@ -365,7 +391,10 @@ def test_what_standing_out_means_and_what_a_bound_needs_is_said_next():
     assert (
         "its p-value is then 0.038. The named ones form a list at q = 0.05 (Benjamini-Ho" in stands
     )
-    assert bound.startswith("If 6 of your 27 books score higher than every comparison book, that")
+    assert bound == (
+        "If 6 of your 27 books score higher than every comparison book, at least one of them "
+        "stands out beyond chance (95 % confidence)."
+    )
     assert power(1, 0) == []
 
 
@@ -510,12 +539,66 @@ def test_checks_say_what_they_found_or_that_they_were_not_made():
     }
 
 
-@pytest.mark.parametrize(
-    ("members", "nonmembers", "unknown", "nulls", "n"),
-    [(5, 0, 0, 0, 1), (5, 1, 0, 0, 0), (0, 5, 0, 5, 0), (5, 0, 3, 0, 0), (5, 0, 0, 9, 0)],
+TURNED = (
+    "Members score lower than non-members by c_v1. A higher score has to mean a member: if the "
+    "attack is yours, turn its sign."
 )
-def test_labels_of_members_alone_are_said_to_compare_with_nothing(
-    members, nonmembers, unknown, nulls, n
+
+
+@pytest.mark.parametrize(
+    ("low", "n", "said"),
+    [
+        (
+            0.62,
+            5,
+            [
+                "a_v1: AUC within quintiles of the score of blind_year_v1: 0.70, 0.70.",
+                TURNED,
+                "Best of 2 attacks and slices, corrected for trying all of them: a_v1, AUC at "
+                "least 0.62.",
+            ],
+        ),
+        (
+            0.29,
+            4,
+            [
+                TURNED,
+                "None of 2 attacks and slices, corrected for trying all of them, is shown to be "
+                "better than chance.",
+            ],
+        ),
+    ],
+)
+def test_no_bound_below_chance_and_no_quintile_of_a_few_texts_is_printed(low, n, said):
+    quintile = {"attack": "a_v1", "metric": "roc_auc", "value": 0.7, "n_members": n}
+    rows = [
+        quintile | {"slice": f"blind quintile {place}", "n_nonmembers": 9} for place in (1, 2)
+    ] + [
+        {"attack": name, "slice": "all", "metric": "roc_auc_simultaneous", "low": lowest}
+        for name, lowest in (("a_v1", low), ("b_v1", 0.2))
+    ]
+    turned = {"attack": "c_v1", "slice": "all", "metric": "roc_auc", "value": 0.2, "high": 0.3}
+    rows += [turned, turned | {"attack": "blind_year_v1"}, turned | {"attack": "d_v1", "high": 0.5}]
+    of = {"subject": "members", "statistic": "roc_auc"}
+    auc = of | {"verdict": "undecided", "value": 0.5, "high": 0.7, "p_value": 0.4}
+    strongest = of | {"statistic": "strongest", "verdict": "blind_year_v1"}
+    blind = finding_rows("blind_baseline", [auc, strongest])
+    assert [*labelled_sentences(typed(Metrics, rows), blind, "a_v1")] == said
+
+
+@pytest.mark.parametrize(
+    ("members", "nonmembers", "unknown", "nulls", "alone"),
+    [
+        (5, 0, 0, 0, "members"),
+        (5, 1, 0, 0, None),
+        (0, 5, 0, 5, "non-members"),
+        (5, 0, 3, 0, None),
+        (0, 5, 3, 5, None),
+        (5, 0, 0, 9, None),
+    ],
+)
+def test_labels_of_one_class_are_said_to_compare_with_nothing(
+    members, nonmembers, unknown, nulls, alone
 ):
     counts = {"n_unknown": unknown, "n_nulls": nulls, "n_canaries": 0}
     found = finding_rows("roles", [{"statistic": k, "value": v} for k, v in counts.items()])
@@ -523,5 +606,5 @@ def test_labels_of_members_alone_are_said_to_compare_with_nothing(
     row |= {"n_members": members, "n_nonmembers": nonmembers}
     known = RunResults(typed(Metrics, [row]), Verdicts.create_empty().lazy(), found, plan())
     said = [*one_sided_sentence(known)]
-    assert len(said) == n
-    assert all("labelled as members, so that there is nothing to compare" in each for each in said)
+    starts = [each.split(", so that there is nothing to compare")[0] for each in said]
+    assert starts == ([f"All texts are labelled as {alone}"] if alone else [])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from shutil import copytree
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +15,7 @@ from mia_batch.cli.main import command
 from mia_batch.corpus import ColumnNames
 from mia_batch.errors import RunFolderError, SettingsError
 from mia_batch.extras.study import frame
-from mia_batch.extras.study.bookshelf import _thresholded, _worth
+from mia_batch.extras.study.min_k import _thresholded, _worth
 from mia_batch.extras.tune.making import inserted_texts, with_inserted
 from mia_batch.pipeline import run_audit
 from mia_batch.recipes import Recipe
@@ -74,6 +75,23 @@ def test_more_samples_extend_one_run_and_what_is_refused_has_its_reason(checkpoi
     again, said = invoke("study", "sweep", *asked, *over)
     assert "samples to draw: " not in said
     assert again == printed
+
+
+def test_what_the_target_says_is_asked_once_for_all_reference_models(checkpoint, tmp_path):
+    for name in ("one", "two"):
+        copytree(checkpoint, tmp_path / name)
+    out = tmp_path / "study"
+    asked = ["--input", runs.written(tmp_path, runs.documents(10)), "--model", checkpoint]
+    asked += ["--engine", "transformers", "--no-report", "--attacks", "loss,ref", "--out", out]
+    invoke(
+        "study", "sweep", *asked, "--over", f"reference-model={tmp_path / 'one'},{tmp_path / 'two'}"
+    )
+    made = [json.loads((each / "run.json").read_text()) for each in sorted(out.glob("ref*"))]
+    passes = [{*each["passes"]} for each in made]
+    assert sorted(passes, key=len) == [{"reference text"}, {"reference text", "target text"}]
+    first, second = (pl.read_parquet(each / "scores.parquet") for each in out.glob("ref*"))
+    assert first["loss_v1"].to_list() == second["loss_v1"].to_list()
+    assert first["loss_v1"].count() == 9
 
 
 def test_a_sweep_over_names_has_them_without_their_folder_along_its_axis(tmp_path):
@@ -179,7 +197,8 @@ def test_a_contamination_study_that_is_stopped_goes_on_and_trains_nothing_twice(
     pl.DataFrame({"text": SHORT[20:30]}).write_parquet(tmp_path / "into.parquet")
     asked = ["study", "contamination", "--input", path, "--copies", "k", "--base", base]
     asked += ["--into", tmp_path / "into.parquet", "--engine", "transformers", "--out", out]
-    asked += ["--over", "learning-rate=1e-5,3e-3", "--epochs", 2, "--batch-size", 8]
+    asked += ["--over", "learning-rate=1e-5,3e-3", "--over", "method=full"]  # of intervals, too
+    asked += ["--epochs", 2, "--batch-size", 8]
     asked += ["--attacks", "loss_v1", "--max-tokens", 64]
     n_audits = []
 
@@ -191,28 +210,32 @@ def test_a_contamination_study_that_is_stopped_goes_on_and_trains_nothing_twice(
 
     foreseen, said = invoke(*asked, "--dry-run")
     assert not out.exists()
-    names = ("base", "learning_rate=1e-05/run", "learning_rate=0.003/run")
+    first, second = (f"learning_rate={rate}-method=full" for rate in ("1e-05", "0.003"))
+    names = ("base", f"{first}/run", f"{second}/run")
     assert [line.split()[1] for line in foreseen.splitlines() if line.startswith("run ")] == [
         *names
     ]
-    assert "learning_rate=0.003: 52 texts, 14 steps, " in " ".join(said.split())
+    assert f"{second}: 52 texts, 14 steps, " in " ".join(said.split())
     monkeypatch.setattr(frame, "run_audit", stopped)
     done = CliRunner().invoke(command, [*map(str, asked)])
     assert done.exit_code != 0
     monkeypatch.setattr(frame, "run_audit", run_audit)
     assert not (out / "study.parquet").exists()
-    record = out / "learning_rate=0.003" / "model" / "training.json"
+    record = out / second / "model" / "training.json"
     before = record.stat().st_mtime_ns
     invoke(*asked)
     assert record.stat().st_mtime_ns == before
     assert json.loads(record.read_text())["n_texts"] == 10 + 6 + 36
     table = rows_of(out)
     assert table.height == 3 * 3  # the base and two models: all copies, 1 and 6
+    of_models = table.filter(pl.col("model") != "base")
+    assert {*of_models["method"]} == {"full"}
+    assert {*table["method_of_interval"]} == {"delong_logit", "newcombe_5"}
     named = table.select(pl.format("{} {}", "model", pl.col("copies").fill_null(0)), "value")
     found = {str(name): value for name, value in named.iter_rows()}
-    assert found["learning_rate=0.003 6"] >= 0.9
-    assert found["learning_rate=0.003 6"] > found["learning_rate=0.003 1"]
-    assert found["learning_rate=1e-05 6"] == pytest.approx(found["base 6"], abs=0.1)
+    assert found[f"{second} 6"] >= 0.9
+    assert found[f"{second} 6"] > found[f"{second} 1"]
+    assert found[f"{first} 6"] == pytest.approx(found["base 6"], abs=0.1)
     counts = table.filter(model="base").select("copies", "n_members", "n_nonmembers").rows()
     assert counts == [(None, 12, 8), (1, 6, 8), (6, 6, 8)]
 

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from mia_batch.extras.study import study
-from mia_batch.extras.study.unlearning import conclusions, figures_of
+from mia_batch.extras.study.min_k import conclusions, figures_of
 from mia_batch.features import why_no_similarity
 from tests.checkpoints import SMALLEST, TEXTS, save_checkpoint
 
@@ -145,11 +145,14 @@ def test_a_whole_study(folder, tmp_path):
     table = pl.read_parquet(out / "study.parquet")
     own = table.filter(part="texts", set="all", measure="as_before", run="after")
     assert own["value"].to_list() == [sum(near) / 6]
+    drawn = (out / "study.svg").read_text("utf-8")
+    assert [name in drawn for name in ("texts, before: 6", "questions, after: 5")] == [True] * 2
 
 
 @pytest.mark.parametrize(
     ("after", "said", "share"),
     [
+        (0.5, "Texts are still remembered: 0 of 8", "0%"),
         (1.1, "Texts are still remembered, if less than before", "6%"),
         (12.0, "Unlearning went further than never having learnt the texts, and so marks", "121%"),
         (9.9, "Nothing shows that texts are still remembered as before", "99%"),

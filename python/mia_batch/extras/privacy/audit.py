@@ -36,7 +36,6 @@ __all__ = ["Privacy", "audit_privacy"]
 # A model that was made, and what it says of texts.
 
 _AT_ONCE = 16
-_LOGPROBS = pl.List(pl.Float64)
 
 
 class Opened:
@@ -60,14 +59,13 @@ class Opened:
         self.model = model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
         self._form = recipe.form
 
-    def logprobs(
-        self, texts: Sequence[str], targets: Sequence[str | None]
-    ) -> Iterator[list[float]]:
-        """Yield the log-probabilities, in nats, of what is learnt of each text; empty: nothing."""
+    def logprobs(self, texts: Sequence[str], targets: Sequence[str | None]) -> pl.Series:
+        """List the log-probabilities, in nats, of what is learnt of each text; empty: nothing."""
         import torch
 
         from mia_batch.extras.tune.training import logprobs, padded
 
+        lists = list[list[float]]()
         for start in range(0, len(texts), _AT_ONCE):
             some = slice(start, start + _AT_ONCE)
             rows = [*map(self._row_of, texts[some], targets[some])]
@@ -76,16 +74,16 @@ class Opened:
             given = batch | ({"labels": labels.clamp(min=0)} if self._form == "seq2seq" else {})
             with torch.inference_mode():
                 found = logprobs(self._form, self.model(**given).logits, labels)
-            for row in found.cpu():
-                yield row[~row.isnan()].tolist()
+            lists += (row[~row.isnan()].tolist() for row in found.cpu())
+        return pl.Series(lists, dtype=pl.List(pl.Float64))
 
     def losses(self, texts: Sequence[str], targets: Sequence[str | None]) -> pl.Series:
         """Mean negative log-likelihood of each text, in nats a token; null where it has none."""
-        return -pl.Series([*self.logprobs(texts, targets)], dtype=_LOGPROBS).list.mean()
+        return -self.logprobs(texts, targets).list.mean()
 
     def sums(self, texts: Sequence[str], targets: Sequence[str | None]) -> pl.Series:
         """Log-perplexity of each text: the sum over its tokens, in nats; null where it has none."""
-        found = pl.Series([*self.logprobs(texts, targets)], dtype=_LOGPROBS)
+        found = self.logprobs(texts, targets)
         return pl.select(pl.when(found.list.len() > 0).then(-found.list.sum())).to_series()
 
 
@@ -208,19 +206,15 @@ class VariantAudit:
         asked = audited["text"].to_list(), audited["target"].to_list()
         values, frames = pl.col("logprob"), []
         for model, each in trained.items():
-            opened = self._opened(None if model == "reference" else model)
-            found = pl.Series([*opened.logprobs(*asked)], dtype=pl.List(pl.Float32))
-            frames.append(
-                pl.DataFrame({"target_id": ids, "logprob": found}).with_columns(
-                    model=pl.lit(model),
-                    trained=pl.lit(None) if each is None else each,
-                    view=pl.lit("text"),
-                    view_index=pl.lit(0),
-                    logprob=pl.when(values.list.len() > 0).then(values),
-                    token_ids=values.list.eval(pl.int_range(0, pl.len())),
-                )
-            )
-        known = pl.concat(frames, how="vertical_relaxed")
+            found = self._opened(None if model == "reference" else model).logprobs(*asked)
+            known = pl.DataFrame({"target_id": ids, "logprob": found, "trained": each})
+            frames.append(known.with_columns(model=pl.lit(model)))
+        known = pl.concat(frames, how="vertical_relaxed").with_columns(
+            view=pl.lit("text"),
+            view_index=pl.lit(0),
+            logprob=pl.when(values.list.len() > 0).then(values),
+            token_ids=values.list.eval(pl.int_range(0, pl.len())),
+        )
         rows = known.select(
             (pl.col(name) if name in known.columns else pl.lit(None)).cast(dtype).alias(name)
             for name, dtype in LogProbs.create_empty().schema.items()
@@ -254,22 +248,14 @@ class VariantAudit:
         own, public = (self._path(f"{name}.parquet") for name in ("asked", "public"))
         write_table(known, own)
         write_table(self.texts.filter(part="auxiliary").select("text"), public)
-        settings = {
-            "input": str(own),
-            "model": str(self._path("target")),
-            "reference_model": self.base,
-            "reference_revision": self.revision,
-            "out": self._path("spv"),
-            "attacks": SPV,
-            "engine": "transformers",  # vLLM adds no noise to embeddings
-            "top_k": 0,  # the target's own distribution, equation 7
-            "prompts_from": str(public),
-            "generations": max(2, known["member"].sum()),
-            "generation_tokens": self.plan.recipe.max_tokens,
-            "tuning_tokens": self.plan.recipe.max_tokens,
-            "seed": self.plan.seed,
-            "report": False,
-        }
+        settings = {"input": str(own), "out": self._path("spv"), "attacks": SPV, "report": False}
+        settings |= {"model": str(self._path("target")), "seed": self.plan.seed}
+        settings |= {"reference_model": self.base, "reference_revision": self.revision}
+        # vLLM adds no noise to embeddings; the target's own distribution is that of equation 7
+        settings |= {"engine": "transformers", "top_k": 0}
+        settings |= {"prompts_from": str(public), "generations": max(2, known["member"].sum())}
+        lengths = ("generation_tokens", "tuning_tokens")
+        settings |= dict.fromkeys(lengths, self.plan.recipe.max_tokens)
         run = run_audit(load_settings(settings, use_config=False), Observer())
         return run["scores"].select(pl.col("document_id").alias("target_id"), *SPV)
 
@@ -347,23 +333,17 @@ def _parts(row: dict[str, Any]) -> Iterator[str]:
 
 def _plot(exposures: pl.DataFrame) -> Markup:
     """Mean exposure over repetitions, with the spread over formats, of each variant."""
-    mean, half = pl.col("mean"), pl.col("half")
+    bits = pl.col("exposure")
+    half = 1.96 * bits.std().fill_null(0) / pl.len().sqrt()
     points = (
         exposures.drop_nulls("exposure")
-        .group_by("variant", "repetitions", maintain_order=True)
-        .agg(
-            mean=pl.col("exposure").mean(),
-            half=1.96 * pl.col("exposure").std().fill_null(0) / pl.len().sqrt(),
-        )
-        .with_columns(low=mean - half, high=mean + half)
+        .group_by("variant", "repetitions")
+        .agg(mean=bits.mean(), low=bits.mean() - half, high=bits.mean() + half)
         .sort("variant", "repetitions")
     )
+    lines, bands = (["repetitions", *names] for names in (["mean"], ["low", "high"]))
     curves = [
-        Curve(
-            str(name),
-            [*rows.select("repetitions", "mean").iter_rows()],
-            [*rows.select("repetitions", "low", "high").iter_rows()],
-        )
+        Curve(str(name), rows[lines].rows(), rows[bands].rows())
         for (name,), rows in points.group_by("variant", maintain_order=True)
     ]
     unlearnt = exposures["unlearnt_exposure"].drop_nulls().unique().sort()
@@ -380,8 +360,7 @@ class Privacy:
     Attributes
     ----------
     summary
-        A row for each way in which the model was tuned; `mia_batch.extras.privacy.measures` names
-        the columns.
+        A row for each way in which the model was tuned; docs/privacy.md names the columns.
     metrics
         How well members are told from others: rows of the metrics table, with ``variant``.
     exposures

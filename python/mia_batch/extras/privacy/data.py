@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.resources import files
 from math import prod
@@ -23,20 +24,13 @@ from mia_batch.recipes import in_half
 if TYPE_CHECKING:
     from mia_batch.extras.privacy.audit import Opened
 
+_DATA = json.loads(files("mia_batch.extras.privacy").joinpath("privlm.json").read_text("utf-8"))
+
 # Tasks of GLUE by name (Wang et al. 2018, arXiv:1804.07461), as PrivLM-Bench takes them.
 
 _GLUE = "glue:"  # what the name of a task begins with where a path may stand
 _REPOSITORY = "nyu-mll/glue"
-_TEXTS = {
-    "cola": ("sentence",),
-    "mnli": ("premise", "hypothesis"),
-    "mrpc": ("sentence1", "sentence2"),
-    "qnli": ("question", "sentence"),
-    "qqp": ("question1", "question2"),
-    "rte": ("sentence1", "sentence2"),
-    "sst2": ("sentence",),
-    "wnli": ("sentence1", "sentence2"),
-}
+_TEXTS = _DATA["glue"]
 """Columns of the texts of each task that has classes; STS-B has none, AX no training texts."""
 
 
@@ -49,18 +43,15 @@ def _glue_rows(name: str) -> pl.DataFrame:
         raise CorpusError(
             f"GLUE has no task {task!r} with classes; give one of {', '.join(_TEXTS)}"
         )
-    wanted = f"{task}/train-*.parquet"
-    missing = (
-        f"{name} was not fetched before, and cannot be now ({_REPOSITORY} on the hub); fetch it "
-        "where there is a network, or give its texts as a file"
-    )
-    try:
+    wanted, files = f"{task}/train-*.parquet", list[Path]()
+    with suppress(OSError, ValueError):  # offline, or nothing there
         folder = snapshot_download(_REPOSITORY, repo_type="dataset", allow_patterns=wanted)
-    except (OSError, ValueError) as error:  # offline, or nothing there
-        raise CorpusError(missing) from error
-    files = sorted(Path(folder).glob(wanted))
-    if not files:  # offline, where another task was fetched
-        raise CorpusError(missing)
+        files = sorted(Path(folder).glob(wanted))  # none where another task was fetched
+    if not files:
+        raise CorpusError(
+            f"{name} was not fetched before, and cannot be now ({_REPOSITORY} on the hub); fetch "
+            "it where there is a network, or give its texts as a file"
+        )
     text = pl.concat_str(_TEXTS[task], separator=" [SEP] ")
     return pl.read_parquet(files).with_columns(text=text)
 
@@ -138,10 +129,6 @@ def learnt_by(texts: pl.DataFrame, shadow: int | None, seed: int) -> pl.DataFram
 # The seven formats of PrivLM-Bench (Li et al. 2024, arXiv:2311.04044, table 4). The lists of names
 # and cities are our own; each fill of a format has the same form.
 
-_CANARIES = json.loads(
-    files("mia_batch.extras.privacy").joinpath("canaries.json").read_text("utf-8")
-)
-
 
 @dataclass(frozen=True, slots=True)
 class CanaryFormat:
@@ -168,9 +155,9 @@ class CanaryFormat:
 def paper_formats(words: Sequence[str], seed: int) -> tuple[CanaryFormat, ...]:
     """Return the seven formats; ``words`` are whole words of the tokenizer's vocabulary."""
     fixed = " ".join(np.random.default_rng(seed).choice(sorted(words), 4, replace=False))
-    lists = _CANARIES["lists"] | {"words": words}
+    lists = _DATA["lists"] | {"words": words}
     found = []
-    for each in _CANARIES["formats"]:
+    for each in _DATA["formats"]:
         slots = [lists[name] for name in each["slots"]]
         template = each["template"].replace("FOUR WORDS", fixed)
         found.append(CanaryFormat(**each | {"slots": slots, "template": template}))

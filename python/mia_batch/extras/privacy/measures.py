@@ -11,6 +11,7 @@ Vadhan 2017, "The complexity of differential privacy"); bounds are those of a te
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from math import exp, expm1, inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -228,26 +229,33 @@ def utility(opened: Opened, texts: pl.DataFrame, task: Task, labels: Sequence[st
     else:
         each = opened.losses(asked, targets).to_numpy()
     there = texts.select("group", value=pl.Series(each)).drop_nans().drop_nulls("value")
-    n = there.height
+    n, value = there.height, there["value"].to_numpy()
     cluster = there["group"].rank("dense").to_numpy().astype(np.intp) - 1
-    row: dict[str, Any] = {"measure": "loss", "value": None, "low": None, "high": None, "n": n}
+    row: dict[str, Any] = {"measure": "loss", "n": n}
     if task == "classification":
-        found = ratio_of_sums(np.stack([there["value"].to_numpy(), np.ones(n)]), cluster)
+        found = ratio_of_sums(np.stack([value, np.ones(n)]), cluster)
         row |= {"measure": "accuracy", "value": found.value}
-        if found.interval is not None:
-            row |= {"low": found.interval.low, "high": found.interval.high}
+        row |= found.interval._asdict() if found.interval else {}
     elif n:
-        means = cluster_means(there.select("value").to_numpy(), np.zeros(n, np.intp), cluster)
-        mean, half = float(means.value[0, 0]), float(means.half_widths()[0, 0])
-        row["value"] = mean
+        means = cluster_means(value[:, None], np.zeros(n, np.intp), cluster)
+        row["value"], half = means.value[0, 0], means.half_widths()[0, 0]
         if np.isfinite(half):
-            row |= {"low": max(0.0, mean - half), "high": mean + half}
-    return pl.DataFrame([row], schema_overrides=dict.fromkeys(("value", "low", "high"), pl.Float64))
+            row |= {"low": max(0.0, row["value"] - half), "high": row["value"] + half}
+    numbers = dict.fromkeys(("value", "low", "high"), pl.Float64)
+    return pl.DataFrame([row], {"measure": pl.String, **numbers, "n": pl.Int64})
 
 
-_SHOWN_TOO = {"lira": "lira_online_fixed_v1", "spv": "spv_embedding_v1"}
+_SHOWN_TOO = {"lira_auc": "lira_online_fixed_v1", "spv_auc": "spv_embedding_v1"}
 """Attacks that are shown next to the first one."""
-_ENDS = ("", "low", "high")
+_INVERSION = {
+    "inversion_precision": ("tokens", "precision", "inverter"),
+    "inversion_recall": ("tokens", "recall", "inverter"),
+    "inversion_f1": ("tokens", "f1", "inverter"),
+    "inversion_attribute": ("attribute", "exact", "inverter"),
+    "inversion_attribute_usual": ("attribute", "exact", "unconditional"),
+    "nearest_f1": ("tokens", "f1", "nearest"),
+}
+"""Unit, metric and method of each figure of the inversion that is shown."""
 
 
 def summary_of(
@@ -260,21 +268,7 @@ def summary_of(
     found: Mapping[str, pl.DataFrame],
     attacks: Sequence[str],
 ) -> pl.DataFrame:
-    """Sum a variant up.
-
-    Columns: ``variant``, ``tuning``; ``epsilon`` (the accountant's, null without privacy, or where
-    ``epsilon_reason`` says why none is believed), ``epsilon_bound`` and ``epsilon_ceiling`` (from
-    one run), ``epsilon_bound_by_rates`` and its ceiling, ``is_contradicted`` (whether a bound is
-    above the accountant's epsilon); ``utility_measure``, ``utility`` with limits; of the first
-    attack ``auc`` with limits, ``tpr_at_0.1%``, ``tpr_at_1%``; ``lira_auc`` and ``spv_auc`` with
-    limits, null where there is no such attack; ``exposure_rate``,
-    ``mean_exposure``, ``unlearnt_exposure`` (its mean without any memory), ``exposure_trend``
-    (Spearman's correlation with repetitions) and its p; ``inversion_precision``,
-    ``inversion_recall``, ``inversion_f1`` of the tokens that come back from embeddings, with limits
-    of the last, and ``nearest_f1``, that of the nearest auxiliary text; ``inversion_attribute``,
-    the share of texts whose attribute is inferred from embeddings, with limits, and
-    ``inversion_attribute_usual``, of which the most frequent attribute is right.
-    """
+    """Sum a variant up, in the columns of ``summary.parquet`` (docs/privacy.md)."""
     exposures, said = found.get("exposures"), target.privacy
     row: dict[str, Any] = {"variant": variant.name, "tuning": variant.tuning}
     row |= {name: said and said[name] for name in ("epsilon", "delta", "noise_multiplier")}
@@ -287,18 +281,14 @@ def summary_of(
     claim = row["epsilon"]
     row["is_contradicted"] = None if claim is None else any(each > claim for each in bounds if each)
     used = utility.row(0, named=True)
-    row |= {"utility_measure": used["measure"], "utility": used["value"]}
-    row |= {f"utility_{name}": used[name] for name in ("low", "high")}
-    own = metrics.filter(pl.col("versus").is_null(), attack=attacks[0], slice="all")
-    area = next(own.filter(metric="roc_auc").iter_rows(named=True), {})
-    row |= {"attack": attacks[0], "auc": area.get("value")}
-    row |= {f"auc_{name}": area.get(name) for name in ("low", "high")}
-    others = metrics.filter(pl.col("versus").is_null(), metric="roc_auc", slice="all")
-    for name, attack in _SHOWN_TOO.items():
-        its = next(others.filter(attack=attack).iter_rows(named=True), {})
-        row |= {f"{name}_auc{end and '_'}{end}": its.get(end or "value") for end in _ENDS}
+    row |= {"utility_measure": used["measure"], **_with_limits("utility", used)}
+    own, row["attack"] = metrics.filter(pl.col("versus").is_null(), slice="all"), attacks[0]
+    for name, attack in {"auc": attacks[0], **_SHOWN_TOO}.items():
+        areas = own.filter(attack=attack, metric="roc_auc").iter_rows(named=True)
+        row |= _with_limits(name, next(areas, {}))
+    rates = own.filter(attack=attacks[0], metric="tpr_at_fpr")
     for budget, name in {0.001: "tpr_at_0.1%", 0.01: "tpr_at_1%"}.items():
-        row[name] = next(iter(own.filter(fpr=budget, metric="tpr_at_fpr")["value"]), None)
+        row[name] = next(iter(rates.filter(fpr=budget)["value"]), None)
     row |= _extraction(exposures) | _inversion(found.get("inversion"))
     return pl.DataFrame([row], infer_schema_length=None)
 
@@ -330,15 +320,10 @@ def _extraction(exposures: pl.DataFrame | None) -> dict[str, Any]:
 def _inversion(figures: pl.DataFrame | None) -> dict[str, Any]:
     rows = () if figures is None else figures.filter(pl.col("versus").is_null()).rows(named=True)
     of = {(row["unit"], row["metric"], row["method"]): row for row in rows}
+    named = (_with_limits(name, of.get(key, {})) for name, key in _INVERSION.items())
+    return dict(chain.from_iterable(each.items() for each in named))
 
-    def found(
-        metric: str, end: str = "", *, method: str = "inverter", unit: str = "tokens"
-    ) -> float | None:  # null where it was not asked
-        return of.get((unit, metric, method), {}).get(end or "value")
 
-    values = {name: found(name) for name in ("precision", "recall")}
-    for name, metric, unit in (("f1", "f1", "tokens"), ("attribute", "exact", "attribute")):
-        values |= {f"{name}{end and '_'}{end}": found(metric, end, unit=unit) for end in _ENDS}
-    values["attribute_usual"] = found("exact", method="unconditional", unit="attribute")
-    named = {f"inversion_{name}": value for name, value in values.items()}
-    return named | {"nearest_f1": found("f1", method="nearest")}
+def _with_limits(name: str, row: Mapping[str, Any]) -> dict[str, Any]:
+    ends = {"": "value", "_low": "low", "_high": "high"}
+    return {f"{name}{end}": row.get(column) for end, column in ends.items()}

@@ -131,14 +131,9 @@ def form_of(base: str, revision: str | None, task: Task, tuning: Tuning) -> Form
         kind = "infilling" if tuning == "infilling" else "classifier"
     else:
         kind = "causal"
-    if kind == "classifier" and task == "generation":
-        raise SettingsError(
-            f"{base!r} is an encoder, which generates nothing; take task classification"
-        )
     if tuning == "infilling" and kind != "infilling":
         raise SettingsError(f"tuning infilling needs a masked model, which {base!r} is not")
-    if task == "generation" and kind == "infilling":
-        raise SettingsError(
-            f"{base!r} is a masked model, which generates nothing; take task classification"
-        )
+    if task == "generation" and kind not in GENERATING:
+        what = "is an encoder, which generates nothing"
+        raise SettingsError(f"{base!r} {what}; take task classification")
     return kind

@@ -3,11 +3,7 @@
 The editions of a window differ at all of its places: the forms of the one are drawn, the other has
 the other forms. Both are committed to, and a seed that is drawn later publishes one of each, as of
 a set of canaries: so the key is a file of canaries, and an audit with it the test. docs/mark.md
-says why its p-value is exact, and what breaks it: to leave out windows whose forms an editor made
-alike would, for a model may prefer what the editor prefers.
-
-Related: arXiv:2402.10892 (Wei et al. 2024), 2402.09363 (Meeus et al. 2024), 2504.13416 (Rastogi et
-al. 2025).
+says why its p-value is exact, what breaks it, and what others do.
 """
 
 import json
@@ -38,17 +34,8 @@ _NAME = re.compile(r"[0-9a-f]{16} [a-z]+ \d+-\d+")  # of a window: its book, lan
 _LEVEL, _POWER = 0.001, 0.9
 _MOSTLY = 0.9
 _CURLY = "\N{RIGHT SINGLE QUOTATION MARK}"
-_PROTECTED = re.compile(
-    r"```.*?(?:```|\Z)"  # code
-    r"|`[^`\n]*`"
-    r"|^(?:    |\t)[^\n]*$"
-    r"|^#[^\n]*$"  # headings: marked, or a line that stands alone and ends as no sentence does
-    r"|(?:(?<=\n\n)|\A)[^\n]{1,80}(?<![.!?,;:\"'\u201d\u2019)])(?=\n\s*\n|\Z)"
-    r"|[\u201c\u201e\u00ab][^\u201c\u201d\u00bb]{0,2000}[\u201c\u201d\u00bb]"  # quotations
-    r'|"[^"]{0,2000}"'
-    r"|\u2018.{0,500}?\u2019(?!\w)",
-    re.MULTILINE | re.DOTALL,
-)
+_TABLES = tomllib.loads(Path(__file__).with_name("variants.toml").read_text("utf-8"))
+_PROTECTED = re.compile("|".join(_TABLES.pop("protected")), re.MULTILINE | re.DOTALL)
 
 
 class Place(NamedTuple):
@@ -61,10 +48,9 @@ class Place(NamedTuple):
 
 @cache
 def _rules(language: str) -> list[tuple[re.Pattern[str], dict[str, str]]]:
-    tables = tomllib.loads(Path(__file__).with_name("variants.toml").read_text("utf-8"))
-    if language not in tables:
-        raise SettingsError(f"--language is {language!r}; give one of {', '.join(tables)}")
-    table, rules = tables[language], []
+    if language not in _TABLES:
+        raise SettingsError(f"--language is {language!r}; give one of {', '.join(_TABLES)}")
+    table, rules = _TABLES[language], []
     words = [
         ["", *pair.strip().split("/"), of["after"]]
         for of in table["words"]
@@ -152,12 +138,8 @@ def prepare(book: Path, key: Path, language: str = "en", random: Random | None =
             f"chosen, and no test of fewer than {_FEWEST} can have p < {_LEVEL:g}: it is too "
             "short, or --language is another"
         )
-    _write(key, sets)
-    return len(sets)
-
-
-def _write(key: Path, sets: list[dict[str, Any]]) -> None:
     write_text(key, "".join(f"{json.dumps(each)}\n" for each in sets))
+    return len(sets)
 
 
 def read_sets(key: Path) -> list[dict[str, Any]]:
@@ -194,7 +176,7 @@ def publish(book: Path, key: Path, seed: int, out: Path) -> int:
         each |= {"seed": seed, "published": draw(each["commitment"], len(each["texts"]), seed)}
         parts += [text[at:start], each["texts"][each["published"]]]
         at = end
-    _write(key, sets)
+    write_text(key, "".join(f"{json.dumps(each)}\n" for each in sets))
     write_text(out, "".join([*parts, text[at:]]))
     return len(sets)
 
@@ -260,7 +242,7 @@ def audit_of(book: Path, key: Path, observer: Observer, **settings: object) -> S
     )
     if counts["drawn"] < _MOSTLY * n:
         observer.stage(
-            "much of the mark is gone: a small p-value is valid, a large one says little"
+            "much of the mark is gone: a large p-value says little, a small one is valid"
         )
     usual = {"input": str(book), "canaries": str(key), "max_windows_per_document": 1}
     usual |= {"evidence": "logprobs", "attacks": "loss_v1"}

@@ -12,12 +12,7 @@ from typing import cast
 
 import click
 
-_MODULES = {
-    "books": "bookshelf",
-    "contamination": "sweeps",
-    "sweep": "sweeps",
-    "unlearning": "unlearning",
-}
+_MODULES = {"books": "min_k", "contamination": "sweeps", "sweep": "sweeps", "unlearning": "min_k"}
 
 
 class _Studies(click.Group):

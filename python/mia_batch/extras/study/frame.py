@@ -38,16 +38,14 @@ _MOST_SHOWN = 60  # lines of the table in the terminal
 _KIND, _LOCK = ".study", ".lock"
 
 
-def study_options(command: Any) -> Any:  # noqa: ANN401 - of click
-    """Add the options of every study."""
-    dry = "Say which runs would be made and what each would ask; ask nothing."
-    for add in (
-        cli.speed_option,
-        click.option("--dry-run", is_flag=True, help=dry),
+_DRY_RUN = "Say which runs would be made and what each would ask; ask nothing."
+study_options = cli.all_of(
+    (
         cli.path_option("out", "Folder of the study: its runs, its table, its picture."),
-    ):
-        command = add(command)
-    return command
+        click.option("--dry-run", is_flag=True, help=_DRY_RUN),
+        cli.speed_option,
+    )
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +74,7 @@ class Study:
             rows[1:] = [("shares", shares)] if shares else [*dict.fromkeys(rows[1:])]
             new = [row for row in rows if row not in self._said]
             new += [("asks", "as much as a run above")] if new == rows[:1] else []
-            cli.console_of(stderr=False).print(cli.table_of(rows=new))
+            show(rows=new)
             self._said.update(rows)
         return None
 
@@ -123,7 +121,8 @@ def opened(out: Path, kind: str, options: dict[str, Any]) -> Iterator[Study]:
 
 def folder_name(values: Mapping[str, object]) -> str:
     """Name the folder of a run by what differs; what no folder may be called gets a digest."""
-    name = "-".join(f"{key}={value}" for key, value in values.items()) or "run"
+    said = {key: "none" if value is None else value for key, value in values.items()}
+    name = "-".join(f"{key}={value}" for key, value in said.items()) or "run"
     safe = re.sub(r"[^\w.=+-]+", "_", name)[:100]
     return safe if safe == name else f"{safe}-{sha256(name.encode()).hexdigest()[:8]}"
 
@@ -148,7 +147,9 @@ def figures_of(run: Run, metrics: pl.DataFrame | None = None) -> pl.DataFrame:
         )
     which = {"check": "blind_baseline", "subject": "members", "statistic": "roc_auc"}
     blind = run["findings"].filter(**which)["verdict"]
-    return rows.drop("versus", "slice").with_columns(
+    # A training has a method, too, which a study may vary.
+    rows = rows.drop("versus", "slice").rename({"method": "method_of_interval"})
+    return rows.with_columns(
         run=pl.lit(str(run.folder)),
         is_primary=pl.col("attack") == run.manifest.plan["primary"],
         blind=pl.lit(blind[0] if len(blind) else None, pl.String),
@@ -175,7 +176,7 @@ def publish(
     shown = named if every else planned
     _print_figures(shown, values)
     if n := table.filter(blind="separable")["run"].n_unique():
-        say(
+        cli.say(
             f"In {n:,} of {table['run'].drop_nulls().n_unique():,} runs a classifier that never "
             "sees the model tells members from non-members: their figures are no evidence of "
             "memory."
@@ -192,9 +193,8 @@ def _without_folder(names: pl.Series) -> pl.Series:
     return names.str.strip_prefix("".join(f"{each}/" for each in shared))
 
 
-def say(*sentences: str) -> None:
-    for sentence in sentences:
-        cli.console_of(stderr=False).print(cli.plain(sentence), soft_wrap=True)
+def show(*headings: str, **options: Any) -> None:  # noqa: ANN401 - of `table_of`
+    cli.console_of(stderr=False).print(cli.table_of(*headings, **options))
 
 
 def write_study(out: Path, table: pl.DataFrame, picture: Markup | None) -> None:
@@ -205,7 +205,7 @@ def write_study(out: Path, table: pl.DataFrame, picture: Markup | None) -> None:
     (out / "study.svg").unlink(missing_ok=True)  # of values that there were before
     if picture is not None:
         write_text(out / "study.svg", saved(picture))
-    say(f"the study is in {', '.join(map(str, sorted(out.glob('study.*'))))}")
+    cli.say(f"the study is in {', '.join(map(str, sorted(out.glob('study.*'))))}")
 
 
 def _print_figures(table: pl.DataFrame, values: Sequence[str]) -> None:
@@ -221,13 +221,12 @@ def _print_figures(table: pl.DataFrame, values: Sequence[str]) -> None:
             reasons.append(cli.as_typed(f"{', '.join(named)}: {area['reason']}"))
     numbers = ("AUC", "95 % interval", "TPR@1%", "members + others")
     headings = [*(name.replace("_", "-") for name in values), "attack", *numbers]
-    shown = cli.table_of(*headings, right=numbers, rows=lines[:_MOST_SHOWN])
-    cli.console_of(stderr=False).print(shown)
+    show(*headings, right=numbers, rows=lines[:_MOST_SHOWN])
     if (more := len(lines) - _MOST_SHOWN) > 0:
-        say(f"and {more:,} more in study.parquet")
-    say(*reasons[:_MOST_SHOWN])
+        cli.say(f"and {more:,} more in study.parquet")
+    cli.say(*reasons[:_MOST_SHOWN])
     if any(empty in line for line in lines):
-        say("-: the texts cannot support the figure; study.parquet has the reasons")
+        cli.say("-: the texts cannot support the figure; study.parquet has the reasons")
 
 
 def written(value: object) -> str:
@@ -262,7 +261,7 @@ def _curves(table: pl.DataFrame, x: str, by: Sequence[str] = ()) -> Markup | Non
         band = [*points.drop("value").drop_nulls().iter_rows()]
         shown.append(Curve(", ".join(said), [*points["at", "value"].iter_rows()], band))
     if len(shown) > MOST_CURVES:
-        say(f"drawn: {MOST_CURVES} of {len(shown):,} curves")
+        cli.say(f"drawn: {MOST_CURVES} of {len(shown):,} curves")
     ends = known.select(pl.concat_list("value", "low").explode().drop_nulls()).to_series()
     y = round_axis("AUC", [floor(10 * min(0.4, *ends)) / 10, 1])
     return draw(axis, y, shown[:MOST_CURVES], [(axis.low, 0.5), (axis.high, 0.5)])

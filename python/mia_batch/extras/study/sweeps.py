@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
+from shutil import copyfile, rmtree
 from typing import Any
 
 import click
@@ -21,17 +22,24 @@ from mia_batch.metrics import evaluate
 from mia_batch.models.weights import weights_source
 from mia_batch.pipeline import Run
 from mia_batch.recipes import RECIPES, Recipe
+from mia_batch.settings import Settings
 from mia_batch.tables import write_table
 
 Values = dict[str, Any]
 """What differs at one place of a study, by name."""
-_EXTENDED = ("samples", "probes", "token_points", "max_windows_per_document")
+_EXTENDED = (
+    *("samples", "probes", "token_points", "max_windows_per_document"),
+    *("paraphrases", "neighbours"),
+)
 """Settings whose largest value is asked for in one run; with fewer the first ones count."""
+_REFERENCES = {"reference_model", "prompts_from", "prompt_tokens", "generations", "candidate_from"}
+_REFERENCES |= {each for each in Settings.model_fields if each.startswith(("generation", "tuning"))}
+"""Settings of other models alone: the target's log-probabilities are the same with each value."""
 
 
-def _over_option(text: str, *, required: bool) -> cli.Decorator:
-    how: dict[str, Any] = {"multiple": True, "required": required, "callback": _points}
-    return cli.option("over", str, "NAME=V,V", f"{text}; at most two.", dest="points", **how)
+def _over_option(text: str, **how: Any) -> cli.Decorator:  # noqa: ANN401 - of click
+    how |= {"dest": "points", "multiple": True, "callback": _points}
+    return cli.option("over", str, "NAME=V,V", f"{text}; at most two.", **how)
 
 
 def _points(_: click.Context, _option: click.Parameter, given: Sequence[str]) -> list[Values]:
@@ -77,33 +85,48 @@ def _swept(
     study: frame.Study, base: Mapping[str, Any], points: Sequence[Values]
 ) -> pl.DataFrame | None:
     """Audit at each point, and lay out the figures; raise if every one is refused."""
-    found, refused = dict[int, pl.DataFrame](), dict[int, str]()
-    runs, begun = dict[str, list[Values]](), set[str]()
+    found, refused = dict[int, pl.DataFrame](), dict[int, pl.DataFrame]()
+    runs = dict[str, list[Values]]()
     for values in points:
         own = {name: value for name, value in values.items() if name not in _EXTENDED}
         runs.setdefault(frame.folder_name(own), []).append(values)
     for folder, of in runs.items():
-        for values in _in_order(of)[: len(of) if study.dry_run else None]:
+        if not study.dry_run:
+            _copy_evidence(study.folder / folder, [of[0], *chain(*runs.values())])
+        for number, values in enumerate(_in_order(of)[: len(of) if study.dry_run else None]):
             if (at := points.index(values)) in refused:
                 continue
             name = frame.folder_name(values)
-            first = f"{name} scores the first of those"
+            shares = f"{name} scores the first of those" if number else ""
             try:
-                run = study.audited(folder, {**base, **values}, first if folder in begun else "")
+                run = study.audited(folder, {**base, **values}, shares)
                 found[at] = pl.DataFrame() if run is None else frame.figures_of(run)
             except RequestError as error:
-                refused[at] = " ".join(str(error).split())
+                why = " ".join(str(error).split())
+                refused[at] = pl.DataFrame({"metric": "roc_auc", "reason": why})
                 study.observer.stage(f"{name} is refused: {error}")
-            begun.add(folder)
     if not found:
-        raise SettingsError(f"no value can be audited: {next(iter(refused.values()))}")
+        raise SettingsError(f"no value can be audited: {refused[0]['reason'][0]}")
     if study.dry_run:
         return None
-    none = {at: pl.DataFrame({"metric": "roc_auc", "reason": why}) for at, why in refused.items()}
-    parts = (_named(part, points[at]) for at, part in sorted((none | found).items()))
+    parts = (_named(part, points[at]) for at, part in sorted((refused | found).items()))
     table = pl.concat(parts, how="diagonal_relaxed")
     numbers = table.select(pl.col(*points[0]).cast(pl.Float64, strict=False))
     return table.with_columns(each for each in numbers if not each.null_count())
+
+
+def _copy_evidence(to: Path, points: Iterable[Values]) -> None:
+    """Begin a run, the first of these, with the target's log-probabilities from another one."""
+    first, *others = ({k: v for k, v in of.items() if k not in _EXTENDED} for of in points)
+    asked = {name: value for name, value in first.items() if name not in _REFERENCES}
+    alike = (to.with_name(frame.folder_name(of)) for of in others if asked.items() <= of.items())
+    found = next(filter(None, ([*run.glob("logprobs/*.target-*.parquet")] for run in alike)), None)
+    if found and not to.exists():
+        rmtree(made := to.with_name(f".{to.name}"), ignore_errors=True)
+        (made / "logprobs").mkdir(parents=True)
+        for part in found:
+            copyfile(part, made / "logprobs" / part.name)
+        made.rename(to)
 
 
 def _in_order(points: Sequence[Values]) -> list[Values]:
@@ -140,7 +163,7 @@ _BASE = "base"
 @cli.column_options("text")
 @click.option("--base", required=True, metavar="MODEL", help="Model to go on with.")
 @click.option("--revision", metavar="NAME", help="Hub revision of the base.")
-@_over_option("size (of --into), or a flag such as learning-rate=1e-5,1e-4", required=False)
+@_over_option("size (of --into), or a flag such as learning-rate=1e-5,1e-4")
 @frame.study_options
 @cli.recipe_options("contamination", *_TRAINING)
 @cli.seed_option
@@ -161,10 +184,10 @@ def contamination(context: click.Context, /, *, out: Path, **options: Any) -> No
         table = pl.concat(parts, how="diagonal_relaxed")
         x, by = ("copies", ["model"]) if table["copies"].n_unique() > 2 else ("model", [])
         frame.publish(out, table, ["model", "copies"], x=x, by=by, every="attacks" in audit)
-    whole = table.filter(pl.col("copies").is_null(), pl.col("is_primary"), metric="roc_auc")
-    area = whole.filter(model=_BASE).row(0, named=True)
+    of_base = {"model": _BASE, "is_primary": True, "metric": "roc_auc"}
+    area = table.filter(pl.col("copies").is_null(), **of_base).row(0, named=True)
     if area["low"] is not None and not area["low"] <= 0.5 <= area["high"]:
-        frame.say(
+        cli.say(
             f"The base, which learnt none of them here, has an AUC of {cli.limits(area)}: inserted "
             "texts and controls differ without this training, which moves all figures above."
         )
@@ -192,8 +215,7 @@ def _contaminated(
     **options: Any,  # noqa: ANN401 - of the command
 ) -> Iterator[pl.DataFrame]:
     """Yield the figures of the base, then those of each model that is trained."""
-    changed = [{name: each for name, each in of.items() if name != "size"} for of in points]
-    recipes = [replace(recipe, **each) for each in changed]
+    recipes = [replace(recipe, **{k: v for k, v in of.items() if k != "size"}) for of in points]
     private = any(each.epsilon is not None for each in recipes)
     if (reason := making.why_no_finetuning(with_privacy=private)) is not None:
         raise SettingsError(reason)

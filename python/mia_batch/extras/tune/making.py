@@ -393,11 +393,7 @@ def learnt_texts(data: Path | str, names: ColumnNames) -> tuple[pl.Series, str]:
 
 
 def inserted_texts(
-    path: Path | str,
-    names: ColumnNames,
-    copies: str | None,
-    mean: float | None,
-    recipe: Recipe,
+    path: Path | str, names: ColumnNames, copies: str | None, mean: float | None, recipe: Recipe
 ) -> pl.DataFrame:
     """Read texts to insert, with ``copies`` of each; ``member`` says whether there are any.
 

@@ -63,14 +63,13 @@ def _summary(walks: views.Walks, every: Sequence[views.Walks]) -> dict[str, Any]
     others = [each.document.text for each in every if each is not walks][:_OTHERS]
     coverage = partial(book_coverage, generations=said, instructions=given, words=rule)
 
-    def passages(k: int) -> list[dict[str, int]]:
-        places = coverage(document.text, k=k)["blocks"].explode(empty_as_null=False)
-        return places.struct.unnest().select("start", "end").to_dicts()
+    def passages(k: int) -> pl.DataFrame:
+        found = coverage(document.text, k=k, m=memory.COPIED_WORDS)
+        return found["blocks"].explode(empty_as_null=False).struct.unnest()
 
-    inside = np.zeros(len(document.ends), bool)
-    for walk in walks.made:
+    own, inside = passages(20), np.zeros(len(document.ends), bool)
+    for walk in walks.made if own.height else ():  # else all may be copied from what was given
         inside[walk.first : walk.first + walk.n_words] = True
-    runs = pl.Series(inside).rle().struct.unnest()
     chance = [coverage(text, k=5)["coverage"].item() for text in others]
     return {
         "document_id": walks.document_id,
@@ -78,13 +77,12 @@ def _summary(walks: views.Walks, every: Sequence[views.Walks]) -> dict[str, Any]
         "n_walks": len(walks.made),
         "n_tokens": walks.n_tokens,
         "coverage": inside.mean() if inside.size else None,
-        "longest_words": runs.filter("value")["len"].max() or 0,
+        "longest_words": own["words"].max() or 0,
         "near_verbatim_recall": pl.select(recalled.struct.field("recall")).item(),
         "bmc_5": coverage(document.text, k=5)["coverage"].item(),
         "bmc_5_others": pl.Series(chance, dtype=pl.Float64).mean(),
         "n_others": len(others),
-        "passages_20": passages(20),
-        "passages_50": passages(50),
+        **{f"passages_{k}": passages(k).select("start", "end").to_dicts() for k in (20, 50)},
     }
 
 
@@ -345,7 +343,8 @@ def passages_of(audit: Audit) -> pl.DataFrame:
 def _continued(audit: Audit) -> pl.DataFrame:
     """Find the longest run of the best continuation of each target, where it is long enough."""
     targets, features = audit.run.scan("targets"), audit.run.scan("features")
-    found = memory.verbatim_runs(targets, features, audit.settings.continuations)
+    words = audit.settings.word_rule
+    found = memory.verbatim_runs(targets, features, audit.settings.continuations, words)
     best = found.with_row_index("row").filter(pl.col("longest_words") >= memory.VERBATIM_WORDS)
     if best.is_empty():
         return _PASSAGES.clear()
@@ -355,17 +354,13 @@ def _continued(audit: Audit) -> pl.DataFrame:
         .join(best.lazy(), on="row", maintain_order="left")
     )
     key = ["target_id", "sample_index"]
-    first, n_words = pl.col("longest_block_start"), pl.col("longest_block_words")
+    read = ("longest_block_start", "longest_block_words")
     recited = pl.when(pl.col("view") == RECITAL[1])  # greedy, as walks are
     asked_as = recited.then(pl.lit("walk_control")).otherwise(pl.lit("control")).alias("asked_as")
-    places = features.filter(among(memory.CONTINUED)).select(*key, first, n_words, asked_as)
+    places = features.filter(among(memory.CONTINUED)).select(*key, *read, asked_as)
     places = places.unique(key, keep="first", maintain_order=True)
-    spans = word_spans("reference", words=audit.settings.word_rule).struct
-    start = spans.field("starts").list.get(first)
-    end = spans.field("ends").list.get(first + n_words - 1)
-    passage = pl.col("reference").str.slice(start, end - start)
     runs = named.join(places, on=key).select(
-        "target_id", passage=passage, text=pl.lit(None, pl.String), view="asked_as"
+        "target_id", passage=memory.passage_of(words), text=pl.lit(None, pl.String), view="asked_as"
     )
     return runs.collect(engine="streaming")
 
@@ -376,7 +371,9 @@ def _walked(audit: Audit) -> pl.DataFrame:
     if not run.path("extraction").exists():
         return _PASSAGES.clear()
     length = pl.col("end") - pl.col("start")
+    own = run.scan("extracted_documents").filter(pl.col("longest_words") > 0)
     long = run.scan("extraction").filter(pl.col("n_words") >= memory.VERBATIM_WORDS)
+    long = long.join(own, on="document_id", how="semi")
     long = long.sort("n_words", descending=True).unique("target_id", keep="first")
     asked = scan_parts(run.path("prompts"), Prompts, ("target", "walk")).filter(view_index=0)
     starts = word_spans("text", words=audit.settings.word_rule).struct.field("starts")

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from hashlib import sha256
 from itertools import chain
+from math import inf
 from typing import Any, Final, TypeAlias
 
 import polars as pl
@@ -41,7 +42,7 @@ from mia_batch.tables import digest, sink, sink_frames
 # What the model was given of the texts, and what kinds of answers came back.
 
 Rows: TypeAlias = Iterator[dict[str, Any]]
-_MOST = 1_000  # texts
+_MOST, _LONG = 1_000, 20  # texts; tokens of a text whose loss is no accident
 _HELD_BACK = ("filtered", "refusal")
 
 
@@ -79,9 +80,12 @@ def _chance(audit: Audit) -> Rows:
     named = {name.removeprefix("logprobs of "): engine.get("chance") for name, engine in engines}
     chances = {model: chance for model, chance in named.items() if chance is not None}
     read = audit.run.scan("logprobs").filter(pl.col("model").is_in([*chances]), view="text")
-    losses = read.group_by("model").agg(-pl.col("logprob").explode().mean()).sort("model")
-    for model, loss in losses.drop_nulls().collect(engine="streaming").iter_rows():
-        verdict = "better" if loss < chances[model] else "no_better"
+    # Each text counts once, and one that is known well shows that the model works.
+    loss = -pl.col("logprob").cast(pl.List(pl.Float64)).list.mean()
+    known = loss.filter(pl.col("logprob").list.len() >= _LONG).min().fill_null(inf)
+    losses = read.group_by("model").agg(loss.mean(), known=known).sort("model")
+    for model, loss, known in losses.drop_nulls().collect(engine="streaming").iter_rows():
+        verdict = "better" if min(loss, known + 1) < chances[model] else "no_better"
         row = {"statistic": "nats_per_token", "value": loss, "high": chances[model]}
         yield {"subject": model, "verdict": verdict, **row}
 
@@ -219,8 +223,10 @@ def _yardstick_runs(audit: Audit) -> pl.DataFrame:
     texts = own.select("target_id", reference_words=n_words).collect()
     if texts.is_empty():
         return texts.with_columns(longest_words=pl.lit(None, pl.UInt32))
-    runs = memory.verbatim_runs(own, run.scan("features"), settings.continuations)
-    return texts.with_columns(runs["longest_words"])
+    how = settings.continuations, settings.word_rule
+    return texts.with_columns(
+        memory.verbatim_runs(own, run.scan("features"), *how)["longest_words"]
+    )
 
 
 def _verdicts(
@@ -461,7 +467,7 @@ class ScoresStage(Stage):
 
     def run(self) -> None:
         self.audit.manifest.failed = _count_failures(self.audit)
-        self.doing = f"scoring {len(self.audit.attacks)} attacks"
+        self.doing = f"scoring {(n := len(self.audit.attacks))} attack{'s' * (n > 1)}"
         super().run()
 
     def make(self) -> None:
@@ -589,7 +595,7 @@ class SummaryStage(Stage):
         made, path = self.audit.manifest.made, self.audit.run.path
         tables = {"extracted": path("extracted_documents"), "controls": path("controls")}
         return {
-            "form": 4,  # of both tables
+            "form": 5,  # of both tables
             **{name: made.get(name) for name in ("verdicts", "features", "recitals")},
             **{name: digest(each) if each.exists() else None for name, each in tables.items()},
         }
@@ -612,7 +618,8 @@ class SummaryStage(Stage):
             on="target_id",
             maintain_order="left",
         ).with_columns(n_words=count_words("passage", words=audit.settings.word_rule))
-        runs = memory.verbatim_runs(targets, run.scan("features"), audit.settings.continuations)
+        settings, features = audit.settings, run.scan("features")
+        runs = memory.verbatim_runs(targets, features, settings.continuations, settings.word_rule)
         verbatim = memory.verbatim_findings(
             runs,
             read_comparison_sets(scores, named=False),

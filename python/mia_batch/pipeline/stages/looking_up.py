@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
 from hashlib import sha256
 from importlib.util import find_spec
 from itertools import islice
@@ -41,7 +42,7 @@ class KnownStage(Stage):
 
     def check(self) -> None:
         if self.audit.settings.known_index is not None:
-            _Index(self.audit.settings.known_index)
+            _opened(self.audit.settings.known_index)
         elif self.audit.settings.known_corpus is not None:
             texts_for(self.audit, "known_corpus")
 
@@ -66,12 +67,12 @@ class KnownStage(Stage):
 
     def make(self) -> None:
         audit, passages = self.audit, self._passages
-        if audit.settings.known_index is not None:
-            index = _Index(audit.settings.known_index)
-            how = "sent to" if "://" in index.place else "looked for in"
-            audit.observer.stage(f"{passages.height:,} passages are {how} {index.place}")
+        if (named := audit.settings.known_index) is not None:
+            ask, place = _opened(named), named.partition("#")[0]
+            how = "sent to" if "://" in place else "looked for in"
+            audit.observer.stage(f"{passages.height:,} passages are {how} {place}")
             schema = Known.create_empty().drop("target_id").schema
-            counts = pl.DataFrame([*map(index.count, passages["passage"])], schema=schema)
+            counts = pl.DataFrame([*_counted(ask, passages["passage"])], schema=schema)
         else:
             documents = texts_for(audit, "known_corpus").documents.with_row_index("place", 1)
             name = pl.coalesce("document_id", pl.format("document {}", "place"))
@@ -87,27 +88,28 @@ _MOST_UNANSWERED = 3  # in a row, after which nothing more is asked
 _DTYPES = {1: "u8", 2: "u16", 4: "u32"}  # by the bytes of a token
 
 
-class _Index:
-    """An index of infini-gram (Liu et al. 2024, arXiv:2401.17377), asked by its API or package.
+def _opened(named: str) -> Callable[..., dict[str, Any]]:
+    """Open an index of infini-gram (Liu et al. 2024, arXiv:2401.17377), by its API or package.
 
     Queries and answers are those of infini-gram.readthedocs.io: ``find``, ``get_doc_by_rank``.
     """
+    place, _, name = named.partition("#")
+    if not name:
+        raise SettingsError(f"known_index= is {named!r}; give ADDRESS#INDEX, FOLDER#TOKENIZER")
+    return (_by_api if "://" in place else _by_package)(place, name)
 
-    def __init__(self, named: str) -> None:
-        self.place, _, name = named.partition("#")
-        if not name:
-            raise SettingsError(f"known_index= is {named!r}; give ADDRESS#INDEX, FOLDER#TOKENIZER")
-        self._ask = (_by_api if "://" in self.place else _by_package)(self.place, name)
-        self._unanswered = 0
 
-    def count(self, passage: str) -> dict[str, Any]:
-        """Count a passage with and without a space before it, where none is part of the other."""
-        if self._unanswered == _MOST_UNANSWERED:
-            return {"reason": f"not asked: {self._unanswered} passages before had no answer"}
+def _counted(ask: Callable[..., dict[str, Any]], passages: pl.Series) -> Iterator[dict[str, Any]]:
+    """Count passages with and without a space before them, where none is part of the other."""
+    unanswered = 0
+    for passage in passages:
+        if unanswered == _MOST_UNANSWERED:
+            yield {"reason": f"not asked: {unanswered} passages before had no answer"}
+            continue
         first, n, looked_at = list[object](), 0, list[tuple[int, int]]()
         try:
             for text in (passage, f" {passage}"):
-                found = self._ask("find", query=text)
+                found = ask("find", query=text)
                 if not first or found["token_ids"][-len(first) :] != first:
                     first = [*found["token_ids"]]
                     n += _whole(found["cnt"])
@@ -115,18 +117,17 @@ class _Index:
                     ranks = ((s, rank) for s, ends in shards for rank in range(*map(_whole, ends)))
                     looked_at += islice(ranks, _MOST_LOOKED_AT - len(looked_at))
             documents = {
-                _whole(self._ask("get_doc_by_rank", s=s, rank=rank, max_disp_len=1)["doc_ix"])
+                _whole(ask("get_doc_by_rank", s=s, rank=rank, max_disp_len=1)["doc_ix"])
                 for s, rank in looked_at
             }
         except (LookupError, TypeError, ValueError, RecursionError, UnansweredError) as error:
-            self._unanswered += isinstance(error, UnansweredError)
-            return {"reason": f"the index gives no count: {cause_of(error)}"}
-        self._unanswered = 0
-        return {
-            "n_occurrences": n,
-            "n_documents": len(documents) if len(looked_at) == n else None,
-            "document": f"document {min(documents)}" if documents else None,
-        }
+            unanswered += isinstance(error, UnansweredError)
+            yield {"reason": f"the index gives no count: {cause_of(error)}"}
+            continue
+        unanswered = 0
+        n_documents = len(documents) if len(looked_at) == n else None
+        document = f"document {min(documents)}" if documents else None
+        yield {"n_occurrences": n, "n_documents": n_documents, "document": document}
 
 
 def _by_api(address: str, index: str) -> Callable[..., dict[str, Any]]:
@@ -138,11 +139,8 @@ def _by_api(address: str, index: str) -> Callable[..., dict[str, Any]]:
         raise SettingsError(str(error).replace("base_url", "known_index")) from error
 
     async def send(asked: dict[str, object]) -> Reply:
-        transport = Transport(client)
-        try:
+        async with aclosing(Transport(client)) as transport:
             return await transport.send("", asked)
-        finally:
-            await transport.aclose()
 
     def ask(query_type: str, **given: object) -> dict[str, Any]:
         asked = {"index": index, "query_type": query_type, **given}

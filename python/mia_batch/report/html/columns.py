@@ -453,7 +453,7 @@ def attack_table(contents: Contents) -> Table | None:
     from mia_batch.attacks import get, names
 
     known = [get(name) for name in contents.attacks if name in names()]
-    rows = attack_rows(contents.tables, known, contents.recorded("times.seconds"))
+    rows = attack_rows(contents.tables, known, *map(contents.recorded, ("times.seconds", "passes")))
     there = {name for name in rows.columns if rows[name].count()}
     shown = [each for each in _ATTACKS.columns if each.sources[0] in there]
     return replace(_ATTACKS, columns=shown, rows=rows.to_dicts()) if "auc" in there else None
@@ -486,8 +486,8 @@ _ATTACKS = Table(
     columns=[
         Column("Attack", ("attack",), lambda row: _name([row["attack"], _BLIND[row["is_blind"]]])),
         _limits("AUC (95 % interval)", "auc"),
-        number_column("TPR at 1 % FPR", "tpr_1", share),
-        number_column("TPR at 0.1 % FPR", "tpr_01", share),
+        _limits("TPR at 1 % FPR (95 % interval)", "tpr_1", "tpr_1_"),
+        _limits("TPR at 0.1 % FPR (95 % interval)", "tpr_01", "tpr_01_"),
         _limits("Lead over blind (95 % interval)", "lead", "lead_"),
         number_column("Tokens a text", "tokens", lambda tokens: number(tokens, 0)),
         number_column("Seconds a text", "seconds"),

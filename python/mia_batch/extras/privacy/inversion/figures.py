@@ -246,17 +246,15 @@ def sentence(found: pl.DataFrame, n_auxiliary: int) -> str:
             f" A classifier infers the attribute of {right['inverter']:.3f} of them; the most "
             f"frequent one is that of {right['unconditional']:.3f}."
         )
-    if not gains:
-        return (
-            f"{said} So nothing shows that it reads the embeddings at all, which does not prove "
-            "that no attacker could."
+    so = "nothing shows that it reads the embeddings at all; another attacker might"
+    if gains and leads:
+        so = (
+            "the embeddings give away words of texts that the attacker never saw. It is a lower "
+            "bound of what they hold: a larger decoder, or more texts, may give back more"
         )
-    if not leads:
-        return (
-            f"{said} So it reads the embeddings, but nothing shows that it gives back more than a "
-            "search among known texts; another attacker might."
+    elif gains:
+        so = (
+            "it reads the embeddings, but nothing shows that it gives back more than a search "
+            "among known texts; another attacker might"
         )
-    return (
-        f"{said} So the embeddings give away words of texts that the attacker never saw. It is a "
-        "lower bound of what they hold: a larger decoder, or more texts, may give back more."
-    )
+    return f"{said} So {so}."

@@ -258,12 +258,11 @@ def invert(
 def _read(data: Path | str, given: Mapping[str, str | None], attribute: str | None) -> pl.DataFrame:
     names = ColumnNames(**{part: name for part, name in given.items() if name is not None})
     documents = read_documents(str(data), names).documents
-    columns = [pl.col("document_id"), pl.col("group"), pl.col("text")]
-    if attribute is not None:
-        if attribute not in documents.collect_schema():
-            raise CorpusError(f"{data} has no column {attribute!r} of an attribute")
-        columns.append(pl.col(attribute).cast(pl.String).alias("attribute"))
-    return documents.select(columns).collect(engine="streaming").with_row_index("row")
+    if attribute is not None and attribute not in documents.collect_schema():
+        raise CorpusError(f"{data} has no column {attribute!r} of an attribute")
+    known = [] if attribute is None else [pl.col(attribute).cast(pl.String).alias("attribute")]
+    rows = documents.select("document_id", "group", "text", *known).collect(engine="streaming")
+    return rows.with_row_index("row")
 
 
 def _embedded(

@@ -20,7 +20,7 @@ from mia_batch.evidence.endpoint import ClientSettings
 from mia_batch.extras.tune.training import fit, padded
 from mia_batch.models import weights as checkpoints
 from mia_batch.observer import Observer
-from mia_batch.tables import READ_ERRORS, replacing
+from mia_batch.tables import READ_ERRORS, write_table
 
 if TYPE_CHECKING:
     from mia_batch.extras.privacy.inversion.inverting import InverterMaking
@@ -68,11 +68,9 @@ def _sentences(model: str, revision: str | None) -> Embedder:
             f"the embedder {model!r} cannot be loaded by sentence-transformers "
             f"({checkpoints.cause_of(error)})"
         ) from error
-    folder = Path(model)
-    folders = [folder, *sorted(path for path in folder.rglob("*") if path.is_dir())]
-    parts = (
-        f"{path.relative_to(folder)}\0{checkpoints.digest_folder(str(path))}" for path in folders
-    )
+    top = Path(model)
+    folders = [top, *sorted(path for path in top.rglob("*") if path.is_dir())]
+    parts = (f"{at.relative_to(top)}\0{checkpoints.digest_folder(str(at))}" for at in folders)
 
     def means(texts: list[str], _: list[list[int]]) -> Sequence[NDArray[np.float32]]:
         found: Any = loaded.encode(texts, show_progress_bar=False)
@@ -87,14 +85,10 @@ def _hidden_states(model: str, revision: str | None) -> Embedder:
     """Take the mean of the last hidden states over the tokens of a text, never over padding."""
     # Special tokens that the tokenizer puts around a text count, as they do in PrivLM-Bench and in
     # sentence-transformers. Of causal models, too, it is the mean, not the state of the last token.
-    identity, loaded = (
-        checkpoints.identify_model(model, revision, "any").digest,
-        _load(model, revision),
-    )
-    name, at = checkpoints.tokenizer_source(model, revision)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(
-        name, revision=at, trust_remote_code=False
-    )
+    identity = checkpoints.identify_model(model, revision, "any").digest
+    loaded, (name, at) = _load(model, revision), checkpoints.tokenizer_source(model, revision)
+    how: dict[str, Any] = {"revision": at, "trust_remote_code": False}
+    tokenizer = transformers.AutoTokenizer.from_pretrained(name, **how)
     tokenizer.model_max_length = _NO_LIMIT  # lengths are checked against the context
 
     @torch.inference_mode()
@@ -168,49 +162,38 @@ def embed_all(
         identity = f"{embedder.base_url.rstrip('/')}\0{embedder.model}"
     else:
         identity = embedder.identity
-    found: dict[str, Found] = {}
-    missing: list[list[str]] = []
+    found, missing = dict[str, Found](), list[tuple[list[str], Path]]()
     distinct = list(dict.fromkeys(texts))
     for start in range(0, len(distinct), _TEXTS_OF_BLOCK):
         block = distinct[start : start + _TEXTS_OF_BLOCK]
-        if (known := _read(_place(folder, identity, block))) is None:
-            missing.append(block)
+        content = "\0".join(sha256(each.encode()).hexdigest() for each in (identity, *block))
+        path = folder / f"{sha256(content.encode()).hexdigest()[:32]}.parquet"
+        if (known := _read(path)) is None:
+            missing.append((block, path))
         else:
             found.update(zip(block, known, strict=True))
 
     def take(number: int, embedded: list[Found]) -> None:
-        block = missing[number]
-        _write(embedded, _place(folder, identity, block))
+        block, path = missing[number]
+        vectors = [None if isinstance(each, str) else each.tolist() for each in embedded]
+        reasons = [each if isinstance(each, str) else None for each in embedded]
+        schema = pl.Schema({"embedding": pl.List(pl.Float32), "reason": pl.String()})
+        write_table(pl.DataFrame([vectors, reasons], schema), path)
         found.update(zip(block, embedded, strict=True))
         observer.worked(len(block), 0)
 
-    left = sum(map(len, missing))
-    if missing:
+    blocks = [block for block, _ in missing]
+    if blocks:
+        left = sum(map(len, blocks))
         with observer.progress("embedding", done=len(found), left=left, unit="text"):
             if isinstance(embedder, ClientSettings):
                 from mia_batch.evidence.endpoint.client import embed_at
 
-                embed_at(embedder, missing, folder / "journal.sqlite", take)
+                embed_at(embedder, blocks, folder / "journal.sqlite", take)
             else:
-                for number, block in enumerate(missing):
+                for number, block in enumerate(blocks):
                     take(number, embedder.embed(block))
     return [found[text] for text in texts]
-
-
-def _place(folder: Path, identity: str, block: Sequence[str]) -> Path:
-    content = "\0".join(sha256(each.encode()).hexdigest() for each in (identity, *block))
-    return folder / f"{sha256(content.encode()).hexdigest()[:32]}.parquet"
-
-
-def _write(embedded: list[Found], path: Path) -> None:
-    vectors = [None if isinstance(each, str) else each.tolist() for each in embedded]
-    reasons = [each if isinstance(each, str) else None for each in embedded]
-    frame = pl.DataFrame(
-        {"embedding": vectors, "reason": reasons},
-        schema={"embedding": pl.List(pl.Float32), "reason": pl.String},
-    )
-    with replacing(path) as stream:
-        frame.write_parquet(stream)
 
 
 def _read(path: Path) -> list[Found] | None:
@@ -279,12 +262,9 @@ def prepared(decoder: Any, inputs: dict[str, torch.Tensor]) -> dict[str, torch.T
 def load_inverter(folder: Path) -> Any:  # noqa: ANN401 - of torch and transformers
     from safetensors.torch import load_file
 
-    weights = {
-        name.removeprefix(f"{_NAME}."): each
-        for path in sorted(folder.glob("*.safetensors"))
-        for name, each in load_file(path).items()
-        if name.startswith(f"{_NAME}.")
-    }
+    files = map(load_file, sorted(folder.glob("*.safetensors")))
+    found = ((*name.partition(f"{_NAME}."), each) for of in files for name, each in of.items())
+    weights = {name: each for start, _, name, each in found if name and not start}
     decoder = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     attach(decoder, weights["mean"].numel()).load_state_dict(weights)
     return decoder.eval().to(_device())
@@ -296,16 +276,14 @@ _TEXTS_AT_ONCE = 256
 def recover(inverter: Path, embeddings: NDArray[np.float32], tokens: int) -> list[str]:
     """Decode a text for each embedding: the most likely token each time, until one ends it."""
     # By hand, so that no setting that a decoder brings along changes how it decodes.
-    decoder, tokenizer = (
-        load_inverter(inverter),
-        transformers.AutoTokenizer.from_pretrained(inverter),
-    )
+    decoder = load_inverter(inverter)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(inverter)
+    plain = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
     texts: list[str] = []
     for start in range(0, len(embeddings), _TEXTS_AT_ONCE):
         some = torch.from_numpy(embeddings[start : start + _TEXTS_AT_ONCE]).to(decoder.device)
-        ids = _greedy(decoder, some, tokens, tokenizer.eos_token_id)
         texts += tokenizer.batch_decode(
-            ids, skip_special_tokens=True, clean_up_tokenization_spaces=False
+            _greedy(decoder, some, tokens, tokenizer.eos_token_id), **plain
         )
     return texts
 
@@ -396,11 +374,9 @@ class _InverterTrainer(transformers.Trainer):  # type: ignore[misc]
 
 def train(making: InverterMaking, work: Path, say: Callable[[str], None]) -> dict[str, Any]:
     transformers.set_seed(making.recipe.seed)
-    how = {"revision": making.revision, "trust_remote_code": False}
-    tokenizer = transformers.AutoTokenizer.from_pretrained(making.base, **how)
-    decoder = transformers.AutoModelForCausalLM.from_pretrained(
-        making.base, dtype=torch.float32, **how
-    )
+    base, how = making.base, {"revision": making.revision, "trust_remote_code": False}
+    tokenizer = transformers.AutoTokenizer.from_pretrained(base, **how)
+    decoder = transformers.AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32, **how)
     embeddings = making.embeddings
     attach(decoder, embeddings.shape[1]).fit(embeddings)
     rows = []

@@ -1,33 +1,171 @@
-"""An audit of unlearning: the model before, after, and one that never learnt the texts.
-
-Shi et al. 2024 (arXiv:2310.16789), section 7: texts are screened by the ratio of their Min-K% Prob
-under two models, and completed; questions about them are answered.
-"""
+"""Studies of the Min-K% paper (Shi et al. 2024, arXiv:2310.16789): books, and unlearning."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
 import polars as pl
+from markupsafe import Markup
 
 from mia_batch.cli import options as cli
 from mia_batch.cli.help import TopicCommand
-from mia_batch.errors import RequestError
+from mia_batch.corpus import ColumnNames, read_documents
+from mia_batch.diagnostics.blind import blind_baseline
+from mia_batch.errors import RequestError, SettingsError
 from mia_batch.extras.privacy.data import rows_of
 from mia_batch.extras.study import frame
 from mia_batch.features import embed_words, why_no_similarity
+from mia_batch.inference.estimates import FEWEST_GROUPS
 from mia_batch.kernels import pair_features
+from mia_batch.metrics import evaluate
 from mia_batch.pipeline import Run
 from mia_batch.pipeline.finished import attack_of
+from mia_batch.report.html.plots import Lane, draw_lanes, round_axis
 from mia_batch.stats import intervals
 from mia_batch.tables import write_table
 from mia_batch.targets import cluster_names
+
+# Books (section 5): the share of each one's windows above a threshold that known books chose. In
+# the paper the share has no error rate. Here known books have shares, too, each by a threshold that
+# the others chose, and next to all of them stands what the audit reports at its own q.
+
+_KINDS = {"target": "asked", "calibration": "learnt", "non_member": "not learnt"}
+"""What is known of the books of a role."""
+_PAPER: dict[str, Any] = {"window_words": 512, "max_windows_per_document": 100}
+_SHOWN = ("key", "n_windows", "share", "mean", "p_value", "q_value", "verdict")
+_TOP = 20
+
+
+@click.command("books", cls=TopicCommand)
+@cli.option("known", cli.PATH, "PATH", "Whole books with a column that says which are members.")
+@cli.option("known-members", cli.PATH, "PATH", "Or books known to be in the training data,")
+@cli.option("known-others", cli.PATH, "PATH", "and books known not to be.")
+@frame.study_options
+@cli.settings_options(without=("out", "shard", "non_members", "calibration", "level"))
+def books(*, out: Path, **options: Any) -> None:  # noqa: ANN401 - settings
+    """Give the share of each book's windows above a threshold that known books chose.
+
+    Of a book at most 100 windows of 512 words are asked about. Say how it is known that the others
+    are not in the training data with --non-members-known.
+    """
+    known = [options.pop(name) for name in ("known", "known_members", "known_others")]
+    if [each is None for each in known] not in ([False, True, True], [True, False, False]):
+        raise click.UsageError("give --known, or both --known-members and --known-others")
+    with frame.opened(out, "books", options) as study:
+        settings = _PAPER | cli.given(options) | {"level": "group"} | _written(study, *known)
+        if (run := study.audited("run", settings)) is None:
+            return
+        table, said = _shares(run)
+        names = [name.replace("_", " ") for name in _SHOWN]
+        top = table.filter(kind="asked").head(_TOP).select(_SHOWN).rows()
+        rows = (["-" if cell is None else frame.written(cell) for cell in row] for row in top)
+        frame.show(*names, right=names[1:-1], rows=rows)
+        cli.say(*said)
+        lanes = [
+            Lane(f"{kind}: {rows.height:,} books", rows["share"].to_list(), hollow=kind != "asked")
+            for (kind,), rows in table.drop_nulls("share").group_by("kind", maintain_order=True)
+        ]
+        axis = round_axis("share of windows above the threshold", [0, 1])
+        frame.write_study(out, table, draw_lanes(axis, lanes) if lanes else None)
+
+
+def _written(study: frame.Study, known: Path | None, *each: Path | None) -> dict[str, Any]:
+    """Write known books as the audit takes them: members calibrate, others are compared."""
+    paths = dict[str, Any]()
+    for setting, path in zip(("calibration", "non_members"), each, strict=True):
+        corpus, member = read_documents(str(path or known), ColumnNames()), not paths
+        wanted = corpus.documents if path else corpus.documents.filter(member=member)
+        books = wanted.with_columns(member=pl.lit(member)).collect(engine="streaming")
+        if books.is_empty():
+            raise SettingsError(f"no known book has member = {member}; some of both are needed")
+        for place, reason in (corpus.ignored | corpus.set_aside).items():
+            study.observer.stage(f"left out of {path or known}: {place}: {reason}")
+        paths[setting] = study.folder / f"known-{setting}.parquet"
+        there = [column.name for column in books if column.null_count() < books.height]
+        write_table(books[there], paths[setting])
+    return paths
+
+
+def _shares(run: Run) -> tuple[pl.DataFrame, list[str]]:
+    """Lay out the share of each book, null where a threshold is worth nothing, and what it says."""
+    primary, role = run.manifest.plan["primary"], pl.col("role").cast(pl.String)
+    scored = run["scores"].filter(role.is_in([*_KINDS]), pl.col(primary).is_finite())
+    windows = scored.select(
+        *("target_id", "group", "document_id"),
+        key=pl.coalesce("document_id", "target_id"),
+        kind=role.replace_strict(_KINDS),
+        member=role == "calibration",
+        score=primary,
+    )
+    known = windows.filter(pl.col("kind") != "asked")
+    said, reason = _worth(run, known)
+    made = [] if reason else [*_thresholded(windows, known)]
+    names = {"kind": pl.String, "key": pl.String, "threshold": pl.Float64, "share": pl.Float64}
+    ours = run["rollup"].select("key", "p_value", "q_value", pl.col("verdict").cast(pl.String))
+    table = (
+        windows.group_by("kind", "key")
+        .agg(n_windows=pl.len(), mean=pl.col("score").mean())
+        .join(pl.DataFrame(made, names, orient="row"), on=["kind", "key"], how="left")
+        .join(ours, on="key", how="left")
+        .with_columns(reason=pl.lit(reason, pl.String))
+        .sort("kind", -pl.col("share"), -pl.col("mean"), "key", nulls_last=True)
+    )
+    if reason:
+        return table, [*said, f"No share is given: {reason}."]
+    of = {kind: rows["share"].sort() for (kind,), rows in table.group_by("kind")}
+    for kind in ("learnt", "not learnt"):
+        low, median, high = (of[kind].quantile(q) for q in (0, 0.5, 1))
+        said.append(
+            f"{len(of[kind]):,} books known as {kind}: {low:.0%} to {high:.0%} of a book's windows "
+            f"are above, median {median:.0%}, by the threshold that the other known books choose."
+        )
+    beyond = (of["asked"] > of["not learnt"].max()).sum()
+    said.append(
+        f"{beyond:,} of {len(of['asked']):,} books have a larger share than every book known as "
+        "not learnt. Shares have no error rate, and are not shares of what was learnt; p and q "
+        "have one."
+    )
+    return table, said
+
+
+def _worth(run: Run, known: pl.DataFrame) -> tuple[list[str], str | None]:
+    """Say how well scores separate known windows, and why a threshold would mean nothing."""
+    n_in, n_out = (known.filter(kind=kind)["key"].n_unique() for kind in ("learnt", "not learnt"))
+    if min(n_in, n_out) < FEWEST_GROUPS:
+        few = f"{n_in:,} books known as learnt and {n_out:,} known as not learnt are too few"
+        return [], f"{few} to choose a threshold, {FEWEST_GROUPS} of each are needed"
+    rows = evaluate(known.lazy(), ["score"], preset="default").filter(slice="all", metric="roc_auc")
+    area, settings = rows.row(0, named=True), run.manifest.settings
+    said = [f"The scores separate known windows with AUC {area['value']:.3f} ({cli.limits(area)})."]
+    if area["low"] is None or area["low"] <= 0.5:
+        return said, f"that is no better than chance ({area['reason'] or 'by its interval'})"
+    labels = known.lazy().select("target_id", "member")
+    texts = run.scan("targets").drop("member").join(labels, on="target_id")
+    blind = blind_baseline(texts, seed=settings["seed"])
+    if blind.verdict == "separable" and not settings["exploratory"]:
+        without = f"a classifier that never sees the model has AUC {blind.auc:.3f}"
+        return said, f"{without}, so the threshold may be one of kinds of books (--exploratory)"
+    return said, None
+
+
+def _thresholded(windows: pl.DataFrame, known: pl.DataFrame) -> Iterator[tuple[Any, ...]]:
+    """Yield kind, book, threshold and share; a known book has no say in its own threshold."""
+    for (kind, key), own in windows.group_by("kind", "key"):
+        others = known if kind == "asked" else known.filter(pl.col("key") != key)
+        curve = intervals.roc_curve(others["member"].to_numpy(), others["score"].to_numpy())
+        threshold = curve.widest_gap().threshold  # of the highest accuracy, both kinds alike
+        yield kind, key, threshold, (own["score"] >= threshold).mean()
+
+
+# Unlearning (section 7): the model before, after, and one that never learnt the texts. They are
+# screened by the ratio of their Min-K% Prob under two models, and completed; questions about them
+# are answered.
 
 _SCREEN, _NEAREST = "min_k_20_v1", 1.15
 """The attack whose ratio screens texts, and the largest ratio that is as before (section 7.2.1)."""
@@ -43,11 +181,12 @@ _MEASURES = {
     "rouge_l": "ROUGE-L recall",
     "similarity": "similarity",
 }
-_SEEDS = (
-    0.1  # of what retraining removes: limits are over texts, and trainings differ by chance, too
-)
+# Of what retraining removes: limits are over texts, and trainings differ by chance, too.
+_SEEDS = 0.1
 _EQUAL = "it is the same in all groups of texts, so that its spread is unknown"
+_LEARNT = pl.col("member").ne_missing(other=False)  # and no control
 _KEYS = ("part", "set", "measure", "run", "versus", "statistic")
+_REMOVED = ("after", "before", "removed_share")
 _FIGURES: dict[str, Any] = dict.fromkeys((*_KEYS, "reason"), pl.String)
 _FIGURES |= dict.fromkeys(("value", "low", "high"), pl.Float64)
 _FIGURES |= dict.fromkeys(("n", "n_unscored"), pl.UInt32)
@@ -70,14 +209,13 @@ def unlearning(*, out: Path, **options: Any) -> None:  # noqa: ANN401 - settings
     of 200 words. Without --retrained a score as before is no memory: nobody knows how a model that
     never learnt the text would score it.
     """
-    columns = [options.pop("question_column"), options.pop("answer_column")]
+    names = ("question_column", "answer_column", "embedder", "before", "retrained")
+    *columns, embedder, before, retrained = map(options.pop, names)
     if columns.count(None) == 1:
         raise click.UsageError("--question-column and --answer-column belong together")
-    if (after := options["model"]) is None:
+    models = cli.given({"before": before, "after": options["model"], "retrained": retrained})
+    if "after" not in models:
         raise click.UsageError("--model is missing: the model after unlearning")
-    embedder, before = options.pop("embedder"), options.pop("before")
-    models = {"before": before, "after": after, "retrained": options.pop("retrained")}
-    models = cli.given(models)
     with frame.opened(out, "unlearning", options) as study:
         settings = _DEFAULTS | cli.given(options)
         embed = _embedder(embedder, study)
@@ -99,22 +237,32 @@ def unlearning(*, out: Path, **options: Any) -> None:  # noqa: ANN401 - settings
         if not found:
             return
         figures = figures_of(found, [*models])
-        frame.say(*conclusions(figures))
+        cli.say(*conclusions(figures))
         _show(figures, [*models])
         for part, some in found.items():
             write_table(some.drop("cluster"), out / f"{part}.parquet")
-        frame.write_study(out, figures, None)
+        frame.write_study(out, figures, _drawn(found, [*models]))
+
+
+def _drawn(found: Mapping[str, pl.DataFrame], names: Sequence[str]) -> Markup | None:
+    """Draw the screen's scores of what was learnt, a line for each part and model."""
+    scores = {
+        f"{part}, {name}": some.filter(_LEARNT)[f"min_k_{name}"].drop_nulls().to_list()
+        for (part, some), name in product(found.items(), names)
+    }
+    lanes = [Lane(f"{name}: {len(of):,}", of) for name, of in scores.items() if of]
+    axis = round_axis(_MEASURES["min_k"], chain.from_iterable(scores.values())) if lanes else None
+    return axis and draw_lanes(axis, lanes)
 
 
 def _of_questions(
     path: Path, settings: Mapping[str, Any], columns: Sequence[str]
 ) -> dict[str, Any]:
     """Write questions and answers as prefixes and references, and say how they are audited."""
-    question, answer = columns
     rows = rows_of(settings["input"], columns).drop_nulls()
-    write_table(
-        rows.select(text=question, prefix=question, reference=pl.format(" {}", answer)), path
-    )
+    question, answer = map(pl.col, columns)
+    rows = rows.select(text=question, prefix=question, reference=pl.format(" {}", answer))
+    write_table(rows, path)
     kept = {name for name in settings if not name.endswith("_column")} - _TEXT_SETTINGS
     own = {name: settings[name] for name in kept}
     return {"max_length": _QUESTION_TOKENS} | own | {"input": str(path)}
@@ -166,17 +314,14 @@ def _completions(run: Run, part: str, embed: Any) -> pl.DataFrame:  # noqa: ANN4
         said = pl.concat([pairs["candidate"], pairs["reference"]])
         vectors = iter(embed(said.filter(said.str.contains(r"\S")).to_list()))
         found = [next(vectors) if text.strip() else np.zeros(1) for text in said]
-        cosines = map(_cosine, found[: pairs.height], found[pairs.height :])
+        cosines = [  # 0 of a blank text, None where one could not be embedded
+            None
+            if isinstance(one, str) or isinstance(other, str)
+            else float((one * other).sum() / (np.linalg.norm(one) * np.linalg.norm(other) or 1))
+            for one, other in zip(found[: pairs.height], found[pairs.height :], strict=True)
+        ]
         measured["similarity"] = pl.Series(cosines, dtype=pl.Float64)
     return pairs.select("target_id", **measured).group_by("target_id").agg(pl.all().mean())
-
-
-def _cosine(one: Any, other: Any) -> float | None:  # noqa: ANN401 - an embedding, or why none
-    """Cosine of two embeddings; 0 where a text is blank, None where one could not be embedded."""
-    if isinstance(one, str) or isinstance(other, str):
-        return None
-    lengths = float(np.linalg.norm(one) * np.linalg.norm(other))
-    return float(np.dot(one, other)) / lengths if lengths else 0.0
 
 
 def figures_of(found: Mapping[str, pl.DataFrame], names: Sequence[str]) -> pl.DataFrame:
@@ -187,9 +332,9 @@ def figures_of(found: Mapping[str, pl.DataFrame], names: Sequence[str]) -> pl.Da
 
 def _sets(found: pl.DataFrame, names: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Yield figures of the texts, of those scored as before and of the others; of controls."""
-    learnt, near = pl.col("member").ne_missing(other=False), pl.col("as_before_after")
-    sets = {"all": learnt, "as before": learnt & (near == 1), "others": learnt & (near == 0)}
-    for (name, of), measure in product((sets | {"controls": ~learnt}).items(), _MEASURES):
+    near = pl.col("as_before_after")
+    sets = {"all": _LEARNT, "as before": _LEARNT & (near == 1), "others": _LEARNT & (near == 0)}
+    for (name, of), measure in product((sets | {"controls": ~_LEARNT}).items(), _MEASURES):
         is_share, some = measure == "as_before", found.filter(of)
         columns = {each: f"{measure}_{each}" for each in names[is_share:]}
         if (
@@ -199,11 +344,10 @@ def _sets(found: pl.DataFrame, names: Sequence[str]) -> Iterator[dict[str, Any]]
         ):
             continue
         there = some.select("cluster", *columns.values()).drop_nulls()
-        about = {"set": name, "measure": measure, "n": there.height}
-        about["n_unscored"] = some.height - there.height
+        n = {"n": there.height, "n_unscored": some.height - there.height}
         score = {each: there[column].to_numpy() for each, column in columns.items()}
-        cluster = there["cluster"].to_numpy()
-        yield from (about | fact for fact in _facts(score, cluster, is_share=is_share))
+        for fact in _facts(score, there["cluster"].to_numpy(), is_share=is_share):
+            yield {"set": name, "measure": measure, **n, **fact}
 
 
 def _facts(
@@ -240,12 +384,11 @@ def _facts(
         yield fact | {"value": value[at]} | ends
     if len(score) > 2:
         both = [wanted.index(pair) for pair in pairs[:2]]
-        share = intervals.removed_share(
-            -value[both], means.covariance[0][np.ix_(both, both)], worth
-        )
-        fact = {"run": "after", "versus": "before", "statistic": "removed_share"}
-        fact |= share.interval._asdict() if share.interval else {}
-        yield fact | {"value": share.value, "reason": share.reason}
+        covariance = means.covariance[0][np.ix_(both, both)]
+        share = intervals.removed_share(-value[both], covariance, worth)
+        limits = share.interval._asdict() if share.interval else {}
+        about = dict(zip(_KEYS[3:], _REMOVED, strict=True))
+        yield {**about, **limits, "value": share.value, "reason": share.reason}
 
 
 def conclusions(figures: pl.DataFrame) -> Iterator[str]:
@@ -267,11 +410,8 @@ def conclusions(figures: pl.DataFrame) -> Iterator[str]:
                 "model trained in the same way without them: it may score them as before, too."
             )
             continue
-        gone = [
-            (_MEASURES[each], rows[part, "all", each, "after", "before", "removed_share"])
-            for each in ("min_k", "rouge_l", "similarity")
-            if (part, "all", each, "after", "before", "removed_share") in rows
-        ]
+        shares = ((each, rows.get((part, "all", each, *_REMOVED))) for each in _MEASURES)
+        gone = [(_MEASURES[each], share) for each, share in shares if share is not None]
         gap, alike = rows[*key, "after", "retrained", "difference"], round(other["value"] * n)
         yield (
             f"{_verdict(gap, part, gone[0][1] if gone else {})}: {near}, and {alike:,} by the "
@@ -290,7 +430,8 @@ def _verdict(gap: Mapping[str, Any], part: str, gone: Mapping[str, Any]) -> str:
         still = f"{gap['value'] * n:.0f} of {n:,} {part} are still remembered as before"
         return f"{still} (95 %: {ends})"
     if (gone.get("high") or 1) < 1 - _SEEDS:
-        return f"{part.capitalize()} are still remembered, if less than before"
+        less = ", if less than before" if gone["low"] > 0 else ""
+        return f"{part.capitalize()} are still remembered{less}"
     if (gone.get("low") or 1) > 1 + _SEEDS:
         return f"Unlearning went further than never having learnt the {part}, and so marks them"
     most = f" (95 %: at most {high * n:.0f} of {n:,})" if high > 0 else ""
@@ -316,5 +457,4 @@ def _show(figures: pl.DataFrame, names: Sequence[str]) -> None:
         lines[-1] += [cli.figure(means.get(name)) for name in names]
         lines[-1] += [cli.figure(gap["value"]), cli.limits(gap)] if gap is not None else []
     right = ("n", *names, *(("after - retrained", "95 % interval") if len(names) > 2 else ()))
-    made = cli.table_of("part", "texts", "measure", *right, right=right, rows=lines)
-    cli.console_of(stderr=False).print(made)
+    frame.show("part", "texts", "measure", *right, right=right, rows=lines)
