@@ -80,7 +80,7 @@ def test_a_run_shows_its_answer_and_escapes_what_it_names(hostile_run):
     }
     nothing = mia_batch.Run(run.folder.parent / "<b>")._repr_html_()
     assert nothing.startswith("<p>")
-    assert "&lt;b&gt; holds no run" in nothing
+    assert "&lt;b&gt; does not exist; give the folder of a run" in nothing
 
 
 def test_a_report_is_made_again_where_it_is_missing(hostile_run):

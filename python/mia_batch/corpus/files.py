@@ -171,7 +171,11 @@ def find_files(path: Path | str) -> Source:
     given = str(path)
     if not given or "\0" in given or not _is_unicode(given):
         raise CorpusError(f"{given!r} is not a path; give a file, a folder or a glob")
-    if _is_text(given):
+    if (
+        len(given.split()) > _MOST_WORDS
+        and kind_of(PurePath(given)) is None
+        and not _is_there(given)
+    ):
         raise CorpusError(
             f"{reprlib.repr(given)} is no path but looks like a text; give a file, a folder or a "
             "glob, or in Python a list of texts or a DataFrame"
@@ -223,12 +227,10 @@ def _expand(given: str) -> tuple[Path, list[Path]]:
     return base, [match for match in matches if not match.is_dir()]
 
 
-def _is_text(given: str) -> bool:
-    """Whether what should be a path seems to be a text; nothing is raised, however long it is."""
-    if len(given.split()) <= _MOST_WORDS or kind_of(PurePath(given)) is not None:
-        return False
+def _is_there(given: str) -> bool:
+    """Whether it is a path or a glob of some; nothing is raised, however long it is."""
     place = os.path.expanduser(given)  # noqa: PTH111 - as said
-    return not (os.path.exists(place) or glob.glob(place, recursive=True))  # noqa: PTH110, PTH207
+    return os.path.exists(place) or bool(glob.glob(place, recursive=True))  # noqa: PTH110, PTH207
 
 
 def _walk(folder: Path) -> Iterator[Path]:

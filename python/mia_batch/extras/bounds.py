@@ -250,8 +250,7 @@ def _load(audit: Audit) -> Pretrained:
     return model
 
 
-CheckMemory: TypeAlias = "Callable[[int, int], None]"
-"""Takes how many texts are searched at once, and of how many tokens; may raise `_TooWideError`."""
+CheckMemory: TypeAlias = "Callable[[int, int], None]"  # of how many texts, of how many tokens
 _ENTRY_BYTES = 44  # of a text's probabilities: what is said, split, and sorted
 _KEPT_BY_GLIBC = 32 << 20  # bytes of the smallest tensor that is given back when it is freed
 
@@ -273,11 +272,11 @@ def memory_needed(model: Pretrained, texts: int, n_tokens: int) -> int:
 
 def memory_check(model: Pretrained, width: int) -> CheckMemory:
     """Refuse what is too wide for the memory, a GPU's or this machine's, that is free by now."""
+    import torch
+
     free, where = available_memory(), "memory"
     if model.device.type == "cuda":
-        from torch.cuda import mem_get_info
-
-        free, where = mem_get_info(model.device)[0], "the GPU's memory"
+        free, where = torch.cuda.mem_get_info(model.device)[0], "the GPU's memory"
 
     def check(texts: int, n_tokens: int) -> None:
         needed = memory_needed(model, texts, n_tokens)

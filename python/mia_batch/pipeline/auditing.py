@@ -32,14 +32,7 @@ from mia_batch.pipeline.corpora import target_plan, with_files
 from mia_batch.pipeline.finished import REPORT, has_report, try_report
 from mia_batch.pipeline.run import Manifest, Run, record_requests, run_timed
 from mia_batch.pipeline.sessions import speed_key, spent_sentence
-from mia_batch.pipeline.stages import Stage, damage_set_aside, judging, repair
-from mia_batch.pipeline.stages.asking import (
-    EvidenceStage,
-    FillsStage,
-    LogprobsStage,
-    PromptsStage,
-    SamplesStage,
-)
+from mia_batch.pipeline.stages import Stage, asking, damage_set_aside, judging, repair
 from mia_batch.pipeline.stages.comparing import FeaturesStage, RarityStage
 from mia_batch.pipeline.stages.cutting import TargetsStage
 from mia_batch.pipeline.stages.extraction import ControlsStage, ExtractionStage, RecitalsStage
@@ -77,7 +70,11 @@ def run_shard(audit: Audit, shard: Shard, stages: Sequence[Stage]) -> None:
         asked = [stage for stage in stages if stage.part in ("fills", "evidence")]
         run_timed(audit, [(stage, stage.run) for stage in asked])
         work = reduce(add, (stage.answered() for stage in asked))
-        evidence = (stage for stage in asked if isinstance(stage, LogprobsStage | SamplesStage))
+        evidence = (
+            stage
+            for stage in asked
+            if isinstance(stage, asking.LogprobsStage | asking.SamplesStage)
+        )
         own = (stage.missing(view).count() for stage in evidence for view in stage.views)
         said = "has nothing to ask, because there are fewer blocks of texts than shards"
         if reduce(add, own, Work()) != Work():
@@ -136,7 +133,9 @@ _PACE = (  # settings that change how fast answers come, next to those of eviden
 _CUTS = ("window_words", "window_characters", "text_length")
 
 
-def known_speeds(audit: Audit, asked: Iterable[EvidenceStage]) -> dict[str, tuple[float, str]]:
+def known_speeds(
+    audit: Audit, asked: Iterable[asking.EvidenceStage]
+) -> dict[str, tuple[float, str]]:
     """Tokens a second of stages, and which run measured them: this one, else one next to it."""
     # That run asked the same model the same questions, with the same engine and settings.
     runs: list[tuple[str, object]] = [(str(audit.run.folder), asdict(audit.manifest))]
@@ -147,16 +146,15 @@ def known_speeds(audit: Audit, asked: Iterable[EvidenceStage]) -> dict[str, tupl
         for name, stored in runs:
             speed = _of(stored, "times", "tokens_per_second", key)
             if isinstance(speed, float) and 0 < speed < inf and _pace(stored, stage) == own:
-                engine, device = (
-                    _of(stored, "engines", stage.name, n) for n in ("engine", "device")
-                )
-                where = f" on {_shown(device)}" if device else ""
-                found[stage.name] = speed, f"as {name} measured with {_shown(engine)}{where}"
+                who = _of(stored, "engines", stage.name)
+                place = _shown(_of(who, "device") or _of(who, "base_url"))
+                where = f"as {name} measured with {_shown(_of(who, 'engine'))} on {place}"
+                found[stage.name] = speed, where
                 break
     return found
 
 
-def _pace(stored: object, stage: EvidenceStage) -> list[object]:
+def _pace(stored: object, stage: asking.EvidenceStage) -> list[object]:
     evidence = _of(stored, "evidence")
     given = {**evidence, "seed": 0, "preset": ""} if isinstance(evidence, dict) else {}
     model = ("models", stage.model)
@@ -215,13 +213,13 @@ def stages_of(audit: Audit) -> list[Stage]:
     return [
         TargetsStage(audit),
         judging.PreflightStage(audit),
-        PromptsStage(audit),
-        FillsStage(audit),
-        *(SamplesStage(audit, model) for model in ("target", "reference")),
-        *(LogprobsStage(audit, model) for model in models if model not in made),
+        asking.PromptsStage(audit),
+        asking.FillsStage(audit),
+        *(asking.SamplesStage(audit, model) for model in ("target", "reference")),
+        *(asking.LogprobsStage(audit, model) for model in models if model not in made),
         GenerationsStage(audit),
         TuningStage(audit, made),
-        *(LogprobsStage(audit, model) for model in made),
+        *(asking.LogprobsStage(audit, model) for model in made),
         RarityStage(audit),
         FeaturesStage(audit),
         judging.ScoresStage(audit),

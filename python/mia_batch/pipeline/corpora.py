@@ -162,7 +162,8 @@ def _as_table(name: str, value: Any) -> pl.DataFrame:  # noqa: ANN401 - whatever
         there = [each for each in value if each is not None]
         # `os.path.isfile` raises nothing where a text is too long for the name of a file.
         files = (isinstance(each, Path) or os.path.isfile(each) for each in there)  # noqa: PTH113
-        if any(files) or (there and all(map(_is_name, there))):
+        named = (kind_of(PurePath(each)) and len(str(each).split()) == 1 for each in there)
+        if any(files) or (there and all(named)):
             raise SettingsError(f"{name}= is a list of files; give their folder, or a glob")
         if value and not there:
             raise CorpusError(f"{name}= has no text, only None; give at least one text")
@@ -184,11 +185,6 @@ def _as_table(name: str, value: Any) -> pl.DataFrame:  # noqa: ANN401 - whatever
     if table.is_empty():
         raise CorpusError(f"{name}= has no rows; give at least one text")
     return table
-
-
-def _is_name(text: str) -> bool:
-    """Whether it is a file's name, though there may be no such file."""
-    return len(text.split()) == 1 and kind_of(PurePath(text)) is not None
 
 
 def target_plan(settings: Settings) -> TargetPlan:

@@ -32,6 +32,7 @@ _MOST_BOOKS, _MOST_NAMED = 12, 6
 _MANY_MINUTES = 180
 _PROBED = 32  # texts
 Speed: TypeAlias = float | Literal["probe"] | None
+_Speeds: TypeAlias = dict[str, tuple[float, str]]  # by stage, and where it comes from
 _LOGITS_MEMORY = (
     "128 MiB on a CPU; on a GPU an eighth of what the weights leave free, at most 4 GiB"
 )
@@ -89,7 +90,7 @@ def plan(
         yield from _left(audit, stages, notes)
         asked = [stage for stage in stages if isinstance(stage, EvidenceStage)]
         foreseen = {stage.name: stage.foreseen for stage in asked}
-        speeds = dict[str, tuple[float, str]]()
+        speeds: _Speeds = {}
         if speed == "probe":
             if remote or audit.recording is not None:
                 raise SettingsError("--tokens-per-second probe needs a model that runs here")
@@ -196,9 +197,7 @@ def _books(audit: Audit, stages: Sequence[Stage]) -> Iterator[tuple[str, str]]:
         yield f"{rest.height:,} more", f"{n_asked:,} of {n_windows:,} windows asked"
 
 
-def _probed(
-    audit: Audit, prompts: Stage, asked: Sequence[EvidenceStage]
-) -> dict[str, tuple[float, str]]:
+def _probed(audit: Audit, prompts: Stage, asked: Sequence[EvidenceStage]) -> _Speeds:
     """Ask about a few texts as the run would, in a folder that goes; nobody sees the answers."""
     texts = audit.target_table().filter(pl.col("reason").is_null(), role="target").head(_PROBED)
     audit.among = texts.select("target_id").collect(engine="streaming").to_series()
@@ -215,7 +214,7 @@ def _probed(
 
 
 def _minutes(
-    foreseen: dict[str, Workload], speeds: dict[str, tuple[float, str]], *, probes: bool
+    foreseen: dict[str, Workload], speeds: _Speeds, *, probes: bool
 ) -> Iterator[tuple[str, str]]:
     """Say how long it takes to ask, at speeds that are known; else what would tell it."""
     work = {name: n for name, of in foreseen.items() if (n := of.first_tokens or of.read_tokens)}

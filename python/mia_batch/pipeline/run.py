@@ -324,10 +324,8 @@ class Run:
 
     def refuse(self, fault: str) -> NoReturn:
         """Say what is wrong with a run that is not finished, and whether it is alive."""
-        with reading(
-            self.folder, f"{{}} {fault}, for a live run is at work in it; wait for its end"
-        ):
-            again = "give the audit's command again, which goes on"
+        again = "give the audit's command again, which goes on"
+        with reading(self.folder, f"{{}} {fault}, for a live run works in it; wait for its end"):
             raise RunFolderError(f"{self.folder} {fault}; {again}")
 
     def __getitem__(self, name: str) -> pl.DataFrame:

@@ -278,12 +278,12 @@ REFUSED = [
     (
         ["table", "{live}"],
         RunFolderError,
-        "live is not finished, for a live run is at work in it; w",
+        "live is not finished, for a live run works in it; wait",
     ),
     (
         ["show", "{live}"],
         RunFolderError,
-        "live has no scores yet, for a live run is at work in it; ",
+        "live has no scores yet, for a live run works in it; wait",
     ),
     (["show", "{run}/run.json"], RunFolderError, "is a file, no run; give the folder of a run"),
     (["report", "{empty}/none"], RunFolderError, "does not exist; give the folder of a run"),
