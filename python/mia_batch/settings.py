@@ -993,7 +993,7 @@ def _read_config(path: Path) -> dict[str, Any]:
 
 
 def _no_setting(name: str, known: Iterable[str], where: str = "") -> str:
-    near = difflib.get_close_matches(name, known, n=1)
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.65)
     hint = f"did you mean {near[0]!r}?" if near else "`mia-batch help` lists them all"
     return f"there is no setting {name!r}{where}; {hint}"
 
@@ -1015,7 +1015,7 @@ def _sentence(detail: ErrorDetails, where: Mapping[str, Path | None]) -> str:
     name = str(detail["loc"][0]) if detail["loc"] else ""
     if detail["type"] == "extra_forbidden":
         in_file = f" in {where[name]}" if name in where else ""
-        return _no_setting(name, Settings.model_fields, in_file)
+        return _no_setting(name, [*Settings.model_fields, *_TABLES], in_file)
     if detail["type"] == "missing":
         return f"{name}= is missing; give it, or write {name} = ... in {CONFIG_NAME}"
     message = detail["msg"].removeprefix("Value error, ")

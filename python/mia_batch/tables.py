@@ -1,5 +1,6 @@
 """Tables and files of a run: read in bounded memory, checked, and written whole or not at all."""
 
+import errno
 import hashlib
 import os
 import re
@@ -59,8 +60,9 @@ def system_errors(path: Path) -> Iterator[None]:
     except (OSError, pl.exceptions.ComputeError) as error:
         if (number := system_number(error)) is None:
             raise
+        remedy = "make the folder" if number == errno.ENOENT else "make room"
         raise RunFolderError(
-            f"{path} cannot be written: {os.strerror(number)}; make room or choose another folder"
+            f"{path} cannot be written: {os.strerror(number)}; {remedy} or choose another folder"
         ) from error
 
 

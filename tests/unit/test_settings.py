@@ -198,6 +198,7 @@ SERVER, OTHER = "http://a/v1", "http://b/v1"
     ("settings", "message"),
     [
         ({"sample": 3}, "there is no setting 'sample'; did you mean 'samples'?"),
+        ({"recordings": {}}, "there is no setting 'recordings'; did you mean 'recording'?"),
         (
             {"model": None},
             "model= is missing; give it, or write model = ... in mia-batch",

@@ -292,12 +292,14 @@ def audit_and_show(settings: Settings) -> None:
             again = "the same command with --retry-failed tries them again"
         what = f"{failed['targets']:,} of {failed['of']:,} texts have failed samples"
         _fail(f"{what}, {more}; {again}", 1)
-    _fail_unscored(run)
+    _fail_worthless(run)
 
 
-def _fail_unscored(run: Run) -> None:
+def _fail_worthless(run: Run) -> None:
     if not any(run["scores"][name].count() for name in run.manifest.made["scores"]["attacks"]):
         _fail("no text has a score (reasons above)", 1)
+    if run["findings"].filter(check="chance", subject="target", verdict="no_better").height:
+        _fail("the scores mean nothing (reason above)", 1)
 
 
 _a_run: dict[str, Any] = {"type": place_of, "shell_complete": helping.complete_runs}
@@ -322,7 +324,7 @@ def score(place: Path | str, **options: object) -> None:
     with observing() as observer:
         scored = rescore(place, observer=observer, **nested(given(options)))
     show_run(scored, console_of(stderr=False))
-    _fail_unscored(scored)
+    _fail_worthless(scored)
 
 
 @command.command("attacks")

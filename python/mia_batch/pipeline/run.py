@@ -119,9 +119,10 @@ def signed_text(content: Mapping[str, Any]) -> str:
 def agree(known: dict[str, Any], wanted: Mapping[str, Any], folder: Path, of: str = "") -> None:
     """Record what evidence or a model is made with; refuse all that differs from before."""
     differing = [
-        f"{name!r}{of} was {known[name]!r}, is now {value!r}"
+        f"{name + part!r}{of} was {old!r}, is now {new!r}"
         for name, value in wanted.items()
         if name in known and not _same(known[name], value)
+        for part, old, new in [_apart(known[name], value)]
     ]
     if differing:
         raise SettingsError(
@@ -129,6 +130,15 @@ def agree(known: dict[str, Any], wanted: Mapping[str, Any], folder: Path, of: st
             "give the old values, or choose another --out"
         )
     known |= wanted
+
+
+def _apart(old: Any, new: Any) -> tuple[str, Any, Any]:  # noqa: ANN401 - of JSON
+    """Name and take the first part that differs; a model's name needs none."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        parts = ((f" {key}", old.get(key), new.get(key)) for key in [*new, *old])
+        part, old, new = next(each for each in parts if each[1] != each[2])
+        return part.replace(" name", ""), old, new
+    return "", old, new
 
 
 def _same(old: object, new: object) -> bool:

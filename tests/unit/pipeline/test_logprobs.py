@@ -8,12 +8,14 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from click.testing import CliRunner
 from transformers import AutoTokenizer
 
 import mia_batch
 from mia_batch import second
 from mia_batch.attacks import get
 from mia_batch.attacks.from_logprobs import SHAPE_ATTACKS
+from mia_batch.cli.main import command
 from mia_batch.errors import SettingsError
 from mia_batch.observer import Observer
 from mia_batch.pipeline.context import Audit
@@ -190,6 +192,8 @@ def test_a_model_that_predicts_no_better_than_chance_is_named(views, tmp_path, k
     first = said_of(run)[0]
     named = f"The target model predicts these texts no better than chance ({loss:.1f} nats a token"
     assert first.startswith(named) != knows
+    done = CliRunner().invoke(command, ["score", str(run.folder)])
+    assert done.exit_code == (0 if knows else 1), done.output  # whose scores mean nothing
 
 
 def test_neighbours_of_ones_own(checkpoint, tmp_path):
