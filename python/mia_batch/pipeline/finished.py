@@ -203,8 +203,11 @@ def changed_settings(settings: Settings) -> Iterator[tuple[str, list[str]]]:
 
 # Whether the scores of several runs can be compared.
 
-_MODEL_SETTINGS = ("engine", "dtype", "tensor_parallel_size", "engine_arg", "recording", "decode")
-"""Evidence settings that say what the model is and how it runs: these may differ."""
+_MAY_DIFFER = (
+    *("engine", "dtype", "tensor_parallel_size", "engine_arg", "recording", "decode"),
+    "long_texts",  # a long text is refused in one run, so that no pair of scores is compared
+)
+"""Evidence settings that say what the model is and how it runs."""
 _EVIDENCE: dict[EvidenceKind, str]
 _EVIDENCE = {"samples": "prompts", "logprobs": "texts with log-probabilities"}
 
@@ -246,7 +249,7 @@ def _rests_on(run: Run, attack: str, *, borrowed_rarity: bool) -> dict[str, Any]
     manifest = run.manifest
     known = get(attack) if attack in names() else None
     asked = manifest.evidence.items()
-    evidence = {f"{name}=": value for name, value in asked if name not in _MODEL_SETTINGS}
+    evidence = {f"{name}=": value for name, value in asked if name not in _MAY_DIFFER}
     reads = {view for kind in _EVIDENCE for _, view in (known.reads_of(kind) if known else ())}
     for kind, what in _EVIDENCE.items():
         for view, n in manifest.made["scores"][kind].items():

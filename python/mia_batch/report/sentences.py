@@ -214,8 +214,8 @@ def earlier_sentences(findings: pl.DataFrame) -> Iterator[str]:
     n, (runs, are) = len(rows), ("run", "is") if len(rows) == 1 else ("runs", "are")
     yield (
         f"{n:,} other {runs} of these texts and this model {are} next to this one: "
-        f"{listed([*plans])}. p-values and q-values do not count these attempts: multiply them by "
-        f"{n + 1:,} (Bonferroni) to count them."
+        f"{listed([*plans])}. No figure counts these attempts: the best of several runs looks "
+        f"better than it is. Multiply p-values and q-values by {n + 1:,} (Bonferroni)."
     )
 
 

@@ -147,6 +147,16 @@ def test_runs_that_cannot_be_compared_are_refused(runs, tmp_path):
     assert "is not finished; give the audit's command again" in refused(runs / "before", tmp_path)
 
 
+def test_texts_too_long_for_one_pass_may_be_read_or_refused(runs, tmp_path):
+    for name, how in {"one": "stride", "two": "refuse"}.items():
+        shutil.copytree(runs / "before", tmp_path / name)
+        manifest = mia_batch.Run(tmp_path / name).manifest
+        manifest.evidence["long_texts"] = how
+        manifest.write(tmp_path / name)
+    found = mia_batch.compare([tmp_path / "one", tmp_path / "two"])
+    assert row(found, "mean_difference", "two", level="set")["value"] == 0
+
+
 @pytest.mark.parametrize(
     ("changed", "settings", "messages"),
     [

@@ -328,8 +328,8 @@ def test_tries_are_said_first_and_recorded_and_change_no_table(first, tmp_path):
     run = audit_books(folder, inputs, observer=said, report=False, **again)
     sentence = (
         "1 other run of these texts and this model is next to this one: first (primary samia_v1, "
-        "target). p-values and q-values do not count these attempts: multiply them by 2 "
-        "(Bonferroni) to count them."
+        "target). No figure counts these attempts: the best of several runs looks better than it "
+        "is. Multiply p-values and q-values by 2 (Bonferroni)."
     )
     assert said.sentences[1] == sentence
     assert list(run.manifest.earlier) == ["first"]
