@@ -186,7 +186,9 @@ def test_passages_of_a_run_are_bounded_with_its_model_unless_that_is_elsewhere(
     table = bound_run(run, Observer(), SHORT, passages=9, within=2, width=9)
     assert any("--width 9 takes 0.0 GiB" in (each or "") for each in table["reason"])
     monkeypatch.setattr("torch.cuda.mem_get_info", lambda device: (free * 2, free * 4))
-    on_gpu: Any = SimpleNamespace(**vars(loaded) | {"on_cpu": False, "device": torch.device("cuda")})
+    on_gpu: Any = SimpleNamespace(
+        **vars(loaded) | {"on_cpu": False, "device": torch.device("cuda")}
+    )
     with pytest.raises(SettingsError, match=r"of the GPU's memory, and .*; give at most \d+$"):
         memory_check(on_gpu, 9)(10**6, 8)
     memory_check(on_gpu, 9)(2, 8)
