@@ -127,8 +127,9 @@ def test_a_file_that_may_not_be_read_is_named(copied, without_privileges):
 
 def test_what_is_no_finished_run_is_refused(copied, tmp_path):
     (tmp_path / "empty").mkdir()
-    for folder in (tmp_path / "empty", tmp_path / "nowhere", copied / "run.json"):
-        with pytest.raises(RequestError, match="holds no run"):
+    said = {tmp_path / "empty": "holds no run", tmp_path / "nowhere": "does not exist; give the"}
+    for folder, why in (said | {copied / "run.json": "is a file, no run; give the"}).items():
+        with pytest.raises(RequestError, match=why):
             verify(folder)
     assert not any((tmp_path / "empty").iterdir())
     path = copied / "run.json"
