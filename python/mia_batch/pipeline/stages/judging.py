@@ -305,9 +305,11 @@ class PreflightStage(Stage):
         audit = self.audit
         before = audit.run["findings"].filter(pl.col("check") != "gate")
         gate = checks.gate_findings(before, exploratory=audit.settings.exploratory)
-        for sentence in preflight_sentences(found := pl.concat([before, gate])):
-            audit.observer.stage(sentence)
-        if (why := self._why_to_stop(found, audit.run.scan("targets"))) is not None:
+        why = self._why_to_stop(found := pl.concat([before, gate]), audit.run.scan("targets"))
+        for sentence in preflight_sentences(found):
+            if sentence != why:
+                audit.observer.stage(sentence)
+        if why is not None:
             raise SettingsError(f"{why} Nothing was asked of the model; --anyway goes on")
 
     def make(self) -> None:
