@@ -116,7 +116,8 @@ def printed(words: list[str]) -> str:
     program, *arguments = words
     assert program == "mia-batch", f"mark a block that calls {program} as not run"
     if "--model" in arguments:
-        arguments += ["--engine", "transformers", "--no-yardstick"]  # whose texts are too long
+        # Texts of the yardstick are too long, and the model knows nothing.
+        arguments += ["--engine", "transformers", "--no-yardstick", "--anyway"]
     result = CliRunner().invoke(command, arguments, catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.output

@@ -128,7 +128,7 @@ def test_log_probabilities(checkpoint, tmp_path):
     """The same texts end up in the same parts; their numbers, in other batches, differ by noise."""
     corpus = write_corpus(tmp_path / "corpus.parquet", 2 * LOGPROB_BLOCK_TARGETS // BLOCK_TARGETS)
     attacks = ("--attacks", "lowercase_ratio_v1,min_k_20_v1")
-    options = ("--model", str(checkpoint), "--engine", "transformers", *attacks)
+    options = ("--model", str(checkpoint), "--engine", "transformers", *attacks, "--anyway")
     asked = arguments(corpus, tmp_path / "killed", *options)
     assert kill_after_a_new_part(asked, tmp_path / "killed", 0.0)
     run_to_its_end(asked, tmp_path / "killed")

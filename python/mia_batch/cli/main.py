@@ -298,8 +298,9 @@ def audit_and_show(settings: Settings) -> None:
 def _fail_worthless(run: Run) -> None:
     if not any(run["scores"][name].count() for name in run.manifest.made["scores"]["attacks"]):
         _fail("no text has a score (reasons above)", 1)
-    if run["findings"].filter(check="chance", subject="target", verdict="no_better").height:
-        _fail("the scores mean nothing (reason above)", 1)
+    chance = run["findings"].filter(check="chance", subject="target", verdict="no_better")
+    if chance.height and not run.manifest.settings["anyway"]:
+        _fail("the scores mean nothing (reason above); --anyway ends with 0", 1)
 
 
 _a_run: dict[str, Any] = {"type": place_of, "shell_complete": helping.complete_runs}
