@@ -1,4 +1,4 @@
-"""WikiMIA without a model: before and after a repair, by whom its classes are told apart.
+"""WikiMIA without a model: before and after a repair, by whom its classes are distinguished.
 
 python -m benches.wikimia [--seeds N]
 """
@@ -25,7 +25,7 @@ _CASES = (("", 16), ("", 32), ("64.jsonl", 64), ("128.jsonl", 128))
 
 
 def measure(documents: Path, length: int, seed: int) -> dict[str, Any]:
-    """Build one set; say how well it is told apart, or why there is none."""
+    """Build one set; say how well it is distinguished, or why there is none."""
     start = time.perf_counter()
     with TemporaryDirectory() as folder:
         try:

@@ -15,7 +15,7 @@ from tests.conftest import REPOSITORY
         ("n_told = 1", "'_told': write seen, shown, said"),
         ("x = 1  # which has been told", "'told': write seen, shown, said"),
         ("x = f'{1} lacks a name'", "'lacks': write has no, misses"),
-        ("SECONDS_OF_TRUST = 'both can be told apart'", None),
+        ("SECONDS_OF_TRUST = 'told from those of others'", None),
         ("hadamard = 'there are none'", None),
     ],
 )

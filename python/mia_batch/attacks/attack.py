@@ -51,7 +51,7 @@ class Attack:
         ``reads`` names, in the order of ``model``, ``view``, ``view_index`` and ``sample_index``;
         samples only where there is a candidate. One that reads ``model`` and ``view`` picks its
         rows itself: it may see those of other attacks, too. Shadow models are one model
-        ``shadow``, told apart by ``view_index``.
+        ``shadow``, distinguished by ``view_index``.
     source
         Where the formula is defined: paper, equation, and where the authors' code differs.
     undefined

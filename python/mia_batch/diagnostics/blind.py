@@ -1,4 +1,4 @@
-"""How well the labels can be told apart without the model."""
+"""How well the labels can be distinguished without the model."""
 
 from __future__ import annotations
 
@@ -248,10 +248,10 @@ def _held_out(classifier: Classifier, labels: Flags, folds: intervals.Folds) -> 
     return shares
 
 
-# Can the labels be told apart without the model? Then attack figures are no evidence of memory.
+# Can the labels be distinguished without the model? Then attack figures are no evidence of memory.
 
 BlindVerdict: TypeAlias = Literal["separable", "not separable", "undecided"]
-"""Whether labels can be told apart without the model; ``undecided`` warns as ``separable`` does."""
+"""Whether labels can be predicted without the model; ``undecided`` warns as ``separable`` does."""
 
 BLIND_CLASSIFIERS: Final = (
     "blind_naive_bayes_v1",

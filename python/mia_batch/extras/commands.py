@@ -262,7 +262,7 @@ def _show(figures: pl.DataFrame, console: Console) -> None:
 @click.option(
     "--repair/--no-repair",
     default=True,
-    help="Match members with non-members where they can be told apart, or only test.",
+    help="Match members with non-members where they can be distinguished, or only test.",
 )
 @column_options(
     *("text", "date"),

@@ -83,7 +83,7 @@ def contamination_rate(
 
     refuse = partial(Contamination, method="fieller")
     if blind_warns:
-        return refuse(reason="the calibration labels can be told apart without the model")
+        return refuse(reason="the calibration labels can be distinguished without the model")
     if gap <= z * gap_variance**0.5:
         return refuse(reason="calibration members do not score above non-members")
     estimate = (targets.rate - nonmembers.rate) / gap

@@ -94,7 +94,7 @@ def gate_findings(before: pl.DataFrame, *, exploratory: bool) -> pl.DataFrame:
     if verdict == closed:
         strongest = blind.filter(statistic="strongest")["verdict"][0]
         row["reason"] = (
-            "withheld: the audited texts and the comparison texts can be told apart without the "
+            "withheld: the audited texts and the comparison texts can be distinguished without the "
             f"model (AUC {row['value']:.2f} by {strongest}, p = {row['p_value']:.3f})"
         )
     return finding_rows("gate", [row | {"statistic": "roc_auc", "verdict": verdict}])

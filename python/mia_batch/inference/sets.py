@@ -172,9 +172,9 @@ DATASET_INFERENCE = "dataset_inference_v1"  # name of the answer in the verdicts
 _MOST = 5_000  # groups of a set in each half
 _CLIP = 4.0  # standard deviations
 _PENALTY = 10.0
-_TOLD_APART = (
-    "targets and non-members can be told apart without the model, so a difference of their scores "
-    "is no evidence of memory"
+_SEPARABLE = (
+    "targets and non-members can be distinguished without the model, so a difference of their "
+    "scores is no evidence of memory"
 )
 
 
@@ -236,7 +236,7 @@ def infer_dataset(
     fewest = min(min(of_set) for of_set in sizes)
     if separable or fewest < _FEWEST:
         few = f"one half of a set has {fewest} groups of enough windows, {_FEWEST} are needed"
-        return DatasetInference(n_learned=n_learned, reason=_TOLD_APART if separable else few)
+        return DatasetInference(n_learned=n_learned, reason=_SEPARABLE if separable else few)
     learned, tested = ([of_set[half] for of_set in halves] for half in (0, 1))
     known, asked = (
         read_rows(scores, attacks, np.concatenate([rows.ravel() for rows in half]))

@@ -152,7 +152,7 @@ def _of_units(known: RunResults, units: pl.DataFrame, noun: str, *, compared: bo
     if canaries := known.allows()["canaries"]:
         parts.append(_of_collection(known, "controls", "the canaries"))
     if compared and gate_verdict(known.findings) == "withheld":
-        apart = f"{noun}s and comparison {noun}s can be told apart without the model"
+        apart = f"{noun}s and comparison {noun}s can be distinguished without the model"
         none = f"{none}, and there is no other answer:" if sampled else "there is no answer:"
         others = "there is no other answer" if one else "the others have no answer"
         parts.append(f"{f'{others}, because' if parts else none} {apart}")
@@ -240,7 +240,7 @@ def _of_texts(known: RunResults, allows: Mapping[str, bool]) -> str:
         parts.append(f"{n:,.0f} {out}, {false}" if n else none)
     elif allows["targets and non-members"]:
         parts.append("no other answer" if parts else "no answer")
-        parts[-1] += ", because texts and comparison texts can be told apart without the model"
+        parts[-1] += ", because texts and comparison texts can be distinguished without the model"
     if allows["canaries"]:
         parts.append(_of_collection(known, "controls", "the canaries"))
     if not parts and allows["any comparison"]:

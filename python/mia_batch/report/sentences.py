@@ -63,17 +63,18 @@ def listed(names: Sequence[str], most: int = _NAMES_SHOWN) -> str:
 
 _GATES = {  # why comparisons with non-members are withheld, or in doubt, by the verdict of the gate
     "withheld": (
-        "No answer: the audited texts and the comparison texts can be told apart without the model "
-        "({found}), so a high score may come from another difference between them. p-values, "
+        "No answer: the audited texts and the comparison texts can be distinguished without the "
+        "model ({found}), so a high score may come from another difference between them. p-values, "
         "lists, bounds and estimates are withheld. Give comparison texts of the same kind and time "
         "(mia-batch build-set matches them), or --exploratory to print the numbers as exploratory."
     ),
     "weighted": (
-        "The answer rests on weights: the audited texts and the comparison texts can be told apart "
-        "without the model ({found}). Bounds and estimates cannot be weighted and are withheld."
+        "The answer rests on weights: the audited texts and the comparison texts can be "
+        "distinguished without the model ({found}). Bounds and estimates cannot be weighted and "
+        "are withheld."
     ),
     "exploratory": (
-        "Exploratory: the audited texts and the comparison texts can be told apart without the "
+        "Exploratory: the audited texts and the comparison texts can be distinguished without the "
         "model ({found}). What follows may come from another difference between them, so it is no "
         "evidence of training."
     ),
@@ -82,9 +83,9 @@ _GATES = {  # why comparisons with non-members are withheld, or in doubt, by the
         "What follows holds only if training is their only difference."
     ),
     "doubtful": (
-        "Whether the audited texts and the comparison texts can be told apart without the model is "
-        "undecided (an AUC up to {high:.2f} is not excluded). What follows holds only if training "
-        "is their only difference."
+        "Whether the audited texts and the comparison texts can be distinguished without the model "
+        "is undecided (an AUC up to {high:.2f} is not excluded). What follows holds only if "
+        "training is their only difference."
     ),
 }
 

@@ -499,7 +499,7 @@ def removed_share(gaps: Floats, covariance: Floats, effective: float) -> Ratio:
     (x, y), ((v_x, c), (_, v_y)) = gaps.tolist(), covariance.tolist()
     squared = float(t.ppf((1 + CONFIDENCE) / 2, effective - 1)) ** 2
     if y * y <= squared * v_y:
-        return Ratio(reason="the runs before and of the retrained model cannot be told apart")
+        return Ratio(reason="the runs before and of the retrained model cannot be distinguished")
     if y < 0:
         return Ratio(reason="the run before does not score above that of the retrained model")
     a, b, rest = y * y - squared * v_y, x * y - squared * c, x * x - squared * v_x

@@ -1,6 +1,6 @@
 //! Clipped overlap of character n-grams, for text without spaces.
 //!
-//! The n-grams are told apart by their characters, 21 bits each, never by a hash alone.
+//! The n-grams are distinguished by their characters, 21 bits each, never by a hash alone.
 
 #![expect(
     clippy::indexing_slicing,

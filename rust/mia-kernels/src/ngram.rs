@@ -4,7 +4,7 @@
 //! words, and a table knows which node it becomes by one word more. The candidate is read
 //! word by word while we hold the longest n-gram of the reference that ends there. Its
 //! suffixes are exactly the shorter n-grams that end there and occur in the reference, so one
-//! walk along them counts every n. Nodes are told apart by `(prefix, word)`, never by a hash
+//! walk along them counts every n. Nodes are distinguished by `(prefix, word)`, never by a hash
 //! alone, so every count is exact.
 
 #![expect(

@@ -137,7 +137,7 @@ proptest! {
         prop_assert_eq!(&matched[1..], &alone[2..]);
     }
 
-    /// Words of up to 16 bytes are told apart otherwise than longer ones.
+    /// Words of up to 16 bytes are distinguished otherwise than longer ones.
     #[test]
     fn words_are_told_apart(a in words_of_few_bytes(), b in words_of_few_bytes()) {
         let found = read(&[Group::Unigrams, Group::Ngrams, Group::Distinct], &a.join(" "), &b.join(" "));

@@ -238,7 +238,7 @@ def test_figures_of_sets_come_first_then_documents_and_reasons(compared):
     assert any(line.startswith("documents: ") for line in lines)
     assert (
         "share removed, after, non-members: the runs before and of the retrained model cannot "
-        "be told apart"
+        "be distinguished"
     ) in lines
 
 

@@ -178,7 +178,7 @@ def test_there_is_a_rate_with_calibration_data_else_a_bound_that_says_why():
     bound = contamination_bound(Flagged(30, 40), n_null=99, rank=5)
     for parts, warns, reason in (
         ([NULLS], False, "without calibration data there is a lower bound alone"),
-        ([NULLS, *calibration()], True, "the calibration labels can be told apart without the"),
+        ([NULLS, *calibration()], True, "the calibration labels can be distinguished without the"),
     ):
         made = share(*parts, blind_warns=warns).of(30, 38, 40)
         assert (made.value, made.low, made.high) == (None, bound.low, 1.0)

@@ -195,7 +195,9 @@ def test_sets_that_are_separable_get_a_reason_and_no_p_value():
     made = inferred(*sets(np.random.default_rng(7), shift=2.0), separable=True)
     (row,) = made.verdict().iter_rows(named=True)
     assert (row["attack"], row["level"], row["p_value"]) == (DATASET_INFERENCE, "collection", None)
-    assert row["reason"].startswith("targets and non-members can be told apart without the model")
+    assert row["reason"].startswith(
+        "targets and non-members can be distinguished without the model"
+    )
     by_statistic = {row["statistic"]: row for row in made.findings().iter_rows(named=True)}
     assert by_statistic["permutation"]["p_value"] is by_statistic["paper"]["p_value"] is None
     few = inferred(*sets(np.random.default_rng(8), n=15))

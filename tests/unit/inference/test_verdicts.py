@@ -257,7 +257,7 @@ def test_the_rate_of_calibration_data_or_why_it_is_withheld():
     )
     few = estimates(calibrated(16))
     refused = [
-        (estimates(calibrated(), blind_warns=True), "can be told apart without the model"),
+        (estimates(calibrated(), blind_warns=True), "can be distinguished without the model"),
         (estimates(one_class), "0 scored calibration non-member texts are too"),
         (few, "16 audited groups are too few, 20 are needed"),
     ]

@@ -89,7 +89,7 @@ def test_the_share_removed_is_that_of_both_differences(compared):
     assert 0 < found["low"] < found["value"] < found["high"] < 1
     withheld = row(compared, "removed_share", set="non_members")
     assert withheld["value"] is None
-    assert withheld["reason"].endswith("cannot be told apart")
+    assert withheld["reason"].endswith("cannot be distinguished")
 
 
 def test_a_run_and_its_copy_do_not_differ(runs, tmp_path):

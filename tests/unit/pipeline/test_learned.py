@@ -79,7 +79,7 @@ def test_no_answer_where_the_texts_differ_without_the_model(run):
     verdicts, _ = set_answers(run.scan("scores"), attacks, of_all, roles, separable=True)
     (row,) = verdicts.iter_rows(named=True)
     assert row["p_value"] is None
-    assert "can be told apart without the model" in row["reason"]
+    assert "can be distinguished without the model" in row["reason"]
 
 
 def test_scored_anew_it_goes_and_comes_back_the_same(run):

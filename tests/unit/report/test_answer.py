@@ -255,7 +255,7 @@ def test_what_else_could_explain_that_books_stand_out_is_in_the_first_sentence(
             [gate("withheld")],
             "Of 12 books, 7 come out word for word, at most 26 words in a row (b6.txt, b5.txt, "
             "b4.txt, b3.txt, b2.txt and 2 more); the others have no answer, because books "
-            "and comparison books can be told apart without the model.",
+            "and comparison books can be distinguished without the model.",
         ),
         (
             {"known_better": 1},
@@ -273,14 +273,14 @@ def test_what_else_could_explain_that_books_stand_out_is_in_the_first_sentence(
             {"comes_out": 1},
             [gate("withheld")],
             "The book comes out word for word, at most 20 words in a row (b0.txt); there is "
-            "no other answer, because books and comparison books can be told apart without the "
+            "no other answer, because books and comparison books can be distinguished without the "
             "model.",
         ),
         (
             {"cannot_tell": 12},
             [gate("withheld")],
             "Of 12 books, none comes out word for word, and there is no other answer: books and "
-            "comparison books can be told apart without the model.",
+            "comparison books can be distinguished without the model.",
         ),
     ],
 )
@@ -322,8 +322,8 @@ def test_where_nothing_was_sampled_nothing_is_said_to_come_out():
     run = known(findings=[roles(), gate("withheld")])
     unsampled = rollup(cannot_tell=2).with_columns(longest_words=pl.lit(None, pl.UInt32))
     assert answer(run, unsampled, books=True) == (
-        "Of 2 books, there is no answer: books and comparison books can be told apart without the "
-        "model."
+        "Of 2 books, there is no answer: books and comparison books can be distinguished without "
+        "the model."
     )
 
 

@@ -407,7 +407,7 @@ def test_limits_are_the_shares_at_which_the_paired_t_test_rejects():
 @pytest.mark.parametrize(
     ("gaps", "effective", "reason"),
     [
-        ((1.0, 0.1), 20, "the runs before and of the retrained model cannot be told apart"),
+        ((1.0, 0.1), 20, "the runs before and of the retrained model cannot be distinguished"),
         ((1.0, -2.0), 20, "the run before does not score above that of the retrained model"),
         ((1.0, 2.0), 3, "an interval needs 4 independent groups of texts of one size, these are"),
     ],

@@ -93,7 +93,7 @@ SPV = ("spv_embedding_v1", "self_prompt_difference_v1")
 """Attacks of SPV-MIA that need no masked model, on decoders."""
 _WITH_SHADOWS = ("lira_online_fixed_v1", "lira_online_v1", "lira_offline_fixed_v1", "rmia_v1")
 
-# Models of a variant are told apart by what they add to the seed.
+# Models of a variant are distinguished by what they add to the seed.
 _TARGET_SEED, _CANARY_SEED = 0, 1
 _SHADOW_SEED = 2  # of the first shadow model
 

@@ -51,7 +51,7 @@ def _sentence(row: dict[str, Any]) -> str:
     if row["outside"] is not None:
         figures += f", {_figure(row['outside'])} to classifiers trained on held-out documents"
     how = "can be" if row["verdict"] == "separable" else "may be"
-    end = f"It can carry no conclusion: its classes {how} told apart without a model."
+    end = f"It can carry no conclusion: its classes {how} distinguished without a model."
     if row["verdict"] == "not separable":
         end = (
             f"An attack's AUC above {EXCLUDED_ABOVE:.2f} on it is not explained by what these "
@@ -166,7 +166,7 @@ def build_set(
     """Build evaluation sets in the way of WikiMIA, and test whether they can carry a conclusion.
 
     Documents before a cutoff are members, later ones non-members; or labels say who is what. Copies
-    go. At each length the classes are first told apart by the classifiers of the blind baseline,
+    go. At each length the classes are first distinguished by the classifiers of the blind baseline,
     which never see a model. Where they can be, members and non-members are paired so that they
     cannot, within a source, and one text a document; what has no partner is thrown away. The pairs
     are tested anew: within the set, in other folds that keep pairs together, and from outside, by
@@ -191,7 +191,7 @@ def build_set(
         Some of ``original``; ``paraphrased``: the same words of the document's paraphrase;
         ``concatenated``: after a text of a held-out non-member, the same for both of a pair.
     repair
-        Whether classes that can be told apart are matched. Without it, sets are only tested.
+        Whether classes that can be distinguished are matched. Without it, sets are only tested.
     columns
         The user's names for text, identifier, member or label, and group.
     date_column

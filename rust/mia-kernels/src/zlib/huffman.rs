@@ -2,7 +2,7 @@
 //!
 //! Among codes that are equally short, zlib's own is needed, because the code lengths are
 //! part of the stream. So its heap is followed step by step: symbols of equal frequency are
-//! told apart by the depth of their subtree, and then by where the heap happens to hold them.
+//! distinguished by the depth of their subtree, and then by where the heap happens to hold them.
 
 #![expect(
     clippy::indexing_slicing,
