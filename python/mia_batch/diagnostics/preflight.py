@@ -213,9 +213,10 @@ def check_targets(targets: pl.LazyFrame, *, seed: int) -> Preflight:
         scores, metrics = blind.scores, blind.metrics
         rows += _blind_rows("members", blind)
         rows += _duplicate_rows("members", near_duplicates(labelled))
-        known = labelled.drop_nulls("target").group_by(pl.col("target").hash())
-        both = known.agg(pl.col("member").n_unique() > 1).select(pl.col("member").sum())
-        if n_both := both.collect(engine="streaming").item():
+        hashes = labelled.drop_nulls("target").select("member", hash=pl.col("target").hash())
+        known = hashes.collect(engine="streaming")
+        members, others = (known.filter(member=side)["hash"].to_numpy() for side in (True, False))
+        if n_both := np.intersect1d(members, others).size:
             of = {"check": "duplicates", "subject": "labels", "statistic": "n_both"}
             rows.append(of | {"value": n_both})
     asked = targets.with_columns(asked=asked_texts(targets))

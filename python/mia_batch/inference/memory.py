@@ -137,14 +137,8 @@ def verbatim_runs(
     if set(_READ) <= set(features.collect_schema()):
         first = among(CONTINUED), pl.col("sample_index") < samples
         own = features.filter(*first, n_words.is_not_null())
-        texts = targets.select("target_id", "prefix", "reference")
-        long = own.filter(n_words >= VERBATIM_WORDS).join(texts, on="target_id")
-        shared = pair_features("passage", "prefix", words=words, groups=["blocks"]).struct
-        alike = long.with_columns(passage=passage_of(words))
-        alike = alike.filter(shared.field(_READ[0]) >= COPIED_WORDS)
-        left = pl.struct("passage", "prefix").map_elements(partial(_longest_own, words), pl.UInt32)
-        alike = alike.select(*_ANSWER_KEY, left=left).filter(pl.col("left") < VERBATIM_WORDS)
-        if (copied := alike.collect(engine="streaming")).height:
+        copied = _copied(targets, own.filter(n_words >= VERBATIM_WORDS), words)
+        if copied.height:
             cut = (pl.min_horizontal(name, "left") for name in _READ)  # which passes over nulls
             own = own.join(copied.lazy(), on=_ANSWER_KEY, how="left").with_columns(cut)
             is_copied[index.find(copied["target_id"])[1]] = True
@@ -164,6 +158,22 @@ def verbatim_runs(
     there = pl.when(pl.col("code") > 0)
     kept = (there.then(each.cast(pl.UInt32)).alias(name) for name, each in value.items())
     return found.select("copied", *kept)
+
+
+def _copied(targets: pl.LazyFrame, long: pl.LazyFrame, words: WordRule) -> pl.DataFrame:
+    """Find long runs of which the prefix leaves fewer words (``left``) than a run must have."""
+    shared = pair_features("passage", "prefix", words=words, groups=["blocks"]).struct
+    left = pl.struct("passage", "prefix").map_elements(partial(_longest_own, words), pl.UInt32)
+    keys = long.select(*_ANSWER_KEY, _READ[0], "longest_block_start").collect(engine="streaming")
+    found = [pl.DataFrame(schema={**keys.select(_ANSWER_KEY).schema, "left": pl.UInt32})]
+    for some in keys.iter_slices(_ROWS_AT_ONCE):  # so that the texts of so many are held
+        own = targets.filter(pl.col("target_id").is_in(some["target_id"].implode()))
+        own = some.lazy().join(own.select("target_id", "prefix", "reference"), on="target_id")
+        alike = own.with_columns(passage=passage_of(words))
+        alike = alike.filter(shared.field(_READ[0]) >= COPIED_WORDS)
+        alike = alike.select(*_ANSWER_KEY, left=left).filter(pl.col("left") < VERBATIM_WORDS)
+        found.append(alike.collect(engine="streaming"))
+    return pl.concat(found)
 
 
 def verbatim_findings(
