@@ -20,7 +20,14 @@ from mia_batch.evidence.engines.registry import choose_engine, engine_types, why
 from mia_batch.evidence.parts import Shard
 from mia_batch.evidence.process import KeptEngine
 from mia_batch.evidence.replay import Recording
-from mia_batch.evidence.request import Budget, DecodeScope, Decoding, EngineSpec, EvidenceKind
+from mia_batch.evidence.request import (
+    MOST_ATTEMPTS,
+    Budget,
+    DecodeScope,
+    Decoding,
+    EngineSpec,
+    EvidenceKind,
+)
 from mia_batch.features import why_no_similarity
 from mia_batch.inference.comparison import read_comparison_sets
 from mia_batch.inference.e_values import RoundsTest
@@ -459,16 +466,23 @@ class Audit:
         whole = any(attack.whole_candidates for attack in self.reading("samples"))
         return "whole" if whole else "matched"
 
-    def budget(self, view: View, max_model_len: int, max_attempts: int | None = None) -> Budget:
+    def budget(
+        self,
+        view: View,
+        max_model_len: int,
+        max_attempts: int = MOST_ATTEMPTS,
+        *,
+        resumes: bool = True,
+    ) -> Budget:
         how = view.decode
-        attempts = [n for n in (max_attempts, how.max_attempts) if n is not None]
         return Budget(
             scope=how.scope or self.manifest.evidence.get("decode") or self._scope,
             max_length=max_model_len if how.scope else self.settings.max_length,
             max_model_len=max_model_len,
-            max_attempts=min(attempts, default=None),
+            max_attempts=min(max_attempts, how.max_attempts),
             spare=how.spare,
             most_new=how.most_new,
+            resumes=resumes,
         )
 
     def source(self, model: str) -> dict[str, str | None]:

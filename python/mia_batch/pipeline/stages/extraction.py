@@ -17,10 +17,20 @@ from mia_batch.diagnostics.preflight import find_elsewhere
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.engines.registry import engine_types, why_not
 from mia_batch.evidence.parts import Block, FreshUnits, Missing, PromptUnits, Work, scan_parts
+from mia_batch.evidence.request import Workload, forecast
 from mia_batch.inference import memory
 from mia_batch.kernels import book_coverage, near_verbatim_recall, pair_features, word_spans
+from mia_batch.models.weights import estimated_tokens
 from mia_batch.pipeline.context import Audit
-from mia_batch.pipeline.sessions import Session, ask, open_session, sample_task
+from mia_batch.pipeline.sessions import (
+    Session,
+    ask,
+    cost_lines,
+    expected,
+    is_remote,
+    open_session,
+    sample_task,
+)
 from mia_batch.pipeline.stages import Stage
 from mia_batch.pipeline.stages.asking import RowUnits, ask_samples, write_prompts
 from mia_batch.pipeline.stages.comparing import make_features, parts_digest
@@ -249,6 +259,8 @@ def _by_document(
 
 # The stage that continues the texts of highest scores, where no attack asks for continuations.
 
+_IS_ASKED = pl.col("reason").is_null() & pl.col("reference").is_not_null()
+
 
 class RecitalsStage(Stage):
     """Ask for the likeliest continuation of the strongest texts: evidence that people can read."""
@@ -258,14 +270,35 @@ class RecitalsStage(Stage):
 
     name = "recitals"
     doing = "continuing the texts of highest scores"
+    foreseen = Workload()  # of a dry run
 
     @property
     def _n(self) -> int:
         return 0 if self.audit.continues else self.audit.settings.continue_strongest or 0
 
     def left(self) -> Iterator[tuple[str, str]]:
-        if self._n:
-            yield "then", f"at most {self._n:,} texts, those of highest scores, are continued"
+        """Say what it costs to continue texts: at most as much as the longest would."""
+        if not self._n:
+            return
+        yield "then", f"at most {self._n:,} texts, those of highest scores, are continued"
+        audit, view = self.audit, self._view
+        halves = {"context": pl.col("prefix"), "text": pl.col("reference")}
+        may_be_chosen = pl.col("role").is_in(["target", "non_member"]) & _IS_ASKED
+        longest = (
+            audit.target_table()
+            .filter(may_be_chosen)
+            .select(**halves)
+            .top_k(self._n, by=estimated_tokens("text"))
+            .collect(engine="streaming")
+        )
+        block = Block(index=0, first=0, last=1, attempt=0, label=view.name, units=longest)
+        measure, budget = expected(audit, view.model)
+        self.foreseen = forecast([block], measure, budget(view))
+        lines = dict(self.foreseen.lines())
+        yield "tokens to continue them", lines["tokens to decode"]
+        if is_remote(audit, view.model):
+            for name, text in cost_lines(audit.settings, self.foreseen):
+                yield f"continuations: {name}", text
 
     def fingerprint(self) -> dict[str, Any]:
         return {"parts": parts_digest(sample_parts(self.audit, self._view).paths())}
