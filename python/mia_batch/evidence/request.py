@@ -321,6 +321,10 @@ class Workload:
         sums = {name: getattr(self, name) + getattr(other, name) for name in names}
         return Workload(**sums, estimated=self.estimated or other.estimated)
 
+    def times(self, n: int) -> Workload:
+        names = [each.name for each in fields(self) if each.name not in ("estimated", "unfit")]
+        return replace(self, **{name: n * getattr(self, name) for name in names})
+
     def lines(self) -> Iterator[tuple[str, str]]:
         about = "about " if self.estimated else ""
         yield "prompts", f"{self.prompts:,}"

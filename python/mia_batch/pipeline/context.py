@@ -16,6 +16,7 @@ from mia_batch.attacks.from_samples import EXPECTED
 from mia_batch.corpus import SourceFile, digest_each, digest_of
 from mia_batch.errors import RunFolderError, SettingsError
 from mia_batch.evidence.collect import FREQUENCY, NOISE, QUESTION
+from mia_batch.evidence.endpoint.wire import Tokens
 from mia_batch.evidence.engines.registry import choose_engine, engine_types, why_not
 from mia_batch.evidence.parts import Shard
 from mia_batch.evidence.process import KeptEngine
@@ -293,7 +294,8 @@ class Audit:
 
     # ``among``: the ``target_id`` of texts that may be asked now; None = all. ``turn`` is held
     # while what all shards share is made or stored. ``kept`` is the engine of the run's own
-    # models, between two of them. An audit that only looks at evidence has no ``plan``.
+    # models, between two of them. ``most_paid`` is what each part that is foreseen can cost at an
+    # endpoint. An audit that only looks at evidence has no ``plan``.
 
     settings: Settings
     observer: Observer
@@ -304,6 +306,7 @@ class Audit:
     among: pl.Series | None = None
     turn: AbstractContextManager[object] = field(default_factory=nullcontext)
     kept: KeptEngine = field(default_factory=KeptEngine)
+    most_paid: list[Tokens] = field(default_factory=list)
     plan: VerdictPlan = field(init=False)
     _identities: dict[Any, ModelIdentity] = field(init=False, default_factory=dict, repr=False)
 

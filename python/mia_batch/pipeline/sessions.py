@@ -346,9 +346,10 @@ def expected_work(audit: Audit, view: View) -> pl.Expr:
     return request.work_of(audit.budget(view, _UNSTATED_CONTEXT), view.samples)
 
 
-def cost_lines(settings: Settings, workload: request.Workload) -> Iterator[tuple[str, str]]:
+def cost_lines(audit: Audit, workload: request.Workload) -> Iterator[tuple[str, str]]:
     if not workload.prompts:
         return
+    settings = audit.settings
     attempts = request.MOST_ATTEMPTS if workload.most_tokens > workload.first_tokens else 1
     yield "requests", f"{workload.prompts:,} to {attempts * workload.samples:,}"
     each = -(-workload.samples // workload.prompts)
@@ -356,16 +357,25 @@ def cost_lines(settings: Settings, workload: request.Workload) -> Iterator[tuple
     yield "expected", f"about {_priced(settings, expected)}"
     first = _most(settings, workload, workload.first_tokens)
     worst = _most(settings, workload, workload.most_tokens, attempts)
-    endpoint = endpoint_settings(settings)
-    cost, most = money(endpoint, expected), money(endpoint, worst)
-    limit = settings.max_cost
-    if limit is not None and cost is not None and cost > limit:
+    cost = money(endpoint_settings(settings), expected)
+    if settings.max_cost is not None and cost is not None and cost > settings.max_cost:
         yield "limit", "expected to stop the run before its end: give a higher --max-cost"
-    elif limit is not None and most is not None and most > limit:
-        whole = amount(settings, most)
-        yield "limit", f"may stop the run before its end: {whole} if all answers are asked again"
     yield "at most, first attempts", _priced(settings, first)
     yield "at most, all attempts", _priced(settings, worst)
+    audit.most_paid.append(worst)
+
+
+def whole_cost(audit: Audit) -> Iterator[tuple[str, str]]:
+    """Say what all parts of a run can cost at an endpoint, and whether its limit may stop it."""
+    if not audit.most_paid:
+        return
+    settings, total = audit.settings, Tokens(0, 0)
+    for part in audit.most_paid:
+        total = total.plus(part)
+    yield "the whole run, at most", _priced(settings, total)
+    cost, limit = money(endpoint_settings(settings), total), settings.max_cost
+    if cost is not None and limit is not None and cost > limit:
+        yield "limit", f"--max-cost may stop the run, which could cost {amount(settings, cost)}"
 
 
 def text_cost(audit: Audit, view: View, missing: Missing) -> Iterator[tuple[str, str]]:
@@ -377,7 +387,9 @@ def text_cost(audit: Audit, view: View, missing: Missing) -> Iterator[tuple[str,
     if n := sum(map(len, sizes)):
         size = sum(int(each.sum()) for each in sizes)
         workload = request.Workload(prompts=n, samples=n, prompt_bytes=size)
-        cost = _priced(audit.settings, _most(audit.settings, workload, n))
+        most = _most(audit.settings, workload, n)
+        audit.most_paid.append(most)
+        cost = _priced(audit.settings, most)
         yield f"{view.model} {view.name}, at most", f"{n:,} requests, {cost}"
 
 

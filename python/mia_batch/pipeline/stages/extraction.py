@@ -44,7 +44,30 @@ from mia_batch.targets import owner_of_documents, owner_of_targets
 _OTHERS = 8  # documents that tell the level of chance
 _DOCUMENTS_AT_ONCE = 64
 _WINDOW = ("target_id", "target_row", "start", "prefix", "n_words")
+_IS_ASKED = pl.col("reason").is_null() & pl.col("reference").is_not_null()
 _TABLES = {"extraction": Extraction, "extracted_documents": ExtractedDocuments}
+
+
+def _longest_work(audit: Audit, view: views.View, n: int, *roles: str) -> Workload:
+    """Foresee the continuations of ``n`` texts of these roles: no choice takes more tokens."""
+    longest = (
+        audit.target_table()
+        .filter(pl.col("role").is_in(roles), _IS_ASKED)
+        .select(context=pl.col("prefix"), text=pl.col("reference"))
+        .top_k(n, by=estimated_tokens("text"))
+        .collect(engine="streaming")
+    )
+    measure, budget = expected(audit, view.model)
+    block = Block(index=0, first=0, last=view.samples, attempt=0, label=view.name, units=longest)
+    return forecast([block], measure, budget(view))
+
+
+def _costs(audit: Audit, what: str, work: Workload) -> Iterator[tuple[str, str]]:
+    """Price what is asked of texts that only scores will choose."""
+    if is_remote(audit, "target"):
+        lines = dict(cost_lines(audit, work))
+        if most := lines.get("at most, all attempts"):
+            yield f"{what}, at most", most
 
 
 def _stretches(walks: views.Walks) -> Iterator[dict[str, Any]]:
@@ -117,6 +140,19 @@ class ExtractionStage(Stage):
             n_documents = self.audit.corpora.input.n_documents
             tokens = f"{settings.extract_tokens:,} tokens and a round"
             yield "extraction", f"of {n_documents:,} documents, each at most {tokens}"
+            yield from _costs(self.audit, "extraction", self._work(n_documents))
+
+    def _work(self, n_documents: int) -> Workload:
+        """Foresee the rounds: each decodes all that is asked for, or is the last of its walk."""
+        settings = self.audit.settings
+        a_round = _longest_work(self.audit, self._views[0], 1, "target")
+        if not a_round.prompts:
+            return a_round
+        n_windows = self.audit.target_table().filter(_IS_ASKED, role="target").select(pl.len())
+        full = n_documents * (settings.extract_tokens // a_round.first_tokens + 1)
+        drawn = n_documents * settings.extract_starts * settings.extract_draws
+        n_rounds = full + drawn + n_windows.collect(engine="streaming").item()
+        return a_round.times(n_rounds)
 
     def run(self) -> None:
         if not self.audit.settings.extract:
@@ -259,8 +295,6 @@ def _by_document(
 
 # The stage that continues the texts of highest scores, where no attack asks for continuations.
 
-_IS_ASKED = pl.col("reason").is_null() & pl.col("reference").is_not_null()
-
 
 class RecitalsStage(Stage):
     """Ask for the likeliest continuation of the strongest texts: evidence that people can read."""
@@ -281,24 +315,10 @@ class RecitalsStage(Stage):
         if not self._n:
             return
         yield "then", f"at most {self._n:,} texts, those of highest scores, are continued"
-        audit, view = self.audit, self._view
-        halves = {"context": pl.col("prefix"), "text": pl.col("reference")}
-        may_be_chosen = pl.col("role").is_in(["target", "non_member"]) & _IS_ASKED
-        longest = (
-            audit.target_table()
-            .filter(may_be_chosen)
-            .select(**halves)
-            .top_k(self._n, by=estimated_tokens("text"))
-            .collect(engine="streaming")
-        )
-        block = Block(index=0, first=0, last=1, attempt=0, label=view.name, units=longest)
-        measure, budget = expected(audit, view.model)
-        self.foreseen = forecast([block], measure, budget(view))
+        self.foreseen = _longest_work(self.audit, self._view, self._n, "target", "non_member")
         lines = dict(self.foreseen.lines())
         yield "tokens to continue them", lines["tokens to decode"]
-        if is_remote(audit, view.model):
-            for name, text in cost_lines(audit.settings, self.foreseen):
-                yield f"continuations: {name}", text
+        yield from _costs(self.audit, "continuations", self.foreseen)
 
     def fingerprint(self) -> dict[str, Any]:
         return {"parts": parts_digest(sample_parts(self.audit, self._view).paths())}
@@ -325,7 +345,19 @@ class RecitalsStage(Stage):
         missing = Missing(prompts, sample_parts(audit, view), view.samples, retry_failed=retry)
         ask_samples(audit, "target", self.doing, {view: missing}, same=self._engine)
         make_features(audit, view)
+        for sentence in self._cut():
+            audit.observer.stage(sentence)
         self.done()
+
+    def _cut(self) -> Iterator[str]:
+        """Say how many continuations were cut before they had the words of the true text."""
+        stored = scan_parts(self.audit.run.path("samples"), Samples, self._view.key)
+        short = stored.filter("short").select("finish_reason").collect(engine="streaming")
+        reasons = short["finish_reason"].to_list()
+        if n := reasons.count("repeats"):
+            yield f"{n:,} continuations repeat themselves, and end there"
+        if n := reasons.count("length"):
+            yield f"{n:,} continuations were cut before they had as many words as the true text"
 
     @property
     def _engine(self) -> str | None:
@@ -452,6 +484,10 @@ class ControlsStage(Stage):
         prompts = n * sum(view_of(audit, model, "control").n for model in self._models)
         asked = f", {prompts:,} prompts, {prompts * samples:,} samples" if prompts else ""
         yield "controls", f"of what comes out, at most {n:,} passages{asked}"
+        if prompts:
+            view = replace(view_of(audit, "target", "control"), samples=samples)
+            work = _longest_work(audit, view, n, "target")
+            yield from _costs(audit, "controls", work.times(view.n))
 
     @property
     def _models(self) -> list[str]:
