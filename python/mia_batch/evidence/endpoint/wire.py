@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,6 +86,9 @@ class ClientSettings:
         }
 
 
+_SECRET = re.compile(r"key|token|secret|sig|pass|code|auth", re.IGNORECASE)
+
+
 def _check_address(base_url: str) -> None:
     if "@" in base_url.partition("://")[2].partition("/")[0]:
         raise SettingsError(
@@ -95,9 +98,15 @@ def _check_address(base_url: str) -> None:
     try:
         parts = urlsplit(base_url)
         usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
-        usable = usable and not parts.query and not parts.fragment
+        usable = usable and not parts.fragment
+        secrets = [name for name, _ in parse_qsl(parts.query) if _SECRET.search(name)]
     except ValueError:
-        usable = False
+        usable, secrets = False, []
+    if secrets:
+        raise SettingsError(
+            f"base_url= carries {secrets[0]!r} behind its question mark, and a run keeps its "
+            "address; leave it out, and set the environment variable of the key"
+        )
     if not usable or not base_url.isascii() or any(map(str.isspace, base_url)):
         raise SettingsError(
             f"base_url= is {base_url!r}, which is not an address of an endpoint; "
@@ -306,6 +315,10 @@ def read_usage(document: dict[str, Any]) -> Tokens | None:
         return None
 
 
+_EVENTS = (b"data:", b"event:", b":")  # lines of a stream of events
+STREAMED = "it is a stream of events, although `stream` is false in the request"
+
+
 def read_refusal(reply: Reply, settings: ClientSettings) -> Refusal:
     decoded = decode_object(reply.body)
     document = decoded or {}
@@ -457,7 +470,9 @@ class RequestFormat:
         decoded = decode_object(body)
         if decoded is None:
             quoted = shorten(self.settings.redact(body.decode(errors="replace"))) or "nothing"
-            return Choices(found={}, problem=f"it is not JSON: {quoted}", document={})
+            is_stream = body.lstrip().startswith(_EVENTS)
+            fault = STREAMED if is_stream else f"it is not JSON: {quoted}"
+            return Choices(found={}, problem=fault, document={})
         document: dict[str, Any] = _redacted(decoded, self.settings.redact)
         found, problem = self._choices(document, request)
         return Choices(found=found, used=read_usage(document), problem=problem, document=document)
