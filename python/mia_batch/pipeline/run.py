@@ -239,6 +239,7 @@ TABLES: dict[str, type[dy.Schema]] = {  # tables that are one file each
     "blind": schemas.Blind,
     "blind_metrics": schemas.Metrics,
     "rarity": Rarity,
+    "responses": schemas.Responses,
     "scores": schemas.Scores,
     "unscored": schemas.Unscored,
     "metrics": schemas.Metrics,
