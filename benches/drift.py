@@ -15,7 +15,7 @@ Last, members are remembered: what the order by lot makes of their AUC.
 from __future__ import annotations
 
 import argparse
-from collections import Counter
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -75,7 +75,7 @@ def area(scores: Floats) -> float:
 
 def simulate(share: float, kind: str, n_audits: int, seed: int) -> dict[str, Any]:
     """Average over audits: what is reported before, by lot alone, and how many are withheld."""
-    rng, sums = np.random.default_rng(seed), Counter[str]()
+    rng, sums = np.random.default_rng(seed), defaultdict[str, float](float)
     names = pl.Series([f"{number:032x}" for number in range(_N)])
     for audit in range(n_audits):
         before = false_answers(scores_of(np.arange(_N), share, kind, rng))
@@ -92,7 +92,7 @@ def simulate(share: float, kind: str, n_audits: int, seed: int) -> dict[str, Any
         remembered = scores_of(order.argsort(), share, kind, rng, _REMEMBERED)
         sums["AUC of remembered members, by lot"] += area(remembered)
     del sums["AUC, after"]
-    return {name: round(float(total) / n_audits, 4) for name, total in sums.items()}
+    return {name: round(total / n_audits, 4) for name, total in sums.items()}
 
 
 def main() -> None:

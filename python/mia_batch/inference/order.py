@@ -17,7 +17,7 @@ FEW = 0.01
 _N_ORDERS = 1999
 _MOST_SHUFFLED = 2000  # values; of more, the limit of the statistic is near enough
 _LEAST = 8  # texts of a set whose scores are tested
-_NAMED = 3
+_NAMED, _LONGEST = 3, 60  # versions that are named, and characters of a name
 
 SETS: Final[Mapping[str, pl.Expr]] = {
     "comparison texts": (pl.col("role") == "non_member")
@@ -105,6 +105,20 @@ def score_rows(scores: pl.DataFrame, seed: int) -> list[dict[str, Any]]:
     return rows
 
 
+def by_time(scores: pl.DataFrame, responses: pl.DataFrame) -> pl.DataFrame:
+    """Sort scores by when each text was first asked about; of a ``cluster`` the mean of both.
+
+    That is the order of a run that has grown: texts that were added are asked last, so that the lot
+    says nothing of them, and only clusters can be exchanged.
+    """
+    first = responses.group_by("target_id").agg(time=pl.col("sent").min())
+    timed = scores.filter(pl.col("score").is_finite()).join(first, on="target_id")
+    means = timed.group_by("cluster", "role", "member", maintain_order=True).agg(
+        pl.col("target_id").first(), pl.col("time").mean(), pl.col("score").mean()
+    )
+    return means.sort("time", maintain_order=True)
+
+
 def _holm(p_values: list[float]) -> list[float]:
     """Adjust p-values for several tests (Holm 1979)."""
     order, adjusted, largest = np.argsort(p_values, kind="stable"), [1.0] * len(p_values), 0.0
@@ -161,9 +175,8 @@ def version_rows(
         }
     ]
     shown = [name for name in in_time if name == most or name in in_time[:_NAMED]][-_NAMED:]
-    return rows + [
-        {"subject": name, "statistic": "n_answers", "value": counts[name]} for name in shown
-    ]
+    of_each = {"statistic": "n_answers"}
+    return rows + [of_each | {"subject": name[:_LONGEST], "value": counts[name]} for name in shown]
 
 
 def _role_p_value(units: pl.DataFrame, roles: pl.DataFrame, seed: int) -> float:
@@ -178,7 +191,7 @@ def _role_p_value(units: pl.DataFrame, roles: pl.DataFrame, seed: int) -> float:
     observed = abs(centred[compared].sum())
     drawn = (abs(rng.permutation(centred)[compared].sum()) for _ in range(_N_ORDERS))
     as_large = sum(sum_of_set >= observed - 1e-9 for sum_of_set in drawn)
-    return (1 + as_large) / (1 + _N_ORDERS)
+    return float(1 + as_large) / (1 + _N_ORDERS)
 
 
 def order_findings(
@@ -186,12 +199,13 @@ def order_findings(
 ) -> pl.DataFrame:
     """Rows of check ``order``; the verdict of its ``answer`` closes or marks all comparisons.
 
-    ``scores`` has ``target_id``, ``role``, ``member`` and ``score`` in the order of asking.
+    ``scores`` has ``target_id``, ``role``, ``member`` and ``score`` in the order of asking; empty
+    where that is unknown.
     """
     compared = SETS["comparison texts"].fill_null(value=False)
     roles = scores.select("target_id", compared=compared)
     rows = version_rows(responses, roles, seed, by_lot=by_lot) if responses.height else []
-    rows += score_rows(scores, seed) if by_lot else []
+    rows += score_rows(scores, seed)
     moved = {row.get("verdict") for row in rows} & {"changed", "uneven", "moves"}
     if moved:
         verdict = "exploratory" if exploratory else "withheld"

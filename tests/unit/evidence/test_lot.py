@@ -26,7 +26,7 @@ def test_the_order_is_the_same_wherever_texts_stand_in_the_input(names, seed):
     assert order_of(names, seed) == order_of(NAMES[:12], seed)
 
 
-def test_a_corpus_that_grows_keeps_the_order_of_the_texts_it_had(monkeypatch):
+def test_a_corpus_that_grows_keeps_the_order_of_its_texts(monkeypatch):
     monkeypatch.setattr(lot, "_TARGETS_AT_ONCE", 7)
     grown = order_of(NAMES[:60])
     assert [name for name in grown if name in NAMES[20:40]] == order_of(NAMES[20:40])

@@ -6,7 +6,13 @@ import numpy as np
 import polars as pl
 import pytest
 
-from mia_batch.inference.order import change_p_value, change_point, order_findings, score_rows
+from mia_batch.inference.order import (
+    by_time,
+    change_p_value,
+    change_point,
+    order_findings,
+    score_rows,
+)
 
 N = 90
 IN_TURN = ["fp_a" if dice else "fp_b" for dice in np.random.default_rng(5).random(180) < 0.4]
@@ -144,6 +150,18 @@ def test_versions_that_depend_on_the_role_withhold_the_answer():
 
 
 def test_without_an_order_by_lot_any_other_version_withholds_the_answer():
-    found = findings(IN_TURN, by_lot=False)
-    assert answer(found)[0] == "withheld"
-    assert found.filter(statistic="change_after").is_empty()
+    verdict, reason = answer(findings(IN_TURN, by_lot=False))
+    assert (verdict, reason[:36]) == ("withheld", "the service changed while it was ask")
+
+
+def test_of_a_run_that_has_grown_clusters_are_compared_by_time():
+    # Comparison texts 60 to 89 were added in six groups, and the service is worse by then.
+    groups = [f"g{number // 5}" for number in range(N)]
+    values = np.random.default_rng(6).normal(size=N) - 5 * (np.arange(N) >= 60)
+    scores = scores_of(values, n_targets=1).with_columns(cluster=pl.Series(groups))
+    responses = responses_of(["fp"] * 180).with_columns(sent=pl.int_range(180))
+    means = by_time(scores[::-1], responses)
+    assert means["cluster"].to_list()[:2] == ["g0", "g0"]  # the one audited text, and the others
+    assert means.filter(role="non_member")["cluster"].to_list() == [f"g{n}" for n in range(18)]
+    (row,) = score_rows(means, seed=0)
+    assert (row["value"], row["verdict"]) == (pytest.approx(12, abs=1), "moves")

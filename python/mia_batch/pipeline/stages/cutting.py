@@ -89,7 +89,8 @@ class TargetsStage(Stage):
             sink(grouped, new, Targets)
         if audit.corpora.reference_sets:
             _refuse_two_roles(new)
-        if path.exists():
+        has_grown = path.exists()
+        if has_grown:
             audit.observer.stage(_changes(path, new))
         self.forget()
         remove(run.path(ORDER))
@@ -99,7 +100,9 @@ class TargetsStage(Stage):
             sink(left_out, run.path("set_aside"), SetAside)
         table, corpus = scan(path, Targets), audit.corpora.input
         audit.manifest.targets = _count(table)
+        had_grown = audit.manifest.input.get("has_grown", False)
         audit.manifest.input = {
+            "has_grown": had_grown or (has_grown and self._has_answers),
             "files": [str(file.path) for file in corpus.files],
             "n_documents": corpus.n_documents,
             "n_set_aside": len(corpus.set_aside),
@@ -110,14 +113,18 @@ class TargetsStage(Stage):
     def _draw_order(self) -> None:
         """Draw by lot in which order the texts are asked, unless answers came in another one."""
         audit, run = self.audit, self.audit.run
-        answers = (run.path(name).glob("*.parquet") for name in ("samples", "logprobs"))
-        is_older = "order" not in audit.manifest.evidence and any(chain.from_iterable(answers))
+        is_older = "order" not in audit.manifest.evidence and self._has_answers
         if audit.recording is not None or is_older:
             return
         audit.agree({"order": LOT})
         if not run.path(ORDER).exists():
             targets = scan(run.path("targets"), Targets)
             sink(in_order_of_asking(targets, audit.settings.seed), run.path(ORDER), Targets)
+
+    @property
+    def _has_answers(self) -> bool:
+        paths = map(self.audit.run.path, ("samples", "logprobs"))
+        return any(chain.from_iterable(path.glob("*.parquet") for path in paths))
 
     def _share(self, targets: pl.LazyFrame) -> str:
         """Say of how many windows targets were chosen; nothing where all are targets."""

@@ -24,7 +24,7 @@ from mia_batch.inference.comparison import read_comparison_sets
 from mia_batch.inference.conformal import score_errors
 from mia_batch.inference.e_values import RoundsTest
 from mia_batch.inference.findings import VerdictPlan, finding_rows, role_counts
-from mia_batch.inference.order import order_findings
+from mia_batch.inference.order import by_time, order_findings
 from mia_batch.inference.rollup import perplexities, rollup
 from mia_batch.inference.verdicts import placebo_findings, power_findings, verdicts, weight_findings
 from mia_batch.inference.yardstick import YARDSTICK_CHECKS, null_audit_findings, yardstick_findings
@@ -429,21 +429,26 @@ class VerdictsStage(Stage):
 
 def _order(audit: Audit) -> pl.DataFrame:
     """Rows on whether a service changed while it was asked; a model that runs here cannot."""
-    if audit.manifest.evidence["engine"] != "openai":
+    settings, manifest = audit.settings, audit.manifest
+    if manifest.evidence["engine"] != "openai":
         return finding_rows("order")
-    settings, by_lot = audit.settings, "order" in audit.manifest.evidence
+    by_lot, has_grown = "order" in manifest.evidence, manifest.input.get("has_grown", False)
+    in_rounds = audit.plan.adjustment == "e-bh"
     write_responses(audit)
     views = [view.name for view in views_of(audit) if view.model == "target"]
     of_scores = pl.col("target_id").is_null() | pl.col("view").is_in(views)
-    scores = audit.run.scan("scores").select(
-        "target_id", "role", "member", score=audit.plan.primary
-    )
-    texts = scores.collect(engine="streaming")
+    responses = audit.run["responses"].filter(of_scores)
+    cluster = pl.coalesce("group", "document_id", "target_id").alias("cluster")
+    score = pl.col(audit.plan.primary).alias("score")
+    texts = audit.run.scan("scores").select("target_id", "role", "member", cluster, score).collect()
+    in_order = texts[lot_numbers(texts["target_id"], settings.seed).argsort(kind="stable")]
+    if has_grown or not by_lot:
+        in_order = texts.clear() if in_rounds else by_time(texts, responses)
     return order_findings(
-        texts[lot_numbers(texts["target_id"], settings.seed).argsort(kind="stable")],
-        audit.run["responses"].filter(of_scores),
+        in_order,
+        responses,
         settings.seed,
-        by_lot=by_lot,
+        by_lot=by_lot and not has_grown and not in_rounds,
         exploratory=settings.exploratory or settings.anyway,
     )
 
