@@ -6,6 +6,8 @@ import numpy as np
 import polars as pl
 import pytest
 
+from mia_batch.evidence.lot import lot_numbers
+from mia_batch.inference.conformal import p_values, q_values
 from mia_batch.inference.order import (
     by_time,
     change_p_value,
@@ -165,3 +167,18 @@ def test_of_a_run_that_has_grown_clusters_are_compared_by_time():
     assert means.filter(role="non_member")["cluster"].to_list() == [f"g{n}" for n in range(18)]
     (row,) = score_rows(means, seed=0)
     assert (row["value"], row["verdict"]) == (pytest.approx(12, abs=1), "moves")
+
+
+@pytest.mark.parametrize("fall", [0.05, 0.1, 0.3])
+def test_a_service_that_becomes_worse_gives_no_false_list_in_an_order_by_lot(fall):
+    # Sixty texts against 120, nobody a member; the service is worse after a third of the run.
+    rng, names = np.random.default_rng(8), pl.Series([f"{number:032x}" for number in range(180)])
+    lists = {"targets first": 0, "by lot": 0}
+    for audit in range(200):
+        by_lot = lot_numbers(names, seed=audit).argsort().argsort()
+        for order, place in (("targets first", np.arange(180)), ("by lot", by_lot)):
+            scores = rng.normal(0.35, 0.03, 180) * (1 - fall * (place >= 60))
+            q = q_values(p_values(scores[:60], scores[60:]), "bh")
+            lists[order] += bool((q <= 0.05).any())
+    assert lists["by lot"] == 0
+    assert (lists["targets first"] == 200) == (fall == 0.3)
