@@ -1,5 +1,9 @@
 """The order of asking an endpoint, and what is said of one that changes meanwhile."""
 
+import os
+import socket
+import subprocess
+import sys
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -11,7 +15,9 @@ from mia_batch.errors import EngineError
 from mia_batch.evidence.lot import lot_numbers
 from mia_batch.pipeline.finished import known_of
 from mia_batch.report.sentences import sentences
+from tests.conftest import REPOSITORY
 from tests.hostile_server import Asked, HostileServer, Reply, TinyModel, failure
+from tests.processes import listening, wait_until
 from tests.runs import audit, rescore, said_of, written
 
 N_TARGETS, N_OTHERS = 10, 40
@@ -143,3 +149,36 @@ def test_versions_in_turn_turn_no_answer(settings, tmp_path, version, name, said
     if said is not None:
         assert of_versions == "in_turn"
         assert sum(said in sentence for sentence in said_of(run)) == 1
+
+
+@pytest.fixture
+def drifting_service(tmp_path):
+    """Address of the shared service of which answers become worse after 150 requests."""
+    case = REPOSITORY.parent / "shared" / "cases" / "drift-service"
+    if not case.is_dir():
+        pytest.skip("the folder of inputs that failed, ../shared/cases, is not there")
+    subprocess.run([sys.executable, case / "drift_make.py"], cwd=tmp_path, check=True)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    files = "drift-t.parquet,drift-n.parquet"
+    server = subprocess.Popen(
+        [sys.executable, case / "drift_server.py", str(port), files, "150", "fp"],
+        cwd=tmp_path,
+        env=os.environ | {"DRIFT": ".35,.15"},
+    )
+    wait_until(lambda: listening(server.pid), "the service listens")
+    yield f"http://127.0.0.1:{port}/v1"
+    server.kill()
+    server.wait()
+
+
+def test_a_service_that_becomes_worse_reports_no_text(drifting_service, settings, tmp_path):
+    texts = {
+        "input": str(tmp_path / "drift-t.parquet"),
+        "non_members": str(tmp_path / "drift-n.parquet"),
+    }
+    run = audit(**settings | texts | {"base_url": drifting_service, "out": str(tmp_path / "run")})
+    assert run.answer.startswith("No answer: the service changed while it was asked (1")
+    assert run["verdicts"]["p_value"].null_count() == run["verdicts"].height
+    moved = run["findings"].filter(check="order", verdict="moves")
+    assert "comparison texts" in moved["subject"]
