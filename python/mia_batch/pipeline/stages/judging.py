@@ -378,6 +378,7 @@ class VerdictsStage(Stage):
         if checks.gate_verdict(gate) == "weighted":
             blind = _blind_of_targets(run.scan("blind").collect())  # by which nulls are weighted
         is_shown = withheld is None or blind is not None
+        has_changed = checks.gate_verdict(gate) == "changed"
         in_rounds = plan.adjustment == "e-bh"  # what is scored depends on scores: no other answer
         metrics: pl.DataFrame = schemas.Metrics.create_empty()
         if not in_rounds:
@@ -405,9 +406,9 @@ class VerdictsStage(Stage):
             found += [uneven, found_of_sets]
             roles = role_counts(before)
             tested = bool(roles["n_unknown"] and roles["n_nulls"]) and withheld is None
-            found.append(yardstick_findings(scores, plan, _yardstick_runs(audit), tested=tested))
+            ladder = yardstick_findings(scores, plan, _yardstick_runs(audit), tested=tested)
+            found.append(ladder.filter(pl.col("check") != "dose") if has_changed else ladder)
         if not is_shown and withheld is not None:
-            has_changed = checks.gate_verdict(gate) == "changed"
             made = (checks.withhold(rows, withheld, all_sets=has_changed) for rows in made)
         if not as_planned:
             made = (rows.with_columns(planned=False) for rows in made)
