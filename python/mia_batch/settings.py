@@ -561,8 +561,9 @@ class VerdictSettings(Part, topic="Reference sets and answers", table="verdict")
     """Benjamini-Hochberg, or Benjamini-Yekutieli for any dependence."""
     anyway: bool = False
     """Go on where no answer can come of it: so few non-members allow none at this level, or they
-    can be distinguished from the targets without the model. End with 0 where the model predicts no
-    better than chance."""
+    can be distinguished from the targets without the model. Print the numbers, marked as
+    exploratory, where the service changed while it was asked. End with 0 where the model predicts
+    no better than chance."""
     stop_when_decided: bool = False
     """Ask about the windows of groups in rounds, each group until it is reported or can no longer
     be (e-BH), instead of about all: saves tokens. Needs --level group."""

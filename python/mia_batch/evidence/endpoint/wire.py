@@ -281,7 +281,14 @@ class Choices:
 
     @property
     def system_fingerprint(self) -> str | None:
-        said = self.document.get("system_fingerprint")
+        return self._stated("system_fingerprint")
+
+    @property
+    def served_model(self) -> str | None:
+        return self._stated("model")
+
+    def _stated(self, name: str) -> str | None:
+        said = self.document.get(name)
         return shorten(said) if isinstance(said, str) and said else None
 
     @property
