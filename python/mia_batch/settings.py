@@ -972,7 +972,12 @@ def stored_settings(stored: Mapping[str, object], **changed: object) -> Settings
     # A run may be a stranger's: no code that it names is loaded, and attacks that nobody here
     # knows stay names.
     values = {name: value for name, value in stored.items() if value is not None}
-    return _validated(values | changed, {}, stored=True)
+    try:
+        return _validated(values | changed, {}, stored=True)
+    except SettingsError as error:
+        if changed:
+            raise
+        raise SettingsError(f"run.json holds a setting that none can be: {error}") from None
 
 
 def _validated(

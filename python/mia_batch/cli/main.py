@@ -7,9 +7,11 @@ import shlex
 import shutil
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from difflib import get_close_matches
+from functools import wraps
 from io import TextIOWrapper
 from pathlib import Path
 from select import select
@@ -37,7 +39,7 @@ from mia_batch.cli.options import (
     table_of,
     whole_numbers,
 )
-from mia_batch.errors import MiaBatchError, RequestError, SettingsError
+from mia_batch.errors import MiaBatchError, RequestError, RunFolderError, SettingsError
 from mia_batch.places import copy_of, is_url, mirrored, place_of
 from mia_batch.settings import Settings, load_settings, nested
 
@@ -307,6 +309,37 @@ _a_run: dict[str, Any] = {"type": place_of, "shell_complete": helping.complete_r
 _run_argument = click.argument("place", metavar="RUN", **_a_run)
 
 
+_MEANT = (
+    *(MiaBatchError, OSError, click.ClickException, click.exceptions.Exit),
+    *(KeyboardInterrupt, SystemExit),
+)
+"""Exceptions that say themselves what is wrong."""
+
+
+def _reads_runs(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Say in a sentence where a run that mia-batch did not write cannot be read."""
+
+    @wraps(function)
+    def guarded(**options: Any) -> Any:  # noqa: ANN401 - of the command
+        try:
+            return function(**options)
+        except _MEANT:
+            raise
+        except BaseException as error:  # a panic of Rust is no Exception
+            from mia_batch.models.weights import cause_of
+
+            frames = traceback.extract_tb(error.__traceback__)
+            last = [frame for frame in frames if "mia_batch" in frame.filename][-1]
+            where = f"{cause_of(error)}, {Path(last.filename).name} line {last.lineno}"
+            places = options.get("places") or [options["place"]]
+            raise RunFolderError(
+                f"{' or '.join(map(str, places))} cannot be read: run.json or a table is not as "
+                f"mia-batch writes it ({where}); `mia-batch verify` says which file has changed"
+            ) from error
+
+    return guarded
+
+
 def _runs_argument(metavar: str) -> Decorator:
     return click.argument("places", metavar=metavar, nargs=-1, required=True, **_a_run)
 
@@ -317,6 +350,7 @@ def _runs_argument(metavar: str) -> Decorator:
     *("attacks", "attacks_from", "combine", "primary", "samples", "rarity_from", "level", "q"),
     *("exploratory", "fpr", "slice_by"),
 )
+@_reads_runs
 def score(place: Path | str, **options: object) -> None:
     """Score a finished run with other attacks, in seconds and without a model."""
     from mia_batch.cli.show import show_run
@@ -365,6 +399,7 @@ _HOW_TO_ASK = ("base_url", "api_key_env", "engine_arg")
 @option("second", ABOVE_0, "N", "Recompute N of its numbers by a second program.")
 @click.option("--seed", default=0, help="Seed of the choice of samples and numbers.")
 @settings_options(*_HOW_TO_ASK)
+@_reads_runs
 def verify(
     place: Path | str,
     *,
@@ -402,6 +437,7 @@ def verify(
 @click.argument("passage", required=False)
 @click.option("--again", is_flag=True, help="Draw its samples again with the model, and compare.")
 @settings_options(*_HOW_TO_ASK)
+@_reads_runs
 def show(place: Path | str, passage: str | None, *, again: bool, **options: object) -> int:
     """List the strongest passages of a run, or show what the model answered about one.
 
@@ -444,6 +480,7 @@ def _draw_again(run: Run, samples: DataFrame, options: dict[str, object]) -> int
     default="html",
 )
 @option("out", FILE, "FILE", "Where it goes.  [default: report.html in RUN; others are printed]")
+@_reads_runs
 def report(place: Path | str, kind: Format, out: Path | None) -> None:
     """Render the report of a finished run from its tables."""
     from mia_batch.pipeline import Run
@@ -475,6 +512,7 @@ def _give(what: str, text: str, out: Path | None) -> None:
     default="md",
 )
 @option("out", FILE, "FILE", "Where it goes.")
+@_reads_runs
 def table(places: Sequence[Path | str], kind: str, out: Path | None) -> None:
     """Write the table of a paper: attacks by data sets and models, with intervals.
 
@@ -517,6 +555,7 @@ def _with_suffix(_: click.Context, option: click.Parameter, path: Path | None) -
     *("plot", PATH, "FILE", "Draw the mean differences with their intervals, as .svg."),
     callback=_with_suffix,
 )
+@_reads_runs
 def compare(
     places: Sequence[Path | str],
     attack: str | None,

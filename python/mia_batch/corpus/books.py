@@ -8,6 +8,7 @@ import posixpath
 import re
 import struct
 import zlib
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -222,16 +223,24 @@ def _header(view: str) -> int:
 
 def _end(view: str, start: int) -> int:
     end = len(view)
-    for mark in reversed([*_ENDS.finditer(view, max(start, end - _LICENCE_CHARS))]):
+    marks = [*_ENDS.finditer(view, max(start, end - _LICENCE_CHARS))]
+    begin = marks[0].start() if marks else end
+    mentions, licences = (_starts(pattern, view, begin) for pattern in (_MENTION, _LICENCE))
+    for mark in reversed(marks):
         is_near = not view[mark.end() + _LAST_CHARS : end].strip()
-        words = (_MENTION if mark["sure"] else _LICENCE).finditer(view, mark.start(), end)
-        places = [mark.end(), *(word.start() for word in words), end]
+        words = mentions if mark["sure"] else licences
+        n_before = bisect_left(words, mark.start())
+        places = [mark.end(), *words[n_before : bisect_left(words, end)], end]
         is_licence = len(places) > 2 and all(b - a < _GAP_CHARS for a, b in pairwise(places))
         is_last = is_near and not (mark["phrase"] and end == len(view))
         if is_last or is_licence or (mark["sure"] and end == len(view)):
             end = mark.start()
     note = _LAST_NOTE.search(view, max(start, end - _NOTE_CHARS), end)
     return end if note is None else note.start()
+
+
+def _starts(words: re.Pattern[str], view: str, begin: int) -> list[int]:
+    return [found.start() for found in words.finditer(view, begin)]
 
 
 def _contents_end(text: str, start: int, end: int) -> int | None:
@@ -439,6 +448,7 @@ class Pages:
         self.chapters: list[tuple[int, str]] = []
         self._text = io.StringIO()
         self.length = self._n_elements = 0
+        self._pieces: list[str] = []
         self.close()
 
     @property
@@ -472,12 +482,14 @@ class Pages:
         parser.close()
 
     def close(self) -> None:
+        self._flush()
         self._open: list[tuple[str, re.Pattern[str], int, int, int, int] | None] = []
         self._apart, self._closing = _MARKUP_PARAGRAPH, ""
         self._is_title = self._is_left_out = False
         self._n_preformatted = self._n_links = self._n_sups = 0
 
     def start(self, name: str, attributes: Mapping[str, str]) -> None:
+        self._flush()
         tag, layout = _tag(name)
         self._n_elements += 1
         if len(self._open) == _MOST_DEEP or self._n_elements > _MOST_ELEMENTS:
@@ -500,6 +512,14 @@ class Pages:
         self._separate(tag, layout)
 
     def data(self, text: str) -> None:
+        """Take a piece of text; a parser gives as many as it likes, such as one for each ``<``."""
+        self._pieces.append(text)
+
+    def _flush(self) -> None:
+        text = "".join(self._pieces)
+        self._pieces.clear()
+        if not text:
+            return
         if self._is_title and len(self.title) < _DECLARED_WITHIN:
             self.title += text
         text, self._closing = text.removeprefix(self._closing), ""
@@ -515,6 +535,7 @@ class Pages:
 
     def end(self, name: str) -> None:
         """End an element, and leave it out if it is a mark."""
+        self._flush()
         tag, layout = _tag(name)
         if tag != "br":
             self._separate(tag, layout)
