@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shlex
 import shutil
 import signal
@@ -55,14 +56,14 @@ if TYPE_CHECKING:
     from mia_batch.pipeline.planning import Speed
 
 
-# SIGINT and SIGTERM: an orderly end within seconds, whatever the main thread is doing.
+# SIGINT, SIGTERM and SIGHUP: an orderly end within seconds, whatever the main thread is doing.
 #
 # Python runs signal handlers in the main thread, between two of its own instructions, and one
 # query of Polars can hold it for minutes. So a thread is woken by the signal itself, and ends the
 # process where the main thread does not. Nothing is lost: what is on disk is whole at any time,
 # and the engine's process ends with its parent.
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _SECONDS_TO_END = 5.0
 _SECONDS_OF_ONE_STOP = 0.3  # timeout(1), make and others pass a signal on that came already
 _SHOW_CURSOR = "\x1b[?25h"
@@ -85,7 +86,8 @@ class Stopping:
         self._waker.setblocking(False)
         signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
         for number in _SIGNALS:
-            signal.signal(number, self._interrupt)
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # of nohup
+                signal.signal(number, self._interrupt)
         Thread(target=self._watch, daemon=True).start()
         try:
             yield
@@ -132,6 +134,7 @@ def command_line() -> list[str]:
 def main() -> None:
     """Run ``mia-batch``; exit 0 when done, 2 on a wrong request, 1 on anything else."""
     _prepare_streams()
+    _check_memory_limit()
     goes_on = command_line()
     with Stopping(goes_on).listening():
         try:
@@ -148,6 +151,8 @@ def main() -> None:
             _fail(as_typed(message), 2 if isinstance(error, RequestError) else 1)
         except OSError as error:
             _fail(_system_sentence(error), 1)
+        except MemoryError:
+            _fail(f"the memory was not enough{_limit_sentence()}", 1)
     sys.exit(status if isinstance(status, int) else 0)
 
 
@@ -160,6 +165,24 @@ def _prepare_streams() -> None:
             os.open(os.devnull, os.O_RDWR)
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
+
+
+_LEAST_ADDRESS_SPACE = 1536 << 20  # with less, libraries fail or hang while they are imported
+
+
+def _check_memory_limit() -> None:
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit != resource.RLIM_INFINITY and limit < _LEAST_ADDRESS_SPACE:
+        least = f"mia-batch needs at least {_LEAST_ADDRESS_SPACE >> 10:,} KiB of address space"
+        _fail(f"{least}, more with a model{_limit_sentence()}", 1)
+
+
+def _limit_sentence() -> str:
+    """Name the limit that a shell or a scheduler has set, if there is one."""
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit == resource.RLIM_INFINITY:
+        return "; use a machine with more, or fewer texts at a time"
+    return f"; the limit of this shell is {limit >> 10:,} KiB: raise it with `ulimit -v`"
 
 
 def _usage_sentence(error: click.ClickException) -> str:
@@ -311,7 +334,7 @@ _run_argument = click.argument("place", metavar="RUN", **_a_run)
 
 _MEANT = (
     *(MiaBatchError, OSError, click.ClickException, click.exceptions.Exit),
-    *(KeyboardInterrupt, SystemExit),
+    *(KeyboardInterrupt, SystemExit, MemoryError),
 )
 """Exceptions that say themselves what is wrong."""
 

@@ -387,7 +387,8 @@ def decode(content: bytes, *, declared: str | None = None, given: str | None = N
 MOST_PAGE_BYTES = 10 << 20  # a page may cost forty times its size in memory: attributes do
 
 _MOST_DEEP = 512  # as in browsers
-_MOST_ELEMENTS = 2_000_000  # of a book; each takes some microseconds
+_MOST_ELEMENTS = 1_000_000  # of a book; each takes some microseconds
+_MOST_ATTRIBUTES = 50_000  # of an element; each takes about a kilobyte
 _MOST_LISTED = 200_000  # elements of a package; each takes about a kilobyte
 _PIECE = 1 << 16
 _TYPES = ("epub:type", "type", "role")
@@ -396,6 +397,7 @@ _DECLARED = re.compile(rb"""(?:encoding|charset)\s*=\s*["']?\s*([\w.:-]+)""")
 _DECLARED_WITHIN = 4096
 _DOCTYPE = re.compile(rb"<!DOCTYPE[^>\[]*\[.*?\]\s*>", re.DOTALL | re.IGNORECASE)  # with entities
 _LITERAL = re.compile(rb"<!\[CDATA\[(.*?)\]\]>", re.DOTALL)
+_TAG = re.compile(rb"""<[a-z](?:[^"'<>]++|"[^"]*+"|'[^']*+')*+""", re.IGNORECASE)
 _EMPTY = re.compile(rb"<((?!(?:br|hr|img|meta|link|wbr|input|col)\b)[\w:-]++)([^<>]*)/>")
 _AUTHORS = ("author", "dc.creator", "dcterms.creator")
 _SPACES = re.compile(r"\s+")
@@ -475,6 +477,7 @@ class Pages:
                 source[:last],
             )
             source = _EMPTY.sub(rb"<\1\2></\1>", plain + source[last:])
+        _check_tags(source)
         options = {"encoding": "utf-8", "no_network": True, "huge_tree": True}
         parser = etree.HTMLParser(target=self, **options)
         for start in range(0, len(source) + 1, _PIECE):  # an error shows at the end of a piece
@@ -594,6 +597,16 @@ def read_html(content: bytes, encoding: str | None = None) -> Book:
     pages.add(content, encoding)
     title = " ".join(pages.title.split())
     return Book(pages.text, title or None, pages.author or None, left_out=pages.left_out)
+
+
+def _check_tags(source: bytes) -> None:
+    """Refuse an element of too many attributes, which are all held at once."""
+    for tag in _TAG.finditer(source):
+        if len(tag[0]) <= _MOST_ATTRIBUTES:
+            continue
+        if max(tag[0].count(b"="), len(tag[0].split())) > _MOST_ATTRIBUTES:
+            what = f"has an element of more than {_MOST_ATTRIBUTES:,} attributes"
+            raise BookError(f"{what}; simplify it")
 
 
 @lru_cache(1000)
@@ -760,7 +773,8 @@ class _Epub:
         from lxml import etree
 
         content = self._content(name)
-        if len(content) > MOST_PAGE_BYTES or content.count(b"<") > _MOST_LISTED:
+        n_parts = max(content.count(b"<"), content.count(b"&"), content.count(b"=") // 4)
+        if len(content) > MOST_PAGE_BYTES or n_parts > _MOST_LISTED:
             raise BookError(f"lists more than {_MOST_LISTED:,} parts; split the book")
         parser = etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False)
         try:

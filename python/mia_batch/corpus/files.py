@@ -327,8 +327,23 @@ def _source(given: str, base: Path, found: list[Path]) -> Source:
             f"{given} mixes kinds of files, such as {several}; give files of one kind"
         )
     ((kind, paths),) = kinds.items()
+    if paths != [Path(given).expanduser()]:
+        _refuse_links_out(base, paths)
     files = tuple(_source_file(path, base) for path in paths)
     return Source(given=given, kind=cast("Kind", kind), files=files, ignored=ignored)
+
+
+def _refuse_links_out(base: Path, paths: Iterable[Path]) -> None:
+    """Refuse links to files elsewhere, which a stranger's folder may hold: each must be named."""
+    within = base.resolve()
+    if "snapshots" in within.parts:  # of a cache of the hub, whose files are links to its blobs
+        within = Path(*takewhile(lambda part: part != "snapshots", within.parts))
+    for path in paths:
+        if not (target := path.resolve()).is_relative_to(within):
+            raise CorpusError(
+                f"{path} is a link to {target}, which lies outside of {base}; give that file "
+                "itself as a corpus, or a copy of it in the folder"
+            )
 
 
 def kind_of(path: PurePath) -> Kind | None:
