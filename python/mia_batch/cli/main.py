@@ -595,12 +595,13 @@ def compare(
     from mia_batch.cli.show import show_comparisons
     from mia_batch.pipeline import compare as compare_runs
     from mia_batch.report.html.plots import draw_differences
+    from mia_batch.report.names import as_csv
     from mia_batch.schemas import Comparisons
     from mia_batch.tables import sink, write_text
 
     table = compare_runs(places, attack, retrained, learnt)
     if out is not None and out.suffix == ".csv":
-        write_text(out, table.write_csv())
+        write_text(out, as_csv(table))
     elif out is not None:
         sink(table, out, Comparisons)
     if plot is not None:
