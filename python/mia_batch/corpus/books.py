@@ -8,6 +8,7 @@ import posixpath
 import re
 import struct
 import zlib
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -248,16 +249,24 @@ def _header(view: str) -> int:
 
 def _end(view: str, start: int) -> int:
     end = len(view)
-    for mark in reversed([*_ENDS.finditer(view, max(start, end - _LICENCE_CHARS))]):
+    marks = [*_ENDS.finditer(view, max(start, end - _LICENCE_CHARS))]
+    begin = marks[0].start() if marks else end
+    mentions, licences = (_starts(pattern, view, begin) for pattern in (_MENTION, _LICENCE))
+    for mark in reversed(marks):
         is_near = not view[mark.end() + _LAST_CHARS : end].strip()
-        words = (_MENTION if mark["sure"] else _LICENCE).finditer(view, mark.start(), end)
-        places = [mark.end(), *(word.start() for word in words), end]
+        words = mentions if mark["sure"] else licences
+        n_before = bisect_left(words, mark.start())
+        places = [mark.end(), *words[n_before : bisect_left(words, end)], end]
         is_licence = len(places) > 2 and all(b - a < _GAP_CHARS for a, b in pairwise(places))
         is_last = is_near and not (mark["phrase"] and end == len(view))
         if is_last or is_licence or (mark["sure"] and end == len(view)):
             end = mark.start()
     note = _LAST_NOTE.search(view, max(start, end - _NOTE_CHARS), end)
     return end if note is None else note.start()
+
+
+def _starts(words: re.Pattern[str], view: str, begin: int) -> list[int]:
+    return [found.start() for found in words.finditer(view, begin)]
 
 
 def _contents_end(text: str, start: int, end: int) -> int | None:
@@ -404,7 +413,8 @@ def decode(content: bytes, *, declared: str | None = None, given: str | None = N
 MOST_PAGE_BYTES = 10 << 20  # a page may cost forty times its size in memory: attributes do
 
 _MOST_DEEP = 512  # as in browsers
-_MOST_ELEMENTS = 2_000_000  # of a book; each takes some microseconds
+_MOST_ELEMENTS = 1_000_000  # of a book; each takes some microseconds
+_MOST_ATTRIBUTES = 50_000  # of an element; each takes about a kilobyte
 _MOST_LISTED = 200_000  # elements of a package; each takes about a kilobyte
 _PIECE = 1 << 16
 _TYPES = ("epub:type", "type", "role")
@@ -413,6 +423,7 @@ _DECLARED = re.compile(rb"""(?:encoding|charset)\s*=\s*["']?\s*([\w.:-]+)""")
 _DECLARED_WITHIN = 4096
 _DOCTYPE = re.compile(rb"<!DOCTYPE[^>\[]*\[.*?\]\s*>", re.DOTALL | re.IGNORECASE)  # with entities
 _LITERAL = re.compile(rb"<!\[CDATA\[(.*?)\]\]>", re.DOTALL)
+_TAG = re.compile(rb"""<[a-z](?:[^"'<>]++|"[^"]*+"|'[^']*+')*+""", re.IGNORECASE)
 _EMPTY = re.compile(rb"<((?!(?:br|hr|img|meta|link|wbr|input|col)\b)[\w:-]++)([^<>]*)/>")
 _AUTHORS = ("author", "dc.creator", "dcterms.creator")
 _SPACES = re.compile(r"\s+")
@@ -465,6 +476,7 @@ class Pages:
         self.chapters: list[tuple[int, str]] = []
         self._text = io.StringIO()
         self.length = self._n_elements = 0
+        self._pieces: list[str] = []
         self.close()
 
     @property
@@ -491,6 +503,7 @@ class Pages:
                 source[:last],
             )
             source = _EMPTY.sub(rb"<\1\2></\1>", plain + source[last:])
+        _check_tags(source)
         options = {"encoding": "utf-8", "no_network": True, "huge_tree": True}
         parser = etree.HTMLParser(target=self, **options)
         for start in range(0, len(source) + 1, _PIECE):  # an error shows at the end of a piece
@@ -498,12 +511,14 @@ class Pages:
         parser.close()
 
     def close(self) -> None:
+        self._flush()
         self._open: list[tuple[str, re.Pattern[str], int, int, int, int] | None] = []
         self._apart, self._closing = _MARKUP_PARAGRAPH, ""
         self._is_title = self._is_left_out = False
         self._n_preformatted = self._n_links = self._n_sups = 0
 
     def start(self, name: str, attributes: Mapping[str, str]) -> None:
+        self._flush()
         tag, layout = _tag(name)
         self._n_elements += 1
         if len(self._open) == _MOST_DEEP or self._n_elements > _MOST_ELEMENTS:
@@ -526,6 +541,14 @@ class Pages:
         self._separate(tag, layout)
 
     def data(self, text: str) -> None:
+        """Take a piece of text; a parser gives as many as it likes, such as one for each ``<``."""
+        self._pieces.append(text)
+
+    def _flush(self) -> None:
+        text = "".join(self._pieces)
+        self._pieces.clear()
+        if not text:
+            return
         if self._is_title and len(self.title) < _DECLARED_WITHIN:
             self.title += text
         text, self._closing = text.removeprefix(self._closing), ""
@@ -541,6 +564,7 @@ class Pages:
 
     def end(self, name: str) -> None:
         """End an element, and leave it out if it is a mark."""
+        self._flush()
         tag, layout = _tag(name)
         if tag != "br":
             self._separate(tag, layout)
@@ -599,6 +623,16 @@ def read_html(content: bytes, encoding: str | None = None) -> Book:
     pages.add(content, encoding)
     title = " ".join(pages.title.split())
     return Book(pages.text, title or None, pages.author or None, left_out=pages.left_out)
+
+
+def _check_tags(source: bytes) -> None:
+    """Refuse an element of too many attributes, which are all held at once."""
+    for tag in _TAG.finditer(source):
+        if len(tag[0]) <= _MOST_ATTRIBUTES:
+            continue
+        if max(tag[0].count(b"="), len(tag[0].split())) > _MOST_ATTRIBUTES:
+            what = f"has an element of more than {_MOST_ATTRIBUTES:,} attributes"
+            raise BookError(f"{what}; simplify it")
 
 
 @lru_cache(1000)
@@ -768,7 +802,8 @@ class _Epub:
         from lxml import etree
 
         content = self._content(name).lstrip()
-        if len(content) > MOST_PAGE_BYTES or content.count(b"<") > _MOST_LISTED:
+        n_parts = max(content.count(b"<"), content.count(b"&"), content.count(b"=") // 4)
+        if len(content) > MOST_PAGE_BYTES or n_parts > _MOST_LISTED:
             raise BookError(f"lists more than {_MOST_LISTED:,} parts; split the book")
         parser = etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False)
         try:

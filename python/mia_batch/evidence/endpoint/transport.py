@@ -350,7 +350,10 @@ class RequestRunner:
                 return self._after_refusal(reply, attempt, last=last)
             self.concurrency.succeeded()
             choices = replace(self.request_format.read(reply.body, request), sent=sent)
-            used = choices.used or used
+            if choices.used is not None:
+                texts = [each.text for each in choices.found.values()]
+                used = wire.paid_for(choices.used, request, texts)
+                choices = replace(choices, used=used)
         except UnansweredError as error:
             if error.sent:
                 self.journal.record(b"", {}, used)

@@ -340,5 +340,29 @@ def test_requests_in_flight_count_at_their_maximum():
     assert states == [(True, 1.0, 9), (False, 1.0, 3), (True, 3.0, 7)]
 
 
+@pytest.mark.parametrize(
+    ("stated", "texts", "paid"),
+    [
+        ((0, 0), [" a b c d"], (3, 4)),  # words of the prompt, and of what came
+        ((0, 0), ["a" * 40], (3, 5)),
+        ((0, 0), ["a b", None, "c d e"], (3, 5)),
+        ((0, 0), ["a " * 100], (3, 8)),  # never more than the most that it can use
+        ((7, 6), [" a b c d"], (7, 6)),  # an honest count stays
+    ],
+)
+def test_what_was_sent_and_what_came_is_paid_for_whatever_a_server_says(stated, texts, paid):
+    request = wire.WireRequest({}, 2, 0, wire.Tokens(20, 8), "one two three")
+    assert wire.paid_for(wire.Tokens(*stated), request, texts) == wire.Tokens(*paid)
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_an_answer_far_longer_than_what_was_asked_for_is_not_kept(n):
+    request = wire.WireRequest({}, n, 0, wire.Tokens(9, 40 * n), "prompt")
+    body = json.dumps(choices(*[{"text": "a" * 10**6}] * n)).encode()
+    found = wire.RequestFormat(SETTINGS).read(body, request)
+    assert found.found == {}
+    assert "characters, far beyond 40 tokens" in str(found.problem)
+
+
 def most_that_fits(ledger: wire.Ledger) -> int:
     return max(n for n in range(100) if ledger.fits(wire.Tokens(0, n)))
