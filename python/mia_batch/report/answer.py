@@ -76,6 +76,12 @@ def _labelled(known: RunResults) -> str:
     if auc.get("value") is None:
         reason = auc.get("reason") or "no text has a score"
         return f"No answer: {primary} has no AUC ({reason})."
+    if auc.get("high") is not None and auc["high"] < 0.5:
+        return (
+            f"No answer: {primary} points the other way, AUC {_interval(auc)}: members score lower "
+            "than non-members. Are the labels swapped? If they are right, this is no sign of "
+            "memory."
+        )
     reached = f"{primary} tells members from non-members with AUC {_interval(auc)}"
     is_lead = pl.col("versus") == pl.lit(blind.get("strongest"), pl.String)
     leads = all_texts.filter(is_lead, metric="roc_auc_difference")
