@@ -234,7 +234,9 @@ class AnsweredPrompt(NamedTuple):
         return [block.size for block in found]
 
 
-_UNSPACED = "[\u0e00-\u109f\u1780-\u1aaf\u3005-\uaadf\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff]"
+_UNSPACED = (
+    "[\u0e00-\u109f\u1780-\u1aaf\u3005-\uaadf\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff]"
+)
 
 
 _SPELLED_OUT = str.maketrans(
