@@ -28,6 +28,7 @@ from mia_batch.inference.yardstick import YARDSTICK_CHECKS, null_audit_findings,
 from mia_batch.kernels import count_words
 from mia_batch.metrics import curves, measure
 from mia_batch.pipeline.context import Audit, reads_tokens
+from mia_batch.pipeline.sessions import start_findings
 from mia_batch.pipeline.stages import Stage
 from mia_batch.pipeline.stages.comparing import counted_groups, parts_digest
 from mia_batch.pipeline.stages.extraction import passages_of
@@ -153,12 +154,17 @@ def _answered(audit: Audit, view: View) -> dict[str, object]:
     return found
 
 
+def _start_token(audit: Audit) -> Rows:
+    yield from start_findings(audit.manifest.models).drop("check").to_dicts()
+
+
 _CHECKS: Final[dict[str, Callable[[Audit], Rows]]] = {
     "prompts": _prompts,
     "endpoint": _endpoint,
     "answers": _answers,
     "held_back": _held_back,
     "chance": _chance,
+    "start_token": _start_token,
 }
 """What the model was given, and what kinds of answers came back, by check."""
 
