@@ -270,7 +270,8 @@ class Findings(dy.Schema):
     ``verbatim`` (what came out word for word), ``prompts`` (what was given), ``endpoint`` (fields
     that it honours), ``answers`` (kinds that came back), ``held_back`` (``filtered`` or refused
     unevenly), ``order`` (whether the service changed while it was asked), ``chance`` (whether
-    models predict the texts better), ``earlier_runs`` (of the same texts and model, in folders
+    models predict the texts better), ``start_token`` (added or left out because texts are read
+    better so), ``earlier_runs`` (of the same texts and model, in folders
     next to the run's)."""
     subject = maybe(dy.String, "What it is about: a set of texts, a level, an attack.")
     statistic = dy.String(description="Name of the number, such as ``roc_auc`` or ``n_texts``.")
