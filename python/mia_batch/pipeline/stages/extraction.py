@@ -17,10 +17,20 @@ from mia_batch.diagnostics.preflight import find_elsewhere
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.engines.registry import engine_types, why_not
 from mia_batch.evidence.parts import Block, FreshUnits, Missing, PromptUnits, Work, scan_parts
+from mia_batch.evidence.request import Workload, forecast
 from mia_batch.inference import memory
 from mia_batch.kernels import book_coverage, near_verbatim_recall, pair_features, word_spans
+from mia_batch.models.weights import estimated_tokens
 from mia_batch.pipeline.context import Audit
-from mia_batch.pipeline.sessions import Session, ask, open_session, sample_task
+from mia_batch.pipeline.sessions import (
+    Session,
+    ask,
+    cost_lines,
+    expected,
+    is_remote,
+    open_session,
+    sample_task,
+)
 from mia_batch.pipeline.stages import Stage
 from mia_batch.pipeline.stages.asking import RowUnits, ask_samples, write_prompts
 from mia_batch.pipeline.stages.comparing import make_features, parts_digest
@@ -41,7 +51,30 @@ from mia_batch.targets import owner_of_documents, owner_of_targets
 _OTHERS = 8  # documents that tell the level of chance
 _DOCUMENTS_AT_ONCE = 64
 _WINDOW = ("target_id", "target_row", "start", "prefix", "n_words")
+_IS_ASKED = pl.col("reason").is_null() & pl.col("reference").is_not_null()
 _TABLES = {"extraction": Extraction, "extracted_documents": ExtractedDocuments}
+
+
+def _longest_work(audit: Audit, view: views.View, n: int, *roles: str) -> Workload:
+    """Foresee the continuations of ``n`` texts of these roles: no choice takes more tokens."""
+    longest = (
+        audit.target_table()
+        .filter(pl.col("role").is_in(roles), _IS_ASKED)
+        .select(context=pl.col("prefix"), text=pl.col("reference"))
+        .top_k(n, by=estimated_tokens("text"))
+        .collect(engine="streaming")
+    )
+    measure, budget = expected(audit, view.model)
+    block = Block(index=0, first=0, last=view.samples, attempt=0, label=view.name, units=longest)
+    return forecast([block], measure, budget(view))
+
+
+def _costs(audit: Audit, what: str, work: Workload) -> Iterator[tuple[str, str]]:
+    """Price what is asked of texts that only scores will choose."""
+    if is_remote(audit, "target"):
+        lines = dict(cost_lines(audit, work))
+        if most := lines.get("at most, all attempts"):
+            yield f"{what}, at most", most
 
 
 def _stretches(walks: views.Walks) -> Iterator[dict[str, Any]]:
@@ -114,6 +147,19 @@ class ExtractionStage(Stage):
             n_documents = self.audit.corpora.input.n_documents
             tokens = f"{settings.extract_tokens:,} tokens and a round"
             yield "extraction", f"of {n_documents:,} documents, each at most {tokens}"
+            yield from _costs(self.audit, "extraction", self._work(n_documents))
+
+    def _work(self, n_documents: int) -> Workload:
+        """Foresee the rounds: each decodes all that is asked for, or is the last of its walk."""
+        settings = self.audit.settings
+        a_round = _longest_work(self.audit, self._views[0], 1, "target")
+        if not a_round.prompts:
+            return a_round
+        n_windows = self.audit.target_table().filter(_IS_ASKED, role="target").select(pl.len())
+        full = n_documents * (settings.extract_tokens // a_round.first_tokens + 1)
+        drawn = n_documents * settings.extract_starts * settings.extract_draws
+        n_rounds = full + drawn + n_windows.collect(engine="streaming").item()
+        return a_round.times(n_rounds)
 
     def run(self) -> None:
         if not self.audit.settings.extract:
@@ -266,14 +312,21 @@ class RecitalsStage(Stage):
 
     name = "recitals"
     doing = "continuing the texts of highest scores"
+    foreseen = Workload()  # of a dry run
 
     @property
     def _n(self) -> int:
         return 0 if self.audit.continues else self.audit.settings.continue_strongest or 0
 
     def left(self) -> Iterator[tuple[str, str]]:
-        if self._n:
-            yield "then", f"at most {self._n:,} texts, those of highest scores, are continued"
+        """Say what it costs to continue texts: at most as much as the longest would."""
+        if not self._n:
+            return
+        yield "then", f"at most {self._n:,} texts, those of highest scores, are continued"
+        self.foreseen = _longest_work(self.audit, self._view, self._n, "target", "non_member")
+        lines = dict(self.foreseen.lines())
+        yield "tokens to continue them", lines["tokens to decode"]
+        yield from _costs(self.audit, "continuations", self.foreseen)
 
     def fingerprint(self) -> dict[str, Any]:
         return {"parts": parts_digest(sample_parts(self.audit, self._view).paths())}
@@ -300,7 +353,19 @@ class RecitalsStage(Stage):
         missing = Missing(prompts, sample_parts(audit, view), view.samples, retry_failed=retry)
         ask_samples(audit, "target", self.doing, {view: missing}, same=self._engine)
         make_features(audit, view)
+        for sentence in self._cut():
+            audit.observer.stage(sentence)
         self.done()
+
+    def _cut(self) -> Iterator[str]:
+        """Say how many continuations were cut before they had the words of the true text."""
+        stored = scan_parts(self.audit.run.path("samples"), Samples, self._view.key)
+        short = stored.filter("short").select("finish_reason").collect(engine="streaming")
+        reasons = short["finish_reason"].to_list()
+        if n := reasons.count("repeats"):
+            yield f"{n:,} continuations repeat themselves, and end there"
+        if n := reasons.count("length"):
+            yield f"{n:,} continuations were cut before they had as many words as the true text"
 
     @property
     def _engine(self) -> str | None:
@@ -427,6 +492,10 @@ class ControlsStage(Stage):
         prompts = n * sum(view_of(audit, model, "control").n for model in self._models)
         asked = f", {prompts:,} prompts, {prompts * samples:,} samples" if prompts else ""
         yield "controls", f"of what comes out, at most {n:,} passages{asked}"
+        if prompts:
+            view = replace(view_of(audit, "target", "control"), samples=samples)
+            work = _longest_work(audit, view, n, "target")
+            yield from _costs(audit, "controls", work.times(view.n))
 
     @property
     def _models(self) -> list[str]:
