@@ -811,11 +811,21 @@ def verbatim_sentences(findings: pl.DataFrame) -> Iterator[str]:
     yield _by_chance(counts, rows.filter(statistic="fisher")["p_value"])
 
 
-def copied_sentence(findings: pl.DataFrame) -> Iterator[str]:
-    if n := facts(findings, "verbatim", subject="targets").get("n_copied", {}).get("value"):
+def foreseen_sentences(findings: pl.DataFrame) -> Iterator[str]:
+    """Say of how many texts no more came out than could be copied or foreseen."""
+    counts = facts(findings, "verbatim", subject="targets")
+    value = {name: row["value"] or 0 for name, row in counts.items()}
+    if n := value.get("n_copied"):
         yield (
             f"Answers about {_counted(n, 'text')} repeat {VERBATIM_WORDS} words or more of the "
             "given prefix, which may be copied without knowing the text: they do not count."
+        )
+    if n := value.get("n_foreseen"):
+        yield (
+            f"Answers about {_counted(n, 'text')} go on as anyone could who has read what stands "
+            "before, by counting, by a table's rows or by repeating: "
+            f"{value['foreseen_words']:,.0f} of {value['run_words']:,.0f} words in a row could be "
+            "foreseen, so they do not count as word for word."
         )
 
 
@@ -931,7 +941,7 @@ CONCLUSIONS: Final[tuple[tuple[str, Say], ...]] = (
     ("always", _of(start_sentences)),
     ("always", _of(chance_sentences)),
     ("always", _of(verbatim_sentences)),
-    ("always", _of(copied_sentence)),
+    ("always", _of(foreseen_sentences)),
     ("always", _of(gate_sentence)),
     ("always", _of(weights_sentence)),
     ("always", _of(placebo_sentence, "as_many")),

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from mia_batch import prompts as views
 from mia_batch.attacks.attack import RECITAL, among
@@ -19,6 +20,7 @@ from mia_batch.evidence.engines.registry import engine_types, why_not
 from mia_batch.evidence.parts import Block, FreshUnits, Missing, PromptUnits, Work, scan_parts
 from mia_batch.evidence.request import Workload, forecast
 from mia_batch.inference import memory
+from mia_batch.inference.foresight import cut_words, foreseen_words, pieces
 from mia_batch.kernels import book_coverage, near_verbatim_recall, pair_features, word_spans
 from mia_batch.models.weights import estimated_tokens
 from mia_batch.pipeline.context import Audit
@@ -103,13 +105,19 @@ def _summary(walks: views.Walks, every: Sequence[views.Walks]) -> dict[str, Any]
     others = [each.document.text for each in every if each is not walks][:_OTHERS]
     coverage = partial(book_coverage, generations=said, instructions=given, words=rule)
 
-    def passages(k: int) -> pl.DataFrame:
+    def blocks(k: int) -> pl.DataFrame:
         found = coverage(document.text, k=k, m=memory.COPIED_WORDS)
         return found["blocks"].explode(empty_as_null=False).struct.unnest()
 
+    is_cut = _foreseen(document, blocks(20))
+
+    def passages(k: int) -> pl.DataFrame:
+        return _pieces(document, blocks(k), is_cut, k)
+
     own, inside = passages(20), np.zeros(len(document.ends), bool)
-    for walk in walks.made if own.height else ():  # else all may be copied from what was given
+    for walk in walks.made if own.height else ():  # else all may be copied, or foreseen
         inside[walk.first : walk.first + walk.n_words] = True
+    inside &= ~is_cut
     chance = [coverage(text, k=5)["coverage"].item() for text in others]
     return {
         "document_id": walks.document_id,
@@ -124,6 +132,30 @@ def _summary(walks: views.Walks, every: Sequence[views.Walks]) -> dict[str, Any]
         "n_others": len(others),
         **{f"passages_{k}": passages(k).select("start", "end").to_dicts() for k in (20, 50)},
     }
+
+
+def _foreseen(document: views.Text, blocks: pl.DataFrame) -> NDArray[np.bool_]:
+    """Mark the words of passages that do not count, as they could be foreseen."""
+    is_cut = np.zeros(len(document.ends), bool)
+    for place in blocks.select("start", "end").iter_rows():
+        first, last = np.searchsorted(document.starts, place).tolist()
+        where = (document.text, document.starts, document.ends)
+        is_cut[first:last] = cut_words(foreseen_words(*where, first, last - first))
+    return is_cut
+
+
+def _pieces(
+    document: views.Text, blocks: pl.DataFrame, is_cut: NDArray[np.bool_], k: int
+) -> pl.DataFrame:
+    """Find the pieces of at least ``k`` words that are left of passages."""
+    found = []
+    for place in blocks.select("start", "end").iter_rows():
+        first, last = np.searchsorted(document.starts, place).tolist()
+        for start, end in pieces(is_cut[first:last]):
+            if end - start >= k:
+                of_piece = (document.starts[first + start], document.ends[first + end - 1])
+                found.append((*map(int, of_piece), end - start))
+    return pl.DataFrame(found, schema=["start", "end", "words"], orient="row")
 
 
 class ExtractionStage(Stage):
@@ -422,7 +454,7 @@ def _continued(audit: Audit) -> pl.DataFrame:
     if best.is_empty():
         return _PASSAGES.clear()
     named = (
-        targets.select("target_id", "reference")
+        targets.select("target_id", "prefix", "reference")
         .with_row_index("row")
         .join(best.lazy(), on="row", maintain_order="left")
     )
@@ -432,10 +464,14 @@ def _continued(audit: Audit) -> pl.DataFrame:
     asked_as = recited.then(pl.lit("walk_control")).otherwise(pl.lit("control")).alias("asked_as")
     places = features.filter(among(memory.CONTINUED)).select(*key, *read, asked_as)
     places = places.unique(key, keep="first", maintain_order=True)
-    runs = named.join(places, on=key).select(
-        "target_id", passage=memory.passage_of(words), text=pl.lit(None, pl.String), view="asked_as"
+    runs = named.join(places, on=key).with_columns(memory.unforeseen(words).struct.unnest())
+    rows = runs.select(
+        "target_id",
+        passage=memory.passage_of(words, "first", "n_words"),
+        text=pl.lit(None, pl.String),
+        view="asked_as",
     )
-    return runs.collect(engine="streaming")
+    return rows.collect(engine="streaming")
 
 
 def _walked(audit: Audit) -> pl.DataFrame:
@@ -444,9 +480,12 @@ def _walked(audit: Audit) -> pl.DataFrame:
     if not run.path("extraction").exists():
         return _PASSAGES.clear()
     length = pl.col("end") - pl.col("start")
-    own = run.scan("extracted_documents").filter(pl.col("longest_words") > 0)
+    own = run.scan("extracted_documents").select("document_id", passage="passages_20")
+    own = own.explode("passage").drop_nulls()
     long = run.scan("extraction").filter(pl.col("n_words") >= memory.VERBATIM_WORDS)
-    long = long.join(own, on="document_id", how="semi")
+    starts, ends = (pl.col("passage").struct.field(name) for name in ("start", "end"))
+    counts = (starts < pl.col("end")) & (ends > pl.col("start"))
+    long = long.join(own, on="document_id").filter(counts)
     long = long.sort("n_words", descending=True).unique("target_id", keep="first")
     asked = scan_parts(run.path("prompts"), Prompts, ("target", "walk")).filter(view_index=0)
     starts = word_spans("text", words=audit.settings.word_rule).struct.field("starts")
