@@ -484,7 +484,7 @@ def _ends_words(last: str, words: WordRule) -> bool:
             return last == " "
         case "rouge":
             return re.fullmatch("[a-z0-9]", last.lower()) is None
-        case "whitespace" | "unicode" | "script":  # a point may stand inside a word of ``unicode``
+        case _:  # a point may stand inside a word of ``unicode``
             return last.isspace()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, replace
 from functools import partial
@@ -25,13 +25,16 @@ from mia_batch.evidence.endpoint.wire import (
     most_prompt_tokens,
 )
 from mia_batch.evidence.parts import Block, Missing, Work
-from mia_batch.evidence.process import LocalSource
+from mia_batch.evidence.process import EngineProcess, LocalSource
+from mia_batch.evidence.starts import N_TEXTS, compare_starts
+from mia_batch.inference.findings import finding_rows
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.models.weights import Measure, estimate_tokens
 from mia_batch.pipeline.context import Audit, reads_tokens
 from mia_batch.pipeline.run import asking
 from mia_batch.plugins import extra
 from mia_batch.prompts import RunModel, View
+from mia_batch.report.sentences import start_sentences
 from mia_batch.settings import Settings, endpoint_settings, endpoint_tokenizer
 from mia_batch.tables import in_background, is_followed
 
@@ -110,9 +113,50 @@ def _here(
     audit: Audit, model: str, spec: request.EngineSpec, tokenizer: Tokenizer | None
 ) -> Iterator[tuple[Executor, request.EngineInfo]]:
     with audit.kept.borrowed(spec, audit.run.engine_log, keep=RunModel.of(model).is_made) as engine:
+        if tokenizer is not None:
+            _choose_start(audit, model, engine, tokenizer)
         source = LocalSource(engine, tokenizer, strides=audit.settings.long_texts == "stride")
         say = audit.observer.stage
         yield LocalExecutor(source, source.restart, say, source.listen), engine.info
+
+
+def _choose_start(audit: Audit, model: str, engine: EngineProcess, tokenizer: Tokenizer) -> None:
+    """Read some texts with and without a start token; the better way is kept for all evidence."""
+    run, of_model = audit.run, audit.manifest.models[model]
+    is_settled = "start" in of_model or RunModel.of(model).is_made
+    if is_settled or not run.path("targets").exists():
+        return
+    parts = (run.path(table).glob(f"*.{model}-*") for table in ("samples", "logprobs"))
+    figures = None
+    if not any(map(any, parts)):  # else there is evidence that began as the tokenizer has it
+        texts = run.scan("targets").filter(pl.col("target").is_not_null())
+        some = texts.bottom_k(N_TEXTS, by="target_id").select("target").collect()
+        figures = compare_starts(engine, tokenizer, some["target"].to_list())
+    with audit.settling():
+        audit.manifest.models[model]["start"] = {} if figures is None else figures._asdict()
+        audit.save()
+    if figures is not None and figures.is_better_otherwise:
+        tokenizer.turn_start()
+    for sentence in start_sentences(start_findings({model: audit.manifest.models[model]})):
+        audit.observer.stage(sentence)
+
+
+def start_findings(models: Mapping[str, Mapping[str, Any]]) -> pl.DataFrame:
+    """Rows of check ``start_token``: models that are not read as their tokenizers begin texts."""
+    starts = {model: of_model.get("start", {}) for model, of_model in models.items()}
+    rows = [
+        {
+            "subject": model,
+            "statistic": start["statistic"],
+            "value": start["by_tokenizer"],
+            "high": start["otherwise"],
+            "verdict": start["change"],
+            "reason": start["token"],
+        }
+        for model, start in starts.items()
+        if start.get("is_better_otherwise")
+    ]
+    return finding_rows("start_token", rows)
 
 
 # Sessions: an opened model or endpoint, ready to work on blocks.
@@ -218,6 +262,8 @@ def chosen_engine(
         if kind == "fills":
             return spec, why, None
         tokenizer = Tokenizer.load(spec.model, spec.revision)
+        if audit.manifest.models[model].get("start", {}).get("is_better_otherwise"):
+            tokenizer.turn_start()
         own = {} if same else {f"{kind} engine": spec.engine}
         audit.agree({"tokenizer": tokenizer.digest} | own, model)
         return spec, why, tokenizer
