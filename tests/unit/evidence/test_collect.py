@@ -433,6 +433,7 @@ def test_the_sums_of_two_targets_and_one_without_room():
         matched_tokens=10 * sum(first),
         first_tokens=10 * sum(first),
         most_tokens=10 * (80 + 40),
+        resent_tokens=10 * (33 + 66 + 20),
     )
     lines = dict(workload.lines())
     assert lines["tokens to decode"] == "530, at most 1,200"
