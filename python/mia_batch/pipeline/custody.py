@@ -16,7 +16,16 @@ from mia_batch.corpus import base_of, find_files
 from mia_batch.errors import MiaBatchError, RequestError, RunFolderError
 from mia_batch.models.weights import weights_source
 from mia_batch.pipeline.context import Audit
-from mia_batch.pipeline.run import PARTS, Manifest, Run, is_lock, reading, signed_text, versions
+from mia_batch.pipeline.run import (
+    ORDER,
+    PARTS,
+    Manifest,
+    Run,
+    is_lock,
+    reading,
+    signed_text,
+    versions,
+)
 from mia_batch.places import is_url, settled
 from mia_batch.settings import CLASSICS, NO_YARDSTICK, Mark, Settings
 from mia_batch.tables import digest, side_by_side, write_text
@@ -137,6 +146,8 @@ class Checked:
     not_found: list[str] = field(default_factory=list)  # inputs where the run read them
 
 
+_UNHASHED = ("run.json", f"{ORDER}.parquet", *STAMPS)
+"""Files that hold the hashes, come after them, or are there only while a run goes on."""
 # Times of answers, as in the journal: another run of the same audit has others.
 _NO_TABLES = ("responses.parquet",)
 
@@ -275,7 +286,7 @@ def files_of(run: Run) -> Iterator[str]:
             for name in (*names, *links):
                 path = Path(folder) / name
                 known = path.relative_to(run.folder).as_posix()
-                if path not in tops and known not in ("run.json", *STAMPS) and not is_lock(known):
+                if path not in tops and known not in _UNHASHED and not is_lock(known):
                     yield known
 
 
