@@ -296,6 +296,7 @@ def audit(
         Run folder, here or in an object store.
     config
         TOML file of settings; by default ``mia-batch.toml`` in the working directory, if there.
+        What it leaves open may stand in your own, ``~/.config/mia-batch/mia-batch.toml``.
     evidence
         ``samples``, ``logprobs``, ``probe-logprobs`` or ``both``; by default what attacks need,
         and without attacks one pass of log-probabilities where the model runs here.

@@ -22,6 +22,7 @@ from mia_batch.pipeline.run import (
     Manifest,
     Run,
     is_lock,
+    read_bounded,
     reading,
     signed_text,
     versions,
@@ -49,7 +50,7 @@ def described(folder: Path, root: str) -> str:
         f"{name} ({kind}), SHA-256 {digest(path)}, "
         + ("of this root" if holds(path, root) else "of ANOTHER root")
         for name, kind in STAMPS.items()
-        if (path := folder / name).is_file()
+        if (path := folder / name).is_file() and not path.is_symlink()
     )
 
 
@@ -257,7 +258,7 @@ def _manifest_fault(folder: Path) -> str | None:
     if (fault := _fault_of(path)) is not None:
         return fault
     try:
-        text = path.read_bytes()
+        text = read_bounded(path)
         stored = json.loads(text)
     except OSError as error:
         return f"cannot be read: {error.strerror}"
@@ -324,7 +325,9 @@ def _find(places: Sequence[Path | str], name: str) -> Path | None:
     """Find a file by the name that it has behind a path; what may not be looked at is not there."""
     for given in places:
         with suppress(OSError, RuntimeError):  # the latter where "~name" is nobody's home
-            path = base_of(str(given)) / name
-            if path.is_file():
-                return path.resolve()
+            base = base_of(str(given))
+            path = (base / name).resolve()
+            is_within = path.is_relative_to(base.resolve()) or base / name == Path(given)
+            if is_within and ".." not in Path(name).parts and path.is_file():
+                return path
     return None
