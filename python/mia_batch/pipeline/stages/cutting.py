@@ -99,9 +99,9 @@ class TargetsStage(Stage):
             sink(left_out, run.path("set_aside"), SetAside)
         table, corpus = scan(path, Targets), audit.corpora.input
         audit.manifest.targets = _count(table)
-        had_grown = audit.manifest.input.get("has_grown", False)
+        grew_before = audit.manifest.input.get("has_grown", False)
         audit.manifest.input = {
-            "has_grown": had_grown or (has_grown and self._has_answers),
+            "has_grown": grew_before or (has_grown and self._has_answers),
             "files": [str(file.path) for file in corpus.files],
             "n_documents": corpus.n_documents,
             "n_set_aside": len(corpus.set_aside),
