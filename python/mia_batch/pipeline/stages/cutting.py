@@ -89,9 +89,10 @@ class TargetsStage(Stage):
             sink(grouped, new, Targets)
         if audit.corpora.reference_sets:
             _refuse_two_roles(new)
-        has_grown = path.exists()
-        if has_grown:
+        has_grown = audit.manifest.input.get("has_grown", False)
+        if path.exists():
             audit.observer.stage(_changes(path, new))
+            has_grown = has_grown or (self._has_answers and _adds_texts(path, new))
         self.forget()
         move(new, path)
         remove(run.path("set_aside"))
@@ -99,9 +100,8 @@ class TargetsStage(Stage):
             sink(left_out, run.path("set_aside"), SetAside)
         table, corpus = scan(path, Targets), audit.corpora.input
         audit.manifest.targets = _count(table)
-        grew_before = audit.manifest.input.get("has_grown", False)
         audit.manifest.input = {
-            "has_grown": grew_before or (has_grown and self._has_answers),
+            "has_grown": has_grown,
             "files": [str(file.path) for file in corpus.files],
             "n_documents": corpus.n_documents,
             "n_set_aside": len(corpus.set_aside),
@@ -224,6 +224,11 @@ def _changes(old: Path, new: Path) -> str:
         f"the input is not the run's earlier one: {n_new - kept:,} targets are new, "
         f"{n_old - kept:,} are gone, {kept:,} are kept; all are scored anew"
     )
+
+
+def _adds_texts(old: Path, new: Path) -> bool:
+    before, now = (scan(path, Targets).select("target_id") for path in (old, new))
+    return now.join(before, on="target_id", how="anti").head(1).collect().height > 0
 
 
 def _count(targets: pl.LazyFrame) -> dict[str, int]:
