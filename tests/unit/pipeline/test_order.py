@@ -151,6 +151,21 @@ def test_versions_in_turn_turn_no_answer(settings, tmp_path, version, name, said
         assert sum(said in sentence for sentence in said_of(run)) == 1
 
 
+def test_texts_that_are_added_later_meet_another_version(settings, tmp_path):
+    model = Versioned(lambda _: "fp_a")
+    with HostileServer(model) as server:
+        same = settings | {"base_url": server.url, "out": str(tmp_path / "run")}
+        audit(**same)
+        written(tmp_path, pl.DataFrame({"text": texts_of(N_OTHERS + 4, 1)}), "others")
+        grown = audit(**same)
+        assert grown["verdicts"]["p_value"].count() > 10
+        model.version = lambda number: "fp_b" if number % 2 else "fp_a"
+        written(tmp_path, pl.DataFrame({"text": texts_of(N_OTHERS + 12, 1)}), "others")
+        again = audit(**same)
+    assert again["targets"].height == N_TARGETS + N_OTHERS + 12
+    assert again.answer.startswith("No answer: the service changed while it was asked (")
+
+
 @pytest.fixture
 def drifting_service(tmp_path):
     """Address of the shared service of which answers become worse after 150 requests."""
