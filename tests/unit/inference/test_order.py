@@ -152,6 +152,13 @@ def test_versions_that_depend_on_the_role_withhold_the_answer():
 
 
 def test_without_an_order_by_lot_any_other_version_withholds_the_answer():
+    older = responses_of(IN_TURN).with_columns(
+        target_id=pl.when(pl.int_range(180) >= 40).then("target_id")  # an older version kept none
+    )
+    of_older = order_findings(
+        scores_of(np.zeros(N))[: N // 2], older, 0, by_lot=False, exploratory=False
+    )
+    assert answer(of_older)[0] == "withheld"
     verdict, reason = answer(findings(IN_TURN, by_lot=False))
     assert (verdict, reason[:36]) == ("withheld", "the service changed while it was ask")
 
