@@ -170,7 +170,7 @@ def version_rows(
             "value": len(counts),
             "low": responses.height - n_most,
             "high": responses.height,
-            "p_value": min(p_time, p_role),
+            "p_value": min(p_time, p_role) if by_lot else None,
             "verdict": verdict,
         }
     ]
