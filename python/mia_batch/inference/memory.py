@@ -10,7 +10,7 @@ import polars as pl
 from mia_batch.attacks.attack import CONTINUATION, RECITAL, among
 from mia_batch.inference.comparison import ComparisonSets
 from mia_batch.inference.findings import finding_rows, number_rows
-from mia_batch.inference.foresight import longest_unforeseen
+from mia_batch.inference.foresight import words_of_run
 from mia_batch.kernels import WordRule, book_coverage, pair_features, word_spans
 from mia_batch.schemas import Controls
 from mia_batch.tables import RowIndex, mapped_zeros
@@ -119,28 +119,12 @@ def _longest_own(words: WordRule, texts: Mapping[str, str | None]) -> int:
     return int(own["longest_block_words"].item())
 
 
-def passage_of(
-    words: WordRule, first: str = "longest_block_start", n_words: str = _READ[0]
-) -> pl.Expr:
-    """Take a run of so many words, the longest of an answer, from the ``reference``."""
-    spans = word_spans("reference", words=words).struct
-    start = spans.field("starts").list.get(pl.col(first))
-    end = spans.field("ends").list.get(pl.col(first) + pl.col(n_words) - 1)
+def passage_of(words: WordRule) -> pl.Expr:
+    """Take the longest run of an answer from the ``reference``."""
+    spans, first = word_spans("reference", words=words).struct, pl.col("longest_block_start")
+    start = spans.field("starts").list.get(first)
+    end = spans.field("ends").list.get(first + pl.col(_READ[0]) - 1)
     return pl.col("reference").str.slice(start, end - start)
-
-
-_UNFORESEEN = pl.Struct(dict.fromkeys(("first", "n_words", "n_foreseen"), pl.UInt32))
-
-
-def _unforeseen(words: WordRule, run: Mapping[str, Any]) -> dict[str, int]:
-    texts = (run["prefix"] or "", run["reference"])
-    return longest_unforeseen(*texts, run["longest_block_start"], run[_READ[0]], words)._asdict()
-
-
-def unforeseen(words: WordRule) -> pl.Expr:
-    """Find what counts of the longest run of an answer, as `foresight.Unforeseen`."""
-    run = pl.struct("prefix", "reference", "longest_block_start", _READ[0])
-    return run.map_elements(partial(_unforeseen, words), _UNFORESEEN)
 
 
 def verbatim_runs(
@@ -149,8 +133,8 @@ def verbatim_runs(
     """Find the longest run over the first ``samples`` continuations of each target."""
     # Null without a continuation, or where the features have no runs. Memory: 33 bytes a target.
     # Of a run that may be copied from the prefix (``copied``), such as a refrain, the rest counts;
-    # of one that could be foreseen, its longest piece: ``run_words`` had the longest run that was
-    # cut so, of which ``foreseen_words`` could be foreseen.
+    # of one of which words could be foreseen, those that count: the longest run, as it stands, has
+    # ``run_words``, of which ``foreseen_words`` could be foreseen.
     index = RowIndex(targets.select("target_id"))
     code, near = (mapped_zeros(index.height, dtype) for dtype in (np.uint64, np.uint32))
     run_words, foreseen_words = (mapped_zeros(index.height, np.uint32) for _ in range(2))
@@ -212,15 +196,30 @@ def _copied(targets: pl.LazyFrame, long: pl.DataFrame, words: WordRule) -> pl.Da
     return pl.concat(found)
 
 
+_RUN_WORDS = pl.Struct(dict.fromkeys(("n_left", "n_foreseen"), pl.UInt32))
+
+
+def _words_of_run(words: WordRule, run: Mapping[str, Any]) -> dict[str, int]:
+    place = (run["longest_block_start"], run[_READ[0]])
+    texts = (run["prefix"] or "", run["reference"] or "")
+    return words_of_run(*texts, *place, words)._asdict()
+
+
+def count_run_words(words: WordRule) -> pl.Expr:
+    """Count the words of a row's run, as `foresight.RunWords`."""
+    run = pl.struct("prefix", "reference", "longest_block_start", _READ[0])
+    return run.map_elements(partial(_words_of_run, words), _RUN_WORDS)
+
+
 def _foreseen(targets: pl.LazyFrame, long: pl.DataFrame, words: WordRule) -> pl.DataFrame:
-    """Find how many words of each long run could be foreseen, and its longest piece that counts."""
-    piece = unforeseen(words).struct
-    run = {"run_words": pl.col(_READ[0]), "n_foreseen": piece.field("n_foreseen")}
-    columns = (*_ANSWER_KEY, piece.field("n_words").alias("left"))
-    found = [long.clear().select(*_ANSWER_KEY, **dict.fromkeys(("left", *run), _NO_NUMBER))]
-    for own in _with_texts(targets, long):
-        found.append(own.select(*columns, **run).collect(engine="streaming"))
-    return pl.concat(found)
+    """Count the words of each long run that could be foreseen, and those that count (``left``)."""
+    counts = count_run_words(words).struct
+    columns = {"left": counts.field("n_left"), "n_foreseen": counts.field("n_foreseen")}
+    columns["run_words"] = pl.col(_READ[0])
+    parts = _with_texts(targets, long)
+    found = [part.select(*_ANSWER_KEY, **columns).collect(engine="streaming") for part in parts]
+    empty = long.clear().select(*_ANSWER_KEY, **dict.fromkeys(columns, _NO_NUMBER))
+    return pl.concat([empty, *found])
 
 
 def verbatim_findings(

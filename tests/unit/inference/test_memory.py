@@ -143,7 +143,7 @@ OWN = (
         ("The book begins here.", f"{REFRAIN} {REFRAIN}", (21, False, 13)),
         # A run of 7 words that the prefix has, too, is no copy.
         ("so we sang of the winter that", f"{OWN} {REFRAIN}", (41, False, 3)),
-        (REFRAIN, f"{REFRAIN} {OWN}", (24, False, 13)),
+        (REFRAIN, f"{REFRAIN} {OWN}", (28, False, 13)),
         (OWN, f"{REFRAIN} {PASSAGE}", (21, False, 21)),
     ],
 )

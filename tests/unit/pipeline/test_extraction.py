@@ -440,7 +440,7 @@ def test_what_fails_has_its_reason_and_marks_nothing(settings):
 
 
 def test_a_passage_is_the_whole_run_of_words_across_line_breaks(tmp_path):
-    words = [f"word{number}" for number in range(48)]
+    words = passage("of two lines", 48).split()
     true = "\n".join([" ".join(words[24:34]), " ".join(words[34:])])
     said = pl.DataFrame({"document_id": ["a"], "candidate": [" ".join(words[24:])]})
     said.write_parquet(tmp_path / "made.parquet")

@@ -598,7 +598,7 @@ class SummaryStage(Stage):
         made, path = self.audit.manifest.made, self.audit.run.path
         tables = {"extracted": path("extracted_documents"), "controls": path("controls")}
         return {
-            "form": 5,  # of both tables
+            "form": 6,  # of both tables
             **{name: made.get(name) for name in ("verdicts", "features", "recitals")},
             **{name: digest(each) if each.exists() else None for name, each in tables.items()},
         }
