@@ -142,15 +142,14 @@ def verbatim_runs(
     if set(_READ) <= set(features.collect_schema()):
         first = among(CONTINUED), pl.col("sample_index") < samples
         own = features.filter(*first, n_words.is_not_null())
-        long = own.filter(n_words >= VERBATIM_WORDS)
-        long = long.select(*_ANSWER_KEY, _READ[0], "longest_block_start").collect(
-            engine="streaming"
-        )
+        runs = own.filter(n_words >= VERBATIM_WORDS)
+        runs = runs.select(*_ANSWER_KEY, _READ[0], "longest_block_start")
+        long = runs.collect(engine="streaming")
         copied, foreseen = _copied(targets, long, words), _foreseen(targets, long, words)
-        for rows in (copied, foreseen):
-            if rows.height:
+        for part in (copied, foreseen):
+            if part.height:
                 cut = (pl.min_horizontal(name, "left") for name in _READ)  # which passes over nulls
-                left = rows.lazy().select(*_ANSWER_KEY, "left")
+                left = part.lazy().select(*_ANSWER_KEY, "left")
                 own = own.join(left, on=_ANSWER_KEY, how="left").with_columns(cut).drop("left")
         is_copied[index.find(copied["target_id"])[1]] = True
         longest = foreseen.sort("run_words", "n_foreseen", maintain_order=True)  # the last stays
@@ -200,14 +199,23 @@ _RUN_WORDS = pl.Struct(dict.fromkeys(("n_left", "n_foreseen"), pl.UInt32))
 
 
 def _words_of_run(words: WordRule, run: Mapping[str, Any]) -> dict[str, int]:
-    place = (run["longest_block_start"], run[_READ[0]])
     texts = (run["prefix"] or "", run["reference"] or "")
-    return words_of_run(*texts, *place, words)._asdict()
+    return words_of_run(*texts, run["first"], run["n_words"], words)._asdict()
 
 
-def count_run_words(words: WordRule) -> pl.Expr:
-    """Count the words of a row's run, as `foresight.RunWords`."""
-    run = pl.struct("prefix", "reference", "longest_block_start", _READ[0])
+def count_run_words(
+    words: WordRule,
+    reference: str = "reference",
+    first: pl.Expr | None = None,
+    n_words: str = _READ[0],
+) -> pl.Expr:
+    """Count the words of a run in the ``reference``, as `foresight.RunWords`."""
+    run = pl.struct(
+        "prefix",
+        reference=reference,
+        first=pl.col("longest_block_start") if first is None else first,
+        n_words=n_words,
+    )
     return run.map_elements(partial(_words_of_run, words), _RUN_WORDS)
 
 
@@ -256,6 +264,8 @@ def verbatim_findings(
             n_foreseen=is_foreseen.sum(),
             run_words=pl.col("run_words").filter(is_foreseen).sum(),
             foreseen_words=pl.col("foreseen_words").filter(is_foreseen).sum(),
+            run_words_out=pl.col("run_words").filter(out).sum(),
+            foreseen_words_out=pl.col("foreseen_words").filter(out).sum(),
             n_units=pl.col("unit").n_unique(),
             n_units_verbatim=pl.col("unit").filter(out).n_unique(),
         )
@@ -264,6 +274,11 @@ def verbatim_findings(
     }
     own = passages.filter(
         pl.col("passage").is_not_null(), ~pl.col("target_id").is_in(common.implode())
+    )
+    n_left = table.select("longest_words", target_id=sets.target_id).rename({"longest_words": "n"})
+    of_answers = pl.when(pl.col("text").is_null()).then("n")
+    own = own.join(n_left, on="target_id", how="left", maintain_order="left").with_columns(
+        n_left=pl.coalesce(of_answers, "n_left")
     )
     walked = own.filter(pl.col("text").is_not_null())  # of others it is the text's own reference
     if not (counted["targets"]["n_texts"] or walked.height):
@@ -284,7 +299,7 @@ def verbatim_findings(
     of_document = {"statistic": "document", "verdict": "comes_out"}
     rows += [of_document | {"subject": name} for name in named.head(_MOST_NAMED)]
     if own.height:
-        longest = own.row(int(own["n_words"].arg_max() or 0), named=True)
+        longest = own.row(int(own["n_left"].arg_max() or 0), named=True)
         of = {"subject": longest["name"], "reason": longest["passage"]}
-        rows += number_rows({"longest": longest["n_words"]}, **of)
+        rows += number_rows({"longest": longest["n_left"], "of_words": longest["n_words"]}, **of)
     return finding_rows("verbatim", rows)

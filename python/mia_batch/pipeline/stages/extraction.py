@@ -147,7 +147,7 @@ def _words_at(document: views.Text, blocks: pl.DataFrame) -> Iterator[tuple[int,
 def _foreseen(document: views.Text, blocks: pl.DataFrame) -> NDArray[np.bool_]:
     """Mark the words of passages that do not count, as they could be foreseen."""
     is_cut = np.zeros(len(document.ends), bool)
-    words = (document.text, document.starts, document.ends)
+    words = (document.text, document.starts.tolist(), document.ends.tolist())
     for first, last in _words_at(document, blocks):
         is_cut[first:last] = cut_words(foreseen_words(*words, first, last - first))
     return is_cut
