@@ -380,10 +380,11 @@ class TextSettings(Part, topic="Texts", table="texts"):
     """Files and rows that cannot be read: refuse the first, or list them with their reasons in the
     table set_aside and go on with the others."""
     word_rule: Annotated[
-        Literal["whitespace", "space", "rouge", "unicode", "script"], Mark.EVIDENCE
-    ] = "script"
+        Literal["whitespace", "space", "rouge", "unicode", "script", "folded"], Mark.EVIDENCE
+    ] = "folded"
     """How text is split into words; script: at white space, and character by character or so where
-    a script has none between words. [default: script; samia preset: space]"""
+    a script has none between words; folded: so, too, and quotes, dashes, ligatures, the long s and
+    accents count as the same however they are written. [default: folded; samia preset: space]"""
     window_words: Annotated[int | None, Mark.EVIDENCE, Mark.USUAL] = Field(default=None, ge=2)
     """Cut documents into windows of this many words. [default: 128 for books, else a document is
     one target]"""
@@ -583,8 +584,9 @@ class VerdictSettings(Part, topic="Reference sets and answers", table="verdict")
     """Benjamini-Hochberg, or Benjamini-Yekutieli for any dependence."""
     anyway: bool = False
     """Go on where no answer can come of it: so few non-members allow none at this level, or they
-    can be distinguished from the targets without the model. End with 0 where the model predicts no
-    better than chance."""
+    can be distinguished from the targets without the model. Print the numbers, marked as
+    exploratory, where the service changed while it was asked. End with 0 where the model predicts
+    no better than chance."""
     stop_when_decided: bool = False
     """Ask about the windows of groups in rounds, each group until it is reported or can no longer
     be (e-BH), instead of about all: saves tokens. Needs --level group."""

@@ -16,12 +16,14 @@ import reprlib
 import stat
 import sys
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice, takewhile
 from pathlib import Path, PurePath
 from typing import IO, Any, Literal, NamedTuple, Self, cast
+from urllib.parse import unquote
 
 import polars as pl
 from pydantic_core import from_json, to_json
@@ -101,6 +103,11 @@ class Source:
     kind: Kind
     files: tuple[SourceFile, ...]  # sorted by name
     ignored: tuple[Path, ...]  # files below the folder that are of no known kind
+    unreadable: tuple[BadInputError, ...] = ()  # of a folder, such as links to nothing
+
+    def refuse_unreadable(self) -> None:
+        for error in self.unreadable:
+            raise error
 
 
 PACKED: dict[str, Callable[[Path], Any]]
@@ -218,6 +225,8 @@ KINDS: dict[str, Kind] = {
     **dict.fromkeys((".txt", ".epub", ".html", ".htm", ".xhtml"), "books"),
 }
 _PACKABLE = ("jsonl", "csv")
+DESCRIPTIONS = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json")
+"""What the datasets library writes beside tables of Arrow or Parquet; no data."""
 _KNOWN = f"one of {', '.join(KINDS)}; JSON, CSV and TSV also with {', '.join(PACKED)}"
 _KNOWN += "; save PDF and word processors' files as one of these"
 
@@ -316,6 +325,11 @@ def _source(given: str, base: Path, found: list[Path]) -> Source:
     for path in found:
         kind = None if in_folder and _is_marked(path) else kind_of(path)
         kinds.setdefault(kind, []).append(path)
+    if "columnar" in kinds and in_folder:
+        described = [path for path in kinds.get("jsonl", []) if path.name in DESCRIPTIONS]
+        kinds.setdefault(None, []).extend(described)
+        data = [path for path in kinds.pop("jsonl", []) if path.name not in DESCRIPTIONS]
+        kinds |= {"jsonl": data} if data else {}
     ignored = tuple(kinds.pop(None, ()))
     if not kinds:
         raise CorpusError(
@@ -327,23 +341,51 @@ def _source(given: str, base: Path, found: list[Path]) -> Source:
             f"{given} mixes kinds of files, such as {several}; give files of one kind"
         )
     ((kind, paths),) = kinds.items()
-    if paths != [Path(given).expanduser()]:
-        _refuse_links_out(base, paths)
-    files = tuple(_source_file(path, base) for path in paths)
-    return Source(given=given, kind=cast("Kind", kind), files=files, ignored=ignored)
+    is_alone = paths == [Path(given).expanduser()]
+    files: list[SourceFile] = []
+    unreadable: list[BadInputError] = []
+    for path in paths:
+        try:
+            file = _source_file(path, base)
+            if not is_alone:
+                _refuse_link_out(base, path)
+            files.append(file)
+        except BadInputError as error:
+            unreadable.append(error)
+        except OSError as error:
+            if not in_folder:
+                raise
+            what = f"cannot be read: {error.strerror}"
+            unreadable.append(BadInputError(path, what, "restore or remove the file"))
+    return Source(
+        given=given,
+        kind=cast("Kind", kind),
+        files=tuple(files),
+        ignored=ignored,
+        unreadable=tuple(unreadable),
+    )
 
 
-def _refuse_links_out(base: Path, paths: Iterable[Path]) -> None:
-    """Refuse links to files elsewhere, which a stranger's folder may hold: each must be named."""
+_PARTITION = re.compile(r"([A-Za-z_]\w*)=(.*)")
+_NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+
+
+def partition_of(file: SourceFile) -> dict[str, str | None]:
+    """Return the columns that the folders of a file name, as in ``member=1/part.parquet``."""
+    folders = map(_PARTITION.fullmatch, PurePath(file.name).parts[:-1])
+    values = {found[1]: unquote(found[2]) for found in folders if found}
+    return {name: None if value == _NULL_PARTITION else value for name, value in values.items()}
+
+
+def _refuse_link_out(base: Path, path: Path) -> None:
+    """Refuse a link to a file elsewhere, which a stranger's folder may hold: it must be named."""
     within = base.resolve()
     if "snapshots" in within.parts:  # of a cache of the hub, whose files are links to its blobs
         within = Path(*takewhile(lambda part: part != "snapshots", within.parts))
-    for path in paths:
-        if not (target := path.resolve()).is_relative_to(within):
-            raise CorpusError(
-                f"{path} is a link to {target}, which lies outside of {base}; give that file "
-                "itself as a corpus, or a copy of it in the folder"
-            )
+    if not (target := path.resolve()).is_relative_to(within):
+        what = f"is a link to {target}, which lies outside of {base}"
+        way_out = "give that file itself as a corpus, or a copy of it in the folder"
+        raise BadInputError(path, what, way_out)
 
 
 def kind_of(path: PurePath) -> Kind | None:
@@ -586,6 +628,7 @@ _BATCH_BYTES = 4 << 20
 _READ_CHARS = 1 << 20
 _START = 64  # bytes in which an array begins
 _BEFORE_START = b"\xef\xbb\xbf\xff\xfe\0 \t\r\n"  # byte-order marks of UTF-8 and UTF-16, blanks
+_ESCAPED_LETTER = re.compile(rb"\\u00[2-7]")  # a key may be written so that it looks like another
 _BETWEEN_ITEMS = re.compile(r"\s*,?\s*")
 _JsonRecord = tuple[str, bytes]  # where it stands, JSON
 
@@ -709,7 +752,23 @@ def _parse(where: str, line: bytes) -> dict[str, object]:
         raise _broken(where, what) from error
     if not isinstance(record, dict):
         raise _broken(where, "not a JSON object")
+    if repeated := _repeated_key(line, record):
+        raise _broken(where, f"two keys {repeated!r} in one object, of which one would be lost")
     return record
+
+
+def _repeated_key(line: bytes, record: Mapping[str, object]) -> str | None:
+    """Find a key that an object has twice; most lines show at a glance that they have none."""
+    n_quoted = sum(line.count(b'"%s"' % name.encode(errors="ignore")) for name in record)
+    if n_quoted <= len(record) and not _ESCAPED_LETTER.search(line):
+        return None
+
+    def first_repeated(pairs: list[tuple[str, object]]) -> str | None:
+        names = Counter(name for name, _ in pairs)
+        return next((name for name, times in names.items() if times > 1), None)
+
+    # The hook is called for inner objects first, so the last answer is that of the record.
+    return cast("str | None", json.loads(line, object_pairs_hook=first_repeated))
 
 
 def _column_type(name: str, kinds: Mapping[type, str]) -> pl.DataType:

@@ -146,6 +146,10 @@ class Checked:
     not_found: list[str] = field(default_factory=list)  # inputs where the run read them
 
 
+# Times of answers, as in the journal: another run of the same audit has others.
+_NO_TABLES = ("responses.parquet",)
+
+
 def root_of(digests: Mapping[str, str]) -> str:
     """Hash the lines that ``sha256sum`` prints of these files, sorted by name."""
     whole = sha256()
@@ -180,7 +184,8 @@ def seal(audit: Audit) -> None:
     digests = dict(zip(regular, side_by_side(digest, regular.values()), strict=True))
     folders = {".", *PARTS}
     names = [name for name in digests if str(Path(name).parent) in folders]
-    tables = {name: digests[name] for name in names if name.endswith(".parquet")}
+    own = [name for name in names if name.endswith(".parquet") and name not in _NO_TABLES]
+    tables = {name: digests[name] for name in own}
     manifest.custody = {
         "root": root_of(tables | _named_inputs(manifest)),
         "tables": tables,

@@ -261,6 +261,7 @@ TABLES: dict[str, type[dy.Schema]] = {  # tables that are one file each
     "blind": schemas.Blind,
     "blind_metrics": schemas.Metrics,
     "rarity": Rarity,
+    "responses": schemas.Responses,
     "scores": schemas.Scores,
     "unscored": schemas.Unscored,
     "metrics": schemas.Metrics,
@@ -281,6 +282,9 @@ PARTS: dict[str, type[dy.Schema]] = {  # tables that are folders of parts
     "features": schemas.Features,
     "logprobs": schemas.LogProbs,
 }
+
+ORDER = "order"
+"""The targets table in the order of asking, while a run goes on."""
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -321,6 +325,12 @@ class Run:
             return scan(self.path(name), TABLES[name])
         known = ", ".join([*TABLES, *PARTS])
         raise RequestError(f"a run has no table {name!r}; its tables are {known}")
+
+    @property
+    def order(self) -> Path:
+        """File of the targets in the order of asking; of a recording, that of the corpus."""
+        drawn = self.path(ORDER)
+        return drawn if drawn.exists() else self.path("targets")
 
     @property
     def engine_log(self) -> Path:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,6 +86,9 @@ class ClientSettings:
         }
 
 
+_SECRET = re.compile(r"key|token|secret|sig|pass|code|auth", re.IGNORECASE)
+
+
 def _check_address(base_url: str) -> None:
     if "@" in base_url.partition("://")[2].partition("/")[0]:
         raise SettingsError(
@@ -95,9 +98,15 @@ def _check_address(base_url: str) -> None:
     try:
         parts = urlsplit(base_url)
         usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
-        usable = usable and not parts.query and not parts.fragment
+        usable = usable and not parts.fragment
+        secrets = [name for name, _ in parse_qsl(parts.query) if _SECRET.search(name)]
     except ValueError:
-        usable = False
+        usable, secrets = False, []
+    if secrets:
+        raise SettingsError(
+            f"base_url= carries {secrets[0]!r} behind its question mark, and a run keeps its "
+            "address; leave it out, and set the environment variable of the key"
+        )
     if not usable or not base_url.isascii() or any(map(str.isspace, base_url)):
         raise SettingsError(
             f"base_url= is {base_url!r}, which is not an address of an endpoint; "
@@ -270,6 +279,8 @@ _REFUSES = re.compile(
 )
 """How chat models begin a refusal in English; others show by being the same about every text."""
 _REASONING = ("reasoning_content", "reasoning", "thinking")
+_LAST_WORD = re.compile(r"\s+\S*\Z|\ufffd+\Z")
+MOST_BYTES_PER_TOKEN = 8  # of an answer that is sent again, so that the model goes on from it
 _LONG_PROMPT = 32  # characters; a continuation may begin with the words of a shorter one
 _Count = Annotated[int, Field(ge=0, lt=2**40)]
 
@@ -290,7 +301,14 @@ class Choices:
 
     @property
     def system_fingerprint(self) -> str | None:
-        said = self.document.get("system_fingerprint")
+        return self._stated("system_fingerprint")
+
+    @property
+    def served_model(self) -> str | None:
+        return self._stated("model")
+
+    def _stated(self, name: str) -> str | None:
+        said = self.document.get(name)
         return shorten(said) if isinstance(said, str) and said else None
 
     @property
@@ -322,6 +340,10 @@ def read_usage(document: dict[str, Any]) -> Tokens | None:
         return Tokens(*dict(_Usage.model_validate(document.get("usage"))).values())
     except ValidationError:
         return None
+
+
+_EVENTS = (b"data:", b"event:", b":")  # lines of a stream of events
+STREAMED = "it is a stream of events, although `stream` is false in the request"
 
 
 def read_refusal(reply: Reply, settings: ClientSettings) -> Refusal:
@@ -435,6 +457,18 @@ class RequestFormat:
     def prompt(self, request: Request) -> str:
         return request.context + request.text
 
+    def rest(self, request: Request) -> Request:
+        """Ask for what follows the words of the answer so far; anew where there are none."""
+        # The last word may be a part of one, which would be cut into other tokens as a prompt. Text
+        # that is unusually long for its tokens is not paid for as a prompt.
+        partial = request.partial or Continuation()
+        words = _LAST_WORD.sub("", partial.text or "")
+        is_long = len(words.encode()) > MOST_BYTES_PER_TOKEN * (partial.n_tokens or 0)
+        if not words.strip() or is_long:
+            return replace(request, partial=None)
+        kept = replace(partial, text=words)
+        return replace(request, partial=kept).rest()
+
     def fields(self, request: Request, _capabilities: Capabilities) -> dict[str, object]:
         """Say what is asked for besides a continuation, as the endpoint takes it."""
         if request.nudge is None:
@@ -476,7 +510,9 @@ class RequestFormat:
         decoded = decode_object(body)
         if decoded is None:
             quoted = shorten(self.settings.redact(body.decode(errors="replace"))) or "nothing"
-            return Choices(found={}, problem=f"it is not JSON: {quoted}", document={})
+            is_stream = body.lstrip().startswith(_EVENTS)
+            fault = STREAMED if is_stream else f"it is not JSON: {quoted}"
+            return Choices(found={}, problem=fault, document={})
         document: dict[str, Any] = _redacted(decoded, self.settings.redact)
         found, problem = self._choices(document, request)
         return Choices(found=found, used=read_usage(document), problem=problem, document=document)
@@ -561,6 +597,10 @@ class Chat(RequestFormat):
 
     path = "/chat/completions"
     converses = True
+
+    def rest(self, request: Request) -> Request:
+        """Ask anew: a reply starts over, and does not go on from another."""
+        return replace(request, partial=None)
 
     def prompt_fields(self, prompt: str) -> dict[str, object]:
         content = f"{self.settings.chat_instruction}\n\n{prompt}"

@@ -262,13 +262,22 @@ def test_addresses(url):
     "url",
     [
         "", "localhost:8000/v1", "ftp://host/v1", "http://", "http://host:port/v1", "http://host:0",
-        "http://host:99999/v1", "http://ho st/v1", "http://host/v1?key=x", "http://host/v1#x",
+        "http://host:99999/v1", "http://ho st/v1", "http://host/v1#x",
         "http://host/v1\n", "http://[::1/v1", "http://hö.de/v1",
     ],
 )  # fmt: skip
 def test_what_is_no_address(url):
     with pytest.raises(SettingsError, match=r"base_url= is .* write it like https://"):
         ClientSettings(base_url=url, model="m")
+
+
+@pytest.mark.parametrize("name", ["key", "access_token", "sig"])
+def test_a_query_that_may_be_a_secret_is_refused_and_not_shown(name):
+    with pytest.raises(SettingsError, match=f"base_url= carries '{name}'") as caught:
+        ClientSettings(base_url=f"http://host/v1?{name}=hidden", model="m")
+    assert "hidden" not in str(caught.value)
+    address = "http://host/v1?api-version=1"
+    assert ClientSettings(base_url=address, model="m").base_url == address
 
 
 @pytest.mark.parametrize("host", ["host/v1", "host:port/v1"])
