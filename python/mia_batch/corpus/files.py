@@ -119,7 +119,7 @@ PACKED = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open, ".zst": zstd.ope
 def open_bytes(file: SourceFile) -> Iterator[io.BufferedReader]:
     unpack = PACKED.get(file.path.suffix.lower())
     try:
-        raw = io.FileIO(file.path) if unpack is None else _Unpacked(file, unpack(file.path))
+        raw: Any = io.FileIO(file.path) if unpack is None else _Unpacked(file, unpack(file.path))
         with io.BufferedReader(raw) as stream:
             yield stream
     except (OSError, EOFError, zlib.error, lzma.LZMAError, zstd.ZstdError) as error:
@@ -486,7 +486,7 @@ def _small_frames(file: SourceFile, rows: pl.DataFrame) -> Iterator[pl.DataFrame
 def _unfolded_bytes(rows: pl.DataFrame) -> int:
     """Count bytes as they are where each row has its own text; those of a dictionary share it."""
     texts = rows.select(pl.col(pl.String).str.len_bytes().cast(pl.UInt64).sum())
-    return max(rows.estimated_size(), sum(texts.row(0)) if texts.width else 0)
+    return max(int(rows.estimated_size()), sum(texts.row(0)) if texts.width else 0)
 
 
 def _scan(file: SourceFile) -> pl.LazyFrame:

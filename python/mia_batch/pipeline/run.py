@@ -205,7 +205,7 @@ def reading(
     with ExitStack() as closing:
         lock = folder / _LOCK
         with suppress(OSError):  # where there is no lock, nobody has held the folder
-            if not lock.is_file():  # as a pipe is none, which nobody writes to
+            if not lock.is_file():  # opening a pipe would wait for a writer
                 raise FileNotFoundError(lock)
             stream = closing.enter_context(lock.open("rb"))
             if not _shares(stream) or others_at_work(folder):
