@@ -579,7 +579,8 @@ def test_chance(texts: pl.DataFrame, chance: float) -> tuple[float | None, bool]
 
     gains, is_known = list[float](), False
     for logprobs, tokens in texts.select("logprob", "token_ids").iter_rows():
-        values, ids = np.array(logprobs, np.float64), np.array(tokens)
+        values = np.array(logprobs, np.float64)
+        ids = np.arange(values.size) if tokens is None else np.array(tokens)  # endpoints tell none
         repeats = np.append(False, ids[1:] == ids[:-1])
         counted = values[np.isfinite(values) & ~repeats]
         if counted.size:

@@ -11,11 +11,15 @@ from mia_batch.corpus.books import LEFT_OUT
 from mia_batch.diagnostics.preflight import with_undeclared
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.lot import LOT, in_order_of_asking
+from mia_batch.kernels import count_words
+from mia_batch.pipeline.context import Audit
+from mia_batch.pipeline.corpora import may_cut
 from mia_batch.pipeline.run import ORDER
 from mia_batch.pipeline.stages import Stage
 from mia_batch.schemas import SetAside, Targets
+from mia_batch.settings import Settings
 from mia_batch.tables import move, remove, scan, sink
-from mia_batch.targets import COPY
+from mia_batch.targets import COPY, MOST_MOVED
 
 _NAMES_SHOWN = 3
 _UNSPACED = r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}]"
@@ -75,6 +79,11 @@ class TargetsStage(Stage):
                 f"{len(unspaced):,} {are} in a script without spaces between words, of which a "
                 f"word is a character or a few ({shown}); --word-rule sets another rule"
             )
+        if n_moved := audit.manifest.input.get("n_moved_cuts"):
+            say(
+                f"{n_moved:,} prompts end up to {MOST_MOVED} words earlier or later than "
+                f"--prefix-ratio says, because there they would end {_inside(audit.settings)}"
+            )
         if audit.corpora.input.are_books and (sentence := _cut_sentence(table)):
             say(sentence)
 
@@ -106,6 +115,7 @@ class TargetsStage(Stage):
             "n_documents": corpus.n_documents,
             "n_set_aside": len(corpus.set_aside),
             "without_spaces": _without_spaces(table),
+            "n_moved_cuts": _n_moved_cuts(audit, table),
         }
         self.done()
 
@@ -134,6 +144,27 @@ class TargetsStage(Stage):
         windows = pl.col("n_windows") / pl.col("n_windows").clip(upper_bound=most)
         n_windows = targets.select(windows.sum().round()).collect(engine="streaming").item()
         return f" of {int(n_windows):,} windows"
+
+
+def _n_moved_cuts(audit: Audit, targets: pl.LazyFrame) -> int:
+    """Count the prompts that would have ended within a token."""
+    settings = audit.settings
+    if settings.preset == "samia" or may_cut(settings) is None:
+        return 0
+    n_prefix = count_words("prefix", words=settings.word_rule).cast(pl.Int64)
+    planned = (pl.col("n_words") * settings.prefix_ratio).floor().cast(pl.Int64)
+    n_moved = targets.select((n_prefix != planned).sum()).collect(engine="streaming").item()
+    given = audit.corpora.input.documents.filter(pl.col("prefix").is_not_null()).limit(1)
+    return n_moved if n_moved and given.collect().is_empty() else 0
+
+
+def _inside(settings: Settings) -> str:
+    if settings.tokenizer is None and settings.base_url is not None:
+        return (
+            "within a word of a script without spaces, and perhaps within a token, which hides "
+            "memory; --tokenizer says where the endpoint's tokens end"
+        )
+    return "within a token of the text, which hides memory"
 
 
 def _cut_sentence(targets: pl.LazyFrame) -> str:
