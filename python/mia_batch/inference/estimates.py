@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
-from mia_batch.inference.comparison import ComparisonSets, cut_units, windows_per_group
+from mia_batch.inference.comparison import ComparisonSets, independent_units, windows_per_group
 from mia_batch.inference.findings import AttackScores, VerdictPlan, verdict_rows
 from mia_batch.stats import Floats, Ints
 from mia_batch.stats.intervals import CONFIDENCE, design_effect
@@ -186,9 +186,9 @@ def null_threshold(nulls: Floats, fpr: float) -> tuple[int, float]:
     return rank, float(highest[-rank]) if nulls.size else np.inf
 
 
-def _too_few(sets: Iterable[tuple[str, int, bool]]) -> str | None:
+def _too_few(sets: Iterable[tuple[str, int, bool]], groups: str = "groups") -> str | None:
     for name, n, grouped in sets:
-        unit, fewest = ("groups", FEWEST_GROUPS) if grouped else ("texts", 1)
+        unit, fewest = (groups, FEWEST_GROUPS) if grouped else ("texts", 1)
         if n < fewest:
             return f"{n} {name} {unit} are too few, {fewest} are needed"
     return None
@@ -207,10 +207,13 @@ def contamination_test(
     rows += calibration if calibrated else ()
     grouped = sets.share_clusters(*rows)
     n_windows = windows_per_group(sets, plan) if grouped else 1
-    units = [cut_units(sets, of_set, n_windows, plan.seed) for of_set in rows]
+    together = independent_units(sets, rows, n_windows, plan.seed)
+    units, grouped = together.units, grouped or together.by_author
+    of_authors = "; the share is one of authors, not of texts" if together.by_author else ""
 
     def missing(*named: tuple[str, Floats]) -> str | None:
-        return _too_few((name, of_set.size, grouped) for name, of_set in named)
+        sizes = ((name, of_set.size, grouped) for name, of_set in named)
+        return _too_few(sizes, "authors" if together.by_author else "groups")
 
     def estimates(found: AttackScores) -> Iterator[pl.DataFrame]:
         """Yield the lower bound and, where there are calibration data, both point estimates."""
@@ -219,7 +222,7 @@ def contamination_test(
         values = [of_set.statistics(found.scores, plan) for of_set in units]
         targets, nulls = values[:2]
         rank, threshold = null_threshold(nulls, plan.fpr)
-        lack = missing(("audited", targets), ("null", nulls))
+        lack = together.reason or missing(("audited", targets), ("null", nulls))
         made = [Contamination(method="beta_binomial", reason=lack)]
         if not lack:
             flagged = Flagged(int(np.count_nonzero(targets > threshold)), units[0].sizes.size)
@@ -241,7 +244,7 @@ def contamination_test(
                 planned=found.planned(plan),
                 n_null=nulls.size,
                 estimate="contamination_rate",
-                assumption=_ASSUMPTIONS[one.method],
+                assumption=_ASSUMPTIONS[one.method] + of_authors,
                 **one._asdict(),
             )
 

@@ -205,6 +205,56 @@ def undeclared_sentences(findings: pl.DataFrame) -> Iterator[str]:
         )
 
 
+def author_sentence(findings: pl.DataFrame) -> Iterator[str]:
+    """Say that authors are compared instead of books, or that it is unknown who wrote them."""
+    main = facts(findings.filter(pl.col("subject").is_null()), "authors").get("n_books")
+    if main is None or main["verdict"] == "apart":
+        return
+    audited, others = (
+        {name: row["value"] for name, row in facts(findings, "authors", subject=subject).items()}
+        for subject in ("targets", "non_members")
+    )
+    if main["verdict"] == "withheld":
+        yield (
+            f"What all texts show together is withheld: {main['reason']}. Texts by one author "
+            "move together, so that they count once together."
+        )
+    elif main["verdict"] == "unknown":
+        yield (
+            f"The authors of {audited['n_unknown']:,.0f} of {audited['n_clusters']:,.0f} audited "
+            f"and {others['n_unknown']:,.0f} of {others['n_clusters']:,.0f} comparison texts are "
+            "unknown. If several are by one author, p-values of all texts together and bounds are "
+            "too small, because texts by one author move together: name authors in the files' "
+            "metadata or with --author-column."
+        )
+    else:
+        yield from _by_author(audited, others, main["value"])
+
+
+def _by_author(
+    audited: Mapping[str, float], others: Mapping[str, float], n_books: float
+) -> Iterator[str]:
+    unknown = audited["n_unknown"] + others["n_unknown"]
+    left_out = f" {unknown:,.0f} more by unknown authors are left out there." if unknown else ""
+    n_audited, n_others = (
+        of_set["n_clusters"] - of_set["n_unknown"] for of_set in (audited, others)
+    )
+    yield (
+        f"Texts by one author count once together: {n_audited:,.0f} audited texts or books are by "
+        f"{_counted(audited['n_authors'], 'author')}, {n_others:,.0f} comparison ones by "
+        f"{others['n_authors']:,.0f}. P-values of all together and bounds compare authors, each by "
+        f"{n_books:,.0f} of its texts or books, drawn by lot before scores were seen.{left_out}"
+    )
+    if audited["n_authors"] == 1:
+        yield (
+            "All audited texts are by one author. This audit cannot know whether the model "
+            "remembers these texts, or has learnt how this author writes from others: only "
+            "comparison texts by the same author could tell, and one author among "
+            f"{others['n_authors']:,.0f} has no p-value below {1 / (others['n_authors'] + 1):.2g} "
+            "for all texts together."
+        )
+
+
 def earlier_sentences(findings: pl.DataFrame) -> Iterator[str]:
     """Name the other runs of the same texts and model, which no p-value counts."""
     rows = findings.filter(check="earlier_runs", statistic="primary").rows(named=True)
@@ -604,7 +654,7 @@ def _top(findings: pl.DataFrame, verdicts: pl.LazyFrame, plan: VerdictPlan) -> I
     fewest, of_top, n_null = (int(rows[name]["value"]) for name in ("at_least", "of_top", "n_null"))
     what = f"{'All' if fewest == of_top else f'At least {fewest:,} of the'} {of_top:,} "
     what = f"The highest-scoring {noun}" if of_top == 1 else f"{what}highest-scoring {noun}s"
-    named = "" if noun == "text" else f": {_highest(verdicts, of_top)}"
+    named = "" if noun in ("text", "author") else f": {_highest(verdicts, of_top)}"
     if fewest < of_top:
         which = "which one it is" if fewest == 1 else f"which {fewest:,} they are"
         named += f". The bound does not say {which}"
@@ -863,6 +913,7 @@ CONCLUSIONS: Final[tuple[tuple[str, Say], ...]] = (
     ("always", _of(weights_sentence)),
     ("always", _of(placebo_sentence, "as_many")),
     ("always", _of(undeclared_sentences)),
+    ("comparison of targets", _of(author_sentence)),
     ("always", _of(earlier_sentences)),
     ("always", one_sided_sentence),
     ("labels", _of(label_sentence)),

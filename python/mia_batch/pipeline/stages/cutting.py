@@ -9,6 +9,7 @@ import polars as pl
 from mia_batch.corpus.books import LEFT_OUT
 from mia_batch.diagnostics.preflight import with_undeclared
 from mia_batch.errors import SettingsError
+from mia_batch.inference.authors import with_authors_of_folders
 from mia_batch.pipeline.stages import Stage
 from mia_batch.schemas import SetAside, Targets
 from mia_batch.tables import move, remove, scan, sink
@@ -81,8 +82,11 @@ class TargetsStage(Stage):
         new = run.folder / "targets.new.parquet"
         sink(audit.corpora.targets(audit.settings), new, Targets)
         table = scan(new, Targets)
-        if (grouped := with_undeclared(table)) is not table:
-            sink(grouped, new, Targets)
+        described = with_undeclared(table)
+        if audit.corpora.input.are_books:
+            described = with_authors_of_folders(described)
+        if described is not table:
+            sink(described, new, Targets)
         if audit.corpora.reference_sets:
             _refuse_two_roles(new)
         if path.exists():

@@ -1,0 +1,134 @@
+"""Texts that depend on each other, or differ in something plain: what null audits find then.
+
+Nothing was trained on in any of these audits, so that a finding is false. *Before* is the same
+audit without what is known of the dependence: no authors, no copies counted as one, no comparison
+of lengths.
+
+*Authors*: books of one author share a part of their variance; comparison books are by others.
+*Copies*: comparison texts are near copies of each other, in a random order.
+*Length*: scores grow with length, and the audited texts are longer.
+
+    python -m benches.dependence [--runs N] [--small]
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
+from benches.results import append_results, versions
+
+from mia_batch.inference.findings import VerdictPlan
+from mia_batch.inference.sets import few_books_findings
+from mia_batch.inference.verdicts import verdicts
+from mia_batch.schemas import Role
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+SEED = 20_261_128
+ATTACKS = ("a_v1", "b_v1", "c_v1")
+PLAN = VerdictPlan(primary="a_v1", level="group", null_set="simulated")
+
+Figure = dict[str, Any]
+
+
+def scores_table(
+    rng: np.random.Generator, authors: Sequence[str | None], n_audited: int, shared: float
+) -> pl.DataFrame:
+    """Scores of books by three attacks; books of one author share a part of their variance."""
+    n_books = len(authors)
+    number = {name: place for place, name in enumerate(dict.fromkeys(authors))}
+    of_author = rng.normal(size=(len(number), len(ATTACKS)))
+    places = [number[name] for name in authors]
+    of_book = rng.normal(size=(n_books, len(ATTACKS)))
+    scores = shared**0.5 * of_author[places] + (1 - shared) ** 0.5 * of_book
+    names = [f"book {place}" for place in range(n_books)]
+    return pl.DataFrame(
+        {
+            "target_id": names,
+            "role": ["target"] * n_audited + ["non_member"] * (n_books - n_audited),
+            "document_id": names,
+            "group": names,
+            "member": [None] * n_books,
+            "window_index": [0] * n_books,
+            "n_words": [100] * n_books,
+            "author": authors,
+            **{name: scores[:, place] for place, name in enumerate(ATTACKS)},
+        },
+        schema_overrides={"role": Role, "member": pl.Boolean, "window_index": pl.UInt32},
+    )
+
+
+def false_findings(scores: pl.DataFrame) -> dict[str, bool]:
+    """Say which findings one null audit makes."""
+    table = scores.lazy()
+    rows = pl.concat(verdicts(table, ["a_v1"], PLAN))
+    tests = rows.filter(pl.col("estimate").is_null())
+    together = tests.filter(level="collection")["p_value"]
+    bound = rows.filter(estimate="contamination_rate")["low"]
+    few = few_books_findings(table, ATTACKS, PLAN, ATTACKS)
+    max_t = few.filter(check="max_t", statistic="largest")["p_value"]
+    return {
+        "list": bool((tests["q_value"] <= PLAN.q).any()),
+        "collection": bool((together <= 0.05).any()),
+        "max_t": bool((max_t <= 0.05).any()),
+        "at_least": bool((few.filter(check="top", statistic="at_least")["value"] > 0).any()),
+        "bound": bool((bound > 0).any()),
+    }
+
+
+def authors(rng: np.random.Generator, runs: int) -> Iterator[Figure]:
+    """Audited books of one author or of five, against books by others, one each or three each."""
+    shelves = [(10, 1, 40, 1, shared) for shared in (0.0, 0.1, 0.3, 0.5)]
+    shelves += [(50, 1, 100, 1, 0.2), (50, 5, 99, 3, 0.3)]
+    for n_audited, n_authors, n_null, of_each, shared in shelves:
+        named = [f"audited {place % n_authors}" for place in range(n_audited)]
+        named += [f"other {place // of_each}" for place in range(n_null)]
+        by = "one author" if n_authors == 1 else f"{n_authors} authors"
+        case = f"{n_audited} books by {by}, {n_null} others by {n_null // of_each}, {shared:g}"
+        tables = [scores_table(rng, named, n_audited, shared) for _ in range(runs)]
+        yield compare(f"authors: {case}", [table.drop("author") for table in tables], tables)
+
+
+def compare(case: str, before: list[pl.DataFrame], after: list[pl.DataFrame]) -> Figure:
+    figure: Figure = {"case": case}
+    for when, tables in (("before", before), ("after", after)):
+        found = [false_findings(table) for table in tables]
+        for name in found[0]:
+            figure[f"{name}_{when}"] = float(np.mean([audit[name] for audit in found]))
+    return figure
+
+
+PARTS = {"authors": authors}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=1000, help="null audits of each case")
+    parser.add_argument("--small", action="store_true", help="200 audits of each case")
+    parser.add_argument("--only", choices=PARTS)
+    options = parser.parse_args()
+    runs = 200 if options.small else options.runs
+    figures = []
+    for number, (name, simulate) in enumerate(PARTS.items()):
+        if options.only in (None, name):
+            for figure in simulate(np.random.default_rng([SEED, number]), runs):
+                figures.append(figure)
+                print_figure(figure)
+    if options.only is None:
+        rows = {"seed": SEED, "runs": runs, "figures": figures}
+        append_results("dependence", rows | versions("numpy", "scipy"))
+
+
+def print_figure(figure: Figure) -> None:
+    print(figure["case"], flush=True)
+    for name in [name for name in figure if name.endswith("_before")]:
+        what = name.removesuffix("_before")
+        print(f"    {what:12} {figure[name]:.3f} -> {figure[f'{what}_after']:.3f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
