@@ -63,7 +63,7 @@ class Targets(dy.Schema):
     document_id = maybe(dy.String, "The document that it was cut from, as in the corpus.")
     group = dy.String(nullable=True)
     """As in the corpus; ``undeclared book`` for non-members without one that look like parts of one
-    book."""
+    book; ``near copies of`` the first for comparison texts that are copies of each other."""
     member = maybe(dy.Bool, "As in the corpus.")
     window_index = dy.UInt32(description="Position of the window in its document, from 0.")
     n_windows = dy.UInt32(description="Windows of the document, whether asked about or not.")
@@ -243,16 +243,16 @@ class Findings(dy.Schema):
 
     check = dy.String()
     """``roles``, ``blind_baseline``, ``weights``, ``duplicates``, ``undeclared_books``,
-    ``authors`` (do several texts have one author?), ``power`` (of texts); ``plan``, ``gate``
-    (may targets be compared with non-members?), ``uneven_scores``, ``reported``, ``placebo``
-    (on the reference model), ``e_values`` (what rounds decided), ``null_audits``, ``top`` (so
-    many of the highest at least), ``max_t`` (all attacks together), ``combination``,
-    ``dataset_inference``, ``codec``, ``yardstick``, ``absence``, ``dose`` (of scores: about how
-    many copies were learnt); ``verbatim`` (what came out word for word), ``prompts`` (what was
-    given), ``endpoint`` (fields that it honours), ``answers`` (kinds that came back),
-    ``held_back`` (``filtered`` or refused unevenly), ``chance`` (whether models predict the
-    texts better), ``earlier_runs`` (of the same texts and model, in folders next to the
-    run's)."""
+    ``near_copies`` (comparison texts that are copies of each other), ``authors`` (do several
+    texts have one author?), ``power`` (of texts); ``plan``, ``gate`` (may targets be compared
+    with non-members?), ``uneven_scores``, ``reported``, ``placebo`` (on the reference model),
+    ``e_values`` (what rounds decided), ``null_audits``, ``top`` (so many of the highest at
+    least), ``max_t`` (all attacks together), ``combination``, ``dataset_inference``, ``codec``,
+    ``yardstick``, ``absence``, ``dose`` (of scores: about how many copies were learnt);
+    ``verbatim`` (what came out word for word), ``prompts`` (what was given), ``endpoint``
+    (fields that it honours), ``answers`` (kinds that came back), ``held_back`` (``filtered`` or
+    refused unevenly), ``chance`` (whether models predict the texts better), ``earlier_runs``
+    (of the same texts and model, in folders next to the run's)."""
     subject = maybe(dy.String, "What it is about: a set of texts, a level, an attack.")
     statistic = dy.String(description="Name of the number, such as ``roc_auc`` or ``n_texts``.")
     value = maybe(dy.Float64, "The number; null where it could not be computed.")

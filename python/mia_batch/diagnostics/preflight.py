@@ -285,7 +285,7 @@ def find_elsewhere(passages: pl.DataFrame, documents: pl.LazyFrame) -> pl.DataFr
     # Documents are read once, a batch at a time; runs are looked up by hashes of 64 bits and then
     # compared. Memory: some 70 bytes per word of the passages.
     texts, owners = passages["passage"].str.to_lowercase(), passages["owner"].to_numpy()
-    hashes, rows = _index(texts)
+    hashes, rows = hash_runs(texts)
     is_long = np.isin(np.arange(texts.len()), rows)
     found: dict[int, tuple[str, int]] = {}
     searched: set[int] = set()  # two owners are enough
@@ -316,7 +316,7 @@ def find_elsewhere(passages: pl.DataFrame, documents: pl.LazyFrame) -> pl.DataFr
 def count_in(passages: pl.Series, documents: pl.LazyFrame) -> pl.DataFrame:
     """Count the documents, of ``text`` and ``name``, that hold each passage whole."""
     texts = passages.str.to_lowercase()
-    hashes, rows = _index(texts)
+    hashes, rows = hash_runs(texts)
     is_long, found = {*rows.tolist()}, dict[int, dict[str, Any]]()
     wanted = {row: _apart(texts[row]) for row in is_long}
     whole = {"n_documents": 0, "n_occurrences": 0, "document": None, "n_near_documents": 0}
@@ -356,12 +356,12 @@ def _apart(text: str) -> str:
     return "".join(f" {text[start:end]} " for start, end in zip(starts, ends, strict=True))
 
 
-def _index(texts: pl.Series) -> tuple[_Hashes, Ints]:
+def hash_runs(texts: pl.Series, run_words: int = RUN_WORDS) -> tuple[_Hashes, Ints]:
     """Hash the runs of all passages, in order, and say of each which passage it is of."""
     parts = [(np.zeros(0, np.uint64), np.zeros(0, np.int64))]
     for start in range(0, texts.len(), _PASSAGES_AT_ONCE):
         some = texts.slice(start, _PASSAGES_AT_ONCE)
-        found, starts = _run_hashes("\n".join(some))
+        found, starts = _run_hashes("\n".join(some), run_words)
         ends = np.cumsum(some.str.len_chars().to_numpy().astype(np.int64) + 1)
         of_words = np.searchsorted(ends, starts, side="right")
         first, last = of_words[: found.size], of_words[of_words.size - found.size :]
@@ -380,7 +380,7 @@ def _places(ordered: _Hashes, wanted: _Hashes) -> Ints:
     return places
 
 
-def _run_hashes(text: str) -> tuple[_Hashes, Ints]:
+def _run_hashes(text: str, run_words: int = RUN_WORDS) -> tuple[_Hashes, Ints]:
     """Hash each run of words, and say where each word starts; letters make words, words runs."""
     spans = pl.select(word_spans(pl.lit(text), words="unicode")).to_series().struct
     starts, ends = (
@@ -390,9 +390,9 @@ def _run_hashes(text: str) -> tuple[_Hashes, Ints]:
     letters = np.frombuffer(text.encode("utf-32-le"), np.uint32).astype(np.uint64)
     sums = np.append(np.uint64(0), np.cumsum(letters * _powers(_BASE, letters.size)))
     words = (sums[ends] - sums[starts]) * _powers(_INVERSE, letters.size + 1)[starts]
-    n_runs = max(words.size - RUN_WORDS + 1, 0)
+    n_runs = max(words.size - run_words + 1, 0)
     hashes = np.zeros(n_runs, np.uint64)
-    for place in range(RUN_WORDS):
+    for place in range(run_words):
         word = words[place : place + n_runs]
         hashes = hashes * np.uint64(_BASE) + (word ^ (word >> np.uint64(29)))
     return hashes, starts

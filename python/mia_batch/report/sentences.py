@@ -205,6 +205,18 @@ def undeclared_sentences(findings: pl.DataFrame) -> Iterator[str]:
         )
 
 
+def near_copies_sentence(findings: pl.DataFrame) -> Iterator[str]:
+    """Say how many comparison texts are copies of others, and that such texts count once."""
+    if of := facts(findings, "near_copies"):
+        n = {name: row["value"] for name, row in of.items()}
+        yield (
+            f"{n['n_copies']:,.0f} of {n['n_texts']:,.0f} comparison texts are near copies of "
+            f"each other, in {_counted(n['n_groups'], 'group')} (a third or more of their runs of "
+            "3 words in common). Each group counts as one comparison text, and classifiers that "
+            "never see the model learn and are tested on whole groups."
+        )
+
+
 def author_sentence(findings: pl.DataFrame) -> Iterator[str]:
     """Say that authors are compared instead of books, or that it is unknown who wrote them."""
     main = facts(findings.filter(pl.col("subject").is_null()), "authors").get("n_books")
@@ -913,6 +925,7 @@ CONCLUSIONS: Final[tuple[tuple[str, Say], ...]] = (
     ("always", _of(weights_sentence)),
     ("always", _of(placebo_sentence, "as_many")),
     ("always", _of(undeclared_sentences)),
+    ("targets and non-members", _of(near_copies_sentence)),
     ("comparison of targets", _of(author_sentence)),
     ("always", _of(earlier_sentences)),
     ("always", one_sided_sentence),
@@ -984,6 +997,7 @@ def checks(known: RunResults) -> dict[str, list[str]]:
 
 def preflight_sentences(findings: pl.DataFrame) -> Iterator[str]:
     before = (label_sentence, gate_sentence, weights_sentence, undeclared_sentences)
+    before = (*before, near_copies_sentence)
     yield from chain.from_iterable(say(findings) for say in before)
     yield from duplicates_sentence(findings, "targets")
     yield from () if gate_verdict(findings) == "withheld" else power_sentences(findings)

@@ -7,6 +7,7 @@ from typing import Any
 import polars as pl
 
 from mia_batch.corpus.books import LEFT_OUT
+from mia_batch.diagnostics.near_copies import with_near_copies
 from mia_batch.diagnostics.preflight import with_undeclared
 from mia_batch.errors import SettingsError
 from mia_batch.inference.authors import with_authors_of_folders
@@ -82,7 +83,7 @@ class TargetsStage(Stage):
         new = run.folder / "targets.new.parquet"
         sink(audit.corpora.targets(audit.settings), new, Targets)
         table = scan(new, Targets)
-        described = with_undeclared(table)
+        described = with_near_copies(with_undeclared(table))
         if audit.corpora.input.are_books:
             described = with_authors_of_folders(described)
         if described is not table:

@@ -14,6 +14,7 @@ from mia_batch.attacks import Attack, find_unscored, score, score_by
 from mia_batch.attacks import attack as views
 from mia_batch.attacks.from_samples import EXPECTED, with_expected
 from mia_batch.diagnostics import preflight
+from mia_batch.diagnostics.near_copies import near_copy_rows
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.parts import scan_parts
 from mia_batch.features import feature_fields
@@ -320,6 +321,7 @@ class PreflightStage(Stage):
         blind = _blind_of_targets(checked.blind_scores)
         weights = weight_findings(targets, blind, checked.findings, plan)
         rows = [checks.role_findings(targets), checked.findings, weights]
+        rows += [finding_rows("near_copies", near_copy_rows(targets))]
         rows += [author_findings(targets, plan), plan_power(targets, plan)]
         sink(checked.blind_scores, run.path("blind"), schemas.Blind)
         sink(checked.blind_metrics, run.path("blind_metrics"), schemas.Metrics)
