@@ -20,6 +20,7 @@ import numpy as np
 import polars as pl
 from benches.results import append_results, versions
 
+from mia_batch.diagnostics.plain import plain_differences, plain_ranks
 from mia_batch.inference.findings import VerdictPlan
 from mia_batch.inference.sets import few_books_findings
 from mia_batch.inference.verdicts import verdicts
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 SEED = 20_261_128
 ATTACKS = ("a_v1", "b_v1", "c_v1")
+SPREAD = 0.3  # standard deviation of the logarithms of lengths
 PLAN = VerdictPlan(primary="a_v1", level="group", null_set="simulated")
 
 Figure = dict[str, Any]
@@ -62,14 +64,16 @@ def scores_table(
     )
 
 
-def false_findings(scores: pl.DataFrame) -> dict[str, bool]:
-    """Say which findings one null audit makes."""
+def false_findings(scores: pl.DataFrame, blind: pl.DataFrame | None = None) -> dict[str, bool]:
+    """Say which findings one null audit makes, with non-members weighted by ``blind`` scores."""
     table = scores.lazy()
-    rows = pl.concat(verdicts(table, ["a_v1"], PLAN))
+    rows = pl.concat(verdicts(table, ["a_v1"], PLAN, blind=blind))
     tests = rows.filter(pl.col("estimate").is_null())
     together = tests.filter(level="collection")["p_value"]
     bound = rows.filter(estimate="contamination_rate")["low"]
     few = few_books_findings(table, ATTACKS, PLAN, ATTACKS)
+    if blind is not None:  # bounds and permutations know no weights, and are withheld
+        few = few.clear()
     max_t = few.filter(check="max_t", statistic="largest")["p_value"]
     return {
         "list": bool((tests["q_value"] <= PLAN.q).any()),
@@ -93,6 +97,55 @@ def authors(rng: np.random.Generator, runs: int) -> Iterator[Figure]:
         yield compare(f"authors: {case}", [table.drop("author") for table in tables], tables)
 
 
+def copies(rng: np.random.Generator, runs: int) -> Iterator[Figure]:
+    """Copies share nine tenths of the variance of their scores."""
+    for n_distinct, n_copies in ((40, 10), (20, 20)):
+        n_audited, n_null = 50, n_distinct * n_copies
+        originals = [f"original {place // n_copies}" for place in range(n_null)]
+        named = [*map(str, range(n_audited)), *originals]
+        tables = [scores_table(rng, named, n_audited, 0.9) for _ in range(runs)]
+        before = [table.drop("author") for table in tables]
+        groups = pl.when(pl.col("role") == "non_member").then("author").otherwise("group")
+        after = [table.with_columns(group=groups).drop("author") for table in tables]
+        case = f"copies: {n_audited} texts, {n_distinct} others by {n_copies} copies"
+        yield compare(case, before, after)
+
+
+def length(rng: np.random.Generator, runs: int) -> Iterator[Figure]:
+    """Scores and logarithms of lengths are correlated by a half; lengths differ in the mean."""
+    cases = [(50, 100, 0.0), (50, 100, 0.15), (20, 40, 0.15), (20, 40, 0.3), (200, 400, 0.15)]
+    for n_audited, n_null, longer in cases:
+        case = f"length: {n_audited} texts {longer:.0%} longer than {n_null} others"
+        figure: Figure = {"case": case}
+        found = [_of_lengths(rng, n_audited, n_null, longer) for _ in range(runs)]
+        for name in found[0]:
+            figure[name] = float(np.mean([audit[name] for audit in found]))
+        yield figure
+
+
+def _of_lengths(
+    rng: np.random.Generator, n_audited: int, n_null: int, longer: float
+) -> dict[str, bool]:
+    size, label = n_audited + n_null, np.arange(n_audited + n_null) < n_audited
+    z = rng.normal(size=size) + label * np.log1p(longer) / SPREAD
+    names = [f"author {place}" for place in range(size)]
+    of_length = 0.5 * z[:, None]
+    table = scores_table(rng, names, n_audited, 0.0).drop("author")
+    scores = 0.75**0.5 * table.select(ATTACKS).to_numpy() + of_length
+    table = table.with_columns(pl.Series(name, scores[:, at]) for at, name in enumerate(ATTACKS))
+    noise = rng.normal(size=(3, size))
+    surface = {"words": SPREAD * z, "bytes": noise[0], "punctuation": noise[1], "digits": noise[2]}
+    seen = pl.DataFrame(surface).select(surface=pl.struct(pl.all()), year=pl.lit(0))
+    plain = plain_differences(seen, label, np.arange(size))
+    blind = None
+    if any(difference.differs for difference in plain):
+        columns = {f"targets_{name}": of for name, of in plain_ranks(seen, plain).items()}
+        blind = table.select("target_id", **{name: pl.Series(of) for name, of in columns.items()})
+    before, after = false_findings(table), false_findings(table, blind)
+    when = {f"{name}_before": false for name, false in before.items()}
+    return when | {f"{name}_after": after[name] for name in after} | {"closed": blind is not None}
+
+
 def compare(case: str, before: list[pl.DataFrame], after: list[pl.DataFrame]) -> Figure:
     figure: Figure = {"case": case}
     for when, tables in (("before", before), ("after", after)):
@@ -102,7 +155,7 @@ def compare(case: str, before: list[pl.DataFrame], after: list[pl.DataFrame]) ->
     return figure
 
 
-PARTS = {"authors": authors}
+PARTS = {"authors": authors, "copies": copies, "length": length}
 
 
 def main() -> None:
@@ -128,6 +181,8 @@ def print_figure(figure: Figure) -> None:
     for name in [name for name in figure if name.endswith("_before")]:
         what = name.removesuffix("_before")
         print(f"    {what:12} {figure[name]:.3f} -> {figure[f'{what}_after']:.3f}", flush=True)
+    if "closed" in figure:
+        print(f"    weighted or withheld: {figure['closed']:.3f}", flush=True)
 
 
 if __name__ == "__main__":

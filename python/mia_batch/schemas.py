@@ -242,7 +242,8 @@ class Findings(dy.Schema):
     """
 
     check = dy.String()
-    """``roles``, ``blind_baseline``, ``weights``, ``duplicates``, ``undeclared_books``,
+    """``roles``, ``blind_baseline``, ``plain_differences`` (of length, date, script,
+    punctuation and digits, one by one), ``weights``, ``duplicates``, ``undeclared_books``,
     ``near_copies`` (comparison texts that are copies of each other), ``authors`` (do several
     texts have one author?), ``power`` (of texts); ``plan``, ``gate`` (may targets be compared
     with non-members?), ``uneven_scores``, ``reported``, ``placebo`` (on the reference model),
@@ -268,7 +269,8 @@ class Blind(dy.Schema):
 
     Each classifier adds a Float64 column of its name, in (0, 1): the share of the texts of its fold
     that score below it. Members and non-members are ranked in columns of the classifiers' names,
-    targets and the texts that they are compared with in columns ``targets_`` and the name.
+    targets and the texts that they are compared with in columns ``targets_`` and the name. Numbers
+    in which these two sets differ (``targets_blind_plain_length``) have such a column, too.
     """
 
     target_id = dy.String(primary_key=True, description="The target, as in ``targets``.")
@@ -448,9 +450,6 @@ class Rollup(dy.Schema):
     contamination_low = dy.Float64(nullable=True)
     """Lower end of its interval, which is claimed: 0 where the row's q is above that of the run, or
     null."""
-    contamination_low_alone = dy.Float64(nullable=True)
-    """Lower end that holds for this row had it been the only one looked at, not for all rows at
-    once."""
     contamination_high = maybe(dy.Float64, "Upper end of its interval.")
     contamination_reason = maybe(dy.String, "Why the share or its interval is null.")
     n_common = dy.UInt32(nullable=True)

@@ -8,6 +8,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from mia_batch.diagnostics.blind import BlindBaseline, blind_baseline
+from mia_batch.diagnostics.plain import PLAIN_COLUMN
 from mia_batch.kernels import pair_features, shared_runs, word_spans
 from mia_batch.schemas import Findings, Metrics
 from mia_batch.stats import Codes, Flags, Ints
@@ -210,7 +211,7 @@ def check_targets(targets: pl.LazyFrame, *, seed: int) -> Preflight:
     if _has(targets, member, ~member):
         labelled = targets.filter(_LABELLED)
         blind = blind_baseline(labelled, seed=seed)
-        scores, metrics = blind.scores, blind.metrics
+        scores, metrics = blind.scores.select(pl.exclude(f"^{PLAIN_COLUMN}.*$")), blind.metrics
         rows += _blind_rows("members", blind)
         rows += _duplicate_rows("members", near_duplicates(labelled))
         hashes = labelled.drop_nulls("target").select("member", hash=pl.col("target").hash())
@@ -226,6 +227,7 @@ def check_targets(targets: pl.LazyFrame, *, seed: int) -> Preflight:
         of_targets = blind.scores.rename(lambda name: name.replace("blind", "targets_blind"))
         scores = scores.join(of_targets, on="target_id", how="full", coalesce=True)
         rows += _blind_rows("targets", blind)
+        rows += _plain_rows(blind)
         rows += _duplicate_rows("targets", near_duplicates(asked, label="asked"))
     calibration = targets.filter(role="calibration")
     if _has(calibration, pl.col("member")):
@@ -251,6 +253,18 @@ def _blind_rows(subject: str, blind: BlindBaseline) -> Iterator[_Row]:
     yield {**of, "statistic": "roc_auc", **figures, **said}
     if blind.strongest is not None:
         yield of | {"statistic": "strongest", "value": blind.auc, "verdict": blind.strongest}
+
+
+def _plain_rows(blind: BlindBaseline) -> Iterator[_Row]:
+    for difference in blind.plain:
+        yield {
+            "check": "plain_differences",
+            "subject": difference.name,
+            "statistic": "roc_auc",
+            "value": difference.auc,
+            "p_value": difference.p_value,
+            "verdict": "differs" if difference.differs else "alike",
+        }
 
 
 def _duplicate_rows(subject: str, found: tuple[SideDuplicates, SideDuplicates]) -> Iterator[_Row]:

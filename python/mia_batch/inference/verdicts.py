@@ -17,6 +17,7 @@ from mia_batch.inference.findings import (
     VerdictPlan,
     finding_rows,
     number_rows,
+    plain_difference,
     reported_findings,
     verdict_rows,
 )
@@ -472,7 +473,7 @@ def weight_findings(
     verdict = baseline["verdict"]
     if verdict.is_empty():
         return finding_rows("weights")
-    if verdict[0] != "separable":
+    if verdict[0] != "separable" and plain_difference(found) is None:
         row = {"statistic": "n_effective", "verdict": "not_needed"}
         return finding_rows("weights", [row], subject=plan.level)
     odds = weigh(

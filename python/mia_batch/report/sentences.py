@@ -7,7 +7,15 @@ from typing import Any, Final
 
 import polars as pl
 
-from mia_batch.inference.findings import VerdictPlan, gate_verdict, role_counts
+from mia_batch.inference.findings import (
+    VerdictPlan,
+    behind_gate,
+    gate_verdict,
+    plain_difference,
+    role_counts,
+    why_withheld,
+    withhold,
+)
 from mia_batch.inference.memory import VERBATIM_WORDS
 
 Say = Callable[["RunResults"], Iterable[str]]
@@ -118,6 +126,10 @@ def blind_row(findings: pl.DataFrame, subject: str) -> dict[str, Any] | None:
     said = {"strongest": strongest, "excluded": excluded(row["high"])}
     if row["value"] is not None:
         said["found"] = f"AUC {row['value']:.2f} by {strongest}, p = {row['p_value']:.3f}"
+    plain = plain_difference(findings) if subject == "targets" else None
+    if plain is not None and row["verdict"] != "separable":
+        by = f"by {plain['subject']} alone, p = {plain['p_value']:.3g}"
+        said |= {"found": f"AUC {plain['value']:.2f} {by}", "plain": plain["subject"]}
     return row | said
 
 
@@ -310,10 +322,13 @@ def answers_sentences(findings: pl.DataFrame) -> Iterator[str]:
     for kind, verb in (("filtered", "The provider filtered"), ("refusal", "The model refused")):
         found = findings.filter(check="held_back", statistic=kind)
         for row in found.iter_rows(named=True):
+            p_value = row["p_value"]
+            by_chance = "" if p_value is None else f" (p = {p_value:.3g})"
+            evidence = "" if p_value is None else " That difference is evidence by itself."
             yield (
                 f"{verb} answers about {row['subject']} and non-members unequally often: shares "
-                f"differ by {row['value']:.1%} (p = {row['p_value']:.3g}). That difference is "
-                "evidence by itself. Scores rest on the other answers alone."
+                f"differ by {row['value']:.1%}{by_chance}.{evidence} Scores rest on the other "
+                "answers alone."
             )
 
 
@@ -848,7 +863,9 @@ def _by_chance(counts: dict[str, dict[str, float]], fisher: pl.Series) -> str:
         how = "give --non-members, or ask with --controls"
         return f"How often chance gives as much was not measured: {how}."
     more = ""
-    if len(fisher):
+    if fisher.null_count():
+        more = " (no p-value, because the two sets can be distinguished without the model)"
+    elif len(fisher):
         more = f" (Fisher's exact test: p = {fisher[0]:.2g})"
         if fisher[0] > _LEVEL:
             more += ", so these counts alone do not tell the two apart"
@@ -871,6 +888,13 @@ class RunResults:
     verdicts: pl.LazyFrame
     findings: pl.DataFrame
     plan: VerdictPlan
+
+    def __post_init__(self) -> None:
+        """Let nothing pass that the gate withholds, whatever the tables of a run hold."""
+        object.__setattr__(self, "findings", behind_gate(self.findings))
+        if gate_verdict(self.findings) == "withheld":
+            reason = str(why_withheld(self.findings))
+            object.__setattr__(self, "verdicts", withhold(self.verdicts, reason))
 
     def allows(self) -> dict[str, bool]:
         """Say which comparisons the run allows, by the names that `CONCLUSIONS` has for them."""

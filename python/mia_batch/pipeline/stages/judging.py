@@ -422,7 +422,7 @@ class VerdictsStage(Stage):
             recorded = preregistered.get("attacks") if as_planned else None
             found.append(sets.few_books_findings(scores, names, plan, recorded))
             found.append(null_audit_findings(scores, plan))
-        rows = pl.concat([before, *given, planned, gate, *found])
+        rows = checks.behind_gate(pl.concat([before, *given, planned, gate, *found]))
         sink(rows, run.path("findings"), schemas.Findings)
 
 
@@ -602,7 +602,7 @@ class SummaryStage(Stage):
         made, path = self.audit.manifest.made, self.audit.run.path
         tables = {"extracted": path("extracted_documents"), "controls": path("controls")}
         return {
-            "form": 5,  # of both tables
+            "form": 6,  # of both tables
             **{name: made.get(name) for name in ("verdicts", "features", "recitals")},
             **{name: digest(each) if each.exists() else None for name, each in tables.items()},
         }
@@ -635,6 +635,7 @@ class SummaryStage(Stage):
             all_continued=audit.continues,
         )
         rows = pl.concat([findings.filter(pl.col("check") != "verbatim"), verbatim])
+        rows = checks.behind_gate(rows)
         sink(rows, run.path("findings"), schemas.Findings)
         if plan.adjustment == "e-bh":  # what is scored depends on scores: its curves mean nothing
             sink(schemas.Curves.create_empty(), run.path("curves"), schemas.Curves)
