@@ -7,6 +7,8 @@ of lengths.
 *Authors*: books of one author share a part of their variance; comparison books are by others.
 *Copies*: comparison texts are near copies of each other, in a random order.
 *Length*: scores grow with length, and the audited texts are longer.
+*Refused*: how often intervals hold, where the passages that are known best have no answer.
+*Labels*: how often they hold where 5 % of the calibration labels are wrong.
 
     python -m benches.dependence [--runs N] [--small]
 """
@@ -14,6 +16,7 @@ of lengths.
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +24,7 @@ import polars as pl
 from benches.results import append_results, versions
 
 from mia_batch.diagnostics.plain import plain_differences, plain_ranks
+from mia_batch.inference.estimates import Flagged, contamination_rate
 from mia_batch.inference.findings import VerdictPlan
 from mia_batch.inference.sets import few_books_findings
 from mia_batch.inference.verdicts import verdicts
@@ -146,6 +150,82 @@ def _of_lengths(
     return when | {f"{name}_after": after[name] for name in after} | {"closed": blind is not None}
 
 
+def refused(rng: np.random.Generator, runs: int) -> Iterator[Figure]:
+    """A service refuses the passages that it knows best; how often 95 % intervals hold the share.
+
+    Before, texts without a score are left out.
+    """
+    for of_others in (0.0, 0.5):
+        covered: dict[str, list[bool]] = {}
+        for _ in range(runs):
+            table, share = _refusing(rng, of_others)
+            for when, rows in (("before", table.drop_nulls("a_v1")), ("after", table)):
+                for method, holds in _holds(rows, share).items():
+                    covered.setdefault(f"{method}_{when}", []).append(holds)
+        case = f"refused: the best known quarter of members, {of_others:.0%} of high others"
+        yield {"case": case} | {name: float(np.mean(held)) for name, held in covered.items()}
+
+
+def _refusing(rng: np.random.Generator, of_others: float) -> tuple[pl.DataFrame, float]:
+    n_targets, n_each = 400, 300
+    role = ["target"] * n_targets + ["non_member"] * n_each + ["calibration"] * 2 * n_each
+    is_in = np.zeros(len(role), np.bool_)
+    is_in[: n_targets // 5] = is_in[-n_each:] = True
+    scores = rng.normal(size=is_in.size) + 2.0 * is_in
+    lost = is_in & (scores > 2.67)  # a quarter of the members
+    lost |= ~is_in & (scores > 1) & (rng.random(is_in.size) < of_others)
+    member = [None] * n_targets + [False] * 2 * n_each + [True] * n_each
+    names = [str(place) for place in range(is_in.size)]
+    table = pl.DataFrame(
+        {
+            "target_id": names,
+            "role": role,
+            "document_id": names,
+            "group": [None] * is_in.size,
+            "member": member,
+            "window_index": [0] * is_in.size,
+            "n_words": [100] * is_in.size,
+            "a_v1": np.where(lost, np.nan, scores),
+        },
+        schema_overrides={"role": Role, "group": pl.String, "window_index": pl.UInt32},
+    )
+    return table.with_columns(pl.col("a_v1").fill_nan(None)), 0.2
+
+
+def _holds(table: pl.DataFrame, share: float) -> dict[str, bool]:
+    plan = replace(PLAN, level="target")
+    rows = pl.concat(verdicts(table.lazy(), ["a_v1"], plan)).filter(estimate="contamination_rate")
+    rates = rows.filter(pl.col("method") != "beta_binomial").select("method", "low", "high")
+    return {
+        method: low is None or low <= share <= high  # what is withheld claims nothing
+        for method, low, high in rates.iter_rows()
+    }
+
+
+def labels(rng: np.random.Generator, runs: int) -> Iterator[Figure]:
+    """Labels of calibration data that are wrong; before without, after with what 5 % may do."""
+    for share in (0.02, 0.1, 0.9):
+        covered: dict[str, list[bool]] = {"fieller_before": [], "fieller_after": []}
+        for _ in range(runs):
+            low, high = _with_wrong_labels(rng, share)
+            covered["fieller_before"].append(low <= share <= high)
+            least, most = (1 - 0.05) * low, 0.05 + (1 - 0.05) * high
+            covered["fieller_after"].append(least <= share <= most)
+        figures = {name: float(np.mean(held)) for name, held in covered.items()}
+        yield {"case": f"labels: 5 % wrong, share {share:g}"} | figures
+
+
+def _with_wrong_labels(rng: np.random.Generator, share: float) -> tuple[float, float]:
+    n, fpr, tpr, wrong = 1000, 0.05, 0.91, 0.05  # at an effect of 3
+    n_members = rng.binomial(n, share)
+    flagged = rng.binomial(n_members, tpr) + rng.binomial(n - n_members, fpr)
+    of_others = rng.binomial(n, (1 - wrong) * fpr + wrong * tpr)
+    of_members = rng.binomial(n, (1 - wrong) * tpr + wrong * fpr)
+    rates = (Flagged(count, n) for count in (flagged, of_others, of_members))
+    found = contamination_rate(*rates, blind_warns=False)
+    return found.low or 0.0, 1.0 if found.high is None else found.high
+
+
 def compare(case: str, before: list[pl.DataFrame], after: list[pl.DataFrame]) -> Figure:
     figure: Figure = {"case": case}
     for when, tables in (("before", before), ("after", after)):
@@ -155,7 +235,13 @@ def compare(case: str, before: list[pl.DataFrame], after: list[pl.DataFrame]) ->
     return figure
 
 
-PARTS = {"authors": authors, "copies": copies, "length": length}
+PARTS = {
+    "authors": authors,
+    "copies": copies,
+    "length": length,
+    "refused": refused,
+    "labels": labels,
+}
 
 
 def main() -> None:

@@ -603,10 +603,57 @@ def unlabelled_sentences(
         if row["value"] is not None:
             interval = f"interval {row['low']:.0%} to {row['high']:.0%}"
             said = f"{row['value']:.0%}, {100 * row['confidence']:g} % {interval}"
+        elif row["low"] is not None and row["method"] != "beta_binomial":
+            between = f"between {row['low']:.0%} and {row['high']:.0%}"
+            said = f"{between} at {100 * row['confidence']:g} % confidence; {row['reason']}"
         elif row["low"]:
             said = f"at least {row['low']:.0%} at {100 * row['confidence']:g} % confidence"
         if said:
             yield f"Share of members among the targets: {said} ({row['assumption']})."
+        if row["value"] is not None and row["method"] == "fieller":
+            yield _wrong_calibration_labels(row["low"], row["high"])
+
+
+# What wrong labels do to a figure.
+
+_WRONG = (0.02, 0.05)  # shares of labels
+
+
+def _wrong_calibration_labels(low: float, high: float) -> str:
+    """Say which shares of members are possible if some calibration labels are wrong.
+
+    If a share e1 of the labelled members and e0 of the non-members have the other's law, FPR and
+    TPR become FPR + e0 (TPR - FPR) and TPR - e1 (TPR - FPR), so that the share is e0 + (1 - e0 -
+    e1) times the one that is shown: Rogan and Gladen (1978), with each label's own errors.
+    """
+    ranges = [f"{(1 - e) * low:.0%} to {e + (1 - e) * high:.0%}" for e in _WRONG]
+    return (
+        "That interval does not count wrong labels: if up to 2 % of the calibration labels of one "
+        f"kind are wrong, it is {ranges[0]}; if up to 5 % are, {ranges[1]}."
+    )
+
+
+def wrong_labels_sentence(metrics: pl.DataFrame, primary: str) -> Iterator[str]:
+    """Say which AUC the figure stands for if some labels are wrong.
+
+    If a share e of the labels of each class is wrong by chance, the AUC is 1/2 + (1 - 2 e) (A -
+    1/2) instead of A, and with wrong labels in one class alone 1/2 + (1 - e) (A - 1/2).
+    """
+    of = {"metric": "roc_auc", "attack": primary, "slice": "all"}
+    row = next(metrics.filter(**of).iter_rows(named=True), None)
+    if row is None or row["value"] is None:
+        return
+    ranges = []
+    for e in _WRONG:
+        ends = (0.5 + (row["value"] - 0.5) / (1 - times * e) for times in (1, 2))
+        least, most = sorted(min(max(end, 0.0), 1.0) for end in ends)
+        ranges.append(f"{least:.2f}" if most - least < 0.005 else f"{least:.2f} to {most:.2f}")
+    yield (
+        f"If 2 % of the labels of one class or both are wrong by chance, an AUC of "
+        f"{row['value']:.2f} stands for {ranges[0]}; if 5 % are, for {ranges[1]}. The TPR at an "
+        "FPR of 1 % can then be anything above what is shown, because wrongly labelled members "
+        "alone may fill that FPR. Intervals do not count wrong labels."
+    )
 
 
 def canary_sentences(verdicts: pl.LazyFrame, plan: VerdictPlan) -> Iterator[str]:
@@ -958,6 +1005,7 @@ CONCLUSIONS: Final[tuple[tuple[str, Say], ...]] = (
     ("always", _of(answers_sentences)),
     ("labels", _of(uneven_sentence)),
     ("labels", lambda known: labelled_sentences(known.metrics, known.findings, known.plan.primary)),
+    ("labels", lambda known: wrong_labels_sentence(known.metrics, known.plan.primary)),
     (
         "comparison of targets",
         lambda known: unlabelled_sentences(known.verdicts, known.findings, known.plan),
