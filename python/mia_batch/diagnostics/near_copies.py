@@ -35,7 +35,7 @@ class _Sketches(NamedTuple):
 def with_near_copies(targets: pl.LazyFrame) -> pl.LazyFrame:
     """Give comparison texts that are copies of each other one group.
 
-    Memory: at most some 700 bytes for each of these texts; time grows with their number.
+    Memory: about a gigabyte for a million texts; time grows with their number.
     """
     if not _is_asked(targets):
         return targets
@@ -138,9 +138,16 @@ def _groups_of_copies(sketches: _Sketches) -> Ints:
     from scipy.sparse.csgraph import connected_components
 
     n_texts = sketches.size.size
-    order = np.lexsort((sketches.text, sketches.hash))
-    text, hashes = sketches.text[order].astype(np.int64), sketches.hash[order]
-    is_first = np.append(True, hashes[1:] != hashes[:-1])
+    if not sketches.hash.size:
+        return np.arange(n_texts)
+    order = np.argsort(sketches.hash, kind="stable")  # texts of one hash stay in their order
+    hashes = sketches.hash[order]
+    is_same = hashes[1:] == hashes[:-1]
+    is_repeated = np.append(is_same, False)
+    is_repeated[1:] |= is_same
+    hashes, text = hashes[is_repeated], sketches.text[order[is_repeated]].astype(np.int64)
+    is_first = np.ones(hashes.size, np.bool_)
+    is_first[1:] = hashes[1:] != hashes[:-1]
     first = text[np.flatnonzero(is_first)][is_first.cumsum() - 1]
     # Of all texts with one hash each is compared with the first alone: as many pairs as hashes.
     pairs, n_shared = np.unique(first[~is_first] * n_texts + text[~is_first], return_counts=True)

@@ -1068,9 +1068,10 @@ def checks(known: RunResults) -> dict[str, list[str]]:
 
 
 def preflight_sentences(findings: pl.DataFrame) -> Iterator[str]:
-    before = (label_sentence, gate_sentence, weights_sentence, undeclared_sentences)
-    before = (*before, near_copies_sentence)
-    yield from chain.from_iterable(say(findings) for say in before)
+    differences = (label_sentence, gate_sentence, weights_sentence)
+    dependence = (undeclared_sentences, near_copies_sentence)
+    for say in (*differences, *dependence):
+        yield from say(findings)
     yield from duplicates_sentence(findings, "targets")
     yield from () if gate_verdict(findings) == "withheld" else power_sentences(findings)
 

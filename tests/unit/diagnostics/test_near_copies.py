@@ -69,6 +69,11 @@ def test_audited_copies_and_labels_without_a_question_are_left_alone():
     assert with_near_copies(labelled) is labelled
 
 
+def test_texts_of_two_words_have_no_copies():
+    asked = table(apart(2), ["two words", "two words", "or one"])
+    assert with_near_copies(asked) is asked
+
+
 def test_groups_that_share_copies_become_one():
     text = apart(4, 5)
     before = table(apart(2), [text[0], text[1], text[0], text[2]])
