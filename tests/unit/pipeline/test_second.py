@@ -106,7 +106,8 @@ def of_weights(folder, **level):
         books = {"group": [f"{name}{number // 2}" for number in range(n)]} if level else {}
         return library.put(name, texts, **books)
 
-    asked, outside = put("asked", 80, 0.8), put("outside", 160, 0.4)
+    share = 0.65 if level else 0.8  # groups differ more than their texts
+    asked, outside = put("asked", 80, share), put("outside", 160, 0.4)
     return library.audit(input=asked, non_members=outside, attacks=ATTACK, **KNOWN, **level)
 
 
