@@ -71,7 +71,7 @@ def test_a_difference_of_length_closes_the_gate_where_classifiers_are_undecided(
     before = pl.concat([baseline, plain])
     gate = gate_findings(before, exploratory=False)
     assert gate_verdict(gate) == "withheld"
-    assert "by length alone, p = " in why_withheld(gate)
+    assert "by length alone, p = " in str(why_withheld(gate))
     (said,) = gate_sentence(pl.concat([before, gate]))
     assert "(AUC " in said
     assert " by length alone" in said
