@@ -102,7 +102,7 @@ def with_answer(
 
 
 def with_claim(rows: pl.DataFrame, plan: VerdictPlan) -> pl.DataFrame:
-    """Claim a share above 0 of those on the list alone; others keep the bound of one row alone."""
+    """Claim a share above 0 of those on the list alone."""
     # A bound holds for a row that was named before: among fifty rows of which none was trained on,
     # some bound is above 0 more often than not, while a list at level q names any in at most a
     # share q of audits. To widen an interval downwards is safe, so its estimate and upper end
@@ -112,7 +112,6 @@ def with_claim(rows: pl.DataFrame, plan: VerdictPlan) -> pl.DataFrame:
     bound_alone = low.is_not_null() & pl.col("contamination").is_null() & ~listed.fill_null(False)
     return rows.with_columns(
         contamination_low=claimed,
-        contamination_low_alone=low,
         contamination_reason=pl.when(bound_alone)
         .then(pl.lit(_NOT_LISTED))
         .otherwise("contamination_reason"),

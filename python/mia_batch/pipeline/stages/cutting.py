@@ -8,9 +8,11 @@ from typing import Any
 import polars as pl
 
 from mia_batch.corpus.books import LEFT_OUT
+from mia_batch.diagnostics.near_copies import with_near_copies
 from mia_batch.diagnostics.preflight import with_undeclared
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.lot import LOT, in_order_of_asking
+from mia_batch.inference.authors import with_authors_of_folders
 from mia_batch.kernels import count_words
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.corpora import may_cut
@@ -94,8 +96,11 @@ class TargetsStage(Stage):
         new = run.folder / "targets.new.parquet"
         sink(audit.corpora.targets(audit.settings), new, Targets)
         table = scan(new, Targets)
-        if (grouped := with_undeclared(table)) is not table:
-            sink(grouped, new, Targets)
+        described = with_near_copies(with_undeclared(table))
+        if audit.corpora.input.are_books:
+            described = with_authors_of_folders(described)
+        if described is not table:
+            sink(described, new, Targets)
         if audit.corpora.reference_sets:
             _refuse_two_roles(new)
         has_grown = audit.manifest.input.get("has_grown", False)
