@@ -328,6 +328,9 @@ class MainSettings(Part, topic="What everybody needs"):
     """Run folder, here or in an object store (s3://bucket/run). [default: runs/INPUT-MODEL]"""
     config: Annotated[Text | None, Mark.PATH, Mark.USUAL] = None
     """TOML file of settings. [default: mia-batch.toml in the working directory, if there]"""
+    plan: Annotated[Text | None, Mark.PATH] = None
+    """Plan that --dry-run wrote, plan.json: the audit is made exactly by it, or says what differs.
+    Settings that are not given are taken from it; texts and models are named again."""
     evidence: Literal["samples", "logprobs", "probe-logprobs", "both"] | None = None
     """Sampled continuations, log-probabilities of all tokens, those of the true next token at each
     point, or the first two. [default: what the attacks need; without attacks one pass of
@@ -482,7 +485,7 @@ class ReportSettings(Part, topic="Report", table="report"):
     """Columns, separated by commas, by whose values metrics are given as well."""
     plan_lodged: Sentence | None = None
     """When and where the plan was lodged before the run, in a sentence that the report shows;
-    --dry-run prints the plan's SHA-256."""
+    --dry-run writes the plan and prints its SHA-256."""
 
 
 class FinetuningSettings(Part, topic="Fine-tuned references", table="tuning"):
@@ -561,8 +564,8 @@ class VerdictSettings(Part, topic="Reference sets and answers", table="verdict")
     """Benjamini-Hochberg, or Benjamini-Yekutieli for any dependence."""
     anyway: bool = False
     """Go on where no answer can come of it: so few non-members allow none at this level, or they
-    can be distinguished from the targets without the model. End with 0 where the model predicts no
-    better than chance."""
+    can be distinguished from the targets without the model; and where the audit differs from its
+    --plan. End with 0 where the model predicts no better than chance."""
     stop_when_decided: bool = False
     """Ask about the windows of groups in rounds, each group until it is reported or can no longer
     be (e-BH), instead of about all: saves tokens. Needs --level group."""
@@ -896,6 +899,63 @@ _SAFE_ARGUMENTS = RESOURCES | {  # arguments of engines that can load no code, w
 }
 
 
+# A plan that was lodged: it binds every setting that can change an answer.
+
+PLAN_OPEN = frozenset(
+    {
+        *("out", "config", "plan", "plan_lodged", "report", "anyway", "retry_failed", "workers"),
+        *("ray", "shard", "api_key_env", "max_concurrency", "requests_per_minute", "timeout"),
+        *("tokens_per_minute", "max_retries", "price_in", "price_out", "currency", "max_cost"),
+        *("logits_memory", "dataset_sha256"),
+    }
+)
+"""Settings that a plan leaves open: where a run lies, what it may cost, what is checked or shown."""
+PLAN_PLACES = frozenset(
+    {
+        *Settings.marked(Mark.PATH),
+        *Settings.marked(Mark.MODEL),
+        *("attacks", "base_url", "known_index", "revision", "reference_revision"),
+    }
+)
+"""Settings that name what a plan knows by its content: texts, models, formulas."""
+_LARGEST_PLAN = 1 << 20
+_PLAN_SECTIONS = ("attacks", "inputs", "models", "settings")
+
+
+def read_plan(path: Path | str) -> dict[str, Any]:
+    """Read a plan that `--dry-run` wrote, which may be a stranger's."""
+    try:
+        with Path(path).open(encoding="utf-8") as file:
+            plan = json.loads(file.read(_LARGEST_PLAN))
+    except FileNotFoundError:
+        raise SettingsError(f"plan: there is no file {path}; --dry-run writes a plan") from None
+    except (OSError, ValueError, RecursionError) as error:
+        cause = getattr(error, "strerror", None) or "it is no JSON, or longer than 1 MB"
+        raise SettingsError(f"plan: {path} cannot be read: {cause}") from None
+    sections = [plan.get(name) if isinstance(plan, dict) else None for name in _PLAN_SECTIONS]
+    described = [each for part in sections[1:3] if isinstance(part, dict) for each in part.values()]
+    if not all(isinstance(each, dict) for each in (*sections, *described)):
+        raise SettingsError(f"plan: {path} is no plan of an audit; --dry-run writes one")
+    return dict(plan)
+
+
+def _planned(given: Mapping[str, object]) -> dict[str, object]:
+    """Return the settings of the plan that the user leaves open; none that names a place."""
+    path = str(given["plan"])
+    plan, found = read_plan(path), dict[str, object]()
+    for name, value in plan["settings"].items():
+        field = Settings.model_fields.get(name)
+        is_name = name in PLAN_OPEN | PLAN_PLACES and value not in (CLASSICS, NO_YARDSTICK)
+        if field is None or is_name or value == field.get_default(call_default_factory=True):
+            continue
+        found[name] = tuple(value) if isinstance(value, list) else value
+    if "attacks_from" not in given:
+        found["attacks"] = tuple(plan["settings"].get("attacks") or plan["attacks"])
+    own_arguments: Any = given.get("engine_arg", ())
+    refuse_code(found.get("engine_arg"), path, but=own_arguments)
+    return found
+
+
 def load_settings(options: Mapping[str, object], *, use_config: bool = True) -> Settings:
     """Join options and the settings file, options first, and validate the whole."""
     # Settings that are None count as missing. The file is the option ``config``, by default
@@ -905,6 +965,8 @@ def load_settings(options: Mapping[str, object], *, use_config: bool = True) -> 
     # found. `SettingsError` has a line for each setting that is wrong: its name, what came, what
     # is allowed.
     given = {name: value for name, value in options.items() if value is not None}
+    if use_config and "plan" in given:
+        given = _planned(given) | given
     path, in_file = None, dict[str, Any]()
     default = CONFIG_NAME if Path(CONFIG_NAME).is_file() else None
     if use_config and (named := given.get("config") or default):

@@ -288,6 +288,15 @@ def show_checked(checked: Checked, console: Console) -> None:
         console.print(f"root of inputs and tables: {checked.root}")
 
 
+def show_lodged(digest: str, differences: Sequence[str], console: Console) -> bool:
+    """Say whether a run is the one that was planned, or each difference."""
+    of = f"the plan lodged (SHA-256 {digest})"
+    console.print(plain(f"{'different from' if differences else 'equal to'} {of}"), soft_wrap=True)
+    for each in differences:
+        console.print(plain(f"  {each}"), soft_wrap=True)
+    return not differences
+
+
 def show_agreement(drawn: pl.DataFrame, console: Console) -> bool:
     differing = drawn.filter(pl.col("candidate").ne_missing(pl.col("again")))
     n_same = drawn.height - differing.height

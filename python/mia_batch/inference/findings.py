@@ -58,6 +58,23 @@ def earlier_findings(earlier: Mapping[str, Mapping[str, Any]]) -> pl.DataFrame:
     return finding_rows("earlier_runs", rows)
 
 
+def lodged_findings(lodged: Mapping[str, Any]) -> pl.DataFrame:
+    """Rows of check ``lodged``: whether the audit is ``equal`` to the plan lodged or ``differs``."""
+    if not lodged:
+        return finding_rows("lodged")
+    differences = lodged["differences"]
+    main = {
+        "statistic": "n_differences",
+        "value": len(differences),
+        "verdict": "differs" if differences else "equal",
+        "reason": "the plan was given after scores had been made"
+        if lodged["after_scores"]
+        else None,
+    }
+    rows = [main, *({"statistic": "difference", "reason": each} for each in differences)]
+    return finding_rows("lodged", rows, subject=lodged["sha256"])
+
+
 def plan_findings(
     plan: VerdictPlan, preregistered: Mapping[str, Any], rests_on: Mapping[str, object]
 ) -> pl.DataFrame:

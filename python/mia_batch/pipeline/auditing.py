@@ -26,7 +26,7 @@ from mia_batch.errors import SettingsError
 from mia_batch.evidence.parts import Shard, Work
 from mia_batch.inference.findings import earlier_findings
 from mia_batch.observer import Observer, usual_observer
-from mia_batch.pipeline import custody
+from mia_batch.pipeline import custody, lodging
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.corpora import target_plan, with_files
 from mia_batch.pipeline.finished import REPORT, has_report, try_report
@@ -385,12 +385,14 @@ def run_audit(settings: Settings, observer: Observer) -> Run:
         observer.stage(f"{settings.dataset or settings.input}: {documents}{cut}")
         for sentence in audit.corpora.notes():
             observer.stage(sentence)
+        lodged = lodging.check(audit)
         stages = stages_of(audit)
         if audit.shard is not None:
             run_shard(audit, audit.shard, stages)
             return audit.run
         with audit.run.held(), damage_set_aside(stages), closing(audit.kept):
             take_up(audit, stages)
+            lodging.record(audit, lodged)
             note_earlier(audit, texts_of(audit))
             run_timed(audit, _steps(audit, stages))
             record_requests(audit)

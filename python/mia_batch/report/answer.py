@@ -43,11 +43,18 @@ def answer(known: RunResults, rollup: pl.DataFrame, *, books: bool) -> str:
         said = _of_texts(known, allows)
     if doubts := [*_doubts(known)]:
         said = f"{said[:-1]}; in doubt, because {' and '.join(doubts)}."
-    not_planned = {*known.findings.filter(check="plan")["verdict"]} & {"late", "changed"}
-    if not_planned and not said.startswith("No answer"):
-        late = "exploratory: this was asked for or changed after scores had been made"
-        return f"{said[:-1]}; {late}."
+    departures = [*_departures(known.findings)]
+    if departures and not said.startswith("No answer"):
+        return f"{said[:-1]}; exploratory: {' and '.join(departures)}."
     return said
+
+
+def _departures(findings: pl.DataFrame) -> Iterator[str]:
+    """Say how the answer is another one than the one that was planned."""
+    if {*findings.filter(check="plan")["verdict"]} & {"late", "changed"}:
+        yield "this was asked for or changed after scores had been made"
+    if "differs" in findings.filter(check="lodged")["verdict"]:
+        yield "the audit differs from the plan lodged"
 
 
 def _doubts(known: RunResults) -> Iterator[str]:

@@ -439,6 +439,18 @@ def plan_sentence(findings: pl.DataFrame) -> Iterator[str]:
     )
 
 
+def lodged_sentence(findings: pl.DataFrame) -> Iterator[str]:
+    """Say whether the audit is the one of the plan lodged; nothing where none was."""
+    rows = findings.filter(check="lodged")
+    for row in rows.filter(statistic="n_differences").iter_rows(named=True):
+        late = f"; {row['reason']}" if row["reason"] else ""
+        if row["verdict"] == "equal":
+            yield f"The audit is equal to the plan lodged (SHA-256 {row['subject']}){late}."
+            continue
+        each = "; ".join(rows.filter(statistic="difference")["reason"])
+        yield f"The audit differs from the plan lodged (SHA-256 {row['subject']}{late}). {each}."
+
+
 def null_audit_sentence(findings: pl.DataFrame) -> Iterator[str]:
     """Say how often audits of texts outside the training data alone report any."""
     of = facts(findings, "null_audits")
@@ -867,6 +879,7 @@ CONCLUSIONS: Final[tuple[tuple[str, Say], ...]] = (
     ("always", one_sided_sentence),
     ("labels", _of(label_sentence)),
     ("always", _of(plan_sentence)),
+    ("always", _of(lodged_sentence)),
     ("always", _of(answers_sentences)),
     ("labels", _of(uneven_sentence)),
     ("labels", lambda known: labelled_sentences(known.metrics, known.findings, known.plan.primary)),
