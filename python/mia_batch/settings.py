@@ -541,6 +541,10 @@ class VerdictSettings(Part, topic="Reference sets and answers", table="verdict")
     in the same way and say what finding nothing means, and how often texts were learnt.
     default: 115 passages of classics; none, or --no-yardstick: no such texts. [default: the
     classics for books that are compared or continued, else none]"""
+    replace: bool = Field(default=False, exclude=True)
+    """Let this request take the place of what the run has answered: another primary attack, level
+    or threshold then answers, marked as exploratory, and scores that are not asked for are taken
+    away; run.json keeps a record. [default: scores are added, and the planned answer stays]"""
     combine: bool = False
     """Learn from texts of known membership how to combine the scores of all attacks, as a further
     attack: combination_v1."""
@@ -906,7 +910,7 @@ PLAN_OPEN = frozenset(
         *("out", "config", "plan", "plan_lodged", "report", "anyway", "retry_failed", "workers"),
         *("ray", "shard", "api_key_env", "max_concurrency", "requests_per_minute", "timeout"),
         *("tokens_per_minute", "max_retries", "price_in", "price_out", "currency", "max_cost"),
-        *("logits_memory", "dataset_sha256"),
+        *("logits_memory", "dataset_sha256", "replace"),
     }
 )
 """Settings that a plan leaves open: where a run lies, what it may cost, what is checked or shown."""
@@ -951,6 +955,8 @@ def _planned(given: Mapping[str, object]) -> dict[str, object]:
         found[name] = tuple(value) if isinstance(value, list) else value
     if "attacks_from" not in given:
         found["attacks"] = tuple(plan["settings"].get("attacks") or plan["attacks"])
+    if given.keys() & {"attacks", "attacks_from"}:
+        found.pop("primary", None)  # which may not be among these
     own_arguments: Any = given.get("engine_arg", ())
     refuse_code(found.get("engine_arg"), path, but=own_arguments)
     return found

@@ -315,10 +315,13 @@ def _runs_argument(metavar: str) -> Decorator:
 @_run_argument
 @settings_options(
     *("attacks", "attacks_from", "combine", "primary", "samples", "rarity_from", "level", "q"),
-    *("exploratory", "fpr", "slice_by"),
+    *("exploratory", "fpr", "slice_by", "replace"),
 )
 def score(place: Path | str, **options: object) -> None:
-    """Score a finished run with other attacks, in seconds and without a model."""
+    """Score a finished run with further attacks, in seconds and without a model.
+
+    Their scores are added and marked as later ones; the planned attack still answers.
+    """
     from mia_batch.cli.show import show_run
     from mia_batch.pipeline import rescore
 

@@ -212,7 +212,7 @@ def _attack_table(attacks: pl.DataFrame, width: int) -> Table:
     costs = costs if width >= _WIDTH_OF_COSTS else {}
     lines = (
         (
-            *(row["attack"], figure(row["auc"]), limits(row)),
+            *(f"{row['attack']}{' (later)' * row['is_later']}", figure(row["auc"]), limits(row)),
             *(figure(row[name]) for name in ("tpr_1", "tpr_01", "lead")),
             *(_in_form(row[name], form) for name, form in costs.items()),
         )

@@ -94,6 +94,12 @@ def plan_findings(
     )
 
 
+def later_findings(names: Iterable[str]) -> pl.DataFrame:
+    """Rows of check ``later``: attacks whose scores were added to those that were planned."""
+    rows = [{"subject": name, "statistic": "attack", "verdict": "exploratory"} for name in names]
+    return finding_rows("later", rows)
+
+
 def gate_findings(before: pl.DataFrame, *, exploratory: bool) -> pl.DataFrame:
     """Row of check ``gate``: may targets be compared with non-members? None without both."""
     # ``open`` where classifiers that never see the model cannot tell them apart, ``doubtful``

@@ -42,7 +42,14 @@ from mia_batch.pipeline.stages.tuned import GenerationsStage, TuningStage
 from mia_batch.places import is_url, mirrored
 from mia_batch.prompts import RunModel
 from mia_batch.report import earlier_sentences
-from mia_batch.settings import Settings, flattened, load_settings
+from mia_batch.settings import (
+    ReportSettings,
+    Settings,
+    VerdictSettings,
+    flattened,
+    load_settings,
+    stored_settings,
+)
 from mia_batch.settings import names as split_names
 from mia_batch.tables import read_finite, remove
 
@@ -462,6 +469,9 @@ def rescore(
 ) -> Run:
     """Score a finished run with other attacks, from the evidence that it has; no model is loaded.
 
+    Scores are added, marked as later ones, and the planned attack still answers. What changes that
+    answer needs ``verdict={"replace": True}``, and is recorded in ``run.json``.
+
     Parameters
     ----------
     place
@@ -488,13 +498,18 @@ def rescore(
     stored = dict(Run(place).manifest.settings)
     if changed.get("attacks_from") and not changed.get("attacks"):
         stored["attacks"] = None  # those of an earlier request would hide those of the file
+    if changed.get("attacks_from") or changed.get("attacks"):
+        stored["primary"] = None  # it need not be among these
     _refuse_stored_code(stored, changed)
     settings = load_settings({**stored, "out": str(place), **changed}, use_config=False)
+    _refuse_other_scores(settings, stored, changed)
     with mirrored(place) as folder:
         audit = Audit.finished(Run(folder), settings, observer or Observer())
         stages = stages_of(audit)
         with audit.run.held(), damage_set_aside(stages):
             audit.manifest = audit.run.manifest
+            audit.record_replaced()
+            lodging.record_rescored(audit)
             note_earlier(audit, audit.manifest.made["targets"]["input"])
             for stage in stages:
                 if audit.rounds() is None and (short := stage.unscorable()):
@@ -509,6 +524,26 @@ def rescore(
             audit.manifest.unchanged = ""
             _finish(audit)
     return audit.run
+
+
+_ADDED = frozenset({*VerdictSettings.model_fields, *ReportSettings.model_fields} - {"primary"})
+_ADDED |= {"attacks", "attacks_from", "primary", "out"}
+"""Settings that add scores or sentences, or of which the plan says what they may be."""
+
+
+def _refuse_other_scores(
+    settings: Settings, stored: Mapping[str, object], changed: Mapping[str, object]
+) -> None:
+    """Refuse what would make the planned scores others, unless it is to replace them."""
+    before = stored_settings(stored)
+    others = [name for name in sorted(changed.keys() - _ADDED) if name in Settings.model_fields]
+    for name in others:
+        old, new = getattr(before, name), getattr(settings, name)
+        if old != new and not settings.replace:
+            raise SettingsError(
+                f"{name}= was {old!r} and is {new!r} now, which makes other scores: the planned "
+                "answer stays. Give replace= to score so instead, marked as exploratory"
+            )
 
 
 def _refuse_stored_code(stored: dict[str, Any], changed: Mapping[str, object]) -> None:

@@ -31,7 +31,7 @@ from mia_batch.report.answer import answer, attack_rows, audited_books, shaded
 from mia_batch.report.html import Contents, as_csv, as_json, as_markdown, render
 from mia_batch.report.html.page import environment
 from mia_batch.report.paper import PaperColumn, paper_table
-from mia_batch.report.sentences import RunResults, checks, sentences
+from mia_batch.report.sentences import RunResults, checks, later_sentence, sentences
 from mia_batch.schemas import Comparisons
 from mia_batch.settings import Settings, refuse_code, stored_settings
 from mia_batch.tables import READ_ERRORS, digest, is_sound, write_text
@@ -90,6 +90,7 @@ def _column(run: Run) -> PaperColumn:
     said = answer_of(run)
     if any(each in said for each in ("No answer", "; exploratory: ", "it is unknown whether")):
         notes.append(said[:-1])
+    notes += [each[:-1] for each in later_sentence(run["findings"])]
     return PaperColumn(data, model, settings.seed, rows, tuple(notes))
 
 

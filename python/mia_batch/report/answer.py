@@ -379,7 +379,8 @@ def attack_rows(
 ) -> pl.DataFrame:
     """Lay out the figures of each attack where the truth is known, the best first.
 
-    ``attack``, ``is_blind`` (a classifier that never sees the model; they come last), ``auc`` with
+    ``attack``, ``is_blind`` (a classifier that never sees the model; they come last), ``is_later``
+    (added to the planned ones; they come after these), ``auc`` with
     its 95 % interval ``low`` and ``high``, ``tpr_1`` and ``tpr_01`` (TPR at 1 % and 0.1 % FPR, null
     where there are too few non-members), ``lead`` (AUC less that of the strongest classifier that
     never sees the model), the limits of all three (``tpr_1_low``, ...), ``tokens`` (decoded for a
@@ -402,15 +403,19 @@ def attack_rows(
         rows = rows.join(first, on="attack", how="left", maintain_order="left")
     if rows["auc"].count() == 0:  # no label of one of the classes
         rows = rows.clear()
-    rows = rows.with_columns(is_blind=pl.col("attack").is_in(blind))
+    later = pl.Series([], dtype=pl.String)
+    if "findings" in tables:
+        later = tables["findings"].filter(check="later").collect(engine="streaming")["subject"]
+    is_later = pl.col("attack").is_in(later.implode())
+    rows = rows.with_columns(is_blind=pl.col("attack").is_in(blind), is_later=is_later)
     best = rows.sort("auc", descending=True, nulls_last=True, maintain_order=True)
-    ordered = best.sort("is_blind", maintain_order=True)
+    ordered = best.sort("is_blind", "is_later", maintain_order=True)
     return ordered.select(pl.col(name).cast(dtype) for name, dtype in _ATTACKS.items())
 
 
 _LIMITED = [f"{name}{end}" for name in (*_FPRS, "lead") for end in ("", "_low", "_high")]
 _FIGURES = ("auc", "low", "high", *_LIMITED)
-_ATTACKS: dict[str, Any] = {"attack": pl.String, "is_blind": pl.Boolean}
+_ATTACKS: dict[str, Any] = {"attack": pl.String, "is_blind": pl.Boolean, "is_later": pl.Boolean}
 _ATTACKS |= dict.fromkeys((*_FIGURES, "tokens", "seconds"), pl.Float64)
 
 

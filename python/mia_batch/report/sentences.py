@@ -439,6 +439,16 @@ def plan_sentence(findings: pl.DataFrame) -> Iterator[str]:
     )
 
 
+def later_sentence(findings: pl.DataFrame) -> Iterator[str]:
+    """Name the attacks that were added to the planned ones."""
+    if names := findings.filter(check="later")["subject"].to_list():
+        are = "is" if len(names) == 1 else "are"
+        yield (
+            f"{listed(names)} {are} exploratory: scores by {'it' if are == 'is' else 'them'} were "
+            "added after the first scores. The answer does not rest on them."
+        )
+
+
 def lodged_sentence(findings: pl.DataFrame) -> Iterator[str]:
     """Say whether the audit is the one of the plan lodged; nothing where none was."""
     rows = findings.filter(check="lodged")
@@ -879,6 +889,7 @@ CONCLUSIONS: Final[tuple[tuple[str, Say], ...]] = (
     ("always", one_sided_sentence),
     ("labels", _of(label_sentence)),
     ("always", _of(plan_sentence)),
+    ("always", _of(later_sentence)),
     ("always", _of(lodged_sentence)),
     ("always", _of(answers_sentences)),
     ("labels", _of(uneven_sentence)),
