@@ -49,8 +49,12 @@ def role_counts(findings: pl.DataFrame) -> Counter[str]:
     return Counter(dict(findings.filter(check="roles").select("statistic", "value").iter_rows()))
 
 
-def earlier_findings(earlier: Mapping[str, Mapping[str, Any]]) -> pl.DataFrame:
+def earlier_findings(
+    earlier: Mapping[str, Mapping[str, Any]], root: str | None = None
+) -> pl.DataFrame:
     """Rows of check ``earlier_runs``: ``n_runs``, and of each run its ``primary`` attack."""
+    # A run that came out the same to the byte, with the same ``root``, was no other attempt.
+    earlier = {name: run for name, run in earlier.items() if not root or run.get("root") != root}
     rows = number_rows({"n_runs": len(earlier)} if earlier else {})
     for name, run in sorted(earlier.items()):
         plan = f"{run['primary']}, {run['level']}"

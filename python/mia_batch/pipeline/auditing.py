@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from datetime import datetime
@@ -26,7 +26,7 @@ from mia_batch.errors import SettingsError
 from mia_batch.evidence.parts import Shard, Work
 from mia_batch.inference.findings import earlier_findings
 from mia_batch.observer import Observer, usual_observer
-from mia_batch.pipeline import custody, lodging
+from mia_batch.pipeline import custody, journal, lodging
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.corpora import target_plan, with_files
 from mia_batch.pipeline.finished import REPORT, has_report, try_report
@@ -92,7 +92,8 @@ def run_shard(audit: Audit, shard: Shard, stages: Sequence[Stage]) -> None:
         )
 
 
-# Other runs of the same texts and model next to this one: each was another try at its answer.
+# Other runs of the same texts and model, next to this one or in the user's journal of runs: each
+# was another try at its answer.
 
 _MOST_FOLDERS, _MOST_LETTERS = 5_000, 100
 _LARGEST_FILE = 8 << 20
@@ -100,9 +101,11 @@ _LARGEST_FILE = 8 << 20
 
 def earlier_runs(audit: Audit, texts: str) -> dict[str, dict[str, Any]]:
     found = dict[str, dict[str, Any]]()
+    known = {_attempt(audit.run.folder, asdict(audit.manifest))}
     for name, stored in neighbours(audit):
         asked = any(_of(stored, part) for part in ("requests", "plan", "custody"))  # else no try
         if asked and _of(stored, "made", "targets", "input") == texts:
+            known.add(_attempt(audit.run.folder.with_name(name), stored))
             attacks = _of(stored, "settings", "attacks")
             found[name] = {
                 "begin": _shown(_of(stored, "times", "begin")),
@@ -111,8 +114,89 @@ def earlier_runs(audit: Audit, texts: str) -> dict[str, dict[str, Any]]:
                 "level": _shown(_of(stored, "plan", "level")),
                 "n_attacks": len(attacks) if isinstance(attacks, list) else None,
                 "finished": bool(_of(stored, "custody", "root")),
+                "root": _of(stored, "custody", "root"),
             }
+    if is_url(audit.settings.place):
+        return found
+    return found | _journal_runs(_question(audit, texts), known)
+
+
+_Attempt: TypeAlias = tuple[str, object, str]
+
+
+def _attempt(folder: Path, stored: object) -> _Attempt:
+    """Tell attempts apart: by their folder, when they began, and what texts were compared with."""
+    sets = _of(stored, "made", "targets", "reference_sets")
+    compared = dict(sets) if isinstance(sets, dict) else {}
+    compared.pop("yardstick", None)
+    return (
+        journal.hashed(str(folder.absolute())),
+        _of(stored, "times", "begin"),
+        journal.hashed(compared),
+    )
+
+
+def _journal_runs(question: str, known: Collection[_Attempt]) -> dict[str, dict[str, Any]]:
+    """Find the attempts at a question in the journal that are not ``known``, by name."""
+    found = dict[str, dict[str, Any]]()
+    for entry in journal.read_entries():
+        attempt = entry.get("folder"), entry.get("begin"), entry.get("compared")
+        if entry.get("question") == question and attempt not in known:
+            name, facts = _described(entry)
+            found[name] = facts
     return found
+
+
+def _described(entry: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Name an attempt of the journal, and say what its run planned."""
+    name, folder, begin, compared = (
+        _shown(entry.get(key)) for key in ("name", "folder", "begin", "compared")
+    )
+    facts = {key: _shown(entry.get(key)) for key in ("begin", "plan", "primary", "level", "root")}
+    named = f"{name} ({folder[:6]}) of {begin}, compared with {compared[:6]}"
+    return named, facts | {"n_attacks": None, "finished": True}
+
+
+def _question(audit: Audit, texts: str) -> str:
+    """Hash which texts are asked about of which model."""
+    source = audit.manifest.models["target"]["source"]
+    known = source["digest"] or [source["name"], source["revision"], _recording(audit)]
+    return journal.hashed([texts, known])
+
+
+def _recording(audit: Audit) -> object:
+    if audit.recording is not None:
+        return digest_of(digest_each(audit.recording.source.files))
+    return audit.manifest.evidence.get("recording")
+
+
+def _entry(audit: Audit) -> dict[str, Any]:
+    """Describe the answer that a run has by now, in hashes."""
+    manifest, plan = audit.manifest, audit.manifest.plan
+    folder, begin, compared = _attempt(audit.run.folder, asdict(manifest))
+    return {
+        "question": _question(audit, manifest.made["targets"]["input"]),
+        "compared": compared,
+        "folder": folder,
+        "name": audit.run.folder.absolute().name,
+        "begin": begin,
+        "plan": plan.get("sha256"),
+        "primary": plan.get("primary"),
+        "level": plan.get("level"),
+        "root": manifest.custody.get("root"),
+    }
+
+
+def _note_attempt(audit: Audit) -> None:
+    """Enter a run that has answered in the journal of its user's runs."""
+    if is_url(audit.settings.place):
+        return
+    why_not = journal.add_entry(_entry(audit))
+    if why_not is not None:
+        audit.observer.stage(
+            f"the journal of your runs cannot be written ({why_not}): runs in other folders will "
+            "not count this one"
+        )
 
 
 def neighbours(audit: Audit) -> Iterator[tuple[str, object]]:
@@ -172,13 +256,29 @@ def _pace(stored: object, stage: asking.EvidenceStage) -> list[object]:
     return pace + [_of(stored, "settings", name) for name in _PACE]
 
 
-def note_earlier(audit: Audit, texts: str) -> None:
+def note_earlier(
+    audit: Audit, texts: str, own: Mapping[str, dict[str, Any]] | None = None
+) -> None:
     """Record the earlier runs unless this one is finished and its plan the same; say them."""
     manifest = audit.manifest
-    if not manifest.custody or manifest.plan.get("sha256") != audit.plan.digest():
-        manifest.earlier |= earlier_runs(audit, texts)
+    if own or not manifest.custody or manifest.plan.get("sha256") != audit.plan.digest():
+        manifest.earlier |= earlier_runs(audit, texts) | (own or {})
     for sentence in earlier_sentences(earlier_findings(manifest.earlier)):
         audit.observer.stage(sentence)
+
+
+def _own_attempt(audit: Audit) -> dict[str, dict[str, Any]]:
+    """Describe the answer that this folder has by now, if other comparison texts are given."""
+    manifest = audit.manifest
+    if "verdicts" not in manifest.made:
+        return {}
+    sets = audit.corpora.fingerprint(audit.settings)["reference_sets"]
+    before = manifest.made["targets"]["reference_sets"]
+    roles = {*sets, *before} - {"yardstick"}
+    if all(sets.get(role) == before.get(role) for role in roles):
+        return {}
+    name, facts = _described(_entry(audit))
+    return {name: facts}
 
 
 def _is_of_model(stored: object, audit: Audit) -> bool:
@@ -187,10 +287,7 @@ def _is_of_model(stored: object, audit: Audit) -> bool:
     other = _of(stored, "models", "target", "source")
     if own["digest"] and (digest := _of(other, "digest")):
         return bool(own["digest"] == digest)
-    recording = audit.manifest.evidence.get("recording")
-    if audit.recording is not None:
-        recording = digest_of(digest_each(audit.recording.source.files))
-    return own == other and recording == _of(stored, "evidence", "recording")
+    return own == other and _recording(audit) == _of(stored, "evidence", "recording")
 
 
 def _of(stored: object, *keys: str) -> object:
@@ -400,7 +497,7 @@ def run_audit(settings: Settings, observer: Observer) -> Run:
         with audit.run.held(), damage_set_aside(stages), closing(audit.kept):
             take_up(audit, stages)
             lodging.record(audit, lodged)
-            note_earlier(audit, texts_of(audit))
+            note_earlier(audit, texts_of(audit), _own_attempt(audit))
             run_timed(audit, _steps(audit, stages))
             record_requests(audit)
             _finish(audit)
@@ -456,6 +553,7 @@ def _finish(audit: Audit) -> None:
         say.step("hashing what was made")
         remove(run.folder / REPORT)
         custody.seal(audit)
+        _note_attempt(audit)
         say.step("writing the report")
         if audit.settings.report and (fault := try_report(run)) is not None:
             say.stage(fault)

@@ -350,7 +350,8 @@ class Run:
         table = self.scan(name).collect()
         if name == "findings":
             manifest = self.manifest
-            more = [earlier_findings(manifest.earlier), lodged_findings(manifest.lodged)]
+            others = earlier_findings(manifest.earlier, manifest.custody.get("root"))
+            more = [others, lodged_findings(manifest.lodged)]
             return pl.concat([table, *more])
         return table
 

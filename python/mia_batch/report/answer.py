@@ -41,6 +41,8 @@ def answer(known: RunResults, rollup: pl.DataFrame, *, books: bool) -> str:
         said = _of_units(known, units, noun, compared=allows["targets and non-members"])
     else:
         said = _of_texts(known, allows)
+    if allows["comparison of targets"] and not said.startswith("No answer"):
+        said = f"{said[:-1]}{_attempts(known.findings)}."
     if doubts := [*_doubts(known)]:
         said = f"{said[:-1]}; in doubt, because {' and '.join(doubts)}."
     departures = [*_departures(known.findings)]
@@ -57,6 +59,13 @@ def _departures(findings: pl.DataFrame) -> Iterator[str]:
         yield "the audit differs from the plan lodged"
 
 
+def _attempts(findings: pl.DataFrame) -> str:
+    """Say how many attempts p-values and lists count; nothing where this is the only one."""
+    n = findings.filter(check="earlier_runs", statistic="primary").height
+    others = "1 other run" if n == 1 else f"{n:,} other runs"
+    return f"; {others} of these texts with this model counted (Bonferroni)" if n else ""
+
+
 def _doubts(known: RunResults) -> Iterator[str]:
     """Say what else could explain that texts stand out; nothing where none are said to."""
     rows = known.findings
@@ -71,8 +80,6 @@ def _doubts(known: RunResults) -> Iterator[str]:
     share = facts(rows, "duplicates", subject="targets").get("share", {}).get("value") or 0
     if share >= 0.05:
         yield f"{share:.0%} of the texts stand in the comparison texts, too"
-    if n := rows.filter(check="earlier_runs", statistic="primary").height:
-        yield f"{n:,} other {'run is' if n == 1 else 'runs are'} not counted"
 
 
 def _labelled(known: RunResults) -> str:

@@ -206,7 +206,7 @@ def undeclared_sentences(findings: pl.DataFrame) -> Iterator[str]:
 
 
 def earlier_sentences(findings: pl.DataFrame) -> Iterator[str]:
-    """Name the other runs of the same texts and model, which no p-value counts."""
+    """Name the other runs of the same texts and model, which p-values of the answer count."""
     rows = findings.filter(check="earlier_runs", statistic="primary").rows(named=True)
     if not rows:
         return
@@ -214,9 +214,9 @@ def earlier_sentences(findings: pl.DataFrame) -> Iterator[str]:
     plans = (f"{row['subject']} (primary {row['verdict']})".replace(*unplanned) for row in rows)
     n, (runs, are) = len(rows), ("run", "is") if len(rows) == 1 else ("runs", "are")
     yield (
-        f"{n:,} other {runs} of these texts and this model {are} next to this one: "
-        f"{listed([*plans])}. No figure counts these attempts: the best of several runs looks "
-        f"better than it is. Multiply p-values and q-values by {n + 1:,} (Bonferroni)."
+        f"{n:,} other {runs} of these texts and this model {are} known: {listed([*plans])}. The best "
+        f"of several runs looks better than it is: p-values and q-values of the answer are "
+        f"multiplied by {n + 1:,} (Bonferroni), and bounds and rates of members are withheld."
     )
 
 

@@ -148,7 +148,7 @@ def test_a_run_that_stops_on_its_way_has_no_root(recorded_books, copied, monkeyp
     with monkeypatch.context() as patch:
         patch.setattr("mia_batch.pipeline.stages.judging.sink_frames", stop)
         with pytest.raises(KeyboardInterrupt):
-            rescore(copied, attacks=["samia_matched_v1"])
+            rescore(copied, attacks=["rouge_1_v1"])
     with pytest.raises(RunFolderError, match="has no root"):
         verify(copied)
     again = rescore(copied, attacks=manifest.made["scores"]["attacks"])
@@ -353,7 +353,7 @@ def test_asking_anew_looks_again(first, tmp_path, nearby):
     inputs = first.folder.parents[1]
     run = audit_books(tmp_path / "own", inputs, attacks=ATTACKS, report=False)
     lay("one")
-    other = rescore(run.folder, primary="samia_zlib_v1", report=False)
+    other = rescore(run.folder, primary="samia_zlib_v1", report=False, replace=True)
     assert list(other.manifest.earlier) == ["one"]
     assert verify(run.folder).faults == []
 
