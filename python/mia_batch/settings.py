@@ -913,7 +913,7 @@ PLAN_OPEN = frozenset(
         *("logits_memory", "dataset_sha256", "replace"),
     }
 )
-"""Settings that a plan leaves open: where a run lies, what it may cost, what is checked or shown."""
+"""Settings that a plan leaves open: where a run lies, what it may cost, what is shown."""
 PLAN_PLACES = frozenset(
     {
         *Settings.marked(Mark.PATH),

@@ -280,14 +280,18 @@ def with_planned(settings: Settings, asked: Iterable[str], manifest: Manifest) -
                 f"attacks: the run has scores of {name}, whose formula is not known here; give "
                 "attacks_from= with its file, or replace= to take these scores away"
             )
-    together = tuple(dict.fromkeys((*scored, *asked)))
-    primary = settings.primary or decision_of(manifest)["primary"]
-    filled: dict[str, object] = {"attacks": together, "primary": primary}
-    kinds = {*_kinds(settings.evidence)} if settings.evidence else None
+    filled, together = dict[str, object](), tuple(asked)
+    if missing := [name for name in scored if name not in together]:
+        together = tuple(dict.fromkeys((*scored, *together)))
+        filled["attacks"] = together
+    primary = decision_of(manifest)["primary"]
+    if settings.primary is None and verdict_plan(settings, together).primary != primary:
+        filled["primary"] = primary
+    kinds = {*_kinds(settings.evidence)} if settings.evidence and missing else None
     for attack in map(get, together):
         if kinds and attack.evidence != "scores" and not kinds & {attack.evidence, attack.kind}:
             filled["evidence"] = None
-    return settings.model_copy(update=filled)
+    return settings.model_copy(update=filled) if filled else settings
 
 
 def check_decision(audit: Audit) -> None:
@@ -298,7 +302,7 @@ def check_decision(audit: Audit) -> None:
     changed = [
         f"{name}= is {decided[name]!r} in the plan and {value!r} now"
         for name, value in now.items()
-        if name != "null_set" and value != decided.get(name)
+        if name not in ("null_set", "seed") and value != decided.get(name)
     ]
     if changed:
         raise SettingsError(

@@ -6,6 +6,7 @@ from typing import Any
 import polars as pl
 
 from mia_batch.attacks import Attack
+from mia_batch.inference.attempts import Attempts
 from mia_batch.inference.findings import gate_verdict
 from mia_batch.inference.memory import VERBATIM_WORDS
 from mia_batch.report.sentences import RunResults, blind_row, facts, listed
@@ -63,7 +64,12 @@ def _attempts(findings: pl.DataFrame) -> str:
     """Say how many attempts p-values and lists count; nothing where this is the only one."""
     n = findings.filter(check="earlier_runs", statistic="primary").height
     others = "1 other run" if n == 1 else f"{n:,} other runs"
-    return f"; {others} of these texts with this model counted (Bonferroni)" if n else ""
+    if not n:
+        return ""
+    factor = Attempts(n + 1).factor
+    return (
+        f"; {others} of these texts with this model counted: p and q are {factor:,} times as large"
+    )
 
 
 def _doubts(known: RunResults) -> Iterator[str]:

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import polars as pl
 
+from mia_batch.inference.attempts import Attempts
 from mia_batch.inference.findings import VerdictPlan, gate_verdict, role_counts
 from mia_batch.inference.memory import VERBATIM_WORDS
 
@@ -215,8 +216,8 @@ def earlier_sentences(findings: pl.DataFrame) -> Iterator[str]:
     n, (runs, are) = len(rows), ("run", "is") if len(rows) == 1 else ("runs", "are")
     yield (
         f"{n:,} other {runs} of these texts and this model {are} known: {listed([*plans])}. The best "
-        f"of several runs looks better than it is: p-values and q-values of the answer are "
-        f"multiplied by {n + 1:,} (Bonferroni), and bounds and rates of members are withheld."
+        "of several runs looks better than it is: p-values and q-values of this attempt are "
+        f"multiplied by {Attempts(n + 1).factor:,}, and bounds and rates of members are withheld."
     )
 
 

@@ -267,6 +267,7 @@ def test_an_earlier_run_is_named_with_its_plan(first, nearby):
     lay("one")
     facts = {"primary": "samia_v1", "level": "target", "n_attacks": 2, "finished": True}
     of = {"begin": first.manifest.times["begin"], "plan": first.manifest.plan["sha256"]}
+    of["root"] = first.manifest.custody["root"]
     assert found() == {"one": of | facts}
     assert "/" not in json.dumps(found())
 
@@ -328,9 +329,9 @@ def test_tries_are_said_first_and_recorded_and_change_no_table(first, tmp_path):
     folder = first.folder.parent / "second"
     run = audit_books(folder, inputs, observer=said, report=False, **again)
     sentence = (
-        "1 other run of these texts and this model is next to this one: first (primary samia_v1, "
-        "target). No figure counts these attempts: the best of several runs looks better than it "
-        "is. Multiply p-values and q-values by 2 (Bonferroni)."
+        "1 other run of these texts and this model is known: first (primary samia_v1, target). The "
+        "best of several runs looks better than it is: p-values and q-values of this attempt are "
+        "multiplied by 6, and bounds and rates of members are withheld."
     )
     assert said.sentences[1] == sentence
     assert list(run.manifest.earlier) == ["first"]

@@ -187,7 +187,7 @@ def test_what_was_not_planned_is_exploratory_until_it_is_as_planned_again(unlabe
     assert planned["attacks"] == run.manifest.made["scores"]["attacks"]
     assert (found["verdict"], found["p_value"]) == ("as_planned", 1 / 10_000)
     changed = settings | {"primary": "samia_matched_n2_v1"}
-    with pytest.raises(SettingsError, match="the planned answer of .* stays. Give replace="):
+    with pytest.raises(SettingsError, match=r"the planned answer of .* stays\. Give replace="):
         runs.audit(**changed)
     other = runs.audit(**changed, replace=True)
     assert other.manifest.replaced[-1]["now"]["primary"] == "samia_matched_n2_v1"
