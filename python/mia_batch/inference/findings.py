@@ -63,18 +63,14 @@ def earlier_findings(
 
 
 def lodged_findings(lodged: Mapping[str, Any]) -> pl.DataFrame:
-    """Rows of check ``lodged``: whether the audit is ``equal`` to the plan lodged or ``differs``."""
+    """Rows of check ``lodged``: whether an audit is ``equal`` to its plan or ``differs``."""
     if not lodged:
         return finding_rows("lodged")
     differences = lodged["differences"]
-    main = {
-        "statistic": "n_differences",
-        "value": len(differences),
-        "verdict": "differs" if differences else "equal",
-        "reason": "the plan was given after scores had been made"
-        if lodged["after_scores"]
-        else None,
-    }
+    late = "the plan was given after scores had been made" if lodged["after_scores"] else None
+    verdict = "differs" if differences else "equal"
+    main = {"statistic": "n_differences", "value": len(differences)}
+    main |= {"verdict": verdict, "reason": late}
     rows = [main, *({"statistic": "difference", "reason": each} for each in differences)]
     return finding_rows("lodged", rows, subject=lodged["sha256"])
 

@@ -9,24 +9,10 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-VARIABLE = "MIA_BATCH_JOURNAL"
-"""Environment variable that names the file, or says ``off``."""
+from mia_batch.places import journal_path
+
 _MOST_READ = 4 << 20  # bytes at the end: some ten thousand runs
 _LONGEST_LINE = 4_000
-
-
-def journal_path() -> Path | None:
-    """Return where the journal is kept, in the user's folder of states; None where it is off."""
-    given = os.environ.get(VARIABLE, "")
-    if given:
-        return None if given == "off" else Path(given)
-    state = Path(os.environ.get("XDG_STATE_HOME", ""))
-    if not state.is_absolute():
-        try:
-            state = Path.home() / ".local" / "state"
-        except RuntimeError:  # a user without a home
-            return None
-    return state / "mia-batch" / "runs.jsonl"
 
 
 def hashed(content: object) -> str:

@@ -343,8 +343,8 @@ class Run:
     def __getitem__(self, name: str) -> pl.DataFrame:
         """Read a table whole, such as ``run["scores"]``."""
         # The findings end with those about earlier runs and the lodged plan, which stand in
-        # ``run.json``: what lies next to a run changes none of its tables. ``set_aside`` is empty where all files were
-        # read.
+        # ``run.json``: what lies next to a run changes none of its tables. ``set_aside`` is empty
+        # where all files were read.
         if name == "set_aside" and not self.path(name).exists():
             return schemas.SetAside.create_empty()
         table = self.scan(name).collect()

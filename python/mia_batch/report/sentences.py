@@ -215,8 +215,8 @@ def earlier_sentences(findings: pl.DataFrame) -> Iterator[str]:
     plans = (f"{row['subject']} (primary {row['verdict']})".replace(*unplanned) for row in rows)
     n, (runs, are) = len(rows), ("run", "is") if len(rows) == 1 else ("runs", "are")
     yield (
-        f"{n:,} other {runs} of these texts and this model {are} known: {listed([*plans])}. The best "
-        "of several runs looks better than it is: p-values and q-values of this attempt are "
+        f"{n:,} other {runs} of these texts and this model {are} known: {listed([*plans])}. The "
+        "best of several runs looks better than it is: p-values and q-values of this attempt are "
         f"multiplied by {Attempts(n + 1).factor:,}, and bounds and rates of members are withheld."
     )
 

@@ -10,6 +10,7 @@ import pytest
 from mia_batch.inference.attempts import Attempts
 from mia_batch.pipeline import Run, journal
 from mia_batch.pipeline.finished import answer_of, known_of
+from mia_batch.places import JOURNAL, journal_path
 from tests.runs import audit_books, said_of, write_books
 from tests.unit.pipeline.test_verdicts import ATTACK, KNOWN, Library
 
@@ -17,19 +18,19 @@ from tests.unit.pipeline.test_verdicts import ATTACK, KNOWN, Library
 @pytest.fixture
 def path(tmp_path, monkeypatch):
     path = tmp_path / "state" / "runs.jsonl"
-    monkeypatch.setenv(journal.VARIABLE, str(path))
+    monkeypatch.setenv(JOURNAL, str(path))
     return path
 
 
 def test_the_journal_lies_in_the_folder_of_states_unless_it_is_off(monkeypatch, tmp_path):
-    monkeypatch.delenv(journal.VARIABLE)
+    monkeypatch.delenv(JOURNAL)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    assert journal.journal_path() == tmp_path / "mia-batch" / "runs.jsonl"
+    assert journal_path() == tmp_path / "mia-batch" / "runs.jsonl"
     monkeypatch.setenv("XDG_STATE_HOME", "relative")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert journal.journal_path() == tmp_path / ".local" / "state" / "mia-batch" / "runs.jsonl"
-    monkeypatch.setenv(journal.VARIABLE, "off")
-    assert journal.journal_path() is None
+    assert journal_path() == tmp_path / ".local" / "state" / "mia-batch" / "runs.jsonl"
+    monkeypatch.setenv(JOURNAL, "off")
+    assert journal_path() is None
     assert journal.add_entry({"question": "a"}) is None
     assert list(tmp_path.iterdir()) == []
 
