@@ -121,7 +121,7 @@ def earlier_runs(audit: Audit, texts: str) -> dict[str, dict[str, Any]]:
     return found | _journal_runs(_question(audit, texts), known)
 
 
-_Attempt: TypeAlias = tuple[str, object, str]
+_Attempt: TypeAlias = tuple[str, str, str]
 
 
 def _attempt(folder: Path, stored: object) -> _Attempt:
@@ -131,7 +131,7 @@ def _attempt(folder: Path, stored: object) -> _Attempt:
     compared.pop("yardstick", None)
     return (
         journal.hashed(str(folder.absolute())),
-        _of(stored, "times", "begin"),
+        _shown(_of(stored, "times", "begin")),
         journal.hashed(compared),
     )
 
@@ -140,7 +140,7 @@ def _journal_runs(question: str, known: Collection[_Attempt]) -> dict[str, dict[
     """Find the attempts at a question in the journal that are not ``known``, by name."""
     found = dict[str, dict[str, Any]]()
     for entry in journal.read_entries():
-        attempt = entry.get("folder"), entry.get("begin"), entry.get("compared")
+        attempt = tuple(_shown(entry.get(key)) for key in ("folder", "begin", "compared"))
         if entry.get("question") == question and attempt not in known:
             name, facts = _described(entry)
             found[name] = facts
