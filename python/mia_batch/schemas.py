@@ -123,8 +123,10 @@ class Samples(_OfPrompt):
     prompt = maybe(dy.String, "The decoded prompt, where it differs from the target's prefix.")
     n_tokens = maybe(dy.UInt32, "Tokens decoded, the end-of-text token included.")
     finish_reason = dy.String(nullable=True)
-    """``stop`` (the model ended the text) or ``length`` (the budget or the context ended it)."""
-    short = maybe(dy.Bool, "Whether it ended by length with fewer words than its reference.")
+    """``stop`` (the model ended the text), ``length`` (four times the reference's tokens, the third
+    attempt or the context ended it) or ``repeats`` (the likeliest text had begun to repeat itself:
+    four times the same tokens one after the other, 32 or more in all)."""
+    short = maybe(dy.Bool, "Whether it was cut with fewer words than its reference.")
     answer = dy.Enum([*get_args(AnswerKind), "not_asked"], nullable=True)
     """What came back: ``text``; text less the model's thoughts (``thought_removed``) or the prompt
     (``prompt_removed``) before it; no text, because the answer was ``empty``, all ``thinking``, a
@@ -132,6 +134,25 @@ class Samples(_OfPrompt):
     others do not; ``not_asked`` where there was no room. Null where nothing came back, and of
     recordings."""
     reason = maybe(dy.String, "Why there is no candidate; null where there is.")
+
+
+class Responses(dy.Schema):
+    """One row per answer of an endpoint, by time: when it was asked for, and what gave it.
+
+    What older versions did not record is null.
+    """
+
+    target_id = maybe(dy.String, "The target, as in ``targets``.")
+    model = maybe(dy.String, "Name of the model in the run.")
+    view = maybe(dy.String, "Kind of the prompt.")
+    view_index = maybe(dy.UInt32, "Counts the prompts of a view from 0.")
+    sample_index = dy.UInt32(description="The first sample that the answer brought.")
+    n_samples = dy.UInt32(description="Samples that it brought.")
+    place = maybe(dy.UInt32, "Place of the target in the order of asking, from 0.")
+    block = maybe(dy.UInt32, "Number of its block in that order.")
+    sent = dy.Datetime(time_zone="UTC", time_unit="ms", description="When it was asked for.")
+    system_fingerprint = maybe(dy.String, "Version that the endpoint gave.")
+    served_model = maybe(dy.String, "Model that the endpoint named.")
 
 
 class LogProbs(_OfPrompt):
@@ -250,8 +271,10 @@ class Findings(dy.Schema):
     scores: about how many copies were learnt);
     ``verbatim`` (what came out word for word), ``prompts`` (what was given), ``endpoint`` (fields
     that it honours), ``answers`` (kinds that came back), ``held_back`` (``filtered`` or refused
-    unevenly), ``chance`` (whether models predict the texts better), ``earlier_runs`` (of the same
-    texts and model, in folders next to the run's)."""
+    unevenly), ``order`` (whether the service changed while it was asked), ``chance`` (whether
+    models predict the texts better), ``start_token`` (added or left out because texts are read
+    better so), ``earlier_runs`` (of the same texts and model, in folders
+    next to the run's)."""
     subject = maybe(dy.String, "What it is about: a set of texts, a level, an attack.")
     statistic = dy.String(description="Name of the number, such as ``roc_auc`` or ``n_texts``.")
     value = maybe(dy.Float64, "The number; null where it could not be computed.")

@@ -19,11 +19,19 @@ from mia_batch.attacks.from_samples import EXPECTED
 from mia_batch.corpus import SourceFile, digest_each, digest_of
 from mia_batch.errors import RunFolderError, SettingsError
 from mia_batch.evidence.collect import FREQUENCY, NOISE, QUESTION
+from mia_batch.evidence.endpoint.wire import Tokens
 from mia_batch.evidence.engines.registry import choose_engine, engine_types, why_not
 from mia_batch.evidence.parts import Shard
 from mia_batch.evidence.process import KeptEngine
 from mia_batch.evidence.replay import Recording
-from mia_batch.evidence.request import Budget, DecodeScope, Decoding, EngineSpec, EvidenceKind
+from mia_batch.evidence.request import (
+    MOST_ATTEMPTS,
+    Budget,
+    DecodeScope,
+    Decoding,
+    EngineSpec,
+    EvidenceKind,
+)
 from mia_batch.features import why_no_similarity
 from mia_batch.inference.comparison import read_comparison_sets
 from mia_batch.inference.e_values import RoundsTest
@@ -35,7 +43,9 @@ from mia_batch.pipeline.corpora import Corpora
 from mia_batch.pipeline.run import Manifest, Run, agree, others_at_work
 from mia_batch.plugins import extra
 from mia_batch.prompts import RunModel, View
+from mia_batch.schemas import Targets
 from mia_batch.settings import RESOURCES, Settings, endpoint_settings, endpoint_tokenizer
+from mia_batch.tables import scan
 
 # Which attacks a run computes, what prevents others, and what is decided by them.
 
@@ -339,7 +349,8 @@ class Audit:
 
     # ``among``: the ``target_id`` of texts that may be asked now; None = all. ``turn`` is held
     # while what all shards share is made or stored. ``kept`` is the engine of the run's own
-    # models, between two of them. An audit that only looks at evidence has no ``plan``.
+    # models, between two of them. ``most_paid`` is what each part that is foreseen can cost at an
+    # endpoint. An audit that only looks at evidence has no ``plan``.
 
     settings: Settings
     observer: Observer
@@ -350,6 +361,7 @@ class Audit:
     among: pl.Series | None = None
     turn: AbstractContextManager[object] = field(default_factory=nullcontext)
     kept: KeptEngine = field(default_factory=KeptEngine)
+    most_paid: list[Tokens] = field(default_factory=list)
     plan: VerdictPlan = field(init=False)
     _identities: dict[Any, ModelIdentity] = field(init=False, default_factory=dict, repr=False)
 
@@ -414,6 +426,12 @@ class Audit:
             return self.attacks
         return [attack for attack in self.attacks if attack.name in planned]
 
+    @property
+    def later_attacks(self) -> list[str]:
+        """Names of the attacks that were added to those of the plan."""
+        planned = {attack.name for attack in self.planned_attacks}
+        return [attack.name for attack in self.attacks if attack.name not in planned]
+
     @cached_property
     def corpora(self) -> Corpora:
         return corpora.open_corpora(self.settings)
@@ -422,6 +440,13 @@ class Audit:
         made = self.manifest.made.get("targets")
         if made is not None and made == self.corpora.fingerprint(self.settings):
             return self.run.scan("targets")
+        return self.corpora.targets(self.settings)
+
+    def order_table(self) -> pl.LazyFrame:
+        """Open the targets in the order of asking, as far as it has been drawn."""
+        made = self.manifest.made.get("targets")
+        if made is not None and made == self.corpora.fingerprint(self.settings):
+            return scan(self.run.order, Targets)
         return self.corpora.targets(self.settings)
 
     def rounds(self) -> RoundsTest | None:
@@ -545,16 +570,23 @@ class Audit:
         whole = any(attack.whole_candidates for attack in self.reading("samples"))
         return "whole" if whole else "matched"
 
-    def budget(self, view: View, max_model_len: int, max_attempts: int | None = None) -> Budget:
+    def budget(
+        self,
+        view: View,
+        max_model_len: int,
+        max_attempts: int = MOST_ATTEMPTS,
+        *,
+        resumes: bool = True,
+    ) -> Budget:
         how = view.decode
-        attempts = [n for n in (max_attempts, how.max_attempts) if n is not None]
         return Budget(
             scope=how.scope or self.manifest.evidence.get("decode") or self._scope,
             max_length=max_model_len if how.scope else self.settings.max_length,
             max_model_len=max_model_len,
-            max_attempts=min(attempts, default=None),
+            max_attempts=min(max_attempts, how.max_attempts),
             spare=how.spare,
             most_new=how.most_new,
+            resumes=resumes,
         )
 
     def source(self, model: str) -> dict[str, str | None]:

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit, urlunsplit
 from mia_batch.attacks import families, get
 from mia_batch.corpus import digest_each, find_files
 from mia_batch.errors import RunFolderError, SettingsError
+from mia_batch.evidence.lot import LOT
 from mia_batch.models.weights import digest_folder
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.custody import root_of
@@ -31,7 +32,7 @@ PLAN = "plan.json"
 """The plan of a run in its folder: the one that was lodged, else that of its first scores."""
 _FORM = 1
 _MOST_SHOWN = 160  # characters of a value in a sentence
-_ORDER_OF_ASKING = "role by role, audited texts first"
+_NO_ORDER = "none: the answers are recorded"
 _BY_WEIGHTS = "SHA-256 of names, sizes and the first and last mebibyte of its files"
 _BY_COMMIT = "its name and commit at the hub"
 _BY_NAME = "its name alone: an endpoint does not show its weights"
@@ -52,7 +53,7 @@ def plan_of(audit: Audit) -> dict[str, Any]:
         "null_set": audit.plan.null_set,
         "models": dict(_models(audit)),
         "attacks": {attack.name: _formula(attack.name) for attack in audit.attacks},
-        "order_of_asking": _ORDER_OF_ASKING,
+        "order_of_asking": LOT if audit.recording is None else _NO_ORDER,
         "settings": _settings(audit),
     }
 

@@ -7,7 +7,7 @@ import polars as pl
 
 from mia_batch.attacks import Attack
 from mia_batch.inference.attempts import Attempts
-from mia_batch.inference.findings import gate_verdict
+from mia_batch.inference.findings import change_of_service, gate_verdict, is_closed
 from mia_batch.inference.memory import VERBATIM_WORDS
 from mia_batch.report.sentences import RunResults, blind_row, facts, listed
 
@@ -34,6 +34,21 @@ def answer(known: RunResults, rollup: pl.DataFrame, *, books: bool) -> str:
     if broken.height:
         why = "the model predicts these texts no better than chance, so its scores mean nothing"
         return f"No answer: {why}."
+    if (change := change_of_service(known.findings)) is not None:
+        return _of_changed(known, change, _answer(known, rollup, books=books))
+    return _answer(known, rollup, books=books)
+
+
+def _of_changed(known: RunResults, change: str, said: str) -> str:
+    """Say first that the service changed; then what can be said all the same."""
+    if gate_verdict(known.findings) == "exploratory":
+        return f"{_capital(change)}; exploratory: {_small(said)}"
+    if known.allows()["labels"] or said.lower().startswith("no answer"):
+        return f"No answer: {change}."
+    return f"{_capital(change)}: {_small(said)}"
+
+
+def _answer(known: RunResults, rollup: pl.DataFrame, *, books: bool) -> str:
     allows, units = known.allows(), _units(rollup)
     if allows["labels"] and not allows["targets and non-members"]:
         said = _labelled(known)
@@ -93,9 +108,8 @@ def _labelled(known: RunResults) -> str:
     primary, blind = known.plan.primary, blind_row(known.findings, "members") or {}
     all_texts = known.metrics.filter(slice="all", attack=primary)
     auc = next(all_texts.filter(metric="roc_auc").iter_rows(named=True), {})
-    if auc.get("value") is None:
-        reason = auc.get("reason") or "no text has a score"
-        return f"No answer: {primary} has no AUC ({reason})."
+    if (why_none := _why_no_area(primary, auc)) is not None:
+        return why_none
     reached = f"{primary} tells members from non-members with AUC {_interval(auc)}"
     is_lead = pl.col("versus") == pl.lit(blind.get("strongest"), pl.String)
     leads = all_texts.filter(is_lead, metric="roc_auc_difference")
@@ -125,6 +139,19 @@ def _labelled(known: RunResults) -> str:
         turned = {"value": -lead["value"], "low": -lead["high"], "high": -lead["low"]}
         return f"No sign of memory: {reached}, {_interval(turned)} less than {than}."
     return f"No sign of memory: {reached}, {more}, which chance explains."
+
+
+def _why_no_area(primary: str, auc: Mapping[str, Any]) -> str | None:
+    """Say why the area of an attack means nothing: it has none, or points the other way."""
+    if auc.get("value") is None:
+        reason = auc.get("reason") or "no text has a score"
+        return f"No answer: {primary} has no AUC ({reason})."
+    if auc.get("high") is None or auc["high"] >= 0.5:
+        return None
+    return (
+        f"No answer: {primary} points the other way, AUC {_interval(auc)}: members score lower "
+        "than non-members. Are the labels swapped? If they are right, this is no sign of memory."
+    )
 
 
 def _best_of_all(known: RunResults, blind_at_most: float | None) -> str | None:
@@ -171,8 +198,10 @@ def _of_units(known: RunResults, units: pl.DataFrame, noun: str, *, compared: bo
         none = f"none of the {windows} comes out word for word"
     if canaries := known.allows()["canaries"]:
         parts.append(_of_collection(known, "controls", "the canaries"))
-    if compared and gate_verdict(known.findings) == "withheld":
+    if compared and is_closed(known.findings):
         apart = f"{noun}s and comparison {noun}s can be distinguished without the model"
+        if gate_verdict(known.findings) == "changed":
+            apart = "its scores are of no single model"
         none = f"{none}, and there is no other answer:" if sampled else "there is no answer:"
         others = "there is no other answer" if one else "the others have no answer"
         parts.append(f"{f'{others}, because' if parts else none} {apart}")
@@ -260,7 +289,10 @@ def _of_texts(known: RunResults, allows: Mapping[str, bool]) -> str:
         parts.append(f"{n:,.0f} {out}, {false}" if n else none)
     elif allows["targets and non-members"]:
         parts.append("no other answer" if parts else "no answer")
-        parts[-1] += ", because texts and comparison texts can be distinguished without the model"
+        apart = "texts and comparison texts can be distinguished without the model"
+        if gate_verdict(known.findings) == "changed":
+            apart = "the scores are of no single model"
+        parts[-1] += f", because {apart}"
     if allows["canaries"]:
         parts.append(_of_collection(known, "controls", "the canaries"))
     if not parts and allows["any comparison"]:
@@ -290,6 +322,12 @@ def _capital(text: str) -> str:
     """Begin a sentence, unless it begins with a name that has digits or underscores."""
     first = text.split(" ", 1)[0]
     return text if "_" in first else text[:1].upper() + text[1:]
+
+
+def _small(text: str) -> str:
+    """Go on with what began a sentence, unless it begins with a name."""
+    first = text.split(" ", 1)[0]
+    return text if "_" in first else text[:1].lower() + text[1:]
 
 
 def _interval(row: Mapping[str, Any]) -> str:

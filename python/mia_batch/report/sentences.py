@@ -8,7 +8,14 @@ from typing import Any, Final
 import polars as pl
 
 from mia_batch.inference.attempts import Attempts
-from mia_batch.inference.findings import VerdictPlan, gate_verdict, role_counts
+from mia_batch.inference.findings import (
+    VerdictPlan,
+    blind_verdict,
+    change_of_service,
+    gate_verdict,
+    is_closed,
+    role_counts,
+)
 from mia_batch.inference.memory import VERBATIM_WORDS
 
 Say = Callable[["RunResults"], Iterable[str]]
@@ -129,7 +136,10 @@ def excluded(above: float | None) -> str:
 
 
 def gate_sentence(findings: pl.DataFrame) -> Iterator[str]:
-    verdict, row = gate_verdict(findings), blind_row(findings, "targets")
+    # A service that changed has a sentence of its own, and leaves nothing to be in doubt about.
+    verdict, row = blind_verdict(findings), blind_row(findings, "targets")
+    if gate_verdict(findings) == "changed" and verdict != "withheld":
+        return
     if row is not None and verdict in _GATES:
         unknown = verdict == "doubtful" and row["verdict"] is None
         yield _GATES["not checked" if unknown else verdict].format(**row)
@@ -146,6 +156,48 @@ def exchangeability_sentence(findings: pl.DataFrame) -> Iterator[str]:
         yield (
             "Classifiers that see only the texts do not tell targets from non-members: an AUC "
             f"above {row['high']:.2f} is ruled out with 95 % confidence (0.50 is guessing)."
+        )
+
+
+# Whether a service changed while it was asked.
+
+
+def change_sentence(findings: pl.DataFrame) -> Iterator[str]:
+    if (change := change_of_service(findings)) is None:
+        return
+    first = f"{change[:1].upper()}{change[1:]}, so the scores are of no single model."
+    if gate_verdict(findings) == "exploratory":
+        yield f"{first} What follows is exploratory and no evidence of training."
+        return
+    if blind_row(findings, "members") is not None:
+        first += (
+            " An AUC is that of all versions together: where the order of asking was drawn by lot, "
+            "a change draws it towards 0.50 and gives no false sign of memory."
+        )
+    yield (
+        f"{first} p-values, lists, bounds and estimates are withheld. Ask again under another "
+        "--out, by the name of a version that stays where the service has one, or give --anyway to "
+        "print the numbers as exploratory."
+    )
+
+
+def versions_sentence(findings: pl.DataFrame) -> Iterator[str]:
+    """Say why several versions of a service turn no answer, where they do not."""
+    row = facts(findings, "order").get("n_versions")
+    if row is None or row["verdict"] not in ("few", "in_turn"):
+        return
+    others, total = f"{row['low']:,.0f}", f"{row['high']:,.0f}"
+    alike = "by lot they fall on audited and comparison texts alike"
+    if row["verdict"] == "few":
+        yield (
+            f"{others} of {total} answers came from another version of the service than the "
+            f"others: {alike}, and move no p-value by more than about 0.01."
+        )
+    else:
+        yield (
+            f"The service answered by {row['value']:,.0f} versions in turn, whenever and whatever "
+            f"it was asked ({others} of {total} answers came from others than the most frequent): "
+            f"{alike}. The comparison holds, and the answer is about all versions together."
         )
 
 
@@ -227,6 +279,24 @@ def chance_sentences(findings: pl.DataFrame) -> Iterator[str]:
             f"The {row['subject']} model predicts these texts no better than chance "
             f"({row['value']:.1f} nats a token, chance {row['high']:.1f}): its scores mean nothing "
             "unless the texts are random themselves. Check that it is trained, and its tokenizer."
+        )
+
+
+def start_sentences(findings: pl.DataFrame) -> Iterator[str]:
+    """Say which model reads texts better with a start token, or without, than its tokenizer."""
+    for row in findings.filter(check="start_token").iter_rows(named=True):
+        own, other, token = row["value"], row["high"], repr(row["reason"])
+        if row["statistic"] == "nats_per_token":
+            figures = f"a loss of {-other:.2f} nats a token instead of {-own:.2f}"
+        else:
+            figures = f"{other:.0%} of next tokens right instead of {own:.0%}"
+        if row["verdict"] == "added":
+            how = f"after its start token {token}", "does not add: it was added to every prompt"
+        else:
+            how = f"without the start token {token}", "adds: it was left out of every prompt"
+        yield (
+            f"The {row['subject']} model reads these texts better {how[0]} ({figures}), which its "
+            f"tokenizer {how[1]} and text."
         )
 
 
@@ -764,11 +834,21 @@ def verbatim_sentences(findings: pl.DataFrame) -> Iterator[str]:
     yield _by_chance(counts, rows.filter(statistic="fisher")["p_value"])
 
 
-def copied_sentence(findings: pl.DataFrame) -> Iterator[str]:
-    if n := facts(findings, "verbatim", subject="targets").get("n_copied", {}).get("value"):
+def foreseen_sentences(findings: pl.DataFrame) -> Iterator[str]:
+    """Say of how many texts no more came out than could be copied or foreseen."""
+    counts = facts(findings, "verbatim", subject="targets")
+    value = {name: row["value"] or 0 for name, row in counts.items()}
+    if n := value.get("n_copied"):
         yield (
             f"Answers about {_counted(n, 'text')} repeat {VERBATIM_WORDS} words or more of the "
             "given prefix, which may be copied without knowing the text: they do not count."
+        )
+    if n := value.get("n_foreseen"):
+        yield (
+            f"Answers about {_counted(n, 'text')} go on as anyone could who has read what stands "
+            "before, by counting, by a table's rows or by repeating: "
+            f"{value['foreseen_words']:,.0f} of {value['run_words']:,.0f} words in a row could be "
+            "foreseen, so they do not count as word for word."
         )
 
 
@@ -838,7 +918,8 @@ class RunResults:
         roles, gate = role_counts(self.findings), gate_verdict(self.findings)
         labels = not self.findings.filter(check="blind_baseline", subject="members").is_empty()
         targets, nulls = bool(roles["n_unknown"]), bool(roles["n_nulls"])
-        canaries, compares = bool(roles["n_canaries"]), targets and nulls and gate != "withheld"
+        canaries, compares = bool(roles["n_canaries"]), targets and nulls
+        compares = compares and not is_closed(self.findings)
         return {
             "always": True,
             "labels": labels,
@@ -879,9 +960,11 @@ def _planned(say: Callable[..., Iterable[str]]) -> Say:
 
 # Doubts come before what they are about, and what came out word for word before all estimates.
 CONCLUSIONS: Final[tuple[tuple[str, Say], ...]] = (
+    ("always", _of(change_sentence)),
+    ("always", _of(start_sentences)),
     ("always", _of(chance_sentences)),
     ("always", _of(verbatim_sentences)),
-    ("always", _of(copied_sentence)),
+    ("always", _of(foreseen_sentences)),
     ("always", _of(gate_sentence)),
     ("always", _of(weights_sentence)),
     ("always", _of(placebo_sentence, "as_many")),
@@ -893,6 +976,7 @@ CONCLUSIONS: Final[tuple[tuple[str, Say], ...]] = (
     ("always", _of(later_sentence)),
     ("always", _of(lodged_sentence)),
     ("always", _of(answers_sentences)),
+    ("always", _of(versions_sentence)),
     ("labels", _of(uneven_sentence)),
     ("labels", lambda known: labelled_sentences(known.metrics, known.findings, known.plan.primary)),
     (
@@ -960,7 +1044,7 @@ def preflight_sentences(findings: pl.DataFrame) -> Iterator[str]:
     before = (label_sentence, gate_sentence, weights_sentence, undeclared_sentences)
     yield from chain.from_iterable(say(findings) for say in before)
     yield from duplicates_sentence(findings, "targets")
-    yield from () if gate_verdict(findings) == "withheld" else power_sentences(findings)
+    yield from () if is_closed(findings) else power_sentences(findings)
 
 
 def sentences(known: RunResults) -> Iterator[str]:

@@ -140,6 +140,16 @@ def test_where_nothing_was_compared_an_auc_that_chance_explains_is_no_riddle():
     assert "with AUC 0.90 (no interval: few groups); it is unknown whether" in said
 
 
+@pytest.mark.parametrize("blind", ["separable", "not separable", None])
+def test_an_attack_that_points_the_other_way_asks_whether_labels_are_swapped(blind):
+    run = known(metrics=[metric(PRIMARY, 0.02, 0.0, 0.2)], findings=[roles(0), labels(blind)])
+    assert answer(run, Rollup.create_empty(), books=False) == (
+        "No answer: a_v1 points the other way, AUC 0.02 (95 % CI 0.00 to 0.20): members score "
+        "lower than non-members. Are the labels swapped? If they are right, this is no sign of "
+        "memory."
+    )
+
+
 def test_without_an_auc_and_of_a_broken_model_there_is_no_answer():
     run = known(
         metrics=[metric(PRIMARY, None, reason="no members")], findings=[roles(0), labels(None)]
@@ -482,12 +492,12 @@ def test_the_table_of_a_paper_marks_what_is_best_beyond_its_interval():
         "| samia_v1 | 0.700 (0.600, 0.800) | 0.250 (0.100, 0.400) | 0.125 |",
         "| blind_year_v1 | 0.520 (0.450, 0.580) | -- | -- |",
         "",
-        "wiki_64, m|x: seed 1.",
+        r"wiki_64, m\|x: seed 1.",
     ]
     noted = paper_table(
         [column(notes=("9 members", "No answer: x")), column(model="b")]
     ).splitlines()[-1]
-    assert noted == "wiki_64, m|x: seed 1; 9 members; No answer: x; wiki_64, b: seed 1."
+    assert noted == r"wiki_64, m\|x: seed 1; 9 members; No answer: x; wiki_64, b: seed 1."
     latex = paper_table([column(), column(model="<b>")], "latex").splitlines()
     assert latex[3:7] == [
         r" & \multicolumn{3}{c}{wiki\_64, m|x} & \multicolumn{3}{c}{wiki\_64, <b>} \\",
@@ -512,7 +522,7 @@ def test_seeds_are_averaged_and_what_overlaps_is_not_best():
         "| samia_matched_v1 | 0.800 (0.650, 0.950) | -- | -- |",
         "| samia_v1 | 0.600 (0.400, 0.800) | 0.250 (0.100, 0.400) | 0.125 |",
     ]
-    assert "m|x: means, within the outermost limits, of seeds 1, 2." in paper_table(both, "md")
+    assert r"m\|x: means, within the outermost limits, of seeds 1, 2." in paper_table(both, "md")
     with pytest.raises(SettingsError, match="with the same seed; give one of them"):
         paper_table([column(), column()], "md")
     with pytest.raises(SettingsError, match="no format 'pdf'; choose one of md, latex, html, csv"):

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from hashlib import sha256
 from itertools import chain
-from math import inf
 from typing import Any, Final, TypeAlias
 
 import polars as pl
@@ -15,6 +14,7 @@ from mia_batch.attacks import attack as views
 from mia_batch.attacks.from_samples import EXPECTED, with_expected
 from mia_batch.diagnostics import preflight
 from mia_batch.errors import SettingsError
+from mia_batch.evidence.lot import lot_numbers
 from mia_batch.evidence.parts import scan_parts
 from mia_batch.features import feature_fields
 from mia_batch.inference import findings as checks
@@ -23,12 +23,15 @@ from mia_batch.inference.comparison import read_comparison_sets
 from mia_batch.inference.conformal import score_errors
 from mia_batch.inference.e_values import RoundsTest
 from mia_batch.inference.findings import VerdictPlan, finding_rows, role_counts
+from mia_batch.inference.order import by_time, order_findings
 from mia_batch.inference.rollup import perplexities, rollup
 from mia_batch.inference.verdicts import placebo_findings, power_findings, verdicts, weight_findings
 from mia_batch.inference.yardstick import YARDSTICK_CHECKS, null_audit_findings, yardstick_findings
 from mia_batch.kernels import count_words
 from mia_batch.metrics import curves, measure
 from mia_batch.pipeline.context import Audit, reads_tokens
+from mia_batch.pipeline.responses import write_responses
+from mia_batch.pipeline.sessions import start_findings
 from mia_batch.pipeline.stages import Stage
 from mia_batch.pipeline.stages.comparing import counted_groups, parts_digest
 from mia_batch.pipeline.stages.extraction import passages_of
@@ -42,7 +45,7 @@ from mia_batch.tables import digest, sink, sink_frames
 # What the model was given of the texts, and what kinds of answers came back.
 
 Rows: TypeAlias = Iterator[dict[str, Any]]
-_MOST, _LONG = 1_000, 20  # texts; tokens of a text whose loss is no accident
+_MOST = 1_000  # texts
 _HELD_BACK = ("filtered", "refusal")
 
 
@@ -79,15 +82,17 @@ def _chance(audit: Audit) -> Rows:
     engines = audit.manifest.engines.items()
     named = {name.removeprefix("logprobs of "): engine.get("chance") for name, engine in engines}
     chances = {model: chance for model, chance in named.items() if chance is not None}
-    read = audit.run.scan("logprobs").filter(pl.col("model").is_in([*chances]), view="text")
-    # Each text counts once, and one that is known well shows that the model works.
+    read = audit.run.scan("logprobs").filter(view="text")
     loss = -pl.col("logprob").cast(pl.List(pl.Float64)).list.mean()
-    known = loss.filter(pl.col("logprob").list.len() >= _LONG).min().fill_null(inf)
-    losses = read.group_by("model").agg(loss.mean(), known=known).sort("model")
-    for model, loss, known in losses.drop_nulls().collect(engine="streaming").iter_rows():
-        verdict = "better" if min(loss, known + 1) < chances[model] else "no_better"
-        row = {"statistic": "nats_per_token", "value": loss, "high": chances[model]}
-        yield {"subject": model, "verdict": verdict, **row}
+    for model, chance in sorted(chances.items()):
+        texts = read.filter(loss.is_not_null(), model=model)
+        mean = texts.select(loss.mean()).collect(engine="streaming").item()
+        if mean is None:
+            continue
+        some = texts.bottom_k(_MOST, by="target_id").select("logprob", "token_ids")
+        p_value, is_better = preflight.test_chance(some.collect(engine="streaming"), chance)
+        row = {"statistic": "nats_per_token", "value": mean, "high": chance, "p_value": p_value}
+        yield {"subject": model, "verdict": "better" if is_better else "no_better", **row}
 
 
 def _held_back(audit: Audit) -> Rows:
@@ -152,12 +157,17 @@ def _answered(audit: Audit, view: View) -> dict[str, object]:
     return found
 
 
+def _start_token(audit: Audit) -> Rows:
+    yield from start_findings(audit.manifest.models).drop("check").to_dicts()
+
+
 _CHECKS: Final[dict[str, Callable[[Audit], Rows]]] = {
     "prompts": _prompts,
     "endpoint": _endpoint,
     "answers": _answers,
     "held_back": _held_back,
     "chance": _chance,
+    "start_token": _start_token,
 }
 """What the model was given, and what kinds of answers came back, by check."""
 
@@ -197,7 +207,7 @@ def set_answers(
 
 _MOST_ERRORS = 20_000  # targets and non-members whose sampling error is measured
 _FROM_SCORES = (
-    *("power", "gate", "verbatim", "plan", "later", "reported", "placebo", "e_values"),
+    *("power", "gate", "order", "verbatim", "plan", "later", "reported", "placebo", "e_values"),
     *("uneven_scores", "null_audits"),
     *sets.FEW_BOOKS,
     *_CHECKS,
@@ -353,7 +363,7 @@ class VerdictsStage(Stage):
     def fingerprint(self) -> dict[str, Any]:
         """Scores, checks of the texts, the plan made before, and the settings of answers."""
         manifest = self.audit.manifest
-        names = {*VerdictSettings.model_fields, "slice_by", "preset", "seed"} - {"anyway"}
+        names = {*VerdictSettings.model_fields, "slice_by", "preset", "seed"}
         return {
             "scores": manifest.made.get("scores"),
             "preflight": manifest.made.get("preflight"),
@@ -366,17 +376,17 @@ class VerdictsStage(Stage):
         audit, attacks, plan, run = self.audit, self.audit.attacks, self.audit.plan, self.audit.run
         settings, scores, preregistered = audit.settings, run.scan("scores"), audit.manifest.plan
         names = [attack.name for attack in attacks]
-        planned_attacks = audit.planned_attacks
-        planned_names = [attack.name for attack in planned_attacks]
+        planned_names = [attack.name for attack in audit.planned_attacks]
         given = [finding_rows(name, check(audit)) for name, check in _CHECKS.items()]
         before = run.scan("findings").filter(~pl.col("check").is_in(_FROM_SCORES)).collect()
         planned = checks.plan_findings(plan, preregistered, _rests_on(audit))
-        later = [name for name in names if name not in planned_names]
         gate = checks.gate_findings(before, exploratory=settings.exploratory)
+        gate = pl.concat([gate, _order(audit)])
         withheld, blind = checks.why_withheld(gate), None
         if checks.gate_verdict(gate) == "weighted":
             blind = _blind_of_targets(run.scan("blind").collect())  # by which nulls are weighted
         is_shown = withheld is None or blind is not None
+        has_changed = checks.gate_verdict(gate) == "changed"
         in_rounds = plan.adjustment == "e-bh"  # what is scored depends on scores: no other answer
         metrics: pl.DataFrame = schemas.Metrics.create_empty()
         if not in_rounds:
@@ -389,7 +399,7 @@ class VerdictsStage(Stage):
                 slice_by=settings.slice_by,
                 primary=plan.primary,
                 seed=settings.seed,
-                later=later,
+                later=audit.later_attacks,
             )
         sink(metrics, run.path("metrics"), schemas.Metrics)
         is_exploratory = checks.gate_verdict(gate) == "exploratory"
@@ -399,7 +409,7 @@ class VerdictsStage(Stage):
         if not in_rounds:
             separable = withheld is not None or _separable(before, "members")
             of_sets, found_of_sets = set_answers(
-                scores, planned_attacks, plan, before, separable=separable
+                scores, audit.planned_attacks, plan, before, separable=separable
             )
             made = chain(made, [of_sets])
             primary_first = sorted(planned_names, key=lambda name: name != plan.primary)
@@ -407,9 +417,10 @@ class VerdictsStage(Stage):
             found += [uneven, found_of_sets]
             roles = role_counts(before)
             tested = bool(roles["n_unknown"] and roles["n_nulls"]) and withheld is None
-            found.append(yardstick_findings(scores, plan, _yardstick_runs(audit), tested=tested))
+            ladder = yardstick_findings(scores, plan, _yardstick_runs(audit), tested=tested)
+            found.append(ladder.filter(pl.col("check") != "dose") if has_changed else ladder)
         if not is_shown and withheld is not None:
-            made = (checks.withhold(rows, withheld) for rows in made)
+            made = (checks.withhold(rows, withheld, all_sets=has_changed) for rows in made)
         if not as_planned:
             made = (rows.with_columns(planned=False) for rows in made)
         sink_frames(made, run.path("verdicts"), schemas.Verdicts)
@@ -424,8 +435,36 @@ class VerdictsStage(Stage):
             recorded = preregistered.get("attacks") if as_planned else None
             found.append(sets.few_books_findings(scores, planned_names, plan, recorded))
             found.append(null_audit_findings(scores, plan))
-        rows = pl.concat([before, *given, planned, checks.later_findings(later), gate, *found])
+        rows = pl.concat(
+            [before, *given, planned, checks.later_findings(audit.later_attacks), gate, *found]
+        )
         sink(rows, run.path("findings"), schemas.Findings)
+
+
+def _order(audit: Audit) -> pl.DataFrame:
+    """Rows on whether a service changed while it was asked; a model that runs here cannot."""
+    settings, manifest = audit.settings, audit.manifest
+    if manifest.evidence["engine"] != "openai":
+        return finding_rows("order")
+    by_lot, has_grown = "order" in manifest.evidence, manifest.input.get("has_grown", False)
+    in_rounds = audit.plan.adjustment == "e-bh"
+    write_responses(audit)
+    views = [view.name for view in views_of(audit) if view.model == "target"]
+    of_scores = pl.col("target_id").is_null() | pl.col("view").is_in(views)
+    responses = audit.run["responses"].filter(of_scores)
+    cluster = pl.coalesce("group", "document_id", "target_id").alias("cluster")
+    score = pl.col(audit.plan.primary).alias("score")
+    texts = audit.run.scan("scores").select("target_id", "role", "member", cluster, score).collect()
+    in_order = texts[lot_numbers(texts["target_id"], settings.seed).argsort(kind="stable")]
+    if has_grown or not by_lot:
+        in_order = texts.clear() if in_rounds else by_time(texts, responses)
+    return order_findings(
+        in_order,
+        responses,
+        settings.seed,
+        by_lot=by_lot and not has_grown and not in_rounds,
+        exploratory=settings.exploratory or settings.anyway,
+    )
 
 
 def _rests_on(audit: Audit) -> dict[str, int | str]:
