@@ -93,9 +93,10 @@ def test_other_settings_make_them_anew_and_the_same_ones_do_not(audited):
     times = [path.stat().st_mtime_ns for path in paths]
     audit(**settings)
     assert [path.stat().st_mtime_ns for path in paths] == times
-    one_sample = rescore(run.folder, samples=1)["rollup"]
+    one_sample = rescore(run.folder, samples=1, replace=True)["rollup"]
     assert one_sample["longest_words"][0] < 30
-    other = rescore(run.folder, samples=2, primary="samia_matched_n2_v1")["rollup"]
+    changed = {"samples": 2, "primary": "samia_matched_n2_v1", "replace": True}
+    other = rescore(run.folder, **changed)["rollup"]
     assert other["attack"].unique().to_list() == ["samia_matched_n2_v1"]
-    rescore(run.folder, primary=ATTACK)
+    rescore(run.folder, primary=ATTACK, replace=True)
     assert [path.read_bytes() for path in paths] == before

@@ -212,7 +212,7 @@ def _attack_table(attacks: pl.DataFrame, width: int) -> Table:
     costs = costs if width >= _WIDTH_OF_COSTS else {}
     lines = (
         (
-            *(row["attack"], figure(row["auc"]), limits(row)),
+            *(f"{row['attack']}{' (later)' * row['is_later']}", figure(row["auc"]), limits(row)),
             *(figure(row[name]) for name in ("tpr_1", "tpr_01", "lead")),
             *(_in_form(row[name], form) for name, form in costs.items()),
         )
@@ -286,6 +286,15 @@ def show_checked(checked: Checked, console: Console) -> None:
     if not checked.faults:
         console.print(f"{checked.n_files:,} files are as they were")
         console.print(f"root of inputs and tables: {checked.root}")
+
+
+def show_lodged(digest: str, differences: Sequence[str], console: Console) -> bool:
+    """Say whether a run is the one that was planned, or each difference."""
+    of = f"the plan lodged (SHA-256 {digest})"
+    console.print(plain(f"{'different from' if differences else 'equal to'} {of}"), soft_wrap=True)
+    for each in differences:
+        console.print(plain(f"  {each}"), soft_wrap=True)
+    return not differences
 
 
 def show_agreement(drawn: pl.DataFrame, console: Console) -> bool:

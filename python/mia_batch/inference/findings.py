@@ -49,13 +49,30 @@ def role_counts(findings: pl.DataFrame) -> Counter[str]:
     return Counter(dict(findings.filter(check="roles").select("statistic", "value").iter_rows()))
 
 
-def earlier_findings(earlier: Mapping[str, Mapping[str, Any]]) -> pl.DataFrame:
+def earlier_findings(
+    earlier: Mapping[str, Mapping[str, Any]], root: str | None = None
+) -> pl.DataFrame:
     """Rows of check ``earlier_runs``: ``n_runs``, and of each run its ``primary`` attack."""
+    # A run that came out the same to the byte, with the same ``root``, was no other attempt.
+    earlier = {name: run for name, run in earlier.items() if not root or run.get("root") != root}
     rows = number_rows({"n_runs": len(earlier)} if earlier else {})
     for name, run in sorted(earlier.items()):
         plan = f"{run['primary']}, {run['level']}"
         rows.append({"subject": name, "statistic": "primary", "verdict": plan})
     return finding_rows("earlier_runs", rows)
+
+
+def lodged_findings(lodged: Mapping[str, Any]) -> pl.DataFrame:
+    """Rows of check ``lodged``: whether an audit is ``equal`` to its plan or ``differs``."""
+    if not lodged:
+        return finding_rows("lodged")
+    differences = lodged["differences"]
+    late = "the plan was given after scores had been made" if lodged["after_scores"] else None
+    verdict = "differs" if differences else "equal"
+    main = {"statistic": "n_differences", "value": len(differences)}
+    main |= {"verdict": verdict, "reason": late}
+    rows = [main, *({"statistic": "difference", "reason": each} for each in differences)]
+    return finding_rows("lodged", rows, subject=lodged["sha256"])
 
 
 def plan_findings(
@@ -75,6 +92,12 @@ def plan_findings(
     return finding_rows(
         "plan", [main, *({"subject": name, "statistic": "changed"} for name in changed)]
     )
+
+
+def later_findings(names: Iterable[str]) -> pl.DataFrame:
+    """Rows of check ``later``: attacks whose scores were added to those that were planned."""
+    rows = [{"subject": name, "statistic": "attack", "verdict": "exploratory"} for name in names]
+    return finding_rows("later", rows)
 
 
 def gate_findings(before: pl.DataFrame, *, exploratory: bool) -> pl.DataFrame:

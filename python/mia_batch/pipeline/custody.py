@@ -117,7 +117,9 @@ def _sources(settings: Settings) -> Iterator[Path]:
         value = getattr(settings, name)
         if name in ("out", "config") or value in (None, CLASSICS, NO_YARDSTICK):
             continue
-        if name in _SCORED_WITH:
+        if name == "plan":
+            yield Path(value)
+        elif name in _SCORED_WITH:
             yield Path(value) / _SCORED_WITH[name]
         else:
             found = find_files(value)

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import polars as pl
 
+from mia_batch.inference.attempts import Attempts
 from mia_batch.inference.findings import (
     VerdictPlan,
     behind_gate,
@@ -328,7 +329,7 @@ def _by_author(
 
 
 def earlier_sentences(findings: pl.DataFrame) -> Iterator[str]:
-    """Name the other runs of the same texts and model, which no p-value counts."""
+    """Name the other runs of the same texts and model, which p-values of the answer count."""
     rows = findings.filter(check="earlier_runs", statistic="primary").rows(named=True)
     if not rows:
         return
@@ -336,9 +337,9 @@ def earlier_sentences(findings: pl.DataFrame) -> Iterator[str]:
     plans = (f"{row['subject']} (primary {row['verdict']})".replace(*unplanned) for row in rows)
     n, (runs, are) = len(rows), ("run", "is") if len(rows) == 1 else ("runs", "are")
     yield (
-        f"{n:,} other {runs} of these texts and this model {are} next to this one: "
-        f"{listed([*plans])}. No figure counts these attempts: the best of several runs looks "
-        f"better than it is. Multiply p-values and q-values by {n + 1:,} (Bonferroni)."
+        f"{n:,} other {runs} of these texts and this model {are} known: {listed([*plans])}. The "
+        "best of several runs looks better than it is: p-values and q-values of this attempt are "
+        f"multiplied by {Attempts(n + 1).factor:,}, and bounds and rates of members are withheld."
     )
 
 
@@ -580,6 +581,28 @@ def plan_sentence(findings: pl.DataFrame) -> Iterator[str]:
         "These answers are exploratory: scores had been made before they were asked for. The plan "
         f"made before is in run.json (primary attack {main['subject']}).{others}"
     )
+
+
+def later_sentence(findings: pl.DataFrame) -> Iterator[str]:
+    """Name the attacks that were added to the planned ones."""
+    if names := findings.filter(check="later")["subject"].to_list():
+        are = "is" if len(names) == 1 else "are"
+        yield (
+            f"{listed(names)} {are} exploratory: scores by {'it' if are == 'is' else 'them'} were "
+            "added after the first scores. The answer does not rest on them."
+        )
+
+
+def lodged_sentence(findings: pl.DataFrame) -> Iterator[str]:
+    """Say whether the audit is the one of the plan lodged; nothing where none was."""
+    rows = findings.filter(check="lodged")
+    for row in rows.filter(statistic="n_differences").iter_rows(named=True):
+        late = f"; {row['reason']}" if row["reason"] else ""
+        if row["verdict"] == "equal":
+            yield f"The audit is equal to the plan lodged (SHA-256 {row['subject']}){late}."
+            continue
+        each = "; ".join(rows.filter(statistic="difference")["reason"])
+        yield f"The audit differs from the plan lodged (SHA-256 {row['subject']}{late}). {each}."
 
 
 def null_audit_sentence(findings: pl.DataFrame) -> Iterator[str]:
@@ -1092,6 +1115,8 @@ CONCLUSIONS: Final[tuple[tuple[str, Say], ...]] = (
     ("always", one_sided_sentence),
     ("labels", _of(label_sentence)),
     ("always", _of(plan_sentence)),
+    ("always", _of(later_sentence)),
+    ("always", _of(lodged_sentence)),
     ("always", _of(answers_sentences)),
     ("always", _of(versions_sentence)),
     ("labels", _of(uneven_sentence)),

@@ -178,7 +178,7 @@ def test_the_report_is_rendered_again_to_where_it_is_wanted(run, tmp_path):
     found = pl.read_csv(io.StringIO(pasted), infer_schema_length=None)
     assert found["samia_matched_v1"].to_list() == run["scores"]["samia_matched_v1"].to_list()
     shutil.copytree(run.folder, tmp_path / "run")
-    again = rescore(tmp_path / "run", primary="longest_block_v1")
+    again = rescore(tmp_path / "run", primary="longest_block_v1", replace=True)
     assert "with the highest longest_block_v1" in (again.folder / "report.html").read_text("utf-8")
 
 

@@ -99,7 +99,7 @@ def test_a_run_that_was_stopped_before_its_plan_is_said_to_be_so():
     of = {"a": ("loss_v1", "target"), "b": ("unknown", "unknown")}
     found = {name: {"primary": primary, "level": level} for name, (primary, level) in of.items()}
     (said,) = earlier_sentences(earlier_findings(found))
-    assert ": a (primary loss_v1, target), b (stopped before its plan was made). No figure" in said
+    assert ": a (primary loss_v1, target), b (stopped before its plan was made). The best" in said
 
 
 def test_texts_of_both_labels_are_said_to_be_wrong():

@@ -208,7 +208,7 @@ def set_answers(
 
 _MOST_ERRORS = 20_000  # targets and non-members whose sampling error is measured
 _FROM_SCORES = (
-    *("power", "gate", "order", "verbatim", "plan", "reported", "placebo", "e_values"),
+    *("power", "gate", "order", "verbatim", "plan", "later", "reported", "placebo", "e_values"),
     *("uneven_scores", "null_audits"),
     *sets.FEW_BOOKS,
     *_CHECKS,
@@ -380,6 +380,7 @@ class VerdictsStage(Stage):
         audit, attacks, plan, run = self.audit, self.audit.attacks, self.audit.plan, self.audit.run
         settings, scores, preregistered = audit.settings, run.scan("scores"), audit.manifest.plan
         names = [attack.name for attack in attacks]
+        planned_names = [attack.name for attack in audit.planned_attacks]
         given = [finding_rows(name, check(audit)) for name, check in _CHECKS.items()]
         before = run.scan("findings").filter(~pl.col("check").is_in(_FROM_SCORES)).collect()
         planned = checks.plan_findings(plan, preregistered, _rests_on(audit))
@@ -402,6 +403,7 @@ class VerdictsStage(Stage):
                 slice_by=settings.slice_by,
                 primary=plan.primary,
                 seed=settings.seed,
+                later=audit.later_attacks,
             )
         sink(metrics, run.path("metrics"), schemas.Metrics)
         is_exploratory = checks.gate_verdict(gate) == "exploratory"
@@ -410,9 +412,11 @@ class VerdictsStage(Stage):
         found = [plan_power(scores, plan)]
         if not in_rounds:
             separable = withheld is not None or _separable(before, "members")
-            of_sets, found_of_sets = set_answers(scores, attacks, plan, before, separable=separable)
+            of_sets, found_of_sets = set_answers(
+                scores, audit.planned_attacks, plan, before, separable=separable
+            )
             made = chain(made, [of_sets])
-            primary_first = sorted(names, key=lambda name: name != plan.primary)
+            primary_first = sorted(planned_names, key=lambda name: name != plan.primary)
             uneven = preflight.uneven_findings(scores, primary_first, run.scan("unscored"))
             found += [uneven, found_of_sets]
             roles = role_counts(before)
@@ -433,9 +437,10 @@ class VerdictsStage(Stage):
             found += [reported, by_test]
         if withheld is None and not in_rounds:
             recorded = preregistered.get("attacks") if as_planned else None
-            found.append(sets.few_books_findings(scores, names, plan, recorded))
+            found.append(sets.few_books_findings(scores, planned_names, plan, recorded))
             found.append(null_audit_findings(scores, plan))
-        rows = checks.behind_gate(pl.concat([before, *given, planned, gate, *found]))
+        later = checks.later_findings(audit.later_attacks)
+        rows = checks.behind_gate(pl.concat([before, *given, planned, later, gate, *found]))
         sink(rows, run.path("findings"), schemas.Findings)
 
 
@@ -528,7 +533,8 @@ class ScoresStage(Stage):
         frames = score(evidence["samples"], targets, audit.attacks, logprobs=logprobs)
         sink_frames(frames, run.path("scores"), schemas.Scores)
         if _is_learned(audit):
-            names = [attack.name for attack in audit.attacks if attack.evidence != "scores"]
+            given = audit.planned_attacks
+            names = [attack.name for attack in given if attack.evidence != "scores"]
             learned = sets.combine(run.scan("scores"), names, seed=audit.settings.seed)
             self._add(pl.Series(views.COMBINATION, learned, nan_to_null=True))
         self._score_placebo(evidence)
