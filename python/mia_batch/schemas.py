@@ -132,6 +132,7 @@ class Samples(_OfPrompt):
     others do not; ``not_asked`` where there was no room. Null where nothing came back, and of
     recordings."""
     reason = maybe(dy.String, "Why there is no candidate; null where there is.")
+    raw = maybe(dy.String, "The answer as it came, where the run took off what stood around it.")
 
 
 class LogProbs(_OfPrompt):

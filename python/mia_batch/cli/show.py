@@ -423,6 +423,8 @@ def _show_continuations(rows: pl.DataFrame, console: Console) -> None:
             column.ratio = 1
         table.add_row(_marked(row["text"], run), _marked(row["candidate"], run))
         console.print(table)
+        if row["raw"] is not None:
+            console.print(plain(f"as it came: {_beginning(row['raw'])}"))
 
 
 def _marked(text: str, run: str) -> Text:

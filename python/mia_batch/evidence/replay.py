@@ -279,6 +279,7 @@ def answer(
             finish_reason=pl.when(has_text).then("finish_reason"),
             short=pl.when(has_text).then(ended_by_length & fewer_words),
             answer=pl.lit(None, schema["answer"]),
+            raw=pl.lit(None, pl.String),
             reason=pl.when(~has_text).then(
                 pl.when("recorded").then(no_text).otherwise(pl.lit(MISSING))
             ),

@@ -111,6 +111,37 @@ def why_withheld(findings: pl.DataFrame) -> str | None:
     return findings.filter(check="gate")["reason"][0] if closed else None
 
 
+def why_not_continued(findings: pl.DataFrame) -> str | None:
+    """Say what answers are that do not continue the texts; None where they do."""
+    of = dict(findings.filter(check="dress").select("statistic", "value").iter_rows())
+    refused = findings.filter(check="dress", verdict="does_not_continue")
+    if refused.is_empty():
+        return None
+    n, example = of["n_prompts"], refused["reason"][0] or ""
+    counted = {
+        f"begin alike, such as {example!r}, although the texts differ": of["n_alike"],
+        "repeat the end of the prompt": of["n_repeating"],
+        "have nothing besides what is put around a continuation": of["n_empty"],
+    }
+    what, most = max(counted.items(), key=lambda item: item[1])
+    return (
+        f"this model does not continue texts when asked so: the answers to {most:,.0f} of "
+        f"{n:,.0f} prompts {what}"
+    )
+
+
+def withhold_all(rows: pl.DataFrame, reason: str | None) -> pl.DataFrame:
+    """Take every number out of metrics or verdicts that rests on answers, where there is a why."""
+    if reason is None:
+        return rows
+    numbers = ("value", "low", "high", "p_value", "q_value", "sensitivity_bound")
+    is_blind = pl.col("attack").str.starts_with("blind_")
+    return rows.with_columns(
+        pl.when(is_blind).then(pl.col(name for name in numbers if name in rows.columns)),
+        reason=pl.when(is_blind).then("reason").otherwise(pl.lit(reason)),
+    )
+
+
 def reported_findings(verdicts: pl.LazyFrame, plan: VerdictPlan) -> pl.DataFrame:
     levels = {"target": ["target"], "group": ["group", "document"]}.get(plan.level, [])
     of_level = (pl.col("level").cast(pl.String).is_in(levels)) & pl.col("estimate").is_null()

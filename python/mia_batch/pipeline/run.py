@@ -62,6 +62,7 @@ class Manifest:
     times: dict[str, Any] = field(default_factory=dict)
     requests: dict[str, Any] = field(default_factory=dict)
     controls: dict[str, Any] = field(default_factory=dict)
+    dress: dict[str, Any] = field(default_factory=dict)  # of answers, and the rule against it
     earlier: dict[str, dict[str, Any]] = field(default_factory=dict)  # other runs, by folder
     unchanged: str = ""  # what a finished run is known by, see `custody.is_unchanged`
     stored: str = field(default="", init=False, repr=False, compare=False)  # its text on disk

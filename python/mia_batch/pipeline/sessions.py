@@ -16,6 +16,7 @@ from mia_batch.attacks.attack import TOKEN
 from mia_batch.errors import SettingsError
 from mia_batch.evidence import request
 from mia_batch.evidence.collect import Executor, LocalExecutor, OnAnswer, SampleTask, Task
+from mia_batch.evidence.dress import Rule, rule_of
 from mia_batch.evidence.endpoint import Capabilities, ClientSettings, Endpoint
 from mia_batch.evidence.endpoint.client import Journal
 from mia_batch.evidence.endpoint.wire import Tokens, money, most_prompt_tokens
@@ -155,7 +156,11 @@ def sample_task(audit: Audit, session: Session, view: View) -> SampleTask:
     settings, words, seed = audit.settings, audit.settings.word_rule, audit.settings.seed
     if not settings.nudge:  # which the endpoint may have decided after the view was made
         view = replace(view, nudge=0.0)
-    return SampleTask(view=view, measure=measure, budget=budget, words=words, run_seed=seed)
+    rule: Rule = ()
+    if view.model == "target" and view.continues_texts:
+        rule = rule_of(audit.manifest.dress.get("rule", ()))
+    how = {"words": words, "run_seed": seed, "rule": rule}
+    return SampleTask(view=view, measure=measure, budget=budget, **how)
 
 
 def ask(

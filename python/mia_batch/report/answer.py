@@ -6,7 +6,7 @@ from typing import Any
 import polars as pl
 
 from mia_batch.attacks import Attack
-from mia_batch.inference.findings import gate_verdict
+from mia_batch.inference.findings import gate_verdict, why_not_continued
 from mia_batch.inference.memory import VERBATIM_WORDS
 from mia_batch.report.sentences import RunResults, blind_row, facts, listed
 
@@ -32,6 +32,8 @@ def answer(known: RunResults, rollup: pl.DataFrame, *, books: bool) -> str:
     broken = known.findings.filter(check="chance", subject="target", verdict="no_better")
     if broken.height:
         why = "the model predicts these texts no better than chance, so its scores mean nothing"
+        return f"No answer: {why}."
+    if (why := why_not_continued(known.findings)) is not None:
         return f"No answer: {why}."
     allows, units = known.allows(), _units(rollup)
     if allows["labels"] and not allows["targets and non-members"]:

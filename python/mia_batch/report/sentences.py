@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import polars as pl
 
-from mia_batch.inference.findings import VerdictPlan, gate_verdict, role_counts
+from mia_batch.inference.findings import VerdictPlan, gate_verdict, role_counts, why_not_continued
 from mia_batch.inference.memory import VERBATIM_WORDS
 
 Say = Callable[["RunResults"], Iterable[str]]
@@ -227,6 +227,57 @@ def chance_sentences(findings: pl.DataFrame) -> Iterator[str]:
             f"({row['value']:.1f} nats a token, chance {row['high']:.1f}): its scores mean nothing "
             "unless the texts are random themselves. Check that it is trained, and its tokenizer."
         )
+
+
+_LAYERS = {
+    "thoughts": "thoughts",
+    "fence": "a code fence",
+    "echo": "the end of the prompt, said again",
+    "lead": "a lead-in",
+    "close": "a closing remark",
+    "line": "a first line that ends with a colon",
+    "dots": "three dots",
+    "mark": "a bullet or heading mark",
+    "quote": "quotation marks",
+}
+
+
+def worn(layers: Iterable[tuple[str, str | None]]) -> str:
+    """Name what stands around answers, by kind and text."""
+    named = [
+        f"{_LAYERS[kind]} ({text[:_MOST_CHARACTERS]!r})" if text else _LAYERS[kind]
+        for kind, text in layers
+    ]
+    return ", ".join(named)
+
+
+def dress_sentences(findings: pl.DataFrame) -> Iterator[str]:
+    """Say what stood around the continuations and was taken off, and what was not."""
+    of = facts(findings, "dress", subject="target")
+    if not of:
+        return
+    n = of["n_prompts"]["value"]
+    layers = findings.filter(check="dress", statistic="taken_off").select("subject", "reason")
+    if layers.height:
+        yield (
+            f"The answers to {of['n_dressed']['value']:,.0f} of {n:,.0f} prompts that were looked "
+            f"at have more than a continuation: {worn(layers.iter_rows())}. One rule takes it off "
+            "all answers before they are compared; the table of samples keeps both forms."
+        )
+    if (why := why_not_continued(findings)) is not None:
+        yield (
+            f"{_sentence(why)} No area, p-value or estimate is given. Take another model, a "
+            "completions endpoint, or another --chat-instruction."
+        )
+        return
+    left = {"begin alike": "n_alike", "repeat the end of the prompt": "n_repeating"}
+    for what, name in left.items():
+        if count := of[name]["value"]:
+            yield f"The answers to {count:,.0f} of {n:,.0f} prompts {what}, and are scored so."
+
+
+def _sentence(clause: str) -> str:
+    return f"{clause[:1].upper()}{clause[1:]}."
 
 
 def answers_sentences(findings: pl.DataFrame) -> Iterator[str]:
@@ -816,6 +867,8 @@ class RunResults:
         labels = not self.findings.filter(check="blind_baseline", subject="members").is_empty()
         targets, nulls = bool(roles["n_unknown"]), bool(roles["n_nulls"])
         canaries, compares = bool(roles["n_canaries"]), targets and nulls and gate != "withheld"
+        if why_not_continued(self.findings) is not None:
+            labels = targets = nulls = canaries = compares = False
         return {
             "always": True,
             "labels": labels,
@@ -857,6 +910,7 @@ def _planned(say: Callable[..., Iterable[str]]) -> Say:
 # Doubts come before what they are about, and what came out word for word before all estimates.
 CONCLUSIONS: Final[tuple[tuple[str, Say], ...]] = (
     ("always", _of(chance_sentences)),
+    ("always", _of(dress_sentences)),
     ("always", _of(verbatim_sentences)),
     ("always", _of(copied_sentence)),
     ("always", _of(gate_sentence)),

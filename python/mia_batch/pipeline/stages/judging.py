@@ -30,7 +30,7 @@ from mia_batch.kernels import count_words
 from mia_batch.metrics import curves, measure
 from mia_batch.pipeline.context import Audit, reads_tokens
 from mia_batch.pipeline.stages import Stage
-from mia_batch.pipeline.stages.comparing import counted_groups, parts_digest
+from mia_batch.pipeline.stages.comparing import counted_groups, parts_digest, rule_against_dress
 from mia_batch.pipeline.stages.extraction import passages_of
 from mia_batch.pipeline.stages.questions import STAGE_VIEWS, models_of, prompts_of, views_of
 from mia_batch.prompts import RunModel, View
@@ -152,10 +152,24 @@ def _answered(audit: Audit, view: View) -> dict[str, object]:
     return found
 
 
+def _dress(audit: Audit) -> Rows:
+    """Rows on what stands around answers: what is taken off, and whether the rest continues."""
+    if not (found := audit.manifest.dress):
+        return
+    for layer in found["rule"]:
+        yield {"subject": layer["kind"], "statistic": "taken_off", "reason": layer["text"] or None}
+    for name in ("n_prompts", "n_dressed", "n_alike", "n_repeating", "n_empty"):
+        yield {"subject": "target", "statistic": name, "value": found[name]}
+    verdict = "continues" if found["continues"] else "does_not_continue"
+    example = found["example"] or None
+    yield {"subject": "target", "statistic": "verdict", "verdict": verdict, "reason": example}
+
+
 _CHECKS: Final[dict[str, Callable[[Audit], Rows]]] = {
     "prompts": _prompts,
     "endpoint": _endpoint,
     "answers": _answers,
+    "dress": _dress,
     "held_back": _held_back,
     "chance": _chance,
 }
@@ -370,8 +384,9 @@ class VerdictsStage(Stage):
         before = run.scan("findings").filter(~pl.col("check").is_in(_FROM_SCORES)).collect()
         planned = checks.plan_findings(plan, preregistered, _rests_on(audit))
         gate = checks.gate_findings(before, exploratory=settings.exploratory)
-        withheld, blind = checks.why_withheld(gate), None
-        if checks.gate_verdict(gate) == "weighted":
+        why_no_answer = checks.why_not_continued(pl.concat(given))
+        withheld, blind = why_no_answer or checks.why_withheld(gate), None
+        if why_no_answer is None and checks.gate_verdict(gate) == "weighted":
             blind = _blind_of_targets(run.scan("blind").collect())  # by which nulls are weighted
         is_shown = withheld is None or blind is not None
         in_rounds = plan.adjustment == "e-bh"  # what is scored depends on scores: no other answer
@@ -387,6 +402,7 @@ class VerdictsStage(Stage):
                 primary=plan.primary,
                 seed=settings.seed,
             )
+        metrics = checks.withhold_all(metrics, why_no_answer)
         sink(metrics, run.path("metrics"), schemas.Metrics)
         is_exploratory = checks.gate_verdict(gate) == "exploratory"
         as_planned = planned["verdict"].item(0) == "as_planned" and not is_exploratory
@@ -398,12 +414,13 @@ class VerdictsStage(Stage):
             made = chain(made, [of_sets])
             primary_first = sorted(names, key=lambda name: name != plan.primary)
             uneven = preflight.uneven_findings(scores, primary_first, run.scan("unscored"))
-            found += [uneven, found_of_sets]
+            found += [uneven, found_of_sets if why_no_answer is None else found_of_sets.clear()]
             roles = role_counts(before)
             tested = bool(roles["n_unknown"] and roles["n_nulls"]) and withheld is None
             found.append(yardstick_findings(scores, plan, _yardstick_runs(audit), tested=tested))
         if not is_shown and withheld is not None:
             made = (checks.withhold(rows, withheld) for rows in made)
+            made = (checks.withhold_all(rows, why_no_answer) for rows in made)
         if not as_planned:
             made = (rows.with_columns(planned=False) for rows in made)
         sink_frames(made, run.path("verdicts"), schemas.Verdicts)
@@ -464,6 +481,7 @@ class ScoresStage(Stage):
             "targets": audit.manifest.made["targets"],
             **({"seed": audit.settings.seed} if _is_learned(audit) else {}),
             **({"made": made} if made else {}),
+            **rule_against_dress(audit),
             "parts": parts_digest(sorted(parts, key=lambda part: part.name)),
         }
 
