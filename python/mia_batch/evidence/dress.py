@@ -3,9 +3,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
 from typing import Final, NamedTuple
 
 _LONGEST = 200  # characters of a lead-in or a closing remark
@@ -57,6 +61,7 @@ _LAST_UNITS = tuple(
 )
 
 
+_COPIED, _OPENING_WORDS = "most copied", 20
 NOTHING_LEFT = "the answer has nothing besides what is put around continuations"
 
 
@@ -153,6 +158,16 @@ def _echoed_letters(text: str, last_word: str) -> int:
     return longest if len(end[-longest:].encode()) >= _ECHO_BYTES and longest else 0
 
 
+@cache
+def known_openings() -> tuple[tuple[str, str], ...]:
+    """Give beginnings of classics that every model has read many times, and how they go on."""
+    path = Path(str(files("mia_batch") / "corpus" / "yardstick.jsonl"))
+    passages = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    first = {each["title"]: each["text"] for each in reversed(passages) if each["level"] == _COPIED}
+    parts = (text.split(" ", _OPENING_WORDS) for text in first.values())
+    return tuple((" ".join(words[:-1]), f" {words[-1]}") for words in parts)
+
+
 # A rule is learned of many answers together: what follows a prompt truly is looked at only to tell
 # what the texts themselves have, and never to decide about a single answer.
 
@@ -176,8 +191,14 @@ class Findings(NamedTuple):
 
 def learn(asked: Sequence[Asked], rule: Rule = (), *, fewest: int = _FEWEST) -> Rule:
     """Find the layers that many answers wear, one after the other, the most frequent first."""
+    # ``rule`` has layers that are known before; those that the texts themselves have are left out.
     n_prompts = len({_tail(each) for each in asked})
-    for _ in range(_ROUNDS):
+    worn = {
+        layer: sum(wears(each.answer.strip(), each.prompt, layer) for each in asked)
+        for layer in rule
+    }
+    rule = tuple(layer for layer, n in worn.items() if not (n and _of_the_texts(layer, n, asked)))
+    for _ in range(_ROUNDS - len(rule)):
         bare = [(each, undress(each.answer, each.prompt, rule).strip()) for each in asked]
         frequent = {
             layer: len(rests)

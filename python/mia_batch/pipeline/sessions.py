@@ -28,6 +28,7 @@ from mia_batch.pipeline.context import Audit, reads_tokens
 from mia_batch.pipeline.run import asking
 from mia_batch.plugins import extra
 from mia_batch.prompts import RunModel, View
+from mia_batch.report.sentences import worn
 from mia_batch.settings import Settings, endpoint_settings, endpoint_tokenizer
 from mia_batch.tables import in_background, is_followed
 
@@ -81,7 +82,14 @@ def findings(settings: Settings, found: Capabilities, *, drawn: bool) -> Iterato
             "the model thinks before it answers, which cannot be kept off: each answer may take "
             f"{dialect.thinking:,} tokens more"
         )
-    if dialect.repeats_prompt:
+    yield from _around_answers(found)
+
+
+def _around_answers(found: Capabilities) -> Iterator[str]:
+    if found.dress:
+        around = worn((layer["kind"], layer["text"]) for layer in found.dress)
+        yield f"classics that it continues have more around them, which is taken off: {around}"
+    if found.dialect.repeats_prompt:
         yield "it puts the prompt before each answer: it is taken off"
 
 
@@ -113,7 +121,7 @@ def _here(
 # Sessions: an opened model or endpoint, ready to work on blocks.
 
 _UNSTATED_CONTEXT = 131_072  # endpoints that do not state theirs refuse what is too long
-_PROBED = "some twenty small requests of each probe come on top"
+_PROBED = "some thirty small requests of each probe come on top"
 _TIMED = ("sampling", "log-probabilities")
 _SECONDS_TO_TELL_SPEED = 10.0  # less is mostly the beginning and the end
 _MOST_ATTEMPTS = 3  # at a candidate of an endpoint; each is paid for

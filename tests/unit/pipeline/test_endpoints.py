@@ -96,7 +96,7 @@ def test_the_cost_is_said_before_the_first_request(request_for):
     paid = 1000 * sum(len(each.prompt.split()) for each in asked) + 10_000 * drawn
     assert listener.sentences[-1] == (
         f"spent EUR {paid / 1e6:.2f} of at most 100.00 (prices as given; "
-        "some twenty small requests of each probe come on top)"
+        "some thirty small requests of each probe come on top)"
     )
     assert foreseen["time"] == "unknown for samples of target: give --tokens-per-second X"
     with pytest.raises(SettingsError, match="probe needs a model that runs here"):
