@@ -39,7 +39,7 @@ _KINDS = (
     *("thoughts", "fence", "echo", "lead", "close", "line", "dots", "mark", "quote"),
     "start",  # a lead-in without an end of its own, while it is looked for
 )
-_FAINT_KINDS = frozenset({"line", "dots", "mark", "quote"})
+_FAINT_KINDS = frozenset({"echo", "line", "dots", "mark", "quote"})
 _LEADS = frozenset({"lead", "start"})
 _LITERAL = frozenset({"lead", "close", "start"})
 _FIRST_UNITS = tuple(
@@ -185,8 +185,10 @@ class Findings(NamedTuple):
     @property
     def continues(self) -> bool:
         """Whether the answers, as the rule leaves them, are continuations."""
-        uncovered = max(self.n_alike, self.n_repeating, self.n_empty)
-        return uncovered <= max(_FEWEST, _MOST_UNCOVERED * self.n_prompts)
+        n_others = max(self.n_alike, self.n_empty)
+        most = max(_FEWEST, _MOST_UNCOVERED * self.n_prompts)
+        # A weak model may say some words of the prompt again.
+        return n_others <= most and self.n_repeating <= max(_FEWEST, _FAINT * self.n_prompts)
 
 
 def learn(asked: Sequence[Asked], rule: Rule = (), *, fewest: int = _FEWEST) -> Rule:
