@@ -128,9 +128,9 @@ class Samples(_OfPrompt):
     answer = dy.Enum([*get_args(AnswerKind), "not_asked"], nullable=True)
     """What came back: ``text``; text less the model's thoughts (``thought_removed``) or the prompt
     (``prompt_removed``) before it; no text, because the answer was ``empty``, all ``thinking``, a
-    ``refusal``, ``filtered`` by the provider, or began with the prompt (``prompt_repeated``) where
-    others do not; ``not_asked`` where there was no room. Null where nothing came back, and of
-    recordings."""
+    ``refusal``, ``filtered`` by the provider, or the prompt and nothing more
+    (``prompt_repeated``); ``not_asked`` where there was no room. Null where nothing came back, and
+    of recordings."""
     reason = maybe(dy.String, "Why there is no candidate; null where there is.")
     raw = maybe(dy.String, "The answer as it came, where the run took off what stood around it.")
 
@@ -250,7 +250,8 @@ class Findings(dy.Schema):
     ``combination``, ``dataset_inference``, ``codec``, ``yardstick``, ``absence``, ``dose`` (of
     scores: about how many copies were learnt);
     ``verbatim`` (what came out word for word), ``prompts`` (what was given), ``endpoint`` (fields
-    that it honours), ``answers`` (kinds that came back), ``held_back`` (``filtered`` or refused
+    that it honours), ``answers`` (kinds that came back), ``dress`` (what stood around
+    continuations, and what was taken off), ``held_back`` (``filtered`` or refused
     unevenly), ``chance`` (whether models predict the texts better), ``earlier_runs`` (of the same
     texts and model, in folders next to the run's)."""
     subject = maybe(dy.String, "What it is about: a set of texts, a level, an attack.")

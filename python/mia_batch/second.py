@@ -164,8 +164,8 @@ class AuditedText:
     def context(self, prompt: Row) -> str:
         """Read what a model was given: its own text, some bytes of the target, or the prefix."""
         if prompt["cut"] is not None:
-            return self.target["target"].encode()[: prompt["cut"]].decode()
-        return self.target["prefix"] if prompt["context"] is None else prompt["context"]
+            return str(self.target["target"]).encode()[: prompt["cut"]].decode()
+        return str(self.target["prefix"] if prompt["context"] is None else prompt["context"])
 
     def every(self, column: str = "logprob", view: str = "text", of: str = "target") -> Numbers:
         """Give numbers of every token; NaN where it has none."""

@@ -16,6 +16,7 @@ _LONGEST = 200  # characters of a lead-in or a closing remark
 _ROUNDS = 16  # most layers of one rule
 _TAIL = 40  # last characters of a prompt: prompts that end alike may be answered alike
 _BEGINNING = 20  # characters at which answers are said to begin alike
+_FEWEST_CUT = 10  # characters of a short answer that was cut
 _FEWEST_LETTERS = 6  # different ones: a loop of one word is no lead-in
 _FEWEST, _LONG_BYTES, _ECHO_BYTES = 3, 12, 8
 _CLEAR, _FAINT = 0.05, 0.2  # share of prompts at which clear and faint layers count
@@ -92,6 +93,7 @@ class Asked(NamedTuple):
     prompt: str
     answer: str
     reference: str
+    is_cut: bool = False  # by the limit of tokens
 
 
 def undress(answer: str, prompt: str, rule: Rule) -> str:
@@ -210,8 +212,8 @@ def learn(asked: Sequence[Asked], rule: Rule = (), *, fewest: int = _FEWEST) -> 
             and _differ(rests.values())
         }
         ordered = sorted(frequent, key=lambda layer: _precedence(layer, frequent[layer]))
-        worn = (layer for layer in ordered if not _of_the_texts(layer, frequent[layer], asked))
-        best = next(worn, None)
+        dressing = (each for each in ordered if not _of_the_texts(each, frequent[each], asked))
+        best = next(dressing, None)
         if best is None:
             return rule
         rule = (*rule, best._replace(kind="lead") if best.kind == "start" else best)
@@ -305,13 +307,13 @@ def examine(asked: Sequence[Asked], rule: Rule) -> Findings:
             empty.add(tail)
         if echoed(text, each.prompt):
             repeating.add(tail)
-        alike[_beginning(text)][tail] = text
+        alike[_beginning(text, is_cut=each.is_cut)][tail] = text
     beginnings = {
         start: rests
         for start, rests in alike.items()
         if len({*start}) >= _FEWEST_LETTERS
         and len(rests) >= max(_FEWEST, _CLEAR * len(tails))
-        and _differ(rests.values())
+        and (len(start) < _BEGINNING or _differ(rests.values()))
         and not _begin_so(start, len(rests), asked)
     }
     if _of_the_texts(Layer("echo"), len(repeating), asked):
@@ -322,14 +324,20 @@ def examine(asked: Sequence[Asked], rule: Rule) -> Findings:
     return Findings(len(tails), len(dressed), len(same), len(repeating), len(empty), example)
 
 
-def _beginning(text: str) -> str:
-    letters = "".join(text[: 4 * _BEGINNING].casefold().split())
-    return letters[:_BEGINNING] if len(letters) > _BEGINNING else ""
+def _beginning(text: str, *, is_cut: bool = False) -> str:
+    """Give the first letters; of a short answer those before the limit of tokens cut it."""
+    letters = _letters(text[: 4 * _BEGINNING])
+    whole = is_cut and len(letters) >= _FEWEST_CUT
+    return letters[:_BEGINNING] if whole or len(letters) > _BEGINNING else ""
 
 
 def _begin_so(start: str, n: int, asked: Sequence[Asked]) -> bool:
     """Whether the texts begin so, or have it elsewhere, half as often as the answers or more."""
     prompts = {_tail(each): each for each in asked}.values()
-    truly = sum(_beginning(each.reference) == start for each in prompts)
-    elsewhere = sum(start in "".join(each.prompt.casefold().split()) for each in prompts)
+    truly = sum(_letters(each.reference).startswith(start) for each in prompts)
+    elsewhere = sum(start in _letters(each.prompt) for each in prompts)
     return 2 * max(truly, elsewhere) >= n
+
+
+def _letters(text: str) -> str:
+    return "".join(text.casefold().split())

@@ -167,8 +167,8 @@ def sample_task(audit: Audit, session: Session, view: View) -> SampleTask:
     rule: Rule = ()
     if view.model == "target" and view.continues_texts:
         rule = rule_of(audit.manifest.dress.get("rule", ()))
-    how = {"words": words, "run_seed": seed, "rule": rule}
-    return SampleTask(view=view, measure=measure, budget=budget, **how)
+    task = SampleTask(view=view, measure=measure, budget=budget, words=words, run_seed=seed)
+    return replace(task, rule=rule)
 
 
 def ask(

@@ -24,7 +24,7 @@ _ANSWERS = {
     "text": "texts",
     "thought_removed": "texts after thoughts, which were taken off",
     "prompt_removed": "texts after the prompt, which was taken off",
-    "prompt_repeated": "that begin with the prompt",
+    "prompt_repeated": "that are the prompt and nothing more",
     "thinking": "thoughts without an answer",
     "refusal": "refusals",
     "not_asked": "not asked for",

@@ -43,6 +43,10 @@ def answers(wear: Wearing, n: int = 24) -> list[Asked]:
     return asked
 
 
+def plainly(_prompt: str, text: str, _number: int) -> str:
+    return text
+
+
 def last_words(prompt: str, n: int) -> str:
     return " ".join(prompt.split()[-n:])
 
@@ -85,7 +89,7 @@ DRESSES: dict[str, Wearing] = {
 
 @pytest.mark.parametrize("name", DRESSES)
 def test_a_dress_is_taken_off_and_the_words_are_left(name):
-    plain, worn = answers(lambda _, text, __: text), answers(DRESSES[name])
+    plain, worn = answers(plainly), answers(DRESSES[name])
     rule = learn(worn)
     bare = [undress(each.answer, each.prompt, rule) for each in worn]
     assert [text.split() for text in bare] == [each.answer.split() for each in plain]
@@ -149,6 +153,15 @@ def test_answers_that_are_no_continuations_are_counted_and_refused():
     assert (found.n_dressed, found.n_empty, found.continues) == (24, 6, False)
 
 
+def test_lead_ins_that_fill_the_limit_of_tokens_are_no_continuations():
+    dressed = [each._replace(answer="Sure! Here is", is_cut=True) for each in answers(plainly)[::3]]
+    plain = answers(plainly)[1::3] + answers(plainly)[2::3]
+    found = examine([*dressed, *plain], learn([*dressed, *plain]))
+    assert (found.n_alike, found.example, found.continues) == (8, "Sure! Here is", False)
+    short = [each._replace(is_cut=False) for each in dressed]  # a model may stop there
+    assert examine([*short, *plain], ()).continues
+
+
 def test_without_a_rule_answers_that_begin_alike_are_refused():
     worn = answers(lambda _, text, __: f"Sure! Here is how it goes on:\n\n{text}")
     found = examine(worn, ())
@@ -158,7 +171,7 @@ def test_without_a_rule_answers_that_begin_alike_are_refused():
 
 def test_a_rule_that_the_probe_gave_is_kept_unless_the_texts_begin_so():
     quote, dots = Layer("quote"), Layer("dots")
-    plain = answers(lambda _, text, __: text)
+    plain = answers(plainly)
     assert learn(plain, (dots,)) == (dots,)
     spoken = [Asked(each.prompt, f'"{each.answer}"', f'"{each.reference}"') for each in plain]
     assert learn(spoken, (quote, dots)) == (dots,)

@@ -171,7 +171,11 @@ class Probe:
         """Find what stands around continuations that every model knows; make room for it."""
         asked, says_prompt = [], False
         for prompt, continuation in known_openings():
-            answer = await self._try(prompt=prompt, max_tokens=_OPENING_TOKENS)
+            try:
+                length = {"max_tokens": _OPENING_TOKENS, "max_retries": _RETRIES}
+                answer = await self._ask({}, prompt=prompt, **length)
+            except RefusedError:
+                continue
             if text := _text(answer):
                 asked.append(Asked(prompt, text, continuation))
             says_prompt |= prompt in text or _kind(answer) in _WITH_PROMPT
@@ -310,17 +314,11 @@ class Probe:
         return None if None in answers else [_text(answer) for answer in answers]
 
     async def _try(
-        self,
-        n: int = 1,
-        /,
-        prompt: str = PROBE_PROMPT,
-        max_tokens: int = _MAX_TOKENS,
-        **fields: object,
+        self, n: int = 1, /, prompt: str = PROBE_PROMPT, **fields: object
     ) -> wire.Choices | None:
         """Ask with a field more; None where the endpoint refuses it."""
-        length = {"max_tokens": max_tokens, "max_retries": _RETRIES}
         try:
-            return await self._ask(fields, prompt=prompt, n=n, **length)
+            return await self._ask(fields, prompt=prompt, n=n, max_retries=_RETRIES)
         except RefusedError:
             return None
 

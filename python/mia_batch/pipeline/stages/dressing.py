@@ -21,7 +21,7 @@ from mia_batch.schemas import Samples
 from mia_batch.tables import scan, sink
 from mia_batch.targets import TargetLookup
 
-_MOST_TEXTS, _MOST_SAMPLES = 1_000, 2  # of which a rule is learned
+_MOST_PROMPTS, _MOST_SAMPLES = 2_000, 2  # of a view, of which a rule is learned
 _KEY = ["target_id", "view_index"]
 
 
@@ -79,23 +79,26 @@ def _probed(audit: Audit) -> dress.Rule:
 
 
 def _asked(audit: Audit, view: View) -> list[dress.Asked]:
-    """Take answers to prompts of up to 1,000 texts."""
+    """Take answers to up to 2,000 prompts."""
     run = audit.run
     own = run.scan("targets").filter(pl.col("reason").is_null())
-    targets = own.bottom_k(_MOST_TEXTS, by="target_id").collect(engine="streaming")
+    most = -(-_MOST_PROMPTS // view.n)
+    targets = own.bottom_k(most, by="target_id").collect(engine="streaming")
     prompts = prompts_of(run, view, targets).select(*_KEY, "context", "text")
     samples = scan_parts(run.path("samples"), Samples, view.key)
     answers = samples.filter(pl.col("sample_index") < _MOST_SAMPLES).select(
-        *_KEY, answer=pl.coalesce("raw", "candidate")
+        *_KEY,
+        answer=pl.coalesce("raw", "candidate"),
+        is_cut=(pl.col("finish_reason") == "length").fill_null(value=False),
     )
     rows = prompts.lazy().join(answers, on=_KEY, maintain_order="left").drop_nulls()
-    columns = rows.select("context", "answer", "text").collect(engine="streaming")
+    columns = rows.select("context", "answer", "text", "is_cut").collect(engine="streaming")
     return [dress.Asked(*row) for row in columns.iter_rows()]
 
 
 @dataclass(frozen=True, kw_only=True)  # without slots: the targets are looked up once
 class _Undressing:
-    """Rewrites parts of samples: the bare answers, and beside them what the model said."""
+    """Rewrites parts of samples: the bare answers, and next to them what the model said."""
 
     rule: dress.Rule
     samples: Parts

@@ -371,7 +371,7 @@ class VerdictsStage(Stage):
         return {
             "scores": manifest.made.get("scores"),
             "preflight": manifest.made.get("preflight"),
-            "form": 8,  # of what is found
+            "form": 9,  # of what is found
             "plan": [manifest.plan.get(name) for name in ("sha256", "rests_on", "attacks")],
             "settings": self.audit.settings.model_dump(mode="json", include=names),
         }
