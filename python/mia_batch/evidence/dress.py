@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -77,9 +77,14 @@ Rule = tuple[Layer, ...]
 """Layers that are taken off, each at most once, the first one that is there first."""
 
 
-def rule_of(recorded: Iterable[Mapping[str, str]]) -> Rule:
-    """Read a rule that a run has recorded; kinds that are not known take nothing off."""
-    layers = (Layer(each["kind"], each.get("text", "")) for each in recorded)
+def rule_of(recorded: object) -> Rule:
+    """Read a rule that a run has recorded; what is no layer takes nothing off."""
+    listed = recorded if isinstance(recorded, list) else []
+    layers = [
+        Layer(str(each.get("kind")), str(each.get("text", "")))
+        for each in listed[:_ROUNDS]
+        if isinstance(each, dict)
+    ]
     return tuple(layer for layer in layers if layer.kind in _KINDS)
 
 

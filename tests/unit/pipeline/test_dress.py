@@ -66,28 +66,26 @@ def fenced(_: str, text: str) -> str:
     return f"**Continuation:**\n\n```\n{text.strip()}\n```\nLet me know if you want more."
 
 
-@pytest.fixture
-def settings_for(tmp_path) -> Callable[..., dict[str, Any]]:
+def settings_in(folder: Path, server: HostileServer, **changed: Any) -> dict[str, Any]:
     members = [text in MEMBERS for text in TEXTS]
-    corpus = written(tmp_path, pl.DataFrame({"text": TEXTS, "member": members}))
-
-    def settings(server: HostileServer, name: str = "run", **changed: Any) -> dict[str, Any]:
-        own = {"model": MODEL, "base_url": server.url, "report": False, "samples": 2}
-        own |= {"preset": "matched", "chat": True, "input": corpus, "out": str(tmp_path / name)}
-        return own | changed
-
-    return settings
+    corpus = written(folder, pl.DataFrame({"text": TEXTS, "member": members}))
+    own = {"model": MODEL, "base_url": server.url, "report": False, "samples": 2, "chat": True}
+    return own | {"preset": "matched", "input": corpus, "out": str(folder / "run")} | changed
 
 
-def audited(answer: Memoriser, settings_for: Callable[..., dict[str, Any]], **changed: Any) -> Run:
+def audited(folder: Path, answer: Memoriser, **changed: Any) -> Run:
     with HostileServer(answer) as server:
-        return runs.audit(**settings_for(server, **changed))
+        return runs.audit(**settings_in(folder, server, **changed))
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory) -> Run:
+    return audited(tmp_path_factory.mktemp("plain"), Memoriser())
 
 
 @pytest.mark.parametrize("wear", [lead, for_some, echoing, fenced])
-def test_scores_are_those_of_a_plain_server_and_both_forms_are_kept(wear, settings_for):
-    plain = audited(Memoriser(), settings_for, name="plain")
-    run = audited(Memoriser(wear), settings_for)
+def test_scores_are_those_of_a_plain_server_and_both_forms_are_kept(wear, plain, tmp_path):
+    run = audited(tmp_path, Memoriser(wear))
     assert run["scores"].drop("n_short").equals(plain["scores"].drop("n_short"))
     of = {"metric": "roc_auc", "attack": SCORE, "slice": "all"}
     assert run["metrics"].filter(**of)["value"].to_list() == [1.0]
@@ -97,17 +95,25 @@ def test_scores_are_those_of_a_plain_server_and_both_forms_are_kept(wear, settin
     changed = pairs.filter(pl.col("raw").is_not_null())
     assert changed.height == found(run, "dress")["n_dressed"] * 2 > 0
     assert all(said.strip() in raw for raw, said in changed.iter_rows())
-    assert plain["samples"]["raw"].null_count() == 24
-    assert plain.manifest.dress["rule"] == []
     lines, equal = second.compare(run.folder, 20)
     assert equal, lines
 
 
-def test_the_rule_is_said_shown_and_kept_for_later_samples(settings_for):
+def test_a_plain_server_keeps_its_answers_as_they_are(plain):
+    assert plain.manifest.dress["rule"] == []
+    assert plain["samples"]["raw"].null_count() == 24
+    assert found(plain, "dress") == {
+        **dict.fromkeys(("n_dressed", "n_alike", "n_repeating", "n_empty"), 0),
+        "n_prompts": 12,
+        "verdict": None,
+    }
+
+
+def test_the_rule_is_said_shown_and_kept_for_later_samples(tmp_path):
     with HostileServer(Memoriser(lead)) as server:
-        run = runs.audit(**settings_for(server))
+        run = runs.audit(**settings_in(tmp_path, server))
         rule = run.manifest.dress["rule"]
-        more = runs.audit(**settings_for(server, samples=3))
+        more = runs.audit(**settings_in(tmp_path, server, samples=3))
     assert rule == more.manifest.dress["rule"]
     assert rule == [{"kind": "lead", "text": "Sure! Here's the continuation of the text:"}]
     capabilities = run.manifest.engines["samples of target"]["capabilities"]
@@ -125,9 +131,9 @@ def test_the_rule_is_said_shown_and_kept_for_later_samples(settings_for):
     assert said in " ".join(shown.split())
 
 
-def test_there_is_room_for_the_lead_in_where_few_words_are_asked_for(settings_for):
+def test_there_is_room_for_the_lead_in_where_few_words_are_asked_for(tmp_path):
     few = {"preset": "default", "samples": None, "attacks": "probe_first_word_v1", "probes": 4}
-    run = audited(Limited(lead), settings_for, **few)
+    run = audited(tmp_path, Limited(lead), **few)
     hits = run["scores"].group_by("member").agg(pl.col("probe_first_word_v1").mean())
     assert dict(hits.iter_rows()) == {True: 1.0, False: 0.0}
 
@@ -139,9 +145,9 @@ class Parrot(Memoriser):
         return " ".join(prompt.split()[-seed % 3 - 6 :])
 
 
-def test_a_model_that_does_not_continue_texts_has_no_area(settings_for, tmp_path):
+def test_a_model_that_does_not_continue_texts_has_no_area(tmp_path):
     with HostileServer(Parrot()) as server:
-        settings = settings_for(server)
+        settings = settings_in(tmp_path, server)
         names = ("input", "model", "base_url", "preset", "samples", "out")
         flags = [f"--{name.replace('_', '-')}={settings[name]}" for name in names]
         done = CliRunner().invoke(command, [*flags, "--chat", "--no-report"])
@@ -158,15 +164,13 @@ def test_a_model_that_does_not_continue_texts_has_no_area(settings_for, tmp_path
     assert "No sign of memory" not in done.output
 
 
-def test_completions_and_recordings_are_looked_at_too(settings_for, tmp_path):
-    plain = audited(Memoriser(chat=False), settings_for, name="plain", chat=False)
-    run = audited(Memoriser(fenced, chat=False), settings_for, chat=False)
-    recorded = run["samples"].select(
-        "target_id", "sample_index", candidate=pl.coalesce("raw", "candidate")
-    )
-    recorded.write_parquet(tmp_path / "recorded.parquet")
+def test_completions_and_recordings_are_looked_at_too(plain, tmp_path):
+    run = audited(tmp_path, Memoriser(fenced, chat=False), chat=False)
+    said = pl.coalesce("raw", "candidate").alias("candidate")
+    recorded = run["samples"].select("target_id", "sample_index", said)
+    made = written(tmp_path, recorded, "recorded")
     settings = {"input": str(tmp_path / "corpus.parquet"), "out": str(tmp_path / "again")}
-    again = runs.audit(samples_from=str(tmp_path / "recorded.parquet"), report=False, **settings)
+    again = runs.audit(samples_from=made, report=False, **settings)
     for other in (run, again):
         assert other["scores"][SCORE].equals(plain["scores"][SCORE])
         assert [layer["kind"] for layer in other.manifest.dress["rule"]][:1] == ["lead"]
