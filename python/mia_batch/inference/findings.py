@@ -108,7 +108,8 @@ def gate_verdict(findings: pl.DataFrame) -> str | None:
 def why_withheld(findings: pl.DataFrame) -> str | None:
     """Say why p-values, lists, bounds and estimates without weights are withheld, if they are."""
     closed = gate_verdict(findings) in ("withheld", "weighted")
-    return findings.filter(check="gate")["reason"][0] if closed else None
+    reason = findings.filter(check="gate")["reason"][0] if closed else None
+    return why_not_continued(findings) or reason
 
 
 def why_not_continued(findings: pl.DataFrame) -> str | None:

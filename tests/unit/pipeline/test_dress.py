@@ -162,6 +162,7 @@ def test_a_model_that_does_not_continue_texts_has_no_area(tmp_path):
     assert metrics.select("value", "low", "high").null_count().row(0) == (metrics.height,) * 3
     assert metrics["reason"].str.starts_with(why).all()
     assert "No sign of memory" not in done.output
+    assert run["curves"].is_empty()
 
 
 def test_completions_and_recordings_are_looked_at_too(plain, tmp_path):

@@ -650,7 +650,8 @@ class SummaryStage(Stage):
         )
         rows = pl.concat([findings.filter(pl.col("check") != "verbatim"), verbatim])
         sink(rows, run.path("findings"), schemas.Findings)
-        if plan.adjustment == "e-bh":  # what is scored depends on scores: its curves mean nothing
+        # Curves mean nothing where what is scored depends on scores, or no text is continued.
+        if plan.adjustment == "e-bh" or checks.why_not_continued(rows) is not None:
             sink(schemas.Curves.create_empty(), run.path("curves"), schemas.Curves)
         else:
             frames = curves(targets, scores, audit.attacks, plan.primary, evidence_of(audit))
