@@ -270,9 +270,18 @@ def bare(said: str, prompt: str, rule: list[Row]) -> str:
         if not any(sizes):
             return said if text == said.strip() else text
         at = next(at for at, size in enumerate(sizes) if size)
-        text, kind = text[sizes[at] :].lstrip(), layers.pop(at)["kind"]
+        mark, text, kind = text[: sizes[at]], text[sizes[at] :].lstrip(), layers.pop(at)["kind"]
+        if kind == "mark":
+            lines = text.split("\n")
+            text = "\n".join(without(line, mark.strip()) for line in lines)
         if kind in _ENDS and (end := re.search(_ENDS[kind], text)):
             text = text[: end.start()]
+
+
+def without(line: str, mark: str) -> str:
+    """Take a mark and the blanks behind it off a line."""
+    rest = line.removeprefix(mark)
+    return rest.lstrip(" \t") if rest != line and rest[:1] in (" ", "\t") else line
 
 
 def opening(text: str, prompt: str, layer: Row) -> int:

@@ -132,7 +132,10 @@ def _without(text: str, prompt: str, layer: Layer) -> str:
         return text.removesuffix(layer.text).rstrip()
     if layer.kind == "echo":
         return text[echoed(text, prompt) :].lstrip()
-    bare = re.sub(_FRONT[layer.kind], "", text, count=1).lstrip()
+    opening = re.match(_FRONT[layer.kind], text)
+    bare = text if opening is None else text[opening.end() :].lstrip()
+    if layer.kind == "mark" and opening is not None:  # which each line may have
+        bare = re.sub(rf"(?m)^{re.escape(opening[0].strip())}[ \t]+", "", bare)
     if layer.kind in _BACK:
         bare = re.sub(_BACK[layer.kind], "", bare, count=1)
     return bare

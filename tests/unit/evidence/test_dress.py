@@ -70,6 +70,7 @@ DRESSES: dict[str, Wearing] = {
     "code fence": lambda _, text, __: f"```text\n{text}\n```",
     "bold label": lambda _, text, __: f"**Continuation:** {text}",
     "bullet": lambda _, text, __: f"- {text}",
+    "block quote": lambda _, text, __: "> " + text.replace(" ", " \n> "),
     "heading": lambda _, text, __: f"## What comes next\n\n{text}",
     "heading mark": lambda _, text, __: f"# {text}",
     "last words of the prompt": lambda prompt, text, _: f"{last_words(prompt, 3)} {text}",
