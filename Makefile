@@ -63,6 +63,7 @@ bench: setup
 	@$(STEP) "Undeclared books, and trying again" python -m benches.one_book
 	@$(STEP) "Coverage of the blind baseline's limits" python -m benches.blind
 	@$(STEP) "False lists where the sets differ, before and after the gate" python -m benches.gate
+	@$(STEP) "Services that change while they are asked" python -m benches.drift
 	@$(STEP) "Weighted non-members" python -m benches.weights
 	@$(STEP) "WikiMIA without a model, before and after a repair" python -m benches.wikimia
 	@$(STEP) "Power of the attacks" python -m benches.power

@@ -19,6 +19,7 @@ import re
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
@@ -61,12 +62,16 @@ def sentences(text: str) -> list[str]:
 CUTS = {"fragments": fragments, "sentences": sentences}
 
 
-def texts_of_books(what: str, n: int, folder: Path = DATA) -> pl.DataFrame:
+def read_books() -> dict[str, str]:
+    return {book: (DATA / "books" / f"{book}.txt").read_text("utf-8") for book in BOOKS}
+
+
+def texts_of_books(what: str, n: int, books: Mapping[str, str]) -> pl.DataFrame:
     """Draw passages of consecutive texts that differ; a passage is a group."""
     passages: list[tuple[str, list[str]]] = []
     known: set[str] = set()
-    for book in BOOKS:
-        cut = CUTS[what]((folder / "books" / f"{book}.txt").read_text("utf-8"))
+    for book, text in books.items():
+        cut = CUTS[what](text)
         found = [each for each in dict.fromkeys(cut) if len(each.split()) in WORDS[what]]
         found = [each for each in found if each not in known]
         known.update(found)
@@ -122,7 +127,7 @@ def main() -> None:
         for what in given.what:
             folder = (given.keep or Path(scratch)) / what
             folder.mkdir(parents=True, exist_ok=True)
-            texts = texts_of_books(what, given.texts)
+            texts = texts_of_books(what, given.texts, read_books())
             texts.write_parquet(folder / "texts.parquet")
             for name in given.embedders:
                 if not (folder / name).exists():

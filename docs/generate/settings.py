@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from docs.generate.markdown import code, table
 from mia_batch.cli.main import command
-from mia_batch.settings import PARTS
+from mia_batch.settings import PARTS, user_only
 
 if TYPE_CHECKING:
     import click
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from mia_batch.settings import Part
 
 __all__ = ["sections"]
+
+_HEADINGS = ("option", "meaning", "in a file of settings")
 
 
 def sections() -> str:
@@ -23,9 +25,9 @@ def sections() -> str:
 
 
 def _section(part: type[Part], options: dict[str, click.Parameter]) -> str:
-    rows = (_row(options[name]) for name in part.model_fields)
+    rows = ((*_row(options[name]), _in_a_file(name)) for name in part.model_fields)
     where = "" if part.table is None else f" Table {code(f'[{part.table}]')}."
-    return f"## {part.topic}\n\n{part.__doc__}{where}\n\n{table(('option', 'meaning'), rows)}"
+    return f"## {part.topic}\n\n{part.__doc__}{where}\n\n{table(_HEADINGS, rows)}"
 
 
 def _row(option: click.Parameter) -> tuple[str, str]:
@@ -35,3 +37,11 @@ def _row(option: click.Parameter) -> tuple[str, str]:
     meaning, _, default = str(said["help"]).partition("[default: ")
     default = f" Default: {default.removesuffix(']')}." if default else ""
     return names + metavar, meaning.strip() + default
+
+
+def _in_a_file(name: str) -> str:
+    """Say whether a file that may be a stranger's can set it, and why not."""
+    rule = user_only(name)
+    if rule is None:
+        return "only what loads no code" if name == "engine_arg" else "yes"
+    return f"no address: it {rule.reason}" if rule.addresses else f"no: it {rule.reason}"

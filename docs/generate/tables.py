@@ -21,6 +21,7 @@ PAGES = {
         "targets",
         "prompts",
         "samples",
+        "responses",
         "log_probs",
         "features",
     ),

@@ -135,6 +135,25 @@ class Samples(_OfPrompt):
     raw = maybe(dy.String, "The answer as it came, where the run took off what stood around it.")
 
 
+class Responses(dy.Schema):
+    """One row per answer of an endpoint, by time: when it was asked for, and what gave it.
+
+    What older versions did not record is null.
+    """
+
+    target_id = maybe(dy.String, "The target, as in ``targets``.")
+    model = maybe(dy.String, "Name of the model in the run.")
+    view = maybe(dy.String, "Kind of the prompt.")
+    view_index = maybe(dy.UInt32, "Counts the prompts of a view from 0.")
+    sample_index = dy.UInt32(description="The first sample that the answer brought.")
+    n_samples = dy.UInt32(description="Samples that it brought.")
+    place = maybe(dy.UInt32, "Place of the target in the order of asking, from 0.")
+    block = maybe(dy.UInt32, "Number of its block in that order.")
+    sent = dy.Datetime(time_zone="UTC", time_unit="ms", description="When it was asked for.")
+    system_fingerprint = maybe(dy.String, "Version that the endpoint gave.")
+    served_model = maybe(dy.String, "Model that the endpoint named.")
+
+
 class LogProbs(_OfPrompt):
     """One row per text seen by one model: numbers of its tokens, or why there are none.
 
@@ -251,9 +270,10 @@ class Findings(dy.Schema):
     scores: about how many copies were learnt);
     ``verbatim`` (what came out word for word), ``prompts`` (what was given), ``endpoint`` (fields
     that it honours), ``answers`` (kinds that came back), ``dress`` (what stood around
-    continuations, and what was taken off), ``held_back`` (``filtered`` or refused
-    unevenly), ``chance`` (whether models predict the texts better), ``earlier_runs`` (of the same
-    texts and model, in folders next to the run's)."""
+    continuations, and what was taken off), ``held_back`` (``filtered`` or refused unevenly),
+    ``order`` (whether the service changed while it was asked), ``chance`` (whether models predict
+    the texts better), ``earlier_runs`` (of the same texts and model, in folders next to the
+    run's)."""
     subject = maybe(dy.String, "What it is about: a set of texts, a level, an attack.")
     statistic = dy.String(description="Name of the number, such as ``roc_auc`` or ``n_texts``.")
     value = maybe(dy.Float64, "The number; null where it could not be computed.")

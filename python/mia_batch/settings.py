@@ -8,7 +8,7 @@ import os
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from enum import Enum
 from itertools import chain
 from pathlib import Path
@@ -54,6 +54,17 @@ class Mark(Enum):
     PATH = "names a file or folder"
     MODEL = "names a model, at a hub or by its folder"
     USUAL = "is among the first of the help"
+
+
+@dataclass(frozen=True, slots=True)
+class UserOnly:
+    """Stands in the annotation of a setting that no file decides, since it may be a stranger's."""
+
+    reason: str
+    addresses: bool = False  # only of a value that is an address
+
+
+SENDS = "says where texts and keys are sent"
 
 
 class Part(BaseModel):
@@ -185,9 +196,11 @@ class EndpointSettings(
 ):
     """How an endpoint is reached and asked."""
 
-    base_url: Annotated[Text | None, BeforeValidator(one_address), Mark.USUAL] = None
+    base_url: Annotated[Text | None, BeforeValidator(one_address), Mark.USUAL, UserOnly(SENDS)] = (
+        None
+    )
     """Address of an OpenAI-compatible endpoint, such as http://host:8000/v1."""
-    api_key_env: Text = "OPENAI_API_KEY"
+    api_key_env: Annotated[Text, UserOnly("names a secret of your environment")] = "OPENAI_API_KEY"
     """Environment variable with the endpoint's key."""
     chat: bool = False
     """Ask the endpoint's chat completions, for chat-only models."""
@@ -265,7 +278,9 @@ class ClusterSettings(Part, topic="Many GPUs and machines", table="cluster"):
     )
     """Engines at work, or models tuned at once, each with tensor_parallel_size GPUs, or cores
     without GPUs; auto: as many as fit. Needs Ray. [default: one, without Ray]"""
-    ray: Text | None = Field(default=None, exclude=True)
+    ray: Annotated[Text | None, UserOnly("says which machines run the work")] = Field(
+        default=None, exclude=True
+    )
     """Address of a Ray cluster, or auto for the one that runs here. [default: with workers, Ray on
     this machine alone]"""
     shard: Annotated[str | None, AfterValidator(shard_name)] = Field(default=None, exclude=True)
@@ -324,10 +339,17 @@ class MainSettings(Part, topic="What everybody needs"):
     """SHA-256 that the rows of the data set must have. [default: that of its record]"""
     model: Annotated[Text, Mark.MODEL, Mark.USUAL]
     """Folder of a checkpoint or an adapter, hub name, or the name at the endpoint."""
-    out: Annotated[Path | str | None, AfterValidator(folder_or_url), Mark.PATH, Mark.USUAL] = None
+    out: Annotated[
+        Path | str | None,
+        AfterValidator(folder_or_url),
+        Mark.PATH,
+        Mark.USUAL,
+        UserOnly(SENDS, addresses=True),
+    ] = None
     """Run folder, here or in an object store (s3://bucket/run). [default: runs/INPUT-MODEL]"""
-    config: Annotated[Text | None, Mark.PATH, Mark.USUAL] = None
-    """TOML file of settings. [default: mia-batch.toml in the working directory, if there]"""
+    config: Annotated[Text | None, Mark.PATH, Mark.USUAL, UserOnly("names this file")] = None
+    """TOML file of settings. [default: mia-batch.toml in the working directory, if there, and what
+    that leaves open from your own, ~/.config/mia-batch/mia-batch.toml]"""
     evidence: Literal["samples", "logprobs", "probe-logprobs", "both"] | None = None
     """Sampled continuations, log-probabilities of all tokens, those of the true next token at each
     point, or the first two. [default: what the attacks need; without attacks one pass of
@@ -341,7 +363,7 @@ class MainSettings(Part, topic="What everybody needs"):
     attacks: Annotated[tuple[str, ...] | None, BeforeValidator(attack_names), Mark.USUAL] = None
     """Attacks, separated by commas: by name, family (min-k++) or as papers call them; `mia-batch
     attacks` lists them. [default: the preset's]"""
-    attacks_from: Annotated[Text | None, Mark.PATH] = None
+    attacks_from: Annotated[Text | None, Mark.PATH, UserOnly("runs code")] = None
     """Python file with attacks of your own, which are computed with those in attacks."""
     seed: Annotated[int, Mark.EVIDENCE] = Field(default=0, ge=0, lt=2**62)
     """Seed of the run; same seed, same samples."""
@@ -468,7 +490,7 @@ class ExtractionSettings(Part, topic="Extraction", table="extract"):
     documents: what is common is no evidence."""
     known_corpus: Annotated[Text | None, Mark.PATH] = None
     """Texts of a corpus that is known: each passage that comes out is looked for in them."""
-    known_index: Text | None = None
+    known_index: Annotated[Text | None, UserOnly(SENDS, addresses=True)] = None
     """The same in an index of infini-gram: ADDRESS#INDEX of its API, to which the passages are
     sent, or FOLDER#TOKENIZER on this machine, of which nothing is sent."""
 
@@ -561,8 +583,9 @@ class VerdictSettings(Part, topic="Reference sets and answers", table="verdict")
     """Benjamini-Hochberg, or Benjamini-Yekutieli for any dependence."""
     anyway: bool = False
     """Go on where no answer can come of it: so few non-members allow none at this level, or they
-    can be distinguished from the targets without the model. End with 0 where the model predicts no
-    better than chance."""
+    can be distinguished from the targets without the model. Print the numbers, marked as
+    exploratory, where the service changed while it was asked. End with 0 where the model predicts
+    no better than chance."""
     stop_when_decided: bool = False
     """Ask about the windows of groups in rounds, each group until it is reported or can no longer
     be (e-BH), instead of about all: saves tokens. Needs --level group."""
@@ -836,6 +859,14 @@ def endpoint_tokenizer(settings: Settings) -> Tokenizer | None:
 CONFIG_NAME = "mia-batch.toml"
 """Settings file that is looked for in the working directory, never in the input's folder."""
 
+
+def own_config() -> Path:
+    """Name the user's own file of settings, which may set all of them; it need not be there."""
+    given = Path(os.environ.get("XDG_CONFIG_HOME", ""))
+    folder = given if given.is_absolute() else Path("~/.config").expanduser()
+    return folder / "mia-batch" / CONFIG_NAME
+
+
 _TABLES = {part.table: part for part in PARTS if part.table is not None}
 _HOMES = {name: part.table for part in PARTS for name in part.model_fields}
 """Of each setting its table."""
@@ -899,19 +930,21 @@ _SAFE_ARGUMENTS = RESOURCES | {  # arguments of engines that can load no code, w
 def load_settings(options: Mapping[str, object], *, use_config: bool = True) -> Settings:
     """Join options and the settings file, options first, and validate the whole."""
     # Settings that are None count as missing. The file is the option ``config``, by default
-    # ``mia-batch.toml`` in the working directory, where there is one; paths in it are relative to
-    # its own folder, and it can name no code. Without ``use_config`` no file is read. The code
+    # ``mia-batch.toml`` in the working directory, where there is one; what it leaves open the
+    # user's own file may say. Paths in a file are relative to its folder, and only the user's own
+    # can name what is `UserOnly`. Without ``use_config`` no file is read. The code
     # that ``attacks_from`` names runs last, after all else was found right and the input was
     # found. `SettingsError` has a line for each setting that is wrong: its name, what came, what
     # is allowed.
     given = {name: value for name, value in options.items() if value is not None}
-    path, in_file = None, dict[str, Any]()
-    default = CONFIG_NAME if Path(CONFIG_NAME).is_file() else None
-    if use_config and (named := given.get("config") or default):
-        path = Path(str(named))
-        in_file = {name: each for name, each in _read_config(path).items() if name not in given}
-        given = in_file | given | {"config": path}
-    where = dict.fromkeys(in_file, path)
+    where: dict[str, Path | None] = {}
+    if use_config:
+        paths = _config_files(given.get("config"))
+        for path in paths:
+            in_file = _read_config(path)
+            where |= dict.fromkeys(in_file.keys() - given.keys(), path)
+            given = in_file | given
+        given["config"] = " and ".join(map(str, paths)) or None
     settings = _validated(given, where, stored="attacks_from" in given)
     if settings.dataset is not None and settings.input == given.get("dataset"):
         from mia_batch.known import find_set
@@ -929,11 +962,23 @@ def load_settings(options: Mapping[str, object], *, use_config: bool = True) -> 
     return _validated(given | {"attacks": tuple(own)}, where)
 
 
+def _config_files(named: object) -> list[Path]:
+    """Return the files of settings to read, the one that counts more first."""
+    files = [Path(str(named))] if named is not None else []
+    by_default = [Path(CONFIG_NAME)] if named is None else []
+    return files + [path for path in (*by_default, own_config()) if path.is_file()]
+
+
 def stored_settings(stored: Mapping[str, object], **changed: object) -> Settings:
     # A run may be a stranger's: no code that it names is loaded, and attacks that nobody here
     # knows stay names.
     values = {name: value for name, value in stored.items() if value is not None}
-    return _validated(values | changed, {}, stored=True)
+    try:
+        return _validated(values | changed, {}, stored=True)
+    except SettingsError as error:
+        if changed:
+            raise
+        raise SettingsError(f"run.json holds a setting that none can be: {error}") from None
 
 
 def _validated(
@@ -978,10 +1023,8 @@ def _read_config(path: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise SettingsError(f"config: {path} cannot be read as TOML: {error}") from None
     values = flattened(values, f" in {path}")
-    for name, what in (("attacks_from", "runs code"), ("config", "names this file")):
-        if name in values:
-            raise SettingsError(f"{name}= {what} and cannot be set in {path}; give it as an option")
-    refuse_code(values.get("engine_arg"), str(path))
+    if path != own_config():
+        _refuse_user_only(values, path)
     paths = Settings.marked(Mark.PATH)
     for name in paths + Settings.marked(Mark.MODEL):
         value = values.get(name)
@@ -991,6 +1034,25 @@ def _read_config(path: Path) -> dict[str, Any]:
         if isinstance(value, str) and value and is_path and not is_url(value):
             values[name] = str(path.parent / value)
     return values
+
+
+def user_only(name: str) -> UserOnly | None:
+    """Say why a setting, or an address as its value, is taken from no file but the user's own."""
+    field = Settings.model_fields.get(name)
+    rules = (rule for rule in (field.metadata if field else ()) if isinstance(rule, UserOnly))
+    return next(rules, None)
+
+
+def _refuse_user_only(values: Mapping[str, object], path: Path) -> None:
+    for name, value in values.items():
+        rule = user_only(name)
+        if value is None or rule is None or (rule.addresses and "://" not in str(value)):
+            continue
+        instead = "give it as an option"
+        if name != "config":
+            instead += f", or write it in your own file of settings, {own_config()}"
+        raise SettingsError(f"{name}= {rule.reason} and cannot be set in {path}; {instead}")
+    refuse_code(values.get("engine_arg"), str(path))
 
 
 def _no_setting(name: str, known: Iterable[str], where: str = "") -> str:

@@ -213,6 +213,15 @@ def sync_folder(folder: Path) -> None:
             os.close(descriptor)
 
 
+MOST_VALUES = 2 << 20
+
+
+def has_too_many_values(text: bytes) -> bool:
+    """Whether JSON has so many arrays, objects and items that they fill the memory."""
+    is_long = len(text) > MOST_VALUES
+    return is_long and sum(map(text.count, (b"[", b"{", b","))) > MOST_VALUES
+
+
 _THREADS = 8  # more than cores: a disk answers several at once
 _ITEMS_IN_FLIGHT = 1024
 

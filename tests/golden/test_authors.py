@@ -1,6 +1,5 @@
 """The authors' procedure on real text, held against a reference implementation to the last bit."""
 
-import json
 from importlib.util import find_spec
 
 import polars as pl
@@ -9,6 +8,7 @@ import pytest
 from mia_batch.attacks import defaults
 from tests import reference_scores
 from tests.runs import audit_demo
+from tests.texts import king_james_passages
 
 pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")
 
@@ -18,12 +18,9 @@ pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not i
     ("rows", "samples", "max_length"), [((0, 10), 3, 1024), ((200, 350), 1, 192)]
 )
 def test_preset_samia_equals_its_reference_implementation_to_the_last_bit(
-    demo, shared_data, tmp_path, length, rows, samples, max_length
+    demo, tmp_path, length, rows, samples, max_length
 ):
-    lines = (
-        (shared_data / "wikimia" / f"{length}.jsonl").read_text("utf-8").splitlines()[slice(*rows)]
-    )
-    texts = [json.loads(line)["input"] for line in lines]
+    texts = king_james_passages(length, n=400)[slice(*rows)]
     pl.DataFrame({"input": texts}).write_parquet(tmp_path / "corpus.parquet")
     run = audit_demo(
         demo,

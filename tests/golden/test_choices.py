@@ -25,16 +25,17 @@ from tests.checkpoints import BOS_ID, EOS_ID, byte_level_tokenizer, save_tokeniz
 from tests.hostile_server import MODEL, HostileServer
 from tests.next_token_server import NextTokenModel
 from tests.runs import audit, planned
+from tests.texts import king_james_books
 
 NAMES = [attack.name for attack in (CHOICE_ATTACK, *CHOICE_LOGPROB_ATTACKS)]
 CHANCE = pytest.approx(0.25, abs=0.05)
 BOOKS = {
-    "Moby-Dick by Herman Melville": ("moby_dick", True),
-    "Dracula by Bram Stoker": ("dracula", True),
-    "Jane Eyre by Charlotte Brontë": ("jane_eyre", False),
-    "The Time Machine by H. G. Wells": ("time_machine", False),
+    "The Second Part by Two Scribes": ("part_01", True),
+    "The Fourth Part by Four Scribes": ("part_03", True),
+    "The Sixth Part by Six Brontë Scribes": ("part_05", False),
+    "The Eighth Part by H. G. Scribe": ("part_07", False),
 }
-"""Titles: file, and whether the model saw it."""
+"""Titles: part of the text, and whether the model saw it."""
 SEEN = [title for title, (_, member) in BOOKS.items() if member]
 PASSAGES = 4  # of each book; of one that the model did not see, variants of one passage
 _WORDS, _CHANGED, _BETWEEN = 8, 3, 701
@@ -42,11 +43,11 @@ _BATCH, _RATE, _WARM_UP = 16, 2e-3, 20
 _SURE, _MOST_EPOCHS = 0.05, 200  # it takes about a dozen
 
 
-def corpus(folder: Path) -> pl.DataFrame:
+def corpus() -> pl.DataFrame:
     """Passages with three variants each, book by book."""
     rng, rows = Random(0), []
     for title, (name, member) in BOOKS.items():
-        words = (folder / f"{name}.txt").read_text().split()
+        words = king_james_books()[name].split()
         for number in range(PASSAGES if member else 1):
             start = (number + 3) * _BETWEEN
             passage = words[start : start + _WORDS]
@@ -134,8 +135,8 @@ def _train(model: LlamaForCausalLM, ids: list[list[int]], right: torch.Tensor) -
 
 
 @pytest.fixture(scope="module")
-def taught(shared_data, tmp_path_factory) -> tuple[pl.DataFrame, Path]:
-    texts = corpus(shared_data / "books")
+def taught(tmp_path_factory) -> tuple[pl.DataFrame, Path]:
+    texts = corpus()
     torch.set_num_threads(1)
     return texts, save_choosing_model(tmp_path_factory.mktemp("taught"), texts)
 

@@ -11,6 +11,7 @@ import pytest
 from mia_batch.attacks import ONE_PASS
 from mia_batch.models.tokens import Tokenizer
 from tests.runs import audit, audit_demo, found, planned
+from tests.texts import king_james_passages
 
 ATTACKS = ("loss_v1", "min_k_20_v1", "min_k_plus_plus_20_v1", "extraction_v1")
 N_TEXTS = 40
@@ -175,9 +176,10 @@ def wikimia_scores(
     return {name: float(score) for name, score in scores.items()}
 
 
-def test_the_min_k_papers_procedure(demo, shared_data, tmp_path):
-    lines = (shared_data / "wikimia" / "64.jsonl").read_text("utf-8").splitlines()
-    (tmp_path / "corpus.jsonl").write_text("\n".join(lines[:N_TEXTS]), "utf-8")
+def test_the_min_k_papers_procedure(demo, tmp_path):
+    texts = king_james_passages(64, n=N_TEXTS)
+    labels = [number % 2 for number in range(N_TEXTS)]
+    pl.DataFrame({"input": texts, "label": labels}).write_ndjson(tmp_path / "corpus.jsonl")
     run = audit_demo(
         demo,
         tmp_path / "run",

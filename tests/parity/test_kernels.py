@@ -4,13 +4,13 @@ uniseg knows Unicode 16 and ours Unicode 17, which made the cedilla, U+00B8, a l
 of words, and no longer takes some symbols for pictographs.
 """
 
-import json
 import random
 import re
 import sys
 import unicodedata
 import zlib
-from itertools import islice, pairwise
+from itertools import pairwise
+from pydoc_data.topics import topics
 
 import polars as pl
 import pytest
@@ -20,16 +20,7 @@ from rouge_score.tokenize import tokenize
 from mia_batch.kernels import GROUPS, Group, WordRule, count_words, pair_features, zlib_size
 from tests.reference_kernels import SPLIT, compared, features
 from tests.reference_scores import CLASSIC_ZLIB, SIZES, compressed
-
-
-@pytest.fixture(scope="module")
-def wikimia(shared_data):
-    paths = sorted((shared_data / "wikimia").glob("*.jsonl"))
-    return {
-        int(path.stem): [json.loads(line)["input"] for line in path.read_text("utf-8").splitlines()]
-        for path in paths
-    }
-
+from tests.texts import king_james_books, king_james_passages
 
 # Overlaps and subsequences against the rouge-score package, with our words or its own.
 #
@@ -63,8 +54,8 @@ def assert_numbers_equal(pairs: list[tuple[str, str]], rule: WordRule) -> None:
 
 @pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.long)])
 @pytest.mark.parametrize("rule", SPLIT)
-def test_rouge_of_wikimia(wikimia, rule, every):
-    texts = wikimia[64][::every]
+def test_rouge_of_real_texts(rule, every):
+    texts = king_james_passages(64, n=500)[::every]
     halves = [(text[len(text) // 3 :], text[: len(text) // 2]) for text in texts]
     assert_numbers_equal(halves + list(pairwise(texts)), rule)
 
@@ -144,11 +135,10 @@ def test_every_feature_of_generated_texts():
     )
 
 
-def test_unicode_words_of_real_texts(shared_data, wikimia):
-    for file in sorted((shared_data / "books").glob("*.txt")):
-        with file.open(encoding="utf-8") as lines:
-            assert_words_equal(list(islice(lines, 1000, 1100)))
-    assert_words_equal(wikimia[64][::10])
+def test_unicode_words_of_real_texts():
+    for book in king_james_books().values():
+        assert_words_equal(book.splitlines()[500:520])
+    assert_words_equal(list(topics.values())[::8])
 
 
 # Sizes against Python's own zlib.
@@ -167,9 +157,8 @@ def assert_sizes_equal(texts: list[str]) -> None:
 
 
 @classic
-def test_sizes_of_wikimia(wikimia):
-    texts = [text for of_length in wikimia.values() for text in of_length]
-    assert len(texts) > 500
+def test_sizes_of_passages():
+    texts = [*king_james_passages(64, n=500), *king_james_passages(128, n=250)]
     assert_sizes_equal(texts)
     pairs = pl.DataFrame({"candidate": texts, "reference": texts[::-1]})
     sizes = pairs.select(pair_features("candidate", "reference").struct.unnest())
@@ -180,9 +169,7 @@ def test_sizes_of_wikimia(wikimia):
 
 
 @classic
-def test_sizes_of_books_whole_and_in_passages(shared_data):
-    paths = sorted((shared_data / "books").glob("*.txt"))
-    books = [path.read_text(encoding="utf-8") for path in paths]
-    assert len(books) == 12
+def test_sizes_of_books_whole_and_in_passages():
+    books = [*king_james_books().values(), *topics.values()]
     assert_sizes_equal(books)
     assert_sizes_equal([book[at : at + 4600] for book in books for at in range(0, len(book), 4600)])

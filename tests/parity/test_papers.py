@@ -1,8 +1,6 @@
 """The SaMIA authors' procedure on real text equals its reference implementation to the last bit."""
 
-import json
 import random
-from pathlib import Path
 
 import polars as pl
 import pytest
@@ -12,15 +10,14 @@ from mia_batch.features import build_features
 from mia_batch.schemas import Documents
 from mia_batch.targets import TargetPlan, build_targets
 from tests import frames, reference_scores
+from tests.texts import king_james_passages
 
 ATTACKS = [
     name for name in defaults("samia") if reference_scores.CLASSIC_ZLIB or "zlib" not in name
 ]
 
 
-def read_texts(shared_data: Path, length: int) -> list[str]:
-    lines = (shared_data / "wikimia" / f"{length}.jsonl").read_text(encoding="utf-8").splitlines()
-    return [json.loads(line)["input"] for line in lines]
+N_TEXTS = 400
 
 
 def regurgitation(text: str) -> str:
@@ -81,8 +78,8 @@ def authors_table(
 @pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.long)])
 @pytest.mark.parametrize("length", [64, 128])
 @pytest.mark.parametrize("nominal", [True, False])
-def test_texts_of_wikimia(shared_data, length, nominal, every):
-    texts = read_texts(shared_data, length)[::every]
+def test_real_texts(length, nominal, every):
+    texts = king_james_passages(length, n=N_TEXTS)[::every]
     draw = random.Random(length)
     sampled = [continuations(texts, number, draw) for number in range(len(texts))]
     scored = authors_table(texts, sampled, length if nominal else None)
@@ -94,8 +91,8 @@ def test_texts_of_wikimia(shared_data, length, nominal, every):
         assert row == {name: expected[name] for name in ATTACKS}
 
 
-def test_a_perfect_regurgitation_scores_exactly_one_at_n_1(shared_data):
-    text = read_texts(shared_data, 64)[0]
+def test_a_perfect_regurgitation_scores_exactly_one_at_n_1():
+    text = king_james_passages(64, n=1)[0]
     scored = authors_table([text], [[{"candidate": regurgitation(text)}] * 3], None)
     n_words = len(text.split())
     n_reference = n_words - round(n_words * 0.5)

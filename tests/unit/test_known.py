@@ -19,6 +19,7 @@ from mia_batch.known import advice, content_digest, find_set, named_sets
 from mia_batch.pipeline import plan
 from mia_batch.settings import load_settings
 from mia_batch.targets import TargetPlan, build_targets
+from tests.texts import king_james_passages
 
 FACTS = ("licence", "published", "hub", "revision", "files", "rows", "sha256", "blind")
 
@@ -39,18 +40,19 @@ def wikimia(shared_data):
     return shared_data / "wikimia"
 
 
-@pytest.mark.parametrize(("words", "n"), [(64, 542), (128, 250)])
-def test_wikimia_is_the_recorded_one_in_any_order_and_format(wikimia, words, n, tmp_path):
-    named = find_set(f"WikiMIA:{words}")
-    checked = named.check(named.read(str(wikimia / f"{words}.jsonl"), {}), None)
-    assert checked.n_documents == n == named.rows
-    other = pl.read_ndjson(wikimia / f"{words}.jsonl").sample(fraction=1, shuffle=True, seed=1)
-    other.rename({"input": "words"}).write_parquet(tmp_path / "copy.parquet")
-    copied = named.read(str(tmp_path / "copy.parquet"), {"text": "words"})
-    assert content_digest(copied.documents) == named.sha256
-    said = named.check(copied, None).notes[-2:]
-    assert said[0].endswith("; its content is the one recorded")
-    assert "tells them apart with AUC 0.99" in said[1]
+def test_wikimia_is_the_recorded_one_in_any_order_and_format(wikimia, tmp_path):
+    for words, n_rows in ((64, 542), (128, 250)):
+        named = find_set(f"WikiMIA:{words}")
+        checked = named.check(named.read(str(wikimia / f"{words}.jsonl"), {}), None)
+        assert checked.n_documents == n_rows == named.rows
+        rows = pl.read_ndjson(wikimia / f"{words}.jsonl")
+        shuffled = rows.sample(fraction=1, shuffle=True, seed=1)
+        shuffled.rename({"input": "words"}).write_parquet(tmp_path / "copy.parquet")
+        copied = named.read(str(tmp_path / "copy.parquet"), {"text": "words"})
+        assert content_digest(copied.documents) == named.sha256
+        notes = named.check(copied, None).notes[-2:]
+        assert notes[0].endswith("; its content is the one recorded")
+        assert "tells them apart with AUC 0.99" in notes[1]
 
 
 def test_the_recorded_classifier_is_the_one_that_a_run_finds(wikimia):
@@ -59,6 +61,9 @@ def test_the_recorded_classifier_is_the_one_that_a_run_finds(wikimia):
     texts = build_targets(documents, TargetPlan())
     found = blind_baseline(texts).metrics.sort("value", descending=True, nulls_last=True)
     best = found.row(0, named=True)
+    auc = dict(found.select("attack", "value").iter_rows())
+    assert auc["blind_naive_bayes_v1"] == pytest.approx(0.91, abs=0.02)
+    assert auc["blind_year_v1"] == pytest.approx(0.90, abs=0.02)
     assert named.blind is not None
     assert (best["attack"], round(best["value"], 6)) == (
         named.blind["classifier"],
@@ -223,11 +228,19 @@ def test_what_the_records_say_of_a_model_and_a_set(model, name, words):
 
 
 def test_a_run_by_name_reads_the_hubs_cache_and_says_first_what_is_known(
-    cache, wikimia, checkpoint, monkeypatch
+    cache, checkpoint, monkeypatch
 ):
     (path,) = cache.rglob("*.parquet")
-    pl.read_ndjson(wikimia / "64.jsonl").write_parquet(path)
-    given = {"dataset": "WikiMIA:64", "model": str(checkpoint), "attacks": "loss_v1"}
+    texts = king_james_passages(64, n=542)
+    labels = [number % 2 for number in range(542)]
+    pl.DataFrame({"input": texts, "label": labels}).write_parquet(path)
+    read = find_set("WikiMIA:64").read(str(path), {})
+    given = {
+        "dataset": "WikiMIA:64",
+        "dataset_sha256": content_digest(read.documents),
+        "model": str(checkpoint),
+        "attacks": "loss_v1",
+    }
     settings = load_settings(given, use_config=False)
     assert settings.input == str(path.parent / "WikiMIA_length64-*")
     assert (settings.dataset, settings.folder.name) == ("wikimia:64", "wikimia_64-checkpoint")

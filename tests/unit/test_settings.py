@@ -20,6 +20,7 @@ from mia_batch.settings import (
     load_settings,
     nested,
     stored_settings,
+    user_only,
 )
 
 GIVEN = {"input": "corpus.parquet", "model": "models/llama"}
@@ -36,6 +37,7 @@ def _elsewhere(tmp_path, monkeypatch):
     """No settings file of the working directory takes part, and no attack stays registered."""
     monkeypatch.setattr(attacks, "_REGISTERED", {})
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
     Path("corpus.parquet").touch()
 
 
@@ -152,6 +154,50 @@ def test_a_file_of_settings_that_is_refused_runs_no_code(tmp_path, content, said
     (tmp_path / CONFIG_NAME).write_bytes(content.encode(errors="surrogateescape"))
     assert said in refusal()
     assert not Path("ran").exists()
+
+
+ONLY_THE_USER = {
+    "base_url": "http://127.0.0.1:1/v1",
+    "api_key_env": "AWS_SECRET_ACCESS_KEY",
+    "ray": "ray://127.0.0.1:1",
+    "out": "s3://bucket/run",
+    "known_index": "http://127.0.0.1:1#index",
+    "attacks_from": "mine.py",
+    "config": "other.toml",
+}
+
+
+def test_each_setting_that_no_file_decides_is_known_by_its_name():
+    assert {name for name in Settings.model_fields if user_only(name)} == ONLY_THE_USER.keys()
+
+
+@pytest.mark.parametrize("name", ONLY_THE_USER)
+@pytest.mark.parametrize("file", [CONFIG_NAME, "named.toml"])
+def test_what_sends_or_runs_counts_from_the_user_alone(tmp_path, name, file):
+    (text,) = _toml({name: ONLY_THE_USER[name]})
+    (tmp_path / file).write_text(text)
+    settings = {} if file == CONFIG_NAME else {"config": file}
+    assert f"{name}= {user_only(name).reason} and cannot be set in {file}; " in refusal(**settings)
+
+
+def _toml(settings):
+    for key, value in nested(settings).items():
+        table, inside = (f"[{key}]\n", value) if isinstance(value, dict) else ("", {key: value})
+        yield table + "".join(f"{name} = '{each}'\n" for name, each in inside.items())
+
+
+def test_the_users_own_file_may_name_a_server_and_other_files_come_before_it(tmp_path):
+    own = tmp_path / "home" / "mia-batch" / CONFIG_NAME
+    own.parent.mkdir(parents=True)
+    server = {"base_url": SERVER, "api_key_env": "MY_KEY", "timeout": 5, "max_retries": 3}
+    own.write_text("seed = 3\n" + "".join(_toml(server)))
+    assert load_settings(GIVEN).api_key_env == "MY_KEY"
+    (tmp_path / CONFIG_NAME).write_text("[endpoint]\ntimeout = 6\nmax_retries = 4\n")
+    settings = load_settings(GIVEN | {"max_retries": 5})
+    assert (settings.base_url, settings.seed) == (SERVER, 3)
+    assert (settings.timeout, settings.max_retries) == (6, 5)
+    assert settings.config == f"{CONFIG_NAME} and {own}"
+    assert load_settings(GIVEN, use_config=False).base_url is None
 
 
 def test_a_file_of_settings_may_set_arguments_that_load_nothing(tmp_path):

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import resource
 import shlex
 import shutil
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from difflib import get_close_matches
+from functools import wraps
 from io import TextIOWrapper
 from pathlib import Path
 from select import select
@@ -37,7 +40,7 @@ from mia_batch.cli.options import (
     table_of,
     whole_numbers,
 )
-from mia_batch.errors import MiaBatchError, RequestError, SettingsError
+from mia_batch.errors import MiaBatchError, RequestError, RunFolderError, SettingsError
 from mia_batch.places import copy_of, is_url, mirrored, place_of
 from mia_batch.settings import Settings, load_settings, nested
 
@@ -53,14 +56,14 @@ if TYPE_CHECKING:
     from mia_batch.pipeline.planning import Speed
 
 
-# SIGINT and SIGTERM: an orderly end within seconds, whatever the main thread is doing.
+# SIGINT, SIGTERM and SIGHUP: an orderly end within seconds, whatever the main thread is doing.
 #
 # Python runs signal handlers in the main thread, between two of its own instructions, and one
 # query of Polars can hold it for minutes. So a thread is woken by the signal itself, and ends the
 # process where the main thread does not. Nothing is lost: what is on disk is whole at any time,
 # and the engine's process ends with its parent.
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _SECONDS_TO_END = 5.0
 _SECONDS_OF_ONE_STOP = 0.3  # timeout(1), make and others pass a signal on that came already
 _SHOW_CURSOR = "\x1b[?25h"
@@ -83,7 +86,8 @@ class Stopping:
         self._waker.setblocking(False)
         signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
         for number in _SIGNALS:
-            signal.signal(number, self._interrupt)
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # of nohup
+                signal.signal(number, self._interrupt)
         Thread(target=self._watch, daemon=True).start()
         try:
             yield
@@ -130,6 +134,7 @@ def command_line() -> list[str]:
 def main() -> None:
     """Run ``mia-batch``; exit 0 when done, 2 on a wrong request, 1 on anything else."""
     _prepare_streams()
+    _check_memory_limit()
     goes_on = command_line()
     with Stopping(goes_on).listening():
         try:
@@ -146,6 +151,8 @@ def main() -> None:
             _fail(as_typed(message), 2 if isinstance(error, RequestError) else 1)
         except OSError as error:
             _fail(_system_sentence(error), 1)
+        except MemoryError:
+            _fail(f"the memory was not enough{_limit_sentence()}", 1)
     sys.exit(status if isinstance(status, int) else 0)
 
 
@@ -158,6 +165,24 @@ def _prepare_streams() -> None:
             os.open(os.devnull, os.O_RDWR)
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
+
+
+_LEAST_ADDRESS_SPACE = 1536 << 20  # with less, libraries fail or hang while they are imported
+
+
+def _check_memory_limit() -> None:
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit != resource.RLIM_INFINITY and limit < _LEAST_ADDRESS_SPACE:
+        least = f"mia-batch needs at least {_LEAST_ADDRESS_SPACE >> 10:,} KiB of address space"
+        _fail(f"{least}, more with a model{_limit_sentence()}", 1)
+
+
+def _limit_sentence() -> str:
+    """Name the limit that a shell or a scheduler has set, if there is one."""
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit == resource.RLIM_INFINITY:
+        return "; use a machine with more, or fewer texts at a time"
+    return f"; the limit of this shell is {limit >> 10:,} KiB: raise it with `ulimit -v`"
 
 
 def _usage_sentence(error: click.ClickException) -> str:
@@ -310,6 +335,37 @@ _a_run: dict[str, Any] = {"type": place_of, "shell_complete": helping.complete_r
 _run_argument = click.argument("place", metavar="RUN", **_a_run)
 
 
+_MEANT = (
+    *(MiaBatchError, OSError, click.ClickException, click.exceptions.Exit),
+    *(KeyboardInterrupt, SystemExit, MemoryError),
+)
+"""Exceptions that say themselves what is wrong."""
+
+
+def _reads_runs(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Say in a sentence where a run that mia-batch did not write cannot be read."""
+
+    @wraps(function)
+    def guarded(**options: Any) -> Any:  # noqa: ANN401 - of the command
+        try:
+            return function(**options)
+        except _MEANT:
+            raise
+        except BaseException as error:  # a panic of Rust is no Exception
+            from mia_batch.models.weights import cause_of
+
+            frames = traceback.extract_tb(error.__traceback__)
+            last = [frame for frame in frames if "mia_batch" in frame.filename][-1]
+            where = f"{cause_of(error)}, {Path(last.filename).name} line {last.lineno}"
+            places = options.get("places") or [options["place"]]
+            raise RunFolderError(
+                f"{' or '.join(map(str, places))} cannot be read: run.json or a table is not as "
+                f"mia-batch writes it ({where}); `mia-batch verify` says which file has changed"
+            ) from error
+
+    return guarded
+
+
 def _runs_argument(metavar: str) -> Decorator:
     return click.argument("places", metavar=metavar, nargs=-1, required=True, **_a_run)
 
@@ -320,6 +376,7 @@ def _runs_argument(metavar: str) -> Decorator:
     *("attacks", "attacks_from", "combine", "primary", "samples", "rarity_from", "level", "q"),
     *("exploratory", "fpr", "slice_by"),
 )
+@_reads_runs
 def score(place: Path | str, **options: object) -> None:
     """Score a finished run with other attacks, in seconds and without a model."""
     from mia_batch.cli.show import show_run
@@ -368,6 +425,7 @@ _HOW_TO_ASK = ("base_url", "api_key_env", "engine_arg")
 @option("second", ABOVE_0, "N", "Recompute N of its numbers by a second program.")
 @click.option("--seed", default=0, help="Seed of the choice of samples and numbers.")
 @settings_options(*_HOW_TO_ASK)
+@_reads_runs
 def verify(
     place: Path | str,
     *,
@@ -405,6 +463,7 @@ def verify(
 @click.argument("passage", required=False)
 @click.option("--again", is_flag=True, help="Draw its samples again with the model, and compare.")
 @settings_options(*_HOW_TO_ASK)
+@_reads_runs
 def show(place: Path | str, passage: str | None, *, again: bool, **options: object) -> int:
     """List the strongest passages of a run, or show what the model answered about one.
 
@@ -447,6 +506,7 @@ def _draw_again(run: Run, samples: DataFrame, options: dict[str, object]) -> int
     default="html",
 )
 @option("out", FILE, "FILE", "Where it goes.  [default: report.html in RUN; others are printed]")
+@_reads_runs
 def report(place: Path | str, kind: Format, out: Path | None) -> None:
     """Render the report of a finished run from its tables."""
     from mia_batch.pipeline import Run
@@ -478,6 +538,7 @@ def _give(what: str, text: str, out: Path | None) -> None:
     default="md",
 )
 @option("out", FILE, "FILE", "Where it goes.")
+@_reads_runs
 def table(places: Sequence[Path | str], kind: str, out: Path | None) -> None:
     """Write the table of a paper: attacks by data sets and models, with intervals.
 
@@ -520,6 +581,7 @@ def _with_suffix(_: click.Context, option: click.Parameter, path: Path | None) -
     *("plot", PATH, "FILE", "Draw the mean differences with their intervals, as .svg."),
     callback=_with_suffix,
 )
+@_reads_runs
 def compare(
     places: Sequence[Path | str],
     attack: str | None,
@@ -536,12 +598,13 @@ def compare(
     from mia_batch.cli.show import show_comparisons
     from mia_batch.pipeline import compare as compare_runs
     from mia_batch.report.html.plots import draw_differences
+    from mia_batch.report.names import as_csv
     from mia_batch.schemas import Comparisons
     from mia_batch.tables import sink, write_text
 
     table = compare_runs(places, attack, retrained, learnt)
     if out is not None and out.suffix == ".csv":
-        write_text(out, table.write_csv())
+        write_text(out, as_csv(table))
     elif out is not None:
         sink(table, out, Comparisons)
     if plot is not None:

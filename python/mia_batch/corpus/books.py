@@ -8,6 +8,7 @@ import posixpath
 import re
 import struct
 import zlib
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -130,6 +131,20 @@ _ALONE_OR_WITHIN = (
     r"^[ \t]{{0,80}}(?:{0})[ \t]{{0,80}}\r?\n(?:[ \t]{{0,80}}\r?\n)?|[ \t]?(?:{0})(?=\s|\Z)|(?:{0})"
 )
 _FOOTNOTE = re.compile(r"\[Footnote (\w{1,4}):")
+
+# Files of Aozora Bunko: a title page, a legend of signs between rules, the text with readings of
+# its characters and notes for whoever sets it, and the printed book that it was taken from.
+_AOZORA_RULE = r"-{20,200}[ \t\r]*\n"
+_AOZORA_HEADER = re.compile(
+    rf"\A\ufeff?(?P<title>[^\n]{{1,200}})\n(?P<author>[^\n]{{0,200}})\n(?:[^\n]{{0,200}}\n){{0,8}}?"
+    rf"{_AOZORA_RULE}【テキスト中に現れる記号について】[^\n]*\n(?:(?!-{{20}})[^\n]*\n){{0,80}}{_AOZORA_RULE}"
+)
+_AOZORA_END = re.compile(r"^底本：", re.MULTILINE)
+_AOZORA_END_CHARS = 3_000
+_AOZORA_MARKS = (
+    ("ruby_readings", r"《[^《》\n]{1,80}》|｜(?=[^《》\n]{1,80}《)"),
+    ("note_marks", r"［＃[^［］\n]{0,300}］"),
+)
 _MOST_MARKS = 5_000
 
 _CONTENTS = re.compile(
@@ -166,6 +181,8 @@ def find_cut(text: str) -> Cut:
     # a table of contents whose lines come again as headings. A text without such marks is the book
     # from its first character to its last.
     view = text.replace("\r\n", " \n").replace("\r", "\n").replace("\f", "\n")  # as long as before
+    if aozora := _AOZORA_HEADER.match(view):
+        return _aozora_cut(view, aozora)
     header = _header(view)
     start, end = header, _end(view, header)
     if header:
@@ -184,6 +201,14 @@ def find_cut(text: str) -> Cut:
     return Cut(start, end, title, author)
 
 
+def _aozora_cut(view: str, header: re.Match[str]) -> Cut:
+    start = _next_word(view, header.end(), len(view))
+    source = _AOZORA_END.search(view, max(start, len(view) - _AOZORA_END_CHARS))
+    end = len(view) if source is None else source.start()
+    end = start + len(view[start:end].rstrip())
+    return Cut(start, end, header["title"].strip(), header["author"].strip() or None)
+
+
 def tidy(text: str) -> tuple[str, Counter[str]]:
     """Leave out what stands within a text and is not of it; return how much of each kind."""
     numbers = [int(found[1]) for found in islice(_BRACED.finditer(text), _MOST_MARKS)]
@@ -191,6 +216,8 @@ def tidy(text: str) -> tuple[str, Counter[str]]:
     page = rf"{_PAGE}|{_BRACED.pattern}" if n_next > max(3, 0.9 * len(numbers) - 1) else _PAGE
     labels = "|".join({found[1] for found in islice(_FOOTNOTE.finditer(text), _MOST_MARKS)})
     marks = [("licences", _WORLD_LIBRARY)]
+    if _AOZORA_HEADER.match(text.replace("\r\n", " \n")):
+        marks += _AOZORA_MARKS
     if any(map(text.__contains__, _INVISIBLE)):
         marks.append(("soft_hyphens", _SOFT_HYPHEN))
     if re.search(page, text):
@@ -222,16 +249,24 @@ def _header(view: str) -> int:
 
 def _end(view: str, start: int) -> int:
     end = len(view)
-    for mark in reversed([*_ENDS.finditer(view, max(start, end - _LICENCE_CHARS))]):
+    marks = [*_ENDS.finditer(view, max(start, end - _LICENCE_CHARS))]
+    begin = marks[0].start() if marks else end
+    mentions, licences = (_starts(pattern, view, begin) for pattern in (_MENTION, _LICENCE))
+    for mark in reversed(marks):
         is_near = not view[mark.end() + _LAST_CHARS : end].strip()
-        words = (_MENTION if mark["sure"] else _LICENCE).finditer(view, mark.start(), end)
-        places = [mark.end(), *(word.start() for word in words), end]
+        words = mentions if mark["sure"] else licences
+        n_before = bisect_left(words, mark.start())
+        places = [mark.end(), *words[n_before : bisect_left(words, end)], end]
         is_licence = len(places) > 2 and all(b - a < _GAP_CHARS for a, b in pairwise(places))
         is_last = is_near and not (mark["phrase"] and end == len(view))
         if is_last or is_licence or (mark["sure"] and end == len(view)):
             end = mark.start()
     note = _LAST_NOTE.search(view, max(start, end - _NOTE_CHARS), end)
     return end if note is None else note.start()
+
+
+def _starts(words: re.Pattern[str], view: str, begin: int) -> list[int]:
+    return [found.start() for found in words.finditer(view, begin)]
 
 
 def _contents_end(text: str, start: int, end: int) -> int | None:
@@ -378,7 +413,8 @@ def decode(content: bytes, *, declared: str | None = None, given: str | None = N
 MOST_PAGE_BYTES = 10 << 20  # a page may cost forty times its size in memory: attributes do
 
 _MOST_DEEP = 512  # as in browsers
-_MOST_ELEMENTS = 2_000_000  # of a book; each takes some microseconds
+_MOST_ELEMENTS = 1_000_000  # of a book; each takes some microseconds
+_MOST_ATTRIBUTES = 50_000  # of an element; each takes about a kilobyte
 _MOST_LISTED = 200_000  # elements of a package; each takes about a kilobyte
 _PIECE = 1 << 16
 _TYPES = ("epub:type", "type", "role")
@@ -387,6 +423,7 @@ _DECLARED = re.compile(rb"""(?:encoding|charset)\s*=\s*["']?\s*([\w.:-]+)""")
 _DECLARED_WITHIN = 4096
 _DOCTYPE = re.compile(rb"<!DOCTYPE[^>\[]*\[.*?\]\s*>", re.DOTALL | re.IGNORECASE)  # with entities
 _LITERAL = re.compile(rb"<!\[CDATA\[(.*?)\]\]>", re.DOTALL)
+_TAG = re.compile(rb"""<[a-z](?:[^"'<>]++|"[^"]*+"|'[^']*+')*+""", re.IGNORECASE)
 _EMPTY = re.compile(rb"<((?!(?:br|hr|img|meta|link|wbr|input|col)\b)[\w:-]++)([^<>]*)/>")
 _AUTHORS = ("author", "dc.creator", "dcterms.creator")
 _SPACES = re.compile(r"\s+")
@@ -439,6 +476,7 @@ class Pages:
         self.chapters: list[tuple[int, str]] = []
         self._text = io.StringIO()
         self.length = self._n_elements = 0
+        self._pieces: list[str] = []
         self.close()
 
     @property
@@ -465,6 +503,7 @@ class Pages:
                 source[:last],
             )
             source = _EMPTY.sub(rb"<\1\2></\1>", plain + source[last:])
+        _check_tags(source)
         options = {"encoding": "utf-8", "no_network": True, "huge_tree": True}
         parser = etree.HTMLParser(target=self, **options)
         for start in range(0, len(source) + 1, _PIECE):  # an error shows at the end of a piece
@@ -472,12 +511,14 @@ class Pages:
         parser.close()
 
     def close(self) -> None:
+        self._flush()
         self._open: list[tuple[str, re.Pattern[str], int, int, int, int] | None] = []
         self._apart, self._closing = _MARKUP_PARAGRAPH, ""
         self._is_title = self._is_left_out = False
         self._n_preformatted = self._n_links = self._n_sups = 0
 
     def start(self, name: str, attributes: Mapping[str, str]) -> None:
+        self._flush()
         tag, layout = _tag(name)
         self._n_elements += 1
         if len(self._open) == _MOST_DEEP or self._n_elements > _MOST_ELEMENTS:
@@ -500,6 +541,14 @@ class Pages:
         self._separate(tag, layout)
 
     def data(self, text: str) -> None:
+        """Take a piece of text; a parser gives as many as it likes, such as one for each ``<``."""
+        self._pieces.append(text)
+
+    def _flush(self) -> None:
+        text = "".join(self._pieces)
+        self._pieces.clear()
+        if not text:
+            return
         if self._is_title and len(self.title) < _DECLARED_WITHIN:
             self.title += text
         text, self._closing = text.removeprefix(self._closing), ""
@@ -515,6 +564,7 @@ class Pages:
 
     def end(self, name: str) -> None:
         """End an element, and leave it out if it is a mark."""
+        self._flush()
         tag, layout = _tag(name)
         if tag != "br":
             self._separate(tag, layout)
@@ -575,6 +625,16 @@ def read_html(content: bytes, encoding: str | None = None) -> Book:
     return Book(pages.text, title or None, pages.author or None, left_out=pages.left_out)
 
 
+def _check_tags(source: bytes) -> None:
+    """Refuse an element of too many attributes, which are all held at once."""
+    for tag in _TAG.finditer(source):
+        if len(tag[0]) <= _MOST_ATTRIBUTES:
+            continue
+        if max(tag[0].count(b"="), len(tag[0].split())) > _MOST_ATTRIBUTES:
+            what = f"has an element of more than {_MOST_ATTRIBUTES:,} attributes"
+            raise BookError(f"{what}; simplify it")
+
+
 @lru_cache(1000)
 def _tag(name: str) -> tuple[str, int]:
     """Return the name of an element, without a prefix, and how it is laid out."""
@@ -621,6 +681,7 @@ _ENCRYPTION = "META-INF/encryption.xml"
 _HIDDEN_FONTS = ("http://www.idpf.org/2008/embedding", "http://ns.adobe.com/pdf/enc#RC")
 _UNREADABLE = "cannot be read as EPUB"
 _BROKEN = (BadZipFile, EOFError, RuntimeError, ValueError, struct.error, zlib.error)
+_BARE_AMPERSAND = re.compile(rb"&(?!(?:amp|lt|gt|quot|apos|#\d{1,7}|#x[0-9a-fA-F]{1,6});)")
 _EPUB_PAGE = re.compile(r"html|x-oeb1-document|x-dtbook")
 _NO_PAGE = re.compile(r"(?:audio|font|image|video)/|css|font|javascript|ncx|pdf|smil")
 _OTHER_FILE = re.compile(r"\.(?:css|gif|jpe?g|js|mp[34]|ncx|otf|pdf|png|svg|ttf|webp|woff2?)$")
@@ -654,18 +715,19 @@ class _Epub:
 
     def __init__(self, archive: ZipFile) -> None:
         self._archive = archive
-        names = archive.namelist()
-        self._names = {name.casefold(): name for name in names} | {name: name for name in names}
+        # By its path: some packers write \ in names, and links may differ in case.
+        self._names = {name.replace("\\", "/"): name for name in archive.namelist()}
+        self._paths = {path.casefold(): path for path in self._names}
         self._left = _MOST_BYTES
 
     def read(self, encoding: str | None) -> Book:
-        if _ENCRYPTION in self._archive.namelist():
+        if _ENCRYPTION in self._names:
             data = self._xml(_ENCRYPTION).iterfind(".//{*}EncryptedData/{*}EncryptionMethod")
             if any(each.get("Algorithm") not in _HIDDEN_FONTS for each in data):
                 raise BookError("is encrypted (its rights are managed); give a copy that is not")
         roots = (each.get("full-path") for each in self._xml(_CONTAINER).iter("{*}rootfile"))
-        path = next(filter(None, roots), None)
-        if path is None:
+        path = next(filter(None, roots), "").lstrip("/")
+        if not path:
             raise BookError(f"{_UNREADABLE}: {_CONTAINER} names no package; restore the file")
         package = self._xml(path)
         pages = self._pages(package, path, encoding)
@@ -716,7 +778,8 @@ class _Epub:
         file, _, place = href.partition("#")
         path = posixpath.normpath(posixpath.join(posixpath.dirname(base), unquote(file)))
         path = path.lstrip("/")
-        return self._names.get(path, self._names.get(path.casefold())) if file else None, place
+        path_in_archive = path if path in self._names else self._paths.get(path.casefold())
+        return path_in_archive if file else None, place
 
     def _listed(self, items: Iterable[_Element], base: str) -> dict[str, dict[str, list[str]]]:
         """Read the table of contents, if it can be: of each page, headings by place in it."""
@@ -738,11 +801,14 @@ class _Epub:
         """Parse strictly, and look nothing up."""
         from lxml import etree
 
-        content = self._content(name)
-        if len(content) > MOST_PAGE_BYTES or content.count(b"<") > _MOST_LISTED:
+        content = self._content(name).lstrip()
+        n_parts = max(content.count(b"<"), content.count(b"&"), content.count(b"=") // 4)
+        if len(content) > MOST_PAGE_BYTES or n_parts > _MOST_LISTED:
             raise BookError(f"lists more than {_MOST_LISTED:,} parts; split the book")
         parser = etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False)
         try:
+            if b"<!ENTITY" not in content:
+                content = _BARE_AMPERSAND.sub(b"&amp;", content)  # in titles, mostly
             return etree.fromstring(content, parser)
         except etree.XMLSyntaxError as error:
             what = f"{name} is not XML ({' '.join(error.msg.split())})"
@@ -750,9 +816,9 @@ class _Epub:
 
     def _content(self, name: str) -> bytes:
         """Unpack a file of the archive; what it holds beyond its stated size is not unpacked."""
-        if self._names.get(name) != name:
+        if name not in self._names:
             raise BookError(f"{_UNREADABLE}: there is no {name!r} in it; restore the file")
-        info = self._archive.getinfo(name)
+        info = self._archive.getinfo(self._names[name])
         self._left -= info.file_size
         if self._left < 0:
             raise BookError(f"unpacks to more than {_MOST_BYTES >> 20} MiB of text; split the book")

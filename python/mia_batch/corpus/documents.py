@@ -16,6 +16,7 @@ import polars as pl
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from mia_batch.corpus.files import (
+    DESCRIPTIONS,
     FORMATS,
     BadInputError,
     EncodingError,
@@ -25,6 +26,7 @@ from mia_batch.corpus.files import (
     digest_each,
     digest_of,
     find_files,
+    partition_of,
 )
 from mia_batch.errors import CorpusError
 from mia_batch.schemas import Documents, LogProbs, Prompts, Samples, Scores, Targets
@@ -192,6 +194,8 @@ def _find_parts(names: ColumnNames, raw: pl.Schema, where: str) -> dict[str, str
     # A column that the user gave another part does not also play its own.
     free = [name for name in raw if name not in given.values()]
     parts = {part: name for part in wanted if (name := _find(part, free, where))} | given
+    if "text" not in given and parts.get("text") not in (None, "text"):
+        _refuse_instructions(parts["text"], raw, where)
     for part, name in ({"text": "text"} | given).items():
         if name not in raw and parts.get(part, name) == name:
             near = get_close_matches(name, raw.names(), n=1)
@@ -205,6 +209,20 @@ def _find_parts(names: ColumnNames, raw: pl.Schema, where: str) -> dict[str, str
                 f"{where} has a column {parts[one]!r} but no {other!r}; give both or neither"
             )
     return {part: parts[part] for part in wanted if part in parts}
+
+
+_ANSWERED = ("output", "response", "answer", "completion")
+
+
+def _refuse_instructions(text: str, raw: pl.Schema, where: str) -> None:
+    """Refuse to take the input of instructions, often empty, for the text."""
+    answers = [name for name in raw if _spelling(name) in _ANSWERED]
+    if "input" in _spelling(text) and answers:
+        columns = ", ".join(map(repr, raw.names()[:_SHOWN]))
+        raise CorpusError(
+            f"{where} has the columns of instructions and answers ({columns}), and no column "
+            f"'text'; name the one to audit with {_option('text')}, such as {answers[0]!r}"
+        )
 
 
 def _find(part: str, free: list[str], where: str) -> str | None:
@@ -397,6 +415,8 @@ def read_documents(
     source = find_files(path)
     reading = Reading(encoding, {} if bad_input == "set-aside" else None)
     try:
+        for unreadable in source.unreadable:
+            reading.reject(unreadable)
         if reading.rejected is not None:
             files = tuple(file for file in source.files if _is_readable(file, source, reading))
             source = replace(source, files=files)
@@ -431,6 +451,10 @@ def _read(
     raw = reader.read_schema(files, reading) if files else pl.Schema()
     if not raw:  # JSON Lines without a line
         raise _empty(source, reading.rejected or {})
+    partitions = {file: partition_of(file) for file in files if source.kind != "books"}
+    in_folders = [name for name in _names_in(partitions.values()) if name not in raw]
+    stored = raw
+    raw = pl.Schema({**stored, **dict.fromkeys(in_folders, pl.String())})
     if source.kind == "books":
         identity = names.document_id or "document_id"
         names = replace(names, document_id=identity, group=names.group or identity)
@@ -440,10 +464,21 @@ def _read(
         raw = pl.Schema({"text": pl.String(), "member": pl.Boolean(), **others})
     found = resolve(names, raw, where=source.given, reserved=reserved)
 
+    def read_stored(wanted: list[str]) -> Iterator[pl.DataFrame]:
+        if not in_folders:
+            yield from reader.read_rows(files, stored, wanted, reading)
+            return
+        needed = [name for name in wanted if name in stored] or stored.names()[:1]
+        for file in files:
+            values = partitions[file]
+            constants = [pl.lit(values.get(name), pl.String).alias(name) for name in in_folders]
+            for frame in reader.read_rows([file], stored, needed, reading):
+                yield frame.with_columns(constants).select(wanted)
+
     def read_rows(wanted: list[str]) -> Iterator[pl.DataFrame]:
         if pair is None:
-            return reader.read_rows(files, raw, wanted, reading)
-        frames = reader.read_rows(files, schema, schema.names(), reading)
+            return read_stored(wanted)
+        frames = read_stored(schema.names())
         member = pl.lit([True, False], pl.List(pl.Boolean))
         two = (frame.with_columns(text=pl.concat_list(pair), member=member) for frame in frames)
         named = (frame.rename(_PAIR_ID, strict=False) for frame in two)
@@ -467,22 +502,30 @@ def _read(
     if n_rows == len(bad_rows):
         raise _empty(source, rejected)
     notes = [*found.notes()]
+    notes += [f"the column {name!r} is in the names of folders" for name in in_folders]
     if pair is not None:
         notes.insert(0, f"each row is two texts: a member in {pair[0]!r}, another in {pair[1]!r}")
     return Corpus(
         documents=_documents(read_rows, found, pl.Series(sorted(bad_rows), dtype=pl.Int64)),
         files=files,
-        ignored={
-            str(path): "files whose names begin with _ are not read"
-            if path.name.startswith("_")
-            else f"files of kind {path.suffix or path.name} are not read"
-            for path in source.ignored
-        },
+        ignored={str(path): _why_ignored(path) for path in source.ignored},
         n_documents=n_rows - len(bad_rows),
         are_books=source.kind == "books",
         set_aside=rejected,
         notes=tuple(notes),
     )
+
+
+def _why_ignored(path: Path) -> str:
+    if path.name.startswith("_"):
+        return "files whose names begin with _ are not read"
+    if path.name in DESCRIPTIONS:
+        return "it describes the data set"
+    return f"files of kind {path.suffix or path.name} are not read"
+
+
+def _names_in(partitions: Iterable[Mapping[str, str | None]]) -> list[str]:
+    return [*dict.fromkeys(name for values in partitions for name in values)]
 
 
 def _empty(source: Source, rejected: Mapping[str, str]) -> CorpusError:

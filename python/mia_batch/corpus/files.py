@@ -16,12 +16,14 @@ import reprlib
 import stat
 import sys
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice, takewhile
 from pathlib import Path, PurePath
-from typing import IO, Any, Literal, NamedTuple, cast
+from typing import IO, Any, Literal, NamedTuple, Self, cast
+from urllib.parse import unquote
 
 import polars as pl
 from pydantic_core import from_json, to_json
@@ -29,7 +31,14 @@ from pydantic_core import from_json, to_json
 from mia_batch.corpus import books
 from mia_batch.errors import CorpusError
 from mia_batch.schemas import CHAPTERS
-from mia_batch.tables import READ_ERRORS, digest, in_batches, side_by_side
+from mia_batch.tables import (
+    MOST_VALUES,
+    READ_ERRORS,
+    digest,
+    has_too_many_values,
+    in_batches,
+    side_by_side,
+)
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -37,7 +46,12 @@ else:
     from backports import zstd
 
 _MOST_WORDS = 3  # of a path that does not exist; more look like a text
-_LONGEST_LINE = 64 << 20  # a small file may unpack to one line without end
+
+# What a file may hold, so that one that was made to fill the memory is refused in a sentence.
+MOST_COLUMNS = 10_000
+LONGEST_RECORD = 32 << 20  # characters; the longest dictionaries have 28 million
+_LONGEST_CSV_RECORD = 16 << 20  # which costs its reader more
+_MOST_UNPACKED, _MOST_TIMES_PACKED = 256 << 20, 200  # text shrinks to a third, tables to a tenth
 
 
 class BadInputError(CorpusError):
@@ -89,6 +103,11 @@ class Source:
     kind: Kind
     files: tuple[SourceFile, ...]  # sorted by name
     ignored: tuple[Path, ...]  # files below the folder that are of no known kind
+    unreadable: tuple[BadInputError, ...] = ()  # of a folder, such as links to nothing
+
+    def refuse_unreadable(self) -> None:
+        for error in self.unreadable:
+            raise error
 
 
 PACKED: dict[str, Callable[[Path], Any]]
@@ -98,13 +117,50 @@ PACKED = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open, ".zst": zstd.ope
 
 @contextmanager
 def open_bytes(file: SourceFile) -> Iterator[io.BufferedReader]:
-    opened: Callable[[Path], Any] = PACKED.get(file.path.suffix.lower(), io.FileIO)
+    unpack = PACKED.get(file.path.suffix.lower())
     try:
-        with io.BufferedReader(opened(file.path)) as stream:
+        raw = io.FileIO(file.path) if unpack is None else _Unpacked(file, unpack(file.path))
+        with io.BufferedReader(raw) as stream:
             yield stream
     except (OSError, EOFError, zlib.error, lzma.LZMAError, zstd.ZstdError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise BadInputError(file.path, f"cannot be read: {reason}", "restore the file") from error
+
+
+class _Unpacked(io.RawIOBase):
+    """What a packed file holds, up to what a file of its size can hold."""
+
+    def __init__(self, file: SourceFile, stream: IO[bytes]) -> None:
+        self._file, self._stream = file, stream
+        self._volume = Volume(file)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:  # noqa: ANN401 - any writable buffer
+        content = self._stream.read(len(buffer))
+        self._volume.add(len(content))
+        buffer[: len(content)] = content
+        return len(content)
+
+    def close(self) -> None:
+        self._stream.close()
+        super().close()
+
+
+class Volume:
+    """Counts the bytes that a file unpacks to; some grow a million times."""
+
+    def __init__(self, file: SourceFile) -> None:
+        self._file, self._n_bytes = file, 0
+        self._most = max(_MOST_UNPACKED, _MOST_TIMES_PACKED * file.size)
+
+    def add(self, n_bytes: int) -> None:
+        self._n_bytes += n_bytes
+        if self._n_bytes > self._most:
+            times = f"{_MOST_TIMES_PACKED} times its size and {_MOST_UNPACKED >> 20} MiB"
+            way_out = "unpack it, and leave out what comes again and again"
+            raise BadInputError(self._file.path, f"unpacks to more than {times}", way_out)
 
 
 @contextmanager
@@ -131,11 +187,21 @@ def read_lines(file: SourceFile, reading: Reading) -> Iterator[bytes]:
 
 def bounded(file: SourceFile, readline: Callable[[int], Any]) -> Iterator[Any]:
     """Yield lines; one without end would fill the memory."""
-    while line := readline(_LONGEST_LINE + 1):
-        if len(line) > _LONGEST_LINE:
-            what = f"has a line of more than {_LONGEST_LINE >> 20} MiB"
-            raise BadInputError(file.path, what, "cut it into several texts")
+    while line := readline(LONGEST_RECORD + 1):
+        if len(line) > LONGEST_RECORD:
+            raise _too_long(file, "line", LONGEST_RECORD)
         yield line
+
+
+def _too_long(file: SourceFile, of: str, most: int) -> BadInputError:
+    what = f"has a {of} of more than {most >> 20} MiB"
+    return BadInputError(file.path, what, "cut it into several texts")
+
+
+def check_width(place: Path | str, n_columns: int) -> None:
+    if n_columns > MOST_COLUMNS:
+        what = f"has {n_columns:,} columns, of which at most {MOST_COLUMNS:,} can be read"
+        raise BadInputError(place, what, "leave out those that are not needed")
 
 
 def _not_decodable(file: SourceFile, encoding: str) -> EncodingError:
@@ -159,6 +225,8 @@ KINDS: dict[str, Kind] = {
     **dict.fromkeys((".txt", ".epub", ".html", ".htm", ".xhtml"), "books"),
 }
 _PACKABLE = ("jsonl", "csv")
+DESCRIPTIONS = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json")
+"""What the datasets library writes beside tables of Arrow or Parquet; no data."""
 _KNOWN = f"one of {', '.join(KINDS)}; JSON, CSV and TSV also with {', '.join(PACKED)}"
 _KNOWN += "; save PDF and word processors' files as one of these"
 
@@ -257,6 +325,11 @@ def _source(given: str, base: Path, found: list[Path]) -> Source:
     for path in found:
         kind = None if in_folder and _is_marked(path) else kind_of(path)
         kinds.setdefault(kind, []).append(path)
+    if "columnar" in kinds and in_folder:
+        described = [path for path in kinds.get("jsonl", []) if path.name in DESCRIPTIONS]
+        kinds.setdefault(None, []).extend(described)
+        data = [path for path in kinds.pop("jsonl", []) if path.name not in DESCRIPTIONS]
+        kinds |= {"jsonl": data} if data else {}
     ignored = tuple(kinds.pop(None, ()))
     if not kinds:
         raise CorpusError(
@@ -268,8 +341,51 @@ def _source(given: str, base: Path, found: list[Path]) -> Source:
             f"{given} mixes kinds of files, such as {several}; give files of one kind"
         )
     ((kind, paths),) = kinds.items()
-    files = tuple(_source_file(path, base) for path in paths)
-    return Source(given=given, kind=cast("Kind", kind), files=files, ignored=ignored)
+    is_alone = paths == [Path(given).expanduser()]
+    files: list[SourceFile] = []
+    unreadable: list[BadInputError] = []
+    for path in paths:
+        try:
+            file = _source_file(path, base)
+            if not is_alone:
+                _refuse_link_out(base, path)
+            files.append(file)
+        except BadInputError as error:
+            unreadable.append(error)
+        except OSError as error:
+            if not in_folder:
+                raise
+            what = f"cannot be read: {error.strerror}"
+            unreadable.append(BadInputError(path, what, "restore or remove the file"))
+    return Source(
+        given=given,
+        kind=cast("Kind", kind),
+        files=tuple(files),
+        ignored=ignored,
+        unreadable=tuple(unreadable),
+    )
+
+
+_PARTITION = re.compile(r"([A-Za-z_]\w*)=(.*)")
+_NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+
+
+def partition_of(file: SourceFile) -> dict[str, str | None]:
+    """Return the columns that the folders of a file name, as in ``member=1/part.parquet``."""
+    folders = map(_PARTITION.fullmatch, PurePath(file.name).parts[:-1])
+    values = {found[1]: unquote(found[2]) for found in folders if found}
+    return {name: None if value == _NULL_PARTITION else value for name, value in values.items()}
+
+
+def _refuse_link_out(base: Path, path: Path) -> None:
+    """Refuse a link to a file elsewhere, which a stranger's folder may hold: it must be named."""
+    within = base.resolve()
+    if "snapshots" in within.parts:  # of a cache of the hub, whose files are links to its blobs
+        within = Path(*takewhile(lambda part: part != "snapshots", within.parts))
+    if not (target := path.resolve()).is_relative_to(within):
+        what = f"is a link to {target}, which lies outside of {base}"
+        way_out = "give that file itself as a corpus, or a copy of it in the folder"
+        raise BadInputError(path, what, way_out)
 
 
 def kind_of(path: PurePath) -> Kind | None:
@@ -298,7 +414,7 @@ def _is_unicode(name: str) -> bool:
 
 _SLICE_BYTES = 4 << 20  # compressed; a slice costs one read of its whole row group
 _SLICE_ROWS = 1 << 17  # for texts that compress well
-_FRAME_ROWS = 2048
+_FRAME_ROWS, _FRAME_BYTES = 2048, 8 << 20
 _ARROW_FILE = b"ARROW1"
 _ERRORS = (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException)
 
@@ -328,7 +444,9 @@ def columnar_schema(files: Sequence[SourceFile], _reading: Reading) -> pl.Schema
     schemas = {}
     for file in files:
         with _refusing(file):
-            schemas[str(file.path)] = _scan(file).collect_schema()
+            schema = _scan(file).collect_schema()
+        check_width(file.path, len(schema))
+        schemas[str(file.path)] = schema
     return agreed_schema(schemas)
 
 
@@ -342,16 +460,33 @@ def columnar_rows(
             rows = _scan(file).select(wanted)
             height = _height(rows)
         step = min(max(1, height * _SLICE_BYTES // max(file.size, 1)), _SLICE_ROWS)
+        volume = Volume(file)
         for start in range(0, height, step):
             table = rows.slice(start, step)
             try:
-                read = table.collect()
+                # Streamed, since a row group of some bytes may unpack to a gigabyte.
+                for read in table.collect_batches(chunk_size=_FRAME_ROWS, maintain_order=True):
+                    volume.add(_unfolded_bytes(read))
+                    yield from _small_frames(file, read)
             except _ERRORS as error:
                 row = start + _first_broken(table, step) + 1
                 what = f"is broken at row {row}: {_first_line(error)}"
                 raise BadInputError(file.path, what, "restore the file") from error
-            # Engines read some frames ahead, whatever their size, so they had better be small.
-            yield from read.iter_slices(_FRAME_ROWS)
+
+
+def _small_frames(file: SourceFile, rows: pl.DataFrame) -> Iterator[pl.DataFrame]:
+    """Cut rows into frames, since engines read some of them ahead, whatever their size."""
+    mean = _unfolded_bytes(rows) // max(1, rows.height)
+    for frame in rows.iter_slices(max(1, min(_FRAME_ROWS, _FRAME_BYTES // max(1, mean)))):
+        if frame.height == 1 and _unfolded_bytes(frame) > LONGEST_RECORD:
+            raise _too_long(file, "row", LONGEST_RECORD)
+        yield frame
+
+
+def _unfolded_bytes(rows: pl.DataFrame) -> int:
+    """Count bytes as they are where each row has its own text; those of a dictionary share it."""
+    texts = rows.select(pl.col(pl.String).str.len_bytes().cast(pl.UInt64).sum())
+    return max(rows.estimated_size(), sum(texts.row(0)) if texts.width else 0)
 
 
 def _scan(file: SourceFile) -> pl.LazyFrame:
@@ -409,6 +544,7 @@ def csv_schema(files: Sequence[SourceFile], reading: Reading) -> pl.Schema:
         _, header = next(_csv_records(file, reading), ("", []))
         if not header:
             raise BadInputError(file.path, "is empty", "its first line must name the columns")
+        check_width(file.path, len(header))
         for number, name in enumerate(header, 1):
             if not name or name in header[: number - 1]:
                 what = f"is named {name!r} like one before it" if name else "has no name"
@@ -435,10 +571,11 @@ def _csv_records(file: SourceFile, reading: Reading) -> Iterator[tuple[str, list
     """Yield where each record begins and its fields: the header, then those with as many fields."""
     where, n_columns = f"{file.path}, line 1", 0
     with open_text(file, reading) as text:
-        lines, tabs = bounded(file, text.readline), ".tsv" in file.path.name.lower()
+        lines, tabs = _RecordLines(file, text), ".tsv" in file.path.name.lower()
         reader = csv.reader(lines, strict=True, delimiter="\t" if tabs else ",")
         try:
             while (record := _next_record(reader)) is not None:
+                lines.begin_record()
                 n_columns = n_columns or len(record)
                 if len(record) == n_columns > 0:
                     yield where, record
@@ -448,6 +585,27 @@ def _csv_records(file: SourceFile, reading: Reading) -> Iterator[tuple[str, list
                 where = f"{file.path}, line {reader.line_num + 1}"
         except csv.Error as error:
             raise _broken(where, f"not valid CSV, {error}") from error
+
+
+class _RecordLines:
+    """The lines of a delimited file, of which a quoted record may have any number."""
+
+    def __init__(self, file: SourceFile, text: IO[str]) -> None:
+        self._file, self._lines = file, bounded(file, text.readline)
+        self._n_characters = 0
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> str:
+        line: str = next(self._lines)
+        self._n_characters += len(line)
+        if self._n_characters > _LONGEST_CSV_RECORD:
+            raise _too_long(self._file, "record", _LONGEST_CSV_RECORD)
+        return line
+
+    def begin_record(self) -> None:
+        self._n_characters = 0
 
 
 def _next_record(reader: _csv.Reader) -> list[str] | None:
@@ -468,9 +626,9 @@ def _next_record(reader: _csv.Reader) -> list[str] | None:
 
 _BATCH_BYTES = 4 << 20
 _READ_CHARS = 1 << 20
-_LONGEST_ITEM = 64 << 20
 _START = 64  # bytes in which an array begins
 _BEFORE_START = b"\xef\xbb\xbf\xff\xfe\0 \t\r\n"  # byte-order marks of UTF-8 and UTF-16, blanks
+_ESCAPED_LETTER = re.compile(rb"\\u00[2-7]")  # a key may be written so that it looks like another
 _BETWEEN_ITEMS = re.compile(r"\s*,?\s*")
 _JsonRecord = tuple[str, bytes]  # where it stands, JSON
 
@@ -500,10 +658,12 @@ def jsonl_schema(files: Sequence[SourceFile], reading: Reading) -> pl.Schema:
             except BadInputError as error:
                 reading.reject(error)
                 continue
+            check_width(where, len(parsed))
             for name, value in parsed.items():
                 is_long = type(value) is int and not -(2**63) <= value < 2**63
                 kind = _LongInteger if is_long else type(value)
                 seen.setdefault(name, {}).setdefault(kind, where)
+            check_width(where, len(seen))
     return pl.Schema({name: _column_type(name, kinds) for name, kinds in seen.items()})
 
 
@@ -527,6 +687,7 @@ def _json_records(file: SourceFile, reading: Reading) -> Iterator[_JsonRecord]:
     for where, record in _items(file, reading) if is_array else lines:
         if where in (reading.rejected or ()):
             continue
+        check_values(where, record)
         if b"NaN" in record or b"Infinity" in record:
             with suppress(ValueError):  # which the strict parser will say
                 record = to_json(from_json(record), inf_nan_mode="null")  # noqa: PLW2901
@@ -534,6 +695,13 @@ def _json_records(file: SourceFile, reading: Reading) -> Iterator[_JsonRecord]:
             with suppress(ValueError):
                 record = to_json({"text": from_json(record.strip())})  # noqa: PLW2901
         yield where, record
+
+
+def check_values(where: str, record: str | bytes) -> None:
+    """Refuse JSON whose values take many times the memory of their text."""
+    if has_too_many_values(record.encode() if isinstance(record, str) else record):
+        what = f"holds more than {MOST_VALUES:,} values"
+        raise BadInputError(where, what, "leave out those that are not needed")
 
 
 def _items(file: SourceFile, reading: Reading) -> Iterator[_JsonRecord]:
@@ -554,10 +722,12 @@ def _items(file: SourceFile, reading: Reading) -> Iterator[_JsonRecord]:
                 item, after = decoder.raw_decode(buffer, at)
             except ValueError as error:
                 problem = error
-            if after == len(buffer) and (more := text.read(_READ_CHARS)):
+            # Twice as much each time, or a long item would be parsed for each of its parts.
+            if after == len(buffer) and (more := text.read(max(_READ_CHARS, len(buffer) - at))):
                 buffer, at = buffer[at:] + more, 0
-                if len(buffer) > _LONGEST_ITEM:
-                    raise _broken(where, f"more than {_LONGEST_ITEM >> 20} MiB", "item")
+                if len(buffer) > LONGEST_RECORD:
+                    raise _broken(where, f"more than {LONGEST_RECORD >> 20} MiB", "item")
+                check_values(where, buffer)
                 continue
             if problem is not None:
                 raise _broken(where, f"not valid JSON, {problem}", "item")
@@ -582,7 +752,23 @@ def _parse(where: str, line: bytes) -> dict[str, object]:
         raise _broken(where, what) from error
     if not isinstance(record, dict):
         raise _broken(where, "not a JSON object")
+    if repeated := _repeated_key(line, record):
+        raise _broken(where, f"two keys {repeated!r} in one object, of which one would be lost")
     return record
+
+
+def _repeated_key(line: bytes, record: Mapping[str, object]) -> str | None:
+    """Find a key that an object has twice; most lines show at a glance that they have none."""
+    n_quoted = sum(line.count(b'"%s"' % name.encode(errors="ignore")) for name in record)
+    if n_quoted <= len(record) and not _ESCAPED_LETTER.search(line):
+        return None
+
+    def first_repeated(pairs: list[tuple[str, object]]) -> str | None:
+        names = Counter(name for name, _ in pairs)
+        return next((name for name, times in names.items() if times > 1), None)
+
+    # The hook is called for inner objects first, so the last answer is that of the record.
+    return cast("str | None", json.loads(line, object_pairs_hook=first_repeated))
 
 
 def _column_type(name: str, kinds: Mapping[type, str]) -> pl.DataType:

@@ -379,6 +379,7 @@ class Recording:
         """Open and check a recording: Parquet or JSON Lines, one file, a folder or a glob."""
         # docs/recordings.md names the columns; a run's folder of samples is such a recording.
         found = find_files(source)
+        found.refuse_unreadable()
         if found.kind not in ("columnar", "jsonl"):
             kind = found.files[0].path.suffix.lstrip(".")
             raise CorpusError(f"{source} is {kind}, which has no types; give Parquet or JSON Lines")

@@ -100,16 +100,38 @@ def gate_findings(before: pl.DataFrame, *, exploratory: bool) -> pl.DataFrame:
     return finding_rows("gate", [row | {"statistic": "roc_auc", "verdict": verdict}])
 
 
-def gate_verdict(findings: pl.DataFrame) -> str | None:
+def blind_verdict(findings: pl.DataFrame) -> str | None:
     """Read the verdict of `gate_findings`; None without targets and non-members."""
     return next(iter(findings.filter(check="gate")["verdict"]), None)
 
 
+def gate_verdict(findings: pl.DataFrame) -> str | None:
+    """Say whether targets may be compared: `blind_verdict`, or ``changed``, as the service did."""
+    changed = findings.filter(check="order", statistic="answer")["verdict"]
+    if len(changed):
+        return "changed" if changed[0] == "withheld" else "exploratory"
+    return blind_verdict(findings)
+
+
+def change_of_service(findings: pl.DataFrame) -> str | None:
+    """Say in one clause how the service changed while it was asked; None where it did not."""
+    return next(iter(findings.filter(check="order", statistic="answer")["reason"]), None)
+
+
+def is_closed(findings: pl.DataFrame) -> bool:
+    """Whether nothing may be concluded from comparisons with non-members."""
+    return gate_verdict(findings) in ("withheld", "changed")
+
+
 def why_withheld(findings: pl.DataFrame) -> str | None:
     """Say why p-values, lists, bounds and estimates without weights are withheld, if they are."""
-    closed = gate_verdict(findings) in ("withheld", "weighted")
-    reason = findings.filter(check="gate")["reason"][0] if closed else None
-    return why_not_continued(findings) or reason
+    if (why := why_not_continued(findings)) is not None:
+        return why
+    verdict = gate_verdict(findings)
+    if verdict == "changed":
+        return f"withheld: {change_of_service(findings)}"
+    closed = verdict in ("withheld", "weighted")
+    return findings.filter(check="gate")["reason"][0] if closed else None
 
 
 def why_not_continued(findings: pl.DataFrame) -> str | None:
@@ -237,10 +259,11 @@ def verdict_rows(height: int, **columns: Column) -> pl.DataFrame:
     return typed_rows(_TYPES, height, {"versus": "non_members"} | columns)
 
 
-def withhold(rows: pl.DataFrame, reason: str) -> pl.DataFrame:
+def withhold(rows: pl.DataFrame, reason: str, *, all_sets: bool = False) -> pl.DataFrame:
     """Take p-values and estimates against non-members out of verdicts, and say why."""
+    # With ``all_sets`` those of canaries against their controls, too.
     numbers = ("p_value", "q_value", "sensitivity_bound", "value", "low", "high")
-    compared = pl.col("versus") == "non_members"
+    compared = (pl.col("versus") == "non_members") | all_sets
     return rows.with_columns(
         pl.when(~compared).then(pl.col(*numbers)),
         reason=pl.when(compared).then(pl.lit(reason)).otherwise("reason"),

@@ -30,7 +30,8 @@ from mia_batch.pipeline import custody
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.corpora import target_plan, with_files
 from mia_batch.pipeline.finished import REPORT, has_report, try_report
-from mia_batch.pipeline.run import Manifest, Run, record_requests, run_timed
+from mia_batch.pipeline.responses import write_responses
+from mia_batch.pipeline.run import ORDER, Manifest, Run, record_requests, run_timed
 from mia_batch.pipeline.sessions import speed_key, spent_sentence
 from mia_batch.pipeline.stages import Stage, asking, damage_set_aside, judging, repair
 from mia_batch.pipeline.stages.comparing import FeaturesStage, RarityStage
@@ -297,6 +298,7 @@ def audit(
         Run folder, here or in an object store.
     config
         TOML file of settings; by default ``mia-batch.toml`` in the working directory, if there.
+        What it leaves open may stand in your own, ``~/.config/mia-batch/mia-batch.toml``.
     evidence
         ``samples``, ``logprobs``, ``probe-logprobs`` or ``both``; by default what attacks need,
         and without attacks one pass of log-probabilities where the model runs here.
@@ -396,6 +398,8 @@ def run_audit(settings: Settings, observer: Observer) -> Run:
             note_earlier(audit, texts_of(audit))
             run_timed(audit, _steps(audit, stages))
             record_requests(audit)
+            if not audit.manifest.custody:
+                write_responses(audit)
             _finish(audit)
             if made is not None and has_report(audit):
                 custody.record_unchanged(audit.run.folder, made)
@@ -444,6 +448,7 @@ def _finish(audit: Audit) -> None:
     if audit.settings.plan_lodged is not None:
         audit.manifest.plan["lodged"] = audit.settings.plan_lodged
     custody.record_inputs(audit)
+    remove(run.path(ORDER))  # which can be drawn again
     has_walks = audit.settings.extract  # whose tables are made anew each time
     if not audit.manifest.is_as_stored or has_walks or not has_report(audit):
         say.step("hashing what was made")

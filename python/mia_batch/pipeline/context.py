@@ -32,7 +32,9 @@ from mia_batch.pipeline.corpora import Corpora
 from mia_batch.pipeline.run import Manifest, Run, agree, others_at_work
 from mia_batch.plugins import extra
 from mia_batch.prompts import RunModel, View
+from mia_batch.schemas import Targets
 from mia_batch.settings import RESOURCES, Settings, endpoint_settings, endpoint_tokenizer
+from mia_batch.tables import scan
 
 # Which attacks a run computes, what prevents others, and what is decided by them.
 
@@ -352,6 +354,13 @@ class Audit:
         made = self.manifest.made.get("targets")
         if made is not None and made == self.corpora.fingerprint(self.settings):
             return self.run.scan("targets")
+        return self.corpora.targets(self.settings)
+
+    def order_table(self) -> pl.LazyFrame:
+        """Open the targets in the order of asking, as far as it has been drawn."""
+        made = self.manifest.made.get("targets")
+        if made is not None and made == self.corpora.fingerprint(self.settings):
+            return scan(self.run.order, Targets)
         return self.corpora.targets(self.settings)
 
     def rounds(self) -> RoundsTest | None:

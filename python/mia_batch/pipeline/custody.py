@@ -16,7 +16,16 @@ from mia_batch.corpus import base_of, find_files
 from mia_batch.errors import MiaBatchError, RequestError, RunFolderError
 from mia_batch.models.weights import weights_source
 from mia_batch.pipeline.context import Audit
-from mia_batch.pipeline.run import PARTS, Manifest, Run, is_lock, reading, signed_text, versions
+from mia_batch.pipeline.run import (
+    PARTS,
+    Manifest,
+    Run,
+    is_lock,
+    read_bounded,
+    reading,
+    signed_text,
+    versions,
+)
 from mia_batch.places import is_url, settled
 from mia_batch.settings import CLASSICS, NO_YARDSTICK, Mark, Settings
 from mia_batch.tables import digest, side_by_side, write_text
@@ -40,7 +49,7 @@ def described(folder: Path, root: str) -> str:
         f"{name} ({kind}), SHA-256 {digest(path)}, "
         + ("of this root" if holds(path, root) else "of ANOTHER root")
         for name, kind in STAMPS.items()
-        if (path := folder / name).is_file()
+        if (path := folder / name).is_file() and not path.is_symlink()
     )
 
 
@@ -137,6 +146,10 @@ class Checked:
     not_found: list[str] = field(default_factory=list)  # inputs where the run read them
 
 
+# Times of answers, as in the journal: another run of the same audit has others.
+_NO_TABLES = ("responses.parquet",)
+
+
 def root_of(digests: Mapping[str, str]) -> str:
     """Hash the lines that ``sha256sum`` prints of these files, sorted by name."""
     whole = sha256()
@@ -171,7 +184,8 @@ def seal(audit: Audit) -> None:
     digests = dict(zip(regular, side_by_side(digest, regular.values()), strict=True))
     folders = {".", *PARTS}
     names = [name for name in digests if str(Path(name).parent) in folders]
-    tables = {name: digests[name] for name in names if name.endswith(".parquet")}
+    own = [name for name in names if name.endswith(".parquet") and name not in _NO_TABLES]
+    tables = {name: digests[name] for name in own}
     manifest.custody = {
         "root": root_of(tables | _named_inputs(manifest)),
         "tables": tables,
@@ -241,7 +255,7 @@ def _manifest_fault(folder: Path) -> str | None:
     if (fault := _fault_of(path)) is not None:
         return fault
     try:
-        text = path.read_bytes()
+        text = read_bounded(path)
         stored = json.loads(text)
     except OSError as error:
         return f"cannot be read: {error.strerror}"
@@ -308,7 +322,9 @@ def _find(places: Sequence[Path | str], name: str) -> Path | None:
     """Find a file by the name that it has behind a path; what may not be looked at is not there."""
     for given in places:
         with suppress(OSError, RuntimeError):  # the latter where "~name" is nobody's home
-            path = base_of(str(given)) / name
-            if path.is_file():
-                return path.resolve()
+            base = base_of(str(given))
+            path = (base / name).resolve()
+            is_within = path.is_relative_to(base.resolve()) or base / name == Path(given)
+            if is_within and ".." not in Path(name).parts and path.is_file():
+                return path
     return None

@@ -31,7 +31,7 @@ from mia_batch.evidence.parts import Shard, scan_parts
 from mia_batch.inference.findings import earlier_findings
 from mia_batch.kernels import Rarity
 from mia_batch.places import fetched, is_url
-from mia_batch.tables import remove_unfinished, scan, write_text
+from mia_batch.tables import has_too_many_values, remove_unfinished, scan, write_text
 
 if TYPE_CHECKING:
     from mia_batch.pipeline.context import Audit
@@ -39,6 +39,19 @@ if TYPE_CHECKING:
 
 _FORMAT = 3
 _PACKAGES = ("mia-batch", "polars", "numpy", "torch", "transformers", "tokenizers", "httpx")
+_OTHER = "give another folder"
+_MOST_MANIFEST_BYTES = 64 << 20  # a hash for each of half a million files
+
+
+def read_bounded(path: Path) -> bytes:
+    """Read ``run.json``, which may be a stranger's; `ValueError` where it would fill the memory."""
+    if not path.is_file() and path.exists():
+        raise ValueError("it is no regular file")
+    with path.open("rb") as stream:
+        content = stream.read(_MOST_MANIFEST_BYTES + 1)
+    if len(content) > _MOST_MANIFEST_BYTES or has_too_many_values(content):
+        raise ValueError("it is larger than that of any run")
+    return content
 
 
 @dataclass(slots=True, kw_only=True)
@@ -71,11 +84,11 @@ class Manifest:
     def of(cls, folder: Path) -> Manifest | None:
         path = folder / "run.json"
         try:
-            text = path.read_text("utf-8")
+            text = read_bounded(path).decode()
             stored = json.loads(text)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             cause = getattr(error, "strerror", None) or error
             raise RunFolderError(f"{path} cannot be read ({cause}); give another folder") from None
         if not isinstance(stored, dict) or "evidence" not in stored:
@@ -86,6 +99,12 @@ class Manifest:
                 f"tables, this version has {_FORMAT}); use that version for it, or audit into "
                 "another folder, to which its samples can be given as --samples-from"
             )
+        empty = cls()
+        for name in _names():
+            wanted = type(getattr(empty, name))
+            if not isinstance(value := stored.get(name, wanted()), wanted):
+                what = f"{name!r} is of type {type(value).__name__} instead of {wanted.__name__}"
+                raise RunFolderError(f"{path} is not as mia-batch writes it ({what}); {_OTHER}")
         manifest = cls(**{name: stored[name] for name in _names() if name in stored})
         manifest.stored = text
         return manifest
@@ -185,8 +204,11 @@ def reading(
 ) -> Iterator[None]:
     """Keep a folder as it is; raises `RunFolderError` if a live run or shard holds it."""
     with ExitStack() as closing:
+        lock = folder / _LOCK
         with suppress(OSError):  # where there is no lock, nobody has held the folder
-            stream = closing.enter_context((folder / _LOCK).open("rb"))
+            if not lock.is_file():  # as a pipe is none, which nobody writes to
+                raise FileNotFoundError(lock)
+            stream = closing.enter_context(lock.open("rb"))
             if not _shares(stream) or others_at_work(folder):
                 raise RunFolderError(refusal.format(folder))
         yield
@@ -240,6 +262,7 @@ TABLES: dict[str, type[dy.Schema]] = {  # tables that are one file each
     "blind": schemas.Blind,
     "blind_metrics": schemas.Metrics,
     "rarity": Rarity,
+    "responses": schemas.Responses,
     "scores": schemas.Scores,
     "unscored": schemas.Unscored,
     "metrics": schemas.Metrics,
@@ -260,6 +283,9 @@ PARTS: dict[str, type[dy.Schema]] = {  # tables that are folders of parts
     "features": schemas.Features,
     "logprobs": schemas.LogProbs,
 }
+
+ORDER = "order"
+"""The targets table in the order of asking, while a run goes on."""
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -300,6 +326,12 @@ class Run:
             return scan(self.path(name), TABLES[name])
         known = ", ".join([*TABLES, *PARTS])
         raise RequestError(f"a run has no table {name!r}; its tables are {known}")
+
+    @property
+    def order(self) -> Path:
+        """File of the targets in the order of asking; of a recording, that of the corpus."""
+        drawn = self.path(ORDER)
+        return drawn if drawn.exists() else self.path("targets")
 
     @property
     def engine_log(self) -> Path:

@@ -6,7 +6,12 @@ from typing import Any
 import polars as pl
 
 from mia_batch.attacks import Attack
-from mia_batch.inference.findings import gate_verdict, why_not_continued
+from mia_batch.inference.findings import (
+    change_of_service,
+    gate_verdict,
+    is_closed,
+    why_not_continued,
+)
 from mia_batch.inference.memory import VERBATIM_WORDS
 from mia_batch.report.sentences import RunResults, blind_row, facts, listed
 
@@ -35,6 +40,21 @@ def answer(known: RunResults, rollup: pl.DataFrame, *, books: bool) -> str:
         return f"No answer: {why}."
     if (why := why_not_continued(known.findings)) is not None:
         return f"No answer: {why}."
+    if (change := change_of_service(known.findings)) is not None:
+        return _of_changed(known, change, _answer(known, rollup, books=books))
+    return _answer(known, rollup, books=books)
+
+
+def _of_changed(known: RunResults, change: str, said: str) -> str:
+    """Say first that the service changed; then what can be said all the same."""
+    if gate_verdict(known.findings) == "exploratory":
+        return f"{_capital(change)}; exploratory: {_small(said)}"
+    if known.allows()["labels"] or said.lower().startswith("no answer"):
+        return f"No answer: {change}."
+    return f"{_capital(change)}: {_small(said)}"
+
+
+def _answer(known: RunResults, rollup: pl.DataFrame, *, books: bool) -> str:
     allows, units = known.allows(), _units(rollup)
     if allows["labels"] and not allows["targets and non-members"]:
         said = _labelled(known)
@@ -153,8 +173,10 @@ def _of_units(known: RunResults, units: pl.DataFrame, noun: str, *, compared: bo
         none = f"none of the {windows} comes out word for word"
     if canaries := known.allows()["canaries"]:
         parts.append(_of_collection(known, "controls", "the canaries"))
-    if compared and gate_verdict(known.findings) == "withheld":
+    if compared and is_closed(known.findings):
         apart = f"{noun}s and comparison {noun}s can be distinguished without the model"
+        if gate_verdict(known.findings) == "changed":
+            apart = "its scores are of no single model"
         none = f"{none}, and there is no other answer:" if sampled else "there is no answer:"
         others = "there is no other answer" if one else "the others have no answer"
         parts.append(f"{f'{others}, because' if parts else none} {apart}")
@@ -242,7 +264,10 @@ def _of_texts(known: RunResults, allows: Mapping[str, bool]) -> str:
         parts.append(f"{n:,.0f} {out}, {false}" if n else none)
     elif allows["targets and non-members"]:
         parts.append("no other answer" if parts else "no answer")
-        parts[-1] += ", because texts and comparison texts can be distinguished without the model"
+        apart = "texts and comparison texts can be distinguished without the model"
+        if gate_verdict(known.findings) == "changed":
+            apart = "the scores are of no single model"
+        parts[-1] += f", because {apart}"
     if allows["canaries"]:
         parts.append(_of_collection(known, "controls", "the canaries"))
     if not parts and allows["any comparison"]:
@@ -272,6 +297,12 @@ def _capital(text: str) -> str:
     """Begin a sentence, unless it begins with a name that has digits or underscores."""
     first = text.split(" ", 1)[0]
     return text if "_" in first else text[:1].upper() + text[1:]
+
+
+def _small(text: str) -> str:
+    """Go on with what began a sentence, unless it begins with a name."""
+    first = text.split(" ", 1)[0]
+    return text if "_" in first else text[:1].lower() + text[1:]
 
 
 def _interval(row: Mapping[str, Any]) -> str:

@@ -1,22 +1,17 @@
 """The table of a paper: attacks by data sets and models, in the formats that papers take."""
 
-from collections.abc import Callable, Mapping, Sequence
-from html import escape
+from collections.abc import Mapping, Sequence
 from itertools import product
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import polars as pl
 import polars.selectors as cs
 
 from mia_batch.errors import SettingsError
+from mia_batch.report.names import FORMS, as_csv
 
 NO_FIGURE = "--"
 _RATES = ("tpr_1", "tpr_01")
-_FORMULA = cs.string().str.contains(r"^[=+\-@\t\r]")
-FOR_SPREADSHEETS = (
-    pl.when(_FORMULA).then(pl.lit("'") + cs.string()).otherwise(cs.string()).name.keep()
-)
-"""Text that a spreadsheet would take for a formula, with an apostrophe before it."""
 _FIGURES = ("AUC (95 % CI)", "TPR@1 % (95 % CI)", "TPR@0.1 % (95 % CI)")
 _LIMITS = {"auc": ("low", "high")} | {name: (f"{name}_low", f"{name}_high") for name in _RATES}
 
@@ -31,13 +26,8 @@ class PaperColumn(NamedTuple):
     notes: tuple[str, ...] = ()  # how many texts, and why its figures mean little
 
 
-_SIGNS = {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}"}
-_LATEX: dict[int, Any] = str.maketrans(_SIGNS | {sign: f"\\{sign}" for sign in "&%$#_{}"})
-KINDS: dict[str, tuple[str, Callable[[str], str]]] = {  # how the best is marked, text made safe
-    "md": ("**{}**", lambda text: text.replace("|", r"\|")),
-    "latex": (r"\textbf{{{}}}", lambda text: text.translate(_LATEX)),
-    "html": ("<strong>{}</strong>", escape),
-}
+KINDS = {"md": "**{}**", "latex": r"\textbf{{{}}}", "html": "<strong>{}</strong>"}
+"""How the best is marked in each form."""
 Cell = tuple[str, bool]  # a figure as text, and whether it is the best of its column
 
 
@@ -68,18 +58,18 @@ def paper_table(columns: Sequence[PaperColumn], kind: str = "md") -> str:
         what = "means, within the outermost limits, of seeds" if own[1:] else "seed"
         notes.append(f"{data}, {model}: {what} {', '.join(map(str, own))}")
         notes += dict.fromkeys(note for each in of[data, model] for note in each.notes)
-    bold, safe = KINDS[kind]
+    bold, safe = KINDS[kind], FORMS[kind]
     return (
         environment()
         .get_template(f"paper.{kind}.jinja")
         .render(
             keys=[(safe(data), safe(model)) for data, model in of],
-            figures=[*map(safe, _FIGURES)],
+            figures=[each.replace("%", r"\%") if kind == "latex" else each for each in _FIGURES],
             rows={
-                safe(name): [bold.format(safe(text)) if best else safe(text) for text, best in own]
+                safe(name): [bold.format(text) if best else text for text, best in own]
                 for name, own in rows.items()
             },
-            note="; ".join(notes) if kind == "md" else safe("; ".join(notes)),
+            note=safe("; ".join(notes)),
         )
     )
 
@@ -122,4 +112,4 @@ def _csv(averaged: Mapping[tuple[str, str], pl.DataFrame]) -> str:
     for (data, model), rows in averaged.items():
         names = pl.lit(data).alias("data"), pl.lit(model).alias("model"), pl.col("attack")
         parts.append(rows.select(*names, "auc", "low", "high", cs.starts_with("tpr_")))
-    return pl.concat(parts).with_columns(FOR_SPREADSHEETS).write_csv()
+    return as_csv(pl.concat(parts))

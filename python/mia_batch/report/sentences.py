@@ -7,7 +7,15 @@ from typing import Any, Final
 
 import polars as pl
 
-from mia_batch.inference.findings import VerdictPlan, gate_verdict, role_counts, why_not_continued
+from mia_batch.inference.findings import (
+    VerdictPlan,
+    blind_verdict,
+    change_of_service,
+    gate_verdict,
+    is_closed,
+    role_counts,
+    why_not_continued,
+)
 from mia_batch.inference.memory import VERBATIM_WORDS
 
 Say = Callable[["RunResults"], Iterable[str]]
@@ -128,7 +136,10 @@ def excluded(above: float | None) -> str:
 
 
 def gate_sentence(findings: pl.DataFrame) -> Iterator[str]:
-    verdict, row = gate_verdict(findings), blind_row(findings, "targets")
+    # A service that changed has a sentence of its own, and leaves nothing to be in doubt about.
+    verdict, row = blind_verdict(findings), blind_row(findings, "targets")
+    if gate_verdict(findings) == "changed" and verdict != "withheld":
+        return
     if row is not None and verdict in _GATES:
         unknown = verdict == "doubtful" and row["verdict"] is None
         yield _GATES["not checked" if unknown else verdict].format(**row)
@@ -145,6 +156,48 @@ def exchangeability_sentence(findings: pl.DataFrame) -> Iterator[str]:
         yield (
             "Classifiers that see only the texts do not tell targets from non-members: an AUC "
             f"above {row['high']:.2f} is ruled out with 95 % confidence (0.50 is guessing)."
+        )
+
+
+# Whether a service changed while it was asked.
+
+
+def change_sentence(findings: pl.DataFrame) -> Iterator[str]:
+    if (change := change_of_service(findings)) is None:
+        return
+    first = f"{change[:1].upper()}{change[1:]}, so the scores are of no single model."
+    if gate_verdict(findings) == "exploratory":
+        yield f"{first} What follows is exploratory and no evidence of training."
+        return
+    if blind_row(findings, "members") is not None:
+        first += (
+            " An AUC is that of all versions together: where the order of asking was drawn by lot, "
+            "a change draws it towards 0.50 and gives no false sign of memory."
+        )
+    yield (
+        f"{first} p-values, lists, bounds and estimates are withheld. Ask again under another "
+        "--out, by the name of a version that stays where the service has one, or give --anyway to "
+        "print the numbers as exploratory."
+    )
+
+
+def versions_sentence(findings: pl.DataFrame) -> Iterator[str]:
+    """Say why several versions of a service turn no answer, where they do not."""
+    row = facts(findings, "order").get("n_versions")
+    if row is None or row["verdict"] not in ("few", "in_turn"):
+        return
+    others, total = f"{row['low']:,.0f}", f"{row['high']:,.0f}"
+    alike = "by lot they fall on audited and comparison texts alike"
+    if row["verdict"] == "few":
+        yield (
+            f"{others} of {total} answers came from another version of the service than the "
+            f"others: {alike}, and move no p-value by more than about 0.01."
+        )
+    else:
+        yield (
+            f"The service answered by {row['value']:,.0f} versions in turn, whenever and whatever "
+            f"it was asked ({others} of {total} answers came from others than the most frequent): "
+            f"{alike}. The comparison holds, and the answer is about all versions together."
         )
 
 
@@ -866,7 +919,8 @@ class RunResults:
         roles, gate = role_counts(self.findings), gate_verdict(self.findings)
         labels = not self.findings.filter(check="blind_baseline", subject="members").is_empty()
         targets, nulls = bool(roles["n_unknown"]), bool(roles["n_nulls"])
-        canaries, compares = bool(roles["n_canaries"]), targets and nulls and gate != "withheld"
+        canaries, compares = bool(roles["n_canaries"]), targets and nulls
+        compares = compares and not is_closed(self.findings)
         if why_not_continued(self.findings) is not None:
             labels = targets = nulls = canaries = compares = False
         return {
@@ -909,6 +963,7 @@ def _planned(say: Callable[..., Iterable[str]]) -> Say:
 
 # Doubts come before what they are about, and what came out word for word before all estimates.
 CONCLUSIONS: Final[tuple[tuple[str, Say], ...]] = (
+    ("always", _of(change_sentence)),
     ("always", _of(chance_sentences)),
     ("always", _of(dress_sentences)),
     ("always", _of(verbatim_sentences)),
@@ -922,6 +977,7 @@ CONCLUSIONS: Final[tuple[tuple[str, Say], ...]] = (
     ("labels", _of(label_sentence)),
     ("always", _of(plan_sentence)),
     ("always", _of(answers_sentences)),
+    ("always", _of(versions_sentence)),
     ("labels", _of(uneven_sentence)),
     ("labels", lambda known: labelled_sentences(known.metrics, known.findings, known.plan.primary)),
     (
@@ -989,7 +1045,7 @@ def preflight_sentences(findings: pl.DataFrame) -> Iterator[str]:
     before = (label_sentence, gate_sentence, weights_sentence, undeclared_sentences)
     yield from chain.from_iterable(say(findings) for say in before)
     yield from duplicates_sentence(findings, "targets")
-    yield from () if gate_verdict(findings) == "withheld" else power_sentences(findings)
+    yield from () if is_closed(findings) else power_sentences(findings)
 
 
 def sentences(known: RunResults) -> Iterator[str]:

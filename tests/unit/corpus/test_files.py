@@ -111,7 +111,7 @@ def test_a_path_that_is_refused(tmp_path, monkeypatch, made, asked, sentence):
             case _:
                 Path(name).touch()
     with pytest.raises(CorpusError, match=sentence):
-        find_files(asked)
+        find_files(asked).refuse_unreadable()
 
 
 def test_names_that_are_not_utf8_and_folders_without_permission_are_refused(

@@ -1,4 +1,3 @@
-import json
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -322,32 +321,6 @@ def test_without_five_clusters_of_a_class_there_is_a_reason(label):
     assert Metrics.validate(found.metrics)["reason"].unique().to_list() == [found.reason]
     assert found.metrics["value"].null_count() == 5
     assert found.scores.shape == (0, 6)
-
-
-@pytest.mark.parametrize(
-    ("length", "words", "year"),
-    [pytest.param(64, 0.96, 0.91, marks=pytest.mark.long), (128, 0.91, 0.90)],
-)
-def test_figures_of_wikimia(shared_data, length, words, year):
-    lines = (shared_data / "wikimia" / f"{length}.jsonl").read_text("utf-8").splitlines()
-    rows = [json.loads(line) for line in lines]
-    found = blind.blind_baseline(
-        pl.LazyFrame(
-            {
-                "target_id": [f"{place:04}" for place in range(len(rows))],
-                "target": [row["input"] for row in rows],
-                "member": [row["label"] == 1 for row in rows],
-                "group": pl.Series([None] * len(rows), dtype=pl.String),
-                "document_id": pl.Series([None] * len(rows), dtype=pl.String),
-            }
-        )
-    )
-    auc = dict(found.metrics.select("attack", "value").iter_rows())
-    assert auc["blind_naive_bayes_v1"] == pytest.approx(words, abs=0.02)
-    assert auc["blind_year_v1"] == pytest.approx(year, abs=0.02)
-    assert found.auc is not None
-    assert found.auc >= auc["blind_naive_bayes_v1"]
-    assert found.verdict == "separable"
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from mia_batch.schemas import Documents, Samples
 from mia_batch.targets import TargetPlan, build_targets
 from tests import frames
 from tests.frames import table
+from tests.texts import king_james_books
 
 N_TARGETS = 1200
 N_SAMPLES = 4
@@ -30,9 +31,8 @@ VIEW = View(model="target", name="continuation", make=continuation, columns=("pr
 
 
 @pytest.fixture(scope="module")
-def words(shared_data):
-    book: str = (shared_data / "books" / "frankenstein.txt").read_text("utf-8")
-    return book.split()
+def words():
+    return king_james_books()["part_00"].split()
 
 
 @pytest.fixture(scope="module")

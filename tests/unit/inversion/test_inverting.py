@@ -1,8 +1,9 @@
-"""Real fragments, embedded by a tiny model and given back: what is shown, kept and refused."""
+"""Fragments, embedded by a tiny model and given back: what is shown, kept and refused."""
 
 import json
 import re
 from dataclasses import replace
+from random import Random
 
 import numpy as np
 import polars as pl
@@ -20,6 +21,7 @@ from mia_batch.recipes import Recipe
 from mia_batch.schemas import Inversion, InversionTexts
 from tests.embedding_server import EmbeddingServer
 from tests.hostile_server import HostileServer
+from tests.texts import king_james_books
 from tests.unit.evidence.endpoint.asking import KEY
 
 RECIPE = Recipe(
@@ -33,9 +35,15 @@ STRANGE = [None, " ", "word after word " * 20]
 
 
 @pytest.fixture(scope="module")
-def fragments(shared_data):
-    """Runs of the commonest words of English books, 20 a group."""
-    return texts_of_books("fragments", 2500, shared_data)
+def fragments():
+    """Runs of the commonest words of an English text, 20 a group.
+
+    Its words are shuffled, because it repeats itself so often that neighbours give much away.
+    """
+    shuffle = Random(0)
+    books = {name: text.split() for name, text in king_james_books().items()}
+    shuffled = {name: " ".join(shuffle.sample(words, len(words))) for name, words in books.items()}
+    return texts_of_books("fragments", 2500, shuffled)
 
 
 @pytest.fixture(scope="module")

@@ -42,7 +42,7 @@ def test_every_target_has_its_samples_every_request_the_key_and_its_time(request
         assert audit(**request_for(server, **MATCHED)).manifest == run.manifest
     assert run["scores"]["n_samples"].to_list() == [3] * 6 + [0, 0]
     first = run["samples"].row(0, named=True)
-    prefix = run["targets"]["prefix"][0]
+    prefix = run["targets"].filter(target_id=first["target_id"])["prefix"][0]
     seed = next(asked.fields["seed"] for asked in server.asked if asked.prompt == prefix)
     assert first["candidate"] == TinyModel().text(prefix, seed)
     assert (first["n_tokens"], first["finish_reason"], first["prompt"]) == (6, "length", None)

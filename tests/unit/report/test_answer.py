@@ -470,12 +470,12 @@ def test_the_table_of_a_paper_marks_what_is_best_beyond_its_interval():
         "| samia_v1 | 0.700 (0.600, 0.800) | 0.250 (0.100, 0.400) | 0.125 |",
         "| blind_year_v1 | 0.520 (0.450, 0.580) | -- | -- |",
         "",
-        "wiki_64, m|x: seed 1.",
+        r"wiki_64, m\|x: seed 1.",
     ]
     noted = paper_table(
         [column(notes=("9 members", "No answer: x")), column(model="b")]
     ).splitlines()[-1]
-    assert noted == "wiki_64, m|x: seed 1; 9 members; No answer: x; wiki_64, b: seed 1."
+    assert noted == r"wiki_64, m\|x: seed 1; 9 members; No answer: x; wiki_64, b: seed 1."
     latex = paper_table([column(), column(model="<b>")], "latex").splitlines()
     assert latex[3:7] == [
         r" & \multicolumn{3}{c}{wiki\_64, m|x} & \multicolumn{3}{c}{wiki\_64, <b>} \\",
@@ -500,7 +500,7 @@ def test_seeds_are_averaged_and_what_overlaps_is_not_best():
         "| samia_matched_v1 | 0.800 (0.650, 0.950) | -- | -- |",
         "| samia_v1 | 0.600 (0.400, 0.800) | 0.250 (0.100, 0.400) | 0.125 |",
     ]
-    assert "m|x: means, within the outermost limits, of seeds 1, 2." in paper_table(both, "md")
+    assert r"m\|x: means, within the outermost limits, of seeds 1, 2." in paper_table(both, "md")
     with pytest.raises(SettingsError, match="with the same seed; give one of them"):
         paper_table([column(), column()], "md")
     with pytest.raises(SettingsError, match="no format 'pdf'; choose one of md, latex, html, csv"):

@@ -44,6 +44,8 @@ CREATE TABLE IF NOT EXISTS answers (
     system_fingerprint TEXT,
     answer TEXT,
     reason TEXT,
+    prompt TEXT,
+    served_model TEXT,
     PRIMARY KEY (request, sample)
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS spent (tokens_in INTEGER NOT NULL, tokens_out INTEGER NOT NULL);
@@ -51,9 +53,15 @@ INSERT INTO spent SELECT 0, 0 WHERE NOT EXISTS (SELECT * FROM spent);
 COMMIT;
 """
 _COLUMNS = (
-    "(request, sample, text, n_tokens, finish_reason, answer, reason, sent, system_fingerprint) "
-    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    "(request, sample, text, n_tokens, finish_reason, answer, reason, prompt, sent, "
+    "system_fingerprint, served_model) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
+_ADDED = ("sent", "system_fingerprint", "answer", "reason", "prompt", "served_model")
+"""Columns that the table of an older version may lack."""
+_RESPONSES = """
+SELECT prompt, min(sample), count(*), sent, system_fingerprint, served_model FROM answers
+WHERE sent IS NOT NULL GROUP BY request, sent ORDER BY sent, prompt
+"""
 _SECONDS_BETWEEN_COPIES = 30.0
 _MOST_TIME_COPYING = 0.05  # of the time that a run takes, because the event loop waits meanwhile
 
@@ -68,9 +76,8 @@ class Journal:
             self._database = sqlite3.connect(path, timeout=1.0, isolation_level="IMMEDIATE")
             try:
                 self._database.executescript(_SCHEMA)
-                # The table of an older version has fewer columns.
                 there = {row[1] for row in self._database.execute("PRAGMA table_info(answers)")}
-                for name in {"sent", "system_fingerprint", "answer", "reason"} - there:
+                for name in (name for name in _ADDED if name not in there):
                     self._database.execute(f"ALTER TABLE answers ADD COLUMN {name} TEXT")
             except BaseException:
                 self._database.close()
@@ -97,12 +104,15 @@ class Journal:
         *,
         sent: str | None = None,
         system_fingerprint: str | None = None,
+        prompt: str | None = None,
+        served_model: str | None = None,
     ) -> None:
         """Store what one HTTP answer brought and cost; on disk when this returns."""
         rows = []
         for sample, each in found.items():
             said = (each.text or "", each.n_tokens, each.finish_reason, each.answer, each.reason)
-            rows.append((request, sample, *said, sent, system_fingerprint))
+            source = (prompt, sent, system_fingerprint, served_model)
+            rows.append((request, sample, *said, *source))
         with self._explained(), self._database:
             self._database.executemany(f"INSERT OR IGNORE INTO answers {_COLUMNS}", rows)
             self._database.execute(
@@ -130,6 +140,11 @@ class Journal:
             ).fetchall()
         times = {"answered": number, "undated": number - dated, "first": first, "last": last}
         return {"times": times, "system_fingerprint": dict(versions)}
+
+    def responses(self) -> list[tuple[Any, ...]]:
+        """List the answers by time: prompt, first sample, samples, time, version and model."""
+        with self._explained():
+            return self._database.execute(_RESPONSES).fetchall()
 
     def _hand_on(self) -> None:
         """Give a copy to who keeps the folder elsewhere, too; seldom where that takes long."""
@@ -172,6 +187,9 @@ def identify(request: Request, sample_identity: Mapping[str, object]) -> bytes:
     drawn = [request.seed, request.n, request.max_tokens, *[True] * request.greedy]
     text = json.dumps([dict(sample_identity), asked, drawn], sort_keys=True)
     return blake2b(text.encode(), digest_size=16, person=b"mia-journal").digest()
+
+
+_PROMPT_PARTS = 4  # of a request's key: target, model, view, and number of the prompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -405,6 +423,8 @@ class Endpoint:
             choices.used or sent.most,
             sent=choices.sent,
             system_fingerprint=choices.system_fingerprint,
+            prompt=":".join(job.request.key.split(":")[:_PROMPT_PARTS]),
+            served_model=choices.served_model,
         )
         job.found.update(found)
         return self._request(job) if job.missing else None

@@ -396,7 +396,9 @@ def _first_refusal(
 ) -> SettingsError | EngineError:
     if error.unusable:
         way_out = "its replies are not of the form that OpenAI's API has"
-        if not error.is_json:
+        if wire.STREAMED in str(error):
+            way_out = "let the server, or the gateway before it, answer whole"
+        elif not error.is_json:
             way_out = "check base_url=, which usually ends with /v1"
         said = f"the endpoint {settings.base_url} gives no usable answer ({error})"
         return EngineError(f"{said}; {way_out}")
@@ -411,8 +413,10 @@ def _first_refusal(
             way_out = "OPENAI_API_KEY is not set, and api_key_env= names no other"
     elif status in {404, 405}:
         other = "the completions endpoint" if settings.chat else "chat="
-        address = "" if error.is_json else "that base_url= ends with /v1, "
-        way_out = f"check model=, {address}or try {other}"
+        way_out = f"check model=, or try {other}"
+        if not error.is_json or "model" not in str(error).lower():
+            start = f"the endpoint {settings.base_url} has nothing at that address ({error})"
+            way_out = f"check base_url=, which usually ends with /v1, or try {other}"
     elif 300 <= status < 400:
         way_out = "set base_url= to the address that answers by itself"
     return SettingsError(f"{start}; {way_out}")

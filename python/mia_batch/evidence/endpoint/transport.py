@@ -13,6 +13,8 @@ from email.utils import parsedate_to_datetime
 from math import inf, isfinite
 from random import Random
 from typing import TYPE_CHECKING, Literal, NamedTuple
+from urllib.parse import SplitResult, parse_qsl, urlsplit, urlunsplit
+from urllib.request import proxy_bypass
 
 from mia_batch.errors import EngineError
 from mia_batch.evidence.endpoint import wire
@@ -65,14 +67,18 @@ class Transport:
         import httpx  # here, because whoever has no endpoint does not need it
 
         self._settings = settings
-        key, timeout, most = settings.api_key, settings.timeout, settings.max_concurrency
+        timeout, most = settings.timeout, settings.max_concurrency
+        address = urlsplit(settings.base_url)
         self._client = httpx.AsyncClient(
-            base_url=settings.base_url,
-            headers={"Accept-Encoding": "identity"}
-            | ({} if key is None else {"Authorization": f"Bearer {key}"}),
+            base_url=urlunsplit(address._replace(query="")),
+            params=dict(parse_qsl(address.query)),
+            headers={"Accept-Encoding": "identity"} | _key_header(settings.api_key, address),
             timeout=httpx.Timeout(timeout, connect=min(timeout, _SECONDS_TO_CONNECT)),
             limits=httpx.Limits(max_connections=most, max_keepalive_connections=most),
             follow_redirects=False,
+            # httpx prepares every proxy of the environment, even those that this host has no use
+            # for, and fails where one needs a package that is not installed.
+            trust_env=not proxy_bypass(address.hostname or ""),
         )
         self.aclose = self._client.aclose
 
@@ -95,6 +101,14 @@ class Transport:
                 sentence = f"no answer came within {self._settings.timeout:g} s"
             raise UnansweredError(sentence, sent=not unsent) from None
         return Reply(status=response.status_code, headers=response.headers, body=body)
+
+
+def _key_header(key: str | None, address: SplitResult) -> dict[str, str]:
+    if key is None:
+        return {}
+    if "api-version" in dict(parse_qsl(address.query)):  # as Azure has it
+        return {"api-key": key}
+    return {"Authorization": f"Bearer {key}"}
 
 
 async def _read(response: httpx.Response) -> bytes:
@@ -336,7 +350,10 @@ class RequestRunner:
                 return self._after_refusal(reply, attempt, last=last)
             self.concurrency.succeeded()
             choices = replace(self.request_format.read(reply.body, request), sent=sent)
-            used = choices.used or used
+            if choices.used is not None:
+                texts = [each.text for each in choices.found.values()]
+                used = wire.paid_for(choices.used, request, texts)
+                choices = replace(choices, used=used)
         except UnansweredError as error:
             if error.sent:
                 self.journal.record(b"", {}, used)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,6 +86,9 @@ class ClientSettings:
         }
 
 
+_SECRET = re.compile(r"key|token|secret|sig|pass|code|auth", re.IGNORECASE)
+
+
 def _check_address(base_url: str) -> None:
     if "@" in base_url.partition("://")[2].partition("/")[0]:
         raise SettingsError(
@@ -95,9 +98,15 @@ def _check_address(base_url: str) -> None:
     try:
         parts = urlsplit(base_url)
         usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
-        usable = usable and not parts.query and not parts.fragment
+        usable = usable and not parts.fragment
+        secrets = [name for name, _ in parse_qsl(parts.query) if _SECRET.search(name)]
     except ValueError:
-        usable = False
+        usable, secrets = False, []
+    if secrets:
+        raise SettingsError(
+            f"base_url= carries {secrets[0]!r} behind its question mark, and a run keeps its "
+            "address; leave it out, and set the environment variable of the key"
+        )
     if not usable or not base_url.isascii() or any(map(str.isspace, base_url)):
         raise SettingsError(
             f"base_url= is {base_url!r}, which is not an address of an endpoint; "
@@ -185,6 +194,22 @@ def most_prompt_tokens(settings: ClientSettings, *, prompt_bytes: int, prompts: 
     return prompt_bytes + prompts * (instruction + _SPECIAL_TOKENS)
 
 
+_MOST_TOKEN_BYTES = 8  # on the mean of a text; usual tokenizers have half as many
+
+
+def least_tokens(text: str) -> int:
+    """Count the tokens that a text has at least, whatever the tokenizer."""
+    return max(len(text.split()), len(text.encode()) // _MOST_TOKEN_BYTES)
+
+
+def paid_for(stated: Tokens, request: WireRequest, texts: Iterable[str | None]) -> Tokens:
+    """Take what a server says was used, but no less than what was sent and what came."""
+    sent = max(least_tokens(request.prompt), request.most.given // _MOST_TOKEN_BYTES)
+    came = sum(least_tokens(text) for text in texts if text is not None)
+    least = Tokens(min(sent, request.most.given), min(came, request.most.drawn))
+    return Tokens(max(stated.given, least.given), max(stated.drawn, least.drawn))
+
+
 def money(settings: ClientSettings, tokens: Tokens) -> float | None:
     if settings.price_in is None or settings.price_out is None:
         return None
@@ -227,6 +252,8 @@ class Ledger:
 # What replies say.
 
 _LONGEST = 300
+_LONGEST_TOKEN = 256  # characters; the longest of usual tokenizers have 128
+_LONGEST_START = 4096  # of a server that counts tokens in its own way
 _FINISHES: dict[str, FinishReason] = {
     **dict.fromkeys(("stop", "eos", "eos_token", "end_turn", "stop_sequence"), "stop"),
     **dict.fromkeys(("complete", "done"), "stop"),
@@ -276,7 +303,14 @@ class Choices:
 
     @property
     def system_fingerprint(self) -> str | None:
-        said = self.document.get("system_fingerprint")
+        return self._stated("system_fingerprint")
+
+    @property
+    def served_model(self) -> str | None:
+        return self._stated("model")
+
+    def _stated(self, name: str) -> str | None:
+        said = self.document.get(name)
         return shorten(said) if isinstance(said, str) and said else None
 
     @property
@@ -308,6 +342,10 @@ def read_usage(document: dict[str, Any]) -> Tokens | None:
         return Tokens(*dict(_Usage.model_validate(document.get("usage"))).values())
     except ValidationError:
         return None
+
+
+_EVENTS = (b"data:", b"event:", b":")  # lines of a stream of events
+STREAMED = "it is a stream of events, although `stream` is false in the request"
 
 
 def read_refusal(reply: Reply, settings: ClientSettings) -> Refusal:
@@ -411,6 +449,7 @@ class RequestFormat:
 
     path: ClassVar[str] = "/completions"
     converses: ClassVar[bool] = False  # whether a chat model answers, which thinks and refuses
+    lists: ClassVar[bool] = False  # whether what is kept of a choice are tokens, not its text
     settings: ClientSettings
     dialect: Dialect = field(default_factory=Dialect, kw_only=True)
 
@@ -463,7 +502,9 @@ class RequestFormat:
         decoded = decode_object(body)
         if decoded is None:
             quoted = shorten(self.settings.redact(body.decode(errors="replace"))) or "nothing"
-            return Choices(found={}, problem=f"it is not JSON: {quoted}", document={})
+            is_stream = body.lstrip().startswith(_EVENTS)
+            fault = STREAMED if is_stream else f"it is not JSON: {quoted}"
+            return Choices(found={}, problem=fault, document={})
         document: dict[str, Any] = _redacted(decoded, self.settings.redact)
         found, problem = self._choices(document, request)
         return Choices(found=found, used=read_usage(document), problem=problem, document=document)
@@ -491,6 +532,7 @@ class RequestFormat:
             try:
                 index, continuation = self._choice(item, request.prompt, drawn, thinking)
                 index = position if index is None else index
+                self._check_length(continuation.text or "", request)
                 index -= first if index == 1 or n > 1 else 0
                 if not 0 <= index < n or index in found:
                     return {}, f"its choices have index {index} twice or beyond {n - 1}"
@@ -499,6 +541,11 @@ class RequestFormat:
                 cause = cause_of(error).partition(": ")[2]
                 problem = f"choice {position} cannot be used ({cause})"
         return found, problem
+
+    def _check_length(self, text: str, request: WireRequest) -> None:
+        tokens = request.most.drawn // max(1, request.n)
+        if not self.lists and len(text) > _LONGEST_START + _LONGEST_TOKEN * tokens:
+            raise ValueError(f"its text has {len(text):,} characters, far beyond {tokens} tokens")
 
     def _choice(
         self, item: object, prompt: str, drawn: int | None, thinking: int
@@ -573,6 +620,8 @@ _BYTES = re.compile(r"bytes:((?:\\x[0-9a-f]{2})+)")  # how OpenAI writes a part 
 
 class Echo(RequestFormat):
     """The format of a request for log-probabilities of a prompt."""
+
+    lists = True
 
     # One token is drawn and thrown away, because not every endpoint takes a request for none. The
     # journal keeps tokens and log-probabilities as JSON, in its column of texts.
@@ -660,6 +709,7 @@ class NextToken(RequestFormat):
 
     tokenizer: Tokenizer
     converses: ClassVar[bool] = False
+    lists: ClassVar[bool] = True
 
     def prepare(self, request: Request) -> Request | Answer:
         """Find the ids of the true token, or of all answers, and the prompt before them."""

@@ -107,6 +107,7 @@ def rows_of(data: Path | str, wanted: Sequence[str]) -> pl.DataFrame:
         check(rows.columns)
         return rows
     source, reading = find_files(data), Reading()
+    source.refuse_unreadable()
     reader = FORMATS[source.kind]
     columns = reader.read_schema(source.files, reading)
     check(columns)

@@ -12,7 +12,7 @@ from mia_batch.observer import Observer
 from mia_batch.pipeline.auditing import take_up
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.custody import seal
-from mia_batch.pipeline.run import record_requests, run_timed
+from mia_batch.pipeline.run import ORDER, record_requests, run_timed
 from mia_batch.pipeline.stages import Stage, damage_set_aside
 from mia_batch.pipeline.stages.asking import SamplesStage, write_prompts
 from mia_batch.pipeline.stages.cutting import TargetsStage
@@ -21,7 +21,7 @@ from mia_batch.places import mirrored
 from mia_batch.prompts import N_PARAPHRASES, View
 from mia_batch.schemas import Paraphrases, Samples, Targets
 from mia_batch.settings import Settings, flattened, load_settings
-from mia_batch.tables import scan, sink
+from mia_batch.tables import remove, scan, sink
 
 __all__ = ["paraphrase", "plan_paraphrasing"]
 
@@ -61,6 +61,7 @@ def paraphrase(*, observer: Observer | None = None, **settings: object) -> pl.Da
             take_up(audit, stages)
             run_timed(audit, [(stage, stage.run) for stage in stages])
             record_requests(audit)
+            remove(audit.run.path(ORDER))
             seal(audit)
         return scan(folder / "paraphrases.parquet", Paraphrases).collect()
 

@@ -30,7 +30,7 @@ from mia_batch.pipeline import Run, plan, run_audit
 from mia_batch.pipeline.planning import Speed
 from mia_batch.places import is_url
 from mia_batch.report.html.plots import MOST_CURVES, Axis, Curve, draw, round_axis, saved
-from mia_batch.report.paper import FOR_SPREADSHEETS
+from mia_batch.report.names import as_csv
 from mia_batch.settings import load_settings
 from mia_batch.tables import system_errors, write_table, write_text
 
@@ -200,8 +200,8 @@ def show(*headings: str, **options: Any) -> None:  # noqa: ANN401 - of `table_of
 def write_study(out: Path, table: pl.DataFrame, picture: Markup | None) -> None:
     """Write ``study.parquet``, ``study.csv`` and, where there is a picture, ``study.svg``."""
     write_table(table, out / "study.parquet")
-    flat = table.select(~cs.nested()).with_columns(FOR_SPREADSHEETS)
-    write_text(out / "study.csv", flat.write_csv())
+    flat = table.select(~cs.nested())
+    write_text(out / "study.csv", as_csv(flat))
     (out / "study.svg").unlink(missing_ok=True)  # of values that there were before
     if picture is not None:
         write_text(out / "study.svg", saved(picture))

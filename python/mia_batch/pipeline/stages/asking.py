@@ -33,8 +33,8 @@ from mia_batch.pipeline.stages.comparing import FeatureWriter, weighed_views
 from mia_batch.pipeline.stages.questions import logprob_parts, prompt_parts, sample_parts, views_of
 from mia_batch.prompts import SHADOW, RunModel, View, after_shots, choose_shots
 from mia_batch.recipes import in_half
-from mia_batch.schemas import Prompts, Samples
-from mia_batch.tables import in_background, sink
+from mia_batch.schemas import Prompts, Samples, Targets
+from mia_batch.tables import in_background, scan, sink
 from mia_batch.targets import cluster_name
 
 # Prompts: those that need no model, those with shots, those that a masked model fills.
@@ -120,7 +120,7 @@ class FillsStage(Stage):
     def left(self) -> Iterator[tuple[str, str]]:
         audit = self.audit
         for view in (view for view in _prompted(audit) if view.filled):
-            units, made = FreshUnits(audit.target_table()), prompt_parts(audit, view)
+            units, made = FreshUnits(audit.order_table()), prompt_parts(audit, view)
             left = Missing(units, made, view.n, shard=audit.shard).count().left
             yield f"{view.name} prompts", f"of {left:,} texts, {view.n} each, by masked model"
 
@@ -153,7 +153,7 @@ def make_shots(audit: Audit, tokenizer: Tokenizer | None, context: int) -> None:
 
 
 def prompts_missing(audit: Audit, view: View) -> Missing:
-    targets = audit.run.scan("targets")
+    targets = scan(audit.run.order, Targets)
     units = FreshUnits(targets, columns=columns_for(audit, view, targets))
     shard = audit.shard if view.filled else None  # others are made for all at once
     return Missing(units, prompt_parts(audit, view), view.n, shard=shard)
@@ -238,7 +238,7 @@ class EvidenceStage(Stage):
             recorded = audit.recording is not None  # whose texts cost nothing
             work = None if recorded else sessions.expected_work(audit, view)
         if fresh:
-            targets = audit.target_table()
+            targets = audit.order_table()
             units = FreshUnits(targets, view, columns_for(audit, view, targets), audit.among)
         again, shard, n_rows = audit.settings.retry_failed, audit.shard, self._n_rows(view)
         own = self.parts(view)
@@ -274,7 +274,7 @@ class EvidenceStage(Stage):
 
     def _asked(self, view: View, *, askable: bool = False) -> Units:
         audit, asks = self.audit, askable or self.kind == "samples"
-        prompts, targets = prompt_parts(audit, view), audit.run.path("targets")
+        prompts, targets = prompt_parts(audit, view), audit.run.order
         return parts.PromptUnits(targets, prompts, view, askable=asks, among=audit.among)
 
     def _n_rows(self, view: View) -> int:

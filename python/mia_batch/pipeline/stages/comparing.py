@@ -215,7 +215,7 @@ class FeatureWriter:
         return cls(
             folder=audit.run.path("features"),
             samples=sample_parts(audit, view),
-            prompts=PromptUnits(audit.run.path("targets"), prompt_parts(audit, view), view),
+            prompts=PromptUnits(audit.run.order, prompt_parts(audit, view), view),
             how={
                 "words": settings.word_rule,
                 # Only continuations are cut as the SaMIA authors' code cuts them.

@@ -1,6 +1,7 @@
 """The stage that cuts the texts of a run into targets."""
 
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ import polars as pl
 from mia_batch.corpus.books import LEFT_OUT
 from mia_batch.diagnostics.preflight import with_undeclared
 from mia_batch.errors import SettingsError
+from mia_batch.evidence.lot import LOT, in_order_of_asking
+from mia_batch.pipeline.run import ORDER
 from mia_batch.pipeline.stages import Stage
 from mia_batch.schemas import SetAside, Targets
 from mia_batch.tables import move, remove, scan, sink
@@ -57,6 +60,7 @@ class TargetsStage(Stage):
         audit.manifest.inputs |= audit.corpora.digests
         if not self.is_fresh:
             self.make()
+        self._draw_order()
         table, counts = scan(audit.run.path("targets"), Targets), audit.manifest.targets
         refused = (f"{n:,} cannot be sampled: {why}" for why, n in counts.items() if why != "total")
         left_out = "".join(f"; {each}" for each in refused)
@@ -85,22 +89,42 @@ class TargetsStage(Stage):
             sink(grouped, new, Targets)
         if audit.corpora.reference_sets:
             _refuse_two_roles(new)
-        if path.exists():
+        has_grown = path.exists()
+        if has_grown:
             audit.observer.stage(_changes(path, new))
         self.forget()
+        remove(run.path(ORDER))
         move(new, path)
         remove(run.path("set_aside"))
         if (left_out := audit.corpora.set_aside).height:
             sink(left_out, run.path("set_aside"), SetAside)
         table, corpus = scan(path, Targets), audit.corpora.input
         audit.manifest.targets = _count(table)
+        had_grown = audit.manifest.input.get("has_grown", False)
         audit.manifest.input = {
+            "has_grown": had_grown or (has_grown and self._has_answers),
             "files": [str(file.path) for file in corpus.files],
             "n_documents": corpus.n_documents,
             "n_set_aside": len(corpus.set_aside),
             "without_spaces": _without_spaces(table),
         }
         self.done()
+
+    def _draw_order(self) -> None:
+        """Draw by lot in which order the texts are asked, unless answers came in another one."""
+        audit, run = self.audit, self.audit.run
+        is_older = "order" not in audit.manifest.evidence and self._has_answers
+        if audit.recording is not None or is_older:
+            return
+        audit.agree({"order": LOT})
+        if not run.path(ORDER).exists():
+            targets = scan(run.path("targets"), Targets)
+            sink(in_order_of_asking(targets, audit.settings.seed), run.path(ORDER), Targets)
+
+    @property
+    def _has_answers(self) -> bool:
+        paths = map(self.audit.run.path, ("samples", "logprobs"))
+        return any(chain.from_iterable(path.glob("*.parquet") for path in paths))
 
     def _share(self, targets: pl.LazyFrame) -> str:
         """Say of how many windows targets were chosen; nothing where all are targets."""

@@ -25,8 +25,15 @@ from mia_batch.pipeline.stages import Stage
 from mia_batch.pipeline.stages.asking import RowUnits, ask_samples, write_prompts
 from mia_batch.pipeline.stages.comparing import make_features, parts_digest
 from mia_batch.pipeline.stages.questions import prompt_parts, sample_parts, view_of
-from mia_batch.schemas import Controls, ExtractedDocuments, Extraction, Prompts, Samples
-from mia_batch.tables import read_numbers, sink
+from mia_batch.schemas import (
+    Controls,
+    ExtractedDocuments,
+    Extraction,
+    Prompts,
+    Samples,
+    Targets,
+)
+from mia_batch.tables import read_numbers, scan, sink
 from mia_batch.targets import owner_of_documents, owner_of_targets
 
 # The stage that follows the target model through documents, from their strongest windows on.
@@ -148,21 +155,22 @@ class ExtractionStage(Stage):
     def _batches(self) -> Iterator[list[views.Walks]]:
         audit, settings = self.audit, self.audit.settings
         every = (
-            audit.run.scan("targets")
+            scan(audit.run.order, Targets)
             .with_row_index("target_row")
             .filter(pl.col("role") == "target")
             .select("document_id", *_WINDOW)
             .drop_nulls()
         )
         strongest = self._strongest(every)
-        names = strongest["document_id"].unique(maintain_order=True)
+        names = strongest.sort("target_row")["document_id"].unique(maintain_order=True)
         for start in range(0, names.len(), _DOCUMENTS_AT_ONCE):
             of_batch = pl.col("document_id").is_in(
                 names[start : start + _DOCUMENTS_AT_ONCE].implode()
             )
             documents = audit.corpora.input.documents.select("document_id", "text")
             texts = dict(documents.filter(of_batch).collect(engine="streaming").iter_rows())
-            windows = _by_document(every.filter(of_batch).collect(engine="streaming"), texts)
+            of_documents = every.filter(of_batch).collect(engine="streaming")
+            windows = _by_document(of_documents.sort("start", maintain_order=True), texts)
             yield [
                 views.Walks(
                     document_id=name,
@@ -284,10 +292,10 @@ class RecitalsStage(Stage):
         if not self._n:
             return
         audit, view, parts = self.audit, self._view, prompt_parts(self.audit, self._view)
-        targets = audit.run.scan("targets")
+        targets = scan(audit.run.order, Targets)
         chosen = FreshUnits(targets, among=self._strongest())
         write_prompts(audit, view, Missing(chosen, parts, view.n))
-        prompts = PromptUnits(audit.run.path("targets"), parts, view, askable=True)
+        prompts = PromptUnits(audit.run.order, parts, view, askable=True)
         retry = audit.settings.retry_failed
         missing = Missing(prompts, sample_parts(audit, view), view.samples, retry_failed=retry)
         ask_samples(audit, "target", self.doing, {view: missing}, same=self._engine)
@@ -473,10 +481,17 @@ class ControlsStage(Stage):
     def _missing(self, view: views.View) -> Missing:
         audit, parts = self.audit, prompt_parts(self.audit, view)
         index = pl.lit(0, pl.UInt32)
-        passages = self._passages.filter(view=view.name).with_columns(view_index=index)
+        places = scan(audit.run.order, Targets).select("target_id").with_row_index("target_row")
+        passages = (
+            self._passages.filter(view=view.name)
+            .rename({"target_row": "own_row"})
+            .with_columns(view_index=index)
+            .join(places.collect(), on="target_id")
+            .sort("target_row")
+        )
         complete = partial(self._with_prefixes, alone=view.model == "reference")
         write_prompts(audit, view, Missing(RowUnits(passages, complete), parts, view.n))
-        prompts = PromptUnits(audit.run.path("targets"), parts, view, askable=True)
+        prompts = PromptUnits(audit.run.order, parts, view, askable=True)
         retry = audit.settings.retry_failed
         return Missing(prompts, sample_parts(audit, view), view.samples, retry_failed=retry)
 
@@ -501,7 +516,7 @@ class ControlsStage(Stage):
             others = (lender.choose(owner, name, seed) for lender in self._lenders)
             chosen.append(next((row for row in others if row is not None), None))
         units = rows.with_columns(pl.Series("other_row", chosen, dtype=pl.get_index_type()))
-        for row, name in (("target_row", "prefix"), ("other_row", "unrelated")):
+        for row, name in (("own_row", "prefix"), ("other_row", "unrelated")):
             numbered = targets.select(pl.col("prefix").alias(name)).with_row_index(row)
             prefixes = numbered.filter(pl.col(row).is_in(units[row].implode()))
             found = prefixes.collect(engine="streaming")

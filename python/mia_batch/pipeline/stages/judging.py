@@ -15,6 +15,7 @@ from mia_batch.attacks import attack as views
 from mia_batch.attacks.from_samples import EXPECTED, with_expected
 from mia_batch.diagnostics import preflight
 from mia_batch.errors import SettingsError
+from mia_batch.evidence.lot import lot_numbers
 from mia_batch.evidence.parts import scan_parts
 from mia_batch.features import feature_fields
 from mia_batch.inference import findings as checks
@@ -23,12 +24,14 @@ from mia_batch.inference.comparison import read_comparison_sets
 from mia_batch.inference.conformal import score_errors
 from mia_batch.inference.e_values import RoundsTest
 from mia_batch.inference.findings import VerdictPlan, finding_rows, role_counts
+from mia_batch.inference.order import by_time, order_findings
 from mia_batch.inference.rollup import perplexities, rollup
 from mia_batch.inference.verdicts import placebo_findings, power_findings, verdicts, weight_findings
 from mia_batch.inference.yardstick import YARDSTICK_CHECKS, null_audit_findings, yardstick_findings
 from mia_batch.kernels import count_words
 from mia_batch.metrics import curves, measure
 from mia_batch.pipeline.context import Audit, reads_tokens
+from mia_batch.pipeline.responses import write_responses
 from mia_batch.pipeline.stages import Stage
 from mia_batch.pipeline.stages.comparing import counted_groups, parts_digest, rule_against_dress
 from mia_batch.pipeline.stages.extraction import passages_of
@@ -211,7 +214,7 @@ def set_answers(
 
 _MOST_ERRORS = 20_000  # targets and non-members whose sampling error is measured
 _FROM_SCORES = (
-    *("power", "gate", "verbatim", "plan", "reported", "placebo", "e_values"),
+    *("power", "gate", "order", "verbatim", "plan", "reported", "placebo", "e_values"),
     *("uneven_scores", "null_audits"),
     *sets.FEW_BOOKS,
     *_CHECKS,
@@ -367,7 +370,7 @@ class VerdictsStage(Stage):
     def fingerprint(self) -> dict[str, Any]:
         """Scores, checks of the texts, the plan made before, and the settings of answers."""
         manifest = self.audit.manifest
-        names = {*VerdictSettings.model_fields, "slice_by", "preset", "seed"} - {"anyway"}
+        names = {*VerdictSettings.model_fields, "slice_by", "preset", "seed"}
         return {
             "scores": manifest.made.get("scores"),
             "preflight": manifest.made.get("preflight"),
@@ -383,12 +386,15 @@ class VerdictsStage(Stage):
         given = [finding_rows(name, check(audit)) for name, check in _CHECKS.items()]
         before = run.scan("findings").filter(~pl.col("check").is_in(_FROM_SCORES)).collect()
         planned = checks.plan_findings(plan, preregistered, _rests_on(audit))
-        gate = checks.gate_findings(before, exploratory=settings.exploratory)
+        gate = pl.concat(
+            [checks.gate_findings(before, exploratory=settings.exploratory), _order(audit)]
+        )
         why_no_answer = checks.why_not_continued(pl.concat(given))
         withheld, blind = why_no_answer or checks.why_withheld(gate), None
         if why_no_answer is None and checks.gate_verdict(gate) == "weighted":
             blind = _blind_of_targets(run.scan("blind").collect())  # by which nulls are weighted
         is_shown = withheld is None or blind is not None
+        has_changed = checks.gate_verdict(gate) == "changed"
         in_rounds = plan.adjustment == "e-bh"  # what is scored depends on scores: no other answer
         metrics: pl.DataFrame = schemas.Metrics.create_empty()
         if not in_rounds:
@@ -402,8 +408,7 @@ class VerdictsStage(Stage):
                 primary=plan.primary,
                 seed=settings.seed,
             )
-        metrics = checks.withhold_all(metrics, why_no_answer)
-        sink(metrics, run.path("metrics"), schemas.Metrics)
+        sink(checks.withhold_all(metrics, why_no_answer), run.path("metrics"), schemas.Metrics)
         is_exploratory = checks.gate_verdict(gate) == "exploratory"
         as_planned = planned["verdict"].item(0) == "as_planned" and not is_exploratory
         made = _verdicts(audit, before, blind)
@@ -417,9 +422,10 @@ class VerdictsStage(Stage):
             found += [uneven, found_of_sets if why_no_answer is None else found_of_sets.clear()]
             roles = role_counts(before)
             tested = bool(roles["n_unknown"] and roles["n_nulls"]) and withheld is None
-            found.append(yardstick_findings(scores, plan, _yardstick_runs(audit), tested=tested))
+            ladder = yardstick_findings(scores, plan, _yardstick_runs(audit), tested=tested)
+            found.append(ladder.filter(pl.col("check") != "dose") if has_changed else ladder)
         if not is_shown and withheld is not None:
-            made = (checks.withhold(rows, withheld) for rows in made)
+            made = (checks.withhold(rows, withheld, all_sets=has_changed) for rows in made)
             made = (checks.withhold_all(rows, why_no_answer) for rows in made)
         if not as_planned:
             made = (rows.with_columns(planned=False) for rows in made)
@@ -437,6 +443,32 @@ class VerdictsStage(Stage):
             found.append(null_audit_findings(scores, plan))
         rows = pl.concat([before, *given, planned, gate, *found])
         sink(rows, run.path("findings"), schemas.Findings)
+
+
+def _order(audit: Audit) -> pl.DataFrame:
+    """Rows on whether a service changed while it was asked; a model that runs here cannot."""
+    settings, manifest = audit.settings, audit.manifest
+    if manifest.evidence["engine"] != "openai":
+        return finding_rows("order")
+    by_lot, has_grown = "order" in manifest.evidence, manifest.input.get("has_grown", False)
+    in_rounds = audit.plan.adjustment == "e-bh"
+    write_responses(audit)
+    views = [view.name for view in views_of(audit) if view.model == "target"]
+    of_scores = pl.col("target_id").is_null() | pl.col("view").is_in(views)
+    responses = audit.run["responses"].filter(of_scores)
+    cluster = pl.coalesce("group", "document_id", "target_id").alias("cluster")
+    score = pl.col(audit.plan.primary).alias("score")
+    texts = audit.run.scan("scores").select("target_id", "role", "member", cluster, score).collect()
+    in_order = texts[lot_numbers(texts["target_id"], settings.seed).argsort(kind="stable")]
+    if has_grown or not by_lot:
+        in_order = texts.clear() if in_rounds else by_time(texts, responses)
+    return order_findings(
+        in_order,
+        responses,
+        settings.seed,
+        by_lot=by_lot and not has_grown and not in_rounds,
+        exploratory=settings.exploratory or settings.anyway,
+    )
 
 
 def _rests_on(audit: Audit) -> dict[str, int | str]:

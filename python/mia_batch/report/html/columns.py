@@ -12,6 +12,7 @@ import polars.selectors as cs
 from markupsafe import Markup, escape
 
 from mia_batch.inference.memory import VERBATIM_WORDS
+from mia_batch.report import names
 from mia_batch.report.answer import ANSWERS, attack_rows, audited_books
 from mia_batch.report.sentences import known_sentence
 from mia_batch.schemas import Rollup
@@ -23,10 +24,7 @@ if TYPE_CHECKING:
 
 
 _MOST = 1_500
-_HIDDEN = re.compile(  # controls, marks that turn the direction of text, and signs without width
-    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u180e\u200b\u200e\u200f\u2028-\u202e"
-    r"\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
-)
+_HIDDEN = re.compile(names.HIDDEN)
 _CODE = Markup('<span class="code">{}</span>')
 _CUT = Markup(' <span class="cut">{:,} more characters</span>')
 _DIGITS = 3
@@ -42,7 +40,7 @@ def cut(text: str, most: int = _MOST, *, keep_end: bool = False) -> tuple[str, i
 def plain(text: str, most: int = _MOST) -> str:
     """Make hidden characters visible as ``[U+202E]``; what is cut off is counted."""
     shown, left_out = cut(text.replace("\r\n", "\n"), most)
-    seen = _HIDDEN.sub(lambda found: f"[{_code(found[0])}]", shown)
+    seen = names.shown(shown)
     return f"{seen} [{left_out:,} more characters]" if left_out else seen
 
 
@@ -52,14 +50,11 @@ def visible(text: object, most: int = _MOST, *, note: bool = True) -> Markup:
     Without ``note``, three dots stand for what is cut off.
     """
     shown, left_out = cut(str(text).replace("\r\n", "\n"), most)
-    written = Markup(_HIDDEN.sub(lambda found: _CODE.format(_code(found[0])), str(escape(shown))))
+    marked = _HIDDEN.sub(lambda found: _CODE.format(names.code(found[0])), str(escape(shown)))
+    written = Markup(marked)
     if not left_out:
         return written
     return written + (_CUT.format(left_out) if note else "…")
-
-
-def _code(letter: str) -> str:
-    return f"U+{ord(letter):04X}"
 
 
 def number(value: float | None, digits: int = _DIGITS) -> str:

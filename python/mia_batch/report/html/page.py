@@ -18,6 +18,7 @@ import polars as pl
 
 from mia_batch.attacks.attack import PROBE
 from mia_batch.inference.memory import CONTINUED
+from mia_batch.report import names
 from mia_batch.report.answer import ANSWERS, audited_books
 from mia_batch.report.html import columns
 from mia_batch.report.html.columns import (
@@ -30,7 +31,6 @@ from mia_batch.report.html.columns import (
     share,
 )
 from mia_batch.report.html.plots import compared_books, plots
-from mia_batch.report.paper import FOR_SPREADSHEETS
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -557,8 +557,6 @@ def _at_points(text: str, points: list[dict[str, Any]]) -> Iterator[dict[str, An
 
 # Tables to paste.
 
-_MARKUP = re.compile(r"([\\`*_{}\[\]()#+!|<>~&$-])")
-
 
 def as_markdown(contents: Contents) -> str:
     """Write the answer, conclusions as a list, and tables of documents; all text is escaped."""
@@ -578,14 +576,11 @@ def as_json(contents: Contents) -> str:
 
 
 def as_csv(contents: Contents) -> str:
-    """Write the roll-up as it is, or where there is none the scores of the texts.
-
-    Text that a spreadsheet would take for a formula gets an apostrophe before it.
-    """
+    """Write the roll-up as it is, or where there is none the scores of the texts."""
     rollup = contents.frame("rollup")
     rows = rollup if rollup.height else contents.frame("scores")
-    return rows.with_columns(FOR_SPREADSHEETS).write_csv()
+    return names.as_csv(rows)
 
 
 def escaped(text: str) -> str:
-    return _MARKUP.sub(r"\\\1", " ".join(plain(text).split()))
+    return names.markdown(plain(text))

@@ -262,13 +262,22 @@ def test_addresses(url):
     "url",
     [
         "", "localhost:8000/v1", "ftp://host/v1", "http://", "http://host:port/v1", "http://host:0",
-        "http://host:99999/v1", "http://ho st/v1", "http://host/v1?key=x", "http://host/v1#x",
+        "http://host:99999/v1", "http://ho st/v1", "http://host/v1#x",
         "http://host/v1\n", "http://[::1/v1", "http://hö.de/v1",
     ],
 )  # fmt: skip
 def test_what_is_no_address(url):
     with pytest.raises(SettingsError, match=r"base_url= is .* write it like https://"):
         ClientSettings(base_url=url, model="m")
+
+
+@pytest.mark.parametrize("name", ["key", "access_token", "sig"])
+def test_a_query_that_may_be_a_secret_is_refused_and_not_shown(name):
+    with pytest.raises(SettingsError, match=f"base_url= carries '{name}'") as caught:
+        ClientSettings(base_url=f"http://host/v1?{name}=hidden", model="m")
+    assert "hidden" not in str(caught.value)
+    address = "http://host/v1?api-version=1"
+    assert ClientSettings(base_url=address, model="m").base_url == address
 
 
 @pytest.mark.parametrize("host", ["host/v1", "host:port/v1"])
@@ -329,6 +338,30 @@ def test_requests_in_flight_count_at_their_maximum():
     ledger.settle(wire.Tokens(0, 6), wire.Tokens(0, 2))
     states.append((ledger.idle, ledger.spent, most_that_fits(ledger)))
     assert states == [(True, 1.0, 9), (False, 1.0, 3), (True, 3.0, 7)]
+
+
+@pytest.mark.parametrize(
+    ("stated", "texts", "paid"),
+    [
+        ((0, 0), [" a b c d"], (3, 4)),  # words of the prompt, and of what came
+        ((0, 0), ["a" * 40], (3, 5)),
+        ((0, 0), ["a b", None, "c d e"], (3, 5)),
+        ((0, 0), ["a " * 100], (3, 8)),  # never more than the most that it can use
+        ((7, 6), [" a b c d"], (7, 6)),  # an honest count stays
+    ],
+)
+def test_what_was_sent_and_what_came_is_paid_for_whatever_a_server_says(stated, texts, paid):
+    request = wire.WireRequest({}, 2, 0, wire.Tokens(20, 8), "one two three")
+    assert wire.paid_for(wire.Tokens(*stated), request, texts) == wire.Tokens(*paid)
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_an_answer_far_longer_than_what_was_asked_for_is_not_kept(n):
+    request = wire.WireRequest({}, n, 0, wire.Tokens(9, 40 * n), "prompt")
+    body = json.dumps(choices(*[{"text": "a" * 10**6}] * n)).encode()
+    found = wire.RequestFormat(SETTINGS).read(body, request)
+    assert found.found == {}
+    assert "characters, far beyond 40 tokens" in str(found.problem)
 
 
 def most_that_fits(ledger: wire.Ledger) -> int:

@@ -1,0 +1,156 @@
+"""Servers with habits of their own, audited whole: the same figures, or a sentence that helps."""
+
+import json
+from typing import Any
+
+import polars as pl
+import pytest
+
+from mia_batch import Run
+from mia_batch.errors import EngineError, SettingsError
+from tests.hostile_server import MODEL, Asked, HostileServer, Reply, failure
+from tests.runs import audit
+from tests.texts import king_james_passages
+
+N_TEXTS = 16
+PLACE_CHARS = 30  # by which the server finds where a prompt stands in a text
+
+
+class Reciter:
+    """Knows every second text by heart; a habit changes how it says so."""
+
+    def __init__(self) -> None:
+        self.texts = king_james_passages(64, n=N_TEXTS)
+
+    def __call__(self, asked: Asked) -> Reply:
+        if asked.method == "GET":
+            return Reply(content={"data": [{"id": MODEL, "max_model_len": 2048}]})
+        n_tokens = asked.fields.get("max_tokens") or asked.fields["max_completion_tokens"]
+        words = self.continuation(asked.prompt).split(" ")[: n_tokens + 1]
+        numbers = range(asked.fields.get("n", 1))
+        choices = [self.choice(asked, number, " ".join(words)) for number in numbers]
+        usage = {"prompt_tokens": len(asked.prompt.split()), "completion_tokens": n_tokens}
+        return Reply(content={"model": MODEL, "choices": choices, "usage": usage})
+
+    def continuation(self, prompt: str) -> str:
+        place = prompt[-PLACE_CHARS:]
+        for text in self.texts[::2]:
+            if place in text:
+                return text.partition(place)[2]
+        return " nothing at all of that kind"
+
+    def choice(self, asked: Asked, number: int, text: str) -> dict[str, Any]:
+        choice: dict[str, Any] = {"index": number, "finish_reason": "length"}
+        if asked.path.partition("?")[0].endswith("/chat/completions"):
+            return choice | {"message": {"role": "assistant", "content": text}}
+        return choice | {"text": text}
+
+
+class EmptyFinish(Reciter):
+    def choice(self, asked, number, text):
+        return super().choice(asked, number, text) | {"finish_reason": ""}
+
+
+class NumberedFromOne(Reciter):
+    def choice(self, asked, number, text):
+        return super().choice(asked, number + 1, text)
+
+
+class OtherLimit(Reciter):
+    def __call__(self, asked):
+        if "max_tokens" in asked.fields:
+            return failure(400, "max_tokens is not supported; use max_completion_tokens")
+        return super().__call__(asked)
+
+
+class OnlyChat(Reciter):
+    def __call__(self, asked):
+        is_there = asked.path.startswith("/v1/chat/completions")
+        return super().__call__(asked) if is_there else failure(404, "Not Found")
+
+
+class Azure(Reciter):
+    def __call__(self, asked):
+        is_there = asked.path.endswith("/deployments/gpt/chat/completions?api-version=2024-10-21")
+        if not (is_there and asked.headers.get("api-key") == "secret"):
+            return failure(404, "Resource not found")
+        return super().__call__(asked)
+
+
+class Streaming(Reciter):
+    def __call__(self, asked):
+        reply = super().__call__(asked)
+        if asked.method == "GET":
+            return reply
+        return Reply(content=b"data: " + json.dumps(reply.content).encode() + b"\n\n")
+
+
+class Thinking(Reciter):
+    def choice(self, asked, number, text):
+        message = {"role": "assistant", "content": "", "reasoning_content": "Let me think"}
+        return {"index": number, "finish_reason": "length", "message": message}
+
+
+def audit_server(reciter: Reciter, folder, *, address: str = "{root}/v1", **settings: Any) -> Run:
+    corpus = {"text": reciter.texts, "label": [1, 0] * (N_TEXTS // 2)}
+    pl.DataFrame(corpus).write_parquet(folder / "corpus.parquet")
+    with HostileServer(reciter) as server:
+        return audit(
+            input=str(folder / "corpus.parquet"),
+            model=MODEL,
+            base_url=address.format(root=server.url.removesuffix("/v1")),
+            preset="matched",
+            samples=1,
+            report=False,
+            out=str(folder / "run"),
+            **settings,
+        )
+
+
+@pytest.mark.parametrize(
+    ("reciter", "settings"),
+    [
+        (Reciter(), {}),
+        (EmptyFinish(), {}),
+        (NumberedFromOne(), {}),
+        (OtherLimit(), {"chat": True}),
+        (OnlyChat(), {"chat": True, "address": "{root}/v1/chat/completions"}),
+        (
+            Azure(),
+            {"chat": True, "address": "{root}/openai/deployments/gpt?api-version=2024-10-21"},
+        ),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_habit_changes_no_score(reciter, settings, tmp_path, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")
+    metrics = audit_server(reciter, tmp_path, **settings)["metrics"]
+    auc = metrics.filter(attack="samia_matched_v1", metric="roc_auc", slice="all")
+    assert auc["value"].to_list() == [1.0]
+
+
+def test_a_proxy_that_is_not_for_this_host_is_not_needed(tmp_path, monkeypatch):
+    monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:9")
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    metrics = audit_server(Reciter(), tmp_path)["metrics"]
+    assert metrics.filter(attack="samia_matched_v1", metric="roc_auc")["value"].max() == 1.0
+
+
+@pytest.mark.parametrize(
+    ("reciter", "settings", "error", "sentence"),
+    [
+        (Streaming(), {}, EngineError, "it is a stream of events.*let the server.* answer whole"),
+        (Streaming(), {"chat": True}, EngineError, "it is a stream of events"),
+        (
+            OnlyChat(),
+            {"chat": True, "address": "{root}"},
+            SettingsError,
+            "has nothing at that address .*check base_url=, which usually ends with /v1",
+        ),
+        (Thinking(), {"chat": True}, EngineError, "on thoughts and gives no answer"),
+    ],
+)
+def test_a_habit_that_leaves_no_answer_is_named(reciter, settings, error, sentence, tmp_path):
+    with pytest.raises(error, match=sentence):
+        audit_server(reciter, tmp_path, **settings)
+    assert not (tmp_path / "run" / "scores.parquet").exists()
