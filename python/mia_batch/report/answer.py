@@ -38,8 +38,8 @@ def answer(known: RunResults, rollup: pl.DataFrame, *, books: bool) -> str:
     if broken.height:
         why = "the model predicts these texts no better than chance, so its scores mean nothing"
         return f"No answer: {why}."
-    if (why := why_not_continued(known.findings)) is not None:
-        return f"No answer: {why}."
+    if (no_text := why_not_continued(known.findings)) is not None:
+        return f"No answer: {no_text}."
     if (change := change_of_service(known.findings)) is not None:
         return _of_changed(known, change, _answer(known, rollup, books=books))
     return _answer(known, rollup, books=books)
