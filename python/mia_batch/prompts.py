@@ -104,6 +104,11 @@ class View:
     def key(self) -> tuple[str, str]:
         return self.model, self.name
 
+    @property
+    def continues_texts(self) -> bool:
+        """Whether answers go on with a text, with more than its next token."""
+        return not self.question and self.decode.most_new != 1
+
     def rows(self, made: pl.DataFrame) -> pl.DataFrame:
         given = {"model": pl.lit(self.model), "view": pl.lit(self.name), "view_index": pl.lit(0)}
         found = {name: given.get(name, pl.lit(None)) for name in _SCHEMA}

@@ -130,10 +130,11 @@ class Samples(_OfPrompt):
     answer = dy.Enum([*get_args(AnswerKind), "not_asked"], nullable=True)
     """What came back: ``text``; text less the model's thoughts (``thought_removed``) or the prompt
     (``prompt_removed``) before it; no text, because the answer was ``empty``, all ``thinking``, a
-    ``refusal``, ``filtered`` by the provider, or began with the prompt (``prompt_repeated``) where
-    others do not; ``not_asked`` where there was no room. Null where nothing came back, and of
-    recordings."""
+    ``refusal``, ``filtered`` by the provider, or the prompt and nothing more
+    (``prompt_repeated``); ``not_asked`` where there was no room. Null where nothing came back, and
+    of recordings."""
     reason = maybe(dy.String, "Why there is no candidate; null where there is.")
+    raw = maybe(dy.String, "The answer as it came, where the run took off what stood around it.")
 
 
 class Responses(dy.Schema):
@@ -272,8 +273,9 @@ class Findings(dy.Schema):
     least), ``max_t`` (all attacks together), ``combination``, ``dataset_inference``, ``codec``,
     ``yardstick``, ``absence``, ``dose`` (of scores: about how many copies were learnt);
     ``verbatim`` (what came out word for word), ``prompts`` (what was given), ``endpoint``
-    (fields that it honours), ``answers`` (kinds that came back), ``held_back`` (``filtered`` or
-    refused unevenly), ``order`` (whether the service changed while it was asked), ``chance``
+    (fields that it honours), ``answers`` (kinds that came back), ``dress`` (what stood around
+    continuations, and what was taken off), ``held_back`` (``filtered`` or refused unevenly),
+    ``order`` (whether the service changed while it was asked), ``chance``
     (whether models predict the texts better), ``start_token`` (added or left out because texts
     are read better so), ``earlier_runs`` (of the same texts and model, in folders next to the
     run's)."""

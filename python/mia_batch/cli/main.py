@@ -321,10 +321,13 @@ def audit_and_show(settings: Settings) -> None:
 
 
 def _fail_worthless(run: Run) -> None:
+    from mia_batch.inference.findings import why_not_continued
+
     if not any(run["scores"][name].count() for name in run.manifest.made["scores"]["attacks"]):
         _fail("no text has a score (reasons above)", 1)
     chance = run["findings"].filter(check="chance", subject="target", verdict="no_better")
-    if chance.height and not run.manifest.settings["anyway"]:
+    is_worthless = chance.height or why_not_continued(run["findings"]) is not None
+    if is_worthless and not run.manifest.settings["anyway"]:
         _fail("the scores mean nothing (reason above); --anyway ends with 0", 1)
 
 

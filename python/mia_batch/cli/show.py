@@ -30,7 +30,7 @@ from mia_batch.places import is_url
 from mia_batch.prompts import SHADOW
 from mia_batch.report import sentences
 from mia_batch.report.answer import shaded
-from mia_batch.report.sentences import known_sentence, listed
+from mia_batch.report.sentences import dress_sentences, known_sentence, listed
 from mia_batch.settings import Settings, load_settings, stored_settings
 
 _MOST_ROWS = 20
@@ -330,6 +330,8 @@ def show_passages(run: Run, console: Console) -> None:
     _print_whole(table, console)
     if isinstance(table, str):
         return
+    for sentence in dress_sentences(run["findings"]):
+        console.print(plain(sentence), soft_wrap=True)
     if not run.manifest.custody:
         console.print("The run was stopped before its end; the audit's command again goes on.")
     more = 'so does a document with its window, such as "moby_dick window 12".'
@@ -432,6 +434,8 @@ def _show_continuations(rows: pl.DataFrame, console: Console) -> None:
             column.ratio = 1
         table.add_row(_marked(row["text"], run), _marked(row["candidate"], run))
         console.print(table)
+        if row["raw"] is not None:
+            console.print(plain(f"as it came: {_beginning(row['raw'])}"))
 
 
 def _marked(text: str, run: str) -> Text:

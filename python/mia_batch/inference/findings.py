@@ -159,6 +159,8 @@ def is_closed(findings: pl.DataFrame) -> bool:
 
 def why_withheld(findings: pl.DataFrame) -> str | None:
     """Say why p-values, lists, bounds and estimates without weights are withheld, if they are."""
+    if (why := why_not_continued(findings)) is not None:
+        return why
     verdict = gate_verdict(findings)
     if verdict == "changed":
         return f"withheld: {change_of_service(findings)}"
@@ -192,6 +194,37 @@ def behind_gate(findings: pl.DataFrame) -> pl.DataFrame:
     return findings.filter(~pl.col("check").is_in(left_out)).with_columns(
         p_value=pl.when(~is_withheld).then("p_value"),
         reason=pl.when(is_withheld).then(pl.lit(reason)).otherwise("reason"),
+    )
+
+
+def why_not_continued(findings: pl.DataFrame) -> str | None:
+    """Say what answers are that do not continue the texts; None where they do."""
+    of = dict(findings.filter(check="dress").select("statistic", "value").iter_rows())
+    refused = findings.filter(check="dress", verdict="does_not_continue")
+    if refused.is_empty():
+        return None
+    n, example = of["n_prompts"], refused["reason"][0] or ""
+    counted = {
+        f"begin alike, such as {example!r}, although the texts differ": of["n_alike"],
+        "repeat the end of the prompt": of["n_repeating"],
+        "have nothing besides what is put around a continuation": of["n_empty"],
+    }
+    what, most = max(counted.items(), key=lambda item: item[1])
+    return (
+        f"this model does not continue texts when asked so: the answers to {most:,.0f} of "
+        f"{n:,.0f} prompts {what}"
+    )
+
+
+def withhold_all(rows: pl.DataFrame, reason: str | None) -> pl.DataFrame:
+    """Take every number out of metrics or verdicts that rests on answers, where there is a why."""
+    if reason is None:
+        return rows
+    numbers = ("value", "low", "high", "p_value", "q_value", "sensitivity_bound")
+    is_blind = pl.col("attack").str.starts_with("blind_")
+    return rows.with_columns(
+        pl.when(is_blind).then(pl.col(name for name in numbers if name in rows.columns)),
+        reason=pl.when(is_blind).then("reason").otherwise(pl.lit(reason)),
     )
 
 

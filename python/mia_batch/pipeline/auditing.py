@@ -36,6 +36,7 @@ from mia_batch.pipeline.sessions import speed_key, spent_sentence
 from mia_batch.pipeline.stages import Stage, asking, damage_set_aside, judging, repair
 from mia_batch.pipeline.stages.comparing import FeaturesStage, RarityStage
 from mia_batch.pipeline.stages.cutting import TargetsStage
+from mia_batch.pipeline.stages.dressing import DressStage
 from mia_batch.pipeline.stages.extraction import ControlsStage, ExtractionStage, RecitalsStage
 from mia_batch.pipeline.stages.looking_up import KnownStage
 from mia_batch.pipeline.stages.questions import models_of
@@ -323,6 +324,7 @@ def stages_of(audit: Audit) -> list[Stage]:
         GenerationsStage(audit),
         TuningStage(audit, made),
         *(asking.LogprobsStage(audit, model) for model in made),
+        DressStage(audit),
         RarityStage(audit),
         FeaturesStage(audit),
         judging.ScoresStage(audit),

@@ -77,6 +77,7 @@ class Manifest:
     controls: dict[str, Any] = field(default_factory=dict)
     lodged: dict[str, Any] = field(default_factory=dict)  # the plan that was given, what differs
     replaced: list[dict[str, Any]] = field(default_factory=list)  # answers taken away, and by what
+    dress: dict[str, Any] = field(default_factory=dict)  # of answers, and the rule against it
     earlier: dict[str, dict[str, Any]] = field(default_factory=dict)  # other runs, by folder
     unchanged: str = ""  # what a finished run is known by, see `custody.is_unchanged`
     stored: str = field(default="", init=False, repr=False, compare=False)  # its text on disk

@@ -7,7 +7,12 @@ import polars as pl
 
 from mia_batch.attacks import Attack
 from mia_batch.inference.attempts import Attempts
-from mia_batch.inference.findings import change_of_service, gate_verdict, is_closed
+from mia_batch.inference.findings import (
+    change_of_service,
+    gate_verdict,
+    is_closed,
+    why_not_continued,
+)
 from mia_batch.inference.memory import VERBATIM_WORDS
 from mia_batch.report.sentences import RunResults, blind_row, facts, listed
 
@@ -34,6 +39,8 @@ def answer(known: RunResults, rollup: pl.DataFrame, *, books: bool) -> str:
     if broken.height:
         why = "the model predicts these texts no better than chance, so its scores mean nothing"
         return f"No answer: {why}."
+    if (no_text := why_not_continued(known.findings)) is not None:
+        return f"No answer: {no_text}."
     if (change := change_of_service(known.findings)) is not None:
         return _of_changed(known, change, _answer(known, rollup, books=books))
     return _answer(known, rollup, books=books)

@@ -17,6 +17,7 @@ from mia_batch.inference.findings import (
     is_closed,
     plain_difference,
     role_counts,
+    why_not_continued,
     why_withheld,
     withhold,
 )
@@ -36,7 +37,7 @@ _ANSWERS = {
     "text": "texts",
     "thought_removed": "texts after thoughts, which were taken off",
     "prompt_removed": "texts after the prompt, which was taken off",
-    "prompt_repeated": "that begin with the prompt",
+    "prompt_repeated": "that are the prompt and nothing more",
     "thinking": "thoughts without an answer",
     "refusal": "refusals",
     "not_asked": "not asked for",
@@ -368,6 +369,57 @@ def start_sentences(findings: pl.DataFrame) -> Iterator[str]:
             f"The {row['subject']} model reads these texts better {how[0]} ({figures}), which its "
             f"tokenizer {how[1]} and text."
         )
+
+
+_LAYERS = {
+    "thoughts": "thoughts",
+    "fence": "a code fence",
+    "echo": "the end of the prompt, said again",
+    "lead": "a lead-in",
+    "close": "a closing remark",
+    "line": "a first line that ends with a colon",
+    "dots": "three dots",
+    "mark": "a bullet or heading mark",
+    "quote": "quotation marks",
+}
+
+
+def worn(layers: Iterable[tuple[str, str | None]]) -> str:
+    """Name what stands around answers, by kind and text."""
+    named = [
+        f"{_LAYERS[kind]} ({text[:_MOST_CHARACTERS]!r})" if text else _LAYERS[kind]
+        for kind, text in layers
+    ]
+    return ", ".join(named)
+
+
+def dress_sentences(findings: pl.DataFrame) -> Iterator[str]:
+    """Say what stood around the continuations and was taken off, and what was not."""
+    of = facts(findings, "dress", subject="target")
+    if not of:
+        return
+    n = of["n_prompts"]["value"]
+    layers = findings.filter(check="dress", statistic="taken_off").select("subject", "reason")
+    if layers.height:
+        yield (
+            f"The answers to {of['n_dressed']['value']:,.0f} of {n:,.0f} prompts that were looked "
+            f"at have more than a continuation: {worn(layers.iter_rows())}. One rule takes it off "
+            "all answers before they are compared; the table of samples keeps both forms."
+        )
+    if (why := why_not_continued(findings)) is not None:
+        yield (
+            f"{_sentence(why)} No area, p-value or estimate is given. Take another model, a "
+            "completions endpoint, or another --chat-instruction."
+        )
+        return
+    left = {"begin alike": "n_alike", "repeat the end of the prompt": "n_repeating"}
+    for what, name in left.items():
+        if count := of[name]["value"]:
+            yield f"The answers to {count:,.0f} of {n:,.0f} prompts {what}, and are scored so."
+
+
+def _sentence(clause: str) -> str:
+    return f"{clause[:1].upper()}{clause[1:]}."
 
 
 def answers_sentences(findings: pl.DataFrame) -> Iterator[str]:
@@ -1060,6 +1112,8 @@ class RunResults:
         targets, nulls = bool(roles["n_unknown"]), bool(roles["n_nulls"])
         canaries, compares = bool(roles["n_canaries"]), targets and nulls
         compares = compares and not is_closed(self.findings)
+        if why_not_continued(self.findings) is not None:
+            labels = targets = nulls = canaries = compares = False
         return {
             "always": True,
             "labels": labels,
@@ -1103,6 +1157,7 @@ CONCLUSIONS: Final[tuple[tuple[str, Say], ...]] = (
     ("always", _of(change_sentence)),
     ("always", _of(start_sentences)),
     ("always", _of(chance_sentences)),
+    ("always", _of(dress_sentences)),
     ("always", _of(verbatim_sentences)),
     ("always", _of(foreseen_sentences)),
     ("always", _of(gate_sentence)),

@@ -34,7 +34,7 @@ from mia_batch.pipeline.context import Audit, reads_tokens
 from mia_batch.pipeline.responses import write_responses
 from mia_batch.pipeline.sessions import start_findings
 from mia_batch.pipeline.stages import Stage
-from mia_batch.pipeline.stages.comparing import counted_groups, parts_digest
+from mia_batch.pipeline.stages.comparing import counted_groups, parts_digest, rule_against_dress
 from mia_batch.pipeline.stages.extraction import passages_of
 from mia_batch.pipeline.stages.questions import STAGE_VIEWS, models_of, prompts_of, views_of
 from mia_batch.prompts import RunModel, View
@@ -162,10 +162,24 @@ def _start_token(audit: Audit) -> Rows:
     yield from start_findings(audit.manifest.models).drop("check").to_dicts()
 
 
+def _dress(audit: Audit) -> Rows:
+    """Rows on what stands around answers: what is taken off, and whether the rest continues."""
+    if not (found := audit.manifest.dress):
+        return
+    for layer in found["rule"]:
+        yield {"subject": layer["kind"], "statistic": "taken_off", "reason": layer["text"] or None}
+    for name in ("n_prompts", "n_dressed", "n_alike", "n_repeating", "n_empty"):
+        yield {"subject": "target", "statistic": name, "value": found[name]}
+    verdict = "continues" if found["continues"] else "does_not_continue"
+    example = found["example"] or None
+    yield {"subject": "target", "statistic": "verdict", "verdict": verdict, "reason": example}
+
+
 _CHECKS: Final[dict[str, Callable[[Audit], Rows]]] = {
     "prompts": _prompts,
     "endpoint": _endpoint,
     "answers": _answers,
+    "dress": _dress,
     "held_back": _held_back,
     "chance": _chance,
     "start_token": _start_token,
@@ -384,10 +398,12 @@ class VerdictsStage(Stage):
         given = [finding_rows(name, check(audit)) for name, check in _CHECKS.items()]
         before = run.scan("findings").filter(~pl.col("check").is_in(_FROM_SCORES)).collect()
         planned = checks.plan_findings(plan, preregistered, _rests_on(audit))
-        gate = checks.gate_findings(before, exploratory=settings.exploratory)
-        gate = pl.concat([gate, _order(audit)])
-        withheld, blind = checks.why_withheld(gate), None
-        if checks.gate_verdict(gate) == "weighted":
+        gate = pl.concat(
+            [checks.gate_findings(before, exploratory=settings.exploratory), _order(audit)]
+        )
+        why_no_answer = checks.why_not_continued(pl.concat(given))
+        withheld, blind = why_no_answer or checks.why_withheld(gate), None
+        if why_no_answer is None and checks.gate_verdict(gate) == "weighted":
             blind = _blind_of_targets(run.scan("blind").collect())  # by which nulls are weighted
         is_shown = withheld is None or blind is not None
         has_changed = checks.gate_verdict(gate) == "changed"
@@ -405,7 +421,7 @@ class VerdictsStage(Stage):
                 seed=settings.seed,
                 later=audit.later_attacks,
             )
-        sink(metrics, run.path("metrics"), schemas.Metrics)
+        sink(checks.withhold_all(metrics, why_no_answer), run.path("metrics"), schemas.Metrics)
         is_exploratory = checks.gate_verdict(gate) == "exploratory"
         as_planned = planned["verdict"].item(0) == "as_planned" and not is_exploratory
         made = _verdicts(audit, before, blind)
@@ -418,13 +434,14 @@ class VerdictsStage(Stage):
             made = chain(made, [of_sets])
             primary_first = sorted(planned_names, key=lambda name: name != plan.primary)
             uneven = preflight.uneven_findings(scores, primary_first, run.scan("unscored"))
-            found += [uneven, found_of_sets]
+            found += [uneven, found_of_sets if why_no_answer is None else found_of_sets.clear()]
             roles = role_counts(before)
             tested = bool(roles["n_unknown"] and roles["n_nulls"]) and withheld is None
             ladder = yardstick_findings(scores, plan, _yardstick_runs(audit), tested=tested)
             found.append(ladder.filter(pl.col("check") != "dose") if has_changed else ladder)
         if not is_shown and withheld is not None:
             made = (checks.withhold(rows, withheld, all_sets=has_changed) for rows in made)
+            made = (checks.withhold_all(rows, why_no_answer) for rows in made)
         if not as_planned:
             made = (rows.with_columns(planned=False) for rows in made)
         sink_frames(made, run.path("verdicts"), schemas.Verdicts)
@@ -512,6 +529,7 @@ class ScoresStage(Stage):
             "targets": audit.manifest.made["targets"],
             **({"seed": audit.settings.seed} if _is_learned(audit) else {}),
             **({"made": made} if made else {}),
+            **rule_against_dress(audit),
             "parts": parts_digest(sorted(parts, key=lambda part: part.name)),
         }
 
@@ -686,7 +704,8 @@ class SummaryStage(Stage):
         rows = pl.concat([findings.filter(pl.col("check") != "verbatim"), verbatim])
         rows = checks.behind_gate(rows)
         sink(rows, run.path("findings"), schemas.Findings)
-        if plan.adjustment == "e-bh":  # what is scored depends on scores: its curves mean nothing
+        # Curves mean nothing where what is scored depends on scores, or no text is continued.
+        if plan.adjustment == "e-bh" or checks.why_not_continued(rows) is not None:
             sink(schemas.Curves.create_empty(), run.path("curves"), schemas.Curves)
         else:
             frames = curves(targets, scores, audit.attacks, plan.primary, evidence_of(audit))
