@@ -1,4 +1,4 @@
-"""Inputs that once failed, each in a folder of its own beside the repository, with what it expects.
+"""Inputs that once failed, each in a folder of its own next to the repository, with what it expects.
 
 A folder that no test here knows fails, so that none is forgotten.
 """
@@ -263,7 +263,7 @@ def counting(case: Path) -> None:
 
 
 def covered_elsewhere(_: Path) -> None:
-    """Is nothing to do here: the tests named beside the case do it."""
+    """Is nothing to do here: the tests named with the case do it."""
 
 
 PRELUDE = "Sure! Here's the continuation of the text:\n\n"

@@ -95,7 +95,10 @@ def test_words_are_folded_as_the_second_implementation_folds_them(left, right):
 
 
 def test_texts_that_differ_in_typography_alone_have_the_same_words():
-    printed = "\u201cIt\u2019s a \ufb01ne mo\u017ft cafe\u0301\u201d\u2014he \u0192aid\u2026 \u6211\u4eec\u201c\u662f\u201d"
+    printed = (
+        "\u201cIt\u2019s a \ufb01ne mo\u017ft cafe\u0301\u201d\u2014he \u0192aid\u2026 "
+        "\u6211\u4eec\u201c\u662f\u201d"
+    )
     typed = '"It\'s a fine most caf\u00e9"--he \u0192aid... \u6211\u4eec"\u662f"'
     frame = pl.DataFrame({"candidate": [typed], "reference": [printed]})
     n_leading = {

@@ -226,7 +226,7 @@ KINDS: dict[str, Kind] = {
 }
 _PACKABLE = ("jsonl", "csv")
 DESCRIPTIONS = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json")
-"""What the datasets library writes beside tables of Arrow or Parquet; no data."""
+"""What the datasets library writes next to tables of Arrow or Parquet; no data."""
 _KNOWN = f"one of {', '.join(KINDS)}; JSON, CSV and TSV also with {', '.join(PACKED)}"
 _KNOWN += "; save PDF and word processors' files as one of these"
 

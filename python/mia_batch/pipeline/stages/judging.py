@@ -391,9 +391,8 @@ class VerdictsStage(Stage):
         }
 
     def make(self) -> None:
-        audit, attacks, plan, run = self.audit, self.audit.attacks, self.audit.plan, self.audit.run
+        audit, plan, run = self.audit, self.audit.plan, self.audit.run
         settings, scores, preregistered = audit.settings, run.scan("scores"), audit.manifest.plan
-        names = [attack.name for attack in attacks]
         planned_names = [attack.name for attack in audit.planned_attacks]
         given = [finding_rows(name, check(audit)) for name, check in _CHECKS.items()]
         before = run.scan("findings").filter(~pl.col("check").is_in(_FROM_SCORES)).collect()
@@ -408,19 +407,7 @@ class VerdictsStage(Stage):
         is_shown = withheld is None or blind is not None
         has_changed = checks.gate_verdict(gate) == "changed"
         in_rounds = plan.adjustment == "e-bh"  # what is scored depends on scores: no other answer
-        metrics: pl.DataFrame = schemas.Metrics.create_empty()
-        if not in_rounds:
-            metrics = measure(
-                scores,
-                names,
-                blind_scores=run.scan("blind"),
-                blind_metrics=run.scan("blind_metrics").collect(),
-                preset=settings.preset,
-                slice_by=settings.slice_by,
-                primary=plan.primary,
-                seed=settings.seed,
-                later=audit.later_attacks,
-            )
+        metrics = schemas.Metrics.create_empty() if in_rounds else self._metrics()
         sink(checks.withhold_all(metrics, why_no_answer), run.path("metrics"), schemas.Metrics)
         is_exploratory = checks.gate_verdict(gate) == "exploratory"
         as_planned = planned["verdict"].item(0) == "as_planned" and not is_exploratory
@@ -459,6 +446,20 @@ class VerdictsStage(Stage):
         later = checks.later_findings(audit.later_attacks)
         rows = checks.behind_gate(pl.concat([before, *given, planned, later, gate, *found]))
         sink(rows, run.path("findings"), schemas.Findings)
+
+    def _metrics(self) -> pl.DataFrame:
+        audit, run = self.audit, self.audit.run
+        return measure(
+            run.scan("scores"),
+            [attack.name for attack in audit.attacks],
+            blind_scores=run.scan("blind"),
+            blind_metrics=run.scan("blind_metrics").collect(),
+            preset=audit.settings.preset,
+            slice_by=audit.settings.slice_by,
+            primary=audit.plan.primary,
+            seed=audit.settings.seed,
+            later=audit.later_attacks,
+        )
 
 
 def _order(audit: Audit) -> pl.DataFrame:
