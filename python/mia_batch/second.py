@@ -21,6 +21,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import unicodedata
 import zlib
 from bisect import bisect
 from collections import Counter, defaultdict
@@ -58,6 +59,13 @@ WHY_NOT = {
     "zlib": f"sizes are those of classic zlib, and this Python has {zlib.ZLIB_RUNTIME_VERSION}",
 }
 """What is not recomputed, and why."""
+
+
+NO_AUTHOR = {
+    *("", "anonymous", "anon", "anonym", "anonyme", "various", "unknown", "unbekannt", "none"),
+    *("authors various", "author unknown", "a n", "inconnu", "several", "et al", "al", "others"),
+}
+"""What stands in the place of an author where none is named."""
 
 
 class UnknownError(Exception):
@@ -968,6 +976,69 @@ def conformal(run: RunFiles, attack: str, row: Row) -> Row:
     return found
 
 
+def author_names(said: str) -> set[str]:
+    """Split a line of authors; names are alike if they have the same words, in any order.
+
+    Years of a life, behind a comma or in brackets, are no words of a name.
+    """
+    names, dated = set(), re.compile("[,(] *[0-9]{3,4}[?]? *[-\u2013] *([0-9]{3,4}[?]?)?")
+    for name in re.split(r"[;&|\n]| and | und | et ", dated.sub(" ", said.casefold())):
+        letters = [c for c in unicodedata.normalize("NFKD", name) if not unicodedata.combining(c)]
+        words = "".join(c if c.isalnum() else " " for c in letters).split()
+        names.add(" ".join(sorted(words)))
+    return names - NO_AUTHOR
+
+
+@cache
+def author_of_clusters(run: RunFiles) -> dict[str, str]:
+    """Name the author of each cluster by the first cluster, in order, that is linked to it."""
+    clusters_of_name = defaultdict[str, set[str]](set)
+    names_of_cluster = defaultdict[str, set[str]](set)
+    author_of_text = {
+        row["target_id"]: row["author"] or "" for row in run.read("scores", "target_id", "author")
+    }
+    for text in run.texts():
+        if text["role"] in ("target", "non_member", "calibration"):
+            for name in author_names(author_of_text[text["target_id"]]):
+                clusters_of_name[name].add(text["cluster"])
+                names_of_cluster[text["cluster"]].add(name)
+    author: dict[str, str] = {}
+    for first in sorted(names_of_cluster):
+        waiting = [] if first in author else [first]
+        while waiting:
+            cluster = waiting.pop()
+            author[cluster] = first
+            alike = [clusters_of_name[name] for name in names_of_cluster[cluster]]
+            waiting += [other for other in set().union(*alike) if other not in author]
+    return author
+
+
+def of_authors(run: RunFiles, attack: str) -> list[Scored]:
+    """Score authors: each by as many of its books as nine in ten authors have."""
+    by: Any = {"mean": np.mean, "median": np.median, "maximum": max}[run.settings["statistic"]]
+    author, scores, shelves = author_of_clusters(run), run.scores(attack), list[Any]()
+    for side in windows(run):
+        shelf = defaultdict[str, list[list[str]]](list)
+        for cluster, chosen in side.items():
+            shelf[author.get(cluster, "")].append(chosen)
+        shelves.append({name: shelf[name] for name in sorted(shelf) if name})
+    sizes = sorted(len(books) for shelf in shelves for books in shelf.values())
+    n = sizes[int(0.1 * (len(sizes) - 1))]
+    places = np.random.default_rng(run.settings["seed"]).random(n).tolist()
+    made = list[Scored]()
+    for shelf, missing in zip(shelves, (-inf, inf), strict=True):
+        values: Scored = {}
+        for name, books in shelf.items():
+            if len(books) >= n:
+                ends = [number * len(books) // n for number in range(n + 1)]
+                pairs = zip(places, pairwise(ends), strict=True)
+                drawn = [books[start + int(at * (end - start))] for at, (start, end) in pairs]
+                of = [scores[text] for book in drawn for text in book]
+                values[name] = missing if None in of else float(f"{by(of):.12g}")
+        made.append(values)
+    return made
+
+
 def collection(run: RunFiles, attack: str, row: Row) -> Row:
     """Mean rank of asked groups, and the share of ways to name them with as high a sum of ranks.
 
@@ -975,6 +1046,8 @@ def collection(run: RunFiles, attack: str, row: Row) -> Row:
     with the product of odds: Berrett et al. 2020, after Chen, Dempster and Liu 1994.
     """
     asked, nulls = units(run, attack, grouped=True)
+    if row["method"].startswith("authors_"):
+        asked, nulls = of_authors(run, attack)
     ranks = rankdata([*asked.values(), *nulls.values()])
     n, size, rng = len(asked), len(ranks), np.random.default_rng(run.settings["seed"])
     least, n_drawn = ranks[:n].sum(), 9_999 if size < 10_000 else 999

@@ -253,6 +253,8 @@ class ColumnSettings(Part, topic="Columns of the corpus", table="columns"):
     """Column with membership as 1/0/null. [default: label, if there]"""
     group_column: Column = None
     """Column with the group, such as a book. [default: group, if there]"""
+    author_column: Column = None
+    """Column with the author; books of one count once together. [default: author, if there]"""
     prefix_column: Column = None
     """Column with a prefix of your own. [default: prefix, if there]"""
     reference_column: Column = None
@@ -787,7 +789,10 @@ class Settings(
     @property
     def columns(self) -> dict[str, Any]:
         names = [name for name in type(self).model_fields if name.endswith("_column")]
-        return self.model_dump(include=set(names) - {"candidate_column", *_WHOLE_TEXTS})
+        given = self.model_dump(include=set(names) - {"candidate_column", *_WHOLE_TEXTS})
+        if self.author_column is None:  # runs of earlier versions had no such setting
+            del given["author_column"]
+        return given
 
     @property
     def continuations(self) -> int:

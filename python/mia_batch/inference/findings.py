@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import polars as pl
@@ -80,24 +80,35 @@ def plan_findings(
 def gate_findings(before: pl.DataFrame, *, exploratory: bool) -> pl.DataFrame:
     """Row of check ``gate``: may targets be compared with non-members? None without both."""
     # ``open`` where classifiers that never see the model cannot tell them apart, ``doubtful``
-    # where that is undecided or unknown; where they can, ``weighted``, ``withheld`` or
-    # ``exploratory``.
+    # where that is undecided or unknown; where they can, or where one number such as the length
+    # differs, ``weighted``, ``withheld`` or ``exploratory``.
     blind = before.filter(check="blind_baseline", subject="targets")
     rows = blind.filter(statistic="roc_auc").select("value", "high", "p_value", "verdict", "reason")
     if rows.is_empty():
         return finding_rows("gate")
     row = rows.row(0, named=True)
+    strongest = blind.filter(statistic="strongest")["verdict"]
+    by = strongest[0] if len(strongest) else None
+    plain = plain_difference(before)
+    if row["verdict"] != "separable" and plain is not None:
+        row |= {"value": plain["value"], "p_value": plain["p_value"], "verdict": "separable"}
+        by = f"{plain['subject']} alone"
     closed = "exploratory" if exploratory else "withheld"
     if not before.filter(check="weights", verdict="used").is_empty():
         closed = "weighted"
     verdict = {"not separable": "open", "separable": closed}.get(row["verdict"], "doubtful")
     if verdict == closed:
-        strongest = blind.filter(statistic="strongest")["verdict"][0]
         row["reason"] = (
             "withheld: the audited texts and the comparison texts can be distinguished without the "
-            f"model (AUC {row['value']:.2f} by {strongest}, p = {row['p_value']:.3f})"
+            f"model (AUC {row['value']:.2f} by {by}, p = {row['p_value']:.3f})"
         )
     return finding_rows("gate", [row | {"statistic": "roc_auc", "verdict": verdict}])
+
+
+def plain_difference(findings: pl.DataFrame) -> dict[str, Any] | None:
+    """Find the surest plain difference of targets and non-members; None where they are alike."""
+    found = findings.filter(check="plain_differences", verdict="differs").sort("p_value")
+    return next(found.iter_rows(named=True), None)
 
 
 def blind_verdict(findings: pl.DataFrame) -> str | None:
@@ -130,6 +141,35 @@ def why_withheld(findings: pl.DataFrame) -> str | None:
         return f"withheld: {change_of_service(findings)}"
     closed = verdict in ("withheld", "weighted")
     return findings.filter(check="gate")["reason"][0] if closed else None
+
+
+# The one door: p-values, q-values, bounds and estimates that compare targets with non-members.
+
+_FOUND_BY_WEIGHTS = ("reported", "placebo")
+_COMPARING = (
+    *("top", "max_t", "null_audits", "e_values", "dataset_inference", "codec", "absence", "dose"),
+    *_FOUND_BY_WEIGHTS,
+)
+
+
+def behind_gate(findings: pl.DataFrame) -> pl.DataFrame:
+    """Take out what compares targets with non-members, where the gate does not allow it.
+
+    Fisher's p-value of what came out word for word, and that of answers held back, lose their
+    number; rows of checks that are nothing else are dropped. What was reported by weights stays.
+    """
+    if (reason := why_withheld(findings)) is None:
+        return findings
+    allowed = _FOUND_BY_WEIGHTS if gate_verdict(findings) == "weighted" else ()
+    left_out = [check for check in _COMPARING if check not in allowed]
+    of_targets = pl.col("subject") == "targets"
+    is_fisher = (pl.col("check") == "verbatim") & (pl.col("statistic") == "fisher")
+    is_withheld = of_targets & (is_fisher | (pl.col("check") == "held_back"))
+    is_withheld = (is_withheld & pl.col("p_value").is_not_null()).fill_null(value=False)
+    return findings.filter(~pl.col("check").is_in(left_out)).with_columns(
+        p_value=pl.when(~is_withheld).then("p_value"),
+        reason=pl.when(is_withheld).then(pl.lit(reason)).otherwise("reason"),
+    )
 
 
 def reported_findings(verdicts: pl.LazyFrame, plan: VerdictPlan) -> pl.DataFrame:
@@ -210,6 +250,7 @@ def preregister(
 
 
 _TYPES = Verdicts.create_empty().schema
+_Rows = TypeVar("_Rows", pl.DataFrame, pl.LazyFrame)
 
 
 class AttackScores(NamedTuple):
@@ -226,7 +267,7 @@ def verdict_rows(height: int, **columns: Column) -> pl.DataFrame:
     return typed_rows(_TYPES, height, {"versus": "non_members"} | columns)
 
 
-def withhold(rows: pl.DataFrame, reason: str, *, all_sets: bool = False) -> pl.DataFrame:
+def withhold(rows: _Rows, reason: str, *, all_sets: bool = False) -> _Rows:
     """Take p-values and estimates against non-members out of verdicts, and say why."""
     # With ``all_sets`` those of canaries against their controls, too.
     numbers = ("p_value", "q_value", "sensitivity_bound", "value", "low", "high")

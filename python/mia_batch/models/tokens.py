@@ -222,6 +222,23 @@ class Tokenizer:
         encoded = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
         return encoded["input_ids"], encoded["offset_mapping"]
 
+    def token_ends(self, text: str) -> Callable[[int], bool]:
+        """Return what says of a place in a text, in characters, whether it is between two tokens.
+
+        It is where the tokens of the text up to there begin the tokens of the whole. Of tokenizers
+        written in Python nobody knows: any place does.
+        """
+        if not self._tokenizer.is_fast:
+            return lambda _: True
+        ids, spans = self._cut(text)
+        n_before = {end: n for n, (_, end) in enumerate(spans, start=1)}
+
+        def is_between(place: int) -> bool:
+            n = n_before.get(place)
+            return n is not None and self.encode([text[:place]])[0] == ids[:n]
+
+        return is_between
+
     def steps(
         self, text: str, first: int, order: Callable[[int], NDArray[np.int64]]
     ) -> Iterator[tuple[int, int]]:

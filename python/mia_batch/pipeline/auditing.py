@@ -498,6 +498,7 @@ def rescore(
         stages = stages_of(audit)
         with audit.run.held(), damage_set_aside(stages):
             audit.manifest = audit.run.manifest
+            remove(audit.run.path(ORDER))
             note_earlier(audit, audit.manifest.made["targets"]["input"])
             for stage in stages:
                 if audit.rounds() is None and (short := stage.unscorable()):

@@ -220,6 +220,7 @@ def _top(known: RunResults, noun: str) -> list[str]:
     if not of or not (fewest := of["at_least"]["value"]):
         return []
     highest, sure = of["of_top"]["value"], of["confidence"]["value"]
+    noun = "author" if of["at_least"]["subject"] == "author" else noun
     which = f"at least {fewest:,.0f} of the {highest:,.0f} highest-scoring {noun}s"
     if highest == 1:
         which = f"the highest-scoring {noun}"
@@ -238,6 +239,7 @@ def _unnamed(known: RunResults, units: pl.DataFrame, noun: str, *, found: bool) 
         reason = f": {reasons[0][:_SHORT_REASON]}" if len(reasons) else ""
         parts.append(f"{one or f'{unknown:,}'} cannot be judged{reason}")
     is_top = bool(top) and top["at_least"]["value"] and not n.get("known_better")
+    is_top = is_top and top["at_least"]["subject"] != "author"
     others = units.height - int(top["of_top"]["value"] if is_top else 0)
     if nothing := min(n.get("nothing_found", 0), others):
         if not (found or parts):

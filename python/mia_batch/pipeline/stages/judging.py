@@ -13,13 +13,14 @@ from mia_batch.attacks import Attack, find_unscored, score, score_by
 from mia_batch.attacks import attack as views
 from mia_batch.attacks.from_samples import EXPECTED, with_expected
 from mia_batch.diagnostics import preflight
+from mia_batch.diagnostics.near_copies import near_copy_rows
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.lot import lot_numbers
 from mia_batch.evidence.parts import scan_parts
 from mia_batch.features import feature_fields
 from mia_batch.inference import findings as checks
 from mia_batch.inference import memory, sets
-from mia_batch.inference.comparison import read_comparison_sets
+from mia_batch.inference.comparison import author_findings, read_comparison_sets
 from mia_batch.inference.conformal import score_errors
 from mia_batch.inference.e_values import RoundsTest
 from mia_batch.inference.findings import VerdictPlan, finding_rows, role_counts
@@ -221,8 +222,9 @@ def plan_power(targets: pl.LazyFrame, plan: VerdictPlan) -> pl.DataFrame:
     roles = role_counts(checks.role_findings(targets))
     if not (roles["n_unknown"] and roles["n_nulls"]):
         return finding_rows("power", [])
-    own = {*schemas.Targets.column_names()}
-    keys = targets.select(name for name in schemas.Scores.column_names() if name in own)
+    columns = targets.collect_schema().names()
+    wanted = (*schemas.Scores.column_names(), "author")
+    keys = targets.select(name for name in wanted if name in columns)
     return power_findings(keys.collect(engine="streaming").lazy(), plan)
 
 
@@ -308,7 +310,7 @@ class PreflightStage(Stage):
         plan = asdict(self.audit.plan)
         del plan["primary"]
         plan["length_edges"] = list(plan["length_edges"])  # as JSON gives them back
-        return {"targets": self.audit.manifest.made.get("targets"), "plan": plan, "form": 2}
+        return {"targets": self.audit.manifest.made.get("targets"), "plan": plan, "form": 3}
 
     def run(self) -> None:
         super().run()
@@ -328,7 +330,9 @@ class PreflightStage(Stage):
         checked = preflight.check_targets(targets, seed=self.audit.settings.seed)
         blind = _blind_of_targets(checked.blind_scores)
         weights = weight_findings(targets, blind, checked.findings, plan)
-        rows = [checks.role_findings(targets), checked.findings, weights, plan_power(targets, plan)]
+        rows = [checks.role_findings(targets), checked.findings, weights]
+        rows += [finding_rows("near_copies", near_copy_rows(targets))]
+        rows += [author_findings(targets, plan), plan_power(targets, plan)]
         sink(checked.blind_scores, run.path("blind"), schemas.Blind)
         sink(checked.blind_metrics, run.path("blind_metrics"), schemas.Metrics)
         sink(pl.concat(rows), run.path("findings"), schemas.Findings)
@@ -367,7 +371,7 @@ class VerdictsStage(Stage):
         return {
             "scores": manifest.made.get("scores"),
             "preflight": manifest.made.get("preflight"),
-            "form": 9,  # of what is found
+            "form": 10,  # of what is found
             "plan": [manifest.plan.get(name) for name in ("sha256", "rests_on", "attacks")],
             "settings": self.audit.settings.model_dump(mode="json", include=names),
         }
@@ -431,7 +435,7 @@ class VerdictsStage(Stage):
             recorded = preregistered.get("attacks") if as_planned else None
             found.append(sets.few_books_findings(scores, names, plan, recorded))
             found.append(null_audit_findings(scores, plan))
-        rows = pl.concat([before, *given, planned, gate, *found])
+        rows = checks.behind_gate(pl.concat([before, *given, planned, gate, *found]))
         sink(rows, run.path("findings"), schemas.Findings)
 
 
@@ -637,7 +641,7 @@ class SummaryStage(Stage):
         made, path = self.audit.manifest.made, self.audit.run.path
         tables = {"extracted": path("extracted_documents"), "controls": path("controls")}
         return {
-            "form": 5,  # of both tables
+            "form": 6,  # of both tables
             **{name: made.get(name) for name in ("verdicts", "features", "recitals")},
             **{name: digest(each) if each.exists() else None for name, each in tables.items()},
         }
@@ -655,12 +659,16 @@ class SummaryStage(Stage):
         # Passages that came out are named by their documents.
         name = pl.coalesce("document_id", "target_id")
         passages = passages_of(audit).lazy()
+        settings, features = audit.settings, run.scan("features")
         named = passages.join(
-            run.scan("targets").select("target_id", name=name),
+            run.scan("targets").select("target_id", "prefix", name=name),
             on="target_id",
             maintain_order="left",
-        ).with_columns(n_words=count_words("passage", words=audit.settings.word_rule))
-        settings, features = audit.settings, run.scan("features")
+        ).with_columns(n_words=count_words("passage", words=settings.word_rule))
+        run_words = memory.count_run_words(
+            settings.word_rule, reference="passage", first=pl.lit(0), n_words="n_words"
+        )
+        named = named.with_columns(n_left=run_words.struct.field("n_left"))
         runs = memory.verbatim_runs(targets, features, settings.continuations, settings.word_rule)
         verbatim = memory.verbatim_findings(
             runs,
@@ -670,6 +678,7 @@ class SummaryStage(Stage):
             all_continued=audit.continues,
         )
         rows = pl.concat([findings.filter(pl.col("check") != "verbatim"), verbatim])
+        rows = checks.behind_gate(rows)
         sink(rows, run.path("findings"), schemas.Findings)
         if plan.adjustment == "e-bh":  # what is scored depends on scores: its curves mean nothing
             sink(schemas.Curves.create_empty(), run.path("curves"), schemas.Curves)

@@ -357,7 +357,6 @@ _NUMBERS = (
     number_column("bmc@5 of other documents", "bmc_5_others", share),
     _limits("Mean score (95 % interval)", "mean", "mean_"),
     _limits("Contamination (95 %)", "contamination", "contamination_", "contamination_low"),
-    number_column("Contamination of this row alone, at least (95 %)", "contamination_low_alone"),
     number_column("p", "p_value"),
     number_column("q", "q_value"),
     Column("Windows asked", ("n_asked", "n_windows"), _ASKED.format_map, "n_asked"),
