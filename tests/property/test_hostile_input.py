@@ -5,6 +5,7 @@ import gzip
 import io
 import json
 import lzma
+import re
 import zipfile
 from collections import Counter
 
@@ -189,10 +190,8 @@ def test_links_are_followed_within_the_folder_and_where_they_are_named(tmp_path)
     (folder / "inside.txt").symlink_to("own.txt")
     assert len(find_files(folder).files) == 2
     (folder / "outside.txt").symlink_to("../private.txt")
-    for asked in (folder, folder / "*.txt", tmp_path / "**" / "outside.txt"):
-        if asked.name != "outside.txt":
-            with pytest.raises(CorpusError, match=r"is a link to .*private\.txt, which lies outs"):
-                find_files(asked)
+    for asked in (folder, folder / "*.txt"):
+        assert re.search(r"is a link to .*private\.txt, which lies outside of", refusal(asked))
     assert [file.name for file in find_files(folder / "outside.txt").files] == ["outside.txt"]
     (tmp_path / "up").symlink_to(tmp_path)
     assert find_files(tmp_path / "up" / "private.txt").files[0].size == 15

@@ -48,7 +48,7 @@ else:
 _MOST_WORDS = 3  # of a path that does not exist; more look like a text
 
 # What a file may hold, so that one that was made to fill the memory is refused in a sentence.
-MOST_COLUMNS = 10_000
+MOST_COLUMNS = 4_000
 LONGEST_RECORD = 32 << 20  # characters; the longest dictionaries have 28 million
 _LONGEST_CSV_RECORD = 16 << 20  # which costs its reader more
 _MOST_UNPACKED, _MOST_TIMES_PACKED = 256 << 20, 200  # text shrinks to a third, tables to a tenth
