@@ -187,12 +187,12 @@ class SamplesConformance:
         assert found == [[int(tokens[place])] for place in (0, 0, 8)]
 
     def test_the_likeliest_text_ends_once_it_is_in_a_loop_and_drawn_ones_do_not(self, engine):
-        always = {"nudge": (50, 1000.0)}
-        asked = request(0, prompts(4)[3], max_tokens=60)
-        greedy = replace(asked, greedy=True, **always)
+        always_50 = (50, 1000.0)
+        asked = replace(request(0, prompts(4)[3], max_tokens=60), nudge=always_50)
+        greedy = replace(asked, greedy=True)
         partial = Continuation(token_ids=[50] * 20, n_tokens=20)
         further = replace(greedy, request_id=1, partial=partial, max_tokens=80)
-        drawn = replace(asked, request_id=2, n=2, **always)
+        drawn = replace(asked, request_id=2, n=2)
         short = replace(greedy, request_id=3, max_tokens=31)
         found = outputs(engine, [greedy, further.rest(), drawn, short])
         lengths = [[(len(ids(s)), s.finish_reason) for s in each] for each in found.values()]

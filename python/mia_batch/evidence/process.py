@@ -518,17 +518,17 @@ class _Teller:
 
     def __init__(self, answers: _Answers) -> None:
         self._answers = answers
-        self._n_tokens, self._told = 0, time.monotonic()
+        self._n_tokens, self._last_time = 0, time.monotonic()
 
     def add(self, n_tokens: int) -> None:
         self._n_tokens += n_tokens
-        if time.monotonic() - self._told >= _SECONDS_BETWEEN_COUNTS:
+        if time.monotonic() - self._last_time >= _SECONDS_BETWEEN_COUNTS:
             self.pass_on()
 
     def pass_on(self) -> None:
         if self._n_tokens:
             self._answers.put(self._n_tokens)
-        self._n_tokens, self._told = 0, time.monotonic()
+        self._n_tokens, self._last_time = 0, time.monotonic()
 
 
 def _waiting(requests: _Requests, *, block: bool) -> list[list[tuple[Any, ...]] | str | None]:

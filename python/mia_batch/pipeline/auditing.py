@@ -611,6 +611,7 @@ def rescore(
             audit.manifest = audit.run.manifest
             audit.record_replaced()
             lodging.record_rescored(audit)
+            remove(audit.run.path(ORDER))
             note_earlier(audit, audit.manifest.made["targets"]["input"])
             for stage in stages:
                 if audit.rounds() is None and (short := stage.unscorable()):

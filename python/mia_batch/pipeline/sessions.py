@@ -418,7 +418,7 @@ def whole_cost(audit: Audit) -> Iterator[tuple[str, str]]:
     settings, total = audit.settings, Tokens(0, 0)
     for part in audit.most_paid:
         total = total.plus(part)
-    yield "the whole run, at most", _priced(settings, total)
+    yield "the whole run, at most", f"{_priced(settings, total)} ({_PROBED})"
     cost, limit = money(endpoint_settings(settings), total), settings.max_cost
     if cost is not None and limit is not None and cost > limit:
         yield "limit", f"--max-cost may stop the run, which could cost {amount(settings, cost)}"

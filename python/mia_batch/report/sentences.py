@@ -816,6 +816,10 @@ def verbatim_sentences(findings: pl.DataFrame) -> Iterator[str]:
     longest = next(rows.filter(statistic="longest").iter_rows(named=True), None)
     if not (n + n_walked and longest):
         return
+    n_words = f"{longest['value']:,.0f} words"
+    whole = rows.filter(statistic="of_words")["value"].sum()
+    if n_cut := max(whole - longest["value"], 0):
+        n_words += f", without {n_cut:,.0f} of stretches that could be foreseen"
     passage = " ".join(str(longest["reason"]).split())
     if len(passage) > _MOST_CHARACTERS:
         passage = f"{passage[:_MOST_CHARACTERS]}..."
@@ -829,8 +833,13 @@ def verbatim_sentences(findings: pl.DataFrame) -> Iterator[str]:
     yield (
         f"Word for word (at least {VERBATIM_WORDS} words in a row) the model gives back "
         f"{' and '.join(said)}. The longest passage, of {longest['subject']}, has "
-        f'{longest["value"]:,.0f} words: "{passage}"'
+        f'{n_words}: "{passage}"'
     )
+    if n_foreseen := own.get("foreseen_words_out"):
+        yield (
+            f"Of {own['run_words_out']:,.0f} words in a row that its answers give back, "
+            f"{n_foreseen:,.0f} could be foreseen by who has read what stands before."
+        )
     yield _by_chance(counts, rows.filter(statistic="fisher")["p_value"])
 
 

@@ -1,6 +1,7 @@
 """Audits of an endpoint on loopback: what they give, what they cost, what they leave behind."""
 
 import json
+import re
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -96,7 +97,9 @@ def test_the_cost_is_said_before_the_first_request(request_for):
         more = int(foreseen_tokens.replace(",", "")) - attempts * prompt_tokens
         assert (more > 0) == (attempts > 1)
     drawn = 6 * sum(each.fields.get("n", 1) for each in asked)
-    paid = 1000 * sum(len(each.prompt.split()) for each in asked) + 10_000 * drawn
+    # The server counts words; of long ones a token for every eight bytes counts, at least.
+    given = [max(len(each.prompt.split()), (len(each.prompt) + 16) // 8) for each in asked]
+    paid = 1000 * sum(given) + 10_000 * drawn
     assert paid / 1e6 < float(price.rpartition(" ")[2])
     assert listener.sentences[-1] == (
         f"spent EUR {paid / 1e6:.2f} of at most 100.00 (prices as given; "
@@ -324,3 +327,23 @@ def test_the_cost_counts_every_point(request_for):
     assert 3 * prompt_tokens < int(most) < 4 * prompt_tokens
     assert (left["prompts"], left["samples"]) == ("0", "0")
     assert "requests" not in left
+
+
+def cost_of(line: str) -> float:
+    return float(re.findall(r"USD ([\d,.]+\d)", line)[0].replace(",", ""))
+
+
+def test_the_dry_run_adds_up_all_parts_and_names_a_limit_that_could_stop_it(request_for):
+    with HostileServer(TinyModel()) as server:
+        settings = request_for(server, **PRICES, probes=4)
+        asked = settings | {"continue_strongest": 3, "controls": True}
+        alone, all_parts = planned(settings), planned(asked)
+        whole = cost_of(all_parts["the whole run, at most"])
+        enough = planned(asked | {"max_cost": whole + 0.01})
+        limited = planned(asked | {"max_cost": whole - 0.01})
+    assert server.asked == []
+    parts = ["at most, all attempts", "continuations, at most", "controls, at most"]
+    assert cost_of(alone["the whole run, at most"]) == cost_of(alone[parts[0]])
+    assert whole == pytest.approx(sum(cost_of(all_parts[name]) for name in parts), abs=0.02)
+    assert "limit" not in enough
+    assert limited["limit"] == f"--max-cost may stop the run, which could cost USD {whole:,.2f}"

@@ -190,17 +190,17 @@ def most_prompt_tokens(settings: ClientSettings, *, prompt_bytes: int, prompts: 
     return prompt_bytes + prompts * (instruction + _SPECIAL_TOKENS)
 
 
-_MOST_TOKEN_BYTES = 8  # on the mean of a text; usual tokenizers have half as many
+MOST_BYTES_PER_TOKEN = 8  # on the mean of a text; usual tokenizers have half as many
 
 
 def least_tokens(text: str) -> int:
     """Count the tokens that a text has at least, whatever the tokenizer."""
-    return max(len(text.split()), len(text.encode()) // _MOST_TOKEN_BYTES)
+    return max(len(text.split()), len(text.encode()) // MOST_BYTES_PER_TOKEN)
 
 
 def paid_for(stated: Tokens, request: WireRequest, texts: Iterable[str | None]) -> Tokens:
     """Take what a server says was used, but no less than what was sent and what came."""
-    sent = max(least_tokens(request.prompt), request.most.given // _MOST_TOKEN_BYTES)
+    sent = max(least_tokens(request.prompt), request.most.given // MOST_BYTES_PER_TOKEN)
     came = sum(least_tokens(text) for text in texts if text is not None)
     least = Tokens(min(sent, request.most.given), min(came, request.most.drawn))
     return Tokens(max(stated.given, least.given), max(stated.drawn, least.drawn))
@@ -280,7 +280,6 @@ _REFUSES = re.compile(
 """How chat models begin a refusal in English; others show by being the same about every text."""
 _REASONING = ("reasoning_content", "reasoning", "thinking")
 _LAST_WORD = re.compile(r"\s+\S*\Z|\ufffd+\Z")
-MOST_BYTES_PER_TOKEN = 8  # of an answer that is sent again, so that the model goes on from it
 _LONG_PROMPT = 32  # characters; a continuation may begin with the words of a shorter one
 _Count = Annotated[int, Field(ge=0, lt=2**40)]
 

@@ -153,10 +153,10 @@ _PLAIN: dict[str, Any] = {"detokenize": False, "output_kind": RequestOutputKind.
 if hasattr(vllm.SamplingParams, "skip_clone"):  # older vLLM always copies
     _PLAIN["skip_clone"] = True  # a deep copy takes as long as all else that takes a request in
 _TEXT_ARGUMENTS = {"temperature": 0.0, "prompt_logprobs": 0, "flat_logprobs": True, **_PLAIN}
-_TOLD_EVERY = 16  # tokens of a continuation
+_TOKENS_PER_PART = 16  # tokens of a continuation
 _IN_PARTS: dict[str, Any] = {}
 if hasattr(vllm.SamplingParams, "stream_interval"):  # older vLLM tells every token, or the last
-    _IN_PARTS = {"output_kind": RequestOutputKind.DELTA, "stream_interval": _TOLD_EVERY}
+    _IN_PARTS = {"output_kind": RequestOutputKind.DELTA, "stream_interval": _TOKENS_PER_PART}
 _TEXTS = 64
 _USED_SHARE = vllm.EngineArgs.gpu_memory_utilization  # of a GPU; logits take half of the rest
 _ENTRY_BYTES = 12  # of the logits: they, their log-probabilities, and what finds ranks

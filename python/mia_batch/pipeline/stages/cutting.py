@@ -89,20 +89,19 @@ class TargetsStage(Stage):
             sink(grouped, new, Targets)
         if audit.corpora.reference_sets:
             _refuse_two_roles(new)
-        has_grown = path.exists()
-        if has_grown:
+        has_grown = audit.manifest.input.get("has_grown", False)
+        if path.exists():
             audit.observer.stage(_changes(path, new))
+            has_grown = has_grown or (self._has_answers and _adds_texts(path, new))
         self.forget()
-        remove(run.path(ORDER))
         move(new, path)
         remove(run.path("set_aside"))
         if (left_out := audit.corpora.set_aside).height:
             sink(left_out, run.path("set_aside"), SetAside)
         table, corpus = scan(path, Targets), audit.corpora.input
         audit.manifest.targets = _count(table)
-        had_grown = audit.manifest.input.get("has_grown", False)
         audit.manifest.input = {
-            "has_grown": had_grown or (has_grown and self._has_answers),
+            "has_grown": has_grown,
             "files": [str(file.path) for file in corpus.files],
             "n_documents": corpus.n_documents,
             "n_set_aside": len(corpus.set_aside),
@@ -117,9 +116,9 @@ class TargetsStage(Stage):
         if audit.recording is not None or is_older:
             return
         audit.agree({"order": LOT})
-        if not run.path(ORDER).exists():
-            targets = scan(run.path("targets"), Targets)
-            sink(in_order_of_asking(targets, audit.settings.seed), run.path(ORDER), Targets)
+        # No root covers the file, so it is drawn again; the same texts make the same bytes.
+        targets = scan(run.path("targets"), Targets)
+        sink(in_order_of_asking(targets, audit.settings.seed), run.path(ORDER), Targets)
 
     @property
     def _has_answers(self) -> bool:
@@ -225,6 +224,11 @@ def _changes(old: Path, new: Path) -> str:
         f"the input is not the run's earlier one: {n_new - kept:,} targets are new, "
         f"{n_old - kept:,} are gone, {kept:,} are kept; all are scored anew"
     )
+
+
+def _adds_texts(old: Path, new: Path) -> bool:
+    before, now = (scan(path, Targets).select("target_id") for path in (old, new))
+    return now.join(before, on="target_id", how="anti").head(1).collect().height > 0
 
 
 def _count(targets: pl.LazyFrame) -> dict[str, int]:

@@ -644,7 +644,7 @@ class SummaryStage(Stage):
         made, path = self.audit.manifest.made, self.audit.run.path
         tables = {"extracted": path("extracted_documents"), "controls": path("controls")}
         return {
-            "form": 5,  # of both tables
+            "form": 6,  # of both tables
             **{name: made.get(name) for name in ("verdicts", "features", "recitals")},
             **{name: digest(each) if each.exists() else None for name, each in tables.items()},
         }
@@ -662,12 +662,16 @@ class SummaryStage(Stage):
         # Passages that came out are named by their documents.
         name = pl.coalesce("document_id", "target_id")
         passages = passages_of(audit).lazy()
+        settings, features = audit.settings, run.scan("features")
         named = passages.join(
-            run.scan("targets").select("target_id", name=name),
+            run.scan("targets").select("target_id", "prefix", name=name),
             on="target_id",
             maintain_order="left",
-        ).with_columns(n_words=count_words("passage", words=audit.settings.word_rule))
-        settings, features = audit.settings, run.scan("features")
+        ).with_columns(n_words=count_words("passage", words=settings.word_rule))
+        run_words = memory.count_run_words(
+            settings.word_rule, reference="passage", first=pl.lit(0), n_words="n_words"
+        )
+        named = named.with_columns(n_left=run_words.struct.field("n_left"))
         runs = memory.verbatim_runs(targets, features, settings.continuations, settings.word_rule)
         verbatim = memory.verbatim_findings(
             runs,
