@@ -258,7 +258,7 @@ def _pace(stored: object, stage: asking.EvidenceStage) -> list[object]:
     return pace + [_of(stored, "settings", name) for name in _PACE]
 
 
-def note_earlier(audit: Audit, texts: str, own: Mapping[str, dict[str, Any]] | None = None) -> None:
+def note_earlier(audit: Audit, texts: str, own: dict[str, dict[str, Any]] | None = None) -> None:
     """Record the earlier runs unless this one is finished and its plan the same; say them."""
     manifest = audit.manifest
     if own or not manifest.custody or manifest.plan.get("sha256") != audit.plan.digest():
