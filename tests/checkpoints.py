@@ -137,6 +137,27 @@ def save_checkpoint(
     return folder
 
 
+def save_looping_checkpoint(folder: Path, context: int = 131_072) -> Path:
+    """Write a Llama that says line end, space, line end, space, whatever it is asked."""
+    from transformers import LlamaForCausalLM
+
+    save_checkpoint(folder, max_position_embeddings=context)
+    model = LlamaForCausalLM.from_pretrained(folder)
+    vocabulary = byte_level_tokenizer().get_vocab()
+    first, second = vocabulary["Ċ"], vocabulary["Ġ"]  # line end and space
+    weights = model.state_dict()
+    for name, values in weights.items():
+        if name.endswith(("o_proj.weight", "down_proj.weight", "lm_head.weight")):
+            values.zero_()  # so that a token alone decides what follows
+    embedded, head = weights["model.embed_tokens.weight"], weights["lm_head.weight"]
+    embedded.zero_()
+    embedded[:, 0] = 1
+    embedded[first] = embedded[first].roll(1)
+    head[first, 0] = head[second, 1] = 10
+    model.save_pretrained(folder)
+    return folder
+
+
 def change(
     folder: Path, changed: Callable[[dict[str, Tensor]], dict[str, Tensor]], **described: Any
 ) -> Path:

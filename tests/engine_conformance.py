@@ -186,6 +186,23 @@ class SamplesConformance:
         found = [ids(said) for (said,) in outputs(engine, all_asked).values()]
         assert found == [[int(tokens[place])] for place in (0, 0, 8)]
 
+    def test_the_likeliest_text_ends_once_it_is_in_a_loop_and_drawn_ones_do_not(self, engine):
+        always = {"nudge": (50, 1000.0)}
+        asked = request(0, prompts(4)[3], max_tokens=60)
+        greedy = replace(asked, greedy=True, **always)
+        partial = Continuation(token_ids=[50] * 20, n_tokens=20)
+        further = replace(greedy, request_id=1, partial=partial, max_tokens=80)
+        drawn = replace(asked, request_id=2, n=2, **always)
+        short = replace(greedy, request_id=3, max_tokens=31)
+        found = outputs(engine, [greedy, further.rest(), drawn, short])
+        lengths = [[(len(ids(s)), s.finish_reason) for s in each] for each in found.values()]
+        assert lengths == [
+            [(32, "repeats")],
+            [(12, "repeats")],  # it goes on from 20
+            [(60, "length")] * 2,
+            [(31, "length")],
+        ]
+
 
 class LogprobsConformance:
     """Subclasses have a fixture ``engine``: the checkpoint, on a CPU."""

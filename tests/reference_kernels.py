@@ -11,6 +11,7 @@ from uniseg.derived import alphabetic
 from uniseg.wordbreak import words as segments
 
 from mia_batch.kernels import Group, WordRule, fields
+from mia_batch.second import fold
 from tests import reference_scores
 
 SPLIT: Mapping[WordRule, Callable[[str], list[str]]] = {
@@ -19,6 +20,7 @@ SPLIT: Mapping[WordRule, Callable[[str], list[str]]] = {
     "rouge": lambda text: re.findall("[a-z0-9]+", text.lower()),
     "unicode": lambda text: [word for word in segments(text) if any(map(_is_alphanumeric, word))],
     "script": lambda text: [word for run in text.split() for word in _in_run(run)],
+    "folded": lambda text: [fold(word) for word in SPLIT["script"](text)],
 }
 QUICK_RULES: Sequence[WordRule] = ("whitespace", "space", "rouge")
 """Those whose references do for texts of any length."""

@@ -33,7 +33,7 @@ __all__ = [
 
 # What the kernels are asked for: names of word rules and of groups, and checks of arguments.
 
-WordRule: TypeAlias = Literal["whitespace", "space", "rouge", "unicode", "script"]
+WordRule: TypeAlias = Literal["whitespace", "space", "rouge", "unicode", "script", "folded"]
 """How a text is cut into words; another name is a ``SettingsError`` wherever a rule is asked for.
 
 ``whitespace`` cuts at white space, as ``text.split()`` does; ``space`` at U+0020 only, as
@@ -45,7 +45,10 @@ character in Chinese, hiragana and Thai. Where a colon or its like follows a let
 and a pictograph follow it, the annex ends the word before the colon; here they all are one.
 ``script`` is ``whitespace`` where a script has spaces between words; stretches of one that has none
 (Chinese, Japanese, Thai, Lao, Khmer, Burmese, Tibetan ...) are cut as ``unicode`` does, and
-punctuation next to them is no word."""
+punctuation next to them is no word. ``folded`` cuts as ``script`` does, and words that differ in
+typography alone are the same: both are compared in Unicode's form NFC, with straight quotes, one
+``-`` for any dashes in a row, ``...`` for an ellipsis, the letters of a ligature and s for the long
+s. Counts of characters are of the texts as they stand."""
 
 WORD_RULES: Final[tuple[WordRule, ...]] = get_args(WordRule)
 """Every word rule."""

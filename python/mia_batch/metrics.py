@@ -650,12 +650,22 @@ def _distributions(attack: str, sets: Mapping[str, Floats]) -> pl.DataFrame:
     present = {name: scores for name, scores in sets.items() if scores.size}
     if not present:
         return Curves.create_empty()
-    edges = np.histogram_bin_edges(np.concatenate([*present.values()]), _BINS)
+    edges = _bin_edges(np.concatenate([*present.values()]))
     middle, drawn = (edges[:-1] + edges[1:]) / 2, []
     for name, scores in present.items():
         share = np.histogram(scores, edges)[0] / scores.size
         drawn.append(pl.DataFrame({"x": middle, "y": share, "n": scores.size, "subject": name}))
     return _curve_rows("distribution", pl.concat(drawn), attack)
+
+
+def _bin_edges(scores: Floats) -> Floats:
+    """Cut the range of scores in equal bins; one that is too narrow for that is widened."""
+    low, high = scores.min(), scores.max()
+    narrowest = _BINS * np.spacing(max(abs(low), abs(high)))
+    if high - low < narrowest:
+        margin = max(0.5, narrowest)
+        low, high = low - margin, high + margin
+    return np.linspace(low, high, _BINS + 1)
 
 
 def _strips(

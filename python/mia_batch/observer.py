@@ -78,6 +78,7 @@ class NotebookObserver(Observer):
         self._line: Any = display({"text/plain": ""}, raw=True, display_id=True)
         self._began = self._shown = time.monotonic()
         self._what, self._unit, self._total, self._done, self._new = "", "", 0, 0, 0
+        self._tokens = 0
 
     def stage(self, sentence: str) -> None:
         self._show(sentence)
@@ -85,12 +86,14 @@ class NotebookObserver(Observer):
     def working(self, what: str, *, done: int, total: int, unit: str) -> None:
         self._began = time.monotonic()
         self._what, self._total, self._done, self._new = what, total, done, 0
+        self._tokens = 0
         self._unit = unit if total == 1 else f"{unit}s"
         self._show(self._progress())
 
-    def worked(self, units: int, tokens: int) -> None:  # noqa: ARG002 - tokens say little here
+    def worked(self, units: int, tokens: int) -> None:
         self._done += units
         self._new += units
+        self._tokens += tokens
         if time.monotonic() - self._shown >= _SECONDS_BETWEEN_UPDATES:
             self._show(self._progress())
 
@@ -99,7 +102,10 @@ class NotebookObserver(Observer):
 
     def _progress(self) -> str:
         text = f"{self._what}: {self._done:,} of {self._total:,} {self._unit}"
-        if not self._new or self._done == self._total:
+        if self._done == self._total:
+            return text
+        text += f", {self._tokens:,} tokens" if self._tokens else ""
+        if not self._new:
             return text
         each = (time.monotonic() - self._began) / self._new
         return f"{text}, about {each * (self._total - self._done):,.0f} s left"

@@ -60,7 +60,7 @@ class Decode:
 
     scope: Literal["matched", "whole"] | None = None
     most_new: int | None = None
-    max_attempts: int | None = None
+    max_attempts: int = 3
     spare: int = 8
 
 

@@ -123,8 +123,10 @@ class Samples(_OfPrompt):
     prompt = maybe(dy.String, "The decoded prompt, where it differs from the target's prefix.")
     n_tokens = maybe(dy.UInt32, "Tokens decoded, the end-of-text token included.")
     finish_reason = dy.String(nullable=True)
-    """``stop`` (the model ended the text) or ``length`` (the budget or the context ended it)."""
-    short = maybe(dy.Bool, "Whether it ended by length with fewer words than its reference.")
+    """``stop`` (the model ended the text), ``length`` (four times the reference's tokens, the third
+    attempt or the context ended it) or ``repeats`` (the likeliest text had begun to repeat itself:
+    four times the same tokens one after the other, 32 or more in all)."""
+    short = maybe(dy.Bool, "Whether it was cut with fewer words than its reference.")
     answer = dy.Enum([*get_args(AnswerKind), "not_asked"], nullable=True)
     """What came back: ``text``; text less the model's thoughts (``thought_removed``) or the prompt
     (``prompt_removed``) before it; no text, because the answer was ``empty``, all ``thinking``, a
@@ -272,8 +274,8 @@ class Findings(dy.Schema):
     that it honours), ``answers`` (kinds that came back), ``dress`` (what stood around
     continuations, and what was taken off), ``held_back`` (``filtered`` or refused unevenly),
     ``order`` (whether the service changed while it was asked), ``chance`` (whether models predict
-    the texts better), ``earlier_runs`` (of the same texts and model, in folders next to the
-    run's)."""
+    the texts better), ``start_token`` (added or left out because texts are read better so),
+    ``earlier_runs`` (of the same texts and model, in folders next to the run's)."""
     subject = maybe(dy.String, "What it is about: a set of texts, a level, an attack.")
     statistic = dy.String(description="Name of the number, such as ``roc_auc`` or ``n_texts``.")
     value = maybe(dy.Float64, "The number; null where it could not be computed.")

@@ -33,6 +33,7 @@ from math import exp, fsum, inf, isfinite, isnan, isqrt, log, nan
 from pathlib import Path
 from statistics import NormalDist, linear_regression, median, pstdev, pvariance, stdev
 from typing import Any, NamedTuple
+from unicodedata import normalize
 
 import numpy as np
 import polars as pl
@@ -307,15 +308,35 @@ def repeated(text: str, prompt: str) -> int:
     return longest if len(text[:longest].encode()) > 7 else 0
 
 
-_UNSPACED = "[\u0e00-\u109f\u1780-\u1aaf\u3005-\uaadf\uf900-\uff9f\U00020000-\U0003ffff]"
+_UNSPACED = (
+    "[\u0e00-\u109f\u1780-\u1aaf\u3005-\uaadf\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff]"
+)
+
+
+_SPELLED_OUT = str.maketrans(
+    dict.fromkeys("\u02bc\u2018\u2019\u201a\u201b\u2032\u2035\u2039\u203a\uff07", "'")
+    | dict.fromkeys("\u00ab\u00bb\u201c\u201d\u201e\u201f\u2033\u2036\u301d\u301e\u301f\uff02", '"')
+    | dict(zip("\ufb00\ufb01\ufb02\ufb03\ufb04", ("ff", "fi", "fl", "ffi", "ffl"), strict=True))
+    | {"\u2026": "...", "\u017f": "s", "\u1e9b": "\u1e61", "\u0132": "IJ", "\u0133": "ij"}
+    | {"\ufb05": "st", "\ufb06": "st", "\ufb13": "\u0574\u0576", "\ufb14": "\u0574\u0565"}
+    | {"\ufb15": "\u0574\u056b", "\ufb16": "\u057e\u0576", "\ufb17": "\u0574\u056d"}
+)
+_DASHES = re.compile("[-\u2010-\u2015\u2212\u2e3a\u2e3b\ufe58\ufe63\uff0d]+")
+
+
+def fold(text: str) -> str:
+    """Make spellings one that differ in typography alone: marks, ligatures, dashes, quotes."""
+    return normalize("NFC", _DASHES.sub("-", text.translate(_SPELLED_OUT)))
 
 
 def words_of(text: str, rule: str) -> list[str]:
     if rule == "rouge":
         return re.findall("[a-z0-9]+", text.lower())
-    if rule == "unicode" or (rule == "script" and re.search(_UNSPACED, text)):
+    if rule == "unicode" or (rule in ("script", "folded") and re.search(_UNSPACED, text)):
         raise UnknownError("words")
-    return [word for word in text.split(" ") if word] if rule == "space" else text.split()
+    if rule == "space":
+        return [word for word in text.split(" ") if word]
+    return fold(text).split() if rule == "folded" else text.split()
 
 
 def ngrams(words: Sequence[str], n: int) -> list[tuple[str, ...]]:

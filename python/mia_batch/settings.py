@@ -380,10 +380,11 @@ class TextSettings(Part, topic="Texts", table="texts"):
     """Files and rows that cannot be read: refuse the first, or list them with their reasons in the
     table set_aside and go on with the others."""
     word_rule: Annotated[
-        Literal["whitespace", "space", "rouge", "unicode", "script"], Mark.EVIDENCE
-    ] = "script"
+        Literal["whitespace", "space", "rouge", "unicode", "script", "folded"], Mark.EVIDENCE
+    ] = "folded"
     """How text is split into words; script: at white space, and character by character or so where
-    a script has none between words. [default: script; samia preset: space]"""
+    a script has none between words; folded: so, too, and quotes, dashes, ligatures, the long s and
+    accents count as the same however they are written. [default: folded; samia preset: space]"""
     window_words: Annotated[int | None, Mark.EVIDENCE, Mark.USUAL] = Field(default=None, ge=2)
     """Cut documents into windows of this many words. [default: 128 for books, else a document is
     one target]"""

@@ -144,7 +144,7 @@ def test_progress_in_a_notebook_is_one_line(monkeypatch):
     assert len(lines) == 1
     assert line.shown[0] == "40 targets\ufffd[2J"
     assert line.shown[1] == "samples: 10 of 1,010 prompts"
-    assert line.shown[2] == "samples: 60 of 1,010 prompts, about 10 s left"
+    assert line.shown[2] == "samples: 60 of 1,010 prompts, 250 tokens, about 10 s left"
     assert line.shown[-1] == "samples: 1,010 of 1,010 prompts"
     assert len(line.shown) < 25
     assert type(observer.usual_observer()) is observer.Observer

@@ -1,6 +1,7 @@
 """The kernels against slow references, on random texts and series in random Arrow layouts."""
 
 import random
+import re
 import sys
 from itertools import pairwise
 
@@ -41,6 +42,71 @@ def assert_equal_the_reference(pairs, rule="whitespace", groups=kernels.GROUPS, 
 @given(st.lists(pair, max_size=12), rule, groups, st.integers(1, 6))
 def test_features_equal_the_slow_reference(pairs, rule, groups, min_words):
     assert_equal_the_reference(pairs, rule, groups, min_words)
+
+
+TYPOGRAPHY = [
+    "'",
+    "\u2019",
+    '"',
+    "\u201c",
+    "\u00ab",
+    "-",
+    "--",
+    "\u2014",
+    "\u2026",
+    "...",
+    "\u017f",
+]
+LETTERS = [
+    "s",
+    "e\u0301",
+    "\u00e9",
+    "\ufb01",
+    "fi",
+    "\u0307",
+    "\u0323",
+    "\u1100\u1161",
+    "\uac00",
+    " ",
+]
+printed = st.lists(st.sampled_from(TYPOGRAPHY + LETTERS), max_size=12).map("".join)
+spaced = st.text(st.characters(exclude_categories=["Cs", "Cn"]), max_size=12).filter(
+    lambda text: re.search(second._UNSPACED, text) is None
+)
+
+
+@given(st.lists(printed | spaced, max_size=8).map(" ".join), printed | spaced)
+def test_words_are_folded_as_the_second_implementation_folds_them(left, right):
+    frame = pl.DataFrame({"candidate": [left, right, left + right], "reference": left})
+    numbers = kernels.pair_features(
+        "candidate", "reference", words="folded", groups=["unigrams", "leading", "distinct"]
+    )
+    there = second.words_of(left, "folded")
+    for row in frame.select("candidate", numbers.struct.unnest()).iter_rows(named=True):
+        answer = second.AnsweredPrompt(
+            0, row["candidate"], left, second.words_of(row["candidate"], "folded"), there
+        )
+        assert row["words_candidate"] == len(answer.said)
+        assert row["distinct_candidate"] == len({*answer.said})
+        assert row["overlap_1"] == len(answer.common())
+        assert row["leading_words"] == len(answer.leading())
+    counted = pl.select(kernels.count_words(pl.lit(left), words="folded")).item()
+    assert counted == len(left.split()) == len(there)
+
+
+def test_texts_that_differ_in_typography_alone_have_the_same_words():
+    printed = "\u201cIt\u2019s a \ufb01ne mo\u017ft cafe\u0301\u201d\u2014he \u0192aid\u2026 \u6211\u4eec\u201c\u662f\u201d"
+    typed = '"It\'s a fine most caf\u00e9"--he \u0192aid... \u6211\u4eec"\u662f"'
+    frame = pl.DataFrame({"candidate": [typed], "reference": [printed]})
+    n_leading = {
+        rule: frame.select(
+            kernels.pair_features(
+                "candidate", "reference", words=rule, groups=["leading"]
+            ).struct.field("leading_words")
+        ).item()
+        for rule in ("folded", "script", "whitespace", "space", "unicode")
+    }
+    assert n_leading == {"folded": 9, "script": 0, "whitespace": 0, "space": 0, "unicode": 0}
 
 
 @given(st.lists(st.lists(pair, max_size=6), min_size=1, max_size=4), st.data())

@@ -49,7 +49,7 @@ DEFAULTS: dict[str, Any] = {
     "max_length": 1024,
     "prefix_ratio": 0.5,
     "preset": "default",
-    "word_rule": "script",
+    "word_rule": "folded",
     "engine": "auto",
 }
 

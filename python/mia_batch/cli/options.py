@@ -17,7 +17,7 @@ from click import Context, Parameter
 from pydantic.fields import FieldInfo
 from rich.console import Console, RenderableType
 from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
@@ -270,6 +270,7 @@ _SECONDS_BETWEEN_LINES = 60.0
 _SECONDS_BEFORE_A_SPINNER = 1.0
 _SECONDS_OF_A_LOOK = 0.5
 _WIDTH_OF_ALL = 80
+_WIDTH_OF_TOKENS = 110
 _LEAST_FITTED = 24
 
 
@@ -339,12 +340,13 @@ class ConsoleObserver(Observer):
             if not self._is_live:
                 return
             columns = [MofNCompleteColumn(), TextColumn(f"{self._unit},")]
-            left = [TimeRemainingColumn(), TextColumn("left")]
+            left = [TextColumn("{task.fields[left]} left")]
             if self._console.width >= _WIDTH_OF_ALL:
-                speed = TextColumn("{task.fields[speed]},")
+                tokens = "{task.fields[tokens]}" if self._console.width >= _WIDTH_OF_TOKENS else ""
+                speed = TextColumn(f"{tokens}{{task.fields[speed]}},")
                 columns = [TextColumn(what), BarColumn(), *columns, speed]
             self._bar = _Bar(*columns, *left, console=self._console)
-            self._task = self._bar.add_task(what, total=total, completed=done, speed=self._speed)
+            self._task = self._bar.add_task(what, total=total, completed=done, **self._pace)
             self._bar.start()
 
     def worked(self, units: int, tokens: int) -> None:
@@ -353,7 +355,7 @@ class ConsoleObserver(Observer):
         self._done += units
         self._tokens += tokens
         if self._bar is not None:
-            self._bar.update(self._task, advance=units, speed=self._speed)
+            self._bar.update(self._task, advance=units, **self._pace)
 
     def at_work(self, workers: Sequence[WorkerState]) -> None:
         if self._bar is not None:
@@ -369,20 +371,26 @@ class ConsoleObserver(Observer):
             self._spoke = time.monotonic()
 
     @property
-    def _speed(self) -> str:
-        """Say how fast it goes: some work, such as filling gaps, counts no tokens."""
-        n, unit = self._done - self._before, self._unit
+    def _pace(self) -> dict[str, Any]:
+        """Say how much there is, how fast it goes, and how long it takes at that pace."""
+        # Some work, such as filling gaps, counts no tokens. While nothing is completed, tokens go
+        # on and the time that is left grows.
+        seconds = max(time.monotonic() - self._began, 1e-9)
+        completed, more = self._done - self._before, self._total - self._done
+        n, unit, tokens = completed, self._unit, ""
         if self._tokens:
-            n, unit = self._tokens, "tokens"
-        speed = n / max(time.monotonic() - self._began, 1e-9)
-        return f"{speed:,.{int(speed < 10)}f} {unit}/s"
+            n, unit, tokens = self._tokens, "tokens", f"{self._tokens:,} tokens, "
+        speed = n / seconds
+        left = timedelta(seconds=round(seconds * more / completed)) if completed else "-:--:--"
+        return {
+            "tokens": tokens if more else "",
+            "speed": f"{speed:,.{int(speed < 10)}f} {unit}/s",
+            "left": str(left),
+        }
 
     def _print_line(self) -> None:
-        seconds, new = time.monotonic() - self._began, self._done - self._before
-        more = self._total - self._done
-        left = f"{timedelta(seconds=round(seconds * more / new))}" if new else "?"
-        done = f"{self._what}: {self._done:,} of {self._total:,} {self._unit}"
-        self._say(f"{done}, {self._speed}, {left} left", soft_wrap=True)
+        pace, done = self._pace, f"{self._what}: {self._done:,} of {self._total:,} {self._unit}"
+        self._say(f"{done}, {pace['tokens']}{pace['speed']}, {pace['left']} left", soft_wrap=True)
 
     def _say(self, sentence: str, **how: Any) -> None:  # noqa: ANN401 - of rich
         self._console.print(Text(sentence), **how)

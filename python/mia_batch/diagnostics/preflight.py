@@ -555,3 +555,38 @@ def _reasons(labelled: pl.LazyFrame, unscored: pl.LazyFrame, attack: str) -> dic
         .collect(engine="streaming")
     )
     return dict(found.iter_rows())
+
+
+# Whether a model was trained: whether it foresees texts better than guessing.
+
+_MARGIN, _ERROR_RATE = (
+    0.1,
+    0.01,
+)  # nats that luck gives before any training; of taking them for more
+_KNOWN, _LONG = 1.0, 20  # nats, and tokens, of a text whose loss is no accident
+
+
+def test_chance(texts: pl.DataFrame, chance: float) -> tuple[float | None, bool]:
+    """Test whether a model's loss is below ``chance`` by more than a margin, in nats a token.
+
+    Each row of ``texts``, with lists ``logprob`` and ``token_ids``, counts once, by Student's test
+    of one side over their mean gains; the p-value is null of a single text, which is held against
+    the margin alone. Tokens that repeat the one before are left out: with tied embeddings a model
+    foresees them before it is trained. One long text that is foreseen well suffices, whatever the
+    others are.
+    """
+    from scipy.stats import ttest_1samp
+
+    gains, is_known = list[float](), False
+    for logprobs, tokens in texts.select("logprob", "token_ids").iter_rows():
+        values, ids = np.array(logprobs, np.float64), np.array(tokens)
+        repeats = np.append(False, ids[1:] == ids[:-1])
+        counted = values[np.isfinite(values) & ~repeats]
+        if counted.size:
+            gains.append(chance + float(counted.mean()))
+            is_known |= counted.size >= _LONG and gains[-1] > _KNOWN
+    p_value = None
+    if len(gains) > 1 and np.ptp(gains) > 0:
+        p_value = float(ttest_1samp(gains, _MARGIN, alternative="greater").pvalue)
+        return p_value, is_known or p_value <= _ERROR_RATE
+    return None, is_known or (gains != [] and gains[0] > _MARGIN)

@@ -17,6 +17,7 @@ import polars as pl
 from mia_batch.errors import EngineError, SettingsError
 from mia_batch.evidence.dress import NOTHING_LEFT, Rule, undress
 from mia_batch.evidence.parts import Block
+from mia_batch.evidence.repetition import text_loop_end
 from mia_batch.evidence.request import (
     Answer,
     AnswerSource,
@@ -50,6 +51,7 @@ class Asked:
     request: Request
     first: int = 0  # number of the first row that is asked for
     reference_words: int = 0  # words of what is to be reached
+    most_tokens: int = 0  # that an answer may have after the last attempt
     attempts: int = 1
 
 
@@ -139,7 +141,8 @@ class _Collector:
     """Keeps a source busy with the requests of successive blocks, and outlives its engines."""
 
     # Pieces in hand when an engine ends are suspect: each is tried alone, then in pieces of its
-    # own. A single text that ends it twice is refused.
+    # own. A single text that ends it twice is refused. ``_in_advance`` are tokens that were seen
+    # before the answers that they belong to.
 
     def __init__(
         self, source: AnswerSource, task: Task, blocks: Iterable[Block | None], seen: OnAnswer
@@ -152,7 +155,14 @@ class _Collector:
         self._suspects: deque[_Piece] = deque()
         self._finished: deque[_Piece] = deque()
         self._in_vain = 0
+        self._in_advance = 0
         self._clear()
+
+    def decoding(self, n_tokens: int) -> None:
+        """Learn of tokens that have come, of answers that are not complete."""
+        self._in_advance += n_tokens
+        if self._in_hand:
+            self._seen(self._in_hand[0].block.label, 0, n_tokens, 0)
 
     def _clear(self) -> None:
         self._in_hand: list[_Piece] = []
@@ -183,10 +193,11 @@ class _Collector:
             self._samples -= asked.request.n
             found[piece].append((asked, answer))
         for piece, pairs in found.items():
-            given = (each for _, answer in pairs for each in answer.continuations)
-            tokens = sum(each.n_tokens or 0 for each in given)
-            tokens += sum(answer.tokens["logprob"].size for _, answer in pairs if answer.tokens)
-            self._seen(piece.block.label, 0, tokens, sum(answer.passes for _, answer in pairs))
+            tokens = sum(_new_tokens(asked.request, answer) for asked, answer in pairs)
+            n_seen = min(tokens, self._in_advance)
+            self._in_advance -= n_seen
+            passes = sum(answer.passes for _, answer in pairs)
+            self._seen(piece.block.label, 0, tokens - n_seen, passes)
             self._keep(piece, self._task.read(piece.block, pairs))
 
     def recover(self, error: EngineError) -> Iterator[Found]:
@@ -281,16 +292,27 @@ class _Collector:
             yield whole.block, pl.concat(whole.rows[first] for first in sorted(whole.rows))
 
 
+def _new_tokens(request: Request, answer: Answer) -> int:
+    """Count the tokens that an answer took, less those of the answer so far."""
+    if answer.tokens is not None:
+        return answer.tokens["logprob"].size
+    n_tokens = sum(given.n_tokens or 0 for given in answer.continuations)
+    partial = request.partial
+    return n_tokens - (partial.n_tokens or 0 if partial and answer.resumed else 0)
+
+
 @dataclass(frozen=True, slots=True)
 class LocalExecutor:
     """Asks one source about all blocks."""
 
     # With ``restart`` an engine that ends in the middle is started again, and ``say`` hears of it;
-    # texts that end it are found, and their rows have the reason.
+    # texts that end it are found, and their rows have the reason. ``listen`` takes who is to hear
+    # of tokens as they come.
 
     source: AnswerSource
     restart: Callable[[], None] | None = None
     say: Callable[[str], None] = lambda _: None
+    listen: Callable[[Callable[[int], None]], None] = lambda _: None
 
     def collect(
         self,
@@ -301,6 +323,7 @@ class LocalExecutor:
     ) -> Iterator[tuple[Block, Kept]]:
         """Yield blocks as they are complete; None among ``blocks``: there is none for now."""
         collector, refused = _Collector(self.source, task, blocks, seen), list[Found]()
+        self.listen(collector.decoding)
         gc.freeze()  # else Python looks through all that was loaded again and again: half the time
         try:
             while True:
@@ -371,10 +394,20 @@ class SampleTask:
                 nudge=nudge,
             )
             n_words = words[unit] if view.decode.most_new is None else 0  # nothing to be reached
-            yield Asked(unit=unit, request=request, first=block.first, reference_words=n_words)
+            longest = self.budget.longest(measure.prompt_tokens, measure.reference_tokens)
+            yield Asked(
+                unit=unit,
+                request=request,
+                first=block.first,
+                reference_words=n_words,
+                most_tokens=longest,
+            )
 
     def read(self, _: Block, answered: Sequence[Pair], /) -> Iterator[Asked | Row]:
-        """Keep candidates that suffice; ask again, same seed, for those that end too early."""
+        """Keep candidates that suffice; ask again for the rest of those that end too early."""
+        for asked, answer in answered:
+            if asked.request.greedy:
+                answer.continuations = [_without_loop(given) for given in answer.continuations]
         bare = [
             self._without_dress(given, asked.request.context)
             for asked, answer in answered
@@ -391,11 +424,11 @@ class SampleTask:
             for index, raw in enumerate(answer.continuations):
                 given = next(undressed)
                 missing = asked.reference_words - next(words)
-                if (further := self._further(asked, index, given, missing)) is not None:
+                if (further := self._further(asked, index, raw, missing)) is not None:
                     yield further
                     continue
                 finish = given.finish_reason
-                is_cut = None if given.reason or finish is None else finish == "length"
+                is_cut = None if given.reason or finish is None else finish != "stop"
                 values = (given.text, prompt, given.n_tokens, finish, is_cut and missing > 0)
                 number = asked.first + index
                 said = raw.text if raw.text != given.text else None
@@ -430,15 +463,24 @@ class SampleTask:
         if missing == 0 and _ends_words((given.text or "")[-1:], self.words):
             return None
         request = asked.request
-        ids = request.context_ids
-        n_tokens = len(ids) if ids else self.measure([request.context], [""])[0].prompt_tokens
-        budget = self.budget.next(n_tokens, request.max_tokens, asked.attempts)
+        tried = max(request.max_tokens, given.n_tokens or 0)
+        budget = self.budget.next(asked.most_tokens, tried, asked.attempts)
         if budget is None:
             return None
         first, seed = asked.first + index, request.seed + index
         key = f"{request.key.rsplit(':', 3)[0]}:{first}:1:{budget}"
-        request = replace(request, key=key, n=1, seed=seed, max_tokens=budget)
-        return replace(asked, first=first, attempts=asked.attempts + 1, request=request)
+        partial = replace(given, n_tokens=given.n_tokens or tried)
+        again = replace(request, key=key, n=1, seed=seed, max_tokens=budget, partial=partial)
+        return replace(asked, first=first, attempts=asked.attempts + 1, request=again)
+
+
+def _without_loop(given: Continuation) -> Continuation:
+    """Cut the likeliest text where it is in a loop, if no engine that knows its tokens did."""
+    if given.token_ids is not None or given.finish_reason != "length":
+        return given
+    text = given.text or ""
+    end = text_loop_end(text)
+    return given if end is None else replace(given, text=text[:end], finish_reason="repeats")
 
 
 _NOTHING = (None,) * 5
@@ -459,7 +501,7 @@ def _ends_words(last: str, words: WordRule) -> bool:
             return last == " "
         case "rouge":
             return re.fullmatch("[a-z0-9]", last.lower()) is None
-        case "whitespace" | "unicode" | "script":  # a point may stand inside a word of ``unicode``
+        case _:  # a point may stand inside a word of ``unicode``
             return last.isspace()
 
 

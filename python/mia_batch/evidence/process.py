@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -44,6 +44,7 @@ class EngineProcess:
 
     def __init__(self, spec: EngineSpec, *, log: Path) -> None:
         self.spec = spec
+        self.on_tokens: Callable[[int], None] = lambda _: None  # hears of tokens as they come
         self._log = log
         self._start()
 
@@ -90,7 +91,11 @@ class EngineProcess:
         results: list[Answer] = []
         try:
             while self._wait(0.0 if results else timeout):
-                results += cast("list[Answer]", self._receive())
+                message = self._receive()
+                if isinstance(message, int):
+                    self.on_tokens(message)
+                else:
+                    results += cast("list[Answer]", message)
         except MiaBatchError as error:
             self._failure = error
             if not results:  # what was finished before comes first
@@ -228,7 +233,8 @@ class LocalSource:
         self._steps = _MOST_STEPS
         self._ids = count()  # of the strides of texts
         self._open: dict[int, _Open] = {}  # by the number of a stride
-        self._prompts: dict[int, list[int]] = {}  # their tokens by the number of a request
+        # Of each request, by its number, the tokens of its prompt and of the answer so far.
+        self._prompts: dict[int, tuple[list[int], list[int]]] = {}
         self._refused: list[Answer] = []
 
     def has_room(self, *, requests: int, samples: int) -> bool:
@@ -244,7 +250,10 @@ class LocalSource:
         elif self._kind == "samples" and self._tokenizer is not None:
             for each in requests:
                 ids = each.context_ids or self._tokenizer.encode_prompts([each.context])[0]
-                each.context_ids = self._prompts[each.request_id] = ids
+                each.context_ids = ids
+                partial = each.partial.token_ids if each.partial else None
+                self._prompts[each.request_id] = ids, partial or []
+            requests = tuple(each.rest() for each in requests)
             self._steps = min(max(requests[-1].max_tokens, _FEWEST_STEPS), _MOST_STEPS)
         if requests:
             self._engine.submit(*requests)
@@ -264,6 +273,10 @@ class LocalSource:
                 break
         return complete
 
+    def listen(self, on_tokens: Callable[[int], None]) -> None:
+        """Name who hears of tokens that are decoded before their answers are complete."""
+        self._engine.on_tokens = on_tokens
+
     def restart(self) -> None:
         self._engine.restart()
         self._open.clear()
@@ -271,12 +284,14 @@ class LocalSource:
         self._refused.clear()
 
     def _decoded(self, answer: Answer) -> Answer:
-        prompt = self._prompts.pop(answer.request_id, None)
-        if self._tokenizer is not None and prompt is not None:
-            ids = [given.token_ids or [] for given in answer.continuations]
+        asked = self._prompts.pop(answer.request_id, None)
+        if self._tokenizer is not None and asked is not None:
+            prompt, partial = asked
+            ids = [partial + (given.token_ids or []) for given in answer.continuations]
+            answer.resumed = bool(partial)
             answer.prompt, texts = self._tokenizer.decode_candidates(prompt, ids)
             for given, text, own in zip(answer.continuations, texts, ids, strict=True):
-                given.text, given.n_tokens = text, len(own)
+                given.text, given.token_ids, given.n_tokens = text, own, len(own)
         return answer
 
     def _strides_of(self, request: Request) -> Iterator[Request]:
@@ -378,6 +393,7 @@ class KeptEngine:
 # closes or the parent dies, whatever the engine is doing.
 
 _PARENT_CHECK_SECONDS = 1.0
+_SECONDS_BETWEEN_COUNTS = 0.5
 _COMPILERS = ("g++", "clang++")
 _CAUSE_IN_LOG = ("root cause above", "trace (above)")  # vLLM, of an error in its own processes
 
@@ -476,6 +492,9 @@ def _explain(error: Exception, engine: str, log: str, log_start: int) -> EngineE
 
 def _serve(engine: Engine, requests: _Requests, answers: _Answers) -> None:
     """Feed the engine and pass its results on, until the parent says that all is done."""
+    teller = _Teller(answers)
+    if hasattr(engine, "tell"):
+        engine.tell = teller.add
     open_requests = 0
     while True:
         for message in _waiting(requests, block=open_requests == 0):
@@ -490,7 +509,26 @@ def _serve(engine: Engine, requests: _Requests, answers: _Answers) -> None:
             open_requests += len(message)
         if results := engine.step():
             open_requests -= len(results)
+            teller.pass_on()  # else its tokens would count twice
             answers.put(results)
+
+
+class _Teller:
+    """Adds up the tokens that an engine decodes, and passes them on twice a second."""
+
+    def __init__(self, answers: _Answers) -> None:
+        self._answers = answers
+        self._n_tokens, self._told = 0, time.monotonic()
+
+    def add(self, n_tokens: int) -> None:
+        self._n_tokens += n_tokens
+        if time.monotonic() - self._told >= _SECONDS_BETWEEN_COUNTS:
+            self.pass_on()
+
+    def pass_on(self) -> None:
+        if self._n_tokens:
+            self._answers.put(self._n_tokens)
+        self._n_tokens, self._told = 0, time.monotonic()
 
 
 def _waiting(requests: _Requests, *, block: bool) -> list[list[tuple[Any, ...]] | str | None]:

@@ -22,6 +22,7 @@ from mia_batch.corpus.documents import Fault, faulty_rows
 from mia_batch.corpus.files import FORMATS, Reading, Source, find_files
 from mia_batch.errors import CorpusError, RunFolderError, SettingsError
 from mia_batch.evidence.parts import RECORDED_BLOCK_TARGETS, Block, FreshUnits
+from mia_batch.evidence.request import FinishReason
 from mia_batch.kernels import WordRule, count_words
 from mia_batch.prompts import View
 from mia_batch.schemas import Samples, Targets
@@ -113,8 +114,10 @@ class RecordedColumns:
             rest = ", not a number of tokens; use whole numbers, or null where it is unknown"
             add("n_tokens", rest, null=False)
         if self.has("finish_reason"):
-            known = pl.col("finish_reason").cast(pl.String).is_in(["stop", "length"])
-            rest = ", neither 'stop' nor 'length'; use one of them, or null where it is unknown"
+            reasons = get_args(FinishReason)
+            known = pl.col("finish_reason").cast(pl.String).is_in(reasons)
+            named = ", ".join(map(repr, reasons))
+            rest = f", none of {named}; use one of them, or null where it is unknown"
             found.append(Fault(wrong=~known, name="finish_reason", rest=rest))
         return found
 
@@ -269,7 +272,7 @@ def answer(
     )
     has_text = pl.col("candidate").is_not_null()
     fewer_words = count_words("candidate", words=words) < pl.col("n_reference")
-    ended_by_length = (pl.col("finish_reason") == "length").fill_null(value=False)
+    was_cut = (pl.col("finish_reason") != "stop").fill_null(value=False)
     no_text = pl.col("reason").fill_null("the recording has no text")
     schema = Samples.create_empty().schema
     return (
@@ -277,7 +280,7 @@ def answer(
             prompt=pl.when(has_text & (pl.col("prompt") != pl.col("prefix"))).then("prompt"),
             n_tokens=pl.when(has_text).then("n_tokens"),
             finish_reason=pl.when(has_text).then("finish_reason"),
-            short=pl.when(has_text).then(ended_by_length & fewer_words),
+            short=pl.when(has_text).then(was_cut & fewer_words),
             answer=pl.lit(None, schema["answer"]),
             raw=pl.lit(None, pl.String),
             reason=pl.when(~has_text).then(

@@ -12,6 +12,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from mia_batch.models.weights import Measure, estimated_tokens
+from mia_batch.prompts import sample_seed
 from mia_batch.schemas import AnswerKind
 
 if TYPE_CHECKING:
@@ -20,8 +21,9 @@ if TYPE_CHECKING:
 EvidenceKind: TypeAlias = Literal["samples", "logprobs", "fills"]
 """What is asked: continuations, log-probabilities of a text's tokens, or variants of a text."""
 
-FinishReason: TypeAlias = Literal["stop", "length"]
-"""``stop``: the model ended the text; ``length``: the budget or the context ended it."""
+FinishReason: TypeAlias = Literal["stop", "length", "repeats"]
+"""``stop``: the model ended the text; ``length``: the budget or the context ended it; ``repeats``:
+the likeliest answer began to repeat itself, and was not decoded further."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,13 +104,29 @@ class Request:
     share: float = 0.0  # of the text that fills replace; 0 is the view's own
     n: int = 1
     seed: int = 0
-    max_tokens: int = 1
+    max_tokens: int = 1  # of the whole answer, ``partial`` included
+    partial: Continuation | None = None  # the answer so far: who can goes on from there
     greedy: bool = False  # take the most likely token, whatever the run's decoding
     nudge: tuple[int, float] | None = None  # a token, and nats that are added to its logit
     columns: frozenset[str] = frozenset()  # of the engine's columns, those that this text needs
 
     def failed(self, error: str, *, passes: int = 1, asked: bool = True) -> Answer:
         return Answer(request_id=self.request_id, passes=passes, error=error, asked=asked)
+
+    def rest(self) -> Request:
+        """Ask for what follows the answer so far, with a seed of its own."""
+        partial = self.partial
+        if partial is None:
+            return self
+        n_tokens = partial.n_tokens or 0
+        ids = partial.token_ids
+        return replace(
+            self,
+            context=self.context + (partial.text or ""),
+            context_ids=None if ids is None else [*(self.context_ids or ()), *ids],
+            max_tokens=self.max_tokens - n_tokens,
+            seed=sample_seed(self.seed, f"after {n_tokens} tokens"),
+        )
 
     def why_no_answers(self, text_ids: list[int]) -> str | None:
         answers = self.text.split()
@@ -146,6 +164,7 @@ class Answer:
     bounded: bool = False  # whether the log-probability is only an upper bound
     prompt: str | None = None  # the prompt as it came back from the model's tokenizer
     passes: int = 1  # forward passes that it took
+    resumed: bool = False  # whether it goes on from the answer so far
     error: str | None = None  # why this one request failed
     asked: bool = True  # False: the text is not of the kind that was asked for; nothing failed
 
@@ -189,6 +208,8 @@ class AnswerSource(Protocol):
 
 DecodeScope = Literal["matched", "whole"]
 """``matched``: only as far as the reference is long; ``whole``: to the paper's full length."""
+MOST_ATTEMPTS = 3
+_MOST_LENGTHS = 4  # of the reference, in tokens, that an answer may have
 _Tokens = TypeVar("_Tokens", int, pl.Expr)
 
 
@@ -198,16 +219,17 @@ class Budget:
 
     # ``matched`` decodes as many tokens as the reference has, with a margin, and more where a
     # candidate stays short of the reference's words; ``whole`` decodes to ``max_length`` tokens of
-    # prompt and output together (the SaMIA paper: 1024). ``max_attempts`` None is until the
-    # context is full. ``spare`` is the least margin, in tokens; ``most_new`` the most tokens to
-    # decode, however short the prompt is.
+    # prompt and output together (the SaMIA paper: 1024). ``spare`` is the least margin, in tokens;
+    # ``most_new`` the most tokens to decode, however short the prompt is. ``resumes``: who is asked
+    # again goes on from the answer so far, so that no token is decoded twice.
 
     scope: DecodeScope
     max_length: int
     max_model_len: int
-    max_attempts: int | None = None
+    max_attempts: int = MOST_ATTEMPTS
     spare: int = 8
     most_new: int | None = None
+    resumes: bool = True
 
     @property
     def _limit(self) -> int:
@@ -226,29 +248,42 @@ class Budget:
         room = self._limit - prompt_tokens
         return room if self.most_new is None else min(room, self.most_new)
 
-    def first(self, prompt_tokens: int, reference_tokens: int) -> int:
+    def longest(self, prompt_tokens: int, reference_tokens: int) -> int:
+        """Most tokens that the answer to a prompt may have, all attempts together."""
         room = self.room(prompt_tokens)
-        return room if self.scope == "whole" else min(self._usual(reference_tokens), room)
+        matched = _MOST_LENGTHS * max(reference_tokens, 1)
+        return room if self.scope == "whole" else min(matched, room)
+
+    def first(self, prompt_tokens: int, reference_tokens: int) -> int:
+        longest = self.longest(prompt_tokens, reference_tokens)
+        return longest if self.scope == "whole" else min(self._usual(reference_tokens), longest)
 
     def expected(self, prompt_tokens: pl.Expr, reference_tokens: pl.Expr) -> pl.Expr:
         """Give `first` of columns, and 0 where there is no room."""
-        usual = None if self.scope == "whole" else self._usual(reference_tokens)
-        room = self._limit - prompt_tokens
-        return pl.min_horizontal(usual, room, self.most_new).clip(lower_bound=0)
+        limits = [self._limit - prompt_tokens, self.most_new]
+        if self.scope == "matched":
+            matched = _MOST_LENGTHS * reference_tokens.clip(lower_bound=1)
+            limits += [self._usual(reference_tokens), matched]
+        return pl.min_horizontal(*limits).clip(lower_bound=0)
 
-    def next(self, prompt_tokens: int, tried: int, attempts: int) -> int | None:
+    def next(self, longest: int, tried: int, attempts: int) -> int | None:
         """Tokens to decode after ``attempts`` of which the last, of ``tried``, were too few."""
-        room = self.room(prompt_tokens)
-        return None if tried >= room or attempts == self.max_attempts else min(2 * tried, room)
+        if tried >= longest or attempts == self.max_attempts or self.scope == "whole":
+            return None
+        return min(2 * tried, longest)
+
+    def attempts(self, prompt_tokens: int, reference_tokens: int) -> list[int]:
+        """List the tokens of the answer at each attempt if every one is too short."""
+        longest = self.longest(prompt_tokens, reference_tokens)
+        budgets = [self.first(prompt_tokens, reference_tokens)]
+        while (budget := self.next(longest, budgets[-1], len(budgets))) is not None:
+            budgets.append(budget)
+        return budgets
 
     def most(self, prompt_tokens: int, reference_tokens: int) -> int:
-        """Tokens that are decoded if every attempt is too short, all attempts added up."""
-        total, attempts = 0, 0
-        budget: int | None = self.first(prompt_tokens, reference_tokens)
-        while budget is not None and self.scope == "matched":
-            total, attempts = total + budget, attempts + 1
-            budget = self.next(prompt_tokens, budget, attempts)
-        return total or self.room(prompt_tokens)
+        """Tokens that are decoded if every attempt is too short."""
+        budgets = self.attempts(prompt_tokens, reference_tokens)
+        return budgets[-1] if self.resumes else sum(budgets)
 
 
 _MOST_MEASURED = 2048
@@ -278,12 +313,17 @@ class Workload:
     matched_tokens: int = 0  # as ``first_tokens``, were samples cut where the reference ends
     first_tokens: int = 0  # most at the first attempt
     most_tokens: int = 0  # most if every candidate stays too short at every attempt
+    resent_tokens: int = 0  # then, of answers that are read again, so that the model goes on
     estimated: bool = False
 
     def __add__(self, other: Workload) -> Workload:
         names = [each.name for each in fields(self) if each.name != "estimated"]
         sums = {name: getattr(self, name) + getattr(other, name) for name in names}
         return Workload(**sums, estimated=self.estimated or other.estimated)
+
+    def times(self, n: int) -> Workload:
+        names = [each.name for each in fields(self) if each.name not in ("estimated", "unfit")]
+        return replace(self, **{name: n * getattr(self, name) for name in names})
 
     def lines(self) -> Iterator[tuple[str, str]]:
         about = "about " if self.estimated else ""
@@ -344,10 +384,13 @@ def forecast(
         found.read_tokens += prompt
         found.first_tokens += n * room
         found.most_tokens += n * budget.most(prompt, reference)
+        if budget.resumes:
+            found.resent_tokens += n * sum(budget.attempts(prompt, reference)[:-1])
         found.matched_tokens += n * usual.first(prompt, reference)
     if step == 1:
         return found
-    scaled = ("too_long", "read_tokens", "matched_tokens", "first_tokens", "most_tokens")
+    decoded = ("matched_tokens", "first_tokens", "most_tokens", "resent_tokens")
+    scaled = ("too_long", "read_tokens", *decoded)
     sums = {name: round(seen / len(rows) * getattr(found, name)) for name in scaled}
     sums["prompts"] = seen - sums["too_long"]
     sums["samples"] = samples - round(samples * found.too_long / len(rows))

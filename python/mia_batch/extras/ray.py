@@ -289,7 +289,7 @@ class EngineWorker:
         return order.answer.result()
 
     def _work(self, source: LocalSource) -> None:
-        executor = LocalExecutor(source, source.restart, self._said.append)
+        executor = LocalExecutor(source, source.restart, self._said.append, source.listen)
         while True:
             order = self._next = self._next or self._orders.get()
             task, keep = _cluster().get(order.what)

@@ -1,6 +1,6 @@
 """Passages that came out word for word, and which of them are common, and so no evidence."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -10,6 +10,7 @@ import polars as pl
 from mia_batch.attacks.attack import CONTINUATION, RECITAL, among
 from mia_batch.inference.comparison import ComparisonSets
 from mia_batch.inference.findings import finding_rows, number_rows
+from mia_batch.inference.foresight import longest_unforeseen
 from mia_batch.kernels import WordRule, book_coverage, pair_features, word_spans
 from mia_batch.schemas import Controls
 from mia_batch.tables import RowIndex, mapped_zeros
@@ -107,6 +108,7 @@ _READ = ("longest_block_words", "near_verbatim_words")
 _ANSWER_KEY = ("target_id", "view", "view_index", "sample_index")
 _ROWS_AT_ONCE = 32_768
 _LOW = (1 << 32) - 1
+_NO_NUMBER = pl.lit(None, pl.UInt32)
 _MOST_NAMED = 100  # documents of which passages came out
 
 
@@ -117,31 +119,60 @@ def _longest_own(words: WordRule, texts: Mapping[str, str | None]) -> int:
     return int(own["longest_block_words"].item())
 
 
-def passage_of(words: WordRule) -> pl.Expr:
-    """Take the longest run of an answer from the ``reference``."""
-    spans, first = word_spans("reference", words=words).struct, pl.col("longest_block_start")
-    start = spans.field("starts").list.get(first)
-    end = spans.field("ends").list.get(first + pl.col(_READ[0]) - 1)
+def passage_of(
+    words: WordRule, first: str = "longest_block_start", n_words: str = _READ[0]
+) -> pl.Expr:
+    """Take a run of so many words, the longest of an answer, from the ``reference``."""
+    spans = word_spans("reference", words=words).struct
+    start = spans.field("starts").list.get(pl.col(first))
+    end = spans.field("ends").list.get(pl.col(first) + pl.col(n_words) - 1)
     return pl.col("reference").str.slice(start, end - start)
+
+
+_UNFORESEEN = pl.Struct(dict.fromkeys(("first", "n_words", "n_foreseen"), pl.UInt32))
+
+
+def _unforeseen(words: WordRule, run: Mapping[str, Any]) -> dict[str, int]:
+    texts = (run["prefix"] or "", run["reference"])
+    return longest_unforeseen(*texts, run["longest_block_start"], run[_READ[0]], words)._asdict()
+
+
+def unforeseen(words: WordRule) -> pl.Expr:
+    """Find what counts of the longest run of an answer, as `foresight.Unforeseen`."""
+    run = pl.struct("prefix", "reference", "longest_block_start", _READ[0])
+    return run.map_elements(partial(_unforeseen, words), _UNFORESEEN)
 
 
 def verbatim_runs(
     targets: pl.LazyFrame, features: pl.LazyFrame, samples: int, words: WordRule
 ) -> pl.DataFrame:
     """Find the longest run over the first ``samples`` continuations of each target."""
-    # Null without a continuation, or where the features have no runs. Memory: 25 bytes a target.
-    # Of a run that may be copied from the prefix (``copied``), such as a refrain, the rest counts.
+    # Null without a continuation, or where the features have no runs. Memory: 33 bytes a target.
+    # Of a run that may be copied from the prefix (``copied``), such as a refrain, the rest counts;
+    # of one that could be foreseen, its longest piece: ``run_words`` had the longest run that was
+    # cut so, of which ``foreseen_words`` could be foreseen.
     index = RowIndex(targets.select("target_id"))
     code, near = (mapped_zeros(index.height, dtype) for dtype in (np.uint64, np.uint32))
+    run_words, foreseen_words = (mapped_zeros(index.height, np.uint32) for _ in range(2))
     is_copied, n_words = mapped_zeros(index.height, np.bool_), pl.col(_READ[0])
     if set(_READ) <= set(features.collect_schema()):
         first = among(CONTINUED), pl.col("sample_index") < samples
         own = features.filter(*first, n_words.is_not_null())
-        copied = _copied(targets, own.filter(n_words >= VERBATIM_WORDS), words)
-        if copied.height:
-            cut = (pl.min_horizontal(name, "left") for name in _READ)  # which passes over nulls
-            own = own.join(copied.lazy(), on=_ANSWER_KEY, how="left").with_columns(cut)
-            is_copied[index.find(copied["target_id"])[1]] = True
+        long = own.filter(n_words >= VERBATIM_WORDS)
+        long = long.select(*_ANSWER_KEY, _READ[0], "longest_block_start").collect(
+            engine="streaming"
+        )
+        copied, foreseen = _copied(targets, long, words), _foreseen(targets, long, words)
+        for rows in (copied, foreseen):
+            if rows.height:
+                cut = (pl.min_horizontal(name, "left") for name in _READ)  # which passes over nulls
+                left = rows.lazy().select(*_ANSWER_KEY, "left")
+                own = own.join(left, on=_ANSWER_KEY, how="left").with_columns(cut).drop("left")
+        is_copied[index.find(copied["target_id"])[1]] = True
+        longest = foreseen.sort("run_words", "n_foreseen", maintain_order=True)  # the last stays
+        which, places = index.find(longest["target_id"])
+        run_words[places] = longest["run_words"].to_numpy()[which]
+        foreseen_words[places] = longest["n_foreseen"].to_numpy()[which]
         own = own.select("target_id", "sample_index", *_READ)
         for batch in own.collect_batches(chunk_size=_ROWS_AT_ONCE):
             which, rows = index.find(batch["target_id"])
@@ -149,7 +180,8 @@ def verbatim_runs(
             joined = n_words.cast(pl.UInt64) * (1 << 32) + (_LOW - pl.col("sample_index"))
             np.maximum.at(code, rows, batch.select(joined).to_series().to_numpy()[which])
             np.maximum.at(near, rows, batch[_READ[1]].to_numpy()[which])
-    found = pl.DataFrame({"code": code, "near_words": near, "copied": is_copied})
+    counts = {"run_words": run_words, "foreseen_words": foreseen_words}
+    found = pl.DataFrame({"code": code, "near_words": near, "copied": is_copied, **counts})
     value = {
         "longest_words": pl.col("code") // (1 << 32),
         "sample_index": _LOW - pl.col("code") % (1 << 32),
@@ -157,22 +189,37 @@ def verbatim_runs(
     }
     there = pl.when(pl.col("code") > 0)
     kept = (there.then(each.cast(pl.UInt32)).alias(name) for name, each in value.items())
-    return found.select("copied", *kept)
+    return found.select("copied", *counts, *kept)
 
 
-def _copied(targets: pl.LazyFrame, long: pl.LazyFrame, words: WordRule) -> pl.DataFrame:
+def _with_texts(targets: pl.LazyFrame, runs: pl.DataFrame) -> Iterator[pl.LazyFrame]:
+    """Yield runs with their texts, in parts, so that the texts of so many are held."""
+    for some in runs.iter_slices(_ROWS_AT_ONCE):
+        own = targets.filter(pl.col("target_id").is_in(some["target_id"].implode()))
+        yield some.lazy().join(own.select("target_id", "prefix", "reference"), on="target_id")
+
+
+def _copied(targets: pl.LazyFrame, long: pl.DataFrame, words: WordRule) -> pl.DataFrame:
     """Find long runs of which the prefix leaves fewer words (``left``) than a run must have."""
     shared = pair_features("passage", "prefix", words=words, groups=["blocks"]).struct
     left = pl.struct("passage", "prefix").map_elements(partial(_longest_own, words), pl.UInt32)
-    keys = long.select(*_ANSWER_KEY, _READ[0], "longest_block_start").collect(engine="streaming")
-    found = [pl.DataFrame(schema={**keys.select(_ANSWER_KEY).schema, "left": pl.UInt32})]
-    for some in keys.iter_slices(_ROWS_AT_ONCE):  # so that the texts of so many are held
-        own = targets.filter(pl.col("target_id").is_in(some["target_id"].implode()))
-        own = some.lazy().join(own.select("target_id", "prefix", "reference"), on="target_id")
+    found = [long.clear().select(*_ANSWER_KEY, left=_NO_NUMBER)]
+    for own in _with_texts(targets, long):
         alike = own.with_columns(passage=passage_of(words))
         alike = alike.filter(shared.field(_READ[0]) >= COPIED_WORDS)
         alike = alike.select(*_ANSWER_KEY, left=left).filter(pl.col("left") < VERBATIM_WORDS)
         found.append(alike.collect(engine="streaming"))
+    return pl.concat(found)
+
+
+def _foreseen(targets: pl.LazyFrame, long: pl.DataFrame, words: WordRule) -> pl.DataFrame:
+    """Find how many words of each long run could be foreseen, and its longest piece that counts."""
+    piece = unforeseen(words).struct
+    run = {"run_words": pl.col(_READ[0]), "n_foreseen": piece.field("n_foreseen")}
+    columns = (*_ANSWER_KEY, piece.field("n_words").alias("left"))
+    found = [long.clear().select(*_ANSWER_KEY, **dict.fromkeys(("left", *run), _NO_NUMBER))]
+    for own in _with_texts(targets, long):
+        found.append(own.select(*columns, **run).collect(engine="streaming"))
     return pl.concat(found)
 
 
@@ -197,6 +244,8 @@ def verbatim_findings(
         (pl.col(name) >= VERBATIM_WORDS) & ~pl.col("common")
         for name in ("longest_words", "near_words")
     )
+    was_long = pl.col("run_words") >= VERBATIM_WORDS
+    is_foreseen = was_long & (pl.col("longest_words") < VERBATIM_WORDS) & ~pl.col("copied")
     counted = {
         name: table[of_set]
         .drop_nulls("longest_words")
@@ -205,6 +254,9 @@ def verbatim_findings(
             n_near=near.sum(),
             n_verbatim=out.sum(),
             n_copied=pl.col("copied").sum(),
+            n_foreseen=is_foreseen.sum(),
+            run_words=pl.col("run_words").filter(is_foreseen).sum(),
+            foreseen_words=pl.col("foreseen_words").filter(is_foreseen).sum(),
             n_units=pl.col("unit").n_unique(),
             n_units_verbatim=pl.col("unit").filter(out).n_unique(),
         )

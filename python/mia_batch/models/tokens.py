@@ -72,6 +72,7 @@ class Tokenizer:
         self.digest = sha256(content.encode()).hexdigest()  # of all that decides how text is cut
         self._prepended, appended = find_specials(tokenizer)
         self._n_appended = len(appended)
+        self._has_own_start = True
         self.end: int | None = tokenizer.eos_token_id
         usual = PreTrainedTokenizerFast._encode_plus
         self._is_plain = type(tokenizer)._encode_plus is usual
@@ -101,6 +102,29 @@ class Tokenizer:
                 )
         return cls(loaded)
 
+    def starts(self) -> tuple[list[int], list[int]] | None:
+        """Give the special tokens before a text, and what they are with or without a start token.
+
+        None where the tokenizer has no start token.
+        """
+        start = self._tokenizer.bos_token_id
+        if start is None:
+            return None
+        others = [token for token in self._prepended if token != start]
+        own = self._prepended
+        return own, others if start in own else [start, *others]
+
+    def turn_start(self) -> None:
+        """Put the start token before texts from now on; leave it out if it was put there so far."""
+        starts = self.starts()
+        if starts is not None:
+            self._prepended = starts[1]
+            self._has_own_start = False
+
+    @property
+    def start_token(self) -> str:
+        return str(self._tokenizer.bos_token)
+
     def encode_prompts(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of prompts, with the special tokens that the tokenizer puts before a text."""
         # Tokens that it puts after a text (an end-of-text token) are left out, because the model
@@ -120,6 +144,10 @@ class Tokenizer:
         return [found[text] for text in texts]
 
     def _prompts(self, texts: Collection[str]) -> dict[str, list[int]]:
+        if not self._has_own_start:
+            bare = self._encode([*texts], add_special_tokens=False)
+            begun = ([*self._prepended, *ids] for ids in bare)
+            return dict(zip(texts, begun, strict=True))
         encoded = self._encode([*texts], add_special_tokens=True)
         cut = (ids[: len(ids) - self._n_appended] for ids in encoded)
         return dict(zip(texts, cut, strict=True))

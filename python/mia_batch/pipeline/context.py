@@ -16,11 +16,19 @@ from mia_batch.attacks.from_samples import EXPECTED
 from mia_batch.corpus import SourceFile, digest_each, digest_of
 from mia_batch.errors import RunFolderError, SettingsError
 from mia_batch.evidence.collect import FREQUENCY, NOISE, QUESTION
+from mia_batch.evidence.endpoint.wire import Tokens
 from mia_batch.evidence.engines.registry import choose_engine, engine_types, why_not
 from mia_batch.evidence.parts import Shard
 from mia_batch.evidence.process import KeptEngine
 from mia_batch.evidence.replay import Recording
-from mia_batch.evidence.request import Budget, DecodeScope, Decoding, EngineSpec, EvidenceKind
+from mia_batch.evidence.request import (
+    MOST_ATTEMPTS,
+    Budget,
+    DecodeScope,
+    Decoding,
+    EngineSpec,
+    EvidenceKind,
+)
 from mia_batch.features import why_no_similarity
 from mia_batch.inference.comparison import read_comparison_sets
 from mia_batch.inference.e_values import RoundsTest
@@ -288,7 +296,8 @@ class Audit:
 
     # ``among``: the ``target_id`` of texts that may be asked now; None = all. ``turn`` is held
     # while what all shards share is made or stored. ``kept`` is the engine of the run's own
-    # models, between two of them. An audit that only looks at evidence has no ``plan``.
+    # models, between two of them. ``most_paid`` is what each part that is foreseen can cost at an
+    # endpoint. An audit that only looks at evidence has no ``plan``.
 
     settings: Settings
     observer: Observer
@@ -299,6 +308,7 @@ class Audit:
     among: pl.Series | None = None
     turn: AbstractContextManager[object] = field(default_factory=nullcontext)
     kept: KeptEngine = field(default_factory=KeptEngine)
+    most_paid: list[Tokens] = field(default_factory=list)
     plan: VerdictPlan = field(init=False)
     _identities: dict[Any, ModelIdentity] = field(init=False, default_factory=dict, repr=False)
 
@@ -468,16 +478,23 @@ class Audit:
         whole = any(attack.whole_candidates for attack in self.reading("samples"))
         return "whole" if whole else "matched"
 
-    def budget(self, view: View, max_model_len: int, max_attempts: int | None = None) -> Budget:
+    def budget(
+        self,
+        view: View,
+        max_model_len: int,
+        max_attempts: int = MOST_ATTEMPTS,
+        *,
+        resumes: bool = True,
+    ) -> Budget:
         how = view.decode
-        attempts = [n for n in (max_attempts, how.max_attempts) if n is not None]
         return Budget(
             scope=how.scope or self.manifest.evidence.get("decode") or self._scope,
             max_length=max_model_len if how.scope else self.settings.max_length,
             max_model_len=max_model_len,
-            max_attempts=min(attempts, default=None),
+            max_attempts=min(max_attempts, how.max_attempts),
             spare=how.spare,
             most_new=how.most_new,
+            resumes=resumes,
         )
 
     def source(self, model: str) -> dict[str, str | None]:

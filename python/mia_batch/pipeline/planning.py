@@ -21,7 +21,7 @@ from mia_batch.pipeline import auditing
 from mia_batch.pipeline.context import Audit, engine_columns
 from mia_batch.pipeline.custody import files_of
 from mia_batch.pipeline.run import HELD, UNWRITABLE, Run, reading
-from mia_batch.pipeline.sessions import is_remote
+from mia_batch.pipeline.sessions import is_remote, whole_cost
 from mia_batch.pipeline.stages import Stage, damage_set_aside
 from mia_batch.pipeline.stages.asking import EvidenceStage
 from mia_batch.places import fetched
@@ -133,6 +133,7 @@ def _left(audit: Audit, stages: Sequence[Stage], notes: _Notes) -> Iterator[tupl
     found = [line for stage in stages for line in stage.left()]
     yield from _books(audit, stages)
     yield from found
+    yield from whole_cost(audit)
     if refusal is not None:
         raise refusal
 

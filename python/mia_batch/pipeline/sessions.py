@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, replace
 from functools import partial
@@ -19,16 +19,23 @@ from mia_batch.evidence.collect import Executor, LocalExecutor, OnAnswer, Sample
 from mia_batch.evidence.dress import Rule, rule_of
 from mia_batch.evidence.endpoint import Capabilities, ClientSettings, Endpoint
 from mia_batch.evidence.endpoint.client import Journal
-from mia_batch.evidence.endpoint.wire import Tokens, money, most_prompt_tokens
+from mia_batch.evidence.endpoint.wire import (
+    MOST_BYTES_PER_TOKEN,
+    Tokens,
+    money,
+    most_prompt_tokens,
+)
 from mia_batch.evidence.parts import Block, Missing, Work
-from mia_batch.evidence.process import LocalSource
+from mia_batch.evidence.process import EngineProcess, LocalSource
+from mia_batch.evidence.starts import N_TEXTS, compare_starts
+from mia_batch.inference.findings import finding_rows
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.models.weights import Measure, estimate_tokens
 from mia_batch.pipeline.context import Audit, reads_tokens
 from mia_batch.pipeline.run import asking
 from mia_batch.plugins import extra
 from mia_batch.prompts import RunModel, View
-from mia_batch.report.sentences import worn
+from mia_batch.report.sentences import start_sentences, worn
 from mia_batch.settings import Settings, endpoint_settings, endpoint_tokenizer
 from mia_batch.tables import in_background, is_followed
 
@@ -114,8 +121,50 @@ def _here(
     audit: Audit, model: str, spec: request.EngineSpec, tokenizer: Tokenizer | None
 ) -> Iterator[tuple[Executor, request.EngineInfo]]:
     with audit.kept.borrowed(spec, audit.run.engine_log, keep=RunModel.of(model).is_made) as engine:
+        if tokenizer is not None:
+            _choose_start(audit, model, engine, tokenizer)
         source = LocalSource(engine, tokenizer, strides=audit.settings.long_texts == "stride")
-        yield LocalExecutor(source, source.restart, audit.observer.stage), engine.info
+        say = audit.observer.stage
+        yield LocalExecutor(source, source.restart, say, source.listen), engine.info
+
+
+def _choose_start(audit: Audit, model: str, engine: EngineProcess, tokenizer: Tokenizer) -> None:
+    """Read some texts with and without a start token; the better way is kept for all evidence."""
+    run, of_model = audit.run, audit.manifest.models[model]
+    is_settled = "start" in of_model or RunModel.of(model).is_made
+    if is_settled or not run.path("targets").exists():
+        return
+    parts = (run.path(table).glob(f"*.{model}-*") for table in ("samples", "logprobs"))
+    figures = None
+    if not any(map(any, parts)):  # else there is evidence that began as the tokenizer has it
+        texts = run.scan("targets").filter(pl.col("target").is_not_null())
+        some = texts.bottom_k(N_TEXTS, by="target_id").select("target").collect()
+        figures = compare_starts(engine, tokenizer, some["target"].to_list())
+    with audit.settling():
+        audit.manifest.models[model]["start"] = {} if figures is None else figures._asdict()
+        audit.save()
+    if figures is not None and figures.is_better_otherwise:
+        tokenizer.turn_start()
+    for sentence in start_sentences(start_findings({model: audit.manifest.models[model]})):
+        audit.observer.stage(sentence)
+
+
+def start_findings(models: Mapping[str, Mapping[str, Any]]) -> pl.DataFrame:
+    """Rows of check ``start_token``: models that are not read as their tokenizers begin texts."""
+    starts = {model: of_model.get("start", {}) for model, of_model in models.items()}
+    rows = [
+        {
+            "subject": model,
+            "statistic": start["statistic"],
+            "value": start["by_tokenizer"],
+            "high": start["otherwise"],
+            "verdict": start["change"],
+            "reason": start["token"],
+        }
+        for model, start in starts.items()
+        if start.get("is_better_otherwise")
+    ]
+    return finding_rows("start_token", rows)
 
 
 # Sessions: an opened model or endpoint, ready to work on blocks.
@@ -124,7 +173,6 @@ _UNSTATED_CONTEXT = 131_072  # endpoints that do not state theirs refuse what is
 _PROBED = "some thirty small requests of each probe come on top"
 _TIMED = ("sampling", "log-probabilities")
 _SECONDS_TO_TELL_SPEED = 10.0  # less is mostly the beginning and the end
-_MOST_ATTEMPTS = 3  # at a candidate of an endpoint; each is paid for
 
 
 class Session(NamedTuple):
@@ -134,7 +182,7 @@ class Session(NamedTuple):
     executor: Executor
     tokenizer: Tokenizer | None
     max_model_len: int
-    max_attempts: int | None = None
+    max_attempts: int = request.MOST_ATTEMPTS
 
 
 @contextmanager
@@ -164,6 +212,7 @@ def sample_task(audit: Audit, session: Session, view: View) -> SampleTask:
     settings, words, seed = audit.settings, audit.settings.word_rule, audit.settings.seed
     if not settings.nudge:  # which the endpoint may have decided after the view was made
         view = replace(view, nudge=0.0)
+    view = replace(view, greedy=view.greedy or settings.temperature == 0)
     rule: Rule = ()
     if view.model == "target" and view.continues_texts:
         rule = rule_of(audit.manifest.dress.get("rule", ()))
@@ -225,6 +274,8 @@ def chosen_engine(
         if kind == "fills":
             return spec, why, None
         tokenizer = Tokenizer.load(spec.model, spec.revision)
+        if audit.manifest.models[model].get("start", {}).get("is_better_otherwise"):
+            tokenizer.turn_start()
         own = {} if same else {f"{kind} engine": spec.engine}
         audit.agree({"tokenizer": tokenizer.digest} | own, model)
         return spec, why, tokenizer
@@ -328,7 +379,7 @@ def _open_endpoint(
             for sentence in findings(settings, found, drawn=draws):
                 audit.observer.stage(sentence)
         room = found.max_model_len or _UNSTATED_CONTEXT
-        attempts = _MOST_ATTEMPTS if opened.repeats else 1
+        attempts = request.MOST_ATTEMPTS if opened.repeats else 1
         yield Session(f"{kind} of target", LocalExecutor(opened), tokenizer, room, attempts)
 
 
@@ -336,7 +387,8 @@ def expected(audit: Audit, model: str) -> tuple[Measuring, Callable[[View], requ
     """Say how a model will count tokens, and how far it will decode, before it is open."""
     settings = audit.settings
     if is_remote(audit, model):
-        most = partial(audit.budget, max_model_len=_UNSTATED_CONTEXT, max_attempts=_MOST_ATTEMPTS)
+        resumes = not settings.chat
+        most = partial(audit.budget, max_model_len=_UNSTATED_CONTEXT, resumes=resumes)
         tokenizer = endpoint_tokenizer(settings)
         return (tokenizer.measure if tokenizer else estimate_tokens), most
     source = audit.source(model)
@@ -352,19 +404,36 @@ def expected_work(audit: Audit, view: View) -> pl.Expr:
     return request.work_of(audit.budget(view, _UNSTATED_CONTEXT), view.samples)
 
 
-def cost_lines(settings: Settings, workload: request.Workload) -> Iterator[tuple[str, str]]:
+def cost_lines(audit: Audit, workload: request.Workload) -> Iterator[tuple[str, str]]:
     if not workload.prompts:
         return
-    attempts = _MOST_ATTEMPTS if workload.most_tokens > workload.first_tokens else 1
+    settings = audit.settings
+    attempts = request.MOST_ATTEMPTS if workload.most_tokens > workload.first_tokens else 1
     yield "requests", f"{workload.prompts:,} to {attempts * workload.samples:,}"
     each = -(-workload.samples // workload.prompts)
     expected = Tokens(each * workload.read_tokens, workload.first_tokens)
     yield "expected", f"about {_priced(settings, expected)}"
+    first = _most(settings, workload, workload.first_tokens)
+    worst = _most(settings, workload, workload.most_tokens, attempts)
     cost = money(endpoint_settings(settings), expected)
     if settings.max_cost is not None and cost is not None and cost > settings.max_cost:
         yield "limit", "expected to stop the run before its end: give a higher --max-cost"
-    yield "at most, first attempts", _cost(settings, workload, workload.first_tokens)
-    yield "at most, all attempts", _cost(settings, workload, workload.most_tokens, attempts)
+    yield "at most, first attempts", _priced(settings, first)
+    yield "at most, all attempts", _priced(settings, worst)
+    audit.most_paid.append(worst)
+
+
+def whole_cost(audit: Audit) -> Iterator[tuple[str, str]]:
+    """Say what all parts of a run can cost at an endpoint, and whether its limit may stop it."""
+    if not audit.most_paid:
+        return
+    settings, total = audit.settings, Tokens(0, 0)
+    for part in audit.most_paid:
+        total = total.plus(part)
+    yield "the whole run, at most", _priced(settings, total)
+    cost, limit = money(endpoint_settings(settings), total), settings.max_cost
+    if cost is not None and limit is not None and cost > limit:
+        yield "limit", f"--max-cost may stop the run, which could cost {amount(settings, cost)}"
 
 
 def text_cost(audit: Audit, view: View, missing: Missing) -> Iterator[tuple[str, str]]:
@@ -375,16 +444,20 @@ def text_cost(audit: Audit, view: View, missing: Missing) -> Iterator[tuple[str,
     sizes = [each.units.filter(asked).select(n_bytes).to_series() for each in missing.blocks()]
     if n := sum(map(len, sizes)):
         size = sum(int(each.sum()) for each in sizes)
-        cost = _cost(audit.settings, request.Workload(prompts=n, samples=n, prompt_bytes=size), n)
+        workload = request.Workload(prompts=n, samples=n, prompt_bytes=size)
+        most = _most(audit.settings, workload, n)
+        audit.most_paid.append(most)
+        cost = _priced(audit.settings, most)
         yield f"{view.model} {view.name}, at most", f"{n:,} requests, {cost}"
 
 
-def _cost(settings: Settings, workload: request.Workload, tokens: int, times: int = 1) -> str:
-    """Price a request for each sample, so that the prompt is paid for with each."""
+def _most(settings: Settings, workload: request.Workload, tokens: int, times: int = 1) -> Tokens:
+    """Count a request for each sample, so that the prompt is paid for with each."""
     endpoint, times = endpoint_settings(settings), times * -(-workload.samples // workload.prompts)
     n, n_bytes = times * workload.prompts, times * workload.prompt_bytes
-    most = Tokens(most_prompt_tokens(endpoint, prompt_bytes=n_bytes, prompts=n), tokens)
-    return _priced(settings, most)
+    if tokens > workload.first_tokens:
+        n_bytes += MOST_BYTES_PER_TOKEN * workload.resent_tokens
+    return Tokens(most_prompt_tokens(endpoint, prompt_bytes=n_bytes, prompts=n), tokens)
 
 
 def _priced(settings: Settings, tokens: Tokens) -> str:

@@ -95,9 +95,8 @@ def _labelled(known: RunResults) -> str:
     primary, blind = known.plan.primary, blind_row(known.findings, "members") or {}
     all_texts = known.metrics.filter(slice="all", attack=primary)
     auc = next(all_texts.filter(metric="roc_auc").iter_rows(named=True), {})
-    if auc.get("value") is None:
-        reason = auc.get("reason") or "no text has a score"
-        return f"No answer: {primary} has no AUC ({reason})."
+    if (why_none := _why_no_area(primary, auc)) is not None:
+        return why_none
     reached = f"{primary} tells members from non-members with AUC {_interval(auc)}"
     is_lead = pl.col("versus") == pl.lit(blind.get("strongest"), pl.String)
     leads = all_texts.filter(is_lead, metric="roc_auc_difference")
@@ -127,6 +126,19 @@ def _labelled(known: RunResults) -> str:
         turned = {"value": -lead["value"], "low": -lead["high"], "high": -lead["low"]}
         return f"No sign of memory: {reached}, {_interval(turned)} less than {than}."
     return f"No sign of memory: {reached}, {more}, which chance explains."
+
+
+def _why_no_area(primary: str, auc: Mapping[str, Any]) -> str | None:
+    """Say why the area of an attack means nothing: it has none, or points the other way."""
+    if auc.get("value") is None:
+        reason = auc.get("reason") or "no text has a score"
+        return f"No answer: {primary} has no AUC ({reason})."
+    if auc.get("high") is None or auc["high"] >= 0.5:
+        return None
+    return (
+        f"No answer: {primary} points the other way, AUC {_interval(auc)}: members score lower "
+        "than non-members. Are the labels swapped? If they are right, this is no sign of memory."
+    )
 
 
 def _best_of_all(known: RunResults, blind_at_most: float | None) -> str | None:

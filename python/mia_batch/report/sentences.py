@@ -333,6 +333,24 @@ def _sentence(clause: str) -> str:
     return f"{clause[:1].upper()}{clause[1:]}."
 
 
+def start_sentences(findings: pl.DataFrame) -> Iterator[str]:
+    """Say which model reads texts better with a start token, or without, than its tokenizer."""
+    for row in findings.filter(check="start_token").iter_rows(named=True):
+        own, other, token = row["value"], row["high"], repr(row["reason"])
+        if row["statistic"] == "nats_per_token":
+            figures = f"a loss of {-other:.2f} nats a token instead of {-own:.2f}"
+        else:
+            figures = f"{other:.0%} of next tokens right instead of {own:.0%}"
+        if row["verdict"] == "added":
+            how = f"after its start token {token}", "does not add: it was added to every prompt"
+        else:
+            how = f"without the start token {token}", "adds: it was left out of every prompt"
+        yield (
+            f"The {row['subject']} model reads these texts better {how[0]} ({figures}), which its "
+            f"tokenizer {how[1]} and text."
+        )
+
+
 def answers_sentences(findings: pl.DataFrame) -> Iterator[str]:
     """Say what kinds of answers came where not all were texts, and what may have acted on them."""
     acting = pl.col("verdict") != "honoured", pl.col("subject").is_in(_ACTING)
@@ -845,11 +863,21 @@ def verbatim_sentences(findings: pl.DataFrame) -> Iterator[str]:
     yield _by_chance(counts, rows.filter(statistic="fisher")["p_value"])
 
 
-def copied_sentence(findings: pl.DataFrame) -> Iterator[str]:
-    if n := facts(findings, "verbatim", subject="targets").get("n_copied", {}).get("value"):
+def foreseen_sentences(findings: pl.DataFrame) -> Iterator[str]:
+    """Say of how many texts no more came out than could be copied or foreseen."""
+    counts = facts(findings, "verbatim", subject="targets")
+    value = {name: row["value"] or 0 for name, row in counts.items()}
+    if n := value.get("n_copied"):
         yield (
             f"Answers about {_counted(n, 'text')} repeat {VERBATIM_WORDS} words or more of the "
             "given prefix, which may be copied without knowing the text: they do not count."
+        )
+    if n := value.get("n_foreseen"):
+        yield (
+            f"Answers about {_counted(n, 'text')} go on as anyone could who has read what stands "
+            "before, by counting, by a table's rows or by repeating: "
+            f"{value['foreseen_words']:,.0f} of {value['run_words']:,.0f} words in a row could be "
+            "foreseen, so they do not count as word for word."
         )
 
 
@@ -964,10 +992,11 @@ def _planned(say: Callable[..., Iterable[str]]) -> Say:
 # Doubts come before what they are about, and what came out word for word before all estimates.
 CONCLUSIONS: Final[tuple[tuple[str, Say], ...]] = (
     ("always", _of(change_sentence)),
+    ("always", _of(start_sentences)),
     ("always", _of(chance_sentences)),
     ("always", _of(dress_sentences)),
     ("always", _of(verbatim_sentences)),
-    ("always", _of(copied_sentence)),
+    ("always", _of(foreseen_sentences)),
     ("always", _of(gate_sentence)),
     ("always", _of(weights_sentence)),
     ("always", _of(placebo_sentence, "as_many")),

@@ -9,9 +9,11 @@ use std::borrow::Cow;
 use std::iter;
 use std::ops::BitOr;
 
+mod folding;
 mod mixed;
 mod segments;
 
+use folding::fold;
 use mixed::{Mixed, has_unspaced};
 use segments::Segments;
 
@@ -39,6 +41,8 @@ pub enum WordRule {
     /// without spaces, such as Chinese or Thai, are cut as [`Unicode`](Self::Unicode) cuts them, and
     /// punctuation beside them is no word.
     Script,
+    /// As [`Script`](Self::Script), and words that differ in typography alone are the same.
+    Folded,
 }
 
 impl WordRule {
@@ -50,17 +54,15 @@ impl WordRule {
         }
     }
 
-    /// The text as its words are compared: under [`Rouge`](Self::Rouge) in lower case, else as
+    /// The text as its words are compared: under [`Rouge`](Self::Rouge) in lower case, under
+    /// [`Folded`](Self::Folded) with one spelling of quotes, dashes, ligatures and accents, else as
     /// it is.
     pub fn spell(self, text: &str) -> Cow<'_, str> {
-        if self != Self::Rouge {
-            return Cow::Borrowed(text);
+        match self {
+            Self::Rouge => lower_case(text),
+            Self::Folded => fold_words(text),
+            _ => Cow::Borrowed(text),
         }
-        if has_other_letters(text) {
-            let plain = text.replace('\u{212a}', "k").replace('\u{130}', "i ");
-            return Cow::Owned(plain.to_ascii_lowercase());
-        }
-        Cow::Owned(text.to_ascii_lowercase())
     }
 
     /// The words of a text that [`spell`](Self::spell) gives.
@@ -71,8 +73,8 @@ impl WordRule {
             Self::Space => Rest::Runs(Runs::new(rest, space_block)),
             Self::Rouge => Rest::Runs(Runs::new(rest, rouge_block)),
             Self::Unicode => Rest::Unicode(Segments::new(text)),
-            Self::Script if !has_unspaced(text) => Rest::Runs(Runs::new(rest, whitespace_block)),
-            Self::Script => Rest::Script(Mixed::new(text)),
+            Self::Script | Self::Folded if has_unspaced(text) => Rest::Script(Mixed::new(text)),
+            Self::Script | Self::Folded => Rest::Runs(Runs::new(rest, whitespace_block)),
         })
     }
 
@@ -85,11 +87,11 @@ impl WordRule {
         places.clear();
         let bytes = text.as_bytes();
         match self {
-            Self::Script if has_unspaced(text) => Mixed::new(text).for_each(|word| {
+            Self::Script | Self::Folded if has_unspaced(text) => Mixed::new(text).for_each(|word| {
                 let start = word.as_ptr().addr() - text.as_ptr().addr();
                 places.push(start, start + word.len());
             }),
-            Self::Whitespace | Self::Script => Runs::new(
+            Self::Whitespace | Self::Script | Self::Folded => Runs::new(
                 bytes,
                 #[inline(always)]
                 |text, start| whitespace_block(text, start),
@@ -239,6 +241,29 @@ fn whitespace(text: &[u8]) -> usize {
         | [0xe3, 0x80, 0x80, ..] => 3,                      // U+3000
         _ => 0,
     }
+}
+
+fn lower_case(text: &str) -> Cow<'_, str> {
+    if has_other_letters(text) {
+        let plain = text.replace('\u{212a}', "k").replace('\u{130}', "i ");
+        return Cow::Owned(plain.to_ascii_lowercase());
+    }
+    Cow::Owned(text.to_ascii_lowercase())
+}
+
+/// The text folded, its words where they were.
+fn fold_words(text: &str) -> Cow<'_, str> {
+    let folded = fold(text);
+    if folded == text || !has_unspaced(text) {
+        return folded;
+    }
+    // Words that nothing but their script parts are parted before a mark moves between them.
+    let mut words = String::with_capacity(text.len());
+    for word in Mixed::new(text) {
+        words.push_str(&fold(word));
+        words.push(' ');
+    }
+    Cow::Owned(words)
 }
 
 /// Whether the text has one of the two characters that are no ASCII letters but have one in

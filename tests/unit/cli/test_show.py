@@ -175,7 +175,7 @@ def test_what_is_being_done_is_shown_and_said_once_a_minute(terminal, monkeypatc
     ("unit", "total", "tokens", "counted"),
     [
         ("prompt", 1, 10, "1 of 1 prompt, 10 tokens/s"),
-        ("point", 2, 2345, "1 of 2 points, 2,345 tokens/s"),
+        ("point", 2, 2345, "1 of 2 points, 2,345 tokens, 2,345 tokens/s"),
         ("text", 2, 0, "1 of 2 texts, 1.0 texts/s"),  # as gaps are filled: no tokens are counted
     ],
 )
@@ -185,12 +185,29 @@ def test_what_is_counted_has_its_name_and_speed(
 ):
     now, file = [0.0], io.StringIO()
     monkeypatch.setattr("mia_batch.cli.options.time.monotonic", lambda: now[0])
-    observer = ConsoleObserver(Console(file=file, force_terminal=terminal, width=100))
+    observer = ConsoleObserver(Console(file=file, force_terminal=terminal, width=120))
     with observer.progress("asking", done=0, left=total, unit=unit):
         now[0] = 1.0
         observer.worked(1, tokens)
     said = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", file.getvalue())
     assert (counted.replace(" of ", "/") if terminal else f"asking: {counted}, ") in said
+
+
+def test_while_no_prompt_is_complete_its_tokens_are_counted_and_the_time_left_grows(monkeypatch):
+    now, file = [0.0], io.StringIO()
+    monkeypatch.setattr("mia_batch.cli.options.time.monotonic", lambda: now[0])
+    observer = ConsoleObserver(Console(file=file, force_terminal=False, width=80))
+    with observer.progress("continuing", done=0, left=64):
+        for second, units in ((30.0, 60), (61.0, 0), (122.0, 0)):
+            now[0] = second
+            observer.worked(units, 1000)
+            observer.still()
+        observer.worked(4, 0)
+    assert file.getvalue().splitlines() == [
+        "continuing: 60 of 64 prompts, 2,000 tokens, 33 tokens/s, 0:00:04 left",
+        "continuing: 60 of 64 prompts, 3,000 tokens, 25 tokens/s, 0:00:08 left",
+        "continuing: 64 of 64 prompts, 25 tokens/s, 0:00:00 left",
+    ]
 
 
 def test_what_is_not_0_does_not_look_like_it():

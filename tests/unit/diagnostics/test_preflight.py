@@ -230,3 +230,53 @@ def test_real_books_are_found_and_real_texts_apart_are_not():
         parts = [" ".join(words[at : at + 128]) for at in range(0, 40 * 128, 128)]
         assert likeness(parts).of_one_book
     assert not likeness([text[:800] for text in topics.values()]).of_one_book
+
+
+CHANCE = log(4096)
+
+
+def read_as(*losses, tokens=None):
+    """Make a row of logprobs of each text, of 40 tokens that differ, with this loss."""
+    numbers = tokens or [*range(40)]
+    rows = [{"logprob": [-loss] * len(numbers), "token_ids": numbers} for loss in losses]
+    schema = {"logprob": pl.List(pl.Float32), "token_ids": pl.List(pl.UInt32)}
+    return pl.DataFrame(rows, schema=schema)
+
+
+@pytest.mark.parametrize(
+    ("gains", "is_better"),
+    [
+        ([0.006, 0.02, -0.01, 0.008], False),  # what initial weights give
+        ([0.05, 0.3, -0.1, 0.2], False),  # more than the margin by luck alone
+        ([0.2, 0.3, 0.25, 0.22], True),
+        ([-2.0, -3.0, 1.5, -2.0], True),  # one that is known well
+        ([0.05], False),
+        ([0.3], True),
+        ([], False),
+    ],
+)
+def test_a_loss_is_better_than_chance_by_a_margin_and_a_test(gains, is_better):
+    p_value, found = preflight.test_chance(read_as(*(CHANCE - gain for gain in gains)), CHANCE)
+    assert found == is_better
+    assert (p_value is None) == (len(gains) < 2)
+
+
+def test_tokens_that_repeat_the_one_before_show_nothing():
+    repeated = read_as(CHANCE - 3, CHANCE - 2.9, tokens=[7] * 40)
+    assert preflight.test_chance(
+        repeated.with_columns(
+            logprob=pl.concat_list(pl.lit([-CHANCE], pl.List(pl.Float32)), "logprob").list.head(40)
+        ),
+        CHANCE,
+    ) == (None, False)
+
+
+def test_untrained_models_are_rarely_taken_for_trained_ones():
+    # Of the gains of initial weights on a text: a mean of 0, a deviation of 0.05 between texts,
+    # and at worst the margin itself, common to all texts.
+    random = np.random.default_rng(0)
+    taken = [
+        preflight.test_chance(read_as(*(CHANCE - 0.1 - random.normal(0, 0.05, 12))), CHANCE)[1]
+        for _ in range(400)
+    ]
+    assert sum(taken) <= 10  # 4 are expected at 1 %

@@ -365,7 +365,11 @@ ROW = '{"target_id": "a", "candidate": "b"'
         ),
         ("gap.jsonl", f'{ROW}, "sample_index": 0}}\n{ROW}}}', "line 2: .* is null, not the index"),
         ("tokens.jsonl", f'{ROW}, "n_tokens": -3}}', "'n_tokens' is -3, not a number of tokens"),
-        ("end.jsonl", f'{ROW}, "finish_reason": "eos"}}', "'eos', neither 'stop' nor 'length'"),
+        (
+            "end.jsonl",
+            f'{ROW}, "finish_reason": "eos"}}',
+            "'eos', none of 'stop', 'length', 'repeats'",
+        ),
     ],
 )
 def test_what_is_no_recording_is_refused_in_a_sentence(name, content, complaint, tmp_path):

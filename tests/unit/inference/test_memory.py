@@ -3,7 +3,7 @@ import pytest
 
 from mia_batch.inference.comparison import read_comparison_sets
 from mia_batch.inference.memory import verbatim_findings, verbatim_runs
-from mia_batch.report.sentences import copied_sentence, verbatim_sentences
+from mia_batch.report.sentences import foreseen_sentences, verbatim_sentences
 from mia_batch.schemas import Controls, Targets
 from tests.frames import features, target_id
 from tests.frames import table as table_of
@@ -12,12 +12,13 @@ from tests.unit.inference.scored import rows, table
 PASSAGE = " ".join(f"word{n}" for n in range(25))
 
 
-def found(own, others=(), *, controls=None, walked=0, all_continued=True, copied=False, **columns):
+def found(own, others=(), *, controls=None, walked=0, all_continued=True, cut=None, **columns):
     """Findings of targets and non-members with such longest runs, None where nothing came."""
     scored = table(rows("target", own, **columns), rows("non_member", others)).lazy()
     sets = read_comparison_sets(scored, named=False)
     longest = pl.Series("longest_words", [*own, *others], dtype=pl.UInt32)
-    runs = pl.DataFrame([longest, longest.alias("near_words")]).with_columns(copied=copied)
+    whole = {"copied": False, "run_words": longest, "foreseen_words": 0}
+    runs = pl.DataFrame([longest, longest.alias("near_words")]).with_columns(**whole | (cut or {}))
     out = [n for n, words in enumerate(own) if (words or 0) >= 20]
     passages = pl.DataFrame(
         {
@@ -60,6 +61,9 @@ def test_texts_and_documents_are_counted_of_both_sets():
         "n_texts": 4,
         "n_verbatim": 2,
         "n_copied": 0,
+        "n_foreseen": 0,
+        "run_words": 0,
+        "foreseen_words": 0,
         "n_near": 2,
         "n_units": 4,
         "n_units_verbatim": 2,
@@ -106,9 +110,15 @@ def test_what_came_out_is_said_with_its_passage_and_what_chance_gives():
     (chosen, by_chance) = verbatim_sentences(found([25, 0, None], [0, None], all_continued=False))
     assert "gives back 1 of 2 texts of highest scores." in chosen
     assert "0 of 1 comparison texts of highest scores come out" in by_chance
-    (copied,) = copied_sentence(found([3, 0], copied=True))
+    (copied,) = foreseen_sentences(found([3, 0], cut={"copied": True}))
     assert copied.startswith("Answers about 2 texts repeat 20 words or more of the given prefix")
-    assert [*copied_sentence(found([25, 0]))] == []
+    assert [*foreseen_sentences(found([25, 0]))] == []
+    (foreseen,) = foreseen_sentences(found([3, 25], cut={"run_words": 32, "foreseen_words": 30}))
+    assert foreseen == (
+        "Answers about 1 text go on as anyone could who has read what stands before, by counting, "
+        "by a table's rows or by repeating: 30 of 32 words in a row could be foreseen, so they do "
+        "not count as word for word."
+    )
     long = found([25]).with_columns(
         reason=pl.when(statistic="longest").then(pl.lit("so " * 200)).otherwise("reason")
     )
@@ -117,17 +127,24 @@ def test_what_came_out_is_said_with_its_passage_and_what_chance_gives():
 
 REFRAIN = "so we sang of the winter that went by in the old hotel above the snow and"
 
+OWN = (
+    "the lamps were lit late that year because nobody could find a ladder long enough for streets "
+    "where an old tramway had once climbed"
+)
+
 
 @pytest.mark.parametrize(
     ("prefix", "reference", "expected"),
     [
-        (f"{REFRAIN} {REFRAIN}", f"{REFRAIN} {REFRAIN}", (1, True)),  # a word alone is no copy
-        ("The book begins here.", f"{REFRAIN} {REFRAIN}", (34, False)),
+        (f"{REFRAIN} {REFRAIN}", f"{REFRAIN} {REFRAIN}", (0, True, 34)),
         # Three words are the text's own: no 20 are left of 20.
-        (REFRAIN, f"{REFRAIN} on we went", (3, True)),
+        (REFRAIN, f"{REFRAIN} on we went", (3, True, 14)),
+        # Who reads it again can go on with it, from its fifth word on.
+        ("The book begins here.", f"{REFRAIN} {REFRAIN}", (21, False, 13)),
         # A run of 7 words that the prefix has, too, is no copy.
-        ("so we sang of the winter that", f"{REFRAIN} {REFRAIN}", (34, False)),
-        (REFRAIN, f"{REFRAIN} {PASSAGE}", (42, False)),  # 25 words of it are its own
+        ("so we sang of the winter that", f"{OWN} {REFRAIN}", (41, False, 3)),
+        (REFRAIN, f"{REFRAIN} {OWN}", (24, False, 13)),
+        (OWN, f"{REFRAIN} {PASSAGE}", (21, False, 21)),
     ],
 )
 def test_what_stands_in_the_prefix_is_copied_and_did_not_come_out(prefix, reference, expected):
@@ -136,5 +153,5 @@ def test_what_stands_in_the_prefix_is_copied_and_did_not_come_out(prefix, refere
     said = {"target_id": target_id(0), "sample_index": 0, "longest_block_start": 0}
     said |= {"longest_block_words": n, "near_verbatim_words": n}
     runs = verbatim_runs(table_of(Targets, text).lazy(), features(said).lazy(), 1, "whitespace")
-    assert runs.select("longest_words", "copied").row(0) == expected
-    assert runs["near_words"].item() == expected[0]
+    assert runs.select("longest_words", "copied", "foreseen_words").row(0) == expected
+    assert runs.select("near_words", "run_words").row(0) == (expected[0], n)

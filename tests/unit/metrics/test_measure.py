@@ -198,6 +198,8 @@ def test_distributions_over_the_range_of_all_texts():
     assert {n: y for n, y in enumerate(targets["y"]) if y} == {10: 0.5, 30: 0.5}
     equal = drawn(*texts([2.0, 2.0]), curve="distribution")
     assert equal.filter(pl.col("y") > 0).select("y", "n").rows() == [(1.0, 2)]
+    close = drawn(*texts([-9.6e15, -9.6e15 + 4]), curve="distribution")  # two steps of a float
+    assert close["y"].sum() == pytest.approx(1)
 
 
 def test_a_strip_has_the_share_of_others_that_score_lower():

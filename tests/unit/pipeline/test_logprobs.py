@@ -177,7 +177,7 @@ def test_a_model_that_predicts_no_better_than_chance_is_named(views, tmp_path, k
     model = settings["model"]
     if knows:
         model = save_unigrams(tmp_path / "model", texts)
-        texts += ["\x07" * (99 + n) for n in range(9 * len(texts))]  # what it knows is a tenth
+        texts += ["\x07\x08" * (99 + n) for n in range(9 * len(texts))]  # what it knows is a tenth
     given = {"input": [*texts, "far too long " * 999], "engine": settings["engine"]}
     run = audit(**given, attacks="loss_v1", model=model, out=str(tmp_path / "run"))
     failed = run.manifest.failed

@@ -140,6 +140,16 @@ def test_where_nothing_was_compared_an_auc_that_chance_explains_is_no_riddle():
     assert "with AUC 0.90 (no interval: few groups); it is unknown whether" in said
 
 
+@pytest.mark.parametrize("blind", ["separable", "not separable", None])
+def test_an_attack_that_points_the_other_way_asks_whether_labels_are_swapped(blind):
+    run = known(metrics=[metric(PRIMARY, 0.02, 0.0, 0.2)], findings=[roles(0), labels(blind)])
+    assert answer(run, Rollup.create_empty(), books=False) == (
+        "No answer: a_v1 points the other way, AUC 0.02 (95 % CI 0.00 to 0.20): members score "
+        "lower than non-members. Are the labels swapped? If they are right, this is no sign of "
+        "memory."
+    )
+
+
 def test_without_an_auc_and_of_a_broken_model_there_is_no_answer():
     run = known(
         metrics=[metric(PRIMARY, None, reason="no members")], findings=[roles(0), labels(None)]

@@ -312,6 +312,8 @@ class Endpoint:
             error = f"the endpoint was opened for {self._kind}, not for {request.kind}"
         elif self._kind == "logprobs" and not request.text:
             error = "the text has no token"
+        elif request.partial is not None:
+            return self._format.rest(request)
         elif isinstance(self._format, wire.NextToken):
             return self._format.prepare(request)
         elif request.context_tokens is None or not request.context:
@@ -431,7 +433,19 @@ class Endpoint:
 
     def _put_answer(self, job: _Job) -> None:
         in_order = [job.found[i] for i in range(job.request.n)]
-        self._results.put(self._format.answer(job.request, in_order, self.capabilities))
+        answer = self._format.answer(job.request, in_order, self.capabilities)
+        if (partial := job.request.partial) is not None:
+            answer.continuations = [_joined(partial, given) for given in in_order]
+            answer.resumed = True
+        self._results.put(answer)
+
+
+def _joined(partial: Continuation, rest: Continuation) -> Continuation:
+    """Put an answer so far before what follows it, unless that is missing."""
+    n_tokens = (partial.n_tokens or 0) + (rest.n_tokens or 0)
+    if rest.text is None or partial.text is None:
+        return replace(rest, n_tokens=n_tokens)
+    return replace(rest, text=partial.text + rest.text, n_tokens=n_tokens)
 
 
 def _request_format(

@@ -283,6 +283,8 @@ _REFUSES = re.compile(
 )
 """How chat models begin a refusal in English; others show by being the same about every text."""
 _REASONING = ("reasoning_content", "reasoning", "thinking")
+_LAST_WORD = re.compile(r"\s+\S*\Z|\ufffd+\Z")
+MOST_BYTES_PER_TOKEN = 8  # of an answer that is sent again, so that the model goes on from it
 _LONG_PROMPT = 32  # characters; a continuation may begin with the words of a shorter one
 _Count = Annotated[int, Field(ge=0, lt=2**40)]
 
@@ -459,6 +461,18 @@ class RequestFormat:
     def prompt(self, request: Request) -> str:
         return request.context + request.text
 
+    def rest(self, request: Request) -> Request:
+        """Ask for what follows the words of the answer so far; anew where there are none."""
+        # The last word may be a part of one, which would be cut into other tokens as a prompt. Text
+        # that is unusually long for its tokens is not paid for as a prompt.
+        partial = request.partial or Continuation()
+        words = _LAST_WORD.sub("", partial.text or "")
+        is_long = len(words.encode()) > MOST_BYTES_PER_TOKEN * (partial.n_tokens or 0)
+        if not words.strip() or is_long:
+            return replace(request, partial=None)
+        kept = replace(partial, text=words)
+        return replace(request, partial=kept).rest()
+
     def fields(self, request: Request, _capabilities: Capabilities) -> dict[str, object]:
         """Say what is asked for besides a continuation, as the endpoint takes it."""
         if request.nudge is None:
@@ -594,6 +608,10 @@ class Chat(RequestFormat):
 
     path = "/chat/completions"
     converses = True
+
+    def rest(self, request: Request) -> Request:
+        """Ask anew: a reply starts over, and does not go on from another."""
+        return replace(request, partial=None)
 
     def prompt_fields(self, prompt: str) -> dict[str, object]:
         content = f"{self.settings.chat_instruction}\n\n{prompt}"

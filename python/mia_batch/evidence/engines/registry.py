@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mia_batch.errors import EngineError, SettingsError
+from mia_batch.evidence.repetition import LoopDetector
 from mia_batch.evidence.request import (
     Answer,
     Continuation,
@@ -371,10 +372,27 @@ def end_token_ids(*declared: int | list[int] | None) -> frozenset[int]:
     return frozenset(end for each in lists for end in each if end is not None)
 
 
-def cut_at_end(token_ids: list[int], ends: AbstractSet[int], max_tokens: int) -> Continuation:
-    """Cut decoded tokens after the first end-of-text token, which stays, or ``max_tokens``."""
+def loop_of(request: Request) -> LoopDetector | None:
+    """Make what says when the likeliest text repeats itself; None where texts are drawn."""
+    if not request.greedy:
+        return None
+    loop = LoopDetector()
+    loop.end((request.partial and request.partial.token_ids) or ())
+    return loop
+
+
+def cut_at_end(
+    token_ids: list[int],
+    ends: AbstractSet[int],
+    max_tokens: int,
+    loop: LoopDetector | None = None,
+) -> Continuation:
+    """Cut decoded tokens after the first end-of-text token, a loop, or ``max_tokens``."""
     kept = token_ids[:max_tokens]
     stop = next((index for index, token in enumerate(kept) if token in ends), None)
-    if stop is None:
-        return Continuation(token_ids=kept, finish_reason="length")
-    return Continuation(token_ids=kept[: stop + 1], finish_reason="stop")
+    if stop is not None:
+        kept = kept[: stop + 1]
+    end = loop.end(kept) if loop else None
+    if end is not None:
+        return Continuation(token_ids=kept[:end], finish_reason="repeats")
+    return Continuation(token_ids=kept, finish_reason="length" if stop is None else "stop")

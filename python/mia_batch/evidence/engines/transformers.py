@@ -210,6 +210,7 @@ class _BatchEngine(Pretrained):
         self._queues: dict[object, list[Any]] = defaultdict(list)
         self._refused: list[Answer] = []
         self._padding = 1.0
+        self.tell: Callable[[int], None] = lambda _: None
 
     def _start(self, most: int) -> None:
         self._most = most
@@ -421,9 +422,17 @@ class TransformersSamples(_BatchEngine):
         most = torch.tensor(budgets, device=self.device)
         ends = torch.tensor(sorted(self._ends), dtype=torch.long, device=self.device)
         done = torch.zeros_like(most, dtype=torch.bool)
+        loops = [registry.loop_of(row.request) for row in batch]
 
         def finished(read: Tensor, _scores: Tensor, **_: object) -> Tensor:
             """Say which rows need no further token."""
+            self.tell(len(batch) - int(done.sum()))
+            latest = read[:, -1].tolist()
+            looping = [
+                loop is not None and loop.add(token)
+                for loop, token in zip(loops, latest, strict=True)
+            ]
+            done.logical_or_(torch.tensor(looping, device=self.device))
             done.logical_or_(torch.isin(read[:, -1], ends) | (most <= read.shape[1] - width))
             return done
 
@@ -434,8 +443,10 @@ class TransformersSamples(_BatchEngine):
             logits_processor=[SeededSampler(self._decoding, seeds, self.device, nudges)],
             stopping_criteria=[finished],
         )
-        decoded = zip(sequences[:, width:].tolist(), budgets, strict=True)
-        return [registry.cut_at_end(ids, self._ends, budget) for ids, budget in decoded]
+        return [
+            registry.cut_at_end(ids, self._ends, row.max_tokens, registry.loop_of(row.request))
+            for ids, row in zip(sequences[:, width:].tolist(), batch, strict=True)
+        ]
 
     def _opening(
         self, prompts: list[list[int]]

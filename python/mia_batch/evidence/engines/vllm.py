@@ -1,8 +1,8 @@
 """vLLM: its start, its failures, and the engine that answers with it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import copy
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from difflib import get_close_matches
 from functools import cache
 from threading import Thread
@@ -25,9 +25,9 @@ from vllm.v1.engine.exceptions import EngineDeadError
 
 from mia_batch.errors import EngineError, SettingsError
 from mia_batch.evidence.engines import registry
+from mia_batch.evidence.repetition import LoopDetector
 from mia_batch.evidence.request import (
     Answer,
-    Continuation,
     Decoding,
     EngineInfo,
     EngineSpec,
@@ -143,14 +143,32 @@ def _is_out_of_memory(error: BaseException) -> bool:
     return any(sign in text for sign in ("out of memory", "available memory", "kv cache"))
 
 
-_GREEDY = {"temperature": 0.0, "top_k": 0, "top_p": 1.0}
+_GREEDY = {
+    "temperature": 0.0,
+    "top_k": 0,
+    "top_p": 1.0,
+    "output_kind": RequestOutputKind.DELTA,  # so that a loop can be seen, and ended
+}
 _PLAIN: dict[str, Any] = {"detokenize": False, "output_kind": RequestOutputKind.FINAL_ONLY}
 if hasattr(vllm.SamplingParams, "skip_clone"):  # older vLLM always copies
     _PLAIN["skip_clone"] = True  # a deep copy takes as long as all else that takes a request in
 _TEXT_ARGUMENTS = {"temperature": 0.0, "prompt_logprobs": 0, "flat_logprobs": True, **_PLAIN}
+_TOLD_EVERY = 16  # tokens of a continuation
+_IN_PARTS: dict[str, Any] = {}
+if hasattr(vllm.SamplingParams, "stream_interval"):  # older vLLM tells every token, or the last
+    _IN_PARTS = {"output_kind": RequestOutputKind.DELTA, "stream_interval": _TOLD_EVERY}
 _TEXTS = 64
 _USED_SHARE = vllm.EngineArgs.gpu_memory_utilization  # of a GPU; logits take half of the rest
 _ENTRY_BYTES = 12  # of the logits: they, their log-probabilities, and what finds ranks
+
+
+@dataclass(slots=True)
+class _Stream:
+    """A continuation as far as it has been decoded."""
+
+    loop: LoopDetector | None
+    token_ids: list[int] = field(default_factory=list)
+    finish_reason: str | None = None
 
 
 class VllmEngine:
@@ -174,12 +192,13 @@ class VllmEngine:
                 model.try_get_generation_config().get("eos_token_id"),
             )
             self._parameters["stop_token_ids"] = sorted(ends)
+            self._ends = ends
         else:
             self._parameters = dict(_TEXT_ARGUMENTS)
             forced = {"enable_prefix_caching": False, "logprobs_mode": "raw_logprobs"}
             arguments = spec.engine_args | forced
             self._engine = _started(replace(spec, engine_args=arguments), _in_pieces(spec))
-        self._parameters |= _PLAIN
+        self._parameters |= _PLAIN | (_IN_PARTS if self._samples else {})
         config: VllmConfig = self._engine.vllm_config
         drawn = 0 if self._samples else 1  # the token that vLLM must draw takes a place
         self.info = EngineInfo(
@@ -195,6 +214,8 @@ class VllmEngine:
         self._lora = _lora(spec.model)
         self._vocab_size = self._engine.model_config.get_vocab_size()
         self._waiting: dict[int, Request] = {}
+        self._streams: dict[int, list[_Stream]] = {}  # by the number of a request
+        self.tell: Callable[[int], None] = lambda _: None
         self._refused: list[Answer] = []
         self._check(spec.model, spec.revision)
 
@@ -228,8 +249,11 @@ class VllmEngine:
         """Decode one token of every sequence that runs, or read one batch of texts."""
         complete, self._refused = self._refused, []
         for output in self._outputs() if self._waiting else ():
-            request = self._waiting.pop(int(output.request_id))
-            complete.append(self._read(request, output))
+            request = self._waiting[int(output.request_id)]
+            read = self._continued if self._samples else self._read
+            if (answer := read(request, output)) is not None:
+                del self._waiting[request.request_id]
+                complete.append(answer)
         return complete
 
     def close(self) -> None:
@@ -247,18 +271,38 @@ class VllmEngine:
                 msg = f"a process of vLLM ended; if memory is short, {_WAY_OUT}"
             raise EngineError(msg) from error
 
+    def _continued(self, request: Request, output: vllm.RequestOutput) -> Answer | None:
+        """Take in what was decoded since the last time; None while more is to come."""
+        # Of several continuations of one prompt vLLM cannot end one alone.
+        number, looping = request.request_id, False
+        if number not in self._streams:
+            streams = [_Stream(registry.loop_of(request)) for _ in range(request.n)]
+            self._streams[number] = streams
+        streams = self._streams[number]
+        for part in output.outputs:
+            stream = streams[part.index]
+            stream.token_ids += part.token_ids
+            stream.finish_reason = part.finish_reason
+            self.tell(len(part.token_ids))
+            if stream.loop and request.n == 1:
+                looping = stream.loop.end(part.token_ids) is not None
+        if looping and not output.finished:
+            self._engine.abort_request([output.request_id])
+        elif not output.finished:
+            return None
+        del self._streams[number]
+        continuations = []
+        for stream in streams:
+            if stream.finish_reason not in ("stop", "length", None):
+                return request.failed(f"vLLM ended the request with {stream.finish_reason!r}")
+            loop, most = registry.loop_of(request), request.max_tokens
+            given = registry.cut_at_end(stream.token_ids, self._ends, most, loop)
+            continuations.append(given)
+        return Answer(request_id=number, continuations=continuations)
+
     def _read(self, request: Request, output: vllm.RequestOutput) -> Answer:
         """Check that all came back, then keep what was asked for."""
         before, text = request.context_ids or [], request.text_ids or []
-        if self._samples:
-            for each in output.outputs:
-                if each.finish_reason not in ("stop", "length"):
-                    return request.failed(f"vLLM ended the request with {each.finish_reason!r}")
-            given = [
-                Continuation(token_ids=[*each.token_ids], finish_reason=each.finish_reason)
-                for each in output.outputs
-            ]
-            return Answer(request_id=request.request_id, continuations=given)
         if request.question:
             listed: Any = output.outputs[0].logprobs
             logprob = [listed[0][token].logprob for token in text]

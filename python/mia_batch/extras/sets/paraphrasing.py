@@ -95,7 +95,7 @@ def _begin(settings: Settings, observer: Observer) -> tuple[Audit, list[Stage]]:
 _TOO_FEW = "{} of {} answers end and differ from the text and from each other; three are needed"
 _PARAPHRASE = pl.col("candidate").str.strip_chars()
 _IS_PARAPHRASE = (
-    pl.col("finish_reason").ne_missing(pl.lit("length"))
+    ~pl.col("finish_reason").is_in(["length", "repeats"]).fill_null(value=False)
     & (_PARAPHRASE != "")
     & (pl.col("target").str.strip_chars() != _PARAPHRASE)
 )

@@ -393,7 +393,7 @@ class SamplesStage(EvidenceStage):
             )
         self.foreseen, lines = workload, [*workload.lines()]
         if sessions.is_remote(self.audit, self.model):
-            lines += sessions.cost_lines(self.audit.settings, workload)
+            lines += sessions.cost_lines(self.audit, workload)
         of_whom = "" if self.model == "target" else f"{self.model}: "
         return [(f"{of_whom}{name}", text) for name, text in lines]
 

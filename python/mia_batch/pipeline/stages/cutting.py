@@ -67,7 +67,7 @@ class TargetsStage(Stage):
         targets = "target" if counts["total"] == 1 else "targets"
         say(f"{counts['total']:,} {targets}{self._share(table)}{left_out}")
         unspaced = audit.manifest.input.get("without_spaces")
-        if audit.settings.word_rule == "script" and unspaced:
+        if audit.settings.word_rule in ("script", "folded") and unspaced:
             more = ", ..." if len(unspaced) > _NAMES_SHOWN else ""
             shown = ", ".join(unspaced[:_NAMES_SHOWN]) + more
             are = "document is" if len(unspaced) == 1 else "documents are"

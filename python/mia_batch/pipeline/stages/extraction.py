@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from mia_batch import prompts as views
 from mia_batch.attacks.attack import RECITAL, among
@@ -17,10 +18,21 @@ from mia_batch.diagnostics.preflight import find_elsewhere
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.engines.registry import engine_types, why_not
 from mia_batch.evidence.parts import Block, FreshUnits, Missing, PromptUnits, Work, scan_parts
+from mia_batch.evidence.request import Workload, forecast
 from mia_batch.inference import memory
+from mia_batch.inference.foresight import cut_words, foreseen_words, pieces
 from mia_batch.kernels import book_coverage, near_verbatim_recall, pair_features, word_spans
+from mia_batch.models.weights import estimated_tokens
 from mia_batch.pipeline.context import Audit
-from mia_batch.pipeline.sessions import Session, ask, open_session, sample_task
+from mia_batch.pipeline.sessions import (
+    Session,
+    ask,
+    cost_lines,
+    expected,
+    is_remote,
+    open_session,
+    sample_task,
+)
 from mia_batch.pipeline.stages import Stage
 from mia_batch.pipeline.stages.asking import RowUnits, ask_samples, write_prompts
 from mia_batch.pipeline.stages.comparing import make_features, parts_digest
@@ -41,7 +53,30 @@ from mia_batch.targets import owner_of_documents, owner_of_targets
 _OTHERS = 8  # documents that tell the level of chance
 _DOCUMENTS_AT_ONCE = 64
 _WINDOW = ("target_id", "target_row", "start", "prefix", "n_words")
+_IS_ASKED = pl.col("reason").is_null() & pl.col("reference").is_not_null()
 _TABLES = {"extraction": Extraction, "extracted_documents": ExtractedDocuments}
+
+
+def _longest_work(audit: Audit, view: views.View, n: int, *roles: str) -> Workload:
+    """Foresee the continuations of ``n`` texts of these roles: no choice takes more tokens."""
+    longest = (
+        audit.target_table()
+        .filter(pl.col("role").is_in(roles), _IS_ASKED)
+        .select(context=pl.col("prefix"), text=pl.col("reference"))
+        .top_k(n, by=estimated_tokens("text"))
+        .collect(engine="streaming")
+    )
+    measure, budget = expected(audit, view.model)
+    block = Block(index=0, first=0, last=view.samples, attempt=0, label=view.name, units=longest)
+    return forecast([block], measure, budget(view))
+
+
+def _costs(audit: Audit, what: str, work: Workload) -> Iterator[tuple[str, str]]:
+    """Price what is asked of texts that only scores will choose."""
+    if is_remote(audit, "target"):
+        lines = dict(cost_lines(audit, work))
+        if most := lines.get("at most, all attempts"):
+            yield f"{what}, at most", most
 
 
 def _stretches(walks: views.Walks) -> Iterator[dict[str, Any]]:
@@ -70,13 +105,19 @@ def _summary(walks: views.Walks, every: Sequence[views.Walks]) -> dict[str, Any]
     others = [each.document.text for each in every if each is not walks][:_OTHERS]
     coverage = partial(book_coverage, generations=said, instructions=given, words=rule)
 
-    def passages(k: int) -> pl.DataFrame:
+    def blocks(k: int) -> pl.DataFrame:
         found = coverage(document.text, k=k, m=memory.COPIED_WORDS)
         return found["blocks"].explode(empty_as_null=False).struct.unnest()
 
+    is_cut = _foreseen(document, blocks(20))
+
+    def passages(k: int) -> pl.DataFrame:
+        return _pieces(document, blocks(k), is_cut, k)
+
     own, inside = passages(20), np.zeros(len(document.ends), bool)
-    for walk in walks.made if own.height else ():  # else all may be copied from what was given
+    for walk in walks.made if own.height else ():  # else all may be copied, or foreseen
         inside[walk.first : walk.first + walk.n_words] = True
+    inside &= ~is_cut
     chance = [coverage(text, k=5)["coverage"].item() for text in others]
     return {
         "document_id": walks.document_id,
@@ -91,6 +132,30 @@ def _summary(walks: views.Walks, every: Sequence[views.Walks]) -> dict[str, Any]
         "n_others": len(others),
         **{f"passages_{k}": passages(k).select("start", "end").to_dicts() for k in (20, 50)},
     }
+
+
+def _foreseen(document: views.Text, blocks: pl.DataFrame) -> NDArray[np.bool_]:
+    """Mark the words of passages that do not count, as they could be foreseen."""
+    is_cut = np.zeros(len(document.ends), bool)
+    for place in blocks.select("start", "end").iter_rows():
+        first, last = np.searchsorted(document.starts, place).tolist()
+        where = (document.text, document.starts, document.ends)
+        is_cut[first:last] = cut_words(foreseen_words(*where, first, last - first))
+    return is_cut
+
+
+def _pieces(
+    document: views.Text, blocks: pl.DataFrame, is_cut: NDArray[np.bool_], k: int
+) -> pl.DataFrame:
+    """Find the pieces of at least ``k`` words that are left of passages."""
+    found = []
+    for place in blocks.select("start", "end").iter_rows():
+        first, last = np.searchsorted(document.starts, place).tolist()
+        for start, end in pieces(is_cut[first:last]):
+            if end - start >= k:
+                of_piece = (document.starts[first + start], document.ends[first + end - 1])
+                found.append((*map(int, of_piece), end - start))
+    return pl.DataFrame(found, schema=["start", "end", "words"], orient="row")
 
 
 class ExtractionStage(Stage):
@@ -114,6 +179,19 @@ class ExtractionStage(Stage):
             n_documents = self.audit.corpora.input.n_documents
             tokens = f"{settings.extract_tokens:,} tokens and a round"
             yield "extraction", f"of {n_documents:,} documents, each at most {tokens}"
+            yield from _costs(self.audit, "extraction", self._work(n_documents))
+
+    def _work(self, n_documents: int) -> Workload:
+        """Foresee the rounds: each decodes all that is asked for, or is the last of its walk."""
+        settings = self.audit.settings
+        a_round = _longest_work(self.audit, self._views[0], 1, "target")
+        if not a_round.prompts:
+            return a_round
+        n_windows = self.audit.target_table().filter(_IS_ASKED, role="target").select(pl.len())
+        full = n_documents * (settings.extract_tokens // a_round.first_tokens + 1)
+        drawn = n_documents * settings.extract_starts * settings.extract_draws
+        n_rounds = full + drawn + n_windows.collect(engine="streaming").item()
+        return a_round.times(n_rounds)
 
     def run(self) -> None:
         if not self.audit.settings.extract:
@@ -266,14 +344,21 @@ class RecitalsStage(Stage):
 
     name = "recitals"
     doing = "continuing the texts of highest scores"
+    foreseen = Workload()  # of a dry run
 
     @property
     def _n(self) -> int:
         return 0 if self.audit.continues else self.audit.settings.continue_strongest or 0
 
     def left(self) -> Iterator[tuple[str, str]]:
-        if self._n:
-            yield "then", f"at most {self._n:,} texts, those of highest scores, are continued"
+        """Say what it costs to continue texts: at most as much as the longest would."""
+        if not self._n:
+            return
+        yield "then", f"at most {self._n:,} texts, those of highest scores, are continued"
+        self.foreseen = _longest_work(self.audit, self._view, self._n, "target", "non_member")
+        lines = dict(self.foreseen.lines())
+        yield "tokens to continue them", lines["tokens to decode"]
+        yield from _costs(self.audit, "continuations", self.foreseen)
 
     def fingerprint(self) -> dict[str, Any]:
         return {"parts": parts_digest(sample_parts(self.audit, self._view).paths())}
@@ -300,7 +385,19 @@ class RecitalsStage(Stage):
         missing = Missing(prompts, sample_parts(audit, view), view.samples, retry_failed=retry)
         ask_samples(audit, "target", self.doing, {view: missing}, same=self._engine)
         make_features(audit, view)
+        for sentence in self._cut():
+            audit.observer.stage(sentence)
         self.done()
+
+    def _cut(self) -> Iterator[str]:
+        """Say how many continuations were cut before they had the words of the true text."""
+        stored = scan_parts(self.audit.run.path("samples"), Samples, self._view.key)
+        short = stored.filter("short").select("finish_reason").collect(engine="streaming")
+        reasons = short["finish_reason"].to_list()
+        if n := reasons.count("repeats"):
+            yield f"{n:,} continuations repeat themselves, and end there"
+        if n := reasons.count("length"):
+            yield f"{n:,} continuations were cut before they had as many words as the true text"
 
     @property
     def _engine(self) -> str | None:
@@ -357,7 +454,7 @@ def _continued(audit: Audit) -> pl.DataFrame:
     if best.is_empty():
         return _PASSAGES.clear()
     named = (
-        targets.select("target_id", "reference")
+        targets.select("target_id", "prefix", "reference")
         .with_row_index("row")
         .join(best.lazy(), on="row", maintain_order="left")
     )
@@ -367,10 +464,14 @@ def _continued(audit: Audit) -> pl.DataFrame:
     asked_as = recited.then(pl.lit("walk_control")).otherwise(pl.lit("control")).alias("asked_as")
     places = features.filter(among(memory.CONTINUED)).select(*key, *read, asked_as)
     places = places.unique(key, keep="first", maintain_order=True)
-    runs = named.join(places, on=key).select(
-        "target_id", passage=memory.passage_of(words), text=pl.lit(None, pl.String), view="asked_as"
+    runs = named.join(places, on=key).with_columns(memory.unforeseen(words).struct.unnest())
+    rows = runs.select(
+        "target_id",
+        passage=memory.passage_of(words, "first", "n_words"),
+        text=pl.lit(None, pl.String),
+        view="asked_as",
     )
-    return runs.collect(engine="streaming")
+    return rows.collect(engine="streaming")
 
 
 def _walked(audit: Audit) -> pl.DataFrame:
@@ -379,9 +480,12 @@ def _walked(audit: Audit) -> pl.DataFrame:
     if not run.path("extraction").exists():
         return _PASSAGES.clear()
     length = pl.col("end") - pl.col("start")
-    own = run.scan("extracted_documents").filter(pl.col("longest_words") > 0)
+    own = run.scan("extracted_documents").select("document_id", passage="passages_20")
+    own = own.explode("passage").drop_nulls()
     long = run.scan("extraction").filter(pl.col("n_words") >= memory.VERBATIM_WORDS)
-    long = long.join(own, on="document_id", how="semi")
+    starts, ends = (pl.col("passage").struct.field(name) for name in ("start", "end"))
+    counts = (starts < pl.col("end")) & (ends > pl.col("start"))
+    long = long.join(own, on="document_id").filter(counts)
     long = long.sort("n_words", descending=True).unique("target_id", keep="first")
     asked = scan_parts(run.path("prompts"), Prompts, ("target", "walk")).filter(view_index=0)
     starts = word_spans("text", words=audit.settings.word_rule).struct.field("starts")
@@ -427,6 +531,10 @@ class ControlsStage(Stage):
         prompts = n * sum(view_of(audit, model, "control").n for model in self._models)
         asked = f", {prompts:,} prompts, {prompts * samples:,} samples" if prompts else ""
         yield "controls", f"of what comes out, at most {n:,} passages{asked}"
+        if prompts:
+            view = replace(view_of(audit, "target", "control"), samples=samples)
+            work = _longest_work(audit, view, n, "target")
+            yield from _costs(audit, "controls", work.times(view.n))
 
     @property
     def _models(self) -> list[str]:

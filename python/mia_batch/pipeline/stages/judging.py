@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from hashlib import sha256
 from itertools import chain
-from math import inf
 from typing import Any, Final, TypeAlias
 
 import polars as pl
@@ -32,6 +31,7 @@ from mia_batch.kernels import count_words
 from mia_batch.metrics import curves, measure
 from mia_batch.pipeline.context import Audit, reads_tokens
 from mia_batch.pipeline.responses import write_responses
+from mia_batch.pipeline.sessions import start_findings
 from mia_batch.pipeline.stages import Stage
 from mia_batch.pipeline.stages.comparing import counted_groups, parts_digest, rule_against_dress
 from mia_batch.pipeline.stages.extraction import passages_of
@@ -45,7 +45,7 @@ from mia_batch.tables import digest, sink, sink_frames
 # What the model was given of the texts, and what kinds of answers came back.
 
 Rows: TypeAlias = Iterator[dict[str, Any]]
-_MOST, _LONG = 1_000, 20  # texts; tokens of a text whose loss is no accident
+_MOST = 1_000  # texts
 _HELD_BACK = ("filtered", "refusal")
 
 
@@ -82,15 +82,17 @@ def _chance(audit: Audit) -> Rows:
     engines = audit.manifest.engines.items()
     named = {name.removeprefix("logprobs of "): engine.get("chance") for name, engine in engines}
     chances = {model: chance for model, chance in named.items() if chance is not None}
-    read = audit.run.scan("logprobs").filter(pl.col("model").is_in([*chances]), view="text")
-    # Each text counts once, and one that is known well shows that the model works.
+    read = audit.run.scan("logprobs").filter(view="text")
     loss = -pl.col("logprob").cast(pl.List(pl.Float64)).list.mean()
-    known = loss.filter(pl.col("logprob").list.len() >= _LONG).min().fill_null(inf)
-    losses = read.group_by("model").agg(loss.mean(), known=known).sort("model")
-    for model, loss, known in losses.drop_nulls().collect(engine="streaming").iter_rows():
-        verdict = "better" if min(loss, known + 1) < chances[model] else "no_better"
-        row = {"statistic": "nats_per_token", "value": loss, "high": chances[model]}
-        yield {"subject": model, "verdict": verdict, **row}
+    for model, chance in sorted(chances.items()):
+        texts = read.filter(loss.is_not_null(), model=model)
+        mean = texts.select(loss.mean()).collect(engine="streaming").item()
+        if mean is None:
+            continue
+        some = texts.bottom_k(_MOST, by="target_id").select("logprob", "token_ids")
+        p_value, is_better = preflight.test_chance(some.collect(engine="streaming"), chance)
+        row = {"statistic": "nats_per_token", "value": mean, "high": chance, "p_value": p_value}
+        yield {"subject": model, "verdict": "better" if is_better else "no_better", **row}
 
 
 def _held_back(audit: Audit) -> Rows:
@@ -168,6 +170,10 @@ def _dress(audit: Audit) -> Rows:
     yield {"subject": "target", "statistic": "verdict", "verdict": verdict, "reason": example}
 
 
+def _start_token(audit: Audit) -> Rows:
+    yield from start_findings(audit.manifest.models).drop("check").to_dicts()
+
+
 _CHECKS: Final[dict[str, Callable[[Audit], Rows]]] = {
     "prompts": _prompts,
     "endpoint": _endpoint,
@@ -175,6 +181,7 @@ _CHECKS: Final[dict[str, Callable[[Audit], Rows]]] = {
     "dress": _dress,
     "held_back": _held_back,
     "chance": _chance,
+    "start_token": _start_token,
 }
 """What the model was given, and what kinds of answers came back, by check."""
 

@@ -23,7 +23,7 @@ Made: TypeAlias = Callable[[Settings], dict[str, Any]]
 """Makes the fields of a `View` of settings; ``evidence`` as the names of the settings."""
 
 _HALVES, _TARGET = ("prefix", "reference"), ("target",)
-_WORDS = Decode(scope="matched", max_attempts=3, spare=1)
+_WORDS = Decode(scope="matched", spare=1)
 """A few words and one token more, so that the last is followed by something."""
 _ONCE = Decode(scope="matched", max_attempts=1, spare=1)
 _TOKEN = Decode(scope="whole", most_new=1)

@@ -97,7 +97,7 @@ class GenerationsStage(Stage):
         if sessions.is_remote(audit, "target"):
             measure, budget = sessions.expected(audit, "target")
             workload = forecast(missing.blocks(), measure, budget(self._view))
-            for name, text in sessions.cost_lines(audit.settings, workload):
+            for name, text in sessions.cost_lines(audit, workload):
                 yield f"generations: {name}", text
 
     @property
