@@ -424,7 +424,7 @@ class SampleTask:
             for index, raw in enumerate(answer.continuations):
                 given = next(undressed)
                 missing = asked.reference_words - next(words)
-                if (further := self._further(asked, index, given, missing)) is not None:
+                if (further := self._further(asked, index, raw, missing)) is not None:
                     yield further
                     continue
                 finish = given.finish_reason

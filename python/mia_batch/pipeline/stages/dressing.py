@@ -144,7 +144,7 @@ def undressed(rows: pl.DataFrame, rule: dress.Rule, words: WordRule) -> pl.DataF
     is_changed = (said != left).fill_null(value=False)
     is_empty = is_changed & (left.str.strip_chars() == "")
     fewer_words = count_words(left, words=words) < count_words("text", words=words)
-    short = (pl.col("finish_reason") == "length").fill_null(value=False) & fewer_words
+    short = (pl.col("finish_reason") != "stop").fill_null(value=False) & fewer_words
     return rows.with_columns(pl.Series("bare", bare, dtype=pl.String)).with_columns(
         candidate=pl.when(~is_empty).then(left),
         raw=pl.when(is_changed).then(said).otherwise("raw"),
