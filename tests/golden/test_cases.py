@@ -1,4 +1,4 @@
-"""Inputs that once failed, each in a folder of its own next to the repository, with what it expects.
+"""Inputs that once failed, a folder each next to the repository, with what is expected of them.
 
 A folder that no test here knows fails, so that none is forgotten.
 """

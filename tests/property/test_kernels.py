@@ -57,7 +57,7 @@ TYPOGRAPHY = [
     "...",
     "\u017f",
 ]
-LETTERS = [
+FOLDED_LETTERS = [
     "s",
     "e\u0301",
     "\u00e9",
@@ -69,13 +69,13 @@ LETTERS = [
     "\uac00",
     " ",
 ]
-printed = st.lists(st.sampled_from(TYPOGRAPHY + LETTERS), max_size=12).map("".join)
-spaced = st.text(st.characters(exclude_categories=["Cs", "Cn"]), max_size=12).filter(
+printed = st.lists(st.sampled_from(TYPOGRAPHY + FOLDED_LETTERS), max_size=12).map("".join)
+spaced_text = st.text(st.characters(exclude_categories=["Cs", "Cn"]), max_size=12).filter(
     lambda text: re.search(second._UNSPACED, text) is None
 )
 
 
-@given(st.lists(printed | spaced, max_size=8).map(" ".join), printed | spaced)
+@given(st.lists(printed | spaced_text, max_size=8).map(" ".join), printed | spaced_text)
 def test_words_are_folded_as_the_second_implementation_folds_them(left, right):
     frame = pl.DataFrame({"candidate": [left, right, left + right], "reference": left})
     numbers = kernels.pair_features(

@@ -124,9 +124,9 @@ def _decoding(attack: Attack) -> str:
     """Say what decoding whole answers costs next to answers cut to the true text's length."""
     if not attack.whole_candidates:
         return ""
-    most: dict[str, int] = {"max_length": 1024, "max_model_len": 1024}
     scopes: tuple[DecodeScope, ...] = ("whole", "matched")
-    whole, cut = (10 * Budget(scope=each, **most).first(100, 100) for each in scopes)
+    budgets = (Budget(scope=scope, max_length=1024, max_model_len=1024) for scope in scopes)
+    whole, cut = (10 * budget.first(100, 100) for budget in budgets)
     return (
         f"about {whole:,} tokens to decode for a text of 200 tokens (10 answers to 1,024 tokens "
         f"each, prompt included); samia_matched_v1 about {cut:,}"
